@@ -1,0 +1,54 @@
+/* activation.c - "the round is on", from any ranks to all (eager-SGD, section 4.1.1).  See algo.h. */
+#include "algo.h"
+#include "peers.h"
+
+static const pp_region_t NOTHING = {0, 0};
+
+static uint32_t mark_activation(pp_graph_t *graph, uint32_t vertex)
+{
+    if (!graph->error)
+        graph->vertices[vertex].activation = true;
+    return vertex;
+}
+
+/* Sends and receives of all dimensions; each array's first index is returned, the rest follow. */
+static void add_messages(pp_graph_t *graph, uint32_t dimensions, uint32_t *send, uint32_t *recv)
+{
+    *send = *recv = graph->vertex_count;
+    for (uint32_t i = 0; i < dimensions; i++) {
+        int32_t to = pp_peers_shift(graph->rank, 1 << i, graph->size);
+        mark_activation(graph, pp_graph_send(graph, PP_NEED_ANY, to, i, 0, NOTHING));
+    }
+    *recv = graph->vertex_count;
+    for (uint32_t i = 0; i < dimensions; i++) {
+        int32_t from = pp_peers_shift(graph->rank, -(1 << i), graph->size);
+        mark_activation(graph, pp_graph_recv(graph, PP_NEED_ALL, from, i, 0, NOTHING, false));
+    }
+}
+
+/* The order of these edges is the order of the sends: see algo.h. */
+void pp_algo_activation(pp_graph_t *graph)
+{
+    const uint32_t dimensions = pp_peers_dimensions(graph->size);
+    uint32_t send, recv;
+    graph->start = pp_graph_nop(graph, PP_NEED_ALL, "start");
+    graph->join = pp_graph_nop(graph, PP_NEED_ALL, "join");
+    graph->gate = pp_graph_nop(graph, PP_NEED_ALL, "gate");
+    graph->activated = pp_graph_nop(graph, PP_NEED_ANY, "activated");
+    add_messages(graph, dimensions, &send, &recv);
+
+    for (uint32_t i = dimensions; i-- > 0;)
+        pp_graph_edge(graph, graph->start, send + i);
+    pp_graph_edge(graph, graph->start, graph->activated);
+    pp_graph_edge(graph, graph->join, graph->activated);
+    for (uint32_t i = 0; i < dimensions; i++) {
+        for (uint32_t below = i; below-- > 0;)
+            pp_graph_edge(graph, recv + i, send + below);
+        pp_graph_edge(graph, recv + i, graph->activated);
+        for (uint32_t redundant = dimensions; redundant-- > i;)
+            pp_graph_edge(graph, recv + i, send + redundant);
+    }
+    pp_graph_take(graph);
+    pp_graph_edge(graph, graph->activated, graph->take);
+    pp_graph_edge(graph, graph->gate, graph->take);
+}

@@ -1,0 +1,58 @@
+/*
+ * algo.h - algorithms append operations to a template; they know no engine and no policy.
+ *
+ * A partial allreduce is: pp_algo_activation(), then one allreduce algorithm, then pp_algo_finish().
+ * In all of them any number of ranks is right, 1 and odd numbers included.
+ */
+#ifndef PP_ALGO_H
+#define PP_ALGO_H
+
+#include "../graph/graph.h"
+
+/*
+ * Activation by recursive doubling over the union of P binomial trees (eager-SGD, section 4.1.1), for
+ * any P as dissemination: in dimension i, rank r tells r + 2^i mod P, i = 0 .. ceil(log2 P) - 1.
+ * Adds start, join, gate, activated and take:
+ *   activated = OR(start, join, every activation receive);  take = AND(activated, gate)
+ *   send_i    = OR(start, every activation receive, done): a rank that joined silently still sends
+ *               its messages once the round is done, so that every round has the same messages.
+ * From `start` the largest subtree is told first; on a receive in dimension i, the dimensions below i
+ * (which reach new ranks) before `activated`, and the redundant ones last.
+ * Uses tags 0 .. ceil(log2 P) - 1.  pp_algo_finish() adds the edges from `done`.
+ */
+void pp_algo_activation(pp_graph_t *graph);
+
+/*
+ * Each starts at graph->take, uses tags from `first_tag` on and returns in `last` the vertices that
+ * must have fired for the accumulator to be the result.  The lower rank's operand is the left one, and
+ * every element is reduced in one place only or in the same order on all ranks: results are
+ * identical bit for bit.  A null register travels as a header alone.
+ */
+typedef struct pp_ends {
+    uint32_t *vertices;
+    size_t    count, capacity;
+} pp_ends_t;
+
+/* log2 P exchanges of the whole vector; P that is no power of two folds the surplus ranks in before
+   and out after.  For small vectors. */
+void pp_algo_recursive_doubling(pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last);
+/* Recursive halving reduce-scatter, recursive doubling allgather (Rabenseifner); same fold. */
+void pp_algo_rabenseifner(pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last);
+/* P - 1 reduce-scatter steps and P - 1 allgather steps on P chunks, one register a chunk. */
+void pp_algo_ring(pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last);
+
+/* Adds `done` after `last`, and the edges done -> activation sends. */
+void pp_algo_finish(pp_graph_t *graph, const pp_ends_t *last);
+
+/* What AUTO means for `bytes` bytes on `size` ranks. */
+int32_t pp_algo_choose(size_t bytes, size_t count, int32_t size);
+
+/* All of it: the committed template of a partial allreduce for one rank. */
+pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
+                                      pp_graph_t **graph);
+
+/* A synchronous allreduce without activation: take = gate.  For agreements inside collective calls. */
+pp_status_t pp_algo_synchronous_allreduce(int32_t rank, int32_t size, size_t count,
+                                          pp_graph_t **graph);
+
+#endif

@@ -1,0 +1,47 @@
+/*
+ * steps.h - the steps that allreduce algorithms are made of, and the order that keeps them correct.
+ *
+ * `held` are the operations after which what this rank holds is complete; each step starts there.
+ * Edges that look redundant are not:
+ *   - A send may read the accumulator long after it fired, and it carries the register's header.  What
+ *     changes either of them therefore waits until the sends before it have finished.
+ *   - All receives into scratch share one buffer: each waits for the reduce of the one before.
+ */
+#ifndef PP_STEPS_H
+#define PP_STEPS_H
+
+#include "algo.h"
+
+typedef struct pp_steps {
+    pp_graph_t *graph;
+    pp_ends_t  *held;
+    uint32_t    scratch;     /* once it has finished, scratch is free */
+} pp_steps_t;
+
+/* Where messages go: the same on both sides, but for the peer. */
+typedef struct pp_step {
+    int32_t     peer;
+    uint32_t    tag, reg;
+    pp_region_t region;
+} pp_step_t;
+
+/* Begins at graph->take, with `last` as the set of what is held. */
+pp_steps_t pp_steps_begin(pp_graph_t *graph, pp_ends_t *last);
+
+/* The first of what is held: all of it while the algorithm reduces. */
+uint32_t pp_steps_held(const pp_steps_t *steps);
+/* What is held now: this operation alone, or this one too. */
+void pp_steps_hold(pp_steps_t *steps, uint32_t vertex);
+void pp_steps_hold_too(pp_steps_t *steps, uint32_t vertex);
+
+/* The register and region, once all of it is held. */
+uint32_t pp_steps_send(pp_steps_t *steps, pp_step_t step);
+/* A receive into scratch and its reduce, which is returned; also after `after` unless PP_NO_VERTEX. */
+uint32_t pp_steps_reduce(pp_steps_t *steps, pp_step_t step, bool incoming_left, uint32_t after);
+/* A receive in place, after `after` only. */
+uint32_t pp_steps_place(pp_steps_t *steps, pp_step_t step, uint32_t after);
+
+/* Every rank's template has the same number of tags, whether or not it uses all of them. */
+void pp_steps_reserve_tags(pp_graph_t *graph, uint32_t tag_count);
+
+#endif

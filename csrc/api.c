@@ -1,0 +1,404 @@
+/* api.c - the public functions on contexts and handles: argument checks, the lock, nothing else. */
+#include "progress/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Copies of up to this size are made under the lock: taking it twice would cost more. */
+enum { SMALL_COPY_BYTES = 65536 };
+
+static void unlock(pp_ctx_t *ctx) { pthread_mutex_unlock(&ctx->lock); }
+
+/* Locks a context that may be used. */
+static pp_status_t enter(pp_ctx_t *ctx)
+{
+    PP_TRY(pp_ctx_usable(ctx));
+    pthread_mutex_lock(&ctx->lock);
+    pp_status_t status = pp_engine_check(&ctx->engine);
+    if (status < 0)
+        unlock(ctx);
+    return status;
+}
+
+/* The context of a handle whose initialisation has finished. */
+static pp_ctx_t *context_of(pp_coll_t *coll)
+{
+    return coll && coll->calls ? (pp_ctx_t *)((char *)coll->calls - offsetof(pp_ctx_t, calls)) : NULL;
+}
+
+static pp_status_t enter_coll(pp_coll_t *coll, pp_ctx_t **ctx)
+{
+    *ctx = context_of(coll);
+    if (!*ctx)
+        return pp_fail(PP_ERR_STATE, "the handle was freed, or its initialisation has not finished");
+    return enter(*ctx);
+}
+
+/* After a stimulus: let it have its effect, and wake whom it concerns. */
+static void settle(pp_ctx_t *ctx)
+{
+    pp_engine_settle(&ctx->engine);
+    ctx->engine.transport->ops->ring(ctx->engine.transport);
+}
+
+/* ---- contexts --------------------------------------------------------------------------------------------- */
+
+int32_t pp_ctx_rank(const pp_ctx_t *ctx) { return ctx->engine.rank; }
+int32_t pp_ctx_size(const pp_ctx_t *ctx) { return ctx->engine.size; }
+
+pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
+{
+    PP_TRY(enter(ctx));
+    pp_status_t status = pp_calls_begin_ctx_free(&ctx->calls);
+    settle(ctx);
+    unlock(ctx);
+    return status;
+}
+
+void pp_ctx_abandon(pp_ctx_t *ctx)
+{
+    if (pp_ctx_usable(ctx) < 0 || ctx->abandoned)
+        return;
+    pp_thread_stop(ctx);
+    pthread_mutex_lock(&ctx->lock);
+    ctx->abandoned = true;
+    pp_engine_fail(&ctx->engine, PP_ERR_STATE, "the context was given up because of an exception");
+    unlock(ctx);
+}
+
+/* An abandoned context still has to tell its peers at MPI_Finalize, which then releases it. */
+void pp_ctx_release(pp_ctx_t *ctx)
+{
+    if (!ctx || !ctx->freed)
+        return;
+    pp_ctx_teardown(ctx);
+    free(ctx);
+}
+
+static bool call_finished(const void *calls) { return ((const pp_calls_t *)calls)->finished; }
+
+static pp_status_t collect_call(pp_ctx_t *ctx)
+{
+    pp_call_kind_t kind = ctx->calls.kind;
+    pp_status_t status = ctx->calls.status;
+    ctx->calls.kind = PP_CALL_NONE;
+    if (status < 0)
+        pp_fail(status, "%s", ctx->calls.text);
+    unlock(ctx);
+    if (kind == PP_CALL_CTX_FREE && status == PP_OK && ctx->mpi)
+        return pp_ctx_close_mpi(ctx);
+    return status;
+}
+
+pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
+{
+    PP_TRY(enter(ctx));
+    if (ctx->calls.kind == PP_CALL_NONE) {
+        unlock(ctx);
+        return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress");
+    }
+    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us);
+    if (status == PP_OK)
+        return collect_call(ctx);
+    unlock(ctx);
+    return status;
+}
+
+static uint64_t buffer_bytes(const pp_engine_t *engine)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < engine->series_count; i++) {
+        const pp_series_t *series = engine->series[i];
+        if (series)
+            bytes += series->vectors.made * series->vectors.bytes
+                   + series->scratches.made * series->scratches.bytes;
+    }
+    return bytes;
+}
+
+void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
+{
+    *stats = (pp_stats_t){.thread_level = -1};
+    if (pp_ctx_usable(ctx) < 0)
+        return;
+    pthread_mutex_lock(&ctx->lock);
+    const pp_transport_t *transport = ctx->engine.transport;
+    *stats = (pp_stats_t){
+        .rounds = ctx->engine.rounds, .messages_sent = transport->messages_sent,
+        .messages_received = transport->messages_received, .bytes_sent = transport->bytes_sent,
+        .bulk_sent = transport->bulk_sent, .rings = transport->rings, .sleeps = ctx->sleeps,
+        .progress_cpu_ns = pp_thread_cpu_ns(ctx), .buffer_bytes = buffer_bytes(&ctx->engine),
+        .neighbours = ctx->mpi ? pp_mpi_neighbours(ctx->mpi) : ctx->engine.size,
+        .thread_level = ctx->mpi ? pp_mpi_thread_level(ctx->mpi) : -1,
+    };
+    unlock(ctx);
+}
+
+/* ---- handles ------------------------------------------------------------------------------------------------ */
+
+static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t *config)
+{
+    const pp_allreduce_config_t *c = config;
+    if (!c)
+        return pp_fail(PP_ERR_ARGUMENT, "config is NULL");
+    if (!pp_op_supports(c->op, c->type))
+        return pp_fail(PP_ERR_ARGUMENT, "operation %s is not defined on %s", pp_op_name(c->op),
+                       pp_type_name(c->type));
+    if (c->policy < 0 || c->policy >= PP_POLICY_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "policy=%d is unknown", c->policy);
+    if (c->policy_k < 1 || c->policy_k > ctx->engine.size)
+        return pp_fail(PP_ERR_ARGUMENT, "k=%d of the policy is not in 1..%d", c->policy_k,
+                       ctx->engine.size);
+    if (c->deliver < 0 || c->deliver >= PP_DELIVER_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "deliver=%d is unknown", c->deliver);
+    if (c->max_lag < 0 && c->deliver != PP_LATEST)
+        return pp_fail(PP_ERR_ARGUMENT, "max_lag=%d: only deliver=\"latest\" can be unbounded",
+                       c->max_lag);
+    if (c->max_lag >= ctx->calls.window)
+        return pp_fail(PP_ERR_ARGUMENT, "max_lag=%d needs a window of at least %d, and it is %d",
+                       c->max_lag, c->max_lag + 1, ctx->calls.window);
+    if (c->algorithm < 0 || c->algorithm >= PP_ALGORITHM_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is unknown", c->algorithm);
+    if (c->average < PP_AVERAGE_NONE || c->average > PP_AVERAGE_CONTRIBUTIONS)
+        return pp_fail(PP_ERR_ARGUMENT, "average=%d is unknown", c->average);
+    return PP_OK;
+}
+
+static pp_status_t check_average(const pp_allreduce_config_t *config)
+{
+    pp_kernels_t kernels;
+    PP_TRY(pp_kernels_find(config->op, config->type, &kernels));
+    if (config->average != PP_AVERAGE_NONE && (config->op != PP_SUM || !kernels.divide))
+        return pp_fail(PP_ERR_ARGUMENT, "an average is a SUM of a floating type, not %s of %s",
+                       pp_op_name(config->op), pp_type_name(config->type));
+    return PP_OK;
+}
+
+pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *config,
+                                    const char *complaint, pp_coll_t **out)
+{
+    *out = NULL;
+    PP_TRY(enter(ctx));
+    /* A bad argument found here is agreed upon like one that the caller found. */
+    if (!complaint && (check_config(ctx, config) < 0 || check_average(config) < 0))
+        complaint = pp_error_text();
+    pp_coll_t *coll = NULL;
+    pp_status_t status = pp_coll_new(complaint ? NULL : config, &coll);
+    if (status >= 0)
+        status = pp_calls_begin_init(&ctx->calls, config, complaint, coll);
+    if (status < 0)
+        pp_coll_free(coll);
+    else
+        *out = coll;
+    settle(ctx);
+    unlock(ctx);
+    return status;
+}
+
+/* Adds the user's elements to the slot.  A slot that is empty and large is filled with the lock released:
+   only this thread links contributions, so the slot is still empty afterwards. */
+static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
+{
+    const pp_kernels_t *kernels = &coll->series.kernels;
+    bool fresh = !coll->slot.buffer;
+    pp_buffer_t *buffer = fresh ? pp_pool_get(&coll->series.vectors) : coll->slot.buffer;
+    if (!buffer)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a contribution of %zu bytes",
+                       coll->series.vectors.bytes);
+    bool release = fresh && coll->series.vectors.bytes > SMALL_COPY_BYTES;
+    if (release)
+        unlock(ctx);
+    char *to = buffer->data;
+    for (size_t i = 0; i < coll->config.piece_count; i++) {
+        const pp_piece_t *piece = &coll->config.pieces[i];
+        const void *from = piece->send ? piece->send : piece->recv;
+        size_t bytes = piece->count * kernels->element_bytes;
+        if (!fresh)
+            kernels->keep_left(to, from, piece->count);
+        else if (bytes)
+            memcpy(to, from, bytes);
+        to += bytes;
+    }
+    if (fresh && kernels->normalise)
+        kernels->normalise(buffer->data, coll->count);
+    if (release)
+        pthread_mutex_lock(&ctx->lock);
+    coll->slot.buffer = buffer;
+    return PP_OK;
+}
+
+pp_status_t pp_start(pp_coll_t *coll)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_coll(coll, &ctx));
+    pp_status_t status = PP_OK;
+    if (coll->request.state != PP_IDLE)
+        status = pp_fail(PP_ERR_STATE, "Start on a request that was not collected: call Wait, or Test "
+                         "until it returns True, first");
+    else if (ctx->calls.kind != PP_CALL_NONE)
+        status = pp_fail(PP_ERR_STATE, "Start inside a collective call of the context");
+    if (status >= 0)
+        status = contribute(ctx, coll);
+    if (status >= 0) {
+        pp_engine_poll(&ctx->engine);
+        pp_coll_started(coll);
+        settle(ctx);
+    }
+    unlock(ctx);
+    return status;
+}
+
+static bool request_complete(const void *coll)
+{
+    return ((const pp_coll_t *)coll)->request.state == PP_COMPLETE;
+}
+
+/* A Wait without a Start gives what was not given yet. */
+static pp_status_t give_without_start(pp_coll_t *coll)
+{
+    if (coll->request.state != PP_IDLE)
+        return PP_OK;
+    if (!coll->ungiven)
+        return pp_fail(PP_ERR_STATE, "nothing was started and there is nothing to give: call Start first");
+    coll->request.start = 0;
+    coll->request.missed = 0;
+    pp_deliver_complete_request(coll);
+    return PP_OK;
+}
+
+/* Hands an entry out: copies with the lock released (nobody else has the entry), then gives it back.
+   Called with the lock, returns without it. */
+static void hand_out(pp_ctx_t *ctx, pp_coll_t *coll, pp_entry_t *entry, pp_result_t *result)
+{
+    bool release = coll->series.vectors.bytes > SMALL_COPY_BYTES;
+    if (release)
+        unlock(ctx);
+    pp_deliver_copy_out(coll, entry);
+    if (result)
+        pp_deliver_describe(coll, entry, coll->request.start, coll->request.missed, result);
+    if (release)
+        pthread_mutex_lock(&ctx->lock);
+    pp_entry_free(coll, entry);
+    unlock(ctx);
+}
+
+pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_coll(coll, &ctx));
+    pp_status_t status = give_without_start(coll);
+    if (status >= 0)
+        status = pp_help_until(ctx, request_complete, coll, timeout_us);
+    if (status != PP_OK) {
+        unlock(ctx);
+        return status;
+    }
+    pp_entry_t *entry = coll->request.entry;
+    coll->request.entry = NULL;
+    coll->request.state = PP_IDLE;
+    hand_out(ctx, coll, entry, result);
+    return PP_OK;
+}
+
+pp_status_t pp_test(pp_coll_t *coll, pp_result_t *result) { return pp_wait(coll, 0, result); }
+
+static pp_status_t begin_flush(pp_coll_t *coll, pp_call_kind_t kind, uint64_t *discarded)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_coll(coll, &ctx));
+    bool each = coll->config.deliver == PP_EACH;
+    pp_status_t status = PP_OK;
+    if (kind == PP_CALL_FLUSH && each)
+        status = pp_fail(PP_ERR_STATE, "deliver=\"each\" gives one round at a time: use Drain");
+    if (kind == PP_CALL_DRAIN && !each)
+        status = pp_fail(PP_ERR_STATE, "Drain is for deliver=\"each\": use Flush");
+    if (status >= 0 && discarded && ctx->calls.kind == PP_CALL_NONE) {
+        *discarded = coll->slot.contributions;
+        pp_pool_put(&coll->series.vectors, coll->slot.buffer);
+        coll->slot.buffer = NULL;
+        coll->slot.contributions = 0;
+    }
+    if (status >= 0)
+        status = pp_calls_begin_flush(&ctx->calls, coll, kind);
+    settle(ctx);
+    unlock(ctx);
+    return status;
+}
+
+pp_status_t pp_flush_begin(pp_coll_t *coll) { return begin_flush(coll, PP_CALL_FLUSH, NULL); }
+pp_status_t pp_drain_begin(pp_coll_t *coll) { return begin_flush(coll, PP_CALL_DRAIN, NULL); }
+
+pp_status_t pp_coll_free_begin(pp_coll_t *coll, uint64_t *discarded)
+{
+    *discarded = 0;
+    return begin_flush(coll, PP_CALL_FREE, discarded);
+}
+
+pp_status_t pp_collect(pp_coll_t *coll, pp_result_t *result)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_coll(coll, &ctx));
+    if (!coll->ungiven) {
+        unlock(ctx);
+        return pp_fail(PP_ERR_STATE, "there is no result to collect: Flush or Drain has not finished");
+    }
+    coll->request.start = coll->starts;
+    coll->request.missed = coll->completed > coll->seen ? coll->completed - coll->seen : 0;
+    pp_deliver_complete_request(coll);
+    pp_entry_t *entry = coll->request.entry;
+    coll->request.entry = NULL;
+    coll->request.state = PP_IDLE;
+    hand_out(ctx, coll, entry, result);
+    return PP_OK;
+}
+
+/* ---- questions ------------------------------------------------------------------------------------------------ */
+
+static bool answered(const void *calls) { return pp_ask_answered(calls); }
+
+pp_status_t pp_ask(pp_coll_t *coll, int64_t timeout_us, pp_rank_state_t *states)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_coll(coll, &ctx));
+    pp_ask_begin(&ctx->calls, coll->series.id, states);
+    settle(ctx);
+    pp_status_t status = pp_help_until(ctx, answered, &ctx->calls, timeout_us);
+    pp_ask_end(&ctx->calls);
+    unlock(ctx);
+    return status < 0 ? status : PP_OK;
+}
+
+uint32_t pp_coll_id(const pp_coll_t *coll) { return coll->series.id; }
+int32_t  pp_coll_algorithm(const pp_coll_t *coll) { return coll->config.algorithm; }
+
+pp_status_t pp_coll_dump(pp_coll_t *coll, int32_t format, char **out)
+{
+    pp_ctx_t *ctx;
+    *out = NULL;
+    PP_TRY(enter_coll(coll, &ctx));
+    pp_text_t text = {0};
+    pp_graph_dump(coll->series.graph, format, coll->series.kernels.element_bytes, &text);
+    unlock(ctx);
+    if (text.failed)
+        return pp_fail(PP_ERR_MEMORY, "no memory for the text of a schedule");
+    *out = text.chars;
+    return PP_OK;
+}
+
+pp_status_t pp_coll_fired(pp_coll_t *coll, uint64_t *round, uint32_t *fired, size_t capacity,
+                          size_t *count)
+{
+    pp_ctx_t *ctx;
+    *count = 0;
+    PP_TRY(enter_coll(coll, &ctx));
+    const pp_series_t *series = &coll->series;
+    pp_status_t status = series->any_retired ? PP_OK : PP_PENDING;
+    if (status == PP_OK) {
+        *round = series->last_fired_round;
+        *count = series->graph->vertex_count;
+        memcpy(fired, series->last_fired,
+               sizeof *fired * (capacity < *count ? capacity : *count));
+    }
+    unlock(ctx);
+    return status;
+}

@@ -1,0 +1,63 @@
+/*
+ * base.h - what every room may use: error text, checked allocation, seeded random numbers.
+ * Nothing here knows of graphs, transports or MPI.
+ */
+#ifndef PP_BASE_H
+#define PP_BASE_H
+
+#include "../include/pypartial.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Sets the calling thread's error text (printf style) and returns `status`, so that a function can
+   end with `return pp_fail(PP_ERR_ARGUMENT, "k=%d is not in 1..%d", k, size)`. */
+pp_status_t pp_fail(pp_status_t status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Runs a call that returns a pp_status_t; returns from the enclosing function if it failed. */
+#define PP_TRY(call)                         \
+    do {                                     \
+        pp_status_t pp_try_status_ = (call); \
+        if (pp_try_status_ < 0)              \
+            return pp_try_status_;           \
+    } while (0)
+
+#define PP_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Memory aligned for vector loads and cache lines (64 bytes); release with free().  NULL if there is
+   none.  Contents undefined. */
+void *pp_alloc_aligned(size_t bytes);
+
+/* Doubles the capacity of a malloc'd array until it holds `wanted` elements; false: out of memory,
+   array untouched. */
+bool pp_grow(void **array, size_t *capacity, size_t wanted, size_t element_bytes);
+
+/* splitmix64: a counter-based generator.  pp_mix(seed, i) is the i-th number of the stream `seed`,
+   the same on every machine. */
+uint64_t pp_mix(uint64_t seed, uint64_t index);
+
+/* A uniformly distributed permutation of 0..count-1 drawn from (seed, index). */
+void pp_permutation(uint64_t seed, uint64_t index, int32_t *order, int32_t count);
+
+/* A growing text, for dumps.  After an allocation failure it stays NULL-terminated and `failed`. */
+typedef struct pp_text {
+    char  *chars;
+    size_t length, capacity;
+    bool   failed;
+} pp_text_t;
+
+void pp_text_add(pp_text_t *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Sets of ranks as bit masks. */
+static inline size_t pp_mask_words(int32_t ranks) { return ((size_t)ranks + 63) / 64; }
+static inline bool   pp_mask_has(const uint64_t *mask, int32_t rank)
+{
+    return (mask[rank / 64] >> (rank % 64)) & 1;
+}
+static inline void pp_mask_add(uint64_t *mask, int32_t rank)
+{
+    mask[rank / 64] |= UINT64_C(1) << (rank % 64);
+}
+
+#endif

@@ -1,0 +1,409 @@
+/*
+ * calls.c - collective calls, written as state machines so that a rank inside one goes on serving the
+ * rounds of the others.  One call at a time; see coll.h.
+ *
+ * Initialisation and the release of a context are *agreements*: a synchronous allreduce of one word
+ * (handle 0) whose merge keeps the lowest rank's signature and the first complaint.  Flush, Drain and
+ * Free of a handle end with a round of that handle in which every rank had left for good.
+ */
+#include "coll.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- agreement ---------------------------------------------------------------------------------------- */
+
+static void merge_words(pp_word_t *into, const pp_word_t *left, const pp_word_t *right)
+{
+    pp_word_t word = left->complains || !right->complains ? *left : *right;
+    word.rank = left->rank;
+    word.choice = left->choice;
+    if (!word.complains && memcmp(left->signature, right->signature, PP_SIGNATURE_BYTES) != 0) {
+        word.complains = 2;
+        word.complaining_rank = right->rank;
+        snprintf(word.complaint, sizeof word.complaint, "%s", right->text);
+    }
+    if (word.complains == 2 || !right->complains || left->complains)
+        memcpy(word.text, left->text, sizeof word.text);
+    *into = word;
+}
+
+static void words_keep_left(void *inout, const void *in, size_t count)
+{
+    if (count)
+        merge_words(inout, inout, in);
+}
+
+static void words_keep_right(void *inout, const void *in, size_t count)
+{
+    if (count)
+        merge_words(inout, in, inout);
+}
+
+static void agree_take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *contributed,
+                       bool *left)
+{
+    pp_calls_t *calls = owner;
+    own->contributions = 1;
+    *contributed = true;
+    *left = false;
+    instance->accumulator = pp_pool_get(&calls->agree.vectors);
+    if (instance->accumulator)
+        memcpy(instance->accumulator->data, &calls->word, sizeof calls->word);
+    else
+        pp_engine_fail(calls->engine, PP_ERR_MEMORY, "no memory for an agreement");
+}
+
+static void agree_done(void *owner, pp_instance_t *instance)
+{
+    pp_calls_t *calls = owner;
+    memcpy(&calls->word, instance->accumulator->data, sizeof calls->word);
+    pp_pool_put(&calls->agree.vectors, instance->accumulator);
+    instance->accumulator = NULL;
+    calls->agree_round++;
+    calls->agreed = true;
+    calls->engine->changed = true;
+}
+
+static void agree_retired(void *owner, pp_instance_t *instance)
+{
+    pp_calls_t *calls = owner;
+    pp_series_recycle(&calls->agree, instance);
+}
+
+static void agree_update(void *owner)
+{
+    pp_calls_t *calls = owner;
+    pp_instance_t *instance = pp_series_instance(&calls->agree, calls->agree_round);
+    bool agreeing = calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE;
+    if (agreeing && !calls->finished && !calls->agreed && instance
+        && !pp_instance_fired(instance, calls->agree.graph->gate) && !calls->entered) {
+        calls->entered = true;
+        pp_instance_fire(instance, calls->agree.graph->gate);
+    }
+    pp_calls_update(calls);
+}
+
+static void agree_control(void *owner, int32_t peer, const pp_prefix_t *message)
+{
+    pp_calls_t *calls = owner;
+    pp_engine_fail(calls->engine, PP_ERR_INTERNAL, "message of kind %u from rank %d to no handle",
+                   message->kind, peer);
+}
+
+static const pp_host_t agree_host = {
+    .take = agree_take, .done = agree_done, .retired = agree_retired, .control = agree_control,
+    .update = agree_update,
+};
+
+/* ---- beginning ------------------------------------------------------------------------------------------ */
+
+static pp_status_t begin(pp_calls_t *calls, pp_call_kind_t kind, pp_coll_t *coll)
+{
+    PP_TRY(pp_engine_check(calls->engine));
+    if (calls->kind != PP_CALL_NONE)
+        return pp_fail(PP_ERR_STATE, "another collective call of this context is still in progress");
+    calls->kind = kind;
+    calls->coll = coll;
+    calls->finished = calls->agreed = calls->entered = false;
+    calls->status = PP_OK;
+    calls->text[0] = 0;
+    calls->engine->in_call = true;
+    calls->engine->changed = true;
+    return PP_OK;
+}
+
+static pp_status_t begin_agreement(pp_calls_t *calls, pp_call_kind_t kind, pp_coll_t *coll,
+                                   const char *complaint)
+{
+    if (calls->exited > 0)
+        return pp_fail(PP_ERR_PEER_FAILED, "%d ranks have ended their scripts without freeing the "
+                       "context: this collective call can never complete", calls->exited);
+    PP_TRY(begin(calls, kind, coll));
+    calls->word.rank = calls->word.complaining_rank = calls->engine->rank;
+    calls->word.complains = complaint != NULL;
+    snprintf(calls->word.complaint, sizeof calls->word.complaint, "%s", complaint ? complaint : "");
+    return PP_OK;
+}
+
+/* The arguments that must be the same everywhere, as bytes to compare and as words to show. */
+static void sign(pp_calls_t *calls, const pp_allreduce_config_t *config, size_t count)
+{
+    static const char *const policies[] = {"FirstOf", "Quorum"};
+    static const char *const delivers[] = {"latest", "sum", "each"};
+    static const char *const averages[] = {"None", "size", "contributors", "contributions"};
+    static const char *const algorithms[] = {"auto", "recursive-doubling", "rabenseifner", "ring"};
+    struct {
+        uint64_t count;
+        int32_t  kind, type, op, policy, policy_k, deliver, max_lag, average, algorithm;
+    } key;
+    memset(&key, 0, sizeof key);
+    key.count = count;
+    key.kind = calls->kind;
+    if (config) {
+        key.type = config->type, key.op = config->op, key.policy = config->policy;
+        key.policy_k = config->policy_k, key.deliver = config->deliver;
+        key.max_lag = config->max_lag < 0 ? -1 : config->max_lag;
+        key.average = config->average, key.algorithm = config->algorithm;
+        snprintf(calls->word.text, sizeof calls->word.text, "%llu elements of %s, op %s, policy %s(%d), "
+                 "deliver=%s, max_lag=%d, average=%s, algorithm=%s", (unsigned long long)count,
+                 pp_type_name(config->type), pp_op_name(config->op), policies[config->policy],
+                 config->policy_k, delivers[config->deliver], key.max_lag,
+                 averages[config->average], algorithms[config->algorithm]);
+    }
+    _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
+    memset(calls->word.signature, 0, sizeof calls->word.signature);
+    memcpy(calls->word.signature, &key, sizeof key);
+}
+
+pp_status_t pp_calls_begin_init(pp_calls_t *calls, const pp_allreduce_config_t *config,
+                                const char *complaint, pp_coll_t *coll)
+{
+    size_t count = 0;
+    PP_TRY(begin_agreement(calls, PP_CALL_INIT, coll, complaint));
+    for (size_t i = 0; !complaint && i < config->piece_count; i++)
+        count += config->pieces[i].count;
+    sign(calls, complaint ? NULL : config, count);
+    calls->word.choice = complaint ? 0 : config->algorithm;
+    pp_engine_settle(calls->engine);
+    return PP_OK;
+}
+
+pp_status_t pp_calls_begin_ctx_free(pp_calls_t *calls)
+{
+    char complaint[100];
+    snprintf(complaint, sizeof complaint, "the context still has %u live handle%s: call Free() of "
+             "each first", calls->live_handles, calls->live_handles == 1 ? "" : "s");
+    PP_TRY(begin_agreement(calls, PP_CALL_CTX_FREE, NULL, calls->live_handles ? complaint : NULL));
+    sign(calls, NULL, 0);
+    pp_engine_settle(calls->engine);
+    return PP_OK;
+}
+
+pp_status_t pp_calls_begin_flush(pp_calls_t *calls, pp_coll_t *coll, pp_call_kind_t kind)
+{
+    PP_TRY(begin(calls, kind, coll));
+    pp_deliver_drop_request(coll);
+    if (kind == PP_CALL_DRAIN && coll->ungiven) {
+        /* Nothing to wait for: this step has not left. */
+        calls->engine->in_call = false;
+        calls->finished = true;
+    }
+    pp_engine_settle(calls->engine);
+    return PP_OK;
+}
+
+static void tell_all(pp_calls_t *calls, pp_message_kind_t kind)
+{
+    for (int32_t peer = 0; peer < calls->engine->size; peer++) {
+        pp_prefix_t message = {.kind = (uint16_t)kind};
+        if (peer != calls->engine->rank)
+            pp_engine_control(calls->engine, peer, &message, sizeof message);
+    }
+}
+
+/* The script has ended without Free: serve the others until they have ended, too. */
+void pp_calls_begin_exit(pp_calls_t *calls)
+{
+    pp_engine_t *engine = calls->engine;
+    for (size_t i = 1; i < engine->series_count; i++)
+        if (engine->series[i])
+            pp_deliver_drop_request(engine->series[i]->owner);
+    calls->kind = PP_CALL_EXIT;
+    calls->coll = NULL;
+    calls->finished = false;
+    calls->status = PP_OK;
+    engine->in_call = engine->changed = true;
+    tell_all(calls, PP_MSG_EXIT);
+    pp_engine_settle(engine);
+}
+
+void pp_calls_tell_gone(pp_calls_t *calls) { tell_all(calls, PP_MSG_GONE); }
+
+/* ---- ending --------------------------------------------------------------------------------------------- */
+
+static void finish_call(pp_calls_t *calls, pp_status_t status)
+{
+    calls->status = status;
+    calls->finished = true;
+    pp_engine_call_ended(calls->engine);
+}
+
+bool pp_calls_flushing(const pp_calls_t *calls, const pp_coll_t *coll)
+{
+    switch (calls->kind) {
+    case PP_CALL_FLUSH: case PP_CALL_DRAIN: case PP_CALL_FREE:
+        return calls->coll == coll && !calls->finished && !calls->agreed;
+    case PP_CALL_EXIT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void pp_calls_flush_done(pp_calls_t *calls, pp_coll_t *coll)
+{
+    pp_engine_t *engine = calls->engine;
+    if (calls->kind == PP_CALL_EXIT) {
+        /* The others' call is over; we stay outside, but must not fall behind their count. */
+        engine->calls++;
+        engine->replay = engine->changed = true;
+    } else if (calls->coll == coll && calls->kind == PP_CALL_FLUSH) {
+        finish_call(calls, PP_OK);
+    } else if (calls->coll == coll && calls->kind == PP_CALL_DRAIN) {
+        finish_call(calls, PP_OK);
+    } else if (calls->coll == coll && calls->kind == PP_CALL_FREE) {
+        calls->agreed = true;     /* pp_calls_update() waits for the last messages of the handle */
+    }
+}
+
+/* A drain step ends with any round; only the last one, the flush, ends the collective call. */
+void pp_calls_drain_step(pp_calls_t *calls, pp_coll_t *coll)
+{
+    if (calls->kind != PP_CALL_DRAIN || calls->coll != coll || calls->finished
+        || coll->ungiven_last->tally.cause == PP_CAUSE_FLUSH)
+        return;
+    calls->finished = true;
+    calls->engine->in_call = false;
+    calls->engine->changed = true;
+}
+
+static pp_status_t verdict(pp_calls_t *calls)
+{
+    const pp_word_t *word = &calls->word;
+    if (word->complains == 1) {
+        bool mine = word->complaining_rank == calls->engine->rank;
+        snprintf(calls->text, sizeof calls->text, "rank %d: %s", word->complaining_rank,
+                 word->complaint);
+        if (calls->kind == PP_CALL_CTX_FREE)
+            return PP_ERR_STATE;
+        return mine ? PP_ERR_ARGUMENT : PP_ERR_MISMATCH;
+    }
+    snprintf(calls->text, sizeof calls->text, "the ranks disagree: rank %d has %s, rank %d has %s",
+             word->rank, word->text, word->complaining_rank, word->complaint);
+    return PP_ERR_MISMATCH;
+}
+
+static void end_init(pp_calls_t *calls)
+{
+    pp_status_t status = PP_OK;
+    if (calls->word.complains) {
+        status = verdict(calls);
+        pp_coll_free(calls->coll);
+        calls->next_id++;
+        finish_call(calls, status);
+        return;
+    }
+    status = pp_coll_open(calls->coll, calls, calls->next_id++, calls->word.choice);
+    if (status < 0)
+        pp_engine_fail(calls->engine, status, "%s", pp_error_text());
+    calls->live_handles++;
+    finish_call(calls, status);
+}
+
+static bool all_retired(const pp_coll_t *coll)
+{
+    return coll->series.opened == coll->completed + (uint64_t)coll->series.window;
+}
+
+static void end_free(pp_calls_t *calls)
+{
+    pp_coll_t *coll = calls->coll;
+    if (!all_retired(coll))
+        return;
+    pp_coll_free(coll);
+    calls->coll = NULL;
+    calls->live_handles--;
+    finish_call(calls, PP_OK);
+}
+
+static void end_ctx_free(pp_calls_t *calls)
+{
+    if (calls->word.complains) {
+        finish_call(calls, verdict(calls));
+        return;
+    }
+    if (!calls->closing)
+        tell_all(calls, PP_MSG_CLOSE);
+    calls->closing = true;
+    if (calls->closed == calls->engine->size - 1)
+        finish_call(calls, PP_OK);
+}
+
+void pp_calls_update(pp_calls_t *calls)
+{
+    if (calls->finished)
+        return;
+    if (calls->kind == PP_CALL_EXIT) {
+        if (calls->exited + calls->gone >= calls->engine->size - 1)
+            calls->finished = true;
+        return;
+    }
+    if (!calls->agreed)
+        return;
+    if (calls->kind == PP_CALL_INIT)
+        end_init(calls);
+    else if (calls->kind == PP_CALL_FREE)
+        end_free(calls);
+    else if (calls->kind == PP_CALL_CTX_FREE)
+        end_ctx_free(calls);
+}
+
+/* ---- messages of the context --------------------------------------------------------------------------- */
+
+static void peer_gone(pp_calls_t *calls, int32_t peer)
+{
+    calls->gone++;
+    calls->engine->changed = true;
+    if (calls->kind != PP_CALL_EXIT)
+        pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "rank %d gave the context up because of an "
+                       "exception", peer);
+}
+
+static void peer_exited(pp_calls_t *calls, int32_t peer)
+{
+    bool agreeing = calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE;
+    calls->exited++;
+    calls->engine->changed = true;
+    if (agreeing && !calls->agreed)
+        pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "rank %d has ended its script without freeing "
+                       "the context: this collective call can never complete", peer);
+}
+
+static void control(void *owner, int32_t peer, const pp_prefix_t *message)
+{
+    pp_calls_t *calls = owner;
+    switch (message->kind) {
+    case PP_MSG_ASK:   pp_ask_answer(calls, peer, message); break;
+    case PP_MSG_TELL:  pp_ask_told(calls, peer, (const pp_tell_t *)message); break;
+    case PP_MSG_CLOSE: calls->closed++; calls->engine->changed = true; break;
+    case PP_MSG_EXIT:  peer_exited(calls, peer); break;
+    case PP_MSG_GONE:  peer_gone(calls, peer); break;
+    }
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------------- */
+
+pp_status_t pp_calls_open(pp_calls_t *calls, pp_engine_t *engine, int32_t window)
+{
+    pp_kernels_t kernels = {.keep_left = words_keep_left, .keep_right = words_keep_right,
+                            .element_bytes = sizeof(pp_word_t)};
+    pp_graph_t *graph = NULL;
+    *calls = (pp_calls_t){.engine = engine, .window = window, .next_id = 1};
+    engine->control = control;
+    engine->owner = calls;
+    PP_TRY(pp_algo_synchronous_allreduce(engine->rank, engine->size, 1, &graph));
+    return pp_series_open(engine, 0, graph, &kernels, 2, &agree_host, calls, &calls->agree);
+}
+
+void pp_calls_close(pp_calls_t *calls)
+{
+    pp_engine_t *engine = calls->engine;
+    if (!engine)
+        return;
+    for (size_t i = 1; i < engine->series_count; i++)
+        if (engine->series[i])
+            pp_coll_free(engine->series[i]->owner);
+    pp_series_close(&calls->agree);
+    calls->engine = NULL;
+}

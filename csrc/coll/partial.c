@@ -1,0 +1,307 @@
+/* partial.c - a round of a partial allreduce at one rank: ready, taken, done, complete.  See coll.h. */
+#include "coll.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what the rules look at (design: "Words") ------------------------------------------------------- */
+
+bool pp_coll_left(const pp_coll_t *coll) { return coll->engine->in_call; }
+
+bool pp_coll_waits(const pp_coll_t *coll) { return coll->request.state == PP_OUTSTANDING; }
+
+bool pp_coll_elsewhere(const pp_coll_t *coll)
+{
+    return coll->engine->waiting > (pp_coll_waits(coll) ? 1u : 0u);
+}
+
+static bool pending(const pp_coll_t *coll) { return coll->slot.contributions > 0; }
+
+pp_turn_t *pp_coll_turn(pp_coll_t *coll, uint64_t round)
+{
+    pp_turn_t *turn = &coll->turns[round % coll->turn_count];
+    return turn->round == round ? turn : NULL;
+}
+
+static void reset_turn(pp_coll_t *coll, uint64_t round)
+{
+    coll->turns[round % coll->turn_count] = (pp_turn_t){.round = round};
+}
+
+bool pp_coll_withholds(const pp_coll_t *coll)
+{
+    pp_turn_t *turn = pp_coll_turn((pp_coll_t *)coll, coll->taken);
+    return turn && turn->activated && !pp_policy_permits((pp_coll_t *)coll, turn);
+}
+
+/* ---- update: everything that a change may set off ------------------------------------------------------ */
+
+/* While a rank has left or is elsewhere, what completes or is in flight counts as given. */
+static void count_as_given(pp_coll_t *coll)
+{
+    if (coll->counted < coll->taken)
+        coll->counted = coll->taken;
+    if (coll->seen < coll->taken)
+        coll->seen = coll->taken;
+}
+
+static void latch_ready(pp_coll_t *coll, pp_turn_t *turn)
+{
+    bool waits_for_it = pp_coll_waits(coll) && coll->taken == coll->completed;
+    if (pending(coll) && (waits_for_it || pp_coll_elsewhere(coll)))
+        turn->ready = true;
+}
+
+/* A rank in Flush joins one round at a time, and tells nobody: if somebody waits, that rank's
+   activation finds it joined; if nobody does, the round that all have joined is the flush. */
+static void join_silently(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
+{
+    if (!pp_calls_flushing(coll->calls, coll) || coll->taken != coll->completed || turn->joined
+        || pp_instance_fired(instance, coll->series.graph->gate))
+        return;
+    turn->joined = true;
+    if (!turn->activated)
+        pp_instance_fire(instance, coll->series.graph->join);
+    pp_instance_fire(instance, coll->series.graph->gate);
+}
+
+static void open_gate(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
+{
+    if (turn->activated && !turn->joined && !turn->gated && pp_policy_permits(coll, turn)) {
+        turn->gated = true;
+        pp_instance_fire(instance, coll->series.graph->gate);
+    }
+}
+
+static void update(void *owner)
+{
+    pp_coll_t *coll = owner;
+    if (pp_coll_left(coll) || pp_coll_elsewhere(coll))
+        count_as_given(coll);
+    pp_turn_t *turn = pp_coll_turn(coll, coll->taken);
+    pp_instance_t *instance = pp_series_instance(&coll->series, coll->taken);
+    if (turn && instance) {
+        latch_ready(coll, turn);
+        join_silently(coll, turn, instance);
+    }
+    pp_policy_update(coll);
+    if (turn && instance)
+        open_gate(coll, turn, instance);
+    pp_calls_update(coll->calls);
+}
+
+/* ---- what the engine reports ---------------------------------------------------------------------------- */
+
+static void activated(void *owner, pp_instance_t *instance)
+{
+    pp_coll_t *coll = owner;
+    pp_turn_t *turn = pp_coll_turn(coll, instance->round);
+    /* A silent join is nobody's activation: the policy may still have to bring that about. */
+    turn->activated = !turn->joined;
+    coll->engine->changed = true;
+}
+
+/* Takes everything pending, atomically: from here on a Start goes to the next round. */
+static void take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *contributed, bool *left)
+{
+    pp_coll_t *coll = owner;
+    pp_turn_t *turn = pp_coll_turn(coll, instance->round);
+    bool flushing = pp_calls_flushing(coll->calls, coll);
+    *contributed = pending(coll);
+    *left = pp_coll_left(coll);
+    own->contributions = coll->slot.contributions;
+    own->active = turn->ready;
+    own->flushing = flushing;
+    own->freeing = flushing && coll->calls->kind == PP_CALL_FREE;
+    own->cause = (uint16_t)turn->cause;
+    if (turn->triggered)
+        own->initiator = (uint32_t)coll->engine->rank;
+    turn->starts_taken = coll->starts;
+    if (*contributed && instance->round > coll->slot.oldest_given)
+        turn->staleness = instance->round - coll->slot.oldest_given;
+    instance->accumulator = coll->slot.buffer;
+    coll->slot.buffer = NULL;
+    coll->slot.contributions = 0;
+    coll->taken++;
+    coll->engine->changed = true;
+}
+
+static void divide(const pp_coll_t *coll, const pp_entry_t *entry)
+{
+    uint64_t by = 1;
+    switch (coll->config.average) {
+    case PP_AVERAGE_SIZE:          by = (uint64_t)coll->engine->size; break;
+    case PP_AVERAGE_CONTRIBUTORS:  by = entry->tally.contributors; break;
+    case PP_AVERAGE_CONTRIBUTIONS: by = entry->tally.contributions; break;
+    }
+    if (entry->buffer && by > 1)
+        coll->series.kernels.divide(entry->buffer->data, coll->count, by);
+}
+
+static pp_entry_t *make_entry(pp_coll_t *coll, const pp_turn_t *turn, pp_instance_t *instance)
+{
+    pp_entry_t *entry = calloc(1, sizeof *entry);
+    if (!entry) {
+        pp_engine_fail(coll->engine, PP_ERR_MEMORY, "no memory for a result");
+        return NULL;
+    }
+    const pp_register_t *reg = &instance->registers[0];
+    entry->round = entry->first = turn->round;
+    entry->tally = reg->tally;
+    memcpy(entry->contributors, reg->contributors, coll->series.mask_words * sizeof(uint64_t));
+    entry->starts_taken = turn->starts_taken;
+    entry->staleness = turn->staleness;
+    entry->external = turn->activated && !turn->triggered && !turn->joined;
+    entry->buffer = instance->accumulator;
+    instance->accumulator = NULL;
+    pp_policy_judge(coll, &entry->tally);
+    divide(coll, entry);
+    return entry;
+}
+
+static void remember_left(pp_coll_t *coll, const pp_instance_t *instance, bool flush)
+{
+    size_t bytes = pp_mask_words(coll->engine->size) * sizeof(uint64_t);
+    if (flush)
+        memset(coll->left_before, 0, bytes);
+    else
+        memcpy(coll->left_before, instance->registers[0].left, bytes);
+    coll->ordered = false;
+}
+
+static void check_freeing(pp_coll_t *coll, const pp_tally_t *tally)
+{
+    if (tally->freeing && tally->freeing != tally->flushing)
+        pp_engine_fail(coll->engine, PP_ERR_MISMATCH, "handle %u: %u ranks are in Free and %u in Flush "
+                       "or Drain: collective calls must be in the same order on all ranks",
+                       coll->series.id, tally->freeing, tally->flushing - tally->freeing);
+}
+
+/* Rounds complete in order. */
+static void complete_round(pp_coll_t *coll)
+{
+    pp_turn_t *turn = pp_coll_turn(coll, coll->completed);
+    pp_instance_t *instance = pp_series_instance(&coll->series, coll->completed);
+    pp_entry_t *entry = make_entry(coll, turn, instance);
+    if (!entry)
+        return;
+    bool flush = entry->tally.cause == PP_CAUSE_FLUSH;
+    if (flush)
+        check_freeing(coll, &entry->tally);
+    remember_left(coll, instance, flush);
+    reset_turn(coll, coll->completed + coll->turn_count);
+    coll->completed++;
+    coll->engine->rounds++;
+    coll->engine->changed = true;
+    if (instance->unfinished == 0)
+        pp_series_recycle(&coll->series, instance);
+    pp_deliver_round(coll, entry);
+    if (flush)
+        pp_calls_flush_done(coll->calls, coll);
+}
+
+static void done(void *owner, pp_instance_t *instance)
+{
+    pp_coll_t *coll = owner;
+    pp_coll_turn(coll, instance->round)->done = true;
+    while (!coll->engine->error && pp_coll_turn(coll, coll->completed)->done)
+        complete_round(coll);
+}
+
+static void retired(void *owner, pp_instance_t *instance)
+{
+    pp_coll_t *coll = owner;
+    if (instance->round < coll->completed)
+        pp_series_recycle(&coll->series, instance);
+}
+
+static const pp_host_t host = {
+    .take = take, .activated = activated, .done = done, .retired = retired,
+    .control = pp_policy_control, .update = update,
+};
+
+/* ---- Start -------------------------------------------------------------------------------------------- */
+
+void pp_coll_started(pp_coll_t *coll)
+{
+    bool late = coll->ungiven != NULL;
+    uint64_t given = !late ? coll->completed
+                   : coll->config.deliver == PP_EACH ? coll->ungiven->round : coll->completed - 1;
+    if (coll->slot.contributions++ == 0)
+        coll->slot.oldest_given = given;
+    coll->request.start = ++coll->starts;
+    coll->request.missed = coll->completed > coll->seen ? coll->completed - coll->seen : 0;
+    if (late) {
+        pp_deliver_complete_request(coll);
+    } else {
+        coll->request.state = PP_OUTSTANDING;
+        coll->engine->waiting++;
+    }
+    coll->engine->changed = true;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------------- */
+
+/* The handle as the caller described it; it has no rounds before the ranks have agreed on it. */
+pp_status_t pp_coll_new(const pp_allreduce_config_t *config, pp_coll_t **out)
+{
+    pp_coll_t *coll = calloc(1, sizeof *coll);
+    size_t pieces = config ? config->piece_count : 0;
+    pp_piece_t *copy = calloc(pieces + 1, sizeof *copy);
+    *out = NULL;
+    if (!coll || !copy) {
+        free(coll);
+        free(copy);
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle of %zu pieces", pieces);
+    }
+    if (config)
+        coll->config = *config;
+    for (size_t i = 0; i < pieces; i++) {
+        copy[i] = config->pieces[i];
+        coll->count += copy[i].count;
+    }
+    coll->config.pieces = copy;
+    *out = coll;
+    return PP_OK;
+}
+
+pp_status_t pp_coll_open(pp_coll_t *coll, pp_calls_t *calls, uint32_t id, int32_t algorithm)
+{
+    pp_engine_t *engine = calls->engine;
+    pp_kernels_t kernels;
+    pp_graph_t *graph = NULL;
+    coll->engine = engine;
+    coll->calls = calls;
+    coll->max_lag = coll->config.max_lag < 0 ? UINT64_MAX / 2 : (uint64_t)coll->config.max_lag;
+    /* A draw can name a round one beyond the rounds that may be in flight here. */
+    coll->turn_count = (size_t)calls->window + 2;
+    coll->turns = calloc(coll->turn_count, sizeof *coll->turns);
+    if (!coll->turns)
+        return pp_fail(PP_ERR_MEMORY, "no memory for %d rounds", calls->window);
+    for (size_t i = 0; i < coll->turn_count; i++)
+        reset_turn(coll, i);
+    PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
+    PP_TRY(pp_policy_open(coll));
+    if (algorithm == PP_ALGORITHM_AUTO)
+        algorithm = pp_algo_choose(coll->count * kernels.element_bytes, coll->count, engine->size);
+    coll->config.algorithm = algorithm;
+    PP_TRY(pp_algo_partial_allreduce(algorithm, engine->rank, engine->size, coll->count, &graph));
+    return pp_series_open(engine, id, graph, &kernels, calls->window, &host, coll, &coll->series);
+}
+
+void pp_coll_free(pp_coll_t *coll)
+{
+    if (!coll)
+        return;
+    if (coll->series.engine) {
+        pp_deliver_drop_request(coll);
+        for (pp_entry_t *entry; (entry = pp_deliver_pop(coll));)
+            pp_entry_free(coll, entry);
+        pp_pool_put(&coll->series.vectors, coll->slot.buffer);
+    }
+    pp_series_close(&coll->series);
+    pp_policy_close(coll);
+    free((void *)coll->config.pieces);
+    free(coll->turns);
+    free(coll);
+}

@@ -1,0 +1,232 @@
+/*
+ * policy.c - when a round is activated, and when this rank may give its part (design: "Triggering",
+ * "Staleness bound").
+ *
+ * First of m.  All ranks draw the same order for a round.  The first m of it are drawn; a drawn rank
+ * that cannot be waited for (it has left, or is pending here but waits elsewhere) sends a copy of the
+ * draw to the next in the order, once a round, and keeps its own.  Ranks that the previous round lists
+ * as left come last, so that a draw can still reach them when everybody else has left since.
+ *
+ * Quorum.  Ready and left ranks are counted along a tree to rank 0, which activates the round.
+ * Quorum(P), the synchronous collective, needs no count: whoever is ready and waits activates the round,
+ * and each rank gives its part when it is ready, or has left.
+ */
+#include "coll.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TREE_FANOUT = 16 };
+
+static bool is_full(const pp_coll_t *coll)
+{
+    return coll->config.policy == PP_QUORUM && coll->config.policy_k == coll->engine->size;
+}
+
+static bool is_solo(const pp_coll_t *coll)
+{
+    return coll->config.policy == PP_FIRST_OF && coll->config.policy_k == coll->engine->size;
+}
+
+/* May this rank give its part of an activated round? */
+bool pp_policy_permits(pp_coll_t *coll, const pp_turn_t *turn)
+{
+    if (is_full(coll))
+        return turn->ready || pp_coll_left(coll);
+    return pp_coll_left(coll) || pp_coll_elsewhere(coll)
+        || turn->round < coll->counted + coll->max_lag + (pp_coll_waits(coll) ? 1 : 0);
+}
+
+static void trigger(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance, pp_cause_t cause)
+{
+    turn->triggered = turn->activated = true;
+    turn->cause = cause;
+    pp_instance_fire(instance, coll->series.graph->start);
+}
+
+/* ---- first of m ------------------------------------------------------------------------------------- */
+
+static void draw_order(pp_coll_t *coll)
+{
+    int32_t size = coll->engine->size, next = 0;
+    int32_t *drawn = coll->order + size;   /* scratch half */
+    pp_permutation(pp_mix(coll->engine->seed, coll->series.id), coll->completed, drawn, size);
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < size; i++)
+            if (pp_mask_has(coll->left_before, drawn[i]) == (pass == 1))
+                coll->order[next++] = drawn[i];
+    for (int32_t i = 0; i < size; i++)
+        if (coll->order[i] == coll->engine->rank)
+            coll->position = i;
+    coll->ordered = true;
+}
+
+bool pp_policy_drawn(pp_coll_t *coll)
+{
+    if (coll->config.policy != PP_FIRST_OF)
+        return false;
+    if (is_solo(coll))
+        return true;
+    if (!coll->ordered)
+        draw_order(coll);
+    return coll->position < coll->config.policy_k || pp_coll_turn(coll, coll->completed)->drawn;
+}
+
+static void hand_on(pp_coll_t *coll, pp_turn_t *turn)
+{
+    turn->handed_on = true;
+    if (coll->engine->size == 1)
+        return;
+    pp_prefix_t message = {.kind = PP_MSG_DRAW, .handle = coll->series.id, .round = turn->round};
+    int32_t next = coll->order[(coll->position + 1) % coll->engine->size];
+    pp_engine_control(coll->engine, next, &message, sizeof message);
+}
+
+static void update_first_of(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
+{
+    if (is_solo(coll)) {
+        if (pp_coll_waits(coll))
+            trigger(coll, turn, instance, PP_CAUSE_POLICY);
+        return;
+    }
+    if (!pp_policy_drawn(coll))
+        return;
+    bool own_draw = coll->position < coll->config.policy_k;
+    if (pp_coll_waits(coll))
+        trigger(coll, turn, instance, own_draw ? PP_CAUSE_POLICY : PP_CAUSE_DEPARTED);
+    else if (!turn->handed_on
+             && (pp_coll_left(coll)
+                 || (coll->slot.contributions > 0 && pp_coll_elsewhere(coll))))
+        hand_on(coll, turn);
+}
+
+/* ---- quorum ------------------------------------------------------------------------------------------ */
+
+static pp_quorum_child_t count_subtree(const pp_coll_t *coll, const pp_turn_t *turn)
+{
+    const pp_engine_t *engine = coll->engine;
+    pp_quorum_child_t sum = {.round = turn->round, .calls = engine->calls, .ready = turn->ready,
+                             .left = !turn->ready && pp_coll_left(coll),
+                             .waits = pp_coll_waits(coll)};
+    for (int i = 0; i < TREE_FANOUT; i++) {
+        const pp_quorum_child_t *child = &coll->children[i];
+        if (child->round != turn->round)
+            continue;
+        sum.ready += child->ready;
+        sum.waits |= child->waits;
+        /* Towards a rank that has completed more calls, "left" is void. */
+        if (child->calls == engine->calls)
+            sum.left += child->left;
+    }
+    return sum;
+}
+
+static bool same_count(const pp_quorum_child_t *a, const pp_quorum_child_t *b)
+{
+    return a->round == b->round && a->ready == b->ready && a->left == b->left && a->waits == b->waits
+        && (a->calls == b->calls || (a->left == 0 && b->left == 0));
+}
+
+static void report(pp_coll_t *coll, const pp_quorum_child_t *sum)
+{
+    pp_report_t message = {.prefix = {.kind = PP_MSG_REPORT, .handle = coll->series.id,
+                                      .round = sum->round},
+                           .ready = sum->ready, .left = sum->left, .waits = sum->waits};
+    if (coll->reported.round != sum->round)
+        coll->reported = (pp_quorum_child_t){.round = sum->round};
+    if (same_count(&coll->reported, sum))
+        return;
+    coll->reported = *sum;
+    pp_engine_control(coll->engine, (coll->engine->rank - 1) / TREE_FANOUT, &message.prefix,
+                      sizeof message);
+}
+
+static void update_quorum(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
+{
+    if (is_full(coll)) {
+        if (pp_coll_waits(coll))
+            trigger(coll, turn, instance, PP_CAUSE_POLICY);
+        return;
+    }
+    pp_quorum_child_t sum = count_subtree(coll, turn);
+    if (coll->engine->rank != 0)
+        report(coll, &sum);
+    else if (sum.waits && (sum.ready >= (uint32_t)coll->config.policy_k
+                           || sum.ready + sum.left == (uint32_t)coll->engine->size))
+        trigger(coll, turn, instance, PP_CAUSE_POLICY);
+}
+
+/* ---- common -------------------------------------------------------------------------------------------- */
+
+/* Cause and initiator of a complete round follow from its tally, so they are the same everywhere.  The
+   root of a quorum may have joined from a Flush before it activated the round, so the count decides:
+   fewer than k were ready only if all the others had left. */
+void pp_policy_judge(const pp_coll_t *coll, pp_tally_t *tally)
+{
+    if (coll->config.policy == PP_QUORUM) {
+        bool enough = tally->active >= (uint32_t)coll->config.policy_k;
+        tally->cause = enough ? PP_CAUSE_POLICY : PP_CAUSE_DEPARTED;
+        tally->initiator = PP_NO_INITIATOR;
+    }
+    if (tally->flushing == (uint32_t)coll->engine->size) {
+        tally->cause = PP_CAUSE_FLUSH;
+        tally->initiator = PP_NO_INITIATOR;
+    }
+}
+
+void pp_policy_update(pp_coll_t *coll)
+{
+    pp_turn_t *turn = pp_coll_turn(coll, coll->completed);
+    pp_instance_t *instance = pp_series_instance(&coll->series, coll->completed);
+    if (!turn || !instance || turn->activated)
+        return;
+    if (coll->config.policy == PP_FIRST_OF)
+        update_first_of(coll, turn, instance);
+    else
+        update_quorum(coll, turn, instance);
+}
+
+void pp_policy_control(void *owner, int32_t peer, const pp_prefix_t *message)
+{
+    pp_coll_t *coll = owner;
+    if (message->round < coll->completed)
+        return;   /* that round needs no trigger any more */
+    if (message->kind == PP_MSG_DRAW) {
+        pp_turn_t *turn = pp_coll_turn(coll, message->round);
+        if (!turn)
+            pp_engine_fail(coll->engine, PP_ERR_INTERNAL, "handle %u: a draw of round %llu came while "
+                           "round %llu runs", coll->series.id, (unsigned long long)message->round,
+                           (unsigned long long)coll->completed);
+        else
+            turn->drawn = true;
+    } else {
+        const pp_report_t *report = (const pp_report_t *)message;
+        coll->children[peer - coll->engine->rank * TREE_FANOUT - 1] = (pp_quorum_child_t){
+            .round = message->round, .calls = message->calls, .ready = report->ready,
+            .left = report->left, .waits = report->waits};
+    }
+    coll->engine->changed = true;
+}
+
+pp_status_t pp_policy_open(pp_coll_t *coll)
+{
+    size_t size = (size_t)coll->engine->size;
+    coll->left_before = calloc(pp_mask_words(coll->engine->size), sizeof(uint64_t));
+    coll->order = calloc(2 * size, sizeof *coll->order);
+    coll->children = calloc(TREE_FANOUT, sizeof *coll->children);
+    if (!coll->left_before || !coll->order || !coll->children)
+        return pp_fail(PP_ERR_MEMORY, "no memory for the policy of %zu ranks", size);
+    for (int i = 0; i < TREE_FANOUT; i++)
+        coll->children[i].round = UINT64_MAX;
+    return PP_OK;
+}
+
+void pp_policy_close(pp_coll_t *coll)
+{
+    free(coll->left_before);
+    free(coll->order);
+    free(coll->children);
+    coll->left_before = NULL;
+    coll->order = NULL;
+    coll->children = NULL;
+}

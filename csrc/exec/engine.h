@@ -1,0 +1,177 @@
+/*
+ * engine.h - the single-threaded state machine of one rank in one context.
+ *
+ * It knows no clock, no thread and no MPI: whoever holds the context's lock drives it, by delivering
+ * messages (through the transport's sink) and by the functions of coll/.  After every stimulus
+ * pp_engine_settle() fires whatever has become ready, until nothing moves any more.
+ *
+ * A *series* is the sequence of rounds of one template; the protocol above it (its host) decides when
+ * a round may start and what happens when it is done.
+ */
+#ifndef PP_ENGINE_H
+#define PP_ENGINE_H
+
+#include "../graph/graph.h"
+#include "../reduce/reduce.h"
+#include "../transport/transport.h"
+#include "message.h"
+#include "pool.h"
+
+typedef struct pp_engine   pp_engine_t;
+typedef struct pp_series   pp_series_t;
+typedef struct pp_instance pp_instance_t;
+
+/* ---- one round ---------------------------------------------------------------------------------- */
+
+/* A message kept because its receive is not ready for it. */
+typedef struct pp_stored {
+    struct pp_stored *next;
+    int32_t           peer;
+    size_t            bytes;
+    _Alignas(16) unsigned char message[];
+} pp_stored_t;
+
+typedef struct pp_vertex_state {
+    pp_instance_t *instance;    /* so that the address of this struct can be a bulk cookie */
+    uint32_t       arrived;     /* finished predecessors */
+    uint32_t       fired;       /* 0 or 1: operations are consumable */
+    pp_stored_t   *message;     /* RECV: what arrived, until the vertex is done with it */
+    const void    *data;        /* RECV: where the incoming elements lie; NULL: none, or in place */
+} pp_vertex_state_t;
+
+/* A register: the tally of the ranks merged so far, and whether any of them had data. */
+typedef struct pp_register {
+    pp_tally_t tally;
+    bool       null;
+    uint64_t  *contributors;    /* mask; NULL above PP_CONTRIBUTORS_MAX ranks */
+    uint64_t  *left;            /* mask of ranks that had left when they joined */
+} pp_register_t;
+
+struct pp_instance {
+    pp_series_t       *series;
+    uint64_t           round;
+    uint64_t           calls;   /* stamped on the round's messages: the engine's when it was activated;
+                                   a call that this round completes must not stamp its last messages */
+    bool               recyclable;  /* retired and complete */
+    bool               stamped;
+    uint32_t           unfinished;  /* operations that have not finished; 0: retired */
+    pp_vertex_state_t *states;
+    pp_register_t     *registers;
+    uint64_t          *masks;       /* backing store of the registers' masks */
+    pp_buffer_t       *accumulator; /* NULL while nobody merged so far had data */
+    pp_buffer_t       *scratch;
+};
+
+/* ---- the rounds of one template ------------------------------------------------------------------ */
+
+typedef struct pp_host {
+    /* The take operation fires: put this rank's contribution into instance->accumulator (or leave it
+       NULL) and its tally into *own; masks are set by the engine from `contributed` and `left`. */
+    void (*take)(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *contributed, bool *left);
+    /* The round is on here (NULL: not interested). */
+    void (*activated)(void *owner, pp_instance_t *instance);
+    /* The accumulator is the result.  The host may take the buffer away. */
+    void (*done)(void *owner, pp_instance_t *instance);
+    /* Every operation has fired, no message of the round is outstanding.  The host answers by
+       pp_series_recycle() when the round is complete as well. */
+    void (*retired)(void *owner, pp_instance_t *instance);
+    /* A control message for this series (NULL: none exist). */
+    void (*control)(void *owner, int32_t peer, const pp_prefix_t *message);
+    /* Something that policies look at has changed: who waits, calls, completed rounds. */
+    void (*update)(void *owner);
+} pp_host_t;
+
+struct pp_series {
+    pp_engine_t     *engine;
+    const pp_host_t *host;
+    void            *owner;
+    uint32_t         id;
+    pp_graph_t      *graph;         /* owned */
+    pp_kernels_t     kernels;
+    int32_t          window;
+    uint64_t         opened;        /* rounds opened so far; round r lives in instances[r % window] */
+    pp_instance_t   *instances;
+    pp_stored_t     *early;         /* messages of rounds not opened yet, in order of arrival */
+    pp_pool_t        vectors;       /* accumulators, pending slots, results */
+    pp_pool_t        scratches;
+    size_t           mask_words;    /* 0: too many ranks to name contributors */
+    unsigned char   *head;          /* where the header of the message being sent is built */
+    uint32_t        *last_fired;    /* fire counts of the newest retired round */
+    uint64_t         last_fired_round;
+    bool             any_retired;
+};
+
+/* Registers the series with the engine and opens its first rounds.  Takes the graph over, also on
+   failure. */
+pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph,
+                           const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
+                           void *owner, pp_series_t *series);
+void pp_series_close(pp_series_t *series);
+
+/* NULL if the round is not open here (not yet, or no longer). */
+pp_instance_t *pp_series_instance(pp_series_t *series, uint64_t round);
+
+/* Fires a vertex without predecessors (start, join, gate). */
+void pp_instance_fire(pp_instance_t *instance, uint32_t vertex);
+static inline bool pp_instance_fired(const pp_instance_t *instance, uint32_t vertex)
+{
+    return instance->states[vertex].fired != 0;
+}
+/* The round is retired and complete: its place serves the round `window` later. */
+void pp_series_recycle(pp_series_t *series, pp_instance_t *instance);
+
+/* ---- the engine ---------------------------------------------------------------------------------- */
+
+struct pp_engine {
+    pp_transport_t *transport;
+    int32_t         rank, size;
+    uint64_t        seed;
+
+    pp_series_t   **series;         /* by handle id; NULL: freed */
+    size_t          series_count, series_capacity;
+
+    /* Completed collective calls.  A message with a higher count is deferred until this rank's own
+       call has ended: towards its sender this rank has no longer left. */
+    uint64_t        calls;
+    pp_stored_t    *deferred;
+
+    uint32_t        waiting;        /* series with an outstanding on-time request */
+    bool            in_call;        /* this rank has left: it is inside a collective call */
+
+    struct pp_firing { pp_instance_t *instance; uint32_t vertex; } *queue;   /* ready operations */
+    size_t          queue_head, queue_tail, queue_capacity;
+    bool            changed;        /* hosts must be asked to update() */
+    bool            replay;         /* deferred messages may be due */
+    bool            settling;       /* pp_engine_settle() is on the stack */
+
+    uint32_t        next_bulk_tag;
+    uint64_t        rounds;         /* completed, over all series */
+
+    /* First failure; every later call returns it. */
+    pp_status_t     error;
+    char            error_text[512];
+
+    /* Context-wide control messages (CLOSE, EXIT, GONE, ASK, TELL) go to the owner. */
+    void          (*control)(void *owner, int32_t peer, const pp_prefix_t *message);
+    void           *owner;
+};
+
+pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint64_t seed);
+void        pp_engine_release(pp_engine_t *engine);
+
+/* Lets the transport deliver what has arrived, settles, and wakes whoever was sent something. */
+int         pp_engine_poll(pp_engine_t *engine);
+/* Fires what is ready and updates hosts until nothing moves. */
+void        pp_engine_settle(pp_engine_t *engine);
+/* Latches the first error; later ones are consequences. */
+void        pp_engine_fail(pp_engine_t *engine, pp_status_t status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The latched error as the calling thread's error, PP_OK if there is none. */
+pp_status_t pp_engine_check(const pp_engine_t *engine);
+
+/* Sends a control message; `message` starts with a prefix whose kind, handle and round are set. */
+void        pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes);
+/* A collective call of this rank has ended: messages of ranks that are ahead are now due. */
+void        pp_engine_call_ended(pp_engine_t *engine);
+
+#endif

@@ -1,0 +1,67 @@
+/*
+ * message.h - what travels between engines.
+ *
+ * Every message starts with pp_prefix_t.  An operation's message (PP_MSG_OPERATION) of a data step goes
+ * on with a tally and its masks, and then, 16-byte aligned, the elements if they fit inline; otherwise
+ * the elements follow as bulk under `bulk_tag`.  Ranks have the same byte order and word size.
+ */
+#ifndef PP_MESSAGE_H
+#define PP_MESSAGE_H
+
+#include "../base/base.h"
+
+typedef enum pp_message_kind {
+    PP_MSG_OPERATION,    /* a SEND of a schedule */
+    PP_MSG_DRAW,         /* a draw handed on (coll/policy.c) */
+    PP_MSG_REPORT,       /* counts of ready ranks, towards the root of the tree */
+    PP_MSG_ASK,          /* "what are you doing with this handle?" */
+    PP_MSG_TELL,
+    PP_MSG_CLOSE,        /* my last message in this context */
+    PP_MSG_EXIT,         /* my script has ended; I only serve from now on */
+    PP_MSG_GONE          /* I gave the context up because of an exception */
+} pp_message_kind_t;
+
+enum {
+    PP_FLAG_DATA = 1,    /* the register was not null: elements come along */
+    PP_FLAG_BULK = 2,    /* ... as bulk */
+    PP_FLAG_LEFT = 4,    /* the tally carries the mask of ranks that had left */
+    PP_FLAG_TALLY = 8
+};
+
+typedef struct pp_prefix {
+    uint16_t kind, flags;
+    uint32_t handle;
+    uint64_t round;
+    uint64_t calls;      /* collective calls the sender had completed: see pp_engine_t.calls */
+    uint32_t tag;        /* OPERATION: the receiver's RECV vertex */
+    uint32_t bulk_tag;
+} pp_prefix_t;
+
+/* The part of a header that is reduced along with the data: it describes the ranks merged so far. */
+typedef struct pp_tally {
+    uint64_t contributions;  /* Starts */
+    uint32_t contributors;   /* ranks with data */
+    uint32_t active;         /* ranks that were ready */
+    uint32_t flushing;       /* ranks that had left for good: in Flush, Drain, Free, or out */
+    uint32_t freeing;        /* of those, in Free */
+    uint32_t initiator;      /* lowest rank that triggered; PP_NO_INITIATOR */
+    uint16_t cause;          /* pp_cause_t, strongest */
+    uint16_t any_left;       /* the left mask is not empty */
+} pp_tally_t;
+
+enum { PP_NO_INITIATOR = 0xffffffffu };
+
+typedef struct pp_report {
+    pp_prefix_t prefix;
+    uint32_t    ready;       /* ranks of the subtree that are ready for prefix.round */
+    uint32_t    left;        /* not ready, and left during call number prefix.calls */
+    uint32_t    waits;       /* 1: one of the ready waits for the round */
+    uint32_t    unused;
+} pp_report_t;
+
+typedef struct pp_tell {
+    pp_prefix_t     prefix;
+    pp_rank_state_t state;
+} pp_tell_t;
+
+#endif

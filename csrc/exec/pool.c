@@ -1,0 +1,47 @@
+/* pool.c - see pool.h */
+#include "pool.h"
+
+#include <stdlib.h>
+
+void pp_pool_init(pp_pool_t *pool, size_t bytes)
+{
+    *pool = (pp_pool_t){.bytes = bytes ? bytes : 1};
+}
+
+pp_buffer_t *pp_pool_get(pp_pool_t *pool)
+{
+    pp_buffer_t *buffer = pool->free_list;
+    if (buffer) {
+        pool->free_list = buffer->next;
+        return buffer;
+    }
+    buffer = malloc(sizeof *buffer);
+    if (!buffer)
+        return NULL;
+    buffer->data = pp_alloc_aligned(pool->bytes);
+    if (!buffer->data) {
+        free(buffer);
+        return NULL;
+    }
+    pool->made++;
+    return buffer;
+}
+
+void pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer)
+{
+    if (!buffer)
+        return;
+    buffer->next = pool->free_list;
+    pool->free_list = buffer;
+}
+
+void pp_pool_release(pp_pool_t *pool)
+{
+    while (pool->free_list) {
+        pp_buffer_t *buffer = pool->free_list;
+        pool->free_list = buffer->next;
+        free(buffer->data);
+        free(buffer);
+        pool->made--;
+    }
+}

@@ -1,0 +1,27 @@
+/*
+ * pool.h - buffers of one size, allocated when first needed and kept until the pool is released.
+ * Last in, first out, so that a warm buffer is reused first.
+ */
+#ifndef PP_POOL_H
+#define PP_POOL_H
+
+#include "../base/base.h"
+
+typedef struct pp_buffer {
+    struct pp_buffer *next;     /* free list */
+    void             *data;     /* 64-byte aligned */
+} pp_buffer_t;
+
+typedef struct pp_pool {
+    pp_buffer_t *free_list;
+    size_t       bytes;         /* of a buffer */
+    size_t       made;          /* buffers alive */
+} pp_pool_t;
+
+void         pp_pool_init(pp_pool_t *pool, size_t bytes);
+pp_buffer_t *pp_pool_get(pp_pool_t *pool);      /* NULL: out of memory */
+void         pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer);   /* NULL is fine */
+/* Every buffer must have been put back. */
+void         pp_pool_release(pp_pool_t *pool);
+
+#endif

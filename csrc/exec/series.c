@@ -1,0 +1,535 @@
+/* series.c - rounds: opening, firing, merging, retiring.  See engine.h and graph.h. */
+#include "series.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD_BYTES = sizeof(pp_prefix_t) + sizeof(pp_tally_t) };
+
+static size_t align_up(size_t bytes)
+{
+    return (bytes + PP_MESSAGE_ALIGN - 1) / PP_MESSAGE_ALIGN * PP_MESSAGE_ALIGN;
+}
+
+static size_t region_bytes(const pp_series_t *series, pp_region_t region)
+{
+    return region.count * series->kernels.element_bytes;
+}
+
+/* The region's place in the accumulator, which is made if nobody had data so far. */
+static void *accumulator_at(pp_instance_t *instance, pp_region_t region)
+{
+    pp_series_t *series = instance->series;
+    if (!instance->accumulator)
+        instance->accumulator = pp_pool_get(&series->vectors);
+    if (!instance->accumulator) {
+        pp_engine_fail(series->engine, PP_ERR_MEMORY, "no memory for a vector of %zu bytes",
+                       series->vectors.bytes);
+        return NULL;
+    }
+    return (char *)instance->accumulator->data + region.offset * series->kernels.element_bytes;
+}
+
+static void *scratch(pp_instance_t *instance)
+{
+    pp_series_t *series = instance->series;
+    if (!instance->scratch)
+        instance->scratch = pp_pool_get(&series->scratches);
+    if (!instance->scratch) {
+        pp_engine_fail(series->engine, PP_ERR_MEMORY, "no memory for a scratch buffer of %zu bytes",
+                       series->scratches.bytes);
+        return NULL;
+    }
+    return instance->scratch->data;
+}
+
+/* ---- firing -------------------------------------------------------------------------------------- */
+
+static void enqueue(pp_instance_t *instance, uint32_t vertex)
+{
+    pp_engine_t *engine = instance->series->engine;
+    if (!pp_grow((void **)&engine->queue, &engine->queue_capacity, engine->queue_tail + 1,
+                 sizeof *engine->queue)) {
+        pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for the queue of ready operations");
+        return;
+    }
+    engine->queue[engine->queue_tail++] = (struct pp_firing){instance, vertex};
+}
+
+static bool is_external(const pp_graph_t *graph, uint32_t vertex)
+{
+    return vertex == graph->start || vertex == graph->join;
+}
+
+static void retire(pp_instance_t *instance)
+{
+    pp_series_t *series = instance->series;
+    for (uint32_t v = 0; v < series->graph->vertex_count; v++)
+        series->last_fired[v] = instance->states[v].fired;
+    series->last_fired_round = instance->round;
+    series->any_retired = true;
+    pp_pool_put(&series->scratches, instance->scratch);
+    instance->scratch = NULL;
+    series->host->retired(series->owner, instance);
+}
+
+/* The operation is over: its successors have one predecessor less to wait for.  The count goes on
+   beyond `need`, so whoever has fired is never ready again (consumable). */
+static void finish(pp_instance_t *instance, uint32_t vertex)
+{
+    const pp_graph_t *graph = instance->series->graph;
+    const pp_vertex_t *v = &graph->vertices[vertex];
+    for (uint32_t i = v->outs_begin; i < v->outs_end; i++) {
+        uint32_t next = graph->outs[i];
+        if (++instance->states[next].arrived == graph->vertices[next].need)
+            enqueue(instance, next);
+    }
+    if (!is_external(graph, vertex) && --instance->unfinished == 0)
+        retire(instance);
+}
+
+static void stamp(pp_instance_t *instance)
+{
+    if (!instance->stamped) {
+        instance->stamped = true;
+        instance->calls = instance->series->engine->calls;
+    }
+}
+
+/* ---- headers ------------------------------------------------------------------------------------- */
+
+/* Writes the header of `vertex`'s message to series->head; returns its length. */
+static size_t write_head(pp_instance_t *instance, const pp_vertex_t *v)
+{
+    pp_series_t *series = instance->series;
+    pp_prefix_t *prefix = (pp_prefix_t *)series->head;
+    memset(series->head, 0, HEAD_BYTES);
+    prefix->kind = PP_MSG_OPERATION;
+    prefix->handle = series->id;
+    prefix->round = instance->round;
+    prefix->calls = instance->calls;
+    prefix->tag = v->tag;
+    if (v->activation)
+        return sizeof *prefix;
+    const pp_register_t *reg = &instance->registers[v->reg];
+    prefix->flags = (uint16_t)(PP_FLAG_TALLY | (reg->null ? 0 : PP_FLAG_DATA)
+                               | (reg->tally.any_left ? PP_FLAG_LEFT : 0));
+    memcpy(series->head + sizeof *prefix, &reg->tally, sizeof reg->tally);
+    size_t length = HEAD_BYTES;
+    memcpy(series->head + length, reg->contributors, series->mask_words * sizeof(uint64_t));
+    length += series->mask_words * sizeof(uint64_t);
+    if (reg->tally.any_left) {
+        size_t left_bytes = pp_mask_words(series->engine->size) * sizeof(uint64_t);
+        memcpy(series->head + length, reg->left, left_bytes);
+        length += left_bytes;
+    }
+    return align_up(length);
+}
+
+/* What a data message carries, found again in its bytes. */
+typedef struct pp_incoming {
+    const pp_tally_t *tally;
+    const uint64_t   *contributors, *left;
+    const void       *elements;       /* NULL: none inline */
+} pp_incoming_t;
+
+static pp_incoming_t read_head(const pp_series_t *series, const pp_stored_t *stored)
+{
+    const pp_prefix_t *prefix = (const pp_prefix_t *)stored->message;
+    const unsigned char *at = stored->message + sizeof *prefix;
+    pp_incoming_t in = {.tally = (const pp_tally_t *)at};
+    at += sizeof *in.tally;
+    in.contributors = (const uint64_t *)at;
+    at += series->mask_words * sizeof(uint64_t);
+    if (prefix->flags & PP_FLAG_LEFT) {
+        in.left = (const uint64_t *)at;
+        at += pp_mask_words(series->engine->size) * sizeof(uint64_t);
+    }
+    at = stored->message + align_up((size_t)(at - stored->message));
+    if ((prefix->flags & PP_FLAG_DATA) && !(prefix->flags & PP_FLAG_BULK))
+        in.elements = at;
+    return in;
+}
+
+static void merge_masks(const pp_series_t *series, pp_register_t *reg, const pp_incoming_t *in)
+{
+    for (size_t w = 0; w < series->mask_words; w++)
+        reg->contributors[w] |= in->contributors[w];
+    for (size_t w = 0; in->left && w < pp_mask_words(series->engine->size); w++)
+        reg->left[w] |= in->left[w];
+}
+
+static void merge_tally(pp_tally_t *into, const pp_tally_t *from)
+{
+    into->contributions += from->contributions;
+    into->contributors += from->contributors;
+    into->active += from->active;
+    into->flushing += from->flushing;
+    into->freeing += from->freeing;
+    into->any_left |= from->any_left;
+    if (from->initiator < into->initiator)
+        into->initiator = from->initiator;
+    if (from->cause > into->cause)
+        into->cause = from->cause;
+}
+
+/* ---- one function per kind of operation ------------------------------------------------------------ */
+
+static void fire_send(pp_instance_t *instance, uint32_t vertex)
+{
+    pp_series_t *series = instance->series;
+    pp_transport_t *transport = series->engine->transport;
+    const pp_vertex_t *v = &series->graph->vertices[vertex];
+    stamp(instance);
+    size_t head_bytes = write_head(instance, v);
+    pp_prefix_t *prefix = (pp_prefix_t *)series->head;
+    size_t bytes = (prefix->flags & PP_FLAG_DATA) ? region_bytes(series, v->region) : 0;
+    const char *elements = bytes ? (const char *)instance->accumulator->data
+                                       + v->region.offset * series->kernels.element_bytes : NULL;
+    bool bulk = bytes > PP_INLINE_BYTES;
+    if (bulk) {
+        prefix->flags |= PP_FLAG_BULK;
+        prefix->bulk_tag = series->engine->next_bulk_tag++ % transport->bulk_tags;
+    }
+    uint32_t bulk_tag = prefix->bulk_tag;
+    pp_status_t status = transport->ops->send(transport, v->peer, series->head, head_bytes,
+                                              bulk ? NULL : elements, bulk ? 0 : bytes);
+    if (status >= 0 && bulk)
+        status = transport->ops->bulk_send(transport, v->peer, bulk_tag, elements, bytes,
+                                           &instance->states[vertex]);
+    if (status < 0)
+        pp_engine_fail(series->engine, status, "%s", pp_error_text());
+    else if (!bulk)
+        finish(instance, vertex);
+}
+
+/* A placed region replaces ours, and its header, complete by then, replaces the register. */
+static void place_register(pp_instance_t *instance, uint32_t vertex)
+{
+    pp_series_t *series = instance->series;
+    pp_vertex_state_t *state = &instance->states[vertex];
+    pp_register_t *reg = &instance->registers[series->graph->vertices[vertex].reg];
+    pp_incoming_t in = read_head(series, state->message);
+    reg->tally = *in.tally;
+    reg->null = !(((const pp_prefix_t *)state->message->message)->flags & PP_FLAG_DATA);
+    merge_masks(series, reg, &in);
+}
+
+static void forget_message(pp_vertex_state_t *state)
+{
+    free(state->message);
+    state->message = NULL;
+    state->data = NULL;
+}
+
+/* Elements and header of a RECV are here.  A REDUCE still needs the message. */
+static void finish_recv(pp_instance_t *instance, uint32_t vertex)
+{
+    const pp_vertex_t *v = &instance->series->graph->vertices[vertex];
+    if (v->place)
+        place_register(instance, vertex);
+    if (v->place || v->activation)
+        forget_message(&instance->states[vertex]);
+    finish(instance, vertex);
+}
+
+/* The receive is posted and its message is here: find a place for the elements. */
+static void land(pp_instance_t *instance, uint32_t vertex)
+{
+    pp_series_t *series = instance->series;
+    const pp_vertex_t *v = &series->graph->vertices[vertex];
+    pp_vertex_state_t *state = &instance->states[vertex];
+    const pp_prefix_t *prefix = (const pp_prefix_t *)state->message->message;
+    if (v->activation) {
+        finish_recv(instance, vertex);
+        return;
+    }
+    pp_incoming_t in = read_head(series, state->message);
+    size_t bytes = region_bytes(series, v->region);
+    /* Before the take nobody knows yet whether the accumulator will hold something of ours. */
+    bool taken = instance->states[series->graph->take].fired;
+    bool direct = v->place || (taken && instance->registers[v->reg].null);
+    state->data = NULL;
+    if (!(prefix->flags & PP_FLAG_DATA) || bytes == 0) {
+        finish_recv(instance, vertex);
+        return;
+    }
+    void *target = direct ? accumulator_at(instance, v->region)
+                 : in.elements ? NULL : scratch(instance);
+    if (series->engine->error)
+        return;
+    if (in.elements && direct)
+        memcpy(target, in.elements, bytes);
+    if (!direct)
+        state->data = in.elements ? in.elements : target;
+    if (in.elements) {
+        finish_recv(instance, vertex);
+        return;
+    }
+    pp_transport_t *transport = series->engine->transport;
+    pp_status_t status = transport->ops->bulk_recv(transport, state->message->peer, prefix->bulk_tag,
+                                                   target, bytes, state);
+    if (status < 0)
+        pp_engine_fail(series->engine, status, "%s", pp_error_text());
+}
+
+static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
+{
+    pp_series_t *series = instance->series;
+    const pp_vertex_t *v = &series->graph->vertices[vertex];
+    pp_vertex_state_t *source = &instance->states[v->source];
+    pp_register_t *reg = &instance->registers[v->reg];
+    pp_incoming_t in = read_head(series, source->message);
+    if (source->data) {
+        char *ours = accumulator_at(instance, v->region);
+        pp_kernel_t kernel = v->incoming_left ? series->kernels.keep_right : series->kernels.keep_left;
+        if (series->engine->error)
+            return;
+        if (reg->null)
+            memcpy(ours, source->data, region_bytes(series, v->region));
+        else
+            kernel(ours, source->data, v->region.count);
+    }
+    if (((const pp_prefix_t *)source->message->message)->flags & PP_FLAG_DATA)
+        reg->null = false;
+    merge_tally(&reg->tally, in.tally);
+    merge_masks(series, reg, &in);
+    forget_message(source);
+    finish(instance, vertex);
+}
+
+static void fire_take(pp_instance_t *instance, uint32_t vertex)
+{
+    pp_series_t *series = instance->series;
+    pp_tally_t own = {.initiator = PP_NO_INITIATOR};
+    bool contributed = false, left = false;
+    stamp(instance);
+    series->host->take(series->owner, instance, &own, &contributed, &left);
+    own.any_left = left;
+    own.contributors = contributed;
+    for (uint32_t r = 0; r < series->graph->reg_count; r++) {
+        pp_register_t *reg = &instance->registers[r];
+        reg->tally = own;
+        reg->null = !contributed;
+        if (contributed && series->mask_words)
+            pp_mask_add(reg->contributors, series->engine->rank);
+        if (left)
+            pp_mask_add(reg->left, series->engine->rank);
+    }
+    finish(instance, vertex);
+}
+
+static void fire_nop(pp_instance_t *instance, uint32_t vertex)
+{
+    pp_series_t *series = instance->series;
+    if (vertex == series->graph->activated) {
+        stamp(instance);
+        if (series->host->activated)
+            series->host->activated(series->owner, instance);
+    }
+    if (vertex == series->graph->done)
+        series->host->done(series->owner, instance);
+    finish(instance, vertex);
+}
+
+void pp_series_fire(pp_instance_t *instance, uint32_t vertex)
+{
+    pp_vertex_state_t *state = &instance->states[vertex];
+    state->fired++;
+    switch (instance->series->graph->vertices[vertex].kind) {
+    case PP_NOP:    fire_nop(instance, vertex); break;
+    case PP_SEND:   fire_send(instance, vertex); break;
+    case PP_REDUCE: fire_reduce(instance, vertex); break;
+    case PP_COPY:   fire_take(instance, vertex); break;
+    case PP_RECV:
+        if (state->message)
+            land(instance, vertex);
+        break;
+    }
+}
+
+void pp_instance_fire(pp_instance_t *instance, uint32_t vertex)
+{
+    enqueue(instance, vertex);
+}
+
+/* ---- arrivals -------------------------------------------------------------------------------------- */
+
+void pp_series_bulk_done(void *cookie)
+{
+    pp_vertex_state_t *state = cookie;
+    pp_instance_t *instance = state->instance;
+    uint32_t vertex = (uint32_t)(state - instance->states);
+    if (instance->series->graph->vertices[vertex].kind == PP_RECV)
+        finish_recv(instance, vertex);
+    else
+        finish(instance, vertex);
+}
+
+void pp_series_message(pp_series_t *series, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
+{
+    pp_engine_t *engine = series->engine;
+    pp_instance_t *instance = pp_series_instance(series, prefix->round);
+    uint32_t vertex = prefix->tag < series->graph->tag_count
+                    ? series->graph->recv_by_tag[prefix->tag] : PP_NO_VERTEX;
+    if (!instance || vertex == PP_NO_VERTEX || instance->states[vertex].message
+        || series->graph->vertices[vertex].peer != peer) {
+        pp_engine_fail(engine, PP_ERR_INTERNAL, "handle %u, round %llu: no receive for tag %u from rank "
+                       "%d", series->id, (unsigned long long)prefix->round, prefix->tag, peer);
+        return;
+    }
+    pp_stored_t *stored = pp_stored_new(peer, prefix, bytes);
+    if (!stored) {
+        pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for a message of %zu bytes", bytes);
+        return;
+    }
+    instance->states[vertex].message = stored;
+    if (instance->states[vertex].fired)
+        land(instance, vertex);
+}
+
+/* ---- opening and closing --------------------------------------------------------------------------- */
+
+pp_instance_t *pp_series_instance(pp_series_t *series, uint64_t round)
+{
+    pp_instance_t *instance = &series->instances[round % (uint64_t)series->window];
+    return round < series->opened && instance->round == round ? instance : NULL;
+}
+
+void pp_series_replay_early(pp_series_t *series)
+{
+    pp_stored_t **link = &series->early;
+    while (*link && !series->engine->error) {
+        pp_stored_t *stored = *link;
+        const pp_prefix_t *prefix = (const pp_prefix_t *)stored->message;
+        if (prefix->round >= series->opened) {
+            link = &stored->next;
+            continue;
+        }
+        *link = stored->next;
+        pp_series_message(series, stored->peer, prefix, stored->bytes);
+        free(stored);
+    }
+}
+
+static void open_next(pp_series_t *series)
+{
+    const pp_graph_t *graph = series->graph;
+    pp_instance_t *instance = &series->instances[series->opened % (uint64_t)series->window];
+    size_t words = series->mask_words + pp_mask_words(series->engine->size);
+    instance->round = series->opened++;
+    instance->recyclable = instance->stamped = false;
+    instance->unfinished = graph->vertex_count - (graph->start != PP_NO_VERTEX)
+                         - (graph->join != PP_NO_VERTEX);
+    memset(instance->masks, 0, words * graph->reg_count * sizeof(uint64_t));
+    for (uint32_t v = 0; v < graph->vertex_count; v++)
+        instance->states[v] = (pp_vertex_state_t){.instance = instance};
+    for (uint32_t v = 0; v < graph->vertex_count; v++)
+        if (graph->vertices[v].in_count == 0 && graph->vertices[v].kind != PP_NOP)
+            enqueue(instance, v);
+}
+
+void pp_series_recycle(pp_series_t *series, pp_instance_t *instance)
+{
+    instance->recyclable = true;
+    while (series->instances[series->opened % (uint64_t)series->window].recyclable)
+        open_next(series);
+    series->engine->replay = series->engine->changed = true;
+}
+
+static pp_status_t instance_alloc(pp_series_t *series, pp_instance_t *instance)
+{
+    const pp_graph_t *graph = series->graph;
+    size_t left_words = pp_mask_words(series->engine->size);
+    size_t words = series->mask_words + left_words;
+    instance->series = series;
+    instance->recyclable = true;
+    instance->states = calloc(graph->vertex_count, sizeof *instance->states);
+    instance->registers = calloc(graph->reg_count, sizeof *instance->registers);
+    instance->masks = calloc(words * graph->reg_count, sizeof *instance->masks);
+    if (!instance->states || !instance->registers || !instance->masks)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a round of %u operations", graph->vertex_count);
+    for (uint32_t r = 0; r < graph->reg_count; r++) {
+        instance->registers[r].left = instance->masks + r * words;
+        instance->registers[r].contributors = instance->registers[r].left + left_words;
+    }
+    return PP_OK;
+}
+
+static pp_status_t register_series(pp_engine_t *engine, pp_series_t *series)
+{
+    size_t capacity = engine->series_capacity;
+    if (!pp_grow((void **)&engine->series, &engine->series_capacity, series->id + 1,
+                 sizeof(pp_series_t *)))
+        return pp_fail(PP_ERR_MEMORY, "no memory for another handle");
+    for (size_t i = capacity; i < engine->series_capacity; i++)
+        engine->series[i] = NULL;
+    if (engine->series_count <= series->id)
+        engine->series_count = series->id + 1;
+    engine->series[series->id] = series;
+    return PP_OK;
+}
+
+static pp_status_t series_alloc(pp_series_t *series)
+{
+    const pp_graph_t *graph = series->graph;
+    size_t mask_bytes = (series->mask_words + pp_mask_words(series->engine->size)) * sizeof(uint64_t);
+    series->head = pp_alloc_aligned(align_up(HEAD_BYTES + mask_bytes));
+    series->last_fired = calloc(graph->vertex_count, sizeof *series->last_fired);
+    series->instances = calloc((size_t)series->window, sizeof *series->instances);
+    if (!series->head || !series->last_fired || !series->instances)
+        return pp_fail(PP_ERR_MEMORY, "no memory for %d rounds", series->window);
+    for (int32_t i = 0; i < series->window; i++)
+        PP_TRY(instance_alloc(series, &series->instances[i]));
+    return register_series(series->engine, series);
+}
+
+pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph,
+                           const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
+                           void *owner, pp_series_t *series)
+{
+    *series = (pp_series_t){.engine = engine, .host = host, .owner = owner, .id = id, .graph = graph,
+                            .kernels = *kernels, .window = window};
+    series->mask_words = engine->size <= PP_CONTRIBUTORS_MAX ? pp_mask_words(engine->size) : 0;
+    pp_pool_init(&series->vectors, graph->count * kernels->element_bytes);
+    pp_pool_init(&series->scratches, graph->scratch_count * kernels->element_bytes);
+    pp_status_t status = series_alloc(series);
+    if (status < 0) {
+        pp_series_close(series);
+        return status;
+    }
+    for (int32_t i = 0; i < window; i++)
+        open_next(series);
+    return PP_OK;
+}
+
+static void instance_release(pp_series_t *series, pp_instance_t *instance)
+{
+    for (uint32_t v = 0; instance->states && v < series->graph->vertex_count; v++)
+        free(instance->states[v].message);
+    pp_pool_put(&series->vectors, instance->accumulator);
+    pp_pool_put(&series->scratches, instance->scratch);
+    free(instance->states);
+    free(instance->registers);
+    free(instance->masks);
+}
+
+/* In an abandoned context rounds may be under way: then the transport must not touch buffers any more. */
+void pp_series_close(pp_series_t *series)
+{
+    pp_engine_t *engine = series->engine;
+    if (!engine)
+        return;
+    if (series->id < engine->series_count && engine->series[series->id] == series)
+        engine->series[series->id] = NULL;
+    for (int32_t i = 0; series->instances && i < series->window; i++)
+        instance_release(series, &series->instances[i]);
+    pp_stored_free_all(&series->early);
+    pp_pool_release(&series->vectors);
+    pp_pool_release(&series->scratches);
+    free(series->instances);
+    free(series->last_fired);
+    free(series->head);
+    pp_graph_free(series->graph);
+    *series = (pp_series_t){0};
+}

@@ -1,0 +1,108 @@
+/*
+ * graph.h - schedule templates: an immutable DAG of operations, one per rank.
+ *
+ * A vertex fires when the number of its finished predecessors *equals* its `need`: all of them (AND),
+ * one (OR) or k.  Later arrivals find the count beyond `need`, so an operation is consumable by
+ * construction (eager-SGD, section 4.1.1).  A round is a fresh instance of the template, so a
+ * schedule is persistent by construction; instances live in exec/.
+ *
+ * Data model of an operation.  A round has one *accumulator*: the vector being reduced.  It starts as
+ * this rank's contribution, or as null.  A *register* is a header (who has contributed so far) with a
+ * null flag; it describes a region of the accumulator.  Schedules that treat the vector as one piece
+ * use register 0; a ring uses one a chunk.
+ *   SEND    the register's header to `peer`, and the region's elements unless the register is null
+ *   RECV    a header and a region from `peer`, into scratch (`place` = false: a REDUCE follows) or
+ *           straight into the accumulator and the register (`place` = true: it replaces them)
+ *   REDUCE  merges what the RECV `source` brought into the register and the region; the lower rank's
+ *           operand is always the left one (`incoming_left`)
+ *   COPY    takes the pending slot as the accumulator ("take"); one a template
+ *   NOP     joins edges; fired by its predecessors, or from outside if it has none
+ *
+ * A message is named by (sender, receiver, tag): tags are dense per template, the same step has the
+ * same tag on both sides, and one rank never receives two messages of one tag in a round.  The number
+ * of messages of a round therefore never depends on who started it.
+ */
+#ifndef PP_GRAPH_H
+#define PP_GRAPH_H
+
+#include "../base/base.h"
+
+typedef enum pp_kind { PP_NOP, PP_SEND, PP_RECV, PP_REDUCE, PP_COPY } pp_kind_t;
+
+typedef struct pp_region {
+    size_t offset, count;        /* elements of the accumulator */
+} pp_region_t;
+
+typedef struct pp_vertex {
+    pp_kind_t   kind;
+    uint32_t    need;            /* finished predecessors it waits for */
+    uint32_t    in_count;        /* edges that enter it */
+    int32_t     peer;            /* SEND, RECV */
+    uint32_t    tag;             /* SEND, RECV */
+    uint32_t    reg;             /* register; SEND, RECV, REDUCE */
+    uint32_t    source;          /* REDUCE: the RECV whose data it merges */
+    bool        place;           /* RECV: see above */
+    bool        activation;      /* SEND, RECV: carries no header of data, only "round r is on" */
+    bool        incoming_left;   /* REDUCE */
+    pp_region_t region;
+    const char *label;           /* static text for dumps, e.g. "take" */
+    uint32_t    outs_begin, outs_end;  /* into pp_graph.outs, in the order of pp_graph_edge() calls:
+                                          successors fire in that order, so add the urgent first */
+} pp_vertex_t;
+
+enum { PP_NEED_ALL = 0, PP_NEED_ANY = 1 };
+enum { PP_NO_VERTEX = 0xffffffffu };
+
+typedef struct pp_graph {
+    int32_t      rank, size;
+    size_t       count;          /* elements of the vector */
+    pp_vertex_t *vertices;
+    uint32_t     vertex_count;
+    uint32_t    *outs;           /* successors, CSR; valid after commit */
+    uint32_t    *recv_by_tag;    /* tag -> RECV vertex or PP_NO_VERTEX; valid after commit */
+    uint32_t     tag_count;
+    uint32_t     reg_count;
+    size_t       scratch_count;  /* elements of the largest region a non-place RECV lands */
+
+    /* Where protocols hook in; PP_NO_VERTEX if the schedule has none. */
+    uint32_t start;              /* NOP without predecessors: internal activation */
+    uint32_t join;               /* NOP without predecessors: join without telling anyone (flush) */
+    uint32_t gate;               /* NOP without predecessors: this rank may give its part now */
+    uint32_t activated;          /* NOP: the round is on here (start, a message, or join) */
+    uint32_t take;               /* COPY: needs `activated` and `gate` */
+    uint32_t done;               /* NOP: the accumulator is the result */
+
+    /* Builder state. */
+    struct pp_edge { uint32_t from, to; } *edges;
+    size_t       edge_count, edge_capacity, vertex_capacity;
+    pp_status_t  error;          /* first error of the builder; commit returns it */
+} pp_graph_t;
+
+/* Builder.  Errors are latched in the graph and reported by pp_graph_commit(), so that an algorithm
+   reads like its paper.  NULL only when out of memory. */
+pp_graph_t *pp_graph_new(int32_t rank, int32_t size, size_t count);
+void        pp_graph_free(pp_graph_t *graph);
+
+/* Each returns the new vertex's index.  `need`: PP_NEED_ALL, PP_NEED_ANY or k. */
+uint32_t pp_graph_nop(pp_graph_t *graph, uint32_t need, const char *label);
+uint32_t pp_graph_send(pp_graph_t *graph, uint32_t need, int32_t peer, uint32_t tag, uint32_t reg,
+                       pp_region_t region);
+uint32_t pp_graph_recv(pp_graph_t *graph, uint32_t need, int32_t peer, uint32_t tag, uint32_t reg,
+                       pp_region_t region, bool place);
+uint32_t pp_graph_reduce(pp_graph_t *graph, uint32_t recv, bool incoming_left);
+uint32_t pp_graph_take(pp_graph_t *graph);
+void     pp_graph_edge(pp_graph_t *graph, uint32_t from, uint32_t to);
+
+/* Freezes the template: computes `need` of PP_NEED_ALL vertices, the successor and tag tables;
+   refuses cycles, duplicate tags, edges out of range and needs that can never be met. */
+pp_status_t pp_graph_commit(pp_graph_t *graph);
+
+/* All ranks' templates together: every send has exactly one receive of the same tag, register and
+   number of elements, and the other way round.  The text names the first offender. */
+pp_status_t pp_graph_check(pp_graph_t *const *graphs, int32_t size);
+
+/* Appends the template as DOT or as GOAL-like text ("l3: send 8b to 5 tag 2", "l3 requires l1"; an OR
+   or k-of-n vertex says so). */
+void pp_graph_dump(const pp_graph_t *graph, int32_t format, size_t element_bytes, pp_text_t *text);
+
+#endif

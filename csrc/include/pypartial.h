@@ -1,0 +1,294 @@
+/*
+ * pypartial.h - the one public header of the C core.
+ *
+ * The core runs *partial collectives*: rounds that a subset of the ranks can trigger and that
+ * complete on every rank.  Opaque types, no mpi.h: a communicator enters as the address of an
+ * MPI_Comm.  pypartial/_build.py hands everything between the two CDEF marks to cffi, so this file
+ * is the only place where the interface is written down.
+ *
+ * Conventions
+ *   - Every function that can fail returns a pp_status_t: 0 done, > 0 in progress, < 0 an error.
+ *     pp_error_text() then describes the error of the calling thread, values included.
+ *   - Output arguments come last and are NULLed (or zeroed) on entry.  pp_x_free(NULL) is fine.
+ *   - Counts are elements unless a name says _bytes; times say _us or _ns.
+ *   - Thread safety: different handles and contexts may be used from different threads; one handle
+ *     by one thread at a time.  No function touches Python or needs the GIL.
+ *   - "Collective" functions come as x_begin(), which only starts the call, and pp_call_wait(),
+ *     which finishes whatever call was begun.  While a call is in progress this rank has *left* its
+ *     handles (design: "Leaving"): it serves the rounds of the others.
+ */
+#ifndef PYPARTIAL_H
+#define PYPARTIAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* CDEF BEGIN */
+
+/* ---- status codes; each error has one Python exception (pypartial/errors.py) ------------------ */
+typedef enum pp_status {
+    PP_OK = 0,
+    PP_PENDING = 1,            /* not finished; call again */
+    PP_ERR_ARGUMENT = -1,      /* a value is wrong: ArgumentError */
+    PP_ERR_STATE = -2,         /* the call is not allowed now (order, freed, forked): Error */
+    PP_ERR_MISMATCH = -3,      /* the ranks disagree on the arguments: MismatchError */
+    PP_ERR_THREAD_LEVEL = -4,  /* MPI was initialised with too low a level: ThreadLevelError */
+    PP_ERR_PEER_FAILED = -5,   /* another rank died or gave up: PeerFailedError */
+    PP_ERR_MEMORY = -6,        /* out of memory: MemoryError */
+    PP_ERR_MPI = -7,           /* the MPI library reported an error: Error */
+    PP_ERR_INTERNAL = -8       /* a defect of ours: Error */
+} pp_status_t;
+
+/* Text for the last error that a call on this thread returned ("" if none).  Never NULL. */
+const char *pp_error_text(void);
+const char *pp_version(void);
+
+/* ---- element types and operations ------------------------------------------------------------- */
+typedef enum pp_type {
+    PP_INT8, PP_INT16, PP_INT32, PP_INT64,
+    PP_UINT8, PP_UINT16, PP_UINT32, PP_UINT64,
+    PP_FLOAT16, PP_BFLOAT16, PP_FLOAT32, PP_FLOAT64, PP_LONGDOUBLE,
+    PP_COMPLEX64, PP_COMPLEX128, PP_CLONGDOUBLE,
+    PP_BOOL,
+    PP_TYPE_COUNT
+} pp_type_t;
+
+typedef enum pp_op {
+    PP_SUM, PP_PROD, PP_MIN, PP_MAX,
+    PP_LAND, PP_LOR, PP_LXOR,
+    PP_BAND, PP_BOR, PP_BXOR,
+    PP_OP_COUNT
+} pp_op_t;
+
+size_t      pp_type_bytes(int32_t type);              /* 0 for an unknown type */
+const char *pp_type_name(int32_t type);
+const char *pp_op_name(int32_t op);
+/* 1 if MPI defines the operation on the type (no order on complex, no bits in floats). */
+int32_t     pp_op_supports(int32_t op, int32_t type);
+/* inout[i] = left[i] (op) right[i], where inout is `left` (inout_is_left) or `right`. */
+pp_status_t pp_reduce_local(int32_t op, int32_t type, const void *in, void *inout, size_t count,
+                            int32_t inout_is_left);
+
+/* ---- policies, delivery, causes ------------------------------------------------------------- */
+typedef enum pp_policy {
+    PP_FIRST_OF,               /* the first of `policy_k` drawn ranks triggers; Solo is k = P */
+    PP_QUORUM,                 /* `policy_k` ranks are ready; Full is k = P */
+    PP_POLICY_COUNT
+} pp_policy_t;
+
+typedef enum pp_deliver { PP_LATEST, PP_DELIVER_SUM, PP_EACH, PP_DELIVER_COUNT } pp_deliver_t;
+
+/* By strength: the cause of a round is the strongest of all ranks. */
+typedef enum pp_cause {
+    PP_CAUSE_POLICY, PP_CAUSE_DEPARTED, PP_CAUSE_DEADLINE, PP_CAUSE_FLUSH
+} pp_cause_t;
+
+typedef enum pp_average {
+    PP_AVERAGE_NONE, PP_AVERAGE_SIZE, PP_AVERAGE_CONTRIBUTORS, PP_AVERAGE_CONTRIBUTIONS
+} pp_average_t;
+
+typedef enum pp_algorithm {
+    PP_ALGORITHM_AUTO, PP_RECURSIVE_DOUBLING, PP_RABENSEIFNER, PP_RING, PP_ALGORITHM_COUNT
+} pp_algorithm_t;
+
+/* ---- context ---------------------------------------------------------------------------------- */
+typedef struct pp_ctx  pp_ctx_t;    /* one rank's view of a communicator: engine, transport, thread */
+typedef struct pp_coll pp_coll_t;   /* a persistent partial collective ("handle") of a context */
+typedef struct pp_sim  pp_sim_t;    /* many ranks in one process, over a simulated transport */
+
+typedef enum pp_progress { PP_PROGRESS_THREAD, PP_PROGRESS_CALLER } pp_progress_t;
+
+typedef struct pp_ctx_config {
+    uint64_t seed;             /* of the draws; the same on all ranks (checked) */
+    uint64_t chunk_bytes;      /* largest single MPI transfer; 0: the default, 1 GiB */
+    int32_t  window;           /* rounds of a handle in flight at once; >= 1 */
+    int32_t  progress;         /* pp_progress_t */
+} pp_ctx_config_t;
+
+/*
+ * Collective, blocking.  Duplicates the communicator whose MPI_Comm lies at `comm`; nothing else of
+ * the caller's is touched afterwards.  All ranks fail or succeed together: `complaint`, if not
+ * NULL, is what this rank's caller found wrong with its own arguments (they are then not looked at),
+ * and every rank returns an error that quotes it.
+ */
+pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const char *complaint,
+                        pp_ctx_t **ctx);
+
+/* Begins the collective release: every rank has freed its handles (checked).  After pp_call_wait()
+   returned PP_OK, or after pp_ctx_abandon(), only pp_ctx_release() may be called. */
+pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx);
+
+/* Local, never blocks on other ranks: stops the thread and latches an error that every later call
+   returns.  For leaving because of an exception.  At MPI_Finalize the peers are told. */
+void        pp_ctx_abandon(pp_ctx_t *ctx);
+
+/* Frees the memory of a context that was freed or abandoned, and of its handles.  Local. */
+void        pp_ctx_release(pp_ctx_t *ctx);
+
+/* Finishes the collective call in progress: PP_OK, PP_PENDING after `timeout_us` (< 0: no limit), or
+   the call's error.  A call that failed by PP_ERR_MISMATCH failed on every rank. */
+pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us);
+
+int32_t     pp_ctx_rank(const pp_ctx_t *ctx);
+int32_t     pp_ctx_size(const pp_ctx_t *ctx);
+
+typedef struct pp_stats {
+    uint64_t rounds;                /* completed here, over all handles */
+    uint64_t messages_sent;         /* small messages, headers and control */
+    uint64_t messages_received;
+    uint64_t bytes_sent;            /* headers included */
+    uint64_t bulk_sent;             /* payloads that travelled on their own */
+    uint64_t rings;                 /* futex wake-ups of other ranks */
+    uint64_t sleeps;                /* times a thread of ours went to sleep */
+    uint64_t progress_cpu_ns;       /* CPU time of the progress thread */
+    uint64_t buffer_bytes;          /* held for pending slots, rounds and results, all handles */
+    int32_t  neighbours;            /* ranks reachable by doorbell (this rank included) */
+    int32_t  thread_level;          /* MPI_Query_thread: 0 single .. 3 multiple; -1 without MPI */
+} pp_stats_t;
+
+void        pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats);
+
+/* ---- partial allreduce ------------------------------------------------------------------------ */
+
+/* A piece of the user's memory; a handle may cover several, reduced as one vector. */
+typedef struct pp_piece {
+    const void *send;          /* NULL: in place, `recv` is read at Start */
+    void       *recv;
+    size_t      count;         /* elements */
+} pp_piece_t;
+
+typedef struct pp_allreduce_config {
+    const pp_piece_t *pieces;  /* copied; the memory they name must live until the handle is freed */
+    size_t   piece_count;
+    int32_t  type;             /* pp_type_t */
+    int32_t  op;               /* pp_op_t */
+    int32_t  policy;           /* pp_policy_t */
+    int32_t  policy_k;         /* 1..P */
+    int32_t  deliver;          /* pp_deliver_t */
+    int32_t  max_lag;          /* < 0: no bound (PP_LATEST only); else max_lag + 1 <= window */
+    int32_t  average;          /* pp_average_t */
+    int32_t  algorithm;        /* pp_algorithm_t; AUTO is decided by rank 0 */
+} pp_allreduce_config_t;
+
+/*
+ * Collective: begins the creation of a handle.  The ranks compare everything in `config` but the
+ * addresses; a difference is PP_ERR_MISMATCH on all of them, from pp_call_wait().  `complaint`, if
+ * not NULL, is what this rank's caller found wrong with its own arguments: `config` may then be
+ * NULL, the call takes part in the agreement, and every rank fails quoting the complaint.
+ * On failure *coll is released by the context and must not be used.
+ */
+pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *config,
+                                    const char *complaint, pp_coll_t **coll);
+
+enum { PP_CONTRIBUTORS_MAX = 1024, PP_CONTRIBUTORS_WORDS = 16 };
+
+/* What a request completed with (design: "Status").  Everything up to `initiator` describes `round`
+   and is identical on every rank; the rest is this rank's own. */
+typedef struct pp_result {
+    uint64_t round;            /* newest round delivered */
+    uint64_t contributions;    /* Starts merged into it */
+    int32_t  active;           /* ranks that were ready when they took their slot */
+    int32_t  cause;            /* pp_cause_t */
+    int32_t  initiator;        /* lowest rank that triggered; -1: none */
+    int32_t  contributors_known;  /* 0 above PP_CONTRIBUTORS_MAX ranks */
+    uint64_t contributors[16]; /* bit r of word r / 64: rank r had data in the round */
+    uint64_t first;            /* oldest round delivered (PP_DELIVER_SUM) */
+    uint64_t missed;           /* rounds completed between the previous completion and this Start */
+    uint64_t staleness;        /* of my oldest contribution in `round` */
+    int32_t  included;         /* this call's contribution is in a round <= `round` */
+    int32_t  external;         /* 1: a message activated the round here */
+} pp_result_t;
+
+/* Local.  Copies the pieces, adds them to what is pending, triggers.  PP_ERR_STATE if the previous
+   request was not collected. */
+pp_status_t pp_start(pp_coll_t *coll);
+
+/* Collect the request: on PP_OK the result is in the `recv` pieces and *result is filled (it may be
+   NULL).  pp_wait() sleeps and helps the engine along until then, at most `timeout_us` (< 0: no
+   limit); PP_PENDING leaves the request as it is.  Without a request they give what was not given
+   yet, or fail with PP_ERR_STATE. */
+pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result);
+pp_status_t pp_test(pp_coll_t *coll, pp_result_t *result);
+
+/* Collective: the last synchronous round.  After pp_call_wait() returned PP_OK, pp_collect() copies
+   out the result. */
+pp_status_t pp_flush_begin(pp_coll_t *coll);
+
+/* Collective, PP_EACH: one step of the drain.  After pp_call_wait(), pp_collect() gives one round,
+   oldest first; result.cause == PP_CAUSE_FLUSH marks the last. */
+pp_status_t pp_drain_begin(pp_coll_t *coll);
+pp_status_t pp_collect(pp_coll_t *coll, pp_result_t *result);
+
+/* Collective: discards what is pending here (*discarded: that many Starts), ends the handle's rounds
+   and releases its buffers.  After pp_call_wait() the handle must not be used. */
+pp_status_t pp_coll_free_begin(pp_coll_t *coll, uint64_t *discarded);
+
+/* ---- who is waited for ---------------------------------------------------------------------- */
+typedef enum pp_activity {
+    PP_COMPUTING,              /* outside the library, or inside with nothing outstanding */
+    PP_WAITING,                /* has an outstanding request on `handle`, for `round` */
+    PP_IN_CALL                 /* inside a collective call; `handle` is its handle, 0 for none */
+} pp_activity_t;
+
+typedef struct pp_rank_state {
+    int32_t  answered;         /* 0: nothing heard (a rank outside the library with
+                                  progress="caller", or gone) */
+    int32_t  activity;         /* pp_activity_t */
+    uint32_t handle;           /* what it waits on */
+    uint64_t round;
+    uint64_t calls;            /* collective calls it has completed in this context */
+    uint64_t completed;        /* of the handle asked about: rounds completed, rounds joined */
+    uint64_t joined;
+    int32_t  ready;            /* ready for its next round */
+    int32_t  drawn;            /* drawn for its next round (PP_FIRST_OF) */
+    int32_t  withholding;      /* its max_lag keeps it from joining an activated round */
+} pp_rank_state_t;
+
+/* Asks every rank what it is doing with this handle and waits for at most `timeout_us`; `states` has
+   one entry a rank.  Not collective; the other ranks' engines answer. */
+pp_status_t pp_ask(pp_coll_t *coll, int64_t timeout_us, pp_rank_state_t *states);
+uint32_t    pp_coll_id(const pp_coll_t *coll);
+int32_t     pp_coll_algorithm(const pp_coll_t *coll);   /* what AUTO became */
+
+/* ---- schedules -------------------------------------------------------------------------------- */
+typedef enum pp_format { PP_DOT, PP_GOAL } pp_format_t;
+
+/* The schedule of a partial allreduce for all `size` ranks as text, checked first (acyclic, sends and
+   receives match).  Free the text with pp_text_free(). */
+pp_status_t pp_schedule_dump(int32_t algorithm, int32_t size, size_t count, int32_t type,
+                             int32_t format, char **text);
+/* This rank's schedule of a live handle. */
+pp_status_t pp_coll_dump(pp_coll_t *coll, int32_t format, char **text);
+void        pp_text_free(char *text);
+
+/* How often each operation of the schedule fired in the newest retired round: `fired` has `capacity`
+   entries, *count gets the number of operations.  PP_PENDING before the first. */
+pp_status_t pp_coll_fired(pp_coll_t *coll, uint64_t *round, uint32_t *fired, size_t capacity,
+                          size_t *count);
+
+/* ---- simulated ranks -------------------------------------------------------------------------- */
+typedef struct pp_sim_config {
+    uint64_t seed;             /* of delays and reordering */
+    uint64_t latency_min_ns;   /* a message takes a time drawn from [min, max]; messages between a */
+    uint64_t latency_max_ns;   /* pair of ranks stay in order, everything else is reordered */
+    int32_t  ranks;
+    pp_ctx_config_t ctx;       /* progress is ignored: the caller drives */
+} pp_sim_config_t;
+
+/* Contexts over a simulated transport: use them with every function above but the blocking ones,
+   which return PP_PENDING at once (pp_wait and pp_call_wait with timeout 0 are the right calls). */
+pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **sim);
+pp_ctx_t   *pp_sim_ctx(pp_sim_t *sim, int32_t rank);
+/* Delivers the earliest message: PP_OK, or PP_PENDING if none is under way. */
+pp_status_t pp_sim_step(pp_sim_t *sim);
+/* Delivers everything up to `time_ns` and sets the clock to it. */
+pp_status_t pp_sim_run_until(pp_sim_t *sim, uint64_t time_ns);
+uint64_t    pp_sim_now_ns(const pp_sim_t *sim);
+/* Time of the earliest message; UINT64_MAX if none. */
+uint64_t    pp_sim_next_ns(const pp_sim_t *sim);
+/* Releases the ranks and their contexts. */
+void        pp_sim_free(pp_sim_t *sim);
+
+/* CDEF END */
+
+#endif

@@ -1,0 +1,52 @@
+/* context.c - the life of a context, apart from MPI.  See context.h. */
+#include "context.h"
+
+#include <stdlib.h>
+
+static atomic_uint_fast64_t forks;
+
+static void forked(void) { atomic_fetch_add(&forks, 1); }
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, forked); }
+
+uint64_t pp_fork_count(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    return atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+pp_status_t pp_ctx_usable(pp_ctx_t *ctx)
+{
+    if (!ctx)
+        return pp_fail(PP_ERR_STATE, "the context was freed");
+    if (ctx->forks != pp_fork_count())
+        return pp_fail(PP_ERR_STATE, "a context cannot be used in a forked child: the child has neither "
+                       "the progress thread nor an MPI of its own");
+    if (ctx->freed)
+        return pp_fail(PP_ERR_STATE, "the context was freed");
+    return PP_OK;
+}
+
+pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_config_t *config)
+{
+    ctx->forks = pp_fork_count();
+    pthread_mutex_init(&ctx->lock, NULL);
+    pthread_cond_init(&ctx->unattended, NULL);
+    pp_status_t status = pp_engine_init(&ctx->engine, transport, config->seed);
+    if (status >= 0)
+        status = pp_calls_open(&ctx->calls, &ctx->engine, config->window);
+    if (status >= 0)
+        pp_engine_settle(&ctx->engine);
+    if (status < 0)
+        pp_ctx_teardown(ctx);
+    return status;
+}
+
+void pp_ctx_teardown(pp_ctx_t *ctx)
+{
+    pp_calls_close(&ctx->calls);
+    pp_engine_release(&ctx->engine);
+    pthread_cond_destroy(&ctx->unattended);
+    pthread_mutex_destroy(&ctx->lock);
+}

@@ -1,0 +1,64 @@
+/*
+ * context.h - a context: engine, transport, lock and progress thread of one rank.
+ *
+ * One lock a context.  Whoever holds it runs the engine: the progress thread, or an application thread
+ * inside the library.  A waiting application thread *attends*: it polls and sleeps in place of the
+ * progress thread, which then is not woken; so a balanced round costs no context switch, and an absent
+ * rank is served by its thread.  Nobody holds the lock while asleep or while copying user memory of
+ * more than a few pages.
+ */
+#ifndef PP_CONTEXT_H
+#define PP_CONTEXT_H
+
+#include "../coll/coll.h"
+#include "../transport/mpi.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct pp_ctx {
+    pthread_mutex_t lock;
+    pp_engine_t     engine;
+    pp_calls_t      calls;
+    pp_mpi_t       *mpi;             /* NULL in a simulation */
+    int32_t         ranks_per_core;  /* > 1: waiters give the core away sooner */
+
+    pthread_t       thread;
+    bool            has_thread;
+    bool            stop;            /* under the lock */
+    atomic_bool     attended;        /* an application thread polls */
+    pthread_cond_t  unattended;
+    uint64_t        thread_cpu_ns;   /* of a thread that has ended */
+    uint64_t        sleeps;
+
+    uint64_t        forks;           /* pp_fork_count() at creation */
+    bool            freed, abandoned;
+    struct pp_ctx  *next;            /* list of live contexts, for MPI_Finalize */
+};
+
+/* Prepares a context on a transport that exists; takes nothing over on failure. */
+pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_config_t *config);
+void        pp_ctx_teardown(pp_ctx_t *ctx);
+
+pp_status_t pp_thread_start(pp_ctx_t *ctx);
+void        pp_thread_stop(pp_ctx_t *ctx);
+uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
+
+/* Runs and sleeps until over(arg), an engine error, or the timeout (< 0: none).  Called with the lock
+   held, returns with it held.  In a simulation it never waits. */
+pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
+                          int64_t timeout_us);
+
+/* Number of forks between the start of the program and this process. */
+uint64_t    pp_fork_count(void);
+
+/* The usual beginning of an API call: not freed, not forked, no failure latched. */
+pp_status_t pp_ctx_usable(pp_ctx_t *ctx);
+
+/* open.c: the collective end of a context, after everybody has closed. */
+pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx);
+/* open.c: adds to and removes from the list that MPI_Finalize walks. */
+void        pp_ctx_enlist(pp_ctx_t *ctx);
+void        pp_ctx_delist(pp_ctx_t *ctx);
+
+#endif

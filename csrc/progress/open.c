@@ -1,0 +1,188 @@
+/*
+ * open.c - contexts over MPI: the collective opening and closing, and what happens when a script ends
+ * without Free.
+ *
+ * The backstop is an attribute on MPI_COMM_SELF: MPI deletes it first thing in MPI_Finalize, while
+ * communication still works.  A context that is alive then has "left for good": the rank serves the
+ * rounds of the others until all of them have come to their end, too.
+ */
+#include "context.h"
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- agreement before there is an engine ------------------------------------------------------------------ */
+
+typedef struct pp_opening {
+    uint64_t seed, chunk_bytes;
+    int32_t  window, progress, thread_level, complains;
+    char     complaint[200];
+} pp_opening_t;
+
+static pp_status_t judge(const pp_opening_t *all, int size, int rank)
+{
+    for (int r = 0; r < size; r++)
+        if (all[r].complains)
+            return pp_fail(r == rank ? PP_ERR_ARGUMENT : PP_ERR_MISMATCH, "rank %d: %s", r,
+                           all[r].complaint);
+    for (int r = 0; r < size; r++) {
+        if (all[r].seed != all[0].seed)
+            return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 has seed=%llu, rank %d has %llu",
+                           (unsigned long long)all[0].seed, r, (unsigned long long)all[r].seed);
+        if (all[r].window != all[0].window)
+            return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 has window=%d, rank %d has %d",
+                           all[0].window, r, all[r].window);
+        if (all[r].chunk_bytes != all[0].chunk_bytes)
+            return pp_fail(PP_ERR_MISMATCH, "the ranks disagree on the chunk size");
+    }
+    for (int r = 0; r < size; r++)
+        if (all[r].progress == PP_PROGRESS_THREAD && all[r].thread_level < MPI_THREAD_MULTIPLE)
+            return pp_fail(PP_ERR_THREAD_LEVEL, "progress=\"thread\" needs MPI_THREAD_MULTIPLE, but MPI "
+                           "on rank %d was initialised with a lower level; initialise with it, or use "
+                           "progress=\"caller\"", r);
+    return PP_OK;
+}
+
+static pp_status_t agree(MPI_Comm comm, const pp_ctx_config_t *config, const char *complaint)
+{
+    int rank, size, level;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    MPI_Query_thread(&level);
+    pp_opening_t mine = {.seed = config->seed, .chunk_bytes = config->chunk_bytes,
+                         .window = config->window, .progress = config->progress,
+                         .thread_level = level, .complains = complaint != NULL};
+    snprintf(mine.complaint, sizeof mine.complaint, "%s", complaint ? complaint : "");
+    if (!complaint && config->window < 1) {
+        mine.complains = 1;
+        snprintf(mine.complaint, sizeof mine.complaint, "window=%d is not at least 1", config->window);
+    }
+    pp_opening_t *all = calloc((size_t)size, sizeof *all);
+    if (!all)
+        return pp_fail(PP_ERR_MEMORY, "no memory to open a context on %d ranks", size);
+    pp_status_t status = PP_OK;
+    if (MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, comm))
+        status = pp_fail(PP_ERR_MPI, "MPI_Allgather failed while opening a context");
+    else
+        status = judge(all, size, rank);
+    free(all);
+    return status;
+}
+
+static pp_status_t agree_apart(const void *comm, const pp_ctx_config_t *config, const char *complaint)
+{
+    MPI_Comm apart;
+    if (MPI_Comm_dup(*(const MPI_Comm *)comm, &apart))
+        return pp_fail(PP_ERR_MPI, "MPI_Comm_dup failed while opening a context");
+    pp_status_t status = agree(apart, config, complaint);
+    MPI_Comm_free(&apart);
+    return status;
+}
+
+/* ---- the end of MPI ------------------------------------------------------------------------------------------ */
+
+static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
+static pp_ctx_t *live;
+static int finalize_key = MPI_KEYVAL_INVALID;
+
+static bool call_finished(const void *calls) { return ((const pp_calls_t *)calls)->finished; }
+
+static void leave_for_good(pp_ctx_t *ctx)
+{
+    pp_thread_stop(ctx);
+    pthread_mutex_lock(&ctx->lock);
+    if (ctx->abandoned || ctx->engine.error) {
+        pp_calls_tell_gone(&ctx->calls);
+        pp_engine_poll(&ctx->engine);
+    } else {
+        pp_calls_begin_exit(&ctx->calls);
+        pp_help_until(ctx, call_finished, &ctx->calls, -1);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    pp_mpi_abandon(ctx->mpi);
+    pp_ctx_teardown(ctx);
+    free(ctx);
+}
+
+static int at_finalize(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm, (void)key, (void)value, (void)extra;
+    while (live) {
+        pp_ctx_t *ctx = live;
+        live = ctx->next;
+        if (ctx->forks == pp_fork_count())
+            leave_for_good(ctx);
+    }
+    return MPI_SUCCESS;
+}
+
+void pp_ctx_enlist(pp_ctx_t *ctx)
+{
+    pthread_mutex_lock(&live_lock);
+    if (finalize_key == MPI_KEYVAL_INVALID) {
+        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &finalize_key, NULL);
+        MPI_Comm_set_attr(MPI_COMM_SELF, finalize_key, NULL);
+    }
+    ctx->next = live;
+    live = ctx;
+    pthread_mutex_unlock(&live_lock);
+}
+
+void pp_ctx_delist(pp_ctx_t *ctx)
+{
+    pthread_mutex_lock(&live_lock);
+    for (pp_ctx_t **link = &live; *link; link = &(*link)->next)
+        if (*link == ctx) {
+            *link = ctx->next;
+            break;
+        }
+    pthread_mutex_unlock(&live_lock);
+}
+
+/* ---- opening and closing -------------------------------------------------------------------------------------- */
+
+pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const char *complaint,
+                        pp_ctx_t **out)
+{
+    int initialized, finalized;
+    *out = NULL;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    if (!initialized || finalized)
+        return pp_fail(PP_ERR_STATE, "MPI is %s", finalized ? "already finalised" : "not initialised");
+    PP_TRY(agree_apart(comm, config, complaint));
+    pp_ctx_t *ctx = calloc(1, sizeof *ctx);
+    if (!ctx)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a context");
+    pp_status_t status = pp_mpi_open(comm, config->chunk_bytes, &ctx->mpi);
+    if (status < 0) {
+        free(ctx);
+        return status;
+    }
+    status = pp_ctx_setup(ctx, pp_mpi_transport(ctx->mpi), config);
+    if (status < 0) {
+        pp_mpi_abandon(ctx->mpi);
+        free(ctx);
+        return status;
+    }
+    pp_ctx_enlist(ctx);
+    if (config->progress == PP_PROGRESS_THREAD)
+        status = pp_thread_start(ctx);
+    if (status < 0) {
+        pp_ctx_abandon(ctx);
+        return status;
+    }
+    *out = ctx;
+    return PP_OK;
+}
+
+pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx)
+{
+    pp_ctx_delist(ctx);
+    pp_thread_stop(ctx);
+    pp_status_t status = pp_mpi_close(ctx->mpi);
+    ctx->mpi = NULL;
+    ctx->freed = true;
+    return status;
+}

@@ -1,0 +1,208 @@
+/* wait.c - who runs the engine and who sleeps: attending application threads and the progress thread.
+   See context.h, and transport/mpi.h for the doorbell's protocol. */
+#define _GNU_SOURCE
+#include "context.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+enum {
+    SPIN_POLLS = 50,              /* then give the core away: the peer may need it */
+    YIELD_POLLS = 100,            /* then sleep on the doorbell */
+    IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
+    BACKOFF_MIN_US = 20,          /* something moves that only polling sees */
+    BACKOFF_MAX_US = 1000,
+};
+
+static uint64_t now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+/* How long a sleep may last: for ever if every peer rings, else with bounded back-off. */
+static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
+{
+    bool everybody_rings = pp_mpi_neighbours(ctx->mpi) == ctx->engine.size;
+    if (everybody_rings && !ctx->engine.transport->bulk_in_flight)
+        return IDLE_US;
+    int64_t backoff = BACKOFF_MIN_US;
+    while (quiet_polls-- > 0 && backoff < BACKOFF_MAX_US)
+        backoff *= 2;
+    return backoff < BACKOFF_MAX_US ? backoff : BACKOFF_MAX_US;
+}
+
+/* Sleeps with the lock released, unless a last poll finds something. */
+static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, int64_t timeout_us)
+{
+    uint32_t seen = pp_mpi_sequence(ctx->mpi);
+    pp_mpi_set_sleeper(ctx->mpi, sleeper);
+    bool quiet = pp_engine_poll(&ctx->engine) == 0;
+    if (quiet) {
+        ctx->sleeps++;
+        pthread_mutex_unlock(&ctx->lock);
+        pp_mpi_sleep(ctx->mpi, sleeper, seen, timeout_us);
+        pthread_mutex_lock(&ctx->lock);
+    }
+    return quiet;
+}
+
+/* ---- an application thread ------------------------------------------------------------------------------ */
+
+static void wait_for_attendant(pp_ctx_t *ctx)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_cond_timedwait(&ctx->unattended, &ctx->lock, &until);
+}
+
+static void pause_core(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void stop_attending(pp_ctx_t *ctx)
+{
+    uint32_t seen = pp_mpi_sequence(ctx->mpi);
+    atomic_store(&ctx->attended, false);
+    pp_mpi_set_sleeper(ctx->mpi, ctx->has_thread ? PP_PROGRESS_ASLEEP : PP_AWAKE);
+    /* Rings while we were awake woke nobody: look once more, now that they would. */
+    if (ctx->has_thread && !ctx->engine.error
+        && (ctx->engine.transport->bulk_in_flight || pp_mpi_sequence(ctx->mpi) != seen))
+        pp_mpi_ring_self(ctx->mpi);
+    pthread_cond_signal(&ctx->unattended);
+}
+
+static pp_status_t attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
+                          int64_t timeout_us)
+{
+    uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us;
+    unsigned polls = 0, quiet_sleeps = 0;
+    atomic_store(&ctx->attended, true);
+    pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+    while (!over(arg) && !ctx->engine.error) {
+        if (pp_engine_poll(&ctx->engine) > 0) {
+            polls = quiet_sleeps = 0;
+            continue;
+        }
+        uint64_t now = ++polls % 16 == 0 || polls > SPIN_POLLS ? now_us() : 0;
+        if (now >= deadline)
+            break;
+        if (polls <= SPIN_POLLS + YIELD_POLLS) {
+            pthread_mutex_unlock(&ctx->lock);
+            if (polls <= SPIN_POLLS)
+                pause_core();
+            else
+                sched_yield();
+            pthread_mutex_lock(&ctx->lock);
+            continue;
+        }
+        int64_t patience = patience_us(ctx, quiet_sleeps++);
+        if (deadline - now < (uint64_t)patience)
+            patience = (int64_t)(deadline - now);
+        if (!doze(ctx, PP_CALLER_ASLEEP, patience))
+            polls = quiet_sleeps = 0;
+        pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+    }
+    bool done = over(arg);
+    stop_attending(ctx);
+    return done ? PP_OK : ctx->engine.error ? pp_engine_check(&ctx->engine) : PP_PENDING;
+}
+
+pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
+                          int64_t timeout_us)
+{
+    if (!over(arg))
+        pp_engine_poll(&ctx->engine);
+    if (over(arg))
+        return PP_OK;
+    PP_TRY(pp_engine_check(&ctx->engine));
+    if (!ctx->mpi || timeout_us == 0)
+        return PP_PENDING;
+    uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us;
+    while (atomic_load(&ctx->attended)) {
+        wait_for_attendant(ctx);
+        if (over(arg))
+            return PP_OK;
+        uint64_t now = now_us();
+        if (now >= deadline)
+            return PP_PENDING;
+        timeout_us = timeout_us < 0 ? -1 : (int64_t)(deadline - now);
+    }
+    return attend(ctx, over, arg, timeout_us);
+}
+
+/* ---- the progress thread ---------------------------------------------------------------------------------- */
+
+static void *progress(void *arg)
+{
+    pp_ctx_t *ctx = arg;
+    unsigned quiet = 0;
+    prctl(PR_SET_NAME, "pypartial");
+    prctl(PR_SET_TIMERSLACK, 1000);   /* 1 us: back-off sleeps are short */
+    pthread_mutex_lock(&ctx->lock);
+    while (!ctx->stop && !ctx->engine.error) {
+        if (atomic_load(&ctx->attended)) {
+            uint32_t seen = pp_mpi_sequence(ctx->mpi);
+            pthread_mutex_unlock(&ctx->lock);
+            pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, IDLE_US);
+            pthread_mutex_lock(&ctx->lock);
+            continue;
+        }
+        pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+        while (pp_engine_poll(&ctx->engine) > 0)
+            quiet = 0;
+        if (!doze(ctx, PP_PROGRESS_ASLEEP, patience_us(ctx, quiet++)))
+            quiet = 0;
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return NULL;
+}
+
+static uint64_t cpu_ns(clockid_t clock)
+{
+    struct timespec t;
+    return clock_gettime(clock, &t) ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t pp_thread_cpu_ns(const pp_ctx_t *ctx)
+{
+    clockid_t clock;
+    if (!ctx->has_thread || pthread_getcpuclockid(ctx->thread, &clock))
+        return ctx->thread_cpu_ns;
+    return cpu_ns(clock);
+}
+
+pp_status_t pp_thread_start(pp_ctx_t *ctx)
+{
+    int error = pthread_create(&ctx->thread, NULL, progress, ctx);
+    if (error)
+        return pp_fail(PP_ERR_INTERNAL, "cannot start the progress thread (error %d)", error);
+    ctx->has_thread = true;
+    return PP_OK;
+}
+
+void pp_thread_stop(pp_ctx_t *ctx)
+{
+    if (!ctx->has_thread)
+        return;
+    pthread_mutex_lock(&ctx->lock);
+    ctx->stop = true;
+    pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP);
+    pp_mpi_ring_self(ctx->mpi);
+    pthread_mutex_unlock(&ctx->lock);
+    ctx->thread_cpu_ns = pp_thread_cpu_ns(ctx);
+    pthread_join(ctx->thread, NULL);
+    ctx->has_thread = false;
+    pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+}

@@ -1,0 +1,60 @@
+/* floating.c - float32, float64, long double.  NaN and -0: see kernels.h. */
+#include "kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CANONICAL(x) ((x) == (x) ? (x) : NAN)
+
+/*
+ * Both orders of the comparison give the same bits but for NaN and for zeros of different sign,
+ * where each gives its second operand: of such zeros, the bits together are -0, those in common 0.
+ */
+#define ORDER_KERNELS(label, value_t, bits_t)                                     \
+    static inline bits_t bits_of_##label(value_t value)                           \
+    {                                                                             \
+        bits_t bits;                                                              \
+        memcpy(&bits, &value, sizeof bits);                                       \
+        return bits;                                                              \
+    }                                                                             \
+    static inline value_t of_bits_##label(bits_t bits)                            \
+    {                                                                             \
+        value_t value;                                                            \
+        memcpy(&value, &bits, sizeof value);                                      \
+        return value;                                                             \
+    }                                                                             \
+    PP_KERNEL(min_##label, value_t, isunordered(l, r) ? NAN : of_bits_##label(    \
+              bits_of_##label(l < r ? l : r) | bits_of_##label(r < l ? r : l)))   \
+    PP_KERNEL(max_##label, value_t, isunordered(l, r) ? NAN : of_bits_##label(    \
+              bits_of_##label(l > r ? l : r) & bits_of_##label(r > l ? r : l)))
+
+ORDER_KERNELS(float32, float, uint32_t)
+ORDER_KERNELS(float64, double, uint64_t)
+
+/* No integer is as wide as a long double, and nothing vectorises it. */
+PP_KERNEL(min_longdouble, long double,
+          isunordered(l, r) ? NAN : l < r || (l == r && signbit(l)) ? l : r)
+PP_KERNEL(max_longdouble, long double,
+          isunordered(l, r) ? NAN : l > r || (l == r && !signbit(l)) ? l : r)
+
+#define ELEMENT(label, value_t)                                                   \
+    PP_KERNEL(sum_##label, value_t, CANONICAL(l + r))                             \
+    PP_KERNEL(prod_##label, value_t, CANONICAL(l * r))                            \
+    static void divide_##label(void *values, size_t count, uint64_t by)           \
+    {                                                                             \
+        value_t      *value = values;                                             \
+        const value_t divisor = (value_t)by;                                      \
+                                                                                  \
+        for (size_t i = 0; i < count; i++)                                        \
+            value[i] /= divisor;                                                  \
+    }                                                                             \
+    const pp_element_t pp_element_##label = {                                     \
+        .name = #label, .bytes = sizeof(value_t), .alignment = _Alignof(value_t), \
+        .kernels = {[PP_SUM] = sum_##label, [PP_PROD] = prod_##label,             \
+                    [PP_MIN] = min_##label, [PP_MAX] = max_##label},              \
+        .divide = divide_##label,                                                 \
+    };
+
+ELEMENT(float32, float)
+ELEMENT(float64, double)
+ELEMENT(longdouble, long double)

@@ -1,0 +1,50 @@
+/*
+ * kernels.h - private to csrc/reduce: what the kernel files hand to the table.
+ *
+ * Every operation here is commutative *bit for bit*, so that one kernel serves keep_left and
+ * keep_right, and two ranks that hold the operands the other way round cannot disagree:
+ *   - integers wrap (computed unsigned);
+ *   - floating sums and products give one canonical NaN: hardware keeps the payload and the sign of
+ *     one operand's NaN, which one depends on how the compiler ordered them;
+ *   - MIN and MAX are minimum and maximum of IEEE 754-2019: a NaN in either operand gives the
+ *     canonical NaN, and -0 is less than +0.
+ */
+#ifndef PP_REDUCE_KERNELS_H
+#define PP_REDUCE_KERNELS_H
+
+#include "reduce.h"
+
+/* All about one element type.  An operation without a kernel is not defined on it. */
+typedef struct pp_element {
+    const char *name;
+    size_t      bytes;
+    size_t      alignment;
+    pp_kernel_t kernels[PP_OP_COUNT];
+    void      (*normalise)(void *values, size_t count);
+    void      (*divide)(void *values, size_t count, uint64_t by);
+} pp_element_t;
+
+extern const pp_element_t pp_element_int8, pp_element_int16, pp_element_int32, pp_element_int64,
+    pp_element_uint8, pp_element_uint16, pp_element_uint32, pp_element_uint64,
+    pp_element_float16, pp_element_bfloat16,
+    pp_element_float32, pp_element_float64, pp_element_longdouble,
+    pp_element_complex64, pp_element_complex128, pp_element_clongdouble,
+    pp_element_bool;
+
+/* inout[i] = `expression` in l and r.  `restrict` is what lets the compiler vectorise the loop
+   without a check; gcc heeds it on parameters only. */
+#define PP_KERNEL(name, value_t, expression)                                      \
+    static void name(void *restrict inout, const void *restrict in, size_t count) \
+    {                                                                             \
+        value_t       *kept = inout;                                              \
+        const value_t *given = in;                                                \
+                                                                                  \
+        for (size_t i = 0; i < count; i++) {                                      \
+            const value_t l = kept[i], r = given[i];                              \
+            kept[i] = (value_t)(expression);                                      \
+        }                                                                         \
+    }
+
+size_t pp_type_alignment(int32_t type);    /* 0 for an unknown type */
+
+#endif

@@ -1,0 +1,151 @@
+#define _GNU_SOURCE              /* memfd_create */
+
+#include "doorbell.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The page: one line that identifies it, then the bells. */
+typedef struct label {
+    _Alignas(sizeof(pp_bell_t)) uint64_t nonce;
+} label_t;
+
+_Static_assert(sizeof(label_t) == sizeof(pp_bell_t), "the bells start on a line of their own");
+_Static_assert(sizeof(_Atomic uint32_t) == 4, "a futex word has 4 bytes");
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "the atomics are shared between processes");
+
+static size_t page_bytes(int32_t count)
+{
+    return sizeof(label_t) + (size_t)count * sizeof(pp_bell_t);
+}
+
+/* Maps the page behind `fd` (-1: private memory), which the doorbell owns from here on. */
+static bool map_page(pp_doorbell_t *doorbell, int fd, size_t bytes)
+{
+    int   flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (page == MAP_FAILED) {
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
+    *doorbell = (pp_doorbell_t){page, bytes, (pp_bell_t *)((label_t *)page + 1), fd};
+    return true;
+}
+
+bool pp_doorbell_create(pp_doorbell_t *doorbell, int32_t count, pp_doorbell_ticket_t *ticket)
+{
+    uint64_t nonce = 0;
+    *ticket = (pp_doorbell_ticket_t){0};
+    if (getrandom(&nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce || nonce == 0)
+        return false;
+    int fd = memfd_create("pypartial-doorbell", MFD_CLOEXEC);
+    if (fd < 0)
+        return false;
+    /* Allocates now what would otherwise be a SIGBUS at the first touch when memory is short. */
+    if (posix_fallocate(fd, 0, (off_t)page_bytes(count)) != 0) {
+        close(fd);
+        return false;
+    }
+    if (!map_page(doorbell, fd, page_bytes(count)))
+        return false;
+    ((label_t *)doorbell->page)->nonce = nonce;
+    *ticket = (pp_doorbell_ticket_t){getpid(), fd, nonce};
+    return true;
+}
+
+bool pp_doorbell_attach(pp_doorbell_t *doorbell, int32_t count, const pp_doorbell_ticket_t *ticket)
+{
+    char path[64];
+    if (ticket->nonce == 0)
+        return false;
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)ticket->pid,
+             (long long)ticket->fd);
+    /* In another container the same numbers may name anything, a terminal or a pipe included. */
+    int         fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct stat info;
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)
+        || info.st_size != (off_t)page_bytes(count)) {
+        close(fd);
+        return false;
+    }
+    if (!map_page(doorbell, fd, page_bytes(count)))
+        return false;
+    if (((label_t *)doorbell->page)->nonce == ticket->nonce)
+        return true;
+    pp_doorbell_free(doorbell);
+    return false;
+}
+
+bool pp_doorbell_private(pp_doorbell_t *doorbell)
+{
+    return map_page(doorbell, -1, page_bytes(1));
+}
+
+void pp_doorbell_seal(pp_doorbell_t *doorbell)
+{
+    if (doorbell->page && doorbell->fd >= 0)
+        close(doorbell->fd);
+    doorbell->fd = -1;
+}
+
+void pp_doorbell_free(pp_doorbell_t *doorbell)
+{
+    pp_doorbell_seal(doorbell);
+    if (doorbell->page)
+        munmap(doorbell->page, doorbell->bytes);
+    *doorbell = (pp_doorbell_t){.fd = -1};
+}
+
+bool pp_bell_ring(pp_bell_t *bell, uint32_t messages)
+{
+    /* relaxed: published by the sequence, which whoever compares the count has read first. */
+    if (messages > 0)
+        atomic_fetch_add_explicit(&bell->announced, messages, memory_order_relaxed);
+    /* seq_cst, both: in the one order of all of them either this load comes after the sleeper's
+       store, and it is woken, or the addition comes before its comparison, and it does not sleep.
+       The addition also releases the message to whoever reads the new sequence. */
+    atomic_fetch_add_explicit(&bell->sequence, 1, memory_order_seq_cst);
+    uint32_t bits = atomic_load_explicit(&bell->sleeper, memory_order_seq_cst);
+    if (bits == 0)
+        return false;
+    /* Not FUTEX_PRIVATE: the word is shared between processes. */
+    return syscall(SYS_futex, &bell->sequence, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits) > 0;
+}
+
+uint32_t pp_bell_sequence(pp_bell_t *bell)
+{
+    /* acquire: what was sent before a ring that is counted here is visible to the next poll. */
+    return atomic_load_explicit(&bell->sequence, memory_order_acquire);
+}
+
+void pp_bell_set_sleeper(pp_bell_t *bell, uint32_t bits)
+{
+    /* seq_cst: must be visible before the poll and the comparison that follow (see ring).  Waking
+       up needs no order: a ringer that still sees the sleeper only makes a needless call. */
+    atomic_store_explicit(&bell->sleeper, bits, bits ? memory_order_seq_cst : memory_order_relaxed);
+}
+
+void pp_bell_sleep(pp_bell_t *bell, uint32_t bits, uint32_t seen, int64_t timeout_us)
+{
+    static const int64_t forever_us = INT64_C(1000000) * 3600 * 24 * 365;
+    struct timespec      until, *limit = NULL;
+    if (timeout_us >= 0 && timeout_us < forever_us) {
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)(timeout_us % 1000000) * 1000;
+        until.tv_sec += (time_t)(timeout_us / 1000000 + until.tv_nsec / 1000000000);
+        until.tv_nsec %= 1000000000;
+        limit = &until;
+    }
+    /* WAIT_BITSET takes the absolute time on CLOCK_MONOTONIC, and wakes only for these bits. */
+    syscall(SYS_futex, &bell->sequence, FUTEX_WAIT_BITSET, seen, limit, NULL, bits);
+}

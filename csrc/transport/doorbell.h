@@ -1,0 +1,54 @@
+/*
+ * doorbell.h - the page of bells that the ranks of a node share, and the futex protocol on it (the
+ * protocol and why it loses no wake-up: mpi.h).  Knows nothing of MPI: the caller carries the ticket
+ * from the rank that made the page to those that open it.
+ */
+#ifndef PP_TRANSPORT_DOORBELL_H
+#define PP_TRANSPORT_DOORBELL_H
+
+#include "../base/base.h"
+
+#include <stdatomic.h>
+
+/* One rank's bell, a cache line of its own. */
+typedef struct pp_bell {
+    _Alignas(64)
+    _Atomic uint32_t sequence;   /* the futex word; changes with every ring */
+    _Atomic uint32_t sleeper;    /* futex bits of who must be woken; 0: somebody polls */
+    _Atomic uint32_t announced;  /* messages to this rank that its neighbours have rung for */
+    int32_t          rank;       /* whose bell; written once, before the page is agreed on */
+} pp_bell_t;
+
+typedef struct pp_doorbell {
+    void      *page;             /* NULL: not open */
+    size_t     bytes;
+    pp_bell_t *bells;            /* one for each rank of the node, or only one if private */
+    int        fd;               /* -1 once nobody opens the page any more */
+} pp_doorbell_t;
+
+/* How another process of the machine finds the page, and knows that it is the right one. */
+typedef struct pp_doorbell_ticket {
+    int64_t  pid, fd;
+    uint64_t nonce;              /* 0: there is no page */
+} pp_doorbell_ticket_t;
+
+/* Makes a page of `count` bells; false, with *ticket zeroed: not possible here. */
+bool pp_doorbell_create(pp_doorbell_t *doorbell, int32_t count, pp_doorbell_ticket_t *ticket);
+/* Opens the page of another process; false: not reachable, or not that page. */
+bool pp_doorbell_attach(pp_doorbell_t *doorbell, int32_t count, const pp_doorbell_ticket_t *ticket);
+/* A single bell that only this process sees. */
+bool pp_doorbell_private(pp_doorbell_t *doorbell);
+/* Everybody has opened the page: closes the descriptor; the mapping keeps it alive. */
+void pp_doorbell_seal(pp_doorbell_t *doorbell);
+void pp_doorbell_free(pp_doorbell_t *doorbell);
+
+/* Announces `messages` messages (0: just wakes), after they were sent; true: somebody was woken. */
+bool pp_bell_ring(pp_bell_t *bell, uint32_t messages);
+/* For the sleeper; the order of the calls is in mpi.h. */
+uint32_t pp_bell_sequence(pp_bell_t *bell);
+void     pp_bell_set_sleeper(pp_bell_t *bell, uint32_t bits);
+/* Returns when the sequence differs from `seen`, after timeout_us (< 0: no limit), or early (signal,
+   another sleeper's ring): the caller polls and decides again. */
+void     pp_bell_sleep(pp_bell_t *bell, uint32_t bits, uint32_t seen, int64_t timeout_us);
+
+#endif

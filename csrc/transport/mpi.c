@@ -1,0 +1,879 @@
+/*
+ * Order between a pair of ranks rests on two facts of MPI: messages of one sender on one communicator
+ * and tag are matched in the order of sending, and a message is matched by the receive that was posted
+ * first.  The standing receives are a ring that is posted, and delivered, in order; so only the oldest
+ * is ever tested, although a later one may complete before it (a long message at the head).
+ */
+#include "mpi.h"
+#include "doorbell.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <mpi.h>
+#if defined(OMPI_HAVE_MPI_EXT) || __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    MESSAGE_BYTES_MAX = PP_INLINE_BYTES + 1024,   /* payload, and a header with its masks */
+    STANDING_RECEIVES = 16,
+    DELIVERIES_PER_POLL = 64,                     /* then bulk and sends get their turn */
+    MESSAGE_TAG = 0,
+    BULK_TAG_FIRST = 1,
+    BULK_TAGS_MAX = 1 << 20,
+    CHUNK_BYTES_DEFAULT = 1 << 30,
+    TEXT_BYTES = MPI_MAX_ERROR_STRING + 128
+};
+
+_Static_assert(MESSAGE_BYTES_MAX % PP_MESSAGE_ALIGN == 0, "receive buffers stay aligned");
+
+typedef struct slot {            /* a message on its way out */
+    struct slot *next;           /* in the free list */
+    unsigned char bytes[MESSAGE_BYTES_MAX];
+} slot_t;
+
+typedef struct bulk {            /* a transfer, sent or received, of one or more chunks */
+    struct bulk *next;           /* in the free list, or of those just done */
+    void        *cookie;
+    size_t       chunks_left;
+} bulk_t;
+
+typedef struct letter {          /* a message to this rank itself */
+    struct letter *next;
+    size_t         count;
+    _Alignas(PP_MESSAGE_ALIGN) unsigned char bytes[];
+} letter_t;
+
+typedef struct owner {           /* of an outstanding request: one of slot and bulk */
+    slot_t *slot;
+    bulk_t *bulk;
+    int32_t peer;
+    bool    receives;
+} owner_t;
+
+struct pp_mpi {
+    pp_transport_t transport;    /* first: the operations cast back */
+    MPI_Comm comm;
+    size_t   chunk_bytes;
+    int32_t  thread_level;
+
+    MPI_Request    receives[STANDING_RECEIVES];
+    unsigned char *receive_bytes;
+    int            head;         /* the oldest receive */
+
+    MPI_Request *requests;       /* outstanding: incomplete sends and bulk chunks; four arrays */
+    owner_t     *owners;         /* of one length, because MPI_Testsome wants them so */
+    int         *indices;
+    MPI_Status  *statuses;
+    size_t       outstanding, capacity;
+    slot_t      *free_slots;
+    bulk_t      *free_bulks;
+    letter_t    *letters, **letters_end;
+
+    pp_doorbell_t doorbell;
+    pp_bell_t    *bell;          /* this rank's own */
+    int32_t       neighbours;    /* bells in the page */
+    int32_t      *bell_of;       /* by rank; -1: not ringable */
+    uint32_t     *unrung;        /* by bell: messages sent since the last ring */
+    int32_t      *to_ring;       /* bells with unrung messages, in the order of sending */
+    int32_t       to_ring_count;
+    uint32_t      received_near; /* messages of neighbours delivered; compared with `announced` */
+
+    pp_status_t failure;         /* latched: the first error; told to the sink once, by poll() */
+    bool        failure_told;
+    int32_t     failed_peer;
+    char        failure_text[TEXT_BYTES];
+};
+
+/* ---- errors --------------------------------------------------------------------------------------- */
+
+static pp_status_t mpi_error(int code, const char *what)
+{
+    char reason[MPI_MAX_ERROR_STRING] = "unknown error";
+    int  length;
+    MPI_Error_string(code, reason, &length);
+    return pp_fail(PP_ERR_MPI, "%s: %s", what, reason);
+}
+
+#ifdef MPIX_ERR_PROC_FAILED
+static bool is_peer_failure(int code)
+{
+    int class = MPI_SUCCESS;
+    MPI_Error_class(code, &class);
+    return class == MPIX_ERR_PROC_FAILED || class == MPIX_ERR_PROC_FAILED_PENDING;
+}
+
+/* A receive from anybody fails without naming who died: asks for the lowest known failed rank. */
+static int32_t find_failed_peer(MPI_Comm comm)
+{
+    MPI_Group failed, all;
+    int       count = 0, first = 0, peer = -1;
+    if (MPIX_Comm_failure_ack(comm) != MPI_SUCCESS
+        || MPIX_Comm_failure_get_acked(comm, &failed) != MPI_SUCCESS)
+        return -1;
+    MPI_Group_size(failed, &count);
+    if (count > 0) {
+        MPI_Comm_group(comm, &all);
+        MPI_Group_translate_ranks(failed, 1, &first, all, &peer);
+        MPI_Group_free(&all);
+    }
+    if (failed != MPI_GROUP_EMPTY)
+        MPI_Group_free(&failed);
+    return peer;
+}
+#else
+static bool is_peer_failure(int code)
+{
+    (void)code;
+    return false;
+}
+
+static int32_t find_failed_peer(MPI_Comm comm)
+{
+    (void)comm;
+    return -1;
+}
+#endif
+
+/* Latches the first error; later ones are its consequences.  peer < 0: not known. */
+static pp_status_t break_down(pp_mpi_t *mpi, int code, const char *what, int32_t peer)
+{
+    if (mpi->failure == PP_OK) {
+        char reason[MPI_MAX_ERROR_STRING] = "unknown error";
+        int  length;
+        MPI_Error_string(code, reason, &length);
+        mpi->failure = is_peer_failure(code) ? PP_ERR_PEER_FAILED : PP_ERR_MPI;
+        if (peer < 0 && mpi->failure == PP_ERR_PEER_FAILED)
+            peer = find_failed_peer(mpi->comm);
+        mpi->failed_peer = peer;
+        if (peer >= 0)
+            snprintf(mpi->failure_text, TEXT_BYTES, "%s, rank %d: %s", what, peer, reason);
+        else
+            snprintf(mpi->failure_text, TEXT_BYTES, "%s: %s", what, reason);
+        mpi->transport.bulk_in_flight = true;      /* until a poll has told the sink */
+    }
+    return pp_fail(mpi->failure, "%s", mpi->failure_text);
+}
+
+static int tell_failure(pp_mpi_t *mpi)
+{
+    if (mpi->failure_told)
+        return 0;
+    pp_sink_t *sink = &mpi->transport.sink;
+    mpi->failure_told = true;
+    mpi->transport.bulk_in_flight = false;
+    sink->failed(sink->engine, mpi->failure, mpi->failed_peer, mpi->failure_text);
+    return 1;
+}
+
+/* ---- outstanding requests -------------------------------------------------------------------------- */
+
+/* Room for `extra` more, made before anything is started, so that no request goes unrecorded. */
+static bool reserve(pp_mpi_t *mpi, size_t extra)
+{
+    size_t wanted = mpi->outstanding + extra, a = mpi->capacity, b = a, c = a, d = a;
+    if (wanted <= mpi->capacity)
+        return true;
+    if (wanted > INT_MAX || !pp_grow((void **)&mpi->requests, &a, wanted, sizeof *mpi->requests)
+        || !pp_grow((void **)&mpi->owners, &b, wanted, sizeof *mpi->owners)
+        || !pp_grow((void **)&mpi->indices, &c, wanted, sizeof *mpi->indices)
+        || !pp_grow((void **)&mpi->statuses, &d, wanted, sizeof *mpi->statuses))
+        return false;
+    assert(a == b && b == c && c == d);
+    mpi->capacity = a;
+    return true;
+}
+
+static void record(pp_mpi_t *mpi, MPI_Request request, owner_t owner)
+{
+    mpi->requests[mpi->outstanding] = request;
+    mpi->owners[mpi->outstanding] = owner;
+    mpi->outstanding++;
+    mpi->transport.bulk_in_flight = true;
+}
+
+static void slot_put(pp_mpi_t *mpi, slot_t *slot)
+{
+    slot->next = mpi->free_slots;
+    mpi->free_slots = slot;
+}
+
+static slot_t *slot_take(pp_mpi_t *mpi)
+{
+    slot_t *slot = mpi->free_slots;
+    if (!slot)
+        return malloc(sizeof *slot);
+    mpi->free_slots = slot->next;
+    return slot;
+}
+
+static void bulk_put(pp_mpi_t *mpi, bulk_t *bulk)
+{
+    bulk->next = mpi->free_bulks;
+    mpi->free_bulks = bulk;
+}
+
+static bulk_t *bulk_take(pp_mpi_t *mpi)
+{
+    bulk_t *bulk = mpi->free_bulks;
+    if (!bulk)
+        return malloc(sizeof *bulk);
+    mpi->free_bulks = bulk->next;
+    return bulk;
+}
+
+/* Settles the `completed` requests at mpi->indices; returns the transfers that are done with them,
+   in order. */
+static bulk_t *settle(pp_mpi_t *mpi, int completed)
+{
+    bulk_t *done = NULL, **end = &done;
+    for (int i = 0; i < completed; i++) {
+        owner_t *owner = &mpi->owners[mpi->indices[i]];
+        if (owner->slot) {
+            slot_put(mpi, owner->slot);
+        } else if (--owner->bulk->chunks_left == 0) {
+            *end = owner->bulk;
+            end = &owner->bulk->next;
+        }
+    }
+    *end = NULL;
+    size_t kept = 0;
+    for (size_t i = 0; i < mpi->outstanding; i++)
+        if (mpi->requests[i] != MPI_REQUEST_NULL) {
+            mpi->requests[kept] = mpi->requests[i];
+            mpi->owners[kept++] = mpi->owners[i];
+        }
+    mpi->outstanding = kept;
+    return done;
+}
+
+static void advance_failed(pp_mpi_t *mpi, int code, int completed)
+{
+    int class = MPI_SUCCESS;
+    MPI_Error_class(code, &class);
+    for (int i = 0; class == MPI_ERR_IN_STATUS && i < completed; i++)
+        if (mpi->statuses[i].MPI_ERROR != MPI_SUCCESS) {
+            owner_t *owner = &mpi->owners[mpi->indices[i]];
+            break_down(mpi, mpi->statuses[i].MPI_ERROR, owner->receives ? "receiving" : "sending",
+                       owner->peer);
+            return;
+        }
+    break_down(mpi, code, "transferring", -1);
+}
+
+/* Returns how many transfers were reported.  The arrays may move under a callback, which can post
+   more; the list of what is done does not. */
+static int advance_outstanding(pp_mpi_t *mpi)
+{
+    pp_sink_t *sink = &mpi->transport.sink;
+    int        completed = 0, events = 0;
+    int code = MPI_Testsome((int)mpi->outstanding, mpi->requests, &completed, mpi->indices,
+                            mpi->statuses);
+    if (code != MPI_SUCCESS) {
+        advance_failed(mpi, code, completed == MPI_UNDEFINED ? 0 : completed);
+        return 0;
+    }
+    if (completed == MPI_UNDEFINED || completed == 0)
+        return 0;
+    for (bulk_t *done = settle(mpi, completed), *next; done; done = next) {
+        void *cookie = done->cookie;
+        next = done->next;
+        bulk_put(mpi, done);
+        sink->bulk_done(sink->engine, cookie);
+        events++;
+    }
+    return events;
+}
+
+/* ---- messages --------------------------------------------------------------------------------------- */
+
+static void note_ring(pp_mpi_t *mpi, int32_t peer)
+{
+    int32_t bell = mpi->bell_of[peer];
+    if (bell >= 0 && mpi->unrung[bell]++ == 0)
+        mpi->to_ring[mpi->to_ring_count++] = bell;
+}
+
+static void gather(unsigned char *bytes, const void *head, size_t head_bytes, const void *body,
+                   size_t body_bytes)
+{
+    memcpy(bytes, head, head_bytes);
+    if (body_bytes > 0)
+        memcpy(bytes + head_bytes, body, body_bytes);
+}
+
+/* Kept apart from MPI, and for the next poll: the engine is not called back while it sends. */
+static pp_status_t send_to_self(pp_mpi_t *mpi, const void *head, size_t head_bytes,
+                                const void *body, size_t body_bytes)
+{
+    letter_t *letter = malloc(sizeof *letter + head_bytes + body_bytes);
+    if (!letter)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a message of %zu bytes",
+                       head_bytes + body_bytes);
+    gather(letter->bytes, head, head_bytes, body, body_bytes);
+    letter->count = head_bytes + body_bytes;
+    letter->next = NULL;
+    *mpi->letters_end = letter;
+    mpi->letters_end = &letter->next;
+    mpi->transport.bulk_in_flight = true;
+    return PP_OK;
+}
+
+static pp_status_t send_to_peer(pp_mpi_t *mpi, int32_t peer, const void *head, size_t head_bytes,
+                                const void *body, size_t body_bytes)
+{
+    slot_t     *slot = reserve(mpi, 1) ? slot_take(mpi) : NULL;
+    MPI_Request request;
+    int         done = 0;
+    if (!slot)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a message of %zu bytes",
+                       head_bytes + body_bytes);
+    gather(slot->bytes, head, head_bytes, body, body_bytes);
+    int code = MPI_Isend(slot->bytes, (int)(head_bytes + body_bytes), MPI_BYTE, peer, MESSAGE_TAG,
+                         mpi->comm, &request);
+    if (code != MPI_SUCCESS) {
+        slot_put(mpi, slot);
+        return break_down(mpi, code, "sending", peer);
+    }
+    note_ring(mpi, peer);
+    /* An eager send is complete already; then the same, warm slot serves the next message. */
+    code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS)
+        return break_down(mpi, code, "sending", peer);
+    if (done)
+        slot_put(mpi, slot);
+    else
+        record(mpi, request, (owner_t){.slot = slot, .peer = peer});
+    return PP_OK;
+}
+
+static pp_status_t send_message(pp_transport_t *transport, int32_t peer, const void *head,
+                                size_t head_bytes, const void *body, size_t body_bytes)
+{
+    pp_mpi_t *mpi = (pp_mpi_t *)transport;
+    size_t    count = head_bytes + body_bytes;
+    if (mpi->failure != PP_OK)
+        return pp_fail(mpi->failure, "%s", mpi->failure_text);
+    if (peer < 0 || peer >= transport->size || count > MESSAGE_BYTES_MAX)
+        return pp_fail(PP_ERR_INTERNAL, "message of %zu bytes to rank %d of %d", count, peer,
+                       transport->size);
+    if (peer == transport->rank)
+        PP_TRY(send_to_self(mpi, head, head_bytes, body, body_bytes));
+    else
+        PP_TRY(send_to_peer(mpi, peer, head, head_bytes, body, body_bytes));
+    transport->messages_sent++;
+    transport->bytes_sent += count;
+    return PP_OK;
+}
+
+static void deliver(pp_mpi_t *mpi, int32_t peer, const void *bytes, size_t count)
+{
+    pp_sink_t *sink = &mpi->transport.sink;
+    mpi->transport.messages_received++;
+    sink->message(sink->engine, peer, bytes, count);
+}
+
+/* Only what lay there at the beginning: a rank that answers itself does not keep poll() from the
+   others. */
+static int deliver_own(pp_mpi_t *mpi)
+{
+    letter_t *letter = mpi->letters;
+    int       events = 0;
+    mpi->letters = NULL;
+    mpi->letters_end = &mpi->letters;
+    for (letter_t *next; letter; letter = next) {
+        next = letter->next;
+        deliver(mpi, mpi->transport.rank, letter->bytes, letter->count);
+        free(letter);
+        events++;
+    }
+    return events;
+}
+
+static unsigned char *receive_buffer(const pp_mpi_t *mpi, int at)
+{
+    return mpi->receive_bytes + (size_t)at * MESSAGE_BYTES_MAX;
+}
+
+static int post_receive(pp_mpi_t *mpi, int at)
+{
+    return MPI_Irecv(receive_buffer(mpi, at), MESSAGE_BYTES_MAX, MPI_BYTE, MPI_ANY_SOURCE,
+                     MESSAGE_TAG, mpi->comm, &mpi->receives[at]);
+}
+
+static int deliver_received(pp_mpi_t *mpi)
+{
+    for (int events = 0; events < DELIVERIES_PER_POLL; events++) {
+        MPI_Status status;
+        int        at = mpi->head, arrived = 0, count = 0;
+        int        code = MPI_Test(&mpi->receives[at], &arrived, &status);
+        if (code != MPI_SUCCESS) {
+            break_down(mpi, code, "receiving", -1);
+            return events;
+        }
+        if (!arrived)
+            return events;
+        MPI_Get_count(&status, MPI_BYTE, &count);
+        mpi->received_near += mpi->bell_of[status.MPI_SOURCE] >= 0;
+        deliver(mpi, status.MPI_SOURCE, receive_buffer(mpi, at), (size_t)count);
+        code = post_receive(mpi, at);
+        if (code != MPI_SUCCESS) {
+            break_down(mpi, code, "receiving", -1);
+            return events + 1;
+        }
+        mpi->head = (at + 1) % STANDING_RECEIVES;
+    }
+    return DELIVERIES_PER_POLL;
+}
+
+/* ---- bulk --------------------------------------------------------------------------------------------- */
+
+static int post_chunk(pp_mpi_t *mpi, const owner_t *owner, uint32_t tag, unsigned char *data,
+                      size_t bytes, MPI_Request *request)
+{
+    int mpi_tag = BULK_TAG_FIRST + (int)tag;
+    return owner->receives
+               ? MPI_Irecv(data, (int)bytes, MPI_BYTE, owner->peer, mpi_tag, mpi->comm, request)
+               : MPI_Isend(data, (int)bytes, MPI_BYTE, owner->peer, mpi_tag, mpi->comm, request);
+}
+
+/* The chunks of a transfer share its tag: MPI keeps them in order. */
+static pp_status_t post_bulk(pp_mpi_t *mpi, owner_t owner, uint32_t tag, unsigned char *data,
+                             size_t bytes, void *cookie)
+{
+    size_t chunks = bytes / mpi->chunk_bytes + (bytes % mpi->chunk_bytes > 0);
+    assert(bytes > 0 && tag < mpi->transport.bulk_tags);
+    if (mpi->failure != PP_OK)
+        return pp_fail(mpi->failure, "%s", mpi->failure_text);
+    owner.bulk = reserve(mpi, chunks) ? bulk_take(mpi) : NULL;
+    if (!owner.bulk)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a transfer in %zu chunks", chunks);
+    *owner.bulk = (bulk_t){.cookie = cookie, .chunks_left = chunks};
+    for (size_t at = 0; at < bytes; at += mpi->chunk_bytes) {
+        size_t      left = bytes - at;
+        MPI_Request request;
+        int code = post_chunk(mpi, &owner, tag, data + at,
+                              left < mpi->chunk_bytes ? left : mpi->chunk_bytes, &request);
+        if (code != MPI_SUCCESS)
+            return break_down(mpi, code, owner.receives ? "receiving" : "sending", owner.peer);
+        record(mpi, request, owner);
+    }
+    return PP_OK;
+}
+
+static pp_status_t bulk_send(pp_transport_t *transport, int32_t peer, uint32_t tag,
+                             const void *data, size_t bytes, void *cookie)
+{
+    /* The cast only lets both directions share their code: a send does not write. */
+    PP_TRY(post_bulk((pp_mpi_t *)transport, (owner_t){.peer = peer}, tag,
+                     (unsigned char *)(uintptr_t)data, bytes, cookie));
+    transport->bulk_sent++;
+    transport->bytes_sent += bytes;
+    return PP_OK;
+}
+
+static pp_status_t bulk_recv(pp_transport_t *transport, int32_t peer, uint32_t tag, void *data,
+                             size_t bytes, void *cookie)
+{
+    return post_bulk((pp_mpi_t *)transport, (owner_t){.peer = peer, .receives = true}, tag, data,
+                     bytes, cookie);
+}
+
+/* ---- poll, ring, clock -------------------------------------------------------------------------------- */
+
+/* A neighbour may have rung for a message that MPI does not show yet: a long one takes several steps
+   of both sides, and a network on the same host takes its time.  Such a rank must not go to sleep, for
+   there will be no second ring. */
+static bool announced_not_received(pp_mpi_t *mpi)
+{
+    /* relaxed: whoever is about to sleep has read the sequence before (see pp_bell_ring). */
+    uint32_t announced = atomic_load_explicit(&mpi->bell->announced, memory_order_relaxed);
+    return (int32_t)(announced - mpi->received_near) > 0;   /* < 0: received before the ring */
+}
+
+static int poll_mpi(pp_transport_t *transport)
+{
+    pp_mpi_t *mpi = (pp_mpi_t *)transport;
+    int       events = 0;
+    if (mpi->failure == PP_OK && mpi->letters)
+        events += deliver_own(mpi);
+    if (mpi->failure == PP_OK)
+        events += deliver_received(mpi);
+    if (mpi->failure == PP_OK && mpi->outstanding > 0)
+        events += advance_outstanding(mpi);
+    if (mpi->failure != PP_OK)
+        return events + tell_failure(mpi);
+    transport->bulk_in_flight =
+        mpi->outstanding > 0 || mpi->letters || announced_not_received(mpi);
+    return events;
+}
+
+static void ring(pp_transport_t *transport)
+{
+    pp_mpi_t *mpi = (pp_mpi_t *)transport;
+    for (int32_t i = 0; i < mpi->to_ring_count; i++) {
+        int32_t bell = mpi->to_ring[i];
+        transport->rings += pp_bell_ring(&mpi->doorbell.bells[bell], mpi->unrung[bell]);
+        mpi->unrung[bell] = 0;
+    }
+    mpi->to_ring_count = 0;
+}
+
+static uint64_t now_ns(pp_transport_t *transport)
+{
+    struct timespec now;
+    (void)transport;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static const pp_transport_ops_t mpi_ops = {
+    .send = send_message,
+    .bulk_send = bulk_send,
+    .bulk_recv = bulk_recv,
+    .poll = poll_mpi,
+    .ring = ring,
+    .now_ns = now_ns,
+};
+
+/* ---- release ------------------------------------------------------------------------------------------ */
+
+static void free_memory(pp_mpi_t *mpi)
+{
+    for (slot_t *slot = mpi->free_slots, *next; slot; slot = next) {
+        next = slot->next;
+        free(slot);
+    }
+    for (bulk_t *bulk = mpi->free_bulks, *next; bulk; bulk = next) {
+        next = bulk->next;
+        free(bulk);
+    }
+    for (letter_t *letter = mpi->letters, *next; letter; letter = next) {
+        next = letter->next;
+        free(letter);
+    }
+    pp_doorbell_free(&mpi->doorbell);
+    free(mpi->receive_bytes);
+    free(mpi->requests);
+    free(mpi->owners);
+    free(mpi->indices);
+    free(mpi->statuses);
+    free(mpi->bell_of);
+    free(mpi->unrung);
+    free(mpi->to_ring);
+    free(mpi);
+}
+
+/* Gives up a receive; false: MPI may still write to its buffer. */
+static bool withdraw(MPI_Request *request)
+{
+    int done = 0;
+    if (*request == MPI_REQUEST_NULL)
+        return true;
+    MPI_Cancel(request);
+    if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done)
+        return done;
+    MPI_Request_free(request);
+    return false;
+}
+
+/* Takes back the standing receives and those of bulk.  The one place that cancels: nobody will ever
+   send to them again on purpose, the peers are not here to complete them, and a receive left behind
+   would let MPI write to memory that is about to be freed.  What MPI has matched already cannot be
+   cancelled and keeps its buffer for ever, as do unfinished sends; the caller does the same with the
+   buffers of transfers that were not reported. */
+static void withdraw_all(pp_mpi_t *mpi)
+{
+    bool all = true;
+    for (int i = 0; i < STANDING_RECEIVES; i++)
+        all &= withdraw(&mpi->receives[i]);
+    if (!all)
+        mpi->receive_bytes = NULL;
+    for (size_t i = 0; i < mpi->outstanding; i++)
+        if (mpi->owners[i].receives)
+            withdraw(&mpi->requests[i]);
+}
+
+static pp_status_t complete_sends(pp_mpi_t *mpi)
+{
+    int count = (int)mpi->outstanding;
+    int code = MPI_Waitall(count, mpi->requests, MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS)
+        return mpi_error(code, "waiting for the last sends");
+    for (int i = 0; i < count; i++)
+        mpi->indices[i] = i;
+    for (bulk_t *done = settle(mpi, count), *next; done; done = next) {
+        next = done->next;
+        bulk_put(mpi, done);
+    }
+    return PP_OK;
+}
+
+static pp_status_t complete_receives(pp_mpi_t *mpi)
+{
+    MPI_Status statuses[STANDING_RECEIVES];
+    int        me = mpi->transport.rank;
+    for (int i = 0; i < STANDING_RECEIVES; i++) {
+        int code = MPI_Send(NULL, 0, MPI_BYTE, me, MESSAGE_TAG, mpi->comm);
+        if (code != MPI_SUCCESS)
+            return mpi_error(code, "closing the standing receives");
+    }
+    int code = MPI_Waitall(STANDING_RECEIVES, mpi->receives, statuses);
+    if (code != MPI_SUCCESS)
+        return mpi_error(code, "closing the standing receives");
+    for (int i = 0; i < STANDING_RECEIVES; i++)
+        if (statuses[i].MPI_SOURCE != me)
+            return pp_fail(PP_ERR_INTERNAL, "a message of rank %d was not received before the end",
+                           statuses[i].MPI_SOURCE);
+    return PP_OK;
+}
+
+pp_status_t pp_mpi_close(pp_mpi_t *mpi)
+{
+    if (mpi->failure != PP_OK) {
+        pp_status_t status = pp_fail(mpi->failure, "%s", mpi->failure_text);
+        pp_mpi_abandon(mpi);
+        return status;
+    }
+    pp_status_t status = complete_sends(mpi);
+    if (status == PP_OK)
+        status = complete_receives(mpi);
+    if (status < 0) {
+        pp_mpi_abandon(mpi);
+        return status;
+    }
+    int code = MPI_Comm_free(&mpi->comm);
+    free_memory(mpi);
+    return code == MPI_SUCCESS ? PP_OK : mpi_error(code, "freeing the communicator");
+}
+
+void pp_mpi_abandon(pp_mpi_t *mpi)
+{
+    int finalized = 0;
+    if (!mpi)
+        return;
+    MPI_Finalized(&finalized);
+    if (!finalized)
+        withdraw_all(mpi);
+    free_memory(mpi);
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+/* Collective: the worst status of all, with the text of the lowest rank that has it. */
+static pp_status_t agree(MPI_Comm comm, pp_status_t status)
+{
+    struct {
+        int status, rank;
+    } mine = {status, 0}, worst = {0, 0};
+    char text[TEXT_BYTES] = "";
+    MPI_Comm_rank(comm, &mine.rank);
+    int code = MPI_Allreduce(&mine, &worst, 1, MPI_2INT, MPI_MINLOC, comm);
+    if (code != MPI_SUCCESS)
+        return mpi_error(code, "opening the transport");
+    if (worst.status >= 0)
+        return PP_OK;
+    if (mine.rank == worst.rank)
+        snprintf(text, sizeof text, "%s", pp_error_text());
+    code = MPI_Bcast(text, sizeof text, MPI_CHAR, worst.rank, comm);
+    if (code != MPI_SUCCESS)
+        return mpi_error(code, "opening the transport");
+    if (mine.rank == worst.rank)
+        return pp_fail(worst.status, "%s", text);
+    return pp_fail(worst.status, "rank %d: %s", worst.rank, text);
+}
+
+static int32_t query_thread_level(void)
+{
+    int level = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&level);
+    return level == MPI_THREAD_MULTIPLE     ? 3
+           : level == MPI_THREAD_SERIALIZED ? 2
+           : level == MPI_THREAD_FUNNELED   ? 1
+                                            : 0;
+}
+
+static uint32_t count_bulk_tags(MPI_Comm comm)
+{
+    int *limit = NULL, found = 0;
+    MPI_Comm_get_attr(comm, MPI_TAG_UB, &limit, &found);
+    int tags = found ? *limit - BULK_TAG_FIRST : 32767 - BULK_TAG_FIRST;   /* MPI's minimum */
+    return (uint32_t)(tags < BULK_TAGS_MAX ? tags : BULK_TAGS_MAX);
+}
+
+/* The local part. */
+static pp_status_t make_transport(MPI_Comm comm, uint64_t chunk_bytes, pp_mpi_t **result)
+{
+    int rank, size;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    pp_mpi_t *mpi = calloc(1, sizeof *mpi);
+    *result = mpi;
+    if (!mpi)
+        return pp_fail(PP_ERR_MEMORY, "no memory for the transport");
+    mpi->transport = (pp_transport_t){
+        .ops = &mpi_ops, .rank = rank, .size = size, .bulk_tags = count_bulk_tags(comm)};
+    mpi->comm = comm;
+    mpi->chunk_bytes = chunk_bytes == 0        ? CHUNK_BYTES_DEFAULT
+                       : chunk_bytes > INT_MAX ? INT_MAX
+                                               : (size_t)chunk_bytes;
+    mpi->thread_level = query_thread_level();
+    mpi->letters_end = &mpi->letters;
+    mpi->doorbell.fd = -1;
+    for (int i = 0; i < STANDING_RECEIVES; i++)
+        mpi->receives[i] = MPI_REQUEST_NULL;
+    mpi->receive_bytes = pp_alloc_aligned((size_t)STANDING_RECEIVES * MESSAGE_BYTES_MAX);
+    mpi->bell_of = malloc((size_t)size * sizeof *mpi->bell_of);
+    if (!mpi->receive_bytes || !mpi->bell_of)
+        return pp_fail(PP_ERR_MEMORY, "no memory for the transport of %d ranks", size);
+    for (int i = 0; i < size; i++)
+        mpi->bell_of[i] = -1;
+    return PP_OK;
+}
+
+/* Collective over the node: one page for all of it, or none if anybody cannot open it. */
+static int share_page(pp_mpi_t *mpi, MPI_Comm node, bool *shared)
+{
+    pp_doorbell_ticket_t ticket = {0};
+    int                  rank, size, mine = 0, all = 0;
+    MPI_Comm_rank(node, &rank);
+    MPI_Comm_size(node, &size);
+    if (rank == 0)
+        mine = pp_doorbell_create(&mpi->doorbell, size, &ticket);
+    int code = MPI_Bcast(&ticket, sizeof ticket, MPI_BYTE, 0, node);
+    if (code == MPI_SUCCESS && rank != 0)
+        mine = pp_doorbell_attach(&mpi->doorbell, size, &ticket);
+    if (mine)
+        mpi->doorbell.bells[rank].rank = mpi->transport.rank;
+    if (code == MPI_SUCCESS)
+        code = MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, node);
+    pp_doorbell_seal(&mpi->doorbell);
+    if (!all)
+        pp_doorbell_free(&mpi->doorbell);
+    *shared = all;
+    return code;
+}
+
+/* The tables of who can be rung, from the page: everybody has written its rank into its bell. */
+static pp_status_t list_neighbours(pp_mpi_t *mpi, int bell, int bells)
+{
+    mpi->neighbours = bells;
+    mpi->bell = &mpi->doorbell.bells[bell];
+    mpi->unrung = calloc((size_t)bells, sizeof *mpi->unrung);
+    mpi->to_ring = calloc((size_t)bells, sizeof *mpi->to_ring);
+    if (!mpi->unrung || !mpi->to_ring)
+        return pp_fail(PP_ERR_MEMORY, "no memory for %d neighbours", bells);
+    for (int i = 0; i < bells; i++)
+        if (i != bell)
+            mpi->bell_of[mpi->doorbell.bells[i].rank] = i;
+    return PP_OK;
+}
+
+/* Collective.  No page for the node is not an error; no bell at all is. */
+static pp_status_t open_doorbell(pp_mpi_t *mpi)
+{
+    MPI_Comm node;
+    int      rank, size;
+    bool     shared = false;
+    int code = MPI_Comm_split_type(mpi->comm, MPI_COMM_TYPE_SHARED, mpi->transport.rank,
+                                   MPI_INFO_NULL, &node);
+    if (code != MPI_SUCCESS)
+        return mpi_error(code, "finding the ranks of the node");
+    MPI_Comm_rank(node, &rank);
+    MPI_Comm_size(node, &size);
+    if (size > 1)
+        code = share_page(mpi, node, &shared);
+    MPI_Comm_free(&node);
+    if (code != MPI_SUCCESS)
+        return mpi_error(code, "sharing the doorbell");
+    if (shared)
+        return list_neighbours(mpi, rank, size);
+    if (!pp_doorbell_private(&mpi->doorbell))
+        return pp_fail(PP_ERR_MEMORY, "no memory for a doorbell");
+    return list_neighbours(mpi, 0, 1);
+}
+
+static pp_status_t post_receives(pp_mpi_t *mpi)
+{
+    for (int i = 0; i < STANDING_RECEIVES; i++) {
+        int code = post_receive(mpi, i);
+        if (code != MPI_SUCCESS)
+            return mpi_error(code, "posting the standing receives");
+    }
+    return PP_OK;
+}
+
+/* Collective, from `comm` being ours; *mpi is what there is to release on failure. */
+static pp_status_t open_transport(MPI_Comm comm, uint64_t chunk_bytes, pp_mpi_t **mpi)
+{
+    PP_TRY(agree(comm, make_transport(comm, chunk_bytes, mpi)));
+    pp_status_t status = open_doorbell(*mpi);
+    if (status == PP_OK)
+        status = post_receives(*mpi);
+    return agree(comm, status);
+}
+
+pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, pp_mpi_t **result)
+{
+    MPI_Comm given = *(const MPI_Comm *)comm, own;
+    pp_mpi_t *mpi = NULL;
+    int       inter = 0;
+    *result = NULL;
+    MPI_Comm_test_inter(given, &inter);
+    if (inter)
+        return pp_fail(PP_ERR_ARGUMENT, "the communicator is an intercommunicator");
+    /* Without the caller's hints: one of them lets messages overtake each other, another promises
+       that nobody receives from MPI_ANY_SOURCE. */
+    int code = MPI_Comm_dup_with_info(given, MPI_INFO_NULL, &own);
+    if (code != MPI_SUCCESS)
+        return mpi_error(code, "duplicating the communicator");
+    MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
+    pp_status_t status = open_transport(own, chunk_bytes, &mpi);
+    if (status < 0) {
+        pp_mpi_abandon(mpi);
+        MPI_Comm_free(&own);
+        return status;
+    }
+    *result = mpi;
+    return PP_OK;
+}
+
+/* ---- small things --------------------------------------------------------------------------------------- */
+
+pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi)
+{
+    return &mpi->transport;
+}
+
+int32_t pp_mpi_neighbours(const pp_mpi_t *mpi)
+{
+    return mpi->neighbours;
+}
+
+int32_t pp_mpi_thread_level(const pp_mpi_t *mpi)
+{
+    return mpi->thread_level;
+}
+
+uint32_t pp_mpi_sequence(pp_mpi_t *mpi)
+{
+    return pp_bell_sequence(mpi->bell);
+}
+
+void pp_mpi_set_sleeper(pp_mpi_t *mpi, pp_sleeper_t sleeper)
+{
+    pp_bell_set_sleeper(mpi->bell, sleeper);
+}
+
+void pp_mpi_sleep(pp_mpi_t *mpi, pp_sleeper_t sleeper, uint32_t seen, int64_t timeout_us)
+{
+    pp_bell_sleep(mpi->bell, sleeper, seen, timeout_us);
+}
+
+void pp_mpi_ring_self(pp_mpi_t *mpi)
+{
+    pp_bell_ring(mpi->bell, 0);
+}

@@ -1,0 +1,49 @@
+/*
+ * mpi.h - the transport over MPI point-to-point on a private communicator, and the doorbells between
+ * the ranks of a node.  The only files that include <mpi.h> are transport/mpi.c and progress/open.c.
+ *
+ * Doorbell.  The ranks of a node share a page with one entry a rank: `sequence`, rung by whoever sent
+ * that rank something, and `sleeper`, which says who must be woken by a ring (nobody while a thread
+ * of the rank is polling).  Ring: sequence++ (seq_cst), then read sleeper, futex wake if somebody is
+ * asleep.  Sleep: read sequence, publish sleeper (seq_cst), poll once more, futex-wait while sequence
+ * is unchanged: either the ringer sees the sleeper, or the sleeper sees the ring.
+ * The page is an anonymous memfd, opened by the others through /proc/<pid>/fd, so nothing can be left
+ * behind in /dev/shm.  Ranks that cannot open it (another host, another container) are reached by
+ * MPI alone, and whoever has such peers sleeps for bounded times only.
+ */
+#ifndef PP_TRANSPORT_MPI_H
+#define PP_TRANSPORT_MPI_H
+
+#include "transport.h"
+
+typedef struct pp_mpi pp_mpi_t;
+
+/* Who sleeps on a doorbell.  One application thread may stand in for the progress thread. */
+typedef enum pp_sleeper {
+    PP_AWAKE = 0,                /* somebody polls: do not wake */
+    PP_PROGRESS_ASLEEP = 1,      /* futex bit of the progress thread */
+    PP_CALLER_ASLEEP = 2         /* futex bit of a thread inside Wait */
+} pp_sleeper_t;
+
+/* Collective, blocking.  `comm` is the address of an MPI_Comm, which is duplicated.
+   chunk_bytes: largest single MPI message of a bulk transfer. */
+pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, pp_mpi_t **mpi);
+pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi);
+int32_t pp_mpi_neighbours(const pp_mpi_t *mpi);     /* ranks with a shared doorbell, me included */
+int32_t pp_mpi_thread_level(const pp_mpi_t *mpi);   /* 0 single .. 3 multiple */
+
+/* The futex protocol above, for this rank's own doorbell. */
+uint32_t pp_mpi_sequence(pp_mpi_t *mpi);
+void     pp_mpi_set_sleeper(pp_mpi_t *mpi, pp_sleeper_t sleeper);
+/* Sleeps as `sleeper` until the sequence differs from `seen`, or timeout_us has passed. */
+void     pp_mpi_sleep(pp_mpi_t *mpi, pp_sleeper_t sleeper, uint32_t seen, int64_t timeout_us);
+/* Rings this rank's own doorbell: wakes whoever sleeps on it. */
+void     pp_mpi_ring_self(pp_mpi_t *mpi);
+
+/* Collective, blocking: completes the standing receives with messages to self, frees the communicator
+   and unmaps the page.  Every peer must have sent its last message and this rank received it. */
+pp_status_t pp_mpi_close(pp_mpi_t *mpi);
+/* Local, for a context that is given up: unmaps, leaves the communicator to MPI_Finalize. */
+void        pp_mpi_abandon(pp_mpi_t *mpi);
+
+#endif

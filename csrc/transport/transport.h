@@ -1,0 +1,57 @@
+/*
+ * transport.h - the only thing the engine knows of the world.
+ *
+ * Two kinds of traffic:
+ *   - messages: small, buffered by the transport when sent, delivered in order between a pair of
+ *     ranks, through the sink, from inside poll().  No receive is posted for them: the transport keeps
+ *     standing receives, and the engine matches a message by its header.  Nothing is ever cancelled.
+ *   - bulk: a payload that follows a message.  The sender names a tag in the message; the receiver
+ *     posts the receive when it has a place for the data.  Both buffers belong to the transport until
+ *     it reports the cookie through bulk_done().
+ * Single-threaded: the engine's lock protects every call.  No call blocks.
+ */
+#ifndef PP_TRANSPORT_H
+#define PP_TRANSPORT_H
+
+#include "../base/base.h"
+
+/* Largest message: header with two rank masks, and an inline payload. */
+enum { PP_INLINE_BYTES = 16384, PP_MESSAGE_ALIGN = 16 };
+
+/* What the engine gives to the transport. */
+typedef struct pp_sink {
+    void *engine;
+    /* `bytes` are valid during the call only; 16-byte aligned. */
+    void (*message)(void *engine, int32_t peer, const void *bytes, size_t count);
+    void (*bulk_done)(void *engine, void *cookie);
+    /* The transport is broken from here on; peer < 0 if nobody in particular. */
+    void (*failed)(void *engine, pp_status_t status, int32_t peer, const char *text);
+} pp_sink_t;
+
+typedef struct pp_transport pp_transport_t;
+
+typedef struct pp_transport_ops {
+    /* Copies head and body (body may be NULL) before it returns. */
+    pp_status_t (*send)(pp_transport_t *, int32_t peer, const void *head, size_t head_bytes,
+                        const void *body, size_t body_bytes);
+    pp_status_t (*bulk_send)(pp_transport_t *, int32_t peer, uint32_t tag, const void *data,
+                             size_t bytes, void *cookie);
+    pp_status_t (*bulk_recv)(pp_transport_t *, int32_t peer, uint32_t tag, void *data, size_t bytes,
+                             void *cookie);
+    /* Delivers what has arrived; returns how many events there were. */
+    int         (*poll)(pp_transport_t *);
+    /* Wakes the ranks that were sent something since the last ring(). */
+    void        (*ring)(pp_transport_t *);
+    uint64_t    (*now_ns)(pp_transport_t *);
+} pp_transport_ops_t;
+
+struct pp_transport {
+    const pp_transport_ops_t *ops;
+    pp_sink_t sink;
+    int32_t   rank, size;
+    uint32_t  bulk_tags;          /* bulk tags are 0 .. bulk_tags - 1, reused cyclically */
+    bool      bulk_in_flight;     /* something only polling can advance is under way */
+    uint64_t  messages_sent, messages_received, bytes_sent, bulk_sent, rings;
+};
+
+#endif

@@ -1,0 +1,407 @@
+"""From what mpi4py users pass as buffers to pointers, counts and one element type.
+
+Pure: needs neither MPI nor the C core. MPI's own objects (`MPI.IN_PLACE`, datatypes) are recognised
+if mpi4py.MPI is loaded; nobody can pass one otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import ArgumentError
+
+__all__ = ["Piece", "Vector", "parse_allreduce", "type_name"]
+
+DType = np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of the user's memory: where to read, where to write, how many elements."""
+
+    send: int | None  # address; None: in place
+    recv: int
+    count: int
+
+
+@dataclass
+class Vector:
+    """The pieces of one handle: one vector of one element type.
+
+    `owners` keeps the memory alive, and unresizable, for as long as this object lives.
+    """
+
+    pieces: list[Piece]
+    dtype: DType
+    owners: list[Any] = field(repr=False)
+
+    @property
+    def count(self) -> int:
+        """Elements of all pieces."""
+        return sum(piece.count for piece in self.pieces)
+
+
+@dataclass
+class Memory:
+    """One buffer argument, understood."""
+
+    name: str  # "sendbuf", "recvbuf[2]": for messages
+    address: int
+    dtype: DType
+    count: int
+    readonly: bool
+    shape: tuple[int, ...]
+    orders: str  # "C", "F" or "CF": the memory order of several dimensions
+    owner: Any
+
+    @property
+    def end(self) -> int:
+        return self.address + self.count * self.dtype.itemsize
+
+
+def parse_allreduce(sendbuf: Any, recvbuf: Any) -> Vector:
+    """Understand the buffers of an allreduce.
+
+    Parameters
+    ----------
+    sendbuf, recvbuf : buffer specification, or list of them
+        See `Context.Allreduce_init`. `sendbuf` may be None or `MPI.IN_PLACE`.
+
+    Returns
+    -------
+    Vector
+        At least one piece.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the argument and the value that is wrong.
+    """
+    receives = [understand(*named, writable=True) for named in split("recvbuf", recvbuf)]
+    sends: list[Memory | None]
+    if is_in_place(sendbuf):
+        sends = [None] * len(receives)
+    else:
+        sends = [
+            None if is_in_place(spec) else understand(name, spec, writable=False)
+            for name, spec in split("sendbuf", sendbuf)
+        ]
+    if len(sends) != len(receives):
+        raise ArgumentError(
+            f"sendbuf is a list of {len(sends)} buffers and recvbuf one of {len(receives)}: "
+            "they must go together"
+        )
+    for send, receive in zip(sends, receives, strict=True):
+        check_pair(send, receive)
+    check_one_type(receives)
+    check_overlaps(sends, receives)
+    return Vector(
+        [
+            Piece(None if send is None else send.address, receive.address, receive.count)
+            for send, receive in zip(sends, receives, strict=True)
+        ],
+        receives[0].dtype,
+        [memory.owner for memory in [*sends, *receives] if memory is not None],
+    )
+
+
+# ---- what an argument is ------------------------------------------------------------------------
+
+
+def is_in_place(spec: Any) -> bool:
+    """Whether `spec` is None or `MPI.IN_PLACE`."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return spec is None or (mpi is not None and spec is mpi.IN_PLACE)
+
+
+def is_datatype(value: Any) -> bool:
+    """Whether `value` is an MPI datatype."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and isinstance(value, mpi.Datatype)
+
+
+def split(name: str, argument: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (name, buffer specification) for one specification or a list of them.
+
+    ``[buf, X]`` and ``[buf, X, Y]`` are one specification, as in mpi4py, if X is a count, a
+    datatype, a typecode or None; a list of things that are buffers themselves is a list of buffers.
+    """
+    if not isinstance(argument, (list, tuple)) or is_specification(argument):
+        yield name, argument
+        return
+    if not argument:
+        raise ArgumentError(f"{name} is an empty list: pass at least one buffer")
+    for index, spec in enumerate(argument):
+        yield f"{name}[{index}]", spec
+
+
+def is_specification(argument: Sequence[Any]) -> bool:
+    """Whether a list or tuple is ``[buf, count]``, ``[buf, type]`` or ``[buf, count, type]``."""
+    if len(argument) < 2 or isinstance(argument[0], (list, tuple)):
+        return False
+    if is_in_place(argument[0]):
+        return False
+    return all(
+        item is None or is_count(item) or isinstance(item, str) or is_datatype(item)
+        for item in argument[1:]
+    )
+
+
+def is_count(value: Any) -> bool:
+    """Whether `value` is an integer, or a tuple of them as mpi4py's (count, displacement)."""
+    if isinstance(value, tuple):
+        return bool(value) and all(map(is_count, value))
+    return isinstance(value, Integral) and not isinstance(value, (bool, np.bool_))
+
+
+def understand(name: str, spec: Any, *, writable: bool) -> Memory:
+    """Turn one buffer specification into an address, an element type and a count."""
+    buffer, count, datatype = unpack(name, spec)
+    if is_in_place(buffer):
+        raise ArgumentError(f"{name} is {buffer!r}, which is possible for sendbuf only")
+    array, readonly, typed, owner = view(name, buffer)
+    if writable and readonly:
+        raise ArgumentError(f"{name} is read-only: the result could not be written to it")
+    orders = ("C" if array.flags.c_contiguous else "") + ("F" if array.flags.f_contiguous else "")
+    if not orders:
+        raise ArgumentError(
+            f"{name} is not contiguous (shape {array.shape}, strides {array.strides} bytes): "
+            "pass a contiguous array, or a copy"
+        )
+    if not array.dtype.isnative:
+        raise ArgumentError(f"{name} has dtype {array.dtype.str!r}: not in native byte order")
+    dtype, available = array.dtype, array.size
+    if datatype is not None:
+        dtype = element_type(name, datatype)
+        if typed and dtype != array.dtype:
+            raise ArgumentError(
+                f"{name} holds {array.dtype.name} elements but is passed as {spell(datatype)}, "
+                f"which is {dtype.name}"
+            )
+        available = array.nbytes // dtype.itemsize
+        if count is None and array.nbytes % dtype.itemsize:
+            raise ArgumentError(
+                f"{name} has {array.nbytes} bytes, not a multiple of the {dtype.itemsize} bytes of "
+                f"{spell(datatype)}"
+            )
+    type_name(dtype, name)
+    if count is None:
+        count = available
+    elif not 0 <= count <= available:
+        raise ArgumentError(f"{name}: the buffer has {available} elements, not {count}")
+    address = int(array.__array_interface__["data"][0])
+    if address % dtype.alignment and count:
+        raise ArgumentError(
+            f"{name} is not aligned: address {address:#x} is no multiple of {dtype.alignment} bytes"
+        )
+    return Memory(name, address, dtype, count, readonly, array.shape, orders, owner)
+
+
+def unpack(name: str, spec: Any) -> tuple[Any, int | None, Any]:
+    """Return (buffer, count or None, datatype or None) of a buffer specification."""
+    if not isinstance(spec, (list, tuple)):
+        return spec, None, None
+    if not 1 <= len(spec) <= 3:
+        raise ArgumentError(
+            f"{name} is a {type(spec).__name__} of {len(spec)} items: a buffer is written buf, "
+            "[buf, count], [buf, type] or [buf, count, type]"
+        )
+    buffer, rest = spec[0], list(spec[1:])
+    datatype = rest.pop() if rest and (is_datatype(rest[-1]) or isinstance(rest[-1], str)) else None
+    count = rest.pop() if rest else None
+    if rest or not (count is None or is_count(count)) or isinstance(count, tuple):
+        wrong = rest[0] if rest else count
+        raise ArgumentError(
+            f"{name}: {describe(wrong)} is not a count; displacements and several counts are not "
+            "supported"
+        )
+    return buffer, None if count is None else int(count), datatype
+
+
+# ---- memory -------------------------------------------------------------------------------------
+
+
+def view(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool, bool, Any]:
+    """Return (array over the same memory, read-only, has a type of its own, what to keep alive)."""
+    if isinstance(buffer, np.ndarray):
+        return buffer, not buffer.flags.writeable, True, buffer
+    refuse_device_memory(name, buffer)
+    try:
+        memory = memoryview(buffer)
+    except (TypeError, ValueError, BufferError) as error:
+        if hasattr(buffer, "__dlpack__"):
+            array, readonly = from_dlpack(name, buffer)
+            return array, readonly, True, (buffer, array)
+        raise ArgumentError(
+            f"{name} is {describe(buffer)}: expected an object with the buffer protocol or DLPack, "
+            "such as a NumPy array"
+        ) from error
+    try:
+        array = np.asarray(memory)
+    except (ValueError, NotImplementedError) as error:
+        raise ArgumentError(
+            f"{name} has elements of format {memory.format!r}, which NumPy does not know"
+        ) from error
+    # Plain bytes may be given any type: [bytearray, MPI.DOUBLE].
+    return array, memory.readonly, memory.format != "B", (buffer, array)
+
+
+def refuse_device_memory(name: str, buffer: Any) -> None:
+    """Raise if the memory is not the host's; pinned and managed memory is."""
+    device = None
+    if hasattr(buffer, "__cuda_array_interface__"):
+        device = "__cuda_array_interface__"
+    elif hasattr(buffer, "__dlpack_device__"):
+        kind, number = buffer.__dlpack_device__()
+        if int(kind) not in (1, 3, 11, 13):  # CPU; CUDA and ROCm pinned; CUDA managed
+            device = f"DLPack device type {int(kind)}, number {number}"
+    if device is not None:
+        raise ArgumentError(
+            f"{name} is {describe(buffer)} in device memory ({device}): device buffers are not "
+            "supported yet, copy to host memory first"
+        )
+
+
+def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
+    """Return an array over a DLPack exporter's memory, and whether that is read-only."""
+    try:
+        array: npt.NDArray[Any] = np.from_dlpack(buffer)
+    except Exception as error:  # exporters raise what they like
+        text = f"{name} is {describe(buffer)}, whose DLPack export failed: {error}"
+        raise ArgumentError(text) from error
+    if array.flags.writeable:
+        return array, False
+    # NumPy makes read-only arrays of exports that cannot say whether they are: those of the first
+    # DLPack versions, whose __dlpack__ does not know `max_version`. By custom they are writable.
+    try:
+        buffer.__dlpack__(max_version=(1, 0))
+    except TypeError:
+        return array, False
+    except Exception:
+        pass
+    return array, True
+
+
+def check_pair(send: Memory | None, receive: Memory) -> None:
+    """Check that a piece's two sides go together."""
+    if send is None:
+        return
+    if send.dtype != receive.dtype:
+        raise ArgumentError(
+            f"{send.name} has dtype {send.dtype.name} and {receive.name} {receive.dtype.name}: "
+            "they must be equal"
+        )
+    if send.count != receive.count:
+        raise ArgumentError(
+            f"{send.name} has {send.count} elements and {receive.name} {receive.count}: "
+            "they must be equal"
+        )
+    if not set(send.orders) & set(receive.orders):
+        raise ArgumentError(
+            f"{send.name} and {receive.name} are arrays of opposite memory order (one C, one "
+            "Fortran): their elements would be mixed up"
+        )
+
+
+def check_one_type(receives: Sequence[Memory]) -> None:
+    """Check that all pieces of a handle have one element type."""
+    first = receives[0]
+    for other in receives[1:]:
+        if other.dtype != first.dtype:
+            raise ArgumentError(
+                f"{first.name} has dtype {first.dtype.name} and {other.name} {other.dtype.name}: "
+                "the buffers of one handle must have one dtype; make a handle for each"
+            )
+
+
+def check_overlaps(sends: Sequence[Memory | None], receives: Sequence[Memory]) -> None:
+    """Check that no receive buffer shares memory with any other buffer."""
+    memories = [(m.address, m.end, m, False) for m in sends if m is not None and m.count]
+    memories += [(m.address, m.end, m, True) for m in receives if m.count]
+    last: dict[bool, Memory | None] = {False: None, True: None}  # of each kind, reaching furthest
+    for start, end, memory, is_receive in sorted(memories, key=lambda entry: entry[0]):
+        for kind in (True, False) if is_receive else (True,):
+            other = last[kind]
+            if other is not None and start < other.end:
+                same = other.address == start and other.end == end and is_receive != kind
+                hint = "; for the same memory pass MPI.IN_PLACE as sendbuf" if same else ""
+                raise ArgumentError(f"{other.name} and {memory.name} overlap{hint}")
+        reaching = last[is_receive]
+        if reaching is None or end > reaching.end:
+            last[is_receive] = memory
+
+
+# ---- element types ------------------------------------------------------------------------------
+
+
+def type_name(dtype: DType, name: str = "the buffer") -> str:
+    """Return the name of a dtype's C constant without its prefix: ``"FLOAT32"``.
+
+    Raises
+    ------
+    ArgumentError
+        If the library does not reduce elements of this type.
+    """
+    if dtype.name == "bfloat16":  # ml_dtypes, found by name: it need not be installed
+        return "BFLOAT16"
+    bits = 8 * dtype.itemsize
+    if dtype.kind == "b":
+        return "BOOL"
+    if dtype.kind in "iu":
+        return f"{'U' if dtype.kind == 'u' else ''}INT{bits}"
+    if dtype.char in "efd":
+        return f"FLOAT{bits}"
+    if dtype.char in "FD":
+        return f"COMPLEX{bits}"
+    if dtype.char in "gG":
+        return "LONGDOUBLE" if dtype.char == "g" else "CLONGDOUBLE"
+    raise ArgumentError(
+        f"{name} has dtype {dtype}, which cannot be reduced: use integers, floats (bfloat16 too), "
+        "complex numbers or bool"
+    )
+
+
+def element_type(name: str, datatype: Any) -> DType:
+    """Return the NumPy dtype for an MPI datatype or a typecode."""
+    if isinstance(datatype, str):
+        try:
+            return np.dtype(datatype).newbyteorder("=")
+        except TypeError as error:
+            raise ArgumentError(f"{name}: {datatype!r} is not a typecode") from error
+    mpi = sys.modules["mpi4py.MPI"]
+    spelled = spell(datatype)
+    if datatype == mpi.DATATYPE_NULL:
+        raise ArgumentError(
+            f"{name}: the datatype is MPI_DATATYPE_NULL, so this MPI does not have it; leave it "
+            "out and pass an array of the NumPy dtype (ml_dtypes.bfloat16 for bfloat16)"
+        )
+    if not datatype.is_predefined:
+        raise ArgumentError(f"{name}: {spelled} is a derived datatype; only predefined ones reduce")
+    if datatype == getattr(mpi, "BFLOAT16_T", mpi.DATATYPE_NULL):
+        try:
+            return np.dtype("bfloat16")  # known once ml_dtypes is imported
+        except TypeError as error:
+            raise ArgumentError(f"{name}: for {spelled} import ml_dtypes first") from error
+    kind = datatype.typestr[:1]
+    if kind not in "biufc" or "LOGICAL" in spelled:
+        raise ArgumentError(f"{name}: {spelled} elements cannot be reduced")
+    return np.dtype(str(datatype.typestr))
+
+
+def spell(datatype: Any) -> str:
+    """Return how a datatype is written."""
+    return repr(datatype) if isinstance(datatype, str) else datatype.Get_name() or "a datatype"
+
+
+def describe(value: Any) -> str:
+    """Return a short description of a value of the wrong kind."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    text = repr(value)
+    return f"{text} ({kind})" if len(text) <= 40 and "\n" not in text else f"a {kind}"

