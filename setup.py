@@ -68,12 +68,17 @@ class BuildWithMpicc(build_ext):
             os.environ.setdefault("MPICH_CC", os.environ["CC"])
         os.environ["CC"] = shlex.join(mpicc)
         if is_from_a_build_requirement(mpicc):
+            prefix = Path(shutil.which(mpicc[0])).resolve().parent.parent
+            # From the module's place in site-packages to the environment's lib; an editable
+            # install stays in the source tree.
+            run_path = "$ORIGIN/../../.."
+            editable = self.inplace or getattr(self, "editable_mode", False)
+            if editable and prefix == Path(sys.prefix).resolve():
+                run_path = prefix / "lib"
             os.environ["OMPI_LDFLAGS"] = "-Wl,--enable-new-dtags"  # instead of its run path
             for extension in self.extensions:
-                prefix = Path(shutil.which(mpicc[0])).resolve().parent.parent
                 extension.library_dirs.append(str(prefix / "lib"))
-                # From the module's place in site-packages to the environment's lib.
-                extension.extra_link_args.append("-Wl,-rpath,$ORIGIN/../../..")
+                extension.extra_link_args.append(f"-Wl,-rpath,{run_path}")
         super().run()
 
     def build_extensions(self):

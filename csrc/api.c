@@ -237,10 +237,13 @@ pp_status_t pp_start(pp_coll_t *coll)
                          "until it returns True, first");
     else if (ctx->calls.kind != PP_CALL_NONE)
         status = pp_fail(PP_ERR_STATE, "Start inside a collective call of the context");
+    /* What has arrived already is served first.  Not between contribute() and pp_coll_started(): a
+       take there would find elements that are not counted yet. */
+    if (status >= 0)
+        pp_engine_poll(&ctx->engine);
     if (status >= 0)
         status = contribute(ctx, coll);
     if (status >= 0) {
-        pp_engine_poll(&ctx->engine);
         pp_coll_started(coll);
         settle(ctx);
     }

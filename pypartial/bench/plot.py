@@ -96,15 +96,15 @@ def _scale(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _label(axes: Axes, ends: Sequence[tuple[Row, str]]) -> None:
-    """Write each policy, and how much it is faster than MPI, at the end of its line."""
+    """Write each policy at the end of its line, and there how much faster than MPI it is."""
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [to_axes.transform((row.bytes, row.latency_us.mean))[1] for row, _ in ends]
     for (row, colour), height in zip(ends, spread(heights, _LABEL_DISTANCE), strict=True):
         text = _LABELS.get(row.policy, row.policy)
-        if row.speedup_vs_mpi is not None and row.policy != "mpi":
-            text += f" ({row.speedup_vs_mpi:.3g} x faster)" if row.speedup_vs_mpi >= 1 else ""
+        if row.policy != "mpi" and (row.speedup_vs_mpi or 0) >= 1.05:
+            text += f" ({row.speedup_vs_mpi:.3g} x faster at {format_size(row.bytes)})"
         axes.text(
-            1.01, height, text, color=colour, va="center", transform=axes.transAxes, fontsize=11
+            1.01, height, text, color=colour, va="center", transform=axes.transAxes, fontsize=10
         )
 
 

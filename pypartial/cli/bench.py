@@ -11,6 +11,7 @@ from mpi4py import MPI
 from ..bench.launch import stderr_is_terminal
 from ..bench.options import SkewOptions
 from ..bench.skew import Outcome, measure, turns
+from .core import load_on_all, print_problem
 
 
 def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
@@ -19,8 +20,14 @@ def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
     Returns
     -------
     int
-        The exit code, the same on all ranks: 1 if a sum or a status was wrong.
+        The exit code, the same on all ranks: 1 if a sum or a status was wrong, or the compiled
+        module cannot be loaded.
     """
+    _, problem = load_on_all(comm)
+    if problem is not None:
+        if comm.rank == 0:
+            print_problem(problem)
+        return 1
     with _progress(options, shown=comm.rank == 0 and stderr_is_terminal()) as progress:
         outcome = measure(options, comm, progress)
     code = 0

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pypartial as pp
 
-from .._native import Native, load
+from .._native import Native
 from ..bench.launch import launched_size
+from .core import load_on_all, print_problem
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -70,7 +71,7 @@ def info(comm: MPI.Intracomm | None) -> int:
     if comm is None:
         problem = _why_no_mpi()
     else:
-        native, problem = _load_everywhere(comm)
+        native, problem = load_on_all(comm)
         sections.append(("MPI", _mpi_facts(comm, native)))
         if native is not None and problem is None:
             try:
@@ -160,17 +161,6 @@ def _why_no_mpi() -> str:
     return "mpi4py finds an MPI library now, but found none before"
 
 
-def _load_everywhere(comm: MPI.Intracomm) -> tuple[Native | None, str | None]:
-    """Load the compiled module; return it, and the first rank's problem if any has one."""
-    native, problem = None, None
-    try:
-        native = load()
-    except ImportError as error:
-        problem = str(error)
-    problems = comm.allgather(problem)
-    return native, next((text for text in problems if text is not None), None)
-
-
 def _mpi_facts(comm: MPI.Intracomm, native: Native | None) -> list[Fact]:
     from mpi4py import MPI
 
@@ -219,8 +209,8 @@ def _ranks(comm: MPI.Intracomm) -> list[RankFacts]:
     """Open a context and ask every rank about its place; collective."""
     from mpi4py import MPI
 
-    progress = "thread" if _thread_level() == 3 else "caller"
-    with pp.Context(comm, progress=progress) as ctx:
+    threads = _thread_level() == 3
+    with pp.Context(comm, progress="thread" if threads else "caller") as ctx:
         neighbours = ctx.stats().neighbours
     mine = RankFacts(comm.rank, MPI.Get_processor_name(), os.cpu_count() or 1, neighbours)
     return comm.allgather(mine)
@@ -233,5 +223,4 @@ def _print(sections: Iterable[tuple[str, list[Fact]]], problem: str | None) -> N
         for name, text in facts:
             print(f"  {name:{width}}  {text}")
     if problem is not None:
-        sys.stdout.flush()
-        print(f"pypartial cannot be used here:\n{problem}", file=sys.stderr)
+        print_problem(problem)

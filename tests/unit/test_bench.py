@@ -38,7 +38,7 @@ from pypartial.bench.results import (
     with_speedups,
 )
 
-# ---- values ---------------------------------------------------------------------------------------
+# ---- values --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_bad_options_are_named(changes: dict[str, Any], words: str) -> None:
     assert words in (options(**changes).complaint(8) or "")
 
 
-# ---- launcher -------------------------------------------------------------------------------------
+# ---- launcher ------------------------------------------------------------------------------------
 
 
 def test_the_launcher_is_seen_from_the_environment() -> None:
@@ -143,7 +143,7 @@ def test_the_age_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert age is None or age > 0
 
 
-# ---- patterns -------------------------------------------------------------------------------------
+# ---- patterns ------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -199,7 +199,7 @@ def test_patterns_that_the_benchmark_uses_name_the_ranks() -> None:
     assert not Pattern(32, 1, DType.FLOAT32).named
 
 
-# ---- ledger ---------------------------------------------------------------------------------------
+# ---- ledger --------------------------------------------------------------------------------------
 
 PATTERN = Pattern(3, 6, DType.FLOAT32)
 SOLO = PolicyChoice(PolicyKind.SOLO)
@@ -308,7 +308,7 @@ def test_a_quorum_that_is_missed_is_noticed() -> None:
     assert "1 active ranks, at least 2" in ledger.failures[0]
 
 
-# ---- statistics -----------------------------------------------------------------------------------
+# ---- statistics ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_active_ranks_agree_with_theory_or_not() -> None:
     assert Active.of([2]).ci95 is None
 
 
-# ---- reports --------------------------------------------------------------------------------------
+# ---- reports -------------------------------------------------------------------------------------
 
 
 def row(policy: str, size: int, mean: float, **changes: Any) -> Row:

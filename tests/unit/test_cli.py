@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -16,16 +17,20 @@ import pytest
 from pypartial import cli
 from pypartial.bench import launch
 from pypartial.bench.options import DType, PolicyKind, SkewOptions, Transport, Work
-from pypartial.cli import app, info
+from pypartial.cli import app, core, info
 
 LAUNCHER_VARIABLES = (*launch._SIZES, *launch._RANKS)
+
+
+def words_of(text: str) -> list[str]:
+    return text.split()
 
 
 def skew(*words: str, ranks: int = 8) -> Any:
     return app.parse(["bench", "skew", *words], ranks)
 
 
-# ---- bench skew -----------------------------------------------------------------------------------
+# ---- bench skew ----------------------------------------------------------------------------------
 
 
 def test_defaults() -> None:
@@ -41,10 +46,10 @@ def test_defaults() -> None:
 
 
 def test_every_option(tmp_path: Path) -> None:
-    words = (
-        "--policy solo --policy quorum:3 --policy mpi --size 64 --size 4M --skew 500us --rounds 7 "
-        "--warmup 0 --work compute --transport mpi --dtype int64 --seed 5"
-    ).split()
+    words = words_of("""
+        --policy solo --policy quorum:3 --policy mpi --size 64 --size 4M --skew 500us --rounds 7
+        --warmup 0 --work compute --transport mpi --dtype int64 --seed 5
+    """)
     results = tmp_path / "skew.json"
     options = skew(*words, "--json", str(results))
     assert [policy.label for policy in options.policies] == ["solo", "quorum:3", "mpi"]
@@ -80,7 +85,7 @@ def test_usage_errors(words: str, message: str, capsys: pytest.CaptureFixture[st
 def test_a_plot_without_matplotlib(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(app.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     assert skew("--plot", "skew.png") == 2
     assert "pip install 'pypartial[plot]'" in capsys.readouterr().err
 
@@ -97,7 +102,7 @@ def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Commands" in "".join(capsys.readouterr())
 
 
-# ---- who reads ------------------------------------------------------------------------------------
+# ---- who reads -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -173,7 +178,7 @@ def test_an_exception_ends_all_ranks(
     mpi = types.SimpleNamespace(
         COMM_WORLD=comm, Is_initialized=lambda: True, Is_finalized=lambda: False
     )
-    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
 
     def fail(_job: Any) -> int:
         raise RuntimeError("rank 1 has a problem")
@@ -192,7 +197,7 @@ def test_the_exit_code_is_the_jobs(no_launcher: None, monkeypatch: pytest.Monkey
     assert ending.value.code == 1
 
 
-# ---- processes ------------------------------------------------------------------------------------
+# ---- processes -----------------------------------------------------------------------------------
 
 
 def environment() -> dict[str, str]:
@@ -266,10 +271,10 @@ def test_info_under_a_launcher(mpirun: list[str]) -> None:
 
 def test_a_benchmark_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
     results, picture = tmp_path / "skew.json", tmp_path / "skew.png"
-    words = (
-        "bench skew --policy solo --policy majority --policy quorum:2 --policy full --policy mpi "
-        "--size 4 --size 64 --size 64K --skew 500us --rounds 12 --warmup 2"
-    ).split()
+    words = words_of("""
+        bench skew --policy solo --policy majority --policy quorum:2 --policy full --policy mpi
+        --size 4 --size 64 --size 64K --skew 500us --rounds 12 --warmup 2
+    """)
     files = ("--json", str(results), "--plot", str(picture))
     done = run(*mpirun, sys.executable, "-m", "pypartial", *words, *files)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -285,7 +290,7 @@ def test_a_benchmark_from_start_to_end(mpirun: list[str], tmp_path: Path) -> Non
     assert "quorum:2" in done.stdout
 
 
-# ---- info -----------------------------------------------------------------------------------------
+# ---- info ----------------------------------------------------------------------------------------
 
 
 def facts(rank: int, node: str, neighbours: int) -> info.RankFacts:
@@ -319,7 +324,7 @@ def test_transports_say_why(ranks: list[info.RankFacts], words: str) -> None:
 
 
 def test_missing_packages_are_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     found = dict(info.optional_packages())
     assert "pip install 'pypartial[plot]'" in found["matplotlib"]
     assert set(found) == {"matplotlib", "ml_dtypes", "torch", "cupy"}
@@ -331,7 +336,7 @@ def test_info_explains_a_missing_core(
     def fail() -> None:
         raise ImportError("pypartial was built for another MPI.")
 
-    monkeypatch.setattr(info, "load", fail)
+    monkeypatch.setattr(core, "load", fail)
     from mpi4py import MPI
 
     assert info.info(MPI.COMM_SELF) == 1

@@ -1,0 +1,462 @@
+"""The Python layer above the core: statuses, requests over a stand-in core, reports, loading."""
+
+import builtins
+import copy
+import importlib.util
+import inspect
+import os
+import pickle
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mpi4py
+import numpy as np
+import pytest
+
+import pypartial as pp
+from pypartial import _native, _request
+from pypartial.status import RESULT
+
+PACKAGE = Path(pp.__file__).parent
+
+
+def run_python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+# ---- the package --------------------------------------------------------------------------------
+
+
+def test_import_loads_little_and_starts_no_mpi():
+    code = (
+        "import sys, pypartial\n"
+        "heavy = 'mpi4py.MPI pypartial._core typer rich matplotlib scipy networkx pytest'.split()\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    result = run_python(code)
+    assert (result.stdout.strip(), result.stderr) == ("[]", "")
+
+
+def test_all_names_exist():
+    assert sorted(pp.__all__) == list(pp.__all__)
+    assert all(hasattr(pp, name) for name in pp.__all__)
+
+
+def test_errors():
+    names = "ArgumentError MismatchError TimeoutError ThreadLevelError PeerFailedError".split()
+    assert all(issubclass(getattr(pp, name), pp.Error) for name in names)
+    assert issubclass(pp.ArgumentError, ValueError)
+    assert issubclass(pp.TimeoutError, TimeoutError)
+
+
+def test_every_public_docstring_says_something():
+    for thing in (pp.Context, pp.Request, pp.Status, *map(pp.__dict__.get, pp.__all__)):
+        assert inspect.getdoc(thing)
+        for name, member in vars(thing).items():
+            if not name.startswith("_") and (callable(member) or isinstance(member, property)):
+                assert inspect.getdoc(member), f"{thing.__name__}.{name}"
+
+
+# ---- statuses -----------------------------------------------------------------------------------
+
+
+def result_bytes(contributors=(0, 1, 65), known=1, initiator=1, cause=1, external=0):
+    words = [0] * 16
+    for rank in contributors:
+        words[rank // 64] |= 1 << rank % 64
+    return RESULT.pack(7, 9, 2, cause, initiator, known, *words, 5, 3, 1, 1, external)
+
+
+def test_status():
+    status = pp.Status()
+    assert repr(status) == "Status(empty)"
+    with pytest.raises(pp.Error, match="empty"):
+        _ = status.round
+    status._fill(result_bytes())
+    assert (status.round, status.first, status.active) == (7, 5, 2)
+    assert (status.contributions, status.missed, status.staleness) == (9, 3, 1)
+    assert status.included is True
+    assert status.contributors == (0, 1, 65)
+    assert status.initiator == 1
+    assert status.cause is pp.Cause.DEPARTED
+    assert status.cause == "departed"
+    assert status.activation is pp.Activation.INTERNAL
+    assert repr(status) == (
+        "Status(round=7, first=5, included=True, active=2, contributors=(0, 1, 65), "
+        "contributions=9, missed=3, staleness=1, cause='departed', initiator=1, "
+        "activation='internal')"
+    )
+
+
+def test_status_is_overwritten():
+    status = pp.Status()
+    status._fill(result_bytes())
+    assert status.initiator == 1
+    status._fill(result_bytes((), known=0, initiator=-1, cause=3, external=1))
+    assert status.initiator is None
+    assert status.contributors is None
+    assert (status.cause, status.activation) == ("flush", "external")
+    assert f"{status.cause} {status.activation}" == "flush external"
+
+
+def test_status_copies_and_pickles():
+    status = pp.Status()
+    assert pickle.loads(pickle.dumps(status)) == status
+    status._fill(result_bytes())
+    for other in (copy.copy(status), pickle.loads(pickle.dumps(status))):
+        assert other == status
+        assert other.contributors == (0, 1, 65)
+    assert status != pp.Status()
+    with pytest.raises(TypeError):
+        hash(status)
+
+
+# ---- requests over a stand-in core --------------------------------------------------------------
+
+
+class Core:
+    """Stands in for the compiled module: what it returns is set by the test."""
+
+    PP_ERR_ARGUMENT, PP_ERR_MISMATCH, PP_ERR_THREAD_LEVEL = -1, -3, -4
+    PP_ERR_PEER_FAILED, PP_ERR_MEMORY, PP_ERR_INTERNAL = -5, -6, -8
+    PP_COMPUTING, PP_WAITING, PP_IN_CALL = 0, 1, 2
+    NULL = None
+
+    def __init__(self):
+        self.starts, self.waits, self.pending = 0, [], 0
+        self.status, self.error = 0, b"what the core says"
+        self.states = []
+
+    # ffi
+    def new(self, declaration, count=None):
+        return self.states if "rank_state" in declaration else bytearray(result_bytes())
+
+    def buffer(self, data):
+        return memoryview(data).cast("B") if data else bytearray(RESULT.size)
+
+    def string(self, text):
+        return text
+
+    # lib
+    def pp_error_text(self):
+        return self.error
+
+    def pp_coll_id(self, coll):
+        return 2
+
+    def pp_start(self, coll):
+        self.starts += 1
+        return self.status
+
+    def pp_wait(self, coll, timeout_us, result):
+        self.waits.append(timeout_us)
+        time.sleep(timeout_us / 1e6 if self.pending else 0)
+        self.pending = max(self.pending - 1, 0)
+        return 1 if self.pending else self.status
+
+    def pp_test(self, coll, result):
+        return self.pp_wait(coll, 0, result)
+
+    def pp_ask(self, coll, timeout_us, states):
+        return self.status
+
+
+class Context:
+    rank, size = 0, 3
+    _stall_warning = None
+
+
+@pytest.fixture
+def core():
+    return Core()
+
+
+@pytest.fixture
+def request_(core):
+    native = _native.Native(core, core, None, "Open MPI 5.0.1", "Open MPI v5.0.1", "libmpi.so")
+    settings = _request.Settings("SUM", pp.Full(), "latest", None, None, np.dtype("f4"), 6)
+    return _request.Request(Context(), native, "coll", settings, [])
+
+
+def test_start_and_wait(core, request_):
+    status = pp.Status()
+    request_.Start()
+    core.pending = 3
+    assert request_.Wait(status) is True
+    assert core.starts == 1
+    assert len(core.waits) == 3
+    assert max(core.waits) <= _native.SLICE_US
+    assert status.round == 7
+    assert request_.Test(status) is True
+
+
+def test_test_does_not_block(core, request_):
+    status = pp.Status()
+    core.pending = 2
+    assert request_.Test(status) is False
+    assert status == pp.Status()
+    assert core.waits == [0]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (-1, pp.ArgumentError),
+        (-2, pp.Error),
+        (-3, pp.MismatchError),
+        (-4, pp.ThreadLevelError),
+        (-5, pp.PeerFailedError),
+        (-6, MemoryError),
+        (-7, pp.Error),
+        (-8, pp.Error),
+    ],
+)
+def test_errors_of_the_core(core, request_, code, kind):
+    core.status = code
+    for call in (request_.Start, request_.Wait, request_.Test):
+        with pytest.raises(kind, match="what the core says") as raised:
+            call()
+        assert raised.type is kind
+
+
+def test_bad_arguments_of_wait(core, request_):
+    for timeout in (-1, float("nan")):
+        with pytest.raises(pp.ArgumentError, match="timeout"):
+            request_.Wait(timeout=timeout)
+        with pytest.raises(pp.ArgumentError, match="timeout"):
+            pp.Waitall([request_], timeout=timeout)
+    for call in (request_.Wait, request_.Test):
+        with pytest.raises(pp.ArgumentError, match="pypartial.Status, not 3"):
+            call(3)
+    assert core.waits == []
+
+
+@pytest.mark.parametrize("timeout", [0, 0.01, 0.12])
+def test_timeout_names_the_ranks(core, request_, timeout):
+    core.pending = 1000
+    core.status = -7
+    began = time.monotonic()
+    with pytest.raises(pp.TimeoutError, match=r"handle 2 \(SUM of 6 float32, Full\(\).*cannot ask"):
+        request_.Wait(timeout=timeout)
+    assert timeout <= time.monotonic() - began < timeout + 1
+
+
+def test_ctrl_c_leaves_the_request_outstanding(core, request_, monkeypatch):
+    def interrupted(coll, timeout_us, result):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(request_, "_pp_wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        request_.Wait()
+    monkeypatch.undo()
+    assert request_.Wait()
+
+
+def test_stall_warnings_at_doubling_intervals(core, request_, monkeypatch, caplog):
+    monkeypatch.setattr(Context, "_stall_warning", 0.06)
+    core.pending = 7
+    report = lambda self, waited_s: f"waited {waited_s:.3f}"  # noqa: E731
+    monkeypatch.setattr(pp.Request, "_report_wait", report)
+    request_.Wait()
+    waited = [float(record.getMessage().split()[1]) for record in caplog.records]
+    assert {record.name for record in caplog.records} == {"pypartial"}
+    assert waited[0] == pytest.approx(0.06, abs=0.04)
+    assert len(waited) == 2
+    assert waited[1] >= 2 * waited[0]
+
+
+def test_a_request_refuses_everything_after_its_end(core, request_):
+    request_._refuse("handle 2 was freed")
+    assert "was freed" in repr(request_)
+    calls = [request_.Start, request_.Wait, request_.Test, request_.Flush, request_.Drain]
+    calls += [request_.Free, request_.dump, lambda: request_.algorithm]
+    for call in calls:
+        with pytest.raises(pp.Error, match="handle 2 was freed"):
+            call()
+    assert core.starts == 0
+    assert core.waits == []
+
+
+def test_flush_and_drain_go_with_deliver(request_):
+    with pytest.raises(pp.Error, match="deliver='latest' use Flush"):
+        request_.Drain()
+
+
+def test_startall_and_waitall(core, request_):
+    statuses = [pp.Status(), pp.Status()]
+    pp.Startall([request_, request_])
+    assert pp.Waitall([request_, request_], statuses, timeout=1) is True
+    assert core.starts == 2
+    assert statuses[0] == statuses[1] != pp.Status()
+    with pytest.raises(pp.ArgumentError, match="2 requests, but 1 statuses"):
+        pp.Waitall([request_, request_], statuses[:1])
+
+
+# ---- reports ------------------------------------------------------------------------------------
+
+
+def state(rank, **values):
+    defaults = dict.fromkeys(_request.RankState._fields, 0)
+    defaults.update(rank=rank, answered=True, activity=_request.COMPUTING, handle=2, round=5)
+    defaults.update(values)
+    return _request.RankState(**defaults)
+
+
+def wait_report(states, policy, handle=2):
+    return _request.report_wait("handle 2 (x)", handle, 30.04, states, 0, policy)
+
+
+WAITS = {"activity": _request.WAITING, "ready": True, "completed": 5, "joined": 5}
+
+
+def test_report_of_a_round_that_is_not_activated():
+    states = [state(0, **WAITS), state(1, joined=5, drawn=True), state(2, joined=5)]
+    assert wait_report(states, pp.Majority()) == (
+        "Wait on handle 2 (x): round 5 is not complete after 30.0 s; it is not activated; drawn to "
+        "trigger it: rank 1 (computing, 0 collective calls done)"
+    )
+    assert wait_report(states, pp.Quorum(2)) == (
+        "Wait on handle 2 (x): round 5 is not complete after 30.0 s; it is not activated: 1 of 3 "
+        "ranks are ready; not ready: rank 1 (computing, 0 collective calls done), rank 2 "
+        "(computing, 0 collective calls done)"
+    )
+
+
+def test_report_of_a_round_that_a_rank_has_not_joined():
+    states = [
+        state(0, **WAITS | {"joined": 6}),
+        state(1, **WAITS | {"handle": 3, "round": 9, "withholding": True}),
+        state(2, joined=6),
+        state(3, answered=False),
+    ]
+    assert wait_report(states, pp.Solo()) == (
+        "Wait on handle 2 (x): round 5 is not complete after 30.0 s; it is activated, but these "
+        "ranks have not joined it: rank 1 (waiting on handle 3 for round 9, 0 collective calls "
+        "done; its max_lag keeps it from joining the round), rank 3 (no answer: outside the "
+        "library with progress='caller', stopped, or gone)"
+    )
+
+
+def test_report_when_nobody_is_missing():
+    text = wait_report([state(r, **WAITS | {"joined": 6}) for r in range(3)], pp.Full())
+    assert "no rank is missing; all ranks: rank 0 (waiting on this handle for round 5" in text
+
+
+def test_report_of_many_ranks_is_short():
+    text = wait_report([state(0, **WAITS)] + [state(r) for r in range(1, 1000)], pp.Full())
+    assert text.count("computing") == 16
+    assert text.endswith(", and 983 more")
+
+
+def test_report_of_a_collective_call():
+    states = [
+        state(0, activity=_request.IN_CALL, calls=4),
+        state(1, activity=_request.IN_CALL, calls=3, handle=1),
+        state(2, calls=4),
+        state(3, activity=_request.IN_CALL, calls=4, handle=0),
+        state(4, calls=5),
+    ]
+    assert _request.report_call("Flush of handle 2", 2, 31, states, 0) == (
+        "Flush of handle 2: not complete after 31.0 s (it is collective call number 5 of this "
+        "context); not in it yet: rank 1 (inside a collective call of handle 1, 3 collective calls "
+        "done), rank 2 (computing, 4 collective calls done)"
+    )
+    text = _request.report_call("Free", 0, 31, states[:1] + states[3:], 0)
+    assert "every rank has called it; all ranks: rank 0 (inside" in text
+
+
+# ---- loading the core ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "identity"),
+    [
+        ("Open MPI 5.0.11", ("open mpi", "5.0")),
+        ("Open MPI v5.0.11, package: Open MPI user@host 4.1 Distribution", ("open mpi", "5.0")),
+        ("Open MPI v4.1.4, package: Debian OpenMPI", ("open mpi", "4.1")),
+        ("MPICH Version:\t4.3.1\nMPICH Release date: x", ("mpich", "4.3")),
+        ("MPICH 4.3.1", ("mpich", "4.3")),
+        ("MVAPICH2 Version      :\t2.3.7\nMVAPICH2 MPICH 3.2", ("mvapich", "2.3")),
+        ("Intel(R) MPI Library 2021.10 for Linux* OS", ("intel", "2021.10")),
+        ("Intel MPI 2021.10.0", ("intel", "2021.10")),
+    ],
+)
+def test_identity_of_an_mpi(text, identity):
+    assert _native.identify(text) == identity
+
+
+def test_which_files_are_mpi_libraries():
+    assert all(
+        map(_native.is_mpi_library, ["/a/libmpi.so.40", "/a/libmpi.so.12.3", "/libmpich.so"])
+    )
+    assert not any(map(_native.is_mpi_library, ["/a/libmpi_mpifh.so.40", "/a/libmpiprof.so", "/a"]))
+    assert os.path.realpath(sys.executable) in {os.path.realpath(f) for f in _native.mapped_files()}
+
+
+@pytest.fixture
+def native():
+    if importlib.util.find_spec("pypartial._core") is None:
+        pytest.skip("the core is not compiled")
+    return _native.load()
+
+
+def test_the_core_runs_on_mpi4pys_mpi(native):
+    assert native is _native.load()
+    assert native.text(native.lib.pp_version()) == pp.__version__
+    assert _native.identify(native.built_for) == _native.identify(native.library)
+    assert _native.is_mpi_library(native.library_file)
+
+
+def test_the_stub_names_what_the_core_has(native):
+    text = (PACKAGE / "_core.pyi").read_text(encoding="utf-8")
+    lib = text[text.index("class Lib:") :]
+    names = re.findall(r"^    (?:def )?(\w+)[:(]", lib, re.MULTILINE)
+    assert sorted(names) == sorted(name for name in dir(native.lib) if not name.startswith("_"))
+
+
+@pytest.mark.parametrize(
+    ("library", "files", "text"),
+    [
+        ("Open MPI v4.1.4, package", None, "was built for another MPI"),
+        ("MPICH Version: 4.3.1", None, "was built for another MPI"),
+        (None, {"/elsewhere/libmpi.so.40"}, "use two MPI libraries"),
+    ],
+)
+def test_another_mpi_is_refused(native, monkeypatch, library, files, text):
+    class OtherMPI:
+        @staticmethod
+        def Get_library_version():
+            return library or native.library
+
+    monkeypatch.setattr(mpi4py, "MPI", OtherMPI)
+    if files is not None:
+        monkeypatch.setattr(_native, "mapped_files", lambda: files)
+    with pytest.raises(ImportError, match=text) as raised:
+        _native.load.__wrapped__()
+    message = str(raised.value)
+    assert f"pypartial was built for: {native.built_for}" in message
+    assert f"mpi4py uses: {library or native.library.splitlines()[0]}" in message
+    assert "PYPARTIAL_MPICC=" in message
+
+
+def test_a_core_that_is_missing_or_cannot_be_loaded(native, monkeypatch):
+    error = None
+
+    def no_core(name, globals_=None, locals_=None, fromlist=(), level=0):
+        if "_core" in (fromlist or ()):
+            raise error
+        return plain_import(name, globals_, locals_, fromlist, level)
+
+    plain_import = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", no_core)
+    error = ModuleNotFoundError("no", name="pypartial._core")
+    with pytest.raises(ImportError, match="is not compiled here"):
+        _native.load.__wrapped__()
+    error = ImportError("libmpi.so.40: cannot open shared object file")
+    with pytest.raises(ImportError, match=r"libmpi.so.40: cannot open.*\n.*mpi4py uses"):
+        _native.load.__wrapped__()

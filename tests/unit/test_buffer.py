@@ -1,0 +1,330 @@
+"""What users pass as buffers."""
+
+import array
+
+import numpy as np
+import pytest
+
+import pypartial as pp
+from pypartial._buffer import Piece, parse_allreduce, type_name
+
+MPI = pytest.importorskip("mpi4py.MPI")
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+
+def address(buffer):
+    return np.asarray(buffer).__array_interface__["data"][0]
+
+
+def pair(dtype="f4", shape=6):
+    return np.ones(shape, dtype), np.zeros(shape, dtype)
+
+
+def refused(text, send, receive):
+    with pytest.raises(pp.ArgumentError, match=text):
+        parse_allreduce(send, receive)
+
+
+# ---- accepted -----------------------------------------------------------------------------------
+
+
+def test_arrays():
+    send, receive = pair()
+    vector = parse_allreduce(send, receive)
+    assert vector.pieces == [Piece(address(send), address(receive), 6)]
+    assert vector.dtype == np.float32
+    assert vector.count == 6
+
+
+@pytest.mark.parametrize("in_place", [MPI.IN_PLACE, None])
+def test_in_place(in_place):
+    _, receive = pair()
+    assert parse_allreduce(in_place, receive).pieces == [Piece(None, address(receive), 6)]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_specifications(kind):
+    send, receive = pair()
+    for spec in ([send, 4], [send, 4, MPI.FLOAT], [send, 4, "f"], [send, np.int64(4)]):
+        assert parse_allreduce(kind(spec), kind([receive, 4])).count == 4
+    for spec in ([send], [send, MPI.FLOAT], [send, None, MPI.FLOAT], [send, "f"], [send, None]):
+        assert parse_allreduce(kind(spec), receive).count == 6
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_list_of_buffers(kind):
+    (g1, o1), (g2, o2) = pair(shape=3), pair(shape=(2, 2))
+    vector = parse_allreduce(kind([g1, g2]), kind([o1, o2]))
+    assert [piece.count for piece in vector.pieces] == [3, 4]
+    assert vector.count == 7
+    assert parse_allreduce(MPI.IN_PLACE, kind([o1, o2])).pieces[1] == Piece(None, address(o2), 4)
+    mixed = parse_allreduce([g1, MPI.IN_PLACE], [[o1, 3, MPI.FLOAT], o2])
+    assert [piece.send for piece in mixed.pieces] == [address(g1), None]
+    first_in_place = parse_allreduce([None, g2], [o1, o2])
+    assert [piece.send for piece in first_in_place.pieces] == [None, address(g2)]
+
+
+def test_list_of_specifications():
+    (g1, o1), (g2, o2) = pair(), pair()
+    vector = parse_allreduce([(g1, 2), g2], [(o1, 2), [o2, MPI.FLOAT]])
+    assert [piece.count for piece in vector.pieces] == [2, 6]
+    vector = parse_allreduce([g1, (g2, 1)], [o1, (o2, 1)])
+    assert [piece.count for piece in vector.pieces] == [6, 1]
+
+
+def test_other_objects_with_memory():
+    receive = np.zeros(4)
+    assert parse_allreduce(array.array("d", range(4)), receive).count == 4
+    assert parse_allreduce(memoryview(np.ones((2, 2))), receive).count == 4
+    assert parse_allreduce([bytes(32), MPI.DOUBLE], [bytearray(32), MPI.DOUBLE]).count == 4
+    assert parse_allreduce(b"1234", bytearray(4)).dtype == np.uint8
+
+
+def test_a_bytearray_is_pinned():
+    receive = bytearray(8)
+    vector = parse_allreduce(bytes(8), receive)
+    with pytest.raises(BufferError):
+        receive.append(1)
+    del vector
+    receive.append(1)
+
+
+def test_no_elements():
+    assert parse_allreduce(np.empty(0), np.empty(0)).count == 0
+    assert parse_allreduce([np.ones(3), 0], [np.ones(2), 0]).count == 0
+    assert parse_allreduce(bytearray(), bytearray()).count == 0
+
+
+def test_fortran_order():
+    send, receive = np.asfortranarray(np.ones((2, 3))), np.zeros((2, 3), order="F")
+    assert parse_allreduce(send, receive).count == 6
+    refused("opposite memory order", send, np.zeros((2, 3)))
+    assert parse_allreduce(send, np.zeros(6)).count == 6
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        ("?", "BOOL"),
+        ("b", "INT8"),
+        ("h", "INT16"),
+        ("i", "INT32"),
+        ("q", "INT64"),
+        ("B", "UINT8"),
+        ("H", "UINT16"),
+        ("I", "UINT32"),
+        ("Q", "UINT64"),
+        ("e", "FLOAT16"),
+        ("f", "FLOAT32"),
+        ("d", "FLOAT64"),
+        ("g", "LONGDOUBLE"),
+        ("F", "COMPLEX64"),
+        ("D", "COMPLEX128"),
+        ("G", "CLONGDOUBLE"),
+        (ml_dtypes.bfloat16, "BFLOAT16"),
+    ],
+)
+def test_element_types(dtype, name):
+    send, receive = pair(dtype)
+    assert type_name(parse_allreduce(send, receive).dtype) == name
+
+
+@pytest.mark.parametrize("code", ["l", "L", "p", "P"])
+def test_integers_go_by_their_size(code):
+    dtype = np.dtype(code)
+    assert type_name(dtype) == f"{'U' if code.isupper() else ''}INT{8 * dtype.itemsize}"
+
+
+@pytest.mark.parametrize(
+    ("datatype", "dtype"),
+    [
+        (MPI.FLOAT, "f4"),
+        (MPI.DOUBLE, "f8"),
+        (MPI.LONG_DOUBLE, "g"),
+        (MPI.C_FLOAT_COMPLEX, "c8"),
+        (MPI.C_DOUBLE_COMPLEX, "c16"),
+        (MPI.C_BOOL, "?"),
+        (MPI.SIGNED_CHAR, "i1"),
+        (MPI.UNSIGNED_CHAR, "u1"),
+        (MPI.BYTE, "u1"),
+        (MPI.INT, "i4"),
+        (MPI.LONG, "l"),
+        (MPI.INT64_T, "i8"),
+        (MPI.UINT16_T, "u2"),
+        (MPI.AINT, "p"),
+    ],
+)
+def test_mpi_datatypes(datatype, dtype):
+    send, receive = pair(dtype)
+    assert parse_allreduce([send, 6, datatype], [receive, datatype]).dtype == np.dtype(dtype)
+
+
+class Exporter:
+    """A DLPack exporter without the buffer protocol, as torch's CPU tensors are."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        return self.values.__dlpack__(**options)
+
+
+class OldExporter(Exporter):
+    """One of the first DLPack version, which cannot say whether it is read-only."""
+
+    def __dlpack__(self, stream=None):
+        return self.values.__dlpack__()
+
+
+@pytest.mark.parametrize("exporter", [Exporter, OldExporter])
+def test_dlpack(exporter):
+    send, receive = pair()
+    vector = parse_allreduce(exporter(send), exporter(receive))
+    assert vector.pieces == [Piece(address(send), address(receive), 6)]
+
+
+# ---- refused ------------------------------------------------------------------------------------
+
+
+def test_read_only_memory():
+    send, receive = pair()
+    receive.flags.writeable = False
+    refused("recvbuf is read-only", send, receive)
+    assert parse_allreduce(receive, send).count == 6
+    refused("recvbuf is read-only", bytes(4), bytes(4))
+    refused(r"recvbuf\[1\] is read-only", [send, send], [np.zeros(6, "f4"), receive])
+
+
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="needs DLPack 1.0")
+def test_read_only_dlpack():
+    send, receive = pair()
+    receive.flags.writeable = False
+    refused("recvbuf is read-only", send, Exporter(receive))
+
+
+def test_memory_that_is_not_contiguous():
+    send, receive = pair(shape=12)
+    refused(r"sendbuf is not contiguous \(shape \(6,\), strides \(8,\)", send[::2], receive[:6])
+    refused("recvbuf is not contiguous", send[:6], receive[::2])
+    refused("recvbuf is not contiguous", send, receive[::-1])
+    refused("not contiguous", memoryview(send)[::2], receive[:6])
+
+
+def test_counts_that_differ():
+    send, receive = pair()
+    refused("sendbuf has 5 elements and recvbuf 6", send[:5], receive)
+    refused("sendbuf has 6 elements and recvbuf 3", send, [receive, 3])
+    refused(
+        r"sendbuf\[1\] has 6 elements and recvbuf\[1\] 2",
+        [send, send],
+        [receive, np.empty(2, "f4")],
+    )
+
+
+def test_counts_beyond_the_buffer():
+    send, receive = pair()
+    refused("sendbuf: the buffer has 6 elements, not 7", [send, 7], receive)
+    refused("not -1", send, [receive, -1])
+    refused("not a count", send, [receive, (6, 0)])
+    refused("not a count", send, [receive, 3, 3])
+    refused("4 items", send, [receive, 3, 0, MPI.FLOAT])
+    refused("10 bytes, not a multiple of the 8", [bytearray(10), MPI.DOUBLE], np.zeros(1))
+
+
+def test_lists_that_do_not_go_together():
+    (g1, o1), (g2, o2) = pair(), pair()
+    refused("list of 2 buffers and recvbuf one of 1", [g1, g2], o1)
+    refused("list of 1 buffers and recvbuf one of 2", g1, [o1, o2])
+    refused("recvbuf is an empty list", [], [])
+    refused("one dtype", [g1, np.ones(2)], [o1, np.zeros(2)])
+
+
+def test_types_that_differ():
+    refused("sendbuf has dtype float64 and recvbuf float32", np.ones(3), np.zeros(3, "f4"))
+    refused("sendbuf has dtype int32 and recvbuf uint32", np.ones(3, "i4"), np.zeros(3, "u4"))
+    refused(
+        "recvbuf holds float32 elements but is passed as MPI_DOUBLE, which is float64",
+        np.ones(3),
+        [np.zeros(6, "f4"), MPI.DOUBLE],
+    )
+    refused("holds float32", np.ones(3), [np.zeros(6, "f4"), MPI.BYTE])
+
+
+@pytest.mark.parametrize(
+    "dtype", ["S4", "U2", "O", "M8[s]", "m8[s]", "f4,i4", ml_dtypes.float8_e5m2]
+)
+def test_types_that_cannot_be_reduced(dtype):
+    refused("cannot be reduced|not know", np.empty(2, dtype), np.empty(2, dtype))
+
+
+@pytest.mark.parametrize("datatype", [MPI.CHAR, MPI.WCHAR, MPI.LOGICAL, MPI.DOUBLE_INT])
+def test_mpi_types_that_cannot_be_reduced(datatype):
+    refused("cannot be reduced", [bytearray(64), datatype], [bytearray(64), datatype])
+
+
+def test_odd_datatypes():
+    receive = np.zeros(4)
+    refused("MPI_DATATYPE_NULL", [receive, MPI.DATATYPE_NULL], np.zeros(4))
+    refused("'what' is not a typecode", [receive, "what"], np.zeros(4))
+    derived = MPI.DOUBLE.Create_contiguous(2)
+    refused("derived datatype", [receive, 2, derived], np.zeros(4))
+    derived.Free()
+
+
+def test_foreign_byte_order():
+    dtype = np.dtype("f8").newbyteorder()
+    refused("native byte order", np.ones(3, dtype), np.ones(3, dtype))
+
+
+def test_memory_that_is_not_aligned():
+    raw = np.zeros(33, np.uint8)
+    refused("recvbuf is not aligned", np.ones(4), raw[1:].view("f8"))
+
+
+def test_overlaps():
+    memory = np.zeros(12)
+    refused("sendbuf and recvbuf overlap; for the same memory pass MPI.IN_PLACE", memory, memory)
+    refused("overlap", memory[:6], memory[5:11])
+    refused("overlap", memory[5:11], memory[:6])
+    refused(r"recvbuf\[0\] and recvbuf\[1\] overlap", None, [memory[:6], memory[5:]])
+    refused("overlap", [memory[:4], np.ones(4)], [np.ones(4), memory[2:6]])
+    refused("overlap", None, [memory, memory[3:5]])
+    assert parse_allreduce(memory[:6], memory[6:]).count == 6
+    assert parse_allreduce([memory, memory], [np.ones(12), np.ones(12)]).count == 24
+    assert parse_allreduce([memory[:9], memory[:1]], [np.ones(9), memory[9:10]]).count == 10
+    assert parse_allreduce(memory[:0], memory[:0]).count == 0
+
+
+@pytest.mark.parametrize("thing", [3.5, object(), {1: 2}, MPI.COMM_SELF])
+def test_things_without_memory(thing):
+    refused("recvbuf is .*expected an object with the buffer protocol", np.ones(1), thing)
+    refused("sendbuf is ", thing, np.ones(1))
+
+
+@pytest.mark.parametrize("nothing", [None, MPI.IN_PLACE])
+def test_a_missing_receive_buffer(nothing):
+    refused("sendbuf only", np.ones(1), nothing)
+    refused("sendbuf only", np.ones(1), [nothing, 1])
+
+
+def test_device_memory():
+    class Cupy:
+        __cuda_array_interface__ = {}
+
+    class Tensor(Exporter):
+        def __dlpack_device__(self):
+            return 2, 1
+
+    refused("device buffers are not supported yet", Cupy(), np.ones(1))
+    refused("device type 2, number 1.*not supported yet", Tensor(np.ones(1)), np.ones(1))
+
+
+def test_an_export_that_fails():
+    class Tensor(Exporter):
+        def __dlpack__(self, **options):
+            raise RuntimeError("it requires grad")
+
+    refused("it requires grad", Tensor(np.ones(1)), np.ones(1))
