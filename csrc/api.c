@@ -71,7 +71,6 @@ void pp_ctx_release(pp_ctx_t *ctx)
 {
     if (!ctx || !ctx->freed)
         return;
-    pp_ctx_teardown(ctx);
     free(ctx);
 }
 
@@ -247,6 +246,7 @@ pp_status_t pp_start(pp_coll_t *coll)
         pp_coll_started(coll);
         settle(ctx);
     }
+    pp_visited(ctx);
     unlock(ctx);
     return status;
 }

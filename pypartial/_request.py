@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import ArgumentError, Error
-from .policy import Majority, Policy, Solo
+from .policy import Full, Majority, Policy, Solo
 from .status import Cause, Status
 
 if TYPE_CHECKING:
@@ -462,7 +462,11 @@ class Request:
         name = f"{self._name()} ({self._settings})"
         if isinstance(states, str):
             return f"Wait on {name}: {waited_s:.1f} s so far; cannot ask the ranks: {states}"
-        return report_wait(name, self._id, waited_s, states, self._context.rank, self.policy)
+        me = self._context.rank
+        if self.max_lag is None or isinstance(self.policy, Full):
+            # With Full a rank "withholds" its part whenever it is not ready.
+            states = [state._replace(withholding=False) for state in states]
+        return report_wait(name, self._id, waited_s, states, me, self.policy)
 
 
 class RankState(NamedTuple):
@@ -489,7 +493,7 @@ def report_wait(
     name: str, handle: int, waited_s: float, states: Sequence[RankState], me: int, policy: Policy
 ) -> str:
     """Say whom a rank that waits on a handle waits for, and what they are doing."""
-    current = states[me].round if states[me].activity == WAITING else states[me].completed
+    current = states[me].completed
     activated = any(state.answered and state.joined > current for state in states)
     silent = [state for state in states if not state.answered]
     drawn = [state for state in states if state.answered and state.drawn]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import weakref
@@ -211,6 +212,7 @@ class Context:
         self._size: int = lib.pp_ctx_size(self._ctx)
         self._gone = None
         _contexts.add(self)
+        _watch_finalize(native.MPI)
 
     # ---- what it is -----------------------------------------------------------------------------
 
@@ -546,20 +548,35 @@ class Context:
         return f"<pypartial.Context: rank {self._rank} of {self._size}>"
 
 
-# ---- forked children ----------------------------------------------------------------------------
+# ---- forked children, and the end of MPI ---------------------------------------------------------
 
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
-def _refuse_in_child() -> None:
-    """Make the parent's contexts unusable in a forked child; costs the calls themselves nothing."""
+def _refuse_all(why: str) -> None:
+    """Make all contexts unusable, so that no call has to look whether it is too late."""
     for context in list(_contexts):
         if context._gone is None:
-            context._refuse("this process was forked: only the parent may use the context")
-            context._ctx = context._native.ffi.NULL
+            context._refuse(why)
+        context._ctx = context._native.ffi.NULL
 
 
-os.register_at_fork(after_in_child=_refuse_in_child)
+os.register_at_fork(
+    after_in_child=lambda: _refuse_all(
+        "this process was forked: only the parent may use the context"
+    )
+)
+
+
+@functools.cache
+def _watch_finalize(mpi: Any) -> None:
+    """Have MPI_Finalize, where the core releases what was not freed, end the contexts here too."""
+
+    def ended(comm: Any, keyval: int, value: Any) -> None:
+        _refuse_all("MPI is finalised already")
+
+    # MPI_Finalize deletes the attributes of COMM_SELF first of all (MPI 4.0, section 11.2.4).
+    mpi.COMM_SELF.Set_attr(mpi.Comm.Create_keyval(delete_fn=ended), None)
 
 
 # ---- arguments ----------------------------------------------------------------------------------

@@ -503,18 +503,22 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph,
     return PP_OK;
 }
 
+/* A round under way in a context that is given up: the transport may still read and write its buffers,
+   which are therefore left to the process. */
 static void instance_release(pp_series_t *series, pp_instance_t *instance)
 {
+    bool in_transfer = series->engine->transport->bulk_in_flight && instance->unfinished > 0;
     for (uint32_t v = 0; instance->states && v < series->graph->vertex_count; v++)
         free(instance->states[v].message);
-    pp_pool_put(&series->vectors, instance->accumulator);
-    pp_pool_put(&series->scratches, instance->scratch);
+    if (!in_transfer) {
+        pp_pool_put(&series->vectors, instance->accumulator);
+        pp_pool_put(&series->scratches, instance->scratch);
+    }
     free(instance->states);
     free(instance->registers);
     free(instance->masks);
 }
 
-/* In an abandoned context rounds may be under way: then the transport must not touch buffers any more. */
 void pp_series_close(pp_series_t *series)
 {
     pp_engine_t *engine = series->engine;

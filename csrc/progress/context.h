@@ -21,13 +21,15 @@ struct pp_ctx {
     pp_engine_t     engine;
     pp_calls_t      calls;
     pp_mpi_t       *mpi;             /* NULL in a simulation */
-    int32_t         ranks_per_core;  /* > 1: waiters give the core away sooner */
+    bool            crowded;         /* more ranks than cores: waiters give the core away at once */
 
     pthread_t       thread;
     bool            has_thread;
     bool            stop;            /* under the lock */
     atomic_bool     attended;        /* an application thread polls */
     pthread_cond_t  unattended;
+    uint64_t        visited_us;      /* when an application thread was last here */
+    bool            armed;           /* rings wake the progress thread */
     uint64_t        thread_cpu_ns;   /* of a thread that has ended */
     uint64_t        sleeps;
 
@@ -48,6 +50,9 @@ uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
    held, returns with it held.  In a simulation it never waits. */
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
                           int64_t timeout_us);
+
+/* An application thread leaves the library. */
+void        pp_visited(pp_ctx_t *ctx);
 
 /* Number of forks between the start of the program and this process. */
 uint64_t    pp_fork_count(void);

@@ -6,9 +6,11 @@
  * communication still works.  A context that is alive then has "left for good": the rank serves the
  * rounds of the others until all of them have come to their end, too.
  */
+#define _GNU_SOURCE   /* sched_getaffinity */
 #include "context.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,8 +102,8 @@ static void leave_for_good(pp_ctx_t *ctx)
         pp_help_until(ctx, call_finished, &ctx->calls, -1);
     }
     pthread_mutex_unlock(&ctx->lock);
-    pp_mpi_abandon(ctx->mpi);
     pp_ctx_teardown(ctx);
+    pp_mpi_abandon(ctx->mpi);
     free(ctx);
 }
 
@@ -142,6 +144,14 @@ void pp_ctx_delist(pp_ctx_t *ctx)
 
 /* ---- opening and closing -------------------------------------------------------------------------------------- */
 
+/* More ranks than this process may use cores: whoever waits must make room. */
+static bool is_crowded(int32_t neighbours)
+{
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 && neighbours > CPU_COUNT(&cores);
+}
+
 pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const char *complaint,
                         pp_ctx_t **out)
 {
@@ -160,6 +170,7 @@ pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const c
         free(ctx);
         return status;
     }
+    ctx->crowded = is_crowded(pp_mpi_neighbours(ctx->mpi));
     status = pp_ctx_setup(ctx, pp_mpi_transport(ctx->mpi), config);
     if (status < 0) {
         pp_mpi_abandon(ctx->mpi);
@@ -181,6 +192,7 @@ pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx)
 {
     pp_ctx_delist(ctx);
     pp_thread_stop(ctx);
+    pp_ctx_teardown(ctx);
     pp_status_t status = pp_mpi_close(ctx->mpi);
     ctx->mpi = NULL;
     ctx->freed = true;

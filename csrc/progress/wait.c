@@ -9,11 +9,15 @@
 #include <time.h>
 
 enum {
-    SPIN_POLLS = 50,              /* then give the core away: the peer may need it */
-    YIELD_POLLS = 100,            /* then sleep on the doorbell */
+    SPIN_POLLS = 50,              /* then yield the core: a thread that we woke may need it */
+    SPIN_POLLS_CROWDED = 2,
+    YIELD_US = 100,               /* then sleep on the doorbell */
+    YIELD_US_CROWDED = 30,
+    YIELD_US_BULK = 2000,         /* a payload on its way moves only while somebody polls */
+    RECENTLY_US = 200,            /* a thread that was here so recently will be back */
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
     BACKOFF_MIN_US = 20,          /* something moves that only polling sees */
-    BACKOFF_MAX_US = 1000,
+    BACKOFF_MAX_US = 500,
 };
 
 static uint64_t now_us(void)
@@ -71,47 +75,86 @@ static void pause_core(void)
 #endif
 }
 
+/* Publishes who is to be woken while nobody attends.  An application thread that comes and goes finds
+   its messages itself: to wake the progress thread for each would cost two context switches a message,
+   so that thread then looks by itself, every RECENTLY_US. */
+static void leave_watch(pp_ctx_t *ctx)
+{
+    ctx->visited_us = now_us();
+    pp_mpi_set_sleeper(ctx->mpi, ctx->has_thread && ctx->armed ? PP_PROGRESS_ASLEEP : PP_AWAKE);
+}
+
+void pp_visited(pp_ctx_t *ctx)
+{
+    if (ctx->mpi && ctx->has_thread && !atomic_load(&ctx->attended))
+        ctx->visited_us = now_us();
+}
+
 static void stop_attending(pp_ctx_t *ctx)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
     atomic_store(&ctx->attended, false);
-    pp_mpi_set_sleeper(ctx->mpi, ctx->has_thread ? PP_PROGRESS_ASLEEP : PP_AWAKE);
+    leave_watch(ctx);
     /* Rings while we were awake woke nobody: look once more, now that they would. */
-    if (ctx->has_thread && !ctx->engine.error
+    if (ctx->has_thread && ctx->armed && !ctx->engine.error
         && (ctx->engine.transport->bulk_in_flight || pp_mpi_sequence(ctx->mpi) != seen))
         pp_mpi_ring_self(ctx->mpi);
     pthread_cond_signal(&ctx->unattended);
 }
 
+/* A waiter's patience with an engine in which nothing happens: poll, then yield, then sleep. */
+typedef struct pp_quiet {
+    unsigned polls, sleeps;       /* since something happened */
+    uint64_t since_us;            /* when yielding began */
+} pp_quiet_t;
+
+static uint64_t yield_us(const pp_ctx_t *ctx)
+{
+    return ctx->engine.transport->bulk_in_flight ? YIELD_US_BULK
+         : ctx->crowded ? YIELD_US_CROWDED : YIELD_US;
+}
+
+/* Returns false if it is time to sleep. */
+static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
+{
+    unsigned spins = ctx->crowded ? SPIN_POLLS_CROWDED : SPIN_POLLS;
+    bool spin = quiet->polls++ < spins;
+    if (!spin) {
+        *now = now_us();
+        if (quiet->since_us == 0)
+            quiet->since_us = *now;
+        if (*now - quiet->since_us > yield_us(ctx))
+            return false;
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    if (spin)
+        pause_core();
+    else
+        sched_yield();
+    pthread_mutex_lock(&ctx->lock);
+    return true;
+}
+
 static pp_status_t attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
                           int64_t timeout_us)
 {
-    uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us;
-    unsigned polls = 0, quiet_sleeps = 0;
+    uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us, now = 0;
+    pp_quiet_t quiet = {0};
     atomic_store(&ctx->attended, true);
+    ctx->visited_us = now_us();
     pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
-    while (!over(arg) && !ctx->engine.error) {
+    while (!over(arg) && !ctx->engine.error && now < deadline) {
         if (pp_engine_poll(&ctx->engine) > 0) {
-            polls = quiet_sleeps = 0;
+            quiet = (pp_quiet_t){0};
             continue;
         }
-        uint64_t now = ++polls % 16 == 0 || polls > SPIN_POLLS ? now_us() : 0;
-        if (now >= deadline)
-            break;
-        if (polls <= SPIN_POLLS + YIELD_POLLS) {
-            pthread_mutex_unlock(&ctx->lock);
-            if (polls <= SPIN_POLLS)
-                pause_core();
-            else
-                sched_yield();
-            pthread_mutex_lock(&ctx->lock);
+        if (give_way(ctx, &quiet, &now))
             continue;
-        }
-        int64_t patience = patience_us(ctx, quiet_sleeps++);
+        int64_t patience = patience_us(ctx, quiet.sleeps++);
         if (deadline - now < (uint64_t)patience)
-            patience = (int64_t)(deadline - now);
+            patience = deadline > now ? (int64_t)(deadline - now) : 0;
         if (!doze(ctx, PP_CALLER_ASLEEP, patience))
-            polls = quiet_sleeps = 0;
+            quiet = (pp_quiet_t){0};
         pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
     }
     bool done = over(arg);
@@ -144,6 +187,16 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 
 /* ---- the progress thread ---------------------------------------------------------------------------------- */
 
+/* Sleeps beside an application thread that is here, or will be back at once. */
+static void stand_by(pp_ctx_t *ctx, bool armed)
+{
+    uint32_t seen = pp_mpi_sequence(ctx->mpi);
+    ctx->armed = armed;
+    pthread_mutex_unlock(&ctx->lock);
+    pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, armed ? IDLE_US : RECENTLY_US);
+    pthread_mutex_lock(&ctx->lock);
+}
+
 static void *progress(void *arg)
 {
     pp_ctx_t *ctx = arg;
@@ -152,16 +205,19 @@ static void *progress(void *arg)
     prctl(PR_SET_TIMERSLACK, 1000);   /* 1 us: back-off sleeps are short */
     pthread_mutex_lock(&ctx->lock);
     while (!ctx->stop && !ctx->engine.error) {
+        bool recently = now_us() - ctx->visited_us < RECENTLY_US;
         if (atomic_load(&ctx->attended)) {
-            uint32_t seen = pp_mpi_sequence(ctx->mpi);
-            pthread_mutex_unlock(&ctx->lock);
-            pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, IDLE_US);
-            pthread_mutex_lock(&ctx->lock);
+            stand_by(ctx, !recently);   /* a long Wait: nothing to do before its end */
             continue;
         }
         pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
         while (pp_engine_poll(&ctx->engine) > 0)
             quiet = 0;
+        if (recently) {
+            stand_by(ctx, false);
+            continue;
+        }
+        ctx->armed = true;
         if (!doze(ctx, PP_PROGRESS_ASLEEP, patience_us(ctx, quiet++)))
             quiet = 0;
     }

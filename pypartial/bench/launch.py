@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 # Open MPI and PRRTE; MPICH, Intel MPI and others with a PMI launcher; MVAPICH; Slurm's srun.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -35,7 +34,8 @@ def seconds_since_launch() -> float | None:
     if launched_size() is None:
         return None
     try:
-        status = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8", errors="replace")
+        with open(f"/proc/{os.getppid()}/stat", encoding="utf-8", errors="replace") as file:
+            status = file.read()
     except OSError:
         return None
     ticks = int(status.rpartition(")")[2].split()[19])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
 
 
 def student_quantile(freedom: int) -> float:
@@ -178,6 +180,8 @@ class Report:
 
     def save_json(self, path: Path) -> None:
         """Write the report to a file."""
+        import json  # not needed on the other ranks
+
         path.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
 
 

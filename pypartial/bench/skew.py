@@ -18,10 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from mpi4py import MPI
 
 import pypartial as pp
@@ -32,7 +31,11 @@ from .pace import Pace
 from .pattern import Ledger, Pattern
 from .results import Active, Latency, Meta, Report, Row, with_speedups
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
 Progress = Callable[[str], None]
 
 # Rounds of one policy in a row.

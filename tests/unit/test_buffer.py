@@ -312,7 +312,7 @@ def test_a_missing_receive_buffer(nothing):
 
 def test_device_memory():
     class Cupy:
-        __cuda_array_interface__ = {}
+        __cuda_array_interface__ = None
 
     class Tensor(Exporter):
         def __dlpack_device__(self):

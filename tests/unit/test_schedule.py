@@ -580,6 +580,22 @@ def test_synchronous_allreduce(cases, size):
 # ---- activation -----------------------------------------------------------------------------------
 
 
+@by_algorithm
+@by_size
+def test_activation_is_wired_as_documented(algorithm, size):
+    for schedule in schedules_of(algorithm, size, 3):
+        ops = schedule.operations
+        start, join, gate, activated, take, done = map(
+            schedule.labelled, ("start", "join", "gate", "activated", "take", "done"))
+        recvs = schedule.find("recv", activation=True)
+        assert not ops[start].ins + ops[join].ins + ops[gate].ins
+        assert [not ops[recv].ins for recv in recvs] == [True] * dimensions(size)
+        assert (ops[activated].need, ops[activated].ins) == (1, [start, join, *recvs])
+        assert (ops[take].need, ops[take].ins) == (2, [gate, activated])
+        for send in schedule.find("send", activation=True):
+            assert (ops[send].need, ops[send].ins) == (1, [start, *recvs, done])
+
+
 @pytest.mark.parametrize("size", [*range(1, 34), 64, 65, 127, 128, 129])
 def test_activation_reaches_everybody_in_log_p_hops(size):
     schedules = schedules_of(RECURSIVE_DOUBLING, size, 0)

@@ -1,0 +1,103 @@
+"""Collective calls over the simulated transport: agreement on arguments, ends of calls, bad order."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from world import CoreError, Options, World
+
+from pypartial._core import ffi, lib
+
+SOLO3 = Options(policy="first_of", k=3, count=3)
+
+
+def attempt(errors, rank, request):
+    """Yields the request; remembers the error."""
+    try:
+        return (yield request)
+    except CoreError as error:
+        errors[rank] = error
+        return None
+
+
+def usable(rank, size, options=None):
+    """One round of a good handle, and everything freed: the context is in order."""
+    options = options or Options(count=size, policy="quorum", k=size)
+    handle = yield ("init", options)
+    handle.send[rank] = 1
+    yield ("start", handle)
+    result = yield ("wait", handle)
+    assert result.contributors == tuple(range(size))
+    assert np.frombuffer(result.data, "int64").tolist() == [1] * size
+    assert (yield ("free", handle)) == 0
+    yield ("ctx_free",)
+
+
+DIFFERENCES = {
+    "count": (dict(count=12), dict(count=11), "12 elements", "11 elements"),
+    "type": (dict(dtype="int64"), dict(dtype="float64"), "int64", "float64"),
+    "op": (dict(op="sum"), dict(op="max"), "op SUM", "op MAX"),
+    "policy": (dict(policy="first_of"), dict(policy="quorum"), "FirstOf(1)", "Quorum(1)"),
+    "policy_k": (dict(k=1), dict(k=2), "FirstOf(1)", "FirstOf(2)"),
+    "deliver": (dict(max_lag=1), dict(max_lag=1, deliver="sum"), "deliver=latest", "deliver=sum"),
+    "max_lag": (dict(max_lag=1), dict(max_lag=3), "max_lag=1", "max_lag=3"),
+    "average": (
+        dict(dtype="float32"),
+        dict(dtype="float32", average="size"),
+        "average=None",
+        "average=size",
+    ),
+    "algorithm": (dict(), dict(algorithm="ring"), "algorithm=auto", "algorithm=ring"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+@pytest.mark.parametrize(("size", "odd"), [(2, 1), (3, 0), (3, 2), (4, 2), (5, 4), (8, 5), (13, 6)])
+def test_a_difference_is_told_to_everybody_with_both_values(name, size, odd):
+    ours, theirs, our_text, their_text = DIFFERENCES[name]
+    errors = {}
+    world = World(size, seed=odd)
+
+    def program(rank):
+        options = dataclasses.replace(Options(), **(theirs if rank == odd else ours))
+        yield rank * 1000
+        yield from attempt(errors, rank, ("init", options))
+        yield from usable(rank, size)
+
+    world.run([program(r) for r in range(size)])
+    assert sorted(errors) == list(range(size))
+    assert {e.status for e in errors.values()} == {lib.PP_ERR_MISMATCH}
+    assert len({e.text for e in errors.values()}) == 1
+    text = errors[0].text.lower()
+    assert our_text.lower() in text, text
+    assert their_text.lower() in text, text
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("deliver", ["latest", "sum"])
+def test_flush_gives_the_flush_however_late_the_application_returns(size, deliver):
+    """"Left" ends in the engine: the others' next rounds complete here before Flush has returned."""
+    flushes, after = {}, {}
+    world = World(size, seed=3)
+    options = Options(count=size, k=size, deliver=deliver, max_lag=-1 if deliver == "latest" else 3)
+
+    def program(rank):
+        handle = yield ("init", options)
+        handle.send[rank] = 1
+        yield ("start", handle)
+        flushes[rank] = yield ("late", 200_000 if rank == 0 else 0, ("flush", handle))
+        if rank == 1:
+            yield ("start", handle)
+            after[rank] = yield ("wait", handle)
+        if rank == 0 and deliver == "sum":
+            after[rank] = yield ("wait", handle)  # what the others did meanwhile is still to give
+        yield ("flush", handle)
+        yield ("free", handle)
+        yield ("ctx_free",)
+
+    world.run([program(r) for r in range(size)])
+    assert {f.cause for f in flushes.values()} == {"flush"}
+    assert len({f.status() for f in flushes.values()}) == 1
+    if deliver == "sum":
+        assert after[0].common() == after[1].common()
+        assert after[0].first == flushes[0].round + 1
