@@ -81,6 +81,8 @@ static pp_status_t collect_call(pp_ctx_t *ctx)
     pp_call_kind_t kind = ctx->calls.kind;
     pp_status_t status = ctx->calls.status;
     ctx->calls.kind = PP_CALL_NONE;
+    if (kind == PP_CALL_FREE && status == PP_OK)
+        *ctx->calls.discarded_out = ctx->calls.discarded;
     if (status < 0)
         pp_fail(status, "%s", ctx->calls.text);
     unlock(ctx);
@@ -315,14 +317,10 @@ static pp_status_t begin_flush(pp_coll_t *coll, pp_call_kind_t kind, uint64_t *d
         status = pp_fail(PP_ERR_STATE, "deliver=\"each\" gives one round at a time: use Drain");
     if (kind == PP_CALL_DRAIN && !each)
         status = pp_fail(PP_ERR_STATE, "Drain is for deliver=\"each\": use Flush");
-    if (status >= 0 && discarded && ctx->calls.kind == PP_CALL_NONE) {
-        *discarded = coll->slot.contributions;
-        pp_pool_put(&coll->series.vectors, coll->slot.buffer);
-        coll->slot.buffer = NULL;
-        coll->slot.contributions = 0;
-    }
     if (status >= 0)
         status = pp_calls_begin_flush(&ctx->calls, coll, kind);
+    if (status >= 0)
+        ctx->calls.discarded_out = discarded;
     settle(ctx);
     unlock(ctx);
     return status;
@@ -341,13 +339,10 @@ pp_status_t pp_collect(pp_coll_t *coll, pp_result_t *result)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_coll(coll, &ctx));
-    if (!coll->ungiven) {
+    if (coll->request.state != PP_COMPLETE) {
         unlock(ctx);
         return pp_fail(PP_ERR_STATE, "there is no result to collect: Flush or Drain has not finished");
     }
-    coll->request.start = coll->starts;
-    coll->request.missed = coll->completed > coll->seen ? coll->completed - coll->seen : 0;
-    pp_deliver_complete_request(coll);
     pp_entry_t *entry = coll->request.entry;
     coll->request.entry = NULL;
     coll->request.state = PP_IDLE;

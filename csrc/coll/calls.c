@@ -13,18 +13,26 @@
 
 /* ---- agreement ---------------------------------------------------------------------------------------- */
 
+/* A word's signature is that of its lowest rank; a complaint about a difference names that rank and one
+   whose signature differs. */
+static void differ(pp_word_t *word, const pp_word_t *other)
+{
+    word->complains = 2;
+    word->complaining_rank = other->rank;
+    memcpy(word->complaint, other->text, sizeof word->complaint);
+}
+
 static void merge_words(pp_word_t *into, const pp_word_t *left, const pp_word_t *right)
 {
-    pp_word_t word = left->complains || !right->complains ? *left : *right;
-    word.rank = left->rank;
-    word.choice = left->choice;
-    if (!word.complains && memcmp(left->signature, right->signature, PP_SIGNATURE_BYTES) != 0) {
-        word.complains = 2;
-        word.complaining_rank = right->rank;
-        snprintf(word.complaint, sizeof word.complaint, "%s", right->text);
+    pp_word_t word = *left;
+    bool same = memcmp(left->signature, right->signature, PP_SIGNATURE_BYTES) == 0;
+    if (!left->complains && (right->complains == 1 || (right->complains == 2 && same))) {
+        word.complains = right->complains;
+        word.complaining_rank = right->complaining_rank;
+        memcpy(word.complaint, right->complaint, sizeof word.complaint);
+    } else if (!left->complains && !same) {
+        differ(&word, right);
     }
-    if (word.complains == 2 || !right->complains || left->complains)
-        memcpy(word.text, left->text, sizeof word.text);
     *into = word;
 }
 
@@ -184,10 +192,14 @@ pp_status_t pp_calls_begin_flush(pp_calls_t *calls, pp_coll_t *coll, pp_call_kin
 {
     PP_TRY(begin(calls, kind, coll));
     pp_deliver_drop_request(coll);
+    calls->discarded = 0;
+    if (kind == PP_CALL_FREE)
+        calls->discarded += pp_coll_discard(coll);
     if (kind == PP_CALL_DRAIN && coll->ungiven) {
         /* Nothing to wait for: this step has not left. */
         calls->engine->in_call = false;
         calls->finished = true;
+        pp_deliver_bind(coll);
     }
     pp_engine_settle(calls->engine);
     return PP_OK;
@@ -248,9 +260,9 @@ void pp_calls_flush_done(pp_calls_t *calls, pp_coll_t *coll)
         /* The others' call is over; we stay outside, but must not fall behind their count. */
         engine->calls++;
         engine->replay = engine->changed = true;
-    } else if (calls->coll == coll && calls->kind == PP_CALL_FLUSH) {
-        finish_call(calls, PP_OK);
-    } else if (calls->coll == coll && calls->kind == PP_CALL_DRAIN) {
+    } else if (calls->coll == coll
+               && (calls->kind == PP_CALL_FLUSH || calls->kind == PP_CALL_DRAIN)) {
+        pp_deliver_bind(coll);
         finish_call(calls, PP_OK);
     } else if (calls->coll == coll && calls->kind == PP_CALL_FREE) {
         calls->agreed = true;     /* pp_calls_update() waits for the last messages of the handle */
@@ -266,6 +278,7 @@ void pp_calls_drain_step(pp_calls_t *calls, pp_coll_t *coll)
     calls->finished = true;
     calls->engine->in_call = false;
     calls->engine->changed = true;
+    pp_deliver_bind(coll);
 }
 
 static pp_status_t verdict(pp_calls_t *calls)

@@ -26,6 +26,7 @@ typedef struct pp_entry {
     uint64_t     contributors[PP_CONTRIBUTORS_WORDS];
     pp_buffer_t *buffer;             /* NULL: a round without data (a flush of nothing) */
     uint64_t     starts_taken;       /* my Starts merged into rounds <= round */
+    uint64_t     own_contributions;  /* my Starts in `round` */
     uint64_t     staleness;
     bool         external;
 } pp_entry_t;
@@ -42,6 +43,7 @@ typedef struct pp_turn {
     bool     drawn;                  /* a copy of the draw reached us */
     bool     handed_on;
     uint32_t cause;                  /* pp_cause_t this rank gives it */
+    uint64_t own_contributions;      /* my Starts that it took */
     uint64_t starts_taken;
     uint64_t staleness;
 } pp_turn_t;
@@ -101,6 +103,8 @@ pp_status_t pp_coll_open(pp_coll_t *coll, pp_calls_t *calls, uint32_t id, int32_
 void        pp_coll_free(pp_coll_t *coll);
 /* A Start's elements are in the slot. */
 void        pp_coll_started(pp_coll_t *coll);
+/* Empties the slot for a Free, unless a round counts on it already; returns how many Starts went. */
+uint64_t    pp_coll_discard(pp_coll_t *coll);
 bool        pp_coll_left(const pp_coll_t *coll);
 bool        pp_coll_waits(const pp_coll_t *coll);
 bool        pp_coll_elsewhere(const pp_coll_t *coll);
@@ -120,6 +124,7 @@ bool        pp_policy_drawn(pp_coll_t *coll);
 void        pp_deliver_round(pp_coll_t *coll, pp_entry_t *entry);
 void        pp_deliver_complete_request(pp_coll_t *coll);
 void        pp_deliver_drop_request(pp_coll_t *coll);
+void        pp_deliver_bind(pp_coll_t *coll);
 void        pp_entry_free(pp_coll_t *coll, pp_entry_t *entry);
 pp_entry_t *pp_deliver_pop(pp_coll_t *coll);
 void        pp_deliver_copy_out(const pp_coll_t *coll, const pp_entry_t *entry);
@@ -167,6 +172,8 @@ struct pp_calls {
     /* Peers that have sent their last message, have ended their scripts, gave the context up. */
     int32_t        closed, exited, gone;
     bool           closing;          /* our last message is sent */
+    uint64_t       discarded;        /* Starts that a Free threw away */
+    uint64_t      *discarded_out;    /* where pp_coll_free_begin()'s caller wants to know */
 
     /* pp_ask() */
     uint64_t       ask_number;

@@ -67,9 +67,20 @@ void pp_deliver_complete_request(pp_coll_t *coll)
     coll->engine->changed = true;
 }
 
+/* What a Flush or a drain step gives is settled when the engine is through with it: rounds that complete
+   before the application comes for it belong to the next request. */
+void pp_deliver_bind(pp_coll_t *coll)
+{
+    coll->request.start = coll->starts;
+    coll->request.missed = coll->completed > coll->seen ? coll->completed - coll->seen : 0;
+    pp_deliver_complete_request(coll);
+}
+
 void pp_deliver_round(pp_coll_t *coll, pp_entry_t *entry)
 {
     if (pp_calls_flushing(coll->calls, coll) && coll->calls->kind == PP_CALL_FREE) {
+        if (entry->tally.cause == PP_CAUSE_FLUSH)
+            coll->calls->discarded += entry->own_contributions;
         pp_entry_free(coll, entry);
         return;
     }
@@ -83,8 +94,12 @@ void pp_deliver_round(pp_coll_t *coll, pp_entry_t *entry)
 void pp_deliver_drop_request(pp_coll_t *coll)
 {
     pp_entry_t *entry = coll->request.entry;
-    if (coll->request.state == PP_OUTSTANDING)
+    if (coll->request.state == PP_OUTSTANDING) {
         coll->engine->waiting--;
+        /* Its call is given the flush, the last round there is: in none can it be stale. */
+        if (coll->slot.contributions == 1)
+            coll->slot.oldest_given = UINT64_MAX;
+    }
     coll->request.state = PP_IDLE;
     coll->request.entry = NULL;
     coll->engine->changed = true;

@@ -117,6 +117,7 @@ static void take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *co
     if (turn->triggered)
         own->initiator = (uint32_t)coll->engine->rank;
     turn->starts_taken = coll->starts;
+    turn->own_contributions = coll->slot.contributions;
     if (*contributed && instance->round > coll->slot.oldest_given)
         turn->staleness = instance->round - coll->slot.oldest_given;
     instance->accumulator = coll->slot.buffer;
@@ -150,6 +151,7 @@ static pp_entry_t *make_entry(pp_coll_t *coll, const pp_turn_t *turn, pp_instanc
     entry->tally = reg->tally;
     memcpy(entry->contributors, reg->contributors, coll->series.mask_words * sizeof(uint64_t));
     entry->starts_taken = turn->starts_taken;
+    entry->own_contributions = turn->own_contributions;
     entry->staleness = turn->staleness;
     entry->external = turn->activated && !turn->triggered && !turn->joined;
     entry->buffer = instance->accumulator;
@@ -238,6 +240,19 @@ void pp_coll_started(pp_coll_t *coll)
         coll->engine->waiting++;
     }
     coll->engine->changed = true;
+}
+
+/* A rank that is ready has been counted for its next round: what is pending goes there. */
+uint64_t pp_coll_discard(pp_coll_t *coll)
+{
+    uint64_t discarded = coll->slot.contributions;
+    const pp_turn_t *turn = pp_coll_turn(coll, coll->taken);
+    if (turn && turn->ready)
+        return 0;
+    pp_pool_put(&coll->series.vectors, coll->slot.buffer);
+    coll->slot.buffer = NULL;
+    coll->slot.contributions = 0;
+    return discarded;
 }
 
 /* ---- opening and closing ------------------------------------------------------------------------------- */

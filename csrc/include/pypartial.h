@@ -219,8 +219,9 @@ pp_status_t pp_flush_begin(pp_coll_t *coll);
 pp_status_t pp_drain_begin(pp_coll_t *coll);
 pp_status_t pp_collect(pp_coll_t *coll, pp_result_t *result);
 
-/* Collective: discards what is pending here (*discarded: that many Starts), ends the handle's rounds
-   and releases its buffers.  After pp_call_wait() the handle must not be used. */
+/* Collective: discards what is pending here, ends the handle's rounds and releases its buffers.  After
+   pp_call_wait() returned PP_OK, *discarded (which must live until then) is the number of Starts of this
+   rank that no round gave to anybody, and the handle must not be used. */
 pp_status_t pp_coll_free_begin(pp_coll_t *coll, uint64_t *discarded);
 
 /* ---- who is waited for ---------------------------------------------------------------------- */
@@ -245,7 +246,8 @@ typedef struct pp_rank_state {
 } pp_rank_state_t;
 
 /* Asks every rank what it is doing with this handle and waits for at most `timeout_us`; `states` has
-   one entry a rank.  Not collective; the other ranks' engines answer. */
+   one entry a rank.  Not collective; the other ranks' engines answer.  Over a simulated transport only
+   this rank's own state is filled in: nobody answers while the caller holds the clock. */
 pp_status_t pp_ask(pp_coll_t *coll, int64_t timeout_us, pp_rank_state_t *states);
 uint32_t    pp_coll_id(const pp_coll_t *coll);
 int32_t     pp_coll_algorithm(const pp_coll_t *coll);   /* what AUTO became */

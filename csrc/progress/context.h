@@ -29,6 +29,7 @@ struct pp_ctx {
     atomic_bool     attended;        /* an application thread polls */
     pthread_cond_t  unattended;
     uint64_t        visited_us;      /* when an application thread was last here */
+    uint64_t        usual_wait_us;   /* running mean */
     bool            armed;           /* rings wake the progress thread */
     uint64_t        thread_cpu_ns;   /* of a thread that has ended */
     uint64_t        sleeps;

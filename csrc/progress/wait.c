@@ -11,8 +11,9 @@
 enum {
     SPIN_POLLS = 50,              /* then yield the core: a thread that we woke may need it */
     SPIN_POLLS_CROWDED = 2,
-    YIELD_US = 100,               /* then sleep on the doorbell */
-    YIELD_US_CROWDED = 30,
+    YIELD_MIN_US = 30,            /* then sleep on the doorbell: after several times the usual wait */
+    YIELD_MAX_US = 1000,
+    YIELD_WORTHWHILE_US = 250,    /* but if waits usually take longer than this, sleep at once */
     YIELD_US_BULK = 2000,         /* a payload on its way moves only while somebody polls */
     RECENTLY_US = 200,            /* a thread that was here so recently will be back */
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
@@ -110,8 +111,12 @@ typedef struct pp_quiet {
 
 static uint64_t yield_us(const pp_ctx_t *ctx)
 {
-    return ctx->engine.transport->bulk_in_flight ? YIELD_US_BULK
-         : ctx->crowded ? YIELD_US_CROWDED : YIELD_US;
+    uint64_t worthwhile = 4 * ctx->usual_wait_us;
+    if (ctx->engine.transport->bulk_in_flight)
+        return YIELD_US_BULK;
+    if (ctx->usual_wait_us > YIELD_WORTHWHILE_US || worthwhile < YIELD_MIN_US)
+        return YIELD_MIN_US;
+    return worthwhile < YIELD_MAX_US ? worthwhile : YIELD_MAX_US;
 }
 
 /* Returns false if it is time to sleep. */
@@ -141,7 +146,7 @@ static pp_status_t attend(pp_ctx_t *ctx, bool (*over)(const void *), const void 
     uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us, now = 0;
     pp_quiet_t quiet = {0};
     atomic_store(&ctx->attended, true);
-    ctx->visited_us = now_us();
+    uint64_t begin = ctx->visited_us = now_us();
     pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
     while (!over(arg) && !ctx->engine.error && now < deadline) {
         if (pp_engine_poll(&ctx->engine) > 0) {
@@ -159,6 +164,7 @@ static pp_status_t attend(pp_ctx_t *ctx, bool (*over)(const void *), const void 
     }
     bool done = over(arg);
     stop_attending(ctx);
+    ctx->usual_wait_us = (7 * ctx->usual_wait_us + (ctx->visited_us - begin)) / 8;
     return done ? PP_OK : ctx->engine.error ? pp_engine_check(&ctx->engine) : PP_PENDING;
 }
 

@@ -1,8 +1,9 @@
 /*
- * Order between a pair of ranks rests on two facts of MPI: messages of one sender on one communicator
- * and tag are matched in the order of sending, and a message is matched by the receive that was posted
- * first.  The standing receives are a ring that is posted, and delivered, in order; so only the oldest
- * is ever tested, although a later one may complete before it (a long message at the head).
+ * Order between a pair of ranks rests on two facts of MPI: messages of one sender on one
+ * communicator and tag are matched in the order of sending, and a message is matched by the receive
+ * that was posted first.  The standing receives are a ring that is posted, and delivered, in order;
+ * so only the oldest is ever tested, although a later one may complete before it (a long message at
+ * the head).
  */
 #include "mpi.h"
 #include "doorbell.h"
@@ -10,7 +11,7 @@
 #include <assert.h>
 #include <limits.h>
 #include <mpi.h>
-#if defined(OMPI_HAVE_MPI_EXT) || __has_include(<mpi-ext.h>)
+#if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
 #endif
 #include <stdlib.h>
@@ -88,7 +89,7 @@ struct pp_mpi {
     char        failure_text[TEXT_BYTES];
 };
 
-/* ---- errors --------------------------------------------------------------------------------------- */
+/* ---- errors --------------------------------------------------------------------------------- */
 
 static pp_status_t mpi_error(int code, const char *what)
 {
@@ -169,7 +170,7 @@ static int tell_failure(pp_mpi_t *mpi)
     return 1;
 }
 
-/* ---- outstanding requests -------------------------------------------------------------------------- */
+/* ---- outstanding requests ------------------------------------------------------------------- */
 
 /* Room for `extra` more, made before anything is started, so that no request goes unrecorded. */
 static bool reserve(pp_mpi_t *mpi, size_t extra)
@@ -288,7 +289,7 @@ static int advance_outstanding(pp_mpi_t *mpi)
     return events;
 }
 
-/* ---- messages --------------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------- */
 
 static void note_ring(pp_mpi_t *mpi, int32_t peer)
 {
@@ -429,7 +430,7 @@ static int deliver_received(pp_mpi_t *mpi)
     return DELIVERIES_PER_POLL;
 }
 
-/* ---- bulk --------------------------------------------------------------------------------------------- */
+/* ---- bulk ----------------------------------------------------------------------------------- */
 
 static int post_chunk(pp_mpi_t *mpi, const owner_t *owner, uint32_t tag, unsigned char *data,
                       size_t bytes, MPI_Request *request)
@@ -482,11 +483,11 @@ static pp_status_t bulk_recv(pp_transport_t *transport, int32_t peer, uint32_t t
                      bytes, cookie);
 }
 
-/* ---- poll, ring, clock -------------------------------------------------------------------------------- */
+/* ---- poll, ring, clock ---------------------------------------------------------------------- */
 
-/* A neighbour may have rung for a message that MPI does not show yet: a long one takes several steps
-   of both sides, and a network on the same host takes its time.  Such a rank must not go to sleep, for
-   there will be no second ring. */
+/* A neighbour may have rung for a message that MPI does not show yet: a long one takes several
+   steps of both sides, and a network on the same host takes its time.  Such a rank must not go to
+   sleep, for there will be no second ring. */
 static bool announced_not_received(pp_mpi_t *mpi)
 {
     /* relaxed: whoever is about to sleep has read the sequence before (see pp_bell_ring). */
@@ -539,7 +540,7 @@ static const pp_transport_ops_t mpi_ops = {
     .now_ns = now_ns,
 };
 
-/* ---- release ------------------------------------------------------------------------------------------ */
+/* ---- release -------------------------------------------------------------------------------- */
 
 static void free_memory(pp_mpi_t *mpi)
 {
@@ -580,11 +581,11 @@ static bool withdraw(MPI_Request *request)
     return false;
 }
 
-/* Takes back the standing receives and those of bulk.  The one place that cancels: nobody will ever
-   send to them again on purpose, the peers are not here to complete them, and a receive left behind
-   would let MPI write to memory that is about to be freed.  What MPI has matched already cannot be
-   cancelled and keeps its buffer for ever, as do unfinished sends; the caller does the same with the
-   buffers of transfers that were not reported. */
+/* Takes back the standing receives and those of bulk.  The one place that cancels: the peers are
+   not here to complete them, and a receive left behind would let MPI write to memory that is about
+   to be freed.  What MPI has matched already cannot be cancelled and keeps its buffer for ever, as
+   do unfinished sends; the caller does the same with the buffers of transfers that were not
+   reported. */
 static void withdraw_all(pp_mpi_t *mpi)
 {
     bool all = true;
@@ -661,7 +662,7 @@ void pp_mpi_abandon(pp_mpi_t *mpi)
     free_memory(mpi);
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------- */
+/* ---- opening -------------------------------------------------------------------------------- */
 
 /* Collective: the worst status of all, with the text of the lowest rank that has it. */
 static pp_status_t agree(MPI_Comm comm, pp_status_t status)
@@ -841,7 +842,7 @@ pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, pp_mpi_t **resul
     return PP_OK;
 }
 
-/* ---- small things --------------------------------------------------------------------------------------- */
+/* ---- small things --------------------------------------------------------------------------- */
 
 pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi)
 {

@@ -63,7 +63,7 @@ struct pp_simnet {
     size_t    post_count, post_buckets;
 };
 
-/* ---- time --------------------------------------------------------------------------------------- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 static uint64_t draw_ns(pp_simnet_t *net, uint64_t min_ns, uint64_t max_ns)
 {
@@ -107,7 +107,7 @@ static due_t heap_pop(pp_simnet_t *net)
     return top;
 }
 
-/* ---- order between pairs ------------------------------------------------------------------------ */
+/* ---- order between pairs -------------------------------------------------------------------- */
 
 static pair_t *pair_slot(pair_t *pairs, size_t capacity, uint64_t key)
 {
@@ -117,8 +117,8 @@ static pair_t *pair_slot(pair_t *pairs, size_t capacity, uint64_t key)
     return &pairs[at];
 }
 
-/* Rebuilds the table without the pairs that have nothing under way (they constrain no later message),
-   so that its size follows the messages under way and not the square of the ranks. */
+/* Rebuilds the table without the pairs that have nothing under way (they constrain no later
+   message), so that its size follows the messages under way and not the square of the ranks. */
 static bool pairs_rebuild(pp_simnet_t *net)
 {
     size_t live = 0, capacity = BUCKETS_MIN;
@@ -153,7 +153,7 @@ static pair_t *pair_of(pp_simnet_t *net, int32_t src, int32_t dst)
     return pair;
 }
 
-/* ---- events --------------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 static event_t *event_new(pp_simnet_t *net, kind_t kind, int32_t src, int32_t dst, size_t payload)
 {
@@ -205,7 +205,7 @@ static pp_status_t send_message(pp_transport_t *transport, int32_t peer, const v
     return PP_OK;
 }
 
-/* ---- bulk ----------------------------------------------------------------------------------------- */
+/* ---- bulk ----------------------------------------------------------------------------------- */
 
 static event_t **post_bucket(event_t **posts, size_t buckets, const event_t *post)
 {
@@ -303,7 +303,7 @@ static pp_status_t bulk_recv(pp_transport_t *transport, int32_t peer, uint32_t t
     return PP_OK;
 }
 
-/* ---- what happens ----------------------------------------------------------------------------- */
+/* ---- what happens --------------------------------------------------------------------------- */
 
 static void deliver_message(pp_simnet_t *net, event_t *event)
 {
@@ -362,7 +362,7 @@ bool pp_simnet_step(pp_simnet_t *net)
     return true;
 }
 
-/* ---- the rest of the transport, and the net ------------------------------------------------------ */
+/* ---- the rest of the transport, and the net ------------------------------------------------- */
 
 static int poll_nothing(pp_transport_t *transport)
 {

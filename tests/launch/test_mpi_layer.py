@@ -1,0 +1,52 @@
+"""Runs the tests of tests/mpi under mpirun, once for every number of ranks."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.mpirun import mpirun, python
+
+TESTS = Path(__file__).resolve().parent.parent
+SIZES = (1, 2, 3, 4, 5, 7, 8, 9)
+TEST_LIMIT_S = 60  # for one test in one rank
+LIMIT_S = 300  # for all of them: mpirun's
+
+
+@pytest.fixture
+def reports() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="pp-reports-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def outcomes(report: Path) -> dict[str, str]:
+    """Return the outcome of every test of one rank's report."""
+    found = {}
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        marks = {child.tag for child in case} & {"failure", "error", "skipped"}
+        found[f"{case.get('classname')}::{case.get('name')}"] = (marks or {"passed"}).pop()
+    return found
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+@pytest.mark.parametrize("ranks", SIZES)
+def test_mpi_layer(ranks, reports, record_property, pytestconfig):
+    """Every rank ran the same tests, at least one, and all of them passed."""
+    inner = [str(TESTS / "support" / "inner.py"), str(reports), str(TEST_LIMIT_S)]
+    run = mpirun(ranks, python(*inner, str(TESTS / "mpi")), timeout_s=LIMIT_S)
+    run.check()
+    files = sorted(reports.glob("rank-*.xml"))
+    assert len(files) == ranks, f"{len(files)} reports of {ranks} ranks\n{run.explain()}"
+    by_rank = [outcomes(file) for file in files]
+    assert all(one == by_rank[0] for one in by_rank), "the ranks ran different tests"
+    results = list(by_rank[0].values())
+    assert set(results) <= {"passed", "skipped"}, run.explain()
+    passed = results.count("passed")
+    assert passed > 0, f"no test ran on {ranks} ranks\n{run.explain()}"
+    record_property("inner_passed", passed)
+    print(f"{ranks} ranks: {passed} passed, {results.count('skipped')} skipped")

@@ -1,0 +1,1 @@
+"""What the tests share: starting mpirun, judging its ranks, and the oracles."""

