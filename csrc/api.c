@@ -354,11 +354,10 @@ pp_status_t pp_collect(pp_coll_t *coll, pp_result_t *result)
 
 static bool answered(const void *calls) { return pp_ask_answered(calls); }
 
-pp_status_t pp_ask(pp_coll_t *coll, int64_t timeout_us, pp_rank_state_t *states)
+pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_state_t *states)
 {
-    pp_ctx_t *ctx;
-    PP_TRY(enter_coll(coll, &ctx));
-    pp_ask_begin(&ctx->calls, coll->series.id, states);
+    PP_TRY(enter(ctx));
+    pp_ask_begin(&ctx->calls, handle, states);
     settle(ctx);
     pp_status_t status = pp_help_until(ctx, answered, &ctx->calls, timeout_us);
     pp_ask_end(&ctx->calls);

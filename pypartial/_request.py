@@ -426,39 +426,9 @@ class Request:
         self._coll = self._native.ffi.NULL
         self._owners = []
 
-    def _ask(self, waited_s: float) -> list[RankState] | str:
-        """Ask every rank what it does with this handle; a text if that is not possible."""
-        native, size = self._native, self._context.size
-        states = native.ffi.new("pp_rank_state_t[]", size)
-        longest_s = min(max(waited_s, ASK_SHORTEST_S), ASK_LONGEST_S)
-        status = native.lib.pp_ask(self._coll, int(longest_s * 1e6), states)
-        if status < 0:
-            return str(native.error(status))
-        names = {
-            native.lib.PP_COMPUTING: COMPUTING,
-            native.lib.PP_WAITING: WAITING,
-            native.lib.PP_IN_CALL: IN_CALL,
-        }
-        return [
-            RankState(
-                rank=rank,
-                answered=bool(state.answered),
-                activity=names.get(state.activity, COMPUTING),
-                handle=state.handle,
-                round=state.round,
-                calls=state.calls,
-                completed=state.completed,
-                joined=state.joined,
-                ready=bool(state.ready),
-                drawn=bool(state.drawn),
-                withholding=bool(state.withholding),
-            )
-            for rank, state in enumerate(states)
-        ]
-
     def _report_wait(self, waited_s: float) -> str:
         """Say whom a Wait waits for."""
-        states = self._ask(waited_s)
+        states = ask(self._native, self._context._ctx, self._context.size, self._id, waited_s)
         name = f"{self._name()} ({self._settings})"
         if isinstance(states, str):
             return f"Wait on {name}: {waited_s:.1f} s so far; cannot ask the ranks: {states}"
@@ -487,6 +457,38 @@ class RankState(NamedTuple):
 
 COMPUTING, WAITING, IN_CALL = "computing", "waiting", "in a call"
 LISTED = 16  # ranks named one by one in a report
+
+
+def ask(
+    native: Native, ctx: CData, size: int, handle: int, waited_s: float
+) -> list[RankState] | str:
+    """Ask every rank what it does with a handle (0: none); a text if that is not possible."""
+    states = native.ffi.new("pp_rank_state_t[]", size)
+    longest_s = min(max(waited_s, ASK_SHORTEST_S), ASK_LONGEST_S)
+    status = native.lib.pp_ask(ctx, handle, int(longest_s * 1e6), states)
+    if status < 0:
+        return str(native.error(status))
+    names = {
+        native.lib.PP_COMPUTING: COMPUTING,
+        native.lib.PP_WAITING: WAITING,
+        native.lib.PP_IN_CALL: IN_CALL,
+    }
+    return [
+        RankState(
+            rank=rank,
+            answered=bool(state.answered),
+            activity=names.get(state.activity, COMPUTING),
+            handle=state.handle,
+            round=state.round,
+            calls=state.calls,
+            completed=state.completed,
+            joined=state.joined,
+            ready=bool(state.ready),
+            drawn=bool(state.drawn),
+            withholding=bool(state.withholding),
+        )
+        for rank, state in enumerate(states)
+    ]
 
 
 def report_wait(

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _buffer, _native
-from ._request import Request, Settings, report_call
+from ._request import Request, Settings, ask, report_call
 from .errors import ArgumentError, Error
 from .policy import Majority, Policy, _whole_number
 
@@ -532,15 +532,12 @@ class Context:
         native.check(status)
 
     def _report_call(self, call: str, request: Request | None, waited_s: float) -> str:
-        """Say whom a collective call waits for; any live handle will do for asking."""
-        asked = request or next(iter(self._requests.values()), None)
-        if asked is None:
-            states: Any = "not known, there is no handle to ask with"
-        else:
-            states = asked._ask(waited_s)
+        """Say whom a collective call waits for."""
+        handle = request.id if request else 0
+        states = ask(self._native, self._ctx, self._size, handle, waited_s)
         if isinstance(states, str):
             return f"{call}: not complete after {waited_s:.1f} s; who is missing: {states}"
-        return report_call(call, request.id if request else 0, waited_s, states, self._rank)
+        return report_call(call, handle, waited_s, states, self._rank)
 
     def __repr__(self) -> str:
         if self._gone is not None:

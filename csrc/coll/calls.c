@@ -247,7 +247,7 @@ bool pp_calls_flushing(const pp_calls_t *calls, const pp_coll_t *coll)
     case PP_CALL_FLUSH: case PP_CALL_DRAIN: case PP_CALL_FREE:
         return calls->coll == coll && !calls->finished && !calls->agreed;
     case PP_CALL_EXIT:
-        return true;
+        return calls->exited + calls->gone < calls->engine->size - 1;   /* somebody may still flush */
     default:
         return false;
     }

@@ -115,7 +115,8 @@ pp_turn_t  *pp_coll_turn(pp_coll_t *coll, uint64_t round);
 pp_status_t pp_policy_open(pp_coll_t *coll);
 void        pp_policy_close(pp_coll_t *coll);
 void        pp_policy_update(pp_coll_t *coll);
-bool        pp_policy_permits(pp_coll_t *coll, const pp_turn_t *turn);
+bool        pp_policy_permits(const pp_coll_t *coll, const pp_turn_t *turn);
+bool        pp_policy_bounded(const pp_coll_t *coll, const pp_turn_t *turn);
 void        pp_policy_control(void *coll, int32_t peer, const pp_prefix_t *message);
 void        pp_policy_judge(const pp_coll_t *coll, pp_tally_t *tally);
 bool        pp_policy_drawn(pp_coll_t *coll);
@@ -138,7 +139,7 @@ typedef enum pp_call_kind {
     PP_CALL_EXIT
 } pp_call_kind_t;
 
-enum { PP_SIGNATURE_BYTES = 128, PP_AGREE_TEXT = 200 };
+enum { PP_SIGNATURE_BYTES = 128, PP_AGREE_TEXT = 400 };
 
 /* One rank's word in an agreement; merging two keeps the lower rank's, or the first complaint. */
 typedef struct pp_word {

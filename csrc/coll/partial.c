@@ -30,8 +30,8 @@ static void reset_turn(pp_coll_t *coll, uint64_t round)
 
 bool pp_coll_withholds(const pp_coll_t *coll)
 {
-    pp_turn_t *turn = pp_coll_turn((pp_coll_t *)coll, coll->taken);
-    return turn && turn->activated && !pp_policy_permits((pp_coll_t *)coll, turn);
+    const pp_turn_t *turn = pp_coll_turn((pp_coll_t *)coll, coll->taken);
+    return turn && turn->activated && pp_policy_bounded(coll, turn);
 }
 
 /* ---- update: everything that a change may set off ------------------------------------------------------ */

@@ -28,13 +28,20 @@ static bool is_solo(const pp_coll_t *coll)
     return coll->config.policy == PP_FIRST_OF && coll->config.policy_k == coll->engine->size;
 }
 
+/* Does max_lag forbid this rank to give its part?  It is the slow rank that enforces the bound. */
+bool pp_policy_bounded(const pp_coll_t *coll, const pp_turn_t *turn)
+{
+    bool exempt = pp_coll_left(coll) || pp_coll_elsewhere(coll);
+    return !exempt && !is_full(coll)
+        && turn->round >= coll->counted + coll->max_lag + (pp_coll_waits(coll) ? 1 : 0);
+}
+
 /* May this rank give its part of an activated round? */
-bool pp_policy_permits(pp_coll_t *coll, const pp_turn_t *turn)
+bool pp_policy_permits(const pp_coll_t *coll, const pp_turn_t *turn)
 {
     if (is_full(coll))
         return turn->ready || pp_coll_left(coll);
-    return pp_coll_left(coll) || pp_coll_elsewhere(coll)
-        || turn->round < coll->counted + coll->max_lag + (pp_coll_waits(coll) ? 1 : 0);
+    return !pp_policy_bounded(coll, turn);
 }
 
 static void trigger(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance, pp_cause_t cause)

@@ -245,10 +245,10 @@ typedef struct pp_rank_state {
     int32_t  withholding;      /* its max_lag keeps it from joining an activated round */
 } pp_rank_state_t;
 
-/* Asks every rank what it is doing with this handle and waits for at most `timeout_us`; `states` has
+/* Asks every rank what it is doing with the handle of this id (0: with none) and waits for at most `timeout_us`; `states` has
    one entry a rank.  Not collective; the other ranks' engines answer.  Over a simulated transport only
    this rank's own state is filled in: nobody answers while the caller holds the clock. */
-pp_status_t pp_ask(pp_coll_t *coll, int64_t timeout_us, pp_rank_state_t *states);
+pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_state_t *states);
 uint32_t    pp_coll_id(const pp_coll_t *coll);
 int32_t     pp_coll_algorithm(const pp_coll_t *coll);   /* what AUTO became */
 

@@ -11,7 +11,7 @@
 #define PP_CONTEXT_H
 
 #include "../coll/coll.h"
-#include "../transport/mpi.h"
+#include "../transport/pp_mpi.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,7 +27,8 @@ struct pp_ctx {
     bool            has_thread;
     bool            stop;            /* under the lock */
     atomic_bool     attended;        /* an application thread polls */
-    pthread_cond_t  unattended;
+    pthread_cond_t  unattended;      /* an application thread has left */
+    pthread_cond_t  stopping;        /* wakes a progress thread that naps */
     uint64_t        visited_us;      /* when an application thread was last here */
     uint64_t        usual_wait_us;   /* running mean */
     bool            armed;           /* rings wake the progress thread */

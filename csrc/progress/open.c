@@ -19,7 +19,7 @@
 typedef struct pp_opening {
     uint64_t seed, chunk_bytes;
     int32_t  window, progress, thread_level, complains;
-    char     complaint[200];
+    char     complaint[PP_AGREE_TEXT];
 } pp_opening_t;
 
 static pp_status_t judge(const pp_opening_t *all, int size, int rank)

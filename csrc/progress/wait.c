@@ -1,5 +1,5 @@
 /* wait.c - who runs the engine and who sleeps: attending application threads and the progress thread.
-   See context.h, and transport/mpi.h for the doorbell's protocol. */
+   See context.h, and transport/pp_mpi.h for the doorbell's protocol. */
 #define _GNU_SOURCE
 #include "context.h"
 
@@ -16,6 +16,7 @@ enum {
     YIELD_WORTHWHILE_US = 250,    /* but if waits usually take longer than this, sleep at once */
     YIELD_US_BULK = 2000,         /* a payload on its way moves only while somebody polls */
     RECENTLY_US = 200,            /* a thread that was here so recently will be back */
+    NAP_MAX_US = 800,             /* while it keeps coming, the progress thread naps longer and longer */
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
     BACKOFF_MIN_US = 20,          /* something moves that only polling sees */
     BACKOFF_MAX_US = 500,
@@ -57,16 +58,15 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, int64_t timeout_us)
 
 /* ---- an application thread ------------------------------------------------------------------------------ */
 
-static void wait_for_attendant(pp_ctx_t *ctx)
+/* Waits on a condition with the context's lock, for a bounded time. */
+static void wait_briefly(pp_ctx_t *ctx, pthread_cond_t *condition, int64_t timeout_us)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    pthread_cond_timedwait(&ctx->unattended, &ctx->lock, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)timeout_us * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(condition, &ctx->lock, &until);
 }
 
 static void pause_core(void)
@@ -180,7 +180,7 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
         return PP_PENDING;
     uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us;
     while (atomic_load(&ctx->attended)) {
-        wait_for_attendant(ctx);
+        wait_briefly(ctx, &ctx->unattended, 1000);
         if (over(arg))
             return PP_OK;
         uint64_t now = now_us();
@@ -193,36 +193,49 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 
 /* ---- the progress thread ---------------------------------------------------------------------------------- */
 
-/* Sleeps beside an application thread that is here, or will be back at once. */
-static void stand_by(pp_ctx_t *ctx, bool armed)
+/* An application thread is inside for long: nothing to do before it leaves.  From then on rings wake us. */
+static void stand_by(pp_ctx_t *ctx)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
-    ctx->armed = armed;
+    ctx->armed = true;
     pthread_mutex_unlock(&ctx->lock);
-    pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, armed ? IDLE_US : RECENTLY_US);
+    pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, IDLE_US);
     pthread_mutex_lock(&ctx->lock);
+}
+
+/* An application thread is here, or will be back at once: no ring wakes us. */
+static int64_t nap(pp_ctx_t *ctx, int64_t nap_us)
+{
+    ctx->armed = false;
+    wait_briefly(ctx, &ctx->stopping, nap_us);
+    return nap_us * 2 < NAP_MAX_US ? nap_us * 2 : NAP_MAX_US;
 }
 
 static void *progress(void *arg)
 {
     pp_ctx_t *ctx = arg;
     unsigned quiet = 0;
+    int64_t  nap_us = RECENTLY_US;
     prctl(PR_SET_NAME, "pypartial");
     prctl(PR_SET_TIMERSLACK, 1000);   /* 1 us: back-off sleeps are short */
     pthread_mutex_lock(&ctx->lock);
     while (!ctx->stop && !ctx->engine.error) {
         bool recently = now_us() - ctx->visited_us < RECENTLY_US;
-        if (atomic_load(&ctx->attended)) {
-            stand_by(ctx, !recently);   /* a long Wait: nothing to do before its end */
+        bool attended = atomic_load(&ctx->attended);
+        if (attended && !recently) {
+            stand_by(ctx);
             continue;
         }
-        pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
-        while (pp_engine_poll(&ctx->engine) > 0)
-            quiet = 0;
+        if (!attended) {
+            pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+            while (pp_engine_poll(&ctx->engine) > 0)
+                quiet = 0;
+        }
         if (recently) {
-            stand_by(ctx, false);
+            nap_us = nap(ctx, nap_us);
             continue;
         }
+        nap_us = RECENTLY_US;
         ctx->armed = true;
         if (!doze(ctx, PP_PROGRESS_ASLEEP, patience_us(ctx, quiet++)))
             quiet = 0;
@@ -260,6 +273,7 @@ void pp_thread_stop(pp_ctx_t *ctx)
         return;
     pthread_mutex_lock(&ctx->lock);
     ctx->stop = true;
+    pthread_cond_signal(&ctx->stopping);
     pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP);
     pp_mpi_ring_self(ctx->mpi);
     pthread_mutex_unlock(&ctx->lock);

@@ -1,6 +1,6 @@
 /*
  * doorbell.h - the page of bells that the ranks of a node share, and the futex protocol on it (the
- * protocol and why it loses no wake-up: mpi.h).  Knows nothing of MPI: the caller carries the ticket
+ * protocol and why it loses no wake-up: pp_mpi.h).  Knows nothing of MPI: the caller carries the ticket
  * from the rank that made the page to those that open it.
  */
 #ifndef PP_TRANSPORT_DOORBELL_H
@@ -44,7 +44,7 @@ void pp_doorbell_free(pp_doorbell_t *doorbell);
 
 /* Announces `messages` messages (0: just wakes), after they were sent; true: somebody was woken. */
 bool pp_bell_ring(pp_bell_t *bell, uint32_t messages);
-/* For the sleeper; the order of the calls is in mpi.h. */
+/* For the sleeper; the order of the calls is in pp_mpi.h. */
 uint32_t pp_bell_sequence(pp_bell_t *bell);
 void     pp_bell_set_sleeper(pp_bell_t *bell, uint32_t bits);
 /* Returns when the sequence differs from `seen`, after timeout_us (< 0: no limit), or early (signal,

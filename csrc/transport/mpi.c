@@ -5,7 +5,7 @@
  * so only the oldest is ever tested, although a later one may complete before it (a long message at
  * the head).
  */
-#include "mpi.h"
+#include "pp_mpi.h"
 #include "doorbell.h"
 
 #include <assert.h>
@@ -19,7 +19,6 @@
 #include <time.h>
 
 enum {
-    MESSAGE_BYTES_MAX = PP_INLINE_BYTES + 1024,   /* payload, and a header with its masks */
     STANDING_RECEIVES = 16,
     DELIVERIES_PER_POLL = 64,                     /* then bulk and sends get their turn */
     MESSAGE_TAG = 0,
@@ -29,11 +28,11 @@ enum {
     TEXT_BYTES = MPI_MAX_ERROR_STRING + 128
 };
 
-_Static_assert(MESSAGE_BYTES_MAX % PP_MESSAGE_ALIGN == 0, "receive buffers stay aligned");
+_Static_assert(PP_MESSAGE_BYTES % PP_MESSAGE_ALIGN == 0, "receive buffers stay aligned");
 
 typedef struct slot {            /* a message on its way out */
     struct slot *next;           /* in the free list */
-    unsigned char bytes[MESSAGE_BYTES_MAX];
+    unsigned char bytes[PP_MESSAGE_BYTES];
 } slot_t;
 
 typedef struct bulk {            /* a transfer, sent or received, of one or more chunks */
@@ -358,7 +357,7 @@ static pp_status_t send_message(pp_transport_t *transport, int32_t peer, const v
     size_t    count = head_bytes + body_bytes;
     if (mpi->failure != PP_OK)
         return pp_fail(mpi->failure, "%s", mpi->failure_text);
-    if (peer < 0 || peer >= transport->size || count > MESSAGE_BYTES_MAX)
+    if (peer < 0 || peer >= transport->size || count > PP_MESSAGE_BYTES)
         return pp_fail(PP_ERR_INTERNAL, "message of %zu bytes to rank %d of %d", count, peer,
                        transport->size);
     if (peer == transport->rank)
@@ -396,12 +395,12 @@ static int deliver_own(pp_mpi_t *mpi)
 
 static unsigned char *receive_buffer(const pp_mpi_t *mpi, int at)
 {
-    return mpi->receive_bytes + (size_t)at * MESSAGE_BYTES_MAX;
+    return mpi->receive_bytes + (size_t)at * PP_MESSAGE_BYTES;
 }
 
 static int post_receive(pp_mpi_t *mpi, int at)
 {
-    return MPI_Irecv(receive_buffer(mpi, at), MESSAGE_BYTES_MAX, MPI_BYTE, MPI_ANY_SOURCE,
+    return MPI_Irecv(receive_buffer(mpi, at), PP_MESSAGE_BYTES, MPI_BYTE, MPI_ANY_SOURCE,
                      MESSAGE_TAG, mpi->comm, &mpi->receives[at]);
 }
 
@@ -726,7 +725,7 @@ static pp_status_t make_transport(MPI_Comm comm, uint64_t chunk_bytes, pp_mpi_t 
     mpi->doorbell.fd = -1;
     for (int i = 0; i < STANDING_RECEIVES; i++)
         mpi->receives[i] = MPI_REQUEST_NULL;
-    mpi->receive_bytes = pp_alloc_aligned((size_t)STANDING_RECEIVES * MESSAGE_BYTES_MAX);
+    mpi->receive_bytes = pp_alloc_aligned((size_t)STANDING_RECEIVES * PP_MESSAGE_BYTES);
     mpi->bell_of = malloc((size_t)size * sizeof *mpi->bell_of);
     if (!mpi->receive_bytes || !mpi->bell_of)
         return pp_fail(PP_ERR_MEMORY, "no memory for the transport of %d ranks", size);

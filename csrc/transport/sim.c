@@ -5,7 +5,6 @@
 #include <string.h>
 
 enum {
-    MESSAGE_BYTES_MAX = PP_INLINE_BYTES + 1024,   /* the same limit as over MPI */
     BULK_TAGS = 1 << 20,
     BUCKETS_MIN = 64,                             /* of the hashes; powers of two */
     POISON = 0xA5
@@ -184,7 +183,7 @@ static pp_status_t send_message(pp_transport_t *transport, int32_t peer, const v
     port_t      *port = (port_t *)transport;
     pp_simnet_t *net = port->net;
     size_t       count = head_bytes + body_bytes;
-    if (!rank_known(port, peer) || count > MESSAGE_BYTES_MAX)
+    if (!rank_known(port, peer) || count > PP_MESSAGE_BYTES)
         return pp_fail(PP_ERR_INTERNAL, "message of %zu bytes to rank %d of %d", count, peer,
                        net->ranks);
     pair_t  *pair = pair_of(net, transport->rank, peer);

@@ -15,8 +15,13 @@
 
 #include "../base/base.h"
 
-/* Largest message: header with two rank masks, and an inline payload. */
-enum { PP_INLINE_BYTES = 16384, PP_MESSAGE_ALIGN = 16 };
+/* Largest message: a header with two rank masks, and an inline payload. */
+enum {
+    PP_INLINE_BYTES = 16384,
+    PP_HEADER_BYTES = 1024,
+    PP_MESSAGE_BYTES = PP_INLINE_BYTES + PP_HEADER_BYTES,
+    PP_MESSAGE_ALIGN = 16
+};
 
 /* What the engine gives to the transport. */
 typedef struct pp_sink {

@@ -5,7 +5,8 @@ calls; its latency is the time from Start to the return of Wait (or of MPI_Allre
 over all ranks and rounds.
 
 For each size the policies take turns, a few rounds each, in an order that rotates: a machine that
-slowly gets busier does so for all of them.  They use the same two buffers.  Every result is
+slowly gets busier does so for all of them.  A turn begins with a round that is not measured.  All
+use the same two buffers.  Every result is
 verified, between the rounds and not while anybody's call is timed.
 """
 
@@ -189,35 +190,45 @@ class _Trial:
     late: int = 0
 
     def turn(self, pace: Pace, rounds: int) -> None:
-        """Run rounds and keep their samples; collective."""
+        """Run rounds and keep their samples, after one that leads in; collective.
+
+        While the others had their turns, late contributions of this one's last turn were pending.
+        Their ranks waited elsewhere and so count as active in the round that takes them, which says
+        nothing about this policy.
+        """
+        self.lead_in(pace, 1)
         before = self.contender.cpu_ns()
         for _ in range(rounds):
-            self._round(pace)
+            latency_ns, cpu_ns, in_time = self._round(pace)
+            self.latency_ns.append(latency_ns)
+            self.cpu_ns += cpu_ns
+            self.late += not in_time
+            self.active.append(self._active())
         self.cpu_ns += self.contender.cpu_ns() - before
 
-    def warm_up(self, pace: Pace, rounds: int) -> None:
-        """Run rounds and check them, but forget their samples; collective."""
-        self.turn(pace, rounds)
-        self.latency_ns.clear()
-        self.active.clear()
-        self.cpu_ns = self.late = 0
+    def lead_in(self, pace: Pace, rounds: int) -> None:
+        """Run rounds that are checked, but not measured; collective."""
+        for _ in range(rounds):
+            self._round(pace)
 
-    def _round(self, pace: Pace) -> None:
+    def _active(self) -> int:
+        status = self.contender.status()
+        return self.ledger.pattern.ranks if status is None else status.active
+
+    def _round(self, pace: Pace) -> tuple[int, int, bool]:
+        """Run a round; return latency, CPU time of the caller, and whether it began in time."""
         # So that a call that leaves the buffer as it was is noticed: no sum is negative.
         self.receive.fill(-1)
         begin = pace.begin()
-        self.late += not pace.approach(begin)
+        in_time = pace.approach(begin)
         cpu_before = time.thread_time_ns()
         before = time.monotonic_ns()
         self.contender.call()
         after = time.monotonic_ns()
         cpu_after = time.thread_time_ns()
         pace.settle(begin)
-        self.latency_ns.append(after - before)
-        self.cpu_ns += cpu_after - cpu_before
-        status = self.contender.status()
-        self.active.append(self.ledger.pattern.ranks if status is None else status.active)
-        self.ledger.enter(self.receive, status)
+        self.ledger.enter(self.receive, self.contender.status())
+        return after - before, cpu_after - cpu_before, in_time
 
     def finish(self, comm: MPI.Intracomm, options: SkewOptions) -> list[Row]:
         """Flush, free and compare the ranks' accounts; the row on rank 0.  Collective."""
@@ -290,7 +301,7 @@ def _take_turns(
 ) -> None:
     """Warm up, then run all rounds, interleaved; collective."""
     for trial in trials:
-        trial.warm_up(pace, options.warmup)
+        trial.lead_in(pace, options.warmup)
     order = list(trials)
     for done in range(0, options.rounds, _TURN):
         for trial in order:

@@ -12,8 +12,9 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 
-import pypartial as pp
 import pytest
+
+import pypartial as pp
 
 EXIT_AFTER_STACKS_S = 5.0
 

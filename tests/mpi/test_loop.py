@@ -6,9 +6,10 @@ import itertools
 import time
 
 import numpy as np
-import pypartial as pp
 import pytest
 from support.oracles import Log, judge
+
+import pypartial as pp
 
 pytestmark = pytest.mark.mpi
 
@@ -107,16 +108,14 @@ def test_unequal_numbers_of_calls(comm, ctx, which, deliver):
 
 @pytest.mark.parametrize(
     ("algorithm", "count"),
-    itertools.product(["recursive_doubling", "rabenseifner", "ring"], [1, 1001, 300_001]),
+    list(itertools.product(["recursive_doubling", "rabenseifner", "ring"], [1, 1001, 300_001])),
 )
 @pytest.mark.sizes(1, 2, 3, 5, 8)
 def test_payloads_of_late_ranks(comm, ctx, algorithm, count):
     """Merged contributions of several steps, small and large, are summed right."""
     send, out = counting(comm, count)
     for policy, deliver in [(pp.Solo(), "sum"), (pp.Majority(), "each"), (pp.Majority(), "latest")]:
-        request = ctx.Allreduce_init(
-            send, out, policy=policy, deliver=deliver, algorithm=algorithm
-        )
+        request = ctx.Allreduce_init(send, out, policy=policy, deliver=deliver, algorithm=algorithm)
         log = Log(comm.size, 40)
         status = pp.Status()
 
@@ -200,9 +199,9 @@ def test_flush_collects_an_outstanding_request(comm, ctx):
     if comm.rank == 0:
         request.Start()
     request.Flush(status)
-    assert out.tolist() == [1] + [0] * (comm.size - 1)
-    assert status.cause in ("flush", "departed")
-    assert status.contributors == (0,)
+    assert out.tolist() == [1] + [0] * (comm.size - 1)  # in the flush, or in a round before it
+    assert status.cause == "flush"
+    assert status.first in (0, status.round)
     request.Start()
     request.Wait(status)
     assert out.tolist() == [1] * comm.size

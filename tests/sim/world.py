@@ -230,7 +230,7 @@ class World:
     def state(self, rank: int, handle: Handle) -> Any:
         """What this rank says of itself when it is asked (sends questions to all the others)."""
         states = ffi.new("pp_rank_state_t[]", self.ranks)
-        check(lib.pp_ask(handle.coll, 0, states))
+        check(lib.pp_ask(self.contexts[0][rank], lib.pp_coll_id(handle.coll), 0, states))
         self._keep = states
         return states[rank]
 

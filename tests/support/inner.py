@@ -23,6 +23,7 @@ def main() -> None:
             "-p",
             "no:cacheprovider",
             "--capture=sys",
+            "--color=no",
             "-q",
             "-o",
             f"faulthandler_timeout={limit_s}",

@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -216,7 +216,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-# ---- what is left behind --------------------------------------------------------------------------
+# ---- what is left behind ------------------------------------------------------------------------
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -242,10 +242,8 @@ def end_survivors(mark: str, patience_s: float = 3.0) -> list[str]:
     while (alive := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
     for pid in alive:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     return [f"{pid}: {command}" for pid, command in alive.items()]
 
 

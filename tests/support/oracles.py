@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 import pypartial as pp
 
 FLUSH = 3
@@ -262,16 +263,12 @@ def check_missed(
     return result
 
 
-def check_included(
-    where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, Any]
-) -> None:
+def check_included(where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, Any]) -> None:
     truth = own[log["round"] + 1] >= log["start"]
     require(log["included"] == truth, where + "wrong `included`", log)
 
 
-def check_staleness(
-    where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, Any]
-) -> None:
+def check_staleness(where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, Any]) -> None:
     """The age of this rank's oldest contribution in the round, by the round its call was given."""
     calls = log[(log["cause"] != FLUSH) & (np.append(0, log["start"][:-1]) < log["start"])]
     given = np.full(int(log["start"].max()) + 1, -1)

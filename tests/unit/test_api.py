@@ -164,12 +164,13 @@ class Core:
     def pp_test(self, coll, result):
         return self.pp_wait(coll, 0, result)
 
-    def pp_ask(self, coll, timeout_us, states):
+    def pp_ask(self, ctx, handle, timeout_us, states):
         return self.status
 
 
 class Context:
     rank, size = 0, 3
+    _ctx = None
     _stall_warning = None
 
 

@@ -42,7 +42,7 @@ def dimensions(size):
     return (size - 1).bit_length()
 
 
-# ---- the library ----------------------------------------------------------------------------------
+# ---- the library -------------------------------------------------------------------------------
 
 
 def dump(algorithm, size, count, element=lib.PP_FLOAT64, form=lib.PP_GOAL):
@@ -67,7 +67,7 @@ def cases(tmp_path_factory):
                for f in sorted((CSRC / room).glob("*.c"))]
     subprocess.run(
         [compiler, "-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined",
-         "-fno-sanitize-recover=all", f"-I{CSRC}", *sources, str(CASES_SOURCE), "-lm", "-o", program],
+         "-fno-sanitize-recover=all", f"-I{CSRC}", *sources, CASES_SOURCE, "-lm", "-o", program],
         check=True)
 
     def run(*arguments):
@@ -76,7 +76,7 @@ def cases(tmp_path_factory):
     return run
 
 
-# ---- parsing --------------------------------------------------------------------------------------
+# ---- parsing -----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -176,7 +176,7 @@ def schedules_of(algorithm, size, count):
     return parse(dump(algorithm, size, count))
 
 
-# ---- what must hold in any order: happens-before ---------------------------------------------------
+# ---- what must hold in any order: happens-before -----------------------------------------------
 
 
 def ancestors(schedule):
@@ -222,12 +222,12 @@ def check_order(schedule):
     for i in [*reduces, *placed]:
         for other in [*sends, *reduces, *placed]:
             if other != i and overlap(ops[i], ops[other]):
-                assert ordered(i, other), f"rank {schedule.rank}: l{i} and l{other} race for data"
+                assert ordered(i, other), f"{schedule.rank}: l{i} and l{other} race for data"
     for i in reduces:
         assert known[i] >> ops[i].source & 1
         for other in [*sends, *reduces, *placed]:
             if other != i and ops[i].reg == ops[other].reg:
-                assert ordered(i, other), f"rank {schedule.rank}: l{i} and l{other} race for a header"
+                assert ordered(i, other), f"{schedule.rank}: l{i} and l{other} race for a header"
     fills = {ops[i].source: i for i in reduces}
     assert sorted(fills) == schedule.find("recv", place=False, activation=False)
     for (first, reduced), (second, _) in pairwise(sorted(fills.items())):
@@ -304,7 +304,7 @@ def test_ring_chunks_are_balanced(size):
             assert max(lengths) - min(lengths) <= 1
 
 
-# ---- execution ------------------------------------------------------------------------------------
+# ---- execution ---------------------------------------------------------------------------------
 
 GARBAGE = "not initialised"
 
@@ -367,8 +367,7 @@ class Round:
     # -- choosing what happens next
 
     def later(self, what, rank, index):
-        lazy = self.style == "late sends" and what == "sent" or self.style == "late messages" \
-            and what == "land"
+        lazy = (self.style, what) in (("late sends", "sent"), ("late messages", "land"))
         (self.lazy if lazy else self.events).append((what, rank, index))
 
     def run(self, outside):
@@ -536,7 +535,7 @@ STYLES = st.sampled_from(["any", "any", "newest", "oldest", "late sends", "late 
 @settings(max_examples=25, deadline=None)
 @given(draw=st.data())
 def test_execution(algorithm, size, draw):
-    """Whoever starts, in whatever order: everything once, every contribution once, same messages."""
+    """Whoever starts, in whatever order: every operation and every contribution once."""
     if size > 17 and draw.draw(st.integers(0, 2)) != 0:
         return  # the long ones: a third of the examples
     ranks = st.sets(st.integers(0, size - 1))
@@ -577,7 +576,7 @@ def test_synchronous_allreduce(cases, size):
         execute(schedules, set(range(size)), gates, seed, "any")
 
 
-# ---- activation -----------------------------------------------------------------------------------
+# ---- activation --------------------------------------------------------------------------------
 
 
 @by_algorithm
@@ -644,7 +643,7 @@ def test_activation_sends_what_is_urgent_first(cases, size):
             assert sorted(ops[i].tag for i in outs[recv][at + 1:]) == list(range(tag, len(down)))
 
 
-# ---- text -----------------------------------------------------------------------------------------
+# ---- text --------------------------------------------------------------------------------------
 
 
 def test_goal_text():
@@ -714,7 +713,7 @@ def test_bad_arguments_are_named(arguments, text):
     assert error.value.args[0] == lib.PP_ERR_ARGUMENT
 
 
-# ---- the choice of an algorithm --------------------------------------------------------------------
+# ---- the choice of an algorithm ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "size", "chosen"), [
@@ -734,7 +733,7 @@ def test_auto_dumps_what_it_chooses():
         RECURSIVE_DOUBLING, 5, 10000, lib.PP_INT8)
 
 
-# ---- what is refused -------------------------------------------------------------------------------
+# ---- what is refused ---------------------------------------------------------------------------
 
 REFUSED = {
     "cycle": (lib.PP_ERR_ARGUMENT, "rank 0: operation l1 waits, through a cycle"),
@@ -758,7 +757,7 @@ REFUSED = {
     "late_vertex": (lib.PP_ERR_STATE, "committed"),
     "matched": (lib.PP_OK, ""),
     "no_recv": (lib.PP_ERR_MISMATCH, "rank 0 sends l0 to 1 with tag 0, which it does not receive"),
-    "no_send": (lib.PP_ERR_MISMATCH, "rank 1 receives l0 from 0 with tag 0, which it does not send"),
+    "no_send": (lib.PP_ERR_MISMATCH, "rank 1 receives l0 from 0 with tag 0, which it does not"),
     "other_sender": (lib.PP_ERR_MISMATCH, "rank 0 sends l0 to 1 with tag 0, which it does not"),
     "sent_twice": (lib.PP_ERR_MISMATCH, "rank 0 sends l1 to 1 with tag 0, a second time"),
     "other_register": (lib.PP_ERR_MISMATCH, "sends register 0, l0 of rank 1 receives 1"),

@@ -1,12 +1,14 @@
 /*
- * mpi.h - the transport over MPI point-to-point on a private communicator, and the doorbells between
+ * pp_mpi.h - the transport over MPI point-to-point on a private communicator, and the doorbells between
  * the ranks of a node.  The only files that include <mpi.h> are transport/mpi.c and progress/open.c.
  *
  * Doorbell.  The ranks of a node share a page with one entry a rank: `sequence`, rung by whoever sent
  * that rank something, and `sleeper`, which says who must be woken by a ring (nobody while a thread
  * of the rank is polling).  Ring: sequence++ (seq_cst), then read sleeper, futex wake if somebody is
  * asleep.  Sleep: read sequence, publish sleeper (seq_cst), poll once more, futex-wait while sequence
- * is unchanged: either the ringer sees the sleeper, or the sleeper sees the ring.
+ * is unchanged: either the ringer sees the sleeper, or the sleeper sees the ring.  A ring can come before
+ * MPI shows the message: a bell also counts what was announced, and while less than that has been
+ * received the transport says bulk_in_flight, and nobody may sleep for long.
  * The page is an anonymous memfd, opened by the others through /proc/<pid>/fd, so nothing can be left
  * behind in /dev/shm.  Ranks that cannot open it (another host, another container) are reached by
  * MPI alone, and whoever has such peers sleeps for bounded times only.
