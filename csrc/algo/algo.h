@@ -11,7 +11,8 @@
 
 /*
  * Activation by recursive doubling over the union of P binomial trees (eager-SGD, section 4.1.1), for
- * any P as dissemination: in dimension i, rank r tells r + 2^i mod P, i = 0 .. ceil(log2 P) - 1.
+ * any P: in dimension i = 0 .. ceil(log2 P) - 1, rank r tells r xor 2^i if P is a power of two, else
+ * r + 2^i mod P (dissemination).
  * Adds start, join, gate, activated and take:
  *   activated = OR(start, join, every activation receive);  take = AND(activated, gate)
  *   send_i    = OR(start, every activation receive, done): a rank that joined silently still sends

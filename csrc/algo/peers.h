@@ -20,6 +20,21 @@ static inline int32_t pp_peers_shift(int32_t rank, int32_t distance, int32_t siz
     return (int32_t)(shifted < 0 ? shifted + size : shifted);
 }
 
+/* Whom a rank tells in a dimension of the activation, and who tells it.  For a power of two these are the
+   partners of recursive doubling: an activated rank then sends its first partner the activation and the
+   first data at once.  Otherwise dissemination, r + 2^i mod P. */
+static inline int32_t pp_peers_told(int32_t rank, uint32_t dimension, int32_t size)
+{
+    int32_t distance = 1 << dimension;
+    return (size & (size - 1)) == 0 ? rank ^ distance : pp_peers_shift(rank, distance, size);
+}
+
+static inline int32_t pp_peers_teller(int32_t rank, uint32_t dimension, int32_t size)
+{
+    int32_t distance = 1 << dimension;
+    return (size & (size - 1)) == 0 ? rank ^ distance : pp_peers_shift(rank, -distance, size);
+}
+
 /* The lower or upper half of a region; the lower one is the smaller if it does not divide. */
 static inline pp_region_t pp_peers_half(pp_region_t region, bool upper)
 {

@@ -16,6 +16,7 @@ enum {
     YIELD_WORTHWHILE_US = 250,    /* but if waits usually take longer than this, sleep at once */
     YIELD_US_BULK = 2000,         /* a payload on its way moves only while somebody polls */
     RECENTLY_US = 200,            /* a thread that was here so recently will be back */
+    ATTENDED_US = 5000,           /* and one that waits will leave soon, unless it has waited for long */
     NAP_MAX_US = 800,             /* while it keeps coming, the progress thread naps longer and longer */
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
     BACKOFF_MIN_US = 20,          /* something moves that only polling sees */
@@ -220,8 +221,8 @@ static void *progress(void *arg)
     prctl(PR_SET_TIMERSLACK, 1000);   /* 1 us: back-off sleeps are short */
     pthread_mutex_lock(&ctx->lock);
     while (!ctx->stop && !ctx->engine.error) {
-        bool recently = now_us() - ctx->visited_us < RECENTLY_US;
         bool attended = atomic_load(&ctx->attended);
+        bool recently = now_us() - ctx->visited_us < (attended ? ATTENDED_US : RECENTLY_US);
         if (attended && !recently) {
             stand_by(ctx);
             continue;

@@ -20,7 +20,11 @@
 
 enum {
     STANDING_RECEIVES = 16,
+    PARCEL_BYTES_MAX = PP_MESSAGE_BYTES + PP_MESSAGE_ALIGN,   /* one frame of the largest message */
+    PARCEL_BYTES_SHARED = 2048,                   /* beyond, a message would push another out of the
+                                                     eager protocol (4096 bytes within a node) */
     DELIVERIES_PER_POLL = 64,                     /* then bulk and sends get their turn */
+    POLLS_SKIPPED_MAX = 256,
     MESSAGE_TAG = 0,
     BULK_TAG_FIRST = 1,
     BULK_TAGS_MAX = 1 << 20,
@@ -28,11 +32,20 @@ enum {
     TEXT_BYTES = MPI_MAX_ERROR_STRING + 128
 };
 
-_Static_assert(PP_MESSAGE_BYTES % PP_MESSAGE_ALIGN == 0, "receive buffers stay aligned");
+_Static_assert(PARCEL_BYTES_MAX % PP_MESSAGE_ALIGN == 0, "receive buffers stay aligned");
 
-typedef struct slot {            /* a message on its way out */
+/* Messages to one rank between two calls of ring() travel together, as frames of one parcel: what an
+   activated rank sends its first partner is one MPI message, not two. */
+typedef struct frame {
+    uint64_t count, unused;      /* bytes of the message that follows, without padding */
+} frame_t;
+
+_Static_assert(sizeof(frame_t) % PP_MESSAGE_ALIGN == 0, "messages in a parcel stay aligned");
+
+typedef struct slot {            /* a parcel being filled, or on its way out */
     struct slot *next;           /* in the free list */
-    unsigned char bytes[PP_MESSAGE_BYTES];
+    size_t       length;
+    _Alignas(PP_MESSAGE_ALIGN) unsigned char bytes[PARCEL_BYTES_MAX];
 } slot_t;
 
 typedef struct bulk {            /* a transfer, sent or received, of one or more chunks */
@@ -70,6 +83,9 @@ struct pp_mpi {
     MPI_Status  *statuses;
     size_t       outstanding, capacity;
     slot_t      *free_slots;
+    slot_t     **open_parcels;   /* by rank; NULL: none */
+    int32_t     *to_send;        /* ranks with an open parcel, in the order of opening */
+    int32_t      to_send_count;
     bulk_t      *free_bulks;
     letter_t    *letters, **letters_end;
 
@@ -80,6 +96,7 @@ struct pp_mpi {
     uint32_t     *unrung;        /* by bell: messages sent since the last ring */
     int32_t      *to_ring;       /* bells with unrung messages, in the order of sending */
     int32_t       to_ring_count;
+    unsigned      polls_skipped; /* since MPI was last asked */
     uint32_t      received_near; /* messages of neighbours delivered; compared with `announced` */
 
     pp_status_t failure;         /* latched: the first error; told to the sink once, by poll() */
@@ -322,18 +339,20 @@ static pp_status_t send_to_self(pp_mpi_t *mpi, const void *head, size_t head_byt
     return PP_OK;
 }
 
-static pp_status_t send_to_peer(pp_mpi_t *mpi, int32_t peer, const void *head, size_t head_bytes,
-                                const void *body, size_t body_bytes)
+static size_t padded(size_t count)
 {
-    slot_t     *slot = reserve(mpi, 1) ? slot_take(mpi) : NULL;
+    return (count + PP_MESSAGE_ALIGN - 1) / PP_MESSAGE_ALIGN * PP_MESSAGE_ALIGN;
+}
+
+/* A full or finished parcel goes on its way.  Its error, if any, is told by the next poll. */
+static pp_status_t post_parcel(pp_mpi_t *mpi, int32_t peer)
+{
+    slot_t     *slot = mpi->open_parcels[peer];
     MPI_Request request;
     int         done = 0;
-    if (!slot)
-        return pp_fail(PP_ERR_MEMORY, "no memory for a message of %zu bytes",
-                       head_bytes + body_bytes);
-    gather(slot->bytes, head, head_bytes, body, body_bytes);
-    int code = MPI_Isend(slot->bytes, (int)(head_bytes + body_bytes), MPI_BYTE, peer, MESSAGE_TAG,
-                         mpi->comm, &request);
+    mpi->open_parcels[peer] = NULL;
+    int code = MPI_Isend(slot->bytes, (int)slot->length, MPI_BYTE, peer, MESSAGE_TAG, mpi->comm,
+                         &request);
     if (code != MPI_SUCCESS) {
         slot_put(mpi, slot);
         return break_down(mpi, code, "sending", peer);
@@ -347,6 +366,50 @@ static pp_status_t send_to_peer(pp_mpi_t *mpi, int32_t peer, const void *head, s
         slot_put(mpi, slot);
     else
         record(mpi, request, (owner_t){.slot = slot, .peer = peer});
+    return PP_OK;
+}
+
+static void post_parcels(pp_mpi_t *mpi)
+{
+    for (int32_t i = 0; i < mpi->to_send_count; i++)
+        if (mpi->open_parcels[mpi->to_send[i]])
+            post_parcel(mpi, mpi->to_send[i]);
+    mpi->to_send_count = 0;
+}
+
+/* The place in the list is kept when a parcel goes early because it is full: the next one of the rank
+   takes it.  Room for its request is made now, so that post_parcel() cannot lack memory. */
+static slot_t *open_parcel(pp_mpi_t *mpi, int32_t peer)
+{
+    slot_t *slot = reserve(mpi, (size_t)mpi->to_send_count + 1) ? slot_take(mpi) : NULL;
+    if (!slot)
+        return NULL;
+    slot->length = 0;
+    mpi->open_parcels[peer] = slot;
+    for (int32_t i = 0; i < mpi->to_send_count; i++)
+        if (mpi->to_send[i] == peer)
+            return slot;
+    mpi->to_send[mpi->to_send_count++] = peer;
+    return slot;
+}
+
+static pp_status_t send_to_peer(pp_mpi_t *mpi, int32_t peer, const void *head, size_t head_bytes,
+                                const void *body, size_t body_bytes)
+{
+    size_t  count = head_bytes + body_bytes, framed = sizeof(frame_t) + padded(count);
+    slot_t *slot = mpi->open_parcels[peer];
+    if (slot && slot->length + framed > PARCEL_BYTES_SHARED) {
+        PP_TRY(post_parcel(mpi, peer));
+        slot = NULL;
+    }
+    if (!slot)
+        slot = open_parcel(mpi, peer);
+    if (!slot)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a message of %zu bytes", count);
+    unsigned char *at = slot->bytes + slot->length;
+    *(frame_t *)at = (frame_t){.count = count};
+    gather(at + sizeof(frame_t), head, head_bytes, body, body_bytes);
+    slot->length += framed;
     return PP_OK;
 }
 
@@ -393,15 +456,43 @@ static int deliver_own(pp_mpi_t *mpi)
     return events;
 }
 
+static void deliver_parcel(pp_mpi_t *mpi, int32_t peer, const unsigned char *bytes, size_t length)
+{
+    for (size_t at = 0; at < length;) {
+        const frame_t *frame = (const frame_t *)(bytes + at);
+        deliver(mpi, peer, frame + 1, frame->count);
+        at += sizeof *frame + padded(frame->count);
+    }
+}
+
 static unsigned char *receive_buffer(const pp_mpi_t *mpi, int at)
 {
-    return mpi->receive_bytes + (size_t)at * PP_MESSAGE_BYTES;
+    return mpi->receive_bytes + (size_t)at * PARCEL_BYTES_MAX;
 }
 
 static int post_receive(pp_mpi_t *mpi, int at)
 {
-    return MPI_Irecv(receive_buffer(mpi, at), PP_MESSAGE_BYTES, MPI_BYTE, MPI_ANY_SOURCE,
+    return MPI_Irecv(receive_buffer(mpi, at), PARCEL_BYTES_MAX, MPI_BYTE, MPI_ANY_SOURCE,
                      MESSAGE_TAG, mpi->comm, &mpi->receives[at]);
+}
+
+/* A neighbour may have rung for a message that MPI does not show yet: a long one takes several
+   steps of both sides, and a network on the same host takes its time.  Such a rank must not go to
+   sleep, for there will be no second ring. */
+static bool announced_not_received(pp_mpi_t *mpi)
+{
+    /* relaxed: whoever is about to sleep has read the sequence before (see pp_bell_ring). */
+    uint32_t announced = atomic_load_explicit(&mpi->bell->announced, memory_order_relaxed);
+    return (int32_t)(announced - mpi->received_near) > 0;   /* < 0: received before the ring */
+}
+
+/* Everybody who can send to this rank rings, nobody has, and nothing of ours is under way.  Then MPI need
+   not be asked: a test that finds nothing costs a progress pass, and on a node with more ranks than cores
+   MPI gives the core away in it.  Now and then it is asked all the same, for what is not ours. */
+static bool nothing_announced(pp_mpi_t *mpi)
+{
+    return mpi->neighbours == mpi->transport.size && mpi->outstanding == 0 && !mpi->letters
+        && mpi->failure == PP_OK && !announced_not_received(mpi);
 }
 
 static int deliver_received(pp_mpi_t *mpi)
@@ -418,13 +509,15 @@ static int deliver_received(pp_mpi_t *mpi)
             return events;
         MPI_Get_count(&status, MPI_BYTE, &count);
         mpi->received_near += mpi->bell_of[status.MPI_SOURCE] >= 0;
-        deliver(mpi, status.MPI_SOURCE, receive_buffer(mpi, at), (size_t)count);
+        deliver_parcel(mpi, status.MPI_SOURCE, receive_buffer(mpi, at), (size_t)count);
         code = post_receive(mpi, at);
         if (code != MPI_SUCCESS) {
             break_down(mpi, code, "receiving", -1);
             return events + 1;
         }
         mpi->head = (at + 1) % STANDING_RECEIVES;
+        if (nothing_announced(mpi))
+            return events + 1;
     }
     return DELIVERIES_PER_POLL;
 }
@@ -484,20 +577,13 @@ static pp_status_t bulk_recv(pp_transport_t *transport, int32_t peer, uint32_t t
 
 /* ---- poll, ring, clock ---------------------------------------------------------------------- */
 
-/* A neighbour may have rung for a message that MPI does not show yet: a long one takes several
-   steps of both sides, and a network on the same host takes its time.  Such a rank must not go to
-   sleep, for there will be no second ring. */
-static bool announced_not_received(pp_mpi_t *mpi)
-{
-    /* relaxed: whoever is about to sleep has read the sequence before (see pp_bell_ring). */
-    uint32_t announced = atomic_load_explicit(&mpi->bell->announced, memory_order_relaxed);
-    return (int32_t)(announced - mpi->received_near) > 0;   /* < 0: received before the ring */
-}
-
 static int poll_mpi(pp_transport_t *transport)
 {
     pp_mpi_t *mpi = (pp_mpi_t *)transport;
     int       events = 0;
+    if (nothing_announced(mpi) && ++mpi->polls_skipped < POLLS_SKIPPED_MAX)
+        return 0;
+    mpi->polls_skipped = 0;
     if (mpi->failure == PP_OK && mpi->letters)
         events += deliver_own(mpi);
     if (mpi->failure == PP_OK)
@@ -514,6 +600,7 @@ static int poll_mpi(pp_transport_t *transport)
 static void ring(pp_transport_t *transport)
 {
     pp_mpi_t *mpi = (pp_mpi_t *)transport;
+    post_parcels(mpi);
     for (int32_t i = 0; i < mpi->to_ring_count; i++) {
         int32_t bell = mpi->to_ring[i];
         transport->rings += pp_bell_ring(&mpi->doorbell.bells[bell], mpi->unrung[bell]);
@@ -557,6 +644,8 @@ static void free_memory(pp_mpi_t *mpi)
     }
     pp_doorbell_free(&mpi->doorbell);
     free(mpi->receive_bytes);
+    free(mpi->open_parcels);
+    free(mpi->to_send);
     free(mpi->requests);
     free(mpi->owners);
     free(mpi->indices);
@@ -725,9 +814,11 @@ static pp_status_t make_transport(MPI_Comm comm, uint64_t chunk_bytes, pp_mpi_t 
     mpi->doorbell.fd = -1;
     for (int i = 0; i < STANDING_RECEIVES; i++)
         mpi->receives[i] = MPI_REQUEST_NULL;
-    mpi->receive_bytes = pp_alloc_aligned((size_t)STANDING_RECEIVES * PP_MESSAGE_BYTES);
+    mpi->receive_bytes = pp_alloc_aligned((size_t)STANDING_RECEIVES * PARCEL_BYTES_MAX);
     mpi->bell_of = malloc((size_t)size * sizeof *mpi->bell_of);
-    if (!mpi->receive_bytes || !mpi->bell_of)
+    mpi->open_parcels = calloc((size_t)size, sizeof(slot_t *));
+    mpi->to_send = calloc((size_t)size, sizeof *mpi->to_send);
+    if (!mpi->receive_bytes || !mpi->bell_of || !mpi->open_parcels || !mpi->to_send)
         return pp_fail(PP_ERR_MEMORY, "no memory for the transport of %d ranks", size);
     for (int i = 0; i < size; i++)
         mpi->bell_of[i] = -1;

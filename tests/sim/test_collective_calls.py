@@ -1,4 +1,4 @@
-"""Collective calls over the simulated transport: agreement on arguments, ends of calls, bad order."""
+"""Collective calls over simulated ranks: agreement on arguments, ends of calls, bad order."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from world import CoreError, Options, World
 
-from pypartial._core import ffi, lib
+from pypartial._core import lib
 
 SOLO3 = Options(policy="first_of", k=3, count=3)
 
@@ -34,20 +34,20 @@ def usable(rank, size, options=None):
 
 
 DIFFERENCES = {
-    "count": (dict(count=12), dict(count=11), "12 elements", "11 elements"),
-    "type": (dict(dtype="int64"), dict(dtype="float64"), "int64", "float64"),
-    "op": (dict(op="sum"), dict(op="max"), "op SUM", "op MAX"),
-    "policy": (dict(policy="first_of"), dict(policy="quorum"), "FirstOf(1)", "Quorum(1)"),
-    "policy_k": (dict(k=1), dict(k=2), "FirstOf(1)", "FirstOf(2)"),
-    "deliver": (dict(max_lag=1), dict(max_lag=1, deliver="sum"), "deliver=latest", "deliver=sum"),
-    "max_lag": (dict(max_lag=1), dict(max_lag=3), "max_lag=1", "max_lag=3"),
+    "count": ({"count": 12}, {"count": 11}, "12 elements", "11 elements"),
+    "type": ({"dtype": "int64"}, {"dtype": "float64"}, "int64", "float64"),
+    "op": ({"op": "sum"}, {"op": "max"}, "op SUM", "op MAX"),
+    "policy": ({"policy": "first_of"}, {"policy": "quorum"}, "FirstOf(1)", "Quorum(1)"),
+    "policy_k": ({"k": 1}, {"k": 2}, "FirstOf(1)", "FirstOf(2)"),
+    "deliver": ({"max_lag": 1}, {"max_lag": 1, "deliver": "sum"}, "deliver=latest", "deliver=sum"),
+    "max_lag": ({"max_lag": 1}, {"max_lag": 3}, "max_lag=1", "max_lag=3"),
     "average": (
-        dict(dtype="float32"),
-        dict(dtype="float32", average="size"),
+        {"dtype": "float32"},
+        {"dtype": "float32", "average": "size"},
         "average=None",
         "average=size",
     ),
-    "algorithm": (dict(), dict(algorithm="ring"), "algorithm=auto", "algorithm=ring"),
+    "algorithm": ({}, {"algorithm": "ring"}, "algorithm=auto", "algorithm=ring"),
 }
 
 
@@ -76,7 +76,7 @@ def test_a_difference_is_told_to_everybody_with_both_values(name, size, odd):
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("deliver", ["latest", "sum"])
 def test_flush_gives_the_flush_however_late_the_application_returns(size, deliver):
-    """"Left" ends in the engine: the others' next rounds complete here before Flush has returned."""
+    """*Left* ends in the engine: the others' rounds complete here before Flush has returned."""
     flushes, after = {}, {}
     world = World(size, seed=3)
     options = Options(count=size, k=size, deliver=deliver, max_lag=-1 if deliver == "latest" else 3)

@@ -88,11 +88,6 @@ static void two_takes(pp_graph_t *g)
     pp_graph_take(g);
 }
 static void commit_twice(pp_graph_t *g) { pp_graph_commit(g); }
-static void late_vertex(pp_graph_t *g)
-{
-    pp_graph_commit(g);
-    pp_graph_nop(g, PP_NEED_ALL, "late");
-}
 
 /* ---- refused by check: rank 0 sends to 1, and what is wrong with it -------------------------------- */
 
@@ -152,6 +147,15 @@ static pp_status_t not_committed(void)
     pp_graph_free(NULL);
     return status;
 }
+static pp_status_t late_vertex(void)
+{
+    pp_graph_t *graph = new_rank(0);
+    pp_graph_commit(graph);
+    uint32_t late = pp_graph_nop(graph, PP_NEED_ALL, "late");
+    pp_status_t status = late == PP_NO_VERTEX ? graph->error : PP_OK;
+    pp_graph_free(graph);
+    return status;
+}
 static pp_status_t no_such_rank(void)
 {
     pp_graph_t *graph;
@@ -181,10 +185,10 @@ static const refusal_t REFUSALS[] = {
     BUILD(need_more_than_there_are), BUILD(any_of_none), BUILD(send_to_self), BUILD(send_to_nobody),
     BUILD(recv_from_nobody), BUILD(sparse_tag), BUILD(region_too_long), BUILD(region_wraps),
     BUILD(reduce_of_send), BUILD(reduce_of_placed), BUILD(reduce_of_nothing), BUILD(two_takes),
-    BUILD(commit_twice), BUILD(late_vertex),
-    RUN(matched), RUN(no_recv), RUN(no_send), RUN(other_sender), RUN(sent_twice), RUN(other_register),
-    RUN(other_count), RUN(half_activation), RUN(wrong_order), RUN(other_vector), RUN(other_tags),
-    RUN(not_committed), RUN(no_such_rank), RUN(no_ranks), RUN(auto_is_no_algorithm),
+    BUILD(commit_twice),
+    RUN(late_vertex), RUN(matched), RUN(no_recv), RUN(no_send), RUN(other_sender), RUN(sent_twice),
+    RUN(other_register), RUN(other_count), RUN(half_activation), RUN(wrong_order), RUN(other_vector),
+    RUN(other_tags), RUN(not_committed), RUN(no_such_rank), RUN(no_ranks), RUN(auto_is_no_algorithm),
 };
 
 static int refuse(const char *name)

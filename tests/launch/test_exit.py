@@ -1,0 +1,106 @@
+"""How jobs end: with an exception, without Free, killed. Judged from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.mpirun import mpirun, python
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+LIMIT_S = 60
+QUICK_S = (
+    20  # the end of a job that one rank ends; far below the limit, generous for a busy machine
+)
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+
+
+def launch(ranks, script, *arguments, module=None):
+    via = ["-m", module] if module else []
+    return mpirun(ranks, python(*via, str(SCRIPTS / f"{script}.py"), *arguments), timeout_s=LIMIT_S)
+
+
+def check_all_ended(run, ranks):
+    run.check()
+    for rank in range(ranks):
+        assert f"end of rank {rank}" in run.lines(rank), run.explain()
+
+
+@pytest.mark.parametrize(
+    ("where", "culprit", "policy"),
+    [("outside", 0, "solo"), ("outside", 2, "full"), ("with", 1, "full"), ("with", 0, "solo")],
+)
+def test_exception_in_one_rank(where, culprit, policy):
+    """Under ``python -m mpi4py`` the job ends quickly, with the traceback shown."""
+    run = launch(3, "raises", where, str(culprit), policy, module="mpi4py")
+    assert run.returncode not in (0, None), run.explain()
+    assert run.seconds < QUICK_S, run.explain()
+    text = "\n".join(run.lines(culprit))
+    assert "Traceback (most recent call last)" in text, run.explain()
+    assert f"RuntimeError: rank {culprit} gives up" in text, run.explain()
+    run.check_clean()
+
+
+@pytest.mark.parametrize("policy", ["solo", "full"])
+def test_exception_in_a_with_block_under_plain_python(policy):
+    """Without ``-m mpi4py`` the peers are told when the rank reaches MPI_Finalize."""
+    run = launch(3, "raises", "with", "1", policy)
+    assert run.returncode not in (0, None), run.explain()
+    assert run.seconds < QUICK_S, run.explain()
+    assert "RuntimeError: rank 1 gives up" in "\n".join(run.lines(1)), run.explain()
+    for rank in (0, 2):
+        text = "\n".join(run.lines(rank))
+        assert not text or "PeerFailedError" in text, run.explain()
+    run.check_clean()
+
+
+@pytest.mark.parametrize("state", ["context", "quiet", "outstanding", "pending", "unequal"])
+@pytest.mark.parametrize("progress", ["thread", "caller"])
+def test_no_rank_frees(state, progress):
+    if progress == "caller" and state in ("pending", "unequal"):
+        pytest.skip("the barrier in it, or the late rank, needs a thread that serves the others")
+    check_all_ended(launch(3, "no_free", "all", state, progress), 3)
+
+
+@pytest.mark.parametrize("state", ["context", "quiet", "outstanding", "pending", "unequal"])
+def test_some_ranks_free(state):
+    """Ranks that free wait for ranks that have ended: they are told, or served; never a hang."""
+    run = launch(4, "no_free", "some", state, "thread")
+    assert run.returncode is not None, run.explain()
+    assert run.seconds < QUICK_S, run.explain()
+    for rank in (1, 3):
+        assert f"end of rank {rank}" in run.lines(rank), run.explain()
+    for rank in (0, 2):
+        text = "\n".join(run.lines(rank))
+        assert f"end of rank {rank}" in text or "pypartial.errors." in text, run.explain()
+    assert "Segmentation" not in run.output, run.explain()
+    run.check_clean()
+
+
+@pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
+def test_too_low_a_thread_level(level):
+    check_all_ended(launch(2, "levels", level), 2)
+
+
+def test_mpi_not_initialised_or_finalised():
+    check_all_ended(launch(2, "not_initialised"), 2)
+
+
+def test_use_after_mpi_finalize():
+    check_all_ended(launch(2, "finalised"), 2)
+
+
+def test_a_killed_rank_ends_the_job():
+    run = launch(3, "killed")
+    assert run.returncode not in (0, None), run.explain()
+    assert run.seconds < QUICK_S, run.explain()
+    run.check_clean()
+
+
+def test_a_hanging_rank_is_seen():
+    """The harness itself: a job that hangs is ended, and nothing of it remains."""
+    run = mpirun(2, python("-c", "import time; time.sleep(1000)"), timeout_s=2)
+    assert run.returncode != 0
+    assert run.seconds < QUICK_S
+    run.check_clean()

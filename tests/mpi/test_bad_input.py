@@ -1,0 +1,372 @@
+"""Wrong calls: a clear exception that names the value, on every rank, and no hang.
+
+In collective calls one rank alone is wrong, and all of them must notice. Afterwards the context is
+in order: a good handle works.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pypartial as pp
+
+pytestmark = pytest.mark.mpi
+
+
+def usable(comm, ctx):
+    """A round of a good handle works."""
+    out = np.zeros(2, "i8")
+    request = ctx.Allreduce_init(np.ones(2, "i8"), out, policy=pp.Full())
+    request.Start()
+    request.Wait()
+    assert out.tolist() == [comm.size] * 2
+    request.Free()
+
+
+def overlapping():
+    memory = np.zeros(10)
+    return memory[:6], memory[4:]
+
+
+def frozen():
+    array = np.zeros(4)
+    array.setflags(write=False)
+    return array
+
+
+# Arguments of Allreduce_init that are wrong by themselves, and what the error must say.
+WRONG = {
+    "dtypes differ": (lambda: (np.zeros(4, "f4"), np.zeros(4, "f8")), {}, "float32.*float64"),
+    "counts differ": (lambda: (np.zeros(4), np.zeros(5)), {}, "4 elements.*5"),
+    "send not contiguous": (lambda: (np.zeros(8)[::2], np.zeros(4)), {}, r"sendbuf.*\(16,\)"),
+    "recv not contiguous": (lambda: (np.zeros(4), np.zeros((4, 4))[:, 0]), {}, r"recvbuf.*\(32,\)"),
+    "recv read-only": (lambda: (np.zeros(4), frozen()), {}, "recvbuf.*read-only"),
+    "recv read-only in place": (lambda: (MPI.IN_PLACE, frozen()), {}, "recvbuf.*read-only"),
+    "recv is bytes": (lambda: ([b"12345678", MPI.DOUBLE],) * 2, {}, "recvbuf.*read-only"),
+    "overlap": (overlapping, {}, "sendbuf.*recvbuf.*overlap"),
+    "same memory": (None, {}, "IN_PLACE"),
+    "not a buffer": (lambda: (17, np.zeros(1)), {}, "17"),
+    "no numbers": (lambda: (None, np.array(["a", "b"])), {}, "recvbuf.*(str|<U1)"),
+    "objects": (lambda: (None, np.array([None])), {}, "recvbuf.*object"),
+    "count too large": (lambda: (None, [np.zeros(4), 5]), {}, "4 elements.*5"),
+    "negative count": (lambda: (None, [np.zeros(4), -1]), {}, "-1"),
+    "lists of unequal length": (lambda: ([np.zeros(1)], [np.zeros(1), np.ones(1)]), {}, "1 .*2"),
+    "empty list": (lambda: (None, []), {}, "recvbuf.*empty"),
+    "types in a list": (lambda: (None, [np.zeros(1, "i4"), np.zeros(1)]), {}, "int32.*float64"),
+    "Quorum(P+1)": (None, {"policy": pp.Quorum(MPI.COMM_WORLD.size + 1)}, "Quorum"),
+    "no policy": (None, {"policy": "solo"}, "'solo'"),
+    "negative max_lag": (None, {"max_lag": -1}, "max_lag.*-1"),
+    "max_lag beyond the window": (None, {"max_lag": 4}, "max_lag.*4"),
+    "max_lag a word": (None, {"max_lag": "none"}, "max_lag.*'none'"),
+    "deliver": (None, {"deliver": "newest"}, "'newest'"),
+    "algorithm": (None, {"algorithm": "magic"}, "'magic'"),
+    "average": (None, {"average": "mean"}, "'mean'"),
+    "average of integers": (lambda: (None, np.zeros(1, "i4")), {"average": "size"}, "int32"),
+    "average of MAX": (None, {"average": "size", "op": MPI.MAX}, "MAX"),
+    "operation on type": (None, {"op": MPI.BAND}, "BAND.*float64"),
+    "order of complex": (lambda: (None, np.zeros(1, "c8")), {"op": MPI.MAX}, "MAX.*complex64"),
+    "unknown operation": (None, {"op": MPI.MAXLOC}, "MAXLOC"),
+    "no operation": (None, {"op": "sum"}, "'sum'"),
+}
+
+
+def arguments(name, wrong):
+    """Return (send, receive), options, pattern: of the wrong call, or of a good one."""
+    buffers, options, pattern = WRONG[name]
+    if not wrong:
+        return (None, np.zeros(4)), {}, pattern
+    if name == "same memory":
+        memory = np.zeros(4)
+        return (memory, memory), options, pattern
+    return (buffers() if buffers else (None, np.zeros(4))), options, pattern
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("who", ["everybody", "one rank"])
+@pytest.mark.sizes(1, 2, 5)
+def test_wrong_arguments(comm, ctx, name, who):
+    bad_rank = comm.size - 1
+    mine = who == "everybody" or comm.rank == bad_rank
+    (send, receive), options, pattern = arguments(name, mine)
+    with pytest.raises(pp.ArgumentError if mine else pp.MismatchError) as caught:
+        ctx.Allreduce_init(send, receive, **options)
+    text = str(caught.value)
+    assert re.search(pattern, text), text
+    if not mine:
+        assert f"rank {bad_rank}" in text
+    assert isinstance(caught.value, ValueError) == mine
+    usable(comm, ctx)
+
+
+# Good options that must be the same on all ranks.
+DIFFERENT = {
+    "count": (np.zeros(5), {}, "4.*5|5.*4"),
+    "type": (np.zeros(4, "f4"), {}, "float32"),
+    "type of equal size": (np.zeros(4, "i8"), {}, "int64"),
+    "op": (np.zeros(4), {"op": MPI.MAX}, "MAX"),
+    "policy": (np.zeros(4), {"policy": pp.Solo()}, "policy"),
+    "k of the quorum": (np.zeros(4), {"policy": pp.Quorum(1)}, "policy"),
+    "deliver": (np.zeros(4), {"deliver": "sum"}, "deliver"),
+    "max_lag": (np.zeros(4), {"max_lag": 2}, "max_lag"),
+    "average": (np.zeros(4), {"average": "size"}, "average"),
+    "algorithm": (np.zeros(4), {"algorithm": "ring"}, "algorithm"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("odd_one", [0, -1], ids=["rank 0", "the last rank"])
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2, 3, 5)
+def test_ranks_that_differ(comm, ctx, name, odd_one):
+    odd_one %= comm.size
+    receive, options, pattern = DIFFERENT[name]
+    base = {"policy": pp.Quorum(2)} if name == "k of the quorum" else {}
+    if comm.rank != odd_one:
+        receive, options = np.zeros(4), base
+    with pytest.raises(pp.MismatchError) as caught:
+        ctx.Allreduce_init(None, receive, **options)
+    text = str(caught.value)
+    assert re.search(pattern, text), text
+    assert len(set(re.findall(r"rank \d+", text))) == 2, f"names two ranks: {text}"
+    usable(comm, ctx)
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ({"seed": -1}, "seed.*-1"),
+        ({"seed": 1.5}, "seed.*1.5"),
+        ({"window": 0}, "window.*0"),
+        ({"progress": "magic"}, "'magic'"),
+        ({"transport": "pigeon"}, "'pigeon'"),
+        ({"stall_warning": 0}, "stall_warning.*0"),
+        ({"stall_warning": "soon"}, "stall_warning.*'soon'"),
+    ],
+    ids=str,
+)
+@pytest.mark.sizes(1, 2, 3)
+def test_wrong_context(comm, options, pattern):
+    for everybody in (True, False):
+        mine = everybody or comm.rank == 0
+        with pytest.raises(pp.ArgumentError if mine else pp.MismatchError, match=pattern):
+            pp.Context(comm, **(options if mine else {}))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("options", [{"seed": 5}, {"window": 7}], ids=str)
+def test_contexts_that_differ(comm, options):
+    with pytest.raises(pp.MismatchError, match=next(iter(options))):
+        pp.Context(comm, **(options if comm.rank == comm.size - 1 else {}))
+
+
+@pytest.mark.sizes(1)
+def test_communicators(comm):
+    with pytest.raises(pp.ArgumentError, match="'world'"):
+        pp.Context("world")
+    with pytest.raises(pp.ArgumentError, match="COMM_NULL"):
+        pp.Context(MPI.COMM_NULL)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2, 3)
+def test_intercommunicator(comm):
+    half = comm.Split(comm.rank == 0, comm.rank)
+    inter = half.Create_intercomm(0, comm, 0 if comm.rank else 1)
+    with pytest.raises(pp.ArgumentError, match="intercommunicator"):
+        pp.Context(inter)
+    inter.Free()
+    half.Free()
+
+
+def test_quorum_of_nobody():
+    for k in (0, -3):
+        with pytest.raises(pp.ArgumentError, match=rf"Quorum\({k}\)"):
+            pp.Quorum(k)
+    with pytest.raises(pp.ArgumentError, match=r"1\.5"):
+        pp.Quorum(1.5)
+
+
+# ---- order of calls -----------------------------------------------------------------------------
+
+
+def test_start_before_the_request_was_collected(comm, ctx):
+    out = np.zeros(1, "i8")
+    request = ctx.Allreduce_init(np.ones(1, "i8"), out, policy=pp.Full())
+    request.Start()
+    with pytest.raises(pp.Error, match="not collected"):
+        request.Start()
+    request.Wait()
+    assert out[0] == comm.size
+    request.Start()
+    request.Wait()
+    request.Flush()
+    request.Free()
+
+
+@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
+def test_wait_with_nothing_started(comm, ctx, deliver):
+    request = ctx.Allreduce_init(None, np.zeros(1), deliver=deliver, policy=pp.Full())
+    for call in (request.Wait, request.Test, lambda: request.Wait(timeout=1)):
+        with pytest.raises(pp.Error, match="nothing was started"):
+            call()
+    request.Start()
+    request.Wait()
+    comm.barrier()
+    with pytest.raises(pp.Error, match="nothing was started"):
+        request.Wait()
+    request.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_wait_without_a_start_gives_what_was_not_given(comm, ctx):
+    out = np.zeros(1, "i8")
+    request = ctx.Allreduce_init(np.ones(1, "i8"), out, policy=pp.Solo())
+    if comm.rank == 0:
+        request.Start()
+        request.Wait()
+    comm.barrier()
+    if comm.rank == 1:
+        status = pp.Status()
+        while True:  # the round is complete at rank 0, and here soon
+            try:
+                request.Wait(status)
+                break
+            except pp.Error:
+                continue
+        assert (status.round, out[0]) == (0, 1)
+    request.Flush()
+    request.Free()
+
+
+def test_wrong_values_in_wait(comm, ctx):
+    request = ctx.Allreduce_init(None, np.zeros(1), policy=pp.Full())
+    for timeout in (-1, float("nan")):
+        with pytest.raises(pp.ArgumentError, match=f"timeout.*{timeout}"):
+            request.Wait(timeout=timeout)
+    with pytest.raises(pp.ArgumentError, match=r"status.*5"):
+        request.Wait(5)
+    request.Free()
+
+
+def test_flush_and_drain_are_for_different_deliveries(comm, ctx):
+    each = ctx.Allreduce_init(None, np.zeros(1), deliver="each")
+    latest = ctx.Allreduce_init(None, np.zeros(1), deliver="latest")
+    with pytest.raises(pp.Error, match="Drain"):
+        each.Flush()
+    with pytest.raises(pp.Error, match="Flush"):
+        latest.Drain()
+    each.Free()
+    latest.Free()
+
+
+def test_use_after_free(comm, ctx):
+    request = ctx.Allreduce_init(None, np.zeros(1), policy=pp.Full())
+    each = ctx.Allreduce_init(None, np.zeros(1), policy=pp.Full(), deliver="each")
+    drain = each.Drain()
+    for freed in (request, each):
+        freed.Free()
+        for call in (freed.Start, freed.Wait, freed.Test, freed.Free, freed.Flush, freed.Drain,
+                     freed.dump):  # fmt: skip
+            with pytest.raises(pp.Error, match=f"handle {freed.id} was freed"):
+                call()
+        assert "was freed" in repr(freed)
+    with pytest.raises(pp.Error, match="freed"):
+        next(drain)
+
+
+def test_use_of_a_freed_context(comm):
+    with pp.Context(comm) as ctx:
+        pass
+    for call in (ctx.Free, ctx.stats, lambda: ctx.alloc(3), ctx.__enter__,
+                 lambda: ctx.Allreduce_init(None, np.zeros(1))):  # fmt: skip
+        with pytest.raises(pp.Error, match="the context was freed"):
+            call()
+
+
+def test_context_freed_with_live_handles(comm):
+    """Refused on every rank; nothing is lost, and it can be done right afterwards."""
+    ctx = pp.Context(comm)
+    out = np.zeros(1)
+    request = ctx.Allreduce_init(np.ones(1), out, policy=pp.Full())
+    with pytest.raises(pp.Error, match="1 live handle"):
+        ctx.Free()
+    request.Start()
+    request.Wait()
+    assert out[0] == comm.size
+    request.Free()
+    ctx.Free()
+
+
+def test_left_by_an_exception(comm):
+    """Nothing is communicated: the ranks need not agree. Everything is refused afterwards."""
+    kept = []
+    with pytest.raises(ZeroDivisionError), pp.Context(comm) as ctx:
+        kept.append(ctx.Allreduce_init(None, np.zeros(1), policy=pp.Full()))
+        if comm.rank == 0:
+            kept[0].Start()
+        comm.barrier()
+        raise ZeroDivisionError
+    for call in (kept[0].Wait, kept[0].Start, kept[0].Free, ctx.Free, ctx.stats):
+        with pytest.raises(pp.Error, match="abandoned"):
+            call()
+    comm.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2, 3)
+def test_collective_calls_in_a_different_order(comm):
+    """Rank 0 flushes what the others free: an error on every rank, and no hang."""
+    caught = None
+    try:
+        with pp.Context(comm) as ctx:
+            request = ctx.Allreduce_init(None, np.zeros(1), policy=pp.Full())
+            if comm.rank == 0:
+                request.Flush()
+            request.Free()
+            if comm.rank:
+                raise AssertionError("Free went along with a Flush")
+    except pp.Error as error:
+        caught = error
+    assert caught is not None
+    assert re.search("same order", str(caught)), caught
+
+
+@pytest.mark.sizes(1, 3)
+def test_forked_child(comm, ctx):
+    """Every call raises in the child, none hangs or crashes; the parent goes on."""
+    out = np.zeros(1)
+    request = ctx.Allreduce_init(np.ones(1), out, policy=pp.Full())
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            calls = (request.Start, request.Wait, request.Test, request.Flush, request.Free,
+                     ctx.Free, ctx.stats, lambda: ctx.Allreduce_init(None, out))  # fmt: skip
+            for call in calls:
+                try:
+                    call()
+                except pp.Error as error:
+                    assert "fork" in str(error), error
+                else:
+                    raise AssertionError(f"{call} works in a forked child")
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    request.Start()
+    request.Wait()
+    assert out[0] == comm.size
+    request.Free()
+
+
+def test_no_one_shot_allreduce(ctx):
+    for name in ("Allreduce", "allreduce", "Iallreduce"):
+        with pytest.raises(AttributeError, match="Allreduce_init"):
+            getattr(ctx, name)
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = ctx.Nothing

@@ -1,0 +1,111 @@
+"""What may be passed as a buffer, seen from the result."""
+
+from __future__ import annotations
+
+import array
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pypartial as pp
+
+pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2, 3)]
+
+
+def reduced(ctx, send, receive, **options):
+    request = ctx.Allreduce_init(send, receive, policy=pp.Full(), **options)
+    request.Start()
+    request.Wait()
+    request.Free()
+
+
+def test_list_of_buffers(comm, ctx):
+    sends = [np.full(n, comm.rank + n, "i4") for n in (3, 0, 1, 1000)]
+    outs = [np.zeros_like(send) for send in sends]
+    request = ctx.Allreduce_init(sends, outs, policy=pp.Full())
+    assert request.count == 1004
+    for _ in range(2):
+        request.Start()
+        for send in sends:
+            send += 1  # free to be overwritten
+        request.Wait()
+    for n, out in zip((3, 0, 1, 1000), outs, strict=True):
+        assert out.tolist() == [sum(rank + n + 1 for rank in range(comm.size))] * n
+    request.Free()
+
+
+@pytest.mark.parametrize("in_place", [None, MPI.IN_PLACE])
+def test_in_place(comm, ctx, in_place):
+    out = np.arange(10.0) + comm.rank
+    reduced(ctx, in_place, out)
+    assert np.array_equal(out, comm.size * np.arange(10.0) + sum(range(comm.size)))
+    first, second = np.ones(2, "i8"), np.ones((3, 4), "i8")
+    reduced(ctx, in_place, [first, second])
+    assert first.tolist() == [comm.size] * 2
+    assert second.tolist() == [[comm.size] * 4] * 3
+
+
+def test_in_place_reads_at_start(comm, ctx):
+    out = np.full(4, 1, "i8")
+    request = ctx.Allreduce_init(MPI.IN_PLACE, out, policy=pp.Full())
+    for _ in range(3):
+        request.Start()
+        request.Wait()
+    assert out.tolist() == [comm.size**3] * 4
+    request.Free()
+
+
+def test_specifications(comm, ctx):
+    send, out = np.ones(10, "f8"), np.zeros(10, "f8")
+    reduced(ctx, [send, 4], [out, 4])
+    assert out.tolist() == [comm.size] * 4 + [0] * 6
+    reduced(ctx, [send, MPI.DOUBLE], [out, 10, MPI.DOUBLE])
+    assert out.tolist() == [comm.size] * 10
+    raw = bytearray(np.ones(3, "i2").tobytes())
+    result = bytearray(6)
+    reduced(ctx, [raw, MPI.INT16_T], [result, 3, MPI.INT16_T])
+    assert np.frombuffer(result, "i2").tolist() == [comm.size] * 3
+
+
+def test_other_objects(comm, ctx):
+    send, out = array.array("d", [1.0, 2.0]), memoryview(bytearray(16)).cast("d")
+    reduced(ctx, send, out)
+    assert out.tolist() == [comm.size, 2.0 * comm.size]
+    fortran = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    result = np.zeros((2, 3), order="F")
+    reduced(ctx, fortran, result)
+    assert np.array_equal(result, comm.size * fortran)
+    scalar = np.array(5)
+    reduced(ctx, None, scalar)
+    assert scalar == 5 * comm.size
+    made = ctx.alloc((2, 2), "f4")
+    made[:] = 1
+    reduced(ctx, None, made)
+    assert (made == comm.size).all()
+
+
+def test_buffers_are_used_when_it_says_so(comm, ctx):
+    """`sendbuf` is read in Start only, `recvbuf` written in Wait only."""
+    send, out = np.ones(4), np.full(4, -1.0)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    request.Start()
+    send[:] = 1000
+    assert (out == -1).all()
+    request.Wait()
+    assert (out == comm.size).all()
+    out[:] = -2
+    comm.barrier()
+    assert (out == -2).all()
+    request.Free()
+
+
+def test_buffers_live_as_long_as_the_request(comm, ctx):
+    out = np.zeros(1 << 16)
+    request = ctx.Allreduce_init(np.ones(1 << 16), out, policy=pp.Full())
+    garbage = [np.full(1 << 16, 7.0) for _ in range(20)]
+    request.Start()
+    request.Wait()
+    assert (out == comm.size).all()
+    del garbage
+    request.Free()

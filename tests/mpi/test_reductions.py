@@ -1,0 +1,214 @@
+"""Every operation on every type, against NumPy, and all shapes of vectors."""
+
+from __future__ import annotations
+
+import itertools
+from functools import reduce
+
+import ml_dtypes
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pypartial as pp
+
+pytestmark = pytest.mark.mpi
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+HALVES = [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)]
+FLOATS = ["float32", "float64", "longdouble"]
+COMPLEX = ["complex64", "complex128", "clongdouble"]
+TYPES = [np.dtype(t) for t in [*INTEGERS, *HALVES, *FLOATS, *COMPLEX, "bool"]]
+ARITHMETIC = {"SUM": np.add, "PROD": np.multiply}
+ORDER = {"MIN": np.minimum, "MAX": np.maximum}
+LOGICAL = {"LAND": np.logical_and, "LOR": np.logical_or, "LXOR": np.logical_xor}
+BITWISE = {"BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor}
+OPERATIONS = {**ARITHMETIC, **ORDER, **LOGICAL, **BITWISE}
+ALGORITHMS = ["recursive_doubling", "rabenseifner", "ring"]
+
+
+def operations(dtype):
+    """The operations that MPI defines on a type."""
+    if dtype == np.bool_:
+        return LOGICAL
+    if dtype.kind in "iu":
+        return OPERATIONS
+    if dtype.kind == "c":
+        return ARITHMETIC
+    return {**ARITHMETIC, **ORDER}
+
+
+def contribution(dtype, count, rank, op):
+    """Small whole numbers: exact in every type, in every order."""
+    random = np.random.default_rng((rank, count))
+    if op == "PROD":
+        values = random.choice([1, 1, 1, 2], count) if rank < 6 else np.ones(count)
+    elif op in ("SUM", "MIN", "MAX"):
+        values = random.integers(0 if dtype.kind == "u" else -7, 8, count)
+    else:
+        values = random.integers(0, 2 if op in LOGICAL else 100, count)
+    if dtype.kind == "c":
+        values = values + 1j * random.integers(0, 2 if op == "SUM" else 1, count)
+    return values.astype(dtype)
+
+
+def expected(dtype, count, size, op):
+    parts = [contribution(dtype, count, rank, op) for rank in range(size)]
+    with np.errstate(over="ignore"):
+        return reduce(lambda a, b: OPERATIONS[op](a, b).astype(dtype), parts)
+
+
+def run_once(request):
+    status = pp.Status()
+    request.Start()
+    request.Wait(status)
+    return status
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_operations(comm, ctx, dtype):
+    for op, count in itertools.product(OPERATIONS, (1, 37)):
+        send, out = contribution(dtype, count, comm.rank, op), np.zeros(count, dtype)
+        if op not in operations(dtype):
+            with pytest.raises(pp.ArgumentError, match=f"{op}.*{dtype.name}"):
+                ctx.Allreduce_init(send, out, op=getattr(MPI, op), policy=pp.Full())
+            continue
+        request = ctx.Allreduce_init(send, out, op=getattr(MPI, op), policy=pp.Full())
+        for _ in range(2):
+            status = run_once(request)
+            assert status.contributors == tuple(range(comm.size))
+            truth = expected(dtype, count, comm.size, op)
+            assert np.array_equal(out, truth), f"{op} of {dtype}: {out} is not {truth}"
+        request.Free()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 255, 4097])
+def test_counts(comm, ctx, algorithm, count):
+    """Fewer elements than ranks, odd numbers, and none at all."""
+    for dtype in (np.dtype("int8"), np.dtype("int64")):
+        send, out = contribution(dtype, count, comm.rank, "SUM"), np.full(count, 77, dtype)
+        request = ctx.Allreduce_init(send, out, policy=pp.Full(), algorithm=algorithm)
+        assert request.count == count
+        status = run_once(request)
+        assert np.array_equal(out, expected(dtype, count, comm.size, "SUM"))
+        assert status.contributions == comm.size
+        request.Flush(status)
+        assert status.cause == "flush"
+        request.Free()
+
+
+@pytest.mark.parametrize("chunk_bytes", [0, 40_000])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_large(comm, algorithm, chunk_bytes, monkeypatch):
+    """Several megabytes, in one transfer and in many chunks (the last of odd length)."""
+    if chunk_bytes:
+        monkeypatch.setattr(pp.Context, "_chunk_bytes", chunk_bytes)
+    count = 300_007 if comm.size > 5 else 700_001
+    dtype = np.dtype("float32")
+    truth = expected(dtype, count, comm.size, "SUM")
+    with pp.Context(comm) as ctx:
+        send, out = contribution(dtype, count, comm.rank, "SUM"), np.zeros(count, dtype)
+        for policy in (pp.Full(), pp.Majority()):
+            request = ctx.Allreduce_init(send, out, policy=policy, algorithm=algorithm)
+            assert request.algorithm == algorithm
+            status = pp.Status()
+            for _ in range(2):
+                status = run_once(request)
+                who = status.contributors
+                if who == tuple(range(comm.size)) and status.contributions == comm.size:
+                    assert np.array_equal(out, truth)
+            request.Flush()
+            request.Free()
+        if comm.size > 1:
+            assert ctx.stats().bulk_sent > 0
+
+
+def test_chunks_change_nothing(comm, monkeypatch):
+    """Bit for bit the same in one transfer and in chunks that split elements between them."""
+    results = []
+    for chunk_bytes in (0, 20_001, 65_536):
+        monkeypatch.setattr(pp.Context, "_chunk_bytes", chunk_bytes)
+        with pp.Context(comm) as ctx:
+            send = np.random.default_rng(comm.rank).standard_normal(50_001)
+            out = np.empty_like(send)
+            request = ctx.Allreduce_init(send, out, policy=pp.Full(), algorithm="ring")
+            run_once(request)
+            results.append(out.tobytes())
+            request.Free()
+    assert len(set(results)) == 1
+    assert len(set(comm.allgather(results[0]))) == 1
+
+
+def test_auto_algorithm_depends_on_size(comm, ctx):
+    small, large = np.zeros(1), np.zeros(1 << 20)
+    requests = [ctx.Allreduce_init(None, buffer) for buffer in (small, large)]
+    names = [request.algorithm for request in requests]
+    assert set(names) <= set(ALGORITHMS)
+    assert len(set(comm.allgather(tuple(names)))) == 1
+    if comm.size > 2:
+        assert names[0] != names[1]
+    for request in requests:
+        request.Free()
+
+
+@pytest.mark.parametrize("average", ["size", "contributors", "contributions"])
+def test_averages(comm, ctx, average):
+    """Divided by the right number, for every type that has one, with late ranks about."""
+    for dtype in [np.dtype(t) for t in [*HALVES, *FLOATS, *COMPLEX]]:
+        send, out = np.full(5, comm.rank + 1).astype(dtype), np.zeros(5, dtype)
+        request = ctx.Allreduce_init(send, out, policy=pp.Full(), average=average)
+        run_once(request)
+        assert out.astype("c16").tolist() == [(comm.size + 1) / 2] * 5, dtype
+        request.Free()
+    # Three Starts in one round: of rank 0 alone, merged while rank 1 was not ready for the first.
+    counts, out = np.array([1.0]), np.zeros(1)
+    request = ctx.Allreduce_init(counts, out, policy=pp.Solo(), average=average, deliver="each")
+    status = pp.Status()
+    for _ in range(10):
+        request.Start()
+        request.Wait(status)
+        by = {
+            "size": comm.size,
+            "contributors": len(status.contributors),
+            "contributions": status.contributions,
+        }[average]
+        assert out[0] == pytest.approx(status.contributions / by, rel=1e-15)
+    for _ in request.Drain():
+        pass
+    request.Free()
+
+
+@pytest.mark.parametrize("average", ["size", "contributors", "contributions"])
+def test_average_of_merged_rounds(comm, ctx, average):
+    """With deliver="sum", what is given is a sum of averages, equal after the flush."""
+    send, out = np.array([1.0 if average == "size" else 2.0]), np.zeros(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Majority(), average=average, deliver="sum")
+    replica, status = 0.0, pp.Status()
+    for _ in range(20):
+        request.Start()
+        request.Wait(status)
+        replica += out[0]
+    request.Flush(status)
+    replica += out[0]
+    replicas = comm.allgather(replica)
+    assert replicas == pytest.approx([replicas[0]] * comm.size, rel=1e-12)
+    if average == "size":
+        assert replica == pytest.approx(20.0)
+    request.Free()
+
+
+@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
+def test_floats_are_the_same_bits_everywhere(comm, ctx, deliver):
+    """Sums that depend on the order: the order is the same on every rank."""
+    random = np.random.default_rng(comm.rank)
+    for dtype, algorithm in itertools.product(("float32", "float16"), ALGORITHMS):
+        send, out = np.zeros(999, dtype), np.zeros(999, dtype)
+        request = ctx.Allreduce_init(
+            send, out, policy=pp.Full(), deliver=deliver, algorithm=algorithm
+        )
+        for _ in range(3):
+            send[:] = random.standard_normal(999)
+            run_once(request)
+            assert len(set(comm.allgather(out.tobytes()))) == 1
+        request.Free()

@@ -1,0 +1,240 @@
+"""Test, timeouts, stall warnings, Ctrl-C: what waiting looks like from outside."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import pypartial as pp
+
+pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2, 3, 4, 8)]
+
+
+@pytest.fixture
+def gate(comm):
+    """A communicator of the user's own: holds ranks back without the library knowing."""
+    private = comm.Dup()
+    yield private
+    private.Free()
+
+
+def test_test_loop(comm, ctx):
+    send, out = np.ones(3, "i8"), np.zeros(3, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    status = pp.Status()
+    for _ in range(5):
+        request.Start()
+        while not request.Test(status):
+            time.sleep(0)
+        assert out.tolist() == [comm.size] * 3
+    assert status.round == 4
+    assert request.Free() == 0
+
+
+@pytest.mark.mpi(min_size=2)
+def test_test_says_false_and_changes_nothing(comm, ctx, gate):
+    send, out = np.ones(1), np.full(1, -1.0)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    status = pp.Status()
+    if comm.rank == 0:
+        request.Start()
+        for _ in range(100):
+            assert request.Test(status) is False
+        assert repr(status) == "Status(empty)"
+        assert out[0] == -1
+        gate.barrier()
+    else:
+        gate.barrier()
+        request.Start()
+    assert request.Wait(status) is True
+    assert out[0] == comm.size
+    request.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_timeout_names_the_ranks_and_what_they_do(comm, ctx, gate):
+    send, out = np.ones(1), np.zeros(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    if comm.rank == 0:
+        request.Start()
+        began = time.monotonic()
+        with pytest.raises(pp.TimeoutError) as caught:
+            request.Wait(timeout=0.2)
+        assert 0.2 <= time.monotonic() - began < 5
+        text = str(caught.value)
+        assert f"handle {request.id}" in text
+        assert "round 0" in text
+        for rank in range(1, comm.size):
+            assert re.search(rf"rank {rank} \(computing", text), text
+        assert not re.search(r"rank 0 \(", text), text
+        assert isinstance(caught.value, TimeoutError)
+        with pytest.raises(pp.TimeoutError):
+            request.Wait(timeout=0)
+        gate.barrier()
+    else:
+        gate.barrier()
+        request.Start()
+    request.Wait(timeout=30)  # it stayed outstanding
+    assert out[0] == comm.size
+    request.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_timeout_names_ranks_that_wait_elsewhere_or_flush(comm, ctx, gate):
+    """Rank 1 waits on another handle, the others are in a Flush."""
+    a, b = np.ones(1), np.ones(1)
+    first = ctx.Allreduce_init(None, a, policy=pp.Full())
+    second = ctx.Allreduce_init(None, b, policy=pp.Full())
+    if comm.rank == 0:
+        first.Start()
+        with pytest.raises(pp.TimeoutError) as caught:
+            first.Wait(timeout=0.5)
+        assert f"rank 1 (waiting on handle {second.id} for round 0" in str(caught.value)
+        gate.barrier()
+        second.Start()
+    elif comm.rank == 1:
+        second.Start()
+        gate.barrier()
+        first.Start()
+    else:
+        gate.barrier()
+        first.Start()
+        second.Start()
+    first.Wait(timeout=30)
+    second.Wait(timeout=30)
+    first.Free()
+    second.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("policy", [pp.Full(), pp.Majority()], ids=str)
+def test_stall_warning(comm, gate, caplog, policy):
+    """A wait that takes long is logged, with the ranks waited for, again and again."""
+    with pp.Context(comm, stall_warning=0.1) as ctx:
+        send, out = np.ones(1), np.zeros(1)
+        request = ctx.Allreduce_init(send, out, policy=policy)
+        with caplog.at_level(logging.WARNING, logger="pypartial"):
+            if comm.rank == 0:
+                request.Start()
+                try:
+                    request.Wait(timeout=1.0)
+                    stalled = False
+                except pp.TimeoutError:
+                    stalled = True
+                gate.barrier()
+            else:
+                gate.barrier()
+                stalled = False
+                request.Start()
+            if stalled or comm.rank:
+                request.Wait()
+        if comm.rank == 0 and stalled:
+            texts = [record.getMessage() for record in caplog.records]
+            assert len(texts) >= 2, texts
+            assert all(f"handle {request.id}" in text for text in texts)
+            assert all(re.search(r"rank [1-9]\d* \(computing", text) for text in texts), texts
+        if isinstance(policy, pp.Full):
+            assert stalled == (comm.rank == 0)
+        request.Flush()
+        request.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_collective_call_that_stalls_is_logged(comm, gate, caplog):
+    with pp.Context(comm, stall_warning=0.1) as ctx:
+        request = ctx.Allreduce_init(None, np.ones(1), policy=pp.Full())
+        if comm.rank == 0:
+            release = threading.Timer(0.6, gate.Ibarrier().Wait)
+            release.start()
+            with caplog.at_level(logging.WARNING, logger="pypartial"):
+                request.Flush()
+            release.join()
+            text = caplog.records[0].getMessage()
+            assert "Flush" in text
+            assert "rank 1 (computing" in text
+        else:
+            time.sleep(0.5)
+            gate.Ibarrier().Wait()
+            request.Flush()
+        request.Free()
+
+
+def interrupt_soon(after_s):
+    timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ctrl_c_in_wait(comm, ctx, gate):
+    send, out = np.ones(1), np.zeros(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    if comm.rank == 0:
+        request.Start()
+        timer = interrupt_soon(0.15)
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            request.Wait()
+        assert time.monotonic() - began < 5
+        timer.join()
+        with pytest.raises(pp.Error, match="not collected"):
+            request.Start()
+        gate.barrier()
+    else:
+        gate.barrier()
+        request.Start()
+    request.Wait()
+    assert out[0] == comm.size
+    request.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_several_threads_wait_on_several_handles(comm, ctx):
+    """One thread a handle: they share the context's lock and doorbell."""
+    number = 3
+    outs = [np.zeros(1) for _ in range(number)]
+    requests = [ctx.Allreduce_init(np.ones(1), out, policy=pp.Full()) for out in outs]
+    errors = []
+
+    def work(request, out):
+        try:
+            for _ in range(30):
+                request.Start()
+                request.Wait()
+                assert out[0] == comm.size
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=pair) for pair in zip(requests, outs, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    for request in requests:
+        request.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2, 4)
+def test_an_idle_context_costs_nothing(comm, ctx):
+    """Under 1 % of a core a rank, and the progress thread still answers."""
+    request = ctx.Allreduce_init(None, np.ones(1), policy=pp.Full())
+    request.Start()
+    request.Wait()
+    comm.barrier()
+    time.sleep(0.2)
+    before, began = time.process_time(), time.monotonic()
+    time.sleep(1.0)
+    used, passed = time.process_time() - before, time.monotonic() - began
+    assert used < 0.01 * passed
+    request.Free()

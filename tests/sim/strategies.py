@@ -1,0 +1,123 @@
+"""Hypothesis strategies for scenarios, and the settings of the tests that use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from scenario import Phase, Scenario
+from world import ALGORITHMS, Options
+
+DEEP_FACTOR = 100
+LATENCIES = ((500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))
+TIMINGS = ("uniform", "slow", "skew", "ties", "zero", "heavy")
+SCALES = (20_000, 0, 2_000, 60_000, 500_000)
+POLICIES = ("solo", "majority", "quorum", "full", "first_of")
+DELIVER = ("latest", "sum", "each")
+
+
+def examples(count: int) -> settings:
+    """Settings for `count` examples in the bounded run."""
+    deep = settings.get_current_profile_name() == "deep"
+    return settings(
+        max_examples=count * (DEEP_FACTOR if deep else 1),
+        derandomize=not deep,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@st.composite
+def options(
+    draw: Any,
+    ranks: int,
+    window: int,
+    *,
+    policies: tuple[str, ...] = POLICIES,
+    deliver: tuple[str, ...] = DELIVER,
+    bulk: bool = False,
+) -> Options:
+    policy = draw(st.sampled_from(policies))
+    k = {"solo": ranks, "majority": 1, "full": ranks}.get(policy) or draw(st.integers(1, ranks))
+    delivery = draw(st.sampled_from(deliver))
+    unbounded = delivery == "latest" and draw(st.booleans())
+    op = draw(st.sampled_from(("sum", "sum", "sum", "max")))
+    dtype = draw(st.sampled_from(("int64", "int32", "float32", "float64")))
+    average = None
+    if op == "sum" and dtype.startswith("float"):
+        average = draw(st.sampled_from((None, "size", "contributors", "contributions")))
+    lengths = [2 * ranks, 2 * ranks + 1, 3 * ranks + 5, 300]
+    lengths += [4300, 9001] if bulk else [0, 1, ranks]
+    return Options(
+        count=draw(st.sampled_from(lengths)),
+        dtype=dtype,
+        op=op,
+        policy="quorum" if policy in ("quorum", "full") else "first_of",
+        k=k,
+        deliver=delivery,
+        max_lag=-1 if unbounded else draw(st.integers(0, window - 1)),
+        average=average,
+        algorithm=draw(st.sampled_from(tuple(ALGORITHMS))),
+        pieces=draw(st.integers(1, 3)),
+    )
+
+
+STEPS = st.lists(st.integers(0, 7), min_size=1, max_size=4).map(tuple)
+
+
+@st.composite
+def phases(draw: Any, handles: int, opened: int, *, collective: bool = True) -> tuple[Phase, ...]:
+    """Phases whose collective calls are possible: nothing is used before open or after free."""
+    alive, unopened, result = list(range(opened)), list(range(opened, handles)), []
+    for _ in range(draw(st.integers(1, 4 if collective else 2))):
+        actions = []
+        for _ in range(draw(st.integers(0, 3)) if collective else 0):
+            what = draw(st.sampled_from(("flush", "open", "free")))
+            if what == "open" and unopened:
+                alive.append(unopened.pop(0))
+                actions.append(f"open {alive[-1]}")
+            elif what == "flush" and alive:
+                actions.append(f"flush {draw(st.sampled_from(alive))}")
+            elif what == "free" and len(alive) > 1:
+                index = draw(st.sampled_from(alive))
+                alive.remove(index)
+                actions.append(f"free {index}")
+        result.append(Phase(draw(STEPS), tuple(actions), draw(st.booleans())))
+    return tuple(result)
+
+
+@st.composite
+def scenarios(
+    draw: Any,
+    *,
+    ranks: tuple[int, int] = (1, 9),
+    handles: tuple[int, int] = (1, 1),
+    collective: bool = True,
+    noise: bool = False,
+    **kind: Any,
+) -> Scenario:
+    size = draw(st.integers(*ranks))
+    window = draw(st.integers(1, 5))
+    count = draw(st.integers(*handles))
+    opened = draw(st.integers(1, count)) if collective else count
+    late = draw(st.sampled_from((0.0, 0.0, 0.5)))
+    return Scenario(
+        ranks=size,
+        seed=draw(st.integers(0, 2**32)),
+        handles=tuple(draw(options(size, window, **kind)) for _ in range(count)),
+        phases=draw(phases(count, opened, collective=collective)),
+        opened=opened,
+        window=window,
+        latency=draw(st.sampled_from(LATENCIES)),
+        timing=draw(st.sampled_from(TIMINGS)),
+        scale=draw(st.sampled_from(SCALES)),
+        together=draw(st.booleans()),
+        blocking=draw(st.booleans()),
+        late=late if collective else 0.0,
+        extra=draw(st.sampled_from((0.0, 0.0, 0.2))),
+        ask=draw(st.booleans()),
+        last_flush=draw(st.sampled_from((True, True, False))),
+        noise=noise,
+    )

@@ -1,0 +1,45 @@
+"""Random scenarios of partial allreduces over simulated ranks, judged by every oracle.
+
+`scenario.py` says what a scenario is and how to replay one, `judge.py` what must hold. A longer
+search: ``pytest tests/sim --hypothesis-profile=deep``.
+"""
+
+from hypothesis import given
+from judge import check
+from strategies import examples, scenarios
+
+
+@examples(400)
+@given(scenario=scenarios(collective=False))
+def test_one_handle(scenario):
+    check(scenario)
+
+
+@examples(400)
+@given(scenario=scenarios())
+def test_one_handle_with_collective_calls(scenario):
+    check(scenario)
+
+
+@examples(400)
+@given(scenario=scenarios(handles=(2, 3), ranks=(1, 7)))
+def test_several_handles(scenario):
+    check(scenario)
+
+
+@examples(100)
+@given(scenario=scenarios(ranks=(10, 17)))
+def test_more_ranks(scenario):
+    check(scenario)
+
+
+@examples(100)
+@given(scenario=scenarios(ranks=(1, 8), bulk=True))
+def test_bulk(scenario):
+    check(scenario)
+
+
+@examples(100)
+@given(scenario=scenarios(handles=(1, 2), noise=True))
+def test_inexact_sums_agree_bit_for_bit(scenario):
+    check(scenario)
