@@ -196,34 +196,66 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     return status;
 }
 
-/* Adds the user's elements to the slot.  A slot that is empty and large is filled with the lock released:
-   only this thread links contributions, so the slot is still empty afterwards. */
-static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
+/* Copies the user's elements to `to`, or combines them with what is there. */
+static void gather(const pp_coll_t *coll, char *to, bool combine)
 {
     const pp_kernels_t *kernels = &coll->series.kernels;
-    bool fresh = !coll->slot.buffer;
-    pp_buffer_t *buffer = fresh ? pp_pool_get(&coll->series.vectors) : coll->slot.buffer;
-    if (!buffer)
-        return pp_fail(PP_ERR_MEMORY, "no memory for a contribution of %zu bytes",
-                       coll->series.vectors.bytes);
-    bool release = fresh && coll->series.vectors.bytes > SMALL_COPY_BYTES;
-    if (release)
-        unlock(ctx);
-    char *to = buffer->data;
+    char *at = to;
     for (size_t i = 0; i < coll->config.piece_count; i++) {
         const pp_piece_t *piece = &coll->config.pieces[i];
         const void *from = piece->send ? piece->send : piece->recv;
         size_t bytes = piece->count * kernels->element_bytes;
-        if (!fresh)
-            kernels->keep_left(to, from, piece->count);
-        else if (bytes)
-            memcpy(to, from, bytes);
-        to += bytes;
+        if (combine)
+            kernels->keep_left(at, from, piece->count);
+        else if (bytes && at != from)
+            memcpy(at, from, bytes);
+        at += bytes;
     }
-    if (fresh && kernels->normalise)
-        kernels->normalise(buffer->data, coll->count);
-    if (release)
-        pthread_mutex_lock(&ctx->lock);
+    if (!combine && kernels->normalise)
+        kernels->normalise(to, coll->count);
+}
+
+/* Will a contribution that is linked now go to the round that its request is given?  Then the receive
+   buffer, which is ours until the Wait, can be the round's accumulator. */
+static bool may_borrow(const pp_coll_t *coll)
+{
+    return coll->config.piece_count == 1 && !coll->ungiven && coll->taken == coll->completed;
+}
+
+/* A large contribution to an empty slot, copied with the lock released: only this thread links
+   contributions, so the slot is still empty afterwards. */
+static pp_buffer_t *copy_aside(pp_ctx_t *ctx, pp_coll_t *coll)
+{
+    pp_pool_t *pool = &coll->series.vectors;
+    pp_buffer_t *buffer = may_borrow(coll) ? &coll->receive : pp_pool_get(pool);
+    if (!buffer)
+        return NULL;
+    unlock(ctx);
+    gather(coll, buffer->data, false);
+    pthread_mutex_lock(&ctx->lock);
+    if (buffer->borrowed && !may_borrow(coll)) {
+        /* A round has gone by meanwhile; its result will need the receive buffer. */
+        buffer = pp_pool_get(pool);
+        if (buffer)
+            memcpy(buffer->data, coll->receive.data, pool->bytes);
+    }
+    return buffer;
+}
+
+/* Adds the user's elements to the slot. */
+static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
+{
+    pp_pool_t *pool = &coll->series.vectors;
+    if (coll->slot.buffer) {
+        gather(coll, coll->slot.buffer->data, true);
+        return PP_OK;
+    }
+    bool large = pool->bytes > SMALL_COPY_BYTES;
+    pp_buffer_t *buffer = large ? copy_aside(ctx, coll) : pp_pool_get(pool);
+    if (!buffer)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a contribution of %zu bytes", pool->bytes);
+    if (!large)
+        gather(coll, buffer->data, false);
     coll->slot.buffer = buffer;
     return PP_OK;
 }

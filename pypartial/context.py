@@ -494,6 +494,7 @@ class Context:
     def _abandon(self) -> None:
         """Stop without a word to the other ranks. Its memory is kept: MPI may still write to it."""
         if self._gone is None:
+            _left_behind.extend(request._owners for request in self._requests.values())
             self._refuse("the context was abandoned: its with block was left by an exception")
             self._native.lib.pp_ctx_abandon(self._ctx)
 
@@ -548,6 +549,9 @@ class Context:
 # ---- forked children, and the end of MPI ---------------------------------------------------------
 
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+# Buffers of abandoned contexts. A round may be under way in them, and MPI writes to them until it ends.
+_left_behind: list[Any] = []
 
 
 def _refuse_all(why: str) -> None:

@@ -70,6 +70,9 @@ struct pp_coll {
         uint64_t     oldest_given;   /* the round that the oldest contribution's own call was given */
     } slot;
     uint64_t starts;
+    /* The receive piece as a buffer.  Between Start and Wait it is ours: a large contribution to the round
+       that this request will be given is put there, and the round reduced there, without a copy out. */
+    pp_buffer_t receive;
 
     uint64_t   taken, completed;
     pp_turn_t *turns;

@@ -125,7 +125,9 @@ void pp_deliver_copy_out(const pp_coll_t *coll, const pp_entry_t *entry)
         const pp_piece_t *piece = &coll->config.pieces[i];
         if (piece->count == 0)
             continue;
-        if (from)
+        if (from == piece->recv)
+            ;   /* reduced in place */
+        else if (from)
             memcpy(piece->recv, from, piece->count * element);
         else
             pp_identity_fill(coll->config.op, coll->config.type, piece->recv, piece->count);

@@ -276,6 +276,7 @@ pp_status_t pp_coll_new(const pp_allreduce_config_t *config, pp_coll_t **out)
         coll->count += copy[i].count;
     }
     coll->config.pieces = copy;
+    coll->receive = (pp_buffer_t){.data = copy[0].recv, .borrowed = true};
     *out = coll;
     return PP_OK;
 }

@@ -21,8 +21,7 @@
 enum {
     STANDING_RECEIVES = 16,
     PARCEL_BYTES_MAX = PP_MESSAGE_BYTES + PP_MESSAGE_ALIGN,   /* one frame of the largest message */
-    PARCEL_BYTES_SHARED = 2048,                   /* beyond, a message would push another out of the
-                                                     eager protocol (4096 bytes within a node) */
+    PARCEL_BYTES_EAGER = 3968,                    /* within a node: 4096 with MPI's own header */
     DELIVERIES_PER_POLL = 64,                     /* then bulk and sends get their turn */
     POLLS_SKIPPED_MAX = 256,
     MESSAGE_TAG = 0,
@@ -35,9 +34,13 @@ enum {
 _Static_assert(PARCEL_BYTES_MAX % PP_MESSAGE_ALIGN == 0, "receive buffers stay aligned");
 
 /* Messages to one rank between two calls of ring() travel together, as frames of one parcel: what an
-   activated rank sends its first partner is one MPI message, not two. */
+   activated rank sends its first partner is one MPI message, not two.  Within a node a message that
+   exceeds the eager protocol is cut into several parcels: four eager messages take half the time of one
+   rendezvous. */
 typedef struct frame {
-    uint64_t count, unused;      /* bytes of the message that follows, without padding */
+    uint32_t count;              /* bytes that follow, without padding */
+    uint32_t left;               /* bytes of the same message that come in the next parcels */
+    uint64_t unused;
 } frame_t;
 
 _Static_assert(sizeof(frame_t) % PP_MESSAGE_ALIGN == 0, "messages in a parcel stay aligned");
@@ -93,6 +96,7 @@ struct pp_mpi {
     pp_bell_t    *bell;          /* this rank's own */
     int32_t       neighbours;    /* bells in the page */
     int32_t      *bell_of;       /* by rank; -1: not ringable */
+    letter_t    **half_read;     /* by rank: a message of which parcels are still to come */
     uint32_t     *unrung;        /* by bell: messages sent since the last ring */
     int32_t      *to_ring;       /* bells with unrung messages, in the order of sending */
     int32_t       to_ring_count;
@@ -393,23 +397,46 @@ static slot_t *open_parcel(pp_mpi_t *mpi, int32_t peer)
     return slot;
 }
 
+/* The open parcel of the peer, if `framed` more bytes leave it eager; else a new one. */
+static slot_t *parcel_for(pp_mpi_t *mpi, int32_t peer, size_t framed)
+{
+    slot_t *slot = mpi->open_parcels[peer];
+    if (slot && slot->length + framed <= PARCEL_BYTES_EAGER)
+        return slot;
+    if (slot && post_parcel(mpi, peer) < 0)
+        return NULL;
+    return open_parcel(mpi, peer);
+}
+
+/* Copies `count` bytes of head and body, taken as one, from `at` on. */
+static void gather_part(unsigned char *to, size_t at, size_t count, const void *head,
+                        size_t head_bytes, const void *body)
+{
+    size_t from_head = at >= head_bytes ? 0 : head_bytes - at < count ? head_bytes - at : count;
+    if (from_head > 0)
+        memcpy(to, (const char *)head + at, from_head);
+    if (count > from_head)
+        memcpy(to + from_head, (const char *)body + (at + from_head - head_bytes), count - from_head);
+}
+
 static pp_status_t send_to_peer(pp_mpi_t *mpi, int32_t peer, const void *head, size_t head_bytes,
                                 const void *body, size_t body_bytes)
 {
-    size_t  count = head_bytes + body_bytes, framed = sizeof(frame_t) + padded(count);
-    slot_t *slot = mpi->open_parcels[peer];
-    if (slot && slot->length + framed > PARCEL_BYTES_SHARED) {
-        PP_TRY(post_parcel(mpi, peer));
-        slot = NULL;
+    size_t count = head_bytes + body_bytes;
+    size_t most = mpi->bell_of[peer] < 0 ? count : PARCEL_BYTES_EAGER - sizeof(frame_t);
+    for (size_t at = 0; at < count;) {
+        size_t  part = count - at < most ? count - at : most;
+        size_t  framed = sizeof(frame_t) + padded(part);
+        slot_t *slot = parcel_for(mpi, peer, framed);
+        if (!slot)
+            return mpi->failure != PP_OK ? pp_fail(mpi->failure, "%s", mpi->failure_text)
+                : pp_fail(PP_ERR_MEMORY, "no memory for a message of %zu bytes", count);
+        frame_t *frame = (frame_t *)(slot->bytes + slot->length);
+        *frame = (frame_t){.count = (uint32_t)part, .left = (uint32_t)(count - at - part)};
+        gather_part((unsigned char *)(frame + 1), at, part, head, head_bytes, body);
+        slot->length += framed;
+        at += part;
     }
-    if (!slot)
-        slot = open_parcel(mpi, peer);
-    if (!slot)
-        return pp_fail(PP_ERR_MEMORY, "no memory for a message of %zu bytes", count);
-    unsigned char *at = slot->bytes + slot->length;
-    *(frame_t *)at = (frame_t){.count = count};
-    gather(at + sizeof(frame_t), head, head_bytes, body, body_bytes);
-    slot->length += framed;
     return PP_OK;
 }
 
@@ -456,11 +483,36 @@ static int deliver_own(pp_mpi_t *mpi)
     return events;
 }
 
+/* One more piece of a message that was cut. */
+static void assemble(pp_mpi_t *mpi, int32_t peer, const frame_t *frame)
+{
+    letter_t *letter = mpi->half_read[peer];
+    if (!letter) {
+        letter = malloc(sizeof *letter + frame->count + frame->left);
+        if (!letter) {
+            break_down(mpi, MPI_ERR_NO_MEM, "receiving a long message", peer);
+            return;
+        }
+        letter->count = 0;
+        mpi->half_read[peer] = letter;
+    }
+    memcpy(letter->bytes + letter->count, frame + 1, frame->count);
+    letter->count += frame->count;
+    if (frame->left == 0) {
+        mpi->half_read[peer] = NULL;
+        deliver(mpi, peer, letter->bytes, letter->count);
+        free(letter);
+    }
+}
+
 static void deliver_parcel(pp_mpi_t *mpi, int32_t peer, const unsigned char *bytes, size_t length)
 {
-    for (size_t at = 0; at < length;) {
+    for (size_t at = 0; at < length && mpi->failure == PP_OK;) {
         const frame_t *frame = (const frame_t *)(bytes + at);
-        deliver(mpi, peer, frame + 1, frame->count);
+        if (frame->left > 0 || mpi->half_read[peer])
+            assemble(mpi, peer, frame);
+        else
+            deliver(mpi, peer, frame + 1, frame->count);
         at += sizeof *frame + padded(frame->count);
     }
 }
@@ -644,6 +696,9 @@ static void free_memory(pp_mpi_t *mpi)
     }
     pp_doorbell_free(&mpi->doorbell);
     free(mpi->receive_bytes);
+    for (int i = 0; mpi->half_read && i < mpi->transport.size; i++)
+        free(mpi->half_read[i]);
+    free(mpi->half_read);
     free(mpi->open_parcels);
     free(mpi->to_send);
     free(mpi->requests);
@@ -818,7 +873,8 @@ static pp_status_t make_transport(MPI_Comm comm, uint64_t chunk_bytes, pp_mpi_t 
     mpi->bell_of = malloc((size_t)size * sizeof *mpi->bell_of);
     mpi->open_parcels = calloc((size_t)size, sizeof(slot_t *));
     mpi->to_send = calloc((size_t)size, sizeof *mpi->to_send);
-    if (!mpi->receive_bytes || !mpi->bell_of || !mpi->open_parcels || !mpi->to_send)
+    mpi->half_read = calloc((size_t)size, sizeof(letter_t *));
+    if (!mpi->receive_bytes || !mpi->bell_of || !mpi->open_parcels || !mpi->to_send || !mpi->half_read)
         return pp_fail(PP_ERR_MEMORY, "no memory for the transport of %d ranks", size);
     for (int i = 0; i < size; i++)
         mpi->bell_of[i] = -1;

@@ -119,6 +119,8 @@ class Handle:
     def decode(self, result: Round) -> np.ndarray[Any, Any]:
         """The vector before any average, as integers."""
         vector = np.frombuffer(result.data, self.options.dtype)
+        if not self.sums:  # the identity of a maximum is no number
+            vector = np.maximum(vector, 0)
         if self.options.average is None:
             return vector[: 2 * self.ranks].astype(np.int64) if self.scenario.noise else vector
         by = {

@@ -35,3 +35,4 @@ with pp.Context(comm, progress="caller") as ctx:
         assert out.tolist() == [comm.size] * 2
     request.Free()
 print(f"end of rank {comm.rank}", flush=True)
+MPI.Finalize()  # mpi4py does it for what it has initialised itself

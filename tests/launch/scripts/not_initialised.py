@@ -18,7 +18,7 @@ def refused(word):
 
 
 refused("not initialised")
-MPI.Init()
+MPI.Init_thread(MPI.THREAD_MULTIPLE)
 with pp.Context(MPI.COMM_WORLD):
     pass
 rank = MPI.COMM_WORLD.rank
