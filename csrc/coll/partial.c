@@ -57,11 +57,10 @@ static void latch_ready(pp_coll_t *coll, pp_turn_t *turn)
 static void join_silently(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
 {
     if (!pp_calls_flushing(coll->calls, coll) || coll->taken != coll->completed || turn->joined
-        || pp_instance_fired(instance, coll->series.graph->gate))
+        || turn->activated)
         return;
     turn->joined = true;
-    if (!turn->activated)
-        pp_instance_fire(instance, coll->series.graph->join);
+    pp_instance_fire(instance, coll->series.graph->join);
     pp_instance_fire(instance, coll->series.graph->gate);
 }
 

@@ -146,6 +146,8 @@ struct pp_engine {
 
     uint32_t        next_bulk_tag;
     uint64_t        rounds;         /* completed, over all series */
+    uint32_t        running;        /* rounds that have taken our part and are not done: more messages
+                                       are to come soon */
 
     /* First failure; every later call returns it. */
     pp_status_t     error;

@@ -304,6 +304,7 @@ static void fire_take(pp_instance_t *instance, uint32_t vertex)
     pp_tally_t own = {.initiator = PP_NO_INITIATOR};
     bool contributed = false, left = false;
     stamp(instance);
+    series->engine->running++;
     series->host->take(series->owner, instance, &own, &contributed, &left);
     own.any_left = left;
     own.contributors = contributed;
@@ -327,8 +328,10 @@ static void fire_nop(pp_instance_t *instance, uint32_t vertex)
         if (series->host->activated)
             series->host->activated(series->owner, instance);
     }
-    if (vertex == series->graph->done)
+    if (vertex == series->graph->done) {
+        series->engine->running--;
         series->host->done(series->owner, instance);
+    }
     finish(instance, vertex);
 }
 

@@ -14,6 +14,7 @@ enum {
     YIELD_MIN_US = 30,            /* then sleep on the doorbell: after several times the usual wait */
     YIELD_MAX_US = 1000,
     YIELD_WORTHWHILE_US = 250,    /* but if waits usually take longer than this, sleep at once */
+    YIELD_US_ROUND = 60,          /* a round is running: the next message will not be long */
     YIELD_US_BULK = 2000,         /* a payload on its way moves only while somebody polls */
     RECENTLY_US = 200,            /* a thread that was here so recently will be back */
     ATTENDED_US = 5000,           /* and one that waits will leave soon, unless it has waited for long */
@@ -113,10 +114,11 @@ typedef struct pp_quiet {
 static uint64_t yield_us(const pp_ctx_t *ctx)
 {
     uint64_t worthwhile = 4 * ctx->usual_wait_us;
+    uint64_t least = ctx->engine.running ? YIELD_US_ROUND : YIELD_MIN_US;
     if (ctx->engine.transport->bulk_in_flight)
         return YIELD_US_BULK;
-    if (ctx->usual_wait_us > YIELD_WORTHWHILE_US || worthwhile < YIELD_MIN_US)
-        return YIELD_MIN_US;
+    if (ctx->usual_wait_us > YIELD_WORTHWHILE_US || worthwhile < least)
+        return least;
     return worthwhile < YIELD_MAX_US ? worthwhile : YIELD_MAX_US;
 }
 
@@ -212,6 +214,30 @@ static int64_t nap(pp_ctx_t *ctx, int64_t nap_us)
     return nap_us * 2 < NAP_MAX_US ? nap_us * 2 : NAP_MAX_US;
 }
 
+/* Polls until nothing comes any more; while a round is running, also a little longer: going to sleep and
+   being woken between any two of its messages would cost more than the messages. */
+static bool serve(pp_ctx_t *ctx)
+{
+    bool any = false;
+    uint64_t since = 0, now = 0;
+    do {
+        if (pp_engine_poll(&ctx->engine) > 0) {
+            any = true;
+            since = 0;
+            continue;
+        }
+        if (!any || !ctx->engine.running)
+            break;
+        now = now_us();
+        if (since == 0)
+            since = now;
+        pthread_mutex_unlock(&ctx->lock);
+        sched_yield();
+        pthread_mutex_lock(&ctx->lock);
+    } while (!ctx->stop && !atomic_load(&ctx->attended) && now - since < YIELD_US_ROUND);
+    return any;
+}
+
 static void *progress(void *arg)
 {
     pp_ctx_t *ctx = arg;
@@ -229,7 +255,7 @@ static void *progress(void *arg)
         }
         if (!attended) {
             pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
-            while (pp_engine_poll(&ctx->engine) > 0)
+            if (serve(ctx))
                 quiet = 0;
         }
         if (recently) {

@@ -116,7 +116,8 @@ def scenarios(
         together=draw(st.booleans()),
         blocking=draw(st.booleans()),
         late=late if collective else 0.0,
-        extra=draw(st.sampled_from((0.0, 0.0, 0.2))),
+        # With several handles, a Wait without a Start is outside the patterns that never deadlock.
+        extra=draw(st.sampled_from((0.0, 0.0, 0.2))) if count == 1 else 0.0,
         ask=draw(st.booleans()),
         last_flush=draw(st.sampled_from((True, True, False))),
         noise=noise,
