@@ -37,12 +37,14 @@ bool pp_coll_withholds(const pp_coll_t *coll)
 /* ---- update: everything that a change may set off ------------------------------------------------------ */
 
 /* While a rank has left or is elsewhere, what completes or is in flight counts as given. */
-static void count_as_given(pp_coll_t *coll)
+static void count_as_given(pp_coll_t *coll, uint64_t rounds)
 {
-    if (coll->counted < coll->taken)
-        coll->counted = coll->taken;
-    if (coll->seen < coll->taken)
-        coll->seen = coll->taken;
+    if (!pp_coll_left(coll) && !pp_coll_elsewhere(coll))
+        return;
+    if (coll->counted < rounds)
+        coll->counted = rounds;
+    if (coll->seen < rounds)
+        coll->seen = rounds;
 }
 
 static void latch_ready(pp_coll_t *coll, pp_turn_t *turn)
@@ -68,6 +70,8 @@ static void open_gate(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
 {
     if (turn->activated && !turn->joined && !turn->gated && pp_policy_permits(coll, turn)) {
         turn->gated = true;
+        /* In flight from here on: what exempts us may be over by the time it takes our slot. */
+        count_as_given(coll, turn->round + 1);
         pp_instance_fire(instance, coll->series.graph->gate);
     }
 }
@@ -75,8 +79,7 @@ static void open_gate(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
 static void update(void *owner)
 {
     pp_coll_t *coll = owner;
-    if (pp_coll_left(coll) || pp_coll_elsewhere(coll))
-        count_as_given(coll);
+    count_as_given(coll, coll->taken);
     pp_turn_t *turn = pp_coll_turn(coll, coll->taken);
     pp_instance_t *instance = pp_series_instance(&coll->series, coll->taken);
     if (turn && instance) {
@@ -96,7 +99,7 @@ static void activated(void *owner, pp_instance_t *instance)
     pp_coll_t *coll = owner;
     pp_turn_t *turn = pp_coll_turn(coll, instance->round);
     /* A silent join is nobody's activation: the policy may still have to bring that about. */
-    turn->activated = !turn->joined;
+    turn->activated = turn->triggered || !turn->joined;
     coll->engine->changed = true;
 }
 

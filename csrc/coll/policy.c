@@ -32,15 +32,20 @@ static bool is_solo(const pp_coll_t *coll)
 bool pp_policy_bounded(const pp_coll_t *coll, const pp_turn_t *turn)
 {
     bool exempt = pp_coll_left(coll) || pp_coll_elsewhere(coll);
-    return !exempt && !is_full(coll)
-        && turn->round >= coll->counted + coll->max_lag + (pp_coll_waits(coll) ? 1 : 0);
+    /* Our request will be given the next round that completes, which may count as given already. */
+    uint64_t given = coll->counted;
+    if (pp_coll_waits(coll) && given < coll->completed + 1)
+        given = coll->completed + 1;
+    /* A rank that Full has to wait for anyway is not held back by its bound. */
+    bool awaited = is_full(coll) && !turn->ready;
+    return !exempt && !awaited && turn->round >= given + coll->max_lag;
 }
 
 /* May this rank give its part of an activated round? */
 bool pp_policy_permits(const pp_coll_t *coll, const pp_turn_t *turn)
 {
-    if (is_full(coll))
-        return turn->ready || pp_coll_left(coll);
+    if (is_full(coll) && !turn->ready && !pp_coll_left(coll))
+        return false;
     return !pp_policy_bounded(coll, turn);
 }
 

@@ -221,7 +221,8 @@ pp_status_t pp_collect(pp_coll_t *coll, pp_result_t *result);
 
 /* Collective: discards what is pending here, ends the handle's rounds and releases its buffers.  After
    pp_call_wait() returned PP_OK, *discarded (which must live until then) is the number of Starts of this
-   rank that no round gave to anybody, and the handle must not be used. */
+   rank that were left pending, or that only the last round took, in which all ranks were freeing; and the
+   handle must not be used. */
 pp_status_t pp_coll_free_begin(pp_coll_t *coll, uint64_t *discarded);
 
 /* ---- who is waited for ---------------------------------------------------------------------- */

@@ -8,7 +8,7 @@ import pytest
 from support.mpirun import mpirun, python
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
-LIMIT_S = 60
+LIMIT_S = 30
 QUICK_S = (
     20  # the end of a job that one rank ends; far below the limit, generous for a busy machine
 )

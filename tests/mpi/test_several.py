@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 
@@ -177,6 +178,32 @@ def test_free_instead_of_with(comm):
     ctx.Free()
     with pytest.raises(pp.Error, match="freed"):
         ctx.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2, 3, 4)
+def test_a_deadlock_is_reported(comm, caplog):
+    """Outside the patterns of point 9: two handles, waited for in opposite orders."""
+    with pp.Context(comm, stall_warning=0.2) as ctx:
+        requests = [ctx.Allreduce_init(None, np.ones(1), policy=pp.Full()) for _ in range(2)]
+        mine = requests if comm.rank == 0 else requests[::-1]
+        mine[0].Start()
+        with caplog.at_level(logging.WARNING, logger="pypartial"):
+            with pytest.raises(pp.TimeoutError):
+                mine[0].Wait(timeout=1.5)
+        texts = [record.getMessage() for record in caplog.records]
+        assert texts
+        for text in texts:
+            assert text.startswith(f"Wait on handle {mine[0].id} "), text
+            others = range(1, comm.size) if comm.rank == 0 else [0]
+            for rank in others:
+                expected = f"rank {rank} (waiting on handle {mine[1].id} for round 0"
+                assert expected in text, text
+        mine[1].Start()  # and so it is resolved
+        pp.Waitall(mine, timeout=30)
+        comm.barrier()
+        for request in requests:
+            request.Free()
 
 
 @pytest.mark.mpi(min_size=2)
