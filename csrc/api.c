@@ -55,17 +55,6 @@ pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
     return status;
 }
 
-void pp_ctx_abandon(pp_ctx_t *ctx)
-{
-    if (pp_ctx_usable(ctx) < 0 || ctx->abandoned)
-        return;
-    pp_thread_stop(ctx);
-    pthread_mutex_lock(&ctx->lock);
-    ctx->abandoned = true;
-    pp_engine_fail(&ctx->engine, PP_ERR_STATE, "the context was given up because of an exception");
-    unlock(ctx);
-}
-
 /* An abandoned context still has to tell its peers at MPI_Finalize, which then releases it. */
 void pp_ctx_release(pp_ctx_t *ctx)
 {

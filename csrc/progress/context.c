@@ -57,3 +57,14 @@ void pp_ctx_teardown(pp_ctx_t *ctx)
     pthread_cond_destroy(&ctx->unattended);
     pthread_mutex_destroy(&ctx->lock);
 }
+
+void pp_ctx_abandon(pp_ctx_t *ctx)
+{
+    if (pp_ctx_usable(ctx) < 0 || ctx->abandoned)
+        return;
+    pp_thread_stop(ctx);
+    pthread_mutex_lock(&ctx->lock);
+    ctx->abandoned = true;
+    pp_engine_fail(&ctx->engine, PP_ERR_STATE, "the context was given up because of an exception");
+    pthread_mutex_unlock(&ctx->lock);
+}

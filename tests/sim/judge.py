@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scenario import Log, Record, Scenario, run, tail_weights
+from scenario import Log, Scenario, run, tail_weights
 from world import Options, Round
 
 UNKNOWN = -1

@@ -173,10 +173,12 @@ class Rank:
     def start(self, index: int) -> Generator[Any, Any, None]:
         log, handle = self.logs[index], self.handles[index]
         log.starts += 1
+        handle.recv[:] = 99  # nor does anybody mind what was in there
         fill(handle.send, self.scenario, handle.options.op, self.rank, log.starts)
         self.requests[index] = self.request("wait", index)
         yield ("start", handle)
-        handle.send[:] = 77  # the application may overwrite it at once
+        if not handle.options.in_place:
+            handle.send[:] = 77  # the application may overwrite it at once
 
     def collect(self, index: int) -> Generator[Any, Any, None]:
         handle = self.handles[index]

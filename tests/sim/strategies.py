@@ -49,7 +49,7 @@ def options(
     if op == "sum" and dtype.startswith("float"):
         average = draw(st.sampled_from((None, "size", "contributors", "contributions")))
     lengths = [2 * ranks, 2 * ranks + 1, 3 * ranks + 5, 300]
-    lengths += [4300, 9001] if bulk else [0, 1, ranks]
+    lengths += [4300, 9001, 17001] if bulk else [0, 1, ranks]
     return Options(
         count=draw(st.sampled_from(lengths)),
         dtype=dtype,
@@ -61,6 +61,7 @@ def options(
         average=average,
         algorithm=draw(st.sampled_from(tuple(ALGORITHMS))),
         pieces=draw(st.integers(1, 3)),
+        in_place=draw(st.booleans()),
     )
 
 

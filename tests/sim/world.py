@@ -12,7 +12,9 @@ A *program* is a generator, one a rank, that yields what it wants next:
   string takes part with bad arguments. A context other than 0 is named by a third element;
 - ``("ctx_free",)`` or ``("ctx_free", context)``: collective;
 - ``("late", delay, request)``: a collective call that the application returns from only after
-  `delay`, although the engine may be through with it earlier.
+  `delay`, although the engine may be through with it earlier;
+- ``("begin", request)`` and ``("finish",)``: the two halves of a collective call, with whatever the
+  program does wrong in between.
 
 An error of the core is thrown into the program as a :class:`CoreError`.
 
@@ -91,6 +93,8 @@ class Options:
     average: str | None = None
     algorithm: str = "auto"
     pieces: int = 1  # the vector as a list of so many buffers
+    in_place: bool = False  # the contribution is read from the receive buffer
+    raw: tuple[tuple[str, int], ...] = ()  # members of the core's struct, as they should not be
 
 
 @dataclass(frozen=True)
@@ -132,13 +136,14 @@ class Handle:
     def __init__(self, options: Options, context: int = 0) -> None:
         self.options = options
         self.context = context
-        self.send = np.zeros(options.count, options.dtype)
         self.recv = np.zeros(options.count, options.dtype)
+        self.send = self.recv if options.in_place else np.zeros_like(self.recv)
         self.pieces = ffi.new("pp_piece_t[]", options.pieces)
         bounds = [i * options.count // options.pieces for i in range(options.pieces + 1)]
         for i, piece in enumerate(self.pieces):
             at = bounds[i] * self.send.itemsize
-            piece.send = ffi.cast("void *", self.send.ctypes.data + at)
+            if not options.in_place:
+                piece.send = ffi.cast("void *", self.send.ctypes.data + at)
             piece.recv = ffi.cast("void *", self.recv.ctypes.data + at)
             piece.count = bounds[i + 1] - bounds[i]
         self.result = ffi.new("pp_result_t *")
@@ -157,6 +162,8 @@ class Handle:
         config.max_lag = options.max_lag
         config.average = AVERAGE[options.average]
         config.algorithm = ALGORITHMS[options.algorithm]
+        for member, value in options.raw:
+            setattr(config, member, value)
         return config
 
     def collected(self) -> Round:
@@ -222,6 +229,7 @@ class World:
         self._stats = ffi.new("pp_stats_t *")
         self._blocked: dict[int, Poll] = {}
         self._what: dict[int, tuple[Any, ...]] = {}
+        self._begun: dict[int, Poll] = {}
         self._ready: list[tuple[int, int, int, Any]] = []
         self._programs: list[Program] = []
         self._sequence = 0
@@ -270,6 +278,11 @@ class World:
 
     def _begin(self, rank: int, request: tuple[Any, ...]) -> Poll:
         kind, *arguments = request
+        if kind == "begin":
+            self._begun[rank] = self._begin(rank, arguments[0])
+            return DONE
+        if kind == "finish":
+            return self._begun.pop(rank)
         if kind == "init":
             return self._begin_init(rank, *arguments)
         if kind == "ctx_free":

@@ -242,7 +242,7 @@ static void threads(int rounds, dice_t *dice)
     for (int i = 0; i < 20; i++) {
         pp_rank_state_t states[RANKS_MAX];
         pp_stats_t stats;
-        MUST(pp_ask(ctx, handles[2].coll, 100000, states));
+        MUST(pp_ask(ctx, pp_coll_id(handles[2].coll), 100000, states));
         pp_ctx_stats(ctx, &stats);
         REQUIRE(stats.neighbours >= 1);
         usleep(roll(dice, 500));
