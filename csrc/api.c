@@ -34,13 +34,6 @@ static pp_status_t enter_coll(pp_coll_t *coll, pp_ctx_t **ctx)
     return enter(*ctx);
 }
 
-/* After a stimulus: let it have its effect, and wake whom it concerns. */
-static void settle(pp_ctx_t *ctx)
-{
-    pp_engine_settle(&ctx->engine);
-    ctx->engine.transport->ops->ring(ctx->engine.transport);
-}
-
 /* ---- contexts --------------------------------------------------------------------------------------------- */
 
 int32_t pp_ctx_rank(const pp_ctx_t *ctx) { return ctx->engine.rank; }
@@ -50,7 +43,7 @@ pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
 {
     PP_TRY(enter(ctx));
     pp_status_t status = pp_calls_begin_ctx_free(&ctx->calls);
-    settle(ctx);
+    pp_engine_settle(&ctx->engine);
     unlock(ctx);
     return status;
 }
@@ -180,7 +173,7 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
         pp_coll_free(coll);
     else
         *out = coll;
-    settle(ctx);
+    pp_engine_settle(&ctx->engine);
     unlock(ctx);
     return status;
 }
@@ -267,7 +260,7 @@ pp_status_t pp_start(pp_coll_t *coll)
         status = contribute(ctx, coll);
     if (status >= 0) {
         pp_coll_started(coll);
-        settle(ctx);
+        pp_engine_settle(&ctx->engine);
     }
     pp_visited(ctx);
     unlock(ctx);
@@ -342,7 +335,7 @@ static pp_status_t begin_flush(pp_coll_t *coll, pp_call_kind_t kind, uint64_t *d
         status = pp_calls_begin_flush(&ctx->calls, coll, kind);
     if (status >= 0)
         ctx->calls.discarded_out = discarded;
-    settle(ctx);
+    pp_engine_settle(&ctx->engine);
     unlock(ctx);
     return status;
 }
@@ -379,7 +372,7 @@ pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_s
 {
     PP_TRY(enter(ctx));
     pp_ask_begin(&ctx->calls, handle, states);
-    settle(ctx);
+    pp_engine_settle(&ctx->engine);
     pp_status_t status = pp_help_until(ctx, answered, &ctx->calls, timeout_us);
     pp_ask_end(&ctx->calls);
     unlock(ctx);

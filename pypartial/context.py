@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import functools
 import math
 import os
-import weakref
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -211,7 +212,7 @@ class Context:
         self._rank: int = lib.pp_ctx_rank(self._ctx)
         self._size: int = lib.pp_ctx_size(self._ctx)
         self._gone = None
-        _contexts.add(self)
+        _live_contexts.add(self)
         _watch_finalize(native.MPI)
 
     # ---- what it is -----------------------------------------------------------------------------
@@ -467,6 +468,7 @@ class Context:
         self._refuse("the context was freed")
         ctx, self._ctx = self._ctx, self._native.ffi.NULL
         self._native.lib.pp_ctx_release(ctx)
+        _live_contexts.discard(self)
 
     def __enter__(self) -> Context:
         """Return the context itself."""
@@ -495,6 +497,7 @@ class Context:
         """Stop without a word to the other ranks. Its memory is kept: MPI may still write to it."""
         if self._gone is None:
             _left_behind.extend(request._owners for request in self._requests.values())
+            _live_contexts.discard(self)
             self._refuse("the context was abandoned: its with block was left by an exception")
             self._native.lib.pp_ctx_abandon(self._ctx)
 
@@ -548,15 +551,29 @@ class Context:
 
 # ---- forked children, and the end of MPI ---------------------------------------------------------
 
-_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+# A context lives until it is freed, whoever forgets it: its thread reduces rounds in the receive
+# buffers.
+_live_contexts: set[Context] = set()
 
-# Buffers of abandoned contexts. A round may be under way in them, and MPI writes to them until it ends.
-_left_behind: list[Any] = []
+# The buffers of abandoned contexts: a round may be under way, and MPI writes to them until it ends.
+_left_behind: list[list[Any]] = []
+
+
+@atexit.register
+def _keep_buffers() -> None:
+    """Keep what contexts that were not freed work in: they go on until MPI_Finalize."""
+    for context in _live_contexts:
+        _left_behind.extend(request._owners for request in context._requests.values())
+    for owners in _left_behind:
+        for owner in owners:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
+
 
 
 def _refuse_all(why: str) -> None:
     """Make all contexts unusable, so that no call has to look whether it is too late."""
-    for context in list(_contexts):
+    for context in list(_live_contexts):
+        _left_behind.extend(request._owners for request in context._requests.values())
         if context._gone is None:
             context._refuse(why)
         context._ctx = context._native.ffi.NULL

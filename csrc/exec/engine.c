@@ -192,6 +192,7 @@ void pp_engine_settle(pp_engine_t *engine)
     } while ((engine->queue_head != engine->queue_tail || engine->changed || engine->replay)
              && !engine->error);
     engine->settling = false;
+    engine->transport->ops->ring(engine->transport);
 }
 
 int pp_engine_poll(pp_engine_t *engine)

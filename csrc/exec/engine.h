@@ -161,9 +161,9 @@ struct pp_engine {
 pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint64_t seed);
 void        pp_engine_release(pp_engine_t *engine);
 
-/* Lets the transport deliver what has arrived, settles, and wakes whoever was sent something. */
+/* Lets the transport deliver what has arrived; every delivery settles. */
 int         pp_engine_poll(pp_engine_t *engine);
-/* Fires what is ready and updates hosts until nothing moves. */
+/* Fires what is ready and updates hosts until nothing moves; then what was sent goes on its way. */
 void        pp_engine_settle(pp_engine_t *engine);
 /* Latches the first error; later ones are consequences. */
 void        pp_engine_fail(pp_engine_t *engine, pp_status_t status, const char *format, ...)

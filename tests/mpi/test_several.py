@@ -188,9 +188,11 @@ def test_a_deadlock_is_reported(comm, caplog):
         requests = [ctx.Allreduce_init(None, np.ones(1), policy=pp.Full()) for _ in range(2)]
         mine = requests if comm.rank == 0 else requests[::-1]
         mine[0].Start()
-        with caplog.at_level(logging.WARNING, logger="pypartial"):
-            with pytest.raises(pp.TimeoutError):
-                mine[0].Wait(timeout=1.5)
+        with (
+            caplog.at_level(logging.WARNING, logger="pypartial"),
+            pytest.raises(pp.TimeoutError),
+        ):
+            mine[0].Wait(timeout=1.5)
         texts = [record.getMessage() for record in caplog.records]
         assert texts
         for text in texts:

@@ -91,7 +91,8 @@ def test_buffers_do_not_grow_after_warm_up(deliver, policy, k, count):
     ungiven = window if deliver == "each" else 1
     most = (1 + (window + 1) + window + ungiven) * count * 8
     for trace in traces:
-        assert trace.bytes[-1] == trace.bytes[len(trace.bytes) // 2]
+        # A rare coincidence may still take one more; a leak would have taken hundreds.
+        assert trace.bytes[-1] <= trace.bytes[steps // 2] + count * 8
         assert trace.bytes[-1] <= most
 
 

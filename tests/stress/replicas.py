@@ -1,13 +1,20 @@
-"""Replicas of a model on every rank, one rank slow: they must be equal at the end.
+"""Replicas of a model on every rank, one rank slow: equal at the end, and no deadlock.
 
-    mpirun -n 4 python tests/stress/replicas.py [--part slow] [--part buckets] [--steps 10000]
+    mpirun -n 4 python -m mpi4py tests/stress/replicas.py [--short] [--part slow|buckets|stall]
 
-slow: one rank is 20 times slower than the others. With deliver="sum" the sum of all that a rank was
-given, Flush included, is the same integer vector on all ranks; with deliver="each" the float32
-replicas are the same bit for bit. And the fast ranks were slowed only as far as max_lag says.
+slow: one rank's step takes 20 times as long. With deliver="sum" the sum of all that a rank was
+given, Flush included, is the same integer vector on all ranks, and with deliver="each" the float32
+replicas are the same bit for bit; nothing is ever resynchronised. `missed` never exceeds max_lag,
+and the fast ranks are slowed only as far as that: in a step of the slow rank max_lag rounds may
+complete ("sum"), or the one that its call is given ("each"). The pace measured is compared with
+that, and with the pace of the same loop under a max_lag that is never reached (Majority waits for
+the slow rank when that is drawn, so there the bound is not what limits it).
 
 buckets: two and three handles in one loop (gradient buckets), both patterns of the contract's point
-9, every policy, a Flush of all handles every 500 steps: no deadlock, and equal replicas.
+9, every policy, one slow rank, a Flush of all handles every 500 steps: no deadlock, equal replicas.
+
+stall: programs outside point 9 that deadlock are reported by the stall warning and by the
+TimeoutError of Wait, which name the handle, the ranks waited for and what each is doing.
 
 The last line is "N passed, N failed".
 """
@@ -15,112 +22,181 @@ The last line is "N passed, N failed".
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
+import logging
+import re
 import sys
 import time
-import traceback
+import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
+from checks import HANGS_S, POLICIES, Checks, run
 from mpi4py import MPI
 
 import pypartial as pp
 
-HANGS_S = 120.0
 SLOWER = 20
-WORK_S = 2e-4  # a step of a fast rank
+WORK_S = 5e-4  # a step of a fast rank
+BUSY_S = 1e-3  # longest step of the slow rank between buckets
 FLUSH_EVERY = 500
 ELEMENTS = 1000
-POLICIES: dict[str, Callable[[int], pp.Policy]] = {
-    "solo": lambda ranks: pp.Solo(),
-    "majority": lambda ranks: pp.Majority(),
-    "quorum": lambda ranks: pp.Quorum(max(1, ranks // 2)),
-    "full": lambda ranks: pp.Full(),
-}
+# What is required of the pace that max_lag allows, or that the ranks have without a bound if that
+# is less: the machine may be busy with something else in one of the two loops.
+PACE_SHARE = 0.5
+NO_BOUND = 8 * SLOWER - 1  # a max_lag that three fast ranks do not come to
+
 comm = MPI.COMM_WORLD
 SLOW_RANK = comm.size - 1
 
 
-def agree(what: Any) -> bool:
+def agree(array: np.ndarray) -> bool:
     """Whether all ranks have the same bytes."""
-    return len(set(comm.allgather(bytes(what)))) == 1
+    return len(set(comm.allgather((zlib.crc32(array), zlib.adler32(array))))) == 1
 
 
-# ---- one slow rank --------------------------------------------------------------------------------
+def require(good: bool, what: str) -> None:
+    """Raise on every rank if it is wrong on one."""
+    wrong = [rank for rank, fine in enumerate(comm.allgather(bool(good))) if not fine]
+    assert not wrong, f"{what} (ranks {wrong})"
 
 
-def slow(ctx: pp.Context, policy: pp.Policy, deliver: str, max_lag: int, steps: int) -> str:
-    """Return a line about the loop; raise AssertionError on every rank if something is wrong."""
-    integers = deliver == "sum"
-    dtype = np.int64 if integers else np.float32
-    send, out = np.zeros(ELEMENTS, dtype), np.zeros(ELEMENTS, dtype)
-    request = ctx.Allreduce_init(send, out, policy=policy, deliver=deliver, max_lag=max_lag)
-    replica, status = np.zeros(ELEMENTS, dtype), pp.Status()
-    random = np.random.default_rng(comm.rank)
-    total = np.zeros(ELEMENTS, np.int64)
+# ---- one slow rank -------------------------------------------------------------------------------
+
+
+class Replica:
+    """What a rank adds up, and what it contributed itself; element 0 marks the slow rank's end."""
+
+    def __init__(self, request_dtype: type) -> None:
+        self.send = np.zeros(ELEMENTS, request_dtype)
+        self.out = np.zeros_like(self.send)
+        self.sum = np.zeros_like(self.send)
+        self.own = np.zeros(ELEMENTS, np.int64)
+        self.random = np.random.default_rng(comm.rank)
+
+    def contribute(self, last: bool) -> None:
+        if self.send.dtype.kind == "i":
+            self.send[:] = self.random.integers(-1000, 1000, ELEMENTS)
+        else:
+            self.send[:] = self.random.standard_normal(ELEMENTS)
+        self.send[0] = last
+        if self.send.dtype.kind == "i":
+            self.own += self.send
+
+    @property
+    def ended(self) -> bool:
+        return self.sum[0] > 0
+
+
+def slow(ctx: pp.Context, policy: pp.Policy, deliver: str, max_lag: int, slow_steps: int) -> Pace:
+    """Return the pace of the loop; raise AssertionError on every rank if something is wrong."""
+    replica = Replica(np.int64 if deliver == "sum" else np.float32)
+    request = ctx.Allreduce_init(
+        replica.send, replica.out, policy=policy, deliver=deliver, max_lag=max_lag
+    )
+    status = pp.Status()
     is_slow = comm.rank == SLOW_RANK
-    # The bound lets at most max_lag + 1 rounds complete in a step of the slow rank: with so many
-    # steps it is there for as long as the fast ranks are.
-    slow_steps = -(-steps // min(max_lag + 1, SLOWER))
-    most_missed, work_s = 0, 0.0
+    rounds, missed, steps = [], [], 0
     comm.barrier()
     began = time.monotonic()
-    for _ in range(slow_steps if is_slow else steps):
-        start = time.monotonic()
+    while not (steps == slow_steps if is_slow else replica.ended):
         time.sleep(WORK_S * (SLOWER if is_slow else 1))
-        if integers:
-            send[:] = random.integers(-1000, 1000, ELEMENTS)
-            total += send
-        else:
-            send[:] = random.standard_normal(ELEMENTS)
-        work_s += time.monotonic() - start
+        steps += 1
+        replica.contribute(last=is_slow and steps == slow_steps)
         request.Start()
         request.Wait(status, HANGS_S)
-        replica += out
-        most_missed = max(most_missed, status.missed)
+        replica.sum += replica.out
+        rounds.append(status.round)
+        missed.append(status.missed)
     seconds = time.monotonic() - began
     if deliver == "each":
         for _ in request.Drain():
-            replica += out
+            replica.sum += replica.out
     else:
         request.Flush()
-        replica += out
+        replica.sum += replica.out
     request.Free()
-    times, works = comm.allgather(seconds), comm.allgather(work_s)
-    missed = comm.allgather(most_missed)
-    expected = comm.allreduce(total)
-    assert agree(replica), "the replicas differ"
-    assert not integers or np.array_equal(replica, expected), "the replicas are not the sum"
-    assert max(missed) <= max_lag, f"missed {max(missed)} rounds, max_lag={max_lag}"
-    fast = max(seconds for rank, seconds in enumerate(times) if rank != SLOW_RANK)
-    # Their own work, or the slow rank's for every max_lag + 1 rounds.
-    bound = max(*works, steps / (max_lag + 1) * works[SLOW_RANK] / slow_steps)
-    verdict = (
-        f"fast ranks {fast:.2f} s, slow rank {times[SLOW_RANK]:.2f} s, work and max_lag ask for "
-        f"{bound:.2f} s, missed at most {max(missed)}"
+
+    assert agree(replica.sum), "the replicas differ"
+    if deliver == "sum":
+        expected = comm.allreduce(replica.own)
+        require(np.array_equal(replica.sum, expected), "the replicas are not the sum")
+    require(max(missed) <= max_lag, f"missed at most {comm.allreduce(max(missed), MPI.MAX)} rounds")
+    steps_taken = np.diff(rounds)
+    most = 1 if deliver == "each" else max_lag + 1
+    require(not len(steps_taken) or steps_taken.max() <= most, "given too many rounds at once")
+    rounds = comm.bcast(rounds, root=SLOW_RANK)
+    return Pace(
+        per_slow_step=(rounds[-1] - rounds[0]) / (len(rounds) - 1),
+        allowed=1 if deliver == "each" else max(1, max_lag),
+        steps_per_s=comm.allgather(steps / seconds),
+        missed=comm.allreduce(max(missed), MPI.MAX),
     )
-    # Under the other policies a fast rank waits for others as well. Twice: the machine may be busy.
-    assert not isinstance(policy, pp.Solo) or fast < 2 * bound + 1, f"slowed too much: {verdict}"
-    return verdict
 
 
-def slow_cases(steps: int) -> Iterator[tuple[str, Callable[[], str]]]:
-    for window, (name, policy), deliver in itertools.product(
-        (4, 32), POLICIES.items(), ("sum", "each")
-    ):
+@dataclass(frozen=True)
+class Pace:
+    """How fast the rounds were while the slow rank was there."""
 
-        def case(window=window, policy=policy, deliver=deliver) -> str:
-            with pp.Context(comm, seed=3, window=window) as ctx:
-                return slow(ctx, policy(comm.size), deliver, window - 1, steps)
+    per_slow_step: float  # rounds in a step of the slow rank
+    allowed: int  # by max_lag
+    steps_per_s: list[float]  # of each rank
+    missed: int  # at most, in one step
 
-        yield f"slow rank, {name}, {deliver}, max_lag={window - 1}", case
+    def describe(self) -> str:
+        slow_per_s = self.steps_per_s[SLOW_RANK]
+        return (
+            f"{self.per_slow_step:5.2f} rounds per step of the slow rank "
+            f"({self.per_slow_step * slow_per_s:4.0f}/s); steps/s: slow {slow_per_s:.0f}, fast "
+            f"{min(self.steps_per_s[:-1], default=0):.0f}; missed <= {self.missed}"
+        )
+
+    def compare(self, free: Pace) -> str:
+        limit = min(self.allowed, free.per_slow_step)
+        assert self.per_slow_step >= PACE_SHARE * limit, (
+            f"slowed too much: {self.describe()}; max_lag allows {self.allowed}, without a bound "
+            f"{free.per_slow_step:.2f}"
+        )
+        return f"{self.describe()}; max_lag allows {self.allowed}"
 
 
-# ---- several handles ------------------------------------------------------------------------------
+def slow_cases(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str]]]:
+    combinations = [("sum", 0), ("sum", 1), ("sum", 3), ("sum", 8), ("each", 0), ("each", 3)]
+    if options.short:
+        combinations = [("sum", 3), ("sum", 8), ("each", 3)]
+
+    def case(policy: pp.Policy, deliver: str, max_lag: int) -> Pace:
+        with pp.Context(comm, seed=3, window=max(4, max_lag + 1)) as ctx:
+            return slow(ctx, policy, deliver, max_lag, options.slow_steps)
+
+    for name, make in POLICIES.items():
+        policy = make(comm.size)
+        free: list[Pace] = []
+
+        def unbounded(policy=policy, free=free) -> str:
+            free.append(case(policy, "sum", NO_BOUND))
+            return free[0].describe()
+
+        def bounded(deliver: str, max_lag: int, policy=policy, free=free) -> str:
+            pace = case(policy, deliver, max_lag)
+            compared = free and not isinstance(policy, pp.Majority)
+            return pace.compare(free[0] if compared else pace)
+
+        yield f"slow rank, {name:8} sum  max_lag={NO_BOUND:<3}", unbounded
+        for deliver, max_lag in combinations:
+            yield (
+                f"slow rank, {name:8} {deliver:4} max_lag={max_lag:<3}",
+                functools.partial(bounded, deliver, max_lag),
+            )
+
+
+# ---- several handles -----------------------------------------------------------------------------
 
 
 def buckets(ctx: pp.Context, policy: pp.Policy, number: int, together: bool, steps: int) -> str:
@@ -132,74 +208,194 @@ def buckets(ctx: pp.Context, policy: pp.Policy, number: int, together: bool, ste
         outs.append(out)
         replicas.append(np.zeros_like(send))
     random = np.random.default_rng((number, comm.rank))
-    longest = 1e-3 if comm.rank == SLOW_RANK else 1e-3 / SLOWER
+    longest_s = BUSY_S if comm.rank == SLOW_RANK else BUSY_S / SLOWER
     done_by_all = np.arange(1, ELEMENTS + 1) * sum(range(1, comm.size + 1))
-    wrong = 0
+    wrong = late = 0
+    status = pp.Status()
     for step in range(1, steps + 1):
-        time.sleep(random.uniform(0, longest))
+        time.sleep(random.uniform(0, longest_s))
         if together:
             pp.Startall(requests)
-            pp.Waitall(requests, timeout=HANGS_S)
-            for replica, out in zip(replicas, outs, strict=True):
-                replica += out
-        else:
-            for request, replica, out in zip(requests, replicas, outs, strict=True):
+        for request, replica, out in zip(requests, replicas, outs, strict=True):
+            if not together:
                 request.Start()
-                request.Wait(timeout=HANGS_S)
-                replica += out
+            request.Wait(status, HANGS_S)
+            replica += out
+            late += not status.included
         if step % FLUSH_EVERY == 0 or step == steps:
             for request, replica, out in zip(requests, replicas, outs, strict=True):
-                request.Flush()
+                request.Flush(status)
                 replica += out
                 wrong += not np.array_equal(replica, step * done_by_all)
     for request in requests:
-        request.Free()
-    everywhere = comm.allgather(wrong)
-    assert not any(everywhere), f"wrong replicas after a Flush, by rank: {everywhere}"
-    return f"{steps} steps"
+        wrong += request.Free() != 0
+    rounds = status.round + 1
+    require(not wrong, "wrong replicas after a Flush")
+    share = comm.allreduce(late) / (comm.size * number * steps)
+    return f"{steps} steps, {rounds} rounds of the last handle, {100 * share:.0f} % late requests"
 
 
-def buckets_cases(steps: int) -> Iterator[tuple[str, Callable[[], str]]]:
+def buckets_cases(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str]]]:
     for number, together, (name, policy) in itertools.product(
         (2, 3), (False, True), POLICIES.items()
     ):
 
         def case(number=number, together=together, policy=policy) -> str:
             with pp.Context(comm, seed=4) as ctx:
-                return buckets(ctx, policy(comm.size), number, together, steps)
+                return buckets(ctx, policy(comm.size), number, together, options.steps)
 
-        pattern = "all starts, all waits" if together else "start-wait"
-        yield f"{number} buckets, {name}, {pattern}", case
+        pattern = "all starts, all waits" if together else "start-wait each"
+        yield f"{number} buckets, {name:8} {pattern:21}", case
 
 
-PARTS = {"slow": slow_cases, "buckets": buckets_cases}
+# ---- programs that deadlock ----------------------------------------------------------------------
+
+
+class Warnings(logging.Handler):
+    """Keeps the library's warnings instead of printing them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+    def __enter__(self) -> Warnings:
+        logger = logging.getLogger("pypartial")
+        logger.addHandler(self)
+        logger.propagate = False
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        logger = logging.getLogger("pypartial")
+        logger.removeHandler(self)
+        logger.propagate = True
+
+
+def wait_in_vain(request: pp.Request) -> list[str]:
+    """Wait for what cannot come; return the warnings, and the exception's text last."""
+    with Warnings() as warnings:
+        try:
+            request.Wait(timeout=2.5)
+        except pp.TimeoutError as error:
+            return [*warnings.texts, str(error)]
+    return [*warnings.texts, "Wait returned"]
+
+
+def check_reports(texts: list[str], mine: pp.Request, waited_for: dict[int, str]) -> None:
+    """Two warnings (after 1 and 2 seconds) and the error: each says what we know."""
+    reports = [
+        re.fullmatch(
+            rf"Wait on handle {mine.id} \(SUM of 4 int64, .*\): round (\d+) is not complete after "
+            r"(\d+\.\d) s; (.*): (rank .*)",
+            text,
+        )
+        for text in texts
+    ]
+    require(len(texts) == 3 and all(reports), f"no such report: {texts}")
+    times = [float(report[2]) for report in reports if report]
+    require(all(low <= t for low, t in zip((1.0, 2.0, 2.5), times, strict=True)), f"times {times}")
+    for report in reports:
+        assert report is not None
+        named = dict(re.findall(r"rank (\d+) \(([^)]*)\)", report[4]))
+        right = named.keys() == {str(rank) for rank in waited_for} and all(
+            re.match(pattern, named[str(rank)]) for rank, pattern in waited_for.items()
+        )
+        require(right, f"expected {waited_for}: {report[0]}")
+
+
+def opposite_orders(ctx: pp.Context, policy: pp.Policy) -> str:
+    """Rank 0 calls handle 1, then 2; the others 2, then 1: each waits for the other."""
+    outs = [np.zeros(4, np.int64) for _ in range(2)]
+    send = np.ones(4, np.int64)
+    one, two = (ctx.Allreduce_init(send, out, policy=policy) for out in outs)
+    mine, other = (one, two) if comm.rank == 0 else (two, one)
+    mine.Start()
+    texts = wait_in_vain(mine)
+    elsewhere = range(1, comm.size) if comm.rank == 0 else [0]
+    doing = rf"waiting on handle {other.id} for round 0, \d+ collective calls done"
+    check_reports(texts, mine, dict.fromkeys(elsewhere, doing))
+    other.Start()  # which ends it: the request that timed out is still outstanding
+    mine.Wait(timeout=HANGS_S)
+    other.Wait(timeout=HANGS_S)
+    require(all((out == comm.size).all() for out in outs), f"wrong sums {outs}")
+    one.Free()
+    two.Free()
+    return texts[0] if comm.rank == 0 else ""
+
+
+def absent(ctx: pp.Context, policy: pp.Policy) -> str:
+    """Rank 0 does not call."""
+    out = np.zeros(4, np.int64)
+    request = ctx.Allreduce_init(np.ones(4, np.int64), out, policy=policy)
+    texts: list[str] = []
+    if comm.rank != 0:
+        request.Start()
+        texts = wait_in_vain(request)
+    comm.barrier()
+    if comm.rank == 0:
+        request.Start()
+        texts = ["", "", ""]
+    is_report = [bool(text) for text in texts]
+    require(comm.rank == 0 or all(is_report), "no report")
+    if comm.rank != 0:
+        named = all("rank 0 (computing, " in text for text in texts)
+        others = any(f"rank {rank} (" in text for text in texts for rank in range(1, comm.size))
+    else:
+        named, others = True, False
+    require(named and not others, f"rank 0 alone is waited for: {texts}")
+    request.Wait(timeout=HANGS_S)
+    require((out == comm.size).all(), f"wrong sum {out}")
+    request.Free()
+    return comm.bcast(texts[0], root=1)
+
+
+def stall_cases(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str]]]:
+    if comm.size == 1:
+        return
+    for name, program in (("opposite orders", opposite_orders), ("a rank does not call", absent)):
+
+        def case(program=program) -> str:
+            with pp.Context(comm, stall_warning=1) as ctx:
+                return f'"{program(ctx, pp.Full())}"'
+
+        yield f"stall, {name}", case
+
+
+PARTS = {"slow": slow_cases, "buckets": buckets_cases, "stall": stall_cases}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", action="append", choices=PARTS)
+    parser.add_argument("--short", action="store_true", help="fewer steps: under 40 s on 2 cores")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        help=f"of every rank, with buckets (10000); else the slow rank makes 1 in {SLOWER} of them",
+    )
+    parser.add_argument("--limit", type=float, default=3600, help="seconds until it counts as hung")
+    options = parser.parse_args()
+    options.steps = options.steps or (800 if options.short else 10_000)
+    options.slow_steps = max(20, options.steps // SLOWER)
+    return options
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--part", action="append", choices=PARTS)
-    parser.add_argument("--steps", type=int, default=10_000, help="of a fast rank")
-    options = parser.parse_args()
-    passed = failed = 0
+    options, checks = parse(), Checks(comm)
     for part in options.part or PARTS:
-        for name, case in PARTS[part](options.steps):
+        for name, case in PARTS[part](options):
             began = time.monotonic()
             try:
                 result, good = case(), True
             except AssertionError as error:  # raised by all ranks, from what they have gathered
-                result, good = f"FAILED: {error}", False
-            passed, failed = passed + good, failed + (not good)
-            if comm.rank == 0:
-                print(f"{name}: {time.monotonic() - began:.1f} s: {result}", flush=True)
-    if comm.rank == 0:
-        print(f"{passed} passed, {failed} failed", flush=True)
-    sys.exit(failed > 0)
+                result, good = str(error), False
+            checks.note(good, f"{name} {time.monotonic() - began:6.1f} s  {result}")
+    checks.end()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Exception:
-        sys.stderr.write(f"rank {comm.rank}:\n{traceback.format_exc()}")
-        sys.stderr.flush()
-        comm.Abort(1)
+    run(main, parse().limit)

@@ -6,6 +6,7 @@ own (`tests/mpi/conftest.py`: stacks of every rank), then mpirun's ``--timeout``
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from pathlib import Path
 MARK = "PYPARTIAL_TEST_RUN"
 GRACE_S = 15.0  # between mpirun's own limit and Python's, and for mpirun to end its ranks
 SHM = Path("/dev/shm")
+LIBC = ctypes.CDLL(None)
 TAIL_LINES = 120
 
 
@@ -193,6 +195,7 @@ def run(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=end_with_parent,
         )
         returncode: int | None
         try:
@@ -202,6 +205,11 @@ def run(
         finally:
             end(process)
     return returncode, log.read_text(errors="replace")
+
+
+def end_with_parent() -> None:
+    """In the child: whoever kills the test ends the launcher, which then ends its ranks."""
+    LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

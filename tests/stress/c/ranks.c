@@ -20,7 +20,7 @@
 #include <time.h>
 
 enum {
-    LIMIT_S = 30,              /* a wait that takes so long has hung */
+    LIMIT_S = 60,              /* a wait that takes so long has hung */
     ROUNDS_MAX = 1 << 14,      /* of a handle */
     STUCK_US = 200000,         /* two threads of one rank: when to leave a request to the Flush */
 };

@@ -48,7 +48,7 @@ typedef struct actor {
     int        steps;            /* still to do */
     stage_t    stage;
     bool       in_call;
-    uint64_t   wake_ns;
+    uint64_t   wake_ns, discarded;
 } actor_t;
 
 typedef struct plan {
@@ -127,7 +127,6 @@ static void next_handle(const plan_t *plan, actor_t *actor, stage_t stage)
 static void begin_call(const plan_t *plan, actor_t *actor, int32_t rank)
 {
     pp_coll_t *coll = actor->colls[actor->handle];
-    uint64_t discarded;
     actor->in_call = true;
     switch (actor->stage) {
     case INIT:
@@ -137,8 +136,7 @@ static void begin_call(const plan_t *plan, actor_t *actor, int32_t rank)
         REQUIRE((plan->deliver == PP_EACH ? pp_drain_begin(coll) : pp_flush_begin(coll)) == PP_OK);
         break;
     case FREE:
-        REQUIRE(pp_coll_free_begin(coll, &discarded) == PP_OK);
-        REQUIRE(discarded == 0);
+        REQUIRE(pp_coll_free_begin(coll, &actor->discarded) == PP_OK);
         break;
     default:
         REQUIRE(pp_ctx_free_begin(actor->ctx) == PP_OK);
@@ -159,6 +157,7 @@ static void end_call(const plan_t *plan, actor_t *actor)
             next_handle(plan, actor, FREE);
         break;
     case FREE:
+        REQUIRE(actor->discarded == 0);
         next_handle(plan, actor, FREE_CTX);
         break;
     default:

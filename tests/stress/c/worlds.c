@@ -25,7 +25,7 @@ typedef struct world {
     uint64_t  sums[2][ROUNDS_MAX][RANKS_MAX];   /* by handle, round and rank; agreed by all who see them */
     bool      seen[2][ROUNDS_MAX];
     uint64_t  starts[2][RANKS_MAX];
-    bool      fresh[2];                         /* nothing discarded yet: `starts` is what rounds hold */
+    uint64_t  before[PARTS + 2][2][RANKS_MAX];  /* starts before the flush that ends a part */
 } world_t;
 
 typedef struct actor {
@@ -52,7 +52,7 @@ static void name(uint64_t *vector, size_t count, int rank, int ranks)
         vector[i] = i % (size_t)ranks == (size_t)rank;
 }
 
-static void take_result(world_t *w, actor_t *a, int rank, int h, const pp_result_t *result)
+static void take_result(world_t *w, actor_t *a, int h, const pp_result_t *result)
 {
     const uint64_t *sum = a->recv[h];
     bool     named = w->count >= (size_t)w->ranks;
@@ -83,7 +83,6 @@ static void take_result(world_t *w, actor_t *a, int rank, int h, const pp_result
               (unsigned long long)contributions, (unsigned long long)result->contributions);
         w->seen[h][result->round] = true;
     }
-    (void)rank;
 }
 
 /* ---- what a rank does when its time has come --------------------------------------------------------- */
@@ -106,7 +105,7 @@ static void create(world_t *w, actor_t *a)
     MUST(pp_allreduce_init_begin(a->ctx, &config, NULL, &a->coll[h]));
 }
 
-static void begin_call(world_t *w, actor_t *a)
+static void begin_call(world_t *w, actor_t *a, int rank)
 {
     pp_coll_t *coll = a->coll[a->current];
     if (a->doing == CREATING)
@@ -118,6 +117,7 @@ static void begin_call(world_t *w, actor_t *a)
     else
         MUST(pp_ctx_free_begin(a->ctx));
     a->begun = true;
+    w->before[a->part][a->current][rank] = w->starts[a->current][rank];
 }
 
 static void next_part(world_t *w, actor_t *a)
@@ -137,12 +137,12 @@ static void end_call(world_t *w, actor_t *a, int rank)
     a->begun = false;
     if (a->doing == FLUSHING) {
         MUST(pp_collect(a->coll[h], &result));
-        take_result(w, a, rank, h, &result);
+        take_result(w, a, h, &result);
         if (result.cause != PP_CAUSE_FLUSH)
             return;
         for (int r = 0; w->config.deliver != PP_LATEST && w->count >= (size_t)w->ranks && r < w->ranks; r++)
-            CHECK(a->given[h][r] == w->starts[h][r], "given %llu of rank %d's %llu",
-                  (unsigned long long)a->given[h][r], r, (unsigned long long)w->starts[h][r]);
+            CHECK(a->given[h][r] == w->before[a->part][h][r], "given %llu of rank %d's %llu",
+                  (unsigned long long)a->given[h][r], r, (unsigned long long)w->before[a->part][h][r]);
     }
     if (a->doing == CLOSING) {
         a->doing = GONE;
@@ -162,7 +162,7 @@ static void end_call(world_t *w, actor_t *a, int rank)
 static void call(world_t *w, actor_t *a, int rank)
 {
     if (!a->begun)
-        begin_call(w, a);
+        begin_call(w, a, rank);
     if (MUST(pp_call_wait(a->ctx, 0)) == PP_OK)
         end_call(w, a, rank);
 }
@@ -181,7 +181,7 @@ static void compute(world_t *w, actor_t *a, int rank)
         a->doing = FLUSHING;       /* the request completes with the flush */
 }
 
-static void look(world_t *w, actor_t *a)
+static void look(actor_t *a)
 {
     pp_rank_state_t states[RANKS_MAX];
     pp_stats_t      stats;
@@ -189,7 +189,6 @@ static void look(world_t *w, actor_t *a)
     uint32_t        fired[512];
     size_t          operations;
     char           *text;
-    (void)w;
     MUST(pp_ask(a->ctx, pp_coll_id(a->coll[0]), 0, states));
     pp_ctx_stats(a->ctx, &stats);
     MUST(pp_coll_fired(a->coll[0], &round, fired, 512, &operations));
@@ -197,17 +196,17 @@ static void look(world_t *w, actor_t *a)
     pp_text_free(text);
 }
 
-static void wait(world_t *w, actor_t *a, int rank)
+static void wait(world_t *w, actor_t *a)
 {
     int         h = a->current;
     pp_result_t result;
     if (roll(50) == 0)
-        look(w, a);
+        look(a);
     if (MUST(pp_test(a->coll[h], &result)) == PP_PENDING)
         return;
     CHECK(w->config.max_lag < 0 || result.missed <= (uint64_t)w->config.max_lag, "%llu missed",
           (unsigned long long)result.missed);
-    take_result(w, a, rank, h, &result);
+    take_result(w, a, h, &result);
     a->current = (h + 1) % w->handles;
     a->doing = COMPUTING;
     if (a->current == 0 && --a->calls == 0)
@@ -219,7 +218,7 @@ static void act(world_t *w, actor_t *a, int rank)
     if (a->doing == COMPUTING)
         compute(w, a, rank);
     else if (a->doing == WAITING)
-        wait(w, a, rank);
+        wait(w, a);
     else if (a->doing != GONE)
         call(w, a, rank);
     pause_for(w, a);
