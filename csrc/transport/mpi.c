@@ -192,10 +192,12 @@ static int tell_failure(pp_mpi_t *mpi)
 
 /* ---- outstanding requests ------------------------------------------------------------------- */
 
-/* Room for `extra` more, made before anything is started, so that no request goes unrecorded. */
+/* Room for `extra` more besides those of the open parcels, made before anything is started, so that no
+   request goes unrecorded. */
 static bool reserve(pp_mpi_t *mpi, size_t extra)
 {
-    size_t wanted = mpi->outstanding + extra, a = mpi->capacity, b = a, c = a, d = a;
+    size_t wanted = mpi->outstanding + (size_t)mpi->to_send_count + extra;
+    size_t a = mpi->capacity, b = a, c = a, d = a;
     if (wanted <= mpi->capacity)
         return true;
     if (wanted > INT_MAX || !pp_grow((void **)&mpi->requests, &a, wanted, sizeof *mpi->requests)
@@ -385,7 +387,7 @@ static void post_parcels(pp_mpi_t *mpi)
    takes it.  Room for its request is made now, so that post_parcel() cannot lack memory. */
 static slot_t *open_parcel(pp_mpi_t *mpi, int32_t peer)
 {
-    slot_t *slot = reserve(mpi, (size_t)mpi->to_send_count + 1) ? slot_take(mpi) : NULL;
+    slot_t *slot = reserve(mpi, 1) ? slot_take(mpi) : NULL;
     if (!slot)
         return NULL;
     slot->length = 0;

@@ -717,8 +717,8 @@ def test_bad_arguments_are_named(arguments, text):
 
 
 @pytest.mark.parametrize(("count", "size", "chosen"), [
-    (0, 1, RECURSIVE_DOUBLING), (1, 8, RECURSIVE_DOUBLING), (2047, 8, RECURSIVE_DOUBLING),
-    (2048, 8, RABENSEIFNER), (2048, 7, RABENSEIFNER), (1 << 40, 1 << 20, RABENSEIFNER),
+    (0, 1, RECURSIVE_DOUBLING), (1, 8, RECURSIVE_DOUBLING), (8192, 8, RECURSIVE_DOUBLING),
+    (8193, 8, RABENSEIFNER), (8193, 7, RABENSEIFNER), (1 << 40, 1 << 20, RABENSEIFNER),
     (1 << 16, 1 << 16, RABENSEIFNER), (1 << 16, (1 << 16) + 1, RECURSIVE_DOUBLING),
 ])
 def test_choice(cases, count, size, chosen):
