@@ -366,15 +366,16 @@ pp_status_t pp_collect(pp_coll_t *coll, pp_result_t *result)
 
 /* ---- questions ------------------------------------------------------------------------------------------------ */
 
-static bool answered(const void *calls) { return pp_ask_answered(calls); }
+static bool answered(const void *question) { return pp_ask_answered(question); }
 
 pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_state_t *states)
 {
     PP_TRY(enter(ctx));
-    pp_ask_begin(&ctx->calls, handle, states);
+    pp_question_t question;
+    pp_ask_begin(&ctx->calls, handle, states, &question);
     pp_engine_settle(&ctx->engine);
-    pp_status_t status = pp_help_until(ctx, answered, &ctx->calls, timeout_us);
-    pp_ask_end(&ctx->calls);
+    pp_status_t status = pp_help_until(ctx, answered, &question, timeout_us);
+    pp_ask_end(&ctx->calls, &question);
     unlock(ctx);
     return status < 0 ? status : PP_OK;
 }

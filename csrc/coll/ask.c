@@ -44,27 +44,30 @@ static void describe(const pp_calls_t *calls, uint32_t handle, pp_rank_state_t *
     state->withholding = pp_coll_withholds(coll);
 }
 
-void pp_ask_begin(pp_calls_t *calls, uint32_t handle, pp_rank_state_t *answers)
+void pp_ask_begin(pp_calls_t *calls, uint32_t handle, pp_rank_state_t *answers, pp_question_t *question)
 {
     pp_engine_t *engine = calls->engine;
-    calls->ask_number++;
-    calls->answers = answers;
-    calls->answered = 1;
+    *question = (pp_question_t){.next = calls->questions, .number = ++calls->ask_number,
+                                .answers = answers, .missing = engine->size - 1};
+    calls->questions = question;
     memset(answers, 0, (size_t)engine->size * sizeof *answers);
     describe(calls, handle, &answers[engine->rank]);
     for (int32_t peer = 0; peer < engine->size; peer++) {
-        pp_prefix_t message = {.kind = PP_MSG_ASK, .handle = handle, .round = calls->ask_number};
+        pp_prefix_t message = {.kind = PP_MSG_ASK, .handle = handle, .round = question->number};
         if (peer != engine->rank)
             pp_engine_control(engine, peer, &message, sizeof message);
     }
 }
 
-bool pp_ask_answered(const pp_calls_t *calls)
-{
-    return calls->answered == calls->engine->size;
-}
+bool pp_ask_answered(const pp_question_t *question) { return question->missing == 0; }
 
-void pp_ask_end(pp_calls_t *calls) { calls->answers = NULL; }
+void pp_ask_end(pp_calls_t *calls, pp_question_t *question)
+{
+    pp_question_t **link = &calls->questions;
+    while (*link != question)
+        link = &(*link)->next;
+    *link = question->next;
+}
 
 void pp_ask_answer(pp_calls_t *calls, int32_t peer, const pp_prefix_t *question)
 {
@@ -77,8 +80,9 @@ void pp_ask_answer(pp_calls_t *calls, int32_t peer, const pp_prefix_t *question)
 /* An answer to a question that was given up on is of no use to the next one. */
 void pp_ask_told(pp_calls_t *calls, int32_t peer, const pp_tell_t *answer)
 {
-    if (!calls->answers || answer->prefix.round != calls->ask_number)
-        return;
-    calls->answers[peer] = answer->state;
-    calls->answered++;
+    for (pp_question_t *question = calls->questions; question; question = question->next)
+        if (question->number == answer->prefix.round) {
+            question->answers[peer] = answer->state;
+            question->missing--;
+        }
 }

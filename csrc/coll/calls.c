@@ -214,6 +214,14 @@ static void tell_all(pp_calls_t *calls, pp_message_kind_t kind)
     }
 }
 
+/* A handle whose creation will not come to its end is nobody's yet. */
+static void drop_unborn(pp_calls_t *calls)
+{
+    if (calls->kind == PP_CALL_INIT && !calls->finished)
+        pp_coll_free(calls->coll);
+    calls->coll = NULL;
+}
+
 /* The script has ended without Free: serve the others until they have ended, too. */
 void pp_calls_begin_exit(pp_calls_t *calls)
 {
@@ -221,8 +229,8 @@ void pp_calls_begin_exit(pp_calls_t *calls)
     for (size_t i = 1; i < engine->series_count; i++)
         if (engine->series[i])
             pp_deliver_drop_request(engine->series[i]->owner);
+    drop_unborn(calls);
     calls->kind = PP_CALL_EXIT;
-    calls->coll = NULL;
     calls->finished = false;
     calls->status = PP_OK;
     engine->in_call = engine->changed = true;
@@ -411,6 +419,7 @@ pp_status_t pp_calls_open(pp_calls_t *calls, pp_engine_t *engine, int32_t window
 
 void pp_calls_close(pp_calls_t *calls)
 {
+    drop_unborn(calls);
     pp_engine_t *engine = calls->engine;
     if (!engine)
         return;

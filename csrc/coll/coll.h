@@ -155,6 +155,13 @@ typedef struct pp_word {
     char    complaint[PP_AGREE_TEXT];
 } pp_word_t;
 
+typedef struct pp_question {
+    struct pp_question *next;
+    uint64_t            number;
+    pp_rank_state_t    *answers;
+    int32_t             missing;     /* ranks that have not answered */
+} pp_question_t;
+
 /* The calls of a context, one at a time. */
 struct pp_calls {
     pp_engine_t   *engine;
@@ -181,8 +188,7 @@ struct pp_calls {
 
     /* pp_ask() */
     uint64_t       ask_number;
-    pp_rank_state_t *answers;
-    int32_t        answered;
+    pp_question_t *questions;        /* being asked, by one thread each */
 };
 
 pp_status_t pp_calls_open(pp_calls_t *calls, pp_engine_t *engine, int32_t window);
@@ -201,10 +207,11 @@ pp_status_t pp_calls_begin_ctx_free(pp_calls_t *calls);
 void        pp_calls_begin_exit(pp_calls_t *calls);
 void        pp_calls_tell_gone(pp_calls_t *calls);
 
-/* Sends the question; the answers arrive in calls->answers until all peers have answered. */
-void        pp_ask_begin(pp_calls_t *calls, uint32_t handle, pp_rank_state_t *answers);
-bool        pp_ask_answered(const pp_calls_t *calls);
-void        pp_ask_end(pp_calls_t *calls);
+/* Sends the question; the answers arrive in question->answers until all peers have answered. */
+void        pp_ask_begin(pp_calls_t *calls, uint32_t handle, pp_rank_state_t *answers,
+                         pp_question_t *question);
+bool        pp_ask_answered(const pp_question_t *question);
+void        pp_ask_end(pp_calls_t *calls, pp_question_t *question);
 void        pp_ask_answer(pp_calls_t *calls, int32_t peer, const pp_prefix_t *question);
 void        pp_ask_told(pp_calls_t *calls, int32_t peer, const pp_tell_t *answer);
 

@@ -115,11 +115,12 @@ pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const c
                         pp_ctx_t **ctx);
 
 /* Begins the collective release: every rank has freed its handles (checked).  After pp_call_wait()
-   returned PP_OK, or after pp_ctx_abandon(), only pp_ctx_release() may be called. */
+   returned PP_OK only pp_ctx_release() may be called. */
 pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx);
 
 /* Local, never blocks on other ranks: stops the thread and latches an error that every later call
-   returns.  For leaving because of an exception.  At MPI_Finalize the peers are told. */
+   returns.  For leaving because of an exception.  At MPI_Finalize the peers are told, and the memory is
+   released: pp_ctx_release() does nothing before. */
 void        pp_ctx_abandon(pp_ctx_t *ctx);
 
 /* Frees the memory of a context that was freed or abandoned, and of its handles.  Local. */

@@ -90,18 +90,31 @@ static int finalize_key = MPI_KEYVAL_INVALID;
 
 static bool call_finished(const void *calls) { return ((const pp_calls_t *)calls)->finished; }
 
-static void leave_for_good(pp_ctx_t *ctx)
+/* Goes on serving in the background: a peer may wait here before it comes to the end of another context. */
+static void begin_to_leave(pp_ctx_t *ctx)
 {
-    pp_thread_stop(ctx);
     pthread_mutex_lock(&ctx->lock);
     if (ctx->abandoned || ctx->engine.error) {
         pp_calls_tell_gone(&ctx->calls);
-        pp_engine_poll(&ctx->engine);
     } else {
         pp_calls_begin_exit(&ctx->calls);
-        pp_help_until(ctx, call_finished, &ctx->calls, -1);
     }
+    ctx->engine.transport->ops->ring(ctx->engine.transport);
     pthread_mutex_unlock(&ctx->lock);
+}
+
+/* A context with an error, abandoned ones included, has. */
+static bool has_left(pp_ctx_t *ctx, int64_t timeout_us)
+{
+    pthread_mutex_lock(&ctx->lock);
+    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us);
+    pthread_mutex_unlock(&ctx->lock);
+    return status != PP_PENDING;
+}
+
+static void release_left(pp_ctx_t *ctx)
+{
+    pp_thread_stop(ctx);
     pp_ctx_teardown(ctx);
     pp_mpi_abandon(ctx->mpi);
     free(ctx);
@@ -110,11 +123,24 @@ static void leave_for_good(pp_ctx_t *ctx)
 static int at_finalize(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
+    for (pp_ctx_t **link = &live; *link;) {
+        if ((*link)->forks == pp_fork_count()) {
+            begin_to_leave(*link);
+            link = &(*link)->next;
+        } else {
+            *link = (*link)->next;
+        }
+    }
+    /* In turn: a context may have no thread of its own. */
+    for (bool all = false; !all;) {
+        all = true;
+        for (pp_ctx_t *ctx = live; ctx; ctx = ctx->next)
+            all &= has_left(ctx, ctx->next || ctx != live ? 1000 : -1);
+    }
     while (live) {
         pp_ctx_t *ctx = live;
         live = ctx->next;
-        if (ctx->forks == pp_fork_count())
-            leave_for_good(ctx);
+        release_left(ctx);
     }
     return MPI_SUCCESS;
 }

@@ -296,16 +296,19 @@ pp_status_t pp_thread_start(pp_ctx_t *ctx)
 
 void pp_thread_stop(pp_ctx_t *ctx)
 {
-    if (!ctx->has_thread)
-        return;
     pthread_mutex_lock(&ctx->lock);
-    ctx->stop = true;
-    pthread_cond_signal(&ctx->stopping);
-    pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP);
-    pp_mpi_ring_self(ctx->mpi);
+    bool      had_thread = ctx->has_thread;
+    pthread_t thread = ctx->thread;
+    if (had_thread) {
+        /* Before the join: nobody asks for the clock of a thread that is gone. */
+        ctx->thread_cpu_ns = pp_thread_cpu_ns(ctx);
+        ctx->has_thread = false;
+        ctx->stop = true;
+        pthread_cond_signal(&ctx->stopping);
+        pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP | PP_CALLER_ASLEEP);
+        pp_mpi_ring_self(ctx->mpi);
+    }
     pthread_mutex_unlock(&ctx->lock);
-    ctx->thread_cpu_ns = pp_thread_cpu_ns(ctx);
-    pthread_join(ctx->thread, NULL);
-    ctx->has_thread = false;
-    pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+    if (had_thread)
+        pthread_join(thread, NULL);
 }

@@ -289,6 +289,10 @@ class Handle:
             r = record.result
             if self.options.policy == "first_of" and r.first == r.round and r.initiator == rank:
                 require(not r.external, "the initiator calls its round external", record)
+            # On time here and not activated by a message: this rank triggered, the lowest is named.
+            on_time = record.kind == "wait" and record.at == r.round
+            if self.options.policy == "first_of" and on_time and not r.external:
+                require(r.initiator <= rank, "the initiator is not the lowest", record)
             require(0 <= r.staleness <= r.round, "impossible staleness", record)
             if record.kind == "extra":
                 require(not r.included, "an extra Wait has something included", record)

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 from programs import Arrivals, Trace, finish, flushed, name, run_loops
-from world import Options, World
+from world import CoreError, Options, World
 
 FAST = (500, 1000)  # ns; a round of 40 ranks takes less than 30 us
 
@@ -55,6 +55,39 @@ def test_solo_under_distinct_arrivals_has_one_active_rank_the_first(size):
             assert result.included == first
             assert result.external != first
             assert result.missed == (0 if first else 1)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8, 13])
+def test_of_several_initiators_at_once_the_lowest_is_named(size):
+    """One execution, in which all of them are active, and internal to each."""
+    chance = random.Random(size)
+    together = [sorted(chance.sample(range(size), chance.randint(1, size))) for _ in range(30)]
+    world = World(size, latency=FAST)
+    rounds = [{} for _ in together]
+
+    def program(rank):
+        handle = yield ("init", Options(count=size, k=size))
+        for number, ranks in enumerate(together):
+            if rank in ranks:
+                yield ("at", (number + 1) * 1_000_000)
+                try:  # what others did meanwhile is not of interest: be on time
+                    yield ("wait", handle)
+                except CoreError as error:
+                    assert "nothing to give" in error.text
+                name(handle, rank)
+                yield ("start", handle)
+                rounds[number][rank] = yield ("wait", handle)
+        yield ("at", (len(together) + 1) * 1_000_000)
+        yield from finish(handle)
+
+    world.run([program(r) for r in range(size)])
+    for number, ranks in enumerate(together):
+        assert sorted(rounds[number]) == ranks
+        for result in rounds[number].values():
+            assert (result.round, result.initiator) == (number, ranks[0])
+            assert (result.active, result.contributors) == (len(ranks), tuple(ranks))
+            assert result.included
+            assert not result.external
 
 
 @pytest.mark.parametrize(("size", "m"), [(4, 1), (9, 1), (16, 1), (6, 2), (9, 3), (8, 7)])
@@ -258,6 +291,42 @@ def test_quorum_that_cannot_be_reached_counts_those_who_have_not_left(size, timi
             assert (result.active, result.contributors) == (len(stay), stay)
 
 
+@pytest.mark.parametrize(("size", "k"), [(3, 2), (5, 3), (6, 5), (20, 11)])
+def test_a_quorum_does_not_count_who_left_for_a_call_that_is_over(size, k):
+    """All meet in a Flush of another handle; the first out of it must not find the rest left.
+
+    Everybody has waited long before anybody leaves again, so no round can be "departed".
+    """
+    for seed in range(6):
+        world = World(size, seed=seed, latency=(500, 50_000))
+        chance = random.Random(seed)
+        rounds, steps = {}, 6
+
+        def program(rank, chance=chance, rounds=rounds, steps=steps):
+            quorum = yield ("init", Options(count=size, policy="quorum", k=k))
+            other = yield ("init", Options(count=size, policy="quorum", k=size))
+            for step in range(steps):
+                # The root of the count is often last: all others have told it that they have left.
+                last = rank == 0 and step % 2 == 0
+                yield ("at", (step + 1) * 5_000_000)
+                yield 400_000 if last else chance.randrange(50_000)
+                yield ("flush", other)
+                name(quorum, rank)
+                yield ("start", quorum)
+                result = yield ("wait", quorum)
+                assert rounds.setdefault(result.round, result).common() == result.common()
+            yield ("at", (steps + 1) * 5_000_000)
+            for handle in (quorum, other):
+                yield from flushed(handle)
+                yield ("free", handle)
+            yield ("ctx_free",)
+
+        world.run([program(r) for r in range(size)])
+        assert len(rounds) == steps
+        assert {r.cause for r in rounds.values()} == {"policy"}
+        assert min(r.active for r in rounds.values()) >= k
+
+
 # ---- many ranks ---------------------------------------------------------------------------------
 
 
@@ -269,7 +338,7 @@ def test_quorum_that_cannot_be_reached_counts_those_who_have_not_left(size, timi
         (70, "recursive_doubling"),
         (70, "rabenseifner"),
         (70, "ring"),
-        (1024, "rabenseifner"),
+        (1024, "recursive_doubling"),
         (1030, "recursive_doubling"),
     ],
 )
