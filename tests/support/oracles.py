@@ -136,6 +136,7 @@ def check_logs(logs: list[tuple[np.ndarray[Any, Any], int]], request: pp.Request
         check_included(where, log, own)
         check_staleness(where, log, own)
     check_initiators(records, table, request)
+    check_departed(records, table)
     body = table[:-1]
     internal = np.zeros(len(table), int)
     for log in records:
@@ -198,6 +199,10 @@ def check_agreement(
     return table
 
 
+def drawn(request: pp.Request) -> bool:
+    return isinstance(request.policy, (pp.Solo, pp.Majority))
+
+
 def quorum(policy: pp.Policy, ranks: int) -> int:
     if isinstance(policy, pp.Full):
         return ranks
@@ -241,8 +246,7 @@ def check_missed(
 ) -> np.ndarray[Any, Any]:
     """Follow the number of completed rounds through `missed`; return which rounds were missed."""
     result = np.zeros(rounds, bool)
-    requests = log[np.append(True, np.diff(log["start"]) > 0) & (log["start"] > 0)]
-    requests = requests[requests["cause"] != FLUSH]
+    requests = log[asked(log)]
     if request.max_lag is not None:
         require(requests["missed"] <= request.max_lag, where + "above max_lag", requests)
     completed, given = 0, -1  # rounds complete when the previous request was; its round
@@ -258,6 +262,9 @@ def check_missed(
             expected = known - 1
         require(row["round"] == expected, where + f"given another round than {expected}",
                 requests[at : at + 1])  # fmt: skip
+        assert row["external"] or not late, (
+            where + f"activated round {row['round']} before its Start"
+        )
         given = int(row["round"])
         completed = known if late else given + 1
     return result
@@ -270,7 +277,7 @@ def check_included(where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, A
 
 def check_staleness(where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, Any]) -> None:
     """The age of this rank's oldest contribution in the round, by the round its call was given."""
-    calls = log[(log["cause"] != FLUSH) & (np.append(0, log["start"][:-1]) < log["start"])]
+    calls = log[asked(log)]
     given = np.full(int(log["start"].max()) + 1, -1)
     given[calls["start"]] = calls["round"]
     rounds = log["round"]
@@ -285,10 +292,28 @@ def check_staleness(where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, 
 def check_initiators(
     records: list[np.ndarray[Any, Any]], table: np.ndarray[Any, Any], request: pp.Request
 ) -> None:
-    drawn = isinstance(request.policy, (pp.Solo, pp.Majority))
     body = table[:-1]
-    require((body["initiator"] >= 0) == drawn, "wrong presence of an initiator", body)
+    require((body["initiator"] >= 0) == drawn(request), "wrong presence of an initiator", body)
     assert table["initiator"][-1] == -1, "a flush has an initiator"
+    internal = np.zeros(len(table), int)
     for rank, log in enumerate(records):
         mine = log[log["initiator"] == rank]
         require(~mine["external"], f"rank {rank} initiated, and calls it external", mine)
+        internal[log["round"][asked(log) & ~log["external"]]] += 1
+    if isinstance(request.policy, pp.Majority):
+        one = (internal[:-1] == 1) | (body["cause"] != CAUSES["policy"])
+        require(one, "not activated by one rank, the one that was drawn", body)
+    elif isinstance(request.policy, pp.Solo):
+        require(internal[:-1] >= 1, "activated by nobody", body)
+
+
+def check_departed(records: list[np.ndarray[Any, Any]], table: np.ndarray[Any, Any]) -> None:
+    """A round does without ranks that it needs only after somebody's last request."""
+    last = min(int(log["round"][asked(log)].max(initial=-1)) for log in records)
+    early = (table["cause"] == CAUSES["departed"]) & (table["round"] <= last)
+    require(~early, f"departed, while no rank had left (until round {last})", table)
+
+
+def asked(log: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Mark the records of requests; the others are what a Flush or Drain gave."""
+    return (np.diff(log["start"], prepend=0) > 0) & (log["cause"] != FLUSH)
