@@ -7,6 +7,8 @@
 /* Copies of up to this size are made under the lock: taking it twice would cost more. */
 enum { SMALL_COPY_BYTES = 65536 };
 
+static const uint64_t CHECK_ORDER_NS = 2000000000;
+
 static void unlock(pp_ctx_t *ctx) { pthread_mutex_unlock(&ctx->lock); }
 
 /* Locks a context that may be used. */
@@ -39,11 +41,22 @@ static pp_status_t enter_coll(pp_coll_t *coll, pp_ctx_t **ctx)
 int32_t pp_ctx_rank(const pp_ctx_t *ctx) { return ctx->engine.rank; }
 int32_t pp_ctx_size(const pp_ctx_t *ctx) { return ctx->engine.size; }
 
+/* After the beginning of a collective call. */
+static void began(pp_ctx_t *ctx, pp_status_t status)
+{
+    pp_transport_t *transport = ctx->engine.transport;
+    if (status >= 0) {
+        ctx->call_began_ns = transport->ops->now_ns(transport);
+        ctx->order_checked = false;
+    }
+    pp_engine_settle(&ctx->engine);
+}
+
 pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
 {
     PP_TRY(enter(ctx));
     pp_status_t status = pp_calls_begin_ctx_free(&ctx->calls);
-    pp_engine_settle(&ctx->engine);
+    began(ctx, status);
     unlock(ctx);
     return status;
 }
@@ -73,6 +86,19 @@ static pp_status_t collect_call(pp_ctx_t *ctx)
     return status;
 }
 
+/* Ranks that are in different collective calls would wait for ever: asks once, after the time that ranks
+   which are merely late take. */
+static void check_order(pp_ctx_t *ctx)
+{
+    pp_transport_t *transport = ctx->engine.transport;
+    uint64_t        now = transport->ops->now_ns(transport);
+    if (ctx->order_checked || now - ctx->call_began_ns < CHECK_ORDER_NS)
+        return;
+    ctx->order_checked = true;
+    pp_ask_order(&ctx->calls);
+    pp_engine_settle(&ctx->engine);
+}
+
 pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
 {
     PP_TRY(enter(ctx));
@@ -83,6 +109,8 @@ pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
     pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us);
     if (status == PP_OK)
         return collect_call(ctx);
+    if (status == PP_PENDING)
+        check_order(ctx);
     unlock(ctx);
     return status;
 }
@@ -109,7 +137,7 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
     *stats = (pp_stats_t){
         .rounds = ctx->engine.rounds, .messages_sent = transport->messages_sent,
         .messages_received = transport->messages_received, .bytes_sent = transport->bytes_sent,
-        .bulk_sent = transport->bulk_sent, .rings = transport->rings, .sleeps = ctx->sleeps,
+        .bulk_sent = transport->bulk_sent, .rings = transport->rings, .sleeps = ctx->sleeps, .unheard = ctx->unheard,
         .progress_cpu_ns = pp_thread_cpu_ns(ctx), .buffer_bytes = buffer_bytes(&ctx->engine),
         .neighbours = ctx->mpi ? pp_mpi_neighbours(ctx->mpi) : ctx->engine.size,
         .thread_level = ctx->mpi ? pp_mpi_thread_level(ctx->mpi) : -1,
@@ -166,14 +194,16 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     if (!complaint && (check_config(ctx, config) < 0 || check_average(config) < 0))
         complaint = pp_error_text();
     pp_coll_t *coll = NULL;
-    pp_status_t status = pp_coll_new(complaint ? NULL : config, &coll);
+    if (!complaint && pp_coll_new(config, &coll) < 0)
+        complaint = pp_error_text();
+    pp_status_t status = complaint ? pp_coll_new(NULL, &coll) : PP_OK;
     if (status >= 0)
         status = pp_calls_begin_init(&ctx->calls, config, complaint, coll);
     if (status < 0)
         pp_coll_free(coll);
     else
         *out = coll;
-    pp_engine_settle(&ctx->engine);
+    began(ctx, status);
     unlock(ctx);
     return status;
 }
@@ -186,41 +216,26 @@ static void gather(const pp_coll_t *coll, char *to, bool combine)
     for (size_t i = 0; i < coll->config.piece_count; i++) {
         const pp_piece_t *piece = &coll->config.pieces[i];
         const void *from = piece->send ? piece->send : piece->recv;
-        size_t bytes = piece->count * kernels->element_bytes;
         if (combine)
-            kernels->keep_left(at, from, piece->count);
-        else if (bytes && at != from)
-            memcpy(at, from, bytes);
-        at += bytes;
+            pp_load_combined(kernels, at, from, piece->count);
+        else
+            pp_load(kernels, at, from, piece->count);
+        at += piece->count * kernels->element_bytes;
     }
     if (!combine && kernels->normalise)
         kernels->normalise(to, coll->count);
-}
-
-/* Will a contribution that is linked now go to the round that its request is given?  Then the receive
-   buffer, which is ours until the Wait, can be the round's accumulator. */
-static bool may_borrow(const pp_coll_t *coll)
-{
-    return coll->config.piece_count == 1 && !coll->ungiven && coll->taken == coll->completed;
 }
 
 /* A large contribution to an empty slot, copied with the lock released: only this thread links
    contributions, so the slot is still empty afterwards. */
 static pp_buffer_t *copy_aside(pp_ctx_t *ctx, pp_coll_t *coll)
 {
-    pp_pool_t *pool = &coll->series.vectors;
-    pp_buffer_t *buffer = may_borrow(coll) ? &coll->receive : pp_pool_get(pool);
+    pp_buffer_t *buffer = pp_pool_get(&coll->series.vectors);
     if (!buffer)
         return NULL;
     unlock(ctx);
     gather(coll, buffer->data, false);
     pthread_mutex_lock(&ctx->lock);
-    if (buffer->borrowed && !may_borrow(coll)) {
-        /* A round has gone by meanwhile; its result will need the receive buffer. */
-        buffer = pp_pool_get(pool);
-        if (buffer)
-            memcpy(buffer->data, coll->receive.data, pool->bytes);
-    }
     return buffer;
 }
 
@@ -242,6 +257,11 @@ static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
     return PP_OK;
 }
 
+static bool request_complete(const void *coll)
+{
+    return ((const pp_coll_t *)coll)->request.state == PP_COMPLETE;
+}
+
 pp_status_t pp_start(pp_coll_t *coll)
 {
     pp_ctx_t *ctx;
@@ -259,17 +279,16 @@ pp_status_t pp_start(pp_coll_t *coll)
     if (status >= 0)
         status = contribute(ctx, coll);
     if (status >= 0) {
+        bool arrived = pp_arrive(ctx);
         pp_coll_started(coll);
         pp_engine_settle(&ctx->engine);
+        if (arrived) {
+            pp_linger(ctx, request_complete, coll);
+            pp_leave(ctx, true);
+        }
     }
-    pp_visited(ctx);
     unlock(ctx);
     return status;
-}
-
-static bool request_complete(const void *coll)
-{
-    return ((const pp_coll_t *)coll)->request.state == PP_COMPLETE;
 }
 
 /* A Wait without a Start gives what was not given yet. */
@@ -335,7 +354,7 @@ static pp_status_t begin_flush(pp_coll_t *coll, pp_call_kind_t kind, uint64_t *d
         status = pp_calls_begin_flush(&ctx->calls, coll, kind);
     if (status >= 0)
         ctx->calls.discarded_out = discarded;
-    pp_engine_settle(&ctx->engine);
+    began(ctx, status);
     unlock(ctx);
     return status;
 }

@@ -1,5 +1,6 @@
 /* schedule_dump.c - the schedules of all ranks as text, checked first. */
 #include "../graph/dump.h"
+#include "../reduce/reduce.h"
 #include "algo.h"
 
 #include <stdlib.h>
@@ -10,7 +11,7 @@ enum { RANKS_MAX = 1024 };
 static pp_status_t check_arguments(int32_t algorithm, int32_t size, size_t count, int32_t type,
                                    int32_t format)
 {
-    const size_t element_bytes = pp_type_bytes(type);
+    const size_t element_bytes = pp_accumulator_bytes(type);
     if (algorithm < 0 || algorithm >= PP_ALGORITHM_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not one of 0..%d", algorithm,
                        PP_ALGORITHM_COUNT - 1);
@@ -46,7 +47,7 @@ pp_status_t pp_schedule_dump(int32_t algorithm, int32_t size, size_t count, int3
 {
     *text = NULL;
     PP_TRY(check_arguments(algorithm, size, count, type, format));
-    const size_t element_bytes = pp_type_bytes(type);
+    const size_t element_bytes = pp_accumulator_bytes(type);
     if (algorithm == PP_ALGORITHM_AUTO)
         algorithm = pp_algo_choose(count * element_bytes, count, size);
 

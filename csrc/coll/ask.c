@@ -14,6 +14,7 @@ static void describe_activity(const pp_calls_t *calls, pp_rank_state_t *state)
     const pp_engine_t *engine = calls->engine;
     if (engine->in_call) {
         state->activity = PP_IN_CALL;
+        state->call = calls->kind;
         state->handle = calls->coll ? calls->coll->series.id : 0;
         return;
     }
@@ -44,6 +45,45 @@ static void describe(const pp_calls_t *calls, uint32_t handle, pp_rank_state_t *
     state->withholding = pp_coll_withholds(coll);
 }
 
+static void ask_all(pp_calls_t *calls, uint32_t handle, uint64_t number, const pp_rank_state_t *mine)
+{
+    pp_engine_t *engine = calls->engine;
+    for (int32_t peer = 0; !calls->closing && peer < engine->size; peer++) {
+        pp_tell_t message = {.prefix = {.kind = PP_MSG_ASK, .handle = handle, .round = number},
+                             .state = *mine};
+        if (peer != engine->rank)
+            pp_engine_control(engine, peer, &message.prefix, sizeof message);
+    }
+}
+
+static void name_call(const pp_rank_state_t *state, char *name, size_t bytes)
+{
+    static const char *const calls[] = {
+        [PP_CALL_FLUSH] = "Flush", [PP_CALL_DRAIN] = "Drain", [PP_CALL_FREE] = "Free"};
+    if (state->call == PP_CALL_INIT)
+        snprintf(name, bytes, "Allreduce_init");
+    else if (state->call == PP_CALL_CTX_FREE)
+        snprintf(name, bytes, "Free of the context");
+    else
+        snprintf(name, bytes, "%s of handle %u", calls[state->call], state->handle);
+}
+
+/* Two ranks inside collective calls of one number are in the same call, or will never come out. */
+static void compare_calls(pp_calls_t *calls, int32_t peer, const pp_rank_state_t *theirs)
+{
+    pp_rank_state_t mine;
+    char here[40], there[40];
+    describe(calls, 0, &mine);
+    if (mine.activity != PP_IN_CALL || theirs->activity != PP_IN_CALL || mine.calls != theirs->calls
+        || mine.call == PP_CALL_EXIT || theirs->call == PP_CALL_EXIT
+        || (mine.call == theirs->call && mine.handle == theirs->handle))
+        return;
+    name_call(&mine, here, sizeof here);
+    name_call(theirs, there, sizeof there);
+    pp_engine_fail(calls->engine, PP_ERR_MISMATCH, "rank %d is in %s and rank %d in %s: collective calls "
+                   "must be in the same order on all ranks", calls->engine->rank, here, peer, there);
+}
+
 void pp_ask_begin(pp_calls_t *calls, uint32_t handle, pp_rank_state_t *answers, pp_question_t *question)
 {
     pp_engine_t *engine = calls->engine;
@@ -52,11 +92,14 @@ void pp_ask_begin(pp_calls_t *calls, uint32_t handle, pp_rank_state_t *answers, 
     calls->questions = question;
     memset(answers, 0, (size_t)engine->size * sizeof *answers);
     describe(calls, handle, &answers[engine->rank]);
-    for (int32_t peer = 0; peer < engine->size; peer++) {
-        pp_prefix_t message = {.kind = PP_MSG_ASK, .handle = handle, .round = question->number};
-        if (peer != engine->rank)
-            pp_engine_control(engine, peer, &message, sizeof message);
-    }
+    ask_all(calls, handle, question->number, &answers[engine->rank]);
+}
+
+void pp_ask_order(pp_calls_t *calls)
+{
+    pp_rank_state_t mine;
+    describe(calls, 0, &mine);
+    ask_all(calls, 0, 0, &mine);
 }
 
 bool pp_ask_answered(const pp_question_t *question) { return question->missing == 0; }
@@ -69,12 +112,14 @@ void pp_ask_end(pp_calls_t *calls, pp_question_t *question)
     *link = question->next;
 }
 
-void pp_ask_answer(pp_calls_t *calls, int32_t peer, const pp_prefix_t *question)
+void pp_ask_answer(pp_calls_t *calls, int32_t peer, const pp_tell_t *question)
 {
-    pp_tell_t answer = {.prefix = {.kind = PP_MSG_TELL, .handle = question->handle,
-                                   .round = question->round}};
-    describe(calls, question->handle, &answer.state);
-    pp_engine_control(calls->engine, peer, &answer.prefix, sizeof answer);
+    const pp_prefix_t *asked = &question->prefix;
+    pp_tell_t answer = {.prefix = {.kind = PP_MSG_TELL, .handle = asked->handle, .round = asked->round}};
+    describe(calls, asked->handle, &answer.state);
+    if (!calls->closing)
+        pp_engine_control(calls->engine, peer, &answer.prefix, sizeof answer);
+    compare_calls(calls, peer, &question->state);
 }
 
 /* An answer to a question that was given up on is of no use to the next one. */
@@ -85,4 +130,5 @@ void pp_ask_told(pp_calls_t *calls, int32_t peer, const pp_tell_t *answer)
             question->answers[peer] = answer->state;
             question->missing--;
         }
+    compare_calls(calls, peer, &answer->state);
 }

@@ -134,10 +134,23 @@ static pp_status_t begin_agreement(pp_calls_t *calls, pp_call_kind_t kind, pp_co
     return PP_OK;
 }
 
+/* As the application knows it. */
+static void name_policy(const pp_allreduce_config_t *config, int32_t size, char *name, size_t bytes)
+{
+    if (config->policy == PP_FIRST_OF && config->policy_k == size)
+        snprintf(name, bytes, "Solo()");
+    else if (config->policy == PP_FIRST_OF && config->policy_k == 1)
+        snprintf(name, bytes, "Majority()");
+    else if (config->policy == PP_QUORUM && config->policy_k == size)
+        snprintf(name, bytes, "Full()");
+    else
+        snprintf(name, bytes, "%s(%d)", config->policy == PP_FIRST_OF ? "FirstOf" : "Quorum",
+                 config->policy_k);
+}
+
 /* The arguments that must be the same everywhere, as bytes to compare and as words to show. */
 static void sign(pp_calls_t *calls, const pp_allreduce_config_t *config, size_t count)
 {
-    static const char *const policies[] = {"FirstOf", "Quorum"};
     static const char *const delivers[] = {"latest", "sum", "each"};
     static const char *const averages[] = {"None", "size", "contributors", "contributions"};
     static const char *const algorithms[] = {"auto", "recursive-doubling", "rabenseifner", "ring"};
@@ -153,11 +166,18 @@ static void sign(pp_calls_t *calls, const pp_allreduce_config_t *config, size_t 
         key.policy_k = config->policy_k, key.deliver = config->deliver;
         key.max_lag = config->max_lag < 0 ? -1 : config->max_lag;
         key.average = config->average, key.algorithm = config->algorithm;
-        snprintf(calls->word.text, sizeof calls->word.text, "%llu elements of %s, op %s, policy %s(%d), "
-                 "deliver=%s, max_lag=%d, average=%s, algorithm=%s", (unsigned long long)count,
-                 pp_type_name(config->type), pp_op_name(config->op), policies[config->policy],
-                 config->policy_k, delivers[config->deliver], key.max_lag,
-                 averages[config->average], algorithms[config->algorithm]);
+        char policy[32], max_lag[16] = "None";
+        name_policy(config, calls->engine->size, policy, sizeof policy);
+        if (key.max_lag >= 0)
+            snprintf(max_lag, sizeof max_lag, "%d", key.max_lag);
+        snprintf(calls->word.text, sizeof calls->word.text, "%llu elements of %s, op %s, policy %s, "
+                 "deliver=%s, max_lag=%s, average=%s, algorithm=%s", (unsigned long long)count,
+                 pp_type_name(config->type), pp_op_name(config->op), policy,
+                 delivers[config->deliver], max_lag, averages[config->average],
+                 algorithms[config->algorithm]);
+    } else {
+        snprintf(calls->word.text, sizeof calls->word.text, "%s",
+                 calls->kind == PP_CALL_CTX_FREE ? "Free of the context" : "bad arguments");
     }
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memset(calls->word.signature, 0, sizeof calls->word.signature);
@@ -222,10 +242,23 @@ static void drop_unborn(pp_calls_t *calls)
     calls->coll = NULL;
 }
 
+/* A word that is in cannot be taken back: the others may agree without us, and wait for what follows. */
+static bool agreement_interrupted(const pp_calls_t *calls)
+{
+    return (calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE) && !calls->finished;
+}
+
 /* The script has ended without Free: serve the others until they have ended, too. */
 void pp_calls_begin_exit(pp_calls_t *calls)
 {
     pp_engine_t *engine = calls->engine;
+    if (calls->closing)      /* everybody frees the context: wait for their last messages, and send none */
+        return;
+    if (agreement_interrupted(calls)) {
+        pp_engine_fail(engine, PP_ERR_STATE, "the script ended inside a collective call");
+        pp_calls_tell_gone(calls);
+        return;
+    }
     for (size_t i = 1; i < engine->series_count; i++)
         if (engine->series[i])
             pp_deliver_drop_request(engine->series[i]->owner);
@@ -238,7 +271,17 @@ void pp_calls_begin_exit(pp_calls_t *calls)
     pp_engine_settle(engine);
 }
 
-void pp_calls_tell_gone(pp_calls_t *calls) { tell_all(calls, PP_MSG_GONE); }
+void pp_calls_tell_gone(pp_calls_t *calls)
+{
+    pp_engine_t *engine = calls->engine;
+    for (int32_t peer = 0; !calls->told_gone && !calls->closing && peer < engine->size; peer++) {
+        pp_gone_t message = {.prefix.kind = PP_MSG_GONE, .status = engine->error};
+        memcpy(message.text, engine->error_text, sizeof message.text);
+        if (peer != engine->rank)
+            pp_engine_control(engine, peer, &message.prefix, sizeof message);
+    }
+    calls->told_gone = true;
+}
 
 /* ---- ending --------------------------------------------------------------------------------------------- */
 
@@ -255,15 +298,17 @@ bool pp_calls_flushing(const pp_calls_t *calls, const pp_coll_t *coll)
     case PP_CALL_FLUSH: case PP_CALL_DRAIN: case PP_CALL_FREE:
         return calls->coll == coll && !calls->finished && !calls->agreed;
     case PP_CALL_EXIT:
-        return calls->exited + calls->gone < calls->engine->size - 1;   /* somebody may still flush */
+        /* Somebody may still flush it. */
+        return !coll->ended && calls->exited + calls->gone < calls->engine->size - 1;
     default:
         return false;
     }
 }
 
-void pp_calls_flush_done(pp_calls_t *calls, pp_coll_t *coll)
+void pp_calls_flush_done(pp_calls_t *calls, pp_coll_t *coll, uint32_t flush_calls)
 {
     pp_engine_t *engine = calls->engine;
+    coll->ended = flush_calls & PP_IN_FREE;
     if (calls->kind == PP_CALL_EXIT) {
         /* The others' call is over; we stay outside, but must not fall behind their count. */
         engine->calls++;
@@ -311,13 +356,18 @@ static void end_init(pp_calls_t *calls)
     if (calls->word.complains) {
         status = verdict(calls);
         pp_coll_free(calls->coll);
-        calls->next_id++;
         finish_call(calls, status);
         return;
     }
-    status = pp_coll_open(calls->coll, calls, calls->next_id++, calls->word.choice);
-    if (status < 0)
-        pp_engine_fail(calls->engine, status, "%s", pp_error_text());
+    /* Numbered by agreements, not by handles: ranks whose Allreduce_init met another rank's Free of the
+       context have counted alike. */
+    status = pp_coll_open(calls->coll, calls, (uint32_t)calls->agree_round, calls->word.choice);
+    if (status < 0) {
+        /* The others have the handle, and would wait for us. */
+        snprintf(calls->text, sizeof calls->text, "%s", pp_error_text());
+        pp_engine_fail(calls->engine, status, "%s", calls->text);
+        pp_calls_tell_gone(calls);
+    }
     calls->live_handles++;
     finish_call(calls, status);
 }
@@ -372,13 +422,18 @@ void pp_calls_update(pp_calls_t *calls)
 
 /* ---- messages of the context --------------------------------------------------------------------------- */
 
-static void peer_gone(pp_calls_t *calls, int32_t peer)
+static void peer_gone(pp_calls_t *calls, int32_t peer, const pp_gone_t *message)
 {
     calls->gone++;
     calls->engine->changed = true;
-    if (calls->kind != PP_CALL_EXIT)
-        pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "rank %d gave the context up because of an "
-                       "exception", peer);
+    if (calls->kind == PP_CALL_EXIT)
+        return;
+    /* What concerns all ranks is passed on as it is, so that all of them show the first cause. */
+    if (message->status == PP_ERR_MISMATCH || message->status == PP_ERR_PEER_FAILED)
+        pp_engine_fail(calls->engine, message->status, "%s", message->text);
+    else
+        pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "rank %d gave the context up: %s", peer,
+                       message->text);
 }
 
 static void peer_exited(pp_calls_t *calls, int32_t peer)
@@ -395,11 +450,11 @@ static void control(void *owner, int32_t peer, const pp_prefix_t *message)
 {
     pp_calls_t *calls = owner;
     switch (message->kind) {
-    case PP_MSG_ASK:   pp_ask_answer(calls, peer, message); break;
+    case PP_MSG_ASK:   pp_ask_answer(calls, peer, (const pp_tell_t *)message); break;
     case PP_MSG_TELL:  pp_ask_told(calls, peer, (const pp_tell_t *)message); break;
     case PP_MSG_CLOSE: calls->closed++; calls->engine->changed = true; break;
     case PP_MSG_EXIT:  peer_exited(calls, peer); break;
-    case PP_MSG_GONE:  peer_gone(calls, peer); break;
+    case PP_MSG_GONE:  peer_gone(calls, peer, (const pp_gone_t *)message); break;
     }
 }
 
@@ -410,7 +465,7 @@ pp_status_t pp_calls_open(pp_calls_t *calls, pp_engine_t *engine, int32_t window
     pp_kernels_t kernels = {.keep_left = words_keep_left, .keep_right = words_keep_right,
                             .element_bytes = sizeof(pp_word_t)};
     pp_graph_t *graph = NULL;
-    *calls = (pp_calls_t){.engine = engine, .window = window, .next_id = 1};
+    *calls = (pp_calls_t){.engine = engine, .window = window};
     engine->control = control;
     engine->owner = calls;
     PP_TRY(pp_algo_synchronous_allreduce(engine->rank, engine->size, 1, &graph));

@@ -61,6 +61,7 @@ struct pp_coll {
     pp_series_t           series;
     pp_allreduce_config_t config;    /* pieces: our copy */
     size_t                count;     /* elements of all pieces */
+    bool                  ended;     /* freed by the others, while this rank was out */
     uint64_t              max_lag;
 
     /* Pending slot: everything Start put in since the last take. */
@@ -70,9 +71,6 @@ struct pp_coll {
         uint64_t     oldest_given;   /* the round that the oldest contribution's own call was given */
     } slot;
     uint64_t starts;
-    /* The receive piece as a buffer.  Between Start and Wait it is ours: a large contribution to the round
-       that this request will be given is put there, and the round reduced there, without a copy out. */
-    pp_buffer_t receive;
 
     uint64_t   taken, completed;
     pp_turn_t *turns;
@@ -171,7 +169,6 @@ struct pp_calls {
     pp_status_t    status;
     char           text[2 * PP_AGREE_TEXT + 100];
     int32_t        window;
-    uint32_t       next_id;
     uint32_t       live_handles;
 
     pp_series_t    agree;            /* handle 0: synchronous rounds of one word */
@@ -182,7 +179,8 @@ struct pp_calls {
 
     /* Peers that have sent their last message, have ended their scripts, gave the context up. */
     int32_t        closed, exited, gone;
-    bool           closing;          /* our last message is sent */
+    bool           closing;          /* our last message is sent: not even an answer may follow it */
+    bool           told_gone;
     uint64_t       discarded;        /* Starts that a Free threw away */
     uint64_t      *discarded_out;    /* where pp_coll_free_begin()'s caller wants to know */
 
@@ -193,8 +191,9 @@ struct pp_calls {
 
 pp_status_t pp_calls_open(pp_calls_t *calls, pp_engine_t *engine, int32_t window);
 void        pp_calls_close(pp_calls_t *calls);
-/* Called by the handle when its flush round is complete, or a drain step has something to give. */
-void        pp_calls_flush_done(pp_calls_t *calls, pp_coll_t *coll);
+/* Called by the handle when its flush round, with ranks in pp_flush_calls_t, is complete; or when a drain
+   step has something to give. */
+void        pp_calls_flush_done(pp_calls_t *calls, pp_coll_t *coll, uint32_t flush_calls);
 void        pp_calls_drain_step(pp_calls_t *calls, pp_coll_t *coll);
 /* Looks whether the call in progress has come to its end. */
 void        pp_calls_update(pp_calls_t *calls);
@@ -205,6 +204,7 @@ pp_status_t pp_calls_begin_init(pp_calls_t *calls, const pp_allreduce_config_t *
 pp_status_t pp_calls_begin_flush(pp_calls_t *calls, pp_coll_t *coll, pp_call_kind_t kind);
 pp_status_t pp_calls_begin_ctx_free(pp_calls_t *calls);
 void        pp_calls_begin_exit(pp_calls_t *calls);
+/* Tells the peers, once, that this rank takes no part any more. */
 void        pp_calls_tell_gone(pp_calls_t *calls);
 
 /* Sends the question; the answers arrive in question->answers until all peers have answered. */
@@ -212,7 +212,10 @@ void        pp_ask_begin(pp_calls_t *calls, uint32_t handle, pp_rank_state_t *an
                          pp_question_t *question);
 bool        pp_ask_answered(const pp_question_t *question);
 void        pp_ask_end(pp_calls_t *calls, pp_question_t *question);
-void        pp_ask_answer(pp_calls_t *calls, int32_t peer, const pp_prefix_t *question);
+void        pp_ask_answer(pp_calls_t *calls, int32_t peer, const pp_tell_t *question);
+/* Tells all peers what this rank is doing.  Two ranks inside different collective calls of one number
+   will never come out: both fail when a question or an answer shows it. */
+void        pp_ask_order(pp_calls_t *calls);
 void        pp_ask_told(pp_calls_t *calls, int32_t peer, const pp_tell_t *answer);
 
 #endif

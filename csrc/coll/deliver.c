@@ -119,19 +119,18 @@ void pp_deliver_drop_request(pp_coll_t *coll)
 
 void pp_deliver_copy_out(const pp_coll_t *coll, const pp_entry_t *entry)
 {
-    const size_t element = coll->series.kernels.element_bytes;
+    const pp_kernels_t *kernels = &coll->series.kernels;
     const char *from = entry->buffer ? entry->buffer->data : NULL;
     for (size_t i = 0; i < coll->config.piece_count; i++) {
         const pp_piece_t *piece = &coll->config.pieces[i];
         if (piece->count == 0)
             continue;
-        if (from == piece->recv)
-            ;   /* reduced in place */
-        else if (from)
-            memcpy(piece->recv, from, piece->count * element);
-        else
+        if (from) {
+            pp_store(kernels, piece->recv, from, piece->count);
+            from += piece->count * kernels->element_bytes;
+        } else {
             pp_identity_fill(coll->config.op, coll->config.type, piece->recv, piece->count);
-        from = from ? from + piece->count * element : NULL;
+        }
     }
 }
 

@@ -114,7 +114,8 @@ static void take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *co
     own->contributions = coll->slot.contributions;
     own->active = turn->ready;
     own->flushing = flushing;
-    own->freeing = flushing && coll->calls->kind == PP_CALL_FREE;
+    if (flushing && coll->calls->kind != PP_CALL_EXIT)
+        own->flush_calls = coll->calls->kind == PP_CALL_FREE ? PP_IN_FREE : PP_IN_FLUSH;
     own->cause = (uint16_t)turn->cause;
     if (turn->triggered)
         own->initiator = (uint32_t)coll->engine->rank;
@@ -173,12 +174,12 @@ static void remember_left(pp_coll_t *coll, const pp_instance_t *instance, bool f
     coll->ordered = false;
 }
 
-static void check_freeing(pp_coll_t *coll, const pp_tally_t *tally)
+static void check_calls(pp_coll_t *coll, const pp_tally_t *tally)
 {
-    if (tally->freeing && tally->freeing != tally->flushing)
-        pp_engine_fail(coll->engine, PP_ERR_MISMATCH, "handle %u: %u ranks are in Free and %u in Flush "
-                       "or Drain: collective calls must be in the same order on all ranks",
-                       coll->series.id, tally->freeing, tally->flushing - tally->freeing);
+    if (tally->flush_calls == (PP_IN_FLUSH | PP_IN_FREE))
+        pp_engine_fail(coll->engine, PP_ERR_MISMATCH, "handle %u: some ranks are in Free and others in "
+                       "Flush or Drain: collective calls must be in the same order on all ranks",
+                       coll->series.id);
 }
 
 /* Rounds complete in order. */
@@ -190,8 +191,9 @@ static void complete_round(pp_coll_t *coll)
     if (!entry)
         return;
     bool flush = entry->tally.cause == PP_CAUSE_FLUSH;
+    uint32_t flush_calls = entry->tally.flush_calls;
     if (flush)
-        check_freeing(coll, &entry->tally);
+        check_calls(coll, &entry->tally);
     remember_left(coll, instance, flush);
     reset_turn(coll, coll->completed + coll->turn_count);
     coll->completed++;
@@ -201,7 +203,7 @@ static void complete_round(pp_coll_t *coll)
         pp_series_recycle(&coll->series, instance);
     pp_deliver_round(coll, entry);
     if (flush)
-        pp_calls_flush_done(coll->calls, coll);
+        pp_calls_flush_done(coll->calls, coll, flush_calls);
 }
 
 static void done(void *owner, pp_instance_t *instance)
@@ -278,7 +280,6 @@ pp_status_t pp_coll_new(const pp_allreduce_config_t *config, pp_coll_t **out)
         coll->count += copy[i].count;
     }
     coll->config.pieces = copy;
-    coll->receive = (pp_buffer_t){.data = copy[0].recv, .borrowed = true};
     *out = coll;
     return PP_OK;
 }

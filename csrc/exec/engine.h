@@ -151,7 +151,7 @@ struct pp_engine {
 
     /* First failure; every later call returns it. */
     pp_status_t     error;
-    char            error_text[512];
+    char            error_text[PP_ERROR_TEXT];
 
     /* Context-wide control messages (CLOSE, EXIT, GONE, ASK, TELL) go to the owner. */
     void          (*control)(void *owner, int32_t peer, const pp_prefix_t *message);

@@ -14,11 +14,11 @@ typedef enum pp_message_kind {
     PP_MSG_OPERATION,    /* a SEND of a schedule */
     PP_MSG_DRAW,         /* a draw handed on (coll/policy.c) */
     PP_MSG_REPORT,       /* counts of ready ranks, towards the root of the tree */
-    PP_MSG_ASK,          /* "what are you doing with this handle?" */
+    PP_MSG_ASK,          /* "this is what I am doing; what are you doing with this handle?" */
     PP_MSG_TELL,
     PP_MSG_CLOSE,        /* my last message in this context */
     PP_MSG_EXIT,         /* my script has ended; I only serve from now on */
-    PP_MSG_GONE          /* I gave the context up because of an exception */
+    PP_MSG_GONE          /* I gave the context up because of an exception or an error */
 } pp_message_kind_t;
 
 enum {
@@ -43,11 +43,14 @@ typedef struct pp_tally {
     uint32_t contributors;   /* ranks with data */
     uint32_t active;         /* ranks that were ready */
     uint32_t flushing;       /* ranks that had left for good: in Flush, Drain, Free, or out */
-    uint32_t freeing;        /* of those, in Free */
+    uint32_t flush_calls;    /* what they are in: pp_flush_calls_t */
     uint32_t initiator;      /* lowest rank that triggered; PP_NO_INITIATOR */
     uint16_t cause;          /* pp_cause_t, strongest */
     uint16_t any_left;       /* the left mask is not empty */
 } pp_tally_t;
+
+/* One kind of call only may end a handle's rounds.  A rank that is out does not mind which. */
+typedef enum pp_flush_calls { PP_IN_FLUSH = 1, PP_IN_FREE = 2 } pp_flush_calls_t;
 
 enum { PP_NO_INITIATOR = 0xffffffffu };
 
@@ -58,6 +61,14 @@ typedef struct pp_report {
     uint32_t    waits;       /* 1: one of the ready waits for the round */
     uint32_t    unused;
 } pp_report_t;
+
+enum { PP_ERROR_TEXT = 512 };
+
+typedef struct pp_gone {
+    pp_prefix_t prefix;
+    int32_t     status;      /* the sender's error, a pp_status_t */
+    char        text[PP_ERROR_TEXT];
+} pp_gone_t;
 
 typedef struct pp_tell {
     pp_prefix_t     prefix;

@@ -18,7 +18,6 @@ pp_buffer_t *pp_pool_get(pp_pool_t *pool)
     buffer = malloc(sizeof *buffer);
     if (!buffer)
         return NULL;
-    buffer->borrowed = false;
     buffer->data = pp_alloc_aligned(pool->bytes);
     if (!buffer->data) {
         free(buffer);
@@ -30,7 +29,7 @@ pp_buffer_t *pp_pool_get(pp_pool_t *pool)
 
 void pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer)
 {
-    if (!buffer || buffer->borrowed)
+    if (!buffer)
         return;
     buffer->next = pool->free_list;
     pool->free_list = buffer;

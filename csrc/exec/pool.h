@@ -9,8 +9,7 @@
 
 typedef struct pp_buffer {
     struct pp_buffer *next;     /* free list */
-    void             *data;     /* 64-byte aligned, unless it is borrowed */
-    bool              borrowed; /* not the pool's: memory that somebody else keeps alive */
+    void             *data;     /* 64-byte aligned */
 } pp_buffer_t;
 
 typedef struct pp_pool {
@@ -21,7 +20,7 @@ typedef struct pp_pool {
 
 void         pp_pool_init(pp_pool_t *pool, size_t bytes);
 pp_buffer_t *pp_pool_get(pp_pool_t *pool);      /* NULL: out of memory */
-void         pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer);   /* NULL is fine; what is borrowed goes nowhere */
+void         pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer);   /* NULL is fine */
 /* Every buffer must have been put back. */
 void         pp_pool_release(pp_pool_t *pool);
 

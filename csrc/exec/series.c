@@ -165,7 +165,7 @@ static void merge_tally(pp_tally_t *into, const pp_tally_t *from)
     into->contributors += from->contributors;
     into->active += from->active;
     into->flushing += from->flushing;
-    into->freeing += from->freeing;
+    into->flush_calls |= from->flush_calls;
     into->any_left |= from->any_left;
     if (from->initiator < into->initiator)
         into->initiator = from->initiator;

@@ -141,6 +141,7 @@ typedef struct pp_stats {
     uint64_t bulk_sent;             /* payloads that travelled on their own */
     uint64_t rings;                 /* futex wake-ups of other ranks */
     uint64_t sleeps;                /* times a thread of ours went to sleep */
+    uint64_t unheard;               /* sleeps that timed out although a neighbour had rung: none */
     uint64_t progress_cpu_ns;       /* CPU time of the progress thread */
     uint64_t buffer_bytes;          /* held for pending slots, rounds and results, all handles */
     int32_t  neighbours;            /* ranks reachable by doorbell (this rank included) */
@@ -238,6 +239,7 @@ typedef struct pp_rank_state {
                                   progress="caller", or gone) */
     int32_t  activity;         /* pp_activity_t */
     uint32_t handle;           /* what it waits on */
+    uint32_t call;             /* which collective call it is in; 0: none */
     uint64_t round;
     uint64_t calls;            /* collective calls it has completed in this context */
     uint64_t completed;        /* of the handle asked about: rounds completed, rounds joined */

@@ -37,7 +37,6 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&ctx->unattended, &monotonic);
-    pthread_cond_init(&ctx->stopping, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pp_status_t status = pp_engine_init(&ctx->engine, transport, config->seed);
     if (status >= 0)
@@ -53,7 +52,6 @@ void pp_ctx_teardown(pp_ctx_t *ctx)
 {
     pp_calls_close(&ctx->calls);
     pp_engine_release(&ctx->engine);
-    pthread_cond_destroy(&ctx->stopping);
     pthread_cond_destroy(&ctx->unattended);
     pthread_mutex_destroy(&ctx->lock);
 }

@@ -28,13 +28,17 @@ struct pp_ctx {
     bool            stop;            /* under the lock */
     atomic_bool     attended;        /* an application thread polls */
     pthread_cond_t  unattended;      /* an application thread has left */
-    pthread_cond_t  stopping;        /* wakes a progress thread that naps */
-    uint64_t        visited_us;      /* when an application thread was last here */
     uint64_t        usual_wait_us;   /* running mean */
-    bool            armed;           /* rings wake the progress thread */
+    uint32_t        looked;          /* the doorbell's sequence before the last poll */
+    uint64_t        left_us;         /* when an application thread was last here, and where it left: */
+    bool            left_after_start;
+    bool            returns_soon[2]; /* its habit, by left_after_start */
     uint64_t        thread_cpu_ns;   /* of a thread that has ended */
     uint64_t        sleeps;
+    uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
+    uint64_t        call_began_ns;   /* the collective call in progress */
+    bool            order_checked;   /* whether all ranks are in the same one */
     uint64_t        forks;           /* pp_fork_count() at creation */
     bool            freed, abandoned;
     struct pp_ctx  *next;            /* list of live contexts, for MPI_Finalize */
@@ -53,8 +57,13 @@ uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
                           int64_t timeout_us);
 
-/* An application thread leaves the library. */
-void        pp_visited(pp_ctx_t *ctx);
+/* An application thread begins to attend; false: there is no need, another one does. */
+bool        pp_arrive(pp_ctx_t *ctx);
+/* It waits a moment for the ranks whose wake-up is owed (pp_mpi_defer), but not after over(arg). */
+void        pp_linger(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg);
+/* It goes, from Start or another call: wakes them, and from here on rings wake the progress thread.
+   Bulk under way is left to that thread, too, unless the application usually comes back at once. */
+void        pp_leave(pp_ctx_t *ctx, bool after_start);
 
 /* Number of forks between the start of the program and this process. */
 uint64_t    pp_fork_count(void);

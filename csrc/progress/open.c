@@ -72,16 +72,6 @@ static pp_status_t agree(MPI_Comm comm, const pp_ctx_config_t *config, const cha
     return status;
 }
 
-static pp_status_t agree_apart(const void *comm, const pp_ctx_config_t *config, const char *complaint)
-{
-    MPI_Comm apart;
-    if (MPI_Comm_dup(*(const MPI_Comm *)comm, &apart))
-        return pp_fail(PP_ERR_MPI, "MPI_Comm_dup failed while opening a context");
-    pp_status_t status = agree(apart, config, complaint);
-    MPI_Comm_free(&apart);
-    return status;
-}
-
 /* ---- the end of MPI ------------------------------------------------------------------------------------------ */
 
 static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -108,6 +98,10 @@ static bool has_left(pp_ctx_t *ctx, int64_t timeout_us)
 {
     pthread_mutex_lock(&ctx->lock);
     pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us);
+    if (status < 0) {
+        pp_calls_tell_gone(&ctx->calls);
+        ctx->engine.transport->ops->ring(ctx->engine.transport);
+    }
     pthread_mutex_unlock(&ctx->lock);
     return status != PP_PENDING;
 }
@@ -178,38 +172,62 @@ static bool is_crowded(int32_t neighbours)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 && neighbours > CPU_COUNT(&cores);
 }
 
+/* The local part, after the transport. */
+static pp_status_t begin_to_work(pp_ctx_t *ctx, const pp_ctx_config_t *config)
+{
+    ctx->crowded = is_crowded(pp_mpi_neighbours(ctx->mpi));
+    PP_TRY(pp_ctx_setup(ctx, pp_mpi_transport(ctx->mpi), config));
+    pp_status_t status = config->progress == PP_PROGRESS_THREAD ? pp_thread_start(ctx) : PP_OK;
+    if (status < 0)
+        pp_ctx_teardown(ctx);
+    return status;
+}
+
+/* Collective: the local part succeeds everywhere, or is undone everywhere. */
+static pp_status_t begin_together(pp_ctx_t *ctx, const pp_ctx_config_t *config, MPI_Comm comm)
+{
+    int mine = begin_to_work(ctx, config), worst = mine;
+    int code = MPI_Allreduce(&mine, &worst, 1, MPI_INT, MPI_MIN, comm);
+    if (mine >= 0 && (code != MPI_SUCCESS || worst < 0)) {
+        pp_thread_stop(ctx);
+        pp_ctx_teardown(ctx);
+        return code != MPI_SUCCESS ? pp_fail(PP_ERR_MPI, "MPI_Allreduce failed while opening a context")
+                                   : pp_fail(worst, "another rank could not open its context");
+    }
+    return mine;
+}
+
+static pp_status_t open_on(MPI_Comm apart, const void *comm, const pp_ctx_config_t *config,
+                           const char *complaint, pp_ctx_t *ctx)
+{
+    PP_TRY(agree(apart, config, complaint));
+    PP_TRY(pp_mpi_open(comm, config->chunk_bytes, &ctx->mpi));
+    pp_status_t status = begin_together(ctx, config, apart);
+    if (status < 0)
+        pp_mpi_abandon(ctx->mpi);
+    return status;
+}
+
 pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const char *complaint,
                         pp_ctx_t **out)
 {
-    int initialized, finalized;
+    int      initialized, finalized;
+    MPI_Comm apart;
     *out = NULL;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (!initialized || finalized)
         return pp_fail(PP_ERR_STATE, "MPI is %s", finalized ? "already finalised" : "not initialised");
-    PP_TRY(agree_apart(comm, config, complaint));
+    if (MPI_Comm_dup(*(const MPI_Comm *)comm, &apart))
+        return pp_fail(PP_ERR_MPI, "MPI_Comm_dup failed while opening a context");
     pp_ctx_t *ctx = calloc(1, sizeof *ctx);
-    if (!ctx)
-        return pp_fail(PP_ERR_MEMORY, "no memory for a context");
-    pp_status_t status = pp_mpi_open(comm, config->chunk_bytes, &ctx->mpi);
+    pp_status_t status = open_on(apart, comm, config, ctx ? complaint : "no memory for a context", ctx);
+    MPI_Comm_free(&apart);
     if (status < 0) {
-        free(ctx);
-        return status;
-    }
-    ctx->crowded = is_crowded(pp_mpi_neighbours(ctx->mpi));
-    status = pp_ctx_setup(ctx, pp_mpi_transport(ctx->mpi), config);
-    if (status < 0) {
-        pp_mpi_abandon(ctx->mpi);
         free(ctx);
         return status;
     }
     pp_ctx_enlist(ctx);
-    if (config->progress == PP_PROGRESS_THREAD)
-        status = pp_thread_start(ctx);
-    if (status < 0) {
-        pp_ctx_abandon(ctx);
-        return status;
-    }
     *out = ctx;
     return PP_OK;
 }
@@ -218,9 +236,9 @@ pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx)
 {
     pp_ctx_delist(ctx);
     pp_thread_stop(ctx);
+    ctx->freed = true;       /* before the lock goes: another thread may ask for statistics */
     pp_ctx_teardown(ctx);
     pp_status_t status = pp_mpi_close(ctx->mpi);
     ctx->mpi = NULL;
-    ctx->freed = true;
     return status;
 }

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "context.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -16,9 +15,11 @@ enum {
     YIELD_WORTHWHILE_US = 250,    /* but if waits usually take longer than this, sleep at once */
     YIELD_US_ROUND = 60,          /* a round is running: the next message will not be long */
     YIELD_US_BULK = 2000,         /* a payload on its way moves only while somebody polls */
-    RECENTLY_US = 200,            /* a thread that was here so recently will be back */
-    ATTENDED_US = 5000,           /* and one that waits will leave soon, unless it has waited for long */
-    NAP_MAX_US = 800,             /* while it keeps coming, the progress thread naps longer and longer */
+    WAKE_AFTER_US = 20,           /* of waiting for a rank to look by itself; about what a wake-up costs */
+    RECENTLY_US = 200,            /* who was away for so long will be so again */
+    LOOKS_BEFORE_LEAVING = 4,
+    IN_USE_US = 1000000,
+    IN_USE_PATIENCE_US = 1000,
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
     BACKOFF_MIN_US = 20,          /* something moves that only polling sees */
     BACKOFF_MAX_US = 500,
@@ -31,31 +32,62 @@ static uint64_t now_us(void)
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-/* How long a sleep may last: for ever if every peer rings, else with bounded back-off. */
+static bool everybody_rings(const pp_ctx_t *ctx)
+{
+    return pp_mpi_neighbours(ctx->mpi) == ctx->engine.size;
+}
+
+/* How long a sleep may last: for ever if every peer rings, else with bounded back-off.  Bulk that
+   pp_leave() left to a call that then did not come is found within IN_USE_PATIENCE_US. */
 static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 {
-    bool everybody_rings = pp_mpi_neighbours(ctx->mpi) == ctx->engine.size;
-    if (everybody_rings && !ctx->engine.transport->bulk_in_flight)
-        return IDLE_US;
+    const pp_transport_t *transport = ctx->engine.transport;
+    if (everybody_rings(ctx) && !transport->bulk_in_flight)
+        return transport->bulk_sent > 0 && now_us() - ctx->left_us < IN_USE_US ? IN_USE_PATIENCE_US
+                                                                               : IDLE_US;
     int64_t backoff = BACKOFF_MIN_US;
     while (quiet_polls-- > 0 && backoff < BACKOFF_MAX_US)
         backoff *= 2;
     return backoff < BACKOFF_MAX_US ? backoff : BACKOFF_MAX_US;
 }
 
+/* Polls; leave() compares the sequence with what was seen to. */
+static int look(pp_ctx_t *ctx)
+{
+    ctx->looked = pp_mpi_sequence(ctx->mpi);
+    return pp_engine_poll(&ctx->engine);
+}
+
 /* Sleeps with the lock released, unless a last poll finds something. */
-static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, int64_t timeout_us)
+static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t limit_us)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
     pp_mpi_set_sleeper(ctx->mpi, sleeper);
-    bool quiet = pp_engine_poll(&ctx->engine) == 0;
-    if (quiet) {
-        ctx->sleeps++;
-        pthread_mutex_unlock(&ctx->lock);
-        pp_mpi_sleep(ctx->mpi, sleeper, seen, timeout_us);
-        pthread_mutex_lock(&ctx->lock);
-    }
-    return quiet;
+    if (look(ctx) > 0)
+        return false;
+    int64_t patience = patience_us(ctx, quiet_polls);   /* after the poll: it may have left bulk */
+    ctx->sleeps++;
+    pthread_mutex_unlock(&ctx->lock);
+    bool slept = pp_mpi_sleep(ctx->mpi, sleeper, seen, patience < limit_us ? patience : limit_us);
+    pthread_mutex_lock(&ctx->lock);
+    ctx->unheard += slept && pp_mpi_sequence(ctx->mpi) != seen;
+    return true;
+}
+
+/* The peers learn at once of a failure that would leave them waiting for this rank. */
+static void tell_failure(pp_ctx_t *ctx)
+{
+    if (!ctx->engine.error)
+        return;
+    pp_calls_tell_gone(&ctx->calls);
+    ctx->engine.transport->ops->ring(ctx->engine.transport);
+}
+
+static void pause_core(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
 }
 
 /* ---- an application thread ------------------------------------------------------------------------------ */
@@ -71,44 +103,85 @@ static void wait_briefly(pp_ctx_t *ctx, pthread_cond_t *condition, int64_t timeo
     pthread_cond_timedwait(condition, &ctx->lock, &until);
 }
 
-static void pause_core(void)
+/* Lets others have the lock, and the core too. */
+static void let_others(pp_ctx_t *ctx, bool have_core)
 {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
+    pthread_mutex_unlock(&ctx->lock);
+    if (have_core)
+        sched_yield();
+    else
+        pause_core();
+    pthread_mutex_lock(&ctx->lock);
 }
 
-/* Publishes who is to be woken while nobody attends.  An application thread that comes and goes finds
-   its messages itself: to wake the progress thread for each would cost two context switches a message,
-   so that thread then looks by itself, every RECENTLY_US. */
-static void leave_watch(pp_ctx_t *ctx)
+bool pp_arrive(pp_ctx_t *ctx)
 {
-    ctx->visited_us = now_us();
-    pp_mpi_set_sleeper(ctx->mpi, ctx->has_thread && ctx->armed ? PP_PROGRESS_ASLEEP : PP_AWAKE);
+    if (!ctx->mpi || atomic_load(&ctx->attended))
+        return false;
+    atomic_store(&ctx->attended, true);
+    ctx->returns_soon[ctx->left_after_start] = now_us() - ctx->left_us < RECENTLY_US;
+    pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+    pp_mpi_defer(ctx->mpi, true);
+    return true;
 }
 
-void pp_visited(pp_ctx_t *ctx)
+/* Rings since the last look woke nobody: looks again, now that they would. */
+static bool leaves_nothing(pp_ctx_t *ctx)
 {
-    if (ctx->mpi && ctx->has_thread && !atomic_load(&ctx->attended))
-        ctx->visited_us = now_us();
+    for (int looks = 0; looks < LOOKS_BEFORE_LEAVING; looks++) {
+        pp_mpi_set_looked(ctx->mpi, ctx->looked);
+        pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP);
+        if (ctx->engine.error)
+            return true;
+        if (pp_mpi_sequence(ctx->mpi) == ctx->looked && !pp_mpi_expects(ctx->mpi))
+            return !ctx->engine.transport->bulk_in_flight || ctx->returns_soon[ctx->left_after_start];
+        look(ctx);
+    }
+    return false;
 }
 
-static void stop_attending(pp_ctx_t *ctx)
+void pp_leave(pp_ctx_t *ctx, bool after_start)
 {
-    uint32_t seen = pp_mpi_sequence(ctx->mpi);
+    pp_mpi_defer(ctx->mpi, false);
     atomic_store(&ctx->attended, false);
-    leave_watch(ctx);
-    /* Rings while we were awake woke nobody: look once more, now that they would. */
-    if (ctx->has_thread && ctx->armed && !ctx->engine.error
-        && (ctx->engine.transport->bulk_in_flight || pp_mpi_sequence(ctx->mpi) != seen))
+    ctx->left_after_start = after_start;
+    if (!ctx->has_thread)
+        pp_mpi_set_looked(ctx->mpi, ctx->looked);
+    else if (!leaves_nothing(ctx))
         pp_mpi_ring_self(ctx->mpi);
+    ctx->left_us = now_us();
     pthread_cond_signal(&ctx->unattended);
+}
+
+/* Wakes those whom rings have not woken (see pp_mpi_defer), once they have had their time. */
+static bool wait_for_answers(pp_ctx_t *ctx, uint64_t *since_us)
+{
+    if (!pp_mpi_owes(ctx->mpi)) {
+        *since_us = 0;
+        return false;
+    }
+    uint64_t now = now_us();
+    if (*since_us == 0)
+        *since_us = now;
+    if (now - *since_us <= WAKE_AFTER_US)
+        return true;
+    pp_mpi_wake_owed(ctx->mpi);
+    return false;
+}
+
+void pp_linger(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg)
+{
+    uint64_t since = 0;
+    while (!over(arg) && !ctx->engine.error && wait_for_answers(ctx, &since))
+        if (look(ctx) == 0)
+            let_others(ctx, ctx->crowded);
 }
 
 /* A waiter's patience with an engine in which nothing happens: poll, then yield, then sleep. */
 typedef struct pp_quiet {
     unsigned polls, sleeps;       /* since something happened */
     uint64_t since_us;            /* when yielding began */
+    uint64_t owing_since_us;
 } pp_quiet_t;
 
 static uint64_t yield_us(const pp_ctx_t *ctx)
@@ -126,6 +199,10 @@ static uint64_t yield_us(const pp_ctx_t *ctx)
 static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
 {
     unsigned spins = ctx->crowded ? SPIN_POLLS_CROWDED : SPIN_POLLS;
+    if (wait_for_answers(ctx, &quiet->owing_since_us)) {
+        let_others(ctx, ctx->crowded);
+        return true;
+    }
     bool spin = quiet->polls++ < spins;
     if (!spin) {
         *now = now_us();
@@ -134,12 +211,7 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
         if (*now - quiet->since_us > yield_us(ctx))
             return false;
     }
-    pthread_mutex_unlock(&ctx->lock);
-    if (spin)
-        pause_core();
-    else
-        sched_yield();
-    pthread_mutex_lock(&ctx->lock);
+    let_others(ctx, !spin);
     return true;
 }
 
@@ -148,26 +220,26 @@ static pp_status_t attend(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 {
     uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us, now = 0;
     pp_quiet_t quiet = {0};
-    atomic_store(&ctx->attended, true);
-    uint64_t begin = ctx->visited_us = now_us();
-    pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+    pp_arrive(ctx);
+    uint64_t begin = now_us();
     while (!over(arg) && !ctx->engine.error && now < deadline) {
-        if (pp_engine_poll(&ctx->engine) > 0) {
+        if (look(ctx) > 0) {
             quiet = (pp_quiet_t){0};
             continue;
         }
         if (give_way(ctx, &quiet, &now))
             continue;
-        int64_t patience = patience_us(ctx, quiet.sleeps++);
-        if (deadline - now < (uint64_t)patience)
-            patience = deadline > now ? (int64_t)(deadline - now) : 0;
-        if (!doze(ctx, PP_CALLER_ASLEEP, patience))
+        int64_t left = deadline - now < INT64_MAX ? (int64_t)(deadline - now) : INT64_MAX;
+        pp_mpi_defer(ctx->mpi, false);
+        if (!doze(ctx, PP_CALLER_ASLEEP, quiet.sleeps++, left))
             quiet = (pp_quiet_t){0};
         pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+        pp_mpi_defer(ctx->mpi, true);
     }
     bool done = over(arg);
-    stop_attending(ctx);
-    ctx->usual_wait_us = (7 * ctx->usual_wait_us + (ctx->visited_us - begin)) / 8;
+    tell_failure(ctx);
+    pp_leave(ctx, false);
+    ctx->usual_wait_us = (7 * ctx->usual_wait_us + (now_us() - begin)) / 8;
     return done ? PP_OK : ctx->engine.error ? pp_engine_check(&ctx->engine) : PP_PENDING;
 }
 
@@ -178,6 +250,8 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
         pp_engine_poll(&ctx->engine);
     if (over(arg))
         return PP_OK;
+    if (ctx->mpi)
+        tell_failure(ctx);
     PP_TRY(pp_engine_check(&ctx->engine));
     if (!ctx->mpi || timeout_us == 0)
         return PP_PENDING;
@@ -196,22 +270,13 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 
 /* ---- the progress thread ---------------------------------------------------------------------------------- */
 
-/* An application thread is inside for long: nothing to do before it leaves.  From then on rings wake us. */
+/* An application thread is inside: nothing to do before it leaves.  From then on rings wake us. */
 static void stand_by(pp_ctx_t *ctx)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
-    ctx->armed = true;
     pthread_mutex_unlock(&ctx->lock);
-    pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, IDLE_US);
+    pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, patience_us(ctx, BACKOFF_MAX_US));
     pthread_mutex_lock(&ctx->lock);
-}
-
-/* An application thread is here, or will be back at once: no ring wakes us. */
-static int64_t nap(pp_ctx_t *ctx, int64_t nap_us)
-{
-    ctx->armed = false;
-    wait_briefly(ctx, &ctx->stopping, nap_us);
-    return nap_us * 2 < NAP_MAX_US ? nap_us * 2 : NAP_MAX_US;
 }
 
 /* Polls until nothing comes any more; while a round is running, also a little longer: going to sleep and
@@ -231,9 +296,7 @@ static bool serve(pp_ctx_t *ctx)
         now = now_us();
         if (since == 0)
             since = now;
-        pthread_mutex_unlock(&ctx->lock);
-        sched_yield();
-        pthread_mutex_lock(&ctx->lock);
+        let_others(ctx, true);
     } while (!ctx->stop && !atomic_load(&ctx->attended) && now - since < YIELD_US_ROUND);
     return any;
 }
@@ -242,31 +305,23 @@ static void *progress(void *arg)
 {
     pp_ctx_t *ctx = arg;
     unsigned quiet = 0;
-    int64_t  nap_us = RECENTLY_US;
     prctl(PR_SET_NAME, "pypartial");
     prctl(PR_SET_TIMERSLACK, 1000);   /* 1 us: back-off sleeps are short */
     pthread_mutex_lock(&ctx->lock);
     while (!ctx->stop && !ctx->engine.error) {
-        bool attended = atomic_load(&ctx->attended);
-        bool recently = now_us() - ctx->visited_us < (attended ? ATTENDED_US : RECENTLY_US);
-        if (attended && !recently) {
+        if (atomic_load(&ctx->attended)) {
             stand_by(ctx);
             continue;
         }
-        if (!attended) {
-            pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
-            if (serve(ctx))
-                quiet = 0;
-        }
-        if (recently) {
-            nap_us = nap(ctx, nap_us);
+        pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+        if (serve(ctx))
+            quiet = 0;
+        if (atomic_load(&ctx->attended))
             continue;
-        }
-        nap_us = RECENTLY_US;
-        ctx->armed = true;
-        if (!doze(ctx, PP_PROGRESS_ASLEEP, patience_us(ctx, quiet++)))
+        if (!doze(ctx, PP_PROGRESS_ASLEEP, quiet++, INT64_MAX))
             quiet = 0;
     }
+    tell_failure(ctx);
     pthread_mutex_unlock(&ctx->lock);
     return NULL;
 }
@@ -304,7 +359,6 @@ void pp_thread_stop(pp_ctx_t *ctx)
         ctx->thread_cpu_ns = pp_thread_cpu_ns(ctx);
         ctx->has_thread = false;
         ctx->stop = true;
-        pthread_cond_signal(&ctx->stopping);
         pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP | PP_CALLER_ASLEEP);
         pp_mpi_ring_self(ctx->mpi);
     }

@@ -22,7 +22,12 @@
 
 #define CANONICAL(x) ((x) == (x) ? (x) : NAN)
 
-#define ELEMENT(label, part, part_t)                                              \
+static void load_clongdouble(void *to, const void *from, size_t count)
+{
+    pp_load_longdouble(to, from, 2 * count);
+}
+
+#define ELEMENT(label, part, part_t, loads)                                       \
     static void sum_##label(void *inout, const void *in, size_t count)            \
     {                                                                             \
         pp_element_##part.kernels[PP_SUM](inout, in, 2 * count);                  \
@@ -46,9 +51,9 @@
     const pp_element_t pp_element_##label = {                                     \
         .name = #label, .bytes = 2 * sizeof(part_t), .alignment = _Alignof(part_t), \
         .kernels = {[PP_SUM] = sum_##label, [PP_PROD] = prod_##label},            \
-        .divide = divide_##label,                                                 \
+        .divide = divide_##label, .load = loads,                                  \
     };
 
-ELEMENT(complex64, float32, float)
-ELEMENT(complex128, float64, double)
-ELEMENT(clongdouble, longdouble, long double)
+ELEMENT(complex64, float32, float, NULL)
+ELEMENT(complex128, float64, double, NULL)
+ELEMENT(clongdouble, longdouble, long double, load_clongdouble)

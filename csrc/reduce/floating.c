@@ -37,7 +37,18 @@ PP_KERNEL(min_longdouble, long double,
 PP_KERNEL(max_longdouble, long double,
           isunordered(l, r) ? NAN : l > r || (l == r && !signbit(l)) ? l : r)
 
-#define ELEMENT(label, value_t)                                                   \
+/* An assignment leaves the padding of its target alone, in every kernel here. */
+void pp_load_longdouble(void *to, const void *from, size_t count)
+{
+    long double       *value = to;
+    const long double *given = from;
+
+    memset(to, 0, count * sizeof *value);
+    for (size_t i = 0; i < count; i++)
+        value[i] = given[i];
+}
+
+#define ELEMENT(label, value_t, loads)                                            \
     PP_KERNEL(sum_##label, value_t, CANONICAL(l + r))                             \
     PP_KERNEL(prod_##label, value_t, CANONICAL(l * r))                            \
     static void divide_##label(void *values, size_t count, uint64_t by)           \
@@ -52,9 +63,9 @@ PP_KERNEL(max_longdouble, long double,
         .name = #label, .bytes = sizeof(value_t), .alignment = _Alignof(value_t), \
         .kernels = {[PP_SUM] = sum_##label, [PP_PROD] = prod_##label,             \
                     [PP_MIN] = min_##label, [PP_MAX] = max_##label},              \
-        .divide = divide_##label,                                                 \
+        .divide = divide_##label, .load = loads,                                  \
     };
 
-ELEMENT(float32, float)
-ELEMENT(float64, double)
-ELEMENT(longdouble, long double)
+ELEMENT(float32, float, NULL)
+ELEMENT(float64, double, NULL)
+ELEMENT(longdouble, long double, pp_load_longdouble)

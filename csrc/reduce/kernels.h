@@ -22,6 +22,9 @@ typedef struct pp_element {
     pp_kernel_t kernels[PP_OP_COUNT];
     void      (*normalise)(void *values, size_t count);
     void      (*divide)(void *values, size_t count, uint64_t by);
+    /* Accumulated in another type: its kernels, sizes and divide are used, ours are empty. */
+    const struct pp_element *accumulator;
+    pp_convert_t load, store;
 } pp_element_t;
 
 extern const pp_element_t pp_element_int8, pp_element_int16, pp_element_int32, pp_element_int64,
@@ -45,6 +48,7 @@ extern const pp_element_t pp_element_int8, pp_element_int16, pp_element_int32, p
         }                                                                         \
     }
 
+void   pp_load_longdouble(void *to, const void *from, size_t count);
 size_t pp_type_alignment(int32_t type);    /* 0 for an unknown type */
 
 #endif

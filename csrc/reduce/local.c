@@ -1,5 +1,63 @@
-/* local.c - one reduction of two buffers, arguments checked. */
+/* local.c - users' elements into accumulators and back; one reduction of two buffers, arguments checked. */
 #include "kernels.h"
+
+#include <string.h>
+
+enum { BLOCK_BYTES = 4096 };     /* of accumulators: stays in the first cache */
+
+void pp_load(const pp_kernels_t *kernels, void *to, const void *from, size_t count)
+{
+    if (kernels->load)
+        kernels->load(to, from, count);
+    else if (count > 0)
+        memcpy(to, from, count * kernels->user_bytes);
+}
+
+void pp_store(const pp_kernels_t *kernels, void *to, const void *from, size_t count)
+{
+    if (kernels->store)
+        kernels->store(to, from, count);
+    else if (count > 0)
+        memcpy(to, from, count * kernels->user_bytes);
+}
+
+void pp_load_combined(const pp_kernels_t *kernels, void *inout, const void *from, size_t count)
+{
+    _Alignas(64) char given[BLOCK_BYTES];
+    const size_t      block = BLOCK_BYTES / kernels->element_bytes;
+    char             *kept = inout;
+    const char       *next = from;
+
+    if (!kernels->load) {
+        kernels->keep_left(inout, from, count);
+        return;
+    }
+    for (size_t part; count > 0; count -= part) {
+        part = count < block ? count : block;
+        kernels->load(given, next, part);
+        kernels->keep_left(kept, given, part);
+        kept += part * kernels->element_bytes;
+        next += part * kernels->user_bytes;
+    }
+}
+
+/* Through accumulators, block by block. */
+static void reduce_converted(const pp_kernels_t *kernels, const char *in, char *inout, size_t count,
+                             bool inout_is_left)
+{
+    _Alignas(64) char kept[BLOCK_BYTES], given[BLOCK_BYTES];
+    const size_t      block = BLOCK_BYTES / kernels->element_bytes;
+
+    for (size_t part; count > 0; count -= part) {
+        part = count < block ? count : block;
+        pp_load(kernels, kept, inout, part);
+        pp_load(kernels, given, in, part);
+        (inout_is_left ? kernels->keep_left : kernels->keep_right)(kept, given, part);
+        pp_store(kernels, inout, kept, part);
+        in += part * kernels->user_bytes;
+        inout += part * kernels->user_bytes;
+    }
+}
 
 /* Whole elements at `bytes` from each other do not overlap; the kernels' `restrict` needs that. */
 static bool overlap(const void *a, const void *b, size_t bytes)
@@ -36,6 +94,9 @@ pp_status_t pp_reduce_local(int32_t op, int32_t type, const void *in, void *inou
     if (count == 0)
         return PP_OK;
     PP_TRY(check_buffers(type, in, inout, count));
-    (inout_is_left ? kernels.keep_left : kernels.keep_right)(inout, in, count);
+    if (kernels.load)
+        reduce_converted(&kernels, in, inout, count, inout_is_left);
+    else
+        (inout_is_left ? kernels.keep_left : kernels.keep_right)(inout, in, count);
     return PP_OK;
 }

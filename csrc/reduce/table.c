@@ -25,6 +25,11 @@ static const pp_element_t *element_of(int32_t type)
     return type >= 0 && type < PP_TYPE_COUNT ? elements[type] : NULL;
 }
 
+static const pp_element_t *accumulator_of(const pp_element_t *element)
+{
+    return element->accumulator ? element->accumulator : element;
+}
+
 static bool is_op(int32_t op)
 {
     return op >= 0 && op < PP_OP_COUNT;
@@ -34,6 +39,12 @@ size_t pp_type_bytes(int32_t type)
 {
     const pp_element_t *element = element_of(type);
     return element ? element->bytes : 0;
+}
+
+size_t pp_accumulator_bytes(int32_t type)
+{
+    const pp_element_t *element = element_of(type);
+    return element ? accumulator_of(element)->bytes : 0;
 }
 
 size_t pp_type_alignment(int32_t type)
@@ -56,7 +67,7 @@ const char *pp_op_name(int32_t op)
 int32_t pp_op_supports(int32_t op, int32_t type)
 {
     const pp_element_t *element = element_of(type);
-    return element && is_op(op) && element->kernels[op];
+    return element && is_op(op) && accumulator_of(element)->kernels[op];
 }
 
 pp_status_t pp_kernels_find(int32_t op, int32_t type, pp_kernels_t *kernels)
@@ -68,16 +79,20 @@ pp_status_t pp_kernels_find(int32_t op, int32_t type, pp_kernels_t *kernels)
         return pp_fail(PP_ERR_ARGUMENT, "type %d is not in 0..%d", type, PP_TYPE_COUNT - 1);
     if (!is_op(op))
         return pp_fail(PP_ERR_ARGUMENT, "operation %d is not in 0..%d", op, PP_OP_COUNT - 1);
-    if (!element->kernels[op])
+    const pp_element_t *accumulator = accumulator_of(element);
+    if (!accumulator->kernels[op])
         return pp_fail(PP_ERR_ARGUMENT, "MPI does not define %s on %s", op_names[op],
                        element->name);
 
     *kernels = (pp_kernels_t){
-        .keep_left = element->kernels[op],     /* commutative bit for bit: kernels.h */
-        .keep_right = element->kernels[op],
-        .normalise = op == PP_LAND || op == PP_LOR || op == PP_LXOR ? element->normalise : NULL,
-        .divide = element->divide,
-        .element_bytes = element->bytes,
+        .keep_left = accumulator->kernels[op],     /* commutative bit for bit: kernels.h */
+        .keep_right = accumulator->kernels[op],
+        .normalise = op == PP_LAND || op == PP_LOR || op == PP_LXOR ? accumulator->normalise : NULL,
+        .divide = accumulator->divide,
+        .element_bytes = accumulator->bytes,
+        .load = element->load,
+        .store = element->store,
+        .user_bytes = element->bytes,
     };
     return PP_OK;
 }

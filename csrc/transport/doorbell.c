@@ -2,6 +2,7 @@
 
 #include "doorbell.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -106,7 +107,7 @@ void pp_doorbell_free(pp_doorbell_t *doorbell)
     *doorbell = (pp_doorbell_t){.fd = -1};
 }
 
-bool pp_bell_ring(pp_bell_t *bell, uint32_t messages)
+uint32_t pp_bell_announce(pp_bell_t *bell, uint32_t messages, uint32_t *sequence)
 {
     /* relaxed: published by the sequence, which whoever compares the count has read first. */
     if (messages > 0)
@@ -114,18 +115,33 @@ bool pp_bell_ring(pp_bell_t *bell, uint32_t messages)
     /* seq_cst, both: in the one order of all of them either this load comes after the sleeper's
        store, and it is woken, or the addition comes before its comparison, and it does not sleep.
        The addition also releases the message to whoever reads the new sequence. */
-    atomic_fetch_add_explicit(&bell->sequence, 1, memory_order_seq_cst);
-    uint32_t bits = atomic_load_explicit(&bell->sleeper, memory_order_seq_cst);
+    *sequence = atomic_fetch_add_explicit(&bell->sequence, 1, memory_order_seq_cst) + 1;
+    return atomic_load_explicit(&bell->sleeper, memory_order_seq_cst);
+}
+
+bool pp_bell_wake(pp_bell_t *bell, uint32_t bits)
+{
     if (bits == 0)
         return false;
     /* Not FUTEX_PRIVATE: the word is shared between processes. */
     return syscall(SYS_futex, &bell->sequence, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits) > 0;
 }
 
+bool pp_bell_answered(pp_bell_t *bell, uint32_t sequence)
+{
+    /* seq_cst: as in announce.  A rank that is awake compares the sequence once more after it has
+       published that it sleeps, so it cannot miss what was announced before this load. */
+    if (atomic_load_explicit(&bell->sleeper, memory_order_seq_cst) == 0)
+        return true;
+    uint32_t looked = atomic_load_explicit(&bell->looked, memory_order_relaxed);
+    return (int32_t)(looked - sequence) >= 0;
+}
+
 uint32_t pp_bell_sequence(pp_bell_t *bell)
 {
-    /* acquire: what was sent before a ring that is counted here is visible to the next poll. */
-    return atomic_load_explicit(&bell->sequence, memory_order_acquire);
+    /* acquire, what was sent before a ring that is counted here is visible to the next poll; and
+       seq_cst, because a rank that goes away loads it after it has stored the sleeper. */
+    return atomic_load_explicit(&bell->sequence, memory_order_seq_cst);
 }
 
 void pp_bell_set_sleeper(pp_bell_t *bell, uint32_t bits)
@@ -135,7 +151,13 @@ void pp_bell_set_sleeper(pp_bell_t *bell, uint32_t bits)
     atomic_store_explicit(&bell->sleeper, bits, bits ? memory_order_seq_cst : memory_order_relaxed);
 }
 
-void pp_bell_sleep(pp_bell_t *bell, uint32_t bits, uint32_t seen, int64_t timeout_us)
+void pp_bell_set_looked(pp_bell_t *bell, uint32_t sequence)
+{
+    /* relaxed: only saves a wake-up. */
+    atomic_store_explicit(&bell->looked, sequence, memory_order_relaxed);
+}
+
+bool pp_bell_sleep(pp_bell_t *bell, uint32_t bits, uint32_t seen, int64_t timeout_us)
 {
     static const int64_t forever_us = INT64_C(1000000) * 3600 * 24 * 365;
     struct timespec      until, *limit = NULL;
@@ -147,5 +169,6 @@ void pp_bell_sleep(pp_bell_t *bell, uint32_t bits, uint32_t seen, int64_t timeou
         limit = &until;
     }
     /* WAIT_BITSET takes the absolute time on CLOCK_MONOTONIC, and wakes only for these bits. */
-    syscall(SYS_futex, &bell->sequence, FUTEX_WAIT_BITSET, seen, limit, NULL, bits);
+    return syscall(SYS_futex, &bell->sequence, FUTEX_WAIT_BITSET, seen, limit, NULL, bits) < 0
+        && errno == ETIMEDOUT;
 }

@@ -16,6 +16,7 @@ typedef struct pp_bell {
     _Atomic uint32_t sequence;   /* the futex word; changes with every ring */
     _Atomic uint32_t sleeper;    /* futex bits of who must be woken; 0: somebody polls */
     _Atomic uint32_t announced;  /* messages to this rank that its neighbours have rung for */
+    _Atomic uint32_t looked;     /* what was rung up to this sequence has been seen to */
     int32_t          rank;       /* whose bell; written once, before the page is agreed on */
 } pp_bell_t;
 
@@ -42,13 +43,19 @@ bool pp_doorbell_private(pp_doorbell_t *doorbell);
 void pp_doorbell_seal(pp_doorbell_t *doorbell);
 void pp_doorbell_free(pp_doorbell_t *doorbell);
 
-/* Announces `messages` messages (0: just wakes), after they were sent; true: somebody was woken. */
-bool pp_bell_ring(pp_bell_t *bell, uint32_t messages);
+/* Announces `messages` messages (0: none, somebody is to look), after they were sent; gives the sequence
+   after it and returns the futex bits of who has to be woken. */
+uint32_t pp_bell_announce(pp_bell_t *bell, uint32_t messages, uint32_t *sequence);
+/* True: somebody was woken. */
+bool     pp_bell_wake(pp_bell_t *bell, uint32_t bits);
+/* Whether the announcement needs no wake-up any more: its rank is awake, or has looked since. */
+bool     pp_bell_answered(pp_bell_t *bell, uint32_t sequence);
 /* For the sleeper; the order of the calls is in pp_mpi.h. */
 uint32_t pp_bell_sequence(pp_bell_t *bell);
 void     pp_bell_set_sleeper(pp_bell_t *bell, uint32_t bits);
-/* Returns when the sequence differs from `seen`, after timeout_us (< 0: no limit), or early (signal,
-   another sleeper's ring): the caller polls and decides again. */
-void     pp_bell_sleep(pp_bell_t *bell, uint32_t bits, uint32_t seen, int64_t timeout_us);
+void     pp_bell_set_looked(pp_bell_t *bell, uint32_t sequence);
+/* Returns when the sequence differs from `seen`, after timeout_us (< 0: no limit; then true), or early
+   (signal, another sleeper's ring): the caller polls and decides again. */
+bool     pp_bell_sleep(pp_bell_t *bell, uint32_t bits, uint32_t seen, int64_t timeout_us);
 
 #endif

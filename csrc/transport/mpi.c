@@ -24,6 +24,8 @@ enum {
     PARCEL_BYTES_EAGER = 3968,                    /* within a node: 4096 with MPI's own header */
     DELIVERIES_PER_POLL = 64,                     /* then bulk and sends get their turn */
     POLLS_SKIPPED_MAX = 256,
+    HOPE_MAX = 8,
+    RINGS_WITHOUT_HOPE = 32,
     MESSAGE_TAG = 0,
     BULK_TAG_FIRST = 1,
     BULK_TAGS_MAX = 1 << 20,
@@ -63,6 +65,13 @@ typedef struct letter {          /* a message to this rank itself */
     _Alignas(PP_MESSAGE_ALIGN) unsigned char bytes[];
 } letter_t;
 
+typedef struct neighbour {       /* a rank with a bell in the page */
+    uint32_t unrung;             /* messages sent since the last ring */
+    bool     owed;               /* rung, but not woken yet */
+    uint32_t owed_sequence;      /* of that ring */
+    int32_t  hope;               /* >= 0: may look by itself in time; < 0: rings until the next trial */
+} neighbour_t;
+
 typedef struct owner {           /* of an outstanding request: one of slot and bulk */
     slot_t *slot;
     bulk_t *bulk;
@@ -94,12 +103,15 @@ struct pp_mpi {
 
     pp_doorbell_t doorbell;
     pp_bell_t    *bell;          /* this rank's own */
-    int32_t       neighbours;    /* bells in the page */
+    int32_t       neighbour_count;
+    neighbour_t  *neighbours;    /* by bell */
     int32_t      *bell_of;       /* by rank; -1: not ringable */
     letter_t    **half_read;     /* by rank: a message of which parcels are still to come */
-    uint32_t     *unrung;        /* by bell: messages sent since the last ring */
     int32_t      *to_ring;       /* bells with unrung messages, in the order of sending */
     int32_t       to_ring_count;
+    bool          defers;        /* see pp_mpi_defer */
+    int32_t      *to_wake;       /* bells that are owed a wake-up */
+    int32_t       to_wake_count;
     unsigned      polls_skipped; /* since MPI was last asked */
     uint32_t      received_near; /* messages of neighbours delivered; compared with `announced` */
 
@@ -316,7 +328,7 @@ static int advance_outstanding(pp_mpi_t *mpi)
 static void note_ring(pp_mpi_t *mpi, int32_t peer)
 {
     int32_t bell = mpi->bell_of[peer];
-    if (bell >= 0 && mpi->unrung[bell]++ == 0)
+    if (bell >= 0 && mpi->neighbours[bell].unrung++ == 0)
         mpi->to_ring[mpi->to_ring_count++] = bell;
 }
 
@@ -533,7 +545,7 @@ static int post_receive(pp_mpi_t *mpi, int at)
 /* A neighbour may have rung for a message that MPI does not show yet: a long one takes several
    steps of both sides, and a network on the same host takes its time.  Such a rank must not go to
    sleep, for there will be no second ring. */
-static bool announced_not_received(pp_mpi_t *mpi)
+static bool announced_not_received(const pp_mpi_t *mpi)
 {
     /* relaxed: whoever is about to sleep has read the sequence before (see pp_bell_ring). */
     uint32_t announced = atomic_load_explicit(&mpi->bell->announced, memory_order_relaxed);
@@ -545,7 +557,7 @@ static bool announced_not_received(pp_mpi_t *mpi)
    MPI gives the core away in it.  Now and then it is asked all the same, for what is not ours. */
 static bool nothing_announced(pp_mpi_t *mpi)
 {
-    return mpi->neighbours == mpi->transport.size && mpi->outstanding == 0 && !mpi->letters
+    return mpi->neighbour_count == mpi->transport.size && mpi->outstanding == 0 && !mpi->letters
         && mpi->failure == PP_OK && !announced_not_received(mpi);
 }
 
@@ -651,16 +663,70 @@ static int poll_mpi(pp_transport_t *transport)
     return events;
 }
 
+static void owe(pp_mpi_t *mpi, int32_t bell, uint32_t sequence)
+{
+    neighbour_t *neighbour = &mpi->neighbours[bell];
+    if (!neighbour->owed)
+        mpi->to_wake[mpi->to_wake_count++] = bell;
+    neighbour->owed = true;
+    neighbour->owed_sequence = sequence;
+}
+
 static void ring(pp_transport_t *transport)
 {
     pp_mpi_t *mpi = (pp_mpi_t *)transport;
     post_parcels(mpi);
     for (int32_t i = 0; i < mpi->to_ring_count; i++) {
-        int32_t bell = mpi->to_ring[i];
-        transport->rings += pp_bell_ring(&mpi->doorbell.bells[bell], mpi->unrung[bell]);
-        mpi->unrung[bell] = 0;
+        int32_t      bell = mpi->to_ring[i];
+        neighbour_t *neighbour = &mpi->neighbours[bell];
+        uint32_t     sequence;
+        uint32_t     bits = pp_bell_announce(&mpi->doorbell.bells[bell], neighbour->unrung, &sequence);
+        neighbour->unrung = 0;
+        if (bits == PP_PROGRESS_ASLEEP && mpi->defers && neighbour->hope >= 0) {
+            owe(mpi, bell, sequence);
+        } else {
+            neighbour->hope += neighbour->hope < 0 && bits != 0;
+            transport->rings += pp_bell_wake(&mpi->doorbell.bells[bell], bits);
+        }
     }
     mpi->to_ring_count = 0;
+}
+
+bool pp_mpi_owes(pp_mpi_t *mpi)
+{
+    int32_t left = 0;
+    for (int32_t i = 0; i < mpi->to_wake_count; i++) {
+        int32_t      bell = mpi->to_wake[i];
+        neighbour_t *neighbour = &mpi->neighbours[bell];
+        if (pp_bell_answered(&mpi->doorbell.bells[bell], neighbour->owed_sequence)) {
+            neighbour->owed = false;
+            neighbour->hope = HOPE_MAX;
+        } else {
+            mpi->to_wake[left++] = bell;
+        }
+    }
+    mpi->to_wake_count = left;
+    return left > 0;
+}
+
+void pp_mpi_wake_owed(pp_mpi_t *mpi)
+{
+    pp_mpi_owes(mpi);
+    for (int32_t i = 0; i < mpi->to_wake_count; i++) {
+        int32_t      bell = mpi->to_wake[i];
+        neighbour_t *neighbour = &mpi->neighbours[bell];
+        neighbour->owed = false;
+        neighbour->hope = neighbour->hope > 0 ? neighbour->hope / 2 : -RINGS_WITHOUT_HOPE;
+        mpi->transport.rings += pp_bell_wake(&mpi->doorbell.bells[bell], PP_PROGRESS_ASLEEP);
+    }
+    mpi->to_wake_count = 0;
+}
+
+void pp_mpi_defer(pp_mpi_t *mpi, bool defers)
+{
+    mpi->defers = defers;
+    if (!defers)
+        pp_mpi_wake_owed(mpi);
 }
 
 static uint64_t now_ns(pp_transport_t *transport)
@@ -708,7 +774,8 @@ static void free_memory(pp_mpi_t *mpi)
     free(mpi->indices);
     free(mpi->statuses);
     free(mpi->bell_of);
-    free(mpi->unrung);
+    free(mpi->neighbours);
+    free(mpi->to_wake);
     free(mpi->to_ring);
     free(mpi);
 }
@@ -909,11 +976,12 @@ static int share_page(pp_mpi_t *mpi, MPI_Comm node, bool *shared)
 /* The tables of who can be rung, from the page: everybody has written its rank into its bell. */
 static pp_status_t list_neighbours(pp_mpi_t *mpi, int bell, int bells)
 {
-    mpi->neighbours = bells;
+    mpi->neighbour_count = bells;
     mpi->bell = &mpi->doorbell.bells[bell];
-    mpi->unrung = calloc((size_t)bells, sizeof *mpi->unrung);
+    mpi->neighbours = calloc((size_t)bells, sizeof *mpi->neighbours);
     mpi->to_ring = calloc((size_t)bells, sizeof *mpi->to_ring);
-    if (!mpi->unrung || !mpi->to_ring)
+    mpi->to_wake = calloc((size_t)bells, sizeof *mpi->to_wake);
+    if (!mpi->neighbours || !mpi->to_ring || !mpi->to_wake)
         return pp_fail(PP_ERR_MEMORY, "no memory for %d neighbours", bells);
     for (int i = 0; i < bells; i++)
         if (i != bell)
@@ -999,7 +1067,7 @@ pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi)
 
 int32_t pp_mpi_neighbours(const pp_mpi_t *mpi)
 {
-    return mpi->neighbours;
+    return mpi->neighbour_count;
 }
 
 int32_t pp_mpi_thread_level(const pp_mpi_t *mpi)
@@ -1017,12 +1085,24 @@ void pp_mpi_set_sleeper(pp_mpi_t *mpi, pp_sleeper_t sleeper)
     pp_bell_set_sleeper(mpi->bell, sleeper);
 }
 
-void pp_mpi_sleep(pp_mpi_t *mpi, pp_sleeper_t sleeper, uint32_t seen, int64_t timeout_us)
+bool pp_mpi_expects(const pp_mpi_t *mpi)
 {
-    pp_bell_sleep(mpi->bell, sleeper, seen, timeout_us);
+    return mpi->letters || announced_not_received(mpi);
+}
+
+void pp_mpi_set_looked(pp_mpi_t *mpi, uint32_t sequence)
+{
+    pp_bell_set_looked(mpi->bell, sequence);
+}
+
+bool pp_mpi_sleep(pp_mpi_t *mpi, pp_sleeper_t sleeper, uint32_t seen, int64_t timeout_us)
+{
+    return pp_bell_sleep(mpi->bell, sleeper, seen, timeout_us);
 }
 
 void pp_mpi_ring_self(pp_mpi_t *mpi)
 {
-    pp_bell_ring(mpi->bell, 0);
+    uint32_t sequence;
+    uint32_t bits = pp_bell_announce(mpi->bell, 0, &sequence);
+    pp_bell_wake(mpi->bell, bits);
 }

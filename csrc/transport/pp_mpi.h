@@ -37,8 +37,22 @@ int32_t pp_mpi_thread_level(const pp_mpi_t *mpi);   /* 0 single .. 3 multiple */
 /* The futex protocol above, for this rank's own doorbell. */
 uint32_t pp_mpi_sequence(pp_mpi_t *mpi);
 void     pp_mpi_set_sleeper(pp_mpi_t *mpi, pp_sleeper_t sleeper);
-/* Sleeps as `sleeper` until the sequence differs from `seen`, or timeout_us has passed. */
-void     pp_mpi_sleep(pp_mpi_t *mpi, pp_sleeper_t sleeper, uint32_t seen, int64_t timeout_us);
+/* Sleeps as `sleeper` until the sequence differs from `seen`; true: until timeout_us had passed. */
+bool     pp_mpi_sleep(pp_mpi_t *mpi, pp_sleeper_t sleeper, uint32_t seen, int64_t timeout_us);
+/* Before a thread goes away: what was rung up to this sequence it has polled for. */
+void     pp_mpi_set_looked(pp_mpi_t *mpi, uint32_t sequence);
+
+/* Whether the next poll may find a message: one to this rank itself, or one that a neighbour has
+   announced and MPI has not shown yet. */
+bool     pp_mpi_expects(const pp_mpi_t *mpi);
+
+/* While it defers, a ring does not wake a progress thread at once if its rank has lately come to look
+   by itself, as ranks do that call at about the same time: the wake-up costs more than the messages.
+   It is owed.  Whoever turns deferring on turns it off before going away or to sleep, which wakes. */
+void     pp_mpi_defer(pp_mpi_t *mpi, bool defers);
+bool     pp_mpi_owes(pp_mpi_t *mpi);        /* to ranks that have not looked yet */
+void     pp_mpi_wake_owed(pp_mpi_t *mpi);
+
 /* Rings this rank's own doorbell: wakes whoever sleeps on it. */
 void     pp_mpi_ring_self(pp_mpi_t *mpi);
 

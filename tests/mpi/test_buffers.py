@@ -46,13 +46,19 @@ def test_in_place(comm, ctx, in_place):
     assert second.tolist() == [[comm.size] * 4] * 3
 
 
-def test_in_place_reads_at_start(comm, ctx):
-    out = np.full(4, 1, "i8")
+# Inline, as bulk, and copied with the lock released.
+COUNTS = [4, 5_000, 100_000]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_in_place_reads_at_start(comm, ctx, count):
+    out = np.full(count, 1, "i8")
     request = ctx.Allreduce_init(MPI.IN_PLACE, out, policy=pp.Full())
     for _ in range(3):
         request.Start()
+        out[:] = 777  # free to be overwritten
         request.Wait()
-    assert out.tolist() == [comm.size**3] * 4
+    assert (out == comm.size**3).all()
     request.Free()
 
 
@@ -85,19 +91,54 @@ def test_other_objects(comm, ctx):
     assert (made == comm.size).all()
 
 
-def test_buffers_are_used_when_it_says_so(comm, ctx):
-    """`sendbuf` is read in Start only, `recvbuf` written in Wait only."""
-    send, out = np.ones(4), np.full(4, -1.0)
+@pytest.mark.parametrize("count", COUNTS)
+def test_buffers_are_used_when_it_says_so(comm, ctx, count):
+    """`sendbuf` is read in Start only, `recvbuf` written in Wait only, and never read."""
+    send, out = np.ones(count), np.full(count, -1.0)
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
     request.Start()
     send[:] = 1000
     assert (out == -1).all()
+    out[:] = 2000
     request.Wait()
     assert (out == comm.size).all()
     out[:] = -2
     comm.barrier()
     assert (out == -2).all()
     request.Free()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_last_result_is_read_while_the_next_round_runs(comm, ctx, count):
+    send, out = np.ones(count, "i8"), np.zeros(count, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), deliver="sum")
+    replica = np.zeros(count, "i8")
+    request.Start()
+    request.Wait()
+    for _ in range(5):
+        request.Start()
+        replica += out
+        request.Wait()
+    replica += out
+    assert (replica == 6 * comm.size).all()
+    request.Flush()
+    request.Free()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_handles_share_a_receive_buffer(comm, ctx, count):
+    out = np.zeros(count, "i8")
+    requests = [
+        ctx.Allreduce_init(np.full(count, value, "i8"), out, policy=pp.Full())
+        for value in (1, 100)
+    ]
+    for _ in range(3):
+        pp.Startall(requests)
+        for value, request in zip((1, 100), requests, strict=True):
+            request.Wait()
+            assert (out == value * comm.size).all()
+    for request in requests:
+        request.Free()
 
 
 def test_buffers_live_as_long_as_the_request(comm, ctx):

@@ -198,16 +198,37 @@ def test_average_of_merged_rounds(comm, ctx, average):
     request.Free()
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_halves_are_accumulated_in_float32(comm, ctx, dtype, algorithm):
+    """One addend that is too small for the running sum is lost, all of them together are not."""
+    digits = 1 << (11 if dtype == np.float16 else 8)
+    send = np.array([digits if comm.rank == 0 else 1, 40_000], dtype)
+    out = np.zeros(2, dtype)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), algorithm=algorithm)
+    run_once(request)
+    assert out[0] == np.array(digits + comm.size - 1, dtype)
+    request.Free()
+    request = ctx.Allreduce_init(
+        send, out, policy=pp.Full(), algorithm=algorithm, average="size"
+    )
+    run_once(request)
+    assert out[1] == send[1]  # the sum would be infinite in float16
+    request.Free()
+
+
 @pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
 def test_floats_are_the_same_bits_everywhere(comm, ctx, deliver):
-    """Sums that depend on the order: the order is the same on every rank."""
+    """Sums that depend on the order: the order is the same on every rank.  So are padding bytes."""
     random = np.random.default_rng(comm.rank)
-    for dtype, algorithm in itertools.product(("float32", "float16"), ALGORITHMS):
+    dtypes = ("float32", "float16", "longdouble", "clongdouble")
+    for dtype, algorithm in itertools.product(dtypes, ALGORITHMS):
         send, out = np.zeros(999, dtype), np.zeros(999, dtype)
         request = ctx.Allreduce_init(
             send, out, policy=pp.Full(), deliver=deliver, algorithm=algorithm
         )
         for _ in range(3):
+            send.view(np.uint8)[:] = random.integers(256, dtype=np.uint8)  # the padding, too
             send[:] = random.standard_normal(999)
             run_once(request)
             assert len(set(comm.allgather(out.tobytes()))) == 1

@@ -177,8 +177,8 @@ class Rank:
         fill(handle.send, self.scenario, handle.options.op, self.rank, log.starts)
         self.requests[index] = self.request("wait", index)
         yield ("start", handle)
-        if not handle.options.in_place:
-            handle.send[:] = 77  # the application may overwrite it at once
+        handle.send[:] = 77  # the application may overwrite both at once
+        handle.recv[:] = 78
 
     def collect(self, index: int) -> Generator[Any, Any, None]:
         handle = self.handles[index]

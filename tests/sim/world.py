@@ -249,6 +249,11 @@ class World:
         self._keep = states
         return states[rank]
 
+    def ask(self, rank: int, context: int = 0) -> None:
+        """Send every other rank the question what it is doing."""
+        states = ffi.new("pp_rank_state_t[]", self.ranks)
+        check(lib.pp_ask(self.contexts[context][rank], 0, 0, states))
+
     def quiet(self) -> bool:
         """No message is under way."""
         return all(lib.pp_sim_next_ns(sim) == NOTHING_UNDER_WAY for sim in self.sims)

@@ -1,0 +1,73 @@
+"""Ranks that are in different collective calls at the same place: told so, on every rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import pypartial as pp
+
+pytestmark = [pytest.mark.mpi, pytest.mark.sizes(2, 3, 5)]
+
+ORDER = "collective calls must be in the same order on all ranks"
+
+
+@pytest.fixture
+def lost(comm):
+    """A context that the test spoils: it is given up like one that an exception leaves."""
+
+    class ByTheTest(Exception):
+        pass
+
+    with pytest.raises(ByTheTest), pp.Context(comm) as ctx:
+        yield ctx
+        comm.barrier()  # nobody gives it up before everybody has seen the error
+        raise ByTheTest
+
+
+def two_handles(ctx):
+    return [
+        ctx.Allreduce_init(np.ones(4), np.zeros(4), policy=pp.Full()) for _ in range(2)
+    ]
+
+
+def test_a_live_handle_on_one_rank(comm, lost):
+    first, second = two_handles(lost)
+    second.Free()
+    forgets = comm.rank == comm.size - 1
+    with pytest.raises(pp.MismatchError, match=f"Free of the context.*{ORDER}"):
+        if not forgets:
+            first.Free()
+        lost.Free()
+
+
+def test_different_handles_are_freed(comm, lost):
+    first, second = two_handles(lost)
+    with pytest.raises(pp.MismatchError, match=f"Free of handle 1.*{ORDER}|Free of handle 2.*{ORDER}"):
+        (first if comm.rank % 2 else second).Free()
+
+
+def test_flush_meets_init(comm, lost):
+    first, _ = two_handles(lost)
+    with pytest.raises(pp.MismatchError, match=ORDER):
+        if comm.rank == 0:
+            two_handles(lost)
+        else:
+            first.Flush()
+
+
+def test_handles_after_a_mismatch(comm, ctx):
+    """A call that failed on all ranks leaves them alike: the next handle is the same one everywhere."""
+    with pytest.raises(pp.MismatchError, match="rank 0 has Free of the context, rank 1 has 3 elements"):
+        if comm.rank == 0:
+            ctx.Free()
+        else:
+            ctx.Allreduce_init(np.ones(3), np.zeros(3))
+    out = np.zeros(2)
+    request = ctx.Allreduce_init(np.ones(2), out, policy=pp.Full())
+    assert len(set(comm.allgather(request.id))) == 1
+    request.Start()
+    request.Wait()
+    assert (out == comm.size).all()
+    request.Free()
+
