@@ -230,6 +230,11 @@ def unpack(name: str, spec: Any) -> tuple[Any, int | None, Any]:
 
 def view(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool, bool, Any]:
     """Return (array over the same memory, read-only, has a type of its own, what to keep alive)."""
+    if isinstance(buffer, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"{name} is a masked array, whose mask would be ignored: pass its data (array.data) "
+            "or a filled copy (array.filled(value))"
+        )
     if isinstance(buffer, np.ndarray):
         return buffer, not buffer.flags.writeable, True, buffer
     refuse_device_memory(name, buffer)

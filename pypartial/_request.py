@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import ArgumentError, Error
-from .policy import Full, Majority, Policy, Solo
+from .policy import Full, Majority, Policy, Solo, _real_number
 from .status import Cause, Status
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .context import Context
 
 __all__ = ["Request", "Startall", "Waitall"]
+
+Value = TypeVar("Value")
 
 # How long a report about a wait asks the other ranks.
 ASK_LONGEST_S = 0.5
@@ -44,8 +46,18 @@ class Settings:
 class Request:
     """A persistent partial allreduce: started, waited for, and started again.
 
-    Made by `Context.Allreduce_init`; what its options mean is described there. One thread at a time
-    may use a request; different requests may be used by different threads.
+    Made by `Context.Allreduce_init`; what its options mean is described there. It cannot be copied
+    or pickled.
+
+    Notes
+    -----
+    One thread at a time may use a request. Different requests may be started and waited for by
+    different threads, but a context does one collective call at a time: while a thread is inside
+    one (`Flush`, a step of `Drain`, `Free`, `Context.Allreduce_init`, `Context.Free`), `Start` of
+    any request of that context, and a second collective call, raise `Error` in other threads.
+    Nothing was contributed or communicated then; the call can be repeated when the other one has
+    returned. `Wait` and `Test` work at any time. Requests of different contexts do not affect each
+    other.
     """
 
     __slots__ = (
@@ -101,7 +113,8 @@ class Request:
         Raises
         ------
         Error
-            If the previous request was not collected by `Wait` or `Test`, or the handle was freed.
+            If the previous request was not collected by `Wait` or `Test`, another thread is inside
+            a collective call of the context, or the handle was freed. Nothing was contributed.
         PeerFailedError
             If rounds can no longer complete.
         """
@@ -132,6 +145,8 @@ class Request:
 
         Raises
         ------
+        ArgumentError
+            If `status` or `timeout` is of the wrong kind; nothing was waited for.
         TimeoutError
             After `timeout` seconds; the text names the ranks waited for and what each is doing. (To
             ask them takes up to half a second more.)
@@ -140,14 +155,13 @@ class Request:
         PeerFailedError
             If the round can no longer complete.
         """
-        if timeout is None:
-            first_us = SLICE_US
-        elif timeout >= 0:
-            first_us = SLICE_US if timeout > SLICE_S else int(timeout * 1e6)
-        else:
-            raise ArgumentError(f"timeout must be 0 or more seconds, not {timeout!r}")
         if status is not None and not isinstance(status, Status):
             raise ArgumentError(f"status must be a pypartial.Status, not {status!r}")
+        if timeout is None:
+            first_us = SLICE_US
+        else:
+            timeout = _seconds(timeout)
+            first_us = SLICE_US if timeout > SLICE_S else int(timeout * 1e6)
         code = self._pp_wait(self._coll, first_us, self._result)
         if code:
             self._wait_on(code, first_us, timeout)
@@ -170,7 +184,7 @@ class Request:
 
         Raises
         ------
-        Error, PeerFailedError
+        ArgumentError, Error, PeerFailedError
             As `Wait`.
         """
         if status is not None and not isinstance(status, Status):
@@ -214,20 +228,23 @@ class Request:
 
         Raises
         ------
+        ArgumentError
+            If `status` is of the wrong kind. This is a local error, raised before anything is
+            communicated: the other ranks wait in their Flush, and the call can be repeated.
         Error
-            With ``deliver="each"``, where the remaining rounds come one by one from `Drain`; or if
-            the handle was freed.
+            With ``deliver="each"``, where the remaining rounds come one by one from `Drain`; if
+            another thread is inside a collective call of the context; or if the handle was freed.
         PeerFailedError
             If the round can no longer complete.
         """
+        if status is not None and not isinstance(status, Status):
+            raise ArgumentError(f"status must be a pypartial.Status, not {status!r}")
         self._live()
         if self._settings.deliver == "each":
             raise Error(
                 f"{self._name()}: Flush is for deliver='latest' and 'sum'; with deliver='each' the "
                 "remaining rounds are collected by: for status in request.Drain()"
             )
-        if status is not None and not isinstance(status, Status):
-            raise ArgumentError(f"status must be a pypartial.Status, not {status!r}")
         self._native.check(self._lib.pp_flush_begin(self._coll))
         self._context._finish_call(f"Flush of {self._name()}", self)
         self._native.check(self._lib.pp_collect(self._coll, self._result))
@@ -295,7 +312,15 @@ class Request:
         self._live()
         discarded = self._native.ffi.new("uint64_t *")
         self._native.check(self._lib.pp_coll_free_begin(self._coll, discarded))
-        self._context._finish_call(f"Free of {self._name()}", self)
+        try:
+            self._context._finish_call(f"Free of {self._name()}", self)
+        except Error:
+            raise
+        except BaseException:
+            # The core goes on, and releases the handle at any time from now on.
+            self._context._forget(self)
+            self._refuse(f"{self._name()} is being freed: its Free was interrupted")
+            raise
         self._context._forget(self)
         self._refuse(f"{self._name()} was freed")
         return int(discarded[0])
@@ -377,7 +402,7 @@ class Request:
         self._live()
         lib, ffi = self._lib, self._native.ffi
         formats = {"goal": lib.PP_GOAL, "dot": lib.PP_DOT}
-        if format not in formats:
+        if not isinstance(format, str) or format not in formats:
             raise ArgumentError(f"format must be 'goal' or 'dot', not {format!r}")
         text = ffi.new("char **")
         self._native.check(lib.pp_coll_dump(self._coll, formats[format], text))
@@ -401,6 +426,13 @@ class Request:
                 self._native.check(status)
                 return int(round_[0]), [int(fired[i]) for i in range(count[0])]
             capacity = int(count[0])
+
+    def __reduce__(self) -> NoReturn:
+        # Asked for by copy, deepcopy and pickle alike.
+        raise TypeError(
+            "a pypartial.Request cannot be copied or pickled: it stands for a handle of this "
+            "process"
+        )
 
     def __repr__(self) -> str:
         state = f", {self._gone}" if self._gone else ""
@@ -522,21 +554,41 @@ def report_call(
 ) -> str:
     """Say whom a rank inside a collective call waits for, and what they are doing."""
     calls = states[me].calls
-    blamed = [
-        state
-        for state in states
-        if not state.answered
-        or state.calls < calls
-        or (state.calls == calls and state.activity != IN_CALL)
-    ]
-    if blamed:
-        why = "not in it yet"
-    else:
-        why, blamed = "every rank has called it; all ranks", list(states)
+    missing, inside = [], []
+    for state in states:
+        if state.answered and state.calls == calls and state.activity == IN_CALL:
+            inside.append(state)
+        elif not state.answered or state.calls <= calls:
+            missing.append(state)
+    reasons = []
+    if len({state.handle for state in inside}) > 1:
+        reasons.append(f"the ranks are in different collective calls: {each_is_inside(inside)}")
+    if missing:
+        reasons.append(f"not in it yet: {each_does(missing, handle)}")
+    if not reasons:
+        reasons.append(f"every rank has called it; all ranks: {each_does(states, handle)}")
     return (
         f"{call}: not complete after {waited_s:.1f} s (it is collective call number {calls + 1} of "
-        f"this context); {why}: {each_does(blamed, handle)}"
+        f"this context); {'; '.join(reasons)}"
     )
+
+
+def each_is_inside(states: Sequence[RankState]) -> str:
+    """List the handles whose collective calls ranks are in, and those ranks."""
+    texts = []
+    for handle in sorted({state.handle for state in states}):
+        ranks = [state.rank for state in states if state.handle == handle]
+        names = ", ".join(map(str, ranks[:LISTED]))
+        if len(ranks) > LISTED:
+            names += f" and {len(ranks) - LISTED} more"
+        # A handle has no number yet while it is made, and the context's calls belong to none.
+        which = (
+            f"a call of handle {handle}"
+            if handle
+            else "Allreduce_init, Free of the context, or the end of the script"
+        )
+        texts.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {names} in {which}")
+    return "; ".join(texts)
 
 
 def each_does(states: Sequence[RankState], handle: int) -> str:
@@ -576,25 +628,27 @@ def Startall(requests: Iterable[Request]) -> None:
 
     Raises
     ------
+    ArgumentError
+        If something else is among them; nothing was started.
     Error
         As `Request.Start`; the requests before the one that failed are started.
     """
-    for request in requests:
+    for request in _all_of(Request, "requests", requests):
         request.Start()
 
 
 def Waitall(
-    requests: Sequence[Request],
-    statuses: Sequence[Status] | None = None,
+    requests: Iterable[Request],
+    statuses: Iterable[Status] | None = None,
     timeout: float | None = None,
 ) -> bool:
     """Wait for several requests, in order.
 
     Parameters
     ----------
-    requests : sequence of Request
+    requests : iterable of Request
         In the order in which they were started, the same on every rank.
-    statuses : sequence of Status, optional
+    statuses : iterable of Status, optional
         As many as requests; each is filled.
     timeout : float, optional
         Seconds for all of them together.
@@ -607,17 +661,44 @@ def Waitall(
     Raises
     ------
     ArgumentError
-        If the numbers of requests and statuses differ.
+        If an argument is of the wrong kind, or the numbers of requests and statuses differ; nothing
+        was waited for.
     TimeoutError, Error, PeerFailedError
         As `Request.Wait`; the requests before the one that failed are collected.
     """
-    if statuses is not None and len(statuses) != len(requests):
-        raise ArgumentError(f"{len(requests)} requests, but {len(statuses)} statuses")
-    if timeout is not None and not timeout >= 0:
-        raise ArgumentError(f"timeout must be 0 or more seconds, not {timeout!r}")
-    deadline = None if timeout is None else time.monotonic() + timeout
-    for index, request in enumerate(requests):
-        status = None if statuses is None else statuses[index]
+    wait_for = _all_of(Request, "requests", requests)
+    fill: Sequence[Status | None] = [None] * len(wait_for)
+    if statuses is not None:
+        fill = _all_of(Status, "statuses", statuses)
+        if len(fill) != len(wait_for):
+            raise ArgumentError(f"{len(wait_for)} requests, but {len(fill)} statuses")
+    deadline = None if timeout is None else time.monotonic() + _seconds(timeout)
+    for request, status in zip(wait_for, fill, strict=True):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         request.Wait(status, left)
     return True
+
+
+def _all_of(kind: type[Value], name: str, values: Iterable[Value]) -> list[Value]:
+    """Return the values as a list if all of them are of a kind; nothing is done with any before."""
+    try:
+        iterator = iter(values)
+    except TypeError:
+        raise ArgumentError(
+            f"{name} must be a list of pypartial.{kind.__name__} objects, not {values!r}"
+        ) from None
+    listed = list(iterator)
+    for index, value in enumerate(listed):
+        if not isinstance(value, kind):
+            raise ArgumentError(
+                f"{name}[{index}] must be a pypartial.{kind.__name__}, not {value!r}"
+            )
+    return listed
+
+
+def _seconds(timeout: Any) -> float:
+    """Return a timeout as a float."""
+    seconds = _real_number(timeout)
+    if not seconds >= 0:
+        raise ArgumentError(f"timeout must be 0 or more seconds, not {timeout!r}")
+    return seconds

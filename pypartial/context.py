@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import functools
 import math
+import operator
 import os
+import sys
+import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from . import _buffer, _native
 from ._request import Request, Settings, ask, report_call
 from .errors import ArgumentError, Error
-from .policy import Majority, Policy, _whole_number
+from .policy import Full, Majority, Policy, Quorum, Solo, _real_number, _whole_number
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -34,7 +35,7 @@ INT32_MAX = (1 << 31) - 1
 _OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
 _OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP", "OP_NULL")
 _PROGRESS = {"thread": "PP_PROGRESS_THREAD", "caller": "PP_PROGRESS_CALLER"}
-_TRANSPORTS = ("auto", "mpi")
+_TRANSPORTS = {"auto": "auto", "mpi": "mpi"}
 _DELIVER = {"latest": "PP_LATEST", "sum": "PP_DELIVER_SUM", "each": "PP_EACH"}
 _AVERAGE = {
     None: "PP_AVERAGE_NONE",
@@ -69,6 +70,9 @@ class Stats:
         Wake-ups of sleeping ranks of this node.
     sleeps : int
         Times a thread of the library went to sleep.
+    unheard : int
+        Sleeps that ended by their timeout although a neighbour had rung; more than a few are a
+        defect of the library.
     progress_cpu_ns : int
         CPU time of the progress thread, in nanoseconds.
     buffer_bytes : int
@@ -86,6 +90,7 @@ class Stats:
     bulk_sent: int
     rings: int
     sleeps: int
+    unheard: int
     progress_cpu_ns: int
     buffer_bytes: int
     neighbours: int
@@ -95,9 +100,11 @@ class Stats:
 class Context:
     """One rank's view of a communicator, in which partial collectives are made.
 
-    Making one is collective and blocking: all ranks of `comm` make it, with the same options, and
-    all succeed or fail together. The communicator is duplicated; the library never communicates on
-    the user's own. Several contexts, on overlapping communicators, may live at once.
+    Making one is collective and blocking: all ranks of `comm` make it, and all succeed or fail
+    together. `seed` and `window` must be the same on all ranks, which is checked; `transport` must
+    be, too, which is not checked yet; `progress` and `stall_warning` may differ. The communicator
+    is duplicated; the library never communicates on the user's own. Several contexts, on
+    overlapping communicators, may live at once. A context cannot be copied or pickled.
 
     Use it in a ``with`` block, or call `Free`. Leaving the block normally frees the context
     (collective); leaving it by an exception communicates nothing: the library's thread stops, the
@@ -129,17 +136,25 @@ class Context:
     ArgumentError
         If an argument of this rank is wrong.
     MismatchError
-        If the ranks' arguments differ, or another rank's are wrong.
+        If the ranks' `seed` or `window` differ, or another rank's arguments are wrong.
     ThreadLevelError
         If ``progress="thread"`` and MPI's thread level is too low on some rank.
     Error
-        If MPI is not initialised, or finalised already.
+        If MPI is not initialised, or finalised already; or in a forked child (see below).
     ImportError
         If the library was built for another MPI than the one mpi4py uses.
 
     Notes
     -----
-    A forked child process must not use a context: every call raises `Error` there.
+    Threads: a context does one collective call at a time (`Allreduce_init`, `Free`, and `Flush`,
+    a step of `Drain` and `Free` of its requests), and all ranks do them in the same order. While a
+    thread is inside one, a second one, and `Request.Start` of any request of the context, raise
+    `Error` in other threads, without having any effect; `Request.Wait`, `Request.Test`, `stats` and
+    `alloc` work. Threads that use different contexts do not affect each other.
+
+    A forked child process must not use a context: every call raises `Error` there. Nor can it make
+    one if MPI was initialised before the fork: it shares MPI's state with its parent, whose job
+    would hang.
 
     References
     ----------
@@ -185,6 +200,12 @@ class Context:
         stall_warning: float | None = 30.0,
     ) -> None:
         self._gone: str | None = "the context was not created"
+        if _shares_mpi:
+            raise Error(
+                "a forked child cannot make a context: it shares MPI's state with its parent, "
+                "whose job would hang; start a process of its own instead (subprocess, or "
+                "multiprocessing with the start method 'spawn')"
+            )
         self._native = native = _native.load()
         _check_communicator(native.MPI, comm)
         self._comm = comm
@@ -197,8 +218,7 @@ class Context:
             config.window = self._window = _in_range("window", window, 1, INT32_MAX)
             config.chunk_bytes = self._chunk_bytes
             self._stall_warning = _stall_seconds(stall_warning)
-            if transport not in _TRANSPORTS:
-                raise ArgumentError(f"transport must be 'auto' or 'mpi', not {transport!r}")
+            _one_of("transport", transport, _TRANSPORTS)
         except Exception as error:
             complaint = _as_argument_error(error)
         out = ffi.new("pp_ctx_t **")
@@ -258,11 +278,18 @@ class Context:
             As for `numpy.zeros`.
         dtype : dtype, optional
             Element type, float64 if not given.
+
+        Raises
+        ------
+        ArgumentError
+            If `shape` is neither an integer nor integers, or one of them is negative.
+        Error
+            If the context was freed.
         """
         self._live()
         element = np.dtype(dtype)
-        shape_ = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        size_bytes = math.prod(int(n) for n in shape_) * element.itemsize
+        shape_ = _shape(shape)
+        size_bytes = math.prod(shape_) * element.itemsize
         raw = np.zeros(size_bytes + ALIGNMENT, np.uint8)
         start = -raw.__array_interface__["data"][0] % ALIGNMENT
         return raw[start : start + size_bytes].view(element).reshape(shape_)
@@ -334,13 +361,15 @@ class Context:
             If the ranks differ in count, type, operation, policy or options, or another rank's
             arguments are wrong.
         Error
-            If the context was freed.
+            If the context was freed, or another thread is inside a collective call of it.
 
-        Notes ----- Memory per handle and rank, beside the user's buffers: at most window + 1
-        buffers of the vector's size (the pending contribution, rounds in flight, results not given
-        yet) and one scratch buffer for each round in flight. Buffers are allocated when first
-        needed and kept until `Request.Free`; ``deliver="each"`` allocates more while the rank is
-        inside a collective call and results queue up. `stats` reports the sum as ``buffer_bytes``.
+        Notes
+        -----
+        Memory per handle and rank, beside the user's buffers: at most window + 1 buffers of the
+        vector's size (the pending contribution, rounds in flight, results not given yet) and one
+        scratch buffer for each round in flight. Buffers are allocated when first needed and kept
+        until `Request.Free`; ``deliver="each"`` allocates more while the rank is inside a
+        collective call and results queue up. `stats` reports the sum as ``buffer_bytes``.
 
         References
         ----------
@@ -400,7 +429,7 @@ class Context:
     def _config(self, vector: Vector, settings: Settings, algorithm: str) -> tuple[CData, CData]:
         """Return the C configuration, and the pieces it points to."""
         ffi, lib = self._native.ffi, self._native.lib
-        if not isinstance(settings.policy, Policy):
+        if not isinstance(settings.policy, (Solo, Majority, Quorum, Full)):
             raise ArgumentError(
                 "policy must be pypartial.Solo(), Majority(), Quorum(k) or Full(), not "
                 f"{settings.policy!r}"
@@ -494,9 +523,8 @@ class Context:
             raise
 
     def _abandon(self) -> None:
-        """Stop without a word to the other ranks. Its memory is kept: MPI may still write to it."""
+        """Stop without a word to the other ranks."""
         if self._gone is None:
-            _left_behind.extend(request._owners for request in self._requests.values())
             _live_contexts.discard(self)
             self._refuse("the context was abandoned: its with block was left by an exception")
             self._native.lib.pp_ctx_abandon(self._ctx)
@@ -543,6 +571,13 @@ class Context:
             return f"{call}: not complete after {waited_s:.1f} s; who is missing: {states}"
         return report_call(call, handle, waited_s, states, self._rank)
 
+    def __reduce__(self) -> NoReturn:
+        # Asked for by copy, deepcopy and pickle alike.
+        raise TypeError(
+            "a pypartial.Context cannot be copied or pickled: it is this process's view of a "
+            "communicator"
+        )
+
     def __repr__(self) -> str:
         if self._gone is not None:
             return f"<pypartial.Context: {self._gone}>"
@@ -551,39 +586,32 @@ class Context:
 
 # ---- forked children, and the end of MPI ---------------------------------------------------------
 
-# A context lives until it is freed, whoever forgets it: its thread reduces rounds in the receive
-# buffers.
-_live_contexts: set[Context] = set()
+# Whether this process was forked from one in which MPI was initialised. MPI would take it for its
+# parent, and what it sends and receives would be missing there.
+_shares_mpi = False
 
-# The buffers of abandoned contexts: a round may be under way, and MPI writes to them until it ends.
-_left_behind: list[list[Any]] = []
-
-
-@atexit.register
-def _keep_buffers() -> None:
-    """Keep what contexts that were not freed work in: they go on until MPI_Finalize."""
-    for context in _live_contexts:
-        _left_behind.extend(request._owners for request in context._requests.values())
-    for owners in _left_behind:
-        for owner in owners:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
-
+# A context that nobody refers to any more goes on serving its peers until MPI_Finalize, in the
+# core, which touches the application's buffers only in calls.
+_live_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
 def _refuse_all(why: str) -> None:
     """Make all contexts unusable, so that no call has to look whether it is too late."""
     for context in list(_live_contexts):
-        _left_behind.extend(request._owners for request in context._requests.values())
         if context._gone is None:
             context._refuse(why)
         context._ctx = context._native.ffi.NULL
 
 
-os.register_at_fork(
-    after_in_child=lambda: _refuse_all(
-        "this process was forked: only the parent may use the context"
-    )
-)
+def _forked() -> None:
+    """End what a forked child cannot use."""
+    global _shares_mpi
+    mpi = sys.modules.get("mpi4py.MPI")
+    _shares_mpi = _shares_mpi or (mpi is not None and mpi.Is_initialized())
+    _refuse_all("this process was forked: only the parent may use the context")
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @functools.cache
@@ -618,16 +646,42 @@ def _as_argument_error(error: Exception) -> Error:
     """Return what was wrong with an argument as an error of ours."""
     if isinstance(error, Error):
         return error
-    wrapped = ArgumentError(f"{type(error).__name__}: {error}")
+    try:
+        text = str(error)
+    except Exception:  # an argument's own exception may be as odd as the argument
+        text = "(its text cannot be shown)"
+    wrapped = ArgumentError(f"{type(error).__name__}: {text}")
     wrapped.__cause__ = error
     return wrapped
 
 
 def _c_text(native: _native.Native, complaint: Error | None) -> Any:
-    """Return a complaint as a C string, NULL for none."""
+    """Return a complaint as a C string, NULL for none.
+
+    It quotes what it complains about, and that may contain anything. To fail here would leave the
+    other ranks alone in the call.
+    """
     if complaint is None:
         return native.ffi.NULL
-    return native.ffi.new("char[]", str(complaint).encode())
+    text = str(complaint).replace("\0", "\\0")
+    return native.ffi.new("char[]", text.encode(errors="backslashreplace"))
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple of lengths."""
+    given: tuple[Any, ...]
+    try:
+        given = (operator.index(shape),)
+    except TypeError:
+        try:
+            given = tuple(shape)
+        except TypeError:
+            text = f"shape must be an integer or a tuple of integers, not {shape!r}"
+            raise ArgumentError(text) from None
+    lengths = tuple(_whole_number("a length in shape", length) for length in given)
+    if any(length < 0 for length in lengths):
+        raise ArgumentError(f"shape must not have negative dimensions: {shape!r}")
+    return lengths
 
 
 def _in_range(name: str, value: Any, low: int, high: int) -> int:
@@ -649,10 +703,7 @@ def _one_of(name: str, value: Any, names: dict[Any, str]) -> str:
 def _stall_seconds(value: Any) -> float | None:
     if value is None:
         return None
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        seconds = math.nan
+    seconds = _real_number(value)
     if not seconds > 0:
         raise ArgumentError(f"stall_warning must be seconds above 0, or None, not {value!r}")
     return seconds

@@ -7,6 +7,7 @@ were there are its *active* ranks. See eager-SGD (Li et al., PPoPP 2020), sectio
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,16 @@ class Full(Policy):
 
     def _resolve(self, size: int) -> tuple[str, int]:
         return "PP_QUORUM", size
+
+
+def _real_number(value: Any) -> float:
+    """Return `value` as a float, NaN if it is no real number; text is none, whatever it says."""
+    if isinstance(value, (str, bytes, bytearray)):
+        return math.nan
+    try:
+        return float(value)
+    except Exception:  # objects that could be numbers raise what they like
+        return math.nan
 
 
 def _whole_number(name: str, value: Any) -> int:

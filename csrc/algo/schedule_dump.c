@@ -1,6 +1,5 @@
 /* schedule_dump.c - the schedules of all ranks as text, checked first. */
 #include "../graph/dump.h"
-#include "../reduce/reduce.h"
 #include "algo.h"
 
 #include <stdlib.h>

@@ -61,6 +61,7 @@ typedef enum pp_op {
 } pp_op_t;
 
 size_t      pp_type_bytes(int32_t type);              /* 0 for an unknown type */
+size_t      pp_accumulator_bytes(int32_t type);       /* of an element in accumulators and messages */
 const char *pp_type_name(int32_t type);
 const char *pp_op_name(int32_t op);
 /* 1 if MPI defines the operation on the type (no order on complex, no bits in floats). */

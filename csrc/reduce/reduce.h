@@ -41,9 +41,6 @@ void pp_load_combined(const pp_kernels_t *kernels, void *inout, const void *from
 /* An accumulator's elements into a user's buffer. */
 void pp_store(const pp_kernels_t *kernels, void *to, const void *from, size_t count);
 
-/* Bytes of an accumulator's element; 0 for an unknown type. */
-size_t pp_accumulator_bytes(int32_t type);
-
 /* Sets every element of a user's buffer to the operation's identity (pp_kernels_find() succeeded for the pair). */
 void pp_identity_fill(int32_t op, int32_t type, void *values, size_t count);
 

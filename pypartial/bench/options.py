@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"(\d+)([KMG]?)(?:I?B)?", re.IGNORECASE)
 _SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_SIZE_LIMIT = 1 << 63
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
 _NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
@@ -24,19 +25,24 @@ def parse_size(text: str) -> int:
     Raises
     ------
     ValueError
-        If the text is no size, or is zero.
+        If the text is no size, is zero, or more than any memory.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None or int(match[1]) == 0:
         raise ValueError(f"{text!r} is not a size: write bytes, or K, M or G, such as 64 or 64K")
-    return int(match[1]) * _SIZE_FACTORS[match[2].upper()]
+    size = int(match[1]) * _SIZE_FACTORS[match[2].upper()]
+    if size >= _SIZE_LIMIT:
+        raise ValueError(f"{text!r} is too large: no memory has 2**63 bytes")
+    return size
 
 
 def format_size(size: int) -> str:
     """Return a size as people write it: ``64 B``, ``64 KB``, ``1.5 MB`` (units of 1024)."""
     for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
         if size >= factor:
-            return f"{size / factor:g} {unit}"
+            # All digits of what :g would write as a power of ten.
+            number = size / factor
+            return f"{number:.0f} {unit}" if number >= 1e5 else f"{number:g} {unit}"
     return f"{size} B"
 
 
@@ -204,6 +210,8 @@ class SkewOptions:
         for policy in self.policies:
             if policy.quorum is not None and policy.quorum > ranks:
                 return f"--policy {policy.label}: asks for {policy.quorum} of {ranks} ranks"
+        if not 0 <= self.seed < 1 << 64:
+            return f"--seed {self.seed}: not in 0..2**64 - 1"
         for name, values in (("--policy", self.policies), ("--size", self.sizes)):
             if len(set(values)) < len(values):
                 return f"{name}: the same value is given twice"

@@ -74,6 +74,11 @@ def measure(options: SkewOptions, comm: MPI.Intracomm, progress: Progress) -> Ou
     -------
     Outcome or None
         The results on rank 0, None elsewhere.
+
+    Raises
+    ------
+    MemoryError
+        Naming the size, on this rank only: the caller must end the others.
     """
     baseline, control = comm.Dup(), comm.Dup()
     pace = Pace(control, options)
@@ -83,21 +88,52 @@ def measure(options: SkewOptions, comm: MPI.Intracomm, progress: Progress) -> Ou
     first_round_s = None
     with pp.Context(comm, seed=options.seed, transport=options.transport.value) as ctx:
         for size in options.sizes:
-            trials = _trials(options, size, ctx, baseline)
-            if first_round_s is None:
-                first_round_s = seconds_since_launch()
-            with _no_garbage_collection():
-                _take_turns(trials, pace, options, progress)
-            for trial in trials:
-                rows += trial.finish(control, options)
-                failures += control.allreduce(trial.ledger.failures)
-                late += control.allreduce(trial.late)
+            with _named_in_memory_errors(size):
+                trials = _trials(options, size, ctx, baseline)
+                if first_round_s is None:
+                    first_round_s = seconds_since_launch()
+                with _no_garbage_collection():
+                    _take_turns(trials, pace, options, progress)
+                for trial in trials:
+                    rows += trial.finish(control, options)
+                    failures += control.allreduce(trial.ledger.failures)
+                    late += control.allreduce(trial.late)
     calls = options.rounds * comm.size * len(options.policies) * len(options.sizes)
     meta = _meta(options, comm, pace, first_round_s, late / calls)
     pace.free()
     for duplicate in (baseline, control):
         duplicate.Free()
     return Outcome(Report(meta, with_speedups(rows)), failures) if comm.rank == 0 else None
+
+
+def shortage(options: SkewOptions, comm: MPI.Intracomm) -> str | None:
+    """Say which size does not fit into memory, before anything is measured; collective.
+
+    Looks for two buffers a rank, which every policy needs: more may turn out to be too much later.
+
+    Returns
+    -------
+    str or None
+        The same on every rank; None if nothing speaks against the sizes.
+    """
+    size = max(options.sizes)
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    needed = 2 * size * node.size
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    problem = None
+    if needed > physical:
+        problem = (
+            f"the send and receive buffers of all ranks of a node take {format_size(needed)}, and "
+            f"the node of rank {comm.rank} has {physical / 2**30:.1f} GB of memory"
+        )
+    else:
+        try:  # a limit of the process may be lower; memory that is not touched costs nothing
+            _ = np.empty(size, np.uint8), np.empty(size, np.uint8)
+        except MemoryError:
+            problem = f"rank {comm.rank} has no memory for a send and a receive buffer"
+    node.Free()
+    found = next((text for text in comm.allgather(problem) if text is not None), None)
+    return None if found is None else f"--size {format_size(size)}: {found}"
 
 
 def turns(options: SkewOptions) -> int:
@@ -321,6 +357,15 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def _named_in_memory_errors(size: int) -> Iterator[None]:
+    """Have a lack of memory say at which size it happened."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"--size {format_size(size)}: {error}") from error
 
 
 def _meta(

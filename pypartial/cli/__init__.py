@@ -48,13 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ------
     SystemExit
         With the same code on every rank. An exception on one rank ends all of them: its traceback
-        is printed and MPI aborted, as ``python -m mpi4py`` does.
+        is printed and MPI aborted, as ``python -m mpi4py`` does. Of a lack of memory, which is no
+        defect and often strikes many ranks at once, one line is printed.
     """
     try:
         job = read(arguments)
         code = job if isinstance(job, int) else run(job)
+    except MemoryError as error:
+        text = f"out of memory: {error}"
+        _abort_others(text)
+        sys.exit(f"pypartial: {text}")
     except BaseException:
-        _abort_others()
+        _abort_others(None)
         raise
     sys.exit(code)
 
@@ -124,12 +129,21 @@ def _read_alone(arguments: Sequence[str] | None, started: int) -> Job | int:
     return job
 
 
-def _abort_others() -> None:
-    """End all ranks because of the exception that is being handled; return if there are none."""
+def _abort_others(text: str | None) -> None:
+    """End all ranks because of the exception that is being handled; return if there are none.
+
+    Parameters
+    ----------
+    text : str or None
+        What to print of it; None: its traceback.
+    """
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
         return
-    traceback.print_exc()
+    if text is None:
+        traceback.print_exc()
+    else:
+        print(f"pypartial: rank {mpi.COMM_WORLD.rank}: {text}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     mpi.COMM_WORLD.Abort(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -175,10 +176,28 @@ def _files_complaint(json: Path | None, plot: Path | None) -> str | None:
     for name, path in (("--json", json), ("--plot", plot)):
         if path is not None and not path.absolute().parent.is_dir():
             return f"{name} {path}: there is no folder {path.parent}"
+        refusal = None if path is None else _refusal(path)
+        if refusal is not None:
+            return f"{name} {path}: cannot be written: {refusal}"
     if plot is None:
         return None
     if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
         return f"--plot {plot}: the name must end in .png, .pdf or .svg"
     if importlib.util.find_spec("matplotlib") is None:
         return f"--plot {plot}: needs matplotlib (pip install 'pypartial[plot]')"
+    return None
+
+
+def _refusal(path: Path) -> str | None:
+    """Return why a file cannot be written, None if it can; tried without changing anything."""
+    target = os.path.realpath(path)  # through a link to a file that is not there yet
+    exists = os.path.exists(target)
+    if exists and not os.path.isfile(target):
+        return None  # a pipe, for example: to open it could mean to wait for its reader
+    try:
+        open(target, "ab").close()
+        if not exists:
+            os.unlink(target)
+    except OSError as error:
+        return error.strerror or str(error)
     return None

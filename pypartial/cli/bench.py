@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from mpi4py import MPI
 
 from ..bench.launch import stderr_is_terminal
 from ..bench.options import SkewOptions
-from ..bench.skew import Outcome, measure, turns
+from ..bench.skew import Outcome, measure, shortage, turns
 from .core import load_on_all, print_problem
 
 
@@ -20,39 +21,56 @@ def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
     Returns
     -------
     int
-        The exit code, the same on all ranks: 1 if a sum or a status was wrong, or the compiled
-        module cannot be loaded.
+        The exit code, the same on all ranks: 1 if a sum or a status was wrong, the compiled module
+        cannot be loaded, a size does not fit into memory, or a file cannot be saved.
     """
     _, problem = load_on_all(comm)
     if problem is not None:
         if comm.rank == 0:
             print_problem(problem)
         return 1
+    problem = shortage(options, comm)
+    if problem is not None:
+        if comm.rank == 0:
+            print(f"pypartial: {problem}", file=sys.stderr)
+        return 1
     with _progress(options, shown=comm.rank == 0 and stderr_is_terminal()) as progress:
         outcome = measure(options, comm, progress)
     code = 0
     if outcome is not None:
-        _present(outcome, options)
-        code = int(not outcome.report.verified)
+        saved = _present(outcome, options)
+        code = int(not (outcome.report.verified and saved))
     return int(comm.bcast(code))
 
 
-def _present(outcome: Outcome, options: SkewOptions) -> None:
-    """Print the table, save the files, and say what was wrong."""
+def _present(outcome: Outcome, options: SkewOptions) -> bool:
+    """Print the table, save the files, and say what was wrong; whether all files were saved."""
     from ..bench.table import print_report
 
     print_report(outcome.report)
+    saved = True
     if options.json is not None:
-        outcome.report.save_json(options.json)
-        print(f"Results: {options.json}")
+        saved = _save("Results", options.json, outcome.report.save_json)
     if options.plot is not None:
         from ..bench.plot import save_plot
 
-        save_plot(outcome.report, options.plot)
-        print(f"Plot: {options.plot}")
+        saved &= _save("Plot", options.plot, lambda path: save_plot(outcome.report, path))
     sys.stdout.flush()
     for failure in outcome.failures:
         print(f"pypartial: not verified: {failure}", file=sys.stderr)
+    return saved
+
+
+def _save(what: str, path: Path, save: Callable[[Path], None]) -> bool:
+    """Save a file and say so, or why not: the disk may have become full meanwhile."""
+    try:
+        save(path)
+    except OSError as error:
+        sys.stdout.flush()
+        print(f"pypartial: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
+        return False
+    print(f"{what}: {path}")
+    return True
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_no_rank_frees(state, progress):
 
 @pytest.mark.parametrize("state", ["context", "quiet", "outstanding", "pending", "unequal"])
 def test_some_ranks_free(state):
-    """Ranks that free wait for ranks that have ended: they are told, or served; never a hang."""
+    """Ranks that have ended serve the others until these free the context, which cannot succeed."""
     run = launch(4, "no_free", "some", state, "thread")
     assert run.returncode is not None, run.explain()
     assert run.seconds < QUICK_S, run.explain()
@@ -73,9 +74,16 @@ def test_some_ranks_free(state):
         assert f"end of rank {rank}" in run.lines(rank), run.explain()
     for rank in (0, 2):
         text = "\n".join(run.lines(rank))
-        assert f"end of rank {rank}" in text or "pypartial.errors." in text, run.explain()
+        assert re.search(r"PeerFailedError: .*without freeing the context", text), run.explain()
+        assert "ctx.Free()" in text, run.explain()  # the line that raised
     assert "Segmentation" not in run.output, run.explain()
     run.check_clean()
+
+
+@pytest.mark.parametrize("what", ["request", "context"])
+def test_an_interrupted_free(what):
+    """The handle or context is gone on the rank that was interrupted, and nobody waits for ever."""
+    check_all_ended(launch(3, "interrupted", what), 3)
 
 
 @pytest.mark.parametrize("level", ["single", "funneled", "serialized"])

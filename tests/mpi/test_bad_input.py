@@ -6,7 +6,9 @@ in order: a good handle works.
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import re
 
 import numpy as np
@@ -39,6 +41,31 @@ def frozen():
     return array
 
 
+class Own(pp.Policy):
+    """A policy that is none of the library's."""
+
+
+class Surrogates:
+    """Shows itself as what cannot be encoded."""
+
+    def __repr__(self):
+        return "<\udc80 and \0 too>"
+
+
+class Fails(ArithmeticError):
+    """An exception that cannot even say what it is about."""
+
+    def __str__(self):
+        raise RuntimeError
+
+
+class Unshowable:
+    """Raises when it is looked at."""
+
+    def __repr__(self):
+        raise Fails
+
+
 # Arguments of Allreduce_init that are wrong by themselves, and what the error must say.
 WRONG = {
     "dtypes differ": (lambda: (np.zeros(4, "f4"), np.zeros(4, "f8")), {}, "float32.*float64"),
@@ -60,6 +87,10 @@ WRONG = {
     "types in a list": (lambda: (None, [np.zeros(1, "i4"), np.zeros(1)]), {}, "int32.*float64"),
     "Quorum(P+1)": (None, {"policy": pp.Quorum(MPI.COMM_WORLD.size + 1)}, "Quorum"),
     "no policy": (None, {"policy": "solo"}, "'solo'"),
+    "the base of the policies": (None, {"policy": pp.Policy()}, r"policy must.*not Policy\(\)"),
+    "a policy of one's own": (None, {"policy": Own()}, r"policy must.*not Own\(\)"),
+    "surrogates": (None, {"policy": Surrogates()}, r"policy must.*not <.* and .* too>"),
+    "not showable": (None, {"policy": Unshowable()}, "Fails"),
     "negative max_lag": (None, {"max_lag": -1}, "max_lag.*-1"),
     "max_lag beyond the window": (None, {"max_lag": 4}, "max_lag.*4"),
     "max_lag a word": (None, {"max_lag": "none"}, "max_lag.*'none'"),
@@ -143,7 +174,13 @@ def test_ranks_that_differ(comm, ctx, name, odd_one):
         ({"seed": 1.5}, "seed.*1.5"),
         ({"window": 0}, "window.*0"),
         ({"progress": "magic"}, "'magic'"),
-        ({"transport": "pigeon"}, "'pigeon'"),
+        ({"transport": "pigeon"}, "transport must be.*'pigeon'"),
+        ({"transport": np.zeros(2)}, r"transport must be.*array\(\[0"),
+        ({"transport": ["auto"]}, r"transport must be.*\['auto'\]"),
+        ({"progress": np.zeros(2)}, r"progress must be.*array\(\[0"),
+        ({"transport": Surrogates()}, "transport must be.*<.* and .* too>"),
+        ({"stall_warning": "30"}, "stall_warning.*'30'"),
+        ({"stall_warning": 1j}, "stall_warning.*1j"),
         ({"stall_warning": 0}, "stall_warning.*0"),
         ({"stall_warning": "soon"}, "stall_warning.*'soon'"),
     ],
@@ -162,6 +199,53 @@ def test_wrong_context(comm, options, pattern):
 def test_contexts_that_differ(comm, options):
     with pytest.raises(pp.MismatchError, match=next(iter(options))):
         pp.Context(comm, **(options if comm.rank == comm.size - 1 else {}))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2, 3)
+def test_contexts_may_differ_in_progress_and_stall_warning(comm):
+    progress, stall_warning = ("caller", None) if comm.rank else ("thread", 5)
+    with pp.Context(comm, progress=progress, stall_warning=stall_warning) as ctx:
+        usable(comm, ctx)
+
+
+@pytest.mark.parametrize("shape", [-3, (-1,), (2, -1), [0, -5], np.int64(-1)], ids=str)
+@pytest.mark.sizes(1)
+def test_negative_dimensions_of_alloc(ctx, shape):
+    with pytest.raises(pp.ArgumentError, match="negative") as caught:
+        ctx.alloc(shape)
+    assert repr(shape) in str(caught.value)
+    with pytest.raises(ValueError, match="negative"):
+        np.zeros(shape)
+
+
+@pytest.mark.parametrize("shape", [2.5, (2.5,), "12", None, ((1, 2), 3)], ids=str)
+@pytest.mark.sizes(1)
+def test_other_wrong_shapes_of_alloc(ctx, shape):
+    with pytest.raises(pp.ArgumentError, match="shape"):
+        ctx.alloc(shape)
+
+
+@pytest.mark.parametrize("shape", [3, 0, (), (0, 4), (2, 3), [4], np.int8(2), range(3)], ids=str)
+@pytest.mark.sizes(1)
+def test_shapes_of_alloc(ctx, shape):
+    array = ctx.alloc(shape, "f4")
+    expected = np.zeros(shape, "f4")
+    assert (array.shape, array.dtype) == (expected.shape, expected.dtype)
+    assert not array.any()
+    assert array.__array_interface__["data"][0] % 64 == 0 or not array.size
+
+
+@pytest.mark.sizes(1, 2)
+def test_contexts_and_requests_are_not_copied(comm, ctx):
+    """A copy would hold the same C handle, and use it after it was freed."""
+    request = ctx.Allreduce_init(None, np.zeros(1), policy=pp.Full())
+    for thing in (ctx, request):
+        for make in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be copied or pickled"):
+                make(thing)
+    request.Free()
+    usable(comm, ctx)
 
 
 @pytest.mark.sizes(1)
@@ -245,11 +329,35 @@ def test_wait_without_a_start_gives_what_was_not_given(comm, ctx):
 
 def test_wrong_values_in_wait(comm, ctx):
     request = ctx.Allreduce_init(None, np.zeros(1), policy=pp.Full())
-    for timeout in (-1, float("nan")):
-        with pytest.raises(pp.ArgumentError, match=f"timeout.*{timeout}"):
+    for timeout in (-1, float("nan"), "1", [2], 3j):
+        with pytest.raises(pp.ArgumentError, match=re.escape(f"seconds, not {timeout!r}")):
             request.Wait(timeout=timeout)
-    with pytest.raises(pp.ArgumentError, match=r"status.*5"):
-        request.Wait(5)
+        with pytest.raises(pp.ArgumentError, match=re.escape(f"seconds, not {timeout!r}")):
+            pp.Waitall([request], timeout=timeout)
+    for call in (request.Wait, request.Test, request.Flush):
+        with pytest.raises(pp.ArgumentError, match=r"status.*5"):
+            call(5)
+    with pytest.raises(pp.ArgumentError, match=r"requests\[1\].*not 3"):
+        pp.Startall([request, 3])
+    request.Start()  # it was not started, and neither is anything waited for
+    request.Wait()
+    with pytest.raises(pp.ArgumentError, match=r"\['goal'\]"):
+        request.dump(["goal"])
+    request.Free()
+
+
+def test_a_wrong_status_in_flush_is_a_local_error(comm, ctx):
+    """One rank alone is wrong: nothing was communicated, and it calls again."""
+    out = np.zeros(1)
+    request = ctx.Allreduce_init(np.ones(1), out, policy=pp.Full())
+    request.Start()
+    request.Wait()
+    if comm.rank == comm.size - 1:
+        with pytest.raises(pp.ArgumentError, match="'x'"):
+            request.Flush("x")
+    status = pp.Status()
+    request.Flush(status)
+    assert (status.cause, status.contributions) == ("flush", 0)
     request.Free()
 
 
@@ -346,7 +454,8 @@ def test_forked_child(comm, ctx):
         status = 1
         try:
             calls = (request.Start, request.Wait, request.Test, request.Flush, request.Free,
-                     ctx.Free, ctx.stats, lambda: ctx.Allreduce_init(None, out))  # fmt: skip
+                     ctx.Free, ctx.stats, lambda: ctx.Allreduce_init(None, out),
+                     lambda: pp.Context(MPI.COMM_SELF), lambda: pp.Context(comm))  # fmt: skip
             for call in calls:
                 try:
                     call()

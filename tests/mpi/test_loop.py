@@ -55,6 +55,22 @@ def counting(comm, extra=0):
     return send, np.zeros_like(send)
 
 
+@pytest.mark.parametrize("policy", [pp.Solo(), pp.Majority()], ids=str)
+def test_every_ring_is_heard(comm, ctx, policy):
+    """No thread sleeps on until its timeout although a neighbour has rung."""
+    send, out = counting(comm)
+    request = ctx.Allreduce_init(send, out, policy=policy)
+    for delay in delays(comm, 1000, seed=7, longest_s=1e-3):
+        time.sleep(delay)
+        request.Start()
+        request.Wait()
+    request.Flush()
+    unheard, sleeps = comm.allreduce(np.array([ctx.stats().unheard, ctx.stats().sleeps]))
+    assert sleeps > 100 or comm.size == 1
+    assert unheard <= 1  # a ring may come in the very moment in which a timeout ends a sleep
+    request.Free()
+
+
 @pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
 @pytest.mark.parametrize("which", range(4), ids=["solo", "majority", "quorum", "full"])
 def test_every_policy_and_delivery(comm, ctx, which, deliver):

@@ -26,9 +26,7 @@ def lost(comm):
 
 
 def two_handles(ctx):
-    return [
-        ctx.Allreduce_init(np.ones(4), np.zeros(4), policy=pp.Full()) for _ in range(2)
-    ]
+    return [ctx.Allreduce_init(np.ones(4), np.zeros(4), policy=pp.Full()) for _ in range(2)]
 
 
 def test_a_live_handle_on_one_rank(comm, lost):
@@ -43,7 +41,7 @@ def test_a_live_handle_on_one_rank(comm, lost):
 
 def test_different_handles_are_freed(comm, lost):
     first, second = two_handles(lost)
-    with pytest.raises(pp.MismatchError, match=f"Free of handle 1.*{ORDER}|Free of handle 2.*{ORDER}"):
+    with pytest.raises(pp.MismatchError, match=f"Free of handle [12].*{ORDER}"):
         (first if comm.rank % 2 else second).Free()
 
 
@@ -57,8 +55,8 @@ def test_flush_meets_init(comm, lost):
 
 
 def test_handles_after_a_mismatch(comm, ctx):
-    """A call that failed on all ranks leaves them alike: the next handle is the same one everywhere."""
-    with pytest.raises(pp.MismatchError, match="rank 0 has Free of the context, rank 1 has 3 elements"):
+    """A call that failed on all ranks leaves them alike: the next handle is the same everywhere."""
+    with pytest.raises(pp.MismatchError, match="rank 0 has Free of the context, rank 1 has 3 el"):
         if comm.rank == 0:
             ctx.Free()
         else:
@@ -70,4 +68,3 @@ def test_handles_after_a_mismatch(comm, ctx):
     request.Wait()
     assert (out == comm.size).all()
     request.Free()
-

@@ -225,6 +225,52 @@ def test_several_threads_wait_on_several_handles(comm, ctx):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2, 3)
+def test_one_collective_call_of_a_context_at_a_time(comm, ctx, gate):
+    """While a thread is in one, others may wait, but neither start nor call a second one."""
+    out = np.zeros(1)
+    flushed = ctx.Allreduce_init(np.ones(1), np.zeros(1), policy=pp.Full())
+    waited = ctx.Allreduce_init(np.ones(1), out, policy=pp.Full())
+    alone = ctx.Allreduce_init(np.ones(1), np.zeros(1), policy=pp.Solo())
+    waited.Start()
+    other = pp.Context(comm)
+    elsewhere = other.Allreduce_init(np.ones(1), np.zeros(1), policy=pp.Full())
+    if comm.rank == 0:
+        thread = threading.Thread(target=flushed.Flush)
+        thread.start()
+        while True:  # until the thread is inside
+            try:
+                alone.Start()
+            except pp.Error:
+                break
+            alone.Wait()
+        init = lambda: ctx.Allreduce_init(None, np.zeros(1))  # noqa: E731
+        for call in (alone.Start, alone.Flush, alone.Free, flushed.Flush, ctx.Free, init):
+            with pytest.raises(pp.Error, match="collective call of th"):
+                call()
+        waited.Wait(timeout=30)
+        assert out[0] == comm.size
+        assert ctx.stats().rounds > 0
+        elsewhere.Start()  # of another context
+        elsewhere.Wait(timeout=30)
+        gate.barrier()
+        thread.join()
+    else:
+        waited.Wait()
+        elsewhere.Start()
+        elsewhere.Wait()
+        gate.barrier()
+        flushed.Flush()
+    usable = ctx.Allreduce_init(np.ones(1), out, policy=pp.Full())
+    usable.Start()
+    usable.Wait()
+    assert out[0] == comm.size
+    for request in (flushed, waited, alone, elsewhere, usable):
+        request.Free()
+    other.Free()
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.sizes(2, 4)
 def test_an_idle_context_costs_nothing(comm, ctx):
     """Under 1 % of a core a rank, and the progress thread still answers."""

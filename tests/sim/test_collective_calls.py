@@ -110,7 +110,7 @@ def test_flush_gives_the_flush_however_late_the_application_returns(size, delive
 
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_follows_a_last_message(seed):
-    """Ranks ask each other while the context ends; who has heard everybody's last word hears no more."""
+    """Ranks ask each other while the context ends; after everybody's last word nothing is heard."""
     world = World(5, seed=seed, latency=(500, 50_000))
     heard = {}
 

@@ -1,5 +1,6 @@
 """The Python layer above the core: statuses, requests over a stand-in core, reports, loading."""
 
+import ast
 import builtins
 import copy
 import importlib.util
@@ -10,6 +11,8 @@ import re
 import subprocess
 import sys
 import time
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import mpi4py
@@ -62,6 +65,75 @@ def test_every_public_docstring_says_something():
         for name, member in vars(thing).items():
             if not name.startswith("_") and (callable(member) or isinstance(member, property)):
                 assert inspect.getdoc(member), f"{thing.__name__}.{name}"
+
+
+SECTIONS = (
+    "Parameters",
+    "Attributes",
+    "Returns",
+    "Yields",
+    "Raises",
+    "See Also",
+    "Notes",
+    "References",
+    "Examples",
+)
+
+
+def docstrings():
+    """Yield name and docstring of everything that the package documents, private parts included."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                text = ast.get_docstring(node)
+                if text:
+                    yield f"{file.name}: {getattr(node, 'name', 'module')}", text
+
+
+def check_sections(text):
+    """Check that every section has its heading, underlined, in the order of numpydoc."""
+    lines = ["", *text.splitlines()]
+    found = []
+    for number, line in enumerate(lines):
+        underlined = lines[number + 1 : number + 2] == ["-" * len(line)]
+        if line in SECTIONS:
+            assert underlined, f"{line!r} has no line under it"
+            assert not lines[number - 1], f"no empty line before {line!r}"
+            assert any(lines[number + 2 : number + 3]), f"{line!r} is empty"
+            found.append(line)
+        elif line and set(line) == {"-"}:
+            assert lines[number - 1] in SECTIONS, f"{lines[number - 1]!r} is no section"
+        else:
+            assert "---" not in line, f"a heading within a line: {line!r}"
+    assert found == [name for name in SECTIONS if name in found]
+
+
+def test_the_sections_of_docstrings_are_well_formed():
+    names = []
+    for name, text in docstrings():
+        names.append(name)
+        try:
+            check_sections(text)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+    assert "context.py: Allreduce_init" in names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Do.\n\nNotes ----- One line.",
+        "Do.\n\nNotes\n---\nx",
+        "Do.\nNotes\n-----\nx",
+        "Do.\n\nNotes\n-----\n",
+        "Do.\n\nRemarks\n-------\nx",
+        "Do.\n\nRaises\n------\nx\n\nReturns\n-------\nx",
+    ],
+)
+def test_ill_formed_sections_are_noticed(text):
+    with pytest.raises(AssertionError):
+        check_sections(text)
 
 
 # ---- statuses -----------------------------------------------------------------------------------
@@ -127,6 +199,7 @@ class Core:
     PP_ERR_ARGUMENT, PP_ERR_MISMATCH, PP_ERR_THREAD_LEVEL = -1, -3, -4
     PP_ERR_PEER_FAILED, PP_ERR_MEMORY, PP_ERR_INTERNAL = -5, -6, -8
     PP_COMPUTING, PP_WAITING, PP_IN_CALL = 0, 1, 2
+    PP_DOT, PP_GOAL = 0, 1
     NULL = None
 
     def __init__(self):
@@ -227,16 +300,109 @@ def test_errors_of_the_core(core, request_, code, kind):
         assert raised.type is kind
 
 
-def test_bad_arguments_of_wait(core, request_):
-    for timeout in (-1, float("nan")):
-        with pytest.raises(pp.ArgumentError, match="timeout"):
-            request_.Wait(timeout=timeout)
-        with pytest.raises(pp.ArgumentError, match="timeout"):
-            pp.Waitall([request_], timeout=timeout)
-    for call in (request_.Wait, request_.Test):
-        with pytest.raises(pp.ArgumentError, match=r"pypartial\.Status, not 3"):
-            call(3)
+class Odd:
+    """What an argument should not be: converting it raises what it likes."""
+
+    def __float__(self):
+        raise RuntimeError
+
+    def __repr__(self):
+        return "<odd>"
+
+
+@pytest.mark.parametrize(
+    "timeout", [-1, float("nan"), "1", b"1", [1], 1j, np.zeros(2), np.array([]), Odd()], ids=repr
+)
+def test_bad_timeouts(core, request_, timeout):
+    text = re.escape(f"timeout must be 0 or more seconds, not {timeout!r}")
+    with pytest.raises(pp.ArgumentError, match=text):
+        request_.Wait(timeout=timeout)
+    with pytest.raises(pp.ArgumentError, match=text):
+        pp.Waitall([request_], timeout=timeout)
+    with pytest.raises(pp.ArgumentError, match=text):
+        pp.Waitall([], timeout=timeout)
     assert core.waits == []
+
+
+@pytest.mark.parametrize(
+    "timeout", [0, 2, 0.01, np.float32(0.01), Fraction(1, 100), Decimal("0.01"), float("inf")]
+)
+def test_good_timeouts(core, request_, timeout):
+    core.pending = 1
+    assert request_.Wait(timeout=timeout) is True
+    core.pending = 1
+    assert pp.Waitall([request_], timeout=timeout) is True
+    assert all(type(waited_us) is int for waited_us in core.waits)
+
+
+@pytest.mark.parametrize("status", [3, "status", pp.Status, [pp.Status()]], ids=repr)
+def test_bad_statuses(core, request_, status):
+    text = re.escape(f"pypartial.Status, not {status!r}")
+    calls = [request_.Wait, request_.Test, request_.Flush]
+    calls += [
+        lambda status: request_.Wait(status, "what is looked at first"),
+        lambda status: pp.Waitall([request_, request_], [pp.Status(), status], "afterwards"),
+    ]
+    for call in calls:
+        with pytest.raises(pp.ArgumentError, match=text):
+            call(status)
+    assert core.waits == []
+
+
+def test_a_bad_status_in_flush_is_noticed_before_it_begins(core, request_):
+    """The core that stands in has no collective calls: to begin one would be an AttributeError."""
+    assert not hasattr(core, "pp_flush_begin")
+    with pytest.raises(pp.ArgumentError, match="not 'x'"):
+        request_.Flush("x")
+
+
+@pytest.mark.parametrize("values", [[3], 3, None, ["a"], "ab", [None]], ids=repr)
+def test_what_is_no_request_is_noticed_before_anything_is_done(core, request_, values):
+    if isinstance(values, list):
+        values = [request_, *values]
+        text = re.escape(f"requests[1] must be a pypartial.Request, not {values[1]!r}")
+    else:
+        text = "requests"
+    for call in (pp.Startall, pp.Waitall):
+        with pytest.raises(pp.ArgumentError, match=text):
+            call(values)
+    with pytest.raises(pp.ArgumentError, match=text):
+        pp.Waitall(values, timeout=1)
+    assert core.starts == 0
+    assert core.waits == []
+
+
+def test_bad_statuses_of_waitall(core, request_):
+    with pytest.raises(pp.ArgumentError, match=r"statuses must be a list of pypartial\.Status"):
+        pp.Waitall([request_], pp.Status())
+    with pytest.raises(pp.ArgumentError, match=r"statuses\[0\] must be a pypartial\.Status, not 3"):
+        pp.Waitall([request_], [3])
+    assert core.waits == []
+
+
+@pytest.mark.parametrize("format", [["goal"], "png", None, 3, np.zeros(2), {}], ids=repr)
+def test_bad_formats_of_dump(request_, format):
+    with pytest.raises(pp.ArgumentError, match=re.escape(f"not {format!r}")):
+        request_.dump(format)
+
+
+def check_not_copied(thing):
+    calls = [copy.copy, copy.deepcopy, lambda thing: copy.deepcopy([thing])]
+    calls += [
+        lambda thing, protocol=protocol: pickle.dumps(thing, protocol)
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            call(thing)
+
+
+def test_requests_are_not_copied(request_):
+    check_not_copied(request_)
+
+
+def test_contexts_are_not_copied():
+    check_not_copied(pp.Context.__new__(pp.Context))
 
 
 @pytest.mark.parametrize("timeout", [0, 0.01, 0.12])
@@ -296,8 +462,13 @@ def test_startall_and_waitall(core, request_):
     assert pp.Waitall([request_, request_], statuses, timeout=1) is True
     assert core.starts == 2
     assert statuses[0] == statuses[1] != pp.Status()
+    pp.Startall(iter([request_]))
+    assert pp.Waitall(iter([request_]), iter([pp.Status()])) is True
+    assert core.starts == 3
+    core.waits.clear()
     with pytest.raises(pp.ArgumentError, match="2 requests, but 1 statuses"):
         pp.Waitall([request_, request_], statuses[:1])
+    assert core.waits == []
 
 
 # ---- reports ------------------------------------------------------------------------------------
@@ -361,7 +532,7 @@ def test_report_of_a_collective_call():
         state(0, activity=_request.IN_CALL, calls=4),
         state(1, activity=_request.IN_CALL, calls=3, handle=1),
         state(2, calls=4),
-        state(3, activity=_request.IN_CALL, calls=4, handle=0),
+        state(3, activity=_request.IN_CALL, calls=4),
         state(4, calls=5),
     ]
     assert _request.report_call("Flush of handle 2", 2, 31, states, 0) == (
@@ -371,6 +542,37 @@ def test_report_of_a_collective_call():
     )
     text = _request.report_call("Free", 0, 31, states[:1] + states[3:], 0)
     assert "every rank has called it; all ranks: rank 0 (inside" in text
+    assert "different" not in text
+
+
+def test_report_of_different_collective_calls():
+    inside = {"activity": _request.IN_CALL, "calls": 4}
+    states = [
+        state(0, **inside),
+        state(1, **inside | {"handle": 3}),
+        state(2, **inside),
+        state(3, **inside | {"handle": 0}),
+        state(4, calls=5, activity=_request.IN_CALL, handle=9),  # has been in it already
+    ]
+    beginning = (
+        "Flush of handle 2: not complete after 31.0 s (it is collective call number 5 of this "
+        "context); the ranks are in different collective calls: rank 3 in Allreduce_init, Free of "
+        "the context, or the end of the script; ranks 0, 2 in a call of handle 2; rank 1 in a call "
+        "of handle 3"
+    )
+    assert _request.report_call("Flush of handle 2", 2, 31, states, 0) == beginning
+    states.append(state(5, calls=4))
+    assert _request.report_call("Flush of handle 2", 2, 31, states, 0) == (
+        f"{beginning}; not in it yet: rank 5 (computing, 4 collective calls done)"
+    )
+
+
+def test_report_of_different_collective_calls_of_many_ranks():
+    inside = {"activity": _request.IN_CALL, "calls": 4}
+    states = [state(rank, **inside) for rank in range(999)]
+    states.append(state(999, **inside | {"handle": 3}))
+    text = _request.report_call("Flush of handle 2", 2, 31, states, 0)
+    assert "15 and 983 more in a call of handle 2; rank 999 in a call of handle 3" in text
 
 
 # ---- loading the core ---------------------------------------------------------------------------

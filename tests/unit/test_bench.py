@@ -49,6 +49,14 @@ def test_sizes_are_read(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
+def test_a_size_beyond_any_memory_is_named() -> None:
+    assert parse_size("8589934591G") < 1 << 63
+    for text in ("8589934592G", "9" * 400):
+        with pytest.raises(ValueError, match="is too large") as caught:
+            parse_size(text)
+        assert repr(text) in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["", "0", "K", "-4", "1.5K", "64 bytes", "4T", "64KK"])
 def test_what_is_no_size_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size") as caught:
@@ -57,7 +65,14 @@ def test_what_is_no_size_is_named(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(8, "8 B"), (64 << 10, "64 KB"), (3 << 19, "1.5 MB"), (1 << 30, "1 GB")]
+    ("size", "text"),
+    [
+        (8, "8 B"),
+        (64 << 10, "64 KB"),
+        (3 << 19, "1.5 MB"),
+        (1 << 30, "1 GB"),
+        (10**6 << 30, "1000000 GB"),
+    ],
 )
 def test_sizes_are_written(size: int, text: str) -> None:
     assert format_size(size) == text
@@ -117,6 +132,7 @@ def test_good_options_have_no_complaint() -> None:
         ({"sizes": (4,), "dtype": DType.INT64}, "not a multiple of 8 bytes"),
         ({"policies": (PolicyChoice(PolicyKind.QUORUM, 9),)}, "quorum:9: asks for 9 of 8 ranks"),
         ({"sizes": (64, 64)}, "--size: the same value is given twice"),
+        ({"seed": 1 << 64}, "--seed 18446744073709551616: not in 0..2**64 - 1"),
     ],
 )
 def test_bad_options_are_named(changes: dict[str, Any], words: str) -> None:
@@ -306,6 +322,18 @@ def test_a_quorum_that_is_missed_is_noticed() -> None:
     ledger = Ledger(PATTERN, PolicyChoice(PolicyKind.QUORUM, 2), rank=0)
     ledger.enter(sum_of(PATTERN, [1, 0, 0]), status_of(0, [1, 0, 0], 0))
     assert "1 active ranks, at least 2" in ledger.failures[0]
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def test_a_lack_of_memory_names_the_size() -> None:
+    skew = pytest.importorskip("pypartial.bench.skew")
+    with (
+        pytest.raises(MemoryError, match=r"^--size 64 KB: no room$"),
+        skew._named_in_memory_errors(64 << 10),
+    ):
+        raise MemoryError("no room")
 
 
 # ---- statistics ----------------------------------------------------------------------------------

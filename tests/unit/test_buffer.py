@@ -328,3 +328,12 @@ def test_an_export_that_fails():
             raise RuntimeError("it requires grad")
 
     refused("it requires grad", Tensor(np.ones(1)), np.ones(1))
+
+
+@pytest.mark.parametrize("wrap", [lambda a: a, lambda a: [a, 2]])
+@pytest.mark.parametrize("which", ["sendbuf", "recvbuf"])
+def test_masked_arrays_are_refused(which, wrap):
+    plain, masked = np.zeros(2), np.ma.zeros(2)
+    pair = (wrap(masked), wrap(plain)) if which == "sendbuf" else (wrap(plain), wrap(masked))
+    with pytest.raises(pp.ArgumentError, match=f"{which}.* is a masked array"):
+        parse_allreduce(*pair)

@@ -72,7 +72,11 @@ def test_every_option(tmp_path: Path) -> None:
         ("--work rest", "--work"),
         ("--transport tcp", "--transport"),
         ("--dtype float16", "--dtype"),
+        ("--size 9999999999G", "'9999999999G' is too large"),
+        ("--seed 18446744073709551616", "--seed 18446744073709551616: not in"),
         ("--json no-such-folder/skew.json", "there is no folder no-such-folder"),
+        ("--json /proc/skew.json", "--json /proc/skew.json: cannot be written: No such file"),
+        ("--plot /proc/skew.png", "--plot /proc/skew.png: cannot be written: No such file"),
         ("--plot skew.txt", "must end in .png, .pdf or .svg"),
         ("--speed 1", "--speed"),
     ],
@@ -80,6 +84,22 @@ def test_every_option(tmp_path: Path) -> None:
 def test_usage_errors(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert skew(*words.split()) == 2
     assert message in capsys.readouterr().err
+
+
+def test_files_are_tried_without_changing_anything(tmp_path: Path) -> None:
+    there, new = tmp_path / "there.json", tmp_path / "new.png"
+    there.write_text("what was there")
+    link, pipe = tmp_path / "link.json", tmp_path / "pipe.json"
+    link.symlink_to(tmp_path / "later.json")
+    os.mkfifo(pipe)  # to open it would wait for a reader
+    for path in (there, link, pipe):
+        assert isinstance(skew("--json", str(path), "--plot", str(new)), SkewOptions)
+    assert there.read_text() == "what was there"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "link.json",
+        "pipe.json",
+        "there.json",
+    ]
 
 
 def test_a_plot_without_matplotlib(
@@ -190,6 +210,30 @@ def test_an_exception_ends_all_ranks(
     assert "rank 1 has a problem" in capsys.readouterr().err
 
 
+def test_a_lack_of_memory_is_one_line(
+    no_launcher: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    comm = FakeComm(1)
+    mpi = types.SimpleNamespace(
+        COMM_WORLD=comm, Is_initialized=lambda: True, Is_finalized=lambda: False
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
+
+    def fail(_job: Any) -> int:
+        raise MemoryError("--size 4 GB: no memory for a contribution")
+
+    monkeypatch.setattr(cli, "run", fail)
+    with pytest.raises(SystemExit) as ending:
+        cli.main(["info"])
+    assert comm.aborted == 1
+    said = "out of memory: --size 4 GB: no memory for a contribution"
+    assert capsys.readouterr().err == f"pypartial: rank 1: {said}\n"
+    comm.size = 1
+    with pytest.raises(SystemExit) as ending:
+        cli.main(["info"])
+    assert ending.value.code == f"pypartial: {said}"
+
+
 def test_the_exit_code_is_the_jobs(no_launcher: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "run", lambda _job: 1)
     with pytest.raises(SystemExit) as ending:
@@ -288,6 +332,45 @@ def test_a_benchmark_from_start_to_end(mpirun: list[str], tmp_path: Path) -> Non
     assert all(row["active"]["min"] == 3 for row in rows if row["policy"] in ("full", "mpi"))
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "quorum:2" in done.stdout
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["of the machine", "of one process"])
+def test_a_size_that_does_not_fit_is_named_once(
+    mpirun: list[str], tmp_path: Path, limited: bool
+) -> None:
+    """Before anything is measured, with one line, and on all ranks alike."""
+    size = "1G" if limited else "1000000G"
+    code = (
+        "import os, resource, sys, pypartial.cli\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK')) == sys.argv[1]:\n"
+        "    from mpi4py import MPI\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (3 << 29, 3 << 29))\n"
+        "pypartial.cli.main(sys.argv[2:])\n"
+    )
+    words = ["bench", "skew", "--size", "64", "--size", size, "--json", str(tmp_path / "x.json")]
+    done = run(*mpirun, sys.executable, "-c", code, "2" if limited else "none", *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    complaints = [line for line in done.stderr.splitlines() if "pypartial" in line]
+    assert len(complaints) == 1, done.stderr
+    assert f"pypartial: --size {size.replace('G', ' GB')}: " in complaints[0]
+    assert ("rank 2 has no memory" if limited else "of memory") in complaints[0]
+    assert "Traceback" not in done.stderr
+    assert done.stdout.strip() == ""
+
+
+def test_files_that_cannot_be_saved_are_named_once(mpirun: list[str], tmp_path: Path) -> None:
+    """At the beginning if it is seen there; a full disk is seen at the end, with the table."""
+    words = words_of("bench skew --policy full --size 64 --skew 0 --rounds 2 --warmup 0 --json")
+    done = run(*mpirun, sys.executable, "-m", "pypartial", *words, "/proc/skew.json")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("--json /proc/skew.json: cannot be written") == 1
+    assert "Traceback" not in done.stderr
+    assert done.stdout.strip() == ""
+    done = run(*mpirun, sys.executable, "-m", "pypartial", *words, "/dev/full")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.count("pypartial: /dev/full cannot be written: No space left") == 1
+    assert "Traceback" not in done.stderr
+    assert "64 B" in done.stdout
 
 
 # ---- info ----------------------------------------------------------------------------------------
