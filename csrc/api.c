@@ -239,6 +239,12 @@ static pp_buffer_t *copy_aside(pp_ctx_t *ctx, pp_coll_t *coll)
     return buffer;
 }
 
+/* While a large contribution is copied, messages are the progress thread's: it takes long. */
+static bool copies_aside(const pp_coll_t *coll)
+{
+    return coll->series.vectors.bytes > SMALL_COPY_BYTES;
+}
+
 /* Adds the user's elements to the slot. */
 static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
 {
@@ -247,7 +253,7 @@ static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
         gather(coll, coll->slot.buffer->data, true);
         return PP_OK;
     }
-    bool large = pool->bytes > SMALL_COPY_BYTES;
+    bool large = copies_aside(coll);
     pp_buffer_t *buffer = large ? copy_aside(ctx, coll) : pp_pool_get(pool);
     if (!buffer)
         return pp_fail(PP_ERR_MEMORY, "no memory for a contribution of %zu bytes", pool->bytes);
@@ -255,11 +261,6 @@ static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
         gather(coll, buffer->data, false);
     coll->slot.buffer = buffer;
     return PP_OK;
-}
-
-static bool request_complete(const void *coll)
-{
-    return ((const pp_coll_t *)coll)->request.state == PP_COMPLETE;
 }
 
 pp_status_t pp_start(pp_coll_t *coll)
@@ -274,21 +275,25 @@ pp_status_t pp_start(pp_coll_t *coll)
         status = pp_fail(PP_ERR_STATE, "Start inside a collective call of the context");
     /* What has arrived already is served first.  Not between contribute() and pp_coll_started(): a
        take there would find elements that are not counted yet. */
+    bool arrived = status >= 0 && !copies_aside(coll) && pp_arrive(ctx);
     if (status >= 0)
-        pp_engine_poll(&ctx->engine);
+        pp_look(ctx);
     if (status >= 0)
         status = contribute(ctx, coll);
     if (status >= 0) {
-        bool arrived = pp_arrive(ctx);
+        arrived = arrived || pp_arrive(ctx);
         pp_coll_started(coll);
         pp_engine_settle(&ctx->engine);
-        if (arrived) {
-            pp_linger(ctx, request_complete, coll);
-            pp_leave(ctx, true);
-        }
     }
+    if (arrived)
+        pp_leave(ctx, true);
     unlock(ctx);
     return status;
+}
+
+static bool request_complete(const void *coll)
+{
+    return ((const pp_coll_t *)coll)->request.state == PP_COMPLETE;
 }
 
 /* A Wait without a Start gives what was not given yet. */

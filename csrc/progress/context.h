@@ -57,12 +57,13 @@ uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
                           int64_t timeout_us);
 
+/* Polls, and lets neighbours see up to which ring. */
+int         pp_look(pp_ctx_t *ctx);
+
 /* An application thread begins to attend; false: there is no need, another one does. */
 bool        pp_arrive(pp_ctx_t *ctx);
-/* It waits a moment for the ranks whose wake-up is owed (pp_mpi_defer), but not after over(arg). */
-void        pp_linger(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg);
-/* It goes, from Start or another call: wakes them, and from here on rings wake the progress thread.
-   Bulk under way is left to that thread, too, unless the application usually comes back at once. */
+/* It goes, from Start or another call: when the ranks whose wake-up it owes (pp_mpi_defer) have had a
+   moment to look by themselves.  From here on rings wake the progress thread.  Bulk under way is left to that thread, too, unless the application usually comes back at once. */
 void        pp_leave(pp_ctx_t *ctx, bool after_start);
 
 /* Number of forks between the start of the program and this process. */

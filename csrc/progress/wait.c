@@ -15,7 +15,7 @@ enum {
     YIELD_WORTHWHILE_US = 250,    /* but if waits usually take longer than this, sleep at once */
     YIELD_US_ROUND = 60,          /* a round is running: the next message will not be long */
     YIELD_US_BULK = 2000,         /* a payload on its way moves only while somebody polls */
-    WAKE_AFTER_US = 20,           /* of waiting for a rank to look by itself; about what a wake-up costs */
+    WAKE_AFTER_US = 40,           /* of waiting for a rank to look by itself; about what a wake-up costs */
     RECENTLY_US = 200,            /* who was away for so long will be so again */
     LOOKS_BEFORE_LEAVING = 4,
     IN_USE_US = 1000000,
@@ -51,11 +51,16 @@ static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
     return backoff < BACKOFF_MAX_US ? backoff : BACKOFF_MAX_US;
 }
 
-/* Polls; leave() compares the sequence with what was seen to. */
-static int look(pp_ctx_t *ctx)
+int pp_look(pp_ctx_t *ctx)
 {
-    ctx->looked = pp_mpi_sequence(ctx->mpi);
-    return pp_engine_poll(&ctx->engine);
+    if (!ctx->mpi)
+        return pp_engine_poll(&ctx->engine);
+    uint32_t sequence = pp_mpi_sequence(ctx->mpi);
+    int      events = pp_engine_poll(&ctx->engine);
+    if (sequence != ctx->looked || events > 0)
+        pp_mpi_set_looked(ctx->mpi, sequence);
+    ctx->looked = sequence;
+    return events;
 }
 
 /* Sleeps with the lock released, unless a last poll finds something. */
@@ -63,14 +68,14 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
     pp_mpi_set_sleeper(ctx->mpi, sleeper);
-    if (look(ctx) > 0)
+    if (pp_look(ctx) > 0)
         return false;
     int64_t patience = patience_us(ctx, quiet_polls);   /* after the poll: it may have left bulk */
     ctx->sleeps++;
     pthread_mutex_unlock(&ctx->lock);
     bool slept = pp_mpi_sleep(ctx->mpi, sleeper, seen, patience < limit_us ? patience : limit_us);
     pthread_mutex_lock(&ctx->lock);
-    ctx->unheard += slept && pp_mpi_sequence(ctx->mpi) != seen;
+    ctx->unheard += slept && !atomic_load(&ctx->attended) && pp_mpi_sequence(ctx->mpi) != ctx->looked;
     return true;
 }
 
@@ -125,56 +130,66 @@ bool pp_arrive(pp_ctx_t *ctx)
     return true;
 }
 
-/* Rings since the last look woke nobody: looks again, now that they would. */
-static bool leaves_nothing(pp_ctx_t *ctx)
+/* Whether something that is under way has lasted for less than the time it is given. */
+static bool in_time(bool under_way, uint64_t *since_us)
 {
-    for (int looks = 0; looks < LOOKS_BEFORE_LEAVING; looks++) {
-        pp_mpi_set_looked(ctx->mpi, ctx->looked);
-        pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP);
-        if (ctx->engine.error)
-            return true;
-        if (pp_mpi_sequence(ctx->mpi) == ctx->looked && !pp_mpi_expects(ctx->mpi))
-            return !ctx->engine.transport->bulk_in_flight || ctx->returns_soon[ctx->left_after_start];
-        look(ctx);
-    }
-    return false;
-}
-
-void pp_leave(pp_ctx_t *ctx, bool after_start)
-{
-    pp_mpi_defer(ctx->mpi, false);
-    atomic_store(&ctx->attended, false);
-    ctx->left_after_start = after_start;
-    if (!ctx->has_thread)
-        pp_mpi_set_looked(ctx->mpi, ctx->looked);
-    else if (!leaves_nothing(ctx))
-        pp_mpi_ring_self(ctx->mpi);
-    ctx->left_us = now_us();
-    pthread_cond_signal(&ctx->unattended);
-}
-
-/* Wakes those whom rings have not woken (see pp_mpi_defer), once they have had their time. */
-static bool wait_for_answers(pp_ctx_t *ctx, uint64_t *since_us)
-{
-    if (!pp_mpi_owes(ctx->mpi)) {
+    if (!under_way) {
         *since_us = 0;
         return false;
     }
     uint64_t now = now_us();
     if (*since_us == 0)
         *since_us = now;
-    if (now - *since_us <= WAKE_AFTER_US)
+    return now - *since_us <= WAKE_AFTER_US;
+}
+
+/* Wakes those whom rings have not woken (see pp_mpi_defer), once they have had their time. */
+static bool wait_for_answers(pp_ctx_t *ctx, uint64_t *since_us)
+{
+    bool owes = pp_mpi_owes(ctx->mpi);
+    if (in_time(owes, since_us))
         return true;
-    pp_mpi_wake_owed(ctx->mpi);
+    if (owes)
+        pp_mpi_wake_owed(ctx->mpi);
     return false;
 }
 
-void pp_linger(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg)
+/* Before leaving: a moment for neighbours to answer, and after a Wait for our last bulk to arrive, which
+   would otherwise be the progress thread's. */
+static void linger(pp_ctx_t *ctx, bool for_bulk)
 {
-    uint64_t since = 0;
-    while (!over(arg) && !ctx->engine.error && wait_for_answers(ctx, &since))
-        if (look(ctx) == 0)
+    uint64_t owing_since = 0, bulk_since = 0;
+    while (!ctx->engine.error
+           && (wait_for_answers(ctx, &owing_since)
+               || (for_bulk && in_time(pp_mpi_needs_polling(ctx->mpi), &bulk_since))))
+        if (pp_look(ctx) == 0)
             let_others(ctx, ctx->crowded);
+}
+
+/* Rings since the last look woke nobody: looks again, now that they would. */
+static bool leaves_nothing(pp_ctx_t *ctx)
+{
+    for (int looks = 0; looks < LOOKS_BEFORE_LEAVING; looks++) {
+        pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP);
+        if (ctx->engine.error)
+            return true;
+        if (pp_mpi_sequence(ctx->mpi) == ctx->looked && !pp_mpi_expects(ctx->mpi))
+            return !pp_mpi_needs_polling(ctx->mpi) || ctx->returns_soon[ctx->left_after_start];
+        pp_look(ctx);
+    }
+    return false;
+}
+
+void pp_leave(pp_ctx_t *ctx, bool after_start)
+{
+    linger(ctx, !after_start);
+    pp_mpi_defer(ctx->mpi, false);
+    atomic_store(&ctx->attended, false);
+    ctx->left_after_start = after_start;
+    if (ctx->has_thread && !leaves_nothing(ctx))
+        pp_mpi_ring_self(ctx->mpi);
+    ctx->left_us = now_us();
+    pthread_cond_signal(&ctx->unattended);
 }
 
 /* A waiter's patience with an engine in which nothing happens: poll, then yield, then sleep. */
@@ -223,7 +238,7 @@ static pp_status_t attend(pp_ctx_t *ctx, bool (*over)(const void *), const void 
     pp_arrive(ctx);
     uint64_t begin = now_us();
     while (!over(arg) && !ctx->engine.error && now < deadline) {
-        if (look(ctx) > 0) {
+        if (pp_look(ctx) > 0) {
             quiet = (pp_quiet_t){0};
             continue;
         }
@@ -247,7 +262,7 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
                           int64_t timeout_us)
 {
     if (!over(arg))
-        pp_engine_poll(&ctx->engine);
+        pp_look(ctx);
     if (over(arg))
         return PP_OK;
     if (ctx->mpi)
@@ -286,7 +301,7 @@ static bool serve(pp_ctx_t *ctx)
     bool any = false;
     uint64_t since = 0, now = 0;
     do {
-        if (pp_engine_poll(&ctx->engine) > 0) {
+        if (pp_look(ctx) > 0) {
             any = true;
             since = 0;
             continue;

@@ -107,15 +107,15 @@ void pp_doorbell_free(pp_doorbell_t *doorbell)
     *doorbell = (pp_doorbell_t){.fd = -1};
 }
 
-uint32_t pp_bell_announce(pp_bell_t *bell, uint32_t messages, uint32_t *sequence)
+uint32_t pp_bell_announce(pp_bell_t *bell, uint32_t messages, pp_ring_t *ring)
 {
     /* relaxed: published by the sequence, which whoever compares the count has read first. */
-    if (messages > 0)
-        atomic_fetch_add_explicit(&bell->announced, messages, memory_order_relaxed);
+    ring->announced =
+        atomic_fetch_add_explicit(&bell->announced, messages, memory_order_relaxed) + messages;
     /* seq_cst, both: in the one order of all of them either this load comes after the sleeper's
        store, and it is woken, or the addition comes before its comparison, and it does not sleep.
        The addition also releases the message to whoever reads the new sequence. */
-    *sequence = atomic_fetch_add_explicit(&bell->sequence, 1, memory_order_seq_cst) + 1;
+    ring->sequence = atomic_fetch_add_explicit(&bell->sequence, 1, memory_order_seq_cst) + 1;
     return atomic_load_explicit(&bell->sleeper, memory_order_seq_cst);
 }
 
@@ -127,14 +127,18 @@ bool pp_bell_wake(pp_bell_t *bell, uint32_t bits)
     return syscall(SYS_futex, &bell->sequence, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits) > 0;
 }
 
-bool pp_bell_answered(pp_bell_t *bell, uint32_t sequence)
+bool pp_bell_answered(pp_bell_t *bell, pp_ring_t ring)
 {
     /* seq_cst: as in announce.  A rank that is awake compares the sequence once more after it has
        published that it sleeps, so it cannot miss what was announced before this load. */
     if (atomic_load_explicit(&bell->sleeper, memory_order_seq_cst) == 0)
         return true;
+    /* A message can be received before its ring, and then nobody looks for it again.  Counts of several
+       neighbours add up: if ours was not received and one of another, not announced yet, was, then that
+       neighbour will find its ring not answered. */
     uint32_t looked = atomic_load_explicit(&bell->looked, memory_order_relaxed);
-    return (int32_t)(looked - sequence) >= 0;
+    uint32_t received = atomic_load_explicit(&bell->received, memory_order_relaxed);
+    return (int32_t)(looked - ring.sequence) >= 0 || (int32_t)(received - ring.announced) >= 0;
 }
 
 uint32_t pp_bell_sequence(pp_bell_t *bell)
@@ -151,10 +155,11 @@ void pp_bell_set_sleeper(pp_bell_t *bell, uint32_t bits)
     atomic_store_explicit(&bell->sleeper, bits, bits ? memory_order_seq_cst : memory_order_relaxed);
 }
 
-void pp_bell_set_looked(pp_bell_t *bell, uint32_t sequence)
+void pp_bell_set_looked(pp_bell_t *bell, uint32_t sequence, uint32_t received)
 {
-    /* relaxed: only saves a wake-up. */
+    /* relaxed: only save a wake-up. */
     atomic_store_explicit(&bell->looked, sequence, memory_order_relaxed);
+    atomic_store_explicit(&bell->received, received, memory_order_relaxed);
 }
 
 bool pp_bell_sleep(pp_bell_t *bell, uint32_t bits, uint32_t seen, int64_t timeout_us)

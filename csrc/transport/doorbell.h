@@ -17,6 +17,7 @@ typedef struct pp_bell {
     _Atomic uint32_t sleeper;    /* futex bits of who must be woken; 0: somebody polls */
     _Atomic uint32_t announced;  /* messages to this rank that its neighbours have rung for */
     _Atomic uint32_t looked;     /* what was rung up to this sequence has been seen to */
+    _Atomic uint32_t received;   /* messages of the neighbours that have been received by then */
     int32_t          rank;       /* whose bell; written once, before the page is agreed on */
 } pp_bell_t;
 
@@ -43,17 +44,23 @@ bool pp_doorbell_private(pp_doorbell_t *doorbell);
 void pp_doorbell_seal(pp_doorbell_t *doorbell);
 void pp_doorbell_free(pp_doorbell_t *doorbell);
 
-/* Announces `messages` messages (0: none, somebody is to look), after they were sent; gives the sequence
-   after it and returns the futex bits of who has to be woken. */
-uint32_t pp_bell_announce(pp_bell_t *bell, uint32_t messages, uint32_t *sequence);
+/* A ring: what its rank has seen when it has seen it. */
+typedef struct pp_ring {
+    uint32_t sequence, announced;
+} pp_ring_t;
+
+/* Announces `messages` messages (0: none, somebody is to look), after they were sent; returns the futex bits
+   of who has to be woken. */
+uint32_t pp_bell_announce(pp_bell_t *bell, uint32_t messages, pp_ring_t *ring);
 /* True: somebody was woken. */
 bool     pp_bell_wake(pp_bell_t *bell, uint32_t bits);
-/* Whether the announcement needs no wake-up any more: its rank is awake, or has looked since. */
-bool     pp_bell_answered(pp_bell_t *bell, uint32_t sequence);
+/* Whether the ring needs no wake-up any more: its rank is awake, has looked since, or has received all
+   that was announced. */
+bool     pp_bell_answered(pp_bell_t *bell, pp_ring_t ring);
 /* For the sleeper; the order of the calls is in pp_mpi.h. */
 uint32_t pp_bell_sequence(pp_bell_t *bell);
 void     pp_bell_set_sleeper(pp_bell_t *bell, uint32_t bits);
-void     pp_bell_set_looked(pp_bell_t *bell, uint32_t sequence);
+void     pp_bell_set_looked(pp_bell_t *bell, uint32_t sequence, uint32_t received);
 /* Returns when the sequence differs from `seen`, after timeout_us (< 0: no limit; then true), or early
    (signal, another sleeper's ring): the caller polls and decides again. */
 bool     pp_bell_sleep(pp_bell_t *bell, uint32_t bits, uint32_t seen, int64_t timeout_us);

@@ -24,6 +24,7 @@ enum {
     PARCEL_BYTES_EAGER = 3968,                    /* within a node: 4096 with MPI's own header */
     DELIVERIES_PER_POLL = 64,                     /* then bulk and sends get their turn */
     POLLS_SKIPPED_MAX = 256,
+    PARCELS_OUT_EASY = 16,
     HOPE_MAX = 8,
     RINGS_WITHOUT_HOPE = 32,
     MESSAGE_TAG = 0,
@@ -68,7 +69,7 @@ typedef struct letter {          /* a message to this rank itself */
 typedef struct neighbour {       /* a rank with a bell in the page */
     uint32_t unrung;             /* messages sent since the last ring */
     bool     owed;               /* rung, but not woken yet */
-    uint32_t owed_sequence;      /* of that ring */
+    pp_ring_t owed_ring;         /* that ring */
     int32_t  hope;               /* >= 0: may look by itself in time; < 0: rings until the next trial */
 } neighbour_t;
 
@@ -94,6 +95,7 @@ struct pp_mpi {
     int         *indices;
     MPI_Status  *statuses;
     size_t       outstanding, capacity;
+    size_t       parcels_out;    /* of the outstanding */
     slot_t      *free_slots;
     slot_t     **open_parcels;   /* by rank; NULL: none */
     int32_t     *to_send;        /* ranks with an open parcel, in the order of opening */
@@ -224,6 +226,7 @@ static bool reserve(pp_mpi_t *mpi, size_t extra)
 
 static void record(pp_mpi_t *mpi, MPI_Request request, owner_t owner)
 {
+    mpi->parcels_out += owner.slot != NULL;
     mpi->requests[mpi->outstanding] = request;
     mpi->owners[mpi->outstanding] = owner;
     mpi->outstanding++;
@@ -268,6 +271,7 @@ static bulk_t *settle(pp_mpi_t *mpi, int completed)
     for (int i = 0; i < completed; i++) {
         owner_t *owner = &mpi->owners[mpi->indices[i]];
         if (owner->slot) {
+            mpi->parcels_out--;
             slot_put(mpi, owner->slot);
         } else if (--owner->bulk->chunks_left == 0) {
             *end = owner->bulk;
@@ -663,13 +667,13 @@ static int poll_mpi(pp_transport_t *transport)
     return events;
 }
 
-static void owe(pp_mpi_t *mpi, int32_t bell, uint32_t sequence)
+static void owe(pp_mpi_t *mpi, int32_t bell, pp_ring_t ring)
 {
     neighbour_t *neighbour = &mpi->neighbours[bell];
     if (!neighbour->owed)
         mpi->to_wake[mpi->to_wake_count++] = bell;
     neighbour->owed = true;
-    neighbour->owed_sequence = sequence;
+    neighbour->owed_ring = ring;
 }
 
 static void ring(pp_transport_t *transport)
@@ -679,11 +683,11 @@ static void ring(pp_transport_t *transport)
     for (int32_t i = 0; i < mpi->to_ring_count; i++) {
         int32_t      bell = mpi->to_ring[i];
         neighbour_t *neighbour = &mpi->neighbours[bell];
-        uint32_t     sequence;
-        uint32_t     bits = pp_bell_announce(&mpi->doorbell.bells[bell], neighbour->unrung, &sequence);
+        pp_ring_t    ring;
+        uint32_t     bits = pp_bell_announce(&mpi->doorbell.bells[bell], neighbour->unrung, &ring);
         neighbour->unrung = 0;
         if (bits == PP_PROGRESS_ASLEEP && mpi->defers && neighbour->hope >= 0) {
-            owe(mpi, bell, sequence);
+            owe(mpi, bell, ring);
         } else {
             neighbour->hope += neighbour->hope < 0 && bits != 0;
             transport->rings += pp_bell_wake(&mpi->doorbell.bells[bell], bits);
@@ -698,7 +702,7 @@ bool pp_mpi_owes(pp_mpi_t *mpi)
     for (int32_t i = 0; i < mpi->to_wake_count; i++) {
         int32_t      bell = mpi->to_wake[i];
         neighbour_t *neighbour = &mpi->neighbours[bell];
-        if (pp_bell_answered(&mpi->doorbell.bells[bell], neighbour->owed_sequence)) {
+        if (pp_bell_answered(&mpi->doorbell.bells[bell], neighbour->owed_ring)) {
             neighbour->owed = false;
             neighbour->hope = HOPE_MAX;
         } else {
@@ -981,6 +985,8 @@ static pp_status_t list_neighbours(pp_mpi_t *mpi, int bell, int bells)
     mpi->neighbours = calloc((size_t)bells, sizeof *mpi->neighbours);
     mpi->to_ring = calloc((size_t)bells, sizeof *mpi->to_ring);
     mpi->to_wake = calloc((size_t)bells, sizeof *mpi->to_wake);
+    for (int i = 0; mpi->neighbours && i < bells; i++)
+        mpi->neighbours[i].hope = HOPE_MAX;
     if (!mpi->neighbours || !mpi->to_ring || !mpi->to_wake)
         return pp_fail(PP_ERR_MEMORY, "no memory for %d neighbours", bells);
     for (int i = 0; i < bells; i++)
@@ -1085,6 +1091,11 @@ void pp_mpi_set_sleeper(pp_mpi_t *mpi, pp_sleeper_t sleeper)
     pp_bell_set_sleeper(mpi->bell, sleeper);
 }
 
+bool pp_mpi_needs_polling(const pp_mpi_t *mpi)
+{
+    return mpi->outstanding > mpi->parcels_out || mpi->parcels_out > PARCELS_OUT_EASY;
+}
+
 bool pp_mpi_expects(const pp_mpi_t *mpi)
 {
     return mpi->letters || announced_not_received(mpi);
@@ -1092,7 +1103,7 @@ bool pp_mpi_expects(const pp_mpi_t *mpi)
 
 void pp_mpi_set_looked(pp_mpi_t *mpi, uint32_t sequence)
 {
-    pp_bell_set_looked(mpi->bell, sequence);
+    pp_bell_set_looked(mpi->bell, sequence, mpi->received_near);
 }
 
 bool pp_mpi_sleep(pp_mpi_t *mpi, pp_sleeper_t sleeper, uint32_t seen, int64_t timeout_us)
@@ -1102,7 +1113,7 @@ bool pp_mpi_sleep(pp_mpi_t *mpi, pp_sleeper_t sleeper, uint32_t seen, int64_t ti
 
 void pp_mpi_ring_self(pp_mpi_t *mpi)
 {
-    uint32_t sequence;
-    uint32_t bits = pp_bell_announce(mpi->bell, 0, &sequence);
+    pp_ring_t ring;
+    uint32_t  bits = pp_bell_announce(mpi->bell, 0, &ring);
     pp_bell_wake(mpi->bell, bits);
 }

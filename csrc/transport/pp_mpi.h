@@ -39,9 +39,12 @@ uint32_t pp_mpi_sequence(pp_mpi_t *mpi);
 void     pp_mpi_set_sleeper(pp_mpi_t *mpi, pp_sleeper_t sleeper);
 /* Sleeps as `sleeper` until the sequence differs from `seen`; true: until timeout_us had passed. */
 bool     pp_mpi_sleep(pp_mpi_t *mpi, pp_sleeper_t sleeper, uint32_t seen, int64_t timeout_us);
-/* Before a thread goes away: what was rung up to this sequence it has polled for. */
+/* What was rung up to this sequence has been polled for. */
 void     pp_mpi_set_looked(pp_mpi_t *mpi, uint32_t sequence);
 
+/* Whether something is under way that only polling moves.  A few parcels that MPI has not reported as sent
+   are not: they were eager, and their receivers get them without us. */
+bool     pp_mpi_needs_polling(const pp_mpi_t *mpi);
 /* Whether the next poll may find a message: one to this rank itself, or one that a neighbour has
    announced and MPI has not shown yet. */
 bool     pp_mpi_expects(const pp_mpi_t *mpi);
