@@ -275,6 +275,7 @@ pp_status_t pp_start(pp_coll_t *coll)
         status = pp_fail(PP_ERR_STATE, "Start inside a collective call of the context");
     /* What has arrived already is served first.  Not between contribute() and pp_coll_started(): a
        take there would find elements that are not counted yet. */
+    pp_returned(ctx);
     bool arrived = status >= 0 && !copies_aside(coll) && pp_arrive(ctx);
     if (status >= 0)
         pp_look(ctx);

@@ -60,7 +60,9 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const vo
 /* Polls, and lets neighbours see up to which ring. */
 int         pp_look(pp_ctx_t *ctx);
 
-/* An application thread begins to attend; false: there is no need, another one does. */
+/* An application thread is back: whether soon after it left decides who looks after bulk next time. */
+void        pp_returned(pp_ctx_t *ctx);
+/* It begins to attend; false: there is no need, another one does. */
 bool        pp_arrive(pp_ctx_t *ctx);
 /* It goes, from Start or another call: when the ranks whose wake-up it owes (pp_mpi_defer) have had a
    moment to look by themselves.  From here on rings wake the progress thread.  Bulk under way is left to that thread, too, unless the application usually comes back at once. */

@@ -119,12 +119,17 @@ static void let_others(pp_ctx_t *ctx, bool have_core)
     pthread_mutex_lock(&ctx->lock);
 }
 
+void pp_returned(pp_ctx_t *ctx)
+{
+    if (ctx->mpi && !atomic_load(&ctx->attended))
+        ctx->returns_soon[ctx->left_after_start] = now_us() - ctx->left_us < RECENTLY_US;
+}
+
 bool pp_arrive(pp_ctx_t *ctx)
 {
     if (!ctx->mpi || atomic_load(&ctx->attended))
         return false;
     atomic_store(&ctx->attended, true);
-    ctx->returns_soon[ctx->left_after_start] = now_us() - ctx->left_us < RECENTLY_US;
     pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
     pp_mpi_defer(ctx->mpi, true);
     return true;
@@ -230,18 +235,19 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
     return true;
 }
 
-static pp_status_t attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
-                          int64_t timeout_us)
+/* Looks at least once. */
+static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline)
 {
-    uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us, now = 0;
+    uint64_t   begin = now_us(), now = 0;
     pp_quiet_t quiet = {0};
     pp_arrive(ctx);
-    uint64_t begin = now_us();
     while (!over(arg) && !ctx->engine.error && now < deadline) {
         if (pp_look(ctx) > 0) {
             quiet = (pp_quiet_t){0};
             continue;
         }
+        if (begin >= deadline)
+            break;
         if (give_way(ctx, &quiet, &now))
             continue;
         int64_t left = deadline - now < INT64_MAX ? (int64_t)(deadline - now) : INT64_MAX;
@@ -251,36 +257,39 @@ static pp_status_t attend(pp_ctx_t *ctx, bool (*over)(const void *), const void 
         pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
         pp_mpi_defer(ctx->mpi, true);
     }
-    bool done = over(arg);
     tell_failure(ctx);
     pp_leave(ctx, false);
-    ctx->usual_wait_us = (7 * ctx->usual_wait_us + (now_us() - begin)) / 8;
-    return done ? PP_OK : ctx->engine.error ? pp_engine_check(&ctx->engine) : PP_PENDING;
+    ctx->usual_wait_us = (7 * ctx->usual_wait_us + (ctx->left_us - begin)) / 8;
+}
+
+static pp_status_t outcome(const pp_ctx_t *ctx, bool over)
+{
+    if (over)
+        return PP_OK;
+    return ctx->engine.error ? pp_engine_check(&ctx->engine) : PP_PENDING;
+}
+
+/* While another application thread attends. */
+static void wait_for_turn(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline)
+{
+    while (atomic_load(&ctx->attended) && !over(arg) && !ctx->engine.error && now_us() < deadline)
+        wait_briefly(ctx, &ctx->unattended, 1000);
 }
 
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
                           int64_t timeout_us)
 {
-    if (!over(arg))
+    if (!ctx->mpi || atomic_load(&ctx->attended))
         pp_look(ctx);
-    if (over(arg))
-        return PP_OK;
-    if (ctx->mpi)
-        tell_failure(ctx);
-    PP_TRY(pp_engine_check(&ctx->engine));
-    if (!ctx->mpi || timeout_us == 0)
-        return PP_PENDING;
+    if (!ctx->mpi)
+        return outcome(ctx, over(arg));
     uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us;
-    while (atomic_load(&ctx->attended)) {
-        wait_briefly(ctx, &ctx->unattended, 1000);
-        if (over(arg))
-            return PP_OK;
-        uint64_t now = now_us();
-        if (now >= deadline)
-            return PP_PENDING;
-        timeout_us = timeout_us < 0 ? -1 : (int64_t)(deadline - now);
+    wait_for_turn(ctx, over, arg, deadline);
+    if (!atomic_load(&ctx->attended)) {
+        pp_returned(ctx);
+        attend(ctx, over, arg, deadline);
     }
-    return attend(ctx, over, arg, timeout_us);
+    return outcome(ctx, over(arg));
 }
 
 /* ---- the progress thread ---------------------------------------------------------------------------------- */
