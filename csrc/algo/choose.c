@@ -2,7 +2,7 @@
 #include "algo.h"
 
 /* Up to this many bytes the number of messages decides, beyond it the bytes (docs/performance.md). */
-enum { RECURSIVE_DOUBLING_BYTES = 65536 };
+enum { RECURSIVE_DOUBLING_BYTES = 131072 };
 
 int32_t pp_algo_choose(size_t bytes, size_t count, int32_t size)
 {

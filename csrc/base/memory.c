@@ -21,7 +21,7 @@ void *pp_alloc_aligned(size_t bytes)
 {
     if (bytes > PTRDIFF_MAX - ALIGNMENT)
         return NULL;
-    if (bytes >= HUGE_PAGE / 2 && bytes <= PTRDIFF_MAX - HUGE_PAGE)
+    if (bytes >= HUGE_PAGE / 4 && bytes <= PTRDIFF_MAX - HUGE_PAGE)
         return alloc_huge(bytes);
     /* aligned_alloc() wants a multiple of the alignment; not 0, so that NULL means "no memory". */
     size_t lines = bytes / ALIGNMENT + (bytes % ALIGNMENT != 0);
