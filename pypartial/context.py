@@ -331,7 +331,8 @@ class Context:
             times they are the application's.
         op : mpi4py.MPI.Op, optional
             ``MPI.SUM`` (the default), PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR or BXOR, as MPI
-            defines them for the element type. Half-precision types accumulate in float32.
+            defines them for the element type. Half-precision types travel and accumulate in
+            float32, and are rounded once, in `Wait`.
         policy : Policy, optional
             When a round is activated: `Solo`, `Majority` (the default), `Quorum` or `Full`.
         deliver : {"latest", "sum", "each"}, optional
@@ -369,7 +370,9 @@ class Context:
         vector's size (the pending contribution, rounds in flight, results not given yet) and one
         scratch buffer for each round in flight. Buffers are allocated when first needed and kept
         until `Request.Free`; ``deliver="each"`` allocates more while the rank is inside a
-        collective call and results queue up. `stats` reports the sum as ``buffer_bytes``.
+        collective call and results queue up. Half-precision types take 4 bytes an element in them,
+        and buffers of 512 KiB or more are made of pages of 2 MiB. `stats` reports the sum of the
+        vectors as ``buffer_bytes``.
 
         References
         ----------
