@@ -298,8 +298,9 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 static void stand_by(pp_ctx_t *ctx)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
+    int64_t  patience = patience_us(ctx, BACKOFF_MAX_US);
     pthread_mutex_unlock(&ctx->lock);
-    pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, patience_us(ctx, BACKOFF_MAX_US));
+    pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, patience);
     pthread_mutex_lock(&ctx->lock);
 }
 
