@@ -717,8 +717,8 @@ def test_bad_arguments_are_named(arguments, text):
 
 
 @pytest.mark.parametrize(("count", "size", "chosen"), [
-    (0, 1, RECURSIVE_DOUBLING), (1, 8, RECURSIVE_DOUBLING), (8192, 8, RECURSIVE_DOUBLING),
-    (8193, 8, RABENSEIFNER), (8193, 7, RABENSEIFNER), (1 << 40, 1 << 20, RABENSEIFNER),
+    (0, 1, RECURSIVE_DOUBLING), (1, 8, RECURSIVE_DOUBLING), (16384, 8, RECURSIVE_DOUBLING),
+    (16385, 8, RABENSEIFNER), (16385, 7, RABENSEIFNER), (1 << 40, 1 << 20, RABENSEIFNER),
     (1 << 16, 1 << 16, RABENSEIFNER), (1 << 16, (1 << 16) + 1, RECURSIVE_DOUBLING),
 ])
 def test_choice(cases, count, size, chosen):
@@ -727,10 +727,10 @@ def test_choice(cases, count, size, chosen):
 
 def test_auto_dumps_what_it_chooses():
     assert dump(lib.PP_ALGORITHM_AUTO, 5, 100) == dump(RECURSIVE_DOUBLING, 5, 100)
-    assert dump(lib.PP_ALGORITHM_AUTO, 5, 10000) == dump(RABENSEIFNER, 5, 10000)
+    assert dump(lib.PP_ALGORITHM_AUTO, 5, 20000) == dump(RABENSEIFNER, 5, 20000)
     # The size is that of the elements, not their number.
-    assert dump(lib.PP_ALGORITHM_AUTO, 5, 10000, lib.PP_INT8) == dump(
-        RECURSIVE_DOUBLING, 5, 10000, lib.PP_INT8)
+    assert dump(lib.PP_ALGORITHM_AUTO, 5, 20000, lib.PP_INT8) == dump(
+        RECURSIVE_DOUBLING, 5, 20000, lib.PP_INT8)
 
 
 # ---- what is refused ---------------------------------------------------------------------------
