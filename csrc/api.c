@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Copies of up to this size are made under the lock: taking it twice would cost more. */
-enum { SMALL_COPY_BYTES = 65536, COPY_BLOCK_BYTES = 262144 };
+enum { SMALL_COPY_BYTES = 65536, BRIEF_COPY_BYTES = 262144 };
 
 static const uint64_t CHECK_ORDER_NS = 2000000000;
 
@@ -208,47 +208,41 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     return status;
 }
 
-static const void *elements(const pp_piece_t *piece)
-{
-    return piece->send ? piece->send : piece->recv;
-}
-
-/* A contribution to an empty slot.  A large one is copied with the lock released (only this thread links
-   contributions, so the slot is still empty afterwards), and messages are served between its blocks: this
-   rank is here, and nobody should have to wake its progress thread. */
-static void copy_in(pp_ctx_t *ctx, const pp_coll_t *coll, char *to)
+/* Copies the user's elements to `to`, or combines them with what is there. */
+static void gather(const pp_coll_t *coll, char *to, bool combine)
 {
     const pp_kernels_t *kernels = &coll->series.kernels;
-    const size_t block = COPY_BLOCK_BYTES / kernels->element_bytes;
-    const bool large = coll->series.vectors.bytes > SMALL_COPY_BYTES;
-    for (size_t i = 0; i < coll->config.piece_count; i++) {
-        const char *from = elements(&coll->config.pieces[i]);
-        for (size_t left = coll->config.pieces[i].count, part; left > 0; left -= part) {
-            part = left < block ? left : block;
-            if (large)
-                unlock(ctx);
-            pp_load(kernels, to, from, part);
-            if (kernels->normalise)
-                kernels->normalise(to, part);
-            if (large) {
-                pthread_mutex_lock(&ctx->lock);
-                pp_look(ctx);
-            }
-            to += part * kernels->element_bytes;
-            from += part * kernels->user_bytes;
-        }
-    }
-}
-
-/* A contribution that no round has taken is there already. */
-static void combine_in(const pp_coll_t *coll, char *with)
-{
-    const pp_kernels_t *kernels = &coll->series.kernels;
+    char *at = to;
     for (size_t i = 0; i < coll->config.piece_count; i++) {
         const pp_piece_t *piece = &coll->config.pieces[i];
-        pp_load_combined(kernels, with, elements(piece), piece->count);
-        with += piece->count * kernels->element_bytes;
+        const void *from = piece->send ? piece->send : piece->recv;
+        if (combine)
+            pp_load_combined(kernels, at, from, piece->count);
+        else
+            pp_load(kernels, at, from, piece->count);
+        at += piece->count * kernels->element_bytes;
     }
+    if (!combine && kernels->normalise)
+        kernels->normalise(to, coll->count);
+}
+
+/* A large contribution to an empty slot, copied with the lock released: only this thread links
+   contributions, so the slot is still empty afterwards. */
+static pp_buffer_t *copy_aside(pp_ctx_t *ctx, pp_coll_t *coll)
+{
+    pp_buffer_t *buffer = pp_pool_get(&coll->series.vectors);
+    if (!buffer)
+        return NULL;
+    unlock(ctx);
+    gather(coll, buffer->data, false);
+    pthread_mutex_lock(&ctx->lock);
+    return buffer;
+}
+
+/* While a contribution is copied that takes longer than a wake-up, messages are the progress thread's. */
+static bool copies_long(const pp_coll_t *coll)
+{
+    return coll->series.vectors.bytes > BRIEF_COPY_BYTES;
 }
 
 /* Adds the user's elements to the slot. */
@@ -256,13 +250,15 @@ static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
 {
     pp_pool_t *pool = &coll->series.vectors;
     if (coll->slot.buffer) {
-        combine_in(coll, coll->slot.buffer->data);
+        gather(coll, coll->slot.buffer->data, true);
         return PP_OK;
     }
-    pp_buffer_t *buffer = pp_pool_get(pool);
+    bool large = pool->bytes > SMALL_COPY_BYTES;
+    pp_buffer_t *buffer = large ? copy_aside(ctx, coll) : pp_pool_get(pool);
     if (!buffer)
         return pp_fail(PP_ERR_MEMORY, "no memory for a contribution of %zu bytes", pool->bytes);
-    copy_in(ctx, coll, buffer->data);
+    if (!large)
+        gather(coll, buffer->data, false);
     coll->slot.buffer = buffer;
     return PP_OK;
 }
@@ -280,12 +276,13 @@ pp_status_t pp_start(pp_coll_t *coll)
     /* What has arrived already is served first.  Not between contribute() and pp_coll_started(): a
        take there would find elements that are not counted yet. */
     pp_returned(ctx);
-    bool arrived = status >= 0 && pp_arrive(ctx);
+    bool arrived = status >= 0 && !copies_long(coll) && pp_arrive(ctx);
     if (status >= 0)
         pp_look(ctx);
     if (status >= 0)
         status = contribute(ctx, coll);
     if (status >= 0) {
+        arrived = arrived || pp_arrive(ctx);
         pp_coll_started(coll);
         pp_engine_settle(&ctx->engine);
     }
