@@ -191,9 +191,8 @@ def test_a_launcher_of_another_mpi_is_named(
     assert capsys.readouterr().err == ""
 
 
-def test_an_exception_ends_all_ranks(
-    no_launcher: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> FakeComm:
+    """Have every command raise an error; return the communicator that it runs on, as rank 1."""
     comm = FakeComm(1)
     mpi = types.SimpleNamespace(
         COMM_WORLD=comm, Is_initialized=lambda: True, Is_finalized=lambda: False
@@ -201,9 +200,16 @@ def test_an_exception_ends_all_ranks(
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
 
     def fail(_job: Any) -> int:
-        raise RuntimeError("rank 1 has a problem")
+        raise error
 
     monkeypatch.setattr(cli, "run", fail)
+    return comm
+
+
+def test_an_exception_ends_all_ranks(
+    no_launcher: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    comm = failing(monkeypatch, RuntimeError("rank 1 has a problem"))
     with pytest.raises(RuntimeError):
         cli.main(["info"])
     assert comm.aborted == 1
@@ -213,16 +219,7 @@ def test_an_exception_ends_all_ranks(
 def test_a_lack_of_memory_is_one_line(
     no_launcher: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    comm = FakeComm(1)
-    mpi = types.SimpleNamespace(
-        COMM_WORLD=comm, Is_initialized=lambda: True, Is_finalized=lambda: False
-    )
-    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
-
-    def fail(_job: Any) -> int:
-        raise MemoryError("--size 4 GB: no memory for a contribution")
-
-    monkeypatch.setattr(cli, "run", fail)
+    comm = failing(monkeypatch, MemoryError("--size 4 GB: no memory for a contribution"))
     with pytest.raises(SystemExit) as ending:
         cli.main(["info"])
     assert comm.aborted == 1
