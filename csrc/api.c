@@ -4,9 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies of up to this size are made under the lock: taking it twice would cost more. */
-enum { SMALL_COPY_BYTES = 65536, BRIEF_COPY_BYTES = 262144 };
+enum {
+    SMALL_COPY_BYTES = 65536,    /* copied under the lock: taking it twice would cost more */
+    BRIEF_COPY_BYTES = 262144    /* copied while attending: waking the progress thread would cost more */
+};
 
+/* Ranks that are in one collective call for so long make sure that it is the same one. */
 static const uint64_t CHECK_ORDER_NS = 2000000000;
 
 static void unlock(pp_ctx_t *ctx) { pthread_mutex_unlock(&ctx->lock); }
@@ -137,7 +140,8 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
     *stats = (pp_stats_t){
         .rounds = ctx->engine.rounds, .messages_sent = transport->messages_sent,
         .messages_received = transport->messages_received, .bytes_sent = transport->bytes_sent,
-        .bulk_sent = transport->bulk_sent, .rings = transport->rings, .sleeps = ctx->sleeps, .unheard = ctx->unheard,
+        .bulk_sent = transport->bulk_sent, .rings = transport->rings,
+        .sleeps = ctx->sleeps, .unheard = ctx->unheard,
         .progress_cpu_ns = pp_thread_cpu_ns(ctx), .buffer_bytes = buffer_bytes(&ctx->engine),
         .neighbours = ctx->mpi ? pp_mpi_neighbours(ctx->mpi) : ctx->engine.size,
         .thread_level = ctx->mpi ? pp_mpi_thread_level(ctx->mpi) : -1,
@@ -239,7 +243,7 @@ static pp_buffer_t *copy_aside(pp_ctx_t *ctx, pp_coll_t *coll)
     return buffer;
 }
 
-/* While a contribution is copied that takes longer than a wake-up, messages are the progress thread's. */
+/* While a contribution is copied that takes long, messages are the progress thread's. */
 static bool copies_long(const pp_coll_t *coll)
 {
     return coll->series.vectors.bytes > BRIEF_COPY_BYTES;
@@ -273,10 +277,10 @@ pp_status_t pp_start(pp_coll_t *coll)
                          "until it returns True, first");
     else if (ctx->calls.kind != PP_CALL_NONE)
         status = pp_fail(PP_ERR_STATE, "Start inside a collective call of the context");
-    /* What has arrived already is served first.  Not between contribute() and pp_coll_started(): a
-       take there would find elements that are not counted yet. */
     pp_returned(ctx);
     bool arrived = status >= 0 && !copies_long(coll) && pp_arrive(ctx);
+    /* What has arrived already is served first.  Not between contribute() and pp_coll_started(): a
+       take there would find elements that are not counted yet. */
     if (status >= 0)
         pp_look(ctx);
     if (status >= 0)

@@ -57,7 +57,7 @@ uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
                           int64_t timeout_us);
 
-/* Polls, and lets neighbours see up to which ring. */
+/* Polls, and lets neighbours see up to which ring.  Returns how many events there were. */
 int         pp_look(pp_ctx_t *ctx);
 
 /* An application thread is back: whether soon after it left decides who looks after bulk next time. */
@@ -65,7 +65,8 @@ void        pp_returned(pp_ctx_t *ctx);
 /* It begins to attend; false: there is no need, another one does. */
 bool        pp_arrive(pp_ctx_t *ctx);
 /* It goes, from Start or another call: when the ranks whose wake-up it owes (pp_mpi_defer) have had a
-   moment to look by themselves.  From here on rings wake the progress thread.  Bulk under way is left to that thread, too, unless the application usually comes back at once. */
+   moment to look by themselves.  From here on rings wake the progress thread.  Bulk under way is left to
+   that thread, too, unless the application usually comes back at once. */
 void        pp_leave(pp_ctx_t *ctx, bool after_start);
 
 /* Number of forks between the start of the program and this process. */

@@ -17,9 +17,9 @@ enum {
     YIELD_US_BULK = 2000,         /* a payload on its way moves only while somebody polls */
     WAKE_AFTER_US = 40,           /* of waiting for a rank to look by itself; about what a wake-up costs */
     RECENTLY_US = 200,            /* who was away for so long will be so again */
-    LOOKS_BEFORE_LEAVING = 4,
-    IN_USE_US = 1000000,
-    IN_USE_PATIENCE_US = 1000,
+    LOOKS_BEFORE_LEAVING = 4,     /* if rings keep coming: then the progress thread looks */
+    IN_USE_US = 1000000,          /* after a call with bulk about, the progress thread looks by itself, */
+    IN_USE_PATIENCE_US = 1000,    /* so often: see patience_us() */
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
     BACKOFF_MIN_US = 20,          /* something moves that only polling sees */
     BACKOFF_MAX_US = 500,

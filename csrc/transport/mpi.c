@@ -24,9 +24,9 @@ enum {
     PARCEL_BYTES_EAGER = 3968,                    /* within a node: 4096 with MPI's own header */
     DELIVERIES_PER_POLL = 64,                     /* then bulk and sends get their turn */
     POLLS_SKIPPED_MAX = 256,
-    PARCELS_OUT_EASY = 16,
-    HOPE_MAX = 8,
-    RINGS_WITHOUT_HOPE = 32,
+    PARCELS_OUT_EASY = 16,                        /* not reported as sent: more may be stuck in MPI */
+    HOPE_MAX = 8,                                 /* halved each time a neighbour does not look in time */
+    RINGS_WITHOUT_HOPE = 32,                      /* wake it at once, before it is tried again */
     MESSAGE_TAG = 0,
     BULK_TAG_FIRST = 1,
     BULK_TAGS_MAX = 1 << 20,
@@ -551,7 +551,7 @@ static int post_receive(pp_mpi_t *mpi, int at)
    sleep, for there will be no second ring. */
 static bool announced_not_received(const pp_mpi_t *mpi)
 {
-    /* relaxed: whoever is about to sleep has read the sequence before (see pp_bell_ring). */
+    /* relaxed: whoever is about to sleep has read the sequence before (see pp_bell_announce). */
     uint32_t announced = atomic_load_explicit(&mpi->bell->announced, memory_order_relaxed);
     return (int32_t)(announced - mpi->received_near) > 0;   /* < 0: received before the ring */
 }
