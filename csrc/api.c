@@ -254,7 +254,8 @@ static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
 {
     pp_pool_t *pool = &coll->series.vectors;
     if (coll->slot.buffer) {
-        gather(coll, coll->slot.buffer->data, true);
+        bool lost = ctx->engine.plant == PP_PLANT_LOST_START && pp_coll_withholds(coll);
+        gather(coll, coll->slot.buffer->data, !lost);
         return PP_OK;
     }
     bool large = pool->bytes > SMALL_COPY_BYTES;
@@ -422,6 +423,21 @@ pp_status_t pp_coll_dump(pp_coll_t *coll, int32_t format, char **out)
     unlock(ctx);
     if (text.failed)
         return pp_fail(PP_ERR_MEMORY, "no memory for the text of a schedule");
+    *out = text.chars;
+    return PP_OK;
+}
+
+pp_status_t pp_coll_obstacles(pp_coll_t *coll, char **out)
+{
+    pp_ctx_t *ctx;
+    *out = NULL;
+    PP_TRY(enter_coll(coll, &ctx));
+    pp_text_t text = {0};
+    pp_text_add(&text, "%s", "");
+    pp_coll_explain(coll, &text);
+    unlock(ctx);
+    if (text.failed)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a text");
     *out = text.chars;
     return PP_OK;
 }

@@ -53,7 +53,12 @@ pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t s
                                       pp_graph_t **graph);
 
 /* A synchronous allreduce without activation: take = gate.  For agreements inside collective calls. */
-pp_status_t pp_algo_synchronous_allreduce(int32_t rank, int32_t size, size_t count,
+pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
                                           pp_graph_t **graph);
+
+/* One schedule by itself, a pp_sim_schedule_t: an activation that nothing follows, or a synchronous
+   allreduce. */
+pp_status_t pp_algo_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count,
+                             pp_graph_t **graph);
 
 #endif

@@ -1,5 +1,6 @@
 /* partial_allreduce.c - whole templates: activation, an allreduce, and the end of the round. */
 #include "algo.h"
+#include "steps.h"
 
 #include <stdlib.h>
 
@@ -37,9 +38,15 @@ void pp_algo_finish(pp_graph_t *graph, const pp_ends_t *last)
     free(waited_for);
 }
 
+/* No allreduce: the round ends with the take. */
+enum { NONE = -1 };
+
 static void append(int32_t algorithm, pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last)
 {
     switch (algorithm) {
+    case NONE:
+        pp_steps_begin(graph, last);
+        break;
     case PP_RECURSIVE_DOUBLING:
         pp_algo_recursive_doubling(graph, first_tag, last);
         break;
@@ -88,7 +95,21 @@ pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t s
     return complete(algorithm, built, graph);
 }
 
-pp_status_t pp_algo_synchronous_allreduce(int32_t rank, int32_t size, size_t count,
+pp_status_t pp_algo_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count,
+                             pp_graph_t **graph)
+{
+    static const int32_t algorithms[] = {
+        [PP_SCHEDULE_RECURSIVE_DOUBLING] = PP_RECURSIVE_DOUBLING,
+        [PP_SCHEDULE_RABENSEIFNER] = PP_RABENSEIFNER, [PP_SCHEDULE_RING] = PP_RING};
+    if (schedule < 0 || schedule >= PP_SCHEDULE_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "schedule=%d is not one of 0..%d", schedule,
+                       PP_SCHEDULE_COUNT - 1);
+    if (schedule == PP_SCHEDULE_ACTIVATION)
+        return pp_algo_partial_allreduce(NONE, rank, size, 0, graph);
+    return pp_algo_synchronous_allreduce(algorithms[schedule], rank, size, count, graph);
+}
+
+pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
                                           pp_graph_t **graph)
 {
     pp_graph_t *built;
@@ -97,5 +118,5 @@ pp_status_t pp_algo_synchronous_allreduce(int32_t rank, int32_t size, size_t cou
     built->gate = pp_graph_nop(built, PP_NEED_ALL, "gate");
     pp_graph_take(built);
     pp_graph_edge(built, built->gate, built->take);
-    return complete(PP_RECURSIVE_DOUBLING, built, graph);
+    return complete(algorithm, built, graph);
 }

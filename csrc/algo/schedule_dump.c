@@ -7,23 +7,27 @@
 /* All ranks are built at once, and the text of a ring grows with the square of their number. */
 enum { RANKS_MAX = 1024 };
 
-static pp_status_t check_arguments(int32_t algorithm, int32_t size, size_t count, int32_t type,
-                                   int32_t format)
+static pp_status_t check_format(int32_t size, int32_t format)
+{
+    if (size < 1 || size > RANKS_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "size=%d ranks is not in 1..%d", size, RANKS_MAX);
+    if (format != PP_DOT && format != PP_GOAL)
+        return pp_fail(PP_ERR_ARGUMENT, "format=%d is neither %d (DOT) nor %d (GOAL)", format, PP_DOT,
+                       PP_GOAL);
+    return PP_OK;
+}
+
+static pp_status_t check_arguments(int32_t algorithm, size_t count, int32_t type)
 {
     const size_t element_bytes = pp_accumulator_bytes(type);
     if (algorithm < 0 || algorithm >= PP_ALGORITHM_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not one of 0..%d", algorithm,
                        PP_ALGORITHM_COUNT - 1);
-    if (size < 1 || size > RANKS_MAX)
-        return pp_fail(PP_ERR_ARGUMENT, "size=%d ranks is not in 1..%d", size, RANKS_MAX);
     if (element_bytes == 0)
         return pp_fail(PP_ERR_ARGUMENT, "type=%d is not one of 0..%d", type, PP_TYPE_COUNT - 1);
     if (count > SIZE_MAX / element_bytes)
         return pp_fail(PP_ERR_ARGUMENT, "count=%zu elements of %zu bytes are more than memory can hold",
                        count, element_bytes);
-    if (format != PP_DOT && format != PP_GOAL)
-        return pp_fail(PP_ERR_ARGUMENT, "format=%d is neither %d (DOT) nor %d (GOAL)", format, PP_DOT,
-                       PP_GOAL);
     return PP_OK;
 }
 
@@ -34,42 +38,53 @@ static void free_all(pp_graph_t **graphs, int32_t size)
     free(graphs);
 }
 
-static pp_status_t make_all(int32_t algorithm, int32_t size, size_t count, pp_graph_t **graphs)
+typedef pp_status_t (*make_t)(int32_t which, int32_t rank, int32_t size, size_t count, pp_graph_t **graph);
+
+static pp_status_t make_all(make_t make, int32_t which, int32_t size, size_t count, pp_graph_t **graphs)
 {
     for (int32_t rank = 0; rank < size; rank++)
-        PP_TRY(pp_algo_partial_allreduce(algorithm, rank, size, count, &graphs[rank]));
+        PP_TRY(make(which, rank, size, count, &graphs[rank]));
     return pp_graph_check(graphs, size);
+}
+
+static pp_status_t dump_all(make_t make, int32_t which, int32_t size, size_t count, size_t element_bytes,
+                            int32_t format, char **text)
+{
+    pp_text_t dump = {0};
+    pp_graph_t **graphs = calloc((size_t)size, sizeof(pp_graph_t *));
+    if (!graphs)
+        return pp_fail(PP_ERR_MEMORY, "no memory for the schedules of %d ranks", size);
+    pp_status_t status = make_all(make, which, size, count, graphs);
+    if (status >= 0)
+        pp_graph_dump_all(graphs, size, format, element_bytes, &dump);
+    if (dump.failed)
+        status = pp_fail(PP_ERR_MEMORY, "no memory for the text of a schedule");
+    free_all(graphs, size);
+    if (status < 0)
+        free(dump.chars);
+    else
+        *text = dump.chars;
+    return status;
 }
 
 pp_status_t pp_schedule_dump(int32_t algorithm, int32_t size, size_t count, int32_t type,
                              int32_t format, char **text)
 {
     *text = NULL;
-    PP_TRY(check_arguments(algorithm, size, count, type, format));
+    PP_TRY(check_arguments(algorithm, count, type));
+    PP_TRY(check_format(size, format));
     const size_t element_bytes = pp_accumulator_bytes(type);
     if (algorithm == PP_ALGORITHM_AUTO)
         algorithm = pp_algo_choose(count * element_bytes, count, size);
+    return dump_all(pp_algo_partial_allreduce, algorithm, size, count, element_bytes, format, text);
+}
 
-    pp_text_t dump = {0};
-    pp_graph_t **graphs = calloc((size_t)size, sizeof(pp_graph_t *));
-    if (!graphs)
-        return pp_fail(PP_ERR_MEMORY, "no memory for the schedules of %d ranks", size);
-    pp_status_t status = make_all(algorithm, size, count, graphs);
-    if (status < 0)
-        goto fail;
-    pp_graph_dump_all(graphs, size, format, element_bytes, &dump);
-    if (dump.failed) {
-        status = pp_fail(PP_ERR_MEMORY, "no memory for the text of a schedule");
-        goto fail;
-    }
-    free_all(graphs, size);
-    *text = dump.chars;
-    return PP_OK;
-
-fail:
-    free(dump.chars);
-    free_all(graphs, size);
-    return status;
+pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, int32_t format,
+                                 char **text)
+{
+    *text = NULL;
+    PP_TRY(check_format(ranks, format));
+    return dump_all(pp_algo_schedule, schedule, ranks, bytes, 1, format, text);
 }
 
 void pp_text_free(char *text)

@@ -37,8 +37,10 @@ bool pp_grow(void **array, size_t *capacity, size_t wanted, size_t element_bytes
    the same on every machine. */
 uint64_t pp_mix(uint64_t seed, uint64_t index);
 
-/* A uniformly distributed permutation of 0..count-1 drawn from (seed, index). */
-void pp_permutation(uint64_t seed, uint64_t index, int32_t *order, int32_t count);
+/* A permutation of 0..count-1 drawn from (seed, index): what stands at a place, and at which place a value
+   stands.  Of both, one at a time, in constant time and memory. */
+int32_t pp_permuted(uint64_t seed, uint64_t index, int32_t count, int32_t place);
+int32_t pp_permuted_place(uint64_t seed, uint64_t index, int32_t count, int32_t value);
 
 /* A growing text, for dumps.  After an allocation failure it stays NULL-terminated and `failed`. */
 typedef struct pp_text {

@@ -16,31 +16,56 @@ uint64_t pp_mix(uint64_t seed, uint64_t index)
     return z ^ (z >> 31);
 }
 
-/* The next number of the stream, uniform in 0..bound-1: the 2^64 mod bound smallest numbers are
-   refused, because keeping them would make the low results likelier. */
-static uint64_t draw_below(uint64_t stream, uint64_t *next, uint64_t bound)
-{
-    uint64_t refused = (0 - bound) % bound;
-    uint64_t number;
+/*
+ * A Feistel network (Luby and Rackoff, 1988) on the smallest even number of bits that holds 0..count-1,
+ * walked until it ends inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): less than
+ * four times on average.  It needs no memory, and runs backwards.
+ */
+enum { ROUNDS = 8 };
 
-    do
-        number = pp_mix(stream, (*next)++);
-    while (number < refused);
-    return number % bound;
+static uint32_t half_bits(int32_t count)
+{
+    uint32_t bits = 1;
+    while (UINT64_C(1) << 2 * bits < (uint64_t)count)
+        bits++;
+    return bits;
 }
 
-/* Fisher-Yates from the inside out: order[0..i] is a uniform permutation of 0..i at every step. */
-void pp_permutation(uint64_t seed, uint64_t index, int32_t *order, int32_t count)
+static uint64_t scramble(uint64_t key, uint32_t round, uint64_t half, uint32_t bits)
 {
-    /* A stream of its own for each index: the numbers a permutation takes vary with refusals, so
-       indices must not share one. */
-    uint64_t stream = pp_mix(seed, index);
-    uint64_t next = 0;
+    return pp_mix(key + round, half) >> (64 - bits);
+}
 
-    for (int32_t i = 0; i < count; i++) {
-        uint64_t at = draw_below(stream, &next, (uint64_t)i + 1);
-        order[i] = i;
-        order[i] = order[at];
-        order[at] = i;
-    }
+int32_t pp_permuted(uint64_t seed, uint64_t index, int32_t count, int32_t place)
+{
+    const uint32_t bits = half_bits(count);
+    const uint64_t key = pp_mix(seed, index), mask = (UINT64_C(1) << bits) - 1;
+    uint64_t       value = (uint64_t)place;
+    do {
+        uint64_t left = value >> bits, right = value & mask;
+        for (uint32_t round = 0; round < ROUNDS; round++) {
+            uint64_t next = left ^ scramble(key, round, right, bits);
+            left = right;
+            right = next;
+        }
+        value = left << bits | right;
+    } while (value >= (uint64_t)count);
+    return (int32_t)value;
+}
+
+int32_t pp_permuted_place(uint64_t seed, uint64_t index, int32_t count, int32_t value)
+{
+    const uint32_t bits = half_bits(count);
+    const uint64_t key = pp_mix(seed, index), mask = (UINT64_C(1) << bits) - 1;
+    uint64_t       place = (uint64_t)value;
+    do {
+        uint64_t left = place >> bits, right = place & mask;
+        for (uint32_t round = ROUNDS; round-- > 0;) {
+            uint64_t before = right ^ scramble(key, round, left, bits);
+            right = left;
+            left = before;
+        }
+        place = left << bits | right;
+    } while (place >= (uint64_t)count);
+    return (int32_t)place;
 }

@@ -106,6 +106,15 @@ static const pp_host_t agree_host = {
 
 /* ---- beginning ------------------------------------------------------------------------------------------ */
 
+/* Some round has begun here and is not done. */
+static bool in_mid_round(const pp_engine_t *engine)
+{
+    bool any = false;
+    for (size_t i = 1; i < engine->series_count && !any; i++)
+        any = engine->series[i] && pp_coll_in_mid_round(engine->series[i]->owner);
+    return any;
+}
+
 static pp_status_t begin(pp_calls_t *calls, pp_call_kind_t kind, pp_coll_t *coll)
 {
     PP_TRY(pp_engine_check(calls->engine));
@@ -118,6 +127,7 @@ static pp_status_t begin(pp_calls_t *calls, pp_call_kind_t kind, pp_coll_t *coll
     calls->text[0] = 0;
     calls->engine->in_call = true;
     calls->engine->changed = true;
+    calls->engine->coverage.departures += in_mid_round(calls->engine);
     return PP_OK;
 }
 
@@ -468,7 +478,8 @@ pp_status_t pp_calls_open(pp_calls_t *calls, pp_engine_t *engine, int32_t window
     *calls = (pp_calls_t){.engine = engine, .window = window};
     engine->control = control;
     engine->owner = calls;
-    PP_TRY(pp_algo_synchronous_allreduce(engine->rank, engine->size, 1, &graph));
+    PP_TRY(pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, engine->rank, engine->size, 1,
+                                         &graph));
     return pp_series_open(engine, 0, graph, &kernels, 2, &agree_host, calls, &calls->agree);
 }
 

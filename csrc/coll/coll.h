@@ -87,11 +87,12 @@ struct pp_coll {
         uint64_t           missed;
     } request;
 
-    /* PP_FIRST_OF: the order of draws of round `completed`; the previous round's left mask. */
-    int32_t  *order;
-    int32_t   position;              /* this rank's, in `order` */
-    bool      ordered;               /* order and position are of the current round */
-    uint64_t *left_before;
+    /* PP_FIRST_OF: in the order of draws of round `completed`, this rank's place and the rank behind it;
+       the previous round's left mask. */
+    int32_t   position, successor;
+    bool      ordered;               /* both are of the current round */
+    bool      any_left_before;
+    uint64_t  left_before[PP_CONTRIBUTORS_WORDS];
     /* PP_QUORUM: the latest reports of the children, and what the parent heard last. */
     pp_quorum_child_t *children;
     pp_quorum_child_t  reported;
@@ -110,6 +111,9 @@ bool        pp_coll_left(const pp_coll_t *coll);
 bool        pp_coll_waits(const pp_coll_t *coll);
 bool        pp_coll_elsewhere(const pp_coll_t *coll);
 bool        pp_coll_withholds(const pp_coll_t *coll);
+bool        pp_coll_in_mid_round(const pp_coll_t *coll);
+/* What keeps its rounds from going on here, a line each. */
+void        pp_coll_explain(pp_coll_t *coll, pp_text_t *text);
 pp_turn_t  *pp_coll_turn(pp_coll_t *coll, uint64_t round);
 
 /* policy.c: when a round is activated */

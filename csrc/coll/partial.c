@@ -34,6 +34,12 @@ bool pp_coll_withholds(const pp_coll_t *coll)
     return turn && turn->activated && pp_policy_bounded(coll, turn);
 }
 
+bool pp_coll_in_mid_round(const pp_coll_t *coll)
+{
+    const pp_turn_t *turn = pp_coll_turn((pp_coll_t *)coll, coll->completed);
+    return turn && turn->activated && !turn->done;
+}
+
 /* ---- update: everything that a change may set off ------------------------------------------------------ */
 
 /* While a rank has left or is elsewhere, what completes or is in flight counts as given. */
@@ -103,6 +109,12 @@ static void activated(void *owner, pp_instance_t *instance)
     coll->engine->changed = true;
 }
 
+static void count_staleness(pp_engine_t *engine, uint64_t staleness)
+{
+    uint64_t last = PP_STALENESS_BINS - 1;
+    engine->coverage.staleness[staleness < last ? staleness : last]++;
+}
+
 /* Takes everything pending, atomically: from here on a Start goes to the next round. */
 static void take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *contributed, bool *left)
 {
@@ -123,6 +135,8 @@ static void take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *co
     turn->own_contributions = coll->slot.contributions;
     if (*contributed && instance->round > coll->slot.oldest_given)
         turn->staleness = instance->round - coll->slot.oldest_given;
+    if (*contributed)
+        count_staleness(coll->engine, turn->staleness);
     instance->accumulator = coll->slot.buffer;
     coll->slot.buffer = NULL;
     coll->slot.contributions = 0;
@@ -166,11 +180,11 @@ static pp_entry_t *make_entry(pp_coll_t *coll, const pp_turn_t *turn, pp_instanc
 
 static void remember_left(pp_coll_t *coll, const pp_instance_t *instance, bool flush)
 {
-    size_t bytes = pp_mask_words(coll->engine->size) * sizeof(uint64_t);
-    if (flush)
-        memset(coll->left_before, 0, bytes);
-    else
-        memcpy(coll->left_before, instance->registers[0].left, bytes);
+    const pp_register_t *reg = &instance->registers[0];
+    size_t               words = coll->series.mask_words;
+    coll->any_left_before = !flush && words > 0 && reg->tally.any_left;
+    if (coll->any_left_before)
+        memcpy(coll->left_before, reg->left, words * sizeof(uint64_t));
     coll->ordered = false;
 }
 
@@ -257,6 +271,37 @@ uint64_t pp_coll_discard(pp_coll_t *coll)
     coll->slot.buffer = NULL;
     coll->slot.contributions = 0;
     return discarded;
+}
+
+/* ---- explaining ----------------------------------------------------------------------------------------- */
+
+static void explain_turn(const pp_coll_t *coll, const pp_turn_t *turn, pp_instance_t *instance,
+                         pp_text_t *text)
+{
+    const pp_graph_t *graph = coll->series.graph;
+    unsigned long long round = turn->round;
+    if (!turn->activated && !turn->joined)
+        pp_text_add(text, "round %llu is not activated%s%s\n", round, turn->ready ? ", ready" : "",
+                    turn->handed_on ? ", its draw handed on" : "");
+    else if (pp_coll_withholds(coll) && turn->round == coll->taken)
+        pp_text_add(text, "round %llu: gate withheld by max_lag\n", round);
+    else if (!pp_instance_fired(instance, graph->gate))
+        pp_text_add(text, "round %llu: gate waits for this rank\n", round);
+}
+
+void pp_coll_explain(pp_coll_t *coll, pp_text_t *text)
+{
+    for (uint64_t round = coll->completed; round < coll->series.opened; round++) {
+        pp_turn_t     *turn = pp_coll_turn(coll, round);
+        pp_instance_t *instance = pp_series_instance(&coll->series, round);
+        if (!turn || !instance)
+            continue;
+        bool current = round == coll->completed || turn->activated || turn->joined;
+        if (current)
+            explain_turn(coll, turn, instance, text);
+        if (turn->activated || turn->joined)
+            pp_series_explain(instance, text);
+    }
 }
 
 /* ---- opening and closing ------------------------------------------------------------------------------- */

@@ -5,7 +5,8 @@
  * First of m.  All ranks draw the same order for a round.  The first m of it are drawn; a drawn rank
  * that cannot be waited for (it has left, or is pending here but waits elsewhere) sends a copy of the
  * draw to the next in the order, once a round, and keeps its own.  Ranks that the previous round lists
- * as left come last, so that a draw can still reach them when everybody else has left since.
+ * as left come last, so that a draw can still reach them when everybody else has left since.  (The list
+ * only saves hops; above PP_CONTRIBUTORS_MAX ranks rounds have none, and a draw is handed on more often.)
  *
  * Quorum.  Ready and left ranks are counted along a tree to rank 0, which activates the round.
  * Quorum(P), the synchronous collective, needs no count: whoever is ready and waits activates the round,
@@ -58,19 +59,42 @@ static void trigger(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance, p
 
 /* ---- first of m ------------------------------------------------------------------------------------- */
 
+static uint64_t order_seed(const pp_coll_t *coll) { return pp_mix(coll->engine->seed, coll->series.id); }
+
+/* Walks through the order until it comes behind this rank. */
+static void find_behind_the_left(pp_coll_t *coll)
+{
+    const int32_t size = coll->engine->size;
+    int32_t       position = 0, first = -1, last = -1;
+    coll->successor = -1;
+    for (int pass = 0; pass < 2 && coll->successor < 0; pass++)
+        for (int32_t place = 0; place < size && coll->successor < 0; place++) {
+            int32_t rank = pp_permuted(order_seed(coll), coll->completed, size, place);
+            if (pp_mask_has(coll->left_before, rank) != (pass == 1))
+                continue;
+            if (first < 0)
+                first = rank;
+            if (last == coll->engine->rank)
+                coll->successor = rank;
+            if (rank == coll->engine->rank)
+                coll->position = position;
+            position++;
+            last = rank;
+        }
+    if (coll->successor < 0)
+        coll->successor = first;
+}
+
 static void draw_order(pp_coll_t *coll)
 {
-    int32_t size = coll->engine->size, next = 0;
-    int32_t *drawn = coll->order + size;   /* scratch half */
-    pp_permutation(pp_mix(coll->engine->seed, coll->series.id), coll->completed, drawn, size);
-    for (int pass = 0; pass < 2; pass++)
-        for (int32_t i = 0; i < size; i++)
-            if (pp_mask_has(coll->left_before, drawn[i]) == (pass == 1))
-                coll->order[next++] = drawn[i];
-    for (int32_t i = 0; i < size; i++)
-        if (coll->order[i] == coll->engine->rank)
-            coll->position = i;
+    const int32_t size = coll->engine->size;
     coll->ordered = true;
+    if (coll->any_left_before) {
+        find_behind_the_left(coll);
+        return;
+    }
+    coll->position = pp_permuted_place(order_seed(coll), coll->completed, size, coll->engine->rank);
+    coll->successor = pp_permuted(order_seed(coll), coll->completed, size, (coll->position + 1) % size);
 }
 
 bool pp_policy_drawn(pp_coll_t *coll)
@@ -89,9 +113,11 @@ static void hand_on(pp_coll_t *coll, pp_turn_t *turn)
     turn->handed_on = true;
     if (coll->engine->size == 1)
         return;
+    if (coll->engine->plant == PP_PLANT_LOST_DRAW && turn->drawn && pp_coll_left(coll))
+        return;
     pp_prefix_t message = {.kind = PP_MSG_DRAW, .handle = coll->series.id, .round = turn->round};
-    int32_t next = coll->order[(coll->position + 1) % coll->engine->size];
-    pp_engine_control(coll->engine, next, &message, sizeof message);
+    coll->engine->coverage.draws_handed_on++;
+    pp_engine_control(coll->engine, coll->successor, &message, sizeof message);
 }
 
 static void update_first_of(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
@@ -222,12 +248,9 @@ void pp_policy_control(void *owner, int32_t peer, const pp_prefix_t *message)
 
 pp_status_t pp_policy_open(pp_coll_t *coll)
 {
-    size_t size = (size_t)coll->engine->size;
-    coll->left_before = calloc(pp_mask_words(coll->engine->size), sizeof(uint64_t));
-    coll->order = calloc(2 * size, sizeof *coll->order);
     coll->children = calloc(TREE_FANOUT, sizeof *coll->children);
-    if (!coll->left_before || !coll->order || !coll->children)
-        return pp_fail(PP_ERR_MEMORY, "no memory for the policy of %zu ranks", size);
+    if (!coll->children)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a policy");
     for (int i = 0; i < TREE_FANOUT; i++)
         coll->children[i].round = UINT64_MAX;
     return PP_OK;
@@ -235,10 +258,6 @@ pp_status_t pp_policy_open(pp_coll_t *coll)
 
 void pp_policy_close(pp_coll_t *coll)
 {
-    free(coll->left_before);
-    free(coll->order);
     free(coll->children);
-    coll->left_before = NULL;
-    coll->order = NULL;
     coll->children = NULL;
 }

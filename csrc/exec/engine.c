@@ -82,12 +82,14 @@ static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefi
                            prefix->handle);
         return;
     }
-    if (prefix->kind != PP_MSG_OPERATION)
+    if (prefix->kind != PP_MSG_OPERATION) {
         series->host->control(series->owner, peer, prefix);
-    else if (prefix->round >= series->opened)
+    } else if (prefix->round >= series->opened) {
+        engine->coverage.windows_full++;
         keep(engine, &series->early, peer, prefix, bytes);
-    else
+    } else {
         pp_series_message(series, peer, prefix, bytes);
+    }
 }
 
 static bool context_wide(uint16_t kind) { return kind >= PP_MSG_ASK; }

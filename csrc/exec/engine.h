@@ -34,7 +34,8 @@ typedef struct pp_stored {
 typedef struct pp_vertex_state {
     pp_instance_t *instance;    /* so that the address of this struct can be a bulk cookie */
     uint32_t       arrived;     /* finished predecessors */
-    uint32_t       fired;       /* 0 or 1: operations are consumable */
+    uint16_t       fired;       /* 0 or 1: operations are consumable */
+    bool           finished;
     pp_stored_t   *message;     /* RECV: what arrived, until the vertex is done with it */
     const void    *data;        /* RECV: where the incoming elements lie; NULL: none, or in place */
 } pp_vertex_state_t;
@@ -43,8 +44,9 @@ typedef struct pp_vertex_state {
 typedef struct pp_register {
     pp_tally_t tally;
     bool       null;
-    uint64_t  *contributors;    /* mask; NULL above PP_CONTRIBUTORS_MAX ranks */
-    uint64_t  *left;            /* mask of ranks that had left when they joined */
+    /* Masks of series->mask_words words: none above PP_CONTRIBUTORS_MAX ranks. */
+    uint64_t  *contributors;
+    uint64_t  *left;            /* ranks that had left when they joined */
 } pp_register_t;
 
 struct pp_instance {
@@ -94,7 +96,7 @@ struct pp_series {
     pp_stored_t     *early;         /* messages of rounds not opened yet, in order of arrival */
     pp_pool_t        vectors;       /* accumulators, pending slots, results */
     pp_pool_t        scratches;
-    size_t           mask_words;    /* 0: too many ranks to name contributors */
+    size_t           mask_words;    /* of a mask of ranks; 0: too many ranks to name any */
     unsigned char   *head;          /* where the header of the message being sent is built */
     uint32_t        *last_fired;    /* fire counts of the newest retired round */
     uint64_t         last_fired_round;
@@ -117,6 +119,8 @@ static inline bool pp_instance_fired(const pp_instance_t *instance, uint32_t ver
 {
     return instance->states[vertex].fired != 0;
 }
+/* A line for each operation that waits for a message, and whose. */
+void pp_series_explain(const pp_instance_t *instance, pp_text_t *text);
 /* The round is retired and complete: its place serves the round `window` later. */
 void pp_series_recycle(pp_series_t *series, pp_instance_t *instance);
 
@@ -148,6 +152,9 @@ struct pp_engine {
     uint64_t        rounds;         /* completed, over all series */
     uint32_t        running;        /* rounds that have taken our part and are not done: more messages
                                        are to come soon */
+
+    int32_t         plant;          /* pp_plant_t; simulated ranks only */
+    pp_coverage_t   coverage;
 
     /* First failure; every later call returns it. */
     pp_status_t     error;

@@ -79,6 +79,7 @@ static void finish(pp_instance_t *instance, uint32_t vertex)
 {
     const pp_graph_t *graph = instance->series->graph;
     const pp_vertex_t *v = &graph->vertices[vertex];
+    instance->states[vertex].finished = true;
     for (uint32_t i = v->outs_begin; i < v->outs_end; i++) {
         uint32_t next = graph->outs[i];
         if (++instance->states[next].arrived == graph->vertices[next].need)
@@ -113,15 +114,14 @@ static size_t write_head(pp_instance_t *instance, const pp_vertex_t *v)
         return sizeof *prefix;
     const pp_register_t *reg = &instance->registers[v->reg];
     prefix->flags = (uint16_t)(PP_FLAG_TALLY | (reg->null ? 0 : PP_FLAG_DATA)
-                               | (reg->tally.any_left ? PP_FLAG_LEFT : 0));
+                               | (reg->tally.any_left && series->mask_words ? PP_FLAG_LEFT : 0));
     memcpy(series->head + sizeof *prefix, &reg->tally, sizeof reg->tally);
     size_t length = HEAD_BYTES;
     memcpy(series->head + length, reg->contributors, series->mask_words * sizeof(uint64_t));
     length += series->mask_words * sizeof(uint64_t);
-    if (reg->tally.any_left) {
-        size_t left_bytes = pp_mask_words(series->engine->size) * sizeof(uint64_t);
-        memcpy(series->head + length, reg->left, left_bytes);
-        length += left_bytes;
+    if (prefix->flags & PP_FLAG_LEFT) {
+        memcpy(series->head + length, reg->left, series->mask_words * sizeof(uint64_t));
+        length += series->mask_words * sizeof(uint64_t);
     }
     return align_up(length);
 }
@@ -143,7 +143,7 @@ static pp_incoming_t read_head(const pp_series_t *series, const pp_stored_t *sto
     at += series->mask_words * sizeof(uint64_t);
     if (prefix->flags & PP_FLAG_LEFT) {
         in.left = (const uint64_t *)at;
-        at += pp_mask_words(series->engine->size) * sizeof(uint64_t);
+        at += series->mask_words * sizeof(uint64_t);
     }
     at = stored->message + align_up((size_t)(at - stored->message));
     if ((prefix->flags & PP_FLAG_DATA) && !(prefix->flags & PP_FLAG_BULK))
@@ -155,7 +155,7 @@ static void merge_masks(const pp_series_t *series, pp_register_t *reg, const pp_
 {
     for (size_t w = 0; w < series->mask_words; w++)
         reg->contributors[w] |= in->contributors[w];
-    for (size_t w = 0; in->left && w < pp_mask_words(series->engine->size); w++)
+    for (size_t w = 0; in->left && w < series->mask_words; w++)
         reg->left[w] |= in->left[w];
 }
 
@@ -273,6 +273,20 @@ static void land(pp_instance_t *instance, uint32_t vertex)
         pp_engine_fail(series->engine, status, "%s", pp_error_text());
 }
 
+/* Rounds that several ranks triggered before they heard of each other. */
+static bool initiators_meet(const pp_tally_t *ours, const pp_tally_t *theirs)
+{
+    return ours->initiator != PP_NO_INITIATOR && theirs->initiator != PP_NO_INITIATOR
+        && ours->initiator != theirs->initiator;
+}
+
+static void report_reduced(pp_series_t *series, pp_region_t region)
+{
+    pp_transport_t *transport = series->engine->transport;
+    if (transport->ops->reduced)
+        transport->ops->reduced(transport, region_bytes(series, region));
+}
+
 static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
 {
     pp_series_t *series = instance->series;
@@ -280,14 +294,21 @@ static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
     pp_vertex_state_t *source = &instance->states[v->source];
     pp_register_t *reg = &instance->registers[v->reg];
     pp_incoming_t in = read_head(series, source->message);
+    bool met = initiators_meet(&reg->tally, in.tally);
+    bool twice = met && series->engine->plant == PP_PLANT_ROUND_TWICE;
+    series->engine->coverage.initiators_met += met;
     if (source->data) {
         char *ours = accumulator_at(instance, v->region);
         pp_kernel_t kernel = v->incoming_left ? series->kernels.keep_right : series->kernels.keep_left;
         if (series->engine->error)
             return;
-        if (reg->null)
+        if (reg->null) {
             memcpy(ours, source->data, region_bytes(series, v->region));
-        else
+        } else {
+            kernel(ours, source->data, v->region.count);
+            report_reduced(series, v->region);
+        }
+        if (twice && !reg->null)
             kernel(ours, source->data, v->region.count);
     }
     if (((const pp_prefix_t *)source->message->message)->flags & PP_FLAG_DATA)
@@ -314,7 +335,7 @@ static void fire_take(pp_instance_t *instance, uint32_t vertex)
         reg->null = !contributed;
         if (contributed && series->mask_words)
             pp_mask_add(reg->contributors, series->engine->rank);
-        if (left)
+        if (left && series->mask_words)
             pp_mask_add(reg->left, series->engine->rank);
     }
     finish(instance, vertex);
@@ -391,6 +412,19 @@ void pp_series_message(pp_series_t *series, int32_t peer, const pp_prefix_t *pre
         land(instance, vertex);
 }
 
+void pp_series_explain(const pp_instance_t *instance, pp_text_t *text)
+{
+    const pp_graph_t *graph = instance->series->graph;
+    for (uint32_t i = 0; i < graph->vertex_count; i++) {
+        const pp_vertex_t       *v = &graph->vertices[i];
+        const pp_vertex_state_t *state = &instance->states[i];
+        if (v->kind == PP_RECV && state->fired && !state->finished)
+            pp_text_add(text, "round %llu: l%u: recv from %d tag %u%s\n",
+                        (unsigned long long)instance->round, i, v->peer, v->tag,
+                        v->activation ? " activation" : "");
+    }
+}
+
 /* ---- opening and closing --------------------------------------------------------------------------- */
 
 pp_instance_t *pp_series_instance(pp_series_t *series, uint64_t round)
@@ -419,12 +453,11 @@ static void open_next(pp_series_t *series)
 {
     const pp_graph_t *graph = series->graph;
     pp_instance_t *instance = &series->instances[series->opened % (uint64_t)series->window];
-    size_t words = series->mask_words + pp_mask_words(series->engine->size);
     instance->round = series->opened++;
     instance->recyclable = instance->stamped = false;
     instance->unfinished = graph->vertex_count - (graph->start != PP_NO_VERTEX)
                          - (graph->join != PP_NO_VERTEX);
-    memset(instance->masks, 0, words * graph->reg_count * sizeof(uint64_t));
+    memset(instance->masks, 0, 2 * series->mask_words * graph->reg_count * sizeof(uint64_t));
     for (uint32_t v = 0; v < graph->vertex_count; v++)
         instance->states[v] = (pp_vertex_state_t){.instance = instance};
     for (uint32_t v = 0; v < graph->vertex_count; v++)
@@ -443,18 +476,17 @@ void pp_series_recycle(pp_series_t *series, pp_instance_t *instance)
 static pp_status_t instance_alloc(pp_series_t *series, pp_instance_t *instance)
 {
     const pp_graph_t *graph = series->graph;
-    size_t left_words = pp_mask_words(series->engine->size);
-    size_t words = series->mask_words + left_words;
+    size_t words = 2 * series->mask_words;
     instance->series = series;
     instance->recyclable = true;
     instance->states = calloc(graph->vertex_count, sizeof *instance->states);
     instance->registers = calloc(graph->reg_count, sizeof *instance->registers);
-    instance->masks = calloc(words * graph->reg_count, sizeof *instance->masks);
+    instance->masks = calloc(words * graph->reg_count + 1, sizeof *instance->masks);
     if (!instance->states || !instance->registers || !instance->masks)
         return pp_fail(PP_ERR_MEMORY, "no memory for a round of %u operations", graph->vertex_count);
     for (uint32_t r = 0; r < graph->reg_count; r++) {
         instance->registers[r].left = instance->masks + r * words;
-        instance->registers[r].contributors = instance->registers[r].left + left_words;
+        instance->registers[r].contributors = instance->registers[r].left + series->mask_words;
     }
     return PP_OK;
 }
@@ -476,7 +508,7 @@ static pp_status_t register_series(pp_engine_t *engine, pp_series_t *series)
 static pp_status_t series_alloc(pp_series_t *series)
 {
     const pp_graph_t *graph = series->graph;
-    size_t mask_bytes = (series->mask_words + pp_mask_words(series->engine->size)) * sizeof(uint64_t);
+    size_t mask_bytes = 2 * series->mask_words * sizeof(uint64_t);
     series->head = pp_alloc_aligned(align_up(HEAD_BYTES + mask_bytes));
     series->last_fired = calloc(graph->vertex_count, sizeof *series->last_fired);
     series->instances = calloc((size_t)series->window, sizeof *series->instances);

@@ -274,27 +274,108 @@ pp_status_t pp_coll_fired(pp_coll_t *coll, uint64_t *round, uint32_t *fired, siz
                           size_t *count);
 
 /* ---- simulated ranks -------------------------------------------------------------------------- */
+
+/* A message of s bytes, after LogGP (Alexandrov et al., 1995): o at the sender and o at the receiver,
+   L + (s - 1) G on the wire.  Consecutive sends of a rank begin at least max(o, g + (s - 1) G) apart, and so,
+   separately, do its receives. */
+typedef struct pp_link {
+    uint64_t latency_ns;       /* L */
+    uint64_t overhead_ns;      /* o */
+    uint64_t gap_ns;           /* g */
+    uint64_t byte_ps;          /* G, in picoseconds */
+    uint64_t rendezvous_bytes; /* S: payloads of more bytes go as request, clear-to-send, data */
+    uint64_t jitter_ns;        /* a message takes a time drawn from 0..jitter_ns longer; messages
+                                  between a pair of ranks stay in order, others overtake each other */
+} pp_link_t;
+
+typedef struct pp_network {
+    pp_link_t between;         /* ranks of different nodes */
+    pp_link_t within;          /* ranks of one node */
+    int32_t   node_ranks;      /* consecutive ranks of a node, >= 1 */
+    int32_t   headers_free;    /* 1: messages are charged for their payload only, at least one byte */
+    uint64_t  noise_ns;        /* each rank's o takes longer by times of this mean, exponentially
+                                  distributed, drawn from the rank's own stream; 0: never */
+    uint64_t  reduce_ps;       /* a reduction keeps its rank busy for so many picoseconds a byte */
+} pp_network_t;
+
+/* Defects put in on purpose, to see that the tests find them.  Only simulated ranks can have them. */
+typedef enum pp_plant {
+    PP_PLANT_NONE,
+    PP_PLANT_LOST_START,       /* a Start that meets an activated round drops what was pending */
+    PP_PLANT_ROUND_TWICE,      /* where the parts of two initiators meet, one is reduced twice */
+    PP_PLANT_LOST_DRAW,        /* a rank that leaves while it holds a draw handed on drops it */
+    PP_PLANT_COUNT
+} pp_plant_t;
+
 typedef struct pp_sim_config {
-    uint64_t seed;             /* of delays and reordering */
-    uint64_t latency_min_ns;   /* a message takes a time drawn from [min, max]; messages between a */
-    uint64_t latency_max_ns;   /* pair of ranks stay in order, everything else is reordered */
+    uint64_t seed;             /* of what the network draws: jitter, noise, the order of what coincides */
     int32_t  ranks;
+    int32_t  plant;            /* pp_plant_t */
+    pp_network_t    network;
     pp_ctx_config_t ctx;       /* progress is ignored: the caller drives */
 } pp_sim_config_t;
 
-/* Contexts over a simulated transport: use them with every function above but the blocking ones,
-   which return PP_PENDING at once (pp_wait and pp_call_wait with timeout 0 are the right calls). */
+/* Contexts over a simulated network: use them with every function above but the blocking ones, which
+   return PP_PENDING at once (pp_wait and pp_call_wait with timeout 0 are the right calls).  PP_ERR_MEMORY
+   if the ranks will not fit into what this machine has left. */
 pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **sim);
 pp_ctx_t   *pp_sim_ctx(pp_sim_t *sim, int32_t rank);
-/* Delivers the earliest message: PP_OK, or PP_PENDING if none is under way. */
-pp_status_t pp_sim_step(pp_sim_t *sim);
-/* Delivers everything up to `time_ns` and sets the clock to it. */
-pp_status_t pp_sim_run_until(pp_sim_t *sim, uint64_t time_ns);
+/* From this virtual time on the rank neither sends nor receives; what it sent before still arrives.  The
+   others' contexts fail by PP_ERR_PEER_FAILED `detect_ns` later; UINT64_MAX: nobody tells them. */
+pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns);
+
+/* The rank's program waits: for the request of `coll`, or with NULL for its collective call.  It is
+   forgotten when pp_sim_advance() has told of it, or by a new one. */
+void        pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_coll_t *coll);
+/* Performs what happens up to and including `until_ns`, and stops behind the first event after which the
+   program of a watched rank can go on: PP_OK, *rank is this rank, and the clock stands there.  PP_PENDING:
+   none can; the clock stands at the last event, and is not moved to `until_ns`. */
+pp_status_t pp_sim_advance(pp_sim_t *sim, uint64_t until_ns, int32_t *rank);
+/* Moves the clock on to a time before or at the next event. */
+pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns);
 uint64_t    pp_sim_now_ns(const pp_sim_t *sim);
-/* Time of the earliest message; UINT64_MAX if none. */
+/* Time of the earliest event; UINT64_MAX if there is none. */
 uint64_t    pp_sim_next_ns(const pp_sim_t *sim);
+
+/* How often the interleavings occurred that are hard to get right, over all ranks. */
+enum { PP_STALENESS_BINS = 33 };
+
+typedef struct pp_coverage {
+    uint64_t initiators_met;   /* parts of a round with different initiators merged */
+    uint64_t departures;       /* collective calls begun while a round had begun here and was not done */
+    uint64_t windows_full;     /* messages that came for a round beyond the window */
+    uint64_t draws_handed_on;
+    /* Parts that ranks gave to rounds, by the staleness of their oldest contribution; the last entry is
+       everything above. */
+    uint64_t staleness[33];
+} pp_coverage_t;
+
+void        pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage);
 /* Releases the ranks and their contexts. */
 void        pp_sim_free(pp_sim_t *sim);
+
+/* What keeps the rounds of a handle from going on at this rank, a line each: operations that wait for a
+   message, and whose; a part that is withheld.  Free the text with pp_text_free(). */
+pp_status_t pp_coll_obstacles(pp_coll_t *coll, char **text);
+
+typedef enum pp_sim_schedule {
+    PP_SCHEDULE_ACTIVATION,    /* rank 0 activates; a rank finishes when it is activated */
+    PP_SCHEDULE_RECURSIVE_DOUBLING, PP_SCHEDULE_RABENSEIFNER, PP_SCHEDULE_RING,  /* all begin at once */
+    PP_SCHEDULE_COUNT
+} pp_sim_schedule_t;
+
+typedef struct pp_sim_traffic {
+    uint64_t messages, bytes;  /* sent by all ranks, headers included unless they are free */
+} pp_sim_traffic_t;
+
+/* One execution of one schedule for `bytes` bytes, from time 0: each rank's finishing time, into
+   `finished_ns` with an entry a rank. */
+pp_status_t pp_sim_schedule(int32_t schedule, int32_t ranks, size_t bytes, uint64_t seed,
+                            const pp_network_t *network, uint64_t *finished_ns,
+                            pp_sim_traffic_t *traffic);
+/* The same schedule as text. */
+pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, int32_t format,
+                                 char **text);
 
 /* CDEF END */
 

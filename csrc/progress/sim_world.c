@@ -4,40 +4,61 @@
 
 #include <stdlib.h>
 
+/* What a rank's program waits for. */
+typedef struct watch {
+    bool       waits;
+    pp_coll_t *coll;           /* its request; NULL: the collective call */
+} watch_t;
+
 struct pp_sim {
     pp_simnet_t *net;
     int32_t      ranks;
     pp_ctx_t   **contexts;
+    watch_t     *watches;
+    int32_t      next_failed;  /* ranks below need not be looked at after a failure of all */
 };
 
-pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **out)
+static pp_status_t check_config(const pp_sim_config_t *config)
 {
-    *out = NULL;
     if (config->ranks < 1)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not at least 1", config->ranks);
     if (config->ctx.window < 1)
         return pp_fail(PP_ERR_ARGUMENT, "window=%d is not at least 1", config->ctx.window);
-    if (config->latency_min_ns > config->latency_max_ns)
-        return pp_fail(PP_ERR_ARGUMENT, "latency_min_ns=%llu is above latency_max_ns=%llu",
-                       (unsigned long long)config->latency_min_ns,
-                       (unsigned long long)config->latency_max_ns);
+    if (config->plant < 0 || config->plant >= PP_PLANT_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "plant=%d is not one of 0..%d", config->plant,
+                       PP_PLANT_COUNT - 1);
+    return PP_OK;
+}
+
+static pp_status_t make_rank(pp_sim_t *sim, int32_t rank, const pp_sim_config_t *config)
+{
+    pp_ctx_t *ctx = calloc(1, sizeof *ctx);
+    pp_status_t status = ctx ? pp_ctx_setup(ctx, pp_simnet_transport(sim->net, rank), &config->ctx)
+                             : pp_fail(PP_ERR_MEMORY, "no memory for rank %d", rank);
+    if (status < 0) {
+        free(ctx);
+        return status;
+    }
+    ctx->engine.plant = config->plant;
+    sim->contexts[rank] = ctx;
+    return PP_OK;
+}
+
+pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **out)
+{
+    *out = NULL;
+    PP_TRY(check_config(config));
     pp_sim_t *sim = calloc(1, sizeof *sim);
     if (!sim)
         return pp_fail(PP_ERR_MEMORY, "no memory for a simulation");
-    sim->ranks = config->ranks;
+    sim->ranks = sim->next_failed = config->ranks;
     sim->contexts = calloc((size_t)config->ranks, sizeof(pp_ctx_t *));
-    pp_status_t status = !sim->contexts ? pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", config->ranks)
-        : pp_simnet_new(config->ranks, config->seed, config->latency_min_ns, config->latency_max_ns,
-                        &sim->net);
-    for (int32_t r = 0; status >= 0 && r < config->ranks; r++) {
-        pp_ctx_t *ctx = calloc(1, sizeof *ctx);
-        status = ctx ? pp_ctx_setup(ctx, pp_simnet_transport(sim->net, r), &config->ctx)
-                     : pp_fail(PP_ERR_MEMORY, "no memory for rank %d", r);
-        if (status < 0)
-            free(ctx);
-        else
-            sim->contexts[r] = ctx;
-    }
+    sim->watches = calloc((size_t)config->ranks, sizeof *sim->watches);
+    pp_status_t status = sim->contexts && sim->watches
+        ? pp_simnet_new(config->ranks, config->seed, &config->network, &sim->net)
+        : pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", config->ranks);
+    for (int32_t rank = 0; status >= 0 && rank < config->ranks; rank++)
+        status = make_rank(sim, rank, config);
     if (status < 0) {
         pp_sim_free(sim);
         return status;
@@ -51,24 +72,110 @@ pp_ctx_t *pp_sim_ctx(pp_sim_t *sim, int32_t rank)
     return rank >= 0 && rank < sim->ranks ? sim->contexts[rank] : NULL;
 }
 
-pp_status_t pp_sim_step(pp_sim_t *sim)
+static pp_status_t check_rank(const pp_sim_t *sim, int32_t rank)
 {
-    return pp_simnet_step(sim->net) ? PP_OK : PP_PENDING;
+    if (rank < 0 || rank >= sim->ranks)
+        return pp_fail(PP_ERR_ARGUMENT, "rank %d is not in 0..%d", rank, sim->ranks - 1);
+    return PP_OK;
 }
 
-pp_status_t pp_sim_run_until(pp_sim_t *sim, uint64_t time_ns)
+pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns)
 {
-    if (time_ns < pp_simnet_now_ns(sim->net))
-        return pp_fail(PP_ERR_ARGUMENT, "time_ns=%llu is in the past (%llu)",
+    PP_TRY(check_rank(sim, rank));
+    return pp_simnet_kill(sim->net, rank, time_ns, detect_ns);
+}
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+void pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_coll_t *coll)
+{
+    if (rank >= 0 && rank < sim->ranks)
+        sim->watches[rank] = (watch_t){.waits = true, .coll = coll};
+}
+
+static bool can_go_on(const pp_sim_t *sim, int32_t rank)
+{
+    const watch_t  *watch = &sim->watches[rank];
+    const pp_ctx_t *ctx = sim->contexts[rank];
+    if (!watch->waits || pp_simnet_dead(sim->net, rank))
+        return false;
+    return ctx->engine.error
+        || (watch->coll ? watch->coll->request.state == PP_COMPLETE : ctx->calls.finished);
+}
+
+/* Whether the rank's program goes on now; one whose rank is busy reducing goes on when that is over. */
+static pp_status_t goes_on(pp_sim_t *sim, int32_t rank, bool *now)
+{
+    uint64_t busy = pp_simnet_busy_ns(sim->net, rank);
+    *now = can_go_on(sim, rank);
+    if (*now && busy > pp_simnet_now_ns(sim->net)) {
+        *now = false;
+        return pp_simnet_rouse(sim->net, rank, busy);
+    }
+    if (*now)
+        sim->watches[rank].waits = false;
+    return PP_OK;
+}
+
+/* After an event that concerned everybody: the next rank to tell of it. */
+static bool next_of_all(pp_sim_t *sim, int32_t *rank)
+{
+    while (sim->next_failed < sim->ranks) {
+        int32_t next = sim->next_failed++;
+        if (!can_go_on(sim, next))
+            continue;
+        sim->watches[next].waits = false;
+        *rank = next;
+        return true;
+    }
+    return false;
+}
+
+pp_status_t pp_sim_advance(pp_sim_t *sim, uint64_t until_ns, int32_t *rank)
+{
+    int32_t touched;
+    if (next_of_all(sim, rank))
+        return PP_OK;
+    while (pp_simnet_next_ns(sim->net) <= until_ns && pp_simnet_step(sim->net, &touched)) {
+        bool now = false;
+        if (touched == PP_SIMNET_ALL) {
+            sim->next_failed = 0;
+            now = next_of_all(sim, rank);
+        } else if (touched >= 0) {
+            PP_TRY(goes_on(sim, touched, &now));
+            *rank = touched;
+        }
+        if (now)
+            return PP_OK;
+    }
+    return PP_PENDING;
+}
+
+pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns)
+{
+    if (time_ns < pp_simnet_now_ns(sim->net) || time_ns > pp_simnet_next_ns(sim->net))
+        return pp_fail(PP_ERR_ARGUMENT, "time_ns=%llu is not between now (%llu) and the next event",
                        (unsigned long long)time_ns, (unsigned long long)pp_simnet_now_ns(sim->net));
-    while (pp_simnet_next_ns(sim->net) <= time_ns && pp_simnet_step(sim->net))
-        continue;
     pp_simnet_set_now(sim->net, time_ns);
     return PP_OK;
 }
 
 uint64_t pp_sim_now_ns(const pp_sim_t *sim) { return pp_simnet_now_ns(sim->net); }
 uint64_t pp_sim_next_ns(const pp_sim_t *sim) { return pp_simnet_next_ns(sim->net); }
+
+void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
+{
+    *coverage = (pp_coverage_t){0};
+    for (int32_t rank = 0; rank < sim->ranks; rank++) {
+        const pp_coverage_t *one = &sim->contexts[rank]->engine.coverage;
+        coverage->initiators_met += one->initiators_met;
+        coverage->departures += one->departures;
+        coverage->windows_full += one->windows_full;
+        coverage->draws_handed_on += one->draws_handed_on;
+        for (int bin = 0; bin < PP_STALENESS_BINS; bin++)
+            coverage->staleness[bin] += one->staleness[bin];
+    }
+}
 
 void pp_sim_free(pp_sim_t *sim)
 {
@@ -81,5 +188,6 @@ void pp_sim_free(pp_sim_t *sim)
         }
     pp_simnet_free(sim->net);
     free(sim->contexts);
+    free(sim->watches);
     free(sim);
 }

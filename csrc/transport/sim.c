@@ -6,38 +6,50 @@
 
 enum {
     BULK_TAGS = 1 << 20,
-    BUCKETS_MIN = 64,                             /* of the hashes; powers of two */
+    BUCKETS_MIN = 64,          /* of the hashes; powers of two */
+    ORDER_BITS = 40,           /* of a heap key: below them the number of issue, above the seed's choice */
+    CONTROL_BYTES = 1,         /* what a request or a clear-to-send is charged for */
     POISON = 0xA5
 };
 
+static const uint64_t TIME_MAX = UINT64_C(1) << 62;
+
 typedef enum kind {
+    /* What travels from src to dst, or for CLEAR back. */
     MESSAGE,
-    SEND_POSTED,               /* bulk, unmatched: in the table of posts */
-    RECV_POSTED,
-    TRANSFER,                  /* the receive of a matched pair; `match` is the send */
-    DONE                       /* tells `owner` its cookie */
+    REQUEST, CLEAR, DATA,      /* of bulk, and the event is the sending side */
+    /* What happens at one rank, the owner. */
+    INJECTED,                  /* bulk has left the sender's buffer */
+    RECEIVED,                  /* bulk is to land in the receiver's buffer; `match` is the receive */
+    ROUSE, KILL, DETECT,
+    /* In the table of posts, not in the heap. */
+    SEND_POSTED,               /* a request or data without a receive */
+    RECV_POSTED
 } kind_t;
 
-/* A message, or one side of a bulk transfer through its whole life: no further memory is needed
-   once it was accepted. */
+/* A message, or one side of a bulk transfer through its whole life. */
 typedef struct event {
     kind_t        kind;
+    bool          arrived;     /* travelling: through the wire; its receiver's port is next */
+    bool          injected;    /* bulk: `data` is our copy */
     int32_t       src, dst, owner;
     uint32_t      tag;
     size_t        count;       /* bytes */
+    size_t        charged;     /* bytes that the model sees */
     void         *data;        /* bulk; never written through on the sending side */
     void         *cookie;
-    struct event *match;
+    uint64_t      detect_ns;   /* KILL */
+    struct event *match;       /* sending side: the receive */
     struct event *next;        /* in a bucket of posts */
     _Alignas(PP_MESSAGE_ALIGN) unsigned char bytes[];
 } event_t;
 
 typedef struct due {           /* heap entry; the keys lie here so that sifting stays in cache */
-    uint64_t time_ns, order;
+    uint64_t time_ns, key;
     event_t *event;
 } due_t;
 
-typedef struct pair {          /* latest delivery between an ordered pair of ranks */
+typedef struct pair {          /* latest arrival between an ordered pair of ranks */
     uint64_t key;              /* 0: empty */
     uint64_t last_ns;
 } pair_t;
@@ -45,44 +57,42 @@ typedef struct pair {          /* latest delivery between an ordered pair of ran
 typedef struct port {
     pp_transport_t transport;  /* first: the operations cast back */
     pp_simnet_t   *net;
+    uint64_t       send_free_ns, recv_free_ns;  /* when the next send, the next receive may begin */
+    uint64_t       busy_ns;                     /* reducing until then */
+    uint64_t       noises;                      /* drawn so far */
+    bool           dead;
 } port_t;
 
 struct pp_simnet {
-    uint64_t  seed, draws, orders;
-    uint64_t  latency_min_ns, latency_max_ns;
-    uint64_t  now_ns;
-    int32_t   ranks;
-    port_t   *ports;
-    due_t    *heap;            /* capacity >= live, so pushing cannot fail */
-    size_t    heap_count, heap_capacity;
-    size_t    live;            /* events that exist: in the heap or posted */
-    pair_t   *pairs;           /* open addressing, at most half full */
-    size_t    pair_count, pair_capacity;
-    event_t **posts;           /* chains in order of posting */
-    size_t    post_count, post_buckets;
+    uint64_t     seed, jitters, orders;
+    pp_network_t network;
+    bool         overtakes;    /* messages of a pair could: their order has to be kept */
+    uint64_t     now_ns;
+    int32_t      ranks;
+    port_t      *ports;
+    due_t       *heap;         /* capacity >= live, so pushing cannot fail */
+    size_t       heap_count, heap_capacity;
+    size_t       live;         /* events that exist: in the heap or posted */
+    pair_t      *pairs;        /* open addressing, at most half full */
+    size_t       pair_count, pair_capacity;
+    event_t    **posts;        /* chains in order of posting */
+    size_t       post_count, post_buckets;
 };
 
-/* ---- time ----------------------------------------------------------------------------------- */
-
-static uint64_t draw_ns(pp_simnet_t *net, uint64_t min_ns, uint64_t max_ns)
-{
-    return min_ns + pp_mix(net->seed, net->draws++) % (max_ns - min_ns + 1);
-}
-
-static uint64_t latency_ns(pp_simnet_t *net)
-{
-    return draw_ns(net, net->latency_min_ns, net->latency_max_ns);
-}
+/* ---- the heap ------------------------------------------------------------------------------- */
 
 static bool earlier(const due_t *a, const due_t *b)
 {
-    return a->time_ns != b->time_ns ? a->time_ns < b->time_ns : a->order < b->order;
+    return a->time_ns != b->time_ns ? a->time_ns < b->time_ns : a->key < b->key;
 }
 
 static void heap_push(pp_simnet_t *net, event_t *event, uint64_t time_ns)
 {
     assert(net->heap_count < net->heap_capacity);
-    due_t  due = {time_ns, net->orders++, event};
+    /* The seed orders what coincides, but for two events of a pair of ranks: those have one number. */
+    uint64_t pair = (uint64_t)(uint32_t)event->src << 32 | (uint32_t)event->dst;
+    uint64_t choice = pp_mix(net->seed ^ pair, time_ns) >> ORDER_BITS;
+    due_t    due = {time_ns, choice << ORDER_BITS | net->orders++, event};
     size_t at = net->heap_count++;
     while (at > 0 && earlier(&due, &net->heap[(at - 1) / 2])) {
         net->heap[at] = net->heap[(at - 1) / 2];
@@ -104,6 +114,60 @@ static due_t heap_pop(pp_simnet_t *net)
     }
     heap[at] = last;
     return top;
+}
+
+/* ---- the model ------------------------------------------------------------------------------ */
+
+static const pp_link_t *link_of(const pp_simnet_t *net, int32_t a, int32_t b)
+{
+    const pp_network_t *network = &net->network;
+    return a / network->node_ranks == b / network->node_ranks ? &network->within : &network->between;
+}
+
+/* Picoseconds a byte for so many bytes, in ns to the nearest. */
+static uint64_t bytes_ns(uint64_t byte_ps, size_t bytes)
+{
+    return (uint64_t)(((unsigned __int128)byte_ps * bytes + 500) / 1000);
+}
+
+static uint64_t wire_ns(const pp_link_t *link, size_t charged)
+{
+    return bytes_ns(link->byte_ps, charged - 1);
+}
+
+static uint64_t jitter_ns(pp_simnet_t *net, const pp_link_t *link)
+{
+    return link->jitter_ns > 0 ? pp_mix(net->seed, net->jitters++) % (link->jitter_ns + 1) : 0;
+}
+
+/* An exponentially distributed time, after von Neumann (1951): with comparisons of uniform numbers only,
+   so it is the same on every machine. */
+static uint64_t noise_ns(pp_simnet_t *net, port_t *port)
+{
+    const uint64_t stream = pp_mix(~net->seed, (uint64_t)port->transport.rank);
+    const uint64_t mean = net->network.noise_ns;
+    if (mean == 0)
+        return 0;
+    for (uint64_t whole = 0;; whole++) {
+        uint64_t first = pp_mix(stream, port->noises++), last = first, drawn;
+        bool     odd = true;
+        while ((drawn = pp_mix(stream, port->noises++)) < last) {
+            last = drawn;
+            odd = !odd;
+        }
+        if (odd)
+            return whole * mean + (uint64_t)((unsigned __int128)first * mean >> 64);
+    }
+}
+
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* What takes place at a port: begins when it is free, keeps it for the gap, is over after o. */
+static uint64_t pass_port(uint64_t *free_ns, uint64_t ready_ns, uint64_t overhead, uint64_t occupied)
+{
+    uint64_t begin = later(ready_ns, *free_ns);
+    *free_ns = begin + later(overhead, occupied);
+    return begin + overhead;
 }
 
 /* ---- order between pairs -------------------------------------------------------------------- */
@@ -152,7 +216,7 @@ static pair_t *pair_of(pp_simnet_t *net, int32_t src, int32_t dst)
     return pair;
 }
 
-/* ---- events --------------------------------------------------------------------------------- */
+/* ---- travelling ----------------------------------------------------------------------------- */
 
 static event_t *event_new(pp_simnet_t *net, kind_t kind, int32_t src, int32_t dst, size_t payload)
 {
@@ -161,20 +225,71 @@ static event_t *event_new(pp_simnet_t *net, kind_t kind, int32_t src, int32_t ds
     event_t *event = malloc(sizeof *event + payload);
     if (!event)
         return NULL;
-    *event = (event_t){.kind = kind, .src = src, .dst = dst, .count = payload};
+    *event = (event_t){.kind = kind, .src = src, .dst = dst, .count = payload, .charged = 1};
     net->live++;
     return event;
 }
 
 static void event_free(pp_simnet_t *net, event_t *event)
 {
+    if (event->injected)
+        free(event->data);
     free(event);
     net->live--;
+}
+
+static void drop(pp_simnet_t *net, event_t *event)
+{
+    if (event->match)
+        event_free(net, event->match);
+    event_free(net, event);
+}
+
+static int32_t origin(const event_t *event) { return event->kind == CLEAR ? event->dst : event->src; }
+static int32_t target(const event_t *event) { return event->kind == CLEAR ? event->src : event->dst; }
+
+/* Through the sender's port and the wire.  Returns when the last byte has left the sender. */
+static uint64_t dispatch(pp_simnet_t *net, event_t *event, pair_t *pair)
+{
+    port_t          *from = &net->ports[origin(event)];
+    const pp_link_t *link = link_of(net, event->src, event->dst);
+    uint64_t wire = wire_ns(link, event->charged);
+    uint64_t sent = pass_port(&from->send_free_ns, later(net->now_ns, from->busy_ns),
+                              link->overhead_ns + noise_ns(net, from), link->gap_ns + wire);
+    uint64_t arrives = sent + link->latency_ns + wire + jitter_ns(net, link);
+    if (pair) {
+        arrives = later(arrives, pair->last_ns);   /* equal times: the heap keeps the order of issue */
+        pair->last_ns = arrives;
+    }
+    event->arrived = false;
+    heap_push(net, event, arrives);
+    return sent + wire;
+}
+
+/* Through the receiver's port; true: that took no time. */
+static bool receive(pp_simnet_t *net, event_t *event)
+{
+    port_t          *to = &net->ports[target(event)];
+    const pp_link_t *link = link_of(net, event->src, event->dst);
+    uint64_t received = pass_port(&to->recv_free_ns, net->now_ns, link->overhead_ns + noise_ns(net, to),
+                                  link->gap_ns + wire_ns(link, event->charged));
+    received = later(received, to->busy_ns);
+    event->arrived = true;
+    if (received == net->now_ns)
+        return true;
+    heap_push(net, event, received);
+    return false;
 }
 
 static bool rank_known(const port_t *port, int32_t peer)
 {
     return peer >= 0 && peer < port->net->ranks;
+}
+
+/* Nobody is there, or nobody any more. */
+static bool is_gone(const pp_simnet_t *net, int32_t rank)
+{
+    return net->ports[rank].dead || !net->ports[rank].transport.sink.message;
 }
 
 static pp_status_t send_message(pp_transport_t *transport, int32_t peer, const void *head,
@@ -183,24 +298,26 @@ static pp_status_t send_message(pp_transport_t *transport, int32_t peer, const v
     port_t      *port = (port_t *)transport;
     pp_simnet_t *net = port->net;
     size_t       count = head_bytes + body_bytes;
+    pair_t      *pair = NULL;
     if (!rank_known(port, peer) || count > PP_MESSAGE_BYTES)
         return pp_fail(PP_ERR_INTERNAL, "message of %zu bytes to rank %d of %d", count, peer,
                        net->ranks);
-    pair_t  *pair = pair_of(net, transport->rank, peer);
-    event_t *event = pair ? event_new(net, MESSAGE, transport->rank, peer, count) : NULL;
-    if (!event)
+    event_t *event = event_new(net, MESSAGE, transport->rank, peer, count);
+    if (event && net->overtakes)
+        pair = pair_of(net, transport->rank, peer);
+    if (!event || (net->overtakes && !pair)) {
+        if (event)
+            event_free(net, event);
         return pp_fail(PP_ERR_MEMORY, "no memory for a message of %zu bytes", count);
+    }
     memcpy(event->bytes, head, head_bytes);
     if (body_bytes > 0)
         memcpy(event->bytes + head_bytes, body, body_bytes);
-
-    uint64_t time_ns = net->now_ns + latency_ns(net);
-    if (time_ns < pair->last_ns)
-        time_ns = pair->last_ns;          /* equal times: the heap keeps the order of issue */
-    pair->last_ns = time_ns;
-    heap_push(net, event, time_ns);
+    size_t charged = net->network.headers_free ? body_bytes : count;
+    event->charged = charged > 0 ? charged : 1;
+    dispatch(net, event, pair);
     transport->messages_sent++;
-    transport->bytes_sent += count;
+    transport->bytes_sent += net->network.headers_free ? body_bytes : count;
     return PP_OK;
 }
 
@@ -253,8 +370,125 @@ static event_t *post_take_match(pp_simnet_t *net, const event_t *post)
     return NULL;
 }
 
+/* The event goes on as something else, at a rank. */
+static void happen(pp_simnet_t *net, event_t *event, kind_t kind, int32_t owner, uint64_t time_ns)
+{
+    event->kind = kind;
+    event->owner = owner;
+    heap_push(net, event, time_ns);
+}
+
+static void send_control(pp_simnet_t *net, event_t *sent, kind_t kind)
+{
+    size_t charged = sent->charged;
+    sent->kind = kind;
+    sent->charged = CONTROL_BYTES;
+    dispatch(net, sent, NULL);
+    sent->charged = charged;
+}
+
+/* The data leave.  The sender's buffer is its own again after the last byte; only then, at the last moment,
+   it is read. */
+static void inject(pp_simnet_t *net, event_t *sent)
+{
+    port_t          *from = &net->ports[sent->src];
+    const pp_link_t *link = link_of(net, sent->src, sent->dst);
+    uint64_t wire = wire_ns(link, sent->charged);
+    uint64_t left = pass_port(&from->send_free_ns, later(net->now_ns, from->busy_ns),
+                              link->overhead_ns + noise_ns(net, from), link->gap_ns + wire);
+    happen(net, sent, INJECTED, sent->src, left + wire);
+}
+
+static bool report_done(pp_simnet_t *net, int32_t rank, void *cookie)
+{
+    pp_sink_t *sink = &net->ports[rank].transport.sink;
+    if (is_gone(net, rank))
+        return false;
+    sink->bulk_done(sink->engine, cookie);
+    return true;
+}
+
+static void fail_at(pp_simnet_t *net, int32_t rank, pp_status_t status, int32_t peer, const char *text)
+{
+    pp_sink_t *sink = &net->ports[rank].transport.sink;
+    if (!is_gone(net, rank) && sink->failed)
+        sink->failed(sink->engine, status, peer, text);
+}
+
+static bool on_injected(pp_simnet_t *net, event_t *sent)
+{
+    const pp_link_t *link = link_of(net, sent->src, sent->dst);
+    if (is_gone(net, sent->src)) {        /* with its buffer */
+        drop(net, sent);
+        return false;
+    }
+    void *copy = malloc(sent->count);
+    if (!copy) {
+        fail_at(net, sent->src, PP_ERR_MEMORY, sent->dst, "no memory for bulk on its way");
+        drop(net, sent);
+        return true;
+    }
+    memcpy(copy, sent->data, sent->count);
+    sent->data = copy;
+    sent->injected = true;
+    sent->arrived = false;
+    happen(net, sent, DATA, sent->dst, net->now_ns + link->latency_ns + jitter_ns(net, link));
+    return report_done(net, sent->src, sent->cookie);
+}
+
+/* The receiver's side takes over: the data are here and the receive is posted. */
+static bool on_received(pp_simnet_t *net, event_t *sent)
+{
+    event_t *posted = sent->match;
+    int32_t  dst = sent->dst;
+    bool     fits = posted->count == sent->count, reached = false;
+    void    *cookie = posted->cookie;
+    if (fits && !is_gone(net, dst))       /* else a buffer may be gone */
+        memcpy(posted->data, sent->data, sent->count);
+    if (!fits) {
+        char text[128];
+        snprintf(text, sizeof text, "bulk of %zu bytes from rank %d met a receive of %zu bytes",
+                 sent->count, sent->src, posted->count);
+        fail_at(net, dst, PP_ERR_INTERNAL, sent->src, text);
+        reached = true;
+    }
+    event_free(net, posted);
+    event_free(net, sent);
+    return fits ? report_done(net, dst, cookie) : reached;
+}
+
+static void post_add(pp_simnet_t *net, event_t *post)
+{
+    if (++net->post_count > net->post_buckets)
+        posts_grow(net);
+    post_append(post_bucket(net->posts, net->post_buckets, post), post);
+}
+
+/* Both sides are known: a request is answered, data land. */
+static void meet(pp_simnet_t *net, event_t *sent, event_t *posted)
+{
+    sent->match = posted;
+    if (sent->injected)
+        happen(net, sent, RECEIVED, sent->dst, net->now_ns);
+    else
+        send_control(net, sent, CLEAR);
+}
+
+/* A request or data have reached the receiver. */
+static void come_in(pp_simnet_t *net, event_t *sent)
+{
+    event_t *posted = sent->match;
+    sent->kind = SEND_POSTED;
+    if (!posted)
+        posted = post_take_match(net, sent);
+    if (posted)
+        meet(net, sent, posted);
+    else
+        post_add(net, sent);
+}
+
 static pp_status_t bulk_post(port_t *port, kind_t kind, int32_t peer, uint32_t tag, void *data,
-                             size_t bytes, void *cookie)
+                             size_t bytes, void *cookie, event_t **out)
 {
     pp_simnet_t *net = port->net;
     int32_t      me = port->transport.rank;
@@ -268,27 +502,22 @@ static pp_status_t bulk_post(port_t *port, kind_t kind, int32_t peer, uint32_t t
     post->owner = me;
     post->tag = tag;
     post->data = data;
-    post->count = bytes;
+    post->count = post->charged = bytes;
     post->cookie = cookie;
-    event_t *other = post_take_match(net, post);
-    if (other) {
-        event_t *receive = sends ? other : post;
-        receive->kind = TRANSFER;
-        receive->match = sends ? post : other;
-        heap_push(net, receive, net->now_ns + latency_ns(net));
-        return PP_OK;
-    }
-    if (++net->post_count > net->post_buckets)
-        posts_grow(net);
-    post_append(post_bucket(net->posts, net->post_buckets, post), post);
+    *out = post;
     return PP_OK;
 }
 
 static pp_status_t bulk_send(pp_transport_t *transport, int32_t peer, uint32_t tag,
                              const void *data, size_t bytes, void *cookie)
 {
-    PP_TRY(bulk_post((port_t *)transport, SEND_POSTED, peer, tag, (void *)(uintptr_t)data, bytes,
-                     cookie));
+    port_t  *port = (port_t *)transport;
+    event_t *sent;
+    PP_TRY(bulk_post(port, SEND_POSTED, peer, tag, (void *)(uintptr_t)data, bytes, cookie, &sent));
+    if (bytes > link_of(port->net, transport->rank, peer)->rendezvous_bytes)
+        send_control(port->net, sent, REQUEST);
+    else
+        inject(port->net, sent);
     transport->bulk_sent++;
     transport->bytes_sent += bytes;
     return PP_OK;
@@ -297,68 +526,114 @@ static pp_status_t bulk_send(pp_transport_t *transport, int32_t peer, uint32_t t
 static pp_status_t bulk_recv(pp_transport_t *transport, int32_t peer, uint32_t tag, void *data,
                              size_t bytes, void *cookie)
 {
-    PP_TRY(bulk_post((port_t *)transport, RECV_POSTED, peer, tag, data, bytes, cookie));
+    pp_simnet_t *net = ((port_t *)transport)->net;
+    event_t     *posted;
+    PP_TRY(bulk_post((port_t *)transport, RECV_POSTED, peer, tag, data, bytes, cookie, &posted));
     memset(data, POISON, bytes);          /* ours from here on: whoever still reads it sees that */
+    event_t *sent = post_take_match(net, posted);
+    if (sent)
+        meet(net, sent, posted);
+    else
+        post_add(net, posted);
     return PP_OK;
 }
 
 /* ---- what happens --------------------------------------------------------------------------- */
 
-static void deliver_message(pp_simnet_t *net, event_t *event)
+static bool deliver_message(pp_simnet_t *net, event_t *event)
 {
     pp_transport_t *to = &net->ports[event->dst].transport;
-    if (to->sink.message) {
-        to->messages_received++;
-        to->sink.message(to->sink.engine, event->src, event->bytes, event->count);
-    }
+    to->messages_received++;
+    to->sink.message(to->sink.engine, event->src, event->bytes, event->count);
     event_free(net, event);               /* the bytes were valid during the call only */
+    return true;
 }
 
-/* Data moves now, at the last moment; afterwards the receiver is told, and the sender, whose
-   acknowledgement has to travel. */
-static void transfer(pp_simnet_t *net, event_t *receive)
+/* Something has come through its receiver's port. */
+static bool deliver(pp_simnet_t *net, event_t *event)
 {
-    event_t        *sent = receive->match;
-    pp_transport_t *from = &net->ports[receive->src].transport;
-    pp_transport_t *to = &net->ports[receive->dst].transport;
-    bool            fits = receive->count == sent->count;
-    if (fits && from->sink.message && to->sink.message)   /* else a buffer may be gone */
-        memcpy(receive->data, sent->data, sent->count);
-    receive->kind = sent->kind = DONE;
-    heap_push(net, receive,
-              net->now_ns + draw_ns(net, 0, net->latency_max_ns - net->latency_min_ns));
-    heap_push(net, sent, net->now_ns + latency_ns(net));
-    if (!fits && to->sink.failed) {
-        char text[128];
-        snprintf(text, sizeof text, "bulk of %zu bytes from rank %d met a receive of %zu bytes",
-                 sent->count, from->rank, receive->count);
-        to->sink.failed(to->sink.engine, PP_ERR_INTERNAL, from->rank, text);
+    if (is_gone(net, target(event))) {
+        drop(net, event);
+        return false;
+    }
+    switch (event->kind) {
+    case MESSAGE: return deliver_message(net, event);
+    case CLEAR:   inject(net, event); return false;
+    default:      come_in(net, event); return false;
     }
 }
 
-static void report_done(pp_simnet_t *net, event_t *event)
+static void on_kill(pp_simnet_t *net, event_t *event)
 {
-    pp_sink_t *sink = &net->ports[event->owner].transport.sink;
-    void      *cookie = event->cookie;
-    event_free(net, event);
-    if (sink->bulk_done)
-        sink->bulk_done(sink->engine, cookie);
+    net->ports[event->owner].dead = true;
+    if (event->detect_ns < TIME_MAX - net->now_ns)
+        happen(net, event, DETECT, event->owner, net->now_ns + event->detect_ns);
+    else
+        event_free(net, event);
 }
 
-bool pp_simnet_step(pp_simnet_t *net)
+static void on_detect(pp_simnet_t *net, event_t *event)
 {
+    for (int32_t rank = 0; rank < net->ranks; rank++)
+        fail_at(net, rank, PP_ERR_PEER_FAILED, event->owner, "the process died");
+    event_free(net, event);
+}
+
+bool pp_simnet_step(pp_simnet_t *net, int32_t *rank)
+{
+    *rank = -1;
     if (net->heap_count == 0)
         return false;
-    due_t due = heap_pop(net);
+    due_t    due = heap_pop(net);
+    event_t *event = due.event;
+    int32_t  owner = event->owner;
     pp_simnet_set_now(net, due.time_ns);
-    switch (due.event->kind) {
-    case MESSAGE:  deliver_message(net, due.event); break;
-    case TRANSFER: transfer(net, due.event); break;
-    case DONE:     report_done(net, due.event); break;
+    switch (event->kind) {
+    case MESSAGE: case REQUEST: case CLEAR: case DATA: {
+        int32_t to = target(event);
+        if ((event->arrived || receive(net, event)) && deliver(net, event))
+            *rank = to;
+        break;
+    }
+    case INJECTED:
+        if (on_injected(net, event))
+            *rank = owner;
+        break;
+    case RECEIVED:
+        if (on_received(net, event))
+            *rank = owner;
+        break;
+    case ROUSE:
+        *rank = owner;
+        event_free(net, event);
+        break;
+    case KILL:   on_kill(net, event); break;
+    case DETECT: on_detect(net, event); *rank = PP_SIMNET_ALL; break;
     case SEND_POSTED:
     case RECV_POSTED: assert(!"posts are not in the heap"); break;
     }
     return true;
+}
+
+static pp_status_t happen_at(pp_simnet_t *net, kind_t kind, int32_t rank, uint64_t time_ns,
+                             uint64_t detect_ns)
+{
+    event_t *event = event_new(net, kind, rank, rank, 0);
+    if (!event)
+        return pp_fail(PP_ERR_MEMORY, "no memory for an event");
+    event->detect_ns = detect_ns;
+    happen(net, event, kind, rank, later(time_ns, net->now_ns));
+    return PP_OK;
+}
+
+pp_status_t pp_simnet_rouse(pp_simnet_t *net, int32_t rank, uint64_t time_ns)
+{
+    return happen_at(net, ROUSE, rank, time_ns, 0);
+}
+
+pp_status_t pp_simnet_kill(pp_simnet_t *net, int32_t rank, uint64_t time_ns, uint64_t detect_ns)
+{
+    return happen_at(net, KILL, rank, time_ns, detect_ns);
 }
 
 /* ---- the rest of the transport, and the net ------------------------------------------------- */
@@ -379,6 +654,14 @@ static uint64_t now_ns(pp_transport_t *transport)
     return ((port_t *)transport)->net->now_ns;
 }
 
+static void reduced(pp_transport_t *transport, size_t bytes)
+{
+    port_t *port = (port_t *)transport;
+    if (port->net->network.reduce_ps > 0)
+        port->busy_ns = later(port->busy_ns, port->net->now_ns)
+                      + bytes_ns(port->net->network.reduce_ps, bytes);
+}
+
 static const pp_transport_ops_t sim_ops = {
     .send = send_message,
     .bulk_send = bulk_send,
@@ -386,17 +669,43 @@ static const pp_transport_ops_t sim_ops = {
     .poll = poll_nothing,
     .ring = ring_nobody,
     .now_ns = now_ns,
+    .reduced = reduced,
 };
 
-pp_status_t pp_simnet_new(int32_t ranks, uint64_t seed, uint64_t latency_min_ns,
-                          uint64_t latency_max_ns, pp_simnet_t **result)
+/* Sums of a few such times, and times a few bytes, stay far from overflow. */
+static pp_status_t check_link(const pp_link_t *link)
+{
+    const uint64_t limit_ns = UINT64_C(1) << 50, limit_ps = UINT64_C(1) << 40;
+    if (link->latency_ns > limit_ns || link->overhead_ns > limit_ns || link->gap_ns > limit_ns
+        || link->jitter_ns > limit_ns)
+        return pp_fail(PP_ERR_ARGUMENT, "L=%llu, o=%llu, g=%llu, jitter=%llu ns: each is at most 2^50",
+                       (unsigned long long)link->latency_ns, (unsigned long long)link->overhead_ns,
+                       (unsigned long long)link->gap_ns, (unsigned long long)link->jitter_ns);
+    if (link->byte_ps > limit_ps)
+        return pp_fail(PP_ERR_ARGUMENT, "G=%llu ps is more than 2^40",
+                       (unsigned long long)link->byte_ps);
+    return PP_OK;
+}
+
+static pp_status_t check_network(const pp_network_t *network)
+{
+    PP_TRY(check_link(&network->between));
+    PP_TRY(check_link(&network->within));
+    if (network->node_ranks < 1)
+        return pp_fail(PP_ERR_ARGUMENT, "node_ranks=%d is not at least 1", network->node_ranks);
+    if (network->noise_ns > UINT64_C(1) << 50 || network->reduce_ps > UINT64_C(1) << 40)
+        return pp_fail(PP_ERR_ARGUMENT, "noise_ns=%llu is more than 2^50, or reduce_ps=%llu than 2^40",
+                       (unsigned long long)network->noise_ns, (unsigned long long)network->reduce_ps);
+    return PP_OK;
+}
+
+pp_status_t pp_simnet_new(int32_t ranks, uint64_t seed, const pp_network_t *network,
+                          pp_simnet_t **result)
 {
     *result = NULL;
     if (ranks < 1)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not positive", ranks);
-    if (latency_max_ns < latency_min_ns || latency_max_ns > INT64_MAX)
-        return pp_fail(PP_ERR_ARGUMENT, "latencies %llu..%llu ns are no range",
-                       (unsigned long long)latency_min_ns, (unsigned long long)latency_max_ns);
+    PP_TRY(check_network(network));
     pp_simnet_t *net = calloc(1, sizeof *net);
     if (net) {
         net->ports = calloc((size_t)ranks, sizeof *net->ports);
@@ -407,9 +716,10 @@ pp_status_t pp_simnet_new(int32_t ranks, uint64_t seed, uint64_t latency_min_ns,
         return pp_fail(PP_ERR_MEMORY, "no memory for %d simulated ranks", ranks);
     }
     net->seed = seed;
+    net->network = *network;
+    net->overtakes = network->between.jitter_ns > 0 || network->within.jitter_ns > 0
+                  || network->noise_ns > 0;
     net->ranks = ranks;
-    net->latency_min_ns = latency_min_ns;
-    net->latency_max_ns = latency_max_ns;
     net->post_buckets = BUCKETS_MIN;
     for (int32_t rank = 0; rank < ranks; rank++) {
         net->ports[rank].net = net;
@@ -441,19 +751,20 @@ void pp_simnet_set_now(pp_simnet_t *net, uint64_t time_ns)
         net->now_ns = time_ns;
 }
 
+bool pp_simnet_dead(const pp_simnet_t *net, int32_t rank) { return net->ports[rank].dead; }
+
+uint64_t pp_simnet_busy_ns(const pp_simnet_t *net, int32_t rank) { return net->ports[rank].busy_ns; }
+
 void pp_simnet_free(pp_simnet_t *net)
 {
     if (!net)
         return;
-    for (size_t i = 0; i < net->heap_count; i++) {
-        if (net->heap[i].event->kind == TRANSFER)
-            free(net->heap[i].event->match);
-        free(net->heap[i].event);
-    }
+    for (size_t i = 0; i < net->heap_count; i++)
+        drop(net, net->heap[i].event);
     for (size_t i = 0; i < net->post_buckets; i++)
         for (event_t *post = net->posts[i], *next; post; post = next) {
             next = post->next;
-            free(post);
+            drop(net, post);
         }
     free(net->heap);
     free(net->pairs);

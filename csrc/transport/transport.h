@@ -48,6 +48,8 @@ typedef struct pp_transport_ops {
     /* Wakes the ranks that were sent something since the last ring(). */
     void        (*ring)(pp_transport_t *);
     uint64_t    (*now_ns)(pp_transport_t *);
+    /* This rank has reduced so many bytes, which virtual time may charge for.  NULL: nobody asks. */
+    void        (*reduced)(pp_transport_t *, size_t bytes);
 } pp_transport_ops_t;
 
 struct pp_transport {

@@ -2,65 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_SIZE = re.compile(r"(\d+)([KMG]?)(?:I?B)?", re.IGNORECASE)
-_SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_SIZE_LIMIT = 1 << 63
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
-_NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes in a size such as ``64``, ``64K``, ``4M`` or ``1G``.
-
-    Suffixes are powers of 1024, in either case; ``KB`` and ``KiB`` mean the same as ``K``.
-
-    Raises
-    ------
-    ValueError
-        If the text is no size, is zero, or more than any memory.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or int(match[1]) == 0:
-        raise ValueError(f"{text!r} is not a size: write bytes, or K, M or G, such as 64 or 64K")
-    size = int(match[1]) * _SIZE_FACTORS[match[2].upper()]
-    if size >= _SIZE_LIMIT:
-        raise ValueError(f"{text!r} is too large: no memory has 2**63 bytes")
-    return size
-
-
-def format_size(size: int) -> str:
-    """Return a size as people write it: ``64 B``, ``64 KB``, ``1.5 MB`` (units of 1024)."""
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if size >= factor:
-            # All digits of what :g would write as a power of ten.
-            number = size / factor
-            return f"{number:.0f} {unit}" if number >= 1e5 else f"{number:g} {unit}"
-    return f"{size} B"
-
-
-def parse_duration(text: str) -> int:
-    """Return the nanoseconds in a duration such as ``1ms``, ``500us``, ``0.5s`` or ``0``.
-
-    Raises
-    ------
-    ValueError
-        If the text is no duration; a number without a unit is one only when it is zero.
-    """
-    text = text.strip()
-    if text == "0":
-        return 0
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration: write 0, or a number with ns, us, ms or s")
-    return round(float(match[1]) * _NANOSECONDS[match[2]])
 
 
 class PolicyKind(str, Enum):

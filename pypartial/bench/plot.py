@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from .options import format_size
+from ..units import format_size
 from .results import Meta, Report, Row
 from .table import setting
 

@@ -26,11 +26,13 @@ from mpi4py import MPI
 
 import pypartial as pp
 
+from ..units import format_size
 from .launch import seconds_since_launch
-from .options import PolicyChoice, PolicyKind, SkewOptions, format_size
+from .options import PolicyChoice, PolicyKind, SkewOptions
 from .pace import Pace
 from .pattern import Ledger, Pattern
-from .results import Active, Latency, Meta, Report, Row, with_speedups
+from ..statistics import Active, Latency
+from .results import Meta, Report, Row, with_speedups
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from ..bench.launch import launched_rank, launched_size
 from ..bench.options import SkewOptions
+from .sim import FuzzOptions, fuzz
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -33,7 +34,7 @@ class InfoOptions:
     """``pypartial info``: nothing to choose."""
 
 
-Job = SkewOptions | InfoOptions
+Job = SkewOptions | InfoOptions | FuzzOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -95,6 +96,8 @@ def run(job: Job) -> int:
         from .info import info
 
         return info(world())
+    if isinstance(job, FuzzOptions):
+        return fuzz(job, world() if (launched_size() or 1) > 1 else None)
     from mpi4py import MPI
 
     from .bench import skew

@@ -17,11 +17,11 @@ from ..bench.options import (
     SkewOptions,
     Transport,
     Work,
-    parse_duration,
     parse_policy,
-    parse_size,
 )
+from ..units import parse_duration, parse_size
 from . import InfoOptions, Job
+from .sim_app import sim
 
 Value = TypeVar("Value")
 
@@ -38,6 +38,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure how fast it is here.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+app.add_typer(sim, name="sim")
 
 
 @dataclass

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from world import Handle, Options, Round, World
+from pypartial.sim.world import Handle, Options, Round, World
 
 Work = Callable[[int, int], Any]  # (rank, step) -> what the program yields before its Start
 

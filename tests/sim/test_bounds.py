@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 from programs import Trace, finish, loop, name, run_loops
-from world import Options, World
+from pypartial.sim.world import Options, World
 
 FAST = (500, 1000)
 SIZE = 6

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from world import CoreError, Options, World
+from pypartial.sim.world import CoreError, Options, World
 
 from pypartial._core import lib
 

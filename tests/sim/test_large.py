@@ -1,15 +1,16 @@
 """Vectors above 64 KiB, which are copied with the context's lock released.
 
-Every scenario is judged by all oracles (`judge.py`); `scenario.py` overwrites both buffers right
-after Start, and fills the receive buffer with nonsense before.
+Every scenario is judged by all oracles; its ranks overwrite both buffers right after
+Start, and fill the receive buffer with nonsense before.
 """
 
 import numpy as np
 import pytest
-from judge import check
 from programs import finish, name
-from scenario import Phase, Scenario
-from world import Options, World
+
+from pypartial.sim.oracles import check
+from pypartial.sim.scenario import Phase, Scenario
+from pypartial.sim.world import Options, World
 
 COUNT = 9000  # int64: 70 KiB
 
@@ -41,7 +42,7 @@ def test_late_and_overtaken_starts(in_place, deliver, algorithm):
             blocking=bool(seed % 2),
             last_flush=seed != 3,
         )
-        for log in check(scenario)[0]:
+        for log in check(scenario).logs[0]:
             given = -1
             for record in log.records:
                 result = record.result

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from programs import finish, name
 from test_collective_calls import attempt, usable
-from world import CoreError, Handle, Options, World
+from pypartial.sim.world import CoreError, Handle, Options, World
 
 from pypartial._core import ffi, lib
 

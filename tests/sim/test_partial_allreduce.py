@@ -1,12 +1,14 @@
 """Random scenarios of partial allreduces over simulated ranks, judged by every oracle.
 
-`scenario.py` says what a scenario is and how to replay one, `judge.py` what must hold. A longer
-search: ``pytest tests/sim --hypothesis-profile=deep``.
+`pypartial.sim.scenario` says what a scenario is, `pypartial.sim.oracles` what must hold; a failure
+says how to replay it. A longer search: ``pytest tests/sim --hypothesis-profile=deep``, or
+``pypartial sim fuzz``.
 """
 
 from hypothesis import given
-from judge import check
 from strategies import examples, scenarios
+
+from pypartial.sim.oracles import check
 
 
 @examples(400)

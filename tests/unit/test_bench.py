@@ -22,10 +22,7 @@ from pypartial.bench.options import (
     PolicyChoice,
     PolicyKind,
     SkewOptions,
-    format_size,
-    parse_duration,
     parse_policy,
-    parse_size,
 )
 from pypartial.bench.pattern import Ledger, Pattern
 from pypartial.bench.results import (
@@ -40,57 +37,6 @@ from pypartial.bench.results import (
 )
 
 # ---- values --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("64", 64), ("64K", 65536), ("64k", 65536), ("4M", 4 << 20), ("1G", 1 << 30), ("2KiB", 2048)],
-)
-def test_sizes_are_read(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-def test_a_size_beyond_any_memory_is_named() -> None:
-    assert parse_size("8589934591G") < 1 << 63
-    for text in ("8589934592G", "9" * 400):
-        with pytest.raises(ValueError, match="is too large") as caught:
-            parse_size(text)
-        assert repr(text) in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["", "0", "K", "-4", "1.5K", "64 bytes", "4T", "64KK"])
-def test_what_is_no_size_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size") as caught:
-        parse_size(text)
-    assert repr(text) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (8, "8 B"),
-        (64 << 10, "64 KB"),
-        (3 << 19, "1.5 MB"),
-        (1 << 30, "1 GB"),
-        (10**6 << 30, "1000000 GB"),
-    ],
-)
-def test_sizes_are_written(size: int, text: str) -> None:
-    assert format_size(size) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "nanoseconds"),
-    [("0", 0), ("1ms", 10**6), ("500us", 5 * 10**5), ("0.5s", 5 * 10**8), ("1.5ms", 1_500_000)],
-)
-def test_durations_are_read(text: str, nanoseconds: int) -> None:
-    assert parse_duration(text) == nanoseconds
-
-
-@pytest.mark.parametrize("text", ["", "1", "ms", "-1ms", "1 min", "1e3us"])
-def test_what_is_no_duration_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration"):
-        parse_duration(text)
 
 
 # Named, because pytest-mpi takes a test called "mpi" for one of its own.

@@ -164,7 +164,7 @@ static pp_status_t no_such_rank(void)
 static pp_status_t no_ranks(void)
 {
     pp_graph_t *graph;
-    return pp_algo_synchronous_allreduce(0, 0, 4, &graph);
+    return pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, 0, 0, 4, &graph);
 }
 static pp_status_t auto_is_no_algorithm(void)
 {
@@ -236,7 +236,7 @@ static int synchronous(int32_t size, size_t count)
     pp_graph_t *graphs[64] = {NULL};
     pp_text_t text = {0};
     for (int32_t rank = 0; rank < size && rank < 64; rank++)
-        if (pp_algo_synchronous_allreduce(rank, size, count, &graphs[rank]) < 0)
+        if (pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, rank, size, count, &graphs[rank]) < 0)
             return 1;
     int failed = pp_graph_check(graphs, size) < 0;
     failed |= graphs[0]->start != PP_NO_VERTEX || graphs[0]->join != PP_NO_VERTEX

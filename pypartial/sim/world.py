@@ -11,6 +11,7 @@ A *program* is a generator, one a rank, that yields what it wants next:
 - ``("init", options)``: collective; receives a :class:`Handle`. ``("init", complaint)`` with a
   string takes part with bad arguments. A context other than 0 is named by a third element;
 - ``("ctx_free",)`` or ``("ctx_free", context)``: collective;
+- ``("barrier",)``: until all programs are here; of the simulation, so it costs no message;
 - ``("late", delay, request)``: a collective call that the application returns from only after
   `delay`, although the engine may be through with it earlier;
 - ``("begin", request)`` and ``("finish",)``: the two halves of a collective call, with whatever the
@@ -31,7 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from pypartial._core import ffi, lib
+from .._core import ffi, lib
+from .network import Link, Network
 
 TYPES = {
     "int8": lib.PP_INT8,
@@ -192,13 +194,74 @@ class Handle:
 Program = Generator[Any, Any, None]
 Poll = Callable[[], tuple[bool, Any]]
 DONE: Poll = lambda: (True, None)  # noqa: E731
+_DIES = object()  # what a rank wakes up for when it is killed
+_EXPLAINED = 32  # waiting ranks that a deadlock's report names
+
+
+def _dead() -> Program:
+    """Give the program of a rank that was killed: it does nothing."""
+    yield 0
+
+
+def _jittering(least: int, most: int) -> Network:
+    return Network("test", Link(least, 0, 0, 0, 0, jitter_ns=most - least))
+
+
+def describe_network(into: Any, network: Network) -> None:
+    """Fill in the core's ``pp_network_t``."""
+    for link, made in ((into.between, network.between), (into.within, network.within)):
+        made = made or network.between
+        link.latency_ns = made.latency_ns
+        link.overhead_ns = made.overhead_ns
+        link.gap_ns = made.gap_ns
+        link.byte_ps = made.byte_ps
+        never = made.rendezvous_bytes is None
+        link.rendezvous_bytes = NOTHING_UNDER_WAY if never else made.rendezvous_bytes
+        link.jitter_ns = made.jitter_ns
+    into.node_ranks = network.node_ranks
+    into.headers_free = network.headers_free
+    into.noise_ns = network.noise_ns
+    into.reduce_ps = network.reduce_ps
+
+
+def obstacles(handle: Handle) -> list[str]:
+    """Return what keeps the rounds of a handle from going on at its rank, one thing a line."""
+    text = ffi.new("char **")
+    check(lib.pp_coll_obstacles(handle.coll, text))
+    lines = ffi.string(text[0]).decode().splitlines()
+    lib.pp_text_free(text[0])
+    return lines
 
 
 class World:
-    """Runs one program a rank over the simulated transport.
+    """Runs one program a rank over the simulated network.
 
-    With `quantum` > 0, programs notice what messages brought them only every so many nanoseconds:
-    that makes a thousand ranks affordable.
+    Parameters
+    ----------
+    ranks : int
+    seed : int
+        Of the network's draws and of the policies'.
+    network : Network or None
+        None for the one of the tests: messages take a time drawn from `latency`, and nothing else.
+    latency : tuple of int
+        Shortest and longest time of a message in nanoseconds, without a `network`.
+    window : int
+        Rounds of a handle in flight at once.
+    contexts : int
+        Contexts of every rank, each over a network of its own with the same clock.
+    plant : int
+        A defect (``PP_PLANT_...``) that all ranks have.
+
+    Attributes
+    ----------
+    now : int
+        The virtual time in nanoseconds.
+
+    Notes
+    -----
+    Programs run when nothing else is due at their time, or before it: which of the two the seed
+    decides.  So with messages that take no time, ranks call at once without having heard of each
+    other in one run, and one after the other in the next.
     """
 
     def __init__(
@@ -206,18 +269,20 @@ class World:
         ranks: int,
         *,
         seed: int = 0,
+        network: Network | None = None,
         latency: tuple[int, int] = (500, 5000),
         window: int = 4,
         contexts: int = 1,
+        plant: int = lib.PP_PLANT_NONE,
         quantum: int = 0,
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks
-        config.latency_min_ns, config.latency_max_ns = latency
+        config.plant = plant
+        describe_network(config.network, network or _jittering(*latency))
         config.ctx.seed = seed
         config.ctx.window = window
         self.ranks = ranks
-        self.quantum = quantum
         self.sims = []
         for i in range(contexts):
             config.seed = seed + i
@@ -226,23 +291,56 @@ class World:
             self.sims.append(ffi.gc(out[0], lib.pp_sim_free))
         self.contexts = [[lib.pp_sim_ctx(sim, r) for r in range(ranks)] for sim in self.sims]
         self.now = 0
+        self._programs_first = seed & 1
         self._stats = ffi.new("pp_stats_t *")
-        self._blocked: dict[int, Poll] = {}
+        self._rank = ffi.new("int32_t *")
+        self._blocked: dict[int, tuple[int, Poll]] = {}  # by rank: context, poll
         self._what: dict[int, tuple[Any, ...]] = {}
-        self._begun: dict[int, Poll] = {}
+        self._begun: dict[int, tuple[int, Poll]] = {}
         self._ready: list[tuple[int, int, int, Any]] = []
         self._programs: list[Program] = []
         self._sequence = 0
+        self._stopped = False
+        self._at_barrier: list[int] = []
 
     # ---- looking ------------------------------------------------------------------------------
 
     def stats(self, rank: int, context: int = 0) -> Any:
-        """The counters of one rank; valid until the next call."""
+        """Return the counters of one rank; valid until the next call."""
         lib.pp_ctx_stats(self.contexts[context][rank], self._stats)
         return self._stats
 
+    def coverage(self) -> dict[str, int]:
+        """Return how often the interleavings occurred that are hard to get right."""
+        counts = ffi.new("pp_coverage_t *")
+        sums = dict.fromkeys(
+            ("initiators_met", "departures", "windows_full", "draws_handed_on"), 0
+        )
+        for sim in self.sims:
+            lib.pp_sim_coverage(sim, counts)
+            for name in sums:
+                sums[name] += int(getattr(counts, name))
+        return sums
+
+    def staleness(self) -> list[int]:
+        """Return how many parts of rounds were so many rounds stale, from 0 on.
+
+        A part is what one rank gave to one round; its staleness is that of its oldest contribution.
+        The last entry counts everything above.
+        """
+        counts = ffi.new("pp_coverage_t *")
+        sums = [0] * lib.PP_STALENESS_BINS
+        for sim in self.sims:
+            lib.pp_sim_coverage(sim, counts)
+            sums = [old + int(new) for old, new in zip(sums, counts.staleness, strict=True)]
+        return sums
+
+    def stop(self) -> None:
+        """End the run here and now, whatever is under way."""
+        self._stopped = True
+
     def state(self, rank: int, handle: Handle) -> Any:
-        """What this rank says of itself when it is asked (sends questions to all the others)."""
+        """Return what this rank says of itself when asked (sends questions to all the others)."""
         states = ffi.new("pp_rank_state_t[]", self.ranks)
         context = self.contexts[handle.context][rank]
         check(lib.pp_ask(context, lib.pp_coll_id(handle.coll), 0, states))
@@ -255,20 +353,39 @@ class World:
         check(lib.pp_ask(self.contexts[context][rank], 0, 0, states))
 
     def quiet(self) -> bool:
-        """No message is under way."""
+        """Whether no message is under way."""
         return all(lib.pp_sim_next_ns(sim) == NOTHING_UNDER_WAY for sim in self.sims)
+
+    def kill(self, rank: int, time: int, detected_after: int | None = None) -> None:
+        """Let a rank die at a virtual time, in all contexts.
+
+        Parameters
+        ----------
+        rank : int
+        time : int
+            Nanoseconds.
+        detected_after : int or None
+            So many nanoseconds later every other rank's context fails; None: nobody is told.
+        """
+        after = NOTHING_UNDER_WAY if detected_after is None else detected_after
+        for sim in self.sims:
+            check(lib.pp_sim_kill(sim, rank, time, after))
+        self._schedule(rank, time, _DIES)
 
     # ---- what programs yield ------------------------------------------------------------------
 
-    def _call(self, rank: int, context: int, finish: Callable[[], Any]) -> Poll:
+    def _call(self, rank: int, context: int, finish: Callable[[], Any]) -> tuple[int, Poll]:
         def poll() -> tuple[bool, Any]:
             if check(lib.pp_call_wait(self.contexts[context][rank], 0)) == lib.PP_PENDING:
+                lib.pp_sim_watch(self.sims[context], rank, ffi.NULL)
                 return False, None
             return True, finish()
 
-        return poll
+        return context, poll
 
-    def _begin_init(self, rank: int, argument: Options | str, context: int = 0) -> Poll:
+    def _begin_init(
+        self, rank: int, argument: Options | str, context: int = 0
+    ) -> tuple[int, Poll]:
         complaint, config, handle = ffi.NULL, ffi.NULL, None
         if isinstance(argument, str):
             complaint = ffi.new("char[]", argument.encode())
@@ -281,11 +398,24 @@ class World:
             handle.coll = out[0]
         return self._call(rank, context, lambda: handle)
 
-    def _begin(self, rank: int, request: tuple[Any, ...]) -> Poll:
+    def _wait(self, rank: int, handle: Handle) -> tuple[int, Poll]:
+        coll, result, sim = handle.coll, handle.result, self.sims[handle.context]
+
+        def poll() -> tuple[bool, Any]:
+            status = lib.pp_test(coll, result)
+            if status == lib.PP_OK:
+                return True, handle.collected()
+            check(status)
+            lib.pp_sim_watch(sim, rank, coll)
+            return False, None
+
+        return handle.context, poll
+
+    def _begin(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
         kind, *arguments = request
         if kind == "begin":
             self._begun[rank] = self._begin(rank, arguments[0])
-            return DONE
+            return 0, DONE
         if kind == "finish":
             return self._begun.pop(rank)
         if kind == "init":
@@ -297,14 +427,16 @@ class World:
         handle: Handle = arguments[0]
         if kind == "start":
             check(lib.pp_start(handle.coll))
-            return DONE
-        if kind in ("wait", "test"):
+            return handle.context, DONE
+        if kind == "wait":
+            return self._wait(rank, handle)
+        if kind == "test":
 
-            def poll() -> tuple[bool, Any]:
+            def test() -> tuple[bool, Any]:
                 done = check(lib.pp_test(handle.coll, handle.result)) == lib.PP_OK
-                return done or kind == "test", handle.collected() if done else None
+                return True, handle.collected() if done else None
 
-            return poll
+            return handle.context, test
         if kind in ("flush", "drain"):
             check(getattr(lib, f"pp_{kind}_begin")(handle.coll))
 
@@ -338,67 +470,98 @@ class World:
             if request[0] == "at":
                 self._schedule(rank, max(request[1], self.now), None)
                 return
+            if request[0] == "barrier":
+                self._enter_barrier(rank)
+                return
             try:
                 if request[0] == "late":
-                    poll = self._begin(rank, request[2])
+                    began = self._begin(rank, request[2])
                     self._what[rank] = request[2]
-                    self._schedule(rank, self.now + request[1], poll)
+                    self._schedule(rank, self.now + request[1], began)
                     return
-                poll = self._begin(rank, request)
+                context, poll = self._begin(rank, request)
                 done, value = poll()
             except CoreError as failed:
                 error = failed
                 continue
             if not done:
-                self._blocked[rank] = poll
+                self._blocked[rank] = context, poll
                 self._what[rank] = request
                 return
 
-    def _poll(self, rank: int, poll: Poll) -> bool:
-        """Whether the rank went on."""
+    def _enter_barrier(self, rank: int) -> None:
+        self._at_barrier.append(rank)
+        if len(self._at_barrier) == self.ranks:
+            for member in sorted(self._at_barrier):
+                self._schedule(member, self.now, None)
+            self._at_barrier = []
+
+    def _poll(self, rank: int, context: int, poll: Poll) -> None:
+        """Let the rank's program go on if what it waits for is there."""
         try:
             done, value = poll()
         except CoreError as error:
             self._blocked.pop(rank, None)
             self._advance(rank, None, error)
-            return True
-        if not done:
-            self._blocked[rank] = poll
-            return False
-        self._blocked.pop(rank, None)
-        self._advance(rank, value)
-        return True
+            return
+        if done:
+            self._blocked.pop(rank, None)
+            self._advance(rank, value)
+        else:
+            self._blocked[rank] = context, poll
 
-    def _poll_blocked(self) -> None:
-        again = True
-        while again:
-            again = False
-            for rank, poll in list(self._blocked.items()):
-                again |= self._poll(rank, poll)
+    def _set_now(self, time: int) -> None:
+        self.now = max(time, self.now)
+        for sim in self.sims:
+            if self.now > lib.pp_sim_now_ns(sim):
+                check(lib.pp_sim_set_now(sim, self.now))
 
     def _wake(self) -> None:
         time, _, rank, what = heapq.heappop(self._ready)
-        for sim in self.sims:
-            if time > lib.pp_sim_now_ns(sim):
-                check(lib.pp_sim_run_until(sim, time))
-        self.now = max(time, self.now)
-        if what is None:
+        self._set_now(time)
+        if what is _DIES:
+            self._programs[rank] = _dead()
+            next(self._programs[rank])
+            self._blocked.pop(rank, None)
+            self._ready = [entry for entry in self._ready if entry[2] != rank]
+            heapq.heapify(self._ready)
+        elif what is None:
             self._advance(rank, None)
         else:
-            self._poll(rank, what)
+            self._poll(rank, *what)
 
-    def _deliver(self, sim: Any, message: int, wake: int) -> None:
-        """Deliver the earliest message, or all those of a quantum."""
-        if self.quantum == 0:
-            check(lib.pp_sim_step(sim))
-            self.now = max(self.now, message)
-            return
-        self.now = max(self.now, min(message + self.quantum, wake))
-        check(lib.pp_sim_run_until(sim, self.now))
+    def _earliest(self) -> tuple[int, int]:
+        """Return the context in which something happens next, and when."""
+        if len(self.sims) == 1:
+            return 0, lib.pp_sim_next_ns(self.sims[0])
+        times = [lib.pp_sim_next_ns(sim) for sim in self.sims]
+        return times.index(min(times)), min(times)
+
+    def _deliver(self, context: int, time: int, wake: int) -> None:
+        """Let happen what happens before the next program wakes by itself."""
+        until = wake - self._programs_first if wake > time else time
+        if len(self.sims) > 1:
+            until = time
+        sim = self.sims[context]
+        while True:
+            status = check(lib.pp_sim_advance(sim, until, self._rank))
+            if len(self.sims) > 1:
+                self._set_now(max(self.now, lib.pp_sim_now_ns(sim)))
+            else:
+                self.now = max(self.now, lib.pp_sim_now_ns(sim))
+            if status == lib.PP_PENDING:
+                return
+            rank = self._rank[0]
+            blocked = self._blocked.get(rank)
+            if blocked and blocked[0] == context:
+                self._poll(rank, *blocked)
+            if self._stopped or (self._ready and self._ready[0][0] <= until):
+                return
 
     def explain(self) -> str:
+        """Say who waits, and for what."""
         lines = [f"nothing is under way at {self.now} ns, and there wait"]
-        for rank in sorted(self._blocked):
+        for rank in sorted(self._blocked)[:_EXPLAINED]:
             request = self._what[rank]
             line = f"rank {rank} in {request[0]}"
             if len(request) > 1 and isinstance(request[1], Handle):
@@ -409,26 +572,32 @@ class World:
                     f"{s.joined}, ready {s.ready}, drawn {s.drawn}, withholding {s.withholding}, "
                     f"calls {s.calls}"
                 )
+                line += "".join(f"\n    {obstacle}" for obstacle in obstacles(handle))
             lines.append(line)
+        if len(self._blocked) > _EXPLAINED:
+            lines.append(f"and {len(self._blocked) - _EXPLAINED} more")
         return "\n  ".join(lines)
 
     def run(self, programs: Sequence[Program]) -> None:
-        """Run to the end, messages included; raise Deadlock when nothing moves any more."""
+        """Run to the end, messages included.
+
+        Raises
+        ------
+        Deadlock
+            Nothing moves any more, and a program waits.
+        """
         self._programs = list(programs)
         assert len(self._programs) == self.ranks
         for rank in range(self.ranks):
             self._schedule(rank, self.now, None)
-        while True:
+        while not self._stopped:
             wake = self._ready[0][0] if self._ready else NOTHING_UNDER_WAY
-            times = [lib.pp_sim_next_ns(sim) for sim in self.sims]
-            message = min(times)
-            if wake == message == NOTHING_UNDER_WAY:
+            context, time = self._earliest()
+            if wake == time == NOTHING_UNDER_WAY:
                 break
-            if wake < message or (wake == message and wake <= self.now):
+            if wake < time or (wake == time and self._programs_first):
                 self._wake()
             else:
-                self._deliver(self.sims[times.index(message)], message, wake)
-            if self._blocked:
-                self._poll_blocked()
-        if self._blocked:
+                self._deliver(context, time, wake)
+        if self._blocked and not self._stopped:
             raise Deadlock(self.explain())

@@ -1,0 +1,146 @@
+/* sim_schedule.c - one execution of one schedule over the simulated network: what a round costs. */
+#include "../algo/algo.h"
+#include "../exec/engine.h"
+#include "../transport/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run run_t;
+
+typedef struct member {
+    run_t      *run;
+    pp_engine_t engine;
+    pp_series_t series;
+} member_t;
+
+struct run {
+    pp_simnet_t *net;
+    member_t    *members;
+    int32_t      ranks;
+    bool         activation;   /* a rank finishes when it is activated */
+    uint64_t    *finished_ns;
+    int32_t      finished;
+};
+
+static void finish(run_t *run, int32_t rank)
+{
+    uint64_t now = pp_simnet_now_ns(run->net), busy = pp_simnet_busy_ns(run->net, rank);
+    run->finished_ns[rank] = now > busy ? now : busy;
+    run->finished++;
+}
+
+static void on_take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *contributed, bool *left)
+{
+    member_t *member = owner;
+    *left = false;
+    *contributed = instance->series->graph->count > 0;
+    own->contributions = 1;
+    if (!*contributed)
+        return;
+    instance->accumulator = pp_pool_get(&instance->series->vectors);
+    if (instance->accumulator)
+        memset(instance->accumulator->data, 0, instance->series->vectors.bytes);
+    else
+        pp_engine_fail(&member->engine, PP_ERR_MEMORY, "no memory for a vector");
+}
+
+static void on_activated(void *owner, pp_instance_t *instance)
+{
+    member_t *member = owner;
+    (void)instance;
+    if (member->run->activation)
+        finish(member->run, member->engine.rank);
+}
+
+static void on_done(void *owner, pp_instance_t *instance)
+{
+    member_t *member = owner;
+    pp_pool_put(&instance->series->vectors, instance->accumulator);
+    instance->accumulator = NULL;
+    if (!member->run->activation)
+        finish(member->run, member->engine.rank);
+}
+
+static void on_retired(void *owner, pp_instance_t *instance)
+{
+    (void)owner;
+    (void)instance;
+}
+
+static const pp_host_t host = {
+    .take = on_take, .activated = on_activated, .done = on_done, .retired = on_retired,
+};
+
+static pp_status_t join(run_t *run, int32_t rank, int32_t schedule, size_t bytes)
+{
+    member_t    *member = &run->members[rank];
+    pp_kernels_t kernels;
+    pp_graph_t  *graph;
+    member->run = run;
+    PP_TRY(pp_kernels_find(PP_SUM, PP_UINT8, &kernels));
+    PP_TRY(pp_engine_init(&member->engine, pp_simnet_transport(run->net, rank), 0));
+    PP_TRY(pp_algo_schedule(schedule, rank, run->ranks, bytes, &graph));
+    return pp_series_open(&member->engine, 0, graph, &kernels, 1, &host, member, &member->series);
+}
+
+static pp_status_t open_run(run_t *run, int32_t schedule, size_t bytes, uint64_t seed,
+                            const pp_network_t *network)
+{
+    PP_TRY(pp_simnet_new(run->ranks, seed, network, &run->net));
+    run->members = calloc((size_t)run->ranks, sizeof *run->members);
+    if (!run->members)
+        return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", run->ranks);
+    for (int32_t rank = 0; rank < run->ranks; rank++)
+        PP_TRY(join(run, rank, schedule, bytes));
+    return PP_OK;
+}
+
+static void close_run(run_t *run)
+{
+    for (int32_t rank = 0; run->members && rank < run->ranks; rank++)
+        if (run->members[rank].series.engine) {
+            pp_series_close(&run->members[rank].series);
+            pp_engine_release(&run->members[rank].engine);
+        }
+    pp_simnet_free(run->net);
+    free(run->members);
+}
+
+static pp_status_t execute(run_t *run, pp_sim_traffic_t *traffic)
+{
+    for (int32_t rank = 0; rank < run->ranks; rank++) {
+        member_t         *member = &run->members[rank];
+        const pp_graph_t *graph = member->series.graph;
+        pp_instance_t    *instance = pp_series_instance(&member->series, 0);
+        pp_instance_fire(instance, graph->gate);
+        if (graph->start != PP_NO_VERTEX && rank == 0)
+            pp_instance_fire(instance, graph->start);
+        pp_engine_settle(&member->engine);
+    }
+    for (int32_t rank; pp_simnet_step(run->net, &rank);)
+        continue;
+    for (int32_t rank = 0; rank < run->ranks; rank++) {
+        const pp_transport_t *transport = pp_simnet_transport(run->net, rank);
+        PP_TRY(pp_engine_check(&run->members[rank].engine));
+        traffic->messages += transport->messages_sent + transport->bulk_sent;
+        traffic->bytes += transport->bytes_sent;
+    }
+    if (run->finished != run->ranks)
+        return pp_fail(PP_ERR_INTERNAL, "%d of %d ranks finished the schedule", run->finished, run->ranks);
+    return PP_OK;
+}
+
+pp_status_t pp_sim_schedule(int32_t schedule, int32_t ranks, size_t bytes, uint64_t seed,
+                            const pp_network_t *network, uint64_t *finished_ns,
+                            pp_sim_traffic_t *traffic)
+{
+    run_t run = {.ranks = ranks, .activation = schedule == PP_SCHEDULE_ACTIVATION,
+                 .finished_ns = finished_ns};
+    *traffic = (pp_sim_traffic_t){0};
+    pp_status_t status = open_run(&run, schedule, bytes, seed, network);
+    if (status >= 0)
+        status = execute(&run, traffic);
+    close_run(&run);
+    return status;
+}

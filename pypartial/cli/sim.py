@@ -1,0 +1,245 @@
+"""``pypartial sim``: runs simulated ranks, on rank 0 alone, and presents what came out.
+
+Simulated ranks need no launcher. Under one, the other ranks sleep until rank 0 is through.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._native import load
+from ..bench.launch import stderr_is_terminal
+from .core import print_problem
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from ..sim.fuzz import Failure, Report
+    from ..sim.scenario import Outcome
+
+_POLL_S = 2e-2
+_REDRAWS_PER_S = 5
+
+
+class Plant(str, Enum):
+    """A defect that is put into the engine to see that the fuzzer finds it."""
+
+    LOST_START = "lost-start"
+    ROUND_TWICE = "round-twice"
+    LOST_DRAW = "lost-draw"
+
+
+@dataclass(frozen=True)
+class FuzzOptions:
+    """``pypartial sim fuzz``.
+
+    Attributes
+    ----------
+    cases, seed : int
+        How many cases, and which.
+    seconds : float or None
+        Begin no case after so long.
+    jobs : int or None
+        Processes; None: one a usable core.
+    plant : Plant or None
+    replay : str or None
+        The one scenario to run, instead of random ones.
+    json : Path or None
+        Where to save the report.
+    """
+
+    cases: int
+    seed: int = 0
+    seconds: float | None = None
+    jobs: int | None = None
+    plant: Plant | None = None
+    replay: str | None = None
+    json: Path | None = None
+
+
+def alone(work: Callable[[], int], comm: MPI.Intracomm | None) -> int:
+    """Do something on rank 0 only; collective.
+
+    Parameters
+    ----------
+    work : callable
+        Returns the exit code. It may fork, but its children must not use MPI.
+    comm : MPI.Intracomm or None
+        All ranks; None without a launcher. MPI is then loaded, but not initialised.
+
+    Returns
+    -------
+    int
+        The exit code, the same on all ranks: 1 if the compiled module cannot be loaded.
+    """
+    if comm is None:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        return _loaded(work)
+    code = _loaded(work) if comm.rank == 0 else 0
+    done = comm.Ibarrier()
+    while not done.Test():
+        time.sleep(_POLL_S)
+    return int(comm.bcast(code))
+
+
+def _loaded(work: Callable[[], int]) -> int:
+    try:
+        load()
+    except ImportError as error:
+        print_problem(str(error))
+        return 1
+    return work()
+
+
+def fuzz(options: FuzzOptions, comm: MPI.Intracomm | None) -> int:
+    """Run random cases, or replay one; collective.
+
+    Returns
+    -------
+    int
+        The exit code, the same on all ranks: 1 if a case failed, the cases covered too little, or
+        the report cannot be saved; 2 if the scenario to replay cannot be read.
+    """
+    return alone(lambda: _replay(options) if options.replay else _fuzz(options), comm)
+
+
+# ---- random cases --------------------------------------------------------------------------------
+
+
+def _fuzz(options: FuzzOptions) -> int:
+    from ..sim.fuzz import fuzz
+
+    with _progress(options.cases, shown=stderr_is_terminal()) as progress:
+        report = fuzz(
+            options.cases,
+            options.seed,
+            seconds=options.seconds,
+            jobs=options.jobs,
+            plant=options.plant and options.plant.value,
+            progress=progress,
+        )
+    _print_report(report)
+    saved = options.json is None or _save(report, options.json)
+    return int(not (report.passed() and saved))
+
+
+def _print_report(report: Report) -> None:
+    from ..sim.fuzz import COVERAGE
+
+    print(f"{report.cases} cases passed (seed {report.seed})")
+    print(f"{report.rounds} rounds, {report.rounds_per_case():.1f} a case")
+    print("Occurred in so many of the cases:")
+    for name, words in COVERAGE.items():
+        print(f"  {words:<28}{report.share(name):8.2%}")
+    for shortcoming in report.shortcomings():
+        print(f"NOT COVERED: {shortcoming}")
+    if report.failure is not None:
+        _print_failure(report.failure, report.plant)
+    speed = report.cases / max(report.seconds, 1e-9)
+    print(f"{speed:.0f} cases/s ({report.seconds:.1f} s, jobs: {report.jobs})")
+    sys.stdout.flush()
+
+
+def _print_failure(failure: Failure, plant: str | None) -> None:
+    from ..sim.oracles import replay_command
+
+    print(f"\nFAILED: case {failure.index}: {failure.verdict.kind}")
+    if failure.shrunk == failure.scenario:
+        print(failure.verdict.text)
+    else:
+        print(f"with {_size(failure.scenario.ranks)}; shrunk, with {_size(failure.shrunk.ranks)}:")
+        print(failure.shrunk_verdict.text)
+    print(f"\nreplay: {replay_command(failure.shrunk, plant)}\n")
+
+
+def _size(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
+
+
+def _save(report: Report, path: Path) -> bool:
+    """Save the report; say why if that is not possible."""
+    import json
+
+    try:
+        path.write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        print(f"pypartial: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
+        return False
+    return True
+
+
+@contextmanager
+def _progress(cases: int, *, shown: bool) -> Iterator[Callable[[int], None] | None]:
+    """Give a function to call with the number of cases done; it draws a bar if `shown`."""
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    drawn = 0.0
+    with Progress(
+        *Progress.get_default_columns()[1:3],
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True, force_terminal=True),
+        auto_refresh=False,  # no thread: the process forks
+        transient=True,
+    ) as bar:
+        task = bar.add_task("", total=cases)
+
+        def advance(done: int) -> None:
+            nonlocal drawn
+            now = time.monotonic()
+            if now - drawn >= 1 / _REDRAWS_PER_S:
+                drawn = now
+                bar.update(task, completed=done, refresh=True)
+
+        yield advance
+
+
+# ---- one case again ------------------------------------------------------------------------------
+
+
+def _replay(options: FuzzOptions) -> int:
+    """Run one scenario in this process: a crash is then this process's."""
+    from ..sim.fuzz import PLANTS
+    from ..sim.oracles import judge
+    from ..sim.scenario import Scenario, run
+    from ..sim.world import CoreError
+
+    try:
+        scenario = Scenario.from_text(options.replay or "")
+    except ValueError as error:
+        print(f"pypartial: --replay: {error}", file=sys.stderr)
+        return 2
+    try:
+        outcome = run(scenario, plant=PLANTS[options.plant.value] if options.plant else 0)
+        _print_outcome(outcome)
+        judge(scenario, outcome.logs)
+    except (AssertionError, CoreError) as error:
+        print(f"FAILED: {error}", flush=True)
+        return 1
+    print("All oracles hold.", flush=True)
+    return 0
+
+
+def _print_outcome(outcome: Outcome) -> None:
+    """Print what every rank was given, and the interleavings."""
+    for index, logs in enumerate(outcome.logs):
+        for rank, log in enumerate(logs):
+            print(f"handle {index}, rank {rank}: {log.starts} Starts, {log.discarded} discarded")
+            for record in log.records:
+                at = "" if record.at is None else f", {record.at} rounds complete"
+                print(f"  {record.kind} (Start {record.start}{at}): {record.result}")
+    counts = ", ".join(f"{name} {count}" for name, count in outcome.coverage.items())
+    print(f"{outcome.rounds} rounds; {counts}")

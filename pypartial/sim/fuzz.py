@@ -1,0 +1,568 @@
+"""The fuzzer: random scenarios, judged by every oracle, in several processes.
+
+Case `i` of a seed is always the same scenario, however many processes share the work. They take the
+cases in order from a common counter, and each announces its case before it runs it, so that a crash
+or a hang is reported with the case that caused it. At the first failure all cases below it are
+still run; the lowest failing one counts. It is shrunk and told.
+
+The processes are forked and end without running any exit handlers: they do not touch MPI, not even
+to finalize it, whether or not the process that started them uses it.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import multiprocessing.connection
+import os
+import random
+import re
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .._core import lib
+from .oracles import judge
+from .scenario import TIMINGS, Phase, Scenario, run
+from .shrink import shrink
+from .world import ALGORITHMS, CoreError, Deadlock, Options
+
+__all__ = [
+    "COVERAGE",
+    "Failure",
+    "PLANTS",
+    "Report",
+    "Verdict",
+    "attempt",
+    "draw_scenario",
+    "fuzz",
+    "usable_cores",
+]
+
+COVERAGE = {
+    "initiators_met": "simultaneous initiators",
+    "departures": "departure in mid-round",
+    "missed": "two or more missed rounds",
+    "windows_full": "a full window",
+    "draws_handed_on": "a draw handed on",
+}
+LEAST_COVERAGE = 0.01  # share of the cases in which each must occur
+LEAST_ROUNDS = 20  # a case, on average
+CASES_FOR_COVERAGE = 1000  # with fewer, shares say nothing
+
+# Defects that are put in on purpose, to see that they are found.
+PLANTS = {
+    "lost-start": lib.PP_PLANT_LOST_START,
+    "round-twice": lib.PP_PLANT_ROUND_TWICE,
+    "lost-draw": lib.PP_PLANT_LOST_DRAW,
+}
+
+CASE_LIMIT_S = 300.0  # a case that takes longer hangs; the largest take a second
+
+_FORK = multiprocessing.get_context("fork")
+
+
+# ---- drawing -------------------------------------------------------------------------------------
+
+# What makes a case long is rare, or there would be few of them.
+_RANKS = (range(1, 2), range(2, 6), range(6, 10), range(10, 18), range(18, 65))
+_RANKS_WEIGHTS = (2, 60, 33, 4, 1)
+_WINDOWS = (1, 1, 2, 2, 3, 4, 5)
+_LATENCIES = ((500, 5000), (500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))
+_SCALES = (20_000, 20_000, 0, 2_000, 60_000, 500_000)
+_POLICIES = ("solo", "majority", "majority", "first_of", "quorum", "full")
+_DELIVER = ("latest", "latest", "sum", "each")
+_DTYPES = ("int64", "int64", "int32", "float32", "float64")
+_AVERAGES = (None, "size", "contributors", "contributions")
+
+
+def draw_scenario(seed: int, index: int) -> Scenario:
+    """Draw case `index` of a seed; always the same one.
+
+    Parameters
+    ----------
+    seed, index : int
+        Not negative.
+    """
+    draw = random.Random(f"{seed} {index}")
+    ranks = draw.choice(draw.choices(_RANKS, _RANKS_WEIGHTS)[0])
+    window = draw.choice(_WINDOWS)
+    count = draw.choices((1, 2, 3), (12, 5, 3))[0]
+    collective = draw.random() < 0.75
+    noise = draw.random() < 0.03
+    opened = draw.randint(1, count) if collective else count
+    return Scenario(
+        ranks=ranks,
+        seed=draw.getrandbits(32),
+        handles=tuple(_draw_options(draw, ranks, window) for _ in range(count)),
+        phases=_draw_phases(draw, count, opened, collective),
+        opened=opened,
+        window=window,
+        latency=draw.choice(_LATENCIES),
+        timing=draw.choice(TIMINGS),
+        scale=draw.choice(_SCALES),
+        together=draw.random() < 0.5,
+        blocking=draw.random() < 0.7,
+        late=draw.choice((0.0, 0.0, 0.5)) if collective else 0.0,
+        # With several handles, a Wait without a Start is outside the patterns that never deadlock.
+        extra=draw.choice((0.0, 0.0, 0.2)) if count == 1 else 0.0,
+        ask=draw.random() < 0.3,
+        last_flush=draw.random() < 0.7,
+        noise=noise,
+    )
+
+
+def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
+    policy = draw.choice(_POLICIES)
+    k = {"solo": ranks, "majority": 1, "full": ranks}.get(policy) or draw.randint(1, ranks)
+    deliver = draw.choice(_DELIVER)
+    unbounded = deliver == "latest" and draw.random() < 0.6
+    op = draw.choices(("sum", "max"), (4, 1))[0]
+    dtype = draw.choice(_DTYPES)
+    averaged = op == "sum" and dtype.startswith("float")
+    lengths = (2 * ranks, 2 * ranks + 1, 3 * ranks + 5, ranks, 1, 0, 300, 4300)
+    return Options(
+        count=draw.choices(lengths, (30, 30, 20, 5, 3, 2, 3, 0.5))[0],
+        dtype=dtype,
+        op=op,
+        policy="quorum" if policy in ("quorum", "full") else "first_of",
+        k=k,
+        deliver=deliver,
+        max_lag=-1 if unbounded else draw.randint(0, window - 1),
+        average=draw.choice(_AVERAGES) if averaged else None,
+        algorithm=draw.choice(tuple(ALGORITHMS)),
+        pieces=draw.choice((1, 1, 2, 3)),
+        in_place=draw.random() < 0.3,
+    )
+
+
+def _draw_phases(
+    draw: random.Random, handles: int, opened: int, collective: bool
+) -> tuple[Phase, ...]:
+    """Phases whose collective calls are possible: nothing is used before open or after free."""
+    live, unopened = list(range(opened)), list(range(opened, handles))
+    phases = []
+    for _ in range(draw.randint(2, 4)):
+        then = []
+        for _ in range(draw.randint(0, 3) if collective else 0):
+            what = draw.choice(("flush", "flush", "open", "free"))
+            if what == "open" and unopened:
+                live.append(unopened.pop(0))
+                then.append(f"open {live[-1]}")
+            elif what == "flush":
+                then.append(f"flush {draw.choice(live)}")
+            elif what == "free" and len(live) > 1:
+                then.append(f"free {live.pop(draw.randrange(len(live)))}")
+        hold = draw.random() < 0.3
+        most = draw.choice((4, 8, 12))
+        steps = [draw.randint(0, most) for _ in range(draw.randint(1, 4))]
+        if handles > 1 and hold:  # else a rank may wait for a round that is nobody else's
+            del steps[1:]
+        phases.append(Phase(tuple(steps), tuple(then), hold))
+    return tuple(phases)
+
+
+# ---- one case ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one case.
+
+    Attributes
+    ----------
+    rounds : int
+    seen : tuple of bool
+        Whether each of `COVERAGE` occurred, in its order.
+    kind : str or None
+        What sort of failure it was, the same for all failures alike; None if it passed.
+    text : str
+        Of a failure: what was wrong, in full.
+    """
+
+    rounds: int = 0
+    seen: tuple[bool, ...] = (False,) * len(COVERAGE)
+    kind: str | None = None
+    text: str = ""
+
+
+def attempt(scenario: Scenario, plant: str | None = None) -> Verdict:
+    """Run and judge a scenario in this process.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    plant : str, optional
+        One of `PLANTS`: a defect to put into the engine.
+    """
+    try:
+        outcome = run(scenario, plant=PLANTS[plant] if plant else 0)
+        judge(scenario, outcome.logs)
+    except Exception as error:
+        return Verdict(kind=_kind(error), text=_text(error))
+    counts = outcome.coverage | {"missed": int(outcome.most_missed() >= 2)}
+    return Verdict(outcome.rounds, tuple(counts[name] > 0 for name in COVERAGE))
+
+
+def _kind(error: Exception) -> str:
+    """What failures of one sort have in common: the first line without numbers."""
+    if isinstance(error, Deadlock):
+        return "deadlock"
+    line = (error.text if isinstance(error, CoreError) else str(error)).partition("\n")[0]
+    line = re.sub(r"^(handle \d+: |rank \d+: )*", "", line)
+    if not line:
+        line = f"in {traceback.extract_tb(error.__traceback__)[-1].name}"
+    words = re.sub(r"-?\d+", "N", line)
+    return words if isinstance(error, AssertionError) else f"{type(error).__name__}: {words}"
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, AssertionError) and str(error):
+        return str(error)
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+_Announce = Callable[[int], None]
+_Cases = Callable[[_Announce], Iterator[tuple[int, Verdict]]]
+
+
+class _Worker:
+    """A forked process that runs cases, and what the parent knows of it."""
+
+    def __init__(self, cases: _Cases) -> None:
+        self.receiver, sender = _FORK.Pipe(duplex=False)
+        self.current = _FORK.RawValue("q", -1)  # the case that it runs; -1: none
+        self.process = _FORK.Process(
+            target=_work, args=(cases, self.current, self.receiver, sender), daemon=True
+        )
+        self.process.start()
+        sender.close()  # the child's end alone stays open: its death is the end of the pipe
+        self.watched = (-1, time.monotonic())  # the case it was at, since when
+        self.stopped = False
+
+    def receive(self) -> tuple[int, Verdict] | None:
+        """Return the next verdict, that on a crash included; None: there are no more."""
+        try:
+            message: tuple[int, Verdict] | None = self.receiver.recv()
+        except (EOFError, ConnectionResetError):
+            return self.died()
+        return message
+
+    def died(self) -> tuple[int, Verdict]:
+        """Return the case in which the process ended without a word, and how."""
+        self.process.join()
+        index, code = int(self.current.value), self.process.exitcode
+        self.stop()
+        assert code is not None
+        how = f"the process ended with code {code}"
+        if code < 0:
+            how = f"the process was ended by {signal.Signals(-code).name}"
+        if index < 0:
+            raise RuntimeError(f"between two cases {how}")
+        return index, Verdict(kind=f"crash: {how}", text=f"crash: {how}")
+
+    def hangs(self) -> bool:
+        """Whether it has been at the same case for too long."""
+        if self.watched[0] != self.current.value:
+            self.watched = (int(self.current.value), time.monotonic())
+        return self.watched[0] >= 0 and time.monotonic() - self.watched[1] > CASE_LIMIT_S
+
+    def hung(self) -> tuple[int, Verdict]:
+        """Give it up."""
+        index = int(self.current.value)
+        self.stop()
+        return index, Verdict(kind="hang", text=f"hang: not done after {CASE_LIMIT_S:.0f} s")
+
+    def stop(self) -> None:
+        """End the process if it is alive."""
+        if not self.stopped:
+            self.stopped = True
+            self.process.kill()
+            self.process.join()
+            self.receiver.close()
+
+
+def _work(cases: _Cases, current: Any, receiver: Any, sender: Any) -> None:
+    """What a worker process does."""
+    receiver.close()  # or it would not notice the end of the parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
+    gc.freeze()
+
+    def announce(index: int) -> None:
+        current.value = index
+
+    try:
+        for index, verdict in cases(announce):
+            sender.send((index, verdict))
+            current.value = -1
+        sender.send(None)
+    except BrokenPipeError:
+        pass
+
+
+def _verdicts(workers: Sequence[_Worker]) -> Iterator[tuple[int, Verdict]]:
+    """Yield the verdicts of all cases, those on crashed and hanging processes included."""
+    running = list(workers)
+    try:
+        while running:
+            receivers = [worker.receiver for worker in running]
+            ready = multiprocessing.connection.wait(receivers, timeout=1.0)
+            for worker in running[:]:
+                if worker.receiver in ready:
+                    verdict = worker.receive()
+                elif worker.hangs():
+                    verdict = worker.hung()
+                else:
+                    continue
+                if verdict is not None:
+                    yield verdict
+                if verdict is None or worker.stopped:
+                    running.remove(worker)
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+# ---- all cases -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that failed.
+
+    Attributes
+    ----------
+    index : int
+        Its number.
+    scenario : Scenario
+        As it was drawn.
+    verdict : Verdict
+    shrunk : Scenario
+        As small as it still fails in the same way.
+    shrunk_verdict : Verdict
+    """
+
+    index: int
+    scenario: Scenario
+    verdict: Verdict
+    shrunk: Scenario
+    shrunk_verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run of the fuzzer found; only `seconds` and `jobs` depend on the machine.
+
+    Attributes
+    ----------
+    seed : int
+    plant : str or None
+    cases : int
+        That passed.
+    rounds : int
+        In all of them.
+    coverage : dict
+        For each of `COVERAGE` the number of cases in which it occurred.
+    failure : Failure or None
+    seconds : float
+        Without the shrinking.
+    jobs : int
+    """
+
+    seed: int
+    plant: str | None
+    cases: int
+    rounds: int
+    coverage: dict[str, int]
+    failure: Failure | None
+    seconds: float
+    jobs: int
+
+    def rounds_per_case(self) -> float:
+        """Return the mean number of rounds of a case."""
+        return self.rounds / max(self.cases, 1)
+
+    def share(self, name: str) -> float:
+        """Return in which share of the cases one of `COVERAGE` occurred."""
+        return self.coverage[name] / max(self.cases, 1)
+
+    def shortcomings(self) -> list[str]:
+        """Return what the cases did not cover enough; nothing is said of few cases."""
+        if self.cases < CASES_FOR_COVERAGE:
+            return []
+        found = [
+            f"{COVERAGE[name]}: in fewer than {LEAST_COVERAGE:.0%} of the cases"
+            for name in COVERAGE
+            if self.share(name) < LEAST_COVERAGE
+        ]
+        if self.rounds_per_case() < LEAST_ROUNDS:
+            found.append(f"fewer than {LEAST_ROUNDS} rounds a case on average")
+        return found
+
+    def passed(self) -> bool:
+        """Whether no case failed, and the cases covered what they should."""
+        return self.failure is None and not self.shortcomings()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        failure = self.failure
+        return {
+            "seed": self.seed,
+            "plant": self.plant,
+            "cases": self.cases,
+            "rounds": self.rounds,
+            "coverage": self.coverage,
+            "shortcomings": self.shortcomings(),
+            "failure": None
+            if failure is None
+            else {
+                "case": failure.index,
+                "kind": failure.verdict.kind,
+                "text": failure.verdict.text,
+                "scenario": failure.scenario.to_text(),
+                "shrunk": failure.shrunk.to_text(),
+                "shrunk_text": failure.shrunk_verdict.text,
+            },
+            "seconds": round(self.seconds, 3),
+            "jobs": self.jobs,
+        }
+
+
+class _Tally:
+    """Sums over the cases below the first that failed, or that nobody has told of yet."""
+
+    def __init__(self) -> None:
+        self.cases = self.rounds = 0
+        self.seen = [0] * len(COVERAGE)
+        self.waiting: dict[int, Verdict] = {}
+
+    def add(self, index: int, verdict: Verdict) -> None:
+        self.waiting[index] = verdict
+        while self.cases in self.waiting and self.waiting[self.cases].kind is None:
+            passed = self.waiting.pop(self.cases)
+            self.cases += 1
+            self.rounds += passed.rounds
+            self.seen = [n + s for n, s in zip(self.seen, passed.seen, strict=True)]
+
+
+def fuzz(
+    cases: int,
+    seed: int = 0,
+    *,
+    seconds: float | None = None,
+    jobs: int | None = None,
+    plant: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Run random cases until one fails.
+
+    Parameters
+    ----------
+    cases : int
+        The most cases to run.
+    seed : int
+        Of the cases.
+    seconds : float, optional
+        Begin no case after so long. How many cases are run then depends on the machine's speed.
+    jobs : int, optional
+        Processes; by default as many as there are cores that this process may use.
+    plant : str, optional
+        One of `PLANTS`.
+    progress : callable, optional
+        Called with the number of cases that have passed whenever there are more.
+
+    Returns
+    -------
+    Report
+        The same for any number of jobs.
+    """
+    began = time.monotonic()
+    deadline = float("inf") if seconds is None else began + seconds
+    jobs = max(1, min(jobs or usable_cores(), cases))
+    next_case, end = _FORK.Value("q", 0), _FORK.RawValue("q", cases)
+
+    def take() -> int | None:
+        with next_case.get_lock():
+            index = int(next_case.value)
+            if index >= end.value or time.monotonic() >= deadline:
+                return None
+            next_case.value = index + 1
+        return index
+
+    def work(announce: _Announce) -> Iterator[tuple[int, Verdict]]:
+        while (index := take()) is not None:
+            scenario = draw_scenario(seed, index)
+            announce(index)
+            yield index, attempt(scenario, plant)
+
+    tally, failed = _Tally(), {}
+    for index, verdict in _verdicts([_Worker(work) for _ in range(jobs)]):
+        tally.add(index, verdict)
+        if verdict.kind is not None:
+            failed[index] = verdict
+            end.value = min(int(end.value), index)  # those before it are run all the same
+        elif progress is not None:
+            progress(tally.cases)
+    elapsed = time.monotonic() - began
+    failure = None
+    if failed:
+        first = min(failed)
+        failure = _shrunk(first, draw_scenario(seed, first), failed[first], plant)
+    coverage = dict(zip(COVERAGE, tally.seen, strict=True))
+    return Report(seed, plant, tally.cases, tally.rounds, coverage, failure, elapsed, jobs)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _shrunk(index: int, scenario: Scenario, verdict: Verdict, plant: str | None) -> Failure:
+    """Shrink a failing case, each attempt in a process that may crash."""
+    latest = verdict
+
+    def find(scenarios: Sequence[Scenario]) -> int | None:
+        nonlocal latest
+        begin = 0
+        while begin < len(scenarios):
+            begin, found = _first_failing(scenarios, begin, verdict.kind, plant)
+            if found is not None:
+                latest = found
+                return begin
+            begin += 1
+        return None
+
+    shrunk = scenario if verdict.kind == "hang" else shrink(scenario, find)
+    return Failure(index, scenario, verdict, shrunk, latest)
+
+
+def _first_failing(
+    scenarios: Sequence[Scenario], begin: int, kind: str | None, plant: str | None
+) -> tuple[int, Verdict | None]:
+    """Run scenarios up to the first that fails in this way, or that ends the process otherwise.
+
+    Returns
+    -------
+    index : int
+        The last that was run.
+    verdict : Verdict or None
+        None unless it failed in this way.
+    """
+
+    def work(announce: _Announce) -> Iterator[tuple[int, Verdict]]:
+        for index in range(begin, len(scenarios)):
+            announce(index)
+            verdict = attempt(scenarios[index], plant)
+            if verdict.kind == kind or index == len(scenarios) - 1:
+                yield index, verdict
+                return
+
+    index, verdict = next(iter(_verdicts([_Worker(work)])))
+    return index, verdict if verdict.kind == kind else None

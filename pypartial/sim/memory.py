@@ -1,0 +1,71 @@
+"""Whether as many simulated ranks fit into the memory that this machine has left."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ..units import format_size
+
+# Measured (docs/simulation.md, "Memory"), rounded up: a rank's contexts, schedules and Python objects.
+_RANK_BYTES = 20_000
+_DIMENSION_BYTES = 3_300  # more for each factor of two in the number of ranks
+_RING_STEP_BYTES = 1_100  # of a ring's schedule, for each other rank
+_VECTORS = 7  # send, receive, pending, accumulator, scratch, result, under way
+
+
+class OutOfMemory(ValueError):
+    """The simulation would not fit; the text says what to change."""
+
+
+def estimate(ranks: int, vector_bytes: int, *, ring: bool = False) -> int:
+    """Return about how many bytes the simulation of so many ranks takes."""
+    dimensions = max(ranks - 1, 0).bit_length()
+    one = _RANK_BYTES + _DIMENSION_BYTES * dimensions + _VECTORS * vector_bytes
+    if ring:
+        one += _RING_STEP_BYTES * ranks
+    return ranks * one
+
+
+def available() -> int:
+    """Return the bytes that this process may still take: of the machine, and of its control group."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = re.search(r"MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"))
+    if found:
+        free = int(found[1]) * 1024
+    limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
+    if limit.strip().isdecimal() and used.strip().isdecimal():
+        free = min(free, max(int(limit) - int(used), 0))
+    return free
+
+
+def require(ranks: int, vector_bytes: int, *, ring: bool = False) -> None:
+    """Check that a simulation fits, before anything is allocated.
+
+    Raises
+    ------
+    OutOfMemory
+    """
+    need, free = estimate(ranks, vector_bytes, ring=ring), available()
+    if need <= free:
+        return
+    what = "--ranks"
+    if 2 * estimate(ranks, 0, ring=ring) < need:
+        what = "--ranks or --bytes"
+    elif ring and 2 * estimate(ranks, vector_bytes) < need:
+        what = "--ranks, or another schedule: that of a ring grows with the square of the ranks"
+    raise OutOfMemory(
+        f"{ranks:,} ranks with {format_size(max(vector_bytes, 1))} each need about "
+        f"{format_size(need)} of memory, and {format_size(free)} are left: choose fewer {what}"
+        if not what.startswith("--ranks,")
+        else f"{ranks:,} ranks need about {format_size(need)} of memory, and {format_size(free)} "
+        f"are left: choose fewer {what}"
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""

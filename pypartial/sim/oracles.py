@@ -1,0 +1,406 @@
+"""The oracles: what the logs of all ranks must look like (contract: "Oracles", "Semantics").
+
+The vectors name, for every round, how often each rank contributed and the sum of the numbers of
+those contributions. As contributions are numbered from 1, consecutive rounds must hold consecutive
+intervals: one that is lost, taken twice or reordered leaves a number that does not fit.
+
+Knowledge is kept as *boundaries*: after[b][r] is the number of rank r's contributions in the rounds
+below b. A result that covers the rounds first..round leads from boundary first to round + 1. With
+deliver="latest" some rounds may have been given to nobody (both ranks that could have looked were
+inside a Flush); what is not known then is -1.
+
+All vectors of a handle are decoded at once; what is kept of them are lists of plain integers, which
+for so few ranks are faster than arrays.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .scenario import Log, Outcome, Record, Scenario, run, tail_weights
+from .world import Options, Round
+
+__all__ = ["check", "judge", "replay_command"]
+
+_UNKNOWN = -1
+_STATUS = operator.attrgetter("contributions", "active", "cause", "initiator", "contributors")
+
+Array = np.ndarray[Any, Any]
+
+
+def _fail(what: str, *things: Any) -> NoReturn:
+    raise AssertionError("\n  ".join([what, *map(str, things)]))
+
+
+def replay_command(scenario: Scenario, plant: str | None = None) -> str:
+    """Return the command that runs the scenario again, for a shell."""
+    planted = f"--plant {plant} " if plant else ""
+    return f"pypartial sim fuzz {planted}--replay '{scenario.to_text()}'"
+
+
+def check(scenario: Scenario) -> Outcome:
+    """Run a scenario and judge it.
+
+    Raises
+    ------
+    AssertionError
+        What went wrong, and the command that replays it.
+    """
+    try:
+        outcome = run(scenario)
+        judge(scenario, outcome.logs)
+    except Exception as error:
+        raise AssertionError(f"{error}\n\nreplay: {replay_command(scenario)}") from error
+    return outcome
+
+
+def judge(scenario: Scenario, logs: list[list[Log]]) -> None:
+    """Hold the logs of all handles and ranks against every oracle.
+
+    Raises
+    ------
+    AssertionError
+        The first that does not hold: of which handle, which rank, and what was seen. Its first line
+        names the oracle.
+    """
+    for index, options in enumerate(scenario.handles):
+        if any(log.starts or log.records for log in logs[index]):
+            try:
+                _Handle(scenario, options, logs[index]).judge()
+            except AssertionError as error:
+                raise AssertionError(f"handle {index}: {error}") from error
+
+
+class _Handle:
+    """The logs of one handle on all ranks."""
+
+    def __init__(self, scenario: Scenario, options: Options, logs: list[Log]) -> None:
+        self.scenario, self.options, self.logs = scenario, options, logs
+        self.ranks = scenario.ranks
+        self.sums = options.op == "sum"
+        self.counted = options.count >= self.ranks
+        self.numbered = options.count >= 2 * self.ranks or not self.sums
+        self.rounds: dict[int, Round] = {}  # by number, some rank's status of it
+        self.spans: list[Round] = []  # each different result once, in order
+        self.after: dict[int, list[int]] = {0: [0] * self.ranks}
+
+    def judge(self) -> None:
+        self.agreement()
+        for result in self.rounds.values():
+            self.status(result)
+        if self.counted and self.decodable():
+            if self.spans:
+                self.tiling()
+            self.flushes()
+            self.ends()
+        for rank, log in enumerate(self.logs):
+            try:
+                self.order(log)
+                self.requests(log)
+                self.own(rank, log)
+                self.operations(log)
+            except AssertionError as error:
+                raise AssertionError(f"rank {rank}: {error}") from error
+
+    # ---- what all ranks must be told alike
+
+    def agreement(self) -> None:
+        """Agreement: status and result of a round are identical on every rank."""
+        spans: dict[tuple[int, int], Round] = {}
+        different = []  # float sums of the same rounds, combined in different orders
+        exact = self.options.dtype.startswith("int")
+        for log in self.logs:
+            for record in log.records:
+                result = record.result
+                known = self.rounds.setdefault(result.round, result)
+                if known is not result and _STATUS(known) != _STATUS(result):
+                    _fail("different statuses", known, result)
+                known = spans.setdefault((result.first, result.round), result)
+                if known.data == result.data:
+                    continue
+                if result.first == result.round:
+                    _fail("different results", known, result)
+                if exact:
+                    _fail("different sums", known, result)
+                different.append(result)
+        self.spans = sorted([*spans.values(), *different], key=lambda r: (r.first, r.round))
+
+    def status(self, r: Round) -> None:
+        """What a round's status may say."""
+        options, flush = self.options, r.cause == "flush"
+        if not (r.contributions > 0 or flush):
+            _fail("an empty round before the flush", r)
+        if not (r.active > 0 or flush):
+            _fail("nobody was ready for a round", r)
+        if r.cause not in ("policy", "departed", "flush"):
+            _fail("an impossible cause", r)
+        drawn = options.policy == "first_of" and not flush
+        if (r.initiator >= 0) != drawn:
+            _fail("wrong presence of an initiator", r)
+        if r.contributors is not None:
+            if r.active > len(r.contributors):
+                _fail("an active rank without data", r)
+            if len(r.contributors) > r.contributions:
+                _fail("too few contributions", r)
+            if drawn and r.initiator not in r.contributors:
+                _fail("initiator without data", r)
+        if options.policy == "quorum" and not flush:
+            if (r.active >= options.k) != (r.cause == "policy"):
+                _fail("quorum and cause do not fit", r)
+            if options.k == self.ranks and r.cause == "policy" and r.active != self.ranks:
+                _fail("a full round without everybody", r)
+
+    # ---- what is in the rounds
+
+    def decodable(self) -> bool:
+        return self.options.average in (None, "size") or self.options.deliver != "sum"
+
+    def decode(self) -> Array:
+        """The vectors of all spans, a row each, before any average, as whole numbers."""
+        data = b"".join([r.data for r in self.spans])
+        vectors: Array = np.frombuffer(data, self.options.dtype).reshape(len(self.spans), -1)
+        if self.scenario.noise:
+            vectors = vectors[:, : 2 * self.ranks]
+        if not self.sums:  # the identity of a maximum is no number
+            vectors = np.maximum(vectors, 0)
+        if self.options.average is not None:
+            divisors = np.array([[max(self.divisor(r), 1)] for r in self.spans])
+            vectors = vectors.astype(np.float64) * divisors
+        elif self.options.dtype.startswith("int"):
+            return vectors
+        whole: Array = np.rint(vectors)
+        allowed = 0.0 if self.options.average is None else 1e-3 + 1e-5 * np.abs(whole)
+        good = (np.abs(vectors - whole) <= allowed).all(axis=1)
+        if not good.all():
+            row = int(np.argmin(good))
+            _fail("no whole numbers, or a wrong average", self.spans[row], vectors[row])
+        return whole
+
+    def divisor(self, result: Round) -> int:
+        if self.options.average == "size":
+            return self.ranks
+        if self.options.average == "contributors":
+            return len(result.contributors or ())
+        return result.contributions
+
+    def tiling(self) -> None:
+        """Named contributors and conservation, from span to span."""
+        vectors = self.decode()
+        heads = vectors[:, : self.ranks].astype(np.int64)
+        if self.sums and (heads < 0).any():
+            _fail("a negative count", self.spans[int((heads < 0).any(axis=1).argmax())])
+        starts: list[Any] = [None] * len(self.spans)
+        if self.sums and self.numbered:
+            starts = self.intervals(heads, vectors).tolist()
+        for result, head, start in zip(self.spans, heads.tolist(), starts, strict=True):
+            before = self.after.get(result.first) or [_UNKNOWN] * self.ranks
+            if self.sums:
+                after = self.lead(before, head, start, result)
+                counts = head
+            else:
+                after = self.lead_newest(before, head, result)
+                counts = [b - a for a, b in zip(before, after, strict=True)]
+                if _UNKNOWN in before:
+                    counts = None
+            self.learn(result, after)
+            if result.first == result.round:
+                self.named(result, head, counts)
+        self.tails(vectors, heads)
+        self.growth()
+
+    def intervals(self, heads: Array, vectors: Array) -> Array:
+        """How many contributions of each rank came before a span, by their numbers' sum."""
+        numbers = vectors[:, self.ranks : 2 * self.ranks].astype(np.int64)
+        offset = numbers - heads * (heads + 1) // 2
+        counts = np.maximum(heads, 1)
+        good = (offset % counts == 0) & (offset >= 0) & ((heads > 0) | (numbers == 0))
+        if not good.all():
+            row = int(np.argmin(good.all(axis=1)))
+            _fail("not an interval of contributions", self.spans[row], heads[row], numbers[row])
+        before: Array = offset // counts
+        return before
+
+    def lead(
+        self, before: list[int], head: list[int], start: list[int] | None, result: Round
+    ) -> list[int]:
+        """From one boundary to the next."""
+        if start is not None:
+            parts = list(zip(before, head, start, strict=True))
+            if any(h and b not in (s, _UNKNOWN) for b, h, s in parts):
+                _fail("lost or repeated contributions", result, before, start, head)
+            return [s + h if h else b for b, h, s in parts]
+        return [_UNKNOWN if b == _UNKNOWN else b + h for b, h in zip(before, head, strict=True)]
+
+    def lead_newest(self, before: list[int], head: list[int], result: Round) -> list[int]:
+        """The same for maxima, which hold each rank's newest contribution."""
+        if any(0 < h <= b for b, h in zip(before, head, strict=True)):
+            _fail("a contribution twice", result, before, head)
+        return [h if h > 0 else b for b, h in zip(before, head, strict=True)]
+
+    def learn(self, result: Round, after: list[int]) -> None:
+        """Compare a boundary with what is known of it, and add what was not."""
+        known = self.after.setdefault(result.round + 1, after)
+        if known is after or known == after:
+            return
+        for rank, (old, new) in enumerate(zip(known, after, strict=True)):
+            if old == _UNKNOWN:
+                known[rank] = new
+            elif new not in (old, _UNKNOWN):
+                _fail("ranks were given different sums", known, after, result)
+
+    def named(self, result: Round, head: list[int], counts: list[int] | None) -> None:
+        if result.contributors is not None:
+            named = tuple([rank for rank, h in enumerate(head) if h > 0])
+            if named != result.contributors:
+                _fail("wrong contributors", result, head)
+        if counts is not None and sum(counts) != result.contributions:
+            _fail("wrong contributions", result, counts)
+
+    def tails(self, vectors: Array, heads: Array) -> None:
+        length = vectors.shape[1] - 2 * self.ranks
+        if length <= 0 or self.scenario.noise or not self.sums:
+            return
+        expected = heads @ tail_weights(self.ranks, length)
+        good = (vectors[:, 2 * self.ranks :] == expected).all(axis=1)
+        if not good.all():
+            _fail("the sum has wrong elements", self.spans[int(np.argmin(good))])
+
+    def growth(self) -> None:
+        """Boundaries never fall."""
+        previous = [0] * self.ranks
+        for boundary in sorted(self.after):
+            after = self.after[boundary]
+            if any(a < p and a != _UNKNOWN for a, p in zip(after, previous, strict=True)):
+                _fail("contributions came twice", boundary, previous, after)
+            previous = list(map(max, previous, after))
+
+    def flushes(self) -> None:
+        """A flush leaves nothing pending anywhere."""
+        for rank, log in enumerate(self.logs):
+            for record in log.records:
+                if record.result.cause != "flush":
+                    continue
+                after = self.after[record.result.round + 1][rank]
+                if after not in (record.start, _UNKNOWN):
+                    _fail(
+                        f"{record.start} Starts of rank {rank} before a flush, {after} in the "
+                        "rounds",
+                        record,
+                    )
+
+    def ends(self) -> None:
+        """Conservation up to Free: what no round gave to anybody was discarded."""
+        last = self.after[max(self.after)]
+        held = any(log.unfinished for log in self.logs)
+        for rank, log in enumerate(self.logs):
+            missing = log.starts - (log.discarded or 0) - last[rank]
+            # Of requests that were not collected before Free, nobody has told.
+            good = missing >= 0 if held else missing == 0
+            if not good and last[rank] != _UNKNOWN:
+                _fail(
+                    f"rank {rank}: {log.starts} Starts, {last[rank]} in rounds that were given, "
+                    f"{log.discarded} discarded"
+                )
+
+    # ---- what one rank is told, in order
+
+    def order(self, log: Log) -> None:
+        """Delivery: no round twice; with "sum" and "each", none left out."""
+        newest, deliver = -1, self.options.deliver
+        for record in log.records:
+            r = record.result
+            if r.round <= newest:
+                _fail("an old round", record)
+            if deliver != "latest" and r.first != newest + 1:
+                _fail("rounds are left out or repeated", record)
+            if deliver != "sum" and r.first != r.round:
+                _fail("several rounds at once", record)
+            newest = r.round
+            if r.cause == "flush" and record.kind not in ("flush", "drain"):
+                _fail("a Wait gave a flush", record)
+
+    def requests(self, log: Log) -> None:
+        """Late and on-time, the round a request completes with, `missed` and its bound."""
+        options, given = self.options, -1
+        done: int | None = 0  # rounds complete when the previous request was
+        calls = 0  # collective calls begun by then
+        ahead = 0  # at most so many rounds counted as given then, because they were in flight
+        refused = dict(log.refused)
+        for number, record in enumerate(log.records):
+            r, at = record.result, record.at
+            if at is not None and refused.get(number, given + 1) != given + 1:
+                _fail("a Wait refused a result", given, record)
+            if record.kind == "wait" and 0 <= options.max_lag < r.missed:
+                _fail("above max_lag", record)
+            if at is not None and record.kind in ("wait", "extra"):
+                late = at > given + 1
+                expected = given + 1 if options.deliver == "each" else at - 1 if late else at
+                if r.round != expected:
+                    _fail(f"given another round than {expected}", record)
+                if not late and record.kind != "wait":
+                    _fail("a Wait gave without a result", record)
+                if calls != record.calls or not record.alone:
+                    ahead = at + self.scenario.window
+                if record.kind == "wait" and done is not None:
+                    least, most = max(0, at - max(done, ahead)), at - done
+                    if not least <= r.missed <= most:
+                        _fail(f"missed {r.missed}, not {least}..{most}", record)
+                done = at if late else r.round + 1
+            elif record.kind in ("flush", "drain"):
+                done = r.round + 1 if r.cause == "flush" else None
+            else:
+                done = None
+            if record.kind == "extra" and r.missed != 0:
+                _fail("an extra Wait missed something", record)
+            given, calls = r.round, record.calls
+
+    def own(self, rank: int, log: Log) -> None:
+        """Included, staleness, and which side activated a round."""
+        given = {rec.start: rec for rec in log.records if rec.kind == "wait"}
+        drawn = self.options.policy == "first_of"
+        for record in log.records:
+            r = record.result
+            if drawn and not r.external:
+                # Not activated by a message: this rank triggered, and the lowest is named.
+                on_time = record.kind == "wait" and record.at == r.round
+                if on_time and r.initiator > rank:
+                    _fail("the initiator is not the lowest", record)
+            elif drawn and r.first == r.round and r.initiator == rank:
+                _fail("the initiator calls its round external", record)
+            if not 0 <= r.staleness <= r.round:
+                _fail("impossible staleness", record)
+            if record.kind == "extra" and r.included:
+                _fail("an extra Wait has something included", record)
+            after = self.after.get(r.round + 1)
+            if after is not None and after[rank] != _UNKNOWN:
+                self.own_part(record, rank, after[rank], given)
+
+    def own_part(self, record: Record, rank: int, after: int, given: dict[int, Record]) -> None:
+        """The rank's contributions number before + 1..after are in the round."""
+        r = record.result
+        if record.kind != "extra":
+            truth = 0 < record.start <= after
+            if r.included != truth:
+                _fail(f"included should be {truth}", record)
+        known = self.after.get(r.round)
+        if known is None or known[rank] == _UNKNOWN:
+            return
+        oldest = known[rank] + 1
+        if after < oldest:
+            if r.staleness != 0:
+                _fail("stale without data", record)
+        elif oldest in given:
+            expected = max(0, r.round - given[oldest].result.round)
+            if r.staleness != expected:
+                _fail(f"staleness should be {expected}", record)
+
+    def operations(self, log: Log) -> None:
+        """A round fires every operation of its schedule once; start or join may be absent."""
+        if log.fired is None:
+            return
+        for label, count in zip(*log.fired, strict=True):
+            if count != 1 and (count > 1 or label not in ("start", "join")):
+                _fail(f"operation {label!r} fired {count} times", log.fired)

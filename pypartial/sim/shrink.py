@@ -1,0 +1,190 @@
+"""Making a failing scenario smaller: greedily, while it fails in the same way.
+
+A failure needs an interleaving, and every change of a scenario makes another one. So each smaller
+scenario is tried with a few seeds before it is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .scenario import Phase, Scenario
+from .world import Options
+
+__all__ = ["ATTEMPTS", "shrink"]
+
+ATTEMPTS = 1500
+_SEEDS = 6
+
+Find = Callable[[Sequence[Scenario]], int | None]
+
+
+def shrink(scenario: Scenario, find: Find, *, attempts: int = ATTEMPTS) -> Scenario:
+    """Return a scenario that fails in the same way and is as small as greedy steps make it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One that fails.
+    find : callable
+        Runs scenarios in order; returns the index of the first that fails in the same way, or None.
+    attempts : int
+        The most scenarios to try.
+
+    Returns
+    -------
+    Scenario
+        `scenario` itself if nothing smaller fails.
+    """
+    left = attempts
+    while left > 0:
+        tried = [s for smaller in _smaller(scenario) for s in _seeded(smaller)][:left]
+        found = find(tried)
+        if found is None:
+            break
+        left -= found + 1
+        scenario = tried[found]
+    return scenario
+
+
+def _seeded(scenario: Scenario) -> Iterator[Scenario]:
+    """The scenario, and the same with other seeds."""
+    yield scenario
+    for seed in range(_SEEDS):
+        if seed != scenario.seed:
+            yield replace(scenario, seed=seed)
+
+
+def _smaller(s: Scenario) -> Iterator[Scenario]:
+    """Smaller scenarios, those that save most first; all can be run."""
+    yield from _fewer_ranks(s)
+    yield from _fewer_handles(s)
+    yield from _fewer_phases(s)
+    yield from _fewer_steps(s)
+    yield from _simpler_run(s)
+    for index, options in enumerate(s.handles):
+        for simpler in _simpler_options(options, s):
+            yield replace(s, handles=(*s.handles[:index], simpler, *s.handles[index + 1 :]))
+    if s.seed > 99:  # a seed that is easy to read; the others are tried anyway
+        yield replace(s, seed=s.seed % 100)
+
+
+def _fewer_ranks(s: Scenario) -> Iterator[Scenario]:
+    for ranks in sorted({2, 3, s.ranks // 2, s.ranks - 1}):
+        if 0 < ranks < s.ranks:
+            yield replace(
+                s, ranks=ranks, handles=tuple(_with_ranks(o, s.ranks, ranks) for o in s.handles)
+            )
+
+
+def _with_ranks(options: Options, old: int, new: int) -> Options:
+    """The same options for fewer ranks: named contributions stay named, "all" stays all."""
+    tail = options.count - 2 * old
+    return replace(
+        options,
+        k=new if options.k == old else min(options.k, new),
+        count=2 * new + tail if tail >= 0 else options.count,
+    )
+
+
+def _fewer_handles(s: Scenario) -> Iterator[Scenario]:
+    for gone in reversed(range(len(s.handles))):
+        if len(s.handles) > 1 and (gone >= s.opened or s.opened > 1):
+            yield replace(
+                s,
+                handles=(*s.handles[:gone], *s.handles[gone + 1 :]),
+                opened=s.opened - (gone < s.opened),
+                phases=tuple(
+                    replace(phase, then=tuple(_without(phase.then, gone))) for phase in s.phases
+                ),
+            )
+
+
+def _without(actions: tuple[str, ...], gone: int) -> Iterator[str]:
+    """The collective calls without those of a handle."""
+    for action in actions:
+        what, index = action.split()
+        if int(index) != gone:
+            yield f"{what} {int(index) - (int(index) > gone)}"
+
+
+def _fewer_phases(s: Scenario) -> Iterator[Scenario]:
+    def possible(phases: Sequence[Phase]) -> Iterator[Scenario]:
+        smaller = replace(s, phases=tuple(phases))
+        if smaller.complaint() is None:
+            yield smaller
+
+    for gone in reversed(range(len(s.phases))):
+        yield from possible([*s.phases[:gone], *s.phases[gone + 1 :]])
+    for at, phase in enumerate(s.phases):
+        for gone in range(len(phase.then)):
+            then = (*phase.then[:gone], *phase.then[gone + 1 :])
+            shorter = replace(phase, then=then)
+            yield from possible([*s.phases[:at], shorter, *s.phases[at + 1 :]])
+
+
+def _fewer_steps(s: Scenario) -> Iterator[Scenario]:
+    for at, phase in enumerate(s.phases):
+        steps = phase.steps
+        tries: list[tuple[int, ...]] = [
+            (n,) for n in sorted({1, 2, max(steps) // 2}) if n < max(steps)
+        ]
+        tries += [steps[:1]] if len(steps) > 1 else []
+        tries += [
+            (*steps[:i], fewer, *steps[i + 1 :])
+            for i, n in enumerate(steps)
+            for fewer in sorted({0, n // 2, n - 1})
+            if 0 <= fewer < n and len(steps) > 1
+        ]
+        if len(steps) == 1 and steps[0] > 1:
+            tries.append((steps[0] - 1,))
+        changed = [replace(phase, steps=fewer) for fewer in dict.fromkeys(tries)]
+        if phase.hold:
+            changed.append(replace(phase, hold=False))
+        for simpler in changed:
+            yield replace(s, phases=(*s.phases[:at], simpler, *s.phases[at + 1 :]))
+
+
+def _simpler_run(s: Scenario) -> Iterator[Scenario]:
+    simple = Scenario(1, 0, (), ())
+    for name in ("quantum", "late", "extra", "noise", "ask", "blocking", "together", "last_flush"):
+        default = getattr(simple, name)
+        if getattr(s, name) != default:
+            yield replace(s, **{name: default})
+    if s.window != simple.window:
+        yield replace(s, window=simple.window)
+    orders: dict[str, tuple[Any, ...]] = {
+        "timing": ("zero", "uniform"),
+        "latency": ((1000, 1000), (500, 5000)),
+        "scale": (0, 20_000),
+    }
+    for name, values in orders.items():
+        value = getattr(s, name)
+        simpler = values[: values.index(value)] if value in values else values
+        for other in simpler:
+            yield replace(s, **{name: other})
+
+
+def _simpler_options(options: Options, s: Scenario) -> Iterator[Options]:
+    simple = Options(count=2 * s.ranks)
+    names = ("count", "pieces", "in_place", "average", "dtype", "op", "algorithm", "deliver")
+    for name in names:
+        value = getattr(simple, name)
+        if getattr(options, name) == value:
+            continue
+        changed = replace(options, **{name: value})
+        if name == "dtype":
+            changed = replace(changed, average=None)
+        if name == "count":
+            changed = replace(changed, pieces=1)
+        yield changed
+    if options.deliver == "latest" and options.max_lag >= 0:
+        yield replace(options, max_lag=-1)
+    if options.policy != "first_of":
+        yield replace(options, policy="first_of", k=1)
+    if options.policy == "first_of" and options.k > 1:
+        yield replace(options, k=1)
+    elif options.policy == "quorum" and options.k > 1:
+        yield replace(options, k=options.k - 1)

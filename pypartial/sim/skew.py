@@ -1,0 +1,370 @@
+"""What a policy does on many ranks: the loop of ``pypartial sim skew``.
+
+Every rank computes, as long as the arrival model says, then calls Start and Wait of one partial
+allreduce; so many steps.  The engine is the one that runs over MPI, the time is virtual.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..statistics import Active
+from . import memory
+from .arrivals import Arrivals
+from .network import Network
+from .world import Handle, Options, Round, World
+
+_INT8_MODULUS = 256
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy as the command line names it: ``solo``, ``majority``, ``first-of:M``, ``quorum:K``, ``full``.
+
+    Attributes
+    ----------
+    label : str
+    kind : str
+        ``first_of`` or ``quorum``.
+    k : int or None
+        m or k; None: all ranks.
+    """
+
+    label: str
+    kind: str
+    k: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> Policy:
+        """Read a policy.
+
+        Raises
+        ------
+        ValueError
+            If the text names none, or M or K is not a positive number.
+        """
+        name, colon, number = text.strip().lower().partition(":")
+        plain = {"solo": ("first_of", None), "majority": ("first_of", 1), "full": ("quorum", None)}
+        if name in plain and not colon:
+            return cls(name, *plain[name])
+        counted = {"first-of": "first_of", "quorum": "quorum"}
+        if name in counted and number.isdecimal() and int(number) > 0:
+            return cls(f"{name}:{int(number)}", counted[name], int(number))
+        raise ValueError(
+            f"{text!r} is not a policy: choose among solo, majority, first-of:M, quorum:K and full"
+        )
+
+    def count(self, ranks: int) -> int:
+        """Return m or k on so many ranks."""
+        return ranks if self.k is None else self.k
+
+    def expected_active(self, ranks: int) -> float:
+        """Return a round's active ranks in expectation, for arrivals at distinct times.
+
+        The first of m drawn ranks is the (P+1)/(m+1)-th to arrive (eager-SGD, section 6.1); a quorum
+        has as many as it asks for.
+        """
+        count = self.count(ranks)
+        return float(count) if self.kind == "quorum" else (ranks + 1) / (count + 1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One simulation.
+
+    Attributes
+    ----------
+    ranks, size, steps : int
+        `size` in bytes of a rank's vector.
+    arrivals : Arrivals
+        How long each rank computes in each step.
+    network : Network
+    seed : int
+        Of the network's draws and of the policy's.
+    barrier : bool
+        All ranks begin each step together, as in ``bench skew``.
+    deliver : str
+    max_lag : int or None
+        None: unbounded for ``latest``, else as large as the window allows.
+    window : int
+    death : tuple of int and None, or None
+        A rank, when it dies, and after how long the others are told (None: never); nanoseconds.
+    """
+
+    ranks: int
+    size: int
+    steps: int
+    arrivals: Arrivals
+    network: Network
+    seed: int = 0
+    barrier: bool = False
+    deliver: str = "latest"
+    max_lag: int | None = None
+    window: int = 4
+    death: tuple[int, int, int | None] | None = None
+
+    def options(self, policy: Policy) -> Options:
+        """Return the arguments of the handle."""
+        wide = self.size % 8 == 0
+        lag = self.max_lag
+        if lag is None:
+            lag = -1 if self.deliver == "latest" else self.window - 1
+        return Options(
+            count=self.size // 8 if wide else self.size,
+            dtype="int64" if wide else "int8",
+            policy=policy.kind,
+            k=policy.count(self.ranks),
+            deliver=self.deliver,
+            max_lag=lag,
+        )
+
+
+@dataclass(frozen=True)
+class Times:
+    """Durations of all ranks and steps, in microseconds."""
+
+    mean: float
+    p50: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, nanoseconds: npt.NDArray[np.int64]) -> Times:
+        """Summarise durations of any shape."""
+        values = nanoseconds.ravel() / 1e3
+        p50, p99 = np.percentile(values, [50, 99])
+        summary = (float(values.mean()), float(p50), float(p99), float(values.max()))
+        return cls(*(round(value, 3) for value in summary))
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Share of the time that ranks spent inside Start and Wait."""
+
+    mean: float
+    min: float
+    max: float
+    per_rank: tuple[float, ...]
+
+    @classmethod
+    def of(cls, shares: npt.NDArray[np.float64]) -> Idle:
+        """Summarise one share a rank."""
+        summary = (shares.mean(), shares.min(), shares.max())
+        return cls(*(round(float(s), 4) for s in summary), tuple(np.round(shares, 4).tolist()))
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one policy did.
+
+    Attributes
+    ----------
+    policy : str
+    ranks, bytes, steps : int
+    rounds : int
+        Completed while the ranks made their steps.
+    step_us : Times
+        From the beginning of a step to the end of its Wait.
+    latency_us : Times
+        From Start to the end of Wait.
+    speedup_vs_synchronous : float
+        Mean time of a step of ``full`` over this one's.
+    latency_speedup_vs_synchronous : float
+    active : Active
+        Ranks that were ready for a round, over the rounds that were given to somebody.
+    active_expected : float or None
+        In theory, for distinct arrival times; None without a barrier.
+    staleness : dict of str to int
+        Parts that ranks gave to rounds, by the staleness of their oldest contribution.
+    missed : float
+        Rounds completed between a request and the next Start, mean.
+    messages_per_rank_step, bytes_per_rank_step : float
+        Sent, headers included.
+    idle : Idle
+    verified : bool
+        Every sum was that of the contributions that the status names.
+    """
+
+    policy: str
+    ranks: int
+    bytes: int
+    steps: int
+    rounds: int
+    step_us: Times
+    latency_us: Times
+    speedup_vs_synchronous: float
+    latency_speedup_vs_synchronous: float
+    active: Active
+    active_expected: float | None
+    staleness: dict[str, int]
+    missed: float
+    messages_per_rank_step: float
+    bytes_per_rank_step: float
+    idle: Idle
+    verified: bool
+
+
+@dataclass
+class _Record:
+    """What the ranks of one simulation were given, and when."""
+
+    begun: npt.NDArray[np.int64]  # steps x ranks, like the following
+    called: npt.NDArray[np.int64]
+    ended: npt.NDArray[np.int64]
+    active: dict[int, int] = field(default_factory=dict)
+    missed: int = 0
+    verified: bool = True
+    finished: int = 0  # ranks that have made all their steps
+    messages: int = 0
+    bytes: int = 0
+    rounds: int = 0
+
+    @classmethod
+    def empty(cls, steps: int, ranks: int) -> _Record:
+        return cls(*(np.zeros((steps, ranks), np.int64) for _ in range(3)))
+
+
+class _Loop:
+    """One simulation under way."""
+
+    def __init__(self, run: Run, policy: Policy, work: npt.NDArray[np.int64]) -> None:
+        self.run, self.work = run, work
+        self.options = run.options(policy)
+        self.record = _Record.empty(run.steps, run.ranks)
+        self.world = World(run.ranks, seed=run.seed, network=run.network, window=run.window)
+        if run.death is not None:
+            self.world.kill(*run.death)
+
+    def program(self, rank: int) -> Generator[Any, Any, None]:
+        run, record, world = self.run, self.record, self.world
+        handle: Handle = yield ("init", self.options)
+        yield ("barrier",)
+        if rank == 0:
+            self.count(-1)
+        for step in range(run.steps):
+            if run.barrier and step > 0:
+                yield ("barrier",)
+            record.begun[step, rank] = world.now
+            yield int(self.work[step, rank])
+            record.called[step, rank] = world.now
+            handle.send[:1] = 1
+            yield ("start", handle)
+            result: Round = yield ("wait", handle)
+            record.ended[step, rank] = world.now
+            self.note(handle, result)
+        record.finished += 1
+        if record.finished == run.ranks:
+            self.count(1)
+            world.stop()
+        elif run.barrier:
+            yield ("barrier",)
+        else:
+            yield from _serve(handle)
+
+    def note(self, handle: Handle, result: Round) -> None:
+        record = self.record
+        record.active[result.round] = result.active
+        record.missed += result.missed
+        if self.options.deliver != "sum":
+            total = int(handle.recv[0]) - result.contributions
+            record.verified &= total % _INT8_MODULUS == 0 if handle.recv.itemsize == 1 else not total
+
+    def count(self, sign: int) -> None:
+        """Add what all ranks have sent so far, or take it away."""
+        for rank in range(self.run.ranks):
+            stats = self.world.stats(rank)
+            self.record.messages += sign * int(stats.messages_sent + stats.bulk_sent)
+            self.record.bytes += sign * int(stats.bytes_sent)
+        self.record.rounds = int(stats.rounds)
+
+
+def _serve(handle: Handle) -> Generator[Any, Any, None]:
+    """Make no more steps, but take part in the others' rounds."""
+    kind = "drain" if handle.options.deliver == "each" else "flush"
+    while (yield (kind, handle)).cause != "flush":
+        pass
+
+
+def _simulate(run: Run, policy: Policy, work: npt.NDArray[np.int64]) -> Row:
+    loop = _Loop(run, policy, work)
+    loop.world.run([loop.program(rank) for rank in range(run.ranks)])
+    record, world = loop.record, loop.world
+    waited = (record.ended - record.called).sum(axis=0)
+    whole = record.ended[-1] - record.begun[0]
+    staleness = world.staleness()
+    last = len(staleness) - 1
+    per_rank_step = run.ranks * run.steps
+    return Row(
+        policy=policy.label,
+        ranks=run.ranks,
+        bytes=run.size,
+        steps=run.steps,
+        rounds=record.rounds,
+        step_us=Times.of(record.ended - record.begun),
+        latency_us=Times.of(record.ended - record.called),
+        speedup_vs_synchronous=1.0,
+        latency_speedup_vs_synchronous=1.0,
+        active=Active.of(list(record.active.values())),
+        active_expected=policy.expected_active(run.ranks) if run.barrier else None,
+        staleness={
+            f"{rounds}{'+' if rounds == last else ''}": count
+            for rounds, count in enumerate(staleness)
+            if count
+        },
+        missed=round(record.missed / per_rank_step, 4),
+        messages_per_rank_step=round(record.messages / per_rank_step, 3),
+        bytes_per_rank_step=round(record.bytes / per_rank_step, 1),
+        idle=Idle.of(waited / np.maximum(whole, 1)),
+        verified=record.verified,
+    )
+
+
+def compare(
+    run: Run, policies: Sequence[Policy], progress: Callable[[str], None] = lambda _text: None
+) -> list[Row]:
+    """Simulate each policy on the same arrivals.
+
+    Parameters
+    ----------
+    run : Run
+    policies : sequence of Policy
+        ``full``, the synchronous collective, is simulated in any case: the others are compared with
+        it.  It comes last if it is not among them.
+    progress : callable
+        Called with the policy that is simulated next.
+
+    Raises
+    ------
+    OutOfMemory
+        Before anything is allocated.
+    Deadlock
+        The text says which operations wait, and for whom.
+    CoreError
+        What a rank's call failed with: others are told when a rank has died.
+    """
+    memory.require(run.ranks, run.size)
+    work = np.stack([run.arrivals.times(step) for step in range(run.steps)])
+    synchronous = Policy.parse("full")
+    rows = []
+    for policy in [*policies, *(() if synchronous in policies else (synchronous,))]:
+        progress(policy.label)
+        rows.append(_simulate(run, policy, work))
+    base = next(row for row in rows if row.policy == synchronous.label)
+    return [
+        dataclasses.replace(
+            row,
+            speedup_vs_synchronous=_ratio(base.step_us, row.step_us),
+            latency_speedup_vs_synchronous=_ratio(base.latency_us, row.latency_us),
+        )
+        for row in rows
+    ]
+
+
+def _ratio(base: Times, other: Times) -> float:
+    return round(base.mean / other.mean, 4) if other.mean > 0 else 1.0

@@ -1,0 +1,83 @@
+"""Statistics over samples, as the commands report them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+def student_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t distribution.
+
+    Cornish-Fisher expansion around the normal quantile (Abramowitz and Stegun, 26.7.5): within
+    0.1 % from 6 degrees of freedom on.
+    """
+    z = 1.959963984540054
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
+def confidence_interval(samples: npt.ArrayLike) -> tuple[float, float] | None:
+    """Return the 95 % confidence interval of a mean; None for fewer than two samples.
+
+    mean ± t · s / √n for independent samples, with the sample standard deviation s and Student's t
+    for n-1 degrees of freedom.
+    """
+    values = np.asarray(samples, dtype=float)
+    if values.size < 2:
+        return None
+    mean = float(values.mean())
+    error = float(values.std(ddof=1)) / math.sqrt(values.size)
+    reach = student_quantile(values.size - 1) * error
+    return mean - reach, mean + reach
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Latencies of all ranks and rounds, in microseconds."""
+
+    mean: float
+    p50: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, nanoseconds: npt.ArrayLike) -> Latency:
+        """Summarise samples of any shape."""
+        values = np.asarray(nanoseconds, dtype=float).ravel() / 1e3
+        p50, p99 = np.percentile(values, [50, 99])
+        return cls(float(values.mean()), float(p50), float(p99), float(values.max()))
+
+
+@dataclass(frozen=True)
+class Active:
+    """Active ranks of the rounds, with the 95 % confidence interval of their mean."""
+
+    mean: float
+    min: int
+    max: int
+    ci95: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, samples: npt.ArrayLike) -> Active:
+        """Summarise one number a round."""
+        values = np.asarray(samples, dtype=int)
+        return cls(
+            float(values.mean()), int(values.min()), int(values.max()), confidence_interval(values)
+        )
+
+    def agrees_with(self, expected: float) -> bool:
+        """Whether the expectation lies in the confidence interval (its ends included)."""
+        if self.ci95 is None:
+            return self.mean == expected
+        return self.ci95[0] <= expected <= self.ci95[1]

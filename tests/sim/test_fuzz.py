@@ -1,0 +1,466 @@
+"""The fuzzer: what it draws and covers, how it shrinks, what it tells; that it finds defects."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import faulthandler
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from strategies import examples, scenarios
+
+from pypartial.cli import app
+from pypartial.cli.sim import FuzzOptions, Plant
+from pypartial.sim import fuzz as fuzzer
+from pypartial.sim.fuzz import COVERAGE, PLANTS, Verdict, draw_scenario, fuzz
+from pypartial.sim.oracles import check, replay_command
+from pypartial.sim.scenario import TIMINGS, Phase, Scenario
+from pypartial.sim.shrink import shrink
+from pypartial.sim.world import ALGORITHMS, DELIVER, Options
+
+PASSED = Verdict(25, (True,) * len(COVERAGE))
+
+
+# ---- drawing -------------------------------------------------------------------------------------
+
+
+def test_a_case_is_always_the_same():
+    """Also in another process: nothing depends on the hashes of strings."""
+    drawn = [draw_scenario(3, index).to_text() for index in range(20)]
+    assert drawn == [draw_scenario(3, index).to_text() for index in range(20)]
+    assert len(set(drawn)) == 20
+    assert drawn[0] != draw_scenario(4, 0).to_text()
+    code = "from pypartial.sim.fuzz import draw_scenario; print(draw_scenario(3, 7).to_text())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == drawn[7]
+
+
+def test_cases_are_of_every_kind():
+    drawn = [draw_scenario(0, index) for index in range(4000)]
+    assert all(s.complaint() is None for s in drawn)
+    ranks = collections.Counter(s.ranks for s in drawn)
+    assert set(range(1, 18)) <= set(ranks)
+    assert max(ranks) > 50
+    assert sum(n for size, n in ranks.items() if 2 <= size <= 9) > 0.85 * len(drawn)
+    assert {len(s.handles) for s in drawn} == {1, 2, 3}
+    assert {s.timing for s in drawn} == set(TIMINGS)
+    assert {s.window for s in drawn} == {1, 2, 3, 4, 5}
+    options = [o for s in drawn for o in s.handles]
+    assert {o.deliver for o in options} == set(DELIVER)
+    assert {o.algorithm for o in options} == set(ALGORITHMS)
+    assert {o.policy for o in options} == {"first_of", "quorum"}
+    for k in ("k < ranks", "k == ranks", "k == 1"):
+        assert sum(eval(k, {"k": o.k, "ranks": s.ranks}) for s in drawn for o in s.handles) > 400
+    actions = collections.Counter(a.split()[0] for s in drawn for p in s.phases for a in p.then)
+    assert all(actions[what] > 200 for what in ("flush", "open", "free"))
+    several = [s for s in drawn if sum(a.startswith("flush") for p in s.phases for a in p.then) > 1]
+    assert len(several) > 1000
+
+
+@examples(200)
+@given(scenario=scenarios(handles=(1, 3)))
+def test_a_scenario_is_the_same_after_it_was_written_and_read(scenario):
+    text = scenario.to_text()
+    assert "\n" not in text
+    assert "'" not in text  # it stands between quotes in a shell's command
+    assert Scenario.from_text(text) == scenario
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not a scenario: "),
+        ("[]", "the scenario is no object"),
+        ('{"ranks":2}', "the scenario lacks 'seed'"),
+        ('{"ranks":"2"}', "the scenario has ranks '2'"),
+        ('{"ranks":true}', "the scenario has ranks True"),
+        ('{"rank":2}', "the scenario has no 'rank'"),
+        ('{"ranks":2,"seed":0,"handles":[{"k":1.5}],"phases":[]}', "one of the handles has k 1.5"),
+        ('{"ranks":2,"seed":0,"handles":[],"phases":[]}', "1 of 0 handles are opened"),
+        ('{"ranks":2,"seed":0,"handles":[{}],"phases":[{"steps":[]}]}', "a phase with the steps"),
+        (
+            '{"ranks":2,"seed":0,"handles":[{}],"phases":[{"steps":[1],"then":["open 1"]}]}',
+            "'open 1' is not possible there",
+        ),
+        (
+            '{"ranks":2,"seed":0,"handles":[{}],"phases":[{"steps":[1],"then":["close 0"]}]}',
+            "'close 0' is no collective call",
+        ),
+        ('{"ranks":2,"seed":0,"handles":[{"op":"min"}],"phases":[]}', "'min' is none of sum, max"),
+    ],
+)
+def test_what_is_no_scenario_is_refused(text, message):
+    with pytest.raises(ValueError, match="not a scenario") as refusal:
+        Scenario.from_text(text)
+    assert message in str(refusal.value)
+
+
+def test_a_failed_check_says_how_to_replay_it(monkeypatch):
+    scenario = draw_scenario(0, 0)
+
+    def fail(_scenario, _logs):
+        raise AssertionError("something is wrong")
+
+    monkeypatch.setattr("pypartial.sim.oracles.judge", fail)
+    with pytest.raises(AssertionError) as failure:
+        check(scenario)
+    assert str(failure.value).startswith("something is wrong")
+    assert replay_command(scenario) in str(failure.value)
+
+
+# ---- shrinking -----------------------------------------------------------------------------------
+
+LARGE = Scenario(
+    ranks=9,
+    seed=123_456_789,
+    handles=(
+        Options(count=18, policy="quorum", k=4, pieces=3),
+        Options(count=300, dtype="float32", average="size", deliver="each", max_lag=2),
+        Options(count=19, op="max", k=9, deliver="sum", max_lag=1, in_place=True),
+    ),
+    phases=(
+        Phase((4, 7, 2), ("flush 0", "open 2", "flush 1")),
+        Phase((9, 1), ("free 0", "flush 2"), hold=True),
+        Phase((5,), ("flush 1",)),
+    ),
+    opened=2,
+    window=3,
+    latency=(1, 200_000),
+    timing="heavy",
+    scale=60_000,
+    together=True,
+    blocking=False,
+    late=0.5,
+    ask=True,
+    last_flush=False,
+)
+
+
+def predicate(fails):
+    """Find among scenarios as the fuzzer does, without running them; and what was tried."""
+    tried = []
+
+    def find(candidates):
+        for index, scenario in enumerate(candidates):
+            tried.append(scenario)
+            if fails(scenario):
+                return index
+        return None
+
+    return find, tried
+
+
+def test_shrinking_keeps_what_the_failure_needs_and_nothing_else():
+    def fails(s):
+        flushed = any(a.startswith("flush") for p in s.phases for a in p.then)
+        return s.ranks >= 3 and flushed and any(o.deliver == "each" for o in s.handles)
+
+    find, tried = predicate(fails)
+    small = shrink(LARGE, find)
+    assert fails(small)
+    assert all(s.complaint() is None for s in tried)
+    assert small.ranks == 3
+    assert len(small.handles) == 1
+    assert small.handles[0] == Options(count=6, deliver="each", max_lag=2)
+    assert len(small.phases) == 1
+    assert small.phases[0].then == ("flush 0",)
+    assert sum(small.phases[0].steps) <= 1
+    plain = Scenario(
+        3, 0, small.handles, small.phases, latency=(1000, 1000), timing="zero", scale=0
+    )
+    assert dataclasses.replace(small, seed=0) == plain
+
+
+def test_shrinking_tries_other_seeds():
+    """A smaller scenario that needs another interleaving is found, too."""
+    find, _ = predicate(lambda s: s.ranks == 9 or (s.seed == 4 and s.ranks > 1))
+    small = shrink(LARGE, find)
+    assert (small.ranks, small.seed) == (2, 4)
+
+
+def test_shrinking_is_bounded_and_may_fail():
+    find, tried = predicate(lambda s: True)
+    small = shrink(LARGE, find, attempts=10)
+    assert small != LARGE
+    assert len(tried) == 10
+    find, tried = predicate(lambda s: False)
+    assert shrink(LARGE, find, attempts=40) == LARGE
+    assert len(tried) == 40
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def attempts(monkeypatch):
+    """Replace what a case does; the worker processes inherit it."""
+
+    def replace(attempt):
+        monkeypatch.setattr(fuzzer, "attempt", attempt)
+
+    return replace
+
+
+def same(report):
+    return dataclasses.replace(report, seconds=0.0, jobs=0)
+
+
+def test_the_report_does_not_depend_on_the_number_of_jobs():
+    reports = [fuzz(60, seed=5, jobs=jobs) for jobs in (1, 2, 5)]
+    assert [report.jobs for report in reports] == [1, 2, 5]
+    assert same(reports[0]) == same(reports[1]) == same(reports[2])
+    assert (reports[0].cases, reports[0].failure) == (60, None)
+    assert reports[0].rounds > 600
+
+
+def test_the_lowest_failing_case_counts_whichever_is_found_first(attempts):
+    """All cases from 30 on fail; what comes before them is counted in full."""
+    bad = {draw_scenario(7, index).to_text() for index in range(30, 200)}
+    attempts(
+        lambda s, plant=None: (
+            Verdict(kind="bad", text=f"bad, {s.ranks} ranks") if s.to_text() in bad else PASSED
+        )
+    )
+    for jobs in (1, 4):
+        report = fuzz(200, seed=7, jobs=jobs)
+        assert (report.cases, report.rounds) == (30, 30 * 25)
+        assert set(report.coverage.values()) == {30}
+        assert report.failure.index == 30
+        assert report.failure.scenario == draw_scenario(7, 30)
+        assert not report.passed()
+
+
+def test_a_failing_case_is_shrunk_while_it_fails_in_the_same_way(attempts):
+    def attempt(s, plant=None):
+        if s.ranks >= 4:
+            return Verdict(kind="many", text=f"{s.ranks} ranks")
+        return Verdict(kind="few", text="few") if s.ranks == 2 else PASSED
+
+    attempts(attempt)
+    index = next(i for i in range(100) if draw_scenario(0, i).ranks >= 4)
+    first = next(i for i in range(100) if draw_scenario(0, i).ranks in (2, *range(4, 65)))
+    failure = fuzz(100, seed=0, jobs=2).failure
+    assert failure.index == first
+    if first == index:
+        assert (failure.shrunk.ranks, failure.shrunk_verdict.text) == (4, "4 ranks")
+    else:
+        assert (failure.shrunk.ranks, failure.shrunk_verdict.text) == (2, "few")
+    assert len(failure.shrunk.phases) == 0
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_crash_is_told_with_its_case(attempts, jobs):
+    """Nothing is lost: the cases before it are counted, and shrinking survives it."""
+    bad = draw_scenario(1, 11)
+
+    def attempt(s, plant=None):
+        if s.seed == bad.seed:
+            faulthandler.disable()  # its message would be noise here
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return PASSED
+
+    attempts(attempt)
+    report = fuzz(40, seed=1, jobs=jobs)
+    assert (report.cases, report.failure.index) == (11, 11)
+    assert report.failure.scenario == bad
+    assert "SIGSEGV" in report.failure.verdict.text
+    assert report.failure.shrunk.seed == bad.seed
+    assert report.failure.shrunk.ranks <= 2
+    assert "SIGSEGV" in report.failure.shrunk_verdict.text
+
+
+def test_a_case_that_never_ends_is_told(attempts, monkeypatch):
+    monkeypatch.setattr(fuzzer, "CASE_LIMIT_S", 1.0)
+    bad = draw_scenario(1, 5)
+
+    def attempt(s, plant=None):
+        while s == bad:
+            pass
+        return PASSED
+
+    attempts(attempt)
+    report = fuzz(20, seed=1, jobs=2)
+    assert (report.cases, report.failure.index, report.failure.verdict.kind) == (5, 5, "hang")
+
+
+def test_a_process_that_ends_by_itself_is_a_crash_too(attempts):
+    attempts(lambda s, plant=None: os._exit(3))
+    assert "code 3" in fuzz(5, jobs=1).failure.verdict.text
+
+
+def test_a_time_limit_ends_it():
+    report = fuzz(10**9, seconds=1.0, jobs=2)
+    assert 1.0 <= report.seconds < 20
+    assert 0 < report.cases < 10**6
+    assert report.failure is None
+
+
+def test_a_deadlock_is_told_with_who_waits(attempts, monkeypatch):
+    """One rank leaves out its last step of a full allreduce, and does not flush: nobody helps."""
+    scenario = Scenario(
+        ranks=3,
+        seed=0,
+        handles=(Options(count=6, policy="quorum", k=3), Options(count=6, policy="quorum", k=3)),
+        phases=(Phase((2,)),),
+        opened=2,
+    )
+    from pypartial.sim import scenario as programs
+
+    original = programs._Rank.step
+
+    def step(self, hold):
+        if self.rank == 1:  # the order of the handles is not the same everywhere
+            for index in (1, 0):
+                yield from self.start(index)
+                yield from self.collect(index)
+        else:
+            yield from original(self, hold)
+
+    monkeypatch.setattr(programs._Rank, "step", step)
+    verdict = fuzzer.attempt(scenario)
+    while verdict.kind is None:  # only some timings deadlock
+        scenario = dataclasses.replace(scenario, seed=scenario.seed + 1)
+        verdict = fuzzer.attempt(scenario)
+    assert verdict.kind == "deadlock"
+    assert "rank 1 in wait of handle" in verdict.text
+
+
+# ---- coverage ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def covered():
+    return fuzz(2000, seed=11)
+
+
+def test_no_random_case_fails(covered):
+    assert covered.failure is None, covered.failure
+    assert covered.cases == 2000
+
+
+@pytest.mark.parametrize("name", COVERAGE)
+def test_what_is_hard_to_get_right_occurs_in_every_hundredth_case(covered, name):
+    assert covered.share(name) >= 0.01
+
+
+def test_cases_have_twenty_rounds_on_average(covered):
+    assert covered.rounds_per_case() >= 20
+    assert covered.passed()
+
+
+def test_too_little_coverage_is_no_success(covered):
+    assert not covered.shortcomings()
+    bare = dataclasses.replace(covered, coverage=covered.coverage | {"departures": 19})
+    assert len(bare.shortcomings()) == 1
+    assert "departure in mid-round" in bare.shortcomings()[0]
+    assert not bare.passed()
+    short = dataclasses.replace(covered, rounds=19 * 2000)
+    assert not short.passed()
+    few = dataclasses.replace(bare, cases=999)
+    assert few.passed()
+
+
+# ---- defects -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_defect_is_found(plant):
+    """Within 10,000 cases; the shrunk case is small, fails, and passes without the defect."""
+    failure = fuzz(10_000, seed=1, plant=plant).failure
+    assert failure is not None
+    assert failure.shrunk.ranks <= 5
+    again = Scenario.from_text(failure.shrunk.to_text())
+    assert fuzzer.attempt(again, plant) == failure.shrunk_verdict
+    assert fuzzer.attempt(again).kind is None
+    assert fuzzer.attempt(failure.scenario).kind is None
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def command(*words):
+    environ = {n: v for n, v in os.environ.items() if not n.startswith(("OMPI_", "PMIX_", "PMI_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "pypartial", "sim", "fuzz", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environ,
+    )
+
+
+def test_options_of_the_command(tmp_path):
+    assert app.parse(["sim", "fuzz"], 1) == FuzzOptions(1000)
+    path = tmp_path / "fuzz.json"
+    words = f"--cases 5 --seed 2 --seconds 1.5 --jobs 3 --plant lost-draw --json {path}"
+    expected = FuzzOptions(5, 2, 1.5, 3, Plant.LOST_DRAW, None, path)
+    assert app.parse(["sim", "fuzz", *words.split()], 1) == expected
+    assert {plant.value for plant in Plant} == set(PLANTS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--cases 0", "--cases"),
+        ("--jobs 0", "--jobs"),
+        ("--plant none", "--plant"),
+        ("--json no-such-folder/x.json", "there is no folder"),
+        ("--replay {} --json x.json", "no report"),
+    ],
+)
+def test_usage_errors_of_the_command(words, message, capsys):
+    assert app.parse(["sim", "fuzz", *words.split()], 1) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_prints_the_same_for_any_number_of_jobs(tmp_path):
+    def run(jobs):
+        path = tmp_path / f"{jobs}.json"
+        done = command("--cases", "40", "--seed", "3", "--jobs", str(jobs), "--json", str(path))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stderr == ""
+        found = json.loads(path.read_text())
+        assert found.pop("jobs") == jobs
+        assert found.pop("seconds") > 0
+        return done.stdout.splitlines(), found
+
+    (one, found), (two, same) = run(1), run(2)
+    assert one[:-1] == two[:-1]
+    assert "cases/s" in one[-1]
+    assert found == same
+    assert (found["cases"], found["failure"]) == (40, None)
+    assert one[0] == "40 cases passed (seed 3)"
+    assert one[1].startswith(f"{found['rounds']} rounds, ")
+    assert sum(words in line for line in one for words in COVERAGE.values()) == len(COVERAGE)
+
+
+def test_the_command_replays_a_case():
+    scenario = draw_scenario(0, 3)
+    done = command("--replay", scenario.to_text())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All oracles hold." in done.stdout
+    for rank in range(scenario.ranks):
+        assert f"handle 0, rank {rank}: " in done.stdout
+    done = command("--replay", '{"ranks":2}')
+    assert done.returncode == 2
+    assert "pypartial: --replay: not a scenario" in done.stderr
+
+
+def test_the_command_finds_shrinks_and_replays_a_planted_defect():
+    done = command("--cases", "10000", "--plant", "lost-start")
+    assert done.returncode == 1, done.stdout + done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("replay: "))
+    begin = "replay: pypartial sim fuzz --plant lost-start --replay '"
+    assert line.startswith(begin)
+    text = line.removeprefix(begin).removesuffix("'")
+    again = command("--plant", "lost-start", "--replay", text)
+    assert again.returncode == 1
+    assert "FAILED: " in again.stdout
+    assert command("--replay", text).returncode == 0
