@@ -212,6 +212,22 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     return status;
 }
 
+pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_coll_t **coll)
+{
+    *coll = NULL;
+    PP_TRY(enter(ctx));
+    pp_status_t status = ctx->mpi ? pp_fail(PP_ERR_STATE, "the context's ranks are not simulated") : PP_OK;
+    if (status >= 0)
+        status = check_config(ctx, config);
+    if (status >= 0)
+        status = check_average(config);
+    if (status >= 0)
+        status = pp_calls_agreed_init(&ctx->calls, config, coll);
+    pp_engine_settle(&ctx->engine);
+    unlock(ctx);
+    return status;
+}
+
 /* Copies the user's elements to `to`, or combines them with what is there. */
 static void gather(const pp_coll_t *coll, char *to, bool combine)
 {

@@ -26,7 +26,10 @@ static void add_messages(pp_graph_t *graph, uint32_t dimensions, uint32_t *send,
     }
 }
 
-/* The order of these edges is the order of the sends: see algo.h. */
+/* tell_i tells the dimensions below i, from the largest on, and then that the round is on here; tell_0 also
+   sends what is redundant.  A chain instead of an edge from every receive to every send: so redundant
+   receives, which are most of them, cost one step.  The order of these edges is the order of the sends: see
+   algo.h. */
 void pp_algo_activation(pp_graph_t *graph)
 {
     const uint32_t dimensions = pp_peers_dimensions(graph->size);
@@ -36,18 +39,21 @@ void pp_algo_activation(pp_graph_t *graph)
     graph->gate = pp_graph_nop(graph, PP_NEED_ALL, "gate");
     graph->activated = pp_graph_nop(graph, PP_NEED_ANY, "activated");
     add_messages(graph, dimensions, &send, &recv);
+    const uint32_t tell = graph->vertex_count;
+    for (uint32_t i = 0; i < dimensions; i++)
+        pp_graph_nop(graph, PP_NEED_ANY, "tell");
 
-    for (uint32_t i = dimensions; i-- > 0;)
-        pp_graph_edge(graph, graph->start, send + i);
-    pp_graph_edge(graph, graph->start, graph->activated);
-    pp_graph_edge(graph, graph->join, graph->activated);
     for (uint32_t i = 0; i < dimensions; i++) {
-        for (uint32_t below = i; below-- > 0;)
-            pp_graph_edge(graph, recv + i, send + below);
-        pp_graph_edge(graph, recv + i, graph->activated);
-        for (uint32_t redundant = dimensions; redundant-- > i;)
-            pp_graph_edge(graph, recv + i, send + redundant);
+        uint32_t above = i + 1 < dimensions ? tell + i + 1 : graph->start;
+        pp_graph_edge(graph, recv + i, tell + i);
+        pp_graph_edge(graph, above, send + i);
+        pp_graph_edge(graph, above, tell + i);
     }
+    const uint32_t told = dimensions > 0 ? tell : graph->start;
+    pp_graph_edge(graph, told, graph->activated);
+    for (uint32_t redundant = dimensions; redundant-- > 0;)
+        pp_graph_edge(graph, told, send + redundant);
+    pp_graph_edge(graph, graph->join, graph->activated);
     pp_graph_take(graph);
     pp_graph_edge(graph, graph->activated, graph->take);
     pp_graph_edge(graph, graph->gate, graph->take);

@@ -14,8 +14,9 @@
  * any P: in dimension i = 0 .. ceil(log2 P) - 1, rank r tells r xor 2^i if P is a power of two, else
  * r + 2^i mod P (dissemination).
  * Adds start, join, gate, activated and take:
- *   activated = OR(start, join, every activation receive);  take = AND(activated, gate)
- *   send_i    = OR(start, every activation receive, done): a rank that joined silently still sends
+ *   tell_i    = OR(tell_(i+1), the activation receive of dimension i), with start above the highest
+ *   activated = OR(tell_0, join);  take = AND(activated, gate)
+ *   send_i    = OR(tell_(i+1), tell_0, done): a rank that joined silently still sends
  *               its messages once the round is done, so that every round has the same messages.
  * From `start` the largest subtree is told first; on a receive in dimension i, the dimensions below i
  * (which reach new ranks) before `activated`, and the redundant ones last.

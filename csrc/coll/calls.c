@@ -382,6 +382,18 @@ static void end_init(pp_calls_t *calls)
     finish_call(calls, status);
 }
 
+pp_status_t pp_calls_agreed_init(pp_calls_t *calls, const pp_allreduce_config_t *config,
+                                 pp_coll_t **coll)
+{
+    PP_TRY(pp_coll_new(config, coll));
+    pp_status_t status = pp_coll_open(*coll, calls, ++calls->live_handles, config->algorithm);
+    if (status >= 0)
+        return PP_OK;
+    pp_coll_free(*coll);
+    *coll = NULL;
+    return status;
+}
+
 static bool all_retired(const pp_coll_t *coll)
 {
     return coll->series.opened == coll->completed + (uint64_t)coll->series.window;

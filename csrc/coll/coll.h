@@ -205,6 +205,9 @@ bool        pp_calls_flushing(const pp_calls_t *calls, const pp_coll_t *coll);
 
 pp_status_t pp_calls_begin_init(pp_calls_t *calls, const pp_allreduce_config_t *config,
                                 const char *complaint, pp_coll_t *coll);
+/* Opens a handle as if all ranks had agreed on it. */
+pp_status_t pp_calls_agreed_init(pp_calls_t *calls, const pp_allreduce_config_t *config,
+                                 pp_coll_t **coll);
 pp_status_t pp_calls_begin_flush(pp_calls_t *calls, pp_coll_t *coll, pp_call_kind_t kind);
 pp_status_t pp_calls_begin_ctx_free(pp_calls_t *calls);
 void        pp_calls_begin_exit(pp_calls_t *calls);

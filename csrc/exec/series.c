@@ -397,9 +397,14 @@ void pp_series_message(pp_series_t *series, int32_t peer, const pp_prefix_t *pre
     uint32_t vertex = prefix->tag < series->graph->tag_count
                     ? series->graph->recv_by_tag[prefix->tag] : PP_NO_VERTEX;
     if (!instance || vertex == PP_NO_VERTEX || instance->states[vertex].message
-        || series->graph->vertices[vertex].peer != peer) {
+        || instance->states[vertex].finished || series->graph->vertices[vertex].peer != peer) {
         pp_engine_fail(engine, PP_ERR_INTERNAL, "handle %u, round %llu: no receive for tag %u from rank "
                        "%d", series->id, (unsigned long long)prefix->round, prefix->tag, peer);
+        return;
+    }
+    pp_vertex_state_t *state = &instance->states[vertex];
+    if (state->fired && series->graph->vertices[vertex].activation) {
+        finish(instance, vertex);        /* nothing in it has to be kept */
         return;
     }
     pp_stored_t *stored = pp_stored_new(peer, prefix, bytes);
@@ -407,8 +412,8 @@ void pp_series_message(pp_series_t *series, int32_t peer, const pp_prefix_t *pre
         pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for a message of %zu bytes", bytes);
         return;
     }
-    instance->states[vertex].message = stored;
-    if (instance->states[vertex].fired)
+    state->message = stored;
+    if (state->fired)
         land(instance, vertex);
 }
 

@@ -34,21 +34,23 @@ typedef struct pp_region {
 } pp_region_t;
 
 typedef struct pp_vertex {
-    pp_kind_t   kind;
+    uint8_t     kind;            /* pp_kind_t */
+    bool        place;           /* RECV: see above */
+    bool        activation;      /* SEND, RECV: carries no header of data, only "round r is on" */
+    bool        incoming_left;   /* REDUCE */
     uint32_t    need;            /* finished predecessors it waits for */
     uint32_t    in_count;        /* edges that enter it */
     int32_t     peer;            /* SEND, RECV */
     uint32_t    tag;             /* SEND, RECV */
     uint32_t    reg;             /* register; SEND, RECV, REDUCE */
     uint32_t    source;          /* REDUCE: the RECV whose data it merges */
-    bool        place;           /* RECV: see above */
-    bool        activation;      /* SEND, RECV: carries no header of data, only "round r is on" */
-    bool        incoming_left;   /* REDUCE */
-    pp_region_t region;
-    const char *label;           /* static text for dumps, e.g. "take" */
     uint32_t    outs_begin, outs_end;  /* into pp_graph.outs, in the order of pp_graph_edge() calls:
                                           successors fire in that order, so add the urgent first */
+    pp_region_t region;
+    const char *label;           /* static text for dumps, e.g. "take" */
 } pp_vertex_t;
+
+_Static_assert(sizeof(pp_vertex_t) <= 64, "an operation is one cache line: many ranks are simulated");
 
 enum { PP_NEED_ALL = 0, PP_NEED_ANY = 1 };
 enum { PP_NO_VERTEX = 0xffffffffu };

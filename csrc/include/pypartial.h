@@ -320,6 +320,10 @@ typedef struct pp_sim_config {
    if the ranks will not fit into what this machine has left. */
 pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **sim);
 pp_ctx_t   *pp_sim_ctx(pp_sim_t *sim, int32_t rank);
+/* Opens a handle at one simulated rank without asking the others: what an agreement of all ranks on these
+   arguments would have left behind.  To be called for every rank, with the same arguments, before anything
+   runs; handles made otherwise must not follow. */
+pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_coll_t **coll);
 /* From this virtual time on the rank neither sends nor receives; what it sent before still arrives.  The
    others' contexts fail by PP_ERR_PEER_FAILED `detect_ns` later; UINT64_MAX: nobody tells them. */
 pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns);

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING
 
 from ..bench.launch import launched_rank, launched_size
 from ..bench.options import SkewOptions
-from .sim import FuzzOptions, fuzz
+from ..sim.options import ScheduleOptions
+from ..sim.options import SkewOptions as SimSkewOptions
+from .sim import FuzzOptions
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -34,7 +36,7 @@ class InfoOptions:
     """``pypartial info``: nothing to choose."""
 
 
-Job = SkewOptions | InfoOptions | FuzzOptions
+Job = SkewOptions | InfoOptions | FuzzOptions | SimSkewOptions | ScheduleOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -96,13 +98,25 @@ def run(job: Job) -> int:
         from .info import info
 
         return info(world())
-    if isinstance(job, FuzzOptions):
-        return fuzz(job, world() if (launched_size() or 1) > 1 else None)
+    if isinstance(job, FuzzOptions | SimSkewOptions | ScheduleOptions):
+        return _run_simulation(job, world() if (launched_size() or 1) > 1 else None)
     from mpi4py import MPI
 
     from .bench import skew
 
     return skew(job, MPI.COMM_WORLD)
+
+
+def _run_simulation(
+    job: FuzzOptions | SimSkewOptions | ScheduleOptions, comm: MPI.Intracomm | None
+) -> int:
+    if isinstance(job, FuzzOptions):
+        from .sim import fuzz
+
+        return fuzz(job, comm)
+    from .sim_run import schedule, skew
+
+    return schedule(job, comm) if isinstance(job, ScheduleOptions) else skew(job, comm)
 
 
 def world() -> MPI.Intracomm | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -21,9 +19,8 @@ from ..bench.options import (
 )
 from ..units import parse_duration, parse_size
 from . import InfoOptions, Job
+from .reading import files_complaint, read
 from .sim_app import sim
-
-Value = TypeVar("Value")
 
 _POLICIES = ("solo", "majority", "full", "mpi")
 _SIZES = ("64", "64K", "1M")
@@ -79,14 +76,6 @@ def parse(arguments: Sequence[str] | None, ranks: int) -> Job | int:
 def info(context: typer.Context) -> None:
     """Versions, MPI library, transports; what is missing and how to get it."""
     context.obj.job = InfoOptions()
-
-
-def _read(option: str, parse_text: Callable[[str], Value], text: str) -> Value:
-    """Parse an option's text; what is wrong with it becomes a usage error."""
-    try:
-        return parse_text(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
 
 
 @bench.command()
@@ -153,9 +142,9 @@ def skew(
     --skew and calls. Every sum is verified; the exit code is 1 if one was wrong.
     """
     options = SkewOptions(
-        policies=tuple(_read("--policy", parse_policy, text) for text in policy or _POLICIES),
-        sizes=tuple(_read("--size", parse_size, text) for text in size or _SIZES),
-        skew_ns=_read("--skew", parse_duration, skew),
+        policies=tuple(read("--policy", parse_policy, text) for text in policy or _POLICIES),
+        sizes=tuple(read("--size", parse_size, text) for text in size or _SIZES),
+        skew_ns=read("--skew", parse_duration, skew),
         rounds=rounds,
         warmup=warmup,
         work=work,
@@ -166,39 +155,7 @@ def skew(
         plot=plot,
     )
     invocation: _Invocation = context.obj
-    complaint = options.complaint(invocation.ranks) or _files_complaint(json, plot)
+    complaint = options.complaint(invocation.ranks) or files_complaint(json, plot)
     if complaint is not None:
         raise typer.BadParameter(complaint)
     invocation.job = options
-
-
-def _files_complaint(json: Path | None, plot: Path | None) -> str | None:
-    """Why the results could not be saved, known before they are measured."""
-    for name, path in (("--json", json), ("--plot", plot)):
-        if path is not None and not path.absolute().parent.is_dir():
-            return f"{name} {path}: there is no folder {path.parent}"
-        refusal = None if path is None else _refusal(path)
-        if refusal is not None:
-            return f"{name} {path}: cannot be written: {refusal}"
-    if plot is None:
-        return None
-    if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
-        return f"--plot {plot}: the name must end in .png, .pdf or .svg"
-    if importlib.util.find_spec("matplotlib") is None:
-        return f"--plot {plot}: needs matplotlib (pip install 'pypartial[plot]')"
-    return None
-
-
-def _refusal(path: Path) -> str | None:
-    """Return why a file cannot be written, None if it can; tried without changing anything."""
-    target = os.path.realpath(path)  # through a link to a file that is not there yet
-    exists = os.path.exists(target)
-    if exists and not os.path.isfile(target):
-        return None  # a pipe, for example: to open it could mean to wait for its reader
-    try:
-        open(target, "ab").close()
-        if not exists:
-            os.unlink(target)
-    except OSError as error:
-        return error.strerror or str(error)
-    return None

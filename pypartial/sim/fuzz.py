@@ -69,7 +69,7 @@ _FORK = multiprocessing.get_context("fork")
 
 # What makes a case long is rare, or there would be few of them.
 _RANKS = (range(1, 2), range(2, 6), range(6, 10), range(10, 18), range(18, 65))
-_RANKS_WEIGHTS = (2, 60, 33, 4, 1)
+_RANKS_WEIGHTS = (2, 67, 27.5, 3, 0.5)
 _WINDOWS = (1, 1, 2, 2, 3, 4, 5)
 _LATENCIES = ((500, 5000), (500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))
 _SCALES = (20_000, 20_000, 0, 2_000, 60_000, 500_000)
@@ -94,18 +94,22 @@ def draw_scenario(seed: int, index: int) -> Scenario:
     collective = draw.random() < 0.75
     noise = draw.random() < 0.03
     opened = draw.randint(1, count) if collective else count
+    phases = _draw_phases(draw, count, opened, collective)
+    # With several handles, to hold the requests of a step makes its Starts all come before its
+    # Waits; it must then be so in every step, or a rank may wait for a round that is nobody else's.
+    together = draw.random() < 0.5 or (count > 1 and any(phase.hold for phase in phases))
     return Scenario(
         ranks=ranks,
         seed=draw.getrandbits(32),
         handles=tuple(_draw_options(draw, ranks, window) for _ in range(count)),
-        phases=_draw_phases(draw, count, opened, collective),
+        phases=phases,
         opened=opened,
         window=window,
         latency=draw.choice(_LATENCIES),
         timing=draw.choice(TIMINGS),
         scale=draw.choice(_SCALES),
-        together=draw.random() < 0.5,
-        blocking=draw.random() < 0.7,
+        together=together,
+        blocking=draw.random() < 0.8,
         late=draw.choice((0.0, 0.0, 0.5)) if collective else 0.0,
         # With several handles, a Wait without a Start is outside the patterns that never deadlock.
         extra=draw.choice((0.0, 0.0, 0.2)) if count == 1 else 0.0,
@@ -157,9 +161,9 @@ def _draw_phases(
             elif what == "free" and len(live) > 1:
                 then.append(f"free {live.pop(draw.randrange(len(live)))}")
         hold = draw.random() < 0.3
-        most = draw.choice((4, 8, 12))
+        most = draw.choice((4, 7, 9))
         steps = [draw.randint(0, most) for _ in range(draw.randint(1, 4))]
-        if handles > 1 and hold:  # else a rank may wait for a round that is nobody else's
+        if handles > 1 and hold:  # all ranks hold alike, for the same reason
             del steps[1:]
         phases.append(Phase(tuple(steps), tuple(then), hold))
     return tuple(phases)
@@ -210,7 +214,8 @@ def attempt(scenario: Scenario, plant: str | None = None) -> Verdict:
 def _kind(error: Exception) -> str:
     """What failures of one sort have in common: the first line without numbers."""
     if isinstance(error, Deadlock):
-        return "deadlock"
+        waiting = sorted(set(re.findall(r"^ *rank \d+ in (\w+)", str(error), re.MULTILINE)))
+        return f"deadlock in {', '.join(waiting)}"
     line = (error.text if isinstance(error, CoreError) else str(error)).partition("\n")[0]
     line = re.sub(r"^(handle \d+: |rank \d+: )*", "", line)
     if not line:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -11,25 +10,13 @@ import numpy.typing as npt
 from .._core import ffi, lib
 from . import memory
 from .network import Network
+from .options import Schedule
 from .world import check, describe_network
 
 
-class Schedule(str, Enum):
-    """A schedule by itself.
-
-    The activation starts at rank 0, and a rank finishes when it is activated.  The allreduces start
-    on all ranks at once.
-    """
-
-    ACTIVATION = "activation"
-    RECURSIVE_DOUBLING = "recursive-doubling"
-    RABENSEIFNER = "rabenseifner"
-    RING = "ring"
-
-    @property
-    def number(self) -> int:
-        """The core's ``pp_sim_schedule_t``."""
-        return int(getattr(lib, f"PP_SCHEDULE_{self.name}"))
+def _number(schedule: Schedule) -> int:
+    """Return the core's ``pp_sim_schedule_t``."""
+    return int(getattr(lib, f"PP_SCHEDULE_{schedule.name}"))
 
 
 @dataclass(frozen=True)
@@ -74,7 +61,7 @@ def execute(schedule: Schedule, ranks: int, size: int, network: Network, seed: i
     traffic = ffi.new("pp_sim_traffic_t *")
     check(
         lib.pp_sim_schedule(
-            schedule.number,
+            _number(schedule),
             ranks,
             size,
             seed,
@@ -91,7 +78,7 @@ def dump(schedule: Schedule, ranks: int, size: int, *, dot: bool) -> str:
     memory.require(ranks, 0, ring=_is_ring(schedule))
     text = ffi.new("char **")
     form = lib.PP_DOT if dot else lib.PP_GOAL
-    check(lib.pp_sim_schedule_dump(schedule.number, ranks, size, form, text))
+    check(lib.pp_sim_schedule_dump(_number(schedule), ranks, size, form, text))
     dumped = ffi.string(text[0]).decode()
     lib.pp_text_free(text[0])
     return dumped

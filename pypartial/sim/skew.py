@@ -18,60 +18,10 @@ from ..statistics import Active
 from . import memory
 from .arrivals import Arrivals
 from .network import Network
+from .options import Death, Deliver, Policy
 from .world import Handle, Options, Round, World
 
 _INT8_MODULUS = 256
-
-
-@dataclass(frozen=True)
-class Policy:
-    """A policy as the command line names it: ``solo``, ``majority``, ``first-of:M``, ``quorum:K``, ``full``.
-
-    Attributes
-    ----------
-    label : str
-    kind : str
-        ``first_of`` or ``quorum``.
-    k : int or None
-        m or k; None: all ranks.
-    """
-
-    label: str
-    kind: str
-    k: int | None
-
-    @classmethod
-    def parse(cls, text: str) -> Policy:
-        """Read a policy.
-
-        Raises
-        ------
-        ValueError
-            If the text names none, or M or K is not a positive number.
-        """
-        name, colon, number = text.strip().lower().partition(":")
-        plain = {"solo": ("first_of", None), "majority": ("first_of", 1), "full": ("quorum", None)}
-        if name in plain and not colon:
-            return cls(name, *plain[name])
-        counted = {"first-of": "first_of", "quorum": "quorum"}
-        if name in counted and number.isdecimal() and int(number) > 0:
-            return cls(f"{name}:{int(number)}", counted[name], int(number))
-        raise ValueError(
-            f"{text!r} is not a policy: choose among solo, majority, first-of:M, quorum:K and full"
-        )
-
-    def count(self, ranks: int) -> int:
-        """Return m or k on so many ranks."""
-        return ranks if self.k is None else self.k
-
-    def expected_active(self, ranks: int) -> float:
-        """Return a round's active ranks in expectation, for arrivals at distinct times.
-
-        The first of m drawn ranks is the (P+1)/(m+1)-th to arrive (eager-SGD, section 6.1); a quorum
-        has as many as it asks for.
-        """
-        count = self.count(ranks)
-        return float(count) if self.kind == "quorum" else (ranks + 1) / (count + 1)
 
 
 @dataclass(frozen=True)
@@ -89,12 +39,11 @@ class Run:
         Of the network's draws and of the policy's.
     barrier : bool
         All ranks begin each step together, as in ``bench skew``.
-    deliver : str
+    deliver : Deliver
     max_lag : int or None
         None: unbounded for ``latest``, else as large as the window allows.
     window : int
-    death : tuple of int and None, or None
-        A rank, when it dies, and after how long the others are told (None: never); nanoseconds.
+    death : Death or None
     """
 
     ranks: int
@@ -104,23 +53,23 @@ class Run:
     network: Network
     seed: int = 0
     barrier: bool = False
-    deliver: str = "latest"
+    deliver: Deliver = Deliver.LATEST
     max_lag: int | None = None
     window: int = 4
-    death: tuple[int, int, int | None] | None = None
+    death: Death | None = None
 
     def options(self, policy: Policy) -> Options:
         """Return the arguments of the handle."""
         wide = self.size % 8 == 0
         lag = self.max_lag
         if lag is None:
-            lag = -1 if self.deliver == "latest" else self.window - 1
+            lag = -1 if self.deliver is Deliver.LATEST else self.window - 1
         return Options(
             count=self.size // 8 if wide else self.size,
             dtype="int64" if wide else "int8",
             policy=policy.kind,
             k=policy.count(self.ranks),
-            deliver=self.deliver,
+            deliver=self.deliver.value,
             max_lag=lag,
         )
 
@@ -182,6 +131,8 @@ class Row:
         In theory, for distinct arrival times; None without a barrier.
     staleness : dict of str to int
         Parts that ranks gave to rounds, by the staleness of their oldest contribution.
+    stale_share : float
+        Of these parts, those that were stale at all.
     missed : float
         Rounds completed between a request and the next Start, mean.
     messages_per_rank_step, bytes_per_rank_step : float
@@ -203,6 +154,7 @@ class Row:
     active: Active
     active_expected: float | None
     staleness: dict[str, int]
+    stale_share: float
     missed: float
     messages_per_rank_step: float
     bytes_per_rank_step: float
@@ -238,15 +190,13 @@ class _Loop:
         self.options = run.options(policy)
         self.record = _Record.empty(run.steps, run.ranks)
         self.world = World(run.ranks, seed=run.seed, network=run.network, window=run.window)
+        self.handles = self.world.agreed(self.options)
         if run.death is not None:
-            self.world.kill(*run.death)
+            self.world.kill(run.death.rank, run.death.time_ns, run.death.told_ns)
 
     def program(self, rank: int) -> Generator[Any, Any, None]:
         run, record, world = self.run, self.record, self.world
-        handle: Handle = yield ("init", self.options)
-        yield ("barrier",)
-        if rank == 0:
-            self.count(-1)
+        handle = self.handles[rank]
         for step in range(run.steps):
             if run.barrier and step > 0:
                 yield ("barrier",)
@@ -260,7 +210,7 @@ class _Loop:
             self.note(handle, result)
         record.finished += 1
         if record.finished == run.ranks:
-            self.count(1)
+            self.count()
             world.stop()
         elif run.barrier:
             yield ("barrier",)
@@ -275,13 +225,13 @@ class _Loop:
             total = int(handle.recv[0]) - result.contributions
             record.verified &= total % _INT8_MODULUS == 0 if handle.recv.itemsize == 1 else not total
 
-    def count(self, sign: int) -> None:
-        """Add what all ranks have sent so far, or take it away."""
+    def count(self) -> None:
+        """Count what all ranks have sent so far, and the rounds."""
         for rank in range(self.run.ranks):
             stats = self.world.stats(rank)
-            self.record.messages += sign * int(stats.messages_sent + stats.bulk_sent)
-            self.record.bytes += sign * int(stats.bytes_sent)
-        self.record.rounds = int(stats.rounds)
+            self.record.messages += int(stats.messages_sent + stats.bulk_sent)
+            self.record.bytes += int(stats.bytes_sent)
+            self.record.rounds = max(self.record.rounds, int(stats.rounds))
 
 
 def _serve(handle: Handle) -> Generator[Any, Any, None]:
@@ -317,6 +267,7 @@ def _simulate(run: Run, policy: Policy, work: npt.NDArray[np.int64]) -> Row:
             for rounds, count in enumerate(staleness)
             if count
         },
+        stale_share=round(1 - staleness[0] / max(sum(staleness), 1), 4),
         missed=round(record.missed / per_rank_step, 4),
         messages_per_rank_step=round(record.messages / per_rank_step, 3),
         bytes_per_rank_step=round(record.bytes / per_rank_step, 1),

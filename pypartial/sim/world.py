@@ -335,6 +335,20 @@ class World:
             sums = [old + int(new) for old, new in zip(sums, counts.staleness, strict=True)]
         return sums
 
+    def agreed(self, options: Options) -> list[Handle]:
+        """Open a handle at every rank, without the messages of an agreement on its arguments.
+
+        Before `run`, and instead of every ``("init", ...)``.
+        """
+        handles = []
+        out = ffi.new("pp_coll_t **")
+        for context in self.contexts[0]:
+            handle = Handle(options)
+            check(lib.pp_sim_allreduce(context, handle.config(), out))
+            handle.coll = out[0]
+            handles.append(handle)
+        return handles
+
     def stop(self) -> None:
         """End the run here and now, whatever is under way."""
         self._stopped = True

@@ -107,17 +107,20 @@ def scenarios(
     count = draw(st.integers(*handles))
     opened = draw(st.integers(1, count)) if collective else count
     late = draw(st.sampled_from((0.0, 0.0, 0.5)))
+    plan = draw(phases(count, opened, collective=collective))
+    # Several handles: Start-Wait in all steps or all Starts first in all, and to hold is the latter.
+    held = count > 1 and any(phase.hold for phase in plan)
     return Scenario(
         ranks=size,
         seed=draw(st.integers(0, 2**32)),
         handles=tuple(draw(options(size, window, **kind)) for _ in range(count)),
-        phases=draw(phases(count, opened, collective=collective)),
+        phases=plan,
         opened=opened,
         window=window,
         latency=draw(st.sampled_from(LATENCIES)),
         timing=draw(st.sampled_from(TIMINGS)),
         scale=draw(st.sampled_from(SCALES)),
-        together=draw(st.booleans()),
+        together=held or draw(st.booleans()),
         blocking=draw(st.booleans()),
         late=late if collective else 0.0,
         # With several handles, a Wait without a Start is outside the patterns that never deadlock.

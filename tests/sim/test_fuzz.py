@@ -10,13 +10,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given
 from strategies import examples, scenarios
 
 from pypartial.cli import app
-from pypartial.cli.sim import FuzzOptions, Plant
+from pypartial.cli.sim import FuzzOptions, Plant, alone
 from pypartial.sim import fuzz as fuzzer
 from pypartial.sim.fuzz import COVERAGE, PLANTS, Verdict, draw_scenario, fuzz
 from pypartial.sim.oracles import check, replay_command
@@ -87,6 +88,14 @@ def test_a_scenario_is_the_same_after_it_was_written_and_read(scenario):
         (
             '{"ranks":2,"seed":0,"handles":[{}],"phases":[{"steps":[1],"then":["open 1"]}]}',
             "'open 1' is not possible there",
+        ),
+        (
+            '{"ranks":2,"seed":0,"handles":[{}],"phases":[{"steps":[1],"then":["open 0"]}]}',
+            "'open 0' is not possible there",
+        ),
+        (
+            '{"ranks":2,"seed":0,"handles":[{},{}],"phases":[{"steps":[1],"then":["flush 1"]}]}',
+            "'flush 1' is not possible there",
         ),
         (
             '{"ranks":2,"seed":0,"handles":[{}],"phases":[{"steps":[1],"then":["close 0"]}]}',
@@ -161,10 +170,9 @@ def test_shrinking_keeps_what_the_failure_needs_and_nothing_else():
         flushed = any(a.startswith("flush") for p in s.phases for a in p.then)
         return s.ranks >= 3 and flushed and any(o.deliver == "each" for o in s.handles)
 
-    find, tried = predicate(fails)
+    find, _ = predicate(fails)
     small = shrink(LARGE, find)
     assert fails(small)
-    assert all(s.complaint() is None for s in tried)
     assert small.ranks == 3
     assert len(small.handles) == 1
     assert small.handles[0] == Options(count=6, deliver="each", max_lag=2)
@@ -192,6 +200,18 @@ def test_shrinking_is_bounded_and_may_fail():
     find, tried = predicate(lambda s: False)
     assert shrink(LARGE, find, attempts=40) == LARGE
     assert len(tried) == 40
+
+
+def test_only_what_can_be_run_is_tried():
+    find, tried = predicate(lambda s: False)
+    assert shrink(LARGE, find, attempts=10**6) == LARGE
+    assert len(tried) > 200
+    assert all(s.complaint() is None for s in tried)
+    assert all(0 < o.k <= s.ranks for s in tried for o in s.handles)
+    # Several handles with a phase that holds: only all Starts before all Waits never deadlocks.
+    holding = [s for s in tried if len(s.handles) > 1 and any(p.hold for p in s.phases)]
+    assert holding
+    assert all(s.together for s in holding)
 
 
 # ---- running -------------------------------------------------------------------------------------
@@ -234,6 +254,21 @@ def test_the_lowest_failing_case_counts_whichever_is_found_first(attempts):
         assert report.failure.index == 30
         assert report.failure.scenario == draw_scenario(7, 30)
         assert not report.passed()
+
+
+def test_cases_above_the_failing_one_do_not_count(attempts):
+    """Although they are through long before it."""
+    bad = draw_scenario(7, 10)
+
+    def attempt(s, plant=None):
+        if s != bad:
+            return PASSED
+        time.sleep(0.5)
+        return Verdict(kind="bad")
+
+    attempts(attempt)
+    report = fuzz(40, seed=7, jobs=3)
+    assert (report.cases, report.rounds, report.failure.index) == (10, 250, 10)
 
 
 def test_a_failing_case_is_shrunk_while_it_fails_in_the_same_way(attempts):
@@ -327,7 +362,7 @@ def test_a_deadlock_is_told_with_who_waits(attempts, monkeypatch):
     while verdict.kind is None:  # only some timings deadlock
         scenario = dataclasses.replace(scenario, seed=scenario.seed + 1)
         verdict = fuzzer.attempt(scenario)
-    assert verdict.kind == "deadlock"
+    assert verdict.kind == "deadlock in wait"
     assert "rank 1 in wait of handle" in verdict.text
 
 
@@ -439,6 +474,49 @@ def test_the_command_prints_the_same_for_any_number_of_jobs(tmp_path):
     assert one[0] == "40 cases passed (seed 3)"
     assert one[1].startswith(f"{found['rounds']} rounds, ")
     assert sum(words in line for line in one for words in COVERAGE.values()) == len(COVERAGE)
+
+
+def test_the_command_does_not_initialise_mpi():
+    """Without a launcher nobody needs it, and the processes that run the cases are forked."""
+    code = """
+import pypartial.cli
+try:
+    pypartial.cli.main(["sim", "fuzz", "--cases", "2"])
+except SystemExit as ending:
+    print("code", ending.code)
+from mpi4py import MPI
+print("initialised", MPI.Is_initialized())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "code 0\ninitialised False" in done.stdout
+
+
+class FakeComm:
+    """Two ranks as one of them sees them; `said` is what rank 0 broadcasts."""
+
+    def __init__(self, rank, said=None):
+        self.rank, self.said, self.tests = rank, said, 0
+
+    def Ibarrier(self):
+        return self
+
+    def Test(self):
+        self.tests += 1
+        return self.tests > 2
+
+    def bcast(self, value):
+        if self.rank == 0:
+            self.said = value
+        return self.said
+
+
+def test_under_a_launcher_rank_0_works_and_the_others_wait():
+    done = []
+    comm = FakeComm(0)
+    assert alone(lambda: done.append(0) or 7, comm) == 7
+    assert (comm.said, done) == (7, [0])
+    assert alone(lambda: done.append(1) or 0, FakeComm(1, said=7)) == 7
+    assert done == [0]
 
 
 def test_the_command_replays_a_case():

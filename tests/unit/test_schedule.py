@@ -579,6 +579,20 @@ def test_synchronous_allreduce(cases, size):
 # ---- activation --------------------------------------------------------------------------------
 
 
+def fired_from(schedule, first, outs=None):
+    """Operations that fire when `first` does, in order, as the engine's queue has it."""
+    ops = schedule.operations
+    arrived, queue, order = Counter(), deque([first]), []
+    while queue:
+        at = queue.popleft()
+        order.append(at)
+        for after in outs[at] if outs else ops[at].outs:
+            arrived[after] += 1
+            if arrived[after] == ops[after].need:
+                queue.append(after)
+    return order
+
+
 @by_algorithm
 @by_size
 def test_activation_is_wired_as_documented(algorithm, size):
@@ -587,33 +601,53 @@ def test_activation_is_wired_as_documented(algorithm, size):
         start, join, gate, activated, take, done = map(
             schedule.labelled, ("start", "join", "gate", "activated", "take", "done"))
         recvs = schedule.find("recv", activation=True)
+        sends = schedule.find("send", activation=True)
         assert not ops[start].ins + ops[join].ins + ops[gate].ins
         assert [not ops[recv].ins for recv in recvs] == [True] * dimensions(size)
-        assert (ops[activated].need, ops[activated].ins) == (1, [start, join, *recvs])
         assert (ops[take].need, ops[take].ins) == (2, [gate, activated])
-        for send in schedule.find("send", activation=True):
-            assert (ops[send].need, ops[send].ins) == (1, [start, *recvs, done])
+        for source in (start, *recvs):
+            fired = fired_from(schedule, source)
+            assert len(fired) == len(set(fired))
+            assert {activated, *sends} <= set(fired)
+            assert take not in fired
+        silent = fired_from(schedule, join)
+        assert activated in silent
+        assert not set(sends) & set(silent)
+        for send in sends:
+            assert ops[send].need == 1
+            assert done in ops[send].ins
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 13, 64, 1000])
+def test_activation_has_edges_in_proportion_to_its_operations(size):
+    """Memory of a rank is O(log P): no edge from every receive to every send."""
+    (schedule,) = schedules_of(RECURSIVE_DOUBLING, size, 1)[:1]
+    edges = sum(len(op.outs) for op in schedule.operations)
+    assert edges <= 2 * len(schedule.operations)
 
 
 @pytest.mark.parametrize("size", [*range(1, 34), 64, 65, 127, 128, 129])
 def test_activation_reaches_everybody_in_log_p_hops(size):
     schedules = schedules_of(RECURSIVE_DOUBLING, size, 0)
-    reached_by = []  # rank -> source operation -> ranks that its firing tells
+    told = []  # rank -> source operation -> ranks that its firing tells
     for schedule in schedules:
         ops = schedule.operations
+        sends = set(schedule.find("send", activation=True))
+        sources = [schedule.labelled("start"), *schedule.find("recv", activation=True)]
         tells = {}
-        for i in schedule.find("send", activation=True):
-            assert ops[i].need == 1
-            (recv,) = schedules[ops[i].peer].find("recv", activation=True, tag=ops[i].tag)
-            for source in ops[i].ins:
-                tells.setdefault(source, []).append((ops[i].peer, recv))
-        reached_by.append(tells)
+        for source in sources:
+            tells[source] = []
+            for i in fired_from(schedule, source):
+                if i in sends:
+                    (recv,) = schedules[ops[i].peer].find("recv", activation=True, tag=ops[i].tag)
+                    tells[source].append((ops[i].peer, recv))
+        told.append(tells)
     for initiator in range(size):
         hops = {initiator: 0}
         queue = deque([(initiator, schedules[initiator].labelled("start"))])
         while queue:
             rank, source = queue.popleft()
-            for peer, recv in reached_by[rank].get(source, []):
+            for peer, recv in told[rank][source]:
                 if peer not in hops:
                     hops[peer] = hops[rank] + 1
                     queue.append((peer, recv))
@@ -633,14 +667,19 @@ def test_activation_sends_what_is_urgent_first(cases, size):
                 for line in block.splitlines()[1:]]
         assert [sorted(found) for found in outs] == [sorted(op.outs) for op in ops]
         down = list(range(dimensions(size)))[::-1]
-        start = outs[schedule.labelled("start")]
-        assert [ops[i].tag for i in start[:-1]] == down and start[-1] == activated
+        sends = set(schedule.find("send", activation=True))
         assert outs[activated][0] == take
+
+        def tags(source):
+            order = fired_from(schedule, source, outs)  # noqa: B023
+            at = order.index(activated)  # noqa: B023
+            return [[ops[i].tag for i in part if i in sends]  # noqa: B023
+                    for part in (order[:at], order[at:])]
+
+        assert tags(schedule.labelled("start")) == [down, []]
         for recv in schedule.find("recv", activation=True):
-            at = outs[recv].index(activated)
             tag = ops[recv].tag
-            assert [ops[i].tag for i in outs[recv][:at]] == down[len(down) - tag:]
-            assert sorted(ops[i].tag for i in outs[recv][at + 1:]) == list(range(tag, len(down)))
+            assert tags(recv) == [down[len(down) - tag:], down[:len(down) - tag]]
 
 
 # ---- text --------------------------------------------------------------------------------------
@@ -661,17 +700,21 @@ rank 1 of 3 {
   l5: send 0b to 0 tag 1 activation
   l6: recv 0b from 0 tag 0 activation
   l7: recv 0b from 2 tag 1 activation
-  l8: copy 8b reg 0 [0,4) "take"
-  l9: send 8b to 0 tag 2 reg 0 [0,4)
-  l10: recv 8b from 0 tag 4 reg 0 [0,4) in place
-  l11: nop "done"
-  l3 requires any of l0, l1, l6, l7
-  l4 requires any of l0, l6, l7, l11
-  l5 requires any of l0, l6, l7, l11
-  l8 requires l2, l3
-  l9 requires l8
-  l10 requires l9
+  l8: nop "tell"
+  l9: nop "tell"
+  l10: copy 8b reg 0 [0,4) "take"
+  l11: send 8b to 0 tag 2 reg 0 [0,4)
+  l12: recv 8b from 0 tag 4 reg 0 [0,4) in place
+  l13: nop "done"
+  l3 requires any of l1, l8
+  l4 requires any of l8, l9, l13
+  l5 requires any of l0, l8, l13
+  l8 requires any of l6, l9
+  l9 requires any of l0, l7
+  l10 requires l2, l3
   l11 requires l10
+  l12 requires l11
+  l13 requires l12
 }
 """
 

@@ -1,0 +1,53 @@
+"""What commands share when they read their options."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+Value = TypeVar("Value")
+
+
+def read(option: str, parse_text: Callable[[str], Value], text: str) -> Value:
+    """Parse an option's text; what is wrong with it becomes a usage error."""
+    try:
+        return parse_text(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
+
+
+def files_complaint(json: Path | None, plot: Path | None) -> str | None:
+    """Why the results could not be saved, known before they are measured."""
+    for name, path in (("--json", json), ("--plot", plot)):
+        if path is not None and not path.absolute().parent.is_dir():
+            return f"{name} {path}: there is no folder {path.parent}"
+        refusal = None if path is None else _refusal(path)
+        if refusal is not None:
+            return f"{name} {path}: cannot be written: {refusal}"
+    if plot is None:
+        return None
+    if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
+        return f"--plot {plot}: the name must end in .png, .pdf or .svg"
+    if importlib.util.find_spec("matplotlib") is None:
+        return f"--plot {plot}: needs matplotlib (pip install 'pypartial[plot]')"
+    return None
+
+
+def _refusal(path: Path) -> str | None:
+    """Return why a file cannot be written, None if it can; tried without changing anything."""
+    target = os.path.realpath(path)  # through a link to a file that is not there yet
+    exists = os.path.exists(target)
+    if exists and not os.path.isfile(target):
+        return None  # a pipe, for example: to open it could mean to wait for its reader
+    try:
+        open(target, "ab").close()
+        if not exists:
+            os.unlink(target)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

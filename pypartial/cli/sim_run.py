@@ -1,0 +1,173 @@
+"""``pypartial sim skew`` and ``pypartial sim schedule``: runs them and presents the results."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..bench.launch import stderr_is_terminal
+from ..sim.options import Dump, ScheduleOptions, SkewOptions
+from .sim import alone
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from ..sim.report import SkewReport
+
+
+def skew(options: SkewOptions, comm: MPI.Intracomm | None) -> int:
+    """Simulate policies; collective, and rank 0 does it.
+
+    Returns
+    -------
+    int
+        The exit code, the same on all ranks: 1 if a sum was wrong, the simulation does not fit into
+        memory, nothing moved any more, a rank's call failed, or a file cannot be saved.
+    """
+    return alone(lambda: _guarded(lambda: _skew(options)), comm)
+
+
+def schedule(options: ScheduleOptions, comm: MPI.Intracomm | None) -> int:
+    """Execute or write a schedule; collective, and rank 0 does it.
+
+    Returns
+    -------
+    int
+        The exit code, the same on all ranks: 1 if the schedule does not fit into memory or a file
+        cannot be saved.
+    """
+    return alone(lambda: _guarded(lambda: _schedule(options)), comm)
+
+
+def _guarded(work: Callable[[], int]) -> int:
+    """Run; what a user can do something about becomes one message."""
+    from ..sim.memory import OutOfMemory
+    from ..sim.world import CoreError, Deadlock
+
+    gc.disable()  # thousands of programs would be looked through again and again, and are no garbage
+    try:
+        return work()
+    except OutOfMemory as error:
+        text = str(error)
+    except Deadlock as error:
+        text = f"deadlock: {error}"
+    except CoreError as error:
+        text = error.text
+    finally:
+        gc.enable()
+    print(f"pypartial: {text}", file=sys.stderr)
+    return 1
+
+
+# ---- skew ----------------------------------------------------------------------------------------
+
+
+def _skew(options: SkewOptions) -> int:
+    from ..sim.report import save_json
+    from ..sim.table import print_report
+
+    report = _simulate(options)
+    print_report(report)
+    sys.stdout.flush()
+    saved = True
+    if options.json is not None:
+        saved = _save("Results", options.json, lambda path: save_json(report.as_dict(), path))
+    if options.plot is not None:
+        from ..sim.plot import save_plot
+
+        saved &= _save("Plot", options.plot, lambda path: save_plot(report, path))
+    if not report.verified:
+        print("pypartial: not verified: a sum did not fit its status", file=sys.stderr)
+    return int(not (report.verified and saved))
+
+
+def _simulate(options: SkewOptions) -> SkewReport:
+    from ..sim.arrivals import parse_arrivals
+    from ..sim.report import SkewReport
+    from ..sim.skew import Run, compare
+
+    rows = []
+    arrivals = options.arrivals
+    for ranks in options.ranks:
+        model = parse_arrivals(
+            options.arrivals, ranks, options.steps, options.seed, options.base_ns
+        )
+        arrivals = model.text
+        for size in options.sizes:
+            run = Run(
+                ranks=ranks,
+                size=size,
+                steps=options.steps,
+                arrivals=model,
+                network=options.network,
+                seed=options.seed,
+                barrier=options.with_barrier,
+                deliver=options.deliver,
+                max_lag=options.max_lag,
+                window=options.window,
+                death=options.death,
+            )
+            rows += compare(run, options.policies, _progress(ranks, size))
+    return SkewReport(options, arrivals, rows)
+
+
+def _progress(ranks: int, size: int) -> Callable[[str], None]:
+    if not stderr_is_terminal():
+        return lambda _policy: None
+
+    def show(policy: str) -> None:
+        print(f"\r{ranks:,} ranks, {size} bytes: {policy:<20}", end="\r", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _save(what: str, path: Path, save: Callable[[Path], None]) -> bool:
+    try:
+        save(path)
+    except OSError as error:
+        print(f"pypartial: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
+        return False
+    print(f"{what}: {path}")
+    return True
+
+
+# ---- schedule ------------------------------------------------------------------------------------
+
+
+def _schedule(options: ScheduleOptions) -> int:
+    from ..sim.report import save_json, schedule_as_dict
+    from ..sim.schedule import dump, execute
+
+    if options.dump is not None:
+        dot = options.dump is Dump.DOT
+        sys.stdout.write(dump(options.schedule, options.ranks, options.size, dot=dot))
+        return 0
+    execution = execute(
+        options.schedule, options.ranks, options.size, options.network, options.seed
+    )
+    if options.quiet:
+        print(execution.finished_ns.max())
+    else:
+        _print_execution(options, execution)
+    if options.json is None:
+        return 0
+    saved = _save(
+        "Times", options.json, lambda path: save_json(schedule_as_dict(options, execution), path)
+    )
+    return int(not saved)
+
+
+def _print_execution(options: ScheduleOptions, execution: Any) -> None:
+    """Print a line a rank that other programs can read, and a summary that they skip."""
+    finished = execution.finished_ns
+    print(f"# {options.schedule.value} on {options.ranks} ranks, {options.size} bytes, ", end="")
+    print(f"network {options.network.name}")
+    print("# rank finished_ns")
+    sys.stdout.writelines(f"{rank} {time}\n" for rank, time in enumerate(finished.tolist()))
+    print(
+        f"# latest {finished.max()} ns, mean {finished.mean():.1f} ns; {execution.messages} messages, "
+        f"{execution.bytes} bytes"
+    )

@@ -1,0 +1,77 @@
+"""Results of simulations as JSON: a function of the options alone, byte for byte."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from .options import ScheduleOptions, SkewOptions
+from .schedule import Execution
+from .skew import Row
+
+
+@dataclass(frozen=True)
+class SkewReport:
+    """All rows of a run of ``pypartial sim skew``.
+
+    Attributes
+    ----------
+    options : SkewOptions
+    arrivals : str
+        The model in its canonical spelling.
+    rows : sequence of Row
+    """
+
+    options: SkewOptions
+    arrivals: str
+    rows: Sequence[Row]
+
+    @property
+    def verified(self) -> bool:
+        """Whether every row is."""
+        return all(row.verified for row in self.rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return ``{"meta": {...}, "rows": [{...}]}`` in types that JSON knows."""
+        options = self.options
+        meta = {
+            "version": __version__,
+            "arrivals": self.arrivals,
+            "base_ns": options.base_ns,
+            "network": options.network.describe(),
+            "steps": options.steps,
+            "seed": options.seed,
+            "window": options.window,
+            "deliver": options.deliver.value,
+            "max_lag": options.max_lag,
+            "barrier": options.with_barrier,
+            "kill": None if options.death is None else dataclasses.asdict(options.death),
+        }
+        return {"meta": meta, "rows": [dataclasses.asdict(row) for row in self.rows]}
+
+
+def schedule_as_dict(options: ScheduleOptions, execution: Execution) -> dict[str, Any]:
+    """Return one execution of a schedule in types that JSON knows."""
+    return {
+        "meta": {
+            "version": __version__,
+            "schedule": options.schedule.value,
+            "ranks": options.ranks,
+            "bytes": options.size,
+            "network": options.network.describe(),
+            "seed": options.seed,
+        },
+        "finished_ns": execution.finished_ns.tolist(),
+        "messages": execution.messages,
+        "bytes_sent": execution.bytes,
+    }
+
+
+def save_json(what: dict[str, Any], path: Path) -> None:
+    """Write a report to a file."""
+    path.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")

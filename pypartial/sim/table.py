@@ -1,0 +1,95 @@
+"""The table that ``pypartial sim skew`` prints."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ..statistics import Active
+from ..units import format_duration, format_size
+from .report import SkewReport
+from .skew import Row
+
+_WIDTH = 150
+
+
+def print_report(report: SkewReport) -> None:
+    """Print all rows, and how to read them."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
+    console.print(_table(report))
+    console.print(
+        "step: from its beginning to the end of Wait, mean over ranks and steps. latency: from Start "
+        "to the end of Wait. x: so many times faster than full. active: ranks that were ready for a "
+        "round, with the 95 % confidence interval, and in theory. stale: share of the parts that ranks gave to "
+        "rounds with a contribution that its own call did not bring in. msgs, bytes: sent by a rank in "
+        "a step, headers included. idle: share of the time inside Start and Wait.",
+        style="dim",
+        highlight=False,
+    )
+
+
+def _table(report: SkewReport) -> Table:
+    options = report.options
+    title = (
+        f"{report.arrivals}, {options.steps} steps"
+        f"{', all beginning together' if options.with_barrier else ''}; network "
+        f"{options.network.name}; deliver {options.deliver.value}, window {options.window}; "
+        f"seed {options.seed}"
+    )
+    table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, padding=(0, 1))
+    for name in ("ranks", "size"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    for name in ("step", "p99", "x", "latency", "x", "active", "expected", "stale", "msgs", "bytes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("idle", justify="right", no_wrap=True)
+    for row, following in zip(report.rows, [*report.rows[1:], None], strict=True):
+        last = following is not None and (following.ranks, following.bytes) != (row.ranks, row.bytes)
+        table.add_row(*_cells(row), end_section=last)
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        f"{row.ranks:,}",
+        format_size(row.bytes),
+        row.policy,
+        _time(row.step_us.mean),
+        _time(row.step_us.p99),
+        f"{row.speedup_vs_synchronous:.2f}",
+        _time(row.latency_us.mean),
+        _factor(row.latency_speedup_vs_synchronous),
+        _active(row.active),
+        _expectation(row),
+        f"{row.stale_share:.1%}",
+        f"{row.messages_per_rank_step:.1f}",
+        f"{row.bytes_per_rank_step:,.0f}",
+        f"{row.idle.mean:.1%}",
+    ]
+
+
+def _factor(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2f}"
+
+
+def _time(microseconds: float) -> str:
+    return format_duration(1e3 * microseconds)
+
+
+def _active(active: Active) -> str:
+    if active.ci95 is None:
+        return f"{active.mean:,.2f}"
+    return f"{active.mean:,.2f} ± {(active.ci95[1] - active.ci95[0]) / 2:,.2f}"
+
+
+def _expectation(row: Row) -> str:
+    """Return the active ranks in theory, and whether the simulation agrees."""
+    if row.active_expected is None:
+        return ""
+    if row.active.ci95 is None:
+        return f"{row.active_expected:g}"
+    verdict = "ok" if row.active.agrees_with(row.active_expected) else "off"
+    return f"{row.active_expected:g} {verdict}"
