@@ -276,8 +276,8 @@ pp_status_t pp_coll_fired(pp_coll_t *coll, uint64_t *round, uint32_t *fired, siz
 /* ---- simulated ranks -------------------------------------------------------------------------- */
 
 /* A message of s bytes, after LogGP (Alexandrov et al., 1995): o at the sender and o at the receiver,
-   L + (s - 1) G on the wire.  Consecutive sends of a rank begin at least max(o, g + (s - 1) G) apart, and so,
-   separately, do its receives. */
+   L + (s - 1) G on the wire.  Consecutive sends of a rank begin at least max(o, g + (s - 1) G) apart, with s of
+   the first of them; and so, separately, do its receives, with s of the second. */
 typedef struct pp_link {
     uint64_t latency_ns;       /* L */
     uint64_t overhead_ns;      /* o */

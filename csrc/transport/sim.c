@@ -58,7 +58,9 @@ typedef struct pair {          /* latest arrival between an ordered pair of rank
 typedef struct port {
     pp_transport_t transport;  /* first: the operations cast back */
     pp_simnet_t   *net;
-    uint64_t       send_free_ns, recv_free_ns;  /* when the next send, the next receive may begin */
+    uint64_t       send_free_ns;                /* when the next send may begin */
+    uint64_t       recv_begun_ns, recv_free_ns; /* when the last receive began, and when it was over */
+    bool           has_received;
     uint64_t       busy_ns;                     /* reducing until then */
     uint64_t       noises;                      /* drawn so far */
     bool           dead;
@@ -168,12 +170,28 @@ static uint64_t noise_ns(pp_simnet_t *net, port_t *port)
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* What takes place at a port: begins when it is free, keeps it for the gap, is over after o. */
-static uint64_t pass_port(uint64_t *free_ns, uint64_t ready_ns, uint64_t overhead, uint64_t occupied)
+/* A send begins when the port is free and the rank not busy; it is over, for the processor, after o, and the
+   port is free again when the bytes have left. */
+static uint64_t pass_out(pp_simnet_t *net, port_t *from, const pp_link_t *link, uint64_t wire)
 {
-    uint64_t begin = later(ready_ns, *free_ns);
-    *free_ns = begin + later(overhead, occupied);
+    uint64_t begin = later(later(net->now_ns, from->busy_ns), from->send_free_ns);
+    uint64_t overhead = link->overhead_ns + noise_ns(net, from);
+    from->send_free_ns = begin + later(overhead, link->gap_ns + wire);
     return begin + overhead;
+}
+
+/* A receive begins when the last byte is there.  Its own bytes come in after the receive before it has
+   begun: a small message behind a large one waits for o and g only. */
+static uint64_t pass_in(pp_simnet_t *net, port_t *to, const pp_link_t *link, uint64_t wire,
+                        uint64_t arrives)
+{
+    uint64_t begin = arrives;
+    if (to->has_received)
+        begin = later(later(arrives, to->recv_free_ns), to->recv_begun_ns + link->gap_ns + wire);
+    to->has_received = true;
+    to->recv_begun_ns = begin;
+    to->recv_free_ns = begin + link->overhead_ns + noise_ns(net, to);
+    return later(to->recv_free_ns, to->busy_ns);
 }
 
 /* ---- order between pairs -------------------------------------------------------------------- */
@@ -268,9 +286,7 @@ static void dispatch(pp_simnet_t *net, event_t *event, pair_t *pair)
     port_t          *from = &net->ports[origin(event)];
     const pp_link_t *link = link_of(net, event->src, event->dst);
     uint64_t wire = wire_ns(link, event);
-    uint64_t sent = pass_port(&from->send_free_ns, later(net->now_ns, from->busy_ns),
-                              link->overhead_ns + noise_ns(net, from), link->gap_ns + wire);
-    uint64_t arrives = sent + link->latency_ns + wire + jitter_ns(net, link);
+    uint64_t arrives = pass_out(net, from, link, wire) + link->latency_ns + wire + jitter_ns(net, link);
     if (pair) {
         arrives = later(arrives, pair->last_ns);   /* equal times: the heap keeps the order of issue */
         pair->last_ns = arrives;
@@ -283,10 +299,7 @@ static bool receive(pp_simnet_t *net, event_t *event)
 {
     port_t          *to = &net->ports[target(event)];
     const pp_link_t *link = link_of(net, event->src, event->dst);
-    uint64_t received = pass_port(&to->recv_free_ns, net->now_ns - link->overhead_ns,
-                                  link->overhead_ns + noise_ns(net, to),
-                                  link->gap_ns + wire_ns(link, event));
-    received = later(received, to->busy_ns);
+    uint64_t received = pass_in(net, to, link, wire_ns(link, event), net->now_ns - link->overhead_ns);
     event->received = true;
     if (received == net->now_ns)
         return true;
@@ -405,9 +418,7 @@ static void inject(pp_simnet_t *net, event_t *sent)
     const pp_link_t *link = link_of(net, sent->src, sent->dst);
     sent->kind = DATA;
     uint64_t wire = wire_ns(link, sent);
-    uint64_t left = pass_port(&from->send_free_ns, later(net->now_ns, from->busy_ns),
-                              link->overhead_ns + noise_ns(net, from), link->gap_ns + wire);
-    happen(net, sent, INJECTED, sent->src, left + wire);
+    happen(net, sent, INJECTED, sent->src, pass_out(net, from, link, wire) + wire);
 }
 
 static bool report_done(pp_simnet_t *net, int32_t rank, void *cookie)

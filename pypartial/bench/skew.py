@@ -26,12 +26,12 @@ from mpi4py import MPI
 
 import pypartial as pp
 
+from ..statistics import Active, Latency
 from ..units import format_size
 from .launch import seconds_since_launch
 from .options import PolicyChoice, PolicyKind, SkewOptions
 from .pace import Pace
 from .pattern import Ledger, Pattern
-from ..statistics import Active, Latency
 from .results import Meta, Report, Row, with_speedups
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from ..units import format_size
 from ..statistics import Active
+from ..units import format_size
 from .results import Meta, Report, Row
 
 # Wide enough for every column; under a launcher the width of the terminal is not known.

@@ -102,7 +102,7 @@ def skew(
         typer.Option(
             "--bytes",
             metavar="SIZE",
-            help="Size of a rank's buffer; K, M and G mean powers of 1024. Repeatable. Default: 64.",
+            help="Size of a rank's buffer; K, M, G: powers of 1024. Repeatable. Default: 64.",
         ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps that every rank makes.")] = 100,
@@ -120,7 +120,7 @@ def skew(
     window: Annotated[int, typer.Option(min=1, help="Rounds in flight at once.")] = 4,
     base: Annotated[
         str,
-        typer.Option(metavar="TIME", help="What ranks compute in any case: slow, random, rotating."),
+        typer.Option(metavar="TIME", help="What all compute: of slow, random and rotating."),
     ] = format_duration(BASE_NS).replace(" ", ""),
     barrier: Annotated[
         bool | None,
@@ -183,7 +183,9 @@ def schedule(
     ranks: Annotated[int, typer.Option(min=1, help="Number of simulated ranks.")] = 64,
     size: Annotated[
         str,
-        typer.Option("--bytes", metavar="SIZE", help="Size of a rank's buffer; K, M, G: powers of 1024."),
+        typer.Option(
+            "--bytes", metavar="SIZE", help="Size of a rank's buffer; K, M, G: powers of 1024."
+        ),
     ] = "64",
     network: Annotated[str, typer.Option(metavar="NETWORK", help=_NETWORK_HELP)] = _NETWORK,
     seed: Annotated[int, typer.Option(min=0, help="Of what the network draws.")] = 0,

@@ -47,7 +47,7 @@ def _guarded(work: Callable[[], int]) -> int:
     from ..sim.memory import OutOfMemory
     from ..sim.world import CoreError, Deadlock
 
-    gc.disable()  # thousands of programs would be looked through again and again, and are no garbage
+    gc.disable()  # it would look through thousands of programs, again and again
     try:
         return work()
     except OutOfMemory as error:
@@ -119,7 +119,8 @@ def _progress(ranks: int, size: int) -> Callable[[str], None]:
         return lambda _policy: None
 
     def show(policy: str) -> None:
-        print(f"\r{ranks:,} ranks, {size} bytes: {policy:<20}", end="\r", file=sys.stderr, flush=True)
+        text = f"\r{ranks:,} ranks, {size} bytes: {policy:<20}"
+        print(text, end="\r", file=sys.stderr, flush=True)
 
     return show
 
@@ -168,6 +169,6 @@ def _print_execution(options: ScheduleOptions, execution: Any) -> None:
     print("# rank finished_ns")
     sys.stdout.writelines(f"{rank} {time}\n" for rank, time in enumerate(finished.tolist()))
     print(
-        f"# latest {finished.max()} ns, mean {finished.mean():.1f} ns; {execution.messages} messages, "
-        f"{execution.bytes} bytes"
+        f"# latest {finished.max()} ns, mean {finished.mean():.1f} ns; "
+        f"{execution.messages} messages, {execution.bytes} bytes"
     )

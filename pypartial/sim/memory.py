@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..units import format_size
 
-# Measured (docs/simulation.md, "Memory"), rounded up: a rank's contexts, schedules and Python objects.
+# Measured (docs/simulation.md, "Memory"), rounded up: a rank's context, schedules, Python objects.
 _RANK_BYTES = 20_000
 _DIMENSION_BYTES = 3_300  # more for each factor of two in the number of ranks
 _RING_STEP_BYTES = 1_100  # of a ring's schedule, for each other rank
@@ -29,7 +29,7 @@ def estimate(ranks: int, vector_bytes: int, *, ring: bool = False) -> int:
 
 
 def available() -> int:
-    """Return the bytes that this process may still take: of the machine, and of its control group."""
+    """Return the bytes that this process may still take."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     found = re.search(r"MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"))
     if found:

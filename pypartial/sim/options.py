@@ -76,8 +76,8 @@ class Policy:
         if name in counted and number.isdecimal() and 0 < int(number) < 1 << 31:
             return cls(f"{name}:{int(number)}", counted[name], int(number))
         raise ValueError(
-            f"{text!r} is not a policy: choose among solo, majority, first-of:M, quorum:K and full, "
-            "with M and K from 1 on"
+            f"{text!r} is not a policy: choose among solo, majority, first-of:M, quorum:K and "
+            "full, with M and K from 1 on"
         )
 
     def count(self, ranks: int) -> int:
@@ -87,8 +87,8 @@ class Policy:
     def expected_active(self, ranks: int) -> float:
         """Return a round's active ranks in expectation, for arrivals at distinct times.
 
-        The first of m drawn ranks is in expectation the (P+1)/(m+1)-th to arrive (eager-SGD, section
-        6.1, has m = P and m = 1); a quorum has as many as it asks for.
+        The first of m drawn ranks is in expectation the (P+1)/(m+1)-th to arrive (eager-SGD,
+        section 6.1, has m = P and m = 1); a quorum has as many as it asks for.
         """
         count = self.count(ranks)
         return float(count) if self.kind == "quorum" else (ranks + 1) / (count + 1)

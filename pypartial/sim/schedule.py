@@ -36,7 +36,9 @@ class Execution:
     bytes: int
 
 
-def execute(schedule: Schedule, ranks: int, size: int, network: Network, seed: int = 0) -> Execution:
+def execute(
+    schedule: Schedule, ranks: int, size: int, network: Network, seed: int = 0
+) -> Execution:
     """Execute a schedule once, from time 0.
 
     Parameters

@@ -21,7 +21,7 @@ from .network import Network
 from .options import Death, Deliver, Policy
 from .world import Handle, Options, Round, World
 
-_INT8_MODULUS = 256
+_INT8_MODULUS, _INT64_MODULUS = 1 << 8, 1 << 64
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class Idle:
     def of(cls, shares: npt.NDArray[np.float64]) -> Idle:
         """Summarise one share a rank."""
         summary = (shares.mean(), shares.min(), shares.max())
-        return cls(*(round(float(s), 4) for s in summary), tuple(np.round(shares, 4).tolist()))
+        mean, least, most = (round(float(share), 4) for share in summary)
+        return cls(mean, least, most, tuple(np.round(shares, 4).tolist()))
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,8 @@ class _Record:
 
     @classmethod
     def empty(cls, steps: int, ranks: int) -> _Record:
-        return cls(*(np.zeros((steps, ranks), np.int64) for _ in range(3)))
+        begun, called, ended = (np.zeros((steps, ranks), np.int64) for _ in range(3))
+        return cls(begun, called, ended)
 
 
 class _Loop:
@@ -222,8 +224,8 @@ class _Loop:
         record.active[result.round] = result.active
         record.missed += result.missed
         if self.options.deliver != "sum":
-            total = int(handle.recv[0]) - result.contributions
-            record.verified &= total % _INT8_MODULUS == 0 if handle.recv.itemsize == 1 else not total
+            modulus = _INT8_MODULUS if handle.recv.itemsize == 1 else _INT64_MODULUS
+            record.verified &= (int(handle.recv[0]) - result.contributions) % modulus == 0
 
     def count(self) -> None:
         """Count what all ranks have sent so far, and the rounds."""

@@ -21,11 +21,12 @@ def print_report(report: SkewReport) -> None:
         console = Console(width=_WIDTH)
     console.print(_table(report))
     console.print(
-        "step: from its beginning to the end of Wait, mean over ranks and steps. latency: from Start "
-        "to the end of Wait. x: so many times faster than full. active: ranks that were ready for a "
-        "round, with the 95 % confidence interval, and in theory. stale: share of the parts that ranks gave to "
-        "rounds with a contribution that its own call did not bring in. msgs, bytes: sent by a rank in "
-        "a step, headers included. idle: share of the time inside Start and Wait.",
+        "step: from its beginning to the end of Wait, mean over ranks and steps. latency: from "
+        "Start to the end of Wait. x: so many times faster than full. active: ranks that were "
+        "ready for a round, with the 95 % confidence interval, and in theory. stale: share of the "
+        "parts that ranks gave to rounds with a contribution that its own call did not bring in. "
+        "msgs, bytes: sent by a rank in a step, headers included. idle: share of the time inside "
+        "Start and Wait.",
         style="dim",
         highlight=False,
     )
@@ -39,15 +40,16 @@ def _table(report: SkewReport) -> Table:
         f"{options.network.name}; deliver {options.deliver.value}, window {options.window}; "
         f"seed {options.seed}"
     )
-    table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD)
     for name in ("ranks", "size"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("policy", no_wrap=True)
-    for name in ("step", "p99", "x", "latency", "x", "active", "expected", "stale", "msgs", "bytes"):
+    times = ("step", "p99", "x", "latency", "x")
+    for name in (*times, "active", "expected", "stale", "msgs", "bytes", "idle"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("idle", justify="right", no_wrap=True)
     for row, following in zip(report.rows, [*report.rows[1:], None], strict=True):
-        last = following is not None and (following.ranks, following.bytes) != (row.ranks, row.bytes)
+        group = (row.ranks, row.bytes)
+        last = following is not None and (following.ranks, following.bytes) != group
         table.add_row(*_cells(row), end_section=last)
     return table
 

@@ -152,6 +152,7 @@ class Handle:
         self.coll: Any = ffi.NULL
 
     def config(self) -> Any:
+        """Return the core's ``pp_allreduce_config_t``; it points into this object."""
         options = self.options
         config = ffi.new("pp_allreduce_config_t *")
         config.pieces = self.pieces
@@ -169,6 +170,7 @@ class Handle:
         return config
 
     def collected(self) -> Round:
+        """Return what the core has just filled in."""
         r = self.result
         bits = sum(word << 64 * w for w, word in enumerate(r.contributors))
         return Round(

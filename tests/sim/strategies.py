@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
 from pypartial.sim.scenario import Phase, Scenario
 from pypartial.sim.world import ALGORITHMS, Options
 

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 from programs import Trace, finish, loop, name, run_loops
+
 from pypartial.sim.world import Options, World
 
 FAST = (500, 1000)

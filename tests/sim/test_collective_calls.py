@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from pypartial.sim.world import CoreError, Options, World
 
 from pypartial._core import lib
+from pypartial.sim.world import CoreError, Options, World
 
 SOLO3 = Options(policy="first_of", k=3, count=3)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from programs import finish, name
 from test_collective_calls import attempt, usable
-from pypartial.sim.world import CoreError, Handle, Options, World
 
 from pypartial._core import ffi, lib
+from pypartial.sim.world import CoreError, Handle, Options, World
 
 SIZE = 3
 LATEST = Options(count=SIZE, k=SIZE)

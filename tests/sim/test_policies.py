@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 from programs import Arrivals, Trace, finish, flushed, name, run_loops
+
 from pypartial.sim.world import CoreError, Options, World
 
 FAST = (500, 1000)  # ns; a round of 40 ranks takes less than 30 us
