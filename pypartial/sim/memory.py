@@ -9,10 +9,12 @@ from pathlib import Path
 from ..units import format_size
 
 # Measured (docs/simulation.md, "Memory"), rounded up: a rank's context, schedules, Python objects.
-_RANK_BYTES = 20_000
-_DIMENSION_BYTES = 3_300  # more for each factor of two in the number of ranks
-_RING_STEP_BYTES = 1_100  # of a ring's schedule, for each other rank
-_VECTORS = 7  # send, receive, pending, accumulator, scratch, result, under way
+_RANK_BYTES = 14_000
+_DIMENSION_BYTES = 2_600  # more for each factor of two in the number of ranks
+_NAMED_RANKS = 1024  # up to here rounds keep masks of ranks, and messages carry them:
+_MASK_BYTES = 40  # for each rank named
+_RING_STEP_BYTES = 800  # of a ring's schedule, for each other rank
+_VECTORS = 6  # send, receive, pending, accumulator, scratch or result, under way
 
 
 class OutOfMemory(ValueError):
@@ -23,6 +25,8 @@ def estimate(ranks: int, vector_bytes: int, *, ring: bool = False) -> int:
     """Return about how many bytes the simulation of so many ranks takes."""
     dimensions = max(ranks - 1, 0).bit_length()
     one = _RANK_BYTES + _DIMENSION_BYTES * dimensions + _VECTORS * vector_bytes
+    if ranks <= _NAMED_RANKS:
+        one += _MASK_BYTES * ranks
     if ring:
         one += _RING_STEP_BYTES * ranks
     return ranks * one

@@ -241,10 +241,27 @@ static void make_world(world_t *w)
         .policy = (int)roll(PP_POLICY_COUNT), .policy_k = 1 + (int)roll((uint64_t)w->ranks),
         .deliver = (int)roll(PP_DELIVER_COUNT), .algorithm = (int)roll(PP_ALGORITHM_COUNT)};
     w->config.max_lag = w->config.deliver == PP_LATEST && roll(2) ? -1 : (int)roll((uint64_t)w->window);
+    pp_link_t link = {.latency_ns = latency / 4, .jitter_ns = latency - latency / 4,
+                      .rendezvous_bytes = roll(2) ? 0 : UINT64_MAX};
+    if (roll(2))
+        link.overhead_ns = link.gap_ns = roll(500), link.byte_ps = roll(2000);
     pp_sim_config_t config = {
-        .seed = roll(UINT64_MAX), .latency_min_ns = latency / 4, .latency_max_ns = latency,
-        .ranks = w->ranks, .ctx = {.seed = roll(UINT64_MAX), .window = w->window}};
+        .seed = roll(UINT64_MAX), .ranks = w->ranks,
+        .network = {.between = link, .within = link, .node_ranks = 1 + (int)roll(3),
+                    .noise_ns = roll(3) ? 0 : roll(2000), .reduce_ps = roll(3) ? 0 : roll(10000)},
+        .ctx = {.seed = roll(UINT64_MAX), .window = w->window}};
     MUST(pp_sim_open(&config, &w->sim));
+}
+
+/* What happens next, and what happens at the same time; false: nothing. */
+static bool step(pp_sim_t *sim)
+{
+    int32_t  rank;
+    uint64_t next = pp_sim_next_ns(sim);
+    if (next == UINT64_MAX)
+        return false;
+    MUST(pp_sim_advance(sim, next, &rank));
+    return true;
 }
 
 /* The rank whose time comes first, unless a message comes before. */
@@ -262,16 +279,16 @@ static void run_world(world_t *w, actor_t *actors, uint64_t steps)
     for (uint64_t i = 0; i < steps; i++) {
         int r = next_actor(w, actors);
         if (r < 0) {
-            while (pp_sim_step(w->sim) == PP_OK)
+            while (step(w->sim))
                 continue;
             return;
         }
         CHECK(i < STEPS_MAX && pp_sim_now_ns(w->sim) < 1000000000, "no end: rank %d is at %d", r,
               actors[r].doing);
         if (pp_sim_next_ns(w->sim) <= actors[r].due_ns) {
-            pp_sim_step(w->sim);
+            step(w->sim);
         } else {
-            MUST(pp_sim_run_until(w->sim, actors[r].due_ns));
+            MUST(pp_sim_set_now(w->sim, actors[r].due_ns));
             act(w, &actors[r], r);
         }
     }
@@ -306,7 +323,7 @@ static void play(void)
 
 static void settle(pp_sim_t *sim)
 {
-    while (pp_sim_step(sim) == PP_OK)
+    while (step(sim))
         continue;
 }
 
@@ -318,7 +335,9 @@ static void mistakes(void)
     pp_piece_t      piece = {send, recv, 4};
     pp_coll_t      *coll[RANKS_MAX];
     pp_sim_t       *sim;
-    pp_sim_config_t config = {.ranks = ranks, .latency_max_ns = 100, .ctx = {.window = 2}};
+    pp_link_t       link = {.jitter_ns = 100};
+    pp_sim_config_t config = {.ranks = ranks, .network = {link, link, .node_ranks = 1},
+                              .ctx = {.window = 2}};
     pp_allreduce_config_t good = {.pieces = &piece, .piece_count = 1, .type = PP_INT64, .policy_k = 1};
     stage = "mistakes";
     MUST(pp_sim_open(&config, &sim));
