@@ -99,8 +99,6 @@ class Scenario:
         All handles are flushed before they are freed at the end.
     noise : bool
         The vectors' tails have no exact sums.
-    quantum : int
-        Programs notice what messages brought only every so many nanoseconds; 0: at once.
     """
 
     ranks: int
@@ -119,7 +117,6 @@ class Scenario:
     ask: bool = False
     last_flush: bool = True
     noise: bool = False
-    quantum: int = 0
 
     def to_text(self) -> str:
         """Return the scenario as one line of JSON, without what is as by default."""
@@ -151,7 +148,7 @@ class Scenario:
         """
         if not 1 <= self.opened <= len(self.handles):
             return f"{self.opened} of {len(self.handles)} handles are opened at the beginning"
-        if self.ranks < 1 or self.seed < 0 or self.scale < 0 or self.quantum < 0:
+        if self.ranks < 1 or self.seed < 0 or self.scale < 0:
             return "a number is too small"
         if len(self.latency) != 2 or not 0 <= self.latency[0] <= self.latency[1]:
             return f"a latency of {self.latency}"
@@ -575,7 +572,6 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
         seed=scenario.seed,
         latency=scenario.latency,
         window=scenario.window,
-        quantum=scenario.quantum,
         plant=plant,
     )
     ranks = range(scenario.ranks)

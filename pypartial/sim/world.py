@@ -172,7 +172,7 @@ class Handle:
     def collected(self) -> Round:
         """Return what the core has just filled in."""
         r = self.result
-        bits = sum(word << 64 * w for w, word in enumerate(r.contributors))
+        bits = int.from_bytes(ffi.buffer(r.contributors)[:], "little")
         return Round(
             round=r.round,
             first=r.first,
@@ -276,7 +276,6 @@ class World:
         window: int = 4,
         contexts: int = 1,
         plant: int = lib.PP_PLANT_NONE,
-        quantum: int = 0,
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks

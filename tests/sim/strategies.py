@@ -109,7 +109,7 @@ def scenarios(
     opened = draw(st.integers(1, count)) if collective else count
     late = draw(st.sampled_from((0.0, 0.0, 0.5)))
     plan = draw(phases(count, opened, collective=collective))
-    # Several handles: Start-Wait in all steps or all Starts first in all, and to hold is the latter.
+    # Several handles: Start-Wait in all steps, or all Starts first in all; to hold is the latter.
     held = count > 1 and any(phase.hold for phase in plan)
     return Scenario(
         ranks=size,

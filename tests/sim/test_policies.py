@@ -257,10 +257,10 @@ def test_a_drawn_rank_that_waits_elsewhere_hands_on():
 # ---- quorum -------------------------------------------------------------------------------------
 
 
-def quorum(size, k, steps, quantum=0):
+def quorum(size, k, steps):
     arrivals = Arrivals(size, steps, seed=size + k)
     options = Options(count=size, policy="quorum", k=k)
-    world = World(size, latency=FAST, quantum=quantum)
+    world = World(size, latency=FAST)
     return arrivals, run_loops(world, options, steps, arrivals)
 
 
@@ -284,7 +284,7 @@ def test_quorum_takes_exactly_k_distinct_arrivals(size, k):
 
 def test_quorum_of_three_levels():
     size, k = 280, 275
-    _, traces = quorum(size, k, 1, quantum=5000)
+    _, traces = quorum(size, k, 1)
     rounds = agree(traces)
     assert (rounds[0].active, rounds[0].cause) == (k, "policy")
 
@@ -376,7 +376,7 @@ def test_masks_of_many_ranks(size, algorithm):
     steps = 3
     callers = set(random.Random(size).sample(range(size), size // 2)) | {size - 1}
     leavers = set(range(0, size, 7)) - callers
-    world = World(size, seed=1, latency=FAST, quantum=5000 if size > 1000 else 0)
+    world = World(size, seed=1, latency=FAST)
     traces = [Trace() for _ in range(size)]
     options = Options(count=size, k=size, algorithm=algorithm)
 

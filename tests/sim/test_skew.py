@@ -120,7 +120,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_same_seed_gives_byte_identical_json(tmp_path) -> None:  # noqa: ANN001
+def test_the_same_seed_gives_byte_identical_json(tmp_path) -> None:
     saved = []
     for name, seed in (("a", "5"), ("b", "5"), ("c", "6")):
         path = tmp_path / f"{name}.json"
@@ -138,7 +138,7 @@ def test_the_same_seed_gives_byte_identical_json(tmp_path) -> None:  # noqa: ANN
         assert len(row["idle"]["per_rank"]) == 20
 
 
-def test_several_ranks_and_sizes_and_a_plot(tmp_path) -> None:  # noqa: ANN001
+def test_several_ranks_and_sizes_and_a_plot(tmp_path) -> None:
     for ranks, sizes in (("4", "64"), ("4 9", "64"), ("4", "64 1K"), ("4 9", "64 1K")):
         path = tmp_path / "plot.png"
         several = [o for r in ranks.split() for o in ("--ranks", r)]
@@ -178,7 +178,7 @@ def test_nonsense_is_a_usage_error(arguments: tuple[str, ...], said: str) -> Non
     assert "Traceback" not in ran.stderr
 
 
-def test_a_trace_with_too_few_steps_or_ranks_says_what_to_change(tmp_path) -> None:  # noqa: ANN001
+def test_a_trace_with_too_few_steps_or_ranks_says_what_to_change(tmp_path) -> None:
     path = tmp_path / "trace.txt"
     path.write_text("1ms 2ms 3ms\n2ms 1ms 3ms\n")
     good = command("skew", "--ranks", "3", "--steps", "2", "--arrivals", f"trace:{path}")
@@ -238,7 +238,7 @@ def test_schedules_are_written(schedule: str, form: str) -> None:
     assert ("activation" in ran.stdout) == (schedule == "activation")
 
 
-def test_schedules_are_saved(tmp_path) -> None:  # noqa: ANN001
+def test_schedules_are_saved(tmp_path) -> None:
     path = tmp_path / "times.json"
     ran = command("schedule", "ring", "--ranks", "3", "--bytes", "12", "--json", str(path))
     assert ran.returncode == 0, ran.stderr
@@ -298,7 +298,7 @@ def test_simulated_handles_can_be_opened_without_an_agreement() -> None:
     handles = world.agreed(Options(k=1))
     sums = []
 
-    def program(rank: int):  # noqa: ANN202
+    def program(rank: int):
         handle = handles[rank]
         total = 0
         for _ in range(4):
