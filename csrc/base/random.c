@@ -21,7 +21,7 @@ uint64_t pp_mix(uint64_t seed, uint64_t index)
  * walked until it ends inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): less than
  * four times on average.  It needs no memory, and runs backwards.
  */
-enum { ROUNDS = 8 };
+enum { ROUNDS = 16 };   /* fewer leave some orders of a few ranks likelier than others */
 
 static uint32_t half_bits(int32_t count)
 {
@@ -33,7 +33,13 @@ static uint32_t half_bits(int32_t count)
 
 static uint64_t scramble(uint64_t key, uint32_t round, uint64_t half, uint32_t bits)
 {
-    return pp_mix(key + round, half) >> (64 - bits);
+    return pp_mix(pp_mix(key, round), half) >> (64 - bits);
+}
+
+/* A Feistel network makes even permutations only: swapping two values in every other one makes up for it. */
+static int32_t swap_or_not(uint64_t key, int32_t value)
+{
+    return value < 2 && pp_mix(key, ROUNDS) & 1 ? 1 - value : value;
 }
 
 int32_t pp_permuted(uint64_t seed, uint64_t index, int32_t count, int32_t place)
@@ -50,14 +56,14 @@ int32_t pp_permuted(uint64_t seed, uint64_t index, int32_t count, int32_t place)
         }
         value = left << bits | right;
     } while (value >= (uint64_t)count);
-    return (int32_t)value;
+    return count > 1 ? swap_or_not(key, (int32_t)value) : 0;
 }
 
 int32_t pp_permuted_place(uint64_t seed, uint64_t index, int32_t count, int32_t value)
 {
     const uint32_t bits = half_bits(count);
     const uint64_t key = pp_mix(seed, index), mask = (UINT64_C(1) << bits) - 1;
-    uint64_t       place = (uint64_t)value;
+    uint64_t       place = (uint64_t)(count > 1 ? swap_or_not(key, value) : 0);
     do {
         uint64_t left = place >> bits, right = place & mask;
         for (uint32_t round = ROUNDS; round-- > 0;) {

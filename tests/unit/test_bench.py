@@ -25,16 +25,8 @@ from pypartial.bench.options import (
     parse_policy,
 )
 from pypartial.bench.pattern import Ledger, Pattern
-from pypartial.bench.results import (
-    Active,
-    Latency,
-    Meta,
-    Report,
-    Row,
-    confidence_interval,
-    student_quantile,
-    with_speedups,
-)
+from pypartial.bench.results import Meta, Report, Row, with_speedups
+from pypartial.statistics import Active, Latency, confidence_interval, student_quantile
 
 # ---- values --------------------------------------------------------------------------------------
 
