@@ -443,6 +443,20 @@ pp_status_t pp_coll_dump(pp_coll_t *coll, int32_t format, char **out)
     return PP_OK;
 }
 
+pp_status_t pp_ctx_obstacles(pp_ctx_t *ctx, char **out)
+{
+    *out = NULL;
+    PP_TRY(enter(ctx));
+    pp_text_t text = {0};
+    pp_text_add(&text, "%s", "");
+    pp_calls_explain(&ctx->calls, &text);
+    unlock(ctx);
+    if (text.failed)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a text");
+    *out = text.chars;
+    return PP_OK;
+}
+
 pp_status_t pp_coll_obstacles(pp_coll_t *coll, char **out)
 {
     pp_ctx_t *ctx;

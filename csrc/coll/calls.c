@@ -442,6 +442,19 @@ void pp_calls_update(pp_calls_t *calls)
         end_ctx_free(calls);
 }
 
+void pp_calls_explain(const pp_calls_t *calls, pp_text_t *text)
+{
+    const pp_instance_t *instance =
+        pp_series_instance((pp_series_t *)&calls->agree, calls->agree_round);
+    if (calls->kind != PP_CALL_INIT && calls->kind != PP_CALL_CTX_FREE)
+        return;
+    if (!calls->agreed && instance)
+        pp_series_explain(instance, text);
+    else if (calls->closing)
+        pp_text_add(text, "%d of %d closing messages have come\n", calls->closed,
+                    calls->engine->size - 1);
+}
+
 /* ---- messages of the context --------------------------------------------------------------------------- */
 
 static void peer_gone(pp_calls_t *calls, int32_t peer, const pp_gone_t *message)

@@ -125,6 +125,8 @@ bool        pp_policy_bounded(const pp_coll_t *coll, const pp_turn_t *turn);
 void        pp_policy_control(void *coll, int32_t peer, const pp_prefix_t *message);
 void        pp_policy_judge(const pp_coll_t *coll, pp_tally_t *tally);
 bool        pp_policy_drawn(pp_coll_t *coll);
+/* Whom a round that is not activated waits for. */
+void        pp_policy_explain(const pp_coll_t *coll, const pp_turn_t *turn, pp_text_t *text);
 
 /* deliver.c: what a request is given */
 void        pp_deliver_round(pp_coll_t *coll, pp_entry_t *entry);
@@ -199,6 +201,8 @@ void        pp_calls_close(pp_calls_t *calls);
    step has something to give. */
 void        pp_calls_flush_done(pp_calls_t *calls, pp_coll_t *coll, uint32_t flush_calls);
 void        pp_calls_drain_step(pp_calls_t *calls, pp_coll_t *coll);
+/* What keeps the call in progress from ending, a line each; of a handle's call: see pp_coll_explain(). */
+void        pp_calls_explain(const pp_calls_t *calls, pp_text_t *text);
 /* Looks whether the call in progress has come to its end. */
 void        pp_calls_update(pp_calls_t *calls);
 bool        pp_calls_flushing(const pp_calls_t *calls, const pp_coll_t *coll);

@@ -280,13 +280,15 @@ static void explain_turn(const pp_coll_t *coll, const pp_turn_t *turn, pp_instan
 {
     const pp_graph_t *graph = coll->series.graph;
     unsigned long long round = turn->round;
-    if (!turn->activated && !turn->joined)
-        pp_text_add(text, "round %llu is not activated%s%s\n", round, turn->ready ? ", ready" : "",
+    if (!turn->activated && !turn->joined) {
+        pp_text_add(text, "round %llu is not activated%s%s: ", round, turn->ready ? ", ready" : "",
                     turn->handed_on ? ", its draw handed on" : "");
-    else if (pp_coll_withholds(coll) && turn->round == coll->taken)
+        pp_policy_explain(coll, turn, text);
+    } else if (pp_coll_withholds(coll) && turn->round == coll->taken) {
         pp_text_add(text, "round %llu: gate withheld by max_lag\n", round);
-    else if (!pp_instance_fired(instance, graph->gate))
+    } else if (!pp_instance_fired(instance, graph->gate)) {
         pp_text_add(text, "round %llu: gate waits for this rank\n", round);
+    }
 }
 
 void pp_coll_explain(pp_coll_t *coll, pp_text_t *text)
@@ -350,7 +352,9 @@ pp_status_t pp_coll_open(pp_coll_t *coll, pp_calls_t *calls, uint32_t id, int32_
         algorithm = pp_algo_choose(coll->count * kernels.element_bytes, coll->count, engine->size);
     coll->config.algorithm = algorithm;
     PP_TRY(pp_algo_partial_allreduce(algorithm, engine->rank, engine->size, coll->count, &graph));
-    return pp_series_open(engine, id, graph, &kernels, calls->window, &host, coll, &coll->series);
+    PP_TRY(pp_series_open(engine, id, graph, &kernels, calls->window, &host, coll, &coll->series));
+    coll->series.drawn = coll->config.policy == PP_FIRST_OF;
+    return PP_OK;
 }
 
 void pp_coll_free(pp_coll_t *coll)

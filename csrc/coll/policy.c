@@ -59,7 +59,15 @@ static void trigger(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance, p
 
 /* ---- first of m ------------------------------------------------------------------------------------- */
 
-static uint64_t order_seed(const pp_coll_t *coll) { return pp_mix(coll->engine->seed, coll->series.id); }
+int32_t pp_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place)
+{
+    return pp_permuted(pp_mix(seed, handle), round, ranks, place);
+}
+
+static int32_t drawn_at(const pp_coll_t *coll, int32_t place)
+{
+    return pp_drawn(coll->engine->seed, coll->series.id, coll->completed, coll->engine->size, place);
+}
 
 /* Walks through the order until it comes behind this rank. */
 static void find_behind_the_left(pp_coll_t *coll)
@@ -69,7 +77,7 @@ static void find_behind_the_left(pp_coll_t *coll)
     coll->successor = -1;
     for (int pass = 0; pass < 2 && coll->successor < 0; pass++)
         for (int32_t place = 0; place < size && coll->successor < 0; place++) {
-            int32_t rank = pp_permuted(order_seed(coll), coll->completed, size, place);
+            int32_t rank = drawn_at(coll, place);
             if (pp_mask_has(coll->left_before, rank) != (pass == 1))
                 continue;
             if (first < 0)
@@ -93,8 +101,9 @@ static void draw_order(pp_coll_t *coll)
         find_behind_the_left(coll);
         return;
     }
-    coll->position = pp_permuted_place(order_seed(coll), coll->completed, size, coll->engine->rank);
-    coll->successor = pp_permuted(order_seed(coll), coll->completed, size, (coll->position + 1) % size);
+    coll->position = pp_permuted_place(pp_mix(coll->engine->seed, coll->series.id), coll->completed, size,
+                                       coll->engine->rank);
+    coll->successor = drawn_at(coll, (coll->position + 1) % size);
 }
 
 bool pp_policy_drawn(pp_coll_t *coll)
@@ -192,6 +201,27 @@ static void update_quorum(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *insta
     else if (sum.waits && (sum.ready >= (uint32_t)coll->config.policy_k
                            || sum.ready + sum.left == (uint32_t)coll->engine->size))
         trigger(coll, turn, instance, PP_CAUSE_POLICY);
+}
+
+/* ---- explaining ---------------------------------------------------------------------------------------- */
+
+void pp_policy_explain(const pp_coll_t *coll, const pp_turn_t *turn, pp_text_t *text)
+{
+    const pp_engine_t *engine = coll->engine;
+    if (coll->config.policy == PP_FIRST_OF && !is_solo(coll)) {
+        pp_text_add(text, "drawn");
+        for (int32_t place = 0; place < coll->config.policy_k; place++)
+            pp_text_add(text, " %d", pp_drawn(engine->seed, coll->series.id, turn->round, engine->size,
+                                              place));
+        pp_text_add(text, ", then %d\n", pp_drawn(engine->seed, coll->series.id, turn->round, engine->size,
+                                                  coll->config.policy_k));
+    } else if (coll->config.policy == PP_QUORUM && !is_full(coll)) {
+        pp_quorum_child_t sum = count_subtree(coll, turn);
+        pp_text_add(text, "rank 0 counts; here %u ready and %u left, of %d\n", sum.ready, sum.left,
+                    coll->config.policy_k);
+    } else {
+        pp_text_add(text, "nobody waits for it\n");
+    }
 }
 
 /* ---- common -------------------------------------------------------------------------------------------- */

@@ -96,6 +96,7 @@ struct pp_series {
     pp_stored_t     *early;         /* messages of rounds not opened yet, in order of arrival */
     pp_pool_t        vectors;       /* accumulators, pending slots, results */
     pp_pool_t        scratches;
+    bool             drawn;         /* a round has several initiators by coincidence only */
     size_t           mask_words;    /* of a mask of ranks; 0: too many ranks to name any */
     unsigned char   *head;          /* where the header of the message being sent is built */
     uint32_t        *last_fired;    /* fire counts of the newest retired round */

@@ -283,7 +283,7 @@ typedef struct pp_link {
     uint64_t overhead_ns;      /* o */
     uint64_t gap_ns;           /* g */
     uint64_t byte_ps;          /* G, in picoseconds */
-    uint64_t rendezvous_bytes; /* S: payloads of more bytes go as request, clear-to-send, data */
+    uint64_t rendezvous_bytes; /* S: what is longer goes as request, clear-to-send, data */
     uint64_t jitter_ns;        /* a message takes a time drawn from 0..jitter_ns longer; messages
                                   between a pair of ranks stay in order, others overtake each other */
 } pp_link_t;
@@ -302,7 +302,8 @@ typedef struct pp_network {
 typedef enum pp_plant {
     PP_PLANT_NONE,
     PP_PLANT_LOST_START,       /* a Start that meets an activated round drops what was pending */
-    PP_PLANT_ROUND_TWICE,      /* where the parts of two initiators meet, one is reduced twice */
+    PP_PLANT_ROUND_TWICE,      /* where the parts of two initiators of a drawn round meet, one is
+                                  reduced twice */
     PP_PLANT_LOST_DRAW,        /* a rank that leaves while it holds a draw handed on drops it */
     PP_PLANT_COUNT
 } pp_plant_t;
@@ -341,11 +342,15 @@ uint64_t    pp_sim_now_ns(const pp_sim_t *sim);
 /* Time of the earliest event; UINT64_MAX if there is none. */
 uint64_t    pp_sim_next_ns(const pp_sim_t *sim);
 
+/* The rank at a place of the order in which a round's initiators are drawn (PP_FIRST_OF), while nobody has
+   left: places below m are drawn, the others in turn if those leave. */
+int32_t     pp_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place);
+
 /* How often the interleavings occurred that are hard to get right, over all ranks. */
 enum { PP_STALENESS_BINS = 33 };
 
 typedef struct pp_coverage {
-    uint64_t initiators_met;   /* parts of a round with different initiators merged */
+    uint64_t initiators_met;   /* PP_FIRST_OF: parts of a round with different initiators merged */
     uint64_t departures;       /* collective calls begun while a round had begun here and was not done */
     uint64_t windows_full;     /* messages that came for a round beyond the window */
     uint64_t draws_handed_on;
@@ -358,9 +363,11 @@ void        pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage);
 /* Releases the ranks and their contexts. */
 void        pp_sim_free(pp_sim_t *sim);
 
-/* What keeps the rounds of a handle from going on at this rank, a line each: operations that wait for a
-   message, and whose; a part that is withheld.  Free the text with pp_text_free(). */
+/* What keeps the rounds of a handle, or an agreement of all ranks, from going on at this rank, a line each:
+   operations that wait for a message, and whose; who was drawn; a part that is withheld.  Free the text with
+   pp_text_free(). */
 pp_status_t pp_coll_obstacles(pp_coll_t *coll, char **text);
+pp_status_t pp_ctx_obstacles(pp_ctx_t *ctx, char **text);
 
 typedef enum pp_sim_schedule {
     PP_SCHEDULE_ACTIVATION,    /* rank 0 activates; a rank finishes when it is activated */

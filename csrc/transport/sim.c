@@ -33,6 +33,7 @@ typedef struct event {
     kind_t        kind;
     bool          received;    /* travelling: it has passed its receiver's port */
     bool          injected;    /* bulk: `data` is our copy */
+    uint64_t      order;       /* number of issue */
     int32_t       src, dst, owner;
     uint32_t      tag;
     size_t        count;       /* bytes */
@@ -95,7 +96,10 @@ static void heap_push(pp_simnet_t *net, event_t *event, uint64_t time_ns)
     /* The seed orders what coincides, but for two events of a pair of ranks: those have one number. */
     uint64_t pair = (uint64_t)(uint32_t)event->src << 32 | (uint32_t)event->dst;
     uint64_t choice = pp_mix(net->seed ^ pair, time_ns) >> ORDER_BITS;
-    due_t    due = {time_ns, choice << ORDER_BITS | net->orders++, event};
+    /* One that was sent on by a busy receiver keeps its place before those that its sender sent later. */
+    if (!event->received)
+        event->order = net->orders++;
+    due_t    due = {time_ns, choice << ORDER_BITS | event->order, event};
     size_t at = net->heap_count++;
     while (at > 0 && earlier(&due, &net->heap[(at - 1) / HEAP_FANOUT])) {
         net->heap[at] = net->heap[(at - 1) / HEAP_FANOUT];
@@ -273,7 +277,8 @@ static int32_t origin(const event_t *event) { return event->kind == CLEAR ? even
 static int32_t target(const event_t *event) { return event->kind == CLEAR ? event->src : event->dst; }
 
 /* Puts what arrives on its way to the receiver's port.  It comes into the heap at the time when it has
-   passed a port that is free, and so mostly needs no second entry: see receive(). */
+   passed a port that is free, and so mostly needs no second entry: see receive().  Where o differs, a port
+   therefore serves in the order in which it could be through. */
 static void travel(pp_simnet_t *net, event_t *event, const pp_link_t *link, uint64_t arrives)
 {
     event->received = false;
@@ -287,6 +292,9 @@ static void dispatch(pp_simnet_t *net, event_t *event, pair_t *pair)
     const pp_link_t *link = link_of(net, event->src, event->dst);
     uint64_t wire = wire_ns(link, event);
     uint64_t arrives = pass_out(net, from, link, wire) + link->latency_ns + wire + jitter_ns(net, link);
+    /* A message finds a standing receive: its request and clear-to-send only take their time. */
+    if (event->kind == MESSAGE && event->charged > link->rendezvous_bytes)
+        arrives += 2 * (link->latency_ns + 2 * link->overhead_ns);
     if (pair) {
         arrives = later(arrives, pair->last_ns);   /* equal times: the heap keeps the order of issue */
         pair->last_ns = arrives;
@@ -294,7 +302,7 @@ static void dispatch(pp_simnet_t *net, event_t *event, pair_t *pair)
     travel(net, event, link, arrives);
 }
 
-/* Through the receiver's port, which serves in the order of arrival; false: it was not free. */
+/* Through the receiver's port; false: it was not free. */
 static bool receive(pp_simnet_t *net, event_t *event)
 {
     port_t          *to = &net->ports[target(event)];
@@ -694,17 +702,19 @@ static const pp_transport_ops_t sim_ops = {
     .reduced = reduced,
 };
 
-/* Sums of a few such times, and times a few bytes, stay far from overflow. */
+/* Of such times millions in a row, and of a gigabyte thousands, are less than 2^62 ns. */
+enum { LIMIT_BITS_NS = 40, LIMIT_BITS_PS = 30 };
+
 static pp_status_t check_link(const pp_link_t *link)
 {
-    const uint64_t limit_ns = UINT64_C(1) << 50, limit_ps = UINT64_C(1) << 40;
+    const uint64_t limit_ns = UINT64_C(1) << LIMIT_BITS_NS, limit_ps = UINT64_C(1) << LIMIT_BITS_PS;
     if (link->latency_ns > limit_ns || link->overhead_ns > limit_ns || link->gap_ns > limit_ns
         || link->jitter_ns > limit_ns)
-        return pp_fail(PP_ERR_ARGUMENT, "L=%llu, o=%llu, g=%llu, jitter=%llu ns: each is at most 2^50",
+        return pp_fail(PP_ERR_ARGUMENT, "L=%llu, o=%llu, g=%llu, jitter=%llu ns: each is at most 2^40",
                        (unsigned long long)link->latency_ns, (unsigned long long)link->overhead_ns,
                        (unsigned long long)link->gap_ns, (unsigned long long)link->jitter_ns);
     if (link->byte_ps > limit_ps)
-        return pp_fail(PP_ERR_ARGUMENT, "G=%llu ps is more than 2^40",
+        return pp_fail(PP_ERR_ARGUMENT, "G=%llu ps is more than 2^30",
                        (unsigned long long)link->byte_ps);
     return PP_OK;
 }
@@ -715,10 +725,17 @@ static pp_status_t check_network(const pp_network_t *network)
     PP_TRY(check_link(&network->within));
     if (network->node_ranks < 1)
         return pp_fail(PP_ERR_ARGUMENT, "node_ranks=%d is not at least 1", network->node_ranks);
-    if (network->noise_ns > UINT64_C(1) << 50 || network->reduce_ps > UINT64_C(1) << 40)
-        return pp_fail(PP_ERR_ARGUMENT, "noise_ns=%llu is more than 2^50, or reduce_ps=%llu than 2^40",
+    if (network->noise_ns > UINT64_C(1) << LIMIT_BITS_NS
+        || network->reduce_ps > UINT64_C(1) << LIMIT_BITS_PS)
+        return pp_fail(PP_ERR_ARGUMENT, "noise_ns=%llu is more than 2^40, or reduce_ps=%llu than 2^30",
                        (unsigned long long)network->noise_ns, (unsigned long long)network->reduce_ps);
     return PP_OK;
+}
+
+/* Could a message come in before one that its sender sent earlier? */
+static bool may_overtake(const pp_link_t *link)
+{
+    return link->jitter_ns > 0 || link->rendezvous_bytes < PP_MESSAGE_BYTES;
 }
 
 pp_status_t pp_simnet_new(int32_t ranks, uint64_t seed, const pp_network_t *network,
@@ -739,7 +756,7 @@ pp_status_t pp_simnet_new(int32_t ranks, uint64_t seed, const pp_network_t *netw
     }
     net->seed = seed;
     net->network = *network;
-    net->overtakes = network->between.jitter_ns > 0 || network->within.jitter_ns > 0
+    net->overtakes = may_overtake(&network->between) || may_overtake(&network->within)
                   || network->noise_ns > 0;
     net->ranks = ranks;
     net->post_buckets = BUCKETS_MIN;

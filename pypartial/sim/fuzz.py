@@ -72,6 +72,16 @@ _RANKS = (range(1, 2), range(2, 6), range(6, 10), range(10, 18), range(18, 65))
 _RANKS_WEIGHTS = (2, 67, 27.5, 3, 0.5)
 _WINDOWS = (1, 1, 2, 2, 3, 4, 5)
 _LATENCIES = ((500, 5000), (500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))
+# Mostly none: messages that only jitter overtake each other more.
+_NETWORKS = (
+    "",
+    "L=2us,o=500ns,g=300ns,G=0.1ns,S=64",
+    "L=1us,o=200ns,g=2us,G=3ns,noise=500ns",
+    "L=3us,o=400ns,G=1ns,S=4K,jitter=20us,node=3,node.L=200ns,node.o=50ns",
+    "L=1us,o=100ns,reduce=0.05GB/s,node=2,node.L=0ns,node.o=0ns,jitter=2us",
+    "L=0ns,o=0ns",
+)
+_NETWORKS_WEIGHTS = (14, 1, 1, 2, 1, 1)
 _SCALES = (20_000, 20_000, 0, 2_000, 60_000, 500_000)
 _POLICIES = ("solo", "majority", "majority", "first_of", "quorum", "full")
 _DELIVER = ("latest", "latest", "sum", "each")
@@ -106,6 +116,7 @@ def draw_scenario(seed: int, index: int) -> Scenario:
         opened=opened,
         window=window,
         latency=draw.choice(_LATENCIES),
+        network=draw.choices(_NETWORKS, _NETWORKS_WEIGHTS)[0],
         timing=draw.choice(TIMINGS),
         scale=draw.choice(_SCALES),
         together=together,

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._core import lib
 from .scenario import Log, Outcome, Record, Scenario, run, tail_weights
 from .world import Options, Round
 
@@ -91,7 +92,10 @@ class _Handle:
         self.agreement()
         for result in self.rounds.values():
             self.status(result)
-        if self.counted and self.decodable():
+        self.attendance()
+        if self.counted:
+            if not self.decodable():
+                self.spans = [r for r in self.spans if r.first == r.round]
             if self.spans:
                 self.tiling()
             self.flushes()
@@ -153,9 +157,62 @@ class _Handle:
             if options.k == self.ranks and r.cause == "policy" and r.active != self.ranks:
                 _fail("a full round without everybody", r)
 
+    # ---- who was there
+
+    def attendance(self) -> None:
+        """Who was ready for a round, who had left, and who triggered it.
+
+        For one handle and requests that are collected before the next collective call: then a rank is
+        ready for a round exactly if its own Start is on time for it and enters it, and it has left
+        exactly inside its collective calls.
+        """
+        scenario = self.scenario
+        if len(scenario.handles) > 1 or any(phase.hold for phase in scenario.phases):
+            return
+        ready: dict[int, dict[int, Record]] = {number: {} for number in self.rounds}
+        given: dict[int, int] = {}  # when a round was first given to somebody
+        for rank, log in enumerate(self.logs):
+            for record in log.records:
+                r = record.result
+                given[r.round] = min(given.get(r.round, record.ended), record.ended)
+                if record.kind == "wait" and record.at == r.round and r.included:
+                    ready[r.round][rank] = record
+        for number, r in sorted(self.rounds.items()):
+            if r.cause == "flush":
+                continue
+            if r.active != len(ready[number]):
+                _fail(f"{len(ready[number])} ranks were ready", r, sorted(ready[number]))
+            if r.cause == "departed" and self.options.policy == "quorum":
+                began = max((x.begun for x in ready.get(number - 1, {}).values()), default=0)
+                self.departed(r, ready[number], began, given[number])
+            if self.options.policy == "first_of":
+                self.drawn(r, given)
+
+    def departed(self, r: Round, ready: dict[int, Record], began: int, ended: int) -> None:
+        """Fewer than k are enough only if all the others have left."""
+        for rank, log in enumerate(self.logs):
+            left = any(begin <= ended and end >= began for begin, end in log.away)
+            if rank not in ready and not left:
+                _fail(f"fewer than {self.options.k}, and rank {rank} had not left", r)
+
+    def drawn(self, r: Round, given: dict[int, int]) -> None:
+        """While nobody has left, the first m of the order trigger, and no draw is handed on."""
+        first_left = min((begin for log in self.logs for begin, _ in log.away), default=None)
+        order = [
+            lib.pp_drawn(self.scenario.seed, 1, r.round, self.ranks, place)
+            for place in range(self.options.k)
+        ]
+        if first_left is None or first_left > given[r.round]:
+            if r.cause != "policy" or r.initiator not in order:
+                _fail("nobody had left, and the initiator was not drawn", r, order)
+        elif r.round == 0 or first_left > given.get(r.round - 1, -1):
+            if r.cause == "policy" and r.initiator not in order:
+                _fail("a draw handed on is no policy", r, order)
+
     # ---- what is in the rounds
 
     def decodable(self) -> bool:
+        """Whether sums of several rounds can be decoded: not if each was divided by its own number."""
         return self.options.average in (None, "size") or self.options.deliver != "sum"
 
     def decode(self) -> Array:
@@ -283,7 +340,8 @@ class _Handle:
             for record in log.records:
                 if record.result.cause != "flush":
                     continue
-                after = self.after[record.result.round + 1][rank]
+                known = self.after.get(record.result.round + 1)
+                after = known[rank] if known else _UNKNOWN
                 if after not in (record.start, _UNKNOWN):
                     _fail(
                         f"{record.start} Starts of rank {rank} before a flush, {after} in the "
@@ -293,6 +351,8 @@ class _Handle:
 
     def ends(self) -> None:
         """Conservation up to Free: what no round gave to anybody was discarded."""
+        if self.rounds and max(self.after) <= max(self.rounds):
+            return  # the last rounds were given in a sum that cannot be decoded
         last = self.after[max(self.after)]
         held = any(log.unfinished for log in self.logs)
         for rank, log in enumerate(self.logs):

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from .._core import ffi, lib
+from .network import parse_network
 from .world import ALGORITHMS, AVERAGE, DELIVER, TYPES, CoreError, Handle, Options, Round, World
 
 __all__ = ["Log", "Outcome", "Phase", "Record", "Scenario", "TIMINGS", "run", "tail_weights"]
@@ -39,6 +40,7 @@ TIMINGS = ("uniform", "slow", "skew", "ties", "zero", "heavy")
 
 _TESTS_BEFORE_GIVING_UP = 2000
 _LONGEST_PAUSE_NS = 10_000_000
+_RANKS_MAX, _WINDOW_MAX, _COUNT_MAX, _TIME_MAX = 1 << 16, 1 << 12, 1 << 24, 1 << 50
 _ACTION = re.compile(r"(flush|open|free) (\d+)")
 
 
@@ -79,7 +81,9 @@ class Scenario:
     window : int
         Rounds of a handle that may be in flight.
     latency : tuple of int
-        Shortest and longest time of a message, in nanoseconds.
+        Shortest and longest time of a message, in nanoseconds; without a `network`.
+    network : str
+        As `parse_network` reads it; "" for none.
     timing : str
         One of `TIMINGS`: how long ranks work between their calls; `scale` in nanoseconds.
     scale : int
@@ -108,6 +112,7 @@ class Scenario:
     opened: int = 1
     window: int = 4
     latency: tuple[int, int] = (500, 5000)
+    network: str = ""
     timing: str = "uniform"
     scale: int = 20_000
     together: bool = False
@@ -148,10 +153,23 @@ class Scenario:
         """
         if not 1 <= self.opened <= len(self.handles):
             return f"{self.opened} of {len(self.handles)} handles are opened at the beginning"
-        if self.ranks < 1 or self.seed < 0 or self.scale < 0:
-            return "a number is too small"
-        if len(self.latency) != 2 or not 0 <= self.latency[0] <= self.latency[1]:
+        for name, value, least, most in (
+            ("ranks", self.ranks, 1, _RANKS_MAX),
+            ("seed", self.seed, 0, 2**64 - 1 - _RANKS_MAX),
+            ("window", self.window, 1, _WINDOW_MAX),
+            ("scale", self.scale, 0, _TIME_MAX),
+            ("late", self.late, 0, 1),
+            ("extra", self.extra, 0, 1),
+        ):
+            if not least <= value <= most:  # nor is NaN
+                return f"{name}={value} is not in {least}..{most}"
+        if len(self.latency) != 2 or not 0 <= self.latency[0] <= self.latency[1] <= _TIME_MAX:
             return f"a latency of {self.latency}"
+        if self.network:
+            try:
+                parse_network(self.network)
+            except ValueError as error:
+                return str(error)
         if self.timing not in TIMINGS:
             return f"the timing {self.timing!r} is none of {', '.join(TIMINGS)}"
         return self._handles_complaint() or self._phases_complaint()
@@ -168,7 +186,15 @@ class Scenario:
             ):
                 if value not in known:
                     return f"{value!r} is none of {', '.join(map(str, known))}"
-            if options.raw or options.count < 0 or options.pieces < 1:
+            for name, value, least, most in (
+                ("count", options.count, 0, _COUNT_MAX),
+                ("pieces", options.pieces, 1, _COUNT_MAX),
+                ("k", options.k, 1, self.ranks),
+                ("max_lag", options.max_lag, -1, self.window - 1),
+            ):
+                if not least <= value <= most:
+                    return f"{name}={value} is not in {least}..{most}"
+            if options.raw:
                 return f"a scenario cannot have {options}"
         return None
 
@@ -260,6 +286,8 @@ class Record:
     alone : bool
         The handle was the only one then.
     result : Round
+    begun, ended : int
+        Virtual times: the request was made, and what it gave was collected.
     """
 
     kind: str
@@ -268,6 +296,8 @@ class Record:
     calls: int
     alone: bool
     result: Round
+    begun: int
+    ended: int = 0
 
 
 @dataclass(slots=True)
@@ -289,6 +319,9 @@ class Log:
         Freed while a request was outstanding.
     fired : tuple or None
         Of the last round at one of the ranks: the operations' labels, and how often each fired.
+    away : list of tuple
+        When the rank was in collective calls, of any handle, but for those that open handles: from
+        when to when, at most.
     """
 
     starts: int = 0
@@ -298,6 +331,7 @@ class Log:
     discarded: int | None = None
     unfinished: bool = False
     fired: tuple[list[str], list[int]] | None = None
+    away: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -391,10 +425,12 @@ class _Rank:
             self.calls,
             len(self.handles) == 1,
             None,  # type: ignore[arg-type]  # until it is given
+            self.world.now,
         )
 
     def given(self, index: int, record: Record, result: Round) -> None:
         record.result = result
+        record.ended = self.world.now
         self.logs[index].records.append(record)
 
     def fill(self, index: int, handle: Handle, start: int) -> None:
@@ -454,10 +490,16 @@ class _Rank:
 
     def collective(self, *request: Any) -> Generator[Any, Any, Any]:
         self.calls += 1
+        begun = self.world.now
         if self.random.random() < self.scenario.late:
             delay = self.random.randrange(5 * self.scenario.scale + 50_000)
-            return (yield ("late", delay, request))
-        return (yield request)
+            result = yield ("late", delay, request)
+        else:
+            result = yield request
+        if request[0] != "init":
+            for log in self.logs:
+                log.away.append((begun, self.world.now))
+        return result
 
     def flush(self, index: int) -> Generator[Any, Any, None]:
         handle, kind = self.handles[index], "flush"
@@ -570,6 +612,7 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
     world = World(
         scenario.ranks,
         seed=scenario.seed,
+        network=parse_network(scenario.network) if scenario.network else None,
         latency=scenario.latency,
         window=scenario.window,
         plant=plant,

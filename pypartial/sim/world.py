@@ -197,6 +197,7 @@ Program = Generator[Any, Any, None]
 Poll = Callable[[], tuple[bool, Any]]
 DONE: Poll = lambda: (True, None)  # noqa: E731
 _DIES = object()  # what a rank wakes up for when it is killed
+_INLINE_BYTES = 17408  # the longest message: what is longer goes by rendezvous
 _EXPLAINED = 32  # waiting ranks that a deadlock's report names
 
 
@@ -206,7 +207,7 @@ def _dead() -> Program:
 
 
 def _jittering(least: int, most: int) -> Network:
-    return Network("test", Link(least, 0, 0, 0, 0, jitter_ns=most - least))
+    return Network("test", Link(least, 0, 0, 0, _INLINE_BYTES, jitter_ns=most - least))
 
 
 def describe_network(into: Any, network: Network) -> None:
@@ -226,10 +227,11 @@ def describe_network(into: Any, network: Network) -> None:
     into.reduce_ps = network.reduce_ps
 
 
-def obstacles(handle: Handle) -> list[str]:
-    """Return what keeps the rounds of a handle from going on at its rank, one thing a line."""
+def _obstacles(ask: Callable[[Any, Any], int], of: Any) -> list[str]:
+    """Return what keeps a rank from going on, one thing a line."""
     text = ffi.new("char **")
-    check(lib.pp_coll_obstacles(handle.coll, text))
+    if ask(of, text) < 0:
+        return []  # its context has failed, or is freed
     lines = ffi.string(text[0]).decode().splitlines()
     lib.pp_text_free(text[0])
     return lines
@@ -298,6 +300,7 @@ class World:
         self._blocked: dict[int, tuple[int, Poll]] = {}  # by rank: context, poll
         self._what: dict[int, tuple[Any, ...]] = {}
         self._begun: dict[int, tuple[int, Poll]] = {}
+        self._begun_what: dict[int, tuple[Any, ...]] = {}
         self._ready: list[tuple[int, int, int, Any]] = []
         self._programs: list[Program] = []
         self._sequence = 0
@@ -430,6 +433,7 @@ class World:
         kind, *arguments = request
         if kind == "begin":
             self._begun[rank] = self._begin(rank, arguments[0])
+            self._begun_what[rank] = arguments[0]
             return 0, DONE
         if kind == "finish":
             return self._begun.pop(rank)
@@ -538,6 +542,7 @@ class World:
             self._programs[rank] = _dead()
             next(self._programs[rank])
             self._blocked.pop(rank, None)
+            self._at_barrier = [member for member in self._at_barrier if member != rank]
             self._ready = [entry for entry in self._ready if entry[2] != rank]
             heapq.heapify(self._ready)
         elif what is None:
@@ -578,7 +583,10 @@ class World:
         lines = [f"nothing is under way at {self.now} ns, and there wait"]
         for rank in sorted(self._blocked)[:_EXPLAINED]:
             request = self._what[rank]
+            if request[0] == "finish":
+                request = self._begun_what.get(rank, request)
             line = f"rank {rank} in {request[0]}"
+            context = self._blocked[rank][0]
             if len(request) > 1 and isinstance(request[1], Handle):
                 handle = request[1]
                 s = self.state(rank, handle)
@@ -587,8 +595,12 @@ class World:
                     f"{s.joined}, ready {s.ready}, drawn {s.drawn}, withholding {s.withholding}, "
                     f"calls {s.calls}"
                 )
-                line += "".join(f"\n    {obstacle}" for obstacle in obstacles(handle))
-            lines.append(line)
+                found = _obstacles(lib.pp_coll_obstacles, handle.coll)
+            else:
+                found = _obstacles(lib.pp_ctx_obstacles, self.contexts[context][rank])
+            lines.append("\n    ".join([line, *found]))
+        for rank in sorted(self._at_barrier)[:_EXPLAINED]:
+            lines.append(f"rank {rank} in a barrier, with {len(self._at_barrier)} of {self.ranks}")
         if len(self._blocked) > _EXPLAINED:
             lines.append(f"and {len(self._blocked) - _EXPLAINED} more")
         return "\n  ".join(lines)
@@ -614,5 +626,5 @@ class World:
                 self._wake()
             else:
                 self._deliver(context, time, wake)
-        if self._blocked and not self._stopped:
+        if (self._blocked or self._at_barrier) and not self._stopped:
             raise Deadlock(self.explain())
