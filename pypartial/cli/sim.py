@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 2e-2
 _REDRAWS_PER_S = 5
+_INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 
 
 class Plant(str, Enum):
@@ -97,7 +98,11 @@ def _loaded(work: Callable[[], int]) -> int:
     except ImportError as error:
         print_problem(str(error))
         return 1
-    return work()
+    try:
+        return work()
+    except KeyboardInterrupt:
+        print("pypartial: interrupted", file=sys.stderr)
+        return _INTERRUPTED
 
 
 def fuzz(options: FuzzOptions, comm: MPI.Intracomm | None) -> int:
@@ -109,7 +114,7 @@ def fuzz(options: FuzzOptions, comm: MPI.Intracomm | None) -> int:
         The exit code, the same on all ranks: 1 if a case failed, the cases covered too little, or
         the report cannot be saved; 2 if the scenario to replay cannot be read.
     """
-    return alone(lambda: _replay(options) if options.replay else _fuzz(options), comm)
+    return alone(lambda: _fuzz(options) if options.replay is None else _replay(options), comm)
 
 
 # ---- random cases --------------------------------------------------------------------------------
@@ -129,6 +134,9 @@ def _fuzz(options: FuzzOptions) -> int:
         )
     _print_report(report)
     saved = options.json is None or _save(report, options.json)
+    if report.cases == 0 and report.failure is None:
+        print("pypartial: no case was run: give it more --seconds", file=sys.stderr)
+        return 1
     return int(not (report.passed() and saved))
 
 
@@ -227,7 +235,7 @@ def _replay(options: FuzzOptions) -> int:
         _print_outcome(outcome)
         judge(scenario, outcome.logs)
     except (AssertionError, CoreError) as error:
-        print(f"FAILED: {error}", flush=True)
+        print(f"FAILED: {error.text if isinstance(error, CoreError) else error}", flush=True)
         return 1
     print("All oracles hold.", flush=True)
     return 0

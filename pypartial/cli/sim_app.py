@@ -105,7 +105,9 @@ def skew(
             help="Size of a rank's buffer; K, M, G: powers of 1024. Repeatable. Default: 64.",
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps that every rank makes.")] = 100,
+    steps: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Steps of the rank that is through first.")
+    ] = 100,
     network: Annotated[str, typer.Option(metavar="NETWORK", help=_NETWORK_HELP)] = _NETWORK,
     seed: Annotated[
         int, typer.Option(min=0, help="Of arrivals, draws and network: the same gives the same.")
@@ -117,7 +119,7 @@ def skew(
         int | None,
         typer.Option(min=0, help="Rounds that a rank may miss. Default: as many as possible."),
     ] = None,
-    window: Annotated[int, typer.Option(min=1, help="Rounds in flight at once.")] = 4,
+    window: Annotated[int, typer.Option(min=1, max=1024, help="Rounds in flight at once.")] = 4,
     base: Annotated[
         str,
         typer.Option(metavar="TIME", help="What all compute: of slow, random and rotating."),
@@ -184,13 +186,19 @@ def schedule(
     size: Annotated[
         str,
         typer.Option(
-            "--bytes", metavar="SIZE", help="Size of a rank's buffer; K, M, G: powers of 1024."
+            "--bytes",
+            metavar="SIZE",
+            help="Size of a rank's buffer; K, M, G: powers of 1024. Activations carry none of it.",
         ),
     ] = "64",
     network: Annotated[str, typer.Option(metavar="NETWORK", help=_NETWORK_HELP)] = _NETWORK,
     seed: Annotated[int, typer.Option(min=0, help="Of what the network draws.")] = 0,
     headers: Annotated[
-        bool, typer.Option(help="Count the engine's headers among the bytes of a message.")
+        bool,
+        typer.Option(
+            help="Count the engine's headers (an activation's 32 bytes, 64 and more of data) among "
+            "the bytes of a message."
+        ),
     ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the latest time only.")] = False,
     dump: Annotated[

@@ -45,12 +45,13 @@ def schedule(options: ScheduleOptions, comm: MPI.Intracomm | None) -> int:
 def _guarded(work: Callable[[], int]) -> int:
     """Run; what a user can do something about becomes one message."""
     from ..sim.memory import OutOfMemory
+    from ..sim.skew import TooLong
     from ..sim.world import CoreError, Deadlock
 
     gc.disable()  # it would look through thousands of programs, again and again
     try:
         return work()
-    except OutOfMemory as error:
+    except (OutOfMemory, TooLong) as error:
         text = str(error)
     except Deadlock as error:
         text = f"deadlock: {error}"

@@ -7,6 +7,7 @@ release of it may draw other numbers from the same seed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from abc import ABC, abstractmethod
@@ -32,8 +33,9 @@ VARIATION = 0.05
 LONGEST_NS = 10**15
 """No rank computes longer in a step (11.6 days): sums of such times stay far below 2**63."""
 
-_FACTOR = re.compile(r"([0-9]+(?:\.[0-9]+)?)x?")
+_FACTOR = re.compile(r"([0-9]+(?:\.[0-9]+)?)x?", re.IGNORECASE)
 _SEED_LIMIT = 1 << 64
+_LINE_LIMIT = 1 << 24
 
 MODELS_HELP = """\
 linear:1ms            rank r computes r x 1 ms (the micro-benchmark of eager-SGD, Fig. 8)
@@ -464,7 +466,12 @@ def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the numbers of the lines of a file that hold values, and their values."""
     try:
         with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
+            for number in itertools.count(1):
+                line = file.readline(_LINE_LIMIT)
+                if len(line) == _LINE_LIMIT:
+                    raise ValueError(f"line {number} has {_LINE_LIMIT:,} characters or more")
+                if not line:
+                    return
                 values = line.partition("#")[0].strip()
                 if values:
                     yield number, values.split(",") if "," in values else values.split()
@@ -472,7 +479,7 @@ def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file") from error
-    except ValueError as error:  # a name with a NUL
+    except ValueError as error:  # a name with a NUL, or no end of a line
         raise ValueError(f"{path!r} cannot be read: {error}") from error
 
 

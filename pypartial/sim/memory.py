@@ -14,6 +14,8 @@ _DIMENSION_BYTES = 2_600  # more for each factor of two in the number of ranks
 _NAMED_RANKS = 1024  # up to here rounds keep masks of ranks, and messages carry them:
 _MASK_BYTES = 40  # for each rank named
 _RING_STEP_BYTES = 800  # of a ring's schedule, for each other rank
+_STEP_BYTES = 40  # five times of a rank and step
+_WINDOW, _ROUND_BYTES = 4, 350  # a round beyond these, for each factor of two
 _VECTORS = 6  # send, receive, pending, accumulator, scratch or result, under way
 
 
@@ -21,10 +23,13 @@ class OutOfMemory(ValueError):
     """The simulation would not fit; the text says what to change."""
 
 
-def estimate(ranks: int, vector_bytes: int, *, ring: bool = False) -> int:
+def estimate(
+    ranks: int, vector_bytes: int, *, ring: bool = False, steps: int = 0, window: int = 4
+) -> int:
     """Return about how many bytes the simulation of so many ranks takes."""
     dimensions = max(ranks - 1, 0).bit_length()
     one = _RANK_BYTES + _DIMENSION_BYTES * dimensions + _VECTORS * vector_bytes
+    one += _STEP_BYTES * steps + _ROUND_BYTES * max(window - _WINDOW, 0) * (1 + dimensions)
     if ranks <= _NAMED_RANKS:
         one += _MASK_BYTES * ranks
     if ring:
@@ -44,18 +49,25 @@ def available() -> int:
     return free
 
 
-def require(ranks: int, vector_bytes: int, *, ring: bool = False) -> None:
+def require(
+    ranks: int, vector_bytes: int, *, ring: bool = False, steps: int = 0, window: int = 4
+) -> None:
     """Check that a simulation fits, before anything is allocated.
 
     Raises
     ------
     OutOfMemory
     """
-    need, free = estimate(ranks, vector_bytes, ring=ring), available()
+    need = estimate(ranks, vector_bytes, ring=ring, steps=steps, window=window)
+    free = available()
     if need <= free:
         return
     what = "--ranks"
-    if 2 * estimate(ranks, 0, ring=ring) < need:
+    if 2 * ranks * _STEP_BYTES * steps > need:
+        what = "--ranks or --steps"
+    elif 2 * estimate(ranks, vector_bytes, ring=ring) < need:
+        what = "--ranks or --window"
+    elif 2 * estimate(ranks, 0, ring=ring) < need:
         what = "--ranks or --bytes"
     elif ring and 2 * estimate(ranks, vector_bytes) < need:
         what = "--ranks, or another schedule: that of a ring grows with the square of the ranks"

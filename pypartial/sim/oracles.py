@@ -162,9 +162,9 @@ class _Handle:
     def attendance(self) -> None:
         """Who was ready for a round, who had left, and who triggered it.
 
-        For one handle and requests that are collected before the next collective call: then a rank is
-        ready for a round exactly if its own Start is on time for it and enters it, and it has left
-        exactly inside its collective calls.
+        For one handle and requests that are collected before the next collective call: then a rank
+        is ready for a round exactly if its own Start is on time for it and enters it, and it has
+        left exactly inside its collective calls.
         """
         scenario = self.scenario
         if len(scenario.handles) > 1 or any(phase.hold for phase in scenario.phases):
@@ -202,17 +202,18 @@ class _Handle:
             lib.pp_drawn(self.scenario.seed, 1, r.round, self.ranks, place)
             for place in range(self.options.k)
         ]
+        if r.initiator in order and r.cause == "policy":
+            return
         if first_left is None or first_left > given[r.round]:
-            if r.cause != "policy" or r.initiator not in order:
-                _fail("nobody had left, and the initiator was not drawn", r, order)
-        elif r.round == 0 or first_left > given.get(r.round - 1, -1):
-            if r.cause == "policy" and r.initiator not in order:
-                _fail("a draw handed on is no policy", r, order)
+            _fail("nobody had left, and the initiator was not drawn", r, order)
+        in_order = r.round == 0 or first_left > given.get(r.round - 1, -1)
+        if in_order and r.cause == "policy":
+            _fail("a draw handed on is no policy", r, order)
 
     # ---- what is in the rounds
 
     def decodable(self) -> bool:
-        """Whether sums of several rounds can be decoded: not if each was divided by its own number."""
+        """Whether sums of several rounds can be: not if each was divided by its own number."""
         return self.options.average in (None, "size") or self.options.deliver != "sum"
 
     def decode(self) -> Array:

@@ -176,7 +176,7 @@ class Scenario:
 
     def _handles_complaint(self) -> str | None:
         for options in self.handles:
-            for value, known in (
+            for word, known in (
                 (options.dtype, TYPES),
                 (options.op, ("sum", "max")),
                 (options.policy, ("first_of", "quorum")),
@@ -184,8 +184,8 @@ class Scenario:
                 (options.average, AVERAGE),
                 (options.algorithm, ALGORITHMS),
             ):
-                if value not in known:
-                    return f"{value!r} is none of {', '.join(map(str, known))}"
+                if word not in known:
+                    return f"{word!r} is none of {', '.join(map(str, known))}"
             for name, value, least, most in (
                 ("count", options.count, 0, _COUNT_MAX),
                 ("pieces", options.pieces, 1, _COUNT_MAX),

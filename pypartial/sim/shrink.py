@@ -148,7 +148,8 @@ def _fewer_steps(s: Scenario) -> Iterator[Scenario]:
 
 def _simpler_run(s: Scenario) -> Iterator[Scenario]:
     simple = Scenario(1, 0, (), ())
-    for name in ("late", "extra", "noise", "ask", "blocking", "together", "last_flush"):
+    names = ("network", "late", "extra", "noise", "ask", "blocking", "together", "last_flush")
+    for name in names:
         default = getattr(simple, name)
         if name == "together" and len(s.handles) > 1 and any(phase.hold for phase in s.phases):
             continue  # see Scenario: that would be able to deadlock by itself

@@ -7,6 +7,7 @@ allreduce; so many steps.  The engine is the one that runs over MPI, the time is
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,12 @@ from .network import Network
 from .options import Death, Deliver, Policy
 from .world import Handle, Options, Round, World
 
+_LONGEST_NS = 1 << 61
 _INT8_MODULUS, _INT64_MODULUS = 1 << 8, 1 << 64
+
+
+class TooLong(ValueError):
+    """The simulation would take more virtual time than there is; the text says what to change."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,8 @@ class Run:
     Attributes
     ----------
     ranks, size, steps : int
-        `size` in bytes of a rank's vector.
+        `size` in bytes of a rank's vector. The simulation ends when a rank has made so many steps;
+        the others may have made fewer by then.
     arrivals : Arrivals
         How long each rank computes in each step.
     network : Network
@@ -118,7 +125,7 @@ class Row:
     policy : str
     ranks, bytes, steps : int
     rounds : int
-        Completed while the ranks made their steps.
+        Completed until the first rank had made its steps.
     step_us : Times
         From the beginning of a step to the end of its Wait.
     latency_us : Times
@@ -134,6 +141,8 @@ class Row:
         Parts that ranks gave to rounds, by the staleness of their oldest contribution.
     stale_share : float
         Of these parts, those that were stale at all.
+    causes : dict of str to int
+        Of the rounds that were given to somebody: "policy", or "departed".
     missed : float
         Rounds completed between a request and the next Start, mean.
     messages_per_rank_step, bytes_per_rank_step : float
@@ -156,6 +165,7 @@ class Row:
     active_expected: float | None
     staleness: dict[str, int]
     stale_share: float
+    causes: dict[str, int]
     missed: float
     messages_per_rank_step: float
     bytes_per_rank_step: float
@@ -170,10 +180,11 @@ class _Record:
     begun: npt.NDArray[np.int64]  # steps x ranks, like the following
     called: npt.NDArray[np.int64]
     ended: npt.NDArray[np.int64]
+    done: npt.NDArray[np.int64]  # steps that each rank has made
     active: dict[int, int] = field(default_factory=dict)
+    causes: dict[int, str] = field(default_factory=dict)
     missed: int = 0
     verified: bool = True
-    finished: int = 0  # ranks that have made all their steps
     messages: int = 0
     bytes: int = 0
     rounds: int = 0
@@ -181,7 +192,7 @@ class _Record:
     @classmethod
     def empty(cls, steps: int, ranks: int) -> _Record:
         begun, called, ended = (np.zeros((steps, ranks), np.int64) for _ in range(3))
-        return cls(begun, called, ended)
+        return cls(begun, called, ended, np.zeros(ranks, np.int64))
 
 
 class _Loop:
@@ -193,6 +204,7 @@ class _Loop:
         self.record = _Record.empty(run.steps, run.ranks)
         self.world = World(run.ranks, seed=run.seed, network=run.network, window=run.window)
         self.handles = self.world.agreed(self.options)
+        self.counted = False
         if run.death is not None:
             self.world.kill(run.death.rank, run.death.time_ns, run.death.told_ns)
 
@@ -209,19 +221,19 @@ class _Loop:
             yield ("start", handle)
             result: Round = yield ("wait", handle)
             record.ended[step, rank] = world.now
+            record.done[rank] += 1
             self.note(handle, result)
-        record.finished += 1
-        if record.finished == run.ranks:
+        if run.barrier:
+            yield ("barrier",)
+        if not self.counted:
+            self.counted = True
             self.count()
             world.stop()
-        elif run.barrier:
-            yield ("barrier",)
-        else:
-            yield from _serve(handle)
 
     def note(self, handle: Handle, result: Round) -> None:
         record = self.record
         record.active[result.round] = result.active
+        record.causes[result.round] = result.cause
         record.missed += result.missed
         if self.options.deliver != "sum":
             modulus = _INT8_MODULUS if handle.recv.itemsize == 1 else _INT64_MODULUS
@@ -236,30 +248,25 @@ class _Loop:
             self.record.rounds = max(self.record.rounds, int(stats.rounds))
 
 
-def _serve(handle: Handle) -> Generator[Any, Any, None]:
-    """Make no more steps, but take part in the others' rounds."""
-    kind = "drain" if handle.options.deliver == "each" else "flush"
-    while (yield (kind, handle)).cause != "flush":
-        pass
-
-
 def _simulate(run: Run, policy: Policy, work: npt.NDArray[np.int64]) -> Row:
     loop = _Loop(run, policy, work)
     loop.world.run([loop.program(rank) for rank in range(run.ranks)])
     record, world = loop.record, loop.world
-    waited = (record.ended - record.called).sum(axis=0)
-    whole = record.ended[-1] - record.begun[0]
+    made = np.arange(run.steps)[:, None] < record.done
+    latency, step = record.ended - record.called, record.ended - record.begun
+    waited = np.where(made, latency, 0).sum(axis=0)
+    whole = np.where(made, step, 0).sum(axis=0)
     staleness = world.staleness()
     last = len(staleness) - 1
-    per_rank_step = run.ranks * run.steps
+    made_steps = int(record.done.sum())
     return Row(
         policy=policy.label,
         ranks=run.ranks,
         bytes=run.size,
         steps=run.steps,
         rounds=record.rounds,
-        step_us=Times.of(record.ended - record.begun),
-        latency_us=Times.of(record.ended - record.called),
+        step_us=Times.of(step[made]),
+        latency_us=Times.of(latency[made]),
         speedup_vs_synchronous=1.0,
         latency_speedup_vs_synchronous=1.0,
         active=Active.of(list(record.active.values())),
@@ -270,9 +277,10 @@ def _simulate(run: Run, policy: Policy, work: npt.NDArray[np.int64]) -> Row:
             if count
         },
         stale_share=round(1 - staleness[0] / max(sum(staleness), 1), 4),
-        missed=round(record.missed / per_rank_step, 4),
-        messages_per_rank_step=round(record.messages / per_rank_step, 3),
-        bytes_per_rank_step=round(record.bytes / per_rank_step, 1),
+        causes=dict(sorted(Counter(record.causes.values()).items())),
+        missed=round(record.missed / made_steps, 4),
+        messages_per_rank_step=round(record.messages / made_steps, 3),
+        bytes_per_rank_step=round(record.bytes / made_steps, 1),
         idle=Idle.of(waited / np.maximum(whole, 1)),
         verified=record.verified,
     )
@@ -296,13 +304,21 @@ def compare(
     ------
     OutOfMemory
         Before anything is allocated.
+    TooLong
     Deadlock
         The text says which operations wait, and for whom.
     CoreError
         What a rank's call failed with: others are told when a rank has died.
     """
-    memory.require(run.ranks, run.size)
-    work = np.stack([run.arrivals.times(step) for step in range(run.steps)])
+    memory.require(run.ranks, run.size, steps=run.steps, window=run.window)
+    work = np.empty((run.steps, run.ranks), np.int64)
+    for step in range(run.steps):
+        work[step] = run.arrivals.times(step)
+    if float(work.sum(axis=0, dtype=np.float64).max()) > _LONGEST_NS:
+        raise TooLong(
+            f"{run.arrivals.text}: {run.steps} steps take more virtual time than a simulation can "
+            "have (2**61 ns, 73 years): choose fewer --steps"
+        )
     synchronous = Policy.parse("full")
     rows = []
     for policy in [*policies, *(() if synchronous in policies else (synchronous,))]:

@@ -11,15 +11,18 @@ from ..units import format_duration, format_size
 from .report import SkewReport
 from .skew import Row
 
-_WIDTH = 150
+_WIDTH = 156
 
 
 def print_report(report: SkewReport) -> None:
     """Print all rows, and how to read them."""
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
+    if console.width < _WIDTH:
+        console = Console(width=_WIDTH)  # rather wrapped lines than columns cut off
     console.print(_table(report))
+    for row in report.rows:
+        console.print(_details(row), highlight=False, soft_wrap=True)
+    console.print()
     console.print(
         "step: from its beginning to the end of Wait, mean over ranks and steps. latency: from "
         "Start to the end of Wait. x: so many times faster than full. active: ranks that were "
@@ -44,7 +47,7 @@ def _table(report: SkewReport) -> Table:
     for name in ("ranks", "size"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("policy", no_wrap=True)
-    times = ("step", "p99", "x", "latency", "x")
+    times = ("step", "p50", "p99", "x", "latency", "x")
     for name in (*times, "active", "expected", "stale", "msgs", "bytes", "idle"):
         table.add_column(name, justify="right", no_wrap=True)
     for row, following in zip(report.rows, [*report.rows[1:], None], strict=True):
@@ -60,6 +63,7 @@ def _cells(row: Row) -> list[str]:
         format_size(row.bytes),
         row.policy,
         _time(row.step_us.mean),
+        _time(row.step_us.p50),
         _time(row.step_us.p99),
         f"{row.speedup_vs_synchronous:.2f}",
         _time(row.latency_us.mean),
@@ -79,6 +83,18 @@ def _factor(ratio: float) -> str:
 
 def _time(microseconds: float) -> str:
     return format_duration(1e3 * microseconds)
+
+
+def _details(row: Row) -> str:
+    """Return what has no column: rounds, and how stale the parts of rounds were."""
+    parts = max(sum(row.staleness.values()), 1)
+    stale = ", ".join(f"{name}: {count / parts:.1%}" for name, count in row.staleness.items())
+    causes = ", ".join(f"{count} by {cause}" for cause, count in row.causes.items())
+    return (
+        f"{row.policy} on {row.ranks:,} ranks, {format_size(row.bytes)}: {row.rounds} rounds "
+        f"({causes}); missed {row.missed:.2f} of them a step; idle {row.idle.min:.1%} to "
+        f"{row.idle.max:.1%}; parts of rounds by staleness: {stale}"
+    )
 
 
 def _active(active: Active) -> str:

@@ -98,6 +98,7 @@ def test_the_bound_holds_the_fast_ranks_back() -> None:
     free = rows(run(6, 30, "slow:3:20x"), "solo")["solo"]
     bound = rows(run(6, 30, "slow:3:20x", max_lag=2), "solo")["solo"]
     assert bound.step_us.mean > 2 * free.step_us.mean
+    assert max(int(rounds.rstrip("+")) for rounds in bound.staleness) <= 3
 
 
 @pytest.mark.parametrize("deliver", list(Deliver))
@@ -234,7 +235,7 @@ def test_schedules_print_each_rank_or_the_latest() -> None:
 def test_schedules_are_written(schedule: str, form: str) -> None:
     ran = command("schedule", schedule, "--ranks", "3", "--bytes", "12", "--dump", form)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("digraph" if form == "dot" else "num_ranks") or form in ran.stdout
+    assert ran.stdout.startswith("digraph" if form == "dot" else "num_ranks 3")
     assert ("activation" in ran.stdout) == (schedule == "activation")
 
 
@@ -295,7 +296,7 @@ def test_a_round_of_many_ranks_keeps_its_promises() -> None:
 def test_simulated_handles_can_be_opened_without_an_agreement() -> None:
     """They are like the others: rounds, Flush and Free."""
     world = World(5, seed=2)
-    handles = world.agreed(Options(k=1))
+    handles = world.agreed(Options(k=1, deliver="sum", max_lag=3))
     sums = []
 
     def program(rank: int):
@@ -305,13 +306,13 @@ def test_simulated_handles_can_be_opened_without_an_agreement() -> None:
             yield 1000 * rank
             handle.send[:] = 1
             yield ("start", handle)
-            result = yield ("wait", handle)
-            assert result.round >= 0
+            yield ("wait", handle)
+            total += handle.recv[0]
         yield ("flush", handle)
-        total = handle.recv[0]
+        total += handle.recv[0]
         yield ("free", handle)
         yield ("ctx_free",)
         sums.append(int(total))
 
     world.run([program(rank) for rank in range(5)])
-    assert len(set(sums)) == 1
+    assert sums == [4 * 5] * 5
