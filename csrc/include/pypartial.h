@@ -317,8 +317,8 @@ typedef struct pp_sim_config {
 } pp_sim_config_t;
 
 /* Contexts over a simulated network: use them with every function above but the blocking ones, which
-   return PP_PENDING at once (pp_wait and pp_call_wait with timeout 0 are the right calls).  PP_ERR_MEMORY
-   if the ranks will not fit into what this machine has left. */
+   return PP_PENDING at once (pp_wait and pp_call_wait with timeout 0 are the right calls).  What the
+   ranks need is allocated here, and not compared with what the machine has left. */
 pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **sim);
 pp_ctx_t   *pp_sim_ctx(pp_sim_t *sim, int32_t rank);
 /* Opens a handle at one simulated rank without asking the others: what an agreement of all ranks on these

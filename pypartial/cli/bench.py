@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from mpi4py import MPI
 
 from ..bench.launch import stderr_is_terminal
 from ..bench.options import SkewOptions
 from ..bench.skew import Outcome, measure, shortage, turns
-from .core import load_on_all, print_problem
+from .core import load_on_all, print_problem, save
 
 
 def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
@@ -50,27 +49,15 @@ def _present(outcome: Outcome, options: SkewOptions) -> bool:
     print_report(outcome.report)
     saved = True
     if options.json is not None:
-        saved = _save("Results", options.json, outcome.report.save_json)
+        saved = save("Results", options.json, outcome.report.save_json)
     if options.plot is not None:
         from ..bench.plot import save_plot
 
-        saved &= _save("Plot", options.plot, lambda path: save_plot(outcome.report, path))
+        saved &= save("Plot", options.plot, lambda path: save_plot(outcome.report, path))
     sys.stdout.flush()
     for failure in outcome.failures:
         print(f"pypartial: not verified: {failure}", file=sys.stderr)
     return saved
-
-
-def _save(what: str, path: Path, save: Callable[[Path], None]) -> bool:
-    """Save a file and say so, or why not: the disk may have become full meanwhile."""
-    try:
-        save(path)
-    except OSError as error:
-        sys.stdout.flush()
-        print(f"pypartial: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
-        return False
-    print(f"{what}: {path}")
-    return True
 
 
 @contextmanager

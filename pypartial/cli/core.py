@@ -1,8 +1,10 @@
-"""Loading the compiled module for a command: on all ranks or on none, explained once."""
+"""What the commands share: loading the compiled module, explained once; saving files."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._native import Native, load
@@ -34,3 +36,15 @@ def print_problem(problem: str) -> None:
     """Print why the library cannot be used, after what was printed before."""
     sys.stdout.flush()
     print(f"pypartial cannot be used here:\n{problem}", file=sys.stderr)
+
+
+def save(what: str, path: Path, save: Callable[[Path], None]) -> bool:
+    """Save a file and say so, or why not: the disk may have become full meanwhile."""
+    try:
+        save(path)
+    except OSError as error:
+        sys.stdout.flush()
+        print(f"pypartial: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
+        return False
+    print(f"{what}: {path}")
+    return True

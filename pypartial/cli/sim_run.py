@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bench.launch import stderr_is_terminal
 from ..sim.options import Dump, ScheduleOptions, SkewOptions
+from .core import save
 from .sim import alone
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def _skew(options: SkewOptions) -> int:
     sys.stdout.flush()
     saved = True
     if options.json is not None:
-        saved = _save("Results", options.json, lambda path: save_json(report.as_dict(), path))
+        saved = save("Results", options.json, lambda path: save_json(report.as_dict(), path))
     if options.plot is not None:
         from ..sim.plot import save_plot
 
-        saved &= _save("Plot", options.plot, lambda path: save_plot(report, path))
+        saved &= save("Plot", options.plot, lambda path: save_plot(report, path))
     if not report.verified:
         print("pypartial: not verified: a sum did not fit its status", file=sys.stderr)
     return int(not (report.verified and saved))
@@ -126,16 +126,6 @@ def _progress(ranks: int, size: int) -> Callable[[str], None]:
     return show
 
 
-def _save(what: str, path: Path, save: Callable[[Path], None]) -> bool:
-    try:
-        save(path)
-    except OSError as error:
-        print(f"pypartial: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
-        return False
-    print(f"{what}: {path}")
-    return True
-
-
 # ---- schedule ------------------------------------------------------------------------------------
 
 
@@ -156,7 +146,7 @@ def _schedule(options: ScheduleOptions) -> int:
         _print_execution(options, execution)
     if options.json is None:
         return 0
-    saved = _save(
+    saved = save(
         "Times", options.json, lambda path: save_json(schedule_as_dict(options, execution), path)
     )
     return int(not saved)
