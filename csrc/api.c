@@ -6,6 +6,7 @@
 
 enum {
     SMALL_COPY_BYTES = 65536,    /* copied under the lock: taking it twice would cost more */
+    START_MOVES_BYTES = 262144,  /* of a vector whose reduction Start may do itself */
     BRIEF_COPY_BYTES = 262144    /* copied while attending: waking the progress thread would cost more */
 };
 
@@ -109,7 +110,7 @@ pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
         unlock(ctx);
         return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress");
     }
-    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us);
+    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, ctx->calls.coll, timeout_us);
     if (status == PP_OK)
         return collect_call(ctx);
     if (status == PP_PENDING)
@@ -138,7 +139,9 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
     pthread_mutex_lock(&ctx->lock);
     const pp_transport_t *transport = ctx->engine.transport;
     *stats = (pp_stats_t){
-        .rounds = ctx->engine.rounds, .messages_sent = transport->messages_sent,
+        .rounds = ctx->engine.rounds, .shared_rounds = ctx->engine.shared_rounds,
+        .shared_led = ctx->engine.shared_led, .shares_memory = ctx->engine.node != NULL,
+        .messages_sent = transport->messages_sent,
         .messages_received = transport->messages_received, .bytes_sent = transport->bytes_sent,
         .bulk_sent = transport->bulk_sent, .rings = transport->rings,
         .sleeps = ctx->sleeps, .unheard = ctx->unheard,
@@ -147,6 +150,62 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
         .thread_level = ctx->mpi ? pp_mpi_thread_level(ctx->mpi) : -1,
     };
     unlock(ctx);
+}
+
+/* ---- memory of the node ------------------------------------------------------------------------------------ */
+
+/* What keeps an array alive: the memory of the node, or, if there is none, memory of our own. */
+typedef struct keeper {
+    pp_shared_t *shared;
+    size_t       offset, bytes;
+    void        *own;
+} keeper_t;
+
+static bool alloc_kept(pp_ctx_t *ctx, keeper_t *keeper, void **memory)
+{
+    pp_node_t *node = ctx->engine.node;
+    if (!node || !node->memory) {
+        keeper->own = *memory = pp_alloc_aligned(keeper->bytes);
+        if (*memory)
+            memset(*memory, 0, keeper->bytes);
+        return *memory;
+    }
+    *memory = pp_node_alloc(node, keeper->bytes);
+    if (!*memory)
+        return false;
+    keeper->offset = (size_t)((char *)*memory - node->base);
+    keeper->shared = pp_shared_use(node->memory);
+    return true;
+}
+
+pp_status_t pp_ctx_alloc(pp_ctx_t *ctx, size_t bytes, void **memory, void **out)
+{
+    *memory = *out = NULL;
+    PP_TRY(enter(ctx));
+    keeper_t *keeper = calloc(1, sizeof *keeper);
+    pp_status_t status = PP_OK;
+    if (keeper)
+        keeper->bytes = bytes;
+    if (!keeper || !alloc_kept(ctx, keeper, memory)) {
+        free(keeper);
+        status = pp_fail(PP_ERR_MEMORY, "no shared memory for an array of %zu bytes", bytes);
+    } else {
+        *out = keeper;
+    }
+    unlock(ctx);
+    return status;
+}
+
+void pp_unalloc(void *kept)
+{
+    keeper_t *keeper = kept;
+    if (!keeper)
+        return;
+    if (keeper->shared)
+        pp_shared_uncommit(keeper->shared, keeper->offset, keeper->bytes);
+    pp_shared_drop(keeper->shared);
+    free(keeper->own);
+    free(keeper);
 }
 
 /* ---- handles ------------------------------------------------------------------------------------------------ */
@@ -284,24 +343,46 @@ static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
     return PP_OK;
 }
 
-pp_status_t pp_start(pp_coll_t *coll)
+/* A part that is free; while all are read or pending, this rank works at the rounds that will free one. */
+static pp_status_t find_part(pp_ctx_t *ctx, pp_coll_t *coll, int32_t *part, void **elements)
 {
-    pp_ctx_t *ctx;
-    PP_TRY(enter_coll(coll, &ctx));
-    pp_status_t status = PP_OK;
-    if (coll->request.state != PP_IDLE)
-        status = pp_fail(PP_ERR_STATE, "Start on a request that was not collected: call Wait, or Test "
-                         "until it returns True, first");
-    else if (ctx->calls.kind != PP_CALL_NONE)
-        status = pp_fail(PP_ERR_STATE, "Start inside a collective call of the context");
+    pp_status_t status;
+    while ((status = pp_combine_part(coll, part, elements)) == PP_PENDING && !ctx->engine.error) {
+        if (!pp_work(ctx, coll))
+            pp_make_way(ctx);
+        pp_look(ctx);
+    }
+    return status == PP_PENDING ? pp_engine_check(&ctx->engine) : status;
+}
+
+/* In the node's memory: this rank's part is linked, and a round that it brings about is run. */
+static pp_status_t start_combined(pp_ctx_t *ctx, pp_coll_t *coll)
+{
+    void   *elements;
+    int32_t part;
+    bool    large = coll->combine->board.vector_bytes > SMALL_COPY_BYTES;
+    PP_TRY(find_part(ctx, coll, &part, &elements));
+    if (elements && large)
+        unlock(ctx);
+    if (elements)
+        gather(coll, elements, false);
+    if (elements && large)
+        pthread_mutex_lock(&ctx->lock);
+    pp_combine_start(coll, part);
+    pp_engine_settle(&ctx->engine);
+    if (coll->combine->board.vector_bytes <= START_MOVES_BYTES)
+        pp_work(ctx, coll);
+    return PP_OK;
+}
+
+static pp_status_t start_messages(pp_ctx_t *ctx, pp_coll_t *coll)
+{
     pp_returned(ctx);
-    bool arrived = status >= 0 && !copies_long(coll) && pp_arrive(ctx);
+    bool arrived = !copies_long(coll) && pp_arrive(ctx);
     /* What has arrived already is served first.  Not between contribute() and pp_coll_started(): a
        take there would find elements that are not counted yet. */
-    if (status >= 0)
-        pp_look(ctx);
-    if (status >= 0)
-        status = contribute(ctx, coll);
+    pp_look(ctx);
+    pp_status_t status = contribute(ctx, coll);
     if (status >= 0) {
         arrived = arrived || pp_arrive(ctx);
         pp_coll_started(coll);
@@ -309,6 +390,21 @@ pp_status_t pp_start(pp_coll_t *coll)
     }
     if (arrived)
         pp_leave(ctx, true);
+    return status;
+}
+
+pp_status_t pp_start(pp_coll_t *coll)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_coll(coll, &ctx));
+    pp_status_t status;
+    if (coll->request.state != PP_IDLE)
+        status = pp_fail(PP_ERR_STATE, "Start on a request that was not collected: call Wait, or Test "
+                         "until it returns True, first");
+    else if (ctx->calls.kind != PP_CALL_NONE)
+        status = pp_fail(PP_ERR_STATE, "Start inside a collective call of the context");
+    else
+        status = coll->combine ? start_combined(ctx, coll) : start_messages(ctx, coll);
     unlock(ctx);
     return status;
 }
@@ -331,20 +427,73 @@ static pp_status_t give_without_start(pp_coll_t *coll)
     return PP_OK;
 }
 
-/* Hands an entry out: copies with the lock released (nobody else has the entry), then gives it back.
-   Called with the lock, returns without it. */
-static void hand_out(pp_ctx_t *ctx, pp_coll_t *coll, pp_entry_t *entry, pp_result_t *result)
+/* Takes the request's result away: nobody else has it then. */
+static pp_entry_t *take_entry(pp_coll_t *coll)
 {
-    bool release = coll->series.vectors.bytes > SMALL_COPY_BYTES;
-    if (release)
-        unlock(ctx);
+    pp_entry_t *entry = coll->request.entry;
+    coll->request.entry = NULL;
+    coll->request.state = PP_IDLE;
+    return entry;
+}
+
+/* The application gets sendbuf back, if rounds read it where it is. */
+static pp_status_t return_sendbuf(pp_ctx_t *ctx, pp_coll_t *coll, bool large)
+{
+    for (bool returned = false; !returned;) {
+        if (large)
+            unlock(ctx);
+        returned = pp_combine_return_users(coll);
+        if (large)
+            pthread_mutex_lock(&ctx->lock);
+        if (!returned && !pp_work(ctx, coll))
+            pp_make_way(ctx);
+        PP_TRY(pp_engine_check(&ctx->engine));
+    }
+    return PP_OK;
+}
+
+/* False: the place that the result had in the node's memory was used again, for a later round. */
+static bool copy_out(pp_coll_t *coll, const pp_entry_t *entry)
+{
+    if (entry->place != PP_NOWHERE)
+        return pp_combine_copy_out(coll, entry);
     pp_deliver_copy_out(coll, entry);
-    if (result)
-        pp_deliver_describe(coll, entry, coll->request.start, coll->request.missed, result);
-    if (release)
-        pthread_mutex_lock(&ctx->lock);
-    pp_entry_free(coll, entry);
+    return true;
+}
+
+/* Copies with the lock released if that takes long. */
+static pp_entry_t *copy_newest(pp_ctx_t *ctx, pp_coll_t *coll, bool large)
+{
+    for (;;) {
+        pp_entry_t *entry = take_entry(coll);
+        if (large)
+            unlock(ctx);
+        bool copied = copy_out(coll, entry);
+        if (large)
+            pthread_mutex_lock(&ctx->lock);
+        if (copied)
+            return entry;
+        pp_entry_free(coll, entry);
+        pp_look(ctx);
+        pp_deliver_complete_request(coll);
+    }
+}
+
+/* Hands the request's result out.  Called with the lock, returns without it. */
+static pp_status_t hand_out(pp_ctx_t *ctx, pp_coll_t *coll, pp_result_t *result)
+{
+    bool        large = coll->series.vectors.bytes > SMALL_COPY_BYTES;
+    pp_status_t status = coll->combine ? return_sendbuf(ctx, coll, large) : PP_OK;
+    if (status >= 0) {
+        pp_entry_t *entry = copy_newest(ctx, coll, large);
+        if (result)
+            pp_deliver_describe(coll, entry, coll->request.start, coll->request.missed, result);
+        pp_entry_free(coll, entry);
+        if (coll->combine && pp_combine_given(coll))
+            pp_engine_settle(&ctx->engine);
+    }
     unlock(ctx);
+    return status;
 }
 
 pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result)
@@ -353,16 +502,12 @@ pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result)
     PP_TRY(enter_coll(coll, &ctx));
     pp_status_t status = give_without_start(coll);
     if (status >= 0)
-        status = pp_help_until(ctx, request_complete, coll, timeout_us);
+        status = pp_help_until(ctx, request_complete, coll, coll, timeout_us);
     if (status != PP_OK) {
         unlock(ctx);
         return status;
     }
-    pp_entry_t *entry = coll->request.entry;
-    coll->request.entry = NULL;
-    coll->request.state = PP_IDLE;
-    hand_out(ctx, coll, entry, result);
-    return PP_OK;
+    return hand_out(ctx, coll, result);
 }
 
 pp_status_t pp_test(pp_coll_t *coll, pp_result_t *result) { return pp_wait(coll, 0, result); }
@@ -403,11 +548,7 @@ pp_status_t pp_collect(pp_coll_t *coll, pp_result_t *result)
         unlock(ctx);
         return pp_fail(PP_ERR_STATE, "there is no result to collect: Flush or Drain has not finished");
     }
-    pp_entry_t *entry = coll->request.entry;
-    coll->request.entry = NULL;
-    coll->request.state = PP_IDLE;
-    hand_out(ctx, coll, entry, result);
-    return PP_OK;
+    return hand_out(ctx, coll, result);
 }
 
 /* ---- questions ------------------------------------------------------------------------------------------------ */
@@ -420,7 +561,7 @@ pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_s
     pp_question_t question;
     pp_ask_begin(&ctx->calls, handle, states, &question);
     pp_engine_settle(&ctx->engine);
-    pp_status_t status = pp_help_until(ctx, answered, &question, timeout_us);
+    pp_status_t status = pp_help_until(ctx, answered, &question, NULL, timeout_us);
     pp_ask_end(&ctx->calls, &question);
     unlock(ctx);
     return status < 0 ? status : PP_OK;
@@ -435,7 +576,10 @@ pp_status_t pp_coll_dump(pp_coll_t *coll, int32_t format, char **out)
     *out = NULL;
     PP_TRY(enter_coll(coll, &ctx));
     pp_text_t text = {0};
-    pp_graph_dump(coll->series.graph, format, coll->series.kernels.element_bytes, &text);
+    if (coll->combine)
+        pp_text_add(&text, format == PP_DOT ? "digraph {}\n" : "// no schedule: shared memory\n");
+    else
+        pp_graph_dump(coll->series.graph, format, coll->series.kernels.element_bytes, &text);
     unlock(ctx);
     if (text.failed)
         return pp_fail(PP_ERR_MEMORY, "no memory for the text of a schedule");

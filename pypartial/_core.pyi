@@ -99,6 +99,9 @@ class Lib:
     PP_RECURSIVE_DOUBLING: int
     PP_RABENSEIFNER: int
     PP_RING: int
+    PP_SHARED_MEMORY: int
+    PP_PATH_AUTO: int
+    PP_PATH_MPI: int
     PP_ALGORITHM_COUNT: int
     PP_PROGRESS_THREAD: int
     PP_PROGRESS_CALLER: int
@@ -140,6 +143,10 @@ class Lib:
     def pp_ctx_rank(self, ctx: CData, /) -> int: ...
     def pp_ctx_size(self, ctx: CData, /) -> int: ...
     def pp_ctx_stats(self, ctx: CData, stats: CData, /) -> None: ...
+    def pp_ctx_alloc(
+        self, ctx: CData, size_bytes: int, memory: CData, keeper: CData, /
+    ) -> int: ...
+    def pp_unalloc(self, keeper: CData, /) -> None: ...
     def pp_allreduce_init_begin(
         self, ctx: CData, config: CData, complaint: bytes | CData, coll: CData, /
     ) -> int: ...

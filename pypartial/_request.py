@@ -374,13 +374,14 @@ class Request:
 
     @property
     def algorithm(self) -> str:
-        """The reduction's schedule; what ``"auto"`` became."""
+        """The reduction's schedule, ``"auto"`` no more; ``"shared_memory"``: it needs none."""
         self._live()
         lib = self._lib
         names = {
             lib.PP_RECURSIVE_DOUBLING: "recursive_doubling",
             lib.PP_RABENSEIFNER: "rabenseifner",
             lib.PP_RING: "ring",
+            lib.PP_SHARED_MEMORY: "shared_memory",
         }
         return names[lib.pp_coll_algorithm(self._coll)]
 

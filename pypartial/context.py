@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "Stats"]
 
-ALIGNMENT = 64
 SEED_LIMIT = 1 << 64
 INT32_MAX = (1 << 31) - 1
 
 _OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
 _OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP", "OP_NULL")
 _PROGRESS = {"thread": "PP_PROGRESS_THREAD", "caller": "PP_PROGRESS_CALLER"}
-_TRANSPORTS = {"auto": "auto", "mpi": "mpi"}
+_TRANSPORTS = {"auto": "PP_PATH_AUTO", "mpi": "PP_PATH_MPI"}
 _DELIVER = {"latest": "PP_LATEST", "sum": "PP_DELIVER_SUM", "each": "PP_EACH"}
 _AVERAGE = {
     None: "PP_AVERAGE_NONE",
@@ -60,6 +59,8 @@ class Stats:
     ----------
     rounds : int
         Rounds completed here, over all handles.
+    shared_rounds, shared_led : int
+        Of those, the rounds that were made in shared memory, and the ones this rank began.
     messages_sent, messages_received : int
         Small messages: headers, control, and payloads that travel with their header.
     bytes_sent : int
@@ -79,11 +80,15 @@ class Stats:
         Memory held for contributions, rounds and results, over all handles.
     neighbours : int
         Ranks, this one included, that can be woken without a message.
+    shares_memory : int
+        1 if the context's rounds may be made in memory that all its ranks share.
     thread_level : int
         MPI's thread level: 0 single, 1 funneled, 2 serialized, 3 multiple.
     """
 
     rounds: int
+    shared_rounds: int
+    shared_led: int
     messages_sent: int
     messages_received: int
     bytes_sent: int
@@ -94,6 +99,7 @@ class Stats:
     progress_cpu_ns: int
     buffer_bytes: int
     neighbours: int
+    shares_memory: int
     thread_level: int
 
 
@@ -101,10 +107,10 @@ class Context:
     """One rank's view of a communicator, in which partial collectives are made.
 
     Making one is collective and blocking: all ranks of `comm` make it, and all succeed or fail
-    together. `seed` and `window` must be the same on all ranks, which is checked; `transport` must
-    be, too, which is not checked yet; `progress` and `stall_warning` may differ. The communicator
-    is duplicated; the library never communicates on the user's own. Several contexts, on
-    overlapping communicators, may live at once. A context cannot be copied or pickled.
+    together. `seed`, `window` and `transport` must be the same on all ranks, which is checked;
+    `progress` and `stall_warning` may differ. The communicator is duplicated; the library never
+    communicates on the user's own. Several contexts, on overlapping communicators, may live at
+    once. A context cannot be copied or pickled.
 
     Use it in a ``with`` block, or call `Free`. Leaving the block normally frees the context
     (collective); leaving it by an exception communicates nothing: the library's thread stops, the
@@ -122,8 +128,10 @@ class Context:
         ``"caller"``: they are served only inside this library's calls, so a rank that computes
         holds the others up.
     transport : {"auto", "mpi"}, optional
-        ``"mpi"`` forces point-to-point MPI between all ranks. ``"auto"`` uses what is best; for the
-        time being that is point-to-point MPI too.
+        ``"auto"``: if all ranks are on one node, rounds are made in memory that they share, by
+        those who are there, and nobody is woken who is not waiting; otherwise by messages.
+        ``"mpi"`` forces point-to-point MPI between all ranks. The environment variable
+        ``PYPARTIAL_TRANSPORT``, if it is set, stands for ``"auto"``.
     window : int, optional
         Rounds of one handle that may be in flight at once, at least 1.
     stall_warning : float or None, optional
@@ -136,7 +144,7 @@ class Context:
     ArgumentError
         If an argument of this rank is wrong.
     MismatchError
-        If the ranks' `seed` or `window` differ, or another rank's arguments are wrong.
+        If the ranks' `seed`, `window` or `transport` differ, or another rank's arguments are wrong.
     ThreadLevelError
         If ``progress="thread"`` and MPI's thread level is too low on some rank.
     Error
@@ -218,7 +226,7 @@ class Context:
             config.window = self._window = _in_range("window", window, 1, INT32_MAX)
             config.chunk_bytes = self._chunk_bytes
             self._stall_warning = _stall_seconds(stall_warning)
-            _one_of("transport", transport, _TRANSPORTS)
+            config.path = getattr(lib, _transport(transport))
         except Exception as error:
             complaint = _as_argument_error(error)
         out = ffi.new("pp_ctx_t **")
@@ -268,9 +276,12 @@ class Context:
     def alloc(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = float) -> npt.NDArray[Any]:
         """Return a new array for use as a buffer. Local.
 
-        For the time being this is an ordinary zeroed NumPy array, aligned to 64 bytes; it lives as
-        long as Python refers to it. Memory that the ranks of a node share, and reduce without
-        copying, comes with the node level: programs that allocate their buffers here will profit.
+        Its zeroed memory is shared by the ranks of a node if they share any, and begins on a page.
+        A request whose buffers lie in it reads and writes them where they are, without a copy, if
+        each is one array and the element type is reduced as it is (not float16, bfloat16, long
+        double, bool or a logical operation). Such a `sendbuf` belongs to the library from `Start`
+        until its `Wait` (or `Test`) has returned true: write to it only then. The array lives as
+        long as Python refers to it, also after the context is freed.
 
         Parameters
         ----------
@@ -283,6 +294,8 @@ class Context:
         ------
         ArgumentError
             If `shape` is neither an integer nor integers, or one of them is negative.
+        MemoryError
+            If there is not so much memory.
         Error
             If the context was freed.
         """
@@ -290,9 +303,14 @@ class Context:
         element = np.dtype(dtype)
         shape_ = _shape(shape)
         size_bytes = math.prod(shape_) * element.itemsize
-        raw = np.zeros(size_bytes + ALIGNMENT, np.uint8)
-        start = -raw.__array_interface__["data"][0] % ALIGNMENT
-        return raw[start : start + size_bytes].view(element).reshape(shape_)
+        ffi, lib = self._native.ffi, self._native.lib
+        memory, keeper = ffi.new("void **"), ffi.new("void **")
+        self._native.check(lib.pp_ctx_alloc(self._ctx, max(size_bytes, 1), memory, keeper))
+        kept = keeper[0]
+        # The array's base is the buffer, which refers to `owner`: both end together.
+        owner = ffi.gc(ffi.cast("char *", memory[0]), lambda _: lib.pp_unalloc(kept))
+        buffer: Any = ffi.buffer(owner, size_bytes)
+        return np.frombuffer(buffer, np.uint8).view(element).reshape(shape_)
 
     # ---- partial collectives --------------------------------------------------------------------
 
@@ -701,6 +719,15 @@ def _one_of(name: str, value: Any, names: dict[Any, str]) -> str:
     except (KeyError, TypeError):
         allowed = ", ".join(map(repr, names))
         raise ArgumentError(f"{name} must be one of {allowed}, not {value!r}") from None
+
+
+def _transport(value: Any) -> str:
+    """Return the C constant's name; the environment stands for "auto"."""
+    name = _one_of("transport", value, _TRANSPORTS)
+    given = os.environ.get("PYPARTIAL_TRANSPORT", "")
+    if value != "auto" or not given:
+        return name
+    return _one_of("the environment variable PYPARTIAL_TRANSPORT", given, _TRANSPORTS)
 
 
 def _stall_seconds(value: Any) -> float | None:

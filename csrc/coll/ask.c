@@ -1,5 +1,5 @@
 /* ask.c - "what are you doing?": asked by a rank that waits too long, answered by the engines. */
-#include "coll.h"
+#include "combine.h"
 
 #include <string.h>
 
@@ -39,8 +39,12 @@ static void describe(const pp_calls_t *calls, uint32_t handle, pp_rank_state_t *
         return;
     state->completed = coll->completed;
     state->joined = coll->taken;
-    pp_turn_t *turn = pp_coll_turn(coll, coll->taken);
-    state->ready = turn && turn->ready;
+    if (coll->combine) {
+        state->ready = pp_combine_ready(coll);
+    } else {
+        const pp_turn_t *turn = pp_coll_turn(coll, coll->taken);
+        state->ready = turn && turn->ready;
+    }
     state->drawn = pp_policy_drawn(coll);
     state->withholding = pp_coll_withholds(coll);
 }

@@ -6,7 +6,7 @@
  * (handle 0) whose merge keeps the lowest rank's signature and the first complaint.  Flush, Drain and
  * Free of a handle end with a round of that handle in which every rank had left for good.
  */
-#include "coll.h"
+#include "combine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -163,7 +163,8 @@ static void sign(pp_calls_t *calls, const pp_allreduce_config_t *config, size_t 
 {
     static const char *const delivers[] = {"latest", "sum", "each"};
     static const char *const averages[] = {"None", "size", "contributors", "contributions"};
-    static const char *const algorithms[] = {"auto", "recursive-doubling", "rabenseifner", "ring"};
+    static const char *const algorithms[] = {"auto", "recursive-doubling", "rabenseifner", "ring",
+                                             "shared-memory"};
     struct {
         uint64_t count;
         int32_t  kind, type, op, policy, policy_k, deliver, max_lag, average, algorithm;
@@ -203,6 +204,9 @@ pp_status_t pp_calls_begin_init(pp_calls_t *calls, const pp_allreduce_config_t *
         count += config->pieces[i].count;
     sign(calls, complaint ? NULL : config, count);
     calls->word.choice = complaint ? 0 : config->algorithm;
+    calls->word.place = 0;
+    if (!complaint && calls->engine->rank == 0)
+        calls->word.place = pp_combine_reserve(calls->engine, config, calls->window);
     pp_engine_settle(calls->engine);
     return PP_OK;
 }
@@ -365,13 +369,16 @@ static void end_init(pp_calls_t *calls)
     pp_status_t status = PP_OK;
     if (calls->word.complains) {
         status = verdict(calls);
+        if (calls->engine->rank == 0)
+            pp_combine_unreserve(calls->engine, &calls->coll->config, calls->window, calls->word.place);
         pp_coll_free(calls->coll);
         finish_call(calls, status);
         return;
     }
     /* Numbered by agreements, not by handles: ranks whose Allreduce_init met another rank's Free of the
        context have counted alike. */
-    status = pp_coll_open(calls->coll, calls, (uint32_t)calls->agree_round, calls->word.choice);
+    status = pp_coll_open(calls->coll, calls, (uint32_t)calls->agree_round, calls->word.choice,
+                          calls->word.place);
     if (status < 0) {
         /* The others have the handle, and would wait for us. */
         snprintf(calls->text, sizeof calls->text, "%s", pp_error_text());
@@ -386,7 +393,7 @@ pp_status_t pp_calls_agreed_init(pp_calls_t *calls, const pp_allreduce_config_t 
                                  pp_coll_t **coll)
 {
     PP_TRY(pp_coll_new(config, coll));
-    pp_status_t status = pp_coll_open(*coll, calls, ++calls->live_handles, config->algorithm);
+    pp_status_t status = pp_coll_open(*coll, calls, ++calls->live_handles, config->algorithm, 0);
     if (status >= 0)
         return PP_OK;
     pp_coll_free(*coll);
@@ -396,7 +403,7 @@ pp_status_t pp_calls_agreed_init(pp_calls_t *calls, const pp_allreduce_config_t 
 
 static bool all_retired(const pp_coll_t *coll)
 {
-    return coll->series.opened == coll->completed + (uint64_t)coll->series.window;
+    return coll->combine || coll->series.opened == coll->completed + (uint64_t)coll->series.window;
 }
 
 static void end_free(pp_calls_t *calls)

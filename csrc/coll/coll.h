@@ -17,6 +17,7 @@
 #include "../exec/engine.h"
 
 typedef struct pp_calls pp_calls_t;
+typedef struct pp_combine pp_combine_t;
 
 /* The result of one round, or of several merged (PP_DELIVER_SUM). */
 typedef struct pp_entry {
@@ -24,7 +25,9 @@ typedef struct pp_entry {
     uint64_t     round, first;
     pp_tally_t   tally;
     uint64_t     contributors[PP_CONTRIBUTORS_WORDS];
-    pp_buffer_t *buffer;             /* NULL: a round without data (a flush of nothing) */
+    pp_buffer_t *buffer;             /* NULL: the data lie elsewhere, or there are none (a flush of nothing) */
+    enum { PP_NOWHERE, PP_IN_RING, PP_IN_RECEIVE } place;   /* without a buffer: see combine.h */
+    int32_t      ring;               /* PP_IN_RING: which entry */
     uint64_t     starts_taken;       /* my Starts merged into rounds <= round */
     uint64_t     own_contributions;  /* my Starts in `round` */
     uint64_t     staleness;
@@ -58,7 +61,8 @@ typedef struct pp_quorum_child {
 struct pp_coll {
     pp_engine_t          *engine;
     pp_calls_t           *calls;
-    pp_series_t           series;
+    pp_series_t           series;    /* with the node's memory: a number and pools, no rounds */
+    pp_combine_t         *combine;   /* its rounds in the node's memory; NULL: they are made of messages */
     pp_allreduce_config_t config;    /* pieces: our copy */
     size_t                count;     /* elements of all pieces */
     bool                  ended;     /* freed by the others, while this rank was out */
@@ -73,13 +77,14 @@ struct pp_coll {
     uint64_t starts;
 
     uint64_t   taken, completed;
-    pp_turn_t *turns;
+    pp_turn_t *turns;                /* none with the node's memory */
     size_t     turn_count;
     uint64_t   counted;              /* rounds below count as given for max_lag */
     uint64_t   seen;                 /* rounds completed when the previous request was */
 
     /* Not given yet, oldest first; one entry at most for PP_LATEST and PP_DELIVER_SUM. */
     pp_entry_t *ungiven, *ungiven_last;
+    pp_entry_t *free_entries;
     struct {
         pp_request_state_t state;
         pp_entry_t        *entry;
@@ -100,11 +105,21 @@ struct pp_coll {
 
 /* partial.c: a round's life */
 pp_status_t pp_coll_new(const pp_allreduce_config_t *config, pp_coll_t **coll);
-pp_status_t pp_coll_open(pp_coll_t *coll, pp_calls_t *calls, uint32_t id, int32_t algorithm);
+/* `place`: of its rounds in the node's memory; 0: they are made of messages. */
+pp_status_t pp_coll_open(pp_coll_t *coll, pp_calls_t *calls, uint32_t id, int32_t algorithm, uint64_t place);
 /* Releases everything, the handle included. */
 void        pp_coll_free(pp_coll_t *coll);
 /* A Start's elements are in the slot. */
 void        pp_coll_started(pp_coll_t *coll);
+/* Makes a Start's request, which may be complete at once; returns the round that its call is given. */
+uint64_t    pp_coll_request(pp_coll_t *coll);
+/* The next round is complete, its result in `entry`, its ranks that had left in `left` if there are any. */
+void        pp_coll_complete(pp_coll_t *coll, pp_entry_t *entry, const uint64_t *left);
+/* While a rank has left or is elsewhere, what completes or is in flight counts as given. */
+void        pp_coll_count_as_given(pp_coll_t *coll, uint64_t rounds);
+void        pp_coll_count_staleness(pp_engine_t *engine, uint64_t staleness);
+/* What the sum of a round is divided by; 1: nothing. */
+uint64_t    pp_coll_divisor(const pp_coll_t *coll, const pp_tally_t *tally);
 /* Empties the slot for a Free, unless a round counts on it already; returns how many Starts went. */
 uint64_t    pp_coll_discard(pp_coll_t *coll);
 bool        pp_coll_left(const pp_coll_t *coll);
@@ -125,6 +140,10 @@ bool        pp_policy_bounded(const pp_coll_t *coll, const pp_turn_t *turn);
 void        pp_policy_control(void *coll, int32_t peer, const pp_prefix_t *message);
 void        pp_policy_judge(const pp_coll_t *coll, pp_tally_t *tally);
 bool        pp_policy_drawn(pp_coll_t *coll);
+bool        pp_policy_is_full(const pp_coll_t *coll);
+bool        pp_policy_is_solo(const pp_coll_t *coll);
+/* The rank at a place of the order of draws of the current round, while nobody has left. */
+int32_t     pp_policy_drawn_at(const pp_coll_t *coll, int32_t place);
 /* Whom a round that is not activated waits for. */
 void        pp_policy_explain(const pp_coll_t *coll, const pp_turn_t *turn, pp_text_t *text);
 
@@ -135,6 +154,8 @@ void        pp_deliver_drop_request(pp_coll_t *coll);
 void        pp_deliver_bind(pp_coll_t *coll);
 void        pp_entry_free(pp_coll_t *coll, pp_entry_t *entry);
 pp_entry_t *pp_deliver_pop(pp_coll_t *coll);
+pp_entry_t *pp_entry_new(pp_coll_t *coll);     /* NULL: no memory, latched */
+void        pp_entry_free_all(pp_coll_t *coll);
 void        pp_deliver_copy_out(const pp_coll_t *coll, const pp_entry_t *entry);
 void        pp_deliver_describe(const pp_coll_t *coll, const pp_entry_t *entry, uint64_t start,
                                 uint64_t missed, pp_result_t *result);
@@ -154,6 +175,7 @@ typedef struct pp_word {
     int32_t complains;               /* 0: nobody so far; 1: an argument; 2: a difference */
     int32_t complaining_rank;
     int32_t choice;                  /* the lowest rank's choice where "auto" leaves one */
+    uint64_t place;                  /* the lowest rank's: of the rounds in the node's memory; 0: not there */
     unsigned char signature[PP_SIGNATURE_BYTES];
     char    text[PP_AGREE_TEXT];     /* the arguments in words */
     char    complaint[PP_AGREE_TEXT];

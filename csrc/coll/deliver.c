@@ -1,15 +1,40 @@
 /* deliver.c - what completed rounds become: results that requests are given.  See coll.h. */
-#include "coll.h"
+#include "combine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+pp_entry_t *pp_entry_new(pp_coll_t *coll)
+{
+    pp_entry_t *entry = coll->free_entries;
+    if (entry) {
+        coll->free_entries = entry->next;
+        return entry;
+    }
+    entry = calloc(1, sizeof *entry);
+    if (!entry)
+        pp_engine_fail(coll->engine, PP_ERR_MEMORY, "no memory for a result");
+    return entry;
+}
+
+/* Kept for the next round; its fields are written anew. */
 void pp_entry_free(pp_coll_t *coll, pp_entry_t *entry)
 {
     if (!entry)
         return;
     pp_pool_put(&coll->series.vectors, entry->buffer);
-    free(entry);
+    entry->buffer = NULL;
+    entry->place = PP_NOWHERE;
+    entry->next = coll->free_entries;
+    coll->free_entries = entry;
+}
+
+void pp_entry_free_all(pp_coll_t *coll)
+{
+    for (pp_entry_t *entry; (entry = coll->free_entries);) {
+        coll->free_entries = entry->next;
+        free(entry);
+    }
 }
 
 static void append(pp_coll_t *coll, pp_entry_t *entry)
@@ -34,6 +59,8 @@ pp_entry_t *pp_deliver_pop(pp_coll_t *coll)
 static void merge(pp_coll_t *coll, pp_entry_t *older, pp_entry_t *newer)
 {
     newer->first = older->first;
+    if (coll->combine && !(pp_combine_own(coll, older) && pp_combine_own(coll, newer)))
+        return;
     if (newer->buffer && older->buffer)
         coll->series.kernels.keep_right(newer->buffer->data, older->buffer->data, coll->count);
     if (!newer->buffer) {
@@ -97,7 +124,9 @@ void pp_deliver_drop_request(pp_coll_t *coll)
     if (coll->request.state == PP_OUTSTANDING) {
         coll->engine->waiting--;
         /* Its call is given the flush, the last round there is: in none can it be stale. */
-        if (coll->slot.contributions == 1)
+        if (coll->combine)
+            pp_combine_forgive(coll);
+        else if (coll->slot.contributions == 1)
             coll->slot.oldest_given = UINT64_MAX;
     }
     coll->request.state = PP_IDLE;

@@ -1,5 +1,5 @@
 /* partial.c - a round of a partial allreduce at one rank: ready, taken, done, complete.  See coll.h. */
-#include "coll.h"
+#include "combine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +17,7 @@ bool pp_coll_elsewhere(const pp_coll_t *coll)
 
 static bool pending(const pp_coll_t *coll) { return coll->slot.contributions > 0; }
 
+
 pp_turn_t *pp_coll_turn(pp_coll_t *coll, uint64_t round)
 {
     pp_turn_t *turn = &coll->turns[round % coll->turn_count];
@@ -30,20 +31,23 @@ static void reset_turn(pp_coll_t *coll, uint64_t round)
 
 bool pp_coll_withholds(const pp_coll_t *coll)
 {
+    if (coll->combine)
+        return pp_combine_withholds(coll);
     const pp_turn_t *turn = pp_coll_turn((pp_coll_t *)coll, coll->taken);
     return turn && turn->activated && pp_policy_bounded(coll, turn);
 }
 
 bool pp_coll_in_mid_round(const pp_coll_t *coll)
 {
+    if (coll->combine)
+        return pp_combine_in_mid_round(coll);
     const pp_turn_t *turn = pp_coll_turn((pp_coll_t *)coll, coll->completed);
     return turn && turn->activated && !turn->done;
 }
 
 /* ---- update: everything that a change may set off ------------------------------------------------------ */
 
-/* While a rank has left or is elsewhere, what completes or is in flight counts as given. */
-static void count_as_given(pp_coll_t *coll, uint64_t rounds)
+void pp_coll_count_as_given(pp_coll_t *coll, uint64_t rounds)
 {
     if (!pp_coll_left(coll) && !pp_coll_elsewhere(coll))
         return;
@@ -77,7 +81,7 @@ static void open_gate(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
     if (turn->activated && !turn->joined && !turn->gated && pp_policy_permits(coll, turn)) {
         turn->gated = true;
         /* In flight from here on: what exempts us may be over by the time it takes our slot. */
-        count_as_given(coll, turn->round + 1);
+        pp_coll_count_as_given(coll, turn->round + 1);
         pp_instance_fire(instance, coll->series.graph->gate);
     }
 }
@@ -85,7 +89,7 @@ static void open_gate(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
 static void update(void *owner)
 {
     pp_coll_t *coll = owner;
-    count_as_given(coll, coll->taken);
+    pp_coll_count_as_given(coll, coll->taken);
     pp_turn_t *turn = pp_coll_turn(coll, coll->taken);
     pp_instance_t *instance = pp_series_instance(&coll->series, coll->taken);
     if (turn && instance) {
@@ -109,7 +113,7 @@ static void activated(void *owner, pp_instance_t *instance)
     coll->engine->changed = true;
 }
 
-static void count_staleness(pp_engine_t *engine, uint64_t staleness)
+void pp_coll_count_staleness(pp_engine_t *engine, uint64_t staleness)
 {
     uint64_t last = PP_STALENESS_BINS - 1;
     engine->coverage.staleness[staleness < last ? staleness : last]++;
@@ -136,7 +140,7 @@ static void take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *co
     if (*contributed && instance->round > coll->slot.oldest_given)
         turn->staleness = instance->round - coll->slot.oldest_given;
     if (*contributed)
-        count_staleness(coll->engine, turn->staleness);
+        pp_coll_count_staleness(coll->engine, turn->staleness);
     instance->accumulator = coll->slot.buffer;
     coll->slot.buffer = NULL;
     coll->slot.contributions = 0;
@@ -144,25 +148,28 @@ static void take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *co
     coll->engine->changed = true;
 }
 
+uint64_t pp_coll_divisor(const pp_coll_t *coll, const pp_tally_t *tally)
+{
+    switch (coll->config.average) {
+    case PP_AVERAGE_SIZE:          return (uint64_t)coll->engine->size;
+    case PP_AVERAGE_CONTRIBUTORS:  return tally->contributors;
+    case PP_AVERAGE_CONTRIBUTIONS: return tally->contributions;
+    default:                       return 1;
+    }
+}
+
 static void divide(const pp_coll_t *coll, const pp_entry_t *entry)
 {
-    uint64_t by = 1;
-    switch (coll->config.average) {
-    case PP_AVERAGE_SIZE:          by = (uint64_t)coll->engine->size; break;
-    case PP_AVERAGE_CONTRIBUTORS:  by = entry->tally.contributors; break;
-    case PP_AVERAGE_CONTRIBUTIONS: by = entry->tally.contributions; break;
-    }
+    uint64_t by = pp_coll_divisor(coll, &entry->tally);
     if (entry->buffer && by > 1)
         coll->series.kernels.divide(entry->buffer->data, coll->count, by);
 }
 
 static pp_entry_t *make_entry(pp_coll_t *coll, const pp_turn_t *turn, pp_instance_t *instance)
 {
-    pp_entry_t *entry = calloc(1, sizeof *entry);
-    if (!entry) {
-        pp_engine_fail(coll->engine, PP_ERR_MEMORY, "no memory for a result");
+    pp_entry_t *entry = pp_entry_new(coll);
+    if (!entry)
         return NULL;
-    }
     const pp_register_t *reg = &instance->registers[0];
     entry->round = entry->first = turn->round;
     entry->tally = reg->tally;
@@ -178,13 +185,12 @@ static pp_entry_t *make_entry(pp_coll_t *coll, const pp_turn_t *turn, pp_instanc
     return entry;
 }
 
-static void remember_left(pp_coll_t *coll, const pp_instance_t *instance, bool flush)
+static void remember_left(pp_coll_t *coll, const pp_tally_t *tally, const uint64_t *left, bool flush)
 {
-    const pp_register_t *reg = &instance->registers[0];
-    size_t               words = coll->series.mask_words;
-    coll->any_left_before = !flush && words > 0 && reg->tally.any_left;
+    size_t words = coll->series.mask_words;
+    coll->any_left_before = !flush && words > 0 && tally->any_left;
     if (coll->any_left_before)
-        memcpy(coll->left_before, reg->left, words * sizeof(uint64_t));
+        memcpy(coll->left_before, left, words * sizeof(uint64_t));
     coll->ordered = false;
 }
 
@@ -196,28 +202,33 @@ static void check_calls(pp_coll_t *coll, const pp_tally_t *tally)
                        coll->series.id);
 }
 
-/* Rounds complete in order. */
-static void complete_round(pp_coll_t *coll)
+void pp_coll_complete(pp_coll_t *coll, pp_entry_t *entry, const uint64_t *left)
 {
-    pp_turn_t *turn = pp_coll_turn(coll, coll->completed);
-    pp_instance_t *instance = pp_series_instance(&coll->series, coll->completed);
-    pp_entry_t *entry = make_entry(coll, turn, instance);
-    if (!entry)
-        return;
     bool flush = entry->tally.cause == PP_CAUSE_FLUSH;
     uint32_t flush_calls = entry->tally.flush_calls;
     if (flush)
         check_calls(coll, &entry->tally);
-    remember_left(coll, instance, flush);
-    reset_turn(coll, coll->completed + coll->turn_count);
-    coll->completed++;
-    coll->engine->rounds++;
+    remember_left(coll, &entry->tally, left, flush);
+    coll->engine->rounds += entry->round + 1 - coll->completed;
+    coll->completed = entry->round + 1;
     coll->engine->changed = true;
-    if (instance->unfinished == 0)
-        pp_series_recycle(&coll->series, instance);
     pp_deliver_round(coll, entry);
     if (flush)
         pp_calls_flush_done(coll->calls, coll, flush_calls);
+}
+
+/* Rounds complete in order. */
+static void complete_round(pp_coll_t *coll)
+{
+    uint64_t round = coll->completed;
+    pp_instance_t *instance = pp_series_instance(&coll->series, round);
+    pp_entry_t *entry = make_entry(coll, pp_coll_turn(coll, round), instance);
+    if (!entry)
+        return;
+    reset_turn(coll, round + coll->turn_count);
+    pp_coll_complete(coll, entry, instance->registers[0].left);
+    if (instance->unfinished == 0)
+        pp_series_recycle(&coll->series, instance);
 }
 
 static void done(void *owner, pp_instance_t *instance)
@@ -242,13 +253,11 @@ static const pp_host_t host = {
 
 /* ---- Start -------------------------------------------------------------------------------------------- */
 
-void pp_coll_started(pp_coll_t *coll)
+uint64_t pp_coll_request(pp_coll_t *coll)
 {
     bool late = coll->ungiven != NULL;
     uint64_t given = !late ? coll->completed
                    : coll->config.deliver == PP_EACH ? coll->ungiven->round : coll->completed - 1;
-    if (coll->slot.contributions++ == 0)
-        coll->slot.oldest_given = given;
     coll->request.start = ++coll->starts;
     coll->request.missed = coll->completed > coll->seen ? coll->completed - coll->seen : 0;
     if (late) {
@@ -258,11 +267,21 @@ void pp_coll_started(pp_coll_t *coll)
         coll->engine->waiting++;
     }
     coll->engine->changed = true;
+    return given;
+}
+
+void pp_coll_started(pp_coll_t *coll)
+{
+    uint64_t given = pp_coll_request(coll);
+    if (coll->slot.contributions++ == 0)
+        coll->slot.oldest_given = given;
 }
 
 /* A rank that is ready has been counted for its next round: what is pending goes there. */
 uint64_t pp_coll_discard(pp_coll_t *coll)
 {
+    if (coll->combine)
+        return pp_combine_discard(coll);
     uint64_t discarded = coll->slot.contributions;
     const pp_turn_t *turn = pp_coll_turn(coll, coll->taken);
     if (turn && turn->ready)
@@ -293,6 +312,10 @@ static void explain_turn(const pp_coll_t *coll, const pp_turn_t *turn, pp_instan
 
 void pp_coll_explain(pp_coll_t *coll, pp_text_t *text)
 {
+    if (coll->combine) {
+        pp_combine_explain(coll, text);
+        return;
+    }
     for (uint64_t round = coll->completed; round < coll->series.opened; round++) {
         pp_turn_t     *turn = pp_coll_turn(coll, round);
         pp_instance_t *instance = pp_series_instance(&coll->series, round);
@@ -331,28 +354,36 @@ pp_status_t pp_coll_new(const pp_allreduce_config_t *config, pp_coll_t **out)
     return PP_OK;
 }
 
-pp_status_t pp_coll_open(pp_coll_t *coll, pp_calls_t *calls, uint32_t id, int32_t algorithm)
+static pp_status_t open_messages(pp_coll_t *coll, uint32_t id, int32_t algorithm,
+                                 const pp_kernels_t *kernels)
 {
-    pp_engine_t *engine = calls->engine;
-    pp_kernels_t kernels;
+    pp_engine_t *engine = coll->engine;
     pp_graph_t *graph = NULL;
-    coll->engine = engine;
-    coll->calls = calls;
-    coll->max_lag = coll->config.max_lag < 0 ? UINT64_MAX / 2 : (uint64_t)coll->config.max_lag;
+    int32_t window = coll->calls->window;
     /* A draw can name a round one beyond the rounds that may be in flight here. */
-    coll->turn_count = (size_t)calls->window + 2;
+    coll->turn_count = (size_t)window + 2;
     coll->turns = calloc(coll->turn_count, sizeof *coll->turns);
     if (!coll->turns)
-        return pp_fail(PP_ERR_MEMORY, "no memory for %d rounds", calls->window);
+        return pp_fail(PP_ERR_MEMORY, "no memory for %d rounds", window);
     for (size_t i = 0; i < coll->turn_count; i++)
         reset_turn(coll, i);
-    PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
-    PP_TRY(pp_policy_open(coll));
     if (algorithm == PP_ALGORITHM_AUTO)
-        algorithm = pp_algo_choose(coll->count * kernels.element_bytes, coll->count, engine->size);
+        algorithm = pp_algo_choose(coll->count * kernels->element_bytes, coll->count, engine->size);
     coll->config.algorithm = algorithm;
     PP_TRY(pp_algo_partial_allreduce(algorithm, engine->rank, engine->size, coll->count, &graph));
-    PP_TRY(pp_series_open(engine, id, graph, &kernels, calls->window, &host, coll, &coll->series));
+    return pp_series_open(engine, id, graph, kernels, window, &host, coll, &coll->series);
+}
+
+pp_status_t pp_coll_open(pp_coll_t *coll, pp_calls_t *calls, uint32_t id, int32_t algorithm, uint64_t place)
+{
+    pp_kernels_t kernels;
+    coll->engine = calls->engine;
+    coll->calls = calls;
+    coll->max_lag = coll->config.max_lag < 0 ? UINT64_MAX / 2 : (uint64_t)coll->config.max_lag;
+    PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
+    PP_TRY(pp_policy_open(coll));
+    PP_TRY(place ? pp_combine_open(coll, id, place, &kernels)
+                 : open_messages(coll, id, algorithm, &kernels));
     coll->series.drawn = coll->config.policy == PP_FIRST_OF;
     return PP_OK;
 }
@@ -367,7 +398,9 @@ void pp_coll_free(pp_coll_t *coll)
             pp_entry_free(coll, entry);
         pp_pool_put(&coll->series.vectors, coll->slot.buffer);
     }
+    pp_combine_close(coll);
     pp_series_close(&coll->series);
+    pp_entry_free_all(coll);
     pp_policy_close(coll);
     free((void *)coll->config.pieces);
     free(coll->turns);

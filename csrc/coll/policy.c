@@ -19,12 +19,12 @@
 
 enum { TREE_FANOUT = 16 };
 
-static bool is_full(const pp_coll_t *coll)
+bool pp_policy_is_full(const pp_coll_t *coll)
 {
     return coll->config.policy == PP_QUORUM && coll->config.policy_k == coll->engine->size;
 }
 
-static bool is_solo(const pp_coll_t *coll)
+bool pp_policy_is_solo(const pp_coll_t *coll)
 {
     return coll->config.policy == PP_FIRST_OF && coll->config.policy_k == coll->engine->size;
 }
@@ -38,14 +38,14 @@ bool pp_policy_bounded(const pp_coll_t *coll, const pp_turn_t *turn)
     if (pp_coll_waits(coll) && given < coll->completed + 1)
         given = coll->completed + 1;
     /* A rank that Full has to wait for anyway is not held back by its bound. */
-    bool awaited = is_full(coll) && !turn->ready;
+    bool awaited = pp_policy_is_full(coll) && !turn->ready;
     return !exempt && !awaited && turn->round >= given + coll->max_lag;
 }
 
 /* May this rank give its part of an activated round? */
 bool pp_policy_permits(const pp_coll_t *coll, const pp_turn_t *turn)
 {
-    if (is_full(coll) && !turn->ready && !pp_coll_left(coll))
+    if (pp_policy_is_full(coll) && !turn->ready && !pp_coll_left(coll))
         return false;
     return !pp_policy_bounded(coll, turn);
 }
@@ -64,7 +64,7 @@ int32_t pp_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, 
     return pp_permuted(pp_mix(seed, handle), round, ranks, place);
 }
 
-static int32_t drawn_at(const pp_coll_t *coll, int32_t place)
+int32_t pp_policy_drawn_at(const pp_coll_t *coll, int32_t place)
 {
     return pp_drawn(coll->engine->seed, coll->series.id, coll->completed, coll->engine->size, place);
 }
@@ -77,7 +77,7 @@ static void find_behind_the_left(pp_coll_t *coll)
     coll->successor = -1;
     for (int pass = 0; pass < 2 && coll->successor < 0; pass++)
         for (int32_t place = 0; place < size && coll->successor < 0; place++) {
-            int32_t rank = drawn_at(coll, place);
+            int32_t rank = pp_policy_drawn_at(coll, place);
             if (pp_mask_has(coll->left_before, rank) != (pass == 1))
                 continue;
             if (first < 0)
@@ -103,18 +103,19 @@ static void draw_order(pp_coll_t *coll)
     }
     coll->position = pp_permuted_place(pp_mix(coll->engine->seed, coll->series.id), coll->completed, size,
                                        coll->engine->rank);
-    coll->successor = drawn_at(coll, (coll->position + 1) % size);
+    coll->successor = pp_policy_drawn_at(coll, (coll->position + 1) % size);
 }
 
 bool pp_policy_drawn(pp_coll_t *coll)
 {
     if (coll->config.policy != PP_FIRST_OF)
         return false;
-    if (is_solo(coll))
+    if (pp_policy_is_solo(coll))
         return true;
     if (!coll->ordered)
         draw_order(coll);
-    return coll->position < coll->config.policy_k || pp_coll_turn(coll, coll->completed)->drawn;
+    return coll->position < coll->config.policy_k
+        || (!coll->combine && pp_coll_turn(coll, coll->completed)->drawn);
 }
 
 static void hand_on(pp_coll_t *coll, pp_turn_t *turn)
@@ -131,7 +132,7 @@ static void hand_on(pp_coll_t *coll, pp_turn_t *turn)
 
 static void update_first_of(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
 {
-    if (is_solo(coll)) {
+    if (pp_policy_is_solo(coll)) {
         if (pp_coll_waits(coll))
             trigger(coll, turn, instance, PP_CAUSE_POLICY);
         return;
@@ -190,7 +191,7 @@ static void report(pp_coll_t *coll, const pp_quorum_child_t *sum)
 
 static void update_quorum(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *instance)
 {
-    if (is_full(coll)) {
+    if (pp_policy_is_full(coll)) {
         if (pp_coll_waits(coll))
             trigger(coll, turn, instance, PP_CAUSE_POLICY);
         return;
@@ -208,14 +209,14 @@ static void update_quorum(pp_coll_t *coll, pp_turn_t *turn, pp_instance_t *insta
 void pp_policy_explain(const pp_coll_t *coll, const pp_turn_t *turn, pp_text_t *text)
 {
     const pp_engine_t *engine = coll->engine;
-    if (coll->config.policy == PP_FIRST_OF && !is_solo(coll)) {
+    if (coll->config.policy == PP_FIRST_OF && !pp_policy_is_solo(coll)) {
         pp_text_add(text, "drawn");
         for (int32_t place = 0; place < coll->config.policy_k; place++)
             pp_text_add(text, " %d", pp_drawn(engine->seed, coll->series.id, turn->round, engine->size,
                                               place));
         pp_text_add(text, ", then %d\n", pp_drawn(engine->seed, coll->series.id, turn->round, engine->size,
                                                   coll->config.policy_k));
-    } else if (coll->config.policy == PP_QUORUM && !is_full(coll)) {
+    } else if (coll->config.policy == PP_QUORUM && !pp_policy_is_full(coll)) {
         pp_quorum_child_t sum = count_subtree(coll, turn);
         pp_text_add(text, "rank 0 counts; here %u ready and %u left, of %d\n", sum.ready, sum.left,
                     coll->config.policy_k);

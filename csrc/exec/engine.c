@@ -84,6 +84,9 @@ static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefi
     }
     if (prefix->kind != PP_MSG_OPERATION) {
         series->host->control(series->owner, peer, prefix);
+    } else if (!series->graph) {
+        pp_engine_fail(engine, PP_ERR_INTERNAL, "rank %d sent an operation to handle %u, which has none", peer,
+                       prefix->handle);
     } else if (prefix->round >= series->opened) {
         engine->coverage.windows_full++;
         keep(engine, &series->early, peer, prefix, bytes);

@@ -12,6 +12,7 @@
 #define PP_ENGINE_H
 
 #include "../graph/graph.h"
+#include "../node/node.h"
 #include "../reduce/reduce.h"
 #include "../transport/transport.h"
 #include "message.h"
@@ -109,6 +110,10 @@ struct pp_series {
 pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph,
                            const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
                            void *owner, pp_series_t *series);
+/* A series without rounds of its own, for a host that makes them in the memory of the node: only its number,
+   pools and update() are used. */
+pp_status_t pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
+                                const pp_host_t *host, void *owner, pp_series_t *series);
 void pp_series_close(pp_series_t *series);
 
 /* NULL if the round is not open here (not yet, or no longer). */
@@ -153,6 +158,10 @@ struct pp_engine {
     uint64_t        rounds;         /* completed, over all series */
     uint32_t        running;        /* rounds that have taken our part and are not done: more messages
                                        are to come soon */
+
+    pp_node_t      *node;           /* memory that all ranks share; NULL: they do not */
+    uint64_t        shared_rounds;  /* of `rounds`, those made in it; and those that this rank ran */
+    uint64_t        shared_led;
 
     int32_t         plant;          /* pp_plant_t; simulated ranks only */
     pp_coverage_t   coverage;

@@ -9,6 +9,7 @@
 #define PP_MESSAGE_H
 
 #include "../base/base.h"
+#include "../base/tally.h"
 
 typedef enum pp_message_kind {
     PP_MSG_OPERATION,    /* a SEND of a schedule */
@@ -37,22 +38,8 @@ typedef struct pp_prefix {
     uint32_t bulk_tag;
 } pp_prefix_t;
 
-/* The part of a header that is reduced along with the data: it describes the ranks merged so far. */
-typedef struct pp_tally {
-    uint64_t contributions;  /* Starts */
-    uint32_t contributors;   /* ranks with data */
-    uint32_t active;         /* ranks that were ready */
-    uint32_t flushing;       /* ranks that had left for good: in Flush, Drain, Free, or out */
-    uint32_t flush_calls;    /* what they are in: pp_flush_calls_t */
-    uint32_t initiator;      /* lowest rank that triggered; PP_NO_INITIATOR */
-    uint16_t cause;          /* pp_cause_t, strongest */
-    uint16_t any_left;       /* the left mask is not empty */
-} pp_tally_t;
-
 /* One kind of call only may end a handle's rounds.  A rank that is out does not mind which. */
 typedef enum pp_flush_calls { PP_IN_FLUSH = 1, PP_IN_FREE = 2 } pp_flush_calls_t;
-
-enum { PP_NO_INITIATOR = 0xffffffffu };
 
 typedef struct pp_report {
     pp_prefix_t prefix;

@@ -159,20 +159,6 @@ static void merge_masks(const pp_series_t *series, pp_register_t *reg, const pp_
         reg->left[w] |= in->left[w];
 }
 
-static void merge_tally(pp_tally_t *into, const pp_tally_t *from)
-{
-    into->contributions += from->contributions;
-    into->contributors += from->contributors;
-    into->active += from->active;
-    into->flushing += from->flushing;
-    into->flush_calls |= from->flush_calls;
-    into->any_left |= from->any_left;
-    if (from->initiator < into->initiator)
-        into->initiator = from->initiator;
-    if (from->cause > into->cause)
-        into->cause = from->cause;
-}
-
 /* ---- one function per kind of operation ------------------------------------------------------------ */
 
 static void fire_send(pp_instance_t *instance, uint32_t vertex)
@@ -313,7 +299,7 @@ static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
     }
     if (((const pp_prefix_t *)source->message->message)->flags & PP_FLAG_DATA)
         reg->null = false;
-    merge_tally(&reg->tally, in.tally);
+    pp_tally_merge(&reg->tally, in.tally);
     merge_masks(series, reg, &in);
     forget_message(source);
     finish(instance, vertex);
@@ -541,6 +527,16 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph,
     for (int32_t i = 0; i < window; i++)
         open_next(series);
     return PP_OK;
+}
+
+pp_status_t pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
+                                const pp_host_t *host, void *owner, pp_series_t *series)
+{
+    *series = (pp_series_t){.engine = engine, .host = host, .owner = owner, .id = id, .kernels = *kernels};
+    series->mask_words = pp_mask_words(engine->size);
+    pp_pool_init(&series->vectors, count * kernels->element_bytes);
+    pp_pool_init(&series->scratches, 0);
+    return register_series(engine, series);
 }
 
 /* A round under way in a context that is given up: the transport may still read and write its buffers,

@@ -89,7 +89,7 @@ typedef enum pp_average {
 } pp_average_t;
 
 typedef enum pp_algorithm {
-    PP_ALGORITHM_AUTO, PP_RECURSIVE_DOUBLING, PP_RABENSEIFNER, PP_RING, PP_ALGORITHM_COUNT
+    PP_ALGORITHM_AUTO, PP_RECURSIVE_DOUBLING, PP_RABENSEIFNER, PP_RING, PP_SHARED_MEMORY, PP_ALGORITHM_COUNT
 } pp_algorithm_t;
 
 /* ---- context ---------------------------------------------------------------------------------- */
@@ -99,11 +99,17 @@ typedef struct pp_sim  pp_sim_t;    /* many ranks in one process, over a simulat
 
 typedef enum pp_progress { PP_PROGRESS_THREAD, PP_PROGRESS_CALLER } pp_progress_t;
 
+typedef enum pp_path {
+    PP_PATH_AUTO,              /* ranks of one node meet in shared memory */
+    PP_PATH_MPI                /* point-to-point messages between all ranks */
+} pp_path_t;
+
 typedef struct pp_ctx_config {
     uint64_t seed;             /* of the draws; the same on all ranks (checked) */
     uint64_t chunk_bytes;      /* largest single MPI transfer; 0: the default, 1 GiB */
     int32_t  window;           /* rounds of a handle in flight at once; >= 1 */
     int32_t  progress;         /* pp_progress_t */
+    int32_t  path;             /* pp_path_t; the same on all ranks (checked) */
 } pp_ctx_config_t;
 
 /*
@@ -136,6 +142,8 @@ int32_t     pp_ctx_size(const pp_ctx_t *ctx);
 
 typedef struct pp_stats {
     uint64_t rounds;                /* completed here, over all handles */
+    uint64_t shared_rounds;         /* of those, made in shared memory */
+    uint64_t shared_led;            /* of those, claimed and begun by this rank */
     uint64_t messages_sent;         /* small messages, headers and control */
     uint64_t messages_received;
     uint64_t bytes_sent;            /* headers included */
@@ -146,10 +154,18 @@ typedef struct pp_stats {
     uint64_t progress_cpu_ns;       /* CPU time of the progress thread */
     uint64_t buffer_bytes;          /* held for pending slots, rounds and results, all handles */
     int32_t  neighbours;            /* ranks reachable by doorbell (this rank included) */
+    int32_t  shares_memory;         /* 1: handles of this context may meet in shared memory */
     int32_t  thread_level;          /* MPI_Query_thread: 0 single .. 3 multiple; -1 without MPI */
 } pp_stats_t;
 
 void        pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats);
+
+/* Local.  Zeroed memory that the ranks of the node share, a page aligned: buffers in it are read and written by
+   rounds where they are, without a copy.  It then belongs to the library between Start and the end of its
+   Wait, as with MPI.  If the ranks share none, it is ordinary memory.  Free `keeper` with pp_unalloc(), at any time, also
+   after the context; *memory is NULL on failure. */
+pp_status_t pp_ctx_alloc(pp_ctx_t *ctx, size_t bytes, void **memory, void **keeper);
+void        pp_unalloc(void *keeper);
 
 /* ---- partial allreduce ------------------------------------------------------------------------ */
 

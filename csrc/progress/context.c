@@ -45,6 +45,8 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
     pthread_cond_init(&ctx->unattended, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pp_status_t status = pp_engine_init(&ctx->engine, transport, config->seed);
+    if (ctx->node.commons)
+        ctx->engine.node = &ctx->node;
     if (status >= 0)
         status = pp_calls_open(&ctx->calls, &ctx->engine, config->window);
     if (status >= 0)
@@ -58,6 +60,7 @@ void pp_ctx_teardown(pp_ctx_t *ctx)
 {
     pp_calls_close(&ctx->calls);
     pp_engine_release(&ctx->engine);
+    pp_node_close(&ctx->node);
     pthread_cond_destroy(&ctx->unattended);
     pthread_mutex_destroy(&ctx->lock);
 }

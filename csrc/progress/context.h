@@ -10,7 +10,7 @@
 #ifndef PP_CONTEXT_H
 #define PP_CONTEXT_H
 
-#include "../coll/coll.h"
+#include "../coll/combine.h"
 #include "../transport/pp_mpi.h"
 
 #include <pthread.h>
@@ -20,6 +20,7 @@ struct pp_ctx {
     pthread_mutex_t lock;
     pp_engine_t     engine;
     pp_calls_t      calls;
+    pp_node_t       node;            /* used if engine.node */
     pp_mpi_t       *mpi;             /* NULL in a simulation */
     bool            crowded;         /* more ranks than cores: waiters give the core away at once */
 
@@ -52,13 +53,19 @@ pp_status_t pp_thread_start(pp_ctx_t *ctx);
 void        pp_thread_stop(pp_ctx_t *ctx);
 uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
 
-/* Runs and sleeps until over(arg), an engine error, or the timeout (< 0: none).  Called with the lock
+/* Runs, works at the rounds of `coll` (NULL: none), and sleeps until over(arg), an engine error, or the timeout (< 0: none).  Called with the lock
    held, returns with it held.  In a simulation it never waits. */
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
-                          int64_t timeout_us);
+                          pp_coll_t *coll, int64_t timeout_us);
+/* Moves the data of the round that this handle's ranks are at, if there is a part left to be moved, with the
+   lock released; false: there was none. */
+bool        pp_work(pp_ctx_t *ctx, pp_coll_t *coll);
 
 /* Polls, and lets neighbours see up to which ring.  Returns how many events there were. */
 int         pp_look(pp_ctx_t *ctx);
+
+/* Gives another thread, or rank, a moment to go on.  With the lock, which is released meanwhile. */
+void        pp_make_way(pp_ctx_t *ctx);
 
 /* An application thread is back: whether soon after it left decides who looks after bulk next time. */
 void        pp_returned(pp_ctx_t *ctx);

@@ -18,9 +18,11 @@
 
 typedef struct pp_opening {
     uint64_t seed, chunk_bytes;
-    int32_t  window, progress, thread_level, complains;
+    int32_t  window, progress, path, thread_level, complains;
     char     complaint[PP_AGREE_TEXT];
 } pp_opening_t;
+
+static const char *path_name(int32_t path) { return path == PP_PATH_MPI ? "mpi" : "auto"; }
 
 static pp_status_t judge(const pp_opening_t *all, int size, int rank)
 {
@@ -35,6 +37,9 @@ static pp_status_t judge(const pp_opening_t *all, int size, int rank)
         if (all[r].window != all[0].window)
             return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 has window=%d, rank %d has %d",
                            all[0].window, r, all[r].window);
+        if (all[r].path != all[0].path)
+            return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 has transport=\"%s\", rank %d has "
+                           "\"%s\"", path_name(all[0].path), r, path_name(all[r].path));
         if (all[r].chunk_bytes != all[0].chunk_bytes)
             return pp_fail(PP_ERR_MISMATCH, "the ranks disagree on the chunk size");
     }
@@ -54,7 +59,7 @@ static pp_status_t agree(MPI_Comm comm, const pp_ctx_config_t *config, const cha
     MPI_Query_thread(&level);
     pp_opening_t mine = {.seed = config->seed, .chunk_bytes = config->chunk_bytes,
                          .window = config->window, .progress = config->progress,
-                         .thread_level = level, .complains = complaint != NULL};
+                         .path = config->path, .thread_level = level, .complains = complaint != NULL};
     snprintf(mine.complaint, sizeof mine.complaint, "%s", complaint ? complaint : "");
     if (!complaint && config->window < 1) {
         mine.complains = 1;
@@ -97,7 +102,7 @@ static void begin_to_leave(pp_ctx_t *ctx)
 static bool has_left(pp_ctx_t *ctx, int64_t timeout_us)
 {
     pthread_mutex_lock(&ctx->lock);
-    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us);
+    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, NULL, timeout_us);
     if (status < 0) {
         pp_calls_tell_gone(&ctx->calls);
         ctx->engine.transport->ops->ring(ctx->engine.transport);
@@ -172,10 +177,31 @@ static bool is_crowded(int32_t neighbours)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 && neighbours > CPU_COUNT(&cores);
 }
 
+static void wake(void *owner, int32_t index, bool serve)
+{
+    pp_ctx_t *ctx = owner;
+    pp_mpi_wake(ctx->mpi, index, PP_CALLER_ASLEEP | (serve ? PP_PROGRESS_ASLEEP : 0));
+}
+
+/* If all ranks of the context share memory, rounds are made there; then indices on the node are ranks. */
+static pp_status_t open_node(pp_ctx_t *ctx, const pp_ctx_config_t *config)
+{
+    pp_shared_t *memory = pp_mpi_memory(ctx->mpi);
+    int32_t      size = pp_mpi_neighbours(ctx->mpi), ranks = pp_mpi_transport(ctx->mpi)->size;
+    if (!memory || config->path == PP_PATH_MPI || size < ranks || size > PP_COMBINE_RANKS_MAX)
+        return PP_OK;
+    if (!pp_node_open(&ctx->node, memory, pp_mpi_neighbour_index(ctx->mpi), size))
+        return pp_fail(PP_ERR_MEMORY, "no shared memory for the ranks of a node");
+    ctx->node.wake = wake;
+    ctx->node.owner = ctx;
+    return PP_OK;
+}
+
 /* The local part, after the transport. */
 static pp_status_t begin_to_work(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 {
     ctx->crowded = is_crowded(pp_mpi_neighbours(ctx->mpi));
+    PP_TRY(open_node(ctx, config));
     PP_TRY(pp_ctx_setup(ctx, pp_mpi_transport(ctx->mpi), config));
     pp_status_t status = config->progress == PP_PROGRESS_THREAD ? pp_thread_start(ctx) : PP_OK;
     if (status < 0)

@@ -51,12 +51,36 @@ static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
     return backoff < BACKOFF_MAX_US ? backoff : BACKOFF_MAX_US;
 }
 
+/* Rounds in the node's memory that others have completed. */
+static int look_at_boards(pp_ctx_t *ctx)
+{
+    if (!pp_combine_poll(&ctx->engine))
+        return 0;
+    pp_engine_settle(&ctx->engine);
+    return 1;
+}
+
+bool pp_work(pp_ctx_t *ctx, pp_coll_t *coll)
+{
+    uint64_t round;
+    if (!coll || !coll->combine || !pp_combine_has_work(coll))
+        return false;
+    pthread_mutex_unlock(&ctx->lock);
+    bool last = pp_combine_work(coll, &round);
+    pthread_mutex_lock(&ctx->lock);
+    if (last) {
+        pp_combine_worked(coll, round);
+        pp_engine_settle(&ctx->engine);
+    }
+    return true;
+}
+
 int pp_look(pp_ctx_t *ctx)
 {
     if (!ctx->mpi)
-        return pp_engine_poll(&ctx->engine);
+        return pp_engine_poll(&ctx->engine) + look_at_boards(ctx);
     uint32_t sequence = pp_mpi_sequence(ctx->mpi);
-    int      events = pp_engine_poll(&ctx->engine);
+    int      events = pp_engine_poll(&ctx->engine) + look_at_boards(ctx);
     if (sequence != ctx->looked || events > 0)
         pp_mpi_set_looked(ctx->mpi, sequence);
     ctx->looked = sequence;
@@ -67,14 +91,22 @@ int pp_look(pp_ctx_t *ctx)
 static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t limit_us)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
+    bool     counted = ctx->engine.node && sleeper == PP_CALLER_ASLEEP;
     pp_mpi_set_sleeper(ctx->mpi, sleeper);
-    if (pp_look(ctx) > 0)
+    if (counted)
+        pp_node_asleep(ctx->engine.node);
+    if (pp_look(ctx) > 0) {
+        if (counted)
+            pp_node_awake(ctx->engine.node);
         return false;
+    }
     int64_t patience = patience_us(ctx, quiet_polls);   /* after the poll: it may have left bulk */
     ctx->sleeps++;
     pthread_mutex_unlock(&ctx->lock);
     bool slept = pp_mpi_sleep(ctx->mpi, sleeper, seen, patience < limit_us ? patience : limit_us);
     pthread_mutex_lock(&ctx->lock);
+    if (counted)
+        pp_node_awake(ctx->engine.node);
     ctx->unheard += slept && !atomic_load(&ctx->attended) && pp_mpi_sequence(ctx->mpi) != ctx->looked;
     return true;
 }
@@ -118,6 +150,8 @@ static void let_others(pp_ctx_t *ctx, bool have_core)
         pause_core();
     pthread_mutex_lock(&ctx->lock);
 }
+
+void pp_make_way(pp_ctx_t *ctx) { let_others(ctx, ctx->crowded); }
 
 void pp_returned(pp_ctx_t *ctx)
 {
@@ -236,13 +270,14 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
 }
 
 /* Looks at least once. */
-static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline)
+static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, pp_coll_t *coll,
+                   uint64_t deadline)
 {
     uint64_t   begin = now_us(), now = 0;
     pp_quiet_t quiet = {0};
     pp_arrive(ctx);
     while (!over(arg) && !ctx->engine.error && now < deadline) {
-        if (pp_look(ctx) > 0) {
+        if (pp_look(ctx) > 0 || pp_work(ctx, coll)) {
             quiet = (pp_quiet_t){0};
             continue;
         }
@@ -277,17 +312,21 @@ static void wait_for_turn(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 }
 
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
-                          int64_t timeout_us)
+                          pp_coll_t *coll, int64_t timeout_us)
 {
-    if (!ctx->mpi || atomic_load(&ctx->attended))
+    if (!ctx->mpi || atomic_load(&ctx->attended)) {
+        pp_work(ctx, coll);
         pp_look(ctx);
+    }
+    if (ctx->mpi && over(arg))
+        return PP_OK;
     if (!ctx->mpi)
         return outcome(ctx, over(arg));
     uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us;
     wait_for_turn(ctx, over, arg, deadline);
     if (!atomic_load(&ctx->attended)) {
         pp_returned(ctx);
-        attend(ctx, over, arg, deadline);
+        attend(ctx, over, arg, coll, deadline);
     }
     return outcome(ctx, over(arg));
 }

@@ -1,110 +1,48 @@
-#define _GNU_SOURCE              /* memfd_create */
-
+#define _GNU_SOURCE              /* syscall */
 #include "doorbell.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <sys/mman.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-/* The page: one line that identifies it, then the bells. */
-typedef struct label {
-    _Alignas(sizeof(pp_bell_t)) uint64_t nonce;
-} label_t;
-
-_Static_assert(sizeof(label_t) == sizeof(pp_bell_t), "the bells start on a line of their own");
+_Static_assert(sizeof(pp_bell_t) == PP_SHARED_LABEL, "the bells start on a line of their own");
 _Static_assert(sizeof(_Atomic uint32_t) == 4, "a futex word has 4 bytes");
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "the atomics are shared between processes");
 
 static size_t page_bytes(int32_t count)
 {
-    return sizeof(label_t) + (size_t)count * sizeof(pp_bell_t);
+    return PP_SHARED_LABEL + (size_t)count * sizeof(pp_bell_t);
 }
 
-/* Maps the page behind `fd` (-1: private memory), which the doorbell owns from here on. */
-static bool map_page(pp_doorbell_t *doorbell, int fd, size_t bytes)
+static bool opened(pp_doorbell_t *doorbell, bool is)
 {
-    int   flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
-    if (page == MAP_FAILED) {
-        if (fd >= 0)
-            close(fd);
-        return false;
-    }
-    *doorbell = (pp_doorbell_t){page, bytes, (pp_bell_t *)((label_t *)page + 1), fd};
-    return true;
+    doorbell->bells = is ? (pp_bell_t *)((char *)doorbell->page.memory + PP_SHARED_LABEL) : NULL;
+    return is;
 }
 
-bool pp_doorbell_create(pp_doorbell_t *doorbell, int32_t count, pp_doorbell_ticket_t *ticket)
+bool pp_doorbell_create(pp_doorbell_t *doorbell, int32_t count, pp_shared_ticket_t *ticket)
 {
-    uint64_t nonce = 0;
-    *ticket = (pp_doorbell_ticket_t){0};
-    if (getrandom(&nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce || nonce == 0)
-        return false;
-    int fd = memfd_create("pypartial-doorbell", MFD_CLOEXEC);
-    if (fd < 0)
-        return false;
-    /* Allocates now what would otherwise be a SIGBUS at the first touch when memory is short. */
-    if (posix_fallocate(fd, 0, (off_t)page_bytes(count)) != 0) {
-        close(fd);
-        return false;
-    }
-    if (!map_page(doorbell, fd, page_bytes(count)))
-        return false;
-    ((label_t *)doorbell->page)->nonce = nonce;
-    *ticket = (pp_doorbell_ticket_t){getpid(), fd, nonce};
-    return true;
+    size_t bytes = page_bytes(count);
+    return opened(doorbell, pp_shared_create(&doorbell->page, "pypartial-doorbell", bytes, bytes, ticket));
 }
 
-bool pp_doorbell_attach(pp_doorbell_t *doorbell, int32_t count, const pp_doorbell_ticket_t *ticket)
+bool pp_doorbell_attach(pp_doorbell_t *doorbell, const pp_shared_ticket_t *ticket)
 {
-    char path[64];
-    if (ticket->nonce == 0)
-        return false;
-    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)ticket->pid,
-             (long long)ticket->fd);
-    /* In another container the same numbers may name anything, a terminal or a pipe included. */
-    int         fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    struct stat info;
-    if (fd < 0)
-        return false;
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)
-        || info.st_size != (off_t)page_bytes(count)) {
-        close(fd);
-        return false;
-    }
-    if (!map_page(doorbell, fd, page_bytes(count)))
-        return false;
-    if (((label_t *)doorbell->page)->nonce == ticket->nonce)
-        return true;
-    pp_doorbell_free(doorbell);
-    return false;
+    return opened(doorbell, pp_shared_attach(&doorbell->page, ticket));
 }
 
 bool pp_doorbell_private(pp_doorbell_t *doorbell)
 {
-    return map_page(doorbell, -1, page_bytes(1));
-}
-
-void pp_doorbell_seal(pp_doorbell_t *doorbell)
-{
-    if (doorbell->page && doorbell->fd >= 0)
-        close(doorbell->fd);
-    doorbell->fd = -1;
+    return opened(doorbell, pp_shared_private(&doorbell->page, page_bytes(1)));
 }
 
 void pp_doorbell_free(pp_doorbell_t *doorbell)
 {
-    pp_doorbell_seal(doorbell);
-    if (doorbell->page)
-        munmap(doorbell->page, doorbell->bytes);
-    *doorbell = (pp_doorbell_t){.fd = -1};
+    pp_shared_free(&doorbell->page);
+    doorbell->bells = NULL;
 }
 
 uint32_t pp_bell_announce(pp_bell_t *bell, uint32_t messages, pp_ring_t *ring)
@@ -117,6 +55,12 @@ uint32_t pp_bell_announce(pp_bell_t *bell, uint32_t messages, pp_ring_t *ring)
        The addition also releases the message to whoever reads the new sequence. */
     ring->sequence = atomic_fetch_add_explicit(&bell->sequence, 1, memory_order_seq_cst) + 1;
     return atomic_load_explicit(&bell->sleeper, memory_order_seq_cst);
+}
+
+bool pp_bell_asleep(pp_bell_t *bell, uint32_t bits)
+{
+    /* seq_cst: as in announce, with the news in the place of the sequence. */
+    return atomic_load_explicit(&bell->sleeper, memory_order_seq_cst) & bits;
 }
 
 bool pp_bell_wake(pp_bell_t *bell, uint32_t bits)

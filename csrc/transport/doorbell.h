@@ -6,7 +6,7 @@
 #ifndef PP_TRANSPORT_DOORBELL_H
 #define PP_TRANSPORT_DOORBELL_H
 
-#include "../base/base.h"
+#include "../base/shared.h"
 
 #include <stdatomic.h>
 
@@ -22,26 +22,16 @@ typedef struct pp_bell {
 } pp_bell_t;
 
 typedef struct pp_doorbell {
-    void      *page;             /* NULL: not open */
-    size_t     bytes;
-    pp_bell_t *bells;            /* one for each rank of the node, or only one if private */
-    int        fd;               /* -1 once nobody opens the page any more */
+    pp_shared_t page;            /* its descriptor: until pp_shared_seal() */
+    pp_bell_t  *bells;           /* one for each rank of the node, or only one if private */
 } pp_doorbell_t;
 
-/* How another process of the machine finds the page, and knows that it is the right one. */
-typedef struct pp_doorbell_ticket {
-    int64_t  pid, fd;
-    uint64_t nonce;              /* 0: there is no page */
-} pp_doorbell_ticket_t;
-
 /* Makes a page of `count` bells; false, with *ticket zeroed: not possible here. */
-bool pp_doorbell_create(pp_doorbell_t *doorbell, int32_t count, pp_doorbell_ticket_t *ticket);
+bool pp_doorbell_create(pp_doorbell_t *doorbell, int32_t count, pp_shared_ticket_t *ticket);
 /* Opens the page of another process; false: not reachable, or not that page. */
-bool pp_doorbell_attach(pp_doorbell_t *doorbell, int32_t count, const pp_doorbell_ticket_t *ticket);
+bool pp_doorbell_attach(pp_doorbell_t *doorbell, const pp_shared_ticket_t *ticket);
 /* A single bell that only this process sees. */
 bool pp_doorbell_private(pp_doorbell_t *doorbell);
-/* Everybody has opened the page: closes the descriptor; the mapping keeps it alive. */
-void pp_doorbell_seal(pp_doorbell_t *doorbell);
 void pp_doorbell_free(pp_doorbell_t *doorbell);
 
 /* A ring: what its rank has seen when it has seen it. */
@@ -52,6 +42,8 @@ typedef struct pp_ring {
 /* Announces `messages` messages (0: none, somebody is to look), after they were sent; returns the futex bits
    of who has to be woken. */
 uint32_t pp_bell_announce(pp_bell_t *bell, uint32_t messages, pp_ring_t *ring);
+/* Whether one of these futex bits has to be woken; for news published (seq_cst) before the call. */
+bool     pp_bell_asleep(pp_bell_t *bell, uint32_t bits);
 /* True: somebody was woken. */
 bool     pp_bell_wake(pp_bell_t *bell, uint32_t bits);
 /* Whether the ring needs no wake-up any more: its rank is awake, has looked since, or has received all

@@ -31,8 +31,17 @@ enum {
     BULK_TAG_FIRST = 1,
     BULK_TAGS_MAX = 1 << 20,
     CHUNK_BYTES_DEFAULT = 1 << 30,
+    NODE_BYTES_COMMITTED = 4096,
     TEXT_BYTES = MPI_MAX_ERROR_STRING + 128
 };
+
+/* Thread sanitizer leaves little address space. */
+#ifdef __SANITIZE_THREAD__
+static const size_t NODE_BYTES_MAX = (size_t)1 << 36;
+#else
+static const size_t NODE_BYTES_MAX = (size_t)1 << 44;
+#endif
+static const size_t NODE_BYTES_MIN = (size_t)1 << 32;
 
 _Static_assert(PARCEL_BYTES_MAX % PP_MESSAGE_ALIGN == 0, "receive buffers stay aligned");
 
@@ -104,6 +113,7 @@ struct pp_mpi {
     letter_t    *letters, **letters_end;
 
     pp_doorbell_t doorbell;
+    pp_shared_t  *memory;        /* of the node; NULL: this rank shares none */
     pp_bell_t    *bell;          /* this rank's own */
     int32_t       neighbour_count;
     neighbour_t  *neighbours;    /* by bell */
@@ -767,6 +777,7 @@ static void free_memory(pp_mpi_t *mpi)
         free(letter);
     }
     pp_doorbell_free(&mpi->doorbell);
+    pp_shared_drop(mpi->memory);
     free(mpi->receive_bytes);
     for (int i = 0; mpi->half_read && i < mpi->transport.size; i++)
         free(mpi->half_read[i]);
@@ -939,7 +950,7 @@ static pp_status_t make_transport(MPI_Comm comm, uint64_t chunk_bytes, pp_mpi_t 
                                                : (size_t)chunk_bytes;
     mpi->thread_level = query_thread_level();
     mpi->letters_end = &mpi->letters;
-    mpi->doorbell.fd = -1;
+    mpi->doorbell.page.fd = -1;
     for (int i = 0; i < STANDING_RECEIVES; i++)
         mpi->receives[i] = MPI_REQUEST_NULL;
     mpi->receive_bytes = pp_alloc_aligned((size_t)STANDING_RECEIVES * PARCEL_BYTES_MAX);
@@ -954,26 +965,45 @@ static pp_status_t make_transport(MPI_Comm comm, uint64_t chunk_bytes, pp_mpi_t 
     return PP_OK;
 }
 
-/* Collective over the node: one page for all of it, or none if anybody cannot open it. */
+/* Address space for the memory that the ranks of a node share, as much as can be had: what is used of it is
+   committed piece by piece. */
+static bool create_memory(pp_shared_t *memory, pp_shared_ticket_t *ticket)
+{
+    for (size_t bytes = NODE_BYTES_MAX; bytes >= NODE_BYTES_MIN; bytes /= 16)
+        if (pp_shared_create(memory, "pypartial-node", bytes, NODE_BYTES_COMMITTED, ticket))
+            return true;
+    return false;
+}
+
+/* Collective over the node: a page of bells for all of it, and memory; neither if anybody cannot open it. */
 static int share_page(pp_mpi_t *mpi, MPI_Comm node, bool *shared)
 {
-    pp_doorbell_ticket_t ticket = {0};
-    int                  rank, size, mine = 0, all = 0;
+    pp_shared_ticket_t tickets[2] = {0};
+    pp_shared_t        memory = {.fd = -1};
+    int                rank, size, mine[2] = {0}, all[2] = {0};
     MPI_Comm_rank(node, &rank);
     MPI_Comm_size(node, &size);
-    if (rank == 0)
-        mine = pp_doorbell_create(&mpi->doorbell, size, &ticket);
-    int code = MPI_Bcast(&ticket, sizeof ticket, MPI_BYTE, 0, node);
-    if (code == MPI_SUCCESS && rank != 0)
-        mine = pp_doorbell_attach(&mpi->doorbell, size, &ticket);
-    if (mine)
+    if (rank == 0) {
+        mine[0] = pp_doorbell_create(&mpi->doorbell, size, &tickets[0]);
+        mine[1] = create_memory(&memory, &tickets[1]);
+    }
+    int code = MPI_Bcast(tickets, sizeof tickets, MPI_BYTE, 0, node);
+    if (code == MPI_SUCCESS && rank != 0) {
+        mine[0] = pp_doorbell_attach(&mpi->doorbell, &tickets[0]);
+        mine[1] = pp_shared_attach(&memory, &tickets[1]);
+    }
+    if (mine[0])
         mpi->doorbell.bells[rank].rank = mpi->transport.rank;
     if (code == MPI_SUCCESS)
-        code = MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, node);
-    pp_doorbell_seal(&mpi->doorbell);
-    if (!all)
+        code = MPI_Allreduce(mine, all, 2, MPI_INT, MPI_LAND, node);
+    pp_shared_seal(&mpi->doorbell.page);
+    if (!all[0])
         pp_doorbell_free(&mpi->doorbell);
-    *shared = all;
+    if (all[0] && all[1])
+        mpi->memory = pp_shared_keep(&memory);
+    else
+        pp_shared_free(&memory);
+    *shared = all[0];
     return code;
 }
 
@@ -1007,8 +1037,7 @@ static pp_status_t open_doorbell(pp_mpi_t *mpi)
         return mpi_error(code, "finding the ranks of the node");
     MPI_Comm_rank(node, &rank);
     MPI_Comm_size(node, &size);
-    if (size > 1)
-        code = share_page(mpi, node, &shared);
+    code = share_page(mpi, node, &shared);
     MPI_Comm_free(&node);
     if (code != MPI_SUCCESS)
         return mpi_error(code, "sharing the doorbell");
@@ -1074,6 +1103,31 @@ pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi)
 int32_t pp_mpi_neighbours(const pp_mpi_t *mpi)
 {
     return mpi->neighbour_count;
+}
+
+pp_shared_t *pp_mpi_memory(pp_mpi_t *mpi)
+{
+    return mpi->memory;
+}
+
+int32_t pp_mpi_neighbour_rank(const pp_mpi_t *mpi, int32_t index)
+{
+    return mpi->doorbell.bells[index].rank;
+}
+
+int32_t pp_mpi_neighbour_index(const pp_mpi_t *mpi)
+{
+    return (int32_t)(mpi->bell - mpi->doorbell.bells);
+}
+
+bool pp_mpi_wake(pp_mpi_t *mpi, int32_t index, uint32_t sleepers)
+{
+    pp_ring_t  ring;
+    pp_bell_t *bell = &mpi->doorbell.bells[index];
+    bool       woken = pp_bell_asleep(bell, sleepers)
+        && pp_bell_wake(bell, pp_bell_announce(bell, 0, &ring) & sleepers);
+    mpi->transport.rings += woken;
+    return woken;
 }
 
 int32_t pp_mpi_thread_level(const pp_mpi_t *mpi)

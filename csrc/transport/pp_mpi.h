@@ -16,6 +16,7 @@
 #ifndef PP_TRANSPORT_MPI_H
 #define PP_TRANSPORT_MPI_H
 
+#include "../base/shared.h"
 #include "transport.h"
 
 typedef struct pp_mpi pp_mpi_t;
@@ -32,6 +33,13 @@ typedef enum pp_sleeper {
 pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, pp_mpi_t **mpi);
 pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi);
 int32_t pp_mpi_neighbours(const pp_mpi_t *mpi);     /* ranks with a shared doorbell, me included */
+/* The memory that the neighbours share; NULL: none. */
+pp_shared_t *pp_mpi_memory(pp_mpi_t *mpi);
+int32_t pp_mpi_neighbour_index(const pp_mpi_t *mpi);                  /* of this rank, 0 .. neighbours - 1 */
+int32_t pp_mpi_neighbour_rank(const pp_mpi_t *mpi, int32_t index);
+/* Wakes those of a neighbour's `sleepers` (pp_sleeper_t bits) that are asleep; true: somebody was.  For
+   news that is in shared memory already: no message is announced. */
+bool    pp_mpi_wake(pp_mpi_t *mpi, int32_t index, uint32_t sleepers);
 int32_t pp_mpi_thread_level(const pp_mpi_t *mpi);   /* 0 single .. 3 multiple */
 
 /* The futex protocol above, for this rank's own doorbell. */

@@ -140,16 +140,25 @@ def test_chunks_change_nothing(comm, monkeypatch):
     assert len(set(comm.allgather(results[0]))) == 1
 
 
-def test_auto_algorithm_depends_on_size(comm, ctx):
+def test_auto_algorithm_depends_on_size(comm):
     small, large = np.zeros(1), np.zeros(1 << 20)
-    requests = [ctx.Allreduce_init(None, buffer) for buffer in (small, large)]
-    names = [request.algorithm for request in requests]
-    assert set(names) <= set(ALGORITHMS)
-    assert len(set(comm.allgather(tuple(names)))) == 1
-    if comm.size > 2:
-        assert names[0] != names[1]
-    for request in requests:
-        request.Free()
+    with pp.Context(comm, transport="mpi") as ctx:
+        requests = [ctx.Allreduce_init(None, buffer) for buffer in (small, large)]
+        names = [request.algorithm for request in requests]
+        assert set(names) <= set(ALGORITHMS)
+        assert len(set(comm.allgather(tuple(names)))) == 1
+        if comm.size > 2:
+            assert names[0] != names[1]
+        for request in requests:
+            request.Free()
+
+
+def test_auto_is_shared_memory_on_one_node(comm, ctx):
+    request = ctx.Allreduce_init(None, np.zeros(1))
+    shares = bool(ctx.stats().shares_memory)
+    assert (request.algorithm == "shared_memory") == shares
+    assert comm.allgather(shares) == comm.size * [shares]
+    request.Free()
 
 
 @pytest.mark.parametrize("average", ["size", "contributors", "contributions"])

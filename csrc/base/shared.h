@@ -1,0 +1,51 @@
+/*
+ * shared.h - memory that processes of one machine share.
+ *
+ * It is an anonymous memfd, opened by the others through /proc/<pid>/fd: nothing of it has a name, so
+ * nothing can be left behind, whatever becomes of the processes.  Knows nothing of MPI: the caller carries
+ * the ticket from the process that made the memory to those that open it.
+ */
+#ifndef PP_SHARED_H
+#define PP_SHARED_H
+
+#include "base.h"
+
+typedef struct pp_shared {
+    void  *memory;             /* NULL: not open */
+    size_t bytes;
+    int    fd;                 /* -1: sealed */
+    int    users;              /* of a pp_shared_keep() */
+} pp_shared_t;
+
+/* How another process of the machine finds the memory, and knows that it is the right one. */
+typedef struct pp_shared_ticket {
+    int64_t  pid, fd;
+    uint64_t nonce;            /* 0: there is no memory */
+    uint64_t bytes;
+} pp_shared_ticket_t;
+
+/* Makes memory of which the first PP_SHARED_LABEL bytes are taken: they identify it.  `committed` bytes of
+   it are there at once, the others when pp_shared_commit() is asked for them: touching what is not would
+   end the process when memory is short.  False, with *ticket zeroed: not possible here. */
+enum { PP_SHARED_LABEL = 64 };
+bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_t committed,
+                      pp_shared_ticket_t *ticket);
+/* Opens another process's memory; false: not reachable, or not that memory. */
+bool pp_shared_attach(pp_shared_t *shared, const pp_shared_ticket_t *ticket);
+/* Memory that only this process sees. */
+bool pp_shared_private(pp_shared_t *shared, size_t bytes);
+/* False: there is not so much memory.  What is committed stays so; any process may ask. */
+bool pp_shared_commit(pp_shared_t *shared, size_t offset, size_t bytes);
+/* Gives the memory of a range back; its contents are zero when it is committed again. */
+void pp_shared_uncommit(pp_shared_t *shared, size_t offset, size_t bytes);
+/* Nothing is committed any more, and everybody has opened it: closes the descriptor. */
+void pp_shared_seal(pp_shared_t *shared);
+void pp_shared_free(pp_shared_t *shared);
+
+/* Memory on the heap with several users in this process: what pp_shared_t's own functions opened is moved
+   there, and freed when all have dropped it.  NULL: no memory, and it is freed at once. */
+pp_shared_t *pp_shared_keep(pp_shared_t *shared);
+pp_shared_t *pp_shared_use(pp_shared_t *kept);
+void         pp_shared_drop(pp_shared_t *kept);      /* NULL is fine */
+
+#endif

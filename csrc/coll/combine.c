@@ -1,0 +1,955 @@
+/* combine.c - see combine.h. */
+#include "combine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ENTRIES_BEYOND_WINDOW = 3,       /* being written, being copied, and kept from a flush */
+    SPARED = 2,                      /* newest results that a slow reader may still copy (PP_LATEST) */
+    WHOLE_BYTES = 16384,             /* moved by the claimer, at once */
+    CHUNK_BYTES = 65536,
+    CHUNK_BYTES_MIN = 8192,
+    CHUNKS_A_RANK = 2                /* at least, if the chunks do not become too small */
+};
+
+static pp_node_t *node_of(const pp_coll_t *coll) { return coll->engine->node; }
+
+static bool bounded(const pp_coll_t *coll)
+{
+    return coll->config.max_lag >= 0 && !pp_policy_is_full(coll);
+}
+
+/* Every round is given to everybody. */
+static bool keeps_all(const pp_coll_t *coll) { return coll->config.deliver != PP_LATEST; }
+
+/* ---- what a rank says of itself ------------------------------------------------------------------------- */
+
+static pp_leaving_t leaving(const pp_coll_t *coll)
+{
+    if (!pp_calls_flushing(coll->calls, coll))
+        return PP_STAYS;
+    return coll->calls->kind == PP_CALL_FREE  ? PP_FREES
+         : coll->calls->kind == PP_CALL_DRAIN ? PP_STEPS
+                                              : PP_FLUSHES;
+}
+
+static uint64_t state_of(const pp_coll_t *coll)
+{
+    const pp_combine_t *combine = coll->combine;
+    pp_leaving_t leaves = leaving(coll);
+    uint64_t round = coll->completed, state = 0;
+    if (pp_coll_waits(coll))
+        state |= PP_WORD_WAITS | (pp_board_own(&combine->board)->receive ? PP_WORD_DIRECT : 0);
+    else if (leaves == PP_STAYS)
+        return 0;
+    else
+        state |= (uint64_t)leaves << PP_WORD_LEAVING_SHIFT;
+    if (leaves == PP_FLUSHES || leaves == PP_FREES)
+        round = pp_board_flushes(&combine->board);
+    return state | pp_word_round_bits(round) << PP_WORD_ROUND_SHIFT;
+}
+
+/* The oldest round whose entry of the ring this rank still needs. */
+static uint64_t absorbed(const pp_coll_t *coll)
+{
+    uint64_t least = coll->completed;
+    const pp_entry_t *given = coll->request.entry;
+    if (coll->calls->kind == PP_CALL_EXIT)
+        return UINT64_MAX;
+    if (given && given->place == PP_IN_RING)
+        least = given->round;
+    for (const pp_entry_t *entry = coll->ungiven; entry; entry = entry->next)
+        if (entry->place == PP_IN_RING && entry->round < least)
+            least = entry->round;
+    return least;
+}
+
+/* Rounds from here on may not take this rank's part: see pp_policy_bounded(). */
+static uint64_t limit(const pp_coll_t *coll)
+{
+    uint64_t given = coll->counted;
+    if (!bounded(coll))
+        return UINT64_MAX;
+    if (pp_coll_waits(coll) && given < coll->completed + 1)
+        given = coll->completed + 1;
+    return given + coll->max_lag;
+}
+
+static void publish_bounds(pp_coll_t *coll)
+{
+    pp_combine_t *combine = coll->combine;
+    pp_station_t *own = pp_board_own(&combine->board);
+    uint64_t rounds = limit(coll), needed = absorbed(coll);
+    if (rounds != combine->limit) {
+        combine->limit = rounds;
+        PP_STEP("say");
+        atomic_store(&own->limit, rounds);
+    }
+    /* The latest result only has to stay if it is that of a flush. */
+    if (needed != combine->absorbed && (keeps_all(coll) || combine->absorbed < combine->flushed)) {
+        combine->absorbed = needed;
+        PP_STEP("say");
+        atomic_store(&own->absorbed, needed);
+    }
+}
+
+/* Requests that are outstanding on handles whose rounds are made of messages: nobody else can see those. */
+static bool waits_for_messages(const pp_engine_t *engine)
+{
+    uint32_t waiting = engine->waiting;
+    for (size_t i = 1; waiting > 0 && i < engine->series_count; i++) {
+        const pp_coll_t *coll = engine->series[i] ? engine->series[i]->owner : NULL;
+        waiting -= coll && coll->combine && pp_coll_waits(coll);
+    }
+    return waiting > 0;
+}
+
+static void publish_presence(const pp_coll_t *coll)
+{
+    const pp_engine_t *engine = coll->engine;
+    pp_node_set_presence(engine->node, engine->calls, engine->in_call, coll->calls->kind == PP_CALL_EXIT,
+                         waits_for_messages(engine));
+}
+
+/* ---- bringing this rank up to date ------------------------------------------------------------------------ */
+
+/* What the entry says that is this rank's own. */
+static void describe_own(pp_coll_t *coll, const pp_ring_entry_t *from, pp_entry_t *entry)
+{
+    pp_combine_t *combine = coll->combine;
+    int32_t me = coll->engine->node->index;
+    const pp_share_t share = from->shares[me];
+    entry->staleness = entry->own_contributions = 0;
+    if (pp_mask_has(entry->contributors, me)) {
+        entry->own_contributions = share.contributions;
+        if (entry->round > share.oldest_given)
+            entry->staleness = entry->round - share.oldest_given;
+        if (combine->starts_taken < share.starts)
+            combine->starts_taken = share.starts;
+    }
+    entry->starts_taken = combine->starts_taken;
+    entry->external = !from->flush && !pp_mask_has(from->triggers, me);
+}
+
+/* The entry of the oldest round from coll->completed on that the ring has; PP_PENDING if it was overwritten
+   while we read. */
+static pp_status_t read_entry(pp_coll_t *coll, pp_entry_t *entry, uint64_t *left)
+{
+    const pp_board_t *board = &coll->combine->board;
+    size_t mask_bytes = coll->series.mask_words * sizeof(uint64_t);
+    int32_t index = pp_board_find(board, coll->completed);
+    uint64_t round = coll->completed;
+    if (index < 0) {
+        round = pp_board_oldest(board, coll->completed);
+        index = round == UINT64_MAX ? -1 : pp_board_find(board, round);
+    }
+    if (index < 0)
+        return PP_PENDING;
+    const pp_ring_entry_t *from = pp_board_entry(board, index);
+    entry->round = entry->first = round;
+    entry->tally = from->tally;
+    memcpy(entry->contributors, from->contributors, mask_bytes);
+    if (from->tally.any_left)
+        memcpy(left, from->left, mask_bytes);
+    bool direct = pp_mask_has(from->direct, board->node->index);
+    entry->place = from->null ? PP_NOWHERE : direct ? PP_IN_RECEIVE : PP_IN_RING;
+    entry->ring = index;
+    describe_own(coll, from, entry);
+    return pp_board_still(board, index, round) ? PP_OK : PP_PENDING;
+}
+
+/* Rounds that this rank will never look at (PP_LATEST) may have taken what it had pending. */
+static void count_skipped(pp_coll_t *coll, uint64_t next)
+{
+    pp_combine_t *combine = coll->combine;
+    pp_station_t *own = pp_board_own(&combine->board);
+    PP_STEP("look");
+    uint32_t pending = pp_word_pending(atomic_load(&own->word));
+    PP_STEP("look");
+    uint64_t starts = 0, taken = atomic_load(&own->taken);
+    if (taken > next)
+        return;              /* by this one, whose entry says so, or by a later one */
+    for (int part = 0; part < PP_PARTS; part++)
+        if (pending >> part & 1)
+            starts += own->parts[part].contributions;
+    combine->starts_taken = coll->starts - starts;
+}
+
+/* An exempt rank has been passed beyond its bound: that counts as given. */
+static void count_passed(pp_coll_t *coll, uint64_t rounds)
+{
+    if (rounds > coll->combine->limit && coll->counted < rounds)
+        coll->counted = rounds;
+    if (rounds > coll->combine->limit && coll->seen < rounds)
+        coll->seen = rounds;
+}
+
+static uint64_t rounds_taken(uint64_t turn) { return pp_turn_round(turn) + (pp_turn_phase(turn) != PP_OPEN); }
+
+/* Where other ranks' rounds went on while nobody looked: the entries become results here. */
+static bool catch_up(pp_coll_t *coll)
+{
+    pp_combine_t *combine = coll->combine;
+    uint64_t turn = pp_board_turn(&combine->board), rounds = pp_turn_round(turn);
+    uint64_t left[PP_CONTRIBUTORS_WORDS];
+    count_passed(coll, rounds_taken(turn));
+    pp_coll_count_as_given(coll, rounds_taken(turn));
+    if (coll->completed == rounds)
+        return false;
+    while (coll->completed < rounds && !coll->engine->error) {
+        pp_entry_t *entry = pp_entry_new(coll);
+        if (!entry)
+            break;
+        uint64_t taken = combine->starts_taken;
+        if (read_entry(coll, entry, left) != PP_OK) {
+            combine->starts_taken = taken;
+            pp_entry_free(coll, entry);
+            rounds = pp_turn_round(pp_board_turn(&combine->board));
+            continue;
+        }
+        if (entry->round > coll->completed) {
+            count_skipped(coll, entry->round);
+            entry->starts_taken = combine->starts_taken;
+        }
+        if (entry->tally.cause == PP_CAUSE_FLUSH)
+            combine->flushed = entry->round + 1;
+        coll->engine->shared_rounds += entry->round + 1 - coll->completed;
+        pp_coll_complete(coll, entry, left);
+    }
+    coll->taken = coll->completed;
+    return true;
+}
+
+bool pp_combine_poll(pp_engine_t *engine)
+{
+    bool any = false;
+    for (size_t i = 1; engine->node && i < engine->series_count; i++) {
+        const pp_series_t *series = engine->series[i];
+        const pp_coll_t   *coll = series ? series->owner : NULL;
+        any |= coll && coll->combine
+            && pp_turn_round(pp_board_turn(&coll->combine->board)) != coll->completed;
+    }
+    if (any)
+        engine->changed = true;
+    return any;
+}
+
+/* ---- deciding ------------------------------------------------------------------------------------------- */
+
+static uint64_t word_of(const pp_coll_t *coll, int32_t rank)
+{
+    PP_STEP("decide");
+    return atomic_load(&coll->combine->board.stations[rank].word);
+}
+
+/* Whether the rank has a request outstanding on another handle. */
+static bool elsewhere(const pp_coll_t *coll, int32_t rank)
+{
+    const pp_engine_t *engine = coll->engine;
+    for (size_t i = 1; i < engine->series_count; i++) {
+        const pp_coll_t *other = engine->series[i] ? engine->series[i]->owner : NULL;
+        if (!other || other == coll || !other->combine)
+            continue;
+        uint64_t round = pp_turn_round(pp_board_turn(&other->combine->board));
+        if (pp_word_waits(word_of(other, rank), round))
+            return true;
+    }
+    return pp_node_waits(engine->node, rank);
+}
+
+typedef struct pp_view {
+    const pp_coll_t *coll;
+    uint64_t round, flushes;
+    bool     away;                   /* somebody may have left */
+    bool     others;                 /* there are other handles */
+} pp_view_t;
+
+static pp_view_t view_of(const pp_coll_t *coll, uint64_t round)
+{
+    return (pp_view_t){.coll = coll, .round = round, .away = pp_node_anybody_away(node_of(coll)),
+                       .others = coll->calls->live_handles > 1, .flushes = pp_board_flushes(&coll->combine->board)};
+}
+
+static bool has_left(const pp_view_t *view, int32_t rank)
+{
+    const pp_coll_t *coll = view->coll;
+    if (!view->away || !pp_node_left(node_of(coll), rank))
+        return false;
+    /* A step of a Drain is over when its round is. */
+    uint64_t word = word_of(coll, rank);
+    return (word >> PP_WORD_LEAVING_SHIFT & 7) != PP_STEPS || pp_word_is_of(word, view->round);
+}
+
+static bool is_elsewhere(const pp_view_t *view, int32_t rank)
+{
+    return view->others && elsewhere(view->coll, rank);
+}
+
+static bool is_ready(const pp_view_t *view, uint64_t word, int32_t rank)
+{
+    return pp_word_pending(word) && (pp_word_waits(word, view->round) || is_elsewhere(view, rank));
+}
+
+static bool flushes(const pp_view_t *view, int32_t rank)
+{
+    return pp_word_leaving(word_of(view->coll, rank), view->round, view->flushes) != PP_STAYS
+        || pp_node_out(node_of(view->coll), rank);
+}
+
+static bool all_flush(const pp_view_t *view)
+{
+    for (int32_t rank = 0; rank < view->coll->engine->size; rank++)
+        if (!flushes(view, rank))
+            return false;
+    return true;
+}
+
+/* The order of draws of the current round: who had left in the one before comes last. */
+static int32_t at_place(pp_coll_t *coll, int32_t place)
+{
+    pp_combine_t *combine = coll->combine;
+    int32_t size = coll->engine->size;
+    if (combine->order_round != coll->completed) {
+        combine->order_round = coll->completed;
+        combine->ordered = 0;
+        for (int pass = 0; coll->any_left_before && pass < 2; pass++)
+            for (int32_t i = 0; i < size; i++) {
+                int32_t rank = pp_policy_drawn_at(coll, i);
+                if (pp_mask_has(coll->left_before, rank) == (pass == 1))
+                    combine->order[combine->ordered++] = rank;
+            }
+    }
+    while (combine->ordered <= place) {
+        combine->order[combine->ordered] = pp_policy_drawn_at(coll, combine->ordered);
+        combine->ordered++;
+    }
+    return combine->order[place];
+}
+
+static void trigger(pp_combine_t *combine, int32_t rank, pp_cause_t cause)
+{
+    combine->triggered += !pp_mask_has(combine->triggers, rank);
+    pp_mask_add(combine->triggers, rank);
+    if (combine->cause < (uint32_t)cause)
+        combine->cause = cause;
+}
+
+/* A draw passes by ranks that have left, or are pending here and wait elsewhere. */
+static void follow_draw(const pp_view_t *view, pp_coll_t *coll, int32_t place)
+{
+    int32_t size = coll->engine->size;
+    for (int32_t hops = 0; hops < size; hops++) {
+        int32_t  at = (place + hops) % size, rank = at_place(coll, at);
+        uint64_t word = word_of(coll, rank);
+        if (pp_word_waits(word, view->round)) {
+            trigger(coll->combine, rank,
+                    at < coll->config.policy_k ? PP_CAUSE_POLICY : PP_CAUSE_DEPARTED);
+            return;
+        }
+        if (!has_left(view, rank) && !(pp_word_pending(word) && is_elsewhere(view, rank)))
+            return;
+        coll->engine->coverage.draws_handed_on++;
+    }
+}
+
+static bool draws_trigger(const pp_view_t *view, pp_coll_t *coll)
+{
+    if (pp_policy_is_solo(coll)) {
+        for (int32_t rank = 0; rank < coll->engine->size; rank++)
+            if (pp_word_waits(word_of(coll, rank), view->round))
+                trigger(coll->combine, rank, PP_CAUSE_POLICY);
+    } else {
+        for (int32_t place = 0; place < coll->config.policy_k; place++)
+            follow_draw(view, coll, place);
+    }
+    return coll->combine->triggered > 0;
+}
+
+static bool quorum_is_there(const pp_view_t *view, pp_coll_t *coll)
+{
+    int32_t ready = 0, left = 0, size = coll->engine->size;
+    bool waits = false;
+    for (int32_t rank = 0; rank < size; rank++) {
+        uint64_t word = word_of(coll, rank);
+        bool counts = is_ready(view, word, rank);
+        ready += counts;
+        left += !counts && has_left(view, rank);
+        waits |= pp_word_waits(word, view->round);
+        /* Full, usually: no need to look at the others. */
+        if (size - rank - 1 < coll->config.policy_k - ready && !view->away)
+            return false;
+    }
+    return waits && (ready >= coll->config.policy_k || ready + left == size);
+}
+
+/* max_lag: everybody may give its part. */
+static bool all_permit(const pp_view_t *view, const pp_coll_t *coll)
+{
+    for (int32_t rank = 0; bounded(coll) && rank < coll->engine->size; rank++) {
+        PP_STEP("decide");
+        uint64_t rounds = atomic_load(&coll->combine->board.stations[rank].limit);
+        if (view->round >= rounds && !has_left(view, rank) && !is_elsewhere(view, rank))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the round is to be run now, and who brings it about. */
+static bool decide(pp_coll_t *coll, uint64_t round)
+{
+    pp_combine_t *combine = coll->combine;
+    pp_view_t view = view_of(coll, round);
+    memset(combine->triggers, 0, coll->series.mask_words * sizeof(uint64_t));
+    combine->triggered = 0;
+    combine->cause = PP_CAUSE_POLICY;
+    if (view.away && all_flush(&view))
+        return true;
+    return (coll->config.policy == PP_FIRST_OF ? draws_trigger(&view, coll) : quorum_is_there(&view, coll))
+        && all_permit(&view, coll);
+}
+
+/* ---- running a round, under its claim ------------------------------------------------------------------- */
+
+static void add_source(pp_plan_t *plan, uint64_t offset) { plan->offsets[plan->source_count++] = offset; }
+
+/* Everything that one rank has pending, into the entry's header and the plan. */
+static void take_part(const pp_view_t *view, pp_coll_t *coll, int32_t rank, pp_ring_entry_t *entry)
+{
+    pp_board_t *board = &coll->combine->board;
+    pp_station_t *station = &board->stations[rank];
+    pp_taken_t taken = pp_board_take(board, rank, view->round);
+    pp_share_t share = {.oldest_given = UINT64_MAX};
+    pp_leaving_t leaves = pp_word_leaving(taken.word, view->round, view->flushes);
+    bool left = has_left(view, rank);
+    bool out = view->away && pp_node_out(board->node, rank);
+    for (int part = 0; taken.parts >> part; part++) {
+        const pp_part_t *from = &station->parts[part];
+        if (!(taken.parts >> part & 1))
+            continue;
+        uint64_t given = atomic_load_explicit(&from->oldest_given, memory_order_relaxed);
+        share.contributions += from->contributions;
+        share.starts = from->starts > share.starts ? from->starts : share.starts;
+        share.oldest_given = given < share.oldest_given ? given : share.oldest_given;
+        bool users = pp_word_users(taken.word) >> part & 1;
+        add_source(board->plan, users ? from->users : pp_board_slot_offset(board, rank, part));
+    }
+    pp_tally_t own = {.contributions = share.contributions, .contributors = taken.parts != 0,
+                      .active = is_ready(view, taken.word, rank), .flushing = leaves != PP_STAYS || out,
+                      .flush_calls = leaves == PP_STAYS ? 0 : leaves == PP_FREES ? PP_IN_FREE : PP_IN_FLUSH,
+                      .initiator = PP_NO_INITIATOR, .any_left = left};
+    if (taken.parts) {
+        pp_mask_add(entry->contributors, rank);
+        entry->shares[rank] = share;
+        pp_coll_count_staleness(coll->engine, view->round > share.oldest_given
+                                                  ? view->round - share.oldest_given : 0);
+    }
+    if (left)
+        pp_mask_add(entry->left, rank);
+    if (pp_word_waits(taken.word, view->round) && (taken.word & PP_WORD_DIRECT))
+        pp_mask_add(entry->direct, rank);
+    pp_tally_merge(&entry->tally, &own);
+}
+
+static void clear_header(const pp_coll_t *coll, pp_ring_entry_t *entry)
+{
+    size_t bytes = coll->series.mask_words * sizeof(uint64_t);
+    entry->tally = (pp_tally_t){.initiator = PP_NO_INITIATOR};
+    memset(entry->contributors, 0, bytes);
+    memset(entry->left, 0, bytes);
+    memset(entry->direct, 0, bytes);
+    memcpy(entry->triggers, coll->combine->triggers, bytes);
+}
+
+static void name_initiator(const pp_coll_t *coll, pp_ring_entry_t *entry)
+{
+    pp_combine_t *combine = coll->combine;
+    for (int32_t rank = 0; combine->triggered > 0 && rank < coll->engine->size; rank++)
+        if (pp_mask_has(combine->triggers, rank)) {
+            entry->tally.initiator = (uint32_t)rank;
+            break;
+        }
+    entry->tally.cause = (uint16_t)combine->cause;
+    pp_policy_judge(coll, &entry->tally);
+    entry->flush = entry->tally.cause == PP_CAUSE_FLUSH;
+    entry->kept = entry->flush || keeps_all(coll);
+    if (coll->config.policy == PP_QUORUM)
+        pp_mask_add(entry->triggers, coll->engine->rank);
+    coll->engine->coverage.initiators_met += !pp_policy_is_solo(coll) && combine->triggered > 1;
+}
+
+/* Where the result is to be written: into receive buffers of ranks that wait, and into the ring for all
+   others. */
+static bool add_targets(pp_coll_t *coll, int32_t index, pp_ring_entry_t *entry)
+{
+    pp_board_t *board = &coll->combine->board;
+    pp_plan_t *plan = board->plan;
+    for (int32_t rank = 0; rank < board->ranks; rank++)
+        if (pp_mask_has(entry->direct, rank))
+            plan->offsets[plan->source_count + plan->target_count++] = board->stations[rank].receive;
+    if (plan->target_count == (uint32_t)board->ranks)
+        return true;
+    plan->offsets[plan->source_count + plan->target_count++] =
+        board->results + (uint64_t)index * board->stride;
+    return pp_board_commit_result(board, index);
+}
+
+static void cut(pp_coll_t *coll, pp_plan_t *plan)
+{
+    const pp_board_t *board = &coll->combine->board;
+    size_t element = coll->series.kernels.element_bytes;
+    size_t bytes = board->vector_bytes / ((size_t)board->ranks * CHUNKS_A_RANK);
+    bytes = bytes < CHUNK_BYTES_MIN ? CHUNK_BYTES_MIN : bytes > CHUNK_BYTES ? CHUNK_BYTES : bytes;
+    bytes = bytes / element / 64 * 64 * element;
+    plan->chunk_bytes = bytes;
+    plan->chunks = (uint32_t)((board->vector_bytes + bytes - 1) / bytes);
+}
+
+static void wake_waiters(pp_coll_t *coll, uint64_t round)
+{
+    pp_node_t *node = node_of(coll);
+    for (int32_t rank = 0; pp_node_anybody_asleep(node) && rank < node->size; rank++) {
+        uint64_t word = word_of(coll, rank);
+        bool waits = (word & PP_WORD_WAITS) && pp_word_round_bits(round) >= pp_word_round(word);
+        if (rank != node->index && (waits || (word >> PP_WORD_LEAVING_SHIFT & 7)))
+            node->wake(node->owner, rank, false);
+    }
+}
+
+static void publish(pp_coll_t *coll, uint64_t round, int32_t index)
+{
+    pp_board_t *board = &coll->combine->board;
+    if (pp_board_entry(board, index)->flush)
+        pp_node_call_over(board->node, coll->engine->calls + 1);
+    pp_board_publish(board, round, index);
+    wake_waiters(coll, round);
+    coll->engine->changed = true;
+}
+
+/* Returns false if the result has no place: somebody has to give room first. */
+static bool run(pp_coll_t *coll, uint64_t round)
+{
+    pp_combine_t *combine = coll->combine;
+    pp_board_t *board = &combine->board;
+    pp_plan_t *plan = board->plan;
+    int32_t index = pp_board_pick(board, round);
+    if (index < 0)
+        return false;
+    pp_ring_entry_t *entry = pp_board_entry(board, index);
+    pp_view_t view = view_of(coll, round);
+    clear_header(coll, entry);
+    plan->source_count = plan->target_count = 0;
+    for (int32_t rank = 0; rank < board->ranks; rank++)
+        take_part(&view, coll, rank, entry);
+    name_initiator(coll, entry);
+    entry->null = plan->source_count == 0;
+    plan->entry = (uint32_t)index;
+    plan->divide_by = pp_coll_divisor(coll, &entry->tally);
+    coll->engine->shared_led++;
+    if (!entry->null && !add_targets(coll, index, entry)) {
+        pp_engine_fail(coll->engine, PP_ERR_MEMORY, "no shared memory for a result of %zu bytes",
+                       board->vector_bytes);
+        return true;
+    }
+    if (entry->null || board->vector_bytes <= WHOLE_BYTES) {
+        if (!entry->null)
+            pp_move(board, &coll->series.kernels, 0, coll->count);
+        publish(coll, round, index);
+    } else {
+        cut(coll, plan);
+        pp_board_hand_out(board, round);
+    }
+    return true;
+}
+
+/* The ring is full of what these ranks have left: their threads take it out. */
+static void ask_for_room(pp_coll_t *coll, uint64_t round)
+{
+    pp_node_t *node = node_of(coll);
+    for (int32_t rank = 0; rank < node->size; rank++) {
+        PP_STEP("decide");
+        uint64_t needed = atomic_load(&coll->combine->board.stations[rank].absorbed);
+        if (rank != node->index && needed + coll->combine->board.entries <= round + 1)
+            node->wake(node->owner, rank, true);
+    }
+}
+
+/* Claims the round that is open and runs it if it is to be run.  Returns false if there is nothing to do. */
+static bool claim_and_run(pp_coll_t *coll, uint64_t turn)
+{
+    pp_board_t *board = &coll->combine->board;
+    uint64_t round = pp_turn_round(turn);
+    bool room = true;
+    if (!pp_board_claim(board, turn))
+        return true;
+    do {
+        /* Once more: what was decided may have been overtaken. */
+        if (decide(coll, round) && (room = run(coll, round)))
+            return true;
+    } while (!pp_board_release(board, round));
+    if (!room)
+        ask_for_room(coll, round);
+    return false;
+}
+
+static void try_round(pp_coll_t *coll)
+{
+    pp_board_t *board = &coll->combine->board;
+    for (bool again = true; again && !coll->engine->error;) {
+        catch_up(coll);
+        uint64_t turn = pp_board_turn(board);
+        if (pp_turn_round(turn) != coll->completed)
+            continue;
+        switch (pp_turn_phase(turn)) {
+        case PP_OPEN:
+            again = decide(coll, coll->completed) && claim_and_run(coll, turn);
+            break;
+        case PP_TAKING:
+            again = !(turn & PP_TURN_NEWS) && !pp_board_leave_news(board, turn);
+            break;
+        case PP_MOVING:          /* whoever publishes looks again */
+            again = false;
+            break;
+        }
+    }
+}
+
+/* ---- the data of large rounds ----------------------------------------------------------------------------- */
+
+bool pp_combine_has_work(const pp_coll_t *coll)
+{
+    const pp_board_t *board = &coll->combine->board;
+    return pp_turn_phase(pp_board_turn(board)) == PP_MOVING
+        && (uint32_t)atomic_load_explicit(&board->shared->tickets, memory_order_relaxed) > 0;
+}
+
+bool pp_combine_work(pp_coll_t *coll, uint64_t *round)
+{
+    pp_board_t *board = &coll->combine->board;
+    uint64_t turn = pp_board_turn(board);
+    uint32_t chunk;
+    *round = pp_turn_round(turn);
+    if (pp_turn_phase(turn) != PP_MOVING)
+        return false;
+    while (pp_board_ticket(board, *round, &chunk)) {
+        pp_move_chunk(board, &coll->series.kernels, chunk);
+        if (pp_board_finished(board))
+            return true;
+    }
+    return false;
+}
+
+void pp_combine_worked(pp_coll_t *coll, uint64_t round)
+{
+    publish(coll, round, (int32_t)coll->combine->board.plan->entry);
+}
+
+/* ---- what the engine asks ------------------------------------------------------------------------------------ */
+
+/* Room for those who go on while this rank is exempt from its bound. */
+static void make_room(pp_coll_t *coll)
+{
+    bool exempt = pp_coll_left(coll) || pp_coll_elsewhere(coll);
+    if (!keeps_all(coll) || !exempt
+        || coll->completed - absorbed(coll) + 2 < (uint64_t)coll->combine->board.entries)
+        return;
+    if (coll->request.entry)
+        pp_combine_own(coll, coll->request.entry);
+    for (pp_entry_t *entry = coll->ungiven; entry; entry = entry->next)
+        pp_combine_own(coll, entry);
+}
+
+/* A word about a round that is complete says nothing any more, and may stand. */
+static void say_state(pp_coll_t *coll)
+{
+    pp_board_t *board = &coll->combine->board;
+    uint64_t state = state_of(coll);
+    bool over = (board->state & PP_WORD_WAITS) && !pp_word_is_of(board->state, coll->completed);
+    if (state || !over)
+        pp_station_say(board, state);
+}
+
+static void update(void *owner)
+{
+    pp_coll_t *coll = owner;
+    catch_up(coll);
+    make_room(coll);
+    publish_presence(coll);
+    publish_bounds(coll);
+    say_state(coll);
+    try_round(coll);
+    if (!coll->engine->error)
+        pp_calls_update(coll->calls);
+}
+
+static void control(void *owner, int32_t peer, const pp_prefix_t *message)
+{
+    pp_coll_t *coll = owner;
+    pp_engine_fail(coll->engine, PP_ERR_INTERNAL, "message of kind %u from rank %d to handle %u, whose rounds "
+                   "are made in shared memory", message->kind, peer, coll->series.id);
+}
+
+static const pp_host_t host = {.control = control, .update = update};
+
+/* ---- Start and its end ---------------------------------------------------------------------------------- */
+
+pp_status_t pp_combine_part(pp_coll_t *coll, int32_t *part, void **elements)
+{
+    pp_board_t *board = &coll->combine->board;
+    *elements = NULL;
+    *part = pp_station_free_part(board);
+    if (*part == -1)
+        return PP_PENDING;
+    if (*part < 0)
+        return pp_fail(PP_ERR_MEMORY, "no shared memory for a contribution of %zu bytes",
+                       board->vector_bytes);
+    if (!coll->combine->users)
+        *elements = pp_node_at(board->node, pp_board_slot_offset(board, board->node->index, *part));
+    return PP_OK;
+}
+
+void pp_combine_start(pp_coll_t *coll, int32_t part)
+{
+    pp_combine_t *combine = coll->combine;
+    const pp_piece_t *piece = coll->config.pieces;
+    pp_part_t *own = &pp_board_own(&combine->board)->parts[part];
+    catch_up(coll);
+    uint64_t given = pp_coll_request(coll);
+    own->contributions = 1;
+    own->starts = coll->starts;
+    atomic_store_explicit(&own->oldest_given, given, memory_order_relaxed);
+    if (combine->users) {
+        pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv,
+                      combine->board.vector_bytes, &own->users);
+        combine->users_parts |= 1u << part;
+    }
+    pp_station_link(&combine->board, part, combine->users, state_of(coll));
+}
+
+static uint64_t in_ring(const pp_coll_t *coll, const pp_entry_t *entry)
+{
+    const pp_board_t *board = &coll->combine->board;
+    return board->results + (uint64_t)entry->ring * board->stride;
+}
+
+static const void *elements_of(const pp_coll_t *coll, const pp_entry_t *entry)
+{
+    return entry->place == PP_IN_RING ? pp_node_at(node_of(coll), in_ring(coll, entry))
+                                      : coll->config.pieces[0].recv;
+}
+
+bool pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry)
+{
+    const pp_kernels_t *kernels = &coll->series.kernels;
+    const char *from = elements_of(coll, entry);
+    if (entry->place == PP_IN_RECEIVE)
+        return true;
+    for (size_t i = 0; i < coll->config.piece_count; i++) {
+        const pp_piece_t *piece = &coll->config.pieces[i];
+        pp_store(kernels, piece->recv, from, piece->count);
+        from += piece->count * kernels->element_bytes;
+    }
+    return pp_board_still(&coll->combine->board, entry->ring, entry->round);
+}
+
+bool pp_combine_own(pp_coll_t *coll, pp_entry_t *entry)
+{
+    if (entry->place == PP_NOWHERE)
+        return true;
+    entry->buffer = pp_pool_get(&coll->series.vectors);
+    if (!entry->buffer) {
+        pp_engine_fail(coll->engine, PP_ERR_MEMORY, "no memory for a result of %zu bytes",
+                       coll->series.vectors.bytes);
+        return false;
+    }
+    memcpy(entry->buffer->data, elements_of(coll, entry), coll->series.vectors.bytes);
+    entry->place = PP_NOWHERE;
+    return true;
+}
+
+bool pp_combine_return_users(pp_coll_t *coll)
+{
+    pp_combine_t *combine = coll->combine;
+    pp_board_t *board = &combine->board;
+    for (int part = 0; combine->users_parts >> part; part++) {
+        uint32_t bit = 1u << part;
+        if (!(combine->users_parts & bit))
+            continue;
+        PP_STEP("move");
+        uint64_t word = atomic_load(&pp_board_own(board)->word);
+        if (pp_word_users(word) & bit) {
+            uint64_t slot = pp_board_slot_offset(board, board->node->index, part);
+            memcpy(pp_node_at(board->node, slot),
+                   pp_node_at(board->node, pp_board_own(board)->parts[part].users), board->vector_bytes);
+            if (pp_station_moved(board, part)) {
+                combine->users_parts &= ~bit;
+                continue;
+            }
+        }
+        PP_STEP("move");
+        if (pp_turn_round(pp_board_turn(board)) < atomic_load(&pp_board_own(board)->taken))
+            return false;
+        combine->users_parts &= ~bit;
+    }
+    return true;
+}
+
+bool pp_combine_given(pp_coll_t *coll)
+{
+    uint64_t before = coll->combine->absorbed;
+    publish_bounds(coll);
+    coll->engine->changed |= coll->combine->absorbed != before;
+    return coll->combine->absorbed != before;
+}
+
+uint64_t pp_combine_discard(pp_coll_t *coll)
+{
+    pp_board_t *board = &coll->combine->board;
+    uint32_t parts = pp_station_withdraw(board);
+    uint64_t discarded = 0;
+    for (int part = 0; parts >> part; part++)
+        if (parts >> part & 1)
+            discarded += pp_board_own(board)->parts[part].contributions;
+    return discarded;
+}
+
+/* ---- explaining ------------------------------------------------------------------------------------------------ */
+
+void pp_combine_forgive(pp_coll_t *coll)
+{
+    pp_station_t *own = pp_board_own(&coll->combine->board);
+    PP_STEP("say");
+    uint32_t pending = pp_word_pending(atomic_load(&own->word));
+    for (int part = 0; pending >> part; part++)
+        if (pending == 1u << part && own->parts[part].contributions == 1)
+            atomic_store_explicit(&own->parts[part].oldest_given, UINT64_MAX, memory_order_relaxed);
+}
+
+bool pp_combine_withholds(const pp_coll_t *coll)
+{
+    return coll->combine->limit <= coll->completed && !pp_coll_left(coll) && !pp_coll_elsewhere(coll);
+}
+
+bool pp_combine_in_mid_round(const pp_coll_t *coll)
+{
+    return pp_turn_phase(pp_board_turn(&coll->combine->board)) != PP_OPEN;
+}
+
+bool pp_combine_ready(const pp_coll_t *coll)
+{
+    pp_view_t view = view_of(coll, coll->completed);
+    return is_ready(&view, word_of(coll, coll->engine->rank), coll->engine->rank);
+}
+
+static void explain_ranks(pp_coll_t *coll, pp_text_t *text)
+{
+    pp_view_t view = view_of(coll, coll->completed);
+    for (int32_t rank = 0; rank < coll->engine->size; rank++) {
+        uint64_t word = word_of(coll, rank);
+        PP_STEP("decide");
+        uint64_t rounds = atomic_load(&coll->combine->board.stations[rank].limit);
+        bool held = bounded(coll) && view.round >= rounds && !has_left(&view, rank);
+        if (pp_word_waits(word, view.round) || pp_word_pending(word) || held || flushes(&view, rank))
+            pp_text_add(text, "rank %d:%s%s%s%s\n", rank, pp_word_waits(word, view.round) ? " waits" : "",
+                        pp_word_pending(word) ? " has data pending" : "",
+                        held ? " withholds its part by max_lag" : "",
+                        flushes(&view, rank) ? " flushes" : "");
+    }
+}
+
+void pp_combine_explain(pp_coll_t *coll, pp_text_t *text)
+{
+    static const char *const phases[] = {"is not activated", "is being activated", "is being reduced"};
+    uint64_t turn = pp_board_turn(&coll->combine->board);
+    pp_text_add(text, "round %llu %s\n", (unsigned long long)pp_turn_round(turn),
+                phases[pp_turn_phase(turn)]);
+    if (coll->config.policy == PP_FIRST_OF && !pp_policy_is_solo(coll))
+        pp_text_add(text, "drawn first: %d\n", at_place(coll, 0));
+    explain_ranks(coll, text);
+}
+
+/* ---- opening and closing ---------------------------------------------------------------------------------------- */
+
+static size_t vector_bytes(const pp_allreduce_config_t *config, const pp_kernels_t *kernels)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < config->piece_count; i++)
+        count += config->pieces[i].count;
+    return count * kernels->element_bytes;
+}
+
+static int32_t entries(int32_t window) { return window + ENTRIES_BEYOND_WINDOW; }
+
+uint64_t pp_combine_reserve(pp_engine_t *engine, const pp_allreduce_config_t *config, int32_t window)
+{
+    pp_kernels_t kernels;
+    if (!engine->node || config->algorithm != PP_ALGORITHM_AUTO
+        || pp_kernels_find(config->op, config->type, &kernels) < 0)
+        return 0;
+    size_t   bytes = vector_bytes(config, &kernels);
+    uint64_t place = pp_node_reserve(engine->node, pp_board_bytes(engine->size, entries(window), bytes));
+    if (place && !pp_board_prepare(engine->node, place, entries(window), bytes)) {
+        pp_node_release(engine->node, place, pp_board_bytes(engine->size, entries(window), bytes));
+        return 0;
+    }
+    return place;
+}
+
+void pp_combine_unreserve(pp_engine_t *engine, const pp_allreduce_config_t *config, int32_t window,
+                          uint64_t place)
+{
+    pp_kernels_t kernels;
+    if (place && pp_kernels_find(config->op, config->type, &kernels) >= 0)
+        pp_node_release(engine->node, place, pp_board_bytes(engine->size, entries(window),
+                                                            vector_bytes(config, &kernels)));
+}
+
+/* Buffers of the application in the memory of the node are read and written where they are. */
+static void find_users(pp_coll_t *coll)
+{
+    pp_combine_t *combine = coll->combine;
+    const pp_kernels_t *kernels = &coll->series.kernels;
+    const pp_piece_t *piece = coll->config.pieces;
+    size_t bytes = combine->board.vector_bytes;
+    uint64_t offset;
+    if (coll->config.piece_count != 1 || bytes == 0 || kernels->load || kernels->store)
+        return;
+    combine->users = !kernels->normalise
+        && pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv, bytes, &offset);
+    if (pp_node_holds(combine->board.node, piece->recv, bytes, &offset))
+        pp_board_own(&combine->board)->receive = offset;
+}
+
+pp_status_t pp_combine_open(pp_coll_t *coll, uint32_t id, uint64_t place, const pp_kernels_t *kernels)
+{
+    pp_engine_t *engine = coll->engine;
+    pp_combine_t *combine = coll->combine = calloc(1, sizeof *combine);
+    if (!combine)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    PP_TRY(pp_series_open_bare(engine, id, coll->count, kernels, &host, coll, &coll->series));
+    int32_t window = coll->calls->window;
+    uint64_t spared = coll->config.max_lag >= 0 ? coll->max_lag + 1 : SPARED;
+    PP_TRY(pp_board_open(engine->node, place, entries(window), coll->count * kernels->element_bytes, spared,
+                         &combine->board));
+    combine->order = calloc((size_t)engine->size, sizeof *combine->order);
+    if (!combine->order)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a policy");
+    combine->order_round = UINT64_MAX;
+    combine->limit = limit(coll);
+    coll->config.algorithm = PP_SHARED_MEMORY;
+    atomic_store(&pp_board_own(&combine->board)->limit, combine->limit);
+    find_users(coll);
+    return PP_OK;
+}
+
+void pp_combine_close(pp_coll_t *coll)
+{
+    pp_combine_t *combine = coll->combine;
+    if (!combine)
+        return;
+    pp_board_t *board = &combine->board;
+    pp_board_detach(board);
+    free(combine->order);
+    free(combine);
+    coll->combine = NULL;
+}

@@ -1,0 +1,83 @@
+/*
+ * combine.h - the partial allreduce on a node's board (node/board.h): ranks that are present run the rounds
+ * of those that are absent.
+ *
+ * The rules are those of partial.c and policy.c, looked at from the other side.  There a rank decides for
+ * itself, and tells the others by messages; here everything that the rules look at lies in the memory of the
+ * node, and whoever has changed something decides for all: pp_combine_update(), which the engine calls after
+ * every change.  So nobody has to be woken, or to hand on what it knows: a draw is followed through the
+ * order, ready ranks are counted, and a rank that withholds its part delays the round instead of being waited
+ * for in the middle of it.  What a rank keeps to itself (requests, results not given) it brings up to date
+ * when it comes: pp_combine_catch_up().
+ *
+ * Results stay in the ring until they are given: an entry of ours then only refers to it (PP_IN_RING), or
+ * says that the result was written to the receive buffer directly (PP_IN_RECEIVE).
+ */
+#ifndef PP_COMBINE_H
+#define PP_COMBINE_H
+
+#include "../node/move.h"
+#include "coll.h"
+
+struct pp_combine {
+    pp_board_t board;
+    bool       users;                /* contributions are read where the application has them: sendbuf is in
+                                        the memory of the node */
+    uint32_t   users_parts;          /* parts that may still be read there */
+    uint64_t   starts_taken;         /* my Starts that rounds up to the newest one looked at have taken */
+    uint64_t   limit, absorbed;      /* as published */
+    uint64_t   flushed;              /* 1 + the newest flush round here; its entry is kept until we have it */
+    uint32_t   triggered;            /* of the round decided on: how many ranks brought it about */
+    uint64_t   triggers[PP_CONTRIBUTORS_WORDS];
+    uint32_t   cause;
+    int32_t   *order;                /* of draws of the round `order_round`, its first `ordered` places */
+    uint64_t   order_round;
+    int32_t    ordered;
+};
+
+/* The most ranks that a board serves: all of them are named in its rounds. */
+enum { PP_COMBINE_RANKS_MAX = PP_CONTRIBUTORS_MAX };
+
+/* For a handle of all ranks of the engine, which share memory: reserves its place there; 0: there is none, or
+   too little.  By rank 0. */
+uint64_t    pp_combine_reserve(pp_engine_t *engine, const pp_allreduce_config_t *config, int32_t window);
+/* The place will not be used after all. */
+void        pp_combine_unreserve(pp_engine_t *engine, const pp_allreduce_config_t *config, int32_t window,
+                                 uint64_t place);
+pp_status_t pp_combine_open(pp_coll_t *coll, uint32_t id, uint64_t place, const pp_kernels_t *kernels);
+void        pp_combine_close(pp_coll_t *coll);
+
+/* A part for a Start, in `*part`, and where its elements go; NULL: they are taken from sendbuf, or there are
+   none.  PP_PENDING: all parts are in use, work at the round until one is free. */
+pp_status_t pp_combine_part(pp_coll_t *coll, int32_t *part, void **elements);
+/* Links the part: the Start's contribution is pending. */
+void        pp_combine_start(pp_coll_t *coll, int32_t part);
+
+/* Looks for rounds that others have completed; true: there were some. */
+bool        pp_combine_poll(pp_engine_t *engine);
+/* Whether there are chunks of a round to be moved; moves them, and completes the round if it moves the last.
+   pp_combine_work() is called without the lock, and true says that pp_combine_worked() is to be called with
+   it: the round can be published. */
+bool        pp_combine_has_work(const pp_coll_t *coll);
+bool        pp_combine_work(pp_coll_t *coll, uint64_t *round);
+void        pp_combine_worked(pp_coll_t *coll, uint64_t round);
+
+/* Copies the entry's result out; false: its place in the ring has been used again (PP_LATEST). */
+bool        pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry);
+/* Gives the entry a copy of its own; false: no memory, latched. */
+bool        pp_combine_own(pp_coll_t *coll, pp_entry_t *entry);
+/* The application gets sendbuf back: what of it is still pending is copied aside.  False: a round is reading
+   it; work at that round and ask again.  Without the lock. */
+bool        pp_combine_return_users(pp_coll_t *coll);
+
+/* A result was handed out; true: others may have waited for the place that it had. */
+bool        pp_combine_given(pp_coll_t *coll);
+uint64_t    pp_combine_discard(pp_coll_t *coll);
+/* The call of the only contribution pending will be given the last round there is: it cannot be stale. */
+void        pp_combine_forgive(pp_coll_t *coll);
+bool        pp_combine_withholds(const pp_coll_t *coll);
+bool        pp_combine_in_mid_round(const pp_coll_t *coll);
+bool        pp_combine_ready(const pp_coll_t *coll);
+void        pp_combine_explain(pp_coll_t *coll, pp_text_t *text);
+
+#endif

@@ -1,0 +1,355 @@
+/* board.c - see board.h. */
+#include "board.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE = 64, PAGE = 4096 };
+
+static const uint64_t STATE_BITS = PP_WORD_WAITS | PP_WORD_DIRECT | UINT64_C(7) << PP_WORD_LEAVING_SHIFT
+                                 | ~UINT64_C(0) << PP_WORD_ROUND_SHIFT;
+static const uint64_t PART_BITS = UINT64_C(0xffff) << PP_WORD_PENDING_SHIFT;
+
+static uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
+
+/* ---- where everything is ------------------------------------------------------------------------------ */
+
+typedef struct layout {
+    uint64_t stations, plan, ring, entry_bytes, slots, results, stride, bytes;
+} layout_t;
+
+/* Vectors of a page and more begin on a page of their own, which is theirs to commit. */
+static layout_t lay_out(int32_t ranks, int32_t entries, size_t vector_bytes)
+{
+    uint64_t P = (uint64_t)ranks, K = (uint64_t)entries;
+    layout_t at = {.stations = sizeof(pp_board_shared_t)};
+    at.stride = round_up(vector_bytes, vector_bytes < PAGE ? LINE : PAGE);
+    at.plan = at.stations + P * sizeof(pp_station_t);
+    at.ring = round_up(at.plan + sizeof(pp_plan_t) + (P * PP_PARTS + P + 1) * sizeof(uint64_t), LINE);
+    at.entry_bytes = round_up(sizeof(pp_ring_entry_t) + P * sizeof(pp_share_t), LINE);
+    at.slots = round_up(at.ring + K * at.entry_bytes, PAGE);
+    at.results = round_up(at.slots + P * PP_PARTS * at.stride, PAGE);
+    at.bytes = at.results + K * at.stride;
+    return at;
+}
+
+uint64_t pp_board_bytes(int32_t ranks, int32_t entries, size_t vector_bytes)
+{
+    return lay_out(ranks, entries, vector_bytes).bytes;
+}
+
+bool pp_board_prepare(pp_node_t *node, uint64_t offset, int32_t entries, size_t vector_bytes)
+{
+    layout_t at = lay_out(node->size, entries, vector_bytes);
+    if (!pp_node_commit(node, offset, at.slots))
+        return false;
+    memset(pp_node_at(node, offset), 0, at.slots);
+    return true;
+}
+
+pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, int32_t entries, size_t vector_bytes,
+                          uint64_t spared, pp_board_t *board)
+{
+    layout_t at = lay_out(node->size, entries, vector_bytes);
+    char    *base = pp_node_at(node, offset);
+    *board = (pp_board_t){
+        .node = node, .offset = offset, .bytes = at.bytes, .ranks = node->size, .entries = entries,
+        .vector_bytes = vector_bytes, .stride = at.stride, .shared = (pp_board_shared_t *)base,
+        .stations = (pp_station_t *)(base + at.stations), .plan = (pp_plan_t *)(base + at.plan),
+        .ring = base + at.ring, .entry_bytes = at.entry_bytes, .slots = offset + at.slots,
+        .results = offset + at.results, .spared = spared};
+    board->result_committed = calloc((size_t)entries, sizeof *board->result_committed);
+    return board->result_committed ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+}
+
+bool pp_board_detach(pp_board_t *board)
+{
+    free(board->result_committed);
+    board->result_committed = NULL;
+    if (!board->shared)
+        return false;
+    return atomic_fetch_add(&board->shared->detached, 1) + 1 == (uint32_t)board->ranks;
+}
+
+/* ---- stations ------------------------------------------------------------------------------------------ */
+
+/* Parts that were taken are read until their round is complete. */
+static void forget_read_parts(pp_board_t *board)
+{
+    pp_station_t *own = pp_board_own(board);
+    PP_STEP("link");
+    uint32_t pending = pp_word_pending(atomic_load(&own->word));
+    if (!(board->linked & ~pending))
+        return;
+    /* After the word: a take that it shows is counted here. */
+    PP_STEP("link");
+    uint64_t taken = atomic_load(&own->taken);
+    if (pp_turn_round(pp_board_turn(board)) >= taken)
+        board->linked = pending;
+}
+
+int32_t pp_station_free_part(pp_board_t *board)
+{
+    forget_read_parts(board);
+    for (int32_t part = 0; part < PP_PARTS; part++) {
+        uint32_t bit = 1u << part;
+        if (board->linked & bit)
+            continue;
+        if (!(board->committed & bit)
+            && !pp_node_commit(board->node, pp_board_slot_offset(board, board->node->index, part),
+                               board->stride))
+            return -2;
+        board->committed |= bit;
+        return part;
+    }
+    return -1;
+}
+
+void pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state)
+{
+    pp_station_t *own = pp_board_own(board);
+    uint64_t added = UINT64_C(1) << (PP_WORD_PENDING_SHIFT + part)
+                   | (uint64_t)users << (PP_WORD_USERS_SHIFT + part);
+    PP_STEP("link");
+    uint64_t word = atomic_load_explicit(&own->word, memory_order_relaxed);
+    /* Releases the part; seq_cst: before this rank looks whether the round is to be run. */
+    while (!atomic_compare_exchange_weak(&own->word, &word, (word & PART_BITS) | added | state))
+        PP_STEP("link");
+    board->linked |= 1u << part;
+    board->state = state;
+}
+
+void pp_station_say(pp_board_t *board, uint64_t state)
+{
+    pp_station_t *own = pp_board_own(board);
+    if (state == board->state)
+        return;
+    PP_STEP("say");
+    uint64_t word = atomic_load_explicit(&own->word, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak(&own->word, &word, (word & PART_BITS) | state))
+        PP_STEP("say");
+    board->state = state;
+}
+
+uint32_t pp_station_withdraw(pp_board_t *board)
+{
+    pp_station_t *own = pp_board_own(board);
+    PP_STEP("withdraw");
+    uint64_t word = atomic_load_explicit(&own->word, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak(&own->word, &word, word & STATE_BITS))
+        PP_STEP("withdraw");
+    return pp_word_pending(word);
+}
+
+bool pp_station_moved(pp_board_t *board, int32_t part)
+{
+    pp_station_t *own = pp_board_own(board);
+    uint64_t bit = UINT64_C(1) << (PP_WORD_USERS_SHIFT + part);
+    PP_STEP("move");
+    uint64_t word = atomic_load_explicit(&own->word, memory_order_relaxed);
+    while (word & bit) {
+        if (atomic_compare_exchange_weak(&own->word, &word, word & ~bit))
+            return true;
+        PP_STEP("move");
+    }
+    return false;
+}
+
+/* ---- the turn ------------------------------------------------------------------------------------------- */
+
+static uint64_t turn_of(const pp_board_t *board, uint64_t round, pp_phase_t phase)
+{
+    return round << PP_TURN_ROUND_SHIFT | (uint64_t)board->node->index << PP_TURN_OWNER_SHIFT
+         | (uint64_t)phase;
+}
+
+bool pp_board_claim(pp_board_t *board, uint64_t turn)
+{
+    PP_STEP("claim");
+    return atomic_compare_exchange_strong(&board->shared->turn, &turn,
+                                          turn_of(board, pp_turn_round(turn), PP_TAKING));
+}
+
+bool pp_board_leave_news(pp_board_t *board, uint64_t turn)
+{
+    PP_STEP("news");
+    return atomic_compare_exchange_strong(&board->shared->turn, &turn, turn | PP_TURN_NEWS);
+}
+
+bool pp_board_release(pp_board_t *board, uint64_t round)
+{
+    uint64_t claimed = turn_of(board, round, PP_TAKING), expected = claimed;
+    PP_STEP("release");
+    if (atomic_compare_exchange_strong(&board->shared->turn, &expected,
+                                       round << PP_TURN_ROUND_SHIFT | PP_OPEN))
+        return true;
+    /* Before the new look. */
+    PP_STEP("release");
+    atomic_store(&board->shared->turn, claimed);
+    return false;
+}
+
+pp_taken_t pp_board_take(pp_board_t *board, int32_t rank, uint64_t round)
+{
+    pp_station_t *station = &board->stations[rank];
+    PP_STEP("take");
+    uint64_t word = atomic_load(&station->word);
+    if (!pp_word_pending(word))
+        return (pp_taken_t){.word = word};           /* null: nothing to write */
+    PP_STEP("take");
+    atomic_store_explicit(&station->taken, round + 1, memory_order_relaxed);
+    PP_STEP("take");
+    while (pp_word_pending(word) && !atomic_compare_exchange_weak(&station->word, &word, word & STATE_BITS))
+        PP_STEP("take");
+    return (pp_taken_t){.word = word, .parts = pp_word_pending(word)};
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------------------- */
+
+static uint64_t tickets_of(uint64_t round, uint32_t left) { return (round & UINT32_MAX) << 32 | left; }
+
+void pp_board_hand_out(pp_board_t *board, uint64_t round)
+{
+    pp_board_shared_t *shared = board->shared;
+    PP_STEP("hand_out");
+    atomic_store_explicit(&shared->unfinished, board->plan->chunks, memory_order_relaxed);
+    PP_STEP("hand_out");
+    /* Releases the plan to whoever gets a ticket. */
+    atomic_store_explicit(&shared->tickets, tickets_of(round, board->plan->chunks), memory_order_release);
+    PP_STEP("hand_out");
+    atomic_store(&shared->turn, turn_of(board, round, PP_MOVING));
+}
+
+bool pp_board_ticket(pp_board_t *board, uint64_t round, uint32_t *chunk)
+{
+    _Atomic uint64_t *tickets = &board->shared->tickets;
+    PP_STEP("ticket");
+    uint64_t seen = atomic_load_explicit(tickets, memory_order_acquire);
+    for (;;) {
+        uint32_t left = (uint32_t)seen;
+        if (seen >> 32 != (round & UINT32_MAX) || left == 0)
+            return false;
+        PP_STEP("ticket");
+        if (atomic_compare_exchange_weak_explicit(tickets, &seen, seen - 1, memory_order_acquire,
+                                                  memory_order_acquire)) {
+            /* The round cannot end before this chunk is finished: the plan stands still. */
+            *chunk = board->plan->chunks - left;
+            return true;
+        }
+    }
+}
+
+bool pp_board_finished(pp_board_t *board)
+{
+    PP_STEP("finish");
+    /* Releases this chunk, and acquires all the others for the last. */
+    return atomic_fetch_sub_explicit(&board->shared->unfinished, 1, memory_order_acq_rel) == 1;
+}
+
+/* ---- the ring --------------------------------------------------------------------------------------------- */
+
+static uint64_t complete(uint64_t round) { return 2 * (round + 1); }
+
+static uint64_t least_absorbed(const pp_board_t *board)
+{
+    uint64_t least = UINT64_MAX;
+    for (int32_t rank = 0; rank < board->ranks; rank++) {
+        PP_STEP("pick");
+        uint64_t absorbed = atomic_load(&board->stations[rank].absorbed);
+        if (absorbed < least)
+            least = absorbed;
+    }
+    return least;
+}
+
+/* Of the entries that may be overwritten the one used last, whose memory is warm: but not the newest
+   `spared` rounds, which ranks may be copying. */
+static int32_t choose(const pp_board_t *board, uint64_t round)
+{
+    int32_t  best = -1, unused = -1;
+    uint64_t best_round = 0, absorbed = 0;
+    for (int32_t i = 0; i < board->entries; i++) {
+        const pp_ring_entry_t *entry = pp_board_entry(board, i);
+        PP_STEP("pick");
+        if (atomic_load_explicit(&entry->sequence, memory_order_relaxed) == 0) {
+            unused = unused < 0 ? i : unused;
+            continue;
+        }
+        if (entry->round + board->spared >= round || (best >= 0 && entry->round < best_round))
+            continue;
+        if (entry->kept && absorbed == 0)
+            absorbed = least_absorbed(board);
+        if (entry->kept && entry->round >= absorbed)
+            continue;
+        best = i;
+        best_round = entry->round;
+    }
+    return best >= 0 ? best : unused;
+}
+
+int32_t pp_board_pick(pp_board_t *board, uint64_t round)
+{
+    int32_t index = choose(board, round);
+    if (index < 0)
+        return -1;
+    pp_ring_entry_t *entry = pp_board_entry(board, index);
+    PP_STEP("pick");
+    atomic_store_explicit(&entry->sequence, 2 * round + 1, memory_order_relaxed);
+    /* Whoever reads something of what follows finds the entry changed. */
+    atomic_thread_fence(memory_order_release);
+    entry->round = round;
+    return index;
+}
+
+bool pp_board_commit_result(pp_board_t *board, int32_t index)
+{
+    if (!board->result_committed[index])
+        board->result_committed[index] =
+            pp_node_commit(board->node, board->results + (uint64_t)index * board->stride, board->stride);
+    return board->result_committed[index];
+}
+
+void pp_board_publish(pp_board_t *board, uint64_t round, int32_t index)
+{
+    pp_ring_entry_t *entry = pp_board_entry(board, index);
+    if (entry->flush) {
+        PP_STEP("publish");
+        atomic_fetch_add(&board->shared->flushes, 1);
+    }
+    PP_STEP("publish");
+    atomic_store_explicit(&entry->sequence, complete(round), memory_order_release);
+    /* seq_cst: before the publisher looks who sleeps. */
+    PP_STEP("publish");
+    atomic_store(&board->shared->turn, (round + 1) << PP_TURN_ROUND_SHIFT | PP_OPEN);
+}
+
+int32_t pp_board_find(const pp_board_t *board, uint64_t round)
+{
+    for (int32_t i = 0; i < board->entries; i++) {
+        PP_STEP("read");
+        if (atomic_load_explicit(&pp_board_entry(board, i)->sequence, memory_order_acquire)
+            == complete(round))
+            return i;
+    }
+    return -1;
+}
+
+uint64_t pp_board_oldest(const pp_board_t *board, uint64_t round)
+{
+    uint64_t oldest = UINT64_MAX;
+    for (int32_t i = 0; i < board->entries; i++) {
+        PP_STEP("read");
+        uint64_t sequence = atomic_load_explicit(&pp_board_entry(board, i)->sequence, memory_order_acquire);
+        if (sequence >= complete(round) && sequence % 2 == 0 && sequence / 2 - 1 < oldest)
+            oldest = sequence / 2 - 1;
+    }
+    return oldest;
+}
+
+bool pp_board_still(const pp_board_t *board, int32_t index, uint64_t round)
+{
+    atomic_thread_fence(memory_order_acquire);
+    PP_STEP("read");
+    return atomic_load_explicit(&pp_board_entry(board, index)->sequence, memory_order_relaxed)
+        == complete(round);
+}

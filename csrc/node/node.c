@@ -1,0 +1,245 @@
+/* node.c - see node.h. */
+#include "node.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void (*pp_node_turn)(const char *step);
+
+enum { PAGE = 4096, PLACES_OF_ONE_RANK_SHIFT = 1 };   /* half of the address space is for ranks' own arrays */
+
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "the atomics are shared between processes");
+
+static uint64_t whole_pages(uint64_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+size_t pp_commons_bytes(int32_t size)
+{
+    return sizeof(pp_commons_t) + (size_t)size * sizeof(pp_presence_t);
+}
+
+/* ---- processes -------------------------------------------------------------------------------------- */
+
+/* Start time and state of a process, from /proc/<pid>/stat; false: there is none. */
+static bool look_up(int64_t pid, uint64_t *born, char *state)
+{
+    char  path[40], line[1024];
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    size_t length = fread(line, 1, sizeof line - 1, file);
+    fclose(file);
+    line[length] = 0;
+    /* The name, in brackets, may contain anything. */
+    const char *rest = strrchr(line, ')');
+    unsigned long long start = 0;
+    /* Field 3 is the state, field 22 the start time. */
+    if (!rest || sscanf(rest + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
+                                  "%*d %llu", state, &start) != 2)
+        return false;
+    *born = start;
+    return true;
+}
+
+int32_t pp_node_dead(const pp_node_t *node)
+{
+    for (int32_t i = 0; node->memory && i < node->size; i++) {
+        const pp_presence_t *presence = &node->commons->presence[i];
+        uint64_t born;
+        char     state;
+        if (i != node->index && (!look_up(presence->pid, &born, &state) || born != presence->born
+                                 || state == 'Z' || state == 'X'))
+            return i;
+    }
+    return -1;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------- */
+
+bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t size)
+{
+    uint64_t common = PP_SHARED_LABEL + pp_commons_bytes(size);
+    *node = (pp_node_t){.memory = memory, .base = memory->memory, .index = index, .size = size};
+    node->commons = pp_node_at(node, PP_SHARED_LABEL);
+    node->reserved = whole_pages(common);
+    uint64_t half = memory->bytes >> PLACES_OF_ONE_RANK_SHIFT;
+    uint64_t each = half / (uint64_t)size / PAGE * PAGE;
+    node->mine = half + (uint64_t)index * each;
+    node->mine_end = node->mine + each;
+    if (!pp_shared_commit(memory, 0, common))
+        return false;
+    pp_presence_t *presence = &node->commons->presence[index];
+    char state;
+    presence->pid = getpid();
+    return look_up(presence->pid, &presence->born, &state);
+}
+
+void pp_node_open_simulated(pp_node_t *node, pp_commons_t *commons, int32_t index, int32_t size)
+{
+    *node = (pp_node_t){.commons = commons, .index = index, .size = size};
+}
+
+void pp_node_close(pp_node_t *node)
+{
+    while (node->free_regions) {
+        pp_region_free_t *first = node->free_regions;
+        node->free_regions = first->next;
+        if (!node->memory)
+            free((void *)(uintptr_t)first->offset);
+        free(first);
+    }
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+bool pp_node_holds(const pp_node_t *node, const void *memory, size_t bytes, uint64_t *offset)
+{
+    const char *from = memory, *base = node->base;
+    if (!node->memory || from < base || bytes > node->memory->bytes
+        || from > base + node->memory->bytes - bytes)
+        return false;
+    *offset = (uint64_t)(from - base);
+    return true;
+}
+
+static uint64_t reuse(pp_node_t *node, uint64_t bytes)
+{
+    for (pp_region_free_t **link = &node->free_regions; *link; link = &(*link)->next) {
+        pp_region_free_t *region = *link;
+        if (region->bytes != bytes)
+            continue;
+        uint64_t offset = region->offset;
+        *link = region->next;
+        free(region);
+        return offset;
+    }
+    return 0;
+}
+
+uint64_t pp_node_reserve(pp_node_t *node, uint64_t bytes)
+{
+    bytes = whole_pages(bytes);
+    if (!node->memory) {
+        void *memory = NULL;
+        return posix_memalign(&memory, PAGE, bytes) ? 0 : (uint64_t)(uintptr_t)memory;
+    }
+    uint64_t offset = reuse(node, bytes), end = node->memory->bytes >> PLACES_OF_ONE_RANK_SHIFT;
+    if (offset)
+        return offset;
+    if (bytes > end - node->reserved)
+        return 0;
+    offset = node->reserved;
+    node->reserved += bytes;
+    return offset;
+}
+
+void pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes)
+{
+    bytes = whole_pages(bytes);
+    if (!node->memory) {
+        free((void *)(uintptr_t)offset);
+        return;
+    }
+    pp_shared_uncommit(node->memory, offset, bytes);
+    pp_region_free_t *region = malloc(sizeof *region);
+    if (!region)
+        return;              /* the address space is lost, which there is enough of */
+    *region = (pp_region_free_t){.next = node->free_regions, .offset = offset, .bytes = bytes};
+    node->free_regions = region;
+}
+
+bool pp_node_commit(pp_node_t *node, uint64_t offset, uint64_t bytes)
+{
+    return !node->memory || bytes == 0 || pp_shared_commit(node->memory, offset, bytes);
+}
+
+void *pp_node_alloc(pp_node_t *node, size_t bytes)
+{
+    uint64_t offset = node->mine, pages = whole_pages(bytes ? bytes : 1);
+    if (!node->memory || pages > node->mine_end - offset || !pp_node_commit(node, offset, pages))
+        return NULL;
+    node->mine += pages;
+    return pp_node_at(node, offset);
+}
+
+/* ---- presence --------------------------------------------------------------------------------------- */
+
+static bool is_away(uint64_t word) { return word & (PP_PRESENCE_INSIDE | PP_PRESENCE_OUT); }
+
+bool pp_node_set_presence(pp_node_t *node, uint64_t calls, bool inside, bool out, bool waits)
+{
+    pp_commons_t *commons = node->commons;
+    uint64_t word = calls << PP_PRESENCE_CALLS_SHIFT | (out ? PP_PRESENCE_OUT : 0)
+                  | (inside ? PP_PRESENCE_INSIDE : 0) | (waits ? PP_PRESENCE_WAITS : 0);
+    if (word == node->presence)
+        return false;
+    pp_node_call_over(node, calls);
+    /* Counted before it is said, and until it is said no more: whoever finds nobody away has come before,
+       and whoever goes looks at the rounds afterwards. */
+    if (is_away(word) && !is_away(node->presence)) {
+        PP_STEP("leave");
+        atomic_fetch_add(&commons->away, 1);
+    }
+    PP_STEP("leave");
+    atomic_store(&commons->presence[node->index].word, word);
+    if (!is_away(word) && is_away(node->presence)) {
+        PP_STEP("leave");
+        atomic_fetch_sub(&commons->away, 1);
+    }
+    node->presence = word;
+    return true;
+}
+
+bool pp_node_anybody_away(const pp_node_t *node)
+{
+    PP_STEP("decide");
+    return atomic_load(&node->commons->away) > 0;
+}
+
+bool pp_node_left(const pp_node_t *node, int32_t index)
+{
+    PP_STEP("decide");
+    uint64_t word = atomic_load(&node->commons->presence[index].word);
+    if (word & PP_PRESENCE_OUT)
+        return true;
+    return (word & PP_PRESENCE_INSIDE)
+        && word >> PP_PRESENCE_CALLS_SHIFT >= atomic_load(&node->commons->calls);
+}
+
+bool pp_node_waits(const pp_node_t *node, int32_t index)
+{
+    PP_STEP("decide");
+    return atomic_load(&node->commons->presence[index].word) & PP_PRESENCE_WAITS;
+}
+
+bool pp_node_out(const pp_node_t *node, int32_t index)
+{
+    PP_STEP("decide");
+    return atomic_load(&node->commons->presence[index].word) & PP_PRESENCE_OUT;
+}
+
+void pp_node_call_over(pp_node_t *node, uint64_t calls)
+{
+    _Atomic uint64_t *most = &node->commons->calls;
+    PP_STEP("leave");
+    uint64_t seen = atomic_load(most);
+    while (seen < calls && !atomic_compare_exchange_weak(most, &seen, calls))
+        PP_STEP("leave");
+}
+
+/* ---- sleep ------------------------------------------------------------------------------------------ */
+
+void pp_node_asleep(pp_node_t *node)
+{
+    /* seq_cst: before the sleeper's last look, as the publication is before the publisher's. */
+    atomic_fetch_add(&node->commons->sleepers, 1);
+}
+
+void pp_node_awake(pp_node_t *node) { atomic_fetch_sub(&node->commons->sleepers, 1); }
+
+bool pp_node_anybody_asleep(const pp_node_t *node)
+{
+    PP_STEP("wake");
+    return atomic_load(&node->commons->sleepers) > 0;
+}

@@ -1,0 +1,104 @@
+/*
+ * node.h - what the ranks of a node share: memory, and who of them is inside a collective call.
+ *
+ * Places in the memory are *offsets*, the same for every rank.  Address space is plentiful and reserved by
+ * one rank for all (for a handle: rank 0, whose choice travels in the agreement on the handle); memory is
+ * committed by whoever is about to use it first.
+ */
+#ifndef PP_NODE_H
+#define PP_NODE_H
+
+#include "../base/shared.h"
+
+#include <stdatomic.h>
+
+/* Before every access to shared state that another rank may change: here simulated ranks take turns (the
+   hook is NULL otherwise).  `step` is the name that the model in tests/model has for it. */
+extern void (*pp_node_turn)(const char *step);
+#define PP_STEP(step)                   \
+    do {                                \
+        if (pp_node_turn)               \
+            pp_node_turn(step);         \
+    } while (0)
+
+/* ---- presence: who has left ------------------------------------------------------------------------- */
+
+/* A rank's word: calls << 3 | waits << 2 | out << 1 | inside.  A rank that is out has ended its script: it has left for
+   good.  One that is inside a collective call has left, unless somebody has completed a later call already:
+   then its own is over, too, and it has only not noticed yet. */
+/* It waits: for a handle whose rounds are made of messages, which its own engine completes. */
+enum { PP_PRESENCE_INSIDE = 1, PP_PRESENCE_OUT = 2, PP_PRESENCE_WAITS = 4, PP_PRESENCE_CALLS_SHIFT = 3 };
+
+typedef struct pp_presence {
+    _Alignas(64) _Atomic uint64_t word;
+    int64_t  pid;                    /* written once, before the first handle */
+    uint64_t born;                   /* the process's start time: pids are reused */
+} pp_presence_t;
+
+typedef struct pp_commons {
+    _Alignas(64) _Atomic uint64_t calls;   /* collective calls completed by whoever completed most */
+    _Atomic uint32_t away;                 /* ranks whose word says inside or out: mostly 0 */
+    _Alignas(64) _Atomic uint32_t sleepers;  /* callers asleep: mostly 0 */
+    pp_presence_t presence[];
+} pp_commons_t;
+
+/* ---- a rank's view ------------------------------------------------------------------------------------ */
+
+typedef struct pp_region_free {
+    struct pp_region_free *next;
+    uint64_t offset, bytes;
+} pp_region_free_t;
+
+typedef struct pp_node {
+    pp_shared_t  *memory;            /* NULL: simulated ranks, whose offsets are addresses */
+    char         *base;              /* of offsets */
+    pp_commons_t *commons;
+    int32_t       index, size;       /* of this rank among those of the node */
+    uint64_t      presence;          /* my word, as published */
+    uint64_t      reserved;          /* up to here address space is in use (the rank that reserves) */
+    pp_region_free_t *free_regions;
+    uint64_t      mine, mine_end;    /* address space for arrays of this rank alone */
+    /* Wakes callers of a rank that sleep in a wait; and, if `serve`, its progress thread. */
+    void        (*wake)(void *owner, int32_t index, bool serve);
+    void         *owner;
+} pp_node_t;
+
+/* The view of memory that everybody has opened (collective order: all views before any other use).  False:
+   no memory for what the ranks of the node have in common. */
+bool     pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t size);
+/* Simulated ranks, of one process: `commons` is theirs. */
+void     pp_node_open_simulated(pp_node_t *node, pp_commons_t *commons, int32_t index, int32_t size);
+size_t   pp_commons_bytes(int32_t size);
+void     pp_node_close(pp_node_t *node);
+
+static inline void *pp_node_at(const pp_node_t *node, uint64_t offset) { return node->base + offset; }
+/* Whether all bytes of a range lie in the memory; their offset. */
+bool     pp_node_holds(const pp_node_t *node, const void *memory, size_t bytes, uint64_t *offset);
+
+/* Address space for all, with nothing in it; 0: none left.  Only one rank may reserve. */
+uint64_t pp_node_reserve(pp_node_t *node, uint64_t bytes);
+/* Nobody uses the region any more: its memory is given back, and its address space used again. */
+void     pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes);
+bool     pp_node_commit(pp_node_t *node, uint64_t offset, uint64_t bytes);
+/* Committed memory for an array of this rank; NULL: none.  It stays until the context is freed. */
+void    *pp_node_alloc(pp_node_t *node, size_t bytes);
+
+/* ---- presence ------------------------------------------------------------------------------------------ */
+
+/* Publishes where this rank is; false: it was there already. */
+bool     pp_node_set_presence(pp_node_t *node, uint64_t calls, bool inside, bool out, bool waits);
+bool     pp_node_anybody_away(const pp_node_t *node);
+bool     pp_node_left(const pp_node_t *node, int32_t index);
+bool     pp_node_waits(const pp_node_t *node, int32_t index);
+bool     pp_node_out(const pp_node_t *node, int32_t index);
+/* A collective call has come to its end for all who are in it. */
+void     pp_node_call_over(pp_node_t *node, uint64_t calls);
+/* The first rank of the node whose process has died; -1: none. */
+int32_t  pp_node_dead(const pp_node_t *node);
+
+/* A caller goes to sleep: from here on whoever publishes something looks whom to wake. */
+void     pp_node_asleep(pp_node_t *node);
+void     pp_node_awake(pp_node_t *node);
+bool     pp_node_anybody_asleep(const pp_node_t *node);
+
+#endif
