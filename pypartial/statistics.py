@@ -81,3 +81,18 @@ class Active:
         if self.ci95 is None:
             return self.mean == expected
         return self.ci95[0] <= expected <= self.ci95[1]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The middle of many samples, and where four fifths of them lie."""
+
+    median: float
+    p10: float
+    p90: float
+
+    @classmethod
+    def of(cls, samples: npt.ArrayLike) -> Spread:
+        """Summarise samples of any shape."""
+        p10, median, p90 = np.percentile(np.asarray(samples, dtype=float), [10, 50, 90])
+        return cls(float(median), float(p10), float(p90))

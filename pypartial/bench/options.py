@@ -7,17 +7,38 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
 class PolicyKind(str, Enum):
-    """A way to sum over all ranks: a policy of the library, or MPI's own collective."""
+    """A way to sum over all ranks: a policy of the library, or one of MPI's own.
+
+    `COPY` sums nothing: each rank copies its buffer, the least that any of the others can do.
+    """
 
     SOLO = "solo"
     MAJORITY = "majority"
     QUORUM = "quorum"
     FULL = "full"
     MPI = "mpi"
+    MPI_NONBLOCKING = "mpi-nonblocking"
+    MPI_PERSISTENT = "mpi-persistent"
+    COPY = "memcpy"
+
+    @property
+    def of_the_library(self) -> bool:
+        """Whether it is a policy of this library."""
+        return self in (
+            PolicyKind.SOLO,
+            PolicyKind.MAJORITY,
+            PolicyKind.QUORUM,
+            PolicyKind.FULL,
+        )
+
+
+# What a plain word on the command line may name.
+_PLAIN = (PolicyKind.SOLO, PolicyKind.MAJORITY, PolicyKind.FULL, PolicyKind.MPI)
 
 
 @dataclass(frozen=True)
@@ -43,15 +64,14 @@ class PolicyChoice:
         """Return the active ranks of a round in expectation if all arrival times are distinct.
 
         Solo is triggered by the first rank to arrive, majority by a rank drawn with equal chances
-        (eager-SGD, section 6.1), a quorum by its last one.  None for MPI.
+        (eager-SGD, section 6.1), a quorum by its last one.  None for what is not of the library.
         """
         return {
             PolicyKind.SOLO: 1.0,
             PolicyKind.MAJORITY: (ranks + 1) / 2,
             PolicyKind.QUORUM: float(self.quorum or 0),
             PolicyKind.FULL: float(ranks),
-            PolicyKind.MPI: None,
-        }[self.kind]
+        }.get(self.kind)
 
 
 def parse_policy(text: str) -> PolicyChoice:
@@ -65,7 +85,7 @@ def parse_policy(text: str) -> PolicyChoice:
     name, colon, number = text.strip().lower().partition(":")
     if name == PolicyKind.QUORUM.value and number.isdecimal() and int(number) > 0:
         return PolicyChoice(PolicyKind.QUORUM, int(number))
-    plain = [kind.value for kind in PolicyKind if kind is not PolicyKind.QUORUM]
+    plain = [kind.value for kind in _PLAIN]
     if not colon and name in plain:
         return PolicyChoice(PolicyKind(name))
     raise ValueError(
@@ -111,20 +131,25 @@ class DType(str, Enum):
         }[self]
 
 
-@dataclass(frozen=True)
-class SkewOptions:
-    """One run of ``pypartial bench skew``, the same on every rank.
+class Buffers(str, Enum):
+    """Where the buffers come from: `pypartial.Context.alloc`, or `numpy.empty`."""
+
+    LIBRARY = "library"
+    NUMPY = "numpy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllreduceOptions:
+    """What the benchmarks of an allreduce over all ranks are asked for, the same on every rank.
 
     Attributes
     ----------
     policies : tuple of PolicyChoice
-        Compared with each other on the same buffers, in this order in the results.
+        Compared with each other, in this order in the results.
     sizes : tuple of int
         Bytes of a rank's buffer.
     skew_ns : int
         Rank r calls r times so many nanoseconds after the round began.
-    rounds, warmup : int
-        Rounds measured, and rounds run before them, for each size and policy.
     work : Work
     transport : Transport
     dtype : DType
@@ -137,8 +162,6 @@ class SkewOptions:
     policies: tuple[PolicyChoice, ...]
     sizes: tuple[int, ...]
     skew_ns: int
-    rounds: int
-    warmup: int
     work: Work = Work.SLEEP
     transport: Transport = Transport.AUTO
     dtype: DType = DType.FLOAT32
@@ -159,7 +182,85 @@ class SkewOptions:
                 return f"--policy {policy.label}: asks for {policy.quorum} of {ranks} ranks"
         if not 0 <= self.seed < 1 << 64:
             return f"--seed {self.seed}: not in 0..2**64 - 1"
-        for name, values in (("--policy", self.policies), ("--size", self.sizes)):
-            if len(set(values)) < len(values):
-                return f"{name}: the same value is given twice"
-        return None
+        return _repeated("--policy", self.policies) or _repeated("--size", self.sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkewOptions(AllreduceOptions):
+    """One run of ``pypartial bench skew``.
+
+    Attributes
+    ----------
+    rounds, warmup : int
+        Rounds measured, and rounds run before them, for each size and policy.
+    """
+
+    rounds: int
+    warmup: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyOptions(AllreduceOptions):
+    """One run of ``pypartial bench latency``.
+
+    Attributes
+    ----------
+    buffers : tuple of Buffers
+        Every policy is measured with each of them.
+    budget_ns : int
+        About so long every way is called at every size, the slowest one.
+    blocks, calls : int or None
+        Blocks of a way, and calls in each; None: as many as the budget allows.
+    """
+
+    buffers: tuple[Buffers, ...]
+    budget_ns: int
+    blocks: int | None = None
+    calls: int | None = None
+
+    def complaint(self, ranks: int) -> str | None:
+        """Return what is wrong with these options on so many ranks; None if nothing is."""
+        for policy in self.policies:
+            if not policy.kind.of_the_library:
+                return f"--policy {policy.label}: MPI's own are always measured here"
+        if not self.budget_ns:
+            return "--budget 0: no call fits into it"
+        return super().complaint(ranks) or _repeated("--buffers", self.buffers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverheadOptions:
+    """One run of ``pypartial bench overhead``, on one rank.
+
+    Attributes
+    ----------
+    policy : PolicyChoice
+    buffers : tuple of Buffers
+    size : int
+        Bytes of the buffers.
+    loops, calls : int
+        Loops of every kind of call, and calls in each.
+    json : Path or None
+        File with the results.
+    """
+
+    policy: PolicyChoice
+    buffers: tuple[Buffers, ...]
+    size: int
+    loops: int
+    calls: int
+    json: Path | None = None
+
+    def complaint(self) -> str | None:
+        """Return what is wrong with these options; None if nothing is."""
+        if not self.policy.kind.of_the_library or (self.policy.quorum or 1) > 1:
+            return f"--policy {self.policy.label}: not one of the library's for a single rank"
+        itemsize = DType.FLOAT32.itemsize
+        if self.size % itemsize:
+            return f"--size {self.size}: not a multiple of {itemsize} bytes, the size of float32"
+        return _repeated("--buffers", self.buffers)
+
+
+def _repeated(option: str, values: Sequence[object]) -> str | None:
+    """Return the complaint about an option that says the same thing twice; None if it does not."""
+    return f"{option}: the same value is given twice" if len(set(values)) < len(values) else None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from .options import SkewOptions, Work
+from .options import AllreduceOptions, Work
 
 _now = time.monotonic_ns
 _POLL_S = 2e-4
@@ -30,14 +30,14 @@ class Pace:
     ----------
     comm : mpi4py.MPI.Comm
         Used for nothing else.  Construction is collective, and so are `begin` and `settle`.
-    options : SkewOptions
+    options : AllreduceOptions
     """
 
     _LEAST_MARGIN_NS = 200_000
     _MOST_MARGIN_NS = 50_000_000
     _ROUNDS_REMEMBERED = 64
 
-    def __init__(self, comm: MPI.Intracomm, options: SkewOptions) -> None:
+    def __init__(self, comm: MPI.Intracomm, options: AllreduceOptions) -> None:
         self._comm = comm
         self._node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self._several_nodes = self.on_each_node(1) > 1
@@ -86,13 +86,18 @@ class Pace:
         """
         if self._skew_ns:
             _sleep_until(begin + self._last_ns)
-        done = self._comm.Ibarrier()
-        while not done.Test():
-            time.sleep(_POLL_S)
+        meet(self._comm)
 
     def free(self) -> None:
         """Free the communicators; collective."""
         self._node.Free()
+
+
+def meet(comm: MPI.Intracomm) -> None:
+    """Wait until all ranks are here, without taking the cores from them."""
+    met = comm.Ibarrier()
+    while not met.Test():
+        time.sleep(_POLL_S)
 
 
 def _sleep_until(moment: int) -> None:

@@ -1,13 +1,13 @@
-"""Results of the micro-benchmark: statistics over samples, and the JSON that others read."""
+"""Results of the benchmarks: statistics over samples, and the JSON that others read."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..statistics import Active, Latency
+from ..statistics import Active, Latency, Spread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,47 +50,178 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Meta:
-    """Where and how the rows were measured.
+class LatencyRow(Row):
+    """One way to sum, or the copy of a buffer, at one size with one kind of buffers.
+
+    A block's value is the mean time of a call on the slowest rank; `latency_us` is taken over the
+    blocks, and `speedup_vs_mpi` from the medians.  `rounds` are the calls of all blocks, and
+    `cpu_us_per_round` is a median over the blocks, too.  `active` is of those rounds whose status
+    was looked at; of what is not of the library: all ranks.
+
+    Attributes
+    ----------
+    buffers : str
+        "library" or "numpy".
+    blocks, calls : int
+        Blocks, and calls in each.
+    best_us : float
+        Of the best block, which tells least about other programs on the machine.
+    mean_of_ranks_us : float
+        Median over the blocks of the mean over the ranks, where `latency_us` takes the slowest.
+    gb_per_s : float
+        Size over median latency, in 10^9 bytes a second.
+    ratio_to_mpi, ratio_to_memcpy : float or None
+        Median latency over that of MPI_Allreduce and of the copy at this size; None: not measured.
+    verified : bool
+        Every sum and status that was looked at was right: of a loop those of its last call and of
+        the flush, and all of those before the measurement; with skew all.
+    """
+
+    buffers: str
+    blocks: int
+    calls: int
+    best_us: float
+    mean_of_ranks_us: float
+    gb_per_s: float
+    ratio_to_mpi: float | None
+    ratio_to_memcpy: float | None
+
+
+@dataclass(frozen=True)
+class OverheadRow:
+    """One kind of call on one rank.
+
+    Attributes
+    ----------
+    call : str
+        "Start", "Wait", "Start+Wait", "Test" or "Allreduce".
+    of : str
+        "pypartial" or "mpi4py".
+    buffers : str
+        "library" or "numpy".
+    bytes : int
+    ns : Spread
+        Mean time of a call, over the loops.
+    ratio_to_mpi, ratio_to_mpi_persistent : float or None
+        Median over that of mpi4py's Allreduce, and of its persistent Start+Wait; None: not there.
+    verified : bool
+        The last result of every loop was right.
+    """
+
+    call: str
+    of: str
+    buffers: str
+    bytes: int
+    ns: Spread
+    ratio_to_mpi: float | None
+    ratio_to_mpi_persistent: float | None
+    verified: bool
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What was measured.
 
     Attributes
     ----------
     mpi, version, python : str
         Versions of the MPI library, of this package and of Python.
+    """
+
+    mpi: str
+    version: str
+    python: str
+
+
+@dataclass(frozen=True)
+class Meta(Versions):
+    """Where and how allreduces over all ranks were measured.
+
+    Attributes
+    ----------
     ranks, nodes, cores : int
         Cores are those of all nodes together.
     skew_us : float
         Rank r is r times this late.
     work, transport, dtype : str
-    seed, warmup : int
+    seed : int
     first_round_s : float or None
         From the launcher's start to the first round; None where that cannot be known.
     late_calls : float
         Share of the calls that began more than half a skew behind their time.
     """
 
-    mpi: str
     ranks: int
     cores: int
-    version: str
     skew_us: float
     work: str
     transport: str
     nodes: int
-    python: str
     dtype: str
     seed: int
-    warmup: int
     first_round_s: float | None
     late_calls: float
 
 
 @dataclass(frozen=True)
-class Report:
+class SkewMeta(Meta):
+    """Of ``bench skew``.
+
+    Attributes
+    ----------
+    warmup : int
+        Rounds before those that were measured.
+    """
+
+    warmup: int
+
+
+@dataclass(frozen=True)
+class LatencyMeta(Meta):
+    """Of ``bench latency``.
+
+    Attributes
+    ----------
+    lacking : list of str
+        Ways that were not measured because this MPI does not have them.
+    """
+
+    lacking: list[str]
+
+
+@dataclass(frozen=True)
+class OverheadMeta(Versions):
+    """Of ``bench overhead``.
+
+    Attributes
+    ----------
+    policy : str
+        Of the library's calls; as on the command line.
+    loops, calls : int
+        Loops of every kind of call, and calls in each.
+    clock_ns : float
+        What the clock itself takes between two readings; subtracted from Start, Wait and Test.
+    lacking : list of str
+        Calls that were not measured because this MPI does not have them.
+    """
+
+    policy: str
+    loops: int
+    calls: int
+    clock_ns: float
+    lacking: list[str]
+
+
+MetaType = TypeVar("MetaType", bound=Versions, covariant=True)
+RowType = TypeVar("RowType", bound="Row | OverheadRow", covariant=True)
+
+
+@dataclass(frozen=True)
+class Report(Generic[MetaType, RowType]):
     """All rows of a run."""
 
-    meta: Meta
-    rows: Sequence[Row]
+    meta: MetaType
+    rows: Sequence[RowType]
 
     @property
     def verified(self) -> bool:
@@ -111,6 +242,21 @@ class Report:
         path.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class Outcome(Generic[MetaType, RowType]):
+    """What rank 0 holds after a run.
+
+    Attributes
+    ----------
+    report : Report
+    failures : list of str
+        What was wrong with sums or statuses, in words: the first few of every rank and row.
+    """
+
+    report: Report[MetaType, RowType]
+    failures: list[str]
+
+
 def with_speedups(rows: Sequence[Row]) -> list[Row]:
     """Return the rows, each with its speed-up over ``mpi`` at the same size."""
     baseline = {row.bytes: row.latency_us.mean for row in rows if row.policy == "mpi"}
@@ -123,3 +269,26 @@ def with_speedups(rows: Sequence[Row]) -> list[Row]:
         )
         for row in rows
     ]
+
+
+def with_ratios(rows: Sequence[LatencyRow]) -> list[LatencyRow]:
+    """Return the rows, each compared with MPI_Allreduce and with the copy at the same size."""
+    medians = {(row.policy, row.bytes): row.latency_us.p50 for row in rows}
+
+    def over(row: LatencyRow, other: str) -> float | None:
+        return ratio(row.latency_us.p50, medians.get((other, row.bytes)))
+
+    return [
+        dataclasses.replace(
+            row,
+            speedup_vs_mpi=ratio(medians.get(("mpi", row.bytes)), row.latency_us.p50),
+            ratio_to_mpi=over(row, "mpi"),
+            ratio_to_memcpy=over(row, "memcpy"),
+        )
+        for row in rows
+    ]
+
+
+def ratio(time: float | None, other: float | None) -> float | None:
+    """Return a time over another; None if one was not measured, or is too short to be."""
+    return time / other if time is not None and other else None

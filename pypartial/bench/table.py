@@ -1,35 +1,97 @@
-"""The table that the micro-benchmark prints."""
+"""The tables that the benchmarks print: how they are drawn, and that of ``bench skew``."""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 from ..statistics import Active
 from ..units import format_size
-from .results import Meta, Report, Row
+from .results import Meta, Report, Row, SkewMeta
+
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 # Wide enough for every column; under a launcher the width of the terminal is not known.
 _WIDTH = 130
 
 
-def print_report(report: Report) -> None:
-    """Print a report on standard output."""
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its heading, and whether it holds numbers."""
+
+    heading: str
+    numbers: bool = True
+
+
+def print_table(
+    title: str,
+    columns: Sequence[Column],
+    sections: Iterable[Sequence[Sequence[str]]],
+    notes: Sequence[str],
+) -> None:
+    """Print a table and notes on standard output.
+
+    Parameters
+    ----------
+    title : str
+    columns : sequence of Column
+    sections : iterable of sequence of sequence of str
+        The cells of the rows, in groups with a line between them.
+    notes : sequence of str
+        What a reader should know to read the table.
+    """
+    table = Table(title=title, title_justify="left", title_style="")
+    for column in columns:
+        table.add_column(
+            column.heading, justify="right" if column.numbers else "left", no_wrap=True
+        )
+    for section in sections:
+        for cells in section:
+            table.add_row(*cells)
+        table.add_section()
     # Plain text: a launcher may give a rank a terminal for what in the end becomes a file.
     console = Console(color_system=None, highlight=False, force_terminal=False, width=_WIDTH)
-    console.print(_table(report))
-    for note in notes(report):
+    console.print(table)
+    for note in notes:
         console.print(note)
 
 
-def notes(report: Report) -> list[str]:
+def by_size(rows: Sequence[AnyRow]) -> list[list[AnyRow]]:
+    """Return the rows in groups of one size."""
+    return [list(group) for _, group in itertools.groupby(rows, key=lambda row: row.bytes)]
+
+
+def print_report(report: Report[SkewMeta, Row]) -> None:
+    """Print a report of ``bench skew`` on standard output."""
+    numbers = ("mean µs", "p50", "p99", "max", "vs MPI", "active", "95 % CI", "expected", "CPU µs")
+    columns = [
+        Column("size"),
+        Column("policy", numbers=False),
+        *map(Column, numbers),
+        Column("verified", numbers=False),
+    ]
+    sections = [[_cells(row) for row in rows] for rows in by_size(report.rows)]
+    print_table(title(report.meta), columns, sections, notes(report))
+
+
+def notes(report: Report[SkewMeta, Row]) -> list[str]:
     """Return what a reader should know to read the table."""
-    meta = report.meta
-    lines = [
+    return [
         "Latency: time from Start to the return of Wait, over all ranks and rounds. "
         "Active: ranks whose data was fresh, mean and 95 % confidence interval.",
         "CPU: the calling thread inside the calls, and the progress thread, a rank and round.",
+        *circumstances(report.meta),
     ]
+
+
+def circumstances(meta: Meta) -> list[str]:
+    """Return what was special about a run over all ranks."""
+    lines = []
     if meta.late_calls > 0.05:
         lines.append(
             f"Note: {meta.late_calls:.0%} of the calls began more than half a skew late: "
@@ -60,19 +122,21 @@ def _number(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _table(report: Report) -> Table:
-    table = Table(title=title(report.meta), title_justify="left", title_style="")
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    numbers = ("mean µs", "p50", "p99", "max", "vs MPI", "active", "95 % CI", "expected", "CPU µs")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verified", no_wrap=True)
-    for row, following in zip(report.rows, [*report.rows[1:], None], strict=True):
-        table.add_row(
-            *_cells(row), end_section=following is not None and following.bytes != row.bytes
-        )
-    return table
+def significant(value: float) -> str:
+    """Three significant digits, and all digits before the point."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def optional(value: float | None) -> str:
+    """Return a number that may not be there."""
+    return "" if value is None else significant(value)
+
+
+def verdict(verified: bool) -> str:
+    """Return whether everything was right, so that nobody overlooks that it was not."""
+    return "yes" if verified else "NO"
 
 
 def _cells(row: Row) -> list[str]:
@@ -80,13 +144,13 @@ def _cells(row: Row) -> list[str]:
     return [
         format_size(row.bytes),
         row.policy,
-        *map(_significant, (latency.mean, latency.p50, latency.p99, latency.max)),
-        "" if row.speedup_vs_mpi is None else _significant(row.speedup_vs_mpi),
+        *map(significant, (latency.mean, latency.p50, latency.p99, latency.max)),
+        optional(row.speedup_vs_mpi),
         f"{row.active.mean:.2f}",
         _interval(row.active),
         _expectation(row),
-        _significant(row.cpu_us_per_round),
-        "yes" if row.verified else "NO",
+        significant(row.cpu_us_per_round),
+        verdict(row.verified),
     ]
 
 
@@ -103,10 +167,3 @@ def _expectation(row: Row) -> str:
         return ""
     verdict = "ok" if row.active.agrees_with(row.active_expected) else "off"
     return f"{row.active_expected:g} {verdict}"
-
-
-def _significant(value: float) -> str:
-    """Three significant digits, and all digits before the point."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..bench.launch import launched_rank, launched_size
-from ..bench.options import SkewOptions
+from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions
 from ..sim.options import ScheduleOptions
 from ..sim.options import SkewOptions as SimSkewOptions
 from .sim import FuzzOptions
@@ -36,7 +36,8 @@ class InfoOptions:
     """``pypartial info``: nothing to choose."""
 
 
-Job = SkewOptions | InfoOptions | FuzzOptions | SimSkewOptions | ScheduleOptions
+BenchOptions = SkewOptions | LatencyOptions | OverheadOptions
+Job = BenchOptions | InfoOptions | FuzzOptions | SimSkewOptions | ScheduleOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,10 +101,18 @@ def run(job: Job) -> int:
         return info(world())
     if isinstance(job, FuzzOptions | SimSkewOptions | ScheduleOptions):
         return _run_simulation(job, world() if (launched_size() or 1) > 1 else None)
+    return _run_benchmark(job)
+
+
+def _run_benchmark(job: BenchOptions) -> int:
     from mpi4py import MPI
 
-    from .bench import skew
+    from .bench import latency, overhead, skew
 
+    if isinstance(job, OverheadOptions):
+        return overhead(job, MPI.COMM_WORLD)
+    if isinstance(job, LatencyOptions):
+        return latency(job, MPI.COMM_WORLD)
     return skew(job, MPI.COMM_WORLD)
 
 
@@ -135,7 +144,7 @@ def _read_alone(arguments: Sequence[str] | None, started: int) -> Job | int:
     if started > 1 and launched_rank() != 0:
         return 1  # the first of them says why
     job = parse(arguments, started)
-    if started > 1 and isinstance(job, SkewOptions):
+    if started > 1 and isinstance(job, BenchOptions):
         print(
             f"pypartial: the launcher started {started} processes, but each is alone in its "
             "MPI_COMM_WORLD: launcher and mpi4py belong to different MPI libraries "

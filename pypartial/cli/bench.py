@@ -5,17 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from mpi4py import MPI
 
+from ..bench import latency as latency_bench
+from ..bench import overhead as overhead_bench
+from ..bench import skew as skew_bench
+from ..bench.conditions import shortage
 from ..bench.launch import stderr_is_terminal
-from ..bench.options import SkewOptions
-from ..bench.skew import Outcome, measure, shortage, turns
+from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions
+from ..bench.pace import meet
+from ..bench.results import Outcome
 from .core import load_on_all, print_problem, save
 
 
 def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
-    """Run the micro-benchmark; collective.
+    """Run ``bench skew``; collective.
 
     Returns
     -------
@@ -23,47 +30,111 @@ def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
         The exit code, the same on all ranks: 1 if a sum or a status was wrong, the compiled module
         cannot be loaded, a size does not fit into memory, or a file cannot be saved.
     """
+    if not _ready(comm, max(options.sizes), 1):
+        return 1
+    with _progress(skew_bench.turns(options), comm) as progress:
+        outcome = skew_bench.measure(options, comm, progress)
+    code = 0
+    if outcome is not None:
+        from ..bench.table import print_report
+
+        print_report(outcome.report)
+        saved = _save_json(outcome, options.json)
+        if options.plot is not None:
+            from ..bench.plot import save_plot
+
+            report = outcome.report
+            saved &= save("Plot", options.plot, lambda path: save_plot(report, path))
+        code = _judge(outcome, saved)
+    return int(comm.bcast(code))
+
+
+def latency(options: LatencyOptions, comm: MPI.Intracomm) -> int:
+    """Run ``bench latency``; collective.
+
+    Returns
+    -------
+    int
+        As of `skew`.
+    """
+    if not _ready(comm, max(options.sizes), latency_bench.pairs(options)):
+        return 1
+    with _progress(latency_bench.turns(options), comm) as progress:
+        outcome = latency_bench.measure(options, comm, progress)
+    code = 0
+    if outcome is not None:
+        from ..bench.latency_table import print_report
+
+        print_report(outcome.report)
+        saved = _save_json(outcome, options.json)
+        if options.plot is not None:
+            from ..bench.plot import save_latency_plot
+
+            report = outcome.report
+            saved &= save("Plot", options.plot, lambda path: save_latency_plot(report, path))
+        code = _judge(outcome, saved)
+    return int(comm.bcast(code))
+
+
+def overhead(options: OverheadOptions, comm: MPI.Intracomm) -> int:
+    """Run ``bench overhead`` on rank 0, while the others sleep; collective.
+
+    Returns
+    -------
+    int
+        As of `skew`.
+    """
+    if not _ready(comm, options.size, len(options.buffers) + 2):
+        return 1
+    code = 0
+    if comm.rank == 0:
+        with _progress(overhead_bench.turns(options), comm) as progress:
+            outcome = overhead_bench.measure(options, progress)
+        from ..bench.overhead_table import print_report
+
+        print_report(outcome.report)
+        code = _judge(outcome, _save_json(outcome, options.json))
+    meet(comm)
+    return int(comm.bcast(code))
+
+
+def _ready(comm: MPI.Intracomm, size: int, pairs: int) -> bool:
+    """Say why nothing can be measured, if so; collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    size, pairs : int
+        Bytes of a buffer, and send and receive buffers of a rank.
+    """
     _, problem = load_on_all(comm)
     if problem is not None:
         if comm.rank == 0:
             print_problem(problem)
-        return 1
-    problem = shortage(options, comm)
-    if problem is not None:
-        if comm.rank == 0:
-            print(f"pypartial: {problem}", file=sys.stderr)
-        return 1
-    with _progress(options, shown=comm.rank == 0 and stderr_is_terminal()) as progress:
-        outcome = measure(options, comm, progress)
-    code = 0
-    if outcome is not None:
-        saved = _present(outcome, options)
-        code = int(not (outcome.report.verified and saved))
-    return int(comm.bcast(code))
+        return False
+    problem = shortage(size, pairs, comm)
+    if problem is not None and comm.rank == 0:
+        print(f"pypartial: {problem}", file=sys.stderr)
+    return problem is None
 
 
-def _present(outcome: Outcome, options: SkewOptions) -> bool:
-    """Print the table, save the files, and say what was wrong; whether all files were saved."""
-    from ..bench.table import print_report
+def _save_json(outcome: Outcome[Any, Any], path: Path | None) -> bool:
+    """Save the results if that was asked for; whether nothing went wrong."""
+    return path is None or save("Results", path, outcome.report.save_json)
 
-    print_report(outcome.report)
-    saved = True
-    if options.json is not None:
-        saved = save("Results", options.json, outcome.report.save_json)
-    if options.plot is not None:
-        from ..bench.plot import save_plot
 
-        saved &= save("Plot", options.plot, lambda path: save_plot(outcome.report, path))
+def _judge(outcome: Outcome[Any, Any], saved: bool) -> int:
+    """Say what was wrong, and return the exit code."""
     sys.stdout.flush()
     for failure in outcome.failures:
         print(f"pypartial: not verified: {failure}", file=sys.stderr)
-    return saved
+    return int(not (outcome.report.verified and saved))
 
 
 @contextmanager
-def _progress(options: SkewOptions, *, shown: bool) -> Iterator[Callable[[str], None]]:
-    """Give a function to call at each turn; it draws a progress bar on stderr if `shown`."""
-    if not shown:
+def _progress(turns: int, comm: MPI.Intracomm) -> Iterator[Callable[[str], None]]:
+    """Give a function to call at each turn; on rank 0 it draws a bar, if stderr is a terminal."""
+    if comm.rank != 0 or not stderr_is_terminal():
         yield lambda _text: None
         return
     from rich.console import Console
@@ -73,7 +144,7 @@ def _progress(options: SkewOptions, *, shown: bool) -> Iterator[Callable[[str], 
     with Progress(
         console=Console(stderr=True, force_terminal=True), auto_refresh=False, transient=True
     ) as bar:
-        task = bar.add_task("", total=turns(options))
+        task = bar.add_task("", total=turns)
 
         def advance(text: str) -> None:
             bar.update(task, advance=1, description=text, refresh=True)

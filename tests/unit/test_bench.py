@@ -1,4 +1,4 @@
-"""The pure parts of the micro-benchmark: values, patterns, ledgers, statistics, table, plot."""
+"""The pure parts of the benchmarks: values, patterns, ledgers, statistics, table, plot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pypartial.bench import launch, table
+from pypartial.bench import conditions, launch, table
+from pypartial.bench.ledger import Ledger
 from pypartial.bench.options import (
     DType,
     PolicyChoice,
@@ -24,8 +25,8 @@ from pypartial.bench.options import (
     SkewOptions,
     parse_policy,
 )
-from pypartial.bench.pattern import Ledger, Pattern
-from pypartial.bench.results import Meta, Report, Row, with_speedups
+from pypartial.bench.pattern import Pattern
+from pypartial.bench.results import Report, Row, SkewMeta, with_speedups
 from pypartial.statistics import Active, Latency, confidence_interval, student_quantile
 
 # ---- values --------------------------------------------------------------------------------------
@@ -270,10 +271,9 @@ def test_a_quorum_that_is_missed_is_noticed() -> None:
 
 
 def test_a_lack_of_memory_names_the_size() -> None:
-    skew = importlib.import_module("pypartial.bench.skew")
     with (
         pytest.raises(MemoryError, match=r"^--size 64 KB: no room$"),
-        skew._named_in_memory_errors(64 << 10),
+        conditions.named_in_memory_errors(64 << 10),
     ):
         raise MemoryError("no room")
 
@@ -328,7 +328,7 @@ def row(policy: str, size: int, mean: float, **changes: Any) -> Row:
     return Row(**(values | changes))
 
 
-META = Meta(
+META = SkewMeta(
     mpi="Open MPI 5.0.11",
     ranks=8,
     cores=2,

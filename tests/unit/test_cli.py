@@ -16,7 +16,16 @@ import pytest
 
 from pypartial import cli
 from pypartial.bench import launch
-from pypartial.bench.options import DType, PolicyKind, SkewOptions, Transport, Work
+from pypartial.bench.options import (
+    Buffers,
+    DType,
+    LatencyOptions,
+    OverheadOptions,
+    PolicyKind,
+    SkewOptions,
+    Transport,
+    Work,
+)
 from pypartial.cli import app, core, info
 
 LAUNCHER_VARIABLES = (*launch._SIZES, *launch._RANKS)
@@ -28,6 +37,14 @@ def words_of(text: str) -> list[str]:
 
 def skew(*words: str, ranks: int = 8) -> Any:
     return app.parse(["bench", "skew", *words], ranks)
+
+
+def latency(*words: str, ranks: int = 8) -> Any:
+    return app.parse(["bench", "latency", *words], ranks)
+
+
+def overhead(*words: str) -> Any:
+    return app.parse(["bench", "overhead", *words], 1)
 
 
 # ---- bench skew ----------------------------------------------------------------------------------
@@ -83,6 +100,79 @@ def test_every_option(tmp_path: Path) -> None:
 )
 def test_usage_errors(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert skew(*words.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+# ---- bench latency, bench overhead ---------------------------------------------------------------
+
+
+def test_defaults_of_latency() -> None:
+    options = latency()
+    assert isinstance(options, LatencyOptions)
+    assert [policy.label for policy in options.policies] == ["full", "solo"]
+    assert (options.sizes[0], options.sizes[-1]) == (8, 64 << 20)
+    assert options.buffers == (Buffers.LIBRARY, Buffers.NUMPY)
+    assert (options.skew_ns, options.budget_ns, options.seed) == (0, 250 * 10**6, 0)
+    assert (options.blocks, options.calls, options.json, options.plot) == (None,) * 4
+    assert (options.work, options.transport) == (Work.SLEEP, Transport.AUTO)
+
+
+def test_every_option_of_latency(tmp_path: Path) -> None:
+    words = words_of("""
+        --policy majority --policy quorum:3 --size 8 --size 4M --skew 500us --work compute
+        --buffers numpy --budget 2s --blocks 3 --calls 70 --transport mpi --dtype int64 --seed 5
+    """)
+    files = tmp_path / "latency.json", tmp_path / "latency.svg"
+    options = latency(*words, "--json", str(files[0]), "--plot", str(files[1]))
+    assert [policy.label for policy in options.policies] == ["majority", "quorum:3"]
+    assert (options.sizes, options.buffers) == ((8, 4 << 20), (Buffers.NUMPY,))
+    assert (options.skew_ns, options.work) == (500_000, Work.COMPUTE)
+    assert (options.budget_ns, options.blocks, options.calls) == (2 * 10**9, 3, 70)
+    assert (options.transport, options.dtype, options.seed) == (Transport.MPI, DType.INT64, 5)
+    assert (options.json, options.plot) == files
+
+
+def test_options_of_overhead(tmp_path: Path) -> None:
+    options = overhead()
+    assert isinstance(options, OverheadOptions)
+    assert (options.policy.label, options.size) == ("full", 8)
+    assert (options.buffers, options.json) == (tuple(Buffers), None)
+    results = tmp_path / "overhead.json"
+    words = words_of("--policy solo --size 1K --buffers library --loops 7 --calls 9 --json")
+    options = overhead(*words, str(results))
+    assert (options.policy.label, options.size, options.loops, options.calls) == (
+        "solo",
+        1024,
+        7,
+        9,
+    )
+    assert (options.buffers, options.json) == ((Buffers.LIBRARY,), results)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("latency --size 66", "--size 66: not a multiple of 4 bytes"),
+        ("latency --policy mpi", "--policy mpi: MPI's own are always measured here"),
+        ("latency --policy quorum:9", "asks for 9 of 8 ranks"),
+        ("latency --buffers mpi", "--buffers"),
+        ("latency --buffers numpy --buffers numpy", "--buffers: the same value is given twice"),
+        ("latency --skew 1", "'1' is not a duration"),
+        ("latency --budget 1h", "'1h' is not a duration"),
+        ("latency --budget 0", "--budget 0: no call fits into it"),
+        ("latency --blocks 0", "--blocks"),
+        ("latency --calls 0", "--calls"),
+        ("latency --json no-such-folder/x.json", "there is no folder no-such-folder"),
+        ("latency --plot x.txt", "must end in .png, .pdf or .svg"),
+        ("overhead --size 7", "--size 7: not a multiple of 4 bytes"),
+        ("overhead --policy mpi", "--policy mpi: not one of the library's"),
+        ("overhead --loops 0", "--loops"),
+        ("overhead --json /proc/x.json", "--json /proc/x.json: cannot be written"),
+        ("overhead --plot x.png", "--plot"),
+    ],
+)
+def test_usage_errors_of_both(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.parse(["bench", *words.split()], 8) == 2
     assert message in capsys.readouterr().err
 
 
@@ -185,6 +275,9 @@ def test_a_launcher_of_another_mpi_is_named(
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     assert cli.read(["bench", "skew"]) == 1
     assert "belong to different MPI libraries" in capsys.readouterr().err
+    assert cli.read(["bench", "latency"]) == 1
+    assert cli.read(["bench", "overhead"]) == 1
+    assert capsys.readouterr().err.count("belong to different MPI libraries") == 2
     assert cli.read(["info"]) == cli.InfoOptions()
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     assert cli.read(["bench", "skew"]) == 1
@@ -271,7 +364,7 @@ def test_help_needs_no_mpi() -> None:
 
 def test_waiting_ranks_import_no_command_line() -> None:
     code = (
-        "import sys, pypartial.cli, pypartial.bench.skew, pypartial.cli.bench\n"
+        "import sys, pypartial.cli, pypartial.cli.bench\n"
         "unwanted = {'typer', 'click', 'rich', 'matplotlib', 'scipy', 'networkx'}\n"
         "print(sorted(unwanted & set(sys.modules)))\n"
     )
@@ -329,6 +422,85 @@ def test_a_benchmark_from_start_to_end(mpirun: list[str], tmp_path: Path) -> Non
     assert all(row["active"]["min"] == 3 for row in rows if row["policy"] in ("full", "mpi"))
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "quorum:2" in done.stdout
+
+
+def test_latency_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
+    results, picture = tmp_path / "latency.json", tmp_path / "latency.png"
+    words = words_of("""
+        bench latency --policy solo --policy majority --policy quorum:2 --policy full
+        --size 8 --size 64K --budget 3ms --blocks 3
+    """)
+    files = ("--json", str(results), "--plot", str(picture))
+    done = run(*mpirun, sys.executable, "-m", "pypartial", *words, *files)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(results.read_text())
+    assert (report["meta"]["ranks"], report["meta"]["skew_us"]) == (3, 0)
+    rows = report["rows"]
+    ways = [(row["policy"], row["buffers"]) for row in rows if row["bytes"] == 8]
+    assert ways[:3] == [("solo", "library"), ("solo", "numpy"), ("majority", "library")]
+    others = {"mpi", "mpi-nonblocking", "memcpy"}
+    others |= set() if report["meta"]["lacking"] else {"mpi-persistent"}
+    assert {policy for policy, _ in ways[8:]} == others
+    assert len(rows) == 2 * len(ways)
+    assert all(row["verified"] and row["blocks"] == 3 for row in rows)
+    assert all(row["latency_us"]["p50"] > 0 and row["gb_per_s"] > 0 for row in rows)
+    assert all(row["ratio_to_mpi"] > 0 and row["ratio_to_memcpy"] > 0 for row in rows)
+    assert all(row["active"]["min"] == 3 for row in rows if row["policy"] in ("full", "mpi"))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "quorum:2" in done.stdout
+
+
+def test_skewed_latency(mpirun: list[str], tmp_path: Path) -> None:
+    """The first of three ranks waits 2 ms for the last, but not with solo."""
+    results = tmp_path / "latency.json"
+    words = words_of(
+        "bench latency --policy solo --buffers numpy --size 64 --skew 1ms --blocks 3 --calls 4"
+    )
+    done = run(*mpirun, sys.executable, "-m", "pypartial", *words, "--json", str(results))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["policy"]: row for row in json.loads(results.read_text())["rows"]}
+    assert all(row["verified"] and row["rounds"] == 12 for row in rows.values())
+    assert rows["mpi"]["latency_us"]["p50"] > 1000
+    assert rows["solo"]["ratio_to_mpi"] < 1
+    assert rows["memcpy"]["latency_us"]["p50"] < 1000  # never skewed
+    assert rows["solo"]["active_expected"] == 1
+
+
+def test_a_wrong_sum_of_one_rank_is_reported_once(mpirun: list[str]) -> None:
+    code = (
+        "import sys, pypartial.cli\n"
+        "from mpi4py import MPI\n"
+        "from pypartial.bench import contenders\n"
+        "if MPI.COMM_WORLD.rank == 2:\n"
+        "    right = contenders._MpiNonblocking.call\n"
+        "    def wrong(self):\n"
+        "        right(self)\n"
+        "        self._pair.receive[-1] += 1\n"
+        "    contenders._MpiNonblocking.call = wrong\n"
+        "pypartial.cli.main(sys.argv[1:])\n"
+    )
+    words = words_of("bench latency --policy full --buffers numpy --size 64 --blocks 1 --calls 3")
+    done = run(*mpirun, sys.executable, "-c", code, *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count(" NO ") == 1
+    complaints = [line for line in done.stderr.splitlines() if "not verified" in line]
+    assert complaints
+    assert all("mpi-nonblocking, 16 x float32, rank 2, " in line for line in complaints)
+
+
+@pytest.mark.parametrize("launched", [False, True], ids=["alone", "mpirun"])
+def test_overhead_from_start_to_end(mpirun: list[str], tmp_path: Path, launched: bool) -> None:
+    results = tmp_path / "overhead.json"
+    words = words_of("bench overhead --loops 5 --calls 20 --json")
+    command = [*(mpirun if launched else []), sys.executable, "-m", "pypartial", *words]
+    done = run(*command, str(results))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(results.read_text())["rows"]
+    found = {(row["call"], row["of"]) for row in rows}
+    assert found >= {(call, "pypartial") for call in ("Start", "Wait", "Start+Wait", "Test")}
+    assert ("Allreduce", "mpi4py") in found
+    assert all(row["verified"] and row["ns"]["median"] > 0 for row in rows)
+    assert done.stdout.count("Calls from Python") == 1
 
 
 @pytest.mark.parametrize("limited", [False, True], ids=["of the machine", "of one process"])

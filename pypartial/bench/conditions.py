@@ -1,0 +1,127 @@
+"""Under which conditions a benchmark runs: the machine, its memory, the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+from mpi4py import MPI
+
+import pypartial as pp
+
+from ..units import format_size
+
+if TYPE_CHECKING:
+    from .options import AllreduceOptions
+    from .pace import Pace
+
+
+class Versions(TypedDict):
+    """The software that is measured."""
+
+    mpi: str
+    version: str
+    python: str
+
+
+class Surroundings(Versions):
+    """What a run over all ranks has in common: fields of `results.Meta`."""
+
+    ranks: int
+    nodes: int
+    cores: int
+    skew_us: float
+    work: str
+    transport: str
+    dtype: str
+    seed: int
+
+
+def versions() -> Versions:
+    """Return the versions of MPI, of this package and of Python."""
+    vendor, numbers = MPI.get_vendor()
+    return {
+        "mpi": f"{vendor} {'.'.join(map(str, numbers))}",
+        "version": pp.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def surroundings(options: AllreduceOptions, comm: MPI.Intracomm, pace: Pace) -> Surroundings:
+    """Describe a run over all ranks; collective."""
+    return {
+        **versions(),
+        "ranks": comm.size,
+        "nodes": pace.on_each_node(1),
+        "cores": pace.on_each_node(os.cpu_count() or 1),
+        "skew_us": options.skew_ns / 1e3,
+        "work": options.work.value,
+        "transport": options.transport.value,
+        "dtype": options.dtype.value,
+        "seed": options.seed,
+    }
+
+
+def shortage(size: int, pairs: int, comm: MPI.Intracomm) -> str | None:
+    """Say whether a size does not fit into memory, before anything is measured; collective.
+
+    Looks for a rank's send and receive buffers, which every policy needs: more may turn out to be
+    too much later.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of a buffer.
+    pairs : int
+        Send and receive buffers of a rank.
+    comm : mpi4py.MPI.Intracomm
+
+    Returns
+    -------
+    str or None
+        The same on every rank; None if nothing speaks against the size.
+    """
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    needed = 2 * pairs * size * node.size
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    problem = None
+    if needed > physical:
+        problem = (
+            f"the send and receive buffers of all ranks of a node take {format_size(needed)}, and "
+            f"the node of rank {comm.rank} has {physical / 2**30:.1f} GB of memory"
+        )
+    else:
+        try:  # a limit of the process may be lower; memory that is not touched costs nothing
+            _ = [np.empty(size, np.uint8) for _ in range(2 * pairs)]
+        except MemoryError:
+            problem = f"rank {comm.rank} has no memory for a send and a receive buffer"
+    node.Free()
+    found = next((text for text in comm.allgather(problem) if text is not None), None)
+    return None if found is None else f"--size {format_size(size)}: {found}"
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Keep the cyclic collector out of the measurement."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def named_in_memory_errors(size: int) -> Iterator[None]:
+    """Have a lack of memory say at which size it happened."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"--size {format_size(size)}: {error}") from error

@@ -1,0 +1,230 @@
+"""The ways to sum a buffer over all ranks that are compared with each other."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+import pypartial as pp
+
+from .options import Buffers, PolicyChoice, PolicyKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+    Call = Callable[[], object]
+    Halves = tuple[Call, Call]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A send and a receive buffer."""
+
+    send: Array
+    receive: Array
+
+
+def buffer_pair(ctx: pp.Context, kind: Buffers, contribution: Array) -> Pair:
+    """Return buffers of a kind, with a contribution in the send buffer."""
+    if kind is Buffers.NUMPY:
+        return Pair(contribution, np.empty_like(contribution))
+    shape, dtype = contribution.shape, contribution.dtype
+    pair = Pair(ctx.alloc(shape, dtype), ctx.alloc(shape, dtype))
+    pair.send[:] = contribution
+    return pair
+
+
+class Contender:
+    """A way to sum over all ranks; making, flushing and freeing one is collective."""
+
+    def call(self) -> None:
+        """Sum the buffers once."""
+        raise NotImplementedError
+
+    def repeat(self, calls: int) -> None:
+        """Sum the buffers again and again, as a program does; the last time by `call`."""
+        raise NotImplementedError
+
+    def halves(self) -> Halves:
+        """Return the two calls that a sum consists of, Start and Wait, if there are two."""
+        raise NotImplementedError
+
+    def test(self) -> Call:
+        """Return the call that may take the place of Wait, Test, if there is one."""
+        raise NotImplementedError
+
+    def status(self) -> pp.Status | None:
+        """Return the status of the newest `call`, if there is one."""
+        return None
+
+    def cpu_ns(self) -> int:
+        """Return the CPU time taken so far outside the calling thread."""
+        return 0
+
+    def flush(self) -> pp.Status | None:
+        """Deliver what is still pending, and return its status.  Collective."""
+        return None
+
+    def free(self) -> None:
+        """Release what it holds.  Collective."""
+
+
+class _StartWait(Contender):
+    """Start and Wait of a persistent request."""
+
+    request: pp.Request | MPI.Prequest
+
+    def halves(self) -> Halves:
+        return self.request.Start, self.request.Wait
+
+    def repeat(self, calls: int) -> None:
+        start, wait = self.halves()
+        for _ in itertools.repeat(None, calls - 1):
+            start()
+            wait()
+        self.call()
+
+    def free(self) -> None:
+        self.request.Free()
+
+
+class _Partial(_StartWait):
+    """A partial allreduce of this library."""
+
+    request: pp.Request
+
+    def __init__(self, ctx: pp.Context, policy: pp.Policy, pair: Pair) -> None:
+        self._ctx = ctx
+        self.request = ctx.Allreduce_init(
+            pair.send, pair.receive, op=MPI.SUM, policy=policy, deliver="latest"
+        )
+        self._status = pp.Status()
+
+    def call(self) -> None:
+        self.request.Start()
+        self.request.Wait(self._status)
+
+    def test(self) -> Call:
+        return self.request.Test
+
+    def status(self) -> pp.Status:
+        return self._status
+
+    def cpu_ns(self) -> int:
+        return self._ctx.stats().progress_cpu_ns
+
+    def flush(self) -> pp.Status:
+        self.request.Flush(self._status)
+        return self._status
+
+
+class _MpiPersistent(_StartWait):
+    """MPI's own persistent allreduce (MPI-4)."""
+
+    def __init__(self, comm: MPI.Intracomm, pair: Pair) -> None:
+        self._pair = pair  # kept: mpi4py's request need not hold them
+        self.request = comm.Allreduce_init(pair.send, pair.receive, MPI.SUM)
+
+    def call(self) -> None:
+        self.request.Start()
+        self.request.Wait()
+
+
+class _Mpi(Contender):
+    """MPI_Allreduce."""
+
+    def __init__(self, comm: MPI.Intracomm, pair: Pair) -> None:
+        self._comm = comm
+        self._pair = pair
+
+    def call(self) -> None:
+        self._comm.Allreduce(self._pair.send, self._pair.receive, MPI.SUM)
+
+    def repeat(self, calls: int) -> None:
+        allreduce, op = self._comm.Allreduce, MPI.SUM
+        send, receive = self._pair.send, self._pair.receive
+        for _ in itertools.repeat(None, calls - 1):
+            allreduce(send, receive, op)
+        self.call()
+
+
+class _MpiNonblocking(Contender):
+    """MPI_Iallreduce and MPI_Wait."""
+
+    def __init__(self, comm: MPI.Intracomm, pair: Pair) -> None:
+        self._comm = comm
+        self._pair = pair
+
+    def call(self) -> None:
+        self._comm.Iallreduce(self._pair.send, self._pair.receive, MPI.SUM).Wait()
+
+    def repeat(self, calls: int) -> None:
+        iallreduce, op = self._comm.Iallreduce, MPI.SUM
+        send, receive = self._pair.send, self._pair.receive
+        for _ in itertools.repeat(None, calls - 1):
+            iallreduce(send, receive, op).Wait()
+        self.call()
+
+
+class _Copy(Contender):
+    """No sum: the least that one can do is to copy the buffer."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+
+    def call(self) -> None:
+        np.copyto(self._pair.receive, self._pair.send)
+
+    def repeat(self, calls: int) -> None:
+        copy = np.copyto
+        send, receive = self._pair.send, self._pair.receive
+        for _ in itertools.repeat(None, calls - 1):
+            copy(receive, send)
+        self.call()
+
+
+def contender(
+    choice: PolicyChoice, ctx: pp.Context, baseline: MPI.Intracomm, pair: Pair
+) -> Contender:
+    """Make a contender; collective.
+
+    Parameters
+    ----------
+    choice : PolicyChoice
+    ctx : pypartial.Context
+        For the policies of the library.
+    baseline : mpi4py.MPI.Intracomm
+        The same ranks, for MPI's own.
+    pair : Pair
+    """
+    of_mpi: dict[PolicyKind, Callable[[MPI.Intracomm, Pair], Contender]] = {
+        PolicyKind.MPI: _Mpi,
+        PolicyKind.MPI_NONBLOCKING: _MpiNonblocking,
+        PolicyKind.MPI_PERSISTENT: _MpiPersistent,
+    }
+    if choice.kind in of_mpi:
+        return of_mpi[choice.kind](baseline, pair)
+    if choice.kind is PolicyKind.COPY:
+        return _Copy(pair)
+    policies: dict[PolicyKind, pp.Policy] = {
+        PolicyKind.SOLO: pp.Solo(),
+        PolicyKind.MAJORITY: pp.Majority(),
+        PolicyKind.FULL: pp.Full(),
+    }
+    return _Partial(ctx, policies.get(choice.kind) or pp.Quorum(choice.quorum or 0), pair)
+
+
+def has_persistent(comm: MPI.Intracomm) -> bool:
+    """Return whether this MPI has a persistent allreduce; collective."""
+    try:
+        _MpiPersistent(comm, Pair(np.zeros(1), np.zeros(1))).free()
+    except NotImplementedError:
+        return False
+    return True

@@ -1,0 +1,243 @@
+"""What an allreduce costs, balanced or skewed, beside MPI's own and the copy of a buffer.
+
+At each size every way to sum (the library's policies with each kind of buffers, MPI_Allreduce,
+MPI_Iallreduce with MPI_Wait, MPI's persistent allreduce) and the copy of a buffer by all ranks at
+once have their turns in blocks, interleaved.  In a balanced block calls follow each other without a
+barrier; with skew every call is a round of ``bench skew``.  A block's value is the mean time of a
+call on the slowest rank, the result their median over the blocks.
+
+Before the blocks every way is called a few times and each result is checked, and its speed is
+found out, which says how many calls make a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+import pypartial as pp
+
+from ..statistics import Active, Latency
+from .conditions import named_in_memory_errors, no_garbage_collection, surroundings
+from .contenders import buffer_pair, contender, has_persistent
+from .launch import seconds_since_launch
+from .ledger import Ledger, LoopLedger
+from .options import Buffers, LatencyOptions, PolicyChoice, PolicyKind
+from .pace import Pace
+from .pattern import Pattern
+from .results import LatencyMeta, LatencyRow, Outcome, Report, with_ratios
+from .trials import AnyTrial, Loop, Progress, Rounds, take_turns
+
+_MOST_BLOCKS = 9
+_LEAST_BLOCKS = 5
+_MOST_CALLS = 10_000
+# Calls of a rehearsal: few where they take long, and fewer than a sum can count of one rank.
+_MOST_REHEARSED = 15
+_LEAST_REHEARSED = 3
+_REHEARSED_BYTES = 1 << 25
+_BITS_NEEDED = 4
+
+_LACKING = "MPI's persistent allreduce (MPI_Allreduce_init, MPI-4)"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A way to sum with a kind of buffers."""
+
+    buffers: Buffers
+    trial: AnyTrial
+
+
+def measure(
+    options: LatencyOptions, comm: MPI.Intracomm, progress: Progress
+) -> Outcome[LatencyMeta, LatencyRow] | None:
+    """Run the benchmark; collective.
+
+    Parameters
+    ----------
+    options : LatencyOptions
+        The same on every rank.
+    comm : mpi4py.MPI.Intracomm
+        Duplicated, and not used otherwise.
+    progress : callable
+        Told on this rank, now and then, what is measured; at most once for each of the `turns`.
+
+    Returns
+    -------
+    Outcome or None
+        The results on rank 0, None elsewhere.
+
+    Raises
+    ------
+    MemoryError
+        Naming the size, on this rank only: the caller must end the others.
+    """
+    baseline, control = comm.Dup(), comm.Dup()
+    pace = Pace(control, options)
+    persistent = has_persistent(baseline)
+    rows: list[LatencyRow] = []
+    failures: list[str] = []
+    late = calls = 0
+    first_round_s = None
+    with pp.Context(comm, seed=options.seed, transport=options.transport.value) as ctx:
+        for size in options.sizes:
+            with named_in_memory_errors(size):
+                ways = _ways(options, persistent)
+                entries = _entries(options, size, ctx, (baseline, control), ways, pace)
+                if first_round_s is None:
+                    first_round_s = seconds_since_launch()
+                with no_garbage_collection():
+                    _measure_size([entry.trial for entry in entries], options, control, progress)
+                for entry in entries:
+                    rows += _rows(entry, control, options)
+                    failures += control.allreduce(entry.trial.ledger.failures)
+                    late += control.allreduce(entry.trial.late)
+                    calls += entry.trial.calls * comm.size
+    meta = LatencyMeta(
+        **surroundings(options, comm, pace),
+        first_round_s=first_round_s,
+        late_calls=late / calls,
+        lacking=[] if persistent else [_LACKING],
+    )
+    pace.free()
+    for duplicate in (baseline, control):
+        duplicate.Free()
+    return Outcome(Report(meta, with_ratios(rows)), failures) if comm.rank == 0 else None
+
+
+def turns(options: LatencyOptions) -> int:
+    """How often `measure` reports progress, if the budget allows."""
+    return len(options.sizes) * len(_ways(options, True)) * (options.blocks or _MOST_BLOCKS)
+
+
+def pairs(options: LatencyOptions) -> int:
+    """Return how many send and receive buffers a rank has."""
+    return len({*options.buffers, Buffers.NUMPY})
+
+
+def _ways(options: LatencyOptions, persistent: bool) -> list[tuple[PolicyChoice, Buffers]]:
+    """Return what is compared at each size; MPI's own and the copy use ordinary arrays."""
+    others = [PolicyKind.MPI, PolicyKind.MPI_NONBLOCKING]
+    others += [PolicyKind.MPI_PERSISTENT] if persistent else []
+    return [
+        *((choice, buffers) for choice in options.policies for buffers in options.buffers),
+        *((PolicyChoice(kind), Buffers.NUMPY) for kind in (*others, PolicyKind.COPY)),
+    ]
+
+
+def _entries(
+    options: LatencyOptions,
+    size: int,
+    ctx: pp.Context,
+    comms: tuple[MPI.Intracomm, MPI.Intracomm],
+    ways: Sequence[tuple[PolicyChoice, Buffers]],
+    pace: Pace,
+) -> list[_Entry]:
+    """Every way at one size, with one pair of buffers of each kind; collective."""
+    baseline, control = comms
+    bits = {} if options.skew_ns else {"bits_needed": _BITS_NEEDED}
+    pattern = Pattern(ctx.size, size // options.dtype.itemsize, options.dtype, **bits)
+    pairs = {
+        buffers: buffer_pair(ctx, buffers, pattern.contribution(ctx.rank))
+        for buffers in dict.fromkeys(buffers for _, buffers in ways)
+    }
+    entries = []
+    for choice, buffers in ways:
+        pair = pairs[buffers]
+        what = contender(choice, ctx, baseline, pair)
+        trial: AnyTrial
+        if options.skew_ns and choice.kind is not PolicyKind.COPY:
+            ledger = Ledger(pattern, choice, ctx.rank)
+            trial = Rounds(choice, what, pace, control, pair.receive, ledger)
+        else:
+            looped = LoopLedger(pattern, choice, ctx.rank)
+            trial = Loop(choice, what, pace, control, pair.receive, looped)
+        entries.append(_Entry(buffers, trial))
+    return entries
+
+
+def _measure_size(
+    trials: Sequence[AnyTrial],
+    options: LatencyOptions,
+    control: MPI.Intracomm,
+    progress: Progress,
+) -> None:
+    """Rehearse, find out how many calls make a block, and measure; collective."""
+    size = trials[0].receive.nbytes
+    rehearsed = max(_LEAST_REHEARSED, min(_MOST_REHEARSED, _REHEARSED_BYTES // size))
+    for trial in trials:
+        trial.rehearse(rehearsed)
+    calls, blocks = _repetitions(trials, options, control)
+    for trial in trials:
+        trial.forget()
+    take_turns([(trial, [calls[n]] * blocks) for n, trial in enumerate(trials)], progress)
+
+
+def _repetitions(
+    trials: Sequence[AnyTrial], options: LatencyOptions, control: MPI.Intracomm
+) -> tuple[list[int], int]:
+    """Return the calls in a block of each trial, and the blocks of all; collective.
+
+    Blocks of equal duration: who is fast is called more often.  Where a single call is longer than
+    a block should be, there are fewer blocks.
+    """
+    most = options.blocks or _MOST_BLOCKS
+    if options.calls is not None:
+        return [options.calls] * len(trials), most
+    block_ns = options.budget_ns / most
+    slowest = [_time_of_a_call(trial, block_ns, control) for trial in trials]
+    calls = [max(1, min(_MOST_CALLS, int(block_ns / ns))) for ns in slowest]
+    if options.blocks is not None:
+        return calls, most
+    longest = max(number * ns for number, ns in zip(calls, slowest, strict=True))
+    return calls, max(_LEAST_BLOCKS, min(most, int(options.budget_ns / longest)))
+
+
+def _time_of_a_call(trial: AnyTrial, block_ns: float, control: MPI.Intracomm) -> float:
+    """Return what a call takes in all on the slowest rank, from a turn of sensible length."""
+    calls = 1
+    while True:
+        slowest: float = max(1.0, control.allreduce(trial.turn(calls), MPI.MAX))
+        if calls == _MOST_CALLS or calls * slowest >= block_ns / 2:
+            return slowest
+        calls = min(_MOST_CALLS, 10 * calls, int(block_ns / slowest))
+
+
+def _rows(entry: _Entry, comm: MPI.Intracomm, options: LatencyOptions) -> list[LatencyRow]:
+    """Finish a trial; its row on rank 0.  Collective."""
+    trial = entry.trial
+    trial.finish()
+    wrong = comm.allreduce(len(trial.ledger.failures))
+    samples = comm.gather((trial.turn_ns, trial.turn_cpu_ns))
+    if samples is None:
+        return []
+    by_rank, cpu = (np.array(values) for values in zip(*samples, strict=True))
+    slowest = by_rank.max(axis=0)
+    latency = Latency.of(slowest)
+    blocks = by_rank.shape[1]
+    calls = trial.calls // blocks
+    return [
+        LatencyRow(
+            policy=trial.choice.label,
+            bytes=trial.receive.nbytes,
+            ranks=comm.size,
+            rounds=trial.calls,
+            latency_us=latency,
+            speedup_vs_mpi=None,
+            active=Active.of(trial.active),
+            active_expected=(trial.choice.expected_active(comm.size) if options.skew_ns else None),
+            cpu_us_per_round=float(np.median(cpu.mean(axis=0))) / 1e3 / calls,
+            verified=wrong == 0,
+            buffers=entry.buffers.value,
+            blocks=blocks,
+            calls=calls,
+            best_us=float(slowest.min()) / 1e3,
+            mean_of_ranks_us=float(np.median(by_rank.mean(axis=0))) / 1e3,
+            gb_per_s=trial.receive.nbytes / 1e3 / latency.p50,
+            ratio_to_mpi=None,
+            ratio_to_memcpy=None,
+        )
+    ]

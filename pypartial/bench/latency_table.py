@@ -1,0 +1,58 @@
+"""The table of ``bench latency``."""
+
+from __future__ import annotations
+
+from ..units import format_size
+from .results import LatencyMeta, LatencyRow, Report
+from .table import (
+    Column,
+    by_size,
+    circumstances,
+    optional,
+    print_table,
+    significant,
+    title,
+    verdict,
+)
+
+_COLUMNS = (
+    Column("size"),
+    Column("policy", numbers=False),
+    Column("buffers", numbers=False),
+    *map(Column, ("µs", "max", "/ MPI", "/ memcpy", "GB/s", "active", "CPU µs", "calls")),
+    Column("verified", numbers=False),
+)
+
+
+def print_report(report: Report[LatencyMeta, LatencyRow]) -> None:
+    """Print a report on standard output."""
+    sections = [[_cells(row) for row in rows] for rows in by_size(report.rows)]
+    print_table(title(report.meta), _COLUMNS, sections, notes(report.meta))
+
+
+def notes(meta: LatencyMeta) -> list[str]:
+    """Return what a reader should know to read the table."""
+    return [
+        "µs: mean time of a call in a block on the slowest rank, median over the blocks; max: that "
+        "of the worst block.",
+        "/ MPI, / memcpy: µs over MPI_Allreduce's (below 1 is better), and over those of a copy by "
+        "all ranks at once. GB/s: size / µs. calls: blocks x calls.",
+        "CPU: the calling thread inside the calls, and the progress thread, a rank and call.",
+        *(f"Not measured, because this MPI does not have it: {what}." for what in meta.lacking),
+        *circumstances(meta),
+    ]
+
+
+def _cells(row: LatencyRow) -> list[str]:
+    return [
+        format_size(row.bytes),
+        row.policy,
+        row.buffers,
+        *map(significant, (row.latency_us.p50, row.latency_us.max)),
+        *map(optional, (row.ratio_to_mpi, row.ratio_to_memcpy)),
+        significant(row.gb_per_s),
+        f"{row.active.mean:.2f}",
+        significant(row.cpu_us_per_round),
+        f"{row.blocks} x {row.calls}",
+        verdict(row.verified),
+    ]

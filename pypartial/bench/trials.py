@@ -1,0 +1,232 @@
+"""A contender at one size: its calls, its samples and its account on this rank."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar, Union
+
+from mpi4py import MPI
+
+from ..units import format_size
+from .clock import Lap, timed
+from .contenders import Contender
+from .ledger import Ledger, LoopLedger
+from .options import PolicyChoice, PolicyKind
+from .pace import Pace
+
+if TYPE_CHECKING:
+    from .contenders import Array
+
+Progress = Callable[[str], None]
+AnyLedger = TypeVar("AnyLedger", Ledger, LoopLedger)
+AnyTrial = Union["Rounds", "Loop"]
+
+
+@dataclass
+class Trial(Generic[AnyLedger]):
+    """One way to sum at one size, measured in turns.
+
+    Attributes
+    ----------
+    choice : PolicyChoice
+    contender : Contender
+    pace : Pace
+    comm : mpi4py.MPI.Intracomm
+        For what the ranks tell each other between the turns.
+    receive : array
+        What the contender fills.
+    ledger : Ledger or LoopLedger
+    turn_ns : list of float
+        Mean time of a call in each turn.
+    active : list of int
+        Active ranks of the rounds that were looked at.
+    calls : int
+        Calls in all turns together.
+    turn_cpu_ns : list of int
+        CPU time in each turn: of the calling thread inside the calls, and of the library's.
+    late : int
+        Calls that did not begin in time.
+    """
+
+    choice: PolicyChoice
+    contender: Contender
+    pace: Pace
+    comm: MPI.Intracomm
+    receive: Array
+    ledger: AnyLedger
+    turn_ns: list[float] = field(default_factory=list)
+    turn_cpu_ns: list[int] = field(default_factory=list)
+    active: list[int] = field(default_factory=list)
+    calls: int = 0
+    late: int = 0
+
+    def rehearse(self, calls: int) -> None:
+        """Call, check every result, and measure nothing; collective."""
+        raise NotImplementedError
+
+    def turn(self, calls: int) -> float:
+        """Measure calls, and return the ns that each takes with its preparation; collective."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Free the contender, and compare the ranks' accounts; collective."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Drop the samples taken so far; what was wrong is kept."""
+        self.turn_ns, self.turn_cpu_ns, self.active = [], [], []
+        self.calls = self.late = 0
+
+    def _active_now(self) -> int:
+        status = self.contender.status()
+        return self.ledger.pattern.ranks if status is None else status.active
+
+    def _keep(self, laps: Sequence[Lap], calls: int, cpu_ns_elsewhere: int) -> None:
+        self.turn_ns.append(sum(lap.ns for lap in laps) / calls)
+        self.calls += calls
+        self.turn_cpu_ns.append(sum(lap.cpu_ns for lap in laps) + cpu_ns_elsewhere)
+
+
+@dataclass
+class Rounds(Trial[Ledger]):
+    """Every call is a round of its own: a common beginning, the skew, the call, a quiet end."""
+
+    latency_ns: list[int] = field(default_factory=list)
+
+    def turn(self, calls: int) -> float:
+        """Run rounds and keep their samples, after one that leads in; collective.
+
+        While the others had their turns, late contributions of this one's last turn were pending.
+        Their ranks waited elsewhere and so count as active in the round that takes them, which says
+        nothing about this policy.
+        """
+        self.rehearse(1)
+        began = time.monotonic_ns()
+        before = self.contender.cpu_ns()
+        laps = []
+        for _ in range(calls):
+            lap, in_time = self._round()
+            laps.append(lap)
+            self.late += not in_time
+            self.active.append(self._active_now())
+        self.latency_ns += [lap.ns for lap in laps]
+        self._keep(laps, calls, self.contender.cpu_ns() - before)
+        return (time.monotonic_ns() - began) / calls
+
+    def rehearse(self, calls: int) -> None:
+        """Run rounds that are checked, but not measured; collective."""
+        for _ in range(calls):
+            self._round()
+
+    def finish(self) -> None:
+        """Flush, free and compare the ranks' accounts; collective."""
+        self.receive.fill(-1)
+        status = self.contender.flush()
+        if status is not None:
+            self.ledger.flush(self.receive, status)
+        self.contender.free()
+        self.ledger.compare(self.comm.allgather(self.ledger.digests))
+
+    def forget(self) -> None:
+        """Drop the samples taken so far; what was wrong is kept."""
+        super().forget()
+        self.latency_ns = []
+
+    def _round(self) -> tuple[Lap, bool]:
+        """Run a round; return what the call took, and whether it began in time."""
+        # So that a call that leaves the buffer as it was is noticed: no sum is negative.
+        self.receive.fill(-1)
+        begin = self.pace.begin()
+        in_time = self.pace.approach(begin)
+        lap = timed(self.contender.call)
+        self.pace.settle(begin)
+        self.ledger.enter(self.receive, self.contender.status())
+        return lap, in_time
+
+
+@dataclass
+class Loop(Trial[LoopLedger]):
+    """Calls follow each other as fast as they can; barriers are between the turns only.
+
+    Every turn ends with a flush.  The result of its last call is checked, after the turn, and so is
+    the flush.  To check every call would change what is measured: that is what `rehearse` is for.
+    """
+
+    _seen_active: dict[int, int] = field(default_factory=dict)
+
+    def rehearse(self, calls: int) -> None:
+        """Call and check every result; all that was contributed must arrive.  Collective."""
+        for call in range(1, calls + 1):
+            self.receive.fill(-1)  # no sum is negative
+            self.contender.call()
+            self.ledger.enter(self.receive, self.contender.status(), call)
+        self._flush(calls)
+        self.ledger.audit(self.comm.allgather(self.ledger.take()), calls)
+
+    def turn(self, calls: int) -> float:
+        """Time a loop of calls, after one that leads in; collective."""
+        self.contender.repeat(1)
+        self.receive.fill(-1)
+        begin = self.pace.begin()
+        before = self.contender.cpu_ns()
+        lap = timed(functools.partial(self.contender.repeat, calls))
+        self._keep([lap], calls, self.contender.cpu_ns() - before)
+        status = self.contender.status()
+        if status is not None:
+            self._seen_active[status.round] = status.active
+        if self.choice.kind in (PolicyKind.MAJORITY, PolicyKind.QUORUM):
+            # Slower ranks may wait for this one, who must not wait for them in MPI: it leaves, by
+            # the flush, and checks when all have come there.
+            result, status = self.receive.copy(), copy.copy(status)
+            self._flush(1 + calls)
+            self.ledger.enter(result, status, 1 + calls)
+        else:
+            self.pace.settle(begin)
+            self.ledger.enter(self.receive, status, 1 + calls)
+            self._flush(1 + calls)
+        return lap.ns / calls
+
+    def finish(self) -> None:
+        """Free the contender, and compare the ranks' accounts; collective."""
+        self.contender.free()
+        self.ledger.compare(self.comm.allgather(self.ledger.take()))
+        merged: dict[int, int] = {}
+        for active in self.comm.allgather(self._seen_active):
+            merged.update(active)
+        self.active = list(merged.values()) or [self.comm.size]
+
+    def forget(self) -> None:
+        """Drop the samples taken so far; what was wrong is kept."""
+        super().forget()
+        self._seen_active = {}
+
+    def _flush(self, calls: int) -> None:
+        """End a block of so many calls."""
+        self.receive.fill(-1)
+        status = self.contender.flush()
+        if status is not None:
+            self.ledger.flush(self.receive, status, calls)
+
+
+def take_turns(plan: Sequence[tuple[AnyTrial, Sequence[int]]], progress: Progress) -> None:
+    """Measure every trial in turns; collective.
+
+    The order rotates, so that each comes first in its turn.
+
+    Parameters
+    ----------
+    plan : sequence of (Trial, sequence of int)
+        The trials, and the calls in each of their turns, of which all have equally many.
+    progress : callable
+        Told after each turn what was measured.
+    """
+    order = list(plan)
+    for turn in range(len(order[0][1])):
+        for trial, calls in order:
+            trial.turn(calls[turn])
+            progress(f"{trial.choice.label}, {format_size(trial.receive.nbytes)}")
+        order.append(order.pop(0))
