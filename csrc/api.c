@@ -110,7 +110,7 @@ pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
         unlock(ctx);
         return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress");
     }
-    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, ctx->calls.coll, timeout_us);
+    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us);
     if (status == PP_OK)
         return collect_call(ctx);
     if (status == PP_PENDING)
@@ -271,6 +271,8 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     return status;
 }
 
+uint64_t pp_sim_requested_at(const pp_coll_t *coll) { return coll->request.at; }
+
 pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_coll_t **coll)
 {
     *coll = NULL;
@@ -348,7 +350,7 @@ static pp_status_t find_part(pp_ctx_t *ctx, pp_coll_t *coll, int32_t *part, void
 {
     pp_status_t status;
     while ((status = pp_combine_part(coll, part, elements)) == PP_PENDING && !ctx->engine.error) {
-        if (!pp_work(ctx, coll))
+        if (!pp_work(ctx))
             pp_make_way(ctx);
         pp_look(ctx);
     }
@@ -371,7 +373,7 @@ static pp_status_t start_combined(pp_ctx_t *ctx, pp_coll_t *coll)
     pp_combine_start(coll, part);
     pp_engine_settle(&ctx->engine);
     if (coll->combine->board.vector_bytes <= START_MOVES_BYTES)
-        pp_work(ctx, coll);
+        pp_work(ctx);
     return PP_OK;
 }
 
@@ -419,6 +421,7 @@ static pp_status_t give_without_start(pp_coll_t *coll)
 {
     if (coll->request.state != PP_IDLE)
         return PP_OK;
+    coll->request.at = coll->completed;
     if (!coll->ungiven)
         return pp_fail(PP_ERR_STATE, "nothing was started and there is nothing to give: call Start first");
     coll->request.start = 0;
@@ -445,7 +448,7 @@ static pp_status_t return_sendbuf(pp_ctx_t *ctx, pp_coll_t *coll, bool large)
         returned = pp_combine_return_users(coll);
         if (large)
             pthread_mutex_lock(&ctx->lock);
-        if (!returned && !pp_work(ctx, coll))
+        if (!returned && !pp_work(ctx))
             pp_make_way(ctx);
         PP_TRY(pp_engine_check(&ctx->engine));
     }
@@ -502,7 +505,7 @@ pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result)
     PP_TRY(enter_coll(coll, &ctx));
     pp_status_t status = give_without_start(coll);
     if (status >= 0)
-        status = pp_help_until(ctx, request_complete, coll, coll, timeout_us);
+        status = pp_help_until(ctx, request_complete, coll, timeout_us);
     if (status != PP_OK) {
         unlock(ctx);
         return status;
@@ -561,7 +564,7 @@ pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_s
     pp_question_t question;
     pp_ask_begin(&ctx->calls, handle, states, &question);
     pp_engine_settle(&ctx->engine);
-    pp_status_t status = pp_help_until(ctx, answered, &question, NULL, timeout_us);
+    pp_status_t status = pp_help_until(ctx, answered, &question, timeout_us);
     pp_ask_end(&ctx->calls, &question);
     unlock(ctx);
     return status < 0 ? status : PP_OK;

@@ -102,6 +102,16 @@ class Lib:
     PP_SHARED_MEMORY: int
     PP_PATH_AUTO: int
     PP_PATH_MPI: int
+    PP_SIM_START: int
+    PP_SIM_WAIT: int
+    PP_SIM_TEST: int
+    PP_SIM_INIT_BEGIN: int
+    PP_SIM_FLUSH_BEGIN: int
+    PP_SIM_DRAIN_BEGIN: int
+    PP_SIM_FREE_BEGIN: int
+    PP_SIM_CTX_FREE_BEGIN: int
+    PP_SIM_CALL_WAIT: int
+    PP_SIM_COLLECT: int
     PP_ALGORITHM_COUNT: int
     PP_PROGRESS_THREAD: int
     PP_PROGRESS_CALLER: int
@@ -146,6 +156,10 @@ class Lib:
     def pp_ctx_alloc(
         self, ctx: CData, size_bytes: int, memory: CData, keeper: CData, /
     ) -> int: ...
+    def pp_sim_do(self, sim: CData, rank: int, call: CData, /) -> int: ...
+    def pp_sim_done(self, sim: CData, rank: int, status: CData, /) -> int: ...
+    def pp_sim_requested_at(self, coll: CData, /) -> int: ...
+    def pp_sim_turns(self, sim: CData, /) -> int: ...
     def pp_unalloc(self, keeper: CData, /) -> None: ...
     def pp_allreduce_init_begin(
         self, ctx: CData, config: CData, complaint: bytes | CData, coll: CData, /

@@ -403,7 +403,9 @@ pp_status_t pp_calls_agreed_init(pp_calls_t *calls, const pp_allreduce_config_t 
 
 static bool all_retired(const pp_coll_t *coll)
 {
-    return coll->combine || coll->series.opened == coll->completed + (uint64_t)coll->series.window;
+    if (coll->combine)
+        return coll->combine->workers == 0;
+    return coll->series.opened == coll->completed + (uint64_t)coll->series.window;
 }
 
 static void end_free(pp_calls_t *calls)

@@ -90,6 +90,7 @@ struct pp_coll {
         pp_entry_t        *entry;
         uint64_t           start;    /* number of its Start, from 1; 0: a Wait without a Start */
         uint64_t           missed;
+        uint64_t           at;       /* rounds complete here when it was made */
     } request;
 
     /* PP_FIRST_OF: in the order of draws of round `completed`, this rank's place and the rank behind it;

@@ -46,7 +46,7 @@ static uint64_t state_of(const pp_coll_t *coll)
     else
         state |= (uint64_t)leaves << PP_WORD_LEAVING_SHIFT;
     if (leaves == PP_FLUSHES || leaves == PP_FREES)
-        round = pp_board_flushes(&combine->board);
+        round = combine->flushes;
     return state | pp_word_round_bits(round) << PP_WORD_ROUND_SHIFT;
 }
 
@@ -65,16 +65,19 @@ static uint64_t absorbed(const pp_coll_t *coll)
     return least;
 }
 
-/* Rounds from here on may not take this rank's part: see pp_policy_bounded(). */
-static uint64_t limit(const pp_coll_t *coll)
+/* The first round that max_lag forbids to go on without this rank, unless it is exempt. */
+static uint64_t bound(const pp_coll_t *coll)
 {
     uint64_t given = coll->counted;
-    if (!bounded(coll))
+    if (coll->config.max_lag < 0)
         return UINT64_MAX;
     if (pp_coll_waits(coll) && given < coll->completed + 1)
         given = coll->completed + 1;
     return given + coll->max_lag;
 }
+
+/* What the others look at: Full waits for every rank anyway. */
+static uint64_t limit(const pp_coll_t *coll) { return bounded(coll) ? bound(coll) : UINT64_MAX; }
 
 static void publish_bounds(pp_coll_t *coll)
 {
@@ -179,13 +182,27 @@ static void count_skipped(pp_coll_t *coll, uint64_t next)
 /* An exempt rank has been passed beyond its bound: that counts as given. */
 static void count_passed(pp_coll_t *coll, uint64_t rounds)
 {
-    if (rounds > coll->combine->limit && coll->counted < rounds)
+    if (rounds <= bound(coll))
+        return;
+    if (coll->counted < rounds)
         coll->counted = rounds;
-    if (rounds > coll->combine->limit && coll->seen < rounds)
+    if (coll->seen < rounds)
         coll->seen = rounds;
 }
 
 static uint64_t rounds_taken(uint64_t turn) { return pp_turn_round(turn) + (pp_turn_phase(turn) != PP_OPEN); }
+
+/* Before anything ends that exempts this rank: what has gone on until now counts as given, on all handles. */
+static void count_all_as_given(const pp_coll_t *coll)
+{
+    const pp_engine_t *engine = coll->engine;
+    bool may_be_exempt = engine->in_call || engine->waiting > 0;
+    for (size_t i = 1; may_be_exempt && coll->calls->live_handles > 1 && i < engine->series_count; i++) {
+        pp_coll_t *other = engine->series[i] ? engine->series[i]->owner : NULL;
+        if (other && other != coll && other->combine)
+            pp_coll_count_as_given(other, rounds_taken(pp_board_turn(&other->combine->board)));
+    }
+}
 
 /* Where other ranks' rounds went on while nobody looked: the entries become results here. */
 static bool catch_up(pp_coll_t *coll)
@@ -194,9 +211,11 @@ static bool catch_up(pp_coll_t *coll)
     uint64_t turn = pp_board_turn(&combine->board), rounds = pp_turn_round(turn);
     uint64_t left[PP_CONTRIBUTORS_WORDS];
     count_passed(coll, rounds_taken(turn));
-    pp_coll_count_as_given(coll, rounds_taken(turn));
-    if (coll->completed == rounds)
+    if (coll->completed == rounds) {
+        pp_coll_count_as_given(coll, rounds_taken(turn));
         return false;
+    }
+    count_all_as_given(coll);
     while (coll->completed < rounds && !coll->engine->error) {
         pp_entry_t *entry = pp_entry_new(coll);
         if (!entry)
@@ -212,11 +231,17 @@ static bool catch_up(pp_coll_t *coll)
             count_skipped(coll, entry->round);
             entry->starts_taken = combine->starts_taken;
         }
-        if (entry->tally.cause == PP_CAUSE_FLUSH)
+        if (entry->tally.cause == PP_CAUSE_FLUSH) {
             combine->flushed = entry->round + 1;
+            combine->flushes++;
+        }
         coll->engine->shared_rounds += entry->round + 1 - coll->completed;
+        /* Up to here; a flush may end what exempts this rank. */
+        pp_coll_count_as_given(coll, entry->round + 1);
         pp_coll_complete(coll, entry, left);
     }
+    if (coll->completed == pp_turn_round(turn))
+        pp_coll_count_as_given(coll, rounds_taken(turn));
     coll->taken = coll->completed;
     return true;
 }
@@ -331,6 +356,7 @@ static void trigger(pp_combine_t *combine, int32_t rank, pp_cause_t cause)
 {
     combine->triggered += !pp_mask_has(combine->triggers, rank);
     pp_mask_add(combine->triggers, rank);
+    pp_mask_add(combine->ready, rank);
     if (combine->cause < (uint32_t)cause)
         combine->cause = cause;
 }
@@ -374,6 +400,8 @@ static bool quorum_is_there(const pp_view_t *view, pp_coll_t *coll)
         uint64_t word = word_of(coll, rank);
         bool counts = is_ready(view, word, rank);
         ready += counts;
+        if (counts)
+            pp_mask_add(coll->combine->ready, rank);
         left += !counts && has_left(view, rank);
         waits |= pp_word_waits(word, view->round);
         /* Full, usually: no need to look at the others. */
@@ -401,6 +429,7 @@ static bool decide(pp_coll_t *coll, uint64_t round)
     pp_combine_t *combine = coll->combine;
     pp_view_t view = view_of(coll, round);
     memset(combine->triggers, 0, coll->series.mask_words * sizeof(uint64_t));
+    memset(combine->ready, 0, coll->series.mask_words * sizeof(uint64_t));
     combine->triggered = 0;
     combine->cause = PP_CAUSE_POLICY;
     if (view.away && all_flush(&view))
@@ -422,6 +451,7 @@ static void take_part(const pp_view_t *view, pp_coll_t *coll, int32_t rank, pp_r
     pp_share_t share = {.oldest_given = UINT64_MAX};
     pp_leaving_t leaves = pp_word_leaving(taken.word, view->round, view->flushes);
     bool left = has_left(view, rank);
+    bool ready = taken.parts && (pp_mask_has(coll->combine->ready, rank) || is_ready(view, taken.word, rank));
     bool out = view->away && pp_node_out(board->node, rank);
     for (int part = 0; taken.parts >> part; part++) {
         const pp_part_t *from = &station->parts[part];
@@ -435,7 +465,7 @@ static void take_part(const pp_view_t *view, pp_coll_t *coll, int32_t rank, pp_r
         add_source(board->plan, users ? from->users : pp_board_slot_offset(board, rank, part));
     }
     pp_tally_t own = {.contributions = share.contributions, .contributors = taken.parts != 0,
-                      .active = is_ready(view, taken.word, rank), .flushing = leaves != PP_STAYS || out,
+                      .active = ready, .flushing = leaves != PP_STAYS || out,
                       .flush_calls = leaves == PP_STAYS ? 0 : leaves == PP_FREES ? PP_IN_FREE : PP_IN_FLUSH,
                       .initiator = PP_NO_INITIATOR, .any_left = left};
     if (taken.parts) {
@@ -558,6 +588,8 @@ static bool run(pp_coll_t *coll, uint64_t round)
     } else {
         cut(coll, plan);
         pp_board_hand_out(board, round);
+        /* This rank may go on to something else. */
+        wake_waiters(coll, round);
     }
     return true;
 }
@@ -616,11 +648,25 @@ static void try_round(pp_coll_t *coll)
 
 /* ---- the data of large rounds ----------------------------------------------------------------------------- */
 
-bool pp_combine_has_work(const pp_coll_t *coll)
+static bool has_work(const pp_coll_t *coll)
 {
     const pp_board_t *board = &coll->combine->board;
-    return pp_turn_phase(pp_board_turn(board)) == PP_MOVING
-        && (uint32_t)atomic_load_explicit(&board->shared->tickets, memory_order_relaxed) > 0;
+    if (pp_turn_phase(pp_board_turn(board)) != PP_MOVING)
+        return false;
+    PP_STEP("look");
+    return (uint32_t)atomic_load_explicit(&board->shared->tickets, memory_order_relaxed) > 0;
+}
+
+pp_coll_t *pp_combine_find_work(pp_engine_t *engine)
+{
+    for (size_t i = 1; engine->node && i < engine->series_count; i++) {
+        pp_coll_t *coll = engine->series[i] ? engine->series[i]->owner : NULL;
+        if (coll && coll->combine && has_work(coll)) {
+            coll->combine->workers++;
+            return coll;
+        }
+    }
+    return NULL;
 }
 
 bool pp_combine_work(pp_coll_t *coll, uint64_t *round)
@@ -639,9 +685,12 @@ bool pp_combine_work(pp_coll_t *coll, uint64_t *round)
     return false;
 }
 
-void pp_combine_worked(pp_coll_t *coll, uint64_t round)
+void pp_combine_worked(pp_coll_t *coll, uint64_t round, bool last)
 {
-    publish(coll, round, (int32_t)coll->combine->board.plan->entry);
+    if (--coll->combine->workers == 0)
+        coll->engine->changed = true;      /* it may be freed */
+    if (last)
+        publish(coll, round, (int32_t)coll->combine->board.plan->entry);
 }
 
 /* ---- what the engine asks ------------------------------------------------------------------------------------ */
@@ -805,8 +854,12 @@ bool pp_combine_given(pp_coll_t *coll)
 uint64_t pp_combine_discard(pp_coll_t *coll)
 {
     pp_board_t *board = &coll->combine->board;
-    uint32_t parts = pp_station_withdraw(board);
     uint64_t discarded = 0;
+    pp_station_say(board, state_of(coll));
+    /* Whoever is about to take a round may have counted on this rank. */
+    if (pp_turn_phase(pp_board_turn(board)) == PP_TAKING)
+        return 0;
+    uint32_t parts = pp_station_withdraw(board);
     for (int part = 0; parts >> part; part++)
         if (parts >> part & 1)
             discarded += pp_board_own(board)->parts[part].contributions;

@@ -26,10 +26,13 @@ struct pp_combine {
     uint32_t   users_parts;          /* parts that may still be read there */
     uint64_t   starts_taken;         /* my Starts that rounds up to the newest one looked at have taken */
     uint64_t   limit, absorbed;      /* as published */
+    uint64_t   flushes;              /* flush rounds complete here: others may be ahead */
     uint64_t   flushed;              /* 1 + the newest flush round here; its entry is kept until we have it */
     uint32_t   triggered;            /* of the round decided on: how many ranks brought it about */
     uint64_t   triggers[PP_CONTRIBUTORS_WORDS];
+    uint64_t   ready[PP_CONTRIBUTORS_WORDS];   /* ... and who was ready then, and counts for it */
     uint32_t   cause;
+    int32_t    workers;              /* threads of ours that move data of its rounds, without the lock */
     int32_t   *order;                /* of draws of the round `order_round`, its first `ordered` places */
     uint64_t   order_round;
     int32_t    ordered;
@@ -55,12 +58,13 @@ void        pp_combine_start(pp_coll_t *coll, int32_t part);
 
 /* Looks for rounds that others have completed; true: there were some. */
 bool        pp_combine_poll(pp_engine_t *engine);
-/* Whether there are chunks of a round to be moved; moves them, and completes the round if it moves the last.
-   pp_combine_work() is called without the lock, and true says that pp_combine_worked() is to be called with
-   it: the round can be published. */
-bool        pp_combine_has_work(const pp_coll_t *coll);
+/* A handle of which a round's data are being moved, with chunks left to be handed out; NULL: none.  It is not
+   freed before pp_combine_worked(). */
+pp_coll_t  *pp_combine_find_work(pp_engine_t *engine);
+/* Moves chunks until none is left, without the lock; true: the last one is finished. */
 bool        pp_combine_work(pp_coll_t *coll, uint64_t *round);
-void        pp_combine_worked(pp_coll_t *coll, uint64_t round);
+/* With the lock again; publishes the round if the last chunk is finished. */
+void        pp_combine_worked(pp_coll_t *coll, uint64_t round, bool last);
 
 /* Copies the entry's result out; false: its place in the ring has been used again (PP_LATEST). */
 bool        pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry);

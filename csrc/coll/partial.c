@@ -259,6 +259,7 @@ uint64_t pp_coll_request(pp_coll_t *coll)
     uint64_t given = !late ? coll->completed
                    : coll->config.deliver == PP_EACH ? coll->ungiven->round : coll->completed - 1;
     coll->request.start = ++coll->starts;
+    coll->request.at = coll->completed;
     coll->request.missed = coll->completed > coll->seen ? coll->completed - coll->seen : 0;
     if (late) {
         pp_deliver_complete_request(coll);

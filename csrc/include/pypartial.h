@@ -324,10 +324,21 @@ typedef enum pp_plant {
     PP_PLANT_COUNT
 } pp_plant_t;
 
+/* Ranks that share memory are interrupted at so many of a thousand accesses to it, each time for a time drawn
+   from 0..longest_ns. */
+typedef struct pp_pace {
+    uint32_t per_mille;
+    uint32_t unused;
+    uint64_t longest_ns;
+} pp_pace_t;
+
 typedef struct pp_sim_config {
     uint64_t seed;             /* of what the network draws: jitter, noise, the order of what coincides */
     int32_t  ranks;
     int32_t  plant;            /* pp_plant_t */
+    int32_t  shares_memory;    /* 1: all ranks are of one node, and make their rounds in its memory */
+    int32_t  unused;
+    pp_pace_t       pace;
     pp_network_t    network;
     pp_ctx_config_t ctx;       /* progress is ignored: the caller drives */
 } pp_sim_config_t;
@@ -344,6 +355,32 @@ pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config,
 /* From this virtual time on the rank neither sends nor receives; what it sent before still arrives.  The
    others' contexts fail by PP_ERR_PEER_FAILED `detect_ns` later; UINT64_MAX: nobody tells them. */
 pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns);
+
+/* Ranks that share memory make their calls through pp_sim_do(), because another may go on in the middle of
+   one: PP_OK: it has ended; PP_PENDING: it will, and pp_sim_advance() then tells of the rank.  One call of a
+   rank at a time; what the call points to must live until it has ended. */
+typedef enum pp_sim_call_kind {
+    PP_SIM_START, PP_SIM_WAIT, PP_SIM_TEST, PP_SIM_INIT_BEGIN, PP_SIM_FLUSH_BEGIN, PP_SIM_DRAIN_BEGIN,
+    PP_SIM_FREE_BEGIN, PP_SIM_CTX_FREE_BEGIN, PP_SIM_CALL_WAIT, PP_SIM_COLLECT
+} pp_sim_call_kind_t;
+
+typedef struct pp_sim_call {
+    int32_t      kind;         /* pp_sim_call_kind_t: the function, with these arguments; it may wait */
+    pp_coll_t   *coll;
+    pp_result_t *result;
+    const pp_allreduce_config_t *config;
+    const char  *complaint;
+    pp_coll_t  **out;
+    uint64_t    *discarded;
+} pp_sim_call_t;
+
+pp_status_t pp_sim_do(pp_sim_t *sim, int32_t rank, const pp_sim_call_t *call);
+/* PP_PENDING while the call goes on; else *status is what it returned. */
+pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status);
+/* How many rounds of the handle were complete when its last request was made: which round it was on time for. */
+uint64_t    pp_sim_requested_at(const pp_coll_t *coll);
+/* How often ranks were interrupted at an access to the memory that they share. */
+uint64_t    pp_sim_turns(const pp_sim_t *sim);
 
 /* The rank's program waits: for the request of `coll`, or with NULL for its collective call.  It is
    forgotten when pp_sim_advance() has told of it, or by a new one. */

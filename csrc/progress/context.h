@@ -16,12 +16,21 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+/* How a simulated rank that shares memory waits; all NULL otherwise. */
+typedef struct pp_actor_ops {
+    void *owner;
+    void (*announce)(void *owner, bool sleeps);   /* from here on it is to be woken */
+    void (*park)(void *owner);       /* until it is woken, or told something */
+    void (*pause)(void *owner);      /* for a moment */
+} pp_actor_ops_t;
+
 struct pp_ctx {
     pthread_mutex_t lock;
     pp_engine_t     engine;
     pp_calls_t      calls;
     pp_node_t       node;            /* used if engine.node */
     pp_mpi_t       *mpi;             /* NULL in a simulation */
+    pp_actor_ops_t  actor;
     bool            crowded;         /* more ranks than cores: waiters give the core away at once */
 
     pthread_t       thread;
@@ -53,13 +62,13 @@ pp_status_t pp_thread_start(pp_ctx_t *ctx);
 void        pp_thread_stop(pp_ctx_t *ctx);
 uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
 
-/* Runs, works at the rounds of `coll` (NULL: none), and sleeps until over(arg), an engine error, or the timeout (< 0: none).  Called with the lock
+/* Runs, works and sleeps until over(arg), an engine error, or the timeout (< 0: none).  Called with the lock
    held, returns with it held.  In a simulation it never waits. */
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
-                          pp_coll_t *coll, int64_t timeout_us);
-/* Moves the data of the round that this handle's ranks are at, if there is a part left to be moved, with the
-   lock released; false: there was none. */
-bool        pp_work(pp_ctx_t *ctx, pp_coll_t *coll);
+                          int64_t timeout_us);
+/* Moves data of a round in the node's memory, as long as there is a part left to be moved, with the lock
+   released; false: there was none. */
+bool        pp_work(pp_ctx_t *ctx);
 
 /* Polls, and lets neighbours see up to which ring.  Returns how many events there were. */
 int         pp_look(pp_ctx_t *ctx);

@@ -1,6 +1,6 @@
 /* sim_world.c - many ranks in one process: contexts over the simulated transport. */
 #include "../transport/sim.h"
-#include "context.h"
+#include "actor.h"
 
 #include <stdlib.h>
 
@@ -15,6 +15,7 @@ struct pp_sim {
     int32_t      ranks;
     pp_ctx_t   **contexts;
     watch_t     *watches;
+    pp_stage_t  *stage;        /* NULL: the ranks share no memory */
     int32_t      next_failed;  /* ranks below need not be looked at after a failure of all */
 };
 
@@ -24,23 +25,33 @@ static pp_status_t check_config(const pp_sim_config_t *config)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not at least 1", config->ranks);
     if (config->ctx.window < 1)
         return pp_fail(PP_ERR_ARGUMENT, "window=%d is not at least 1", config->ctx.window);
+    if (config->shares_memory && config->ranks > PP_COMBINE_RANKS_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d share no memory: at most %d do", config->ranks,
+                       PP_COMBINE_RANKS_MAX);
     if (config->plant < 0 || config->plant >= PP_PLANT_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "plant=%d is not one of 0..%d", config->plant,
                        PP_PLANT_COUNT - 1);
     return PP_OK;
 }
 
-static pp_status_t make_rank(pp_sim_t *sim, int32_t rank, const pp_sim_config_t *config)
+static pp_status_t make_rank(pp_sim_t *sim, int32_t rank)
 {
-    pp_ctx_t *ctx = calloc(1, sizeof *ctx);
-    pp_status_t status = ctx ? pp_ctx_setup(ctx, pp_simnet_transport(sim->net, rank), &config->ctx)
-                             : pp_fail(PP_ERR_MEMORY, "no memory for rank %d", rank);
+    sim->contexts[rank] = calloc(1, sizeof(pp_ctx_t));
+    return sim->contexts[rank] ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for rank %d", rank);
+}
+
+static pp_status_t set_up_rank(pp_sim_t *sim, int32_t rank, const pp_sim_config_t *config)
+{
+    pp_ctx_t *ctx = sim->contexts[rank];
+    pp_status_t status = pp_ctx_setup(ctx, pp_simnet_transport(sim->net, rank), &config->ctx);
     if (status < 0) {
         free(ctx);
+        sim->contexts[rank] = NULL;
         return status;
     }
     ctx->engine.plant = config->plant;
-    sim->contexts[rank] = ctx;
+    if (sim->stage)
+        pp_stage_enter(sim->stage, rank);
     return PP_OK;
 }
 
@@ -58,7 +69,12 @@ pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **out)
         ? pp_simnet_new(config->ranks, config->seed, &config->network, &sim->net)
         : pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", config->ranks);
     for (int32_t rank = 0; status >= 0 && rank < config->ranks; rank++)
-        status = make_rank(sim, rank, config);
+        status = make_rank(sim, rank);
+    if (status >= 0 && config->shares_memory)
+        status = pp_stage_open(sim->net, config->ranks, sim->contexts, &config->pace, config->seed,
+                               &sim->stage);
+    for (int32_t rank = 0; status >= 0 && rank < config->ranks; rank++)
+        status = set_up_rank(sim, rank, config);
     if (status < 0) {
         pp_sim_free(sim);
         return status;
@@ -97,8 +113,11 @@ static bool can_go_on(const pp_sim_t *sim, int32_t rank)
 {
     const watch_t  *watch = &sim->watches[rank];
     const pp_ctx_t *ctx = sim->contexts[rank];
+    pp_status_t     status;
     if (!watch->waits || pp_simnet_dead(sim->net, rank))
         return false;
+    if (sim->stage)
+        return pp_stage_done(sim->stage, rank, &status);
     return ctx->engine.error
         || (watch->coll ? watch->coll->request.state == PP_COMPLETE : ctx->calls.finished);
 }
@@ -142,6 +161,8 @@ pp_status_t pp_sim_advance(pp_sim_t *sim, uint64_t until_ns, int32_t *rank)
             sim->next_failed = 0;
             now = next_of_all(sim, rank);
         } else if (touched >= 0) {
+            if (sim->stage)
+                pp_stage_go_on(sim->stage, touched);
             PP_TRY(goes_on(sim, touched, &now));
             *rank = touched;
         }
@@ -150,6 +171,31 @@ pp_status_t pp_sim_advance(pp_sim_t *sim, uint64_t until_ns, int32_t *rank)
     }
     return PP_PENDING;
 }
+
+pp_status_t pp_sim_do(pp_sim_t *sim, int32_t rank, const pp_sim_call_t *call)
+{
+    PP_TRY(check_rank(sim, rank));
+    if (!sim->stage)
+        return pp_fail(PP_ERR_STATE, "the simulated ranks share no memory");
+    pp_status_t status = pp_stage_do(sim->stage, rank, call);
+    if (status == PP_PENDING)
+        sim->watches[rank] = (watch_t){.waits = true};
+    return status;
+}
+
+pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status)
+{
+    pp_status_t ended = PP_OK;
+    PP_TRY(check_rank(sim, rank));
+    if (!sim->stage || !pp_stage_done(sim->stage, rank, &ended)) {
+        sim->watches[rank] = (watch_t){.waits = true};
+        return PP_PENDING;
+    }
+    *status = ended;
+    return PP_OK;
+}
+
+uint64_t pp_sim_turns(const pp_sim_t *sim) { return sim->stage ? pp_stage_turns(sim->stage) : 0; }
 
 pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns)
 {
@@ -181,11 +227,14 @@ void pp_sim_free(pp_sim_t *sim)
 {
     if (!sim)
         return;
-    for (int32_t r = 0; sim->contexts && r < sim->ranks; r++)
+    /* The first rank last: it keeps what they share. */
+    for (int32_t r = sim->ranks - 1; sim->contexts && r >= 0; r--)
         if (sim->contexts[r]) {
-            pp_ctx_teardown(sim->contexts[r]);
+            if (sim->contexts[r]->engine.transport)
+                pp_ctx_teardown(sim->contexts[r]);
             free(sim->contexts[r]);
         }
+    pp_stage_free(sim->stage);
     pp_simnet_free(sim->net);
     free(sim->contexts);
     free(sim->watches);

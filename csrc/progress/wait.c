@@ -60,18 +60,17 @@ static int look_at_boards(pp_ctx_t *ctx)
     return 1;
 }
 
-bool pp_work(pp_ctx_t *ctx, pp_coll_t *coll)
+bool pp_work(pp_ctx_t *ctx)
 {
-    uint64_t round;
-    if (!coll || !coll->combine || !pp_combine_has_work(coll))
+    uint64_t   round;
+    pp_coll_t *coll = pp_combine_find_work(&ctx->engine);
+    if (!coll)
         return false;
     pthread_mutex_unlock(&ctx->lock);
     bool last = pp_combine_work(coll, &round);
     pthread_mutex_lock(&ctx->lock);
-    if (last) {
-        pp_combine_worked(coll, round);
-        pp_engine_settle(&ctx->engine);
-    }
+    pp_combine_worked(coll, round, last);
+    pp_engine_settle(&ctx->engine);
     return true;
 }
 
@@ -151,7 +150,32 @@ static void let_others(pp_ctx_t *ctx, bool have_core)
     pthread_mutex_lock(&ctx->lock);
 }
 
-void pp_make_way(pp_ctx_t *ctx) { let_others(ctx, ctx->crowded); }
+void pp_make_way(pp_ctx_t *ctx)
+{
+    if (ctx->actor.pause)
+        ctx->actor.pause(ctx->actor.owner);
+    else
+        let_others(ctx, ctx->crowded);
+}
+
+/* As attend() and doze() do it. */
+static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg)
+{
+    const pp_actor_ops_t *actor = &ctx->actor;
+    while (!over(arg) && !ctx->engine.error) {
+        if (pp_look(ctx) > 0 || pp_work(ctx))
+            continue;
+        actor->announce(actor->owner, true);
+        pp_node_asleep(ctx->engine.node);
+        if (pp_look(ctx) == 0) {
+            pthread_mutex_unlock(&ctx->lock);
+            actor->park(actor->owner);
+            pthread_mutex_lock(&ctx->lock);
+        }
+        pp_node_awake(ctx->engine.node);
+        actor->announce(actor->owner, false);
+    }
+}
 
 void pp_returned(pp_ctx_t *ctx)
 {
@@ -270,14 +294,13 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
 }
 
 /* Looks at least once. */
-static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, pp_coll_t *coll,
-                   uint64_t deadline)
+static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline)
 {
     uint64_t   begin = now_us(), now = 0;
     pp_quiet_t quiet = {0};
     pp_arrive(ctx);
     while (!over(arg) && !ctx->engine.error && now < deadline) {
-        if (pp_look(ctx) > 0 || pp_work(ctx, coll)) {
+        if (pp_look(ctx) > 0 || pp_work(ctx)) {
             quiet = (pp_quiet_t){0};
             continue;
         }
@@ -312,21 +335,24 @@ static void wait_for_turn(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 }
 
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
-                          pp_coll_t *coll, int64_t timeout_us)
+                          int64_t timeout_us)
 {
     if (!ctx->mpi || atomic_load(&ctx->attended)) {
-        pp_work(ctx, coll);
+        pp_work(ctx);
         pp_look(ctx);
     }
     if (ctx->mpi && over(arg))
         return PP_OK;
-    if (!ctx->mpi)
+    if (!ctx->mpi) {
+        if (ctx->actor.park && timeout_us != 0)
+            wait_simulated(ctx, over, arg);
         return outcome(ctx, over(arg));
+    }
     uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us;
     wait_for_turn(ctx, over, arg, deadline);
     if (!atomic_load(&ctx->attended)) {
         pp_returned(ctx);
-        attend(ctx, over, arg, coll, deadline);
+        attend(ctx, over, arg, deadline);
     }
     return outcome(ctx, over(arg));
 }

@@ -21,7 +21,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .._core import lib
@@ -83,6 +83,8 @@ _NETWORKS = (
 )
 _NETWORKS_WEIGHTS = (14, 1, 1, 2, 1, 1)
 _SCALES = (20_000, 20_000, 0, 2_000, 60_000, 500_000)
+_SHARES = (1000, 1000, 300, 50)  # of accesses to shared memory, in a thousand
+_PAUSES = (0, 100, 1_000, 20_000)
 _POLICIES = ("solo", "majority", "majority", "first_of", "quorum", "full")
 _DELIVER = ("latest", "latest", "sum", "each")
 _DTYPES = ("int64", "int64", "int32", "float32", "float64")
@@ -108,7 +110,7 @@ def draw_scenario(seed: int, index: int) -> Scenario:
     # With several handles, to hold the requests of a step makes its Starts all come before its
     # Waits; it must then be so in every step, or a rank may wait for a round that is nobody else's.
     together = draw.random() < 0.5 or (count > 1 and any(phase.hold for phase in phases))
-    return Scenario(
+    scenario = Scenario(
         ranks=ranks,
         seed=draw.getrandbits(32),
         handles=tuple(_draw_options(draw, ranks, window) for _ in range(count)),
@@ -128,6 +130,14 @@ def draw_scenario(seed: int, index: int) -> Scenario:
         last_flush=draw.random() < 0.7,
         noise=noise,
     )
+    if draw.random() < 0.5:
+        return scenario
+    handles = tuple(
+        options if draw.random() < 0.1 else replace(options, algorithm="auto")
+        for options in scenario.handles
+    )
+    pace = draw.choice(_SHARES), draw.choice(_PAUSES)
+    return replace(scenario, handles=handles, memory=pace, ask=False)
 
 
 def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:

@@ -103,6 +103,9 @@ class Scenario:
         All handles are flushed before they are freed at the end.
     noise : bool
         The vectors' tails have no exact sums.
+    memory : tuple of int
+        The ranks are of one node and make their rounds in its memory, interrupted at so many of a
+        thousand accesses to it, for up to so many nanoseconds; empty: they share none.
     """
 
     ranks: int
@@ -122,6 +125,7 @@ class Scenario:
     ask: bool = False
     last_flush: bool = True
     noise: bool = False
+    memory: tuple[int, ...] = ()
 
     def to_text(self) -> str:
         """Return the scenario as one line of JSON, without what is as by default."""
@@ -163,6 +167,13 @@ class Scenario:
         ):
             if not least <= value <= most:  # nor is NaN
                 return f"{name}={value} is not in {least}..{most}"
+        if self.memory and (
+            len(self.memory) != 2
+            or not 0 <= self.memory[0] <= 1000
+            or not 0 <= self.memory[1] <= _TIME_MAX
+            or self.ask
+        ):
+            return f"memory {self.memory}" + (", and questions" if self.ask else "")
         if len(self.latency) != 2 or not 0 <= self.latency[0] <= self.latency[1] <= _TIME_MAX:
             return f"a latency of {self.latency}"
         if self.network:
@@ -411,6 +422,8 @@ class _Rank:
 
     def completed(self, index: int) -> int | None:
         """Rounds of the handle that are complete here, where that can be known."""
+        if self.scenario.memory:
+            return None  # others go on while we ask: see `requested`
         if len(self.scenario.handles) == 1:
             return int(self.world.stats(self.rank).rounds)
         if self.scenario.ask:
@@ -427,6 +440,11 @@ class _Rank:
             None,  # type: ignore[arg-type]  # until it is given
             self.world.now,
         )
+
+    def requested(self, index: int, record: Record) -> None:
+        """Write down at which moment of its call a request was made, if others went on in it."""
+        if self.scenario.memory:
+            record.at = int(lib.pp_sim_requested_at(self.handles[index].coll))
 
     def given(self, index: int, record: Record, result: Round) -> None:
         record.result = result
@@ -455,6 +473,7 @@ class _Rank:
         self.fill(index, handle, log.starts)
         self.requests[index] = self.request("wait", index)
         yield ("start", handle)
+        self.requested(index, self.requests[index])
         handle.send.fill(77)  # the application may overwrite both at once
         handle.recv.fill(78)
 
@@ -483,9 +502,11 @@ class _Rank:
         except CoreError as error:
             assert error.status == lib.PP_ERR_STATE, error
             assert "nothing was started" in error.text, error
+            self.requested(index, record)
             if record.at is not None:
                 self.logs[index].refused.append((len(self.logs[index].records), record.at))
             return
+        self.requested(index, record)
         self.given(index, record, result)
 
     def collective(self, *request: Any) -> Generator[Any, Any, Any]:
@@ -616,6 +637,7 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
         latency=scenario.latency,
         window=scenario.window,
         plant=plant,
+        memory=scenario.memory[:2] if scenario.memory else None,
     )
     ranks = range(scenario.ranks)
     logs = [[Log() for _ in ranks] for _ in scenario.handles]
@@ -630,4 +652,5 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
         )
     assert world.quiet(), "messages are under way after the end"
     assert sent == received, f"{sent} messages sent, {received} received"
-    return Outcome(logs, rounds, world.coverage())
+    coverage = world.coverage() | {"turns": world.turns()}
+    return Outcome(logs, rounds, coverage)

@@ -196,6 +196,12 @@ class Handle:
 Program = Generator[Any, Any, None]
 Poll = Callable[[], tuple[bool, Any]]
 DONE: Poll = lambda: (True, None)  # noqa: E731
+
+
+def _none() -> None:
+    """Give nothing: the value of calls that have none."""
+
+
 _DIES = object()  # what a rank wakes up for when it is killed
 _INLINE_BYTES = 17408  # the longest message: what is longer goes by rendezvous
 _EXPLAINED = 32  # waiting ranks that a deadlock's report names
@@ -255,6 +261,9 @@ class World:
         Contexts of every rank, each over a network of its own with the same clock.
     plant : int
         A defect (``PP_PLANT_...``) that all ranks have.
+    memory : tuple of int or None
+        The ranks are of one node and make their rounds in its memory: at so many of a thousand
+        accesses to it a rank is interrupted, for a time drawn from 0 to so many nanoseconds.
 
     Attributes
     ----------
@@ -278,14 +287,19 @@ class World:
         window: int = 4,
         contexts: int = 1,
         plant: int = lib.PP_PLANT_NONE,
+        memory: tuple[int, int] | None = None,
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks
         config.plant = plant
+        if memory is not None:
+            config.shares_memory = 1
+            config.pace.per_mille, config.pace.longest_ns = memory
         describe_network(config.network, network or _jittering(*latency))
         config.ctx.seed = seed
         config.ctx.window = window
         self.ranks = ranks
+        self.memory = memory is not None
         self.sims = []
         for i in range(contexts):
             config.seed = seed + i
@@ -325,6 +339,10 @@ class World:
             for name in sums:
                 sums[name] += int(getattr(counts, name))
         return sums
+
+    def turns(self) -> int:
+        """Return how often ranks were interrupted at an access to the memory that they share."""
+        return sum(int(lib.pp_sim_turns(sim)) for sim in self.sims)
 
     def staleness(self) -> list[int]:
         """Return how many parts of rounds were so many rounds stale, from 0 on.
@@ -392,6 +410,91 @@ class World:
 
     # ---- what programs yield ------------------------------------------------------------------
 
+    def _do(self, rank: int, context: int, *calls: Any, give: Callable[[], Any]) -> Poll:
+        """Return a poll for calls of ranks that share memory, made one after the other."""
+        sim, left = self.sims[context], list(calls)
+        status = ffi.new("int32_t *")
+        under_way: list[Any] = []
+
+        def begin() -> None:
+            call = ffi.new("pp_sim_call_t *", left.pop(0))
+            under_way.append(call)
+            check(lib.pp_sim_do(sim, rank, call))
+
+        def poll() -> tuple[bool, Any]:
+            while left or under_way:
+                if not under_way:
+                    begin()
+                if check(lib.pp_sim_done(sim, rank, status)) == lib.PP_PENDING:
+                    return False, None
+                under_way.clear()
+                check(status[0])
+            return True, give()
+
+        begin()
+        return poll
+
+    def _begin_shared(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
+        """Begin what the program of a rank that shares memory yields: see `_begin`."""
+        kind, *arguments = request
+        if kind == "init":
+            argument, context = arguments[0], arguments[1] if len(arguments) > 1 else 0
+            out = ffi.new("pp_coll_t **")
+            made, begin = None, {"kind": lib.PP_SIM_INIT_BEGIN, "out": out}
+            if isinstance(argument, str):
+                begin["complaint"] = text = ffi.new("char[]", argument.encode())
+            else:
+                made = Handle(argument, context)
+                begin["config"] = text = made.config()
+
+            def give() -> Handle | None:
+                assert text is not None  # alive until now
+                if made:
+                    made.coll = out[0]
+                return made
+
+            return self._collective(rank, context, begin, give=give)
+        if kind == "ctx_free":
+            context = arguments[0] if arguments else 0
+            return self._collective(rank, context, {"kind": lib.PP_SIM_CTX_FREE_BEGIN}, give=_none)
+        handle: Handle = arguments[0]
+        context, call = handle.context, {"coll": handle.coll, "result": handle.result}
+        if kind == "start":
+            call["kind"] = lib.PP_SIM_START
+            return context, self._do(rank, context, call, give=_none)
+        if kind == "wait":
+            call["kind"] = lib.PP_SIM_WAIT
+            return context, self._do(rank, context, call, give=handle.collected)
+        if kind in ("flush", "drain"):
+            begin = call | {"kind": getattr(lib, f"PP_SIM_{kind.upper()}_BEGIN")}
+            call["kind"] = lib.PP_SIM_COLLECT
+            return self._collective(rank, context, begin, call, give=handle.collected)
+        assert kind == "free", f"a program yielded {request!r}"
+        discarded = ffi.new("uint64_t *")
+        begin = call | {"kind": lib.PP_SIM_FREE_BEGIN, "discarded": discarded}
+        return self._collective(rank, context, begin, give=lambda: int(discarded[0]))
+
+    def _collective(
+        self, rank: int, context: int, begin: Any, *then: Any, give: Callable[[], Any]
+    ) -> tuple[int, Poll]:
+        wait = {"kind": lib.PP_SIM_CALL_WAIT}
+        return context, self._do(rank, context, begin, wait, *then, give=give)
+
+    def _test_shared(self, rank: int, handle: Handle) -> tuple[int, Poll]:
+        call = {"kind": lib.PP_SIM_TEST, "coll": handle.coll, "result": handle.result}
+        sim, status, begun = self.sims[handle.context], ffi.new("int32_t *"), []
+
+        def poll() -> tuple[bool, Any]:
+            if not begun:
+                begun.append(ffi.new("pp_sim_call_t *", call))
+                check(lib.pp_sim_do(sim, rank, begun[0]))
+            if check(lib.pp_sim_done(sim, rank, status)) == lib.PP_PENDING:
+                return False, None
+            done = check(status[0]) == lib.PP_OK
+            return True, handle.collected() if done else None
+
+        return handle.context, poll
+
     def _call(self, rank: int, context: int, finish: Callable[[], Any]) -> tuple[int, Poll]:
         def poll() -> tuple[bool, Any]:
             if check(lib.pp_call_wait(self.contexts[context][rank], 0)) == lib.PP_PENDING:
@@ -437,6 +540,9 @@ class World:
             return 0, DONE
         if kind == "finish":
             return self._begun.pop(rank)
+        if self.memory:
+            shared = self._test_shared if kind == "test" else None
+            return shared(rank, arguments[0]) if shared else self._begin_shared(rank, request)
         if kind == "init":
             return self._begin_init(rank, *arguments)
         if kind == "ctx_free":

@@ -1,0 +1,389 @@
+/* actor.c - see actor.h. */
+#define _GNU_SOURCE
+#include "actor.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+enum { STACK_BYTES = 256 << 10, CERTAIN = 1000, WAKE_NS = 50 };
+
+typedef enum task_kind { CALL, MESSAGE, BULK_DONE, LOOK } task_kind_t;
+
+typedef struct task {
+    struct task  *next;
+    task_kind_t   kind;
+    pp_sim_call_t call;
+    int32_t       peer;
+    void         *cookie;
+    size_t        bytes;
+    _Alignas(16) unsigned char message[];
+} task_t;
+
+struct pp_actor {
+    pp_stage_t *stage;
+    int32_t     rank;
+    pp_ctx_t   *ctx;
+    pp_sink_t   sink;            /* the engine's */
+    task_t     *tasks, **tasks_end;
+    void       *stack;           /* NULL: it has not run yet */
+    ucontext_t  here, back;
+    bool        running;         /* a task has begun and not ended */
+    bool        asleep;          /* says that it sleeps: to be woken */
+    bool        parked;          /* ... and does */
+    bool        woken;
+    uint64_t    resume_ns;       /* interrupted until then */
+    bool        done;
+    pp_status_t status;          /* of the call that has ended */
+    char        text[PP_ERROR_TEXT];
+};
+
+struct pp_stage {
+    pp_simnet_t  *net;
+    int32_t       ranks;
+    pp_actor_t   *actors;
+    pp_commons_t *commons;
+    pp_pace_t     pace;
+    uint64_t      seed, draws, turns;
+};
+
+static _Thread_local pp_actor_t *current;
+
+static uint64_t draw(pp_stage_t *stage, uint64_t below)
+{
+    return pp_mix(stage->seed, stage->draws++) % (below ? below : 1);
+}
+
+/* ---- stacks ----------------------------------------------------------------------------------------- */
+
+static void leave_stack(pp_actor_t *actor)
+{
+    current = NULL;
+    swapcontext(&actor->here, &actor->back);
+    current = actor;
+}
+
+static void enter_stack(pp_actor_t *actor)
+{
+    pp_actor_t *before = current;
+    current = actor;
+    swapcontext(&actor->back, &actor->here);
+    current = before;
+}
+
+/* Goes on after a time that is drawn. */
+static void interrupt(pp_actor_t *actor)
+{
+    pp_stage_t *stage = actor->stage;
+    actor->resume_ns = pp_simnet_now_ns(stage->net) + draw(stage, stage->pace.longest_ns + 1);
+    stage->turns++;
+    if (pp_simnet_rouse(stage->net, actor->rank, actor->resume_ns) < 0)
+        pp_engine_fail(&actor->ctx->engine, PP_ERR_MEMORY, "no memory for an event");
+    else
+        leave_stack(actor);
+}
+
+static void take_turns(const char *step)
+{
+    (void)step;
+    pp_actor_t *actor = current;
+    if (actor && draw(actor->stage, CERTAIN) < actor->stage->pace.per_mille)
+        interrupt(actor);
+}
+
+/* ---- tasks ------------------------------------------------------------------------------------------- */
+
+static task_t *pop(pp_actor_t *actor, bool only_told)
+{
+    task_t *task = actor->tasks;
+    if (!task || (only_told && task->kind == CALL))
+        return NULL;
+    actor->tasks = task->next;
+    if (!actor->tasks)
+        actor->tasks_end = &actor->tasks;
+    return task;
+}
+
+static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
+{
+    pp_ctx_t *ctx = actor->ctx;
+    switch ((pp_sim_call_kind_t)call->kind) {
+    case PP_SIM_START:      return pp_start(call->coll);
+    case PP_SIM_WAIT:       return pp_wait(call->coll, -1, call->result);
+    case PP_SIM_TEST:       return pp_test(call->coll, call->result);
+    case PP_SIM_INIT_BEGIN: return pp_allreduce_init_begin(ctx, call->config, call->complaint, call->out);
+    case PP_SIM_FLUSH_BEGIN: return pp_flush_begin(call->coll);
+    case PP_SIM_DRAIN_BEGIN: return pp_drain_begin(call->coll);
+    case PP_SIM_FREE_BEGIN: return pp_coll_free_begin(call->coll, call->discarded);
+    case PP_SIM_CTX_FREE_BEGIN: return pp_ctx_free_begin(ctx);
+    case PP_SIM_CALL_WAIT:  return pp_call_wait(ctx, -1);
+    case PP_SIM_COLLECT:    return pp_collect(call->coll, call->result);
+    }
+    return pp_fail(PP_ERR_ARGUMENT, "kind=%d of a call", call->kind);
+}
+
+static void run_task(pp_actor_t *actor, const task_t *task)
+{
+    const pp_sink_t *sink = &actor->sink;
+    switch (task->kind) {
+    case CALL: {
+        pp_status_t status = run_call(actor, &task->call);
+        snprintf(actor->text, sizeof actor->text, "%s", status < 0 ? pp_error_text() : "");
+        actor->status = status;
+        actor->done = true;
+        break;
+    }
+    case MESSAGE:   sink->message(sink->engine, task->peer, task->message, task->bytes); break;
+    case BULK_DONE: sink->bulk_done(sink->engine, task->cookie); break;
+    case LOOK:      pp_look(actor->ctx); break;
+    }
+}
+
+static void run_all(pp_actor_t *actor, bool only_told)
+{
+    for (task_t *task; (task = pop(actor, only_told));) {
+        run_task(actor, task);
+        free(task);
+    }
+}
+
+/* The body of every stack. */
+static void act(unsigned low, unsigned high)
+{
+    pp_actor_t *actor = (pp_actor_t *)((uintptr_t)high << 32 | low);
+    for (;;) {
+        run_all(actor, false);
+        actor->running = false;
+        leave_stack(actor);
+    }
+}
+
+static pp_status_t make_stack(pp_actor_t *actor)
+{
+    void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                       -1, 0);
+    if (stack == MAP_FAILED)
+        return pp_fail(PP_ERR_MEMORY, "no memory for the stack of a rank");
+    actor->stack = stack;
+    getcontext(&actor->here);
+    actor->here.uc_stack.ss_sp = stack;
+    actor->here.uc_stack.ss_size = STACK_BYTES;
+    actor->here.uc_link = NULL;
+    uintptr_t at = (uintptr_t)actor;
+    makecontext(&actor->here, (void (*)(void))act, 2, (unsigned)at, (unsigned)(at >> 32));
+    return PP_OK;
+}
+
+/* Runs what is queued, up to the first interruption. */
+static void begin_tasks(pp_actor_t *actor)
+{
+    if (actor->running || !actor->tasks)
+        return;
+    if (!actor->stack && make_stack(actor) < 0) {
+        pp_engine_fail(&actor->ctx->engine, PP_ERR_MEMORY, "%s", pp_error_text());
+        return;
+    }
+    actor->running = true;
+    enter_stack(actor);
+}
+
+static task_t *queue(pp_actor_t *actor, task_kind_t kind, size_t bytes)
+{
+    task_t *task = calloc(1, sizeof *task + bytes);
+    if (!task) {
+        pp_engine_fail(&actor->ctx->engine, PP_ERR_MEMORY, "no memory for a task");
+        return NULL;
+    }
+    task->kind = kind;
+    task->bytes = bytes;
+    *actor->tasks_end = task;
+    actor->tasks_end = &task->next;
+    return task;
+}
+
+/* A sleeper goes on soon; a rank that is not asleep looks before it is. */
+static void rouse(pp_actor_t *actor)
+{
+    pp_stage_t *stage = actor->stage;
+    if (!actor->asleep || actor->woken)
+        return;
+    actor->woken = true;
+    actor->resume_ns = pp_simnet_now_ns(stage->net) + draw(stage, WAKE_NS);
+    if (pp_simnet_rouse(stage->net, actor->rank, actor->resume_ns) < 0)
+        pp_engine_fail(&actor->ctx->engine, PP_ERR_MEMORY, "no memory for an event");
+}
+
+/* Told something while it runs: at the end of its task; while it sleeps: it is woken. */
+static void told(pp_actor_t *actor)
+{
+    if (actor->running)
+        rouse(actor);
+    else
+        begin_tasks(actor);
+}
+
+void pp_stage_go_on(pp_stage_t *stage, int32_t rank)
+{
+    pp_actor_t *actor = &stage->actors[rank];
+    bool may = actor->running && pp_simnet_now_ns(stage->net) >= actor->resume_ns
+            && (!actor->parked || actor->woken);
+    if (may)
+        enter_stack(actor);
+}
+
+/* ---- what a rank asks for ------------------------------------------------------------------------------- */
+
+static void announce_sleep(void *owner, bool sleeps)
+{
+    pp_actor_t *actor = owner;
+    actor->asleep = sleeps;
+    actor->woken = false;
+}
+
+/* Sleeps until it is woken; then hears what it was told. */
+static void park(void *owner)
+{
+    pp_actor_t *actor = owner;
+    if (!actor->tasks && !actor->woken) {
+        actor->parked = true;
+        leave_stack(actor);
+        actor->parked = false;
+    }
+    run_all(actor, true);
+}
+
+static void pause_actor(void *owner)
+{
+    interrupt(owner);
+    run_all(owner, true);
+}
+
+static void wake(void *owner, int32_t index, bool serve)
+{
+    pp_actor_t *actor = &((pp_actor_t *)owner)->stage->actors[index];
+    if (serve && queue(actor, LOOK, 0))
+        told(actor);
+    else
+        rouse(actor);
+}
+
+/* ---- what a rank is told --------------------------------------------------------------------------------- */
+
+static void on_message(void *owner, int32_t peer, const void *bytes, size_t count)
+{
+    pp_actor_t *actor = owner;
+    task_t *task = queue(actor, MESSAGE, count);
+    if (!task)
+        return;
+    task->peer = peer;
+    memcpy(task->message, bytes, count);
+    told(actor);
+}
+
+static void on_bulk_done(void *owner, void *cookie)
+{
+    pp_actor_t *actor = owner;
+    task_t *task = queue(actor, BULK_DONE, 0);
+    if (!task)
+        return;
+    task->cookie = cookie;
+    told(actor);
+}
+
+static void on_failed(void *owner, pp_status_t status, int32_t peer, const char *text)
+{
+    pp_actor_t *actor = owner;
+    actor->sink.failed(actor->sink.engine, status, peer, text);
+    rouse(actor);
+}
+
+/* ---- calls -------------------------------------------------------------------------------------------------- */
+
+pp_status_t pp_stage_do(pp_stage_t *stage, int32_t rank, const pp_sim_call_t *call)
+{
+    pp_actor_t *actor = &stage->actors[rank];
+    task_t *task = queue(actor, CALL, 0);
+    if (!task)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a task");
+    task->call = *call;
+    actor->done = false;
+    begin_tasks(actor);
+    pp_status_t status;
+    return pp_stage_done(stage, rank, &status) ? PP_OK : PP_PENDING;
+}
+
+bool pp_stage_done(const pp_stage_t *stage, int32_t rank, pp_status_t *status)
+{
+    const pp_actor_t *actor = &stage->actors[rank];
+    *status = actor->status;
+    if (actor->done && actor->status < 0)
+        pp_fail(actor->status, "%s", actor->text);
+    return actor->done;
+}
+
+uint64_t pp_stage_turns(const pp_stage_t *stage) { return stage->turns; }
+
+/* ---- opening and closing ---------------------------------------------------------------------------------------- */
+
+static void open_actor(pp_stage_t *stage, int32_t rank, pp_ctx_t *ctx)
+{
+    pp_actor_t *actor = &stage->actors[rank];
+    *actor = (pp_actor_t){.stage = stage, .rank = rank, .ctx = ctx};
+    actor->tasks_end = &actor->tasks;
+    pp_node_open_simulated(&ctx->node, stage->commons, rank, stage->ranks);
+    ctx->node.wake = wake;
+    ctx->node.owner = actor;
+    ctx->actor = (pp_actor_ops_t){.owner = actor, .announce = announce_sleep, .park = park,
+                                  .pause = pause_actor};
+}
+
+pp_status_t pp_stage_open(pp_simnet_t *net, int32_t ranks, pp_ctx_t **contexts, const pp_pace_t *pace,
+                          uint64_t seed, pp_stage_t **out)
+{
+    *out = NULL;
+    pp_stage_t *stage = calloc(1, sizeof *stage);
+    if (!stage)
+        return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", ranks);
+    stage->net = net;
+    stage->ranks = ranks;
+    stage->pace = *pace;
+    stage->seed = pp_mix(seed, 0x5eed);
+    stage->actors = calloc((size_t)ranks, sizeof *stage->actors);
+    stage->commons = pp_alloc_aligned(pp_commons_bytes(ranks));
+    if (!stage->actors || !stage->commons) {
+        pp_stage_free(stage);
+        return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", ranks);
+    }
+    memset(stage->commons, 0, pp_commons_bytes(ranks));
+    for (int32_t rank = 0; rank < ranks; rank++)
+        open_actor(stage, rank, contexts[rank]);
+    pp_node_turn = take_turns;
+    *out = stage;
+    return PP_OK;
+}
+
+void pp_stage_enter(pp_stage_t *stage, int32_t rank)
+{
+    pp_actor_t *actor = &stage->actors[rank];
+    pp_transport_t *transport = pp_simnet_transport(stage->net, rank);
+    actor->sink = transport->sink;
+    transport->sink = (pp_sink_t){.engine = actor, .message = on_message, .bulk_done = on_bulk_done,
+                                  .failed = on_failed};
+}
+
+void pp_stage_free(pp_stage_t *stage)
+{
+    if (!stage)
+        return;
+    for (int32_t rank = 0; stage->actors && rank < stage->ranks; rank++) {
+        pp_actor_t *actor = &stage->actors[rank];
+        for (task_t *task; (task = pop(actor, false));)
+            free(task);
+        if (actor->stack)
+            munmap(actor->stack, STACK_BYTES);
+    }
+    free(stage->actors);
+    free(stage->commons);
+    free(stage);
+}
