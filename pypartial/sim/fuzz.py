@@ -48,6 +48,7 @@ COVERAGE = {
     "missed": "two or more missed rounds",
     "windows_full": "a full window",
     "draws_handed_on": "a draw handed on",
+    "turns": "turns in shared memory",
 }
 LEAST_COVERAGE = 0.01  # share of the cases in which each must occur
 LEAST_ROUNDS = 20  # a case, on average

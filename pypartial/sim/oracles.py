@@ -461,9 +461,16 @@ class _Handle:
             if r.staleness != 0:
                 _fail("stale without data", record)
         elif oldest in given:
-            expected = max(0, r.round - given[oldest].result.round)
-            if r.staleness != expected:
+            own = given[oldest]
+            expected = max(0, r.round - own.result.round)
+            if r.staleness != expected and not self.replaced(own, r):
                 _fail(f"staleness should be {expected}", record)
+
+    def replaced(self, own: Record, r: Round) -> bool:
+        """Whether staleness counts from a result that was overwritten before it was collected."""
+        if not self.scenario.memory or own.at is None or own.result.round <= own.at:
+            return False
+        return r.staleness in (max(0, r.round - own.at), max(0, r.round - own.at + 1))
 
     def operations(self, log: Log) -> None:
         """A round fires every operation of its schedule once; start or join may be absent."""
