@@ -24,7 +24,11 @@ from pathlib import Path
 MARK = "PYPARTIAL_TEST_RUN"
 GRACE_S = 15.0  # between mpirun's own limit and Python's, and for mpirun to end its ranks
 SHM = Path("/dev/shm")
+SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"  # where Open MPI puts its shared memory
+HOSTS = Path(__file__).resolve().parent / "hosts"
+NOT_POSSIBLE = 77  # its exit code
 LIBC = ctypes.CDLL(None)
+CHECK_S = 60.0  # for `hosts check`, which takes a moment
 TAIL_LINES = 120
 
 
@@ -74,9 +78,15 @@ class Run:
         assert self.returncode == 0, self.explain()
         self.check_clean()
 
+    def check_counts(self) -> None:
+        """Fail unless rank 0's last line is "N passed, 0 failed", and N above 0."""
+        self.check()
+        passed, _, failed, _ = self.lines(0)[-1].replace(",", "").split()
+        assert int(passed) > 0 == int(failed), self.explain()
+
 
 def mpirun(
-    ranks: int,
+    ranks: int | Sequence[int],
     command: Sequence[str],
     *,
     timeout_s: float,
@@ -87,8 +97,8 @@ def mpirun(
 
     Parameters
     ----------
-    ranks : int
-        How many.
+    ranks : int or sequence of int
+        How many; several numbers: so many on each of several hosts, which `hosts` makes.
     command : sequence of str
         What each of them executes.
     timeout_s : float
@@ -99,12 +109,14 @@ def mpirun(
         More options of mpirun.
     """
     mark = uuid.uuid4().hex
-    launch = [launcher(), "-n", str(ranks), "--tag-output", "--timeout", str(int(timeout_s))]
-    if ranks > cores():
-        launch.append("--oversubscribe")
-    full = [*launch, *options, *command]
+    full = [*launch(ranks), "--tag-output", "--timeout", str(int(timeout_s)), *options]
+    changes = dict(env or {})
+    if not isinstance(ranks, int):
+        full.append("--")
+        changes[SEGMENTS] = ""  # the hosts do not see this machine's /dev/shm
+    full += command
     with scratch() as (folder, segments):
-        environment = make_environment(env or {}, mark, folder, segments)
+        environment = make_environment(changes, mark, folder, segments)
         before = shared_files()
         began = time.monotonic()
         returncode, output = run(full, environment, folder, timeout_s + GRACE_S)
@@ -112,6 +124,26 @@ def mpirun(
         survivors = end_survivors(mark)
         leftovers = sorted(orphans(shared_files() - before))
     return Run(full, returncode, output, seconds, survivors, leftovers)
+
+
+def launch(ranks: int | Sequence[int]) -> list[str]:
+    """Return the beginning of a command line that starts so many ranks."""
+    if not isinstance(ranks, int):
+        numbers = ",".join(map(str, ranks))
+        return [str(HOSTS), "run", "--hosts", str(len(ranks)), "--ranks", numbers]
+    crowd = ["--oversubscribe"] if ranks > cores() else []
+    return [launcher(), "-n", str(ranks), *crowd]
+
+
+def why_no_hosts() -> str:
+    """Return why there cannot be several hosts on this machine; empty if there can."""
+    with scratch() as (folder, segments):
+        environment = make_environment({}, "", folder, segments)
+        returncode, output = run([str(HOSTS), "check"], environment, folder, CHECK_S)
+    if returncode == NOT_POSSIBLE:
+        return output.strip()
+    assert returncode == 0, f"hosts check: {returncode}\n{output}"
+    return ""
 
 
 def python(*arguments: str) -> list[str]:
@@ -176,7 +208,7 @@ def make_environment(
         environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
         environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     if segments is not None:
-        environment["OMPI_MCA_btl_sm_backing_directory"] = str(segments)
+        environment[SEGMENTS] = str(segments)
     environment.update(changes)
     return {name: value for name, value in environment.items() if value}
 
