@@ -86,10 +86,15 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, help="of each combination (10000)")
     parser.add_argument("--short", action="store_true", help="fewer rounds: under 40 s on 2 cores")
-    parser.add_argument("--policy", action="append", help="solo, majority, quorum:K or full")
+    parser.add_argument(
+        "--policy", action="append", help="solo, majority, first_of:M, quorum:K or full"
+    )
     parser.add_argument("--deliver", action="append", choices=DELIVERIES)
     parser.add_argument(
-        "--size", type=int, help="bytes of the vector; leaves out the runs with other payloads"
+        "--size",
+        type=int,
+        action="append",
+        help="bytes of the vector; leaves out the runs with other payloads",
     )
     parser.add_argument(
         "--ranks-independent",
@@ -231,16 +236,16 @@ def live(ctx: pp.Context, case: Case, work: Work, max_lag: int | str) -> Rounds:
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
     combinations = list(itertools.product(options.policy, options.deliver))
-    for policy, deliver in combinations:
+    for size_bytes, (policy, deliver) in itertools.product(options.size or [0], combinations):
         yield Case(
             policy,
             deliver,
             options.rounds,
-            options.size or 0,
+            size_bytes,
             options.algorithm,
             options.ranks_independent,
         )
-    if options.size is not None or options.ranks_independent:
+    if options.size or options.ranks_independent:
         return
     algorithms = itertools.cycle(ALGORITHMS)
     few = max(20, options.rounds // (40 if options.short else 50))

@@ -199,8 +199,10 @@ def check_agreement(
     return table
 
 
-def drawn(request: pp.Request) -> bool:
-    return isinstance(request.policy, (pp.Solo, pp.Majority))
+def drawn(request: pp.Request) -> int:
+    """Return how many ranks are drawn for a round; 0 where the ready ones are counted instead."""
+    policy, number = request.policy._resolve(request.context.size)
+    return number if policy == "PP_FIRST_OF" else 0
 
 
 def quorum(policy: pp.Policy, ranks: int) -> int:
@@ -300,18 +302,20 @@ def check_initiators(
     records: list[np.ndarray[Any, Any]], table: np.ndarray[Any, Any], request: pp.Request
 ) -> None:
     body = table[:-1]
-    require((body["initiator"] >= 0) == drawn(request), "wrong presence of an initiator", body)
+    most, size = drawn(request), len(records)
+    require((body["initiator"] >= 0) == (most > 0), "wrong presence of an initiator", body)
     assert table["initiator"][-1] == -1, "a flush has an initiator"
     internal = np.zeros(len(table), int)
     for rank, log in enumerate(records):
         mine = log[log["initiator"] == rank]
         require(~mine["external"], f"rank {rank} initiated, and calls it external", mine)
         internal[log["round"][asked(log) & ~log["external"]]] += 1
-    if isinstance(request.policy, pp.Majority):
-        one = (internal[:-1] == 1) | (body["cause"] != CAUSES["policy"])
-        require(one, "not activated by one rank, the one that was drawn", body)
-    elif isinstance(request.policy, pp.Solo):
-        require(internal[:-1] >= 1, "activated by nobody", body)
+    if most == 0:
+        return
+    # Only the drawn activate a round, and those that a draw was handed on to.
+    handed_on = body["cause"] != CAUSES["policy"]
+    require((internal[:-1] <= most) | handed_on, "activated by more ranks than were drawn", body)
+    require((internal[:-1] >= 1) | (handed_on & (most < size)), "activated by nobody", body)
 
 
 def check_departed(records: list[np.ndarray[Any, Any]], table: np.ndarray[Any, Any]) -> None:
