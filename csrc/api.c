@@ -231,7 +231,7 @@ static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t
     if (c->max_lag >= ctx->calls.window)
         return pp_fail(PP_ERR_ARGUMENT, "max_lag=%d needs a window of at least %d, and it is %d",
                        c->max_lag, c->max_lag + 1, ctx->calls.window);
-    if (c->algorithm < 0 || c->algorithm >= PP_ALGORITHM_COUNT)
+    if (c->algorithm < 0 || c->algorithm >= PP_SHARED_MEMORY)
         return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is unknown", c->algorithm);
     if (c->average < PP_AVERAGE_NONE || c->average > PP_AVERAGE_CONTRIBUTIONS)
         return pp_fail(PP_ERR_ARGUMENT, "average=%d is unknown", c->average);

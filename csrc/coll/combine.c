@@ -524,13 +524,20 @@ static bool add_targets(pp_coll_t *coll, int32_t index, pp_ring_entry_t *entry)
     return pp_board_commit_result(board, index);
 }
 
+/* Simulated ranks cut short vectors, too: what happens then is what they are there for. */
+static bool is_simulated(const pp_coll_t *coll) { return !node_of(coll)->memory; }
+
+static size_t whole_bytes(const pp_coll_t *coll) { return is_simulated(coll) ? 16 : WHOLE_BYTES; }
+
 static void cut(pp_coll_t *coll, pp_plan_t *plan)
 {
     const pp_board_t *board = &coll->combine->board;
     size_t element = coll->series.kernels.element_bytes;
     size_t bytes = board->vector_bytes / ((size_t)board->ranks * CHUNKS_A_RANK);
-    bytes = bytes < CHUNK_BYTES_MIN ? CHUNK_BYTES_MIN : bytes > CHUNK_BYTES ? CHUNK_BYTES : bytes;
-    bytes = bytes / element / 64 * 64 * element;
+    size_t least = is_simulated(coll) ? 1 : CHUNK_BYTES_MIN, step = is_simulated(coll) ? 1 : 64;
+    bytes = bytes < least ? least : bytes > CHUNK_BYTES ? CHUNK_BYTES : bytes;
+    bytes = (bytes / element + step - 1) / step * step * element;
+    bytes = bytes ? bytes : element;
     plan->chunk_bytes = bytes;
     plan->chunks = (uint32_t)((board->vector_bytes + bytes - 1) / bytes);
 }
@@ -581,7 +588,7 @@ static bool run(pp_coll_t *coll, uint64_t round)
                        board->vector_bytes);
         return true;
     }
-    if (entry->null || board->vector_bytes <= WHOLE_BYTES) {
+    if (entry->null || board->vector_bytes <= whole_bytes(coll)) {
         if (!entry->null)
             pp_move(board, &coll->series.kernels, 0, coll->count);
         publish(coll, round, index);

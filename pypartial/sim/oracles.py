@@ -403,8 +403,9 @@ class _Handle:
                 late = at > given + 1
                 expected = given + 1 if options.deliver == "each" else at - 1 if late else at
                 # A result in shared memory that was overwritten is replaced by the newest one: not
-                # while max_lag keeps the others back, as it does for a rank that is not elsewhere.
-                bounded = options.max_lag >= 0 and record.alone
+                # while max_lag keeps the others back, from whom a rank that has left is exempt.
+                held = any(phase.hold for phase in self.scenario.phases)
+                bounded = options.max_lag >= 0 and record.alone and not held
                 newer = self.scenario.memory and options.deliver == "latest" and not bounded
                 if r.round < expected or (r.round > expected and not newer):
                     _fail(f"given another round than {expected}", record)

@@ -637,7 +637,7 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
         latency=scenario.latency,
         window=scenario.window,
         plant=plant,
-        memory=scenario.memory[:2] if scenario.memory else None,
+        memory=scenario.memory,
     )
     ranks = range(scenario.ranks)
     logs = [[Log() for _ in ranks] for _ in scenario.handles]

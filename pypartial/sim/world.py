@@ -261,9 +261,10 @@ class World:
         Contexts of every rank, each over a network of its own with the same clock.
     plant : int
         A defect (``PP_PLANT_...``) that all ranks have.
-    memory : tuple of int or None
+    memory : tuple of int
         The ranks are of one node and make their rounds in its memory: at so many of a thousand
         accesses to it a rank is interrupted, for a time drawn from 0 to so many nanoseconds.
+        Empty: they share none.
 
     Attributes
     ----------
@@ -287,19 +288,19 @@ class World:
         window: int = 4,
         contexts: int = 1,
         plant: int = lib.PP_PLANT_NONE,
-        memory: tuple[int, int] | None = None,
+        memory: tuple[int, ...] = (),
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks
         config.plant = plant
-        if memory is not None:
+        if memory:
             config.shares_memory = 1
             config.pace.per_mille, config.pace.longest_ns = memory
         describe_network(config.network, network or _jittering(*latency))
         config.ctx.seed = seed
         config.ctx.window = window
         self.ranks = ranks
-        self.memory = memory is not None
+        self.memory = bool(memory)
         self.sims = []
         for i in range(contexts):
             config.seed = seed + i
@@ -482,7 +483,8 @@ class World:
 
     def _test_shared(self, rank: int, handle: Handle) -> tuple[int, Poll]:
         call = {"kind": lib.PP_SIM_TEST, "coll": handle.coll, "result": handle.result}
-        sim, status, begun = self.sims[handle.context], ffi.new("int32_t *"), []
+        sim, status = self.sims[handle.context], ffi.new("int32_t *")
+        begun: list[Any] = []
 
         def poll() -> tuple[bool, Any]:
             if not begun:

@@ -269,8 +269,8 @@ def check_missed(
             expected = known - 1
         # In shared memory a result that was overwritten is replaced by the newest one.
         replaced = overwrites and row["round"] > expected
-        require(replaced | (row["round"] == expected), where + f"given another round than {expected}",
-                requests[at : at + 1])  # fmt: skip
+        require(replaced or row["round"] == expected,
+                where + f"given another round than {expected}", requests[at : at + 1])  # fmt: skip
         # Not for quorums: their root activates rounds by itself.
         waited = row["external"] or not late or not drawn(request)
         assert waited, where + f"activated round {row['round']} before its Start"
