@@ -13,11 +13,17 @@ LIMIT_S = 150
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
-def check(ranks, script, *arguments):
-    run = mpirun(ranks, python(str(STRESS / script), *arguments), timeout_s=LIMIT_S)
+def check(ranks, script, *arguments, transport="auto"):
+    run = mpirun(
+        ranks,
+        python(str(STRESS / script), *arguments),
+        timeout_s=LIMIT_S,
+        env={"PYPARTIAL_TRANSPORT": transport},
+    )
     run.check_counts()
 
 
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
 @pytest.mark.parametrize(
     ("ranks", "arguments"),
     [
@@ -25,12 +31,13 @@ def check(ranks, script, *arguments):
         (7, ["--at-once", "0.7"]),  # several initiators are rare on few cores
     ],
 )
-def test_rounds(ranks, arguments):
-    check(ranks, "rounds.py", "--short", *arguments)
+def test_rounds(ranks, arguments, transport):
+    check(ranks, "rounds.py", "--short", *arguments, transport=transport)
 
 
-def test_replicas():
-    check(4, "replicas.py", "--short")
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+def test_replicas(transport):
+    check(4, "replicas.py", "--short", transport=transport)
 
 
 def test_large_in_small():

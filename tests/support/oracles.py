@@ -243,17 +243,18 @@ def check_coverage(
     require((merged == log["counts"]).all(axis=1), where + "not the sum of its rounds", log)
 
 
+def overwrites(request: pp.Request) -> bool:
+    """Whether a result may be overwritten before it is collected, and replaced by the newest."""
+    latest = request.deliver == "latest" and request.max_lag is None
+    return latest and request.algorithm == "shared_memory"
+
+
 def check_missed(
     where: str, log: np.ndarray[Any, Any], rounds: int, request: pp.Request
 ) -> np.ndarray[Any, Any]:
     """Follow the number of completed rounds through `missed`; return which rounds were missed."""
     result = np.zeros(rounds, bool)
     requests = log[asked(log)]
-    overwrites = (
-        request.algorithm == "shared_memory"
-        and request.deliver == "latest"
-        and request.max_lag is None
-    )
     if request.max_lag is not None:
         require(requests["missed"] <= request.max_lag, where + "above max_lag", requests)
     completed, given = 0, -1  # rounds complete when the previous request was; its round
@@ -268,7 +269,7 @@ def check_missed(
         else:
             expected = known - 1
         # In shared memory a result that was overwritten is replaced by the newest one.
-        replaced = overwrites and row["round"] > expected
+        replaced = overwrites(request) and row["round"] > expected
         require(replaced or row["round"] == expected,
                 where + f"given another round than {expected}", requests[at : at + 1])  # fmt: skip
         # Not for quorums: their root activates rounds by itself.
@@ -315,7 +316,11 @@ def check_initiators(
     # Only the drawn activate a round, and those that a draw was handed on to.
     handed_on = body["cause"] != CAUSES["policy"]
     require((internal[:-1] <= most) | handed_on, "activated by more ranks than were drawn", body)
-    require((internal[:-1] >= 1) | (handed_on & (most < size)), "activated by nobody", body)
+    told = (internal[:-1] >= 1) | (handed_on & (most < size))
+    if overwrites(request):  # who activated the round may have been given a newer one
+        given = [set(log["round"].tolist()) for log in records]
+        told |= [row["round"] not in given[row["initiator"]] for row in body]
+    require(told, "activated by nobody", body)
 
 
 def check_departed(records: list[np.ndarray[Any, Any]], table: np.ndarray[Any, Any]) -> None:
