@@ -27,7 +27,8 @@ static bool keeps_all(const pp_coll_t *coll) { return coll->config.deliver != PP
 
 static pp_leaving_t leaving(const pp_coll_t *coll)
 {
-    if (!pp_calls_flushing(coll->calls, coll))
+    /* A rank that is out says so by its presence. */
+    if (coll->calls->kind == PP_CALL_EXIT || !pp_calls_flushing(coll->calls, coll))
         return PP_STAYS;
     return coll->calls->kind == PP_CALL_FREE  ? PP_FREES
          : coll->calls->kind == PP_CALL_DRAIN ? PP_STEPS
@@ -322,12 +323,16 @@ static bool flushes(const pp_view_t *view, int32_t rank)
         || pp_node_out(node_of(view->coll), rank);
 }
 
+/* Those that are out go along with any flush, but ask for none. */
 static bool all_flush(const pp_view_t *view)
 {
-    for (int32_t rank = 0; rank < view->coll->engine->size; rank++)
+    bool any = false;
+    for (int32_t rank = 0; rank < view->coll->engine->size; rank++) {
         if (!flushes(view, rank))
             return false;
-    return true;
+        any |= !pp_node_out(node_of(view->coll), rank);
+    }
+    return any;
 }
 
 /* The order of draws of the current round: who had left in the one before comes last. */
