@@ -540,7 +540,10 @@ static void cut(pp_coll_t *coll, pp_plan_t *plan)
     size_t element = coll->series.kernels.element_bytes;
     size_t bytes = board->vector_bytes / ((size_t)board->ranks * CHUNKS_A_RANK);
     size_t least = is_simulated(coll) ? 1 : CHUNK_BYTES_MIN, step = is_simulated(coll) ? 1 : 64;
-    bytes = bytes < least ? least : bytes > CHUNK_BYTES ? CHUNK_BYTES : bytes;
+    size_t most = board->vector_bytes / PP_CHUNKS_MAX < CHUNK_BYTES ? CHUNK_BYTES
+                                                                     : board->vector_bytes / (PP_CHUNKS_MAX / 2);
+    bytes = bytes < least ? least : bytes;
+    bytes = bytes > most || most > CHUNK_BYTES ? most : bytes;
     bytes = (bytes / element + step - 1) / step * step * element;
     bytes = bytes ? bytes : element;
     plan->chunk_bytes = bytes;
@@ -665,8 +668,7 @@ static bool has_work(const pp_coll_t *coll)
     const pp_board_t *board = &coll->combine->board;
     if (pp_turn_phase(pp_board_turn(board)) != PP_MOVING)
         return false;
-    PP_STEP("look");
-    return (uint32_t)atomic_load_explicit(&board->shared->tickets, memory_order_relaxed) > 0;
+    return pp_board_tickets_left(board);
 }
 
 pp_coll_t *pp_combine_find_work(pp_engine_t *engine)

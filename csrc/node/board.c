@@ -206,7 +206,13 @@ pp_taken_t pp_board_take(pp_board_t *board, int32_t rank, uint64_t round)
 
 /* ---- chunks ---------------------------------------------------------------------------------------------- */
 
-static uint64_t tickets_of(uint64_t round, uint32_t left) { return (round & UINT32_MAX) << 32 | left; }
+static uint64_t tickets_of(uint64_t round, uint32_t first, uint32_t end)
+{
+    return (round & UINT32_MAX) << 32 | first << 16 | end;
+}
+
+static uint32_t first_of(uint64_t tickets) { return (tickets >> 16) & 0xffff; }
+static uint32_t end_of(uint64_t tickets) { return tickets & 0xffff; }
 
 void pp_board_hand_out(pp_board_t *board, uint64_t round)
 {
@@ -215,25 +221,34 @@ void pp_board_hand_out(pp_board_t *board, uint64_t round)
     atomic_store_explicit(&shared->unfinished, board->plan->chunks, memory_order_relaxed);
     PP_STEP("hand_out");
     /* Releases the plan to whoever gets a ticket. */
-    atomic_store_explicit(&shared->tickets, tickets_of(round, board->plan->chunks), memory_order_release);
+    atomic_store_explicit(&shared->tickets, tickets_of(round, 0, board->plan->chunks), memory_order_release);
     PP_STEP("hand_out");
     atomic_store(&shared->turn, turn_of(board, round, PP_MOVING));
+}
+
+bool pp_board_tickets_left(const pp_board_t *board)
+{
+    PP_STEP("look");
+    uint64_t seen = atomic_load_explicit(&board->shared->tickets, memory_order_relaxed);
+    return first_of(seen) < end_of(seen);
 }
 
 bool pp_board_ticket(pp_board_t *board, uint64_t round, uint32_t *chunk)
 {
     _Atomic uint64_t *tickets = &board->shared->tickets;
+    bool front = board->node->index % 2 == 0;
     PP_STEP("ticket");
     uint64_t seen = atomic_load_explicit(tickets, memory_order_acquire);
     for (;;) {
-        uint32_t left = (uint32_t)seen;
-        if (seen >> 32 != (round & UINT32_MAX) || left == 0)
+        uint32_t first = first_of(seen), end = end_of(seen);
+        if (seen >> 32 != (round & UINT32_MAX) || first == end)
             return false;
+        uint64_t rest = front ? tickets_of(round, first + 1, end) : tickets_of(round, first, end - 1);
         PP_STEP("ticket");
-        if (atomic_compare_exchange_weak_explicit(tickets, &seen, seen - 1, memory_order_acquire,
+        /* The round cannot end before this chunk is finished: the plan stands still from here on. */
+        if (atomic_compare_exchange_weak_explicit(tickets, &seen, rest, memory_order_acquire,
                                                   memory_order_acquire)) {
-            /* The round cannot end before this chunk is finished: the plan stands still. */
-            *chunk = board->plan->chunks - left;
+            *chunk = front ? first : end - 1;
             return true;
         }
     }

@@ -137,7 +137,8 @@ typedef struct pp_plan {
 
 typedef struct pp_board_shared {
     _Alignas(64) _Atomic uint64_t turn;
-    /* Lower 32 bits of the round, then chunks not handed out: a late helper's compare-and-swap fails. */
+    /* Lower 32 bits of the round, then the first chunk that is not handed out, and the one after the last, 16
+       bits each: a late helper's compare-and-swap fails. */
     _Alignas(64) _Atomic uint64_t tickets;
     _Alignas(64) _Atomic uint32_t unfinished;  /* chunks */
     _Atomic uint32_t flushes;        /* flush rounds complete */
@@ -178,6 +179,8 @@ static inline pp_ring_entry_t *pp_board_entry(const pp_board_t *board, int32_t i
 {
     return (pp_ring_entry_t *)(board->ring + (size_t)index * board->entry_bytes);
 }
+enum { PP_CHUNKS_MAX = 65535 };
+
 static inline void *pp_board_result(const pp_board_t *board, int32_t index)
 {
     return pp_node_at(board->node, board->results + (uint64_t)index * board->stride);
@@ -236,8 +239,10 @@ bool     pp_board_commit_result(pp_board_t *board, int32_t entry);
 
 /* Under the claim: hands the plan's chunks out. */
 void     pp_board_hand_out(pp_board_t *board, uint64_t round);
-/* A chunk of the round to work at; false: none is left, or the round is over. */
+/* A chunk of the round to work at; false: none is left, or the round is over.  Ranks with an even index take
+   from the front, the others from the back: in a loop the same data stay near the same core. */
 bool     pp_board_ticket(pp_board_t *board, uint64_t round, uint32_t *chunk);
+bool pp_board_tickets_left(const pp_board_t *board);
 /* The chunk is finished; true: it was the last, and the round is to be published. */
 bool     pp_board_finished(pp_board_t *board);
 /* Completes the round whose result is in the entry. */

@@ -45,9 +45,12 @@ static void reduce_block(const pp_board_t *board, const pp_kernels_t *kernels, s
     const pp_plan_t *plan = board->plan;
     size_t element = kernels->element_bytes;
     const char *left = vector_at(board, 0, first, element);
-    if (left != sum)
+    uint32_t merged = 1;
+    if (kernels->into && plan->source_count > 1)
+        kernels->into(sum, left, vector_at(board, merged++, first, element), count);
+    else
         memcpy(sum, left, count * element);
-    for (uint32_t i = 1; i < plan->source_count; i++)
+    for (uint32_t i = merged; i < plan->source_count; i++)
         kernels->keep_left(sum, vector_at(board, i, first, element), count);
     if (plan->divide_by > 1)
         kernels->divide(sum, count, plan->divide_by);

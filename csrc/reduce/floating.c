@@ -61,8 +61,8 @@ void pp_load_longdouble(void *to, const void *from, size_t count)
     }                                                                             \
     const pp_element_t pp_element_##label = {                                     \
         .name = #label, .bytes = sizeof(value_t), .alignment = _Alignof(value_t), \
-        .kernels = {[PP_SUM] = sum_##label, [PP_PROD] = prod_##label,             \
-                    [PP_MIN] = min_##label, [PP_MAX] = max_##label},              \
+        PP_HAS(PP_SUM, sum_##label), PP_HAS(PP_PROD, prod_##label),               \
+        PP_HAS(PP_MIN, min_##label), PP_HAS(PP_MAX, max_##label),                 \
         .divide = divide_##label, .load = loads,                                  \
     };
 

@@ -31,17 +31,16 @@
     PP_KERNEL(max_##type, type##_t, l > r ? l : r)
 
 #define LOGICAL(bits)                                                             \
-    [PP_LAND] = land_##bits, [PP_LOR] = lor_##bits, [PP_LXOR] = lxor_##bits
+    PP_HAS(PP_LAND, land_##bits), PP_HAS(PP_LOR, lor_##bits), PP_HAS(PP_LXOR, lxor_##bits)
 
 #define ELEMENT(type, bits_)                                                      \
     ORDER_KERNELS(type)                                                           \
     const pp_element_t pp_element_##type = {                                      \
         .name = #type, .bytes = sizeof(type##_t), .alignment = _Alignof(type##_t), \
-        .kernels = {                                                              \
-            [PP_SUM] = sum_##bits_, [PP_PROD] = prod_##bits_,                     \
-            [PP_MIN] = min_##type, [PP_MAX] = max_##type, LOGICAL(bits_),         \
-            [PP_BAND] = band_##bits_, [PP_BOR] = bor_##bits_, [PP_BXOR] = bxor_##bits_, \
-        },                                                                        \
+        PP_HAS(PP_SUM, sum_##bits_), PP_HAS(PP_PROD, prod_##bits_),               \
+        PP_HAS(PP_MIN, min_##type), PP_HAS(PP_MAX, max_##type), LOGICAL(bits_),   \
+        PP_HAS(PP_BAND, band_##bits_), PP_HAS(PP_BOR, bor_##bits_),               \
+        PP_HAS(PP_BXOR, bxor_##bits_),                                            \
         .normalise = truth_##bits_,                                               \
     };
 
@@ -61,6 +60,6 @@ ELEMENT(uint64, 64)
 
 const pp_element_t pp_element_bool = {
     .name = "bool", .bytes = 1, .alignment = 1,
-    .kernels = {LOGICAL(8)},
+    LOGICAL(8),
     .normalise = truth_8,
 };

@@ -20,6 +20,7 @@ typedef struct pp_element {
     size_t      bytes;
     size_t      alignment;
     pp_kernel_t kernels[PP_OP_COUNT];
+    pp_kernel_into_t into[PP_OP_COUNT];      /* NULL: there is none, only a kernel */
     void      (*normalise)(void *values, size_t count);
     void      (*divide)(void *values, size_t count, uint64_t by);
     /* Accumulated in another type: its kernels, sizes and divide are used, ours are empty. */
@@ -34,9 +35,34 @@ extern const pp_element_t pp_element_int8, pp_element_int16, pp_element_int32, p
     pp_element_complex64, pp_element_complex128, pp_element_clongdouble,
     pp_element_bool;
 
-/* inout[i] = `expression` in l and r.  `restrict` is what lets the compiler vectorise the loop
+/* Compiled twice, for what every x86-64 has and for AVX2; the loader chooses.  Not AVX-512 or a fused
+   multiply-add: the machines of a job must agree to the bit.  Sanitizers do not bear the choice. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__) \
+    && !defined(__SANITIZE_ADDRESS__)
+#define PP_FAST __attribute__((target_clones("avx2", "default")))
+#else
+#define PP_FAST
+#endif
+
+/* In an element: the operation has this kernel. */
+#define PP_HAS(op, name) .kernels[op] = name, .into[op] = name##_into
+
+/* inout[i] = `expression` in l and r; and out[i].  `restrict` is what lets the compiler vectorise the loop
    without a check; gcc heeds it on parameters only. */
 #define PP_KERNEL(name, value_t, expression)                                      \
+    PP_FAST                                                                       \
+    static void name##_into(void *restrict out, const void *restrict left,        \
+                            const void *restrict right, size_t count)             \
+    {                                                                             \
+        value_t       *result = out;                                              \
+        const value_t *kept = left, *given = right;                               \
+                                                                                  \
+        for (size_t i = 0; i < count; i++) {                                      \
+            const value_t l = kept[i], r = given[i];                              \
+            result[i] = (value_t)(expression);                                    \
+        }                                                                         \
+    }                                                                             \
+    PP_FAST                                                                       \
     static void name(void *restrict inout, const void *restrict in, size_t count) \
     {                                                                             \
         value_t       *kept = inout;                                              \

@@ -18,6 +18,9 @@
 /* inout[i] = inout[i] (op) in[i]: the operand that stays is the left one. */
 typedef void (*pp_kernel_t)(void *inout, const void *in, size_t count);
 
+/* out[i] = left[i] (op) right[i]; none overlap. */
+typedef void (*pp_kernel_into_t)(void *out, const void *left, const void *right, size_t count);
+
 /* Converts `count` elements between a user's buffer and an accumulator; they do not overlap. */
 typedef void (*pp_convert_t)(void *to, const void *from, size_t count);
 
@@ -25,6 +28,7 @@ typedef void (*pp_convert_t)(void *to, const void *from, size_t count);
 typedef struct pp_kernels {
     pp_kernel_t keep_left;       /* inout[i] = inout[i] (op) in[i] */
     pp_kernel_t keep_right;      /* inout[i] = in[i] (op) inout[i] */
+    pp_kernel_into_t into;       /* NULL: there is none */
     void (*normalise)(void *values, size_t count);        /* NULL: nothing to do */
     void (*divide)(void *values, size_t count, uint64_t by);  /* NULL: type has no average */
     size_t element_bytes;

@@ -87,6 +87,7 @@ pp_status_t pp_kernels_find(int32_t op, int32_t type, pp_kernels_t *kernels)
     *kernels = (pp_kernels_t){
         .keep_left = accumulator->kernels[op],     /* commutative bit for bit: kernels.h */
         .keep_right = accumulator->kernels[op],
+        .into = accumulator->into[op],
         .normalise = op == PP_LAND || op == PP_LOR || op == PP_LXOR ? accumulator->normalise : NULL,
         .divide = accumulator->divide,
         .element_bytes = accumulator->bytes,
