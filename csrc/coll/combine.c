@@ -8,6 +8,12 @@ enum {
     ENTRIES_BEYOND_WINDOW = 3,       /* being written, being copied, and kept from a flush */
     SPARED = 2,                      /* newest results that a slow reader may still copy (PP_LATEST) */
     WHOLE_BYTES = 16384,             /* moved by the claimer, at once */
+    GRACE_BYTES = 49152,             /* from here on; see grace_ns() */
+    GRACE_BYTES_A_NS = 32,
+    GRACE_NS_MAX = 20000,
+    LONG_GRACE_BYTES_A_NS = 4,
+    LONG_GRACE_NS_MAX = 20000000,
+    HOPE_MAX = 8,                    /* halved when nobody came */
     CHUNK_BYTES = 65536,
     CHUNK_BYTES_MIN = 8192,
     CHUNKS_A_RANK = 2                /* at least, if the chunks do not become too small */
@@ -18,6 +24,31 @@ static pp_node_t *node_of(const pp_coll_t *coll) { return coll->engine->node; }
 static bool bounded(const pp_coll_t *coll)
 {
     return coll->config.max_lag >= 0 && !pp_policy_is_full(coll);
+}
+
+/* Whether rounds wait a moment, once they are to be run, for ranks that come a little later: with large vectors a
+   round of all is much cheaper than two of some, whose ranks then copy what others get in place, and so come
+   late again. */
+static bool has_grace(const pp_coll_t *coll)
+{
+    return coll->config.policy == PP_FIRST_OF && coll->combine->board.vector_bytes >= GRACE_BYTES;
+}
+
+/* Much less than the round takes; or about as long as a rank takes that was late, if some came too late by little. */
+static uint64_t grace_ns(const pp_coll_t *coll)
+{
+    size_t bytes = coll->combine->board.vector_bytes;
+    PP_STEP("ripen");
+    bool     hope = atomic_load_explicit(&coll->combine->board.shared->hope, memory_order_relaxed) > 0;
+    uint64_t ns = bytes / (hope ? LONG_GRACE_BYTES_A_NS : GRACE_BYTES_A_NS);
+    uint64_t most = hope ? LONG_GRACE_NS_MAX : GRACE_NS_MAX;
+    return ns < most ? ns : most;
+}
+
+static void set_hope(pp_coll_t *coll, uint32_t hope)
+{
+    PP_STEP("ripen");
+    atomic_store_explicit(&coll->combine->board.shared->hope, hope, memory_order_relaxed);
 }
 
 /* Every round is given to everybody. */
@@ -80,8 +111,10 @@ static uint64_t bound(const pp_coll_t *coll)
 /* What the others look at: Full waits for every rank anyway. */
 static uint64_t limit(const pp_coll_t *coll) { return bounded(coll) ? bound(coll) : UINT64_MAX; }
 
-static void publish_bounds(pp_coll_t *coll)
+/* Returns whether there was something to say. */
+static bool publish_bounds(pp_coll_t *coll)
 {
+    bool news = false;
     pp_combine_t *combine = coll->combine;
     pp_station_t *own = pp_board_own(&combine->board);
     uint64_t rounds = limit(coll), needed = absorbed(coll);
@@ -89,13 +122,16 @@ static void publish_bounds(pp_coll_t *coll)
         combine->limit = rounds;
         PP_STEP("say");
         atomic_store(&own->limit, rounds);
+        news = true;
     }
     /* The latest result only has to stay if it is that of a flush. */
     if (needed != combine->absorbed && (keeps_all(coll) || combine->absorbed < combine->flushed)) {
         combine->absorbed = needed;
         PP_STEP("say");
         atomic_store(&own->absorbed, needed);
+        news = true;
     }
+    return news;
 }
 
 /* Requests that are outstanding on handles whose rounds are made of messages: nobody else can see those. */
@@ -109,10 +145,10 @@ static bool waits_for_messages(const pp_engine_t *engine)
     return waiting > 0;
 }
 
-static void publish_presence(const pp_coll_t *coll)
+static bool publish_presence(const pp_coll_t *coll)
 {
     const pp_engine_t *engine = coll->engine;
-    pp_node_set_presence(engine->node, engine->calls, engine->in_call, coll->calls->kind == PP_CALL_EXIT,
+    return pp_node_set_presence(engine->node, engine->calls, engine->in_call, coll->calls->kind == PP_CALL_EXIT,
                          waits_for_messages(engine));
 }
 
@@ -247,14 +283,35 @@ static bool catch_up(pp_coll_t *coll)
     return true;
 }
 
+static uint64_t now_ns(const pp_coll_t *coll)
+{
+    pp_transport_t *transport = coll->engine->transport;
+    return transport->ops->now_ns(transport);
+}
+
+/* Whether there is something to be done about the handle: rounds to catch up with, or one that is ripe. */
+static bool has_news(pp_coll_t *coll)
+{
+    const pp_board_t *board = &coll->combine->board;
+    uint64_t turn = pp_board_turn(board);
+    int64_t  left_ns;
+    if (pp_turn_round(turn) != coll->completed)
+        return true;
+    if (!has_grace(coll) || pp_turn_phase(turn) != PP_OPEN
+        || !pp_board_ripens(board, coll->completed, now_ns(coll), &left_ns))
+        return false;
+    coll->engine->soon |= left_ns > 0;
+    coll->combine->news |= left_ns <= 0;
+    return left_ns <= 0;
+}
+
 bool pp_combine_poll(pp_engine_t *engine)
 {
     bool any = false;
+    engine->soon = false;
     for (size_t i = 1; engine->node && i < engine->series_count; i++) {
-        const pp_series_t *series = engine->series[i];
-        const pp_coll_t   *coll = series ? series->owner : NULL;
-        any |= coll && coll->combine
-            && pp_turn_round(pp_board_turn(&coll->combine->board)) != coll->completed;
+        pp_coll_t *coll = engine->series[i] ? engine->series[i]->owner : NULL;
+        any |= coll && coll->combine && has_news(coll);
     }
     if (any)
         engine->changed = true;
@@ -561,9 +618,28 @@ static void wake_waiters(pp_coll_t *coll, uint64_t round)
     }
 }
 
+/* Before a round is published: ranks that have begun to wait for it since it was taken came too late by little. */
+static void learn(pp_coll_t *coll, uint64_t round, const pp_ring_entry_t *entry)
+{
+    bool late = false;
+    for (int32_t rank = 0; rank < coll->engine->size && !late; rank++) {
+        uint64_t word = word_of(coll, rank);
+        late = pp_word_waits(word, round) && pp_word_pending(word) && !pp_mask_has(entry->direct, rank);
+    }
+    PP_STEP("ripen");
+    uint32_t hope = atomic_load_explicit(&coll->combine->board.shared->hope, memory_order_relaxed);
+    bool     all = entry->tally.contributors == (uint32_t)coll->engine->size;
+    if (late || (hope > 0 && all))
+        set_hope(coll, HOPE_MAX);
+    else if (hope > 0)
+        set_hope(coll, hope / 2);
+}
+
 static void publish(pp_coll_t *coll, uint64_t round, int32_t index)
 {
     pp_board_t *board = &coll->combine->board;
+    if (has_grace(coll))
+        learn(coll, round, pp_board_entry(board, index));
     if (pp_board_entry(board, index)->flush)
         pp_node_call_over(board->node, coll->engine->calls + 1);
     pp_board_publish(board, round, index);
@@ -632,11 +708,37 @@ static bool claim_and_run(pp_coll_t *coll, uint64_t turn)
     do {
         /* Once more: what was decided may have been overtaken. */
         if (decide(coll, round) && (room = run(coll, round)))
-            return true;
+            /* Nobody waits for the next round yet; but all may flush. */
+            return pp_node_anybody_away(board->node);
     } while (!pp_board_release(board, round));
     if (!room)
         ask_for_room(coll, round);
     return false;
+}
+
+/* Nobody is missing whom to wait for could bring in. */
+static bool all_there(const pp_coll_t *coll, uint64_t round)
+{
+    pp_view_t view = view_of(coll, round);
+    for (int32_t rank = 0; rank < coll->engine->size; rank++)
+        if (!pp_word_pending(word_of(coll, rank)) && !has_left(&view, rank))
+            return false;
+    return true;
+}
+
+/* Whether the time has come to take a round that is to be run. */
+static bool is_ripe(pp_coll_t *coll, uint64_t round)
+{
+    pp_board_t *board = &coll->combine->board;
+    int64_t  left_ns;
+    if (!has_grace(coll) || all_there(coll, round))
+        return true;
+    if (pp_board_set_ripe(board, round, now_ns(coll) + grace_ns(coll))) {
+        /* This rank may go on to something else: then the others see to it. */
+        wake_waiters(coll, round);
+        return false;
+    }
+    return pp_board_ripens(board, round, now_ns(coll), &left_ns) && left_ns <= 0;
 }
 
 static void try_round(pp_coll_t *coll)
@@ -649,7 +751,8 @@ static void try_round(pp_coll_t *coll)
             continue;
         switch (pp_turn_phase(turn)) {
         case PP_OPEN:
-            again = decide(coll, coll->completed) && claim_and_run(coll, turn);
+            again = decide(coll, coll->completed) && is_ripe(coll, coll->completed)
+                 && claim_and_run(coll, turn);
             break;
         case PP_TAKING:
             again = !(turn & PP_TURN_NEWS) && !pp_board_leave_news(board, turn);
@@ -701,6 +804,7 @@ bool pp_combine_work(pp_coll_t *coll, uint64_t *round)
 
 void pp_combine_worked(pp_coll_t *coll, uint64_t round, bool last)
 {
+    coll->combine->news |= last;
     if (--coll->combine->workers == 0)
         coll->engine->changed = true;      /* it may be freed */
     if (last)
@@ -723,24 +827,30 @@ static void make_room(pp_coll_t *coll)
 }
 
 /* A word about a round that is complete says nothing any more, and may stand. */
-static void say_state(pp_coll_t *coll)
+static bool say_state(pp_coll_t *coll)
 {
     pp_board_t *board = &coll->combine->board;
     uint64_t state = state_of(coll);
     bool over = (board->state & PP_WORD_WAITS) && !pp_word_is_of(board->state, coll->completed);
-    if (state || !over)
-        pp_station_say(board, state);
+    return (state || !over) && pp_station_say(board, state);
 }
 
 static void update(void *owner)
 {
     pp_coll_t *coll = owner;
+    pp_combine_t *combine = coll->combine;
     catch_up(coll);
     make_room(coll);
-    publish_presence(coll);
-    publish_bounds(coll);
-    say_state(coll);
-    try_round(coll);
+    bool news = publish_presence(coll);
+    news |= publish_bounds(coll);
+    news |= say_state(coll);
+    /* Whoever has changed something looks whether a round is to be run; here also what others have seen to be
+       due, but not yet, and what this rank waits for on other handles. */
+    if (news || combine->news || combine->waiting != coll->engine->waiting || coll->engine->in_call) {
+        combine->news = false;
+        combine->waiting = coll->engine->waiting;
+        try_round(coll);
+    }
     if (!coll->engine->error)
         pp_calls_update(coll->calls);
 }
@@ -787,6 +897,7 @@ void pp_combine_start(pp_coll_t *coll, int32_t part)
         combine->users_parts |= 1u << part;
     }
     pp_station_link(&combine->board, part, combine->users, state_of(coll));
+    combine->news = true;
 }
 
 static uint64_t in_ring(const pp_coll_t *coll, const pp_entry_t *entry)

@@ -26,6 +26,8 @@ struct pp_combine {
     uint32_t   users_parts;          /* parts that may still be read there */
     uint64_t   starts_taken;         /* my Starts that rounds up to the newest one looked at have taken */
     uint64_t   limit, absorbed;      /* as published */
+    bool       news;                 /* something has changed, and nobody has looked at the round since */
+    uint32_t   waiting;              /* engine->waiting when this rank last looked */
     uint64_t   flushes;              /* flush rounds complete here: others may be ahead */
     uint64_t   flushed;              /* 1 + the newest flush round here; its entry is kept until we have it */
     uint32_t   triggered;            /* of the round decided on: how many ranks brought it about */

@@ -160,6 +160,7 @@ struct pp_engine {
                                        are to come soon */
 
     pp_node_t      *node;           /* memory that all ranks share; NULL: they do not */
+    bool            soon;           /* a round there is about to be run: do not sleep */
     uint64_t        shared_rounds;  /* of `rounds`, those made in it; and those that this rank ran */
     uint64_t        shared_led;
 

@@ -119,16 +119,17 @@ void pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state
     board->state = state;
 }
 
-void pp_station_say(pp_board_t *board, uint64_t state)
+bool pp_station_say(pp_board_t *board, uint64_t state)
 {
     pp_station_t *own = pp_board_own(board);
     if (state == board->state)
-        return;
+        return false;
     PP_STEP("say");
     uint64_t word = atomic_load_explicit(&own->word, memory_order_relaxed);
     while (!atomic_compare_exchange_weak(&own->word, &word, (word & PART_BITS) | state))
         PP_STEP("say");
     board->state = state;
+    return true;
 }
 
 uint32_t pp_station_withdraw(pp_board_t *board)
@@ -161,6 +162,29 @@ static uint64_t turn_of(const pp_board_t *board, uint64_t round, pp_phase_t phas
 {
     return round << PP_TURN_ROUND_SHIFT | (uint64_t)board->node->index << PP_TURN_OWNER_SHIFT
          | (uint64_t)phase;
+}
+
+static const uint64_t RIPE_TIME = (UINT64_C(1) << 48) - 1;
+
+static uint64_t ripe_tag(uint64_t round) { return (round + 1) << 48; }
+
+bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns)
+{
+    PP_STEP("ripen");
+    uint64_t seen = atomic_load_explicit(&board->shared->ripe, memory_order_relaxed);
+    if ((seen & ~RIPE_TIME) == ripe_tag(round))
+        return false;
+    PP_STEP("ripen");
+    return atomic_compare_exchange_strong(&board->shared->ripe, &seen, ripe_tag(round) | (time_ns & RIPE_TIME));
+}
+
+bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, int64_t *left_ns)
+{
+    PP_STEP("ripen");
+    uint64_t seen = atomic_load_explicit(&board->shared->ripe, memory_order_relaxed);
+    /* Sign-extended from 48 bits: times are close to each other. */
+    *left_ns = (int64_t)((seen - now_ns) << 16) >> 16;
+    return (seen & ~RIPE_TIME) == ripe_tag(round);
 }
 
 bool pp_board_claim(pp_board_t *board, uint64_t turn)

@@ -137,6 +137,10 @@ typedef struct pp_plan {
 
 typedef struct pp_board_shared {
     _Alignas(64) _Atomic uint64_t turn;
+    /* When a round that is to be run may be taken: the lower 16 bits of the round + 1, then of a time in ns the
+       lower 48.  What is in it for another round says nothing. */
+    _Atomic uint64_t ripe;
+    _Atomic uint32_t hope;           /* ranks have lately come too late by little: rounds wait longer for them */
     /* Lower 32 bits of the round, then the first chunk that is not handed out, and the one after the last, 16
        bits each: a late helper's compare-and-swap fails. */
     _Alignas(64) _Atomic uint64_t tickets;
@@ -200,8 +204,8 @@ static inline pp_station_t *pp_board_own(const pp_board_t *board)
 int32_t  pp_station_free_part(pp_board_t *board);
 /* Adds the part, and replaces what the word says of its owner by `state` (WAITS, DIRECT, LEAVING, ROUND). */
 void     pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state);
-/* Only replaces that. */
-void     pp_station_say(pp_board_t *board, uint64_t state);
+/* Only replaces that; false: it said so already. */
+bool     pp_station_say(pp_board_t *board, uint64_t state);
 /* Takes everything back that is pending; the parts, as bits.  Not while a round is being taken: 0. */
 uint32_t pp_station_withdraw(pp_board_t *board);
 /* The part's elements are in the station's buffer now; false: a round has taken them from where they were. */
@@ -219,6 +223,11 @@ static inline uint64_t pp_board_flushes(const pp_board_t *board)
     PP_STEP("look");
     return atomic_load(&board->shared->flushes);
 }
+/* The round is to be run, but only at `time_ns`, so that ranks that come at about the same time are in; false: it
+   was known already. */
+bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns);
+/* Whether such a time was set for the round, and how long it still is to it. */
+bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, int64_t *left_ns);
 /* Claims the round that `turn` shows open. */
 bool pp_board_claim(pp_board_t *board, uint64_t turn);
 /* The turn is claimed: whoever has it is to look again.  False: it is not as `turn` says any more. */

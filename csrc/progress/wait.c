@@ -94,7 +94,7 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     pp_mpi_set_sleeper(ctx->mpi, sleeper);
     if (counted)
         pp_node_asleep(ctx->engine.node);
-    if (pp_look(ctx) > 0) {
+    if (pp_look(ctx) > 0 || ctx->engine.soon) {
         if (counted)
             pp_node_awake(ctx->engine.node);
         return false;
@@ -167,7 +167,10 @@ static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void
             continue;
         actor->announce(actor->owner, true);
         pp_node_asleep(ctx->engine.node);
-        if (pp_look(ctx) == 0) {
+        int events = pp_look(ctx);
+        if (events == 0 && ctx->engine.soon)
+            actor->pause(actor->owner);
+        else if (events == 0) {
             pthread_mutex_unlock(&ctx->lock);
             actor->park(actor->owner);
             pthread_mutex_lock(&ctx->lock);

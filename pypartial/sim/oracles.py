@@ -469,7 +469,7 @@ class _Handle:
 
     def replaced(self, own: Record, r: Round) -> bool:
         """Whether staleness counts from a result that was overwritten before it was collected."""
-        if not self.scenario.memory or own.at is None or own.result.round <= own.at:
+        if not self.scenario.memory or own.at is None or own.result.round < own.at:
             return False
         return r.staleness in (max(0, r.round - own.at), max(0, r.round - own.at + 1))
 
