@@ -345,11 +345,16 @@ static pp_status_t contribute(pp_ctx_t *ctx, pp_coll_t *coll)
     return PP_OK;
 }
 
-/* A part that is free; while all are read or pending, this rank works at the rounds that will free one. */
-static pp_status_t find_part(pp_ctx_t *ctx, pp_coll_t *coll, int32_t *part, void **elements)
+/* A part that is free, or one to add to; while a round reads all of them, this rank works at it. */
+static pp_status_t find_part(pp_ctx_t *ctx, pp_coll_t *coll, int32_t *part, void **elements, bool *merges)
 {
     pp_status_t status;
+    *merges = false;
     while ((status = pp_combine_part(coll, part, elements)) == PP_PENDING && !ctx->engine.error) {
+        *elements = pp_combine_merge(coll, part);
+        *merges = *elements != NULL;
+        if (*merges)
+            return PP_OK;
         if (!pp_work(ctx))
             pp_make_way(ctx);
         pp_look(ctx);
@@ -362,15 +367,18 @@ static pp_status_t start_combined(pp_ctx_t *ctx, pp_coll_t *coll)
 {
     void   *elements;
     int32_t part;
-    bool    large = coll->combine->board.vector_bytes > SMALL_COPY_BYTES;
-    PP_TRY(find_part(ctx, coll, &part, &elements));
+    bool    large = coll->combine->board.vector_bytes > SMALL_COPY_BYTES, merges;
+    PP_TRY(find_part(ctx, coll, &part, &elements, &merges));
     if (elements && large)
         unlock(ctx);
     if (elements)
-        gather(coll, elements, false);
+        gather(coll, elements, merges);
     if (elements && large)
         pthread_mutex_lock(&ctx->lock);
-    pp_combine_start(coll, part);
+    if (merges)
+        pp_combine_merged(coll, part);
+    else
+        pp_combine_start(coll, part);
     pp_engine_settle(&ctx->engine);
     if (coll->combine->board.vector_bytes <= START_MOVES_BYTES)
         pp_work(ctx);

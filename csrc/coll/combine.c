@@ -900,6 +900,40 @@ void pp_combine_start(pp_coll_t *coll, int32_t part)
     combine->news = true;
 }
 
+void *pp_combine_merge(pp_coll_t *coll, int32_t *part)
+{
+    pp_board_t *board = &coll->combine->board;
+    uint64_t turn = pp_board_turn(board);
+    if (pp_turn_phase(turn) != PP_OPEN || !pp_board_claim(board, turn))
+        return NULL;
+    PP_STEP("merge");
+    uint64_t word = atomic_load(&pp_board_own(board)->word);
+    for (*part = 0; *part < PP_PARTS; ++*part) {
+        uint32_t bit = 1u << *part;
+        if ((pp_word_pending(word) & bit) && !(pp_word_users(word) & bit))
+            return pp_node_at(board->node, pp_board_slot_offset(board, board->node->index, *part));
+    }
+    /* What was pending has been taken since: there are free parts. */
+    while (!pp_board_release(board, pp_turn_round(turn)))
+        coll->combine->news = true;
+    return NULL;
+}
+
+void pp_combine_merged(pp_coll_t *coll, int32_t part)
+{
+    pp_board_t *board = &coll->combine->board;
+    pp_part_t  *own = &pp_board_own(board)->parts[part];
+    catch_up(coll);
+    pp_coll_request(coll);
+    own->contributions++;
+    own->starts = coll->starts;
+    pp_station_say(board, state_of(coll));
+    /* Others may have looked while the round was claimed; this rank does in any case. */
+    while (!pp_board_release(board, pp_turn_round(pp_board_turn(board))))
+        continue;
+    coll->combine->news = true;
+}
+
 static uint64_t in_ring(const pp_coll_t *coll, const pp_entry_t *entry)
 {
     const pp_board_t *board = &coll->combine->board;

@@ -52,11 +52,15 @@ void        pp_combine_unreserve(pp_engine_t *engine, const pp_allreduce_config_
 pp_status_t pp_combine_open(pp_coll_t *coll, uint32_t id, uint64_t place, const pp_kernels_t *kernels);
 void        pp_combine_close(pp_coll_t *coll);
 
-/* A part for a Start, in `*part`, and where its elements go; NULL: they are taken from sendbuf, or there are
-   none.  PP_PENDING: all parts are in use, work at the round until one is free. */
+/* A part for a Start, in `*part`, and where its elements go; NULL: they are taken from sendbuf.  PP_PENDING: all
+   parts are in use. */
 pp_status_t pp_combine_part(pp_coll_t *coll, int32_t *part, void **elements);
 /* Links the part: the Start's contribution is pending. */
 void        pp_combine_start(pp_coll_t *coll, int32_t part);
+/* Otherwise: a part that is pending, to which the Start's elements may be added until pp_combine_merged(): no
+   round takes it meanwhile.  NULL: a round is being made, work at it and ask again. */
+void       *pp_combine_merge(pp_coll_t *coll, int32_t *part);
+void        pp_combine_merged(pp_coll_t *coll, int32_t part);
 
 /* Looks for rounds that others have completed; true: there were some. */
 bool        pp_combine_poll(pp_engine_t *engine);

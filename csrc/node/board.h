@@ -29,8 +29,7 @@
 #include "node.h"
 
 enum {
-    PP_PARTS = 8,                    /* of a station */
-    PP_PARTS_PENDING = 4,            /* more are combined before they are linked */
+    PP_PARTS = 8,                    /* of a station; more that are pending are combined */
     PP_BOARD_MASK_WORDS = PP_CONTRIBUTORS_WORDS
 };
 
