@@ -45,12 +45,15 @@ class RankFacts:
         Of the node.
     neighbours : int
         Ranks that a doorbell reaches, this one included.
+    shares_memory : bool
+        Rounds of a context over all ranks may be made in memory that they share.
     """
 
     rank: int
     node: str
     cores: int
     neighbours: int
+    shares_memory: bool
 
 
 def info(comm: MPI.Intracomm | None) -> int:
@@ -137,8 +140,12 @@ def spans(numbers: Sequence[int]) -> list[str]:
 def transports(ranks: Sequence[RankFacts]) -> list[Fact]:
     """Return which transports there are here, and why or why not."""
     mates = max(rank.neighbours for rank in ranks) - 1
-    if mates:
-        auto = "MPI point-to-point; ranks of a node wake each other by futex doorbells"
+    forced = os.environ.get("PYPARTIAL_TRANSPORT", "") == "mpi"
+    if all(rank.shares_memory for rank in ranks):
+        auto = "shared memory: all ranks are on one node; handles with an algorithm= use MPI"
+    elif mates:
+        why = "PYPARTIAL_TRANSPORT=mpi" if forced else "not all ranks share memory"
+        auto = f"MPI point-to-point ({why}); ranks of a node wake each other by futex doorbells"
     elif len(ranks) == 1:
         auto = "MPI point-to-point; no doorbells, there is one rank"
     else:
@@ -211,8 +218,14 @@ def _ranks(comm: MPI.Intracomm) -> list[RankFacts]:
 
     threads = _thread_level() == 3
     with pp.Context(comm, progress="thread" if threads else "caller") as ctx:
-        neighbours = ctx.stats().neighbours
-    mine = RankFacts(comm.rank, MPI.Get_processor_name(), os.cpu_count() or 1, neighbours)
+        stats = ctx.stats()
+    mine = RankFacts(
+        comm.rank,
+        MPI.Get_processor_name(),
+        os.cpu_count() or 1,
+        stats.neighbours,
+        bool(stats.shares_memory),
+    )
     return comm.allgather(mine)
 
 

@@ -545,8 +545,8 @@ def test_files_that_cannot_be_saved_are_named_once(mpirun: list[str], tmp_path: 
 # ---- info ----------------------------------------------------------------------------------------
 
 
-def facts(rank: int, node: str, neighbours: int) -> info.RankFacts:
-    return info.RankFacts(rank, node, 4, neighbours)
+def facts(rank: int, node: str, neighbours: int, shares: bool = False) -> info.RankFacts:
+    return info.RankFacts(rank, node, 4, neighbours, shares)
 
 
 def test_nodes_are_listed_with_their_ranks() -> None:
@@ -566,6 +566,8 @@ def test_spans() -> None:
 @pytest.mark.parametrize(
     ("ranks", "words"),
     [
+        ([facts(0, "a", 2, True), facts(1, "a", 2, True)], "shared memory"),
+        ([facts(0, "a", 2), facts(1, "a", 2), facts(2, "b", 1)], "not all ranks share memory"),
         ([facts(0, "a", 2), facts(1, "a", 2)], "futex"),
         ([facts(0, "a", 1)], "there is one rank"),
         ([facts(0, "a", 1), facts(1, "b", 1)], "no two ranks share a node"),
