@@ -20,9 +20,9 @@ static pp_status_t check_format(int32_t size, int32_t format)
 static pp_status_t check_arguments(int32_t algorithm, size_t count, int32_t type)
 {
     const size_t element_bytes = pp_accumulator_bytes(type);
-    if (algorithm < 0 || algorithm >= PP_ALGORITHM_COUNT)
+    if (algorithm < 0 || algorithm >= PP_SHARED_MEMORY)
         return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not one of 0..%d", algorithm,
-                       PP_ALGORITHM_COUNT - 1);
+                       PP_SHARED_MEMORY - 1);
     if (element_bytes == 0)
         return pp_fail(PP_ERR_ARGUMENT, "type=%d is not one of 0..%d", type, PP_TYPE_COUNT - 1);
     if (count > SIZE_MAX / element_bytes)

@@ -42,17 +42,12 @@ static bool look_up(int64_t pid, uint64_t *born, char *state)
     return true;
 }
 
-int32_t pp_node_dead(const pp_node_t *node)
+bool pp_node_died(const pp_node_t *node, int32_t index)
 {
-    for (int32_t i = 0; node->memory && i < node->size; i++) {
-        const pp_presence_t *presence = &node->commons->presence[i];
-        uint64_t born;
-        char     state;
-        if (i != node->index && (!look_up(presence->pid, &born, &state) || born != presence->born
-                                 || state == 'Z' || state == 'X'))
-            return i;
-    }
-    return -1;
+    const pp_presence_t *presence = &node->commons->presence[index];
+    uint64_t born;
+    char     state;
+    return !look_up(presence->pid, &born, &state) || born != presence->born || state == 'Z' || state == 'X';
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------- */

@@ -93,8 +93,8 @@ bool     pp_node_waits(const pp_node_t *node, int32_t index);
 bool     pp_node_out(const pp_node_t *node, int32_t index);
 /* A collective call has come to its end for all who are in it. */
 void     pp_node_call_over(pp_node_t *node, uint64_t calls);
-/* The first rank of the node whose process has died; -1: none. */
-int32_t  pp_node_dead(const pp_node_t *node);
+/* Whether the process of a rank has died. */
+bool     pp_node_died(const pp_node_t *node, int32_t index);
 
 /* A caller goes to sleep: from here on whoever publishes something looks whom to wake. */
 void     pp_node_asleep(pp_node_t *node);

@@ -45,6 +45,7 @@ struct pp_ctx {
     bool            returns_soon[2]; /* its habit, by left_after_start */
     uint64_t        thread_cpu_ns;   /* of a thread that has ended */
     uint64_t        sleeps;
+    int32_t         next_looked_after;   /* the rank of the node that is next asked whether it lives */
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
     uint64_t        call_began_ns;   /* the collective call in progress */

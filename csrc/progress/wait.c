@@ -86,6 +86,18 @@ int pp_look(pp_ctx_t *ctx)
     return events;
 }
 
+/* While a call waits in vain: what a rank of the node has claimed is never finished if its process has died.  One
+   rank each time, in turn. */
+static void look_after_one(pp_ctx_t *ctx)
+{
+    pp_node_t *node = ctx->engine.node;
+    int32_t    index = ctx->next_looked_after++ % node->size;
+    if (index == node->index || !pp_node_died(node, index))
+        return;
+    pp_engine_fail(&ctx->engine, PP_ERR_PEER_FAILED, "rank %d: its process has died",
+                   pp_mpi_neighbour_rank(ctx->mpi, index));
+}
+
 /* Sleeps with the lock released, unless a last poll finds something. */
 static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t limit_us)
 {
@@ -106,6 +118,8 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     pthread_mutex_lock(&ctx->lock);
     if (counted)
         pp_node_awake(ctx->engine.node);
+    if (counted && slept)
+        look_after_one(ctx);
     ctx->unheard += slept && !atomic_load(&ctx->attended) && pp_mpi_sequence(ctx->mpi) != ctx->looked;
     return true;
 }

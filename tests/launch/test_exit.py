@@ -106,6 +106,19 @@ def test_a_killed_rank_ends_the_job():
     run.check_clean()
 
 
+@pytest.mark.parametrize("policy", ["full", "quorum"])
+def test_a_rank_that_died_is_named(policy):
+    """The job goes on (fault tolerance): who waits for the dead in shared memory is told.
+
+    The launcher's exit code says nothing then, and files of MPI's own may stay behind.
+    """
+    script = python(str(SCRIPTS / "died.py"), "auto", policy)
+    run = mpirun(3, script, timeout_s=LIMIT_S, options=["--with-ft", "ulfm"])
+    assert run.seconds < QUICK_S, run.explain()
+    for rank in (0, 1):
+        assert f"rank {rank} sees: rank 2: its process has died" in run.lines(rank), run.explain()
+
+
 def test_a_hanging_rank_is_seen():
     """The harness itself: a job that hangs is ended, and nothing of it remains."""
     run = mpirun(2, python("-c", "import time; time.sleep(1000)"), timeout_s=2)

@@ -1,0 +1,30 @@
+"""The last rank's process dies; the launcher lets the others go on: died.py TRANSPORT POLICY.
+
+Each of the others prints what it sees, and ends without MPI_Finalize, which would wait for the dead.
+"""
+
+import os
+import signal
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+import pypartial as pp
+
+transport, policy = sys.argv[1], {"full": pp.Full(), "quorum": pp.Quorum(3)}[sys.argv[2]]
+comm = MPI.COMM_WORLD
+ctx = pp.Context(comm, transport=transport)
+request = ctx.Allreduce_init(np.ones(4), np.zeros(4), policy=policy)
+for _ in range(5):
+    request.Start()
+    request.Wait()
+if comm.rank == comm.size - 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        request.Start()
+        request.Wait(timeout=20)
+except pp.PeerFailedError as error:
+    print(f"rank {comm.rank} sees: {error}", flush=True)
+os._exit(0)
