@@ -1,6 +1,7 @@
-"""The last rank's process dies; the launcher lets the others go on: died.py TRANSPORT POLICY.
+"""The last rank dies, and the launcher lets the others go on: died.py TRANSPORT POLICY.
 
-Each of the others prints what it sees, and ends without MPI_Finalize, which would wait for the dead.
+Each of the others prints what it sees, and ends without MPI_Finalize, which would wait for the
+dead.
 """
 
 import os
