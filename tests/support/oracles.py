@@ -134,7 +134,7 @@ def check_logs(logs: list[tuple[np.ndarray[Any, Any], int]], request: pp.Request
         missed |= check_missed(where, log, len(table), request)
         own = cumulated[:, rank]
         check_included(where, log, own)
-        check_staleness(where, log, own)
+        check_staleness(where, log, own, request)
     check_initiators(records, table, request)
     check_departed(records, table)
     body = table[:-1]
@@ -285,7 +285,9 @@ def check_included(where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, A
     require(log["included"] == truth, where + "wrong `included`", log)
 
 
-def check_staleness(where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, Any]) -> None:
+def check_staleness(
+    where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, Any], request: pp.Request
+) -> None:
     """The age of this rank's oldest contribution in the round, by the round its call was given."""
     calls = log[asked(log)]
     given = np.full(int(log["start"].max()) + 1, -1)
@@ -296,7 +298,24 @@ def check_staleness(where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, 
     # A contribution whose own request was not collected before the flush was given the flush.
     oldest_given = given[np.minimum(oldest, len(given) - 1)]
     truth = np.where(has_data & (oldest_given >= 0), np.maximum(0, rounds - oldest_given), 0)
-    require(log["staleness"] == truth, where + "wrong `staleness`", log)
+    good = log["staleness"] == truth
+    if overwrites(request):  # it counts from what the call would have been given
+        due = given_unless_replaced(calls, given)[np.minimum(oldest, len(given) - 1)]
+        good |= log["staleness"] == np.where(has_data & (due >= 0), np.maximum(0, rounds - due), 0)
+    require(good, where + "wrong `staleness`", log)
+
+
+def given_unless_replaced(
+    calls: np.ndarray[Any, Any], given: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """By Start, the round its call would have been given, had no result been overwritten."""
+    due, completed, newest = given.copy(), 0, -1
+    for row in calls:
+        known = completed + int(row["missed"])
+        due[row["start"]] = known - 1 if known > newest + 1 else known
+        newest = int(row["round"])
+        completed = max(known, newest + 1)
+    return due
 
 
 def check_initiators(
