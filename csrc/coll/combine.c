@@ -1160,7 +1160,9 @@ void pp_combine_close(pp_coll_t *coll)
     if (!combine)
         return;
     pp_board_t *board = &combine->board;
-    pp_board_detach(board);
+    /* Whoever is the last to go gives the memory back.  (Only the first rank can use its place again.) */
+    if (pp_board_detach(board))
+        pp_node_release(coll->engine->node, board->offset, board->bytes);
     free(combine->order);
     free(combine);
     coll->combine = NULL;

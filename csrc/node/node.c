@@ -137,6 +137,8 @@ void pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes)
         return;
     }
     pp_shared_uncommit(node->memory, offset, bytes);
+    if (node->index != 0)
+        return;              /* the place is lost, of which there is plenty */
     pp_region_free_t *region = malloc(sizeof *region);
     if (!region)
         return;              /* the address space is lost, which there is enough of */

@@ -77,7 +77,8 @@ bool     pp_node_holds(const pp_node_t *node, const void *memory, size_t bytes, 
 
 /* Address space for all, with nothing in it; 0: none left.  Only one rank may reserve. */
 uint64_t pp_node_reserve(pp_node_t *node, uint64_t bytes);
-/* Nobody uses the region any more: its memory is given back, and its address space used again. */
+/* Nobody uses the region any more: its memory is given back; its address space is used again by the rank that
+   reserves, if it is that rank that says so. */
 void     pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes);
 bool     pp_node_commit(pp_node_t *node, uint64_t offset, uint64_t bytes);
 /* Committed memory for an array of this rank; NULL: none.  It stays until the context is freed. */
