@@ -1,0 +1,66 @@
+"""The memory that the ranks of a node share: what is in it, and that it is given back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pypartial as pp
+
+pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2, 3)]
+
+FDS = Path("/proc/self/fd")
+
+
+def committed_bytes() -> int:
+    """Memory behind this process's descriptors of node memory."""
+    names = [fd for fd in FDS.iterdir() if fd.is_symlink() and "pypartial-node" in os.readlink(fd)]
+    return sum(512 * os.stat(name).st_blocks for name in names)
+
+
+def test_a_freed_handle_gives_its_memory_back(comm, ctx):
+    if not ctx.stats().shares_memory:
+        pytest.skip("the ranks share no memory (PYPARTIAL_TRANSPORT)")
+    send, out = np.ones(1 << 19), np.zeros(1 << 19)
+    comm.barrier()
+    before = committed_bytes()
+    comm.barrier()
+    for _ in range(4):
+        request = ctx.Allreduce_init(send, out, policy=pp.Full())
+        request.Start()
+        request.Wait()
+        assert (out == comm.size).all()
+        comm.barrier()
+        assert committed_bytes() >= before + send.nbytes
+        comm.barrier()
+        request.Free()
+        comm.barrier()
+        assert committed_bytes() < before + send.nbytes
+
+
+def test_an_array_that_is_gone_gives_its_memory_back(comm, ctx):
+    if not ctx.stats().shares_memory:
+        pytest.skip("the ranks share no memory (PYPARTIAL_TRANSPORT)")
+    comm.barrier()
+    before = committed_bytes()
+    comm.barrier()
+    array = ctx.alloc(1 << 19)
+    array[:] = 1
+    comm.barrier()
+    assert committed_bytes() >= before + comm.size * array.nbytes
+    comm.barrier()
+    del array
+    comm.barrier()
+    assert committed_bytes() <= before
+
+
+def test_an_array_outlives_its_context(comm):
+    with pp.Context(comm) as ctx:
+        array = ctx.alloc((3, 5), "i4")
+        assert array.shape == (3, 5)
+        assert not array.any()
+    array[:] = comm.rank
+    assert (array == comm.rank).all()
