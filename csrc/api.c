@@ -587,7 +587,7 @@ pp_status_t pp_coll_dump(pp_coll_t *coll, int32_t format, char **out)
     *out = NULL;
     PP_TRY(enter_coll(coll, &ctx));
     pp_text_t text = {0};
-    if (coll->combine)
+    if (!coll->series.graph)
         pp_text_add(&text, format == PP_DOT ? "digraph {}\n" : "// no schedule: shared memory\n");
     else
         pp_graph_dump(coll->series.graph, format, coll->series.kernels.element_bytes, &text);

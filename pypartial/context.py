@@ -227,6 +227,7 @@ class Context:
             config.chunk_bytes = self._chunk_bytes
             self._stall_warning = _stall_seconds(stall_warning)
             config.path = getattr(lib, _transport(transport))
+            config.node_ranks = _node_ranks()
         except Exception as error:
             complaint = _as_argument_error(error)
         out = ffi.new("pp_ctx_t **")
@@ -728,6 +729,16 @@ def _transport(value: Any) -> str:
     if value != "auto" or not given:
         return name
     return _one_of("the environment variable PYPARTIAL_TRANSPORT", given, _TRANSPORTS)
+
+
+def _node_ranks() -> int:
+    """Return how many ranks of a node are to be taken for one; 0: all of them."""
+    given = os.environ.get("PYPARTIAL_NODE_RANKS", "")
+    if not given:
+        return 0
+    if not given.isdecimal() or not 1 <= int(given) <= INT32_MAX:
+        raise ArgumentError(f"the environment variable PYPARTIAL_NODE_RANKS={given!r} is no number of ranks")
+    return int(given)
 
 
 def _stall_seconds(value: Any) -> float | None:

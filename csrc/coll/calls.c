@@ -6,7 +6,7 @@
  * (handle 0) whose merge keeps the lowest rank's signature and the first complaint.  Flush, Drain and
  * Free of a handle end with a round of that handle in which every rank had left for good.
  */
-#include "combine.h"
+#include "between.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +25,7 @@ static void differ(pp_word_t *word, const pp_word_t *other)
 static void merge_words(pp_word_t *into, const pp_word_t *left, const pp_word_t *right)
 {
     pp_word_t word = *left;
+    word.unplaced |= right->unplaced;
     bool same = memcmp(left->signature, right->signature, PP_SIGNATURE_BYTES) == 0;
     if (!left->complains && (right->complains == 1 || (right->complains == 2 && same))) {
         word.complains = right->complains;
@@ -48,13 +49,10 @@ static void words_keep_right(void *inout, const void *in, size_t count)
         merge_words(inout, in, inout);
 }
 
-static void agree_take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *contributed,
-                       bool *left)
+static void agree_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
 {
     pp_calls_t *calls = owner;
-    own->contributions = 1;
-    *contributed = true;
-    *left = false;
+    share->tally.contributions = share->tally.contributors = 1;
     instance->accumulator = pp_pool_get(&calls->agree.vectors);
     if (instance->accumulator)
         memcpy(instance->accumulator->data, &calls->word, sizeof calls->word);
@@ -195,6 +193,29 @@ static void sign(pp_calls_t *calls, const pp_allreduce_config_t *config, size_t 
     memcpy(calls->word.signature, &key, sizeof key);
 }
 
+/* The first rank of a node does it for all, before it gives its word. */
+static void reserve(pp_calls_t *calls, const pp_allreduce_config_t *config)
+{
+    pp_node_t *node = calls->engine->node;
+    bool first = node && node->index == 0;
+    calls->place = first && config ? pp_combine_reserve(calls->engine, config, calls->window) : 0;
+    calls->word.unplaced = !node || (first && calls->place == 0);
+    if (first)
+        atomic_store(&node->commons->places[calls->agree_round % 2], calls->place);
+}
+
+/* Where the handle that was agreed on has its rounds in the node's memory; 0: not there. */
+static uint64_t find_place(pp_calls_t *calls)
+{
+    if (calls->place && (calls->word.unplaced || calls->word.complains)) {
+        pp_combine_unreserve(calls->engine, &calls->coll->config, calls->window, calls->place);
+        calls->place = 0;
+    }
+    if (calls->word.unplaced || calls->word.complains)
+        return 0;
+    return atomic_load(&calls->engine->node->commons->places[(calls->agree_round - 1) % 2]);
+}
+
 pp_status_t pp_calls_begin_init(pp_calls_t *calls, const pp_allreduce_config_t *config,
                                 const char *complaint, pp_coll_t *coll)
 {
@@ -204,9 +225,7 @@ pp_status_t pp_calls_begin_init(pp_calls_t *calls, const pp_allreduce_config_t *
         count += config->pieces[i].count;
     sign(calls, complaint ? NULL : config, count);
     calls->word.choice = complaint ? 0 : config->algorithm;
-    calls->word.place = 0;
-    if (!complaint && calls->engine->rank == 0)
-        calls->word.place = pp_combine_reserve(calls->engine, config, calls->window);
+    reserve(calls, complaint ? NULL : config);
     pp_engine_settle(calls->engine);
     return PP_OK;
 }
@@ -367,18 +386,16 @@ static pp_status_t verdict(pp_calls_t *calls)
 static void end_init(pp_calls_t *calls)
 {
     pp_status_t status = PP_OK;
+    uint64_t    place = find_place(calls);
     if (calls->word.complains) {
         status = verdict(calls);
-        if (calls->engine->rank == 0)
-            pp_combine_unreserve(calls->engine, &calls->coll->config, calls->window, calls->word.place);
         pp_coll_free(calls->coll);
         finish_call(calls, status);
         return;
     }
     /* Numbered by agreements, not by handles: ranks whose Allreduce_init met another rank's Free of the
        context have counted alike. */
-    status = pp_coll_open(calls->coll, calls, (uint32_t)calls->agree_round, calls->word.choice,
-                          calls->word.place);
+    status = pp_coll_open(calls->coll, calls, (uint32_t)calls->agree_round, calls->word.choice, place);
     if (status < 0) {
         /* The others have the handle, and would wait for us. */
         snprintf(calls->text, sizeof calls->text, "%s", pp_error_text());
@@ -404,7 +421,7 @@ pp_status_t pp_calls_agreed_init(pp_calls_t *calls, const pp_allreduce_config_t 
 static bool all_retired(const pp_coll_t *coll)
 {
     if (coll->combine)
-        return coll->combine->workers == 0;
+        return coll->combine->workers == 0 && (!coll->combine->between || pp_between_retired(coll));
     return coll->series.opened == coll->completed + (uint64_t)coll->series.window;
 }
 
@@ -514,7 +531,7 @@ pp_status_t pp_calls_open(pp_calls_t *calls, pp_engine_t *engine, int32_t window
     engine->owner = calls;
     PP_TRY(pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, engine->rank, engine->size, 1,
                                          &graph));
-    return pp_series_open(engine, 0, graph, &kernels, 2, &agree_host, calls, &calls->agree);
+    return pp_series_open(engine, 0, graph, NULL, &kernels, 2, &agree_host, calls, &calls->agree);
 }
 
 void pp_calls_close(pp_calls_t *calls)

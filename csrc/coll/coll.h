@@ -176,7 +176,7 @@ typedef struct pp_word {
     int32_t complains;               /* 0: nobody so far; 1: an argument; 2: a difference */
     int32_t complaining_rank;
     int32_t choice;                  /* the lowest rank's choice where "auto" leaves one */
-    uint64_t place;                  /* the lowest rank's: of the rounds in the node's memory; 0: not there */
+    int32_t unplaced;                /* some node has no place for the rounds in its memory */
     unsigned char signature[PP_SIGNATURE_BYTES];
     char    text[PP_AGREE_TEXT];     /* the arguments in words */
     char    complaint[PP_AGREE_TEXT];
@@ -203,6 +203,7 @@ struct pp_calls {
     pp_series_t    agree;            /* handle 0: synchronous rounds of one word */
     uint64_t       agree_round;
     pp_word_t      word;             /* mine, then everybody's */
+    uint64_t       place;            /* reserved by this rank for the handle being made; 0: none */
     bool           entered;          /* my word is in */
     bool           agreed;           /* everybody's is; or the flush round of a Free is complete */
 

@@ -1,5 +1,6 @@
 /* combine.c - see combine.h. */
-#include "combine.h"
+#include "between.h"
+#include "rounds.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,6 @@ enum {
     CHUNK_BYTES_MIN = 8192,
     CHUNKS_A_RANK = 2                /* at least, if the chunks do not become too small */
 };
-
-static pp_node_t *node_of(const pp_coll_t *coll) { return coll->engine->node; }
 
 static bool bounded(const pp_coll_t *coll)
 {
@@ -145,10 +144,10 @@ static bool waits_for_messages(const pp_engine_t *engine)
     return waiting > 0;
 }
 
-static bool publish_presence(const pp_coll_t *coll)
+static void publish_presence(const pp_coll_t *coll)
 {
     const pp_engine_t *engine = coll->engine;
-    return pp_node_set_presence(engine->node, engine->calls, engine->in_call, coll->calls->kind == PP_CALL_EXIT,
+    pp_node_set_presence(engine->node, engine->calls, engine->in_call, coll->calls->kind == PP_CALL_EXIT,
                          waits_for_messages(engine));
 }
 
@@ -161,7 +160,7 @@ static void describe_own(pp_coll_t *coll, const pp_ring_entry_t *from, pp_entry_
     int32_t me = coll->engine->node->index;
     const pp_share_t share = from->shares[me];
     entry->staleness = entry->own_contributions = 0;
-    if (pp_mask_has(entry->contributors, me)) {
+    if (pp_mask_has(entry->contributors, coll->engine->rank)) {
         entry->own_contributions = share.contributions;
         if (entry->round > share.oldest_given)
             entry->staleness = entry->round - share.oldest_given;
@@ -242,7 +241,7 @@ static void count_all_as_given(const pp_coll_t *coll)
 }
 
 /* Where other ranks' rounds went on while nobody looked: the entries become results here. */
-static bool catch_up(pp_coll_t *coll)
+bool pp_combine_catch_up(pp_coll_t *coll)
 {
     pp_combine_t *combine = coll->combine;
     uint64_t turn = pp_board_turn(&combine->board), rounds = pp_turn_round(turn);
@@ -297,6 +296,8 @@ static bool has_news(pp_coll_t *coll)
     int64_t  left_ns;
     if (pp_turn_round(turn) != coll->completed)
         return true;
+    if (coll->combine->between)
+        return pp_between_has_news(coll, turn);
     if (!has_grace(coll) || pp_turn_phase(turn) != PP_OPEN
         || !pp_board_ripens(board, coll->completed, now_ns(coll), &left_ns))
         return false;
@@ -320,7 +321,7 @@ bool pp_combine_poll(pp_engine_t *engine)
 
 /* ---- deciding ------------------------------------------------------------------------------------------- */
 
-static uint64_t word_of(const pp_coll_t *coll, int32_t rank)
+uint64_t pp_view_word(const pp_coll_t *coll, int32_t rank)
 {
     PP_STEP("decide");
     return atomic_load(&coll->combine->board.stations[rank].word);
@@ -335,65 +336,57 @@ static bool elsewhere(const pp_coll_t *coll, int32_t rank)
         if (!other || other == coll || !other->combine)
             continue;
         uint64_t round = pp_turn_round(pp_board_turn(&other->combine->board));
-        if (pp_word_waits(word_of(other, rank), round))
+        if (pp_word_waits(pp_view_word(other, rank), round))
             return true;
     }
     return pp_node_waits(engine->node, rank);
 }
 
-typedef struct pp_view {
-    const pp_coll_t *coll;
-    uint64_t round, flushes;
-    bool     away;                   /* somebody may have left */
-    bool     others;                 /* there are other handles */
-} pp_view_t;
-
-static pp_view_t view_of(const pp_coll_t *coll, uint64_t round)
+pp_view_t pp_view_of(const pp_coll_t *coll, uint64_t round)
 {
-    return (pp_view_t){.coll = coll, .round = round, .away = pp_node_anybody_away(node_of(coll)),
+    return (pp_view_t){.coll = coll, .round = round, .away = pp_node_anybody_away(pp_node_of(coll)),
                        .others = coll->calls->live_handles > 1, .flushes = pp_board_flushes(&coll->combine->board)};
 }
 
-static bool has_left(const pp_view_t *view, int32_t rank)
+bool pp_view_left(const pp_view_t *view, int32_t rank)
 {
     const pp_coll_t *coll = view->coll;
-    if (!view->away || !pp_node_left(node_of(coll), rank))
+    if (!view->away || !pp_node_left(pp_node_of(coll), rank))
         return false;
     /* A step of a Drain is over when its round is. */
-    uint64_t word = word_of(coll, rank);
+    uint64_t word = pp_view_word(coll, rank);
     return (word >> PP_WORD_LEAVING_SHIFT & 7) != PP_STEPS || pp_word_is_of(word, view->round);
 }
 
-static bool is_elsewhere(const pp_view_t *view, int32_t rank)
+bool pp_view_elsewhere(const pp_view_t *view, int32_t rank)
 {
     return view->others && elsewhere(view->coll, rank);
 }
 
-static bool is_ready(const pp_view_t *view, uint64_t word, int32_t rank)
+bool pp_view_ready(const pp_view_t *view, uint64_t word, int32_t rank)
 {
-    return pp_word_pending(word) && (pp_word_waits(word, view->round) || is_elsewhere(view, rank));
+    return pp_word_pending(word) && (pp_word_waits(word, view->round) || pp_view_elsewhere(view, rank));
 }
 
-static bool flushes(const pp_view_t *view, int32_t rank)
+bool pp_view_flushes(const pp_view_t *view, int32_t rank)
 {
-    return pp_word_leaving(word_of(view->coll, rank), view->round, view->flushes) != PP_STAYS
-        || pp_node_out(node_of(view->coll), rank);
+    return pp_word_leaving(pp_view_word(view->coll, rank), view->round, view->flushes) != PP_STAYS
+        || pp_node_out(pp_node_of(view->coll), rank);
 }
 
 /* Those that are out go along with any flush, but ask for none. */
 static bool all_flush(const pp_view_t *view)
 {
     bool any = false;
-    for (int32_t rank = 0; rank < view->coll->engine->size; rank++) {
-        if (!flushes(view, rank))
+    for (int32_t rank = 0; rank < pp_node_of(view->coll)->size; rank++) {
+        if (!pp_view_flushes(view, rank))
             return false;
-        any |= !pp_node_out(node_of(view->coll), rank);
+        any |= !pp_node_out(pp_node_of(view->coll), rank);
     }
     return any;
 }
 
-/* The order of draws of the current round: who had left in the one before comes last. */
-static int32_t at_place(pp_coll_t *coll, int32_t place)
+int32_t pp_combine_drawn_at(pp_coll_t *coll, int32_t place)
 {
     pp_combine_t *combine = coll->combine;
     int32_t size = coll->engine->size;
@@ -428,14 +421,14 @@ static void follow_draw(const pp_view_t *view, pp_coll_t *coll, int32_t place)
 {
     int32_t size = coll->engine->size;
     for (int32_t hops = 0; hops < size; hops++) {
-        int32_t  at = (place + hops) % size, rank = at_place(coll, at);
-        uint64_t word = word_of(coll, rank);
+        int32_t  at = (place + hops) % size, rank = pp_combine_drawn_at(coll, at);
+        uint64_t word = pp_view_word(coll, rank);
         if (pp_word_waits(word, view->round)) {
             trigger(coll->combine, rank,
                     at < coll->config.policy_k ? PP_CAUSE_POLICY : PP_CAUSE_DEPARTED);
             return;
         }
-        if (!has_left(view, rank) && !(pp_word_pending(word) && is_elsewhere(view, rank)))
+        if (!pp_view_left(view, rank) && !(pp_word_pending(word) && pp_view_elsewhere(view, rank)))
             return;
         coll->engine->coverage.draws_handed_on++;
     }
@@ -445,7 +438,7 @@ static bool draws_trigger(const pp_view_t *view, pp_coll_t *coll)
 {
     if (pp_policy_is_solo(coll)) {
         for (int32_t rank = 0; rank < coll->engine->size; rank++)
-            if (pp_word_waits(word_of(coll, rank), view->round))
+            if (pp_word_waits(pp_view_word(coll, rank), view->round))
                 trigger(coll->combine, rank, PP_CAUSE_POLICY);
     } else {
         for (int32_t place = 0; place < coll->config.policy_k; place++)
@@ -459,12 +452,12 @@ static bool quorum_is_there(const pp_view_t *view, pp_coll_t *coll)
     int32_t ready = 0, left = 0, size = coll->engine->size;
     bool waits = false;
     for (int32_t rank = 0; rank < size; rank++) {
-        uint64_t word = word_of(coll, rank);
-        bool counts = is_ready(view, word, rank);
+        uint64_t word = pp_view_word(coll, rank);
+        bool counts = pp_view_ready(view, word, rank);
         ready += counts;
         if (counts)
             pp_mask_add(coll->combine->ready, rank);
-        left += !counts && has_left(view, rank);
+        left += !counts && pp_view_left(view, rank);
         waits |= pp_word_waits(word, view->round);
         /* Full, usually: no need to look at the others. */
         if (size - rank - 1 < coll->config.policy_k - ready && !view->away)
@@ -473,13 +466,13 @@ static bool quorum_is_there(const pp_view_t *view, pp_coll_t *coll)
     return waits && (ready >= coll->config.policy_k || ready + left == size);
 }
 
-/* max_lag: everybody may give its part. */
-static bool all_permit(const pp_view_t *view, const pp_coll_t *coll)
+bool pp_view_permit(const pp_view_t *view)
 {
-    for (int32_t rank = 0; bounded(coll) && rank < coll->engine->size; rank++) {
+    const pp_coll_t *coll = view->coll;
+    for (int32_t rank = 0; bounded(coll) && rank < pp_node_of(coll)->size; rank++) {
         PP_STEP("decide");
         uint64_t rounds = atomic_load(&coll->combine->board.stations[rank].limit);
-        if (view->round >= rounds && !has_left(view, rank) && !is_elsewhere(view, rank))
+        if (view->round >= rounds && !pp_view_left(view, rank) && !pp_view_elsewhere(view, rank))
             return false;
     }
     return true;
@@ -489,7 +482,7 @@ static bool all_permit(const pp_view_t *view, const pp_coll_t *coll)
 static bool decide(pp_coll_t *coll, uint64_t round)
 {
     pp_combine_t *combine = coll->combine;
-    pp_view_t view = view_of(coll, round);
+    pp_view_t view = pp_view_of(coll, round);
     memset(combine->triggers, 0, coll->series.mask_words * sizeof(uint64_t));
     memset(combine->ready, 0, coll->series.mask_words * sizeof(uint64_t));
     combine->triggered = 0;
@@ -497,7 +490,7 @@ static bool decide(pp_coll_t *coll, uint64_t round)
     if (view.away && all_flush(&view))
         return true;
     return (coll->config.policy == PP_FIRST_OF ? draws_trigger(&view, coll) : quorum_is_there(&view, coll))
-        && all_permit(&view, coll);
+        && pp_view_permit(&view);
 }
 
 /* ---- running a round, under its claim ------------------------------------------------------------------- */
@@ -512,8 +505,8 @@ static void take_part(const pp_view_t *view, pp_coll_t *coll, int32_t rank, pp_r
     pp_taken_t taken = pp_board_take(board, rank, view->round);
     pp_share_t share = {.oldest_given = UINT64_MAX};
     pp_leaving_t leaves = pp_word_leaving(taken.word, view->round, view->flushes);
-    bool left = has_left(view, rank);
-    bool ready = taken.parts && (pp_mask_has(coll->combine->ready, rank) || is_ready(view, taken.word, rank));
+    bool left = pp_view_left(view, rank);
+    bool ready = taken.parts && (pp_mask_has(coll->combine->ready, rank) || pp_view_ready(view, taken.word, rank));
     bool out = view->away && pp_node_out(board->node, rank);
     for (int part = 0; taken.parts >> part; part++) {
         const pp_part_t *from = &station->parts[part];
@@ -531,13 +524,13 @@ static void take_part(const pp_view_t *view, pp_coll_t *coll, int32_t rank, pp_r
                       .flush_calls = leaves == PP_STAYS ? 0 : leaves == PP_FREES ? PP_IN_FREE : PP_IN_FLUSH,
                       .initiator = PP_NO_INITIATOR, .any_left = left};
     if (taken.parts) {
-        pp_mask_add(entry->contributors, rank);
+        pp_mask_add(entry->contributors, pp_rank_at(coll, rank));
         entry->shares[rank] = share;
         pp_coll_count_staleness(coll->engine, view->round > share.oldest_given
                                                   ? view->round - share.oldest_given : 0);
     }
     if (left)
-        pp_mask_add(entry->left, rank);
+        pp_mask_add(entry->left, pp_rank_at(coll, rank));
     if (pp_word_waits(taken.word, view->round) && (taken.word & PP_WORD_DIRECT))
         pp_mask_add(entry->direct, rank);
     pp_tally_merge(&entry->tally, &own);
@@ -587,7 +580,7 @@ static bool add_targets(pp_coll_t *coll, int32_t index, pp_ring_entry_t *entry)
 }
 
 /* Simulated ranks cut short vectors, too: what happens then is what they are there for. */
-static bool is_simulated(const pp_coll_t *coll) { return !node_of(coll)->memory; }
+static bool is_simulated(const pp_coll_t *coll) { return !pp_node_of(coll)->memory; }
 
 static size_t whole_bytes(const pp_coll_t *coll) { return is_simulated(coll) ? 16 : WHOLE_BYTES; }
 
@@ -607,11 +600,11 @@ static void cut(pp_coll_t *coll, pp_plan_t *plan)
     plan->chunks = (uint32_t)((board->vector_bytes + bytes - 1) / bytes);
 }
 
-static void wake_waiters(pp_coll_t *coll, uint64_t round)
+void pp_combine_wake_waiters(pp_coll_t *coll, uint64_t round)
 {
-    pp_node_t *node = node_of(coll);
+    pp_node_t *node = pp_node_of(coll);
     for (int32_t rank = 0; pp_node_anybody_asleep(node) && rank < node->size; rank++) {
-        uint64_t word = word_of(coll, rank);
+        uint64_t word = pp_view_word(coll, rank);
         bool waits = (word & PP_WORD_WAITS) && pp_word_round_bits(round) >= pp_word_round(word);
         if (rank != node->index && (waits || (word >> PP_WORD_LEAVING_SHIFT & 7)))
             node->wake(node->owner, rank, false);
@@ -623,7 +616,7 @@ static void learn(pp_coll_t *coll, uint64_t round, const pp_ring_entry_t *entry)
 {
     bool late = false;
     for (int32_t rank = 0; rank < coll->engine->size && !late; rank++) {
-        uint64_t word = word_of(coll, rank);
+        uint64_t word = pp_view_word(coll, rank);
         late = pp_word_waits(word, round) && pp_word_pending(word) && !pp_mask_has(entry->direct, rank);
     }
     PP_STEP("ripen");
@@ -643,52 +636,66 @@ static void publish(pp_coll_t *coll, uint64_t round, int32_t index)
     if (pp_board_entry(board, index)->flush)
         pp_node_call_over(board->node, coll->engine->calls + 1);
     pp_board_publish(board, round, index);
-    wake_waiters(coll, round);
+    pp_combine_wake_waiters(coll, round);
     coll->engine->changed = true;
+}
+
+int32_t pp_combine_collect(pp_coll_t *coll, uint64_t round)
+{
+    pp_board_t *board = &coll->combine->board;
+    pp_plan_t *plan = board->plan;
+    int32_t index = pp_board_pick(board, round);
+    if (index < 0)
+        return -1;
+    pp_ring_entry_t *entry = pp_board_entry(board, index);
+    pp_view_t view = pp_view_of(coll, round);
+    clear_header(coll, entry);
+    plan->source_count = plan->target_count = 0;
+    plan->entry = (uint32_t)index;
+    for (int32_t rank = 0; rank < board->ranks; rank++)
+        take_part(&view, coll, rank, entry);
+    entry->null = plan->source_count == 0;
+    coll->engine->shared_led++;
+    return index;
+}
+
+bool pp_combine_move(pp_coll_t *coll, uint64_t round)
+{
+    pp_board_t *board = &coll->combine->board;
+    if (board->plan->source_count == 0)
+        return true;
+    if (board->vector_bytes <= whole_bytes(coll)) {
+        pp_move(board, &coll->series.kernels, 0, coll->count);
+        return true;
+    }
+    cut(coll, board->plan);
+    pp_board_hand_out(board, round);
+    /* This rank may go on to something else. */
+    pp_combine_wake_waiters(coll, round);
+    return false;
 }
 
 /* Returns false if the result has no place: somebody has to give room first. */
 static bool run(pp_coll_t *coll, uint64_t round)
 {
-    pp_combine_t *combine = coll->combine;
-    pp_board_t *board = &combine->board;
-    pp_plan_t *plan = board->plan;
-    int32_t index = pp_board_pick(board, round);
+    pp_board_t *board = &coll->combine->board;
+    int32_t index = pp_combine_collect(coll, round);
     if (index < 0)
         return false;
     pp_ring_entry_t *entry = pp_board_entry(board, index);
-    pp_view_t view = view_of(coll, round);
-    clear_header(coll, entry);
-    plan->source_count = plan->target_count = 0;
-    for (int32_t rank = 0; rank < board->ranks; rank++)
-        take_part(&view, coll, rank, entry);
     name_initiator(coll, entry);
-    entry->null = plan->source_count == 0;
-    plan->entry = (uint32_t)index;
-    plan->divide_by = pp_coll_divisor(coll, &entry->tally);
-    coll->engine->shared_led++;
-    if (!entry->null && !add_targets(coll, index, entry)) {
+    board->plan->divide_by = pp_coll_divisor(coll, &entry->tally);
+    if (!entry->null && !add_targets(coll, index, entry))
         pp_engine_fail(coll->engine, PP_ERR_MEMORY, "no shared memory for a result of %zu bytes",
                        board->vector_bytes);
-        return true;
-    }
-    if (entry->null || board->vector_bytes <= whole_bytes(coll)) {
-        if (!entry->null)
-            pp_move(board, &coll->series.kernels, 0, coll->count);
+    else if (pp_combine_move(coll, round))
         publish(coll, round, index);
-    } else {
-        cut(coll, plan);
-        pp_board_hand_out(board, round);
-        /* This rank may go on to something else. */
-        wake_waiters(coll, round);
-    }
     return true;
 }
 
-/* The ring is full of what these ranks have left: their threads take it out. */
-static void ask_for_room(pp_coll_t *coll, uint64_t round)
+void pp_combine_ask_for_room(pp_coll_t *coll, uint64_t round)
 {
-    pp_node_t *node = node_of(coll);
+    pp_node_t *node = pp_node_of(coll);
     for (int32_t rank = 0; rank < node->size; rank++) {
         PP_STEP("decide");
         uint64_t needed = atomic_load(&coll->combine->board.stations[rank].absorbed);
@@ -712,16 +719,16 @@ static bool claim_and_run(pp_coll_t *coll, uint64_t turn)
             return pp_node_anybody_away(board->node);
     } while (!pp_board_release(board, round));
     if (!room)
-        ask_for_room(coll, round);
+        pp_combine_ask_for_room(coll, round);
     return false;
 }
 
 /* Nobody is missing whom to wait for could bring in. */
 static bool all_there(const pp_coll_t *coll, uint64_t round)
 {
-    pp_view_t view = view_of(coll, round);
+    pp_view_t view = pp_view_of(coll, round);
     for (int32_t rank = 0; rank < coll->engine->size; rank++)
-        if (!pp_word_pending(word_of(coll, rank)) && !has_left(&view, rank))
+        if (!pp_word_pending(pp_view_word(coll, rank)) && !pp_view_left(&view, rank))
             return false;
     return true;
 }
@@ -735,7 +742,7 @@ static bool is_ripe(pp_coll_t *coll, uint64_t round)
         return true;
     if (pp_board_set_ripe(board, round, now_ns(coll) + grace_ns(coll))) {
         /* This rank may go on to something else: then the others see to it. */
-        wake_waiters(coll, round);
+        pp_combine_wake_waiters(coll, round);
         return false;
     }
     return pp_board_ripens(board, round, now_ns(coll), &left_ns) && left_ns <= 0;
@@ -745,7 +752,7 @@ static void try_round(pp_coll_t *coll)
 {
     pp_board_t *board = &coll->combine->board;
     for (bool again = true; again && !coll->engine->error;) {
-        catch_up(coll);
+        pp_combine_catch_up(coll);
         uint64_t turn = pp_board_turn(board);
         if (pp_turn_round(turn) != coll->completed)
             continue;
@@ -758,6 +765,7 @@ static void try_round(pp_coll_t *coll)
             again = !(turn & PP_TURN_NEWS) && !pp_board_leave_news(board, turn);
             break;
         case PP_MOVING:          /* whoever publishes looks again */
+        case PP_AWAY:
             again = false;
             break;
         }
@@ -786,6 +794,17 @@ pp_coll_t *pp_combine_find_work(pp_engine_t *engine)
     return NULL;
 }
 
+bool pp_combine_is_needed(pp_engine_t *engine)
+{
+    bool needed = false;
+    for (size_t i = 1; engine->nodes && i < engine->series_count; i++) {
+        pp_coll_t *coll = engine->series[i] ? engine->series[i]->owner : NULL;
+        if (coll && coll->combine)
+            needed |= has_work(coll) || has_news(coll);
+    }
+    return needed;
+}
+
 bool pp_combine_work(pp_coll_t *coll, uint64_t *round)
 {
     pp_board_t *board = &coll->combine->board;
@@ -807,7 +826,9 @@ void pp_combine_worked(pp_coll_t *coll, uint64_t round, bool last)
     coll->combine->news |= last;
     if (--coll->combine->workers == 0)
         coll->engine->changed = true;      /* it may be freed */
-    if (last)
+    if (last && coll->combine->between)
+        pp_between_gathered(coll, round);
+    else if (last)
         publish(coll, round, (int32_t)coll->combine->board.plan->entry);
 }
 
@@ -839,18 +860,22 @@ static void update(void *owner)
 {
     pp_coll_t *coll = owner;
     pp_combine_t *combine = coll->combine;
-    catch_up(coll);
+    bool news = pp_combine_catch_up(coll) && combine->between;
     make_room(coll);
-    bool news = publish_presence(coll);
+    publish_presence(coll);
     news |= publish_bounds(coll);
     news |= say_state(coll);
     /* Whoever has changed something looks whether a round is to be run; here also what others have seen to be
-       due, but not yet, and what this rank waits for on other handles. */
-    if (news || combine->news || combine->waiting != coll->engine->waiting || coll->engine->in_call) {
-        combine->news = false;
-        combine->waiting = coll->engine->waiting;
+       due, but not yet, and what this rank does elsewhere. */
+    news |= combine->news || combine->waiting != coll->engine->waiting
+         || combine->presence != coll->engine->node->presence;
+    combine->news = false;
+    combine->waiting = coll->engine->waiting;
+    combine->presence = coll->engine->node->presence;
+    if (combine->between)
+        pp_between_look(coll, news);
+    else if (news || coll->engine->in_call)
         try_round(coll);
-    }
     if (!coll->engine->error)
         pp_calls_update(coll->calls);
 }
@@ -863,6 +888,8 @@ static void control(void *owner, int32_t peer, const pp_prefix_t *message)
 }
 
 static const pp_host_t host = {.control = control, .update = update};
+
+void pp_combine_update(pp_coll_t *coll) { update(coll); }
 
 /* ---- Start and its end ---------------------------------------------------------------------------------- */
 
@@ -886,7 +913,7 @@ void pp_combine_start(pp_coll_t *coll, int32_t part)
     pp_combine_t *combine = coll->combine;
     const pp_piece_t *piece = coll->config.pieces;
     pp_part_t *own = &pp_board_own(&combine->board)->parts[part];
-    catch_up(coll);
+    pp_combine_catch_up(coll);
     uint64_t given = pp_coll_request(coll);
     own->contributions = 1;
     own->starts = coll->starts;
@@ -900,11 +927,35 @@ void pp_combine_start(pp_coll_t *coll, int32_t part)
     combine->news = true;
 }
 
+/* While a round is away, it cannot be published; else no round can be taken. */
+static bool begin_merge(pp_coll_t *coll, uint64_t turn)
+{
+    pp_combine_t *combine = coll->combine;
+    combine->merges_away = pp_turn_phase(turn) == PP_AWAY;
+    if (combine->merges_away)
+        return !(turn & PP_TURN_MERGES) && pp_board_begin_merge(&combine->board, turn);
+    return pp_turn_phase(turn) == PP_OPEN && pp_board_claim(&combine->board, turn);
+}
+
+/* Others may have looked meanwhile, and found the turn claimed; this rank looks in any case. */
+static void end_merge(pp_coll_t *coll)
+{
+    pp_combine_t *combine = coll->combine;
+    uint64_t round = pp_turn_round(pp_board_turn(&combine->board));
+    if (combine->merges_away) {
+        if (pp_board_end_merge(&combine->board, round))
+            pp_between_tell_leader(coll, round);
+    } else {
+        while (!pp_board_release(&combine->board, round))
+            continue;
+    }
+    combine->news = true;
+}
+
 void *pp_combine_merge(pp_coll_t *coll, int32_t *part)
 {
     pp_board_t *board = &coll->combine->board;
-    uint64_t turn = pp_board_turn(board);
-    if (pp_turn_phase(turn) != PP_OPEN || !pp_board_claim(board, turn))
+    if (!begin_merge(coll, pp_board_turn(board)))
         return NULL;
     PP_STEP("merge");
     uint64_t word = atomic_load(&pp_board_own(board)->word);
@@ -914,8 +965,7 @@ void *pp_combine_merge(pp_coll_t *coll, int32_t *part)
             return pp_node_at(board->node, pp_board_slot_offset(board, board->node->index, *part));
     }
     /* What was pending has been taken since: there are free parts. */
-    while (!pp_board_release(board, pp_turn_round(turn)))
-        coll->combine->news = true;
+    end_merge(coll);
     return NULL;
 }
 
@@ -923,15 +973,12 @@ void pp_combine_merged(pp_coll_t *coll, int32_t part)
 {
     pp_board_t *board = &coll->combine->board;
     pp_part_t  *own = &pp_board_own(board)->parts[part];
-    catch_up(coll);
+    pp_combine_catch_up(coll);
     pp_coll_request(coll);
     own->contributions++;
     own->starts = coll->starts;
     pp_station_say(board, state_of(coll));
-    /* Others may have looked while the round was claimed; this rank does in any case. */
-    while (!pp_board_release(board, pp_turn_round(pp_board_turn(board))))
-        continue;
-    coll->combine->news = true;
+    end_merge(coll);
 }
 
 static uint64_t in_ring(const pp_coll_t *coll, const pp_entry_t *entry)
@@ -942,7 +989,7 @@ static uint64_t in_ring(const pp_coll_t *coll, const pp_entry_t *entry)
 
 static const void *elements_of(const pp_coll_t *coll, const pp_entry_t *entry)
 {
-    return entry->place == PP_IN_RING ? pp_node_at(node_of(coll), in_ring(coll, entry))
+    return entry->place == PP_IN_RING ? pp_node_at(pp_node_of(coll), in_ring(coll, entry))
                                       : coll->config.pieces[0].recv;
 }
 
@@ -995,7 +1042,7 @@ bool pp_combine_return_users(pp_coll_t *coll)
             }
         }
         PP_STEP("move");
-        if (pp_turn_round(pp_board_turn(board)) < atomic_load(&pp_board_own(board)->taken))
+        if (!pp_board_has_read(board, atomic_load(&pp_board_own(board)->taken)))
             return false;
         combine->users_parts &= ~bit;
     }
@@ -1006,8 +1053,11 @@ bool pp_combine_given(pp_coll_t *coll)
 {
     uint64_t before = coll->combine->absorbed;
     publish_bounds(coll);
-    coll->engine->changed |= coll->combine->absorbed != before;
-    return coll->combine->absorbed != before;
+    if (coll->combine->absorbed == before)
+        return false;
+    /* A round may have waited for the place. */
+    coll->combine->news = coll->engine->changed = true;
+    return true;
 }
 
 uint64_t pp_combine_discard(pp_coll_t *coll)
@@ -1015,8 +1065,8 @@ uint64_t pp_combine_discard(pp_coll_t *coll)
     pp_board_t *board = &coll->combine->board;
     uint64_t discarded = 0;
     pp_station_say(board, state_of(coll));
-    /* Whoever is about to take a round may have counted on this rank. */
-    if (pp_turn_phase(pp_board_turn(board)) == PP_TAKING)
+    /* Whoever is about to take a round, or counts for a quorum, may have counted on this rank. */
+    if (pp_turn_phase(pp_board_turn(board)) == PP_TAKING || coll->combine->between)
         return 0;
     uint32_t parts = pp_station_withdraw(board);
     for (int part = 0; parts >> part; part++)
@@ -1049,35 +1099,39 @@ bool pp_combine_in_mid_round(const pp_coll_t *coll)
 
 bool pp_combine_ready(const pp_coll_t *coll)
 {
-    pp_view_t view = view_of(coll, coll->completed);
-    return is_ready(&view, word_of(coll, coll->engine->rank), coll->engine->rank);
+    pp_view_t view = pp_view_of(coll, coll->completed);
+    int32_t me = pp_node_of(coll)->index;
+    return pp_view_ready(&view, pp_view_word(coll, me), me);
 }
 
 static void explain_ranks(pp_coll_t *coll, pp_text_t *text)
 {
-    pp_view_t view = view_of(coll, coll->completed);
-    for (int32_t rank = 0; rank < coll->engine->size; rank++) {
-        uint64_t word = word_of(coll, rank);
+    pp_view_t view = pp_view_of(coll, coll->completed);
+    for (int32_t rank = 0; rank < pp_node_of(coll)->size; rank++) {
+        uint64_t word = pp_view_word(coll, rank);
         PP_STEP("decide");
         uint64_t rounds = atomic_load(&coll->combine->board.stations[rank].limit);
-        bool held = bounded(coll) && view.round >= rounds && !has_left(&view, rank);
-        if (pp_word_waits(word, view.round) || pp_word_pending(word) || held || flushes(&view, rank))
-            pp_text_add(text, "rank %d:%s%s%s%s\n", rank, pp_word_waits(word, view.round) ? " waits" : "",
+        bool held = bounded(coll) && view.round >= rounds && !pp_view_left(&view, rank);
+        if (pp_word_waits(word, view.round) || pp_word_pending(word) || held || pp_view_flushes(&view, rank))
+            pp_text_add(text, "rank %d:%s%s%s%s\n", pp_rank_at(coll, rank), pp_word_waits(word, view.round) ? " waits" : "",
                         pp_word_pending(word) ? " has data pending" : "",
                         held ? " withholds its part by max_lag" : "",
-                        flushes(&view, rank) ? " flushes" : "");
+                        pp_view_flushes(&view, rank) ? " flushes" : "");
     }
 }
 
 void pp_combine_explain(pp_coll_t *coll, pp_text_t *text)
 {
-    static const char *const phases[] = {"is not activated", "is being activated", "is being reduced"};
+    static const char *const phases[] = {"is not activated", "is being activated", "is being reduced",
+                                         "is being reduced between nodes"};
     uint64_t turn = pp_board_turn(&coll->combine->board);
     pp_text_add(text, "round %llu %s\n", (unsigned long long)pp_turn_round(turn),
                 phases[pp_turn_phase(turn)]);
     if (coll->config.policy == PP_FIRST_OF && !pp_policy_is_solo(coll))
-        pp_text_add(text, "drawn first: %d\n", at_place(coll, 0));
+        pp_text_add(text, "drawn first: %d\n", pp_combine_drawn_at(coll, 0));
     explain_ranks(coll, text);
+    if (coll->combine->between)
+        pp_between_explain(coll, text);
 }
 
 /* ---- opening and closing ---------------------------------------------------------------------------------------- */
@@ -1099,9 +1153,9 @@ uint64_t pp_combine_reserve(pp_engine_t *engine, const pp_allreduce_config_t *co
         || pp_kernels_find(config->op, config->type, &kernels) < 0)
         return 0;
     size_t   bytes = vector_bytes(config, &kernels);
-    uint64_t place = pp_node_reserve(engine->node, pp_board_bytes(engine->size, entries(window), bytes));
+    uint64_t place = pp_node_reserve(engine->node, pp_board_bytes(engine->node->size, entries(window), bytes));
     if (place && !pp_board_prepare(engine->node, place, entries(window), bytes)) {
-        pp_node_release(engine->node, place, pp_board_bytes(engine->size, entries(window), bytes));
+        pp_node_release(engine->node, place, pp_board_bytes(engine->node->size, entries(window), bytes));
         return 0;
     }
     return place;
@@ -1112,7 +1166,7 @@ void pp_combine_unreserve(pp_engine_t *engine, const pp_allreduce_config_t *conf
 {
     pp_kernels_t kernels;
     if (place && pp_kernels_find(config->op, config->type, &kernels) >= 0)
-        pp_node_release(engine->node, place, pp_board_bytes(engine->size, entries(window),
+        pp_node_release(engine->node, place, pp_board_bytes(engine->node->size, entries(window),
                                                             vector_bytes(config, &kernels)));
 }
 
@@ -1128,17 +1182,20 @@ static void find_users(pp_coll_t *coll)
         return;
     combine->users = !kernels->normalise
         && pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv, bytes, &offset);
-    if (pp_node_holds(combine->board.node, piece->recv, bytes, &offset))
+    /* What comes back from other nodes is not written to several places. */
+    if (!combine->between && pp_node_holds(combine->board.node, piece->recv, bytes, &offset))
         pp_board_own(&combine->board)->receive = offset;
 }
 
-pp_status_t pp_combine_open(pp_coll_t *coll, uint32_t id, uint64_t place, const pp_kernels_t *kernels)
+pp_status_t pp_combine_open(pp_coll_t *coll, uint32_t id, int32_t algorithm, uint64_t place,
+                            const pp_kernels_t *kernels)
 {
     pp_engine_t *engine = coll->engine;
     pp_combine_t *combine = coll->combine = calloc(1, sizeof *combine);
     if (!combine)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
-    PP_TRY(pp_series_open_bare(engine, id, coll->count, kernels, &host, coll, &coll->series));
+    PP_TRY(engine->nodes ? pp_between_open(coll, id, algorithm, kernels)
+                         : pp_series_open_bare(engine, id, coll->count, kernels, &host, coll, &coll->series));
     int32_t window = coll->calls->window;
     uint64_t spared = coll->config.max_lag >= 0 ? coll->max_lag + 1 : SPARED;
     PP_TRY(pp_board_open(engine->node, place, entries(window), coll->count * kernels->element_bytes, spared,
@@ -1148,7 +1205,8 @@ pp_status_t pp_combine_open(pp_coll_t *coll, uint32_t id, uint64_t place, const 
         return pp_fail(PP_ERR_MEMORY, "no memory for a policy");
     combine->order_round = UINT64_MAX;
     combine->limit = limit(coll);
-    coll->config.algorithm = PP_SHARED_MEMORY;
+    if (!engine->nodes)
+        coll->config.algorithm = PP_SHARED_MEMORY;
     atomic_store(&pp_board_own(&combine->board)->limit, combine->limit);
     find_users(coll);
     return PP_OK;
@@ -1163,6 +1221,7 @@ void pp_combine_close(pp_coll_t *coll)
     /* Whoever is the last to go gives the memory back.  (Only the first rank can use its place again.) */
     if (pp_board_detach(board))
         pp_node_release(coll->engine->node, board->offset, board->bytes);
+    pp_between_close(coll);
     free(combine->order);
     free(combine);
     coll->combine = NULL;

@@ -19,6 +19,8 @@
 #include "../node/move.h"
 #include "coll.h"
 
+typedef struct pp_between pp_between_t;
+
 struct pp_combine {
     pp_board_t board;
     bool       users;                /* contributions are read where the application has them: sendbuf is in
@@ -27,7 +29,8 @@ struct pp_combine {
     uint64_t   starts_taken;         /* my Starts that rounds up to the newest one looked at have taken */
     uint64_t   limit, absorbed;      /* as published */
     bool       news;                 /* something has changed, and nobody has looked at the round since */
-    uint32_t   waiting;              /* engine->waiting when this rank last looked */
+    uint32_t   waiting;              /* engine->waiting when this rank last looked, */
+    uint64_t   presence;             /* and what it had said of its presence */
     uint64_t   flushes;              /* flush rounds complete here: others may be ahead */
     uint64_t   flushed;              /* 1 + the newest flush round here; its entry is kept until we have it */
     uint32_t   triggered;            /* of the round decided on: how many ranks brought it about */
@@ -35,6 +38,8 @@ struct pp_combine {
     uint64_t   ready[PP_CONTRIBUTORS_WORDS];   /* ... and who was ready then, and counts for it */
     uint32_t   cause;
     int32_t    workers;              /* threads of ours that move data of its rounds, without the lock */
+    bool       merges_away;          /* the merge in progress began while a round was away */
+    pp_between_t *between;           /* NULL: all ranks are on this node */
     int32_t   *order;                /* of draws of the round `order_round`, its first `ordered` places */
     uint64_t   order_round;
     int32_t    ordered;
@@ -43,13 +48,14 @@ struct pp_combine {
 /* The most ranks that a board serves: all of them are named in its rounds. */
 enum { PP_COMBINE_RANKS_MAX = PP_CONTRIBUTORS_MAX };
 
-/* For a handle of all ranks of the engine, which share memory: reserves its place there; 0: there is none, or
-   too little.  By rank 0. */
+/* Reserves a place in the node's memory for the rounds of a handle; 0: there is no such memory, too little of it,
+   or the handle's rounds are to be made of messages.  By the first rank of the node. */
 uint64_t    pp_combine_reserve(pp_engine_t *engine, const pp_allreduce_config_t *config, int32_t window);
 /* The place will not be used after all. */
 void        pp_combine_unreserve(pp_engine_t *engine, const pp_allreduce_config_t *config, int32_t window,
                                  uint64_t place);
-pp_status_t pp_combine_open(pp_coll_t *coll, uint32_t id, uint64_t place, const pp_kernels_t *kernels);
+pp_status_t pp_combine_open(pp_coll_t *coll, uint32_t id, int32_t algorithm, uint64_t place,
+                            const pp_kernels_t *kernels);
 void        pp_combine_close(pp_coll_t *coll);
 
 /* A part for a Start, in `*part`, and where its elements go; NULL: they are taken from sendbuf.  PP_PENDING: all
@@ -67,6 +73,10 @@ bool        pp_combine_poll(pp_engine_t *engine);
 /* A handle of which a round's data are being moved, with chunks left to be handed out; NULL: none.  It is not
    freed before pp_combine_worked(). */
 pp_coll_t  *pp_combine_find_work(pp_engine_t *engine);
+/* Between nodes: whether a round would stand still if this rank left the library now. */
+bool        pp_combine_is_needed(pp_engine_t *engine);
+/* Looks at everything that may have changed. */
+void        pp_combine_update(pp_coll_t *coll);
 /* Moves chunks until none is left, without the lock; true: the last one is finished. */
 bool        pp_combine_work(pp_coll_t *coll, uint64_t *round);
 /* With the lock again; publishes the round if the last chunk is finished. */

@@ -120,13 +120,15 @@ void pp_coll_count_staleness(pp_engine_t *engine, uint64_t staleness)
 }
 
 /* Takes everything pending, atomically: from here on a Start goes to the next round. */
-static void take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *contributed, bool *left)
+static void take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
 {
     pp_coll_t *coll = owner;
     pp_turn_t *turn = pp_coll_turn(coll, instance->round);
     bool flushing = pp_calls_flushing(coll->calls, coll);
-    *contributed = pending(coll);
-    *left = pp_coll_left(coll);
+    pp_tally_t *own = &share->tally;
+    share->null = !pending(coll);
+    own->contributors = !share->null;
+    own->any_left = pp_coll_left(coll);
     own->contributions = coll->slot.contributions;
     own->active = turn->ready;
     own->flushing = flushing;
@@ -137,9 +139,9 @@ static void take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *co
         own->initiator = (uint32_t)coll->engine->rank;
     turn->starts_taken = coll->starts;
     turn->own_contributions = coll->slot.contributions;
-    if (*contributed && instance->round > coll->slot.oldest_given)
+    if (!share->null && instance->round > coll->slot.oldest_given)
         turn->staleness = instance->round - coll->slot.oldest_given;
-    if (*contributed)
+    if (!share->null)
         pp_coll_count_staleness(coll->engine, turn->staleness);
     instance->accumulator = coll->slot.buffer;
     coll->slot.buffer = NULL;
@@ -372,7 +374,7 @@ static pp_status_t open_messages(pp_coll_t *coll, uint32_t id, int32_t algorithm
         algorithm = pp_algo_choose(coll->count * kernels->element_bytes, coll->count, engine->size);
     coll->config.algorithm = algorithm;
     PP_TRY(pp_algo_partial_allreduce(algorithm, engine->rank, engine->size, coll->count, &graph));
-    return pp_series_open(engine, id, graph, kernels, window, &host, coll, &coll->series);
+    return pp_series_open(engine, id, graph, NULL, kernels, window, &host, coll, &coll->series);
 }
 
 pp_status_t pp_coll_open(pp_coll_t *coll, pp_calls_t *calls, uint32_t id, int32_t algorithm, uint64_t place)
@@ -383,7 +385,7 @@ pp_status_t pp_coll_open(pp_coll_t *coll, pp_calls_t *calls, uint32_t id, int32_
     coll->max_lag = coll->config.max_lag < 0 ? UINT64_MAX / 2 : (uint64_t)coll->config.max_lag;
     PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
     PP_TRY(pp_policy_open(coll));
-    PP_TRY(place ? pp_combine_open(coll, id, place, &kernels)
+    PP_TRY(place ? pp_combine_open(coll, id, algorithm, place, &kernels)
                  : open_messages(coll, id, algorithm, &kernels));
     coll->series.drawn = coll->config.policy == PP_FIRST_OF;
     return PP_OK;

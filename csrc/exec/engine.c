@@ -87,7 +87,7 @@ static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefi
     } else if (!series->graph) {
         pp_engine_fail(engine, PP_ERR_INTERNAL, "rank %d sent an operation to handle %u, which has none", peer,
                        prefix->handle);
-    } else if (prefix->round >= series->opened) {
+    } else if (pp_series_place(series, prefix->round) >= series->opened) {
         engine->coverage.windows_full++;
         keep(engine, &series->early, peer, prefix, bytes);
     } else {
@@ -162,7 +162,8 @@ static void replay_kept(pp_engine_t *engine)
 
 void pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes)
 {
-    message->calls = engine->calls;
+    const pp_series_t *series = context_wide(message->kind) ? NULL : find_series(engine, message->handle);
+    message->calls = pp_engine_calls(engine, series && series->nodes);
     pp_status_t status = engine->transport->ops->send(engine->transport, peer, message, bytes, NULL, 0);
     if (status < 0)
         pp_engine_fail(engine, status, "%s", pp_error_text());

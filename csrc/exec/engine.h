@@ -13,6 +13,7 @@
 
 #include "../graph/graph.h"
 #include "../node/node.h"
+#include "../base/nodes.h"
 #include "../reduce/reduce.h"
 #include "../transport/transport.h"
 #include "message.h"
@@ -67,10 +68,18 @@ struct pp_instance {
 
 /* ---- the rounds of one template ------------------------------------------------------------------ */
 
+/* What a participant gives to a round. */
+typedef struct pp_share_of_round {
+    pp_tally_t      tally;
+    bool            null;            /* no data; whatever is in the accumulator */
+    const uint64_t *contributors;    /* masks of ranks; NULL: this rank alone, as the tally says */
+    const uint64_t *left;
+} pp_share_of_round_t;
+
 typedef struct pp_host {
-    /* The take operation fires: put this rank's contribution into instance->accumulator (or leave it
-       NULL) and its tally into *own; masks are set by the engine from `contributed` and `left`. */
-    void (*take)(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *contributed, bool *left);
+    /* The take operation fires: put the contribution into instance->accumulator (or leave it NULL), and
+       what is to be said of it into *share. */
+    void (*take)(void *owner, pp_instance_t *instance, pp_share_of_round_t *share);
     /* The round is on here (NULL: not interested). */
     void (*activated)(void *owner, pp_instance_t *instance);
     /* The accumulator is the result.  The host may take the buffer away. */
@@ -92,7 +101,13 @@ struct pp_series {
     pp_graph_t      *graph;         /* owned */
     pp_kernels_t     kernels;
     int32_t          window;
-    uint64_t         opened;        /* rounds opened so far; round r lives in instances[r % window] */
+    /* Between nodes: a participant is a node, and a peer of the schedule the rank that leads one in the round.
+       NULL: participants are ranks. */
+    const pp_nodes_t *nodes;
+    /* The rounds that this rank leads, all without nodes, are first, first + stride, ...  They have places
+       0, 1, ... */
+    uint64_t         first, stride;
+    uint64_t         opened;        /* places opened so far; place p lives in instances[p % window] */
     pp_instance_t   *instances;
     pp_stored_t     *early;         /* messages of rounds not opened yet, in order of arrival */
     pp_pool_t        vectors;       /* accumulators, pending slots, results */
@@ -105,9 +120,9 @@ struct pp_series {
     bool             any_retired;
 };
 
-/* Registers the series with the engine and opens its first rounds.  Takes the graph over, also on
-   failure. */
-pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph,
+/* Registers the series with the engine and opens its first rounds.  `nodes`: of the graph's participants; NULL
+   if they are ranks.  Takes the graph over, also on failure. */
+pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, const pp_nodes_t *nodes,
                            const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
                            void *owner, pp_series_t *series);
 /* A series without rounds of its own, for a host that makes them in the memory of the node: only its number,
@@ -116,7 +131,14 @@ pp_status_t pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, 
                                 const pp_host_t *host, void *owner, pp_series_t *series);
 void pp_series_close(pp_series_t *series);
 
-/* NULL if the round is not open here (not yet, or no longer). */
+/* Where the round is among those of this rank: which has so many before it. */
+static inline uint64_t pp_series_place(const pp_series_t *series, uint64_t round)
+{
+    if (series->stride == 1)
+        return round;
+    return round < series->first ? 0 : (round - series->first + series->stride - 1) / series->stride;
+}
+/* NULL if the round is not open here (not yet, no longer, or never). */
 pp_instance_t *pp_series_instance(pp_series_t *series, uint64_t round);
 
 /* Fires a vertex without predecessors (start, join, gate). */
@@ -159,7 +181,8 @@ struct pp_engine {
     uint32_t        running;        /* rounds that have taken our part and are not done: more messages
                                        are to come soon */
 
-    pp_node_t      *node;           /* memory that all ranks share; NULL: they do not */
+    pp_node_t      *node;           /* memory that this rank shares with others; NULL: none */
+    const pp_nodes_t *nodes;        /* there are others, too; NULL: all ranks share it */
     bool            soon;           /* a round there is about to be run: do not sleep */
     uint64_t        shared_rounds;  /* of `rounds`, those made in it; and those that this rank ran */
     uint64_t        shared_led;
@@ -191,6 +214,13 @@ pp_status_t pp_engine_check(const pp_engine_t *engine);
 
 /* Sends a control message; `message` starts with a prefix whose kind, handle and round are set. */
 void        pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes);
+/* Completed collective calls: of this rank; or of whoever of its node completed most, for whom it speaks
+   between nodes. */
+static inline uint64_t pp_engine_calls(const pp_engine_t *engine, bool of_node)
+{
+    uint64_t most = of_node ? pp_node_calls(engine->node) : 0;
+    return most > engine->calls ? most : engine->calls;
+}
 /* A collective call of this rank has ended: messages of ranks that are ahead are now due. */
 void        pp_engine_call_ended(pp_engine_t *engine);
 

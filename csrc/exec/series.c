@@ -93,7 +93,7 @@ static void stamp(pp_instance_t *instance)
 {
     if (!instance->stamped) {
         instance->stamped = true;
-        instance->calls = instance->series->engine->calls;
+        instance->calls = pp_engine_calls(instance->series->engine, instance->series->nodes);
     }
 }
 
@@ -159,6 +159,13 @@ static void merge_masks(const pp_series_t *series, pp_register_t *reg, const pp_
         reg->left[w] |= in->left[w];
 }
 
+/* The rank behind a peer of the schedule. */
+static int32_t rank_of(const pp_instance_t *instance, int32_t peer)
+{
+    const pp_nodes_t *nodes = instance->series->nodes;
+    return nodes ? pp_nodes_leader(nodes, peer, instance->round) : peer;
+}
+
 /* ---- one function per kind of operation ------------------------------------------------------------ */
 
 static void fire_send(pp_instance_t *instance, uint32_t vertex)
@@ -178,10 +185,11 @@ static void fire_send(pp_instance_t *instance, uint32_t vertex)
         prefix->bulk_tag = series->engine->next_bulk_tag++ % transport->bulk_tags;
     }
     uint32_t bulk_tag = prefix->bulk_tag;
-    pp_status_t status = transport->ops->send(transport, v->peer, series->head, head_bytes,
+    int32_t  peer = rank_of(instance, v->peer);
+    pp_status_t status = transport->ops->send(transport, peer, series->head, head_bytes,
                                               bulk ? NULL : elements, bulk ? 0 : bytes);
     if (status >= 0 && bulk)
-        status = transport->ops->bulk_send(transport, v->peer, bulk_tag, elements, bytes,
+        status = transport->ops->bulk_send(transport, peer, bulk_tag, elements, bytes,
                                            &instance->states[vertex]);
     if (status < 0)
         pp_engine_fail(series->engine, status, "%s", pp_error_text());
@@ -305,24 +313,34 @@ static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
     finish(instance, vertex);
 }
 
+static void set_masks(const pp_series_t *series, pp_register_t *reg, const pp_share_of_round_t *share)
+{
+    size_t bytes = series->mask_words * sizeof(uint64_t);
+    if (bytes == 0)
+        return;
+    if (share->contributors) {
+        memcpy(reg->contributors, share->contributors, bytes);
+        memcpy(reg->left, share->left, bytes);
+        return;
+    }
+    if (share->tally.contributors)
+        pp_mask_add(reg->contributors, series->engine->rank);
+    if (share->tally.any_left)
+        pp_mask_add(reg->left, series->engine->rank);
+}
+
 static void fire_take(pp_instance_t *instance, uint32_t vertex)
 {
     pp_series_t *series = instance->series;
-    pp_tally_t own = {.initiator = PP_NO_INITIATOR};
-    bool contributed = false, left = false;
+    pp_share_of_round_t share = {.tally.initiator = PP_NO_INITIATOR};
     stamp(instance);
     series->engine->running++;
-    series->host->take(series->owner, instance, &own, &contributed, &left);
-    own.any_left = left;
-    own.contributors = contributed;
+    series->host->take(series->owner, instance, &share);
     for (uint32_t r = 0; r < series->graph->reg_count; r++) {
         pp_register_t *reg = &instance->registers[r];
-        reg->tally = own;
-        reg->null = !contributed;
-        if (contributed && series->mask_words)
-            pp_mask_add(reg->contributors, series->engine->rank);
-        if (left && series->mask_words)
-            pp_mask_add(reg->left, series->engine->rank);
+        reg->tally = share.tally;
+        reg->null = share.null;
+        set_masks(series, reg, &share);
     }
     finish(instance, vertex);
 }
@@ -383,7 +401,8 @@ void pp_series_message(pp_series_t *series, int32_t peer, const pp_prefix_t *pre
     uint32_t vertex = prefix->tag < series->graph->tag_count
                     ? series->graph->recv_by_tag[prefix->tag] : PP_NO_VERTEX;
     if (!instance || vertex == PP_NO_VERTEX || instance->states[vertex].message
-        || instance->states[vertex].finished || series->graph->vertices[vertex].peer != peer) {
+        || instance->states[vertex].finished
+        || rank_of(instance, series->graph->vertices[vertex].peer) != peer) {
         pp_engine_fail(engine, PP_ERR_INTERNAL, "handle %u, round %llu: no receive for tag %u from rank "
                        "%d", series->id, (unsigned long long)prefix->round, prefix->tag, peer);
         return;
@@ -411,7 +430,7 @@ void pp_series_explain(const pp_instance_t *instance, pp_text_t *text)
         const pp_vertex_state_t *state = &instance->states[i];
         if (v->kind == PP_RECV && state->fired && !state->finished)
             pp_text_add(text, "round %llu: l%u: recv from %d tag %u%s\n",
-                        (unsigned long long)instance->round, i, v->peer, v->tag,
+                        (unsigned long long)instance->round, i, rank_of(instance, v->peer), v->tag,
                         v->activation ? " activation" : "");
     }
 }
@@ -420,8 +439,9 @@ void pp_series_explain(const pp_instance_t *instance, pp_text_t *text)
 
 pp_instance_t *pp_series_instance(pp_series_t *series, uint64_t round)
 {
-    pp_instance_t *instance = &series->instances[round % (uint64_t)series->window];
-    return round < series->opened && instance->round == round ? instance : NULL;
+    uint64_t place = pp_series_place(series, round);
+    pp_instance_t *instance = &series->instances[place % (uint64_t)series->window];
+    return place < series->opened && instance->round == round ? instance : NULL;
 }
 
 void pp_series_replay_early(pp_series_t *series)
@@ -430,7 +450,7 @@ void pp_series_replay_early(pp_series_t *series)
     while (*link && !series->engine->error) {
         pp_stored_t *stored = *link;
         const pp_prefix_t *prefix = (const pp_prefix_t *)stored->message;
-        if (prefix->round >= series->opened) {
+        if (pp_series_place(series, prefix->round) >= series->opened) {
             link = &stored->next;
             continue;
         }
@@ -444,7 +464,7 @@ static void open_next(pp_series_t *series)
 {
     const pp_graph_t *graph = series->graph;
     pp_instance_t *instance = &series->instances[series->opened % (uint64_t)series->window];
-    instance->round = series->opened++;
+    instance->round = series->first + series->opened++ * series->stride;
     instance->recyclable = instance->stamped = false;
     instance->unfinished = graph->vertex_count - (graph->start != PP_NO_VERTEX)
                          - (graph->join != PP_NO_VERTEX);
@@ -510,12 +530,16 @@ static pp_status_t series_alloc(pp_series_t *series)
     return register_series(series->engine, series);
 }
 
-pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph,
+pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, const pp_nodes_t *nodes,
                            const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
                            void *owner, pp_series_t *series)
 {
     *series = (pp_series_t){.engine = engine, .host = host, .owner = owner, .id = id, .graph = graph,
-                            .kernels = *kernels, .window = window};
+                            .kernels = *kernels, .window = window, .nodes = nodes, .stride = 1};
+    if (nodes) {
+        series->first = (uint64_t)engine->node->index;
+        series->stride = (uint64_t)engine->node->size;
+    }
     series->mask_words = engine->size <= PP_CONTRIBUTORS_MAX ? pp_mask_words(engine->size) : 0;
     pp_pool_init(&series->vectors, graph->count * kernels->element_bytes);
     pp_pool_init(&series->scratches, graph->scratch_count * kernels->element_bytes);

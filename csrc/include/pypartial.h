@@ -110,6 +110,9 @@ typedef struct pp_ctx_config {
     int32_t  window;           /* rounds of a handle in flight at once; >= 1 */
     int32_t  progress;         /* pp_progress_t */
     int32_t  path;             /* pp_path_t; the same on all ranks (checked) */
+    int32_t  node_ranks;       /* 0; or as if each so many ranks of a node were on one of their own, for tests of
+                                  several nodes on one; the same on all ranks (checked) */
+    int32_t  unused;
 } pp_ctx_config_t;
 
 /*
@@ -154,7 +157,7 @@ typedef struct pp_stats {
     uint64_t progress_cpu_ns;       /* CPU time of the progress thread */
     uint64_t buffer_bytes;          /* held for pending slots, rounds and results, all handles */
     int32_t  neighbours;            /* ranks reachable by doorbell (this rank included) */
-    int32_t  shares_memory;         /* 1: handles of this context may meet in shared memory */
+    int32_t  shares_memory;         /* 1: the ranks of each node make their part of a round in shared memory */
     int32_t  thread_level;          /* MPI_Query_thread: 0 single .. 3 multiple; -1 without MPI */
 } pp_stats_t;
 
@@ -336,7 +339,8 @@ typedef struct pp_sim_config {
     uint64_t seed;             /* of what the network draws: jitter, noise, the order of what coincides */
     int32_t  ranks;
     int32_t  plant;            /* pp_plant_t */
-    int32_t  shares_memory;    /* 1: all ranks are of one node, and make their rounds in its memory */
+    int32_t  node_ranks;       /* each so many ranks are on one node, and make their rounds in its memory; 0: ranks
+                                  share none */
     int32_t  unused;
     pp_pace_t       pace;
     pp_network_t    network;
@@ -407,6 +411,7 @@ typedef struct pp_coverage {
     uint64_t departures;       /* collective calls begun while a round had begun here and was not done */
     uint64_t windows_full;     /* messages that came for a round beyond the window */
     uint64_t draws_handed_on;
+    uint64_t crossings;        /* parts that a node gave to rounds with others */
     /* Parts that ranks gave to rounds, by the staleness of their oldest contribution; the last entry is
        everything above. */
     uint64_t staleness[33];

@@ -73,7 +73,14 @@ bool pp_board_detach(pp_board_t *board)
 
 /* ---- stations ------------------------------------------------------------------------------------------ */
 
-/* Parts that were taken are read until their round is complete. */
+/* Whether nobody reads parts any more that a round below `taken` has taken. */
+bool pp_board_has_read(const pp_board_t *board, uint64_t taken)
+{
+    uint64_t turn = pp_board_turn(board);
+    return pp_turn_round(turn) + (pp_turn_phase(turn) == PP_AWAY) >= taken;
+}
+
+/* Parts that were taken are read until their round is complete, or away. */
 static void forget_read_parts(pp_board_t *board)
 {
     pp_station_t *own = pp_board_own(board);
@@ -84,7 +91,7 @@ static void forget_read_parts(pp_board_t *board)
     /* After the word: a take that it shows is counted here. */
     PP_STEP("link");
     uint64_t taken = atomic_load(&own->taken);
-    if (pp_turn_round(pp_board_turn(board)) >= taken)
+    if (pp_board_has_read(board, taken))
         board->linked = pending;
 }
 
@@ -285,6 +292,41 @@ bool pp_board_finished(pp_board_t *board)
     return atomic_fetch_sub_explicit(&board->shared->unfinished, 1, memory_order_acq_rel) == 1;
 }
 
+/* ---- between nodes ----------------------------------------------------------------------------------------- */
+
+void pp_board_send_away(pp_board_t *board, uint64_t round)
+{
+    PP_STEP("away");
+    atomic_store(&board->shared->turn, turn_of(board, round, PP_AWAY));
+}
+
+bool pp_board_bring_back(pp_board_t *board, uint64_t round)
+{
+    PP_STEP("back");
+    uint64_t turn = atomic_load(&board->shared->turn);
+    for (;;) {
+        bool     merges = turn & PP_TURN_MERGES;
+        uint64_t next = merges ? turn | PP_TURN_NEWS : turn_of(board, round, PP_TAKING);
+        PP_STEP("back");
+        if (atomic_compare_exchange_weak(&board->shared->turn, &turn, next))
+            return !merges;
+    }
+}
+
+bool pp_board_begin_merge(pp_board_t *board, uint64_t turn)
+{
+    PP_STEP("merge");
+    return atomic_compare_exchange_strong(&board->shared->turn, &turn,
+                                          turn_of(board, pp_turn_round(turn), PP_AWAY) | PP_TURN_MERGES);
+}
+
+bool pp_board_end_merge(pp_board_t *board, uint64_t round)
+{
+    uint64_t away = turn_of(board, round, PP_AWAY);
+    PP_STEP("merge");
+    return atomic_exchange(&board->shared->turn, away) & PP_TURN_NEWS;
+}
+
 /* ---- the ring --------------------------------------------------------------------------------------------- */
 
 static uint64_t complete(uint64_t round) { return 2 * (round + 1); }
@@ -361,6 +403,7 @@ void pp_board_publish(pp_board_t *board, uint64_t round, int32_t index)
     PP_STEP("publish");
     atomic_store(&board->shared->turn, (round + 1) << PP_TURN_ROUND_SHIFT | PP_OPEN);
 }
+
 
 int32_t pp_board_find(const pp_board_t *board, uint64_t round)
 {

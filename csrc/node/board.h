@@ -12,6 +12,9 @@
  *                 OPEN -> TAKING -> OPEN of the next round               (small: the claimer moves the data)
  *                                -> MOVING -> OPEN of the next round     (whoever finishes the last chunk)
  *             Rounds of a handle are strictly one after the other, and complete when `turn` moves on.
+ *             With several nodes, a node's part is all that its ranks give, and the rank that leads it in the
+ *             round (nodes.h) takes it to the others:
+ *                 OPEN -> TAKING [-> MOVING] -> AWAY -> OPEN of the next round
  *   ring      entries, each the header and the result of one round, written under the claim.  Readers copy
  *             and compare the entry's sequence number afterwards.
  *
@@ -35,9 +38,12 @@ enum {
 
 /* ---- the turn ----------------------------------------------------------------------------------------- */
 
-/* round << 16 | owner << 3 | NEWS | phase.  The owner is who claimed it. */
-typedef enum pp_phase { PP_OPEN, PP_TAKING, PP_MOVING } pp_phase_t;
-enum { PP_TURN_PHASE = 3, PP_TURN_NEWS = 4, PP_TURN_OWNER_SHIFT = 3, PP_TURN_ROUND_SHIFT = 16 };
+/* round << 16 | owner << 4 | MERGES | NEWS | phase.  The owner is who claimed it.
+   AWAY: what was taken is being reduced with what other nodes gave; nobody reads parts any more.  MERGES: a
+   rank adds to a part of its own meanwhile, and the round is not published before it has. */
+typedef enum pp_phase { PP_OPEN, PP_TAKING, PP_MOVING, PP_AWAY } pp_phase_t;
+enum { PP_TURN_PHASE = 3, PP_TURN_NEWS = 4, PP_TURN_MERGES = 8, PP_TURN_OWNER_SHIFT = 4,
+       PP_TURN_ROUND_SHIFT = 16 };
 
 static inline uint64_t   pp_turn_round(uint64_t turn) { return turn >> PP_TURN_ROUND_SHIFT; }
 static inline pp_phase_t pp_turn_phase(uint64_t turn) { return (pp_phase_t)(turn & PP_TURN_PHASE); }
@@ -98,6 +104,7 @@ typedef struct pp_station {
                                         or waits elsewhere (max_lag) */
     _Atomic uint64_t absorbed;       /* of rounds before, the owner needs no entry of the ring any more */
     _Atomic uint64_t taken;          /* 1 + the last round that took a part; 0: none.  Written by takers */
+    _Atomic uint64_t expects;        /* 1 + the last round that other nodes have told it about, who leads it */
     uint64_t         receive;        /* offset of the receive buffer, if it lies in the memory */
     _Alignas(64) pp_part_t parts[PP_PARTS];
 } pp_station_t;
@@ -143,6 +150,10 @@ typedef struct pp_board_shared {
     /* Lower 32 bits of the round, then the first chunk that is not handed out, and the one after the last, 16
        bits each: a late helper's compare-and-swap fails. */
     _Alignas(64) _Atomic uint64_t tickets;
+    /* Between nodes: 1 + the last round that is on here, by a message or by a rank of the node; and a counter,
+       for the rank that leads the round that is open, of reasons to look at it. */
+    _Alignas(64) _Atomic uint64_t activated;
+    _Atomic uint32_t told;
     _Alignas(64) _Atomic uint32_t unfinished;  /* chunks */
     _Atomic uint32_t flushes;        /* flush rounds complete */
     _Atomic uint32_t detached;       /* ranks that will not look at the board again */
@@ -253,8 +264,22 @@ bool     pp_board_ticket(pp_board_t *board, uint64_t round, uint32_t *chunk);
 bool pp_board_tickets_left(const pp_board_t *board);
 /* The chunk is finished; true: it was the last, and the round is to be published. */
 bool     pp_board_finished(pp_board_t *board);
+/* Whether nobody reads parts any more that a round below `taken` has taken. */
+bool     pp_board_has_read(const pp_board_t *board, uint64_t taken);
 /* Completes the round whose result is in the entry. */
 void     pp_board_publish(pp_board_t *board, uint64_t round, int32_t entry);
+
+/* ---- between nodes ---------------------------------------------------------------------------------------- */
+
+/* By the leader of the round, or whoever has finished its last chunk: everything is taken and combined. */
+void     pp_board_send_away(pp_board_t *board, uint64_t round);
+/* By the leader: the round is to be published, and is taken again for it.  False: a rank is adding to a part, and
+   tells the leader when it has. */
+bool     pp_board_bring_back(pp_board_t *board, uint64_t round);
+/* While a round is away this rank may add to a part of its own that is pending; false: not as `turn` says. */
+bool     pp_board_begin_merge(pp_board_t *board, uint64_t turn);
+/* True: the leader wanted to bring the round back meanwhile. */
+bool     pp_board_end_merge(pp_board_t *board, uint64_t round);
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 

@@ -216,6 +216,12 @@ bool pp_node_out(const pp_node_t *node, int32_t index)
     return atomic_load(&node->commons->presence[index].word) & PP_PRESENCE_OUT;
 }
 
+uint64_t pp_node_calls(const pp_node_t *node)
+{
+    PP_STEP("decide");
+    return atomic_load(&node->commons->calls);
+}
+
 void pp_node_call_over(pp_node_t *node, uint64_t calls)
 {
     _Atomic uint64_t *most = &node->commons->calls;

@@ -1,9 +1,10 @@
 /*
  * node.h - what the ranks of a node share: memory, and who of them is inside a collective call.
  *
- * Places in the memory are *offsets*, the same for every rank.  Address space is plentiful and reserved by
- * one rank for all (for a handle: rank 0, whose choice travels in the agreement on the handle); memory is
- * committed by whoever is about to use it first.
+ * Places in the memory are *offsets*, the same for every rank of the node.  Address space is plentiful and
+ * reserved by the first rank for all (for a handle: before it gives its word in the agreement, so that
+ * whoever hears of the end of the agreement finds it); memory is committed by whoever is about to use it
+ * first.
  */
 #ifndef PP_NODE_H
 #define PP_NODE_H
@@ -39,6 +40,9 @@ typedef struct pp_commons {
     _Alignas(64) _Atomic uint64_t calls;   /* collective calls completed by whoever completed most */
     _Atomic uint32_t away;                 /* ranks whose word says inside or out: mostly 0 */
     _Alignas(64) _Atomic uint32_t sleepers;  /* callers asleep: mostly 0 */
+    /* Where the first rank of the node has reserved memory for the rounds of a handle that is being agreed on: of
+       this agreement and, as long as not everybody has read it, of the one before. */
+    _Atomic uint64_t places[2];
     pp_presence_t presence[];
 } pp_commons_t;
 
@@ -75,7 +79,7 @@ static inline void *pp_node_at(const pp_node_t *node, uint64_t offset) { return 
 /* Whether all bytes of a range lie in the memory; their offset. */
 bool     pp_node_holds(const pp_node_t *node, const void *memory, size_t bytes, uint64_t *offset);
 
-/* Address space for all, with nothing in it; 0: none left.  Only one rank may reserve. */
+/* Address space for all, with nothing in it; 0: none left.  Only the first rank may reserve. */
 uint64_t pp_node_reserve(pp_node_t *node, uint64_t bytes);
 /* Nobody uses the region any more: its memory is given back; its address space is used again by the rank that
    reserves, if it is that rank that says so. */
@@ -92,6 +96,8 @@ bool     pp_node_anybody_away(const pp_node_t *node);
 bool     pp_node_left(const pp_node_t *node, int32_t index);
 bool     pp_node_waits(const pp_node_t *node, int32_t index);
 bool     pp_node_out(const pp_node_t *node, int32_t index);
+/* Collective calls completed by whoever has completed most. */
+uint64_t pp_node_calls(const pp_node_t *node);
 /* A collective call has come to its end for all who are in it. */
 void     pp_node_call_over(pp_node_t *node, uint64_t calls);
 /* Whether the process of a rank has died. */

@@ -43,7 +43,9 @@ struct pp_stage {
     pp_simnet_t  *net;
     int32_t       ranks;
     pp_actor_t   *actors;
-    pp_commons_t *commons;
+    int32_t       node_ranks;    /* of a node; the last may have fewer */
+    pp_commons_t **commons;      /* by node */
+    pp_nodes_t  **nodes;         /* by rank; NULL: there is one node */
     pp_pace_t     pace;
     uint64_t      seed, draws, turns;
 };
@@ -123,6 +125,18 @@ static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
     return pp_fail(PP_ERR_ARGUMENT, "kind=%d of a call", call->kind);
 }
 
+/* What a progress thread does: other nodes may wait for it.  (Without the lock, as all that an engine is told
+   here.) */
+static void work_for_others(pp_engine_t *engine)
+{
+    uint64_t round;
+    for (pp_coll_t *coll; (coll = pp_combine_find_work(engine));) {
+        bool last = pp_combine_work(coll, &round);
+        pp_combine_worked(coll, round, last);
+        pp_engine_settle(engine);
+    }
+}
+
 static void run_task(pp_actor_t *actor, const task_t *task)
 {
     const pp_sink_t *sink = &actor->sink;
@@ -138,6 +152,8 @@ static void run_task(pp_actor_t *actor, const task_t *task)
     case BULK_DONE: sink->bulk_done(sink->engine, task->cookie); break;
     case LOOK:      pp_look(actor->ctx); break;
     }
+    if (actor->ctx->engine.nodes)
+        work_for_others(&actor->ctx->engine);
 }
 
 static void run_all(pp_actor_t *actor, bool only_told)
@@ -261,7 +277,8 @@ static void pause_actor(void *owner)
 
 static void wake(void *owner, int32_t index, bool serve)
 {
-    pp_actor_t *actor = &((pp_actor_t *)owner)->stage->actors[index];
+    pp_actor_t *self = owner;
+    pp_actor_t *actor = &self->stage->actors[self->rank - self->ctx->node.index + index];
     if (serve && queue(actor, LOOK, 0))
         told(actor);
     else
@@ -331,15 +348,49 @@ static void open_actor(pp_stage_t *stage, int32_t rank, pp_ctx_t *ctx)
     pp_actor_t *actor = &stage->actors[rank];
     *actor = (pp_actor_t){.stage = stage, .rank = rank, .ctx = ctx};
     actor->tasks_end = &actor->tasks;
-    pp_node_open_simulated(&ctx->node, stage->commons, rank, stage->ranks);
+    int32_t node = rank / stage->node_ranks, first = node * stage->node_ranks;
+    int32_t size = stage->ranks - first < stage->node_ranks ? stage->ranks - first : stage->node_ranks;
+    pp_node_open_simulated(&ctx->node, stage->commons[node], rank - first, size);
+    ctx->nodes = stage->nodes ? stage->nodes[rank] : NULL;
     ctx->node.wake = wake;
     ctx->node.owner = actor;
     ctx->actor = (pp_actor_ops_t){.owner = actor, .announce = announce_sleep, .park = park,
                                   .pause = pause_actor};
 }
 
-pp_status_t pp_stage_open(pp_simnet_t *net, int32_t ranks, pp_ctx_t **contexts, const pp_pace_t *pace,
-                          uint64_t seed, pp_stage_t **out)
+static int32_t count_nodes(const pp_stage_t *stage)
+{
+    return (stage->ranks + stage->node_ranks - 1) / stage->node_ranks;
+}
+
+static bool make_nodes(pp_stage_t *stage)
+{
+    int32_t *lowest = calloc((size_t)stage->ranks, sizeof *lowest);
+    stage->nodes = calloc((size_t)stage->ranks, sizeof(pp_nodes_t *));
+    bool made = lowest && stage->nodes;
+    for (int32_t rank = 0; made && rank < stage->ranks; rank++)
+        lowest[rank] = rank / stage->node_ranks * stage->node_ranks;
+    for (int32_t rank = 0; made && rank < stage->ranks; rank++)
+        made = (stage->nodes[rank] = pp_nodes_new(lowest, stage->ranks, rank));
+    free(lowest);
+    return made;
+}
+
+static bool make_commons(pp_stage_t *stage)
+{
+    size_t bytes = pp_commons_bytes(stage->node_ranks);
+    stage->commons = calloc((size_t)count_nodes(stage), sizeof(pp_commons_t *));
+    for (int32_t node = 0; stage->commons && node < count_nodes(stage); node++) {
+        stage->commons[node] = pp_alloc_aligned(bytes);
+        if (!stage->commons[node])
+            return false;
+        memset(stage->commons[node], 0, bytes);
+    }
+    return stage->commons;
+}
+
+pp_status_t pp_stage_open(pp_simnet_t *net, int32_t ranks, int32_t node_ranks, pp_ctx_t **contexts,
+                          const pp_pace_t *pace, uint64_t seed, pp_stage_t **out)
 {
     *out = NULL;
     pp_stage_t *stage = calloc(1, sizeof *stage);
@@ -350,12 +401,12 @@ pp_status_t pp_stage_open(pp_simnet_t *net, int32_t ranks, pp_ctx_t **contexts, 
     stage->pace = *pace;
     stage->seed = pp_mix(seed, 0x5eed);
     stage->actors = calloc((size_t)ranks, sizeof *stage->actors);
-    stage->commons = pp_alloc_aligned(pp_commons_bytes(ranks));
-    if (!stage->actors || !stage->commons) {
+    stage->node_ranks = node_ranks < ranks ? node_ranks : ranks;
+    bool made = stage->actors && make_commons(stage) && (count_nodes(stage) == 1 || make_nodes(stage));
+    if (!made) {
         pp_stage_free(stage);
         return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", ranks);
     }
-    memset(stage->commons, 0, pp_commons_bytes(ranks));
     for (int32_t rank = 0; rank < ranks; rank++)
         open_actor(stage, rank, contexts[rank]);
     pp_node_turn = take_turns;
@@ -383,7 +434,12 @@ void pp_stage_free(pp_stage_t *stage)
         if (actor->stack)
             munmap(actor->stack, STACK_BYTES);
     }
+    for (int32_t node = 0; stage->commons && node < count_nodes(stage); node++)
+        free(stage->commons[node]);
+    for (int32_t rank = 0; stage->nodes && rank < stage->ranks; rank++)
+        pp_nodes_free(stage->nodes[rank]);
     free(stage->actors);
     free(stage->commons);
+    free(stage->nodes);
     free(stage);
 }

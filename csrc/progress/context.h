@@ -29,6 +29,7 @@ struct pp_ctx {
     pp_engine_t     engine;
     pp_calls_t      calls;
     pp_node_t       node;            /* used if engine.node */
+    const pp_nodes_t *nodes;         /* kept by the transport, or the simulation; NULL: one node, or each rank alone */
     pp_mpi_t       *mpi;             /* NULL in a simulation */
     pp_actor_ops_t  actor;
     bool            crowded;         /* more ranks than cores: waiters give the core away at once */

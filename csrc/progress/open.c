@@ -18,7 +18,7 @@
 
 typedef struct pp_opening {
     uint64_t seed, chunk_bytes;
-    int32_t  window, progress, path, thread_level, complains;
+    int32_t  window, progress, path, node_ranks, thread_level, complains;
     char     complaint[PP_AGREE_TEXT];
 } pp_opening_t;
 
@@ -40,6 +40,9 @@ static pp_status_t judge(const pp_opening_t *all, int size, int rank)
         if (all[r].path != all[0].path)
             return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 has transport=\"%s\", rank %d has "
                            "\"%s\"", path_name(all[0].path), r, path_name(all[r].path));
+        if (all[r].node_ranks != all[0].node_ranks)
+            return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 has PYPARTIAL_NODE_RANKS=%d, rank %d has "
+                           "%d", all[0].node_ranks, r, all[r].node_ranks);
         if (all[r].chunk_bytes != all[0].chunk_bytes)
             return pp_fail(PP_ERR_MISMATCH, "the ranks disagree on the chunk size");
     }
@@ -59,7 +62,8 @@ static pp_status_t agree(MPI_Comm comm, const pp_ctx_config_t *config, const cha
     MPI_Query_thread(&level);
     pp_opening_t mine = {.seed = config->seed, .chunk_bytes = config->chunk_bytes,
                          .window = config->window, .progress = config->progress,
-                         .path = config->path, .thread_level = level, .complains = complaint != NULL};
+                         .path = config->path, .node_ranks = config->node_ranks,
+                         .thread_level = level, .complains = complaint != NULL};
     snprintf(mine.complaint, sizeof mine.complaint, "%s", complaint ? complaint : "");
     if (!complaint && config->window < 1) {
         mine.complains = 1;
@@ -183,13 +187,16 @@ static void wake(void *owner, int32_t index, bool serve)
     pp_mpi_wake(ctx->mpi, index, PP_CALLER_ASLEEP | (serve ? PP_PROGRESS_ASLEEP : 0));
 }
 
-/* If all ranks of the context share memory, rounds are made there; then indices on the node are ranks. */
+/* If the ranks of each node share memory, rounds are made there; but not if every rank is alone on its node. */
 static pp_status_t open_node(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 {
+    const pp_nodes_t *nodes = pp_mpi_nodes(ctx->mpi);
     pp_shared_t *memory = pp_mpi_memory(ctx->mpi);
     int32_t      size = pp_mpi_neighbours(ctx->mpi), ranks = pp_mpi_transport(ctx->mpi)->size;
-    if (!memory || config->path == PP_PATH_MPI || size < ranks || size > PP_COMBINE_RANKS_MAX)
+    if (!nodes || config->path == PP_PATH_MPI || ranks > PP_COMBINE_RANKS_MAX
+        || (nodes->count == ranks && ranks > 1))
         return PP_OK;
+    ctx->nodes = nodes->count > 1 ? nodes : NULL;
     if (!pp_node_open(&ctx->node, memory, pp_mpi_neighbour_index(ctx->mpi), size))
         return pp_fail(PP_ERR_MEMORY, "no shared memory for the ranks of a node");
     ctx->node.wake = wake;
@@ -227,7 +234,7 @@ static pp_status_t open_on(MPI_Comm apart, const void *comm, const pp_ctx_config
                            const char *complaint, pp_ctx_t *ctx)
 {
     PP_TRY(agree(apart, config, complaint));
-    PP_TRY(pp_mpi_open(comm, config->chunk_bytes, &ctx->mpi));
+    PP_TRY(pp_mpi_open(comm, config->chunk_bytes, config->node_ranks, &ctx->mpi));
     pp_status_t status = begin_together(ctx, config, apart);
     if (status < 0)
         pp_mpi_abandon(ctx->mpi);

@@ -30,13 +30,13 @@ static void finish(run_t *run, int32_t rank)
     run->finished++;
 }
 
-static void on_take(void *owner, pp_instance_t *instance, pp_tally_t *own, bool *contributed, bool *left)
+static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
 {
     member_t *member = owner;
-    *left = false;
-    *contributed = instance->series->graph->count > 0;
-    own->contributions = 1;
-    if (!*contributed)
+    share->null = instance->series->graph->count == 0;
+    share->tally.contributions = 1;
+    share->tally.contributors = !share->null;
+    if (share->null)
         return;
     instance->accumulator = pp_pool_get(&instance->series->vectors);
     if (instance->accumulator)
@@ -81,7 +81,7 @@ static pp_status_t join(run_t *run, int32_t rank, int32_t schedule, size_t bytes
     PP_TRY(pp_kernels_find(PP_SUM, PP_UINT8, &kernels));
     PP_TRY(pp_engine_init(&member->engine, pp_simnet_transport(run->net, rank), 0));
     PP_TRY(pp_algo_schedule(schedule, rank, run->ranks, bytes, &graph));
-    return pp_series_open(&member->engine, 0, graph, &kernels, 1, &host, member, &member->series);
+    return pp_series_open(&member->engine, 0, graph, NULL, &kernels, 1, &host, member, &member->series);
 }
 
 static pp_status_t open_run(run_t *run, int32_t schedule, size_t bytes, uint64_t seed,

@@ -25,7 +25,9 @@ static pp_status_t check_config(const pp_sim_config_t *config)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not at least 1", config->ranks);
     if (config->ctx.window < 1)
         return pp_fail(PP_ERR_ARGUMENT, "window=%d is not at least 1", config->ctx.window);
-    if (config->shares_memory && config->ranks > PP_COMBINE_RANKS_MAX)
+    if (config->node_ranks < 0)
+        return pp_fail(PP_ERR_ARGUMENT, "node_ranks=%d is negative", config->node_ranks);
+    if (config->node_ranks && config->ranks > PP_COMBINE_RANKS_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d share no memory: at most %d do", config->ranks,
                        PP_COMBINE_RANKS_MAX);
     if (config->plant < 0 || config->plant >= PP_PLANT_COUNT)
@@ -70,9 +72,9 @@ pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **out)
         : pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", config->ranks);
     for (int32_t rank = 0; status >= 0 && rank < config->ranks; rank++)
         status = make_rank(sim, rank);
-    if (status >= 0 && config->shares_memory)
-        status = pp_stage_open(sim->net, config->ranks, sim->contexts, &config->pace, config->seed,
-                               &sim->stage);
+    if (status >= 0 && config->node_ranks)
+        status = pp_stage_open(sim->net, config->ranks, config->node_ranks, sim->contexts, &config->pace,
+                               config->seed, &sim->stage);
     for (int32_t rank = 0; status >= 0 && rank < config->ranks; rank++)
         status = set_up_rank(sim, rank, config);
     if (status < 0) {
@@ -218,6 +220,7 @@ void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
         coverage->departures += one->departures;
         coverage->windows_full += one->windows_full;
         coverage->draws_handed_on += one->draws_handed_on;
+        coverage->crossings += one->crossings;
         for (int bin = 0; bin < PP_STALENESS_BINS; bin++)
             coverage->staleness[bin] += one->staleness[bin];
     }

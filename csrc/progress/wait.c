@@ -253,6 +253,8 @@ static bool leaves_nothing(pp_ctx_t *ctx)
         pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP);
         if (ctx->engine.error)
             return true;
+        if (pp_combine_is_needed(&ctx->engine))
+            return false;
         if (pp_mpi_sequence(ctx->mpi) == ctx->looked && !pp_mpi_expects(ctx->mpi))
             return !pp_mpi_needs_polling(ctx->mpi) || ctx->returns_soon[ctx->left_after_start];
         pp_look(ctx);
@@ -393,7 +395,7 @@ static bool serve(pp_ctx_t *ctx)
     bool any = false;
     uint64_t since = 0, now = 0;
     do {
-        if (pp_look(ctx) > 0) {
+        if (pp_look(ctx) > 0 || pp_work(ctx)) {
             any = true;
             since = 0;
             continue;

@@ -114,6 +114,7 @@ struct pp_mpi {
 
     pp_doorbell_t doorbell;
     pp_shared_t  *memory;        /* of the node; NULL: this rank shares none */
+    pp_nodes_t   *nodes;         /* NULL: not everybody shares memory with its node */
     pp_bell_t    *bell;          /* this rank's own */
     int32_t       neighbour_count;
     neighbour_t  *neighbours;    /* by bell */
@@ -777,7 +778,10 @@ static void free_memory(pp_mpi_t *mpi)
         free(letter);
     }
     pp_doorbell_free(&mpi->doorbell);
-    pp_shared_drop(mpi->memory);
+    /* Rounds that were given up may still be read and written there. */
+    if (!mpi->transport.bulk_in_flight)
+        pp_shared_drop(mpi->memory);
+    pp_nodes_free(mpi->nodes);
     free(mpi->receive_bytes);
     for (int i = 0; mpi->half_read && i < mpi->transport.size; i++)
         free(mpi->half_read[i]);
@@ -1026,13 +1030,27 @@ static pp_status_t list_neighbours(pp_mpi_t *mpi, int bell, int bells)
 }
 
 /* Collective.  No page for the node is not an error; no bell at all is. */
-static pp_status_t open_doorbell(pp_mpi_t *mpi)
+static int find_node(const pp_mpi_t *mpi, int32_t node_ranks, MPI_Comm *node)
+{
+    MPI_Comm whole;
+    int      rank;
+    int code = MPI_Comm_split_type(mpi->comm, MPI_COMM_TYPE_SHARED, mpi->transport.rank, MPI_INFO_NULL, &whole);
+    if (node_ranks <= 0 || code != MPI_SUCCESS) {
+        *node = whole;
+        return code;
+    }
+    MPI_Comm_rank(whole, &rank);
+    code = MPI_Comm_split(whole, rank / node_ranks, rank, node);
+    MPI_Comm_free(&whole);
+    return code;
+}
+
+static pp_status_t open_doorbell(pp_mpi_t *mpi, int32_t node_ranks)
 {
     MPI_Comm node;
     int      rank, size;
     bool     shared = false;
-    int code = MPI_Comm_split_type(mpi->comm, MPI_COMM_TYPE_SHARED, mpi->transport.rank,
-                                   MPI_INFO_NULL, &node);
+    int code = find_node(mpi, node_ranks, &node);
     if (code != MPI_SUCCESS)
         return mpi_error(code, "finding the ranks of the node");
     MPI_Comm_rank(node, &rank);
@@ -1048,6 +1066,27 @@ static pp_status_t open_doorbell(pp_mpi_t *mpi)
     return list_neighbours(mpi, 0, 1);
 }
 
+/* Collective. */
+static pp_status_t find_nodes(pp_mpi_t *mpi)
+{
+    enum { NO_MEMORY = -1 };
+    int32_t  size = mpi->transport.size, mine = mpi->memory ? mpi->doorbell.bells[0].rank : NO_MEMORY;
+    int32_t *lowest = calloc((size_t)size, sizeof *lowest);
+    pp_status_t status = agree(mpi->comm, lowest ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", size));
+    if (status >= 0) {
+        int code = MPI_Allgather(&mine, 1, MPI_INT32_T, lowest, 1, MPI_INT32_T, mpi->comm);
+        bool all = true;
+        for (int32_t r = 0; r < size; r++)
+            all &= lowest[r] != NO_MEMORY;
+        if (code != MPI_SUCCESS)
+            status = mpi_error(code, "finding out who is on which node");
+        else if (all && !(mpi->nodes = pp_nodes_new(lowest, size, mpi->transport.rank)))
+            status = pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", size);
+    }
+    free(lowest);
+    return status;
+}
+
 static pp_status_t post_receives(pp_mpi_t *mpi)
 {
     for (int i = 0; i < STANDING_RECEIVES; i++) {
@@ -1059,16 +1098,17 @@ static pp_status_t post_receives(pp_mpi_t *mpi)
 }
 
 /* Collective, from `comm` being ours; *mpi is what there is to release on failure. */
-static pp_status_t open_transport(MPI_Comm comm, uint64_t chunk_bytes, pp_mpi_t **mpi)
+static pp_status_t open_transport(MPI_Comm comm, uint64_t chunk_bytes, int32_t node_ranks, pp_mpi_t **mpi)
 {
     PP_TRY(agree(comm, make_transport(comm, chunk_bytes, mpi)));
-    pp_status_t status = open_doorbell(*mpi);
+    PP_TRY(agree(comm, open_doorbell(*mpi, node_ranks)));
+    pp_status_t status = find_nodes(*mpi);
     if (status == PP_OK)
         status = post_receives(*mpi);
     return agree(comm, status);
 }
 
-pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, pp_mpi_t **result)
+pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, int32_t node_ranks, pp_mpi_t **result)
 {
     MPI_Comm given = *(const MPI_Comm *)comm, own;
     pp_mpi_t *mpi = NULL;
@@ -1083,7 +1123,7 @@ pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, pp_mpi_t **resul
     if (code != MPI_SUCCESS)
         return mpi_error(code, "duplicating the communicator");
     MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
-    pp_status_t status = open_transport(own, chunk_bytes, &mpi);
+    pp_status_t status = open_transport(own, chunk_bytes, node_ranks, &mpi);
     if (status < 0) {
         pp_mpi_abandon(mpi);
         MPI_Comm_free(&own);
@@ -1108,6 +1148,11 @@ int32_t pp_mpi_neighbours(const pp_mpi_t *mpi)
 pp_shared_t *pp_mpi_memory(pp_mpi_t *mpi)
 {
     return mpi->memory;
+}
+
+const pp_nodes_t *pp_mpi_nodes(const pp_mpi_t *mpi)
+{
+    return mpi->nodes;
 }
 
 int32_t pp_mpi_neighbour_rank(const pp_mpi_t *mpi, int32_t index)

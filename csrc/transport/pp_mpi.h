@@ -17,6 +17,7 @@
 #define PP_TRANSPORT_MPI_H
 
 #include "../base/shared.h"
+#include "../base/nodes.h"
 #include "transport.h"
 
 typedef struct pp_mpi pp_mpi_t;
@@ -29,12 +30,14 @@ typedef enum pp_sleeper {
 } pp_sleeper_t;
 
 /* Collective, blocking.  `comm` is the address of an MPI_Comm, which is duplicated.
-   chunk_bytes: largest single MPI message of a bulk transfer. */
-pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, pp_mpi_t **mpi);
+   chunk_bytes: largest single MPI message of a bulk transfer.  node_ranks: see pp_ctx_config_t. */
+pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, int32_t node_ranks, pp_mpi_t **mpi);
 pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi);
 int32_t pp_mpi_neighbours(const pp_mpi_t *mpi);     /* ranks with a shared doorbell, me included */
 /* The memory that the neighbours share; NULL: none. */
 pp_shared_t *pp_mpi_memory(pp_mpi_t *mpi);
+/* Which ranks share memory: those of a node.  NULL: on some node they cannot. */
+const pp_nodes_t *pp_mpi_nodes(const pp_mpi_t *mpi);
 int32_t pp_mpi_neighbour_index(const pp_mpi_t *mpi);                  /* of this rank, 0 .. neighbours - 1 */
 int32_t pp_mpi_neighbour_rank(const pp_mpi_t *mpi, int32_t index);
 /* Wakes those of a neighbour's `sleepers` (pp_sleeper_t bits) that are asleep; true: somebody was.  For

@@ -141,8 +141,14 @@ def transports(ranks: Sequence[RankFacts]) -> list[Fact]:
     """Return which transports there are here, and why or why not."""
     mates = max(rank.neighbours for rank in ranks) - 1
     forced = os.environ.get("PYPARTIAL_TRANSPORT", "") == "mpi"
-    if all(rank.shares_memory for rank in ranks):
+    shared = all(rank.shares_memory for rank in ranks)
+    if shared and mates + 1 == len(ranks):
         auto = "shared memory: all ranks are on one node; handles with an algorithm= use MPI"
+    elif shared:
+        auto = (
+            "shared memory on each node, and between nodes MPI point-to-point by one rank of each, "
+            "another in every round; handles with an algorithm= use MPI between all ranks"
+        )
     elif mates:
         why = "PYPARTIAL_TRANSPORT=mpi" if forced else "not all ranks share memory"
         auto = f"MPI point-to-point ({why}); ranks of a node wake each other by futex doorbells"

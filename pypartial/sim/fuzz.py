@@ -49,6 +49,7 @@ COVERAGE = {
     "windows_full": "a full window",
     "draws_handed_on": "a draw handed on",
     "turns": "turns in shared memory",
+    "crossings": "nodes that share memory",
 }
 LEAST_COVERAGE = 0.01  # share of the cases in which each must occur
 LEAST_ROUNDS = 20  # a case, on average
@@ -137,8 +138,10 @@ def draw_scenario(seed: int, index: int) -> Scenario:
         options if draw.random() < 0.1 else replace(options, algorithm="auto")
         for options in scenario.handles
     )
-    pace = draw.choice(_SHARES), draw.choice(_PAUSES)
-    return replace(scenario, handles=handles, memory=pace, ask=False)
+    memory = [draw.choice(_SHARES), draw.choice(_PAUSES)]
+    if draw.random() < 0.5:
+        memory.append(draw.randint(1, ranks))
+    return replace(scenario, handles=handles, memory=tuple(memory), ask=False)
 
 
 def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:

@@ -104,8 +104,9 @@ class Scenario:
     noise : bool
         The vectors' tails have no exact sums.
     memory : tuple of int
-        The ranks are of one node and make their rounds in its memory, interrupted at so many of a
-        thousand accesses to it, for up to so many nanoseconds; empty: they share none.
+        The ranks share memory and make their rounds in it, interrupted at so many of a thousand
+        accesses to it, for up to so many nanoseconds. A third number: each so many ranks are on
+        one node; without it, all are. Empty: they share none.
     """
 
     ranks: int
@@ -168,9 +169,10 @@ class Scenario:
             if not least <= value <= most:  # nor is NaN
                 return f"{name}={value} is not in {least}..{most}"
         if self.memory and (
-            len(self.memory) != 2
+            len(self.memory) not in (2, 3)
             or not 0 <= self.memory[0] <= 1000
             or not 0 <= self.memory[1] <= _TIME_MAX
+            or not all(1 <= ranks <= self.ranks for ranks in self.memory[2:])
             or self.ask
         ):
             return f"memory {self.memory}" + (", and questions" if self.ask else "")

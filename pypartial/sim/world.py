@@ -262,9 +262,9 @@ class World:
     plant : int
         A defect (``PP_PLANT_...``) that all ranks have.
     memory : tuple of int
-        The ranks are of one node and make their rounds in its memory: at so many of a thousand
-        accesses to it a rank is interrupted, for a time drawn from 0 to so many nanoseconds.
-        Empty: they share none.
+        The ranks share memory and make their rounds in it: at so many of a thousand accesses to
+        it a rank is interrupted, for a time drawn from 0 to so many nanoseconds. A third number:
+        each so many ranks are on one node; without it, all are. Empty: they share none.
 
     Attributes
     ----------
@@ -294,8 +294,8 @@ class World:
         config.ranks = ranks
         config.plant = plant
         if memory:
-            config.shares_memory = 1
-            config.pace.per_mille, config.pace.longest_ns = memory
+            config.pace.per_mille, config.pace.longest_ns = memory[:2]
+            config.node_ranks = memory[2] if len(memory) > 2 else ranks
         describe_network(config.network, network or _jittering(*latency))
         config.ctx.seed = seed
         config.ctx.window = window
@@ -333,7 +333,7 @@ class World:
         """Return how often the interleavings occurred that are hard to get right."""
         counts = ffi.new("pp_coverage_t *")
         sums = dict.fromkeys(
-            ("initiators_met", "departures", "windows_full", "draws_handed_on"), 0
+            ("initiators_met", "departures", "windows_full", "draws_handed_on", "crossings"), 0
         )
         for sim in self.sims:
             lib.pp_sim_coverage(sim, counts)

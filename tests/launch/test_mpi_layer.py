@@ -12,9 +12,11 @@ import pytest
 from support.mpirun import mpirun, python
 
 TESTS = Path(__file__).resolve().parent.parent
-# On one node "auto" is shared memory; the messages between nodes are tested apart.
-RUNS = [(ranks, "auto") for ranks in (1, 2, 3, 4, 5, 7, 8, 9)]
-RUNS += [(ranks, "mpi") for ranks in (2, 3, 5)]
+# On one node "auto" is shared memory; the messages between nodes are tested apart, and so are nodes with
+# some of the ranks each, which share memory: the last number is how many.
+RUNS = [(ranks, "auto", 0) for ranks in (1, 2, 3, 4, 5, 7, 8, 9)]
+RUNS += [(ranks, "mpi", 0) for ranks in (2, 3, 5)]
+RUNS += [(3, "auto", 2), (4, "auto", 2), (7, "auto", 3)]
 TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 300  # for all of them: mpirun's
 
@@ -36,11 +38,11 @@ def outcomes(report: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
-@pytest.mark.parametrize(("ranks", "transport"), RUNS)
-def test_mpi_layer(ranks, transport, reports, record_property, pytestconfig):
+@pytest.mark.parametrize(("ranks", "transport", "node_ranks"), RUNS)
+def test_mpi_layer(ranks, transport, node_ranks, reports, record_property):
     """Every rank ran the same tests, at least one, and all of them passed."""
     inner = [str(TESTS / "support" / "inner.py"), str(reports), str(TEST_LIMIT_S)]
-    env = {"PYPARTIAL_TRANSPORT": transport}
+    env = {"PYPARTIAL_TRANSPORT": transport, "PYPARTIAL_NODE_RANKS": str(node_ranks or "")}
     run = mpirun(ranks, python(*inner, str(TESTS / "mpi")), timeout_s=LIMIT_S, env=env)
     run.check()
     files = sorted(reports.glob("rank-*.xml"))
@@ -52,4 +54,4 @@ def test_mpi_layer(ranks, transport, reports, record_property, pytestconfig):
     passed = results.count("passed")
     assert passed > 0, f"no test ran on {ranks} ranks\n{run.explain()}"
     record_property("inner_passed", passed)
-    print(f"{ranks} ranks, {transport}: {passed} passed, {results.count('skipped')} skipped")
+    print(f"{ranks} ranks, {transport}, nodes of {node_ranks or ranks}: {passed} passed, {results.count('skipped')} skipped")

@@ -61,6 +61,8 @@ def test_every_ring_is_heard(comm, policy, transport):
     """No thread sleeps on until its timeout although a neighbour has rung."""
     send, out = counting(comm)
     with pp.Context(comm, seed=7, transport=transport) as ctx:
+        if ctx.stats().neighbours < comm.size:
+            pytest.skip("ranks on other nodes are polled for: they cannot ring")
         request = ctx.Allreduce_init(send, out, policy=policy)
         for delay in delays(comm, 1000, seed=7, longest_s=1e-3):
             time.sleep(delay)
