@@ -737,7 +737,9 @@ def _node_ranks() -> int:
     if not given:
         return 0
     if not given.isdecimal() or not 1 <= int(given) <= INT32_MAX:
-        raise ArgumentError(f"the environment variable PYPARTIAL_NODE_RANKS={given!r} is no number of ranks")
+        raise ArgumentError(
+            f"the environment variable PYPARTIAL_NODE_RANKS={given!r} is no number of ranks"
+        )
     return int(given)
 
 

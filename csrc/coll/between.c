@@ -129,18 +129,25 @@ static void trigger(pp_coll_t *coll, pp_crossing_t *crossing, pp_instance_t *ins
     pp_instance_fire(instance, coll->series.graph->start);
 }
 
-/* ---- first of m ------------------------------------------------------------------------------------- */
+/* It was seen waiting; whatever it does next, it is ready for the round that it brings about. */
+static void mark_trigger(pp_crossing_t *crossing, int32_t index)
+{
+    pp_mask_add(crossing->triggers, index);
+    pp_mask_add(crossing->ready, index);
+}
 
 static bool mark_waiting(const pp_view_t *view, pp_crossing_t *crossing)
 {
     bool any = false;
     for (int32_t index = 0; index < node_size(view->coll); index++)
         if (pp_word_waits(pp_view_word(view->coll, index), view->round)) {
-            pp_mask_add(crossing->triggers, index);
+            mark_trigger(crossing, index);
             any = true;
         }
     return any;
 }
+
+/* ---- first of m ------------------------------------------------------------------------------------- */
 
 static void hand_on(pp_coll_t *coll, pp_crossing_t *crossing, int32_t place, int32_t node)
 {
@@ -177,7 +184,7 @@ static int32_t follow_draw(const pp_view_t *view, pp_coll_t *coll, pp_crossing_t
         int32_t  index = index_of(coll, rank);
         uint64_t word = pp_view_word(coll, index);
         if (pp_word_waits(word, view->round)) {
-            pp_mask_add(crossing->triggers, index);
+            mark_trigger(crossing, index);
             return at < coll->config.policy_k ? PP_CAUSE_POLICY : PP_CAUSE_DEPARTED;
         }
         if (!pp_view_left(view, index) && !(pp_word_pending(word) && pp_view_elsewhere(view, index)))
@@ -301,7 +308,7 @@ static void bring_about(const pp_view_t *view, pp_coll_t *coll, pp_crossing_t *c
         follow_draws(view, coll, crossing, instance);
     else if (coll->config.policy == PP_QUORUM && !pp_policy_is_full(coll))
         count_quorum(view, coll, crossing, instance);
-    else if (coll->config.policy == PP_FIRST_OF ? mark_waiting(view, crossing) : anybody_waits(view))
+    else if (mark_waiting(view, crossing))
         trigger(coll, crossing, instance, PP_CAUSE_POLICY);
 }
 

@@ -23,6 +23,8 @@ enum {
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
     BACKOFF_MIN_US = 20,          /* something moves that only polling sees */
     BACKOFF_MAX_US = 500,
+    BACKOFF_IDLE_US = 1000,       /* after so many looks in vain: */
+    IDLE_POLLS = 200
 };
 
 static uint64_t now_us(void)
@@ -45,6 +47,8 @@ static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
     if (everybody_rings(ctx) && !transport->bulk_in_flight)
         return transport->bulk_sent > 0 && now_us() - ctx->left_us < IN_USE_US ? IN_USE_PATIENCE_US
                                                                                : IDLE_US;
+    if (quiet_polls > IDLE_POLLS)
+        return BACKOFF_IDLE_US;
     int64_t backoff = BACKOFF_MIN_US;
     while (quiet_polls-- > 0 && backoff < BACKOFF_MAX_US)
         backoff *= 2;
@@ -382,7 +386,7 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 static void stand_by(pp_ctx_t *ctx)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
-    int64_t  patience = patience_us(ctx, BACKOFF_MAX_US);
+    int64_t  patience = patience_us(ctx, IDLE_POLLS);
     pthread_mutex_unlock(&ctx->lock);
     pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, patience);
     pthread_mutex_lock(&ctx->lock);

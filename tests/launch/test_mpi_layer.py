@@ -12,8 +12,8 @@ import pytest
 from support.mpirun import mpirun, python
 
 TESTS = Path(__file__).resolve().parent.parent
-# On one node "auto" is shared memory; the messages between nodes are tested apart, and so are nodes with
-# some of the ranks each, which share memory: the last number is how many.
+# On one node "auto" is shared memory; the messages between nodes are tested apart, and so are nodes
+# with some of the ranks each, which share memory: the last number is how many.
 RUNS = [(ranks, "auto", 0) for ranks in (1, 2, 3, 4, 5, 7, 8, 9)]
 RUNS += [(ranks, "mpi", 0) for ranks in (2, 3, 5)]
 RUNS += [(3, "auto", 2), (4, "auto", 2), (7, "auto", 3)]
@@ -54,4 +54,6 @@ def test_mpi_layer(ranks, transport, node_ranks, reports, record_property):
     passed = results.count("passed")
     assert passed > 0, f"no test ran on {ranks} ranks\n{run.explain()}"
     record_property("inner_passed", passed)
-    print(f"{ranks} ranks, {transport}, nodes of {node_ranks or ranks}: {passed} passed, {results.count('skipped')} skipped")
+    skipped = results.count("skipped")
+    where = f"{ranks} ranks, {transport}, nodes of {node_ranks or ranks}"
+    print(f"{where}: {passed} passed, {skipped} skipped")

@@ -211,6 +211,7 @@ def test_a_deadlock_is_reported(comm, caplog):
             for rank in others:
                 expected = f"rank {rank} (waiting on handle {mine[1].id} for round 0"
                 assert expected in text, text
+        comm.barrier()  # everybody has waited in vain
         mine[1].Start()  # and so it is resolved
         pp.Waitall(mine, timeout=30)
         comm.barrier()

@@ -273,7 +273,7 @@ def test_one_collective_call_of_a_context_at_a_time(comm, ctx, gate):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.sizes(2, 4)
 def test_an_idle_context_costs_nothing(comm, ctx):
-    """Under 1 % of a core a rank, and the progress thread still answers."""
+    """Under 1 % of a core a rank, more only to look for messages of other nodes."""
     request = ctx.Allreduce_init(None, np.ones(1), policy=pp.Full())
     request.Start()
     request.Wait()
@@ -282,5 +282,6 @@ def test_an_idle_context_costs_nothing(comm, ctx):
     before, began = time.process_time(), time.monotonic()
     time.sleep(1.0)
     used, passed = time.process_time() - before, time.monotonic() - began
-    assert used < 0.01 * passed
+    everybody_rings = ctx.stats().neighbours == comm.size
+    assert used < (0.01 if everybody_rings else 0.1) * passed
     request.Free()
