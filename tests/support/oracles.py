@@ -245,8 +245,11 @@ def check_coverage(
 
 def overwrites(request: pp.Request) -> bool:
     """Whether a result may be overwritten before it is collected, and replaced by the newest."""
-    latest = request.deliver == "latest" and request.max_lag is None
-    return latest and request.algorithm == "shared_memory"
+    if request.deliver != "latest" or request.max_lag is not None:
+        return False
+    stats = request.context.stats()
+    several_nodes = stats.neighbours < request.context.size  # then any algorithm, between them
+    return request.algorithm == "shared_memory" or (bool(stats.shares_memory) and several_nodes)
 
 
 def check_missed(
