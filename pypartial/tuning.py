@@ -48,8 +48,8 @@ class Cost:
     """Parameters of the cost model: ``pp_cost_t`` of the C core."""
 
     overhead_us: float
+    copy_ns: float
     latency_us: float
-    rendezvous_us: float
     byte_ns: float
     reduce_ns: float
 

@@ -1,9 +1,9 @@
 /*
  * choose.c - the cheapest algorithm for a vector, a number of ranks and a kind of link.
  *
- * The model follows LogGP: the time of an allreduce is that of its longest chain of messages, each of
- * which costs a latency, and a time for every byte that it carries and that is reduced afterwards.  It
- * is linear in its parameters, so that `pypartial tune` can fit them to what it measures.  Where it was
+ * The model follows LogGP: beside what a round costs anyhow, the time of an allreduce is that of its
+ * longest chain of messages, each of which costs a latency, and a time for every byte that it carries
+ * and that is reduced afterwards.  It is linear in its parameters, so that `pypartial tune` can fit them to what it measures.  Where it was
  * measured for just so many ranks, the measured switch points decide instead.
  */
 #include "choose.h"
@@ -12,9 +12,8 @@
 
 /* Measured with `pypartial tune`, see "Choosing an algorithm" in docs/performance.md. */
 static const pp_cost_t defaults[PP_LINK_KINDS] = {
-    [PP_LINK_NODE] = {.overhead_us = 5, .latency_us = 4, .rendezvous_us = 8, .byte_ns = 0.25,
-                      .reduce_ns = 0.1},
-    [PP_LINK_NETWORK] = {.overhead_us = 5, .latency_us = 15, .rendezvous_us = 15, .byte_ns = 1,
+    [PP_LINK_NODE] = {.overhead_us = 3, .copy_ns = 0.38, .latency_us = 1.4, .reduce_ns = 0.028},
+    [PP_LINK_NETWORK] = {.overhead_us = 25, .copy_ns = 0.38, .latency_us = 20, .byte_ns = 0.4,
                          .reduce_ns = 0.1},
 };
 
@@ -22,13 +21,12 @@ static const pp_cost_t defaults[PP_LINK_KINDS] = {
 
 /* The longest chain of an algorithm. */
 typedef struct chain {
-    double messages, rendezvous, bytes_sent, bytes_reduced;
+    double messages, bytes_sent, bytes_reduced;
 } chain_t;
 
 static void add_message(chain_t *chain, double bytes)
 {
     chain->messages++;
-    chain->rendezvous += bytes > PP_CHOOSE_INLINE_BYTES;
     chain->bytes_sent += bytes;
 }
 
@@ -83,8 +81,8 @@ static chain_t of_ring(size_t count, double element_bytes, int32_t ranks)
 {
     const double chunk = (double)(count / (size_t)ranks + (count % (size_t)ranks != 0)) * element_bytes;
     const double steps = ranks - 1;
-    return (chain_t){.messages = 2 * steps, .rendezvous = chunk > PP_CHOOSE_INLINE_BYTES ? 2 * steps : 0,
-                     .bytes_sent = 2 * steps * chunk, .bytes_reduced = steps * chunk};
+    return (chain_t){.messages = 2 * steps, .bytes_sent = 2 * steps * chunk,
+                     .bytes_reduced = steps * chunk};
 }
 
 static double cost_of(const pp_cost_t *cost, int32_t algorithm, size_t count, size_t element_bytes,
@@ -94,8 +92,8 @@ static double cost_of(const pp_cost_t *cost, int32_t algorithm, size_t count, si
         algorithm == PP_RECURSIVE_DOUBLING ? of_recursive_doubling
         : algorithm == PP_RABENSEIFNER     ? of_rabenseifner : of_ring;
     const chain_t chain = chain_of(count, (double)element_bytes, ranks);
-    return cost->overhead_us + chain.messages * cost->latency_us
-         + chain.rendezvous * cost->rendezvous_us + chain.bytes_sent * cost->byte_ns * 1e-3
+    return cost->overhead_us + (double)count * (double)element_bytes * cost->copy_ns * 1e-3
+         + chain.messages * cost->latency_us + chain.bytes_sent * cost->byte_ns * 1e-3
          + chain.bytes_reduced * cost->reduce_ns * 1e-3;
 }
 
@@ -215,10 +213,10 @@ pp_status_t pp_tuned_check(const pp_tuned_t *tuned, size_t tuned_count)
         const pp_cost_t *cost = &tuned[i].cost;
         PP_TRY(check_place(tuned[i].ranks, tuned[i].link));
         PP_TRY(check_switches(&tuned[i]));
-        if (!is_time(cost->overhead_us) || !is_time(cost->latency_us) || !is_time(cost->rendezvous_us)
+        if (!is_time(cost->overhead_us) || !is_time(cost->copy_ns) || !is_time(cost->latency_us)
             || !is_time(cost->byte_ns) || !is_time(cost->reduce_ns))
-            return pp_fail(PP_ERR_ARGUMENT, "a cost for %d ranks is no time: %g, %g, %g us, %g, %g ns a byte",
-                           tuned[i].ranks, cost->overhead_us, cost->latency_us, cost->rendezvous_us,
+            return pp_fail(PP_ERR_ARGUMENT, "a cost for %d ranks is no time: %g us, %g ns, %g us, %g ns, %g ns",
+                           tuned[i].ranks, cost->overhead_us, cost->copy_ns, cost->latency_us,
                            cost->byte_ns, cost->reduce_ns);
     }
     return PP_OK;

@@ -4,9 +4,6 @@
 
 #include "../base/base.h"
 
-/* Payloads of more bytes travel as messages of their own: PP_INLINE_BYTES of the transport. */
-enum { PP_CHOOSE_INLINE_BYTES = 16384 };
-
 /* Fails with the wrong value if the entries are not what pp_choose() can rely on. */
 pp_status_t pp_tuned_check(const pp_tuned_t *tuned, size_t tuned_count);
 

@@ -6,7 +6,6 @@
  * (handle 0) whose merge keeps the lowest rank's signature and the first complaint.  Flush, Drain and
  * Free of a handle end with a round of that handle in which every rank had left for good.
  */
-#include "../algo/choose.h"
 #include "combine.h"
 
 #include <stdlib.h>
@@ -195,9 +194,6 @@ static void sign(pp_calls_t *calls, const pp_allreduce_config_t *config, size_t 
     memset(calls->word.signature, 0, sizeof calls->word.signature);
     memcpy(calls->word.signature, &key, sizeof key);
 }
-
-_Static_assert((int)PP_CHOOSE_INLINE_BYTES == (int)PP_INLINE_BYTES,
-               "the cost model knows what travels on its own");
 
 /* What a handle's messages are made by, and why, as this rank sees it; rank 0's word counts.  It is asked for
    so many participants on one kind of link, and depends on nothing else of the context. */

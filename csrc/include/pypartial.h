@@ -102,8 +102,8 @@ typedef enum pp_link_kind {
 /* Parameters of the cost model, after LogGP: what the longest chain of messages of an allreduce takes. */
 typedef struct pp_cost {
     double overhead_us;        /* of a round, whatever its algorithm */
+    double copy_ns;            /* of a byte of the vector, whatever the algorithm */
     double latency_us;         /* of a message, however short */
-    double rendezvous_us;      /* on top of it, if the payload travels on its own: above 16 KiB */
     double byte_ns;            /* of a byte sent */
     double reduce_ns;          /* of a byte reduced */
 } pp_cost_t;

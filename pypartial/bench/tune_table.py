@@ -48,9 +48,9 @@ def _model(entry: Entry, rows: Sequence[TuneRow]) -> str:
         abs(row.model_us / row.latency_us.p50 - 1) for row in rows if row.ranks == entry.ranks
     )
     return (
-        f"Model for {entry.ranks} ranks: {cost.overhead_us:.3g} µs a round, {cost.latency_us:.3g} "
-        f"µs a message, {cost.rendezvous_us:.3g} µs more above 16 KB, {cost.byte_ns:.3g} ns a byte "
-        f"sent, {cost.reduce_ns:.3g} ns reduced; off by {errors[len(errors) // 2]:.0%} in the "
+        f"Model for {entry.ranks} ranks: {cost.overhead_us:.3g} µs a round, {cost.copy_ns:.3g} "
+        f"ns a byte, {cost.latency_us:.3g} µs a message, {cost.byte_ns:.3g} ns a byte sent, "
+        f"{cost.reduce_ns:.3g} ns a byte reduced; off by {errors[len(errors) // 2]:.0%} in the "
         f"median, {errors[-1]:.0%} at most."
     )
 
