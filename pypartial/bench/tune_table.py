@@ -14,12 +14,12 @@ _SHORT = {name: name.removeprefix("recursive_") for name in ALGORITHMS}
 _COLUMNS = (
     Column("ranks"),
     Column("size"),
-    *(Column(f"{name} µs") for name in _SHORT.values()),
+    *map(Column, _SHORT.values()),
     Column("fastest", numbers=False),
     Column("chosen", numbers=False),
-    Column("/ fastest"),
+    Column("/ best"),
     Column("before", numbers=False),
-    Column("/ fastest"),
+    Column("/ best"),
     Column("verified", numbers=False),
 )
 
@@ -34,8 +34,8 @@ def print_report(report: Report[TuneMeta, TuneRow], entries: Sequence[Entry]) ->
     where = "of one node" if meta.link == "node" else "of as many nodes"
     title = f'Full, balanced, transport="mpi": ranks {where}, {meta.cores} cores; {meta.mpi}'
     notes = [
-        "Mean time of a call in a block on the slowest rank, median over the blocks; / fastest: "
-        "how much longer the choice takes.",
+        "µs: mean time of a call in a block on the slowest rank, median over the blocks; / best: "
+        "time of the choice over that of the fastest.",
         f"before: with what was chosen by so far ({meta.before}).",
         *(_model(entry, report.rows) for entry in entries),
     ]
