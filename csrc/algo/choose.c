@@ -3,8 +3,9 @@
  *
  * The model follows LogGP: beside what a round costs anyhow, the time of an allreduce is that of its
  * longest chain of messages, each of which costs a latency, and a time for every byte that it carries
- * and that is reduced afterwards.  It is linear in its parameters, so that `pypartial tune` can fit them to what it measures.  Where it was
- * measured for just so many ranks, the measured switch points decide instead.
+ * and that is reduced afterwards.  It is linear in its parameters, so that `pypartial tune` can fit them
+ * to what it measures.  Where it was measured for just so many ranks, the measured switch points decide
+ * instead.
  */
 #include "choose.h"
 
@@ -215,8 +216,8 @@ pp_status_t pp_tuned_check(const pp_tuned_t *tuned, size_t tuned_count)
         PP_TRY(check_switches(&tuned[i]));
         if (!is_time(cost->overhead_us) || !is_time(cost->copy_ns) || !is_time(cost->latency_us)
             || !is_time(cost->byte_ns) || !is_time(cost->reduce_ns))
-            return pp_fail(PP_ERR_ARGUMENT, "a cost for %d ranks is no time: %g us, %g ns, %g us, %g ns, %g ns",
-                           tuned[i].ranks, cost->overhead_us, cost->copy_ns, cost->latency_us,
+            return pp_fail(PP_ERR_ARGUMENT, "a cost for %d ranks is no time: %g us, %g ns, %g us, %g ns, "
+                           "%g ns", tuned[i].ranks, cost->overhead_us, cost->copy_ns, cost->latency_us,
                            cost->byte_ns, cost->reduce_ns);
     }
     return PP_OK;

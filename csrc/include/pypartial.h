@@ -131,7 +131,7 @@ typedef enum pp_reason {
     PP_REASON_ASKED,           /* its configuration names it */
     PP_REASON_SHARED_MEMORY,   /* the ranks share memory, and need none */
     PP_REASON_DEFAULTS,        /* cheapest by the model, with parameters of another machine */
-    PP_REASON_MODEL,           /* cheapest by the model, with parameters measured on another number of ranks */
+    PP_REASON_MODEL,           /* cheapest by the model, measured on another number of ranks */
     PP_REASON_MEASURED,        /* fastest when it was measured on so many ranks */
     PP_REASON_COUNT
 } pp_reason_t;
@@ -141,8 +141,9 @@ typedef struct pp_choice {
     int32_t reason;            /* pp_reason_t */
 } pp_choice_t;
 
-/* The algorithm for `count` elements of `element_bytes` on so many ranks: by the switch points of the entry for just
-   these ranks; else by the model, with the parameters of the entry nearest in ranks, or the defaults. */
+/* The algorithm for `count` elements of `element_bytes` on so many ranks: by the switch points of the
+   entry for just these ranks; else by the model, with the parameters of the entry nearest in ranks, or the
+   defaults. */
 pp_status_t pp_choose(const pp_tuned_t *tuned, size_t tuned_count, size_t count, size_t element_bytes,
                       int32_t ranks, int32_t link, pp_choice_t *choice);
 /* What the model says that an allreduce takes; linear in the parameters. */
