@@ -1,4 +1,5 @@
 /* api.c - the public functions on contexts and handles: argument checks, the lock, nothing else. */
+#include "algo/choose.h"
 #include "progress/context.h"
 
 #include <stdlib.h>
@@ -44,6 +45,28 @@ static pp_status_t enter_coll(pp_coll_t *coll, pp_ctx_t **ctx)
 
 int32_t pp_ctx_rank(const pp_ctx_t *ctx) { return ctx->engine.rank; }
 int32_t pp_ctx_size(const pp_ctx_t *ctx) { return ctx->engine.size; }
+
+int32_t pp_ctx_link(const pp_ctx_t *ctx)
+{
+    bool one_node = !ctx->mpi || pp_mpi_neighbours(ctx->mpi) == ctx->engine.size;
+    return one_node ? PP_LINK_NODE : PP_LINK_NETWORK;
+}
+
+pp_status_t pp_ctx_tune(pp_ctx_t *ctx, const pp_tuned_t *tuned, size_t tuned_count)
+{
+    PP_TRY(pp_tuned_check(tuned, tuned_count));
+    PP_TRY(enter(ctx));
+    pp_tuned_t *copy = calloc(tuned_count + 1, sizeof *copy);
+    if (copy) {
+        if (tuned_count)
+            memcpy(copy, tuned, tuned_count * sizeof *copy);
+        free(ctx->calls.tuned);
+        ctx->calls.tuned = copy;
+        ctx->calls.tuned_count = tuned_count;
+    }
+    unlock(ctx);
+    return copy ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %zu entries of a tuning table", tuned_count);
+}
 
 /* After the beginning of a collective call. */
 static void began(pp_ctx_t *ctx, pp_status_t status)
@@ -260,6 +283,7 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     if (!complaint && pp_coll_new(config, &coll) < 0)
         complaint = pp_error_text();
     pp_status_t status = complaint ? pp_coll_new(NULL, &coll) : PP_OK;
+    ctx->calls.link = pp_ctx_link(ctx);
     if (status >= 0)
         status = pp_calls_begin_init(&ctx->calls, config, complaint, coll);
     if (status < 0)
@@ -580,6 +604,11 @@ pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_s
 
 uint32_t pp_coll_id(const pp_coll_t *coll) { return coll->series.id; }
 int32_t  pp_coll_algorithm(const pp_coll_t *coll) { return coll->config.algorithm; }
+
+int32_t  pp_coll_reason(const pp_coll_t *coll)
+{
+    return coll->config.algorithm == PP_SHARED_MEMORY ? PP_REASON_SHARED_MEMORY : coll->reason;
+}
 
 pp_status_t pp_coll_dump(pp_coll_t *coll, int32_t format, char **out)
 {

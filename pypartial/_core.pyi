@@ -100,6 +100,16 @@ class Lib:
     PP_RABENSEIFNER: int
     PP_RING: int
     PP_SHARED_MEMORY: int
+    PP_LINK_NODE: int
+    PP_LINK_NETWORK: int
+    PP_LINK_KINDS: int
+    PP_SWITCHES_MAX: int
+    PP_REASON_ASKED: int
+    PP_REASON_SHARED_MEMORY: int
+    PP_REASON_DEFAULTS: int
+    PP_REASON_MODEL: int
+    PP_REASON_MEASURED: int
+    PP_REASON_COUNT: int
     PP_PATH_AUTO: int
     PP_PATH_MPI: int
     PP_SIM_START: int
@@ -146,6 +156,30 @@ class Lib:
     def pp_ctx_open(
         self, comm: CData, config: CData, complaint: bytes | CData, ctx: CData, /
     ) -> int: ...
+    def pp_choose(
+        self,
+        tuned: CData,
+        tuned_count: int,
+        count: int,
+        element_bytes: int,
+        ranks: int,
+        link: int,
+        choice: CData,
+        /,
+    ) -> int: ...
+    def pp_model_cost(
+        self,
+        cost: CData,
+        algorithm: int,
+        count: int,
+        element_bytes: int,
+        ranks: int,
+        us: CData,
+        /,
+    ) -> int: ...
+    def pp_model_defaults(self, link: int, cost: CData, /) -> int: ...
+    def pp_ctx_tune(self, ctx: CData, tuned: CData, tuned_count: int, /) -> int: ...
+    def pp_ctx_link(self, ctx: CData, /) -> int: ...
     def pp_ctx_free_begin(self, ctx: CData, /) -> int: ...
     def pp_ctx_abandon(self, ctx: CData, /) -> None: ...
     def pp_ctx_release(self, ctx: CData, /) -> None: ...
@@ -174,6 +208,7 @@ class Lib:
     def pp_ask(self, ctx: CData, handle: int, timeout_us: int, states: CData, /) -> int: ...
     def pp_coll_id(self, coll: CData, /) -> int: ...
     def pp_coll_algorithm(self, coll: CData, /) -> int: ...
+    def pp_coll_reason(self, coll: CData, /) -> int: ...
     def pp_schedule_dump(
         self, algorithm: int, size: int, count: int, type: int, format: int, text: CData, /
     ) -> int: ...

@@ -11,6 +11,7 @@ from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import ArgumentError, Error
 from .policy import Full, Majority, Policy, Solo, _real_number
 from .status import Cause, Status
+from .tuning import algorithm_name, reason_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -376,14 +377,13 @@ class Request:
     def algorithm(self) -> str:
         """The reduction's schedule, ``"auto"`` no more; ``"shared_memory"``: it needs none."""
         self._live()
-        lib = self._lib
-        names = {
-            lib.PP_RECURSIVE_DOUBLING: "recursive_doubling",
-            lib.PP_RABENSEIFNER: "rabenseifner",
-            lib.PP_RING: "ring",
-            lib.PP_SHARED_MEMORY: "shared_memory",
-        }
-        return names[lib.pp_coll_algorithm(self._coll)]
+        return algorithm_name(self._native, self._lib.pp_coll_algorithm(self._coll))
+
+    @property
+    def algorithm_reason(self) -> str:
+        """Why it has this `algorithm`, in words; the same on every rank."""
+        self._live()
+        return reason_text(self._native, self._lib.pp_coll_reason(self._coll))
 
     def dump(self, format: str = "goal") -> str:
         """Return this rank's schedule of a round as text. Local.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).resolve().parent
+os.environ["PYPARTIAL_TUNING"] = "off"  # no choice depends on what was measured here before
 sys.path[:0] = [str(TESTS), str(TESTS / "sim")]  # `support`; the simulation's `world`
 
 

@@ -46,9 +46,6 @@ void pp_algo_ring(pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last);
 /* Adds `done` after `last`, and the edges done -> activation sends. */
 void pp_algo_finish(pp_graph_t *graph, const pp_ends_t *last);
 
-/* What AUTO means for `bytes` bytes on `size` ranks. */
-int32_t pp_algo_choose(size_t bytes, size_t count, int32_t size);
-
 /* All of it: the committed template of a partial allreduce for one rank. */
 pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
                                       pp_graph_t **graph);

@@ -1,12 +1,224 @@
-/* choose.c - what AUTO means. */
-#include "algo.h"
+/*
+ * choose.c - the cheapest algorithm for a vector, a number of ranks and a kind of link.
+ *
+ * The model follows LogGP: beside what a round costs anyhow, the time of an allreduce is that of its
+ * longest chain of messages, each of which costs a latency, and a time for every byte that it carries
+ * and that is reduced afterwards.  It is linear in its parameters, so that `pypartial tune` can fit them
+ * to what it measures.  Where it was measured for just so many ranks, the measured switch points decide
+ * instead.
+ */
+#include "choose.h"
 
-/* Up to this many bytes the number of messages decides, beyond it the bytes (docs/performance.md). */
-enum { RECURSIVE_DOUBLING_BYTES = 131072 };
+#include <math.h>
 
-int32_t pp_algo_choose(size_t bytes, size_t count, int32_t size)
+/* Measured with `pypartial tune`, see "Choosing an algorithm" in docs/performance.md. */
+static const pp_cost_t defaults[PP_LINK_KINDS] = {
+    [PP_LINK_NODE] = {.overhead_us = 3, .copy_ns = 0.38, .latency_us = 1.4, .reduce_ns = 0.028},
+    [PP_LINK_NETWORK] = {.overhead_us = 25, .copy_ns = 0.38, .latency_us = 20, .byte_ns = 0.4,
+                         .reduce_ns = 0.1},
+};
+
+/* ---- the model ------------------------------------------------------------------------------------------ */
+
+/* The longest chain of an algorithm. */
+typedef struct chain {
+    double messages, bytes_sent, bytes_reduced;
+} chain_t;
+
+static void add_message(chain_t *chain, double bytes)
 {
-    if (bytes <= RECURSIVE_DOUBLING_BYTES || count < (size_t)size)
-        return PP_RECURSIVE_DOUBLING;
-    return PP_RABENSEIFNER;
+    chain->messages++;
+    chain->bytes_sent += bytes;
+}
+
+static size_t half(size_t count) { return count / 2 + count % 2; }
+
+/* The largest power of two that is not above `ranks`. */
+static int32_t floor_power(int32_t ranks)
+{
+    int32_t power = 1;
+    while (power <= ranks / 2)
+        power *= 2;
+    return power;
+}
+
+/* The ranks beyond a power of two hand their vectors in before, and are given the result after. */
+static void add_fold(chain_t *chain, double bytes, int32_t ranks)
+{
+    if (floor_power(ranks) == ranks)
+        return;
+    add_message(chain, bytes);
+    chain->bytes_reduced += bytes;
+    add_message(chain, bytes);
+}
+
+static chain_t of_recursive_doubling(size_t count, double element_bytes, int32_t ranks)
+{
+    chain_t chain = {0};
+    const double bytes = (double)count * element_bytes;
+    add_fold(&chain, bytes, ranks);
+    for (int32_t distance = floor_power(ranks); distance > 1; distance /= 2) {
+        add_message(&chain, bytes);
+        chain.bytes_reduced += bytes;
+    }
+    return chain;
+}
+
+static chain_t of_rabenseifner(size_t count, double element_bytes, int32_t ranks)
+{
+    chain_t chain = {0};
+    add_fold(&chain, (double)count * element_bytes, ranks);
+    for (int32_t distance = floor_power(ranks); distance > 1; distance /= 2) {
+        count = half(count);
+        const double bytes = (double)count * element_bytes;
+        add_message(&chain, bytes);
+        chain.bytes_reduced += bytes;
+        add_message(&chain, bytes);     /* on the way back, in the allgather */
+    }
+    return chain;
+}
+
+static chain_t of_ring(size_t count, double element_bytes, int32_t ranks)
+{
+    const double chunk = (double)(count / (size_t)ranks + (count % (size_t)ranks != 0)) * element_bytes;
+    const double steps = ranks - 1;
+    return (chain_t){.messages = 2 * steps, .bytes_sent = 2 * steps * chunk,
+                     .bytes_reduced = steps * chunk};
+}
+
+static double cost_of(const pp_cost_t *cost, int32_t algorithm, size_t count, size_t element_bytes,
+                      int32_t ranks)
+{
+    chain_t (*const chain_of)(size_t, double, int32_t) =
+        algorithm == PP_RECURSIVE_DOUBLING ? of_recursive_doubling
+        : algorithm == PP_RABENSEIFNER     ? of_rabenseifner : of_ring;
+    const chain_t chain = chain_of(count, (double)element_bytes, ranks);
+    return cost->overhead_us + (double)count * (double)element_bytes * cost->copy_ns * 1e-3
+         + chain.messages * cost->latency_us + chain.bytes_sent * cost->byte_ns * 1e-3
+         + chain.bytes_reduced * cost->reduce_ns * 1e-3;
+}
+
+static pp_status_t check_place(int32_t ranks, int32_t link)
+{
+    if (ranks < 1)
+        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not at least 1", ranks);
+    if (link < 0 || link >= PP_LINK_KINDS)
+        return pp_fail(PP_ERR_ARGUMENT, "link=%d is not one of 0..%d", link, PP_LINK_KINDS - 1);
+    return PP_OK;
+}
+
+static bool is_schedule(int32_t algorithm)
+{
+    return algorithm >= PP_RECURSIVE_DOUBLING && algorithm <= PP_RING;
+}
+
+pp_status_t pp_model_cost(const pp_cost_t *cost, int32_t algorithm, size_t count, size_t element_bytes,
+                          int32_t ranks, double *us)
+{
+    *us = 0;
+    PP_TRY(check_place(ranks, PP_LINK_NODE));
+    if (!is_schedule(algorithm))
+        return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not one of %d..%d", algorithm,
+                       PP_RECURSIVE_DOUBLING, PP_RING);
+    *us = cost_of(cost, algorithm, count, element_bytes, ranks);
+    return PP_OK;
+}
+
+pp_status_t pp_model_defaults(int32_t link, pp_cost_t *cost)
+{
+    *cost = (pp_cost_t){0};
+    PP_TRY(check_place(1, link));
+    *cost = defaults[link];
+    return PP_OK;
+}
+
+/* ---- choosing ------------------------------------------------------------------------------------------- */
+
+/* The entry for this kind of link whose number of ranks is nearest, by ratio; NULL: none. */
+static const pp_tuned_t *nearest(const pp_tuned_t *tuned, size_t tuned_count, int32_t ranks, int32_t link)
+{
+    const pp_tuned_t *best = NULL;
+    double            least = 0;
+    for (size_t i = 0; i < tuned_count; i++) {
+        const double distance = fabs(log((double)tuned[i].ranks / ranks));
+        if (tuned[i].link == link && (!best || distance < least)) {
+            best = &tuned[i];
+            least = distance;
+        }
+    }
+    return best;
+}
+
+static int32_t cheapest(const pp_cost_t *cost, size_t count, size_t element_bytes, int32_t ranks)
+{
+    int32_t best = PP_RECURSIVE_DOUBLING;
+    double  least = cost_of(cost, best, count, element_bytes, ranks);
+    for (int32_t algorithm = best + 1; algorithm <= PP_RING; algorithm++) {
+        const double us = cost_of(cost, algorithm, count, element_bytes, ranks);
+        if (us < least) {
+            best = algorithm;
+            least = us;
+        }
+    }
+    return best;
+}
+
+static int32_t measured(const pp_tuned_t *entry, double bytes)
+{
+    int32_t i = entry->switch_count - 1;
+    while (i > 0 && (double)entry->switches[i].bytes > bytes)
+        i--;
+    return entry->switches[i].algorithm;
+}
+
+pp_status_t pp_choose(const pp_tuned_t *tuned, size_t tuned_count, size_t count, size_t element_bytes,
+                      int32_t ranks, int32_t link, pp_choice_t *choice)
+{
+    *choice = (pp_choice_t){0};
+    PP_TRY(check_place(ranks, link));
+    const pp_tuned_t *entry = nearest(tuned, tuned_count, ranks, link);
+    if (entry && entry->ranks == ranks && entry->switch_count > 0) {
+        choice->algorithm = measured(entry, (double)count * (double)element_bytes);
+        choice->reason = PP_REASON_MEASURED;
+    } else {
+        choice->algorithm = cheapest(entry ? &entry->cost : &defaults[link], count, element_bytes, ranks);
+        choice->reason = entry ? PP_REASON_MODEL : PP_REASON_DEFAULTS;
+    }
+    return PP_OK;
+}
+
+/* ---- what is handed in ---------------------------------------------------------------------------------- */
+
+static bool is_time(double value) { return isfinite(value) && value >= 0; }
+
+static pp_status_t check_switches(const pp_tuned_t *entry)
+{
+    if (entry->switch_count < 0 || entry->switch_count > PP_SWITCHES_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "%d switch points for %d ranks are not in 0..%d",
+                       entry->switch_count, entry->ranks, PP_SWITCHES_MAX);
+    for (int32_t i = 0; i < entry->switch_count; i++) {
+        const pp_switch_t *at = &entry->switches[i];
+        if (!is_schedule(at->algorithm))
+            return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d of a switch point for %d ranks is not one of "
+                           "%d..%d", at->algorithm, entry->ranks, PP_RECURSIVE_DOUBLING, PP_RING);
+        if (i == 0 ? at->bytes != 0 : at->bytes <= at[-1].bytes)
+            return pp_fail(PP_ERR_ARGUMENT, "switch point %d for %d ranks is at %llu bytes: they begin at 0 "
+                           "and ascend", i, entry->ranks, (unsigned long long)at->bytes);
+    }
+    return PP_OK;
+}
+
+pp_status_t pp_tuned_check(const pp_tuned_t *tuned, size_t tuned_count)
+{
+    for (size_t i = 0; i < tuned_count; i++) {
+        const pp_cost_t *cost = &tuned[i].cost;
+        PP_TRY(check_place(tuned[i].ranks, tuned[i].link));
+        PP_TRY(check_switches(&tuned[i]));
+        if (!is_time(cost->overhead_us) || !is_time(cost->copy_ns) || !is_time(cost->latency_us)
+            || !is_time(cost->byte_ns) || !is_time(cost->reduce_ns))
+            return pp_fail(PP_ERR_ARGUMENT, "a cost for %d ranks is no time: %g us, %g ns, %g us, %g ns, "
+                           "%g ns", tuned[i].ranks, cost->overhead_us, cost->copy_ns, cost->latency_us,
+                           cost->byte_ns, cost->reduce_ns);
+    }
+    return PP_OK;
 }

@@ -74,8 +74,11 @@ pp_status_t pp_schedule_dump(int32_t algorithm, int32_t size, size_t count, int3
     PP_TRY(check_arguments(algorithm, count, type));
     PP_TRY(check_format(size, format));
     const size_t element_bytes = pp_accumulator_bytes(type);
-    if (algorithm == PP_ALGORITHM_AUTO)
-        algorithm = pp_algo_choose(count * element_bytes, count, size);
+    if (algorithm == PP_ALGORITHM_AUTO) {
+        pp_choice_t choice;
+        PP_TRY(pp_choose(NULL, 0, count, element_bytes, size, PP_LINK_NODE, &choice));
+        algorithm = choice.algorithm;
+    }
     return dump_all(pp_algo_partial_allreduce, algorithm, size, count, element_bytes, format, text);
 }
 

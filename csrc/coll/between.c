@@ -564,8 +564,6 @@ pp_status_t pp_between_open(pp_coll_t *coll, uint32_t id, int32_t algorithm, con
     between->count = count;
     for (size_t i = 0; i < count; i++)
         crossings[i].round = UINT64_MAX;
-    if (algorithm == PP_ALGORITHM_AUTO)
-        algorithm = pp_algo_choose(coll->count * kernels->element_bytes, coll->count, nodes->count);
     coll->config.algorithm = algorithm;
     PP_TRY(pp_algo_partial_allreduce(algorithm, nodes->mine, nodes->count, coll->count, &graph));
     return pp_series_open(coll->engine, id, graph, nodes, kernels, window, &host, coll, &coll->series);

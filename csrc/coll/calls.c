@@ -216,15 +216,32 @@ static uint64_t find_place(pp_calls_t *calls)
     return atomic_load(&calls->engine->node->commons->places[(calls->agree_round - 1) % 2]);
 }
 
+/* What a handle's messages are made by, and why, as this rank sees it; rank 0's word counts.  It is asked for
+   so many participants on one kind of link, and depends on nothing else of the context. */
+static pp_status_t choose(const pp_calls_t *calls, const pp_allreduce_config_t *config, size_t count,
+                          pp_choice_t *choice)
+{
+    *choice = (pp_choice_t){.algorithm = config->algorithm, .reason = PP_REASON_ASKED};
+    if (config->algorithm != PP_ALGORITHM_AUTO)
+        return PP_OK;
+    return pp_choose(calls->tuned, calls->tuned_count, count, pp_accumulator_bytes(config->type),
+                     calls->engine->nodes ? calls->engine->nodes->count : calls->engine->size, calls->link,
+                     choice);
+}
+
 pp_status_t pp_calls_begin_init(pp_calls_t *calls, const pp_allreduce_config_t *config,
                                 const char *complaint, pp_coll_t *coll)
 {
     size_t count = 0;
-    PP_TRY(begin_agreement(calls, PP_CALL_INIT, coll, complaint));
+    pp_choice_t choice = {0};
     for (size_t i = 0; !complaint && i < config->piece_count; i++)
         count += config->pieces[i].count;
+    if (!complaint)
+        PP_TRY(choose(calls, config, count, &choice));
+    PP_TRY(begin_agreement(calls, PP_CALL_INIT, coll, complaint));
     sign(calls, complaint ? NULL : config, count);
-    calls->word.choice = complaint ? 0 : config->algorithm;
+    calls->word.choice = choice.algorithm;
+    calls->word.reason = choice.reason;
     reserve(calls, complaint ? NULL : config);
     pp_engine_settle(calls->engine);
     return PP_OK;
@@ -395,6 +412,7 @@ static void end_init(pp_calls_t *calls)
     }
     /* Numbered by agreements, not by handles: ranks whose Allreduce_init met another rank's Free of the
        context have counted alike. */
+    calls->coll->reason = calls->word.reason;
     status = pp_coll_open(calls->coll, calls, (uint32_t)calls->agree_round, calls->word.choice, place);
     if (status < 0) {
         /* The others have the handle, and would wait for us. */
@@ -409,8 +427,12 @@ static void end_init(pp_calls_t *calls)
 pp_status_t pp_calls_agreed_init(pp_calls_t *calls, const pp_allreduce_config_t *config,
                                  pp_coll_t **coll)
 {
+    pp_choice_t choice;
     PP_TRY(pp_coll_new(config, coll));
-    pp_status_t status = pp_coll_open(*coll, calls, ++calls->live_handles, config->algorithm, 0);
+    pp_status_t status = choose(calls, config, (*coll)->count, &choice);
+    (*coll)->reason = choice.reason;
+    if (status >= 0)
+        status = pp_coll_open(*coll, calls, ++calls->live_handles, choice.algorithm, 0);
     if (status >= 0)
         return PP_OK;
     pp_coll_free(*coll);
@@ -544,5 +566,7 @@ void pp_calls_close(pp_calls_t *calls)
         if (engine->series[i])
             pp_coll_free(engine->series[i]->owner);
     pp_series_close(&calls->agree);
+    free(calls->tuned);
+    calls->tuned = NULL;
     calls->engine = NULL;
 }

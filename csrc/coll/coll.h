@@ -65,6 +65,7 @@ struct pp_coll {
     pp_combine_t         *combine;   /* its rounds in the node's memory; NULL: they are made of messages */
     pp_allreduce_config_t config;    /* pieces: our copy */
     size_t                count;     /* elements of all pieces */
+    int32_t               reason;    /* pp_reason_t: why it has its algorithm, if it is made of messages */
     bool                  ended;     /* freed by the others, while this rank was out */
     uint64_t              max_lag;
 
@@ -175,8 +176,9 @@ typedef struct pp_word {
     int32_t rank;                    /* whose signature and text these are */
     int32_t complains;               /* 0: nobody so far; 1: an argument; 2: a difference */
     int32_t complaining_rank;
-    int32_t choice;                  /* the lowest rank's choice where "auto" leaves one */
+    int32_t choice, reason;          /* the lowest rank's algorithm, chosen by it if "auto" leaves a choice */
     int32_t unplaced;                /* some node has no place for the rounds in its memory */
+    int32_t unused;
     unsigned char signature[PP_SIGNATURE_BYTES];
     char    text[PP_AGREE_TEXT];     /* the arguments in words */
     char    complaint[PP_AGREE_TEXT];
@@ -199,6 +201,10 @@ struct pp_calls {
     char           text[2 * PP_AGREE_TEXT + 100];
     int32_t        window;
     uint32_t       live_handles;
+
+    pp_tuned_t    *tuned;            /* ours: what was measured, for the choices of rank 0 */
+    size_t         tuned_count;
+    int32_t        link;             /* pp_link_kind_t: between the ranks */
 
     pp_series_t    agree;            /* handle 0: synchronous rounds of one word */
     uint64_t       agree_round;

@@ -370,8 +370,6 @@ static pp_status_t open_messages(pp_coll_t *coll, uint32_t id, int32_t algorithm
         return pp_fail(PP_ERR_MEMORY, "no memory for %d rounds", window);
     for (size_t i = 0; i < coll->turn_count; i++)
         reset_turn(coll, i);
-    if (algorithm == PP_ALGORITHM_AUTO)
-        algorithm = pp_algo_choose(coll->count * kernels->element_bytes, coll->count, engine->size);
     coll->config.algorithm = algorithm;
     PP_TRY(pp_algo_partial_allreduce(algorithm, engine->rank, engine->size, coll->count, &graph));
     return pp_series_open(engine, id, graph, NULL, kernels, window, &host, coll, &coll->series);

@@ -92,6 +92,65 @@ typedef enum pp_algorithm {
     PP_ALGORITHM_AUTO, PP_RECURSIVE_DOUBLING, PP_RABENSEIFNER, PP_RING, PP_SHARED_MEMORY, PP_ALGORITHM_COUNT
 } pp_algorithm_t;
 
+/* ---- which algorithm AUTO becomes --------------------------------------------------------------- */
+typedef enum pp_link_kind {
+    PP_LINK_NODE,              /* the ranks are on one node */
+    PP_LINK_NETWORK,           /* messages go from node to node */
+    PP_LINK_KINDS
+} pp_link_kind_t;
+
+/* Parameters of the cost model, after LogGP: what the longest chain of messages of an allreduce takes. */
+typedef struct pp_cost {
+    double overhead_us;        /* of a round, whatever its algorithm */
+    double copy_ns;            /* of a byte of the vector, whatever the algorithm */
+    double latency_us;         /* of a message, however short */
+    double byte_ns;            /* of a byte sent */
+    double reduce_ns;          /* of a byte reduced */
+} pp_cost_t;
+
+typedef struct pp_switch {
+    uint64_t bytes;            /* of the vector: from here on */
+    int32_t  algorithm;        /* pp_algorithm_t */
+    int32_t  unused;
+} pp_switch_t;
+
+enum { PP_SWITCHES_MAX = 8 };
+
+/* What was measured for a number of ranks on a kind of link. */
+typedef struct pp_tuned {
+    int32_t     ranks;
+    int32_t     link;          /* pp_link_kind_t */
+    pp_cost_t   cost;          /* fitted */
+    int32_t     switch_count;  /* 0: the model decides */
+    int32_t     unused;
+    pp_switch_t switches[8];   /* ascending, the first at 0 bytes */
+} pp_tuned_t;
+
+/* Why a handle has its algorithm. */
+typedef enum pp_reason {
+    PP_REASON_ASKED,           /* its configuration names it */
+    PP_REASON_SHARED_MEMORY,   /* the ranks share memory, and need none */
+    PP_REASON_DEFAULTS,        /* cheapest by the model, with parameters of another machine */
+    PP_REASON_MODEL,           /* cheapest by the model, measured on another number of ranks */
+    PP_REASON_MEASURED,        /* fastest when it was measured on so many ranks */
+    PP_REASON_COUNT
+} pp_reason_t;
+
+typedef struct pp_choice {
+    int32_t algorithm;         /* pp_algorithm_t */
+    int32_t reason;            /* pp_reason_t */
+} pp_choice_t;
+
+/* The algorithm for `count` elements of `element_bytes` on so many ranks: by the switch points of the
+   entry for just these ranks; else by the model, with the parameters of the entry nearest in ranks, or the
+   defaults. */
+pp_status_t pp_choose(const pp_tuned_t *tuned, size_t tuned_count, size_t count, size_t element_bytes,
+                      int32_t ranks, int32_t link, pp_choice_t *choice);
+/* What the model says that an allreduce takes; linear in the parameters. */
+pp_status_t pp_model_cost(const pp_cost_t *cost, int32_t algorithm, size_t count, size_t element_bytes,
+                          int32_t ranks, double *us);
+pp_status_t pp_model_defaults(int32_t link, pp_cost_t *cost);
+
 /* ---- context ---------------------------------------------------------------------------------- */
 typedef struct pp_ctx  pp_ctx_t;    /* one rank's view of a communicator: engine, transport, thread */
 typedef struct pp_coll pp_coll_t;   /* a persistent partial collective ("handle") of a context */
@@ -123,6 +182,12 @@ typedef struct pp_ctx_config {
  */
 pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const char *complaint,
                         pp_ctx_t **ctx);
+
+/* Local.  What AUTO goes by in the handles made from now on; copied.  Rank 0 chooses for all ranks, so
+   that its entries are the only ones that matter. */
+pp_status_t pp_ctx_tune(pp_ctx_t *ctx, const pp_tuned_t *tuned, size_t tuned_count);
+/* pp_link_kind_t: between the context's ranks. */
+int32_t     pp_ctx_link(const pp_ctx_t *ctx);
 
 /* Begins the collective release: every rank has freed its handles (checked).  After pp_call_wait()
    returned PP_OK only pp_ctx_release() may be called. */
@@ -275,6 +340,7 @@ typedef struct pp_rank_state {
 pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_state_t *states);
 uint32_t    pp_coll_id(const pp_coll_t *coll);
 int32_t     pp_coll_algorithm(const pp_coll_t *coll);   /* what AUTO became */
+int32_t     pp_coll_reason(const pp_coll_t *coll);      /* pp_reason_t: why; the same on all ranks */
 
 /* ---- schedules -------------------------------------------------------------------------------- */
 typedef enum pp_format { PP_DOT, PP_GOAL } pp_format_t;

@@ -15,12 +15,14 @@ from .options import Buffers, PolicyChoice, PolicyKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Literal
 
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
     Call = Callable[[], object]
     Halves = tuple[Call, Call]
+    Algorithm = Literal["auto", "recursive_doubling", "rabenseifner", "ring"]
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,17 @@ class _Partial(_StartWait):
 
     request: pp.Request
 
-    def __init__(self, ctx: pp.Context, policy: pp.Policy, pair: Pair) -> None:
+    def __init__(
+        self, ctx: pp.Context, policy: pp.Policy, pair: Pair, algorithm: Algorithm
+    ) -> None:
         self._ctx = ctx
         self.request = ctx.Allreduce_init(
-            pair.send, pair.receive, op=MPI.SUM, policy=policy, deliver="latest"
+            pair.send,
+            pair.receive,
+            op=MPI.SUM,
+            policy=policy,
+            deliver="latest",
+            algorithm=algorithm,
         )
         self._status = pp.Status()
 
@@ -191,7 +200,11 @@ class _Copy(Contender):
 
 
 def contender(
-    choice: PolicyChoice, ctx: pp.Context, baseline: MPI.Intracomm, pair: Pair
+    choice: PolicyChoice,
+    ctx: pp.Context,
+    baseline: MPI.Intracomm,
+    pair: Pair,
+    algorithm: Algorithm = "auto",
 ) -> Contender:
     """Make a contender; collective.
 
@@ -203,6 +216,8 @@ def contender(
     baseline : mpi4py.MPI.Intracomm
         The same ranks, for MPI's own.
     pair : Pair
+    algorithm : str
+        Of a policy of the library.
     """
     of_mpi: dict[PolicyKind, Callable[[MPI.Intracomm, Pair], Contender]] = {
         PolicyKind.MPI: _Mpi,
@@ -218,7 +233,9 @@ def contender(
         PolicyKind.MAJORITY: pp.Majority(),
         PolicyKind.FULL: pp.Full(),
     }
-    return _Partial(ctx, policies.get(choice.kind) or pp.Quorum(choice.quorum or 0), pair)
+    return _Partial(
+        ctx, policies.get(choice.kind) or pp.Quorum(choice.quorum or 0), pair, algorithm
+    )
 
 
 def has_persistent(comm: MPI.Intracomm) -> bool:

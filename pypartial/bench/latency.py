@@ -38,7 +38,7 @@ _MOST_CALLS = 10_000
 _MOST_REHEARSED = 15
 _LEAST_REHEARSED = 3
 _REHEARSED_BYTES = 1 << 25
-_BITS_NEEDED = 4
+BITS_NEEDED = 4
 
 _LACKING = "MPI's persistent allreduce (MPI_Allreduce_init, MPI-4)"
 
@@ -90,7 +90,7 @@ def measure(
                 if first_round_s is None:
                     first_round_s = seconds_since_launch()
                 with no_garbage_collection():
-                    _measure_size([entry.trial for entry in entries], options, control, progress)
+                    run_blocks([entry.trial for entry in entries], options, control, progress)
                 for entry in entries:
                     rows += _rows(entry, control, options)
                     failures += control.allreduce(entry.trial.ledger.failures)
@@ -110,7 +110,12 @@ def measure(
 
 def turns(options: LatencyOptions) -> int:
     """How often `measure` reports progress, if the budget allows."""
-    return len(options.sizes) * len(_ways(options, True)) * (options.blocks or _MOST_BLOCKS)
+    return len(options.sizes) * len(_ways(options, True)) * most_blocks(options)
+
+
+def most_blocks(options: LatencyOptions) -> int:
+    """Return in how many blocks each way is measured, if the budget allows."""
+    return options.blocks or _MOST_BLOCKS
 
 
 def pairs(options: LatencyOptions) -> int:
@@ -138,7 +143,7 @@ def _entries(
 ) -> list[_Entry]:
     """Every way at one size, with one pair of buffers of each kind; collective."""
     baseline, control = comms
-    bits = {} if options.skew_ns else {"bits_needed": _BITS_NEEDED}
+    bits = {} if options.skew_ns else {"bits_needed": BITS_NEEDED}
     pattern = Pattern(ctx.size, size // options.dtype.itemsize, options.dtype, **bits)
     pairs = {
         buffers: buffer_pair(ctx, buffers, pattern.contribution(ctx.rank))
@@ -159,7 +164,7 @@ def _entries(
     return entries
 
 
-def _measure_size(
+def run_blocks(
     trials: Sequence[AnyTrial],
     options: LatencyOptions,
     control: MPI.Intracomm,
@@ -184,7 +189,7 @@ def _repetitions(
     Blocks of equal duration: who is fast is called more often.  Where a single call is longer than
     a block should be, there are fewer blocks.
     """
-    most = options.blocks or _MOST_BLOCKS
+    most = most_blocks(options)
     if options.calls is not None:
         return [options.calls] * len(trials), most
     block_ns = options.budget_ns / most

@@ -261,6 +261,46 @@ class OverheadOptions:
         return _repeated("--buffers", self.buffers)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """One run of ``pypartial tune``.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Bytes of a rank's buffer, ascending.
+    ranks : tuple of int
+        Numbers of ranks to measure on; none: all there are.
+    budget_ns : int
+        About so long the blocks of all sizes, algorithms and numbers of ranks take.
+    table : Path or None
+        File to write the outcome into; None: nowhere.
+    json : Path or None
+        File with the results.
+    """
+
+    sizes: tuple[int, ...]
+    ranks: tuple[int, ...]
+    budget_ns: int
+    table: Path | None
+    json: Path | None = None
+
+    def complaint(self, ranks: int) -> str | None:
+        """Return what is wrong with these options on so many ranks; None if nothing is."""
+        if ranks == 1:
+            return "one rank sends no messages: start several, with mpirun -n 4 pypartial tune"
+        for number in self.ranks:
+            if number > ranks:
+                return f"--ranks {number}: there are {ranks}; start more with mpirun -n {number}"
+        itemsize = DType.FLOAT32.itemsize
+        for size in self.sizes:
+            if size % itemsize:
+                return f"--size {size}: not a multiple of {itemsize} bytes, the size of float32"
+        if not self.budget_ns:
+            return "--budget 0: no call fits into it"
+        return _repeated("--size", self.sizes) or _repeated("--ranks", self.ranks)
+
+
 def _repeated(option: str, values: Sequence[object]) -> str | None:
     """Return the complaint about an option that says the same thing twice; None if it does not."""
     return f"{option}: the same value is given twice" if len(set(values)) < len(values) else None

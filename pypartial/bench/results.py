@@ -119,6 +119,37 @@ class OverheadRow:
 
 
 @dataclass(frozen=True)
+class TuneRow:
+    """One algorithm at one size on so many ranks.
+
+    Attributes
+    ----------
+    algorithm : str
+    bytes, ranks : int
+    link : str
+        "node" or "network".
+    latency_us : Latency
+        Mean time of a call on the slowest rank, over the blocks.
+    model_us : float
+        What the cost model says with the parameters that were fitted to these rows.
+    chosen, chosen_before : str
+        What "auto" becomes at this size, by these rows and by what there was before.
+    verified : bool
+        Every result that was looked at was right.
+    """
+
+    algorithm: str
+    bytes: int
+    ranks: int
+    link: str
+    latency_us: Latency
+    model_us: float
+    chosen: str
+    chosen_before: str
+    verified: bool
+
+
+@dataclass(frozen=True)
 class Versions:
     """What was measured.
 
@@ -212,8 +243,33 @@ class OverheadMeta(Versions):
     lacking: list[str]
 
 
+@dataclass(frozen=True)
+class TuneMeta(Versions):
+    """Of ``pypartial tune``.
+
+    Attributes
+    ----------
+    host : str
+        Rank 0's.
+    cores : int
+        Of that host.
+    link : str
+        "node" or "network".
+    date : str
+        UTC, ISO 8601.
+    before : str
+        What "auto" went by before, in words.
+    """
+
+    host: str
+    cores: int
+    link: str
+    date: str
+    before: str
+
+
 MetaType = TypeVar("MetaType", bound=Versions, covariant=True)
-RowType = TypeVar("RowType", bound="Row | OverheadRow", covariant=True)
+RowType = TypeVar("RowType", bound="Row | OverheadRow | TuneRow", covariant=True)
 
 
 @dataclass(frozen=True)

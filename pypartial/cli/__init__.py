@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..bench.launch import launched_rank, launched_size
-from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions
+from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions, TuneOptions
 from ..sim.options import ScheduleOptions
 from ..sim.options import SkewOptions as SimSkewOptions
 from .sim import FuzzOptions
@@ -36,7 +36,7 @@ class InfoOptions:
     """``pypartial info``: nothing to choose."""
 
 
-BenchOptions = SkewOptions | LatencyOptions | OverheadOptions
+BenchOptions = SkewOptions | LatencyOptions | OverheadOptions | TuneOptions
 Job = BenchOptions | InfoOptions | FuzzOptions | SimSkewOptions | ScheduleOptions
 
 
@@ -107,6 +107,10 @@ def run(job: Job) -> int:
 def _run_benchmark(job: BenchOptions) -> int:
     from mpi4py import MPI
 
+    if isinstance(job, TuneOptions):
+        from .tune import tune
+
+        return tune(job, MPI.COMM_WORLD)
     from .bench import latency, overhead, skew
 
     if isinstance(job, OverheadOptions):

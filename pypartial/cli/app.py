@@ -11,6 +11,7 @@ import typer
 from . import InfoOptions, Job
 from .bench_app import bench
 from .sim_app import sim
+from .tune_app import tune
 
 app = typer.Typer(
     name="pypartial",
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(sim, name="sim")
+app.command()(tune)
 
 
 @dataclass

@@ -30,9 +30,9 @@ def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
         The exit code, the same on all ranks: 1 if a sum or a status was wrong, the compiled module
         cannot be loaded, a size does not fit into memory, or a file cannot be saved.
     """
-    if not _ready(comm, max(options.sizes), 1):
+    if not ready(comm, max(options.sizes), 1):
         return 1
-    with _progress(skew_bench.turns(options), comm) as progress:
+    with progress_bar(skew_bench.turns(options), comm) as progress:
         outcome = skew_bench.measure(options, comm, progress)
     code = 0
     if outcome is not None:
@@ -45,7 +45,7 @@ def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
 
             report = outcome.report
             saved &= save("Plot", options.plot, lambda path: save_plot(report, path))
-        code = _judge(outcome, saved)
+        code = judge(outcome, saved)
     return int(comm.bcast(code))
 
 
@@ -57,9 +57,9 @@ def latency(options: LatencyOptions, comm: MPI.Intracomm) -> int:
     int
         As of `skew`.
     """
-    if not _ready(comm, max(options.sizes), latency_bench.pairs(options)):
+    if not ready(comm, max(options.sizes), latency_bench.pairs(options)):
         return 1
-    with _progress(latency_bench.turns(options), comm) as progress:
+    with progress_bar(latency_bench.turns(options), comm) as progress:
         outcome = latency_bench.measure(options, comm, progress)
     code = 0
     if outcome is not None:
@@ -72,7 +72,7 @@ def latency(options: LatencyOptions, comm: MPI.Intracomm) -> int:
 
             report = outcome.report
             saved &= save("Plot", options.plot, lambda path: save_latency_plot(report, path))
-        code = _judge(outcome, saved)
+        code = judge(outcome, saved)
     return int(comm.bcast(code))
 
 
@@ -84,21 +84,21 @@ def overhead(options: OverheadOptions, comm: MPI.Intracomm) -> int:
     int
         As of `skew`.
     """
-    if not _ready(comm, options.size, len(options.buffers) + 2):
+    if not ready(comm, options.size, len(options.buffers) + 2):
         return 1
     code = 0
     if comm.rank == 0:
-        with _progress(overhead_bench.turns(options), comm) as progress:
+        with progress_bar(overhead_bench.turns(options), comm) as progress:
             outcome = overhead_bench.measure(options, progress)
         from ..bench.overhead_table import print_report
 
         print_report(outcome.report)
-        code = _judge(outcome, _save_json(outcome, options.json))
+        code = judge(outcome, _save_json(outcome, options.json))
     meet(comm)
     return int(comm.bcast(code))
 
 
-def _ready(comm: MPI.Intracomm, size: int, pairs: int) -> bool:
+def ready(comm: MPI.Intracomm, size: int, pairs: int) -> bool:
     """Say why nothing can be measured, if so; collective.
 
     Parameters
@@ -123,7 +123,7 @@ def _save_json(outcome: Outcome[Any, Any], path: Path | None) -> bool:
     return path is None or save("Results", path, outcome.report.save_json)
 
 
-def _judge(outcome: Outcome[Any, Any], saved: bool) -> int:
+def judge(outcome: Outcome[Any, Any], saved: bool) -> int:
     """Say what was wrong, and return the exit code."""
     sys.stdout.flush()
     for failure in outcome.failures:
@@ -132,7 +132,7 @@ def _judge(outcome: Outcome[Any, Any], saved: bool) -> int:
 
 
 @contextmanager
-def _progress(turns: int, comm: MPI.Intracomm) -> Iterator[Callable[[str], None]]:
+def progress_bar(turns: int, comm: MPI.Intracomm) -> Iterator[Callable[[str], None]]:
     """Give a function to call at each turn; on rank 0 it draws a bar, if stderr is a terminal."""
     if comm.rank != 0 or not stderr_is_terminal():
         yield lambda _text: None

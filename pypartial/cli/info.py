@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import pypartial as pp
 
+from .. import tuning
 from .._native import Native
 from ..bench.launch import launched_size
+from ..units import format_size
 from .core import load_on_all, print_problem
 
 if TYPE_CHECKING:
@@ -84,6 +86,8 @@ def info(comm: MPI.Intracomm | None) -> int:
             else:
                 sections.append(("Nodes", nodes(ranks)))
                 sections.append(("Transports", transports(ranks)))
+                table = tuning.load(native, tuning.location())
+                sections.append(("Choice of algorithms", choices(native, table, ranks)))
     sections.append(("Optional packages", optional_packages()))
     if comm is None or comm.rank == 0:
         _print(sections, problem)
@@ -160,6 +164,29 @@ def transports(ranks: Sequence[RankFacts]) -> list[Fact]:
             "memory; ranks look for messages at intervals"
         )
     return [("auto", auto), ("mpi", "MPI point-to-point between all ranks")]
+
+
+def choices(native: Native, table: tuning.Table, ranks: Sequence[RankFacts]) -> list[Fact]:
+    """Return what ``algorithm="auto"`` goes by on these ranks, and why."""
+    file = "none" if table.path is None else str(table.path)
+    facts = [("tuning table", f"{file}: {'ignored: ' if table.ignored else ''}{table.why}")]
+    if table.entries:
+        places = [f"{one.ranks} ({one.link})" for one in table.entries]
+        facts.append(("measured for", f"ranks: {', '.join(places)}"))
+    if len(ranks) == 1:
+        return [*facts, ("1 rank", "nothing to choose; mpirun -n P pypartial info shows P ranks")]
+    link = "node" if len({rank.node for rank in ranks}) == 1 else "network"
+    switches, reason = tuning.spans(native, table.entries, len(ranks), link)
+    parts = [
+        f"{switch.algorithm} from {format_size(switch.bytes)} on"
+        if switch.bytes
+        else switch.algorithm
+        for switch in switches
+    ]
+    facts.append((f"{len(ranks)} ranks", f"{', '.join(parts)}; {reason}"))
+    if all(rank.shares_memory for rank in ranks):
+        facts.append(("", 'for transport="mpi" only: in shared memory rounds need no algorithm'))
+    return facts
 
 
 def _why_no_mpi() -> str:

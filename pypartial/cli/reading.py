@@ -26,7 +26,7 @@ def files_complaint(json: Path | None, plot: Path | None) -> str | None:
     for name, path in (("--json", json), ("--plot", plot)):
         if path is not None and not path.absolute().parent.is_dir():
             return f"{name} {path}: there is no folder {path.parent}"
-        refusal = None if path is None else _refusal(path)
+        refusal = None if path is None else file_refusal(path)
         if refusal is not None:
             return f"{name} {path}: cannot be written: {refusal}"
     if plot is None:
@@ -38,7 +38,7 @@ def files_complaint(json: Path | None, plot: Path | None) -> str | None:
     return None
 
 
-def _refusal(path: Path) -> str | None:
+def file_refusal(path: Path) -> str | None:
     """Return why a file cannot be written, None if it can; tried without changing anything."""
     target = os.path.realpath(path)  # through a link to a file that is not there yet
     exists = os.path.exists(target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pypartial import cli
+from pypartial import cli, tuning
 from pypartial.bench import launch
 from pypartial.bench.options import (
     Buffers,
@@ -24,6 +25,7 @@ from pypartial.bench.options import (
     PolicyKind,
     SkewOptions,
     Transport,
+    TuneOptions,
     Work,
 )
 from pypartial.cli import app, core, info
@@ -174,6 +176,71 @@ def test_options_of_overhead(tmp_path: Path) -> None:
 def test_usage_errors_of_both(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.parse(["bench", *words.split()], 8) == 2
     assert message in capsys.readouterr().err
+
+
+# ---- tune ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cache" / "tuning.json"
+    monkeypatch.setenv("PYPARTIAL_TUNING", str(path))
+    return path
+
+
+def test_defaults_of_tune(table: Path) -> None:
+    options = app.parse(["tune"], 4)
+    assert isinstance(options, TuneOptions)
+    assert (options.sizes[0], options.sizes[-1]) == (8, 16 << 20)
+    assert (options.ranks, options.budget_ns) == ((), 20 * 10**9)
+    assert (options.table, options.json) == (table, None)
+    assert not table.parent.exists()
+
+
+def test_every_option_of_tune(table: Path, tmp_path: Path) -> None:
+    results = tmp_path / "tune.json"
+    words = words_of("tune --size 1M --size 8 --ranks 4 --ranks 2 --budget 500ms --dry-run --json")
+    options = app.parse([*words, str(results)], 4)
+    assert isinstance(options, TuneOptions)
+    assert (options.sizes, options.ranks) == ((8, 1 << 20), (4, 2))
+    assert (options.budget_ns, options.table, options.json) == (500 * 10**6, None, results)
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "message"),
+    [
+        ("", 1, "one rank sends no messages: start several, with mpirun -n 4 pypartial tune"),
+        ("--ranks 5", 4, "--ranks 5: there are 4; start more with mpirun -n 5"),
+        ("--ranks 1", 4, "--ranks"),
+        ("--ranks 2 --ranks 2", 4, "--ranks: the same value is given twice"),
+        ("--size 7", 4, "--size 7: not a multiple of 4 bytes"),
+        ("--size 8 --size 8", 4, "--size: the same value is given twice"),
+        ("--budget 0", 4, "--budget 0: no call fits into it"),
+        ("--budget 1", 4, "'1' is not a duration"),
+        ("--json /proc/x.json", 4, "--json /proc/x.json: cannot be written"),
+    ],
+)
+def test_usage_errors_of_tune(
+    words: str, ranks: int, message: str, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.parse(["tune", *words.split()], ranks) == 2
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert message in said
+
+
+def test_tune_without_a_place_for_its_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYPARTIAL_TUNING", "off")
+    assert app.parse(["tune"], 4) == 2
+    assert "PYPARTIAL_TUNING" in capsys.readouterr().err
+    assert isinstance(app.parse(["tune", "--dry-run"], 4), TuneOptions)
+    monkeypatch.setenv("PYPARTIAL_TUNING", "/proc/version")
+    assert app.parse(["tune"], 4) == 2
+    assert "/proc/version: cannot be written" in capsys.readouterr().err
+
+
+# ---- files ---------------------------------------------------------------------------------------
 
 
 def test_files_are_tried_without_changing_anything(tmp_path: Path) -> None:
@@ -466,6 +533,78 @@ def test_skewed_latency(mpirun: list[str], tmp_path: Path) -> None:
     assert rows["solo"]["active_expected"] == 1
 
 
+def test_tune_from_start_to_end(mpirun: list[str], table: Path, tmp_path: Path) -> None:
+    """On all ranks and on two; the table is merged, read by `info`, and left by a dry run."""
+    results = tmp_path / "tune.json"
+    words = words_of("tune --size 8 --size 64K --budget 60ms")
+    command = [*mpirun, sys.executable, "-m", "pypartial"]
+    done = run(*command, *words, "--json", str(results))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Table: {table}" in done.stdout
+    rows = json.loads(results.read_text())["rows"]
+    assert [row["bytes"] for row in rows] == [8] * 3 + [64 << 10] * 3
+    assert {row["algorithm"] for row in rows} == {"recursive_doubling", "rabenseifner", "ring"}
+    assert all(row["verified"] and row["ranks"] == 3 and row["link"] == "node" for row in rows)
+    assert all(row["latency_us"]["p50"] > 0 and row["model_us"] > 0 for row in rows)
+    first = json.loads(table.read_text())["entries"]
+    assert [(one["ranks"], one["link"], one["switches"][0]["bytes"]) for one in first] == [
+        (3, "node", 0)
+    ]
+    done = run(*command, *words, "--ranks", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    both = json.loads(table.read_text())["entries"]
+    assert [one["ranks"] for one in both] == [2, 3]
+    assert both[1] == first[0]
+    done = run(*command, *words, "--dry-run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(table.read_text())["entries"] == both
+    done = run(*command, "info")
+    assert f"{table}: measured {both[0]['date'][:10]}" in done.stdout
+    assert "measured for  ranks: 2 (node), 3 (node)" in done.stdout
+    assert re.search(r"3 ranks +\w+.*; measured on so many ranks", done.stdout)
+
+
+def test_tune_writes_no_table_of_wrong_sums(mpirun: list[str], table: Path) -> None:
+    code = (
+        "import sys, pypartial.cli\n"
+        "from mpi4py import MPI\n"
+        "from pypartial.bench import contenders\n"
+        "if MPI.COMM_WORLD.rank == 1:\n"
+        "    right = contenders._Partial.call\n"
+        "    def wrong(self):\n"
+        "        right(self)\n"
+        "        if self.request.algorithm == 'ring':\n"
+        "            self.receive[-1] += 1\n"
+        "    contenders._Partial.call = wrong\n"
+        "    made = contenders._Partial.__init__\n"
+        "    def make(self, ctx, policy, pair, algorithm):\n"
+        "        made(self, ctx, policy, pair, algorithm)\n"
+        "        self.receive = pair.receive\n"
+        "    contenders._Partial.__init__ = make\n"
+        "pypartial.cli.main(sys.argv[1:])\n"
+    )
+    done = run(
+        *mpirun, sys.executable, "-c", code, *words_of("tune --size 64 --size 128 --budget 10ms")
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    complaints = [line for line in done.stderr.splitlines() if "not verified" in line]
+    assert complaints
+    assert all("not verified: ring, full, " in line and "rank 1" in line for line in complaints)
+    assert not table.exists()
+
+
+def test_a_table_that_cannot_be_written_is_named_once(
+    mpirun: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYPARTIAL_TUNING", "/proc/none/tuning.json")
+    words = words_of("tune --size 8 --budget 3ms")
+    done = run(*mpirun, sys.executable, "-m", "pypartial", *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.count("pypartial: /proc/none/tuning.json cannot be written") == 1
+    assert "Traceback" not in done.stderr
+    assert "fastest" in done.stdout
+
+
 def test_a_wrong_sum_of_one_rank_is_reported_once(mpirun: list[str]) -> None:
     code = (
         "import sys, pypartial.cli\n"
@@ -575,6 +714,33 @@ def test_spans() -> None:
 )
 def test_transports_say_why(ranks: list[info.RankFacts], words: str) -> None:
     assert words in dict(info.transports(ranks))["auto"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "there is no such file: mpirun -n P pypartial tune makes it"),
+        ("{", "ignored: it is no JSON"),
+        ('{"schema": 9, "entries": []}', "ignored: its schema is 9, and this version reads 1"),
+        ('{"schema": 1, "entries": []}', "nothing for this MPI"),
+    ],
+)
+def test_info_says_what_is_chosen_by(table: Path, content: str | None, words: str) -> None:
+    if content is not None:
+        table.parent.mkdir()
+        table.write_text(content)
+    native = core.load()
+    found = tuning.load(native, tuning.location())
+    said = dict(info.choices(native, found, [facts(0, "a", 2, True), facts(1, "a", 2, True)]))
+    assert said["tuning table"].startswith(f"{table}: ")
+    assert words in said["tuning table"]
+    assert said["2 ranks"].startswith("recursive_doubling, ")
+    assert said["2 ranks"].endswith("on; by the cost model, with default parameters")
+    assert "shared memory" in said[""]
+    apart = dict(info.choices(native, found, [facts(0, "a", 1), facts(1, "b", 1)]))
+    assert apart["2 ranks"] != said["2 ranks"]
+    assert "" not in apart
+    assert "nothing to choose" in dict(info.choices(native, found, [facts(0, "a", 1)]))["1 rank"]
 
 
 def test_missing_packages_are_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

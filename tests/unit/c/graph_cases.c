@@ -6,7 +6,6 @@
  *     graph_cases names                   the NAMEs
  *     graph_cases outs SIZE               successors in firing order, of a partial allreduce
  *     graph_cases synchronous SIZE COUNT  all ranks' synchronous allreduce, GOAL-like
- *     graph_cases choose BYTES COUNT SIZE
  */
 #include "algo/algo.h"
 #include "graph/dump.h"
@@ -262,9 +261,6 @@ int main(int argc, char **argv)
         return outs(atoi(argv[2]));
     else if (strcmp(what, "synchronous") == 0 && argc == 4)
         return synchronous(atoi(argv[2]), strtoull(argv[3], NULL, 10));
-    else if (strcmp(what, "choose") == 0 && argc == 5)
-        printf("%d\n", pp_algo_choose(strtoull(argv[2], NULL, 10), strtoull(argv[3], NULL, 10),
-                                      atoi(argv[4])));
     else
         return 2;
     return 0;

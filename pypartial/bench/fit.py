@@ -1,0 +1,95 @@
+"""From measured times to what ``algorithm="auto"`` goes by: model parameters and switch points."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..tuning import ALGORITHMS, Cost, Measured, Switch, set_cost
+
+if TYPE_CHECKING:
+    from .._native import Native
+
+_ITEMSIZE = 4
+# A switch must gain so much over all sizes behind it together; noise at one size does not.
+_LEAST_GAIN = math.log(1.1)
+
+
+def model_us(native: Native, cost: Cost, algorithm: str, size: int, ranks: int) -> float:
+    """Return what the model says that an allreduce of `size` bytes takes, in microseconds."""
+    parameters, us = native.ffi.new("pp_cost_t *"), native.ffi.new("double *")
+    set_cost(parameters, cost)
+    number = getattr(native.lib, ALGORITHMS[algorithm])
+    count = size // _ITEMSIZE
+    native.check(native.lib.pp_model_cost(parameters, number, count, _ITEMSIZE, ranks, us))
+    return float(us[0])
+
+
+def fit_cost(native: Native, measured: Sequence[Measured], ranks: int) -> Cost:
+    """Return the parameters with the least relative error, none of them negative.
+
+    The model is linear in them; with so few, every choice of those that are not zero is tried.
+    """
+    names = [field.name for field in fields(Cost)]
+    units = [Cost(**{name: float(name == one) for name in names}) for one in names]
+    cells = [(size.bytes, name, us) for size in measured for name, us in size.us.items()]
+    relative = np.array(
+        [
+            [model_us(native, unit, name, size, ranks) / us for unit in units]
+            for size, name, us in cells
+        ]
+    )
+    # Microseconds a byte are small numbers: scaled, so that none is lost in the others' rounding.
+    scale = np.maximum(relative.max(axis=0), 1e-300)
+    best, least = np.zeros(len(names)), math.inf
+    for used in itertools.product([False, True], repeat=len(names)):
+        columns = np.flatnonzero(used)
+        values = np.zeros(len(names))
+        matrix = relative[:, columns] / scale[columns]
+        values[columns] = np.linalg.lstsq(matrix, np.ones(len(cells)), rcond=None)[0]
+        error = float(np.sum((relative / scale @ values - 1) ** 2))
+        if np.all(values >= 0) and error < least:
+            best, least = values, error
+    return Cost(**{name: float(value) for name, value in zip(names, best / scale, strict=True)})
+
+
+def switch_points(measured: Sequence[Measured], most: int) -> tuple[Switch, ...]:
+    """Return which algorithm to use from which size on, at most so many.
+
+    The sequence of algorithms whose times have the least product over the sizes, where every switch
+    costs `_LEAST_GAIN`; a switch is half-way between two sizes, by ratio.
+    """
+    cost_of_switch = _LEAST_GAIN
+    while True:
+        chosen = _sequence([size.us for size in measured], cost_of_switch)
+        switches = [Switch(0, chosen[0])]
+        for (before, after), (left, right) in zip(
+            itertools.pairwise(measured), itertools.pairwise(chosen), strict=True
+        ):
+            if left != right:
+                switches.append(Switch(math.isqrt(before.bytes * after.bytes) + 1, right))
+        if len(switches) <= most:
+            return tuple(switches)
+        cost_of_switch *= 2
+
+
+def _sequence(times: Sequence[Mapping[str, float]], cost_of_switch: float) -> list[str]:
+    """Return the cheapest sequence of algorithms, one a size."""
+    paths = {name: (math.log(us), [name]) for name, us in times[0].items()}
+    for size in times[1:]:
+        paths = {
+            name: min(
+                (
+                    cost + math.log(us) + (cost_of_switch if path[-1] != name else 0.0),
+                    [*path, name],
+                )
+                for cost, path in paths.values()
+            )
+            for name, us in size.items()
+        }
+    return min(paths.values())[1]

@@ -1,0 +1,449 @@
+"""What ``pypartial tune`` measured: the file, and how ``algorithm="auto"`` comes to know it.
+
+The file is JSON: ``{"schema": 1, "entries": [...]}``, an entry for each number of ranks on a kind
+of link, with what was measured, on which machine, with which MPI and when (`Entry`). It is
+``tuning.json`` in the folder ``pypartial`` of the user's cache, ``$XDG_CACHE_HOME`` or
+``~/.cache``. The environment variable ``PYPARTIAL_TUNING`` names another file, or says ``off``.
+
+Rank 0 chooses for all ranks of a context, so that only its table is read. A table that cannot be
+used is ignored, with a warning: choices are then made by the cost model with its default
+parameters, and every algorithm is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._native import LOGGER, identify
+
+if TYPE_CHECKING:
+    from ._core import CData
+    from ._native import Native
+
+__all__ = ["ALGORITHMS", "LINKS", "Choice", "Cost", "Entry", "Measured", "Switch", "Table"]
+
+SCHEMA = 1
+VARIABLE = "PYPARTIAL_TUNING"
+# Their names, and in the C core.
+ALGORITHMS = {
+    "recursive_doubling": "PP_RECURSIVE_DOUBLING",
+    "rabenseifner": "PP_RABENSEIFNER",
+    "ring": "PP_RING",
+}
+LINKS = {"node": "PP_LINK_NODE", "network": "PP_LINK_NETWORK"}
+_REMEDY = "measure again with mpirun -n P pypartial tune, or set PYPARTIAL_TUNING=off"
+_MOST_CHARACTERS = 1 << 22
+_INT32_MAX = (1 << 31) - 1
+_BYTES_MAX = 1 << 62
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Parameters of the cost model: ``pp_cost_t`` of the C core."""
+
+    overhead_us: float
+    copy_ns: float
+    latency_us: float
+    byte_ns: float
+    reduce_ns: float
+
+
+@dataclass(frozen=True)
+class Switch:
+    """From so many bytes on, this algorithm."""
+
+    bytes: int
+    algorithm: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an allreduce of so many bytes took, in microseconds by algorithm."""
+
+    bytes: int
+    us: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was measured for a number of ranks on a kind of link.
+
+    Attributes
+    ----------
+    ranks : int
+        One a node, if the link is "network".
+    link : {"node", "network"}
+    mpi, version : str
+        The MPI library, and this package's version.
+    host : str
+        Rank 0's.
+    cores : int
+        Of that host.
+    date : str
+        UTC, ISO 8601.
+    cost : Cost
+        Fitted.
+    switches : tuple of Switch
+        Ascending, the first at 0 bytes.
+    measured : tuple of Measured
+        What both were made from.
+    """
+
+    ranks: int
+    link: str
+    mpi: str
+    version: str
+    host: str
+    cores: int
+    date: str
+    cost: Cost
+    switches: tuple[Switch, ...]
+    measured: tuple[Measured, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What there is to choose by.
+
+    Attributes
+    ----------
+    path : Path or None
+        The file; None if it is switched off, or there is no place for one.
+    entries : tuple of Entry
+        Those of the file that were measured with this MPI and version, on as many cores.
+    why : str
+        In words: why there are none, or where they are from.
+    ignored : bool
+        The file is there, but is broken or outdated.
+    """
+
+    path: Path | None
+    entries: tuple[Entry, ...]
+    why: str
+    ignored: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An algorithm, and one of `REASONS`."""
+
+    algorithm: str
+    reason: str
+
+
+# By the C core's names.
+REASONS = {
+    "PP_REASON_ASKED": "asked for by algorithm=",
+    "PP_REASON_SHARED_MEMORY": "all ranks share memory",
+    "PP_REASON_DEFAULTS": "by the cost model, with default parameters",
+    "PP_REASON_MODEL": "by the cost model, measured on another number of ranks",
+    "PP_REASON_MEASURED": "measured on so many ranks",
+}
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def location(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the table's file, which need not exist; None if tuning is off or nobody is at home."""
+    given = environ.get(VARIABLE, "")
+    if given == "off":
+        return None
+    if given:
+        return Path(given)
+    cache = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):  # a relative one is to be ignored (XDG Base Directory)
+        cache = os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache, "pypartial", "tuning.json") if os.path.isabs(cache) else None
+
+
+def parse(text: str) -> tuple[Entry, ...]:
+    """Read a table.
+
+    Raises
+    ------
+    ValueError
+        If it is none that this version understands; the text says what is wrong.
+    """
+    import json
+
+    try:
+        table = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+    if not isinstance(table, dict) or not isinstance(table.get("entries"), list):
+        raise ValueError("it is no tuning table")
+    if table.get("schema") != SCHEMA:
+        raise ValueError(f"its schema is {table.get('schema')!r}, and this version reads {SCHEMA}")
+    return tuple(_entry(number, values) for number, values in enumerate(table["entries"]))
+
+
+def read(path: Path) -> tuple[Entry, ...] | None:
+    """Read a table's file; None if there is none.
+
+    Raises
+    ------
+    ValueError
+        As `parse`, or the file cannot be read.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no ordinary file")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is no text") from None
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"it has more than {_MOST_CHARACTERS} characters")
+    return parse(text)
+
+
+def write(path: Path, new: Sequence[Entry]) -> None:
+    """Write entries into a table, beside those that it has for other ranks, links and machines.
+
+    The file is replaced as a whole, so that a reader sees the old or the new one, and writers take
+    turns. What is broken or outdated is dropped.
+
+    Raises
+    ------
+    OSError
+        If that is not possible; the file is then as it was.
+    """
+    import fcntl
+    import json
+    import tempfile
+
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise OSError(f"{target} is no ordinary file")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target.with_name(target.name + ".lock"), "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            old = read(target) or ()
+        except ValueError:
+            old = ()
+        entries = [*(entry for entry in old if not any(_replaces(one, entry) for one in new)), *new]
+        entries.sort(key=lambda entry: (entry.mpi, entry.cores, entry.link, entry.ranks))
+        table = {"schema": SCHEMA, "entries": [asdict(entry) for entry in entries]}
+        with _temporary(tempfile.mkstemp(".json", "tuning", target.parent)) as (descriptor, name):
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(json.dumps(table, indent=1, allow_nan=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)
+            os.replace(name, target)
+
+
+@contextlib.contextmanager
+def _temporary(made: tuple[int, str]) -> Iterator[tuple[int, str]]:
+    """Remove a temporary file unless it was given another name."""
+    try:
+        yield made
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(made[1])
+        raise
+
+
+def _replaces(new: Entry, old: Entry) -> bool:
+    same_machine = identify(new.mpi) == identify(old.mpi) and new.cores == old.cores
+    same_place = new.ranks == old.ranks and new.link == old.link
+    return same_machine and (same_place or new.version != old.version)
+
+
+def _entry(number: int, values: Any) -> Entry:
+    where = f"entry {number}"
+    given = _record(where, values, Entry)
+    cost = _record(f"{where}, cost", given["cost"], Cost)
+    switches = [
+        Switch(
+            _whole(f"{where}, switches, bytes", one["bytes"], 0, _BYTES_MAX),
+            _name(f"{where}, switches", one["algorithm"], ALGORITHMS),
+        )
+        for one in _records(f"{where}, switches", given["switches"], Switch)
+    ]
+    bounds = [switch.bytes for switch in switches]
+    if not 1 <= len(bounds) <= 8 or bounds[0] != 0 or bounds != sorted(set(bounds)):
+        raise ValueError(f"{where}: switch points {bounds} are not 1 to 8, from 0 on, ascending")
+    measured = [
+        Measured(
+            _whole(f"{where}, measured, bytes", one["bytes"], 0, _BYTES_MAX),
+            {
+                _name(f"{where}, measured", name, ALGORITHMS): _time(f"{where}, measured", us)
+                for name, us in _mapping(f"{where}, measured", one["us"]).items()
+            },
+        )
+        for one in _records(f"{where}, measured", given["measured"], Measured)
+    ]
+    return Entry(
+        ranks=_whole(f"{where}, ranks", given["ranks"], 1, _INT32_MAX),
+        link=_name(f"{where}, link", given["link"], LINKS),
+        cores=_whole(f"{where}, cores", given["cores"], 1, _INT32_MAX),
+        cost=Cost(**{name: _time(f"{where}, {name}", value) for name, value in cost.items()}),
+        switches=tuple(switches),
+        measured=tuple(measured),
+        **{
+            name: _text(f"{where}, {name}", given[name])
+            for name in ("mpi", "version", "host", "date")
+        },
+    )
+
+
+def _mapping(where: str, values: Any) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: {values!r:.60} is no object")
+    return values
+
+
+def _record(where: str, values: Any, kind: type) -> dict[str, Any]:
+    names = [field.name for field in fields(kind)]
+    given = _mapping(where, values)
+    if sorted(given) != sorted(names):
+        raise ValueError(f"{where}: it has {sorted(given)}, not {sorted(names)}")
+    return given
+
+
+def _records(where: str, values: Any, kind: type) -> list[dict[str, Any]]:
+    if not isinstance(values, list):
+        raise ValueError(f"{where}: {values!r:.60} is no list")
+    return [_record(where, one, kind) for one in values]
+
+
+def _whole(where: str, value: Any, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{where}: {value!r:.60} is not an integer in {least}..{most}")
+    return value
+
+
+def _time(where: str, value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < 1e15:  # also refuses NaN
+        raise ValueError(f"{where}: {value!r:.60} is no time")
+    return float(value)
+
+
+def _text(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: {value!r:.60} is no text")
+    return value
+
+
+def _name(where: str, value: Any, names: Mapping[str, str]) -> str:
+    if not isinstance(value, str) or value not in names:
+        raise ValueError(f"{where}: {value!r:.60} is not one of {', '.join(names)}")
+    return value
+
+
+# ---- what is used here ---------------------------------------------------------------------------
+
+
+def load(native: Native, path: Path | None) -> Table:
+    """Find out what there is to choose by on this machine."""
+    if path is None:
+        return Table(None, (), f"{VARIABLE}=off" if VARIABLE in os.environ else "no home directory")
+    try:
+        entries = read(path)
+    except ValueError as error:
+        return Table(path, (), f"{error}; {_REMEDY}", ignored=True)
+    if entries is None:
+        return Table(path, (), "there is no such file: mpirun -n P pypartial tune makes it")
+    here = [
+        entry
+        for entry in entries
+        if identify(entry.mpi) == identify(native.library) and entry.cores == os.cpu_count()
+    ]
+    if not here:
+        why = f"it has nothing for this MPI on {os.cpu_count()} cores: mpirun -n P pypartial tune"
+        return Table(path, (), why)
+    version = native.text(native.lib.pp_version())
+    current = tuple(entry for entry in here if entry.version == version)
+    if not current:
+        why = f"it was measured with pypartial {here[0].version}, and this is {version}; {_REMEDY}"
+        return Table(path, (), why, ignored=True)
+    newest = max(current, key=lambda entry: entry.date)
+    return Table(path, current, f"measured {newest.date} on {newest.host} with {newest.mpi}")
+
+
+def use(native: Native, ctx: CData) -> None:
+    """Have a context choose by this machine's table; on its rank 0, after it was opened."""
+    table = load(native, location())
+    if table.ignored:
+        _warn(f"the tuning table {table.path} is ignored: {table.why}")
+    if table.entries:
+        tuned = to_c(native, table.entries)
+        native.check(native.lib.pp_ctx_tune(ctx, tuned, len(table.entries)))
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    """Log a warning once in a process, however many contexts it makes."""
+    LOGGER.warning("%s", text)
+
+
+def to_c(native: Native, entries: Sequence[Entry]) -> CData:
+    """Return entries as an array of ``pp_tuned_t``."""
+    lib = native.lib
+    tuned = native.ffi.new("pp_tuned_t[]", len(entries))
+    for target, entry in zip(tuned, entries, strict=True):
+        target.ranks = entry.ranks
+        target.link = getattr(lib, LINKS[entry.link])
+        set_cost(target.cost, entry.cost)
+        target.switch_count = len(entry.switches)
+        for number, switch in enumerate(entry.switches):
+            target.switches[number].bytes = switch.bytes
+            target.switches[number].algorithm = getattr(lib, ALGORITHMS[switch.algorithm])
+    return tuned
+
+
+def set_cost(target: CData, cost: Cost) -> None:
+    """Fill a ``pp_cost_t``."""
+    for name, value in asdict(cost).items():
+        setattr(target, name, value)
+
+
+def choose(
+    native: Native, entries: Sequence[Entry], size: int, itemsize: int, ranks: int, link: str
+) -> Choice:
+    """Return what "auto" becomes for a vector of `size` bytes, and why."""
+    lib = native.lib
+    choice = native.ffi.new("pp_choice_t *")
+    tuned = to_c(native, entries)
+    count = size // itemsize
+    kind = getattr(lib, LINKS[link])
+    native.check(lib.pp_choose(tuned, len(entries), count, itemsize, ranks, kind, choice))
+    return Choice(algorithm_name(native, choice.algorithm), reason_text(native, choice.reason))
+
+
+def algorithm_name(native: Native, algorithm: int) -> str:
+    """Return the name of a ``pp_algorithm_t``."""
+    names = {**ALGORITHMS, "shared_memory": "PP_SHARED_MEMORY"}
+    return next(name for name, c in names.items() if getattr(native.lib, c) == algorithm)
+
+
+def reason_text(native: Native, reason: int) -> str:
+    """Return a ``pp_reason_t`` in words."""
+    return next(text for name, text in REASONS.items() if getattr(native.lib, name) == reason)
+
+
+def spans(
+    native: Native, entries: Sequence[Entry], ranks: int, link: str
+) -> tuple[list[Switch], str]:
+    """Return where "auto" switches for float32 vectors, to a power of two, and why."""
+    found: list[Switch] = []
+    reason = ""
+    for exponent in range(2, 31):
+        choice = choose(native, entries, 1 << exponent, 4, ranks, link)
+        reason = choice.reason
+        if not found or found[-1].algorithm != choice.algorithm:
+            found.append(Switch(1 << exponent if found else 0, choice.algorithm))
+    return found, reason

@@ -1,0 +1,469 @@
+"""Choosing an algorithm: the cost model, the table of what was measured, and its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import logging
+import math
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pypartial import _native, tuning
+from pypartial._core import ffi, lib
+from pypartial.bench import fit
+from pypartial.tuning import ALGORITHMS, Cost, Entry, Measured, Switch
+
+DOUBLING, RABENSEIFNER, RING = ALGORITHMS
+COST = Cost(overhead_us=3, copy_ns=0.5, latency_us=2, byte_ns=0.25, reduce_ns=0.125)
+LATENCY_ONLY = Cost(0, 0, 1, 0, 0)
+SENT_ONLY = Cost(0, 0, 0, 1000, 0)
+REDUCED_ONLY = Cost(0, 0, 0, 0, 1000)
+RANKS = [1, 2, 3, 4, 5, 7, 8, 9, 33, 1000]
+by_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+@pytest.fixture(scope="module")
+def native() -> _native.Native:
+    return _native.load()
+
+
+def entry(ranks: int, *switches: tuple[int, str], link: str = "node", **other: Any) -> Entry:
+    values: dict[str, Any] = {
+        "mpi": _native.load().library.splitlines()[0],
+        "version": tuning_version(),
+        "host": "here",
+        "cores": os.cpu_count(),
+        "date": "2026-01-02T03:04:05+00:00",
+        "cost": COST,
+        "measured": (Measured(8, dict.fromkeys(ALGORITHMS, 1.0)),),
+    }
+    points = tuple(Switch(*switch) for switch in switches or [(0, DOUBLING)])
+    return Entry(ranks=ranks, link=link, switches=points, **(values | other))
+
+
+def tuning_version() -> str:
+    return ffi.string(lib.pp_version()).decode()
+
+
+# ---- the model -----------------------------------------------------------------------------------
+
+
+def cost(parameters: Cost, algorithm: str, count: int, element_bytes: int, ranks: int) -> float:
+    c, us = ffi.new("pp_cost_t *"), ffi.new("double *")
+    tuning.set_cost(c, parameters)
+    number = getattr(lib, ALGORITHMS[algorithm])
+    assert lib.pp_model_cost(c, number, count, element_bytes, ranks, us) == lib.PP_OK
+    return us[0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ranks", "messages", "sent", "reduced"),
+    [  # of a vector of 1 MB, in messages and in megabytes
+        (DOUBLING, 2, 1, 1, 1),
+        (DOUBLING, 8, 3, 3, 3),
+        (DOUBLING, 3, 3, 3, 2),
+        (DOUBLING, 13, 5, 5, 4),
+        (RABENSEIFNER, 2, 2, 1, 1 / 2),
+        (RABENSEIFNER, 8, 6, 7 / 4, 7 / 8),
+        (RABENSEIFNER, 3, 4, 3, 3 / 2),
+        (RABENSEIFNER, 13, 8, 2 + 7 / 4, 1 + 7 / 8),
+        (RING, 2, 2, 1, 1 / 2),
+        (RING, 8, 14, 7 / 4, 7 / 8),
+        (RING, 3, 4, 4 / 3, 2 / 3),
+    ],
+)
+def test_longest_chains(
+    algorithm: str, ranks: int, messages: int, sent: float, reduced: float
+) -> None:
+    count = 1_000_000
+    assert cost(LATENCY_ONLY, algorithm, count, 1, ranks) == messages
+    assert cost(SENT_ONLY, algorithm, count, 1, ranks) == pytest.approx(sent * count, rel=1e-5)
+    expected = pytest.approx(reduced * count, rel=1e-5)
+    assert cost(REDUCED_ONLY, algorithm, count, 1, ranks) == expected
+
+
+@by_algorithm
+@pytest.mark.parametrize("ranks", RANKS)
+def test_more_elements_never_cost_less(algorithm: str, ranks: int) -> None:
+    counts = [0, 1, 2, ranks - 1, ranks, ranks + 1, 4097, 10**6, 10**9, 2**62]
+    times = [cost(COST, algorithm, count, 4, ranks) for count in sorted(set(counts))]
+    assert times == sorted(times)
+    assert all(math.isfinite(us) and us >= COST.overhead_us for us in times)
+
+
+@by_algorithm
+@pytest.mark.parametrize("count", [0, 1, 1000, 10**7])
+def test_more_ranks_never_cost_less_among_powers_of_two(algorithm: str, count: int) -> None:
+    times = [cost(COST, algorithm, count, 4, 1 << exponent) for exponent in range(11)]
+    # A ring's chunks get smaller faster than their number grows only where they are rounded.
+    assert all(after >= before * (1 - 1e-3) for before, after in itertools.pairwise(times))
+
+
+@by_algorithm
+def test_one_rank_sends_nothing(algorithm: str) -> None:
+    assert cost(LATENCY_ONLY, algorithm, 1000, 8, 1) == 0
+    assert cost(SENT_ONLY, algorithm, 1000, 8, 1) == 0
+
+
+# ---- choosing ------------------------------------------------------------------------------------
+
+
+def choice(native: _native.Native, entries: list[Entry], size: int, ranks: int, link: str = "node"):
+    found = tuning.choose(native, entries, size, 4, ranks, link)
+    return found.algorithm, found.reason
+
+
+def reason(name: str) -> str:
+    return tuning.REASONS[f"PP_REASON_{name}"]
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("link", tuning.LINKS)
+def test_the_model_chooses_the_cheapest(native: _native.Native, ranks: int, link: str) -> None:
+    defaults = ffi.new("pp_cost_t *")
+    assert lib.pp_model_defaults(getattr(lib, tuning.LINKS[link]), defaults) == lib.PP_OK
+    parameters = Cost(**{f.name: getattr(defaults, f.name) for f in dataclasses.fields(Cost)})
+    for count in [0, 1, ranks - 1, ranks, 1 << 12, 1 << 15, 1 << 18, 1 << 24]:
+        times = {name: cost(parameters, name, count, 4, ranks) for name in ALGORITHMS}
+        cheapest = min(times, key=lambda name: times[name])
+        assert choice(native, [], 4 * count, ranks, link) == (cheapest, reason("DEFAULTS"))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 16, 33])
+@pytest.mark.parametrize("link", tuning.LINKS)
+def test_the_defaults_are_sensible(native: _native.Native, ranks: int, link: str) -> None:
+    for size in (0, 4, 64, 1024, 8192):
+        assert choice(native, [], size, ranks, link)[0] == DOUBLING
+    assert choice(native, [], 64 << 20, ranks, link)[0] != DOUBLING
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_fewer_elements_than_ranks(native: _native.Native, count: int) -> None:
+    assert choice(native, [], 4 * count, 5)[0] == DOUBLING
+
+
+def test_measured_switch_points_decide_at_their_bytes(native: _native.Native) -> None:
+    table = [
+        entry(4, (0, RING), (1000, RABENSEIFNER), (2000, DOUBLING)),
+        entry(8, (0, RABENSEIFNER)),
+        entry(4, (0, RABENSEIFNER), link="network"),
+    ]
+    measured = reason("MEASURED")
+    expected = {0: RING, 996: RING, 1000: RABENSEIFNER, 1996: RABENSEIFNER, 2000: DOUBLING}
+    for size, algorithm in expected.items():
+        assert choice(native, table, size, 4) == (algorithm, measured)
+    assert choice(native, table, 1 << 40, 4) == (DOUBLING, measured)
+    assert choice(native, table, 0, 8) == (RABENSEIFNER, measured)
+    assert choice(native, table, 0, 4, "network") == (RABENSEIFNER, measured)
+    assert tuning.spans(native, table[:1], 4, "node") == (
+        [Switch(0, RING), Switch(1024, RABENSEIFNER), Switch(2048, DOUBLING)],
+        measured,
+    )
+
+
+def test_the_nearest_entry_lends_its_costs(native: _native.Native) -> None:
+    """Where latency is all, doubling is cheapest; where only reducing costs, it is not."""
+    table = [entry(2, cost=LATENCY_ONLY), entry(32, cost=REDUCED_ONLY)]
+    for ranks, algorithm in [(4, DOUBLING), (7, DOUBLING), (9, RING), (64, RABENSEIFNER)]:
+        assert choice(native, table, 1 << 20, ranks) == (algorithm, reason("MODEL"))
+    assert choice(native, table, 64, 4, "network")[1] == reason("DEFAULTS")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"ranks": 0}, "ranks=0"),
+        ({"link": 2}, "link=2"),
+        ({"switch_count": 9}, "9 switch points"),
+        ({"switch_count": -1}, "-1 switch points"),
+        ({"switches": [(0, 0)]}, "algorithm=0"),
+        ({"switches": [(0, 4)]}, "algorithm=4"),
+        ({"switches": [(1, 1)]}, "is at 1 bytes"),
+        ({"switches": [(0, 1), (9, 2), (9, 1)]}, "switch point 2 for 4 ranks is at 9 bytes"),
+        ({"latency_us": -1.0}, "-1 us"),
+        ({"byte_ns": math.nan}, "nan ns"),
+        ({"copy_ns": math.inf}, "inf ns"),
+    ],
+)
+def test_what_the_core_refuses(change: dict[str, Any], text: str) -> None:
+    """Before it looks at the context, of which there is none."""
+    tuned = tuning.to_c(_native.load(), [entry(4)])
+    for name, value in change.items():
+        if name == "switches":
+            tuned[0].switch_count = len(value)
+            for number, (size, algorithm) in enumerate(value):
+                tuned[0].switches[number].bytes = size
+                tuned[0].switches[number].algorithm = algorithm
+        else:
+            where = tuned[0] if hasattr(tuned[0], name) else tuned[0].cost
+            setattr(where, name, value)
+    assert lib.pp_ctx_tune(ffi.NULL, tuned, 1) == lib.PP_ERR_ARGUMENT
+    assert text in ffi.string(lib.pp_error_text()).decode()
+
+
+# ---- what is made of times -----------------------------------------------------------------------
+
+
+def times_by_model(parameters: Cost, ranks: int) -> list[Measured]:
+    return [
+        Measured(size, {name: cost(parameters, name, size // 4, 4, ranks) for name in ALGORITHMS})
+        for size in (8, 1024, 16384, 65536, 1 << 18, 1 << 20, 1 << 24)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 8, 13])
+def test_the_fit_finds_what_times_were_made_from(native: _native.Native, ranks: int) -> None:
+    times = times_by_model(COST, ranks)
+    found = fit.fit_cost(native, times, ranks)
+    for size in times:
+        for name, us in size.us.items():
+            assert fit.model_us(native, found, name, size.bytes, ranks) == pytest.approx(us)
+
+
+def test_no_fitted_parameter_is_negative(native: _native.Native) -> None:
+    """Times that get shorter with size and with messages ask for negative ones."""
+    odd = [
+        Measured(size, {DOUBLING: 9.0, RABENSEIFNER: 5.0, RING: 1e6 / size}) for size in (8, 4096)
+    ]
+    found = fit.fit_cost(native, odd, 4)
+    assert all(value >= 0 for value in dataclasses.asdict(found).values())
+
+
+def sizes_of(*columns: tuple[int, float, float, float]) -> list[Measured]:
+    return [Measured(size, dict(zip(ALGORITHMS, us, strict=True))) for size, *us in columns]
+
+
+def test_switch_points_are_half_way_and_ignore_noise() -> None:
+    noisy = sizes_of(
+        (16, 1, 2, 4), (64, 2.05, 2, 4), (256, 4, 6, 9), (1024, 16, 8, 16), (4096, 64, 32, 16)
+    )
+    expected = (Switch(0, DOUBLING), Switch(513, RABENSEIFNER), Switch(2049, RING))
+    assert fit.switch_points(noisy, 8) == expected
+    assert fit.switch_points(noisy[:1], 8) == (Switch(0, DOUBLING),)
+
+
+def test_there_are_never_too_many_switch_points() -> None:
+    jagged = sizes_of(*((2**n, 1 + n % 2, 2 - n % 2, 9) for n in range(24)))
+    assert len(fit.switch_points(jagged, 24)) == 24
+    assert 1 <= len(fit.switch_points(jagged, 8)) <= 8
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def test_location() -> None:
+    home = os.path.expanduser("~")
+    assert tuning.location({}) == Path(home, ".cache", "pypartial", "tuning.json")
+    assert tuning.location({"XDG_CACHE_HOME": "/c"}) == Path("/c/pypartial/tuning.json")
+    assert tuning.location({"XDG_CACHE_HOME": "c"}) == tuning.location({})
+    given = {"XDG_CACHE_HOME": "/c", "PYPARTIAL_TUNING": "/t.json"}
+    assert tuning.location(given) == Path("/t.json")
+    assert tuning.location({"PYPARTIAL_TUNING": "off"}) is None
+
+
+def test_what_is_written_is_read(native: _native.Native, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "tuning.json"
+    four, two = entry(4, (0, DOUBLING), (4096, RING)), entry(2, link="network")
+    tuning.write(path, [four])
+    tuning.write(path, [two])
+    assert tuning.read(path) == (two, four) or tuning.read(path) == (four, two)
+    table = tuning.load(native, path)
+    assert {one.ranks for one in table.entries} == {2, 4}
+    assert not table.ignored
+    again = entry(4, (0, RABENSEIFNER))
+    tuning.write(path, [again])
+    assert [e for e in tuning.read(path) or () if e.ranks == 4] == [again]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["tuning.json", "tuning.json.lock"]
+
+
+def test_other_machines_keep_their_entries(native: _native.Native, tmp_path: Path) -> None:
+    path = tmp_path / "tuning.json"
+    elsewhere = [entry(4, cores=(os.cpu_count() or 1) + 1), entry(4, mpi="Other MPI 1.0")]
+    outdated = entry(8, version="0.0.0")
+    tuning.write(path, [*elsewhere, outdated])
+    table = tuning.load(native, path)
+    assert (table.entries, table.ignored) == ((), True)
+    assert "measured with pypartial 0.0.0" in table.why
+    tuning.write(path, [entry(2)])
+    assert tuning.load(native, path).entries == (entry(2),)
+    left = tuning.read(path) or ()
+    assert all(one in left for one in elsewhere)
+    assert outdated not in left
+    tuning.write(path.with_name("other.json"), elsewhere)
+    table = tuning.load(native, path.with_name("other.json"))
+    assert (table.entries, table.ignored) == ((), False)
+    assert "nothing for this MPI" in table.why
+
+
+def table_text(**change: Any) -> str:
+    """Return a table whose only entry is changed; dots in names lead into what it holds."""
+    values = dataclasses.asdict(entry(4, (0, DOUBLING), (4096, RING)))
+    for name, value in change.items():
+        *path, last = name.split("__")
+        at: Any = values
+        for step in path:
+            at = at[int(step) if step.isdigit() else step]
+        at[int(last) if last.isdigit() else last] = value
+    return json.dumps({"schema": 1, "entries": [values]})
+
+
+def test_the_text_is_right_unchanged() -> None:
+    assert tuning.parse(table_text()) == (entry(4, (0, DOUBLING), (4096, RING)),)
+
+
+BROKEN = {
+    "empty": "",
+    "cut": table_text()[:-40],
+    "nested": "[" * 100_000,
+    "number": "7",
+    "no entries": '{"schema": 1}',
+    "schema": table_text().replace('"schema": 1', '"schema": 2'),
+    "entry": '{"schema": 1, "entries": [3]}',
+    "missing": '{"schema": 1, "entries": [{"ranks": 4}]}',
+    "ranks": table_text(ranks=0),
+    "ranks text": table_text(ranks="4"),
+    "ranks bool": table_text(ranks=True),
+    "huge": table_text(ranks=1 << 31),
+    "link": table_text(link="wire"),
+    "host": table_text(host=None),
+    "cost": table_text(cost__latency_us=-1),
+    "cost nan": table_text(cost__latency_us=math.nan),
+    "cost text": table_text(cost__latency_us="1"),
+    "algorithm": table_text(switches__0__algorithm="auto"),
+    "algorithm list": table_text(switches__0__algorithm=[]),
+    "first": table_text(switches__0__bytes=1),
+    "order": table_text(switches__1__bytes=0),
+    "no switches": table_text(switches=[]),
+    "many switches": table_text(switches=[{"bytes": n, "algorithm": RING} for n in range(9)]),
+    "switches": table_text(switches={}),
+    "measured": table_text(measured__0__us=[1, 2, 3]),
+    "bytes": table_text(measured__0__bytes=1.5),
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_a_broken_file_is_ignored(native: _native.Native, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tuning.json"
+    path.write_text(text)
+    table = tuning.load(native, path)
+    assert (table.entries, table.ignored) == ((), True)
+    assert "pypartial tune" in table.why
+    tuning.write(path, [entry(2)])
+    assert tuning.load(native, path).entries == (entry(2),)
+
+
+def test_what_is_no_file_is_ignored(native: _native.Native, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "file").write_text("")
+    for name in ("pipe", "bytes", ".", "file/tuning.json"):
+        table = tuning.load(native, tmp_path / name)
+        assert (table.entries, table.ignored) == ((), True), name
+    for name in ("pipe", ".", "file/tuning.json"):
+        with pytest.raises(OSError):
+            tuning.write(tmp_path / name, [entry(2)])
+
+
+def test_no_file_is_no_fault(native: _native.Native, tmp_path: Path) -> None:
+    table = tuning.load(native, tmp_path / "none" / "tuning.json")
+    assert (table.entries, table.ignored) == ((), False)
+    assert "pypartial tune makes it" in table.why
+    assert tuning.load(native, None).entries == ()
+
+
+def test_a_failed_write_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tuning.json"
+    tuning.write(path, [entry(4)])
+    before = path.read_bytes()
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        tuning.write(path, [entry(2)])
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tuning.json", "tuning.json.lock"]
+
+
+def write_some(path: str, first: int) -> None:
+    for ranks in range(first, first + 10):
+        tuning.write(Path(path), [entry(ranks)])
+
+
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.json"
+    spawn = multiprocessing.get_context("spawn")
+    writers = [spawn.Process(target=write_some, args=(str(path), 1 + 10 * n)) for n in range(3)]
+    for writer in writers:
+        writer.start()
+    seen = 0
+    while any(writer.is_alive() for writer in writers):
+        seen = max(seen, len(tuning.read(path) or ()))  # never a broken one
+    for writer in writers:
+        writer.join(30)
+        assert writer.exitcode == 0
+    assert seen <= 30
+    assert sorted(one.ranks for one in tuning.read(path) or ()) == list(range(1, 31))
+
+
+# ---- contexts ------------------------------------------------------------------------------------
+
+
+def test_a_broken_table_is_named_once_and_breaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import numpy as np
+    from mpi4py import MPI
+
+    import pypartial as pp
+
+    path = tmp_path / "tuning.json"
+    path.write_text("{")
+    monkeypatch.setenv("PYPARTIAL_TUNING", str(path))
+    with caplog.at_level(logging.WARNING, "pypartial"):
+        for _ in range(2):
+            with pp.Context(MPI.COMM_SELF, transport="mpi") as ctx:
+                out = np.zeros(3)
+                request = ctx.Allreduce_init(np.ones(3), out, policy=pp.Full())
+                assert request.algorithm == DOUBLING
+                assert request.algorithm_reason == reason("DEFAULTS")
+                request.Start()
+                request.Wait()
+                assert (out == 1).all()
+                request.Free()
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 1
+    assert str(path) in warnings[0]
+    assert "mpirun -n P pypartial tune" in warnings[0]
+
+
+def test_a_table_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+    from mpi4py import MPI
+
+    import pypartial as pp
+
+    path = tmp_path / "tuning.json"
+    tuning.write(path, [entry(1, (0, RABENSEIFNER), (800, RING))])
+    monkeypatch.setenv("PYPARTIAL_TUNING", str(path))
+    with pp.Context(MPI.COMM_SELF, transport="mpi") as ctx:
+        for count, algorithm in [(99, RABENSEIFNER), (100, RING)]:
+            request = ctx.Allreduce_init(np.ones(count), np.ones(count))
+            assert (request.algorithm, request.algorithm_reason) == (algorithm, reason("MEASURED"))
+            request.Free()
+        half = np.ones(200, np.float16)  # travels as float32
+        request = ctx.Allreduce_init(half, half.copy())
+        assert request.algorithm == RING
+        request.Free()
+        request = ctx.Allreduce_init(np.ones(4), np.ones(4), algorithm="ring")
+        assert (request.algorithm, request.algorithm_reason) == (RING, reason("ASKED"))
+        request.Free()
