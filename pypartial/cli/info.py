@@ -150,8 +150,8 @@ def transports(ranks: Sequence[RankFacts]) -> list[Fact]:
         auto = "shared memory: all ranks are on one node; handles with an algorithm= use MPI"
     elif shared:
         auto = (
-            "shared memory on each node, and between nodes MPI point-to-point by one rank of each, "
-            "another in every round; handles with an algorithm= use MPI between all ranks"
+            "shared memory on each node; between nodes MPI point-to-point by one rank of each, "
+            "another one in every round; handles with an algorithm= use MPI between all ranks"
         )
     elif mates:
         why = "PYPARTIAL_TRANSPORT=mpi" if forced else "not all ranks share memory"
@@ -171,20 +171,25 @@ def choices(native: Native, table: tuning.Table, ranks: Sequence[RankFacts]) -> 
     file = "none" if table.path is None else str(table.path)
     facts = [("tuning table", f"{file}: {'ignored: ' if table.ignored else ''}{table.why}")]
     if table.entries:
-        places = [f"{one.ranks} ({one.link})" for one in table.entries]
-        facts.append(("measured for", f"ranks: {', '.join(places)}"))
+        measured = [f"{one.ranks} ({one.link})" for one in table.entries]
+        facts.append(("measured for", f"ranks: {', '.join(measured)}"))
     if len(ranks) == 1:
         return [*facts, ("1 rank", "nothing to choose; mpirun -n P pypartial info shows P ranks")]
-    link = "node" if len({rank.node for rank in ranks}) == 1 else "network"
-    switches, reason = tuning.spans(native, table.entries, len(ranks), link)
+    shared = all(rank.shares_memory for rank in ranks)
+    # Each rank of a node with so many counts for so much of it.
+    places = round(sum(1 / rank.neighbours for rank in ranks))
+    between = shared and places > 1
+    who = f"{places} nodes" if between else f"{len(ranks)} ranks"
+    link = "network" if places > 1 else "node"
+    switches, reason = tuning.spans(native, table.entries, places if between else len(ranks), link)
     parts = [
         f"{switch.algorithm} from {format_size(switch.bytes)} on"
         if switch.bytes
         else switch.algorithm
         for switch in switches
     ]
-    facts.append((f"{len(ranks)} ranks", f"{', '.join(parts)}; {reason}"))
-    if all(rank.shares_memory for rank in ranks):
+    facts.append((who, f"{', '.join(parts)}; {reason}"))
+    if shared and not between:
         facts.append(("", 'for transport="mpi" only: in shared memory rounds need no algorithm'))
     return facts
 

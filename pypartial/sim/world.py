@@ -506,9 +506,7 @@ class World:
 
         return context, poll
 
-    def _begin_init(
-        self, rank: int, argument: Options | str, context: int = 0
-    ) -> tuple[int, Poll]:
+    def _begin_init(self, rank: int, argument: Options | str, context: int = 0) -> tuple[int, Poll]:
         complaint, config, handle = ffi.NULL, ffi.NULL, None
         if isinstance(argument, str):
             complaint = ffi.new("char[]", argument.encode())
