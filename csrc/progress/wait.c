@@ -108,6 +108,7 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
     bool     counted = ctx->engine.node && sleeper == PP_CALLER_ASLEEP;
     pp_mpi_set_sleeper(ctx->mpi, sleeper);
+    pp_mpi_ask(ctx->mpi);
     if (counted)
         pp_node_asleep(ctx->engine.node);
     if (pp_look(ctx) > 0 || ctx->engine.soon) {
@@ -289,7 +290,7 @@ static uint64_t yield_us(const pp_ctx_t *ctx)
 {
     uint64_t worthwhile = 4 * ctx->usual_wait_us;
     uint64_t least = ctx->engine.running ? YIELD_US_ROUND : YIELD_MIN_US;
-    if (ctx->engine.transport->bulk_in_flight)
+    if (pp_mpi_needs_polling(ctx->mpi) || pp_mpi_expects(ctx->mpi))
         return YIELD_US_BULK;
     if (ctx->usual_wait_us > YIELD_WORTHWHILE_US || worthwhile < least)
         return least;

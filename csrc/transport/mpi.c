@@ -24,7 +24,9 @@ enum {
     PARCEL_BYTES_EAGER = 3968,                    /* within a node: 4096 with MPI's own header */
     DELIVERIES_PER_POLL = 64,                     /* then bulk and sends get their turn */
     POLLS_SKIPPED_MAX = 256,
+    PARCEL_BYTES_AT_ONCE = 256,                   /* as long as Open MPI sends before MPI_Isend returns */
     PARCELS_OUT_EASY = 16,                        /* not reported as sent: more may be stuck in MPI */
+    PARCELS_OUT_COLLECTED = 8,                    /* then the oldest have long been received */
     HOPE_MAX = 8,                                 /* halved each time a neighbour does not look in time */
     RINGS_WITHOUT_HOPE = 32,                      /* wake it at once, before it is tried again */
     MESSAGE_TAG = 0,
@@ -391,8 +393,10 @@ static pp_status_t post_parcel(pp_mpi_t *mpi, int32_t peer)
         return break_down(mpi, code, "sending", peer);
     }
     note_ring(mpi, peer);
-    /* An eager send is complete already; then the same, warm slot serves the next message. */
-    code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    /* Then the same, warm slot serves the next message.  Longer ones are not complete before they have been
+       received, and a test that finds nothing costs as much as a poll. */
+    if (slot->length <= PARCEL_BYTES_AT_ONCE)
+        code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS)
         return break_down(mpi, code, "sending", peer);
     if (done)
@@ -572,7 +576,7 @@ static bool announced_not_received(const pp_mpi_t *mpi)
    MPI gives the core away in it.  Now and then it is asked all the same, for what is not ours. */
 static bool nothing_announced(pp_mpi_t *mpi)
 {
-    return mpi->neighbour_count == mpi->transport.size && mpi->outstanding == 0 && !mpi->letters
+    return mpi->neighbour_count == mpi->transport.size && !pp_mpi_needs_polling(mpi) && !mpi->letters
         && mpi->failure == PP_OK && !announced_not_received(mpi);
 }
 
@@ -658,18 +662,26 @@ static pp_status_t bulk_recv(pp_transport_t *transport, int32_t peer, uint32_t t
 
 /* ---- poll, ring, clock ---------------------------------------------------------------------- */
 
+/* Easy parcels are collected some at a time, or when there is nothing better to do: a test of the last one
+   alone, while its receiver has not come to it, is a progress pass for nothing. */
+static bool collects(const pp_mpi_t *mpi, int events)
+{
+    return pp_mpi_needs_polling(mpi) || mpi->parcels_out >= PARCELS_OUT_COLLECTED
+        || (events == 0 && mpi->outstanding > 0);
+}
+
 static int poll_mpi(pp_transport_t *transport)
 {
     pp_mpi_t *mpi = (pp_mpi_t *)transport;
     int       events = 0;
-    if (nothing_announced(mpi) && ++mpi->polls_skipped < POLLS_SKIPPED_MAX)
+    if (nothing_announced(mpi) && mpi->polls_skipped++ < POLLS_SKIPPED_MAX)
         return 0;
     mpi->polls_skipped = 0;
     if (mpi->failure == PP_OK && mpi->letters)
         events += deliver_own(mpi);
     if (mpi->failure == PP_OK)
         events += deliver_received(mpi);
-    if (mpi->failure == PP_OK && mpi->outstanding > 0)
+    if (mpi->failure == PP_OK && collects(mpi, events))
         events += advance_outstanding(mpi);
     if (mpi->failure != PP_OK)
         return events + tell_failure(mpi);
@@ -1193,6 +1205,11 @@ void pp_mpi_set_sleeper(pp_mpi_t *mpi, pp_sleeper_t sleeper)
 bool pp_mpi_needs_polling(const pp_mpi_t *mpi)
 {
     return mpi->outstanding > mpi->parcels_out || mpi->parcels_out > PARCELS_OUT_EASY;
+}
+
+void pp_mpi_ask(pp_mpi_t *mpi)
+{
+    mpi->polls_skipped = POLLS_SKIPPED_MAX;
 }
 
 bool pp_mpi_expects(const pp_mpi_t *mpi)

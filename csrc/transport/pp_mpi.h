@@ -56,6 +56,8 @@ void     pp_mpi_set_looked(pp_mpi_t *mpi, uint32_t sequence);
 /* Whether something is under way that only polling moves.  A few parcels that MPI has not reported as sent
    are not: they were eager, and their receivers get them without us. */
 bool     pp_mpi_needs_polling(const pp_mpi_t *mpi);
+/* The next poll asks MPI, announced or not: before a sleep nothing that MPI could move is left. */
+void     pp_mpi_ask(pp_mpi_t *mpi);
 /* Whether the next poll may find a message: one to this rank itself, or one that a neighbour has
    announced and MPI has not shown yet. */
 bool     pp_mpi_expects(const pp_mpi_t *mpi);
