@@ -403,8 +403,8 @@ static pp_status_t start_combined(pp_ctx_t *ctx, pp_coll_t *coll)
         pp_combine_merged(coll, part);
     else
         pp_combine_start(coll, part);
-    pp_engine_settle(&ctx->engine);
-    if (coll->combine->board.vector_bytes <= START_MOVES_BYTES)
+    pp_combine_settle(coll);
+    if (coll->combine->board.vector_bytes <= START_MOVES_BYTES && coll->request.state == PP_OUTSTANDING)
         pp_work(ctx);
     return PP_OK;
 }
@@ -531,12 +531,19 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_coll_t *coll, pp_result_t *result)
     return status;
 }
 
+/* What is complete is handed out at once: no message helps it along, and the progress thread is woken for those
+   that come. */
+static bool needs_help(const pp_ctx_t *ctx, const pp_coll_t *coll)
+{
+    return !coll->combine || !ctx->has_thread || coll->request.state != PP_COMPLETE;
+}
+
 pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_coll(coll, &ctx));
     pp_status_t status = give_without_start(coll);
-    if (status >= 0)
+    if (status >= 0 && needs_help(ctx, coll))
         status = pp_help_until(ctx, request_complete, coll, timeout_us);
     if (status != PP_OK) {
         unlock(ctx);
@@ -546,6 +553,7 @@ pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result)
 }
 
 pp_status_t pp_test(pp_coll_t *coll, pp_result_t *result) { return pp_wait(coll, 0, result); }
+pp_status_t pp_wait_slice(pp_coll_t *coll) { return pp_wait(coll, PP_SLICE_US, NULL); }
 
 static pp_status_t begin_flush(pp_coll_t *coll, pp_call_kind_t kind, uint64_t *discarded)
 {

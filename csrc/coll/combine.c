@@ -312,10 +312,11 @@ bool pp_combine_poll(pp_engine_t *engine)
     engine->soon = false;
     for (size_t i = 1; engine->node && i < engine->series_count; i++) {
         pp_coll_t *coll = engine->series[i] ? engine->series[i]->owner : NULL;
-        any |= coll && coll->combine && has_news(coll);
+        if (!coll || !coll->combine || !has_news(coll))
+            continue;
+        any = true;
+        pp_combine_settle(coll);
     }
-    if (any)
-        engine->changed = true;
     return any;
 }
 
@@ -752,10 +753,11 @@ static void try_round(pp_coll_t *coll)
 {
     pp_board_t *board = &coll->combine->board;
     for (bool again = true; again && !coll->engine->error;) {
-        pp_combine_catch_up(coll);
         uint64_t turn = pp_board_turn(board);
-        if (pp_turn_round(turn) != coll->completed)
+        if (pp_turn_round(turn) != coll->completed) {
+            pp_combine_catch_up(coll);
             continue;
+        }
         switch (pp_turn_phase(turn)) {
         case PP_OPEN:
             again = decide(coll, coll->completed) && is_ripe(coll, coll->completed)
@@ -856,28 +858,53 @@ static bool say_state(pp_coll_t *coll)
     return (state || !over) && pp_station_say(board, state);
 }
 
-static void update(void *owner)
+/* Returns whether there are results to go on from. */
+static bool go_on(pp_coll_t *coll)
 {
-    pp_coll_t *coll = owner;
     pp_combine_t *combine = coll->combine;
     bool news = pp_combine_catch_up(coll) && combine->between;
     make_room(coll);
+    uint64_t before = coll->completed;
     publish_presence(coll);
     news |= publish_bounds(coll);
     news |= say_state(coll);
     /* Whoever has changed something looks whether a round is to be run; here also what others have seen to be
        due, but not yet, and what this rank does elsewhere. */
-    news |= combine->news || combine->waiting != coll->engine->waiting
+    news |= combine->news || combine->waits != coll->engine->waits
          || combine->presence != coll->engine->node->presence;
     combine->news = false;
-    combine->waiting = coll->engine->waiting;
+    combine->waits = coll->engine->waits;
     combine->presence = coll->engine->node->presence;
     if (combine->between)
         pp_between_look(coll, news);
     else if (news || coll->engine->in_call)
         try_round(coll);
+    else
+        return false;
+    return coll->completed != before || pp_turn_round(pp_board_turn(&combine->board)) != before;
+}
+
+static void update(void *owner)
+{
+    pp_coll_t *coll = owner;
+    go_on(coll);
     if (!coll->engine->error)
         pp_calls_update(coll->calls);
+}
+
+void pp_combine_settle(pp_coll_t *coll)
+{
+    pp_engine_t *engine = coll->engine;
+    if (!engine->in_call && !engine->replay && !engine->nodes && coll->calls->kind == PP_CALL_NONE) {
+        while (!engine->error && go_on(coll))
+            continue;
+        /* Nothing that others look at has changed but this handle, and that this rank may wait for it. */
+        engine->changed = false;
+        if (!pp_coll_waits(coll) || coll->calls->live_handles == 1)
+            return;
+    }
+    engine->changed = true;
+    pp_engine_settle(engine);
 }
 
 static void control(void *owner, int32_t peer, const pp_prefix_t *message)

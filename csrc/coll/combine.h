@@ -29,7 +29,7 @@ struct pp_combine {
     uint64_t   starts_taken;         /* my Starts that rounds up to the newest one looked at have taken */
     uint64_t   limit, absorbed;      /* as published */
     bool       news;                 /* something has changed, and nobody has looked at the round since */
-    uint32_t   waiting;              /* engine->waiting when this rank last looked, */
+    uint64_t   waits;                /* engine->waits when this rank last looked, */
     uint64_t   presence;             /* and what it had said of its presence */
     uint64_t   flushes;              /* flush rounds complete here: others may be ahead */
     uint64_t   flushed;              /* 1 + the newest flush round here; its entry is kept until we have it */
@@ -68,7 +68,9 @@ void        pp_combine_start(pp_coll_t *coll, int32_t part);
 void       *pp_combine_merge(pp_coll_t *coll, int32_t *part);
 void        pp_combine_merged(pp_coll_t *coll, int32_t part);
 
-/* Looks for rounds that others have completed; true: there were some. */
+/* Instead of pp_engine_settle(), where nothing has changed but this handle. */
+void        pp_combine_settle(pp_coll_t *coll);
+/* Looks for rounds that others have completed, and settles; true: there were some. */
 bool        pp_combine_poll(pp_engine_t *engine);
 /* A handle of which a round's data are being moved, with chunks left to be handed out; NULL: none.  It is not
    freed before pp_combine_worked(). */

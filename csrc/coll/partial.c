@@ -268,6 +268,7 @@ uint64_t pp_coll_request(pp_coll_t *coll)
     } else {
         coll->request.state = PP_OUTSTANDING;
         coll->engine->waiting++;
+        coll->engine->waits++;
     }
     coll->engine->changed = true;
     return given;

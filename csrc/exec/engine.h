@@ -168,6 +168,7 @@ struct pp_engine {
     pp_stored_t    *deferred;
 
     uint32_t        waiting;        /* series with an outstanding on-time request */
+    uint64_t        waits;          /* such requests made so far */
     bool            in_call;        /* this rank has left: it is inside a collective call */
 
     struct pp_firing { pp_instance_t *instance; uint32_t vertex; } *queue;   /* ready operations */

@@ -296,6 +296,9 @@ pp_status_t pp_start(pp_coll_t *coll);
    yet, or fail with PP_ERR_STATE. */
 pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result);
 pp_status_t pp_test(pp_coll_t *coll, pp_result_t *result);
+/* pp_wait() for PP_SLICE_US, and without a result: one argument costs the least to call. */
+enum { PP_SLICE_US = 50000 };
+pp_status_t pp_wait_slice(pp_coll_t *coll);
 
 /* Collective: the last synchronous round.  After pp_call_wait() returned PP_OK, pp_collect() copies
    out the result. */

@@ -22,7 +22,7 @@ pp_status_t pp_ctx_usable(pp_ctx_t *ctx)
 {
     if (!ctx)
         return pp_fail(PP_ERR_STATE, "the context was freed");
-    if (ctx->forks != pp_fork_count())
+    if (ctx->forks != atomic_load_explicit(&forks, memory_order_relaxed))
         return pp_fail(PP_ERR_STATE, "a context cannot be used in a forked child: the child has neither "
                        "the progress thread nor an MPI of its own");
     if (ctx->freed)

@@ -56,13 +56,7 @@ static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 }
 
 /* Rounds in the node's memory that others have completed. */
-static int look_at_boards(pp_ctx_t *ctx)
-{
-    if (!pp_combine_poll(&ctx->engine))
-        return 0;
-    pp_engine_settle(&ctx->engine);
-    return 1;
-}
+static int look_at_boards(pp_ctx_t *ctx) { return pp_combine_poll(&ctx->engine); }
 
 bool pp_work(pp_ctx_t *ctx)
 {

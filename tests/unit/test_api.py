@@ -234,6 +234,9 @@ class Core:
         self.pending = max(self.pending - 1, 0)
         return 1 if self.pending else self.status
 
+    def pp_wait_slice(self, coll):
+        return self.pp_wait(coll, _native.SLICE_US, None)
+
     def pp_test(self, coll, result):
         return self.pp_wait(coll, 0, result)
 
@@ -416,12 +419,14 @@ def test_timeout_names_the_ranks(core, request_, timeout):
 
 
 def test_ctrl_c_leaves_the_request_outstanding(core, request_, monkeypatch):
-    def interrupted(coll, timeout_us, result):
+    def interrupted(coll, *_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(request_, "_pp_wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        request_.Wait()
+    monkeypatch.setattr(request_, "_pp_wait_slice", interrupted)
+    for timeout in (None, 1):
+        with pytest.raises(KeyboardInterrupt):
+            request_.Wait(timeout=timeout)
     monkeypatch.undo()
     assert request_.Wait()
 
@@ -615,6 +620,10 @@ def test_the_core_runs_on_mpi4pys_mpi(native):
     assert native.text(native.lib.pp_version()) == pp.__version__
     assert _native.identify(native.built_for) == _native.identify(native.library)
     assert _native.is_mpi_library(native.library_file)
+
+
+def test_a_slice_is_as_long_as_the_core_waits(native):
+    assert native.lib.PP_SLICE_US == _native.SLICE_US
 
 
 def test_the_stub_names_what_the_core_has(native):
