@@ -1,0 +1,121 @@
+"""``bench skew`` on one rank: what late ranks compute, and how much slower that becomes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from pypartial.bench import skew, table
+from pypartial.bench.contenders import Contender
+from pypartial.bench.ledger import Ledger
+from pypartial.bench.options import DType, PolicyChoice, PolicyKind, SkewOptions, Work
+from pypartial.bench.pace import Pace
+from pypartial.bench.pattern import Pattern
+from pypartial.bench.results import Report
+from pypartial.bench.trials import Rounds, Silence
+
+SOLO = PolicyChoice(PolicyKind.SOLO)
+
+
+def options(**changes: Any) -> SkewOptions:
+    values: dict[str, Any] = {
+        "policies": (SOLO, PolicyChoice(PolicyKind.MPI)),
+        "sizes": (64,),
+        "skew_ns": 10**6,
+        "rounds": 3,
+        "warmup": 2,
+        "work": Work.COMPUTE,
+    }
+    return SkewOptions(**(values | changes))
+
+
+class Caller(Contender):
+    """Counts its calls."""
+
+    calls = 0
+
+    def call(self) -> None:
+        self.calls += 1
+
+
+class CountedPace:
+    """Says that each approach took 30 ns, in which 3 passes were computed."""
+
+    computed_ns = passes = 0
+
+    def begin(self) -> int:
+        return 0
+
+    def approach(self, _begin: int) -> bool:
+        self.computed_ns += 30
+        self.passes += 3
+        return True
+
+    def settle(self, _begin: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("work", "computes"), [(Work.SLEEP, False), (Work.COMPUTE, True)])
+def test_a_pace_counts_what_was_computed(work: Work, computes: bool) -> None:
+    pace = Pace(MPI.COMM_SELF, options(work=work))
+    before = time.monotonic_ns()
+    pace.approach(before + 2_000_000)
+    took = time.monotonic_ns() - before
+    assert took >= 2_000_000
+    assert (pace.passes > 0) == computes
+    assert 0.5 * took < pace.computed_ns <= took if computes else pace.computed_ns == 0
+    pace.free()
+
+
+def trial(kind: type[Rounds], caller: Contender) -> Rounds:
+    pattern = Pattern(1, 4, DType.FLOAT32)
+    ledger: Any = Ledger(pattern, PolicyChoice(PolicyKind.NOTHING), 0)
+    pace: Any = CountedPace()
+    return kind(SOLO, caller, pace, MPI.COMM_SELF, np.empty(4, "float32"), ledger)
+
+
+def test_what_is_computed_in_silence_is_counted_of_measured_rounds() -> None:
+    caller = Caller()
+    silence = trial(Silence, caller)
+    silence.rehearse(2)
+    silence.turn(5)
+    assert caller.calls == 0
+    assert (silence.calls, silence.passes, silence.computed_ns) == (5, 15, 150)
+    assert skew._ns_a_pass(silence, MPI.COMM_SELF) == 10
+    silence.finish()
+
+
+def test_nothing_computed_is_no_pace() -> None:
+    assert skew._ns_a_pass(trial(Silence, Caller()), MPI.COMM_SELF) is None
+
+
+@pytest.mark.parametrize(("work", "computes"), [(Work.SLEEP, False), (Work.COMPUTE, True)])
+def test_the_slowdown_is_reported_where_ranks_compute(work: Work, computes: bool) -> None:
+    told: list[str] = []
+    wanted = options(work=work)
+    outcome = skew.measure(wanted, MPI.COMM_SELF, told.append)
+    assert outcome is not None
+    assert outcome.failures == []
+    assert len(told) == skew.turns(wanted) == 2 + computes
+    rows = outcome.report.rows
+    assert [row.policy for row in rows] == ["solo", "mpi"]
+    assert [row.slowdown is not None for row in rows] == [computes, computes]
+    assert all(row.slowdown is None or row.slowdown > -0.9 for row in rows)
+
+
+def test_the_table_shows_the_slowdown(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = skew.measure(options(), MPI.COMM_SELF, lambda _text: None)
+    assert outcome is not None
+    table.print_report(outcome.report)
+    text = capsys.readouterr().out
+    assert "slowdown" in text
+    assert "Slowdown: of what ranks compute" in text
+    assert max(map(len, text.splitlines())) <= 130
+    without = skew.measure(options(work=Work.SLEEP), MPI.COMM_SELF, lambda _text: None)
+    assert without is not None
+    table.print_report(Report(without.report.meta, without.report.rows))
+    assert "lowdown" not in capsys.readouterr().out
