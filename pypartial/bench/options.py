@@ -15,7 +15,6 @@ class PolicyKind(str, Enum):
     """A way to sum over all ranks: a policy of the library, or one of MPI's own.
 
     `COPY` sums nothing: each rank copies its buffer, the least that any of the others can do.
-    `NOTHING` does not even that.
     """
 
     SOLO = "solo"
@@ -26,7 +25,6 @@ class PolicyKind(str, Enum):
     MPI_NONBLOCKING = "mpi-nonblocking"
     MPI_PERSISTENT = "mpi-persistent"
     COPY = "memcpy"
-    NOTHING = "nothing"
 
     @property
     def of_the_library(self) -> bool:

@@ -19,7 +19,7 @@ import pypartial as pp
 
 from ..statistics import Active, Latency
 from .conditions import named_in_memory_errors, no_garbage_collection, surroundings
-from .contenders import Contender, buffer_pair, contender
+from .contenders import buffer_pair, contender
 from .launch import seconds_since_launch
 from .ledger import Ledger
 from .options import Buffers, PolicyChoice, PolicyKind, SkewOptions, Work
@@ -125,9 +125,9 @@ def _trials(
         for choice in options.policies
     ]
     if _compares(options):
-        nothing = PolicyChoice(PolicyKind.NOTHING)
-        ledger = Ledger(pattern, nothing, ctx.rank)
-        trials.append(Silence(nothing, Contender(), pace, control, pair.receive, ledger))
+        copy = PolicyChoice(PolicyKind.COPY)
+        what, ledger = contender(copy, ctx, baseline, pair), Ledger(pattern, copy, ctx.rank)
+        trials.append(Silence(copy, what, pace, control, pair.receive, ledger))
     return trials
 
 

@@ -163,15 +163,22 @@ class Rounds(Trial[Ledger]):
 
 @dataclass
 class Silence(Rounds):
-    """Rounds in which nobody calls: what late ranks compute in others is compared with these."""
+    """Rounds in which nobody calls: what late ranks compute in others is compared with these.
+
+    The contender is called when all is quiet, and its buffer looked at as in other rounds: what
+    ranks compute next then finds the same in the caches.
+    """
 
     def finish(self) -> None:
         """Nothing was summed."""
 
     def _round(self) -> tuple[Lap, bool]:
+        self.receive.fill(-1)
         begin = self.pace.begin()
         in_time = self.pace.approach(begin)
         self.pace.settle(begin)
+        self.contender.call()
+        self.ledger.pattern.read(self.receive)
         return Lap(0, 0), in_time
 
 

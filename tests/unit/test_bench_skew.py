@@ -16,7 +16,7 @@ from pypartial.bench.options import DType, PolicyChoice, PolicyKind, SkewOptions
 from pypartial.bench.pace import Pace
 from pypartial.bench.pattern import Pattern
 from pypartial.bench.results import Report
-from pypartial.bench.trials import Rounds, Silence
+from pypartial.bench.trials import Silence
 
 SOLO = PolicyChoice(PolicyKind.SOLO)
 
@@ -34,20 +34,24 @@ def options(**changes: Any) -> SkewOptions:
 
 
 class Caller(Contender):
-    """Counts its calls."""
+    """Says when it is called."""
 
-    calls = 0
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
 
     def call(self) -> None:
-        self.calls += 1
+        self.said.append("call")
 
 
 class CountedPace:
     """Says that each approach took 30 ns, in which 3 passes were computed."""
 
-    computed_ns = passes = 0
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+        self.computed_ns = self.passes = 0
 
     def begin(self) -> int:
+        self.said.append("begin")
         return 0
 
     def approach(self, _begin: int) -> bool:
@@ -56,7 +60,7 @@ class CountedPace:
         return True
 
     def settle(self, _begin: int) -> None:
-        pass
+        self.said.append("settle")
 
 
 @pytest.mark.parametrize(("work", "computes"), [(Work.SLEEP, False), (Work.COMPUTE, True)])
@@ -71,26 +75,28 @@ def test_a_pace_counts_what_was_computed(work: Work, computes: bool) -> None:
     pace.free()
 
 
-def trial(kind: type[Rounds], caller: Contender) -> Rounds:
+def silence_of() -> tuple[Silence, list[str]]:
+    said: list[str] = []
     pattern = Pattern(1, 4, DType.FLOAT32)
-    ledger: Any = Ledger(pattern, PolicyChoice(PolicyKind.NOTHING), 0)
-    pace: Any = CountedPace()
-    return kind(SOLO, caller, pace, MPI.COMM_SELF, np.empty(4, "float32"), ledger)
+    pace: Any = CountedPace(said)
+    ledger = Ledger(pattern, SOLO, 0)
+    receive = np.empty(4, "float32")
+    return Silence(SOLO, Caller(said), pace, MPI.COMM_SELF, receive, ledger), said
 
 
 def test_what_is_computed_in_silence_is_counted_of_measured_rounds() -> None:
-    caller = Caller()
-    silence = trial(Silence, caller)
+    silence, said = silence_of()
     silence.rehearse(2)
     silence.turn(5)
-    assert caller.calls == 0
+    assert said == ["begin", "settle", "call"] * 8  # 2, the one that leads in, and 5
     assert (silence.calls, silence.passes, silence.computed_ns) == (5, 15, 150)
     assert skew._ns_a_pass(silence, MPI.COMM_SELF) == 10
     silence.finish()
 
 
 def test_nothing_computed_is_no_pace() -> None:
-    assert skew._ns_a_pass(trial(Silence, Caller()), MPI.COMM_SELF) is None
+    silence, _ = silence_of()
+    assert skew._ns_a_pass(silence, MPI.COMM_SELF) is None
 
 
 @pytest.mark.parametrize(("work", "computes"), [(Work.SLEEP, False), (Work.COMPUTE, True)])
