@@ -323,6 +323,8 @@ static void gather(const pp_coll_t *coll, char *to, bool combine)
         const void *from = piece->send ? piece->send : piece->recv;
         if (combine)
             pp_load_combined(kernels, at, from, piece->count);
+        else if (coll->combine && !kernels->load && piece->count > 0)
+            pp_move_copy(&coll->combine->board, at, from, piece->count * kernels->element_bytes);
         else
             pp_load(kernels, at, from, piece->count);
         at += piece->count * kernels->element_bytes;

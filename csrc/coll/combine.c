@@ -1028,7 +1028,10 @@ bool pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry)
         return true;
     for (size_t i = 0; i < coll->config.piece_count; i++) {
         const pp_piece_t *piece = &coll->config.pieces[i];
-        pp_store(kernels, piece->recv, from, piece->count);
+        if (kernels->store)
+            kernels->store(piece->recv, from, piece->count);
+        else if (piece->count > 0)
+            pp_move_copy(&coll->combine->board, piece->recv, from, piece->count * kernels->element_bytes);
         from += piece->count * kernels->element_bytes;
     }
     return pp_board_still(&coll->combine->board, entry->ring, entry->round);

@@ -9,18 +9,23 @@
 enum {
     BLOCK_BYTES = 8192,              /* reduced in the first cache before it goes to the targets */
     LINE = 64,
-    STREAM_BYTES = 24 << 20          /* of all vectors together: more than the caches hold */
+    STREAM_BYTES = 24 << 20,         /* of all vectors together: more than the caches hold */
+    COPY_STREAM_BYTES = 32 << 20     /* ... with those that are copied from and to */
 };
 
 /* Past the caches, which what is written would only push other data out of. */
 static void stream(char *to, const char *from, size_t bytes)
 {
 #if defined(__SSE2__)
-    if ((uintptr_t)to % LINE == 0 && (uintptr_t)from % 16 == 0) {
-        size_t lines = bytes / LINE;
-        for (size_t i = 0; i < lines; i++, to += LINE, from += LINE)
+    size_t head = (LINE - (uintptr_t)to % LINE) % LINE;
+    if (head < bytes) {
+        memcpy(to, from, head);
+        to += head;
+        from += head;
+        bytes -= head;
+        for (size_t lines = bytes / LINE; lines > 0; lines--, to += LINE, from += LINE)
             for (int part = 0; part < LINE / 16; part++)
-                _mm_stream_si128((__m128i *)to + part, _mm_load_si128((const __m128i *)from + part));
+                _mm_stream_si128((__m128i *)to + part, _mm_loadu_si128((const __m128i *)from + part));
         bytes %= LINE;
     }
 #endif
@@ -75,6 +80,17 @@ void pp_move(const pp_board_t *board, const pp_kernels_t *kernels, size_t first,
     }
     if (past)
         fence_streams();
+}
+
+void pp_move_copy(const pp_board_t *board, void *to, const void *from, size_t bytes)
+{
+    /* A rank's send and receive buffers and its part, and the result. */
+    if ((3 * (uint64_t)board->ranks + 1) * board->vector_bytes <= COPY_STREAM_BYTES) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    stream(to, from, bytes);
+    fence_streams();
 }
 
 void pp_move_chunk(const pp_board_t *board, const pp_kernels_t *kernels, uint32_t chunk)

@@ -11,4 +11,7 @@ void pp_move(const pp_board_t *board, const pp_kernels_t *kernels, size_t first,
 /* A chunk of the plan. */
 void pp_move_chunk(const pp_board_t *board, const pp_kernels_t *kernels, uint32_t chunk);
 
+/* Between a buffer of this rank alone and a vector of the board, or a piece of it. */
+void pp_move_copy(const pp_board_t *board, void *to, const void *from, size_t bytes);
+
 #endif

@@ -31,6 +31,11 @@ class Pace:
     comm : mpi4py.MPI.Comm
         Used for nothing else.  Construction is collective, and so are `begin` and `settle`.
     options : AllreduceOptions
+
+    Attributes
+    ----------
+    computed_ns, passes : int
+        Time spent on computing until calls were due, and what was computed in it.
     """
 
     _LEAST_MARGIN_NS = 200_000
@@ -44,9 +49,11 @@ class Pace:
         self._skew_ns = options.skew_ns
         self._delay_ns = options.skew_ns * comm.rank
         self._last_ns = options.skew_ns * (comm.size - 1)
-        self._pass_time: Callable[[int], None] = (
+        self._pass_time: Callable[[int], int] = (
             _sleep_until if options.work is Work.SLEEP else _Arithmetic().until
         )
+        self.computed_ns = 0
+        self.passes = 0
         self._exits: deque[int] = deque([1_000_000], maxlen=self._ROUNDS_REMEMBERED)
         self._own_exit = 0
 
@@ -75,8 +82,13 @@ class Pace:
         if not self._skew_ns:
             return True
         due = begin + self._delay_ns
-        self._pass_time(due)
-        return _now() - due <= self._skew_ns // 2
+        before = _now()
+        passes = self._pass_time(due)
+        after = _now()
+        if passes:
+            self.passes += passes
+            self.computed_ns += after - before
+        return after - due <= self._skew_ns // 2
 
     def settle(self, begin: int) -> None:
         """Wait until all ranks' calls have returned, without taking the cores from them.
@@ -100,10 +112,11 @@ def meet(comm: MPI.Intracomm) -> None:
         time.sleep(_POLL_S)
 
 
-def _sleep_until(moment: int) -> None:
-    """Sleep until a moment of the monotonic clock."""
+def _sleep_until(moment: int) -> int:
+    """Sleep until a moment of the monotonic clock; nothing is computed meanwhile, 0."""
     while (left := moment - _now()) > 0:
         time.sleep(left * 1e-9)
+    return 0
 
 
 class _Arithmetic:
@@ -113,8 +126,11 @@ class _Arithmetic:
         self._values = np.linspace(0.5, 1.5, 2048)
         self._roots = np.empty_like(self._values)
 
-    def until(self, moment: int) -> None:
-        """Compute until a moment of the monotonic clock."""
+    def until(self, moment: int) -> int:
+        """Compute until a moment of the monotonic clock; return how often the loop was passed."""
+        passes = 0
         while _now() < moment:
             np.sqrt(self._values, out=self._roots)
             np.multiply(self._roots, self._roots, out=self._values)
+            passes += 1
+        return passes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..statistics import Active, Latency, Spread
@@ -35,6 +35,9 @@ class Row:
         round.
     verified : bool
         Every sum and status of every round was right, warm-up and flush included.
+    slowdown : float or None
+        Of what late ranks compute until their calls: the time that as much computation takes over
+        that in rounds in which nobody calls, less 1.  None where they do not compute.
     """
 
     policy: str
@@ -47,6 +50,7 @@ class Row:
     active_expected: float | None
     cpu_us_per_round: float
     verified: bool
+    slowdown: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ over all ranks and rounds.
 
 For each size the policies take turns, a few rounds each, in an order that rotates: a machine that
 slowly gets busier does so for all of them.  A turn begins with a round that is not measured.  All
-use the same two buffers.  Every result is verified, between the rounds and not while anybody's call
-is timed.
+use the same two buffers.  Where ranks compute, rounds in which nobody calls have their turns, too:
+the time that a rank's computation takes there is what it is compared with in the others.  Every
+result is verified, between the rounds and not while anybody's call is timed.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from .conditions import named_in_memory_errors, no_garbage_collection, surroundi
 from .contenders import buffer_pair, contender
 from .launch import seconds_since_launch
 from .ledger import Ledger
-from .options import Buffers, SkewOptions
+from .options import Buffers, PolicyChoice, PolicyKind, SkewOptions, Work
 from .pace import Pace
 from .pattern import Pattern
 from .results import Outcome, Report, Row, SkewMeta, with_speedups
-from .trials import Progress, Rounds, take_turns
+from .trials import Progress, Rounds, Silence, take_turns
 
 # Rounds of one policy in a row.
 _TURN = 10
@@ -72,8 +73,9 @@ def measure(
                         trial.rehearse(options.warmup)
                     lengths = _turn_lengths(options.rounds)
                     take_turns([(trial, lengths) for trial in trials], progress)
+                pace_alone = _ns_a_pass(trials.pop(), control) if _compares(options) else None
                 for trial in trials:
-                    rows += _rows(trial, control, options)
+                    rows += _rows(trial, control, options, pace_alone)
                     failures += control.allreduce(trial.ledger.failures)
                     late += control.allreduce(trial.late)
     calls = options.rounds * comm.size * len(options.policies) * len(options.sizes)
@@ -91,7 +93,13 @@ def measure(
 
 def turns(options: SkewOptions) -> int:
     """How often `measure` reports progress."""
-    return len(options.sizes) * len(options.policies) * len(_turn_lengths(options.rounds))
+    trials = len(options.policies) + _compares(options)
+    return len(options.sizes) * trials * len(_turn_lengths(options.rounds))
+
+
+def _compares(options: SkewOptions) -> bool:
+    """Whether ranks compute until their calls, which others' calls may slow down."""
+    return options.work is Work.COMPUTE and options.skew_ns > 0
 
 
 def _trials(
@@ -102,10 +110,10 @@ def _trials(
     pace: Pace,
     control: MPI.Intracomm,
 ) -> list[Rounds]:
-    """Every policy at one size, on the same two buffers; collective."""
+    """Every policy at one size, on the same two buffers, and rounds of silence; collective."""
     pattern = Pattern(ctx.size, size // options.dtype.itemsize, options.dtype)
     pair = buffer_pair(ctx, Buffers.NUMPY, pattern.contribution(ctx.rank))
-    return [
+    trials = [
         Rounds(
             choice,
             contender(choice, ctx, baseline, pair),
@@ -116,15 +124,34 @@ def _trials(
         )
         for choice in options.policies
     ]
+    if _compares(options):
+        copy = PolicyChoice(PolicyKind.COPY)
+        what, ledger = contender(copy, ctx, baseline, pair), Ledger(pattern, copy, ctx.rank)
+        trials.append(Silence(copy, what, pace, control, pair.receive, ledger))
+    return trials
 
 
 def _turn_lengths(rounds: int) -> list[int]:
     return [min(_TURN, rounds - done) for done in range(0, rounds, _TURN)]
 
 
-def _rows(trial: Rounds, comm: MPI.Intracomm, options: SkewOptions) -> list[Row]:
-    """Finish a trial; its row on rank 0.  Collective."""
+def _ns_a_pass(trial: Rounds, comm: MPI.Intracomm) -> float | None:
+    """Return what a pass of the ranks' computations took; None if they had none.  Collective."""
+    computed_ns, passes = comm.allreduce(trial.computed_ns), comm.allreduce(trial.passes)
+    return computed_ns / passes if passes else None
+
+
+def _rows(
+    trial: Rounds, comm: MPI.Intracomm, options: SkewOptions, pace_alone: float | None
+) -> list[Row]:
+    """Finish a trial; its row on rank 0.  Collective.
+
+    Of the computation `pace_alone` is the ns that a pass takes where nobody calls; None: there is
+    none.
+    """
     trial.finish()
+    took = _ns_a_pass(trial, comm)
+    slowdown = took / pace_alone - 1 if took and pace_alone else None
     wrong = comm.allreduce(len(trial.ledger.failures))
     samples = comm.gather((trial.latency_ns, sum(trial.turn_cpu_ns)))
     if samples is None:
@@ -142,5 +169,6 @@ def _rows(trial: Rounds, comm: MPI.Intracomm, options: SkewOptions) -> list[Row]
             active_expected=(trial.choice.expected_active(comm.size) if options.skew_ns else None),
             cpu_us_per_round=sum(cpu) / 1e3 / comm.size / trial.calls,
             verified=wrong == 0,
+            slowdown=slowdown,
         )
     ]

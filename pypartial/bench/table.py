@@ -68,14 +68,16 @@ def by_size(rows: Sequence[AnyRow]) -> list[list[AnyRow]]:
 
 def print_report(report: Report[SkewMeta, Row]) -> None:
     """Print a report of ``bench skew`` on standard output."""
-    numbers = ("mean µs", "p50", "p99", "max", "vs MPI", "active", "95 % CI", "expected", "CPU µs")
+    numbers = ["mean µs", "p50", "p99", "max", "vs MPI", "active", "95 % CI", "expected", "CPU µs"]
+    computes = any(row.slowdown is not None for row in report.rows)
+    numbers += ["slowdown"] if computes else []
     columns = [
         Column("size"),
         Column("policy", numbers=False),
         *map(Column, numbers),
         Column("verified", numbers=False),
     ]
-    sections = [[_cells(row) for row in rows] for rows in by_size(report.rows)]
+    sections = [[_cells(row, computes) for row in rows] for rows in by_size(report.rows)]
     print_table(title(report.meta), columns, sections, notes(report))
 
 
@@ -85,8 +87,15 @@ def notes(report: Report[SkewMeta, Row]) -> list[str]:
         "Latency: time from Start to the return of Wait, over all ranks and rounds. "
         "Active: ranks whose data was fresh, mean and 95 % confidence interval.",
         "CPU: the calling thread inside the calls, and the progress thread, a rank and round.",
+        *_about_slowdown(report.rows),
         *circumstances(report.meta),
     ]
+
+
+def _about_slowdown(rows: Sequence[Row]) -> list[str]:
+    if all(row.slowdown is None for row in rows):
+        return []
+    return ["Slowdown: of what ranks compute until their calls, against rounds without any call."]
 
 
 def circumstances(meta: Meta) -> list[str]:
@@ -139,8 +148,9 @@ def verdict(verified: bool) -> str:
     return "yes" if verified else "NO"
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, computes: bool) -> list[str]:
     latency = row.latency_us
+    slowdown = "" if row.slowdown is None else f"{row.slowdown:+.1%}"
     return [
         format_size(row.bytes),
         row.policy,
@@ -150,6 +160,7 @@ def _cells(row: Row) -> list[str]:
         _interval(row.active),
         _expectation(row),
         significant(row.cpu_us_per_round),
+        *([slowdown] if computes else []),
         verdict(row.verified),
     ]
 

@@ -93,9 +93,19 @@ class Trial(Generic[AnyLedger]):
 
 @dataclass
 class Rounds(Trial[Ledger]):
-    """Every call is a round of its own: a common beginning, the skew, the call, a quiet end."""
+    """Every call is a round of its own: a common beginning, the skew, the call, a quiet end.
+
+    Attributes
+    ----------
+    latency_ns : list of int
+        Of every call.
+    computed_ns, passes : int
+        As `Pace` counts them, in the rounds that were measured.
+    """
 
     latency_ns: list[int] = field(default_factory=list)
+    computed_ns: int = 0
+    passes: int = 0
 
     def turn(self, calls: int) -> float:
         """Run rounds and keep their samples, after one that leads in; collective.
@@ -107,12 +117,15 @@ class Rounds(Trial[Ledger]):
         self.rehearse(1)
         began = time.monotonic_ns()
         before = self.contender.cpu_ns()
+        computed_before, passes_before = self.pace.computed_ns, self.pace.passes
         laps = []
         for _ in range(calls):
             lap, in_time = self._round()
             laps.append(lap)
             self.late += not in_time
             self.active.append(self._active_now())
+        self.computed_ns += self.pace.computed_ns - computed_before
+        self.passes += self.pace.passes - passes_before
         self.latency_ns += [lap.ns for lap in laps]
         self._keep(laps, calls, self.contender.cpu_ns() - before)
         return (time.monotonic_ns() - began) / calls
@@ -146,6 +159,27 @@ class Rounds(Trial[Ledger]):
         self.pace.settle(begin)
         self.ledger.enter(self.receive, self.contender.status())
         return lap, in_time
+
+
+@dataclass
+class Silence(Rounds):
+    """Rounds in which nobody calls: what late ranks compute in others is compared with these.
+
+    The contender is called when all is quiet, and its buffer looked at as in other rounds: what
+    ranks compute next then finds the same in the caches.
+    """
+
+    def finish(self) -> None:
+        """Nothing was summed."""
+
+    def _round(self) -> tuple[Lap, bool]:
+        self.receive.fill(-1)
+        begin = self.pace.begin()
+        in_time = self.pace.approach(begin)
+        self.pace.settle(begin)
+        self.contender.call()
+        self.ledger.pattern.read(self.receive)
+        return Lap(0, 0), in_time
 
 
 @dataclass
