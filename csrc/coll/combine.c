@@ -15,6 +15,7 @@ enum {
     LONG_GRACE_BYTES_A_NS = 4,
     LONG_GRACE_NS_MAX = 20000000,
     HOPE_MAX = 8,                    /* halved when nobody came */
+    RECRUIT_BYTES = 1 << 20,
     CHUNK_BYTES = 65536,
     CHUNK_BYTES_MIN = 8192,
     CHUNKS_A_RANK = 2                /* at least, if the chunks do not become too small */
@@ -660,6 +661,23 @@ int32_t pp_combine_collect(pp_coll_t *coll, uint64_t round)
     return index;
 }
 
+/* A large round's data: ranks that wait work at them anyway; of those that sleep elsewhere, as many as there are
+   cores left over are asked to, whose progress threads have no better use for theirs. */
+static void recruit(pp_coll_t *coll)
+{
+    pp_node_t *node = pp_node_of(coll);
+    int32_t  spare = coll->engine->cores;
+    uint64_t now = now_ns(coll);
+    for (int32_t index = 0; index < node->size; index++)
+        spare -= index == node->index || !pp_node_idles(node, index, now);
+    for (int32_t index = 0; spare > 0 && index < node->size; index++) {
+        if (index == node->index || !pp_node_idles(node, index, now))
+            continue;
+        node->wake(node->owner, index, true);
+        spare--;
+    }
+}
+
 bool pp_combine_move(pp_coll_t *coll, uint64_t round)
 {
     pp_board_t *board = &coll->combine->board;
@@ -673,6 +691,8 @@ bool pp_combine_move(pp_coll_t *coll, uint64_t round)
     pp_board_hand_out(board, round);
     /* This rank may go on to something else. */
     pp_combine_wake_waiters(coll, round);
+    if (board->vector_bytes >= RECRUIT_BYTES)
+        recruit(coll);
     return false;
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 void (*pp_node_turn)(const char *step);
@@ -50,6 +51,43 @@ bool pp_node_died(const pp_node_t *node, int32_t index)
     return !look_up(presence->pid, &born, &state) || born != presence->born || state == 'Z' || state == 'X';
 }
 
+/* CPU time of a process of ours or our user's; false: not to be had. */
+static bool cpu_time(int64_t pid, uint64_t *ns)
+{
+    clockid_t       clock;
+    struct timespec used;
+    if (clock_getcpuclockid((pid_t)pid, &clock) || clock_gettime(clock, &used))
+        return false;
+    *ns = (uint64_t)used.tv_sec * UINT64_C(1000000000) + (uint64_t)used.tv_nsec;
+    return true;
+}
+
+bool pp_node_idles(pp_node_t *node, int32_t index, uint64_t now_ns)
+{
+    enum { HARDLY = 8 };             /* less than one part in so many */
+    uint64_t cpu_ns;
+    if (!node->memory)
+        return false;
+    struct pp_pulse *pulse = &node->pulses[index];
+    if (now_ns - pulse->at_ns < PP_NODE_IDLE_NS)
+        return pulse->idle;
+    pp_presence_t *presence = &node->commons->presence[index];
+    if (!cpu_time(presence->pid, &cpu_ns))
+        return false;
+    cpu_ns -= atomic_load_explicit(&presence->lent_ns, memory_order_relaxed);
+    /* Signed: what was lent may be known before it is used, or after. */
+    int64_t used_ns = (int64_t)(cpu_ns - pulse->cpu_ns);
+    pulse->idle = pulse->at_ns != 0 && used_ns < (int64_t)((now_ns - pulse->at_ns) / HARDLY);
+    pulse->cpu_ns = cpu_ns;
+    pulse->at_ns = now_ns;
+    return pulse->idle;
+}
+
+void pp_node_lent(pp_node_t *node, uint64_t ns)
+{
+    atomic_fetch_add_explicit(&node->commons->presence[node->index].lent_ns, ns, memory_order_relaxed);
+}
+
 /* ---- opening ---------------------------------------------------------------------------------------- */
 
 bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t size)
@@ -62,7 +100,8 @@ bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t s
     uint64_t each = half / (uint64_t)size / PAGE * PAGE;
     node->mine = half + (uint64_t)index * each;
     node->mine_end = node->mine + each;
-    if (!pp_shared_commit(memory, 0, common))
+    node->pulses = calloc((size_t)size, sizeof *node->pulses);
+    if (!node->pulses || !pp_shared_commit(memory, 0, common))
         return false;
     pp_presence_t *presence = &node->commons->presence[index];
     char state;
@@ -77,6 +116,8 @@ void pp_node_open_simulated(pp_node_t *node, pp_commons_t *commons, int32_t inde
 
 void pp_node_close(pp_node_t *node)
 {
+    free(node->pulses);
+    node->pulses = NULL;
     while (node->free_regions) {
         pp_region_free_t *first = node->free_regions;
         node->free_regions = first->next;

@@ -34,6 +34,7 @@ typedef struct pp_presence {
     _Alignas(64) _Atomic uint64_t word;
     int64_t  pid;                    /* written once, before the first handle */
     uint64_t born;                   /* the process's start time: pids are reused */
+    _Atomic uint64_t lent_ns;        /* of a core, to rounds, while it was asleep itself */
 } pp_presence_t;
 
 typedef struct pp_commons {
@@ -59,6 +60,7 @@ typedef struct pp_node {
     pp_commons_t *commons;
     int32_t       index, size;       /* of this rank among those of the node */
     uint64_t      presence;          /* my word, as published */
+    struct pp_pulse { uint64_t cpu_ns, at_ns; bool idle; } *pulses;   /* of the others, when last asked about */
     uint64_t      reserved;          /* up to here address space is in use (the rank that reserves) */
     pp_region_free_t *free_regions;
     uint64_t      mine, mine_end;    /* address space for arrays of this rank alone */
@@ -102,6 +104,12 @@ uint64_t pp_node_calls(const pp_node_t *node);
 void     pp_node_call_over(pp_node_t *node, uint64_t calls);
 /* Whether the process of a rank has died. */
 bool     pp_node_died(const pp_node_t *node, int32_t index);
+/* Whether a rank sleeps: its process has hardly used a core, but to lend it, since it was last asked about, by this
+   rank and at least PP_NODE_IDLE_NS ago.  Never said of simulated ranks. */
+enum { PP_NODE_IDLE_NS = 200000 };
+bool     pp_node_idles(pp_node_t *node, int32_t index, uint64_t now_ns);
+/* This rank's progress thread has worked for others for so long. */
+void     pp_node_lent(pp_node_t *node, uint64_t ns);
 
 /* A caller goes to sleep: from here on whoever publishes something looks whom to wake. */
 void     pp_node_asleep(pp_node_t *node);

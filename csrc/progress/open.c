@@ -6,11 +6,9 @@
  * communication still works.  A context that is alive then has "left for good": the rank serves the
  * rounds of the others until all of them have come to their end, too.
  */
-#define _GNU_SOURCE   /* sched_getaffinity */
 #include "context.h"
 
 #include <mpi.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,14 +171,6 @@ void pp_ctx_delist(pp_ctx_t *ctx)
 
 /* ---- opening and closing -------------------------------------------------------------------------------------- */
 
-/* More ranks than this process may use cores: whoever waits must make room. */
-static bool is_crowded(int32_t neighbours)
-{
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 && neighbours > CPU_COUNT(&cores);
-}
-
 static void wake(void *owner, int32_t index, bool serve)
 {
     pp_ctx_t *ctx = owner;
@@ -207,9 +197,12 @@ static pp_status_t open_node(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 /* The local part, after the transport. */
 static pp_status_t begin_to_work(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 {
-    ctx->crowded = is_crowded(pp_mpi_neighbours(ctx->mpi));
+    int32_t cores = pp_mpi_cores(ctx->mpi);
+    /* More ranks than cores: whoever waits must make room. */
+    ctx->crowded = cores > 0 && pp_mpi_neighbours(ctx->mpi) > cores;
     PP_TRY(open_node(ctx, config));
     PP_TRY(pp_ctx_setup(ctx, pp_mpi_transport(ctx->mpi), config));
+    ctx->engine.cores = cores;
     pp_status_t status = config->progress == PP_PROGRESS_THREAD ? pp_thread_start(ctx) : PP_OK;
     if (status < 0)
         pp_ctx_teardown(ctx);

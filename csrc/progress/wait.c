@@ -387,6 +387,22 @@ static void stand_by(pp_ctx_t *ctx)
     pthread_mutex_lock(&ctx->lock);
 }
 
+static uint64_t cpu_ns(clockid_t clock)
+{
+    struct timespec t;
+    return clock_gettime(clock, &t) ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Works at a round of others, on behalf of a rank that is not here. */
+static bool lend_core(pp_ctx_t *ctx)
+{
+    uint64_t begin_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+    bool     worked = pp_work(ctx);
+    if (worked)
+        pp_node_lent(ctx->engine.node, cpu_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns);
+    return worked;
+}
+
 /* Polls until nothing comes any more; while a round is running, also a little longer: going to sleep and
    being woken between any two of its messages would cost more than the messages. */
 static bool serve(pp_ctx_t *ctx)
@@ -394,7 +410,7 @@ static bool serve(pp_ctx_t *ctx)
     bool any = false;
     uint64_t since = 0, now = 0;
     do {
-        if (pp_look(ctx) > 0 || pp_work(ctx)) {
+        if (pp_look(ctx) > 0 || lend_core(ctx)) {
             any = true;
             since = 0;
             continue;
@@ -432,12 +448,6 @@ static void *progress(void *arg)
     tell_failure(ctx);
     pthread_mutex_unlock(&ctx->lock);
     return NULL;
-}
-
-static uint64_t cpu_ns(clockid_t clock)
-{
-    struct timespec t;
-    return clock_gettime(clock, &t) ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 uint64_t pp_thread_cpu_ns(const pp_ctx_t *ctx)

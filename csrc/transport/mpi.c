@@ -5,6 +5,7 @@
  * so only the oldest is ever tested, although a later one may complete before it (a long message at
  * the head).
  */
+#define _GNU_SOURCE   /* sched_getaffinity */
 #include "pp_mpi.h"
 #include "doorbell.h"
 
@@ -14,6 +15,7 @@
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
 #endif
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -119,6 +121,7 @@ struct pp_mpi {
     pp_nodes_t   *nodes;         /* NULL: not everybody shares memory with its node */
     pp_bell_t    *bell;          /* this rank's own */
     int32_t       neighbour_count;
+    int32_t       cores;         /* of them together */
     neighbour_t  *neighbours;    /* by bell */
     int32_t      *bell_of;       /* by rank; -1: not ringable */
     letter_t    **half_read;     /* by rank: a message of which parcels are still to come */
@@ -1041,6 +1044,19 @@ static pp_status_t list_neighbours(pp_mpi_t *mpi, int bell, int bells)
     return PP_OK;
 }
 
+/* Collective over the node: launchers give each rank cores of its own, or all of them all. */
+static int count_cores(MPI_Comm node, int32_t *count)
+{
+    cpu_set_t mine, all;
+    CPU_ZERO(&mine);
+    bool known = sched_getaffinity(0, sizeof mine, &mine) == 0;
+    if (!known)
+        CPU_ZERO(&mine);
+    int code = MPI_Allreduce(&mine, &all, sizeof mine, MPI_BYTE, MPI_BOR, node);
+    *count = code == MPI_SUCCESS ? CPU_COUNT(&all) : 0;
+    return code;
+}
+
 /* Collective.  No page for the node is not an error; no bell at all is. */
 static int find_node(const pp_mpi_t *mpi, int32_t node_ranks, MPI_Comm *node)
 {
@@ -1067,7 +1083,9 @@ static pp_status_t open_doorbell(pp_mpi_t *mpi, int32_t node_ranks)
         return mpi_error(code, "finding the ranks of the node");
     MPI_Comm_rank(node, &rank);
     MPI_Comm_size(node, &size);
-    code = share_page(mpi, node, &shared);
+    code = count_cores(node, &mpi->cores);
+    if (code == MPI_SUCCESS)
+        code = share_page(mpi, node, &shared);
     MPI_Comm_free(&node);
     if (code != MPI_SUCCESS)
         return mpi_error(code, "sharing the doorbell");
@@ -1150,6 +1168,11 @@ pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, int32_t node_ran
 pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi)
 {
     return &mpi->transport;
+}
+
+int32_t pp_mpi_cores(const pp_mpi_t *mpi)
+{
+    return mpi->cores;
 }
 
 int32_t pp_mpi_neighbours(const pp_mpi_t *mpi)

@@ -34,6 +34,7 @@ typedef enum pp_sleeper {
 pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, int32_t node_ranks, pp_mpi_t **mpi);
 pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi);
 int32_t pp_mpi_neighbours(const pp_mpi_t *mpi);     /* ranks with a shared doorbell, me included */
+int32_t pp_mpi_cores(const pp_mpi_t *mpi);          /* that the ranks of the node may use, together; 0: not known */
 /* The memory that the neighbours share; NULL: none. */
 pp_shared_t *pp_mpi_memory(pp_mpi_t *mpi);
 /* Which ranks share memory: those of a node.  NULL: on some node they cannot. */
