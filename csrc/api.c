@@ -224,7 +224,7 @@ void pp_unalloc(void *kept)
     keeper_t *keeper = kept;
     if (!keeper)
         return;
-    if (keeper->shared)
+    if (keeper->shared && keeper->bytes)
         pp_shared_uncommit(keeper->shared, keeper->offset, keeper->bytes);
     pp_shared_drop(keeper->shared);
     free(keeper->own);
@@ -394,6 +394,7 @@ static pp_status_t start_combined(pp_ctx_t *ctx, pp_coll_t *coll)
     void   *elements;
     int32_t part;
     bool    large = coll->combine->board.vector_bytes > SMALL_COPY_BYTES, merges;
+    pp_combine_end_view(coll);
     PP_TRY(find_part(ctx, coll, &part, &elements, &merges));
     if (elements && large)
         unlock(ctx);
@@ -409,6 +410,18 @@ static pp_status_t start_combined(pp_ctx_t *ctx, pp_coll_t *coll)
     if (coll->combine->board.vector_bytes <= START_MOVES_BYTES && coll->request.state == PP_OUTSTANDING)
         pp_work(ctx);
     return PP_OK;
+}
+
+/* The leader's messages are as those of start_messages(), and what they need afterwards. */
+static pp_status_t start_between(pp_ctx_t *ctx, pp_coll_t *coll)
+{
+    pp_returned(ctx);
+    bool arrived = pp_arrive(ctx);
+    pp_look(ctx);
+    pp_status_t status = start_combined(ctx, coll);
+    if (arrived)
+        pp_leave(ctx, true);
+    return status;
 }
 
 static pp_status_t start_messages(pp_ctx_t *ctx, pp_coll_t *coll)
@@ -440,7 +453,9 @@ pp_status_t pp_start(pp_coll_t *coll)
     else if (ctx->calls.kind != PP_CALL_NONE)
         status = pp_fail(PP_ERR_STATE, "Start inside a collective call of the context");
     else
-        status = coll->combine ? start_combined(ctx, coll) : start_messages(ctx, coll);
+        status = !coll->combine      ? start_messages(ctx, coll)
+               : ctx->engine.nodes ? start_between(ctx, coll)
+                                   : start_combined(ctx, coll);
     unlock(ctx);
     return status;
 }
@@ -463,6 +478,13 @@ static pp_status_t give_without_start(pp_coll_t *coll)
     pp_deliver_complete_request(coll);
     return PP_OK;
 }
+
+/* Where a result may be read without being copied; `elements` is NULL if it has to be. */
+typedef struct pp_view_out {
+    pp_coll_t  *coll;
+    const void *elements;
+    keeper_t   *keeper;
+} pp_view_out_t;
 
 /* Takes the request's result away: nobody else has it then. */
 static pp_entry_t *take_entry(pp_coll_t *coll)
@@ -489,9 +511,26 @@ static pp_status_t return_sendbuf(pp_ctx_t *ctx, pp_coll_t *coll, bool large)
     return PP_OK;
 }
 
-/* False: the place that the result had in the node's memory was used again, for a later round. */
-static bool copy_out(pp_coll_t *coll, const pp_entry_t *entry)
+/* The memory that a view is in stays mapped as long as the view is kept. */
+static bool keep_view(pp_ctx_t *ctx, pp_view_out_t *view)
 {
+    keeper_t *keeper = calloc(1, sizeof *keeper);
+    if (!keeper) {
+        pp_combine_end_view(view->coll);
+        view->elements = NULL;
+        return false;
+    }
+    if (ctx->engine.node->memory)
+        keeper->shared = pp_shared_use(ctx->engine.node->memory);
+    view->keeper = keeper;
+    return true;
+}
+
+/* False: the place that the result had in the node's memory was used again, for a later round. */
+static bool copy_out(pp_ctx_t *ctx, pp_coll_t *coll, const pp_entry_t *entry, pp_view_out_t *view)
+{
+    if (view && coll->combine && (view->elements = pp_combine_view(coll, entry)) && keep_view(ctx, view))
+        return true;
     if (entry->place != PP_NOWHERE)
         return pp_combine_copy_out(coll, entry);
     pp_deliver_copy_out(coll, entry);
@@ -499,13 +538,13 @@ static bool copy_out(pp_coll_t *coll, const pp_entry_t *entry)
 }
 
 /* Copies with the lock released if that takes long. */
-static pp_entry_t *copy_newest(pp_ctx_t *ctx, pp_coll_t *coll, bool large)
+static pp_entry_t *copy_newest(pp_ctx_t *ctx, pp_coll_t *coll, bool large, pp_view_out_t *view)
 {
     for (;;) {
         pp_entry_t *entry = take_entry(coll);
         if (large)
             unlock(ctx);
-        bool copied = copy_out(coll, entry);
+        bool copied = copy_out(ctx, coll, entry, view);
         if (large)
             pthread_mutex_lock(&ctx->lock);
         if (copied)
@@ -517,12 +556,13 @@ static pp_entry_t *copy_newest(pp_ctx_t *ctx, pp_coll_t *coll, bool large)
 }
 
 /* Hands the request's result out.  Called with the lock, returns without it. */
-static pp_status_t hand_out(pp_ctx_t *ctx, pp_coll_t *coll, pp_result_t *result)
+static pp_status_t hand_out(pp_ctx_t *ctx, pp_coll_t *coll, pp_result_t *result, pp_view_out_t *view)
 {
     bool        large = coll->series.vectors.bytes > SMALL_COPY_BYTES;
+    pp_combine_end_view(coll);
     pp_status_t status = coll->combine ? return_sendbuf(ctx, coll, large) : PP_OK;
     if (status >= 0) {
-        pp_entry_t *entry = copy_newest(ctx, coll, large);
+        pp_entry_t *entry = copy_newest(ctx, coll, large, view);
         if (result)
             pp_deliver_describe(coll, entry, coll->request.start, coll->request.missed, result);
         pp_entry_free(coll, entry);
@@ -540,7 +580,7 @@ static bool needs_help(const pp_ctx_t *ctx, const pp_coll_t *coll)
     return !coll->combine || !ctx->has_thread || coll->request.state != PP_COMPLETE;
 }
 
-pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result)
+static pp_status_t wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result, pp_view_out_t *view)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_coll(coll, &ctx));
@@ -551,7 +591,22 @@ pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result)
         unlock(ctx);
         return status;
     }
-    return hand_out(ctx, coll, result);
+    return hand_out(ctx, coll, result, view);
+}
+
+pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result)
+{
+    return wait(coll, timeout_us, result, NULL);
+}
+
+pp_status_t pp_wait_view(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result, const void **elements,
+                         void **keeper)
+{
+    pp_view_out_t view = {.coll = coll};
+    pp_status_t status = wait(coll, timeout_us, result, &view);
+    *elements = view.elements;
+    *keeper = view.keeper;
+    return status;
 }
 
 pp_status_t pp_test(pp_coll_t *coll, pp_result_t *result) { return pp_wait(coll, 0, result); }
@@ -563,6 +618,7 @@ static pp_status_t begin_flush(pp_coll_t *coll, pp_call_kind_t kind, uint64_t *d
     PP_TRY(enter_coll(coll, &ctx));
     bool each = coll->config.deliver == PP_EACH;
     pp_status_t status = PP_OK;
+    pp_combine_end_view(coll);
     if (kind == PP_CALL_FLUSH && each)
         status = pp_fail(PP_ERR_STATE, "deliver=\"each\" gives one round at a time: use Drain");
     if (kind == PP_CALL_DRAIN && !each)
@@ -593,7 +649,7 @@ pp_status_t pp_collect(pp_coll_t *coll, pp_result_t *result)
         unlock(ctx);
         return pp_fail(PP_ERR_STATE, "there is no result to collect: Flush or Drain has not finished");
     }
-    return hand_out(ctx, coll, result);
+    return hand_out(ctx, coll, result, NULL);
 }
 
 /* ---- questions ------------------------------------------------------------------------------------------------ */

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
+import numpy as np
+
 from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import ArgumentError, Error
 from .policy import Full, Majority, Policy, Solo, _real_number
@@ -14,8 +16,7 @@ from .status import Cause, Status
 from .tuning import algorithm_name, reason_text
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from ._buffer import Vector
     from ._core import CData
     from .context import Context
 
@@ -74,6 +75,7 @@ class Request:
         "_pp_test",
         "_pp_wait",
         "_pp_wait_slice",
+        "_receives",
         "_result",
         "_result_bytes",
         "_settings",
@@ -85,13 +87,14 @@ class Request:
     _pp_test: Callable[[Any, Any], int]
 
     def __init__(
-        self, context: Context, native: Native, coll: CData, settings: Settings, owners: list[Any]
+        self, context: Context, native: Native, coll: CData, settings: Settings, vector: Vector
     ) -> None:
         self._context = context
         self._native = native
         self._coll = coll
         self._settings = settings
-        self._owners = owners  # the user's buffers, pinned
+        self._owners = vector.owners  # the user's buffers, pinned
+        self._receives = [(piece.recv, piece.count) for piece in vector.pieces]
         self._gone: str | None = None  # why the handle cannot be used any more
         self._lib = lib = native.lib
         self._id: int = lib.pp_coll_id(coll)
@@ -178,6 +181,73 @@ class Request:
             status._fill(self._result_bytes[:])
         return True
 
+    def View(
+        self, status: Status | None = None, timeout: float | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Wait until the request is complete, and return its result where it lies.
+
+        As `Wait`, without the copy into the receive buffers, if the ranks of the node made the
+        round in memory that they share; the receive buffers then keep what they had. Otherwise
+        (rounds made of messages alone, half precision, buffers from `Context.alloc` that the
+        round has written already) the result is copied there, and the view is one of them.
+
+        Parameters
+        ----------
+        status, timeout
+            As for `Wait`.
+
+        Returns
+        -------
+        numpy.ndarray
+            Read-only, of shape ``(count,)``: the elements of all receive buffers, one after the
+            other. It shows this result until the next call of any method of the request; what it
+            shows afterwards is undefined. Copy what has to stay.
+
+        Raises
+        ------
+        ArgumentError, TimeoutError, Error, PeerFailedError
+            As `Wait`.
+        """
+        if status is not None and not isinstance(status, Status):
+            raise ArgumentError(f"status must be a pypartial.Status, not {status!r}")
+        limit = None if timeout is None else _seconds(timeout)
+        ffi = self._native.ffi
+        elements, keeper = ffi.new("const void **"), ffi.new("void **")
+
+        def wait(slice_us: int) -> int:
+            return self._lib.pp_wait_view(self._coll, slice_us, self._result, elements, keeper)
+
+        first_us = SLICE_US if limit is None or limit > SLICE_S else int(limit * 1e6)
+        code = wait(first_us)
+        if code:
+            self._wait_on(code, first_us, limit, wait)
+        if status is not None:
+            status._fill(self._result_bytes[:])
+        return self._view(elements[0], keeper[0])
+
+    def _view(self, elements: CData, keeper: CData) -> np.ndarray[Any, Any]:
+        """Return a read-only array of the result, in the library's memory or in ours."""
+        ffi, lib, dtype = self._native.ffi, self._lib, self._settings.dtype
+
+        def array(address: Any, count: int, end: Callable[[Any], Any]) -> np.ndarray[Any, Any]:
+            # The array's base is the buffer, which refers to what `gc` returns: all end together.
+            owner = ffi.gc(ffi.cast("char *", address), end)
+            buffer: Any = ffi.buffer(owner, count * dtype.itemsize)
+            return np.frombuffer(buffer, np.uint8).view(dtype)
+
+        if elements != ffi.NULL:
+            view = array(elements, self._settings.count, lambda _: lib.pp_unalloc(keeper))
+        else:
+            owners = self._owners
+
+            def keep(_: Any) -> int:  # what the array shows, as long as it lives
+                return len(owners)
+
+            parts = [array(at, count, keep) for at, count in self._receives]
+            view = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        view.setflags(write=False)
+        return view
+
     def Test(self, status: Status | None = None) -> bool:
         """Collect the request if it is complete; never blocks.
 
@@ -207,11 +277,17 @@ class Request:
             status._fill(self._result_bytes[:])
         return True
 
-    def _wait_on(self, code: int, waited_us: int, timeout: float | None) -> None:
+    def _wait_on(
+        self,
+        code: int,
+        waited_us: int,
+        timeout: float | None,
+        wait: Callable[[int], int] | None = None,
+    ) -> None:
         """Wait's slow path: it was pending, or failed, in the first slice."""
         if code == 1:  # PP_PENDING
             code = wait_in_slices(
-                lambda slice_us: self._pp_wait(self._coll, slice_us, self._result),
+                wait or (lambda slice_us: self._pp_wait(self._coll, slice_us, self._result)),
                 waited_us / 1e6,
                 timeout,
                 self._context._stall_warning,

@@ -419,7 +419,7 @@ class Context:
                 count=vector.count,
             )
             config, keep = self._config(vector, settings, algorithm)
-            request_parts = settings, vector.owners
+            request_parts = settings, vector
         except Exception as error:
             complaint = _as_argument_error(error)
         out = ffi.new("pp_coll_t **")

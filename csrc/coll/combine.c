@@ -1057,6 +1057,26 @@ bool pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry)
     return pp_board_still(&coll->combine->board, entry->ring, entry->round);
 }
 
+const void *pp_combine_view(pp_coll_t *coll, const pp_entry_t *entry)
+{
+    pp_combine_t *combine = coll->combine;
+    /* One that is converted, or has nothing in it, exists in the receive buffers only. */
+    if (entry->place != PP_IN_RING || coll->series.kernels.store || coll->count == 0)
+        return NULL;
+    combine->viewed = pp_board_pin(&combine->board, entry->ring, entry->round);
+    return combine->viewed ? elements_of(coll, entry) : NULL;
+}
+
+void pp_combine_end_view(pp_coll_t *coll)
+{
+    pp_combine_t *combine = coll->combine;
+    if (!combine || !combine->viewed)
+        return;
+    combine->viewed = false;
+    pp_board_unpin(&combine->board);
+    combine->news = true;                /* a round may have waited for the place */
+}
+
 bool pp_combine_own(pp_coll_t *coll, pp_entry_t *entry)
 {
     if (entry->place == PP_NOWHERE)
@@ -1194,7 +1214,10 @@ static size_t vector_bytes(const pp_allreduce_config_t *config, const pp_kernels
     return count * kernels->element_bytes;
 }
 
-static int32_t entries(int32_t window) { return window + ENTRIES_BEYOND_WINDOW; }
+static int32_t entries(int32_t window, int32_t ranks)
+{
+    return window + ENTRIES_BEYOND_WINDOW + (ranks < PP_PINS_MAX ? ranks : PP_PINS_MAX);
+}
 
 uint64_t pp_combine_reserve(pp_engine_t *engine, const pp_allreduce_config_t *config, int32_t window)
 {
@@ -1203,9 +1226,9 @@ uint64_t pp_combine_reserve(pp_engine_t *engine, const pp_allreduce_config_t *co
         || pp_kernels_find(config->op, config->type, &kernels) < 0)
         return 0;
     size_t   bytes = vector_bytes(config, &kernels);
-    uint64_t place = pp_node_reserve(engine->node, pp_board_bytes(engine->node->size, entries(window), bytes));
-    if (place && !pp_board_prepare(engine->node, place, entries(window), bytes)) {
-        pp_node_release(engine->node, place, pp_board_bytes(engine->node->size, entries(window), bytes));
+    uint64_t place = pp_node_reserve(engine->node, pp_board_bytes(engine->node->size, entries(window, engine->node->size), bytes));
+    if (place && !pp_board_prepare(engine->node, place, entries(window, engine->node->size), bytes)) {
+        pp_node_release(engine->node, place, pp_board_bytes(engine->node->size, entries(window, engine->node->size), bytes));
         return 0;
     }
     return place;
@@ -1216,7 +1239,7 @@ void pp_combine_unreserve(pp_engine_t *engine, const pp_allreduce_config_t *conf
 {
     pp_kernels_t kernels;
     if (place && pp_kernels_find(config->op, config->type, &kernels) >= 0)
-        pp_node_release(engine->node, place, pp_board_bytes(engine->node->size, entries(window),
+        pp_node_release(engine->node, place, pp_board_bytes(engine->node->size, entries(window, engine->node->size),
                                                             vector_bytes(config, &kernels)));
 }
 
@@ -1248,7 +1271,7 @@ pp_status_t pp_combine_open(pp_coll_t *coll, uint32_t id, int32_t algorithm, uin
                          : pp_series_open_bare(engine, id, coll->count, kernels, &host, coll, &coll->series));
     int32_t window = coll->calls->window;
     uint64_t spared = coll->config.max_lag >= 0 ? coll->max_lag + 1 : SPARED;
-    PP_TRY(pp_board_open(engine->node, place, entries(window), coll->count * kernels->element_bytes, spared,
+    PP_TRY(pp_board_open(engine->node, place, entries(window, engine->node->size), coll->count * kernels->element_bytes, spared,
                          &combine->board));
     combine->order = calloc((size_t)engine->size, sizeof *combine->order);
     if (!combine->order)
@@ -1268,6 +1291,7 @@ void pp_combine_close(pp_coll_t *coll)
     if (!combine)
         return;
     pp_board_t *board = &combine->board;
+    pp_combine_end_view(coll);
     /* Whoever is the last to go gives the memory back.  (Only the first rank can use its place again.) */
     if (pp_board_detach(board))
         pp_node_release(coll->engine->node, board->offset, board->bytes);

@@ -38,6 +38,7 @@ struct pp_combine {
     uint64_t   ready[PP_CONTRIBUTORS_WORDS];   /* ... and who was ready then, and counts for it */
     uint32_t   cause;
     int32_t    workers;              /* threads of ours that move data of its rounds, without the lock */
+    bool       viewed;               /* an entry of the ring is pinned */
     bool       merges_away;          /* the merge in progress began while a round was away */
     pp_between_t *between;           /* NULL: all ranks are on this node */
     int32_t   *order;                /* of draws of the round `order_round`, its first `ordered` places */
@@ -86,6 +87,9 @@ void        pp_combine_worked(pp_coll_t *coll, uint64_t round, bool last);
 
 /* Copies the entry's result out; false: its place in the ring has been used again (PP_LATEST). */
 bool        pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry);
+/* Instead: where the application may read the result in the ring, until pp_combine_end_view(); NULL: copy it out. */
+const void *pp_combine_view(pp_coll_t *coll, const pp_entry_t *entry);
+void        pp_combine_end_view(pp_coll_t *coll);
 /* Gives the entry a copy of its own; false: no memory, latched. */
 bool        pp_combine_own(pp_coll_t *coll, pp_entry_t *entry);
 /* The application gets sendbuf back: what of it is still pending is copied aside.  False: a round is reading

@@ -296,6 +296,12 @@ pp_status_t pp_start(pp_coll_t *coll);
    yet, or fail with PP_ERR_STATE. */
 pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result);
 pp_status_t pp_test(pp_coll_t *coll, pp_result_t *result);
+/* pp_wait(), but a result that lies in memory that the ranks of the node share is not copied: on PP_OK
+   *elements is where it may be read, all pieces one after the other, until the handle's next call of any
+   kind; and the memory stays mapped (with other contents) until pp_unalloc(*keeper).  NULL: it is in the
+   `recv` pieces, as after pp_wait(). */
+pp_status_t pp_wait_view(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result, const void **elements,
+                         void **keeper);
 /* pp_wait() for PP_SLICE_US, and without a result: one argument costs the least to call. */
 enum { PP_SLICE_US = 50000 };
 pp_status_t pp_wait_slice(pp_coll_t *coll);

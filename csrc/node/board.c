@@ -343,6 +343,43 @@ static uint64_t least_absorbed(const pp_board_t *board)
     return least;
 }
 
+static bool is_pinned(const pp_board_t *board, uint64_t round)
+{
+    PP_STEP("pick");
+    if (atomic_load(&board->shared->pins) == 0)
+        return false;
+    for (int32_t rank = 0; rank < board->ranks; rank++) {
+        PP_STEP("pick");
+        if (atomic_load(&board->stations[rank].pinned) == round + 1)
+            return true;
+    }
+    return false;
+}
+
+bool pp_board_pin(pp_board_t *board, int32_t index, uint64_t round)
+{
+    _Atomic uint64_t *sequence = &pp_board_entry(board, index)->sequence;
+    PP_STEP("pin");
+    if (atomic_fetch_add(&board->shared->pins, 1) < PP_PINS_MAX) {
+        PP_STEP("pin");
+        atomic_store(&pp_board_own(board)->pinned, round + 1);
+        /* seq_cst, as a writer's mark and its look at the pins: one of us sees the other. */
+        PP_STEP("pin");
+        if (atomic_load(sequence) == complete(round))
+            return true;
+    }
+    pp_board_unpin(board);
+    return false;
+}
+
+void pp_board_unpin(pp_board_t *board)
+{
+    PP_STEP("pin");
+    atomic_store(&pp_board_own(board)->pinned, 0);
+    PP_STEP("pin");
+    atomic_fetch_sub(&board->shared->pins, 1);
+}
+
 /* Of the entries that may be overwritten the one used last, whose memory is warm: but not the newest
    `spared` rounds, which ranks may be copying. */
 static int32_t choose(const pp_board_t *board, uint64_t round)
@@ -362,6 +399,8 @@ static int32_t choose(const pp_board_t *board, uint64_t round)
             absorbed = least_absorbed(board);
         if (entry->kept && entry->round >= absorbed)
             continue;
+        if (is_pinned(board, entry->round))
+            continue;
         best = i;
         best_round = entry->round;
     }
@@ -370,16 +409,21 @@ static int32_t choose(const pp_board_t *board, uint64_t round)
 
 int32_t pp_board_pick(pp_board_t *board, uint64_t round)
 {
-    int32_t index = choose(board, round);
-    if (index < 0)
-        return -1;
-    pp_ring_entry_t *entry = pp_board_entry(board, index);
-    PP_STEP("pick");
-    atomic_store_explicit(&entry->sequence, 2 * round + 1, memory_order_relaxed);
-    /* Whoever reads something of what follows finds the entry changed. */
-    atomic_thread_fence(memory_order_release);
-    entry->round = round;
-    return index;
+    for (int32_t index; (index = choose(board, round)) >= 0;) {
+        pp_ring_entry_t *entry = pp_board_entry(board, index);
+        PP_STEP("pick");
+        uint64_t before = atomic_exchange(&entry->sequence, 2 * round + 1);
+        if (before != 0 && is_pinned(board, entry->round)) {
+            PP_STEP("pick");
+            atomic_store(&entry->sequence, before);
+            continue;        /* somebody was quicker */
+        }
+        /* Whoever reads something of what follows finds the entry changed. */
+        atomic_thread_fence(memory_order_release);
+        entry->round = round;
+        return index;
+    }
+    return -1;
 }
 
 bool pp_board_commit_result(pp_board_t *board, int32_t index)

@@ -104,6 +104,7 @@ typedef struct pp_station {
                                         or waits elsewhere (max_lag) */
     _Atomic uint64_t absorbed;       /* of rounds before, the owner needs no entry of the ring any more */
     _Atomic uint64_t taken;          /* 1 + the last round that took a part; 0: none.  Written by takers */
+    _Atomic uint64_t pinned;         /* 1 + a round whose entry the owner reads in place; 0: none */
     _Atomic uint64_t expects;        /* 1 + the last round that other nodes have told it about, who leads it */
     uint64_t         receive;        /* offset of the receive buffer, if it lies in the memory */
     _Alignas(64) pp_part_t parts[PP_PARTS];
@@ -156,6 +157,7 @@ typedef struct pp_board_shared {
     _Atomic uint32_t told;
     _Alignas(64) _Atomic uint32_t unfinished;  /* chunks */
     _Atomic uint32_t flushes;        /* flush rounds complete */
+    _Atomic uint32_t pins;           /* ranks that have one, or try to */
     _Atomic uint32_t detached;       /* ranks that will not look at the board again */
 } pp_board_shared_t;
 
@@ -194,6 +196,8 @@ static inline pp_ring_entry_t *pp_board_entry(const pp_board_t *board, int32_t i
     return (pp_ring_entry_t *)(board->ring + (size_t)index * board->entry_bytes);
 }
 enum { PP_CHUNKS_MAX = 65535 };
+/* Entries that may be pinned at once; others than these are always left for new rounds. */
+enum { PP_PINS_MAX = 8 };
 
 static inline void *pp_board_result(const pp_board_t *board, int32_t index)
 {
@@ -287,6 +291,10 @@ bool     pp_board_end_merge(pp_board_t *board, uint64_t round);
 int32_t  pp_board_find(const pp_board_t *board, uint64_t round);
 /* The oldest round from `round` on that the ring still has; UINT64_MAX: none. */
 uint64_t pp_board_oldest(const pp_board_t *board, uint64_t round);
+/* Keeps a round's entry from being overwritten, until pp_board_unpin(); one a rank.  False: it has been already, or
+   too many are pinned. */
+bool     pp_board_pin(pp_board_t *board, int32_t entry, uint64_t round);
+void     pp_board_unpin(pp_board_t *board);
 /* Whether the entry was still the round's until now. */
 bool     pp_board_still(const pp_board_t *board, int32_t entry, uint64_t round);
 

@@ -129,8 +129,7 @@ def test_the_last_result_is_read_while_the_next_round_runs(comm, ctx, count):
 def test_handles_share_a_receive_buffer(comm, ctx, count):
     out = np.zeros(count, "i8")
     requests = [
-        ctx.Allreduce_init(np.full(count, value, "i8"), out, policy=pp.Full())
-        for value in (1, 100)
+        ctx.Allreduce_init(np.full(count, value, "i8"), out, policy=pp.Full()) for value in (1, 100)
     ]
     for _ in range(3):
         pp.Startall(requests)

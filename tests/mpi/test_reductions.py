@@ -219,9 +219,7 @@ def test_halves_are_accumulated_in_float32(comm, ctx, dtype, algorithm):
     run_once(request)
     assert out[0] == np.array(digits + comm.size - 1, dtype)
     request.Free()
-    request = ctx.Allreduce_init(
-        send, out, policy=pp.Full(), algorithm=algorithm, average="size"
-    )
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), algorithm=algorithm, average="size")
     run_once(request)
     assert out[1] == send[1]  # the sum would be infinite in float16
     request.Free()

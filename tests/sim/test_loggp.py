@@ -14,9 +14,7 @@ from pypartial.sim.schedule import execute
 from pypartial.sim.world import CoreError, Deadlock, Options, World
 
 NS = 1000  # picoseconds
-LINK = Link(
-    latency_ns=2000, overhead_ns=500, gap_ns=300, byte_ps=NS // 4, rendezvous_bytes=None
-)
+LINK = Link(latency_ns=2000, overhead_ns=500, gap_ns=300, byte_ps=NS // 4, rendezvous_bytes=None)
 FREE = Network("test", LINK, headers_free=True)
 PAID = Network("test", LINK)
 

@@ -21,6 +21,7 @@ import pytest
 
 import pypartial as pp
 from pypartial import _native, _request
+from pypartial._buffer import Vector
 from pypartial.status import RESULT
 
 PACKAGE = Path(pp.__file__).parent
@@ -259,7 +260,7 @@ def core():
 def request_(core):
     native = _native.Native(core, core, None, "Open MPI 5.0.1", "Open MPI v5.0.1", "libmpi.so")
     settings = _request.Settings("SUM", pp.Full(), "latest", None, None, np.dtype("f4"), 6)
-    return _request.Request(Context(), native, "coll", settings, [])
+    return _request.Request(Context(), native, "coll", settings, Vector([], np.dtype("f4"), []))
 
 
 def test_start_and_wait(core, request_):

@@ -46,8 +46,9 @@ def address(array):
 
 def reduce_local(op, name, given, kept, kept_is_left):
     """The status; the result is in `kept`."""
-    return lib.pp_reduce_local(op_number(op), type_number(name), address(given), address(kept),
-                               kept.size, kept_is_left)
+    return lib.pp_reduce_local(
+        op_number(op), type_number(name), address(given), address(kept), kept.size, kept_is_left
+    )
 
 
 def reduced(op, name, left, right, kept_is_left):
@@ -69,9 +70,16 @@ def refused(status, *words):
 
 # ---- the oracle -------------------------------------------------------------------------------
 ELEMENTWISE = {
-    "SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum,
-    "LAND": np.logical_and, "LOR": np.logical_or, "LXOR": np.logical_xor,
-    "BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor,
+    "SUM": np.add,
+    "PROD": np.multiply,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "LAND": np.logical_and,
+    "LOR": np.logical_or,
+    "LXOR": np.logical_xor,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
 }
 
 
@@ -113,9 +121,11 @@ def same(result, wanted):
     if result.dtype.kind in "iub":
         return np.array_equal(result, wanted)
     nan = np.isnan(wanted)
-    return (np.array_equal(np.isnan(result), nan)
-            and np.array_equal(result[~nan], wanted[~nan])
-            and np.array_equal(np.signbit(result[~nan]), np.signbit(wanted[~nan])))
+    return (
+        np.array_equal(np.isnan(result), nan)
+        and np.array_equal(result[~nan], wanted[~nan])
+        and np.array_equal(np.signbit(result[~nan]), np.signbit(wanted[~nan]))
+    )
 
 
 def sample(name, size, seed):
@@ -139,12 +149,38 @@ def special(name):
         values = np.array([False, True])
     elif name in INTEGERS:
         info = np.iinfo(dtype)
-        values = np.array([info.min, info.max, info.min + 1, info.max - 1, 0, 1, 2,
-                           info.max // 3, info.max // 2, info.max // 2 + 1], dtype)
+        values = np.array(
+            [
+                info.min,
+                info.max,
+                info.min + 1,
+                info.max - 1,
+                0,
+                1,
+                2,
+                info.max // 3,
+                info.max // 2,
+                info.max // 2 + 1,
+            ],
+            dtype,
+        )
     else:
         info = ml_dtypes.finfo(dtype)
-        numbers = [0, 1, 1.5, 3, np.inf, np.nan, info.max, info.tiny, info.smallest_subnormal,
-                   info.tiny / 2, info.eps, 1 + info.eps, 1 + 2 * info.eps]
+        numbers = [
+            0,
+            1,
+            1.5,
+            3,
+            np.inf,
+            np.nan,
+            info.max,
+            info.tiny,
+            info.smallest_subnormal,
+            info.tiny / 2,
+            info.eps,
+            1 + info.eps,
+            1 + 2 * info.eps,
+        ]
         values = np.array(numbers, parts(np.empty(0, dtype)).dtype)
         values = np.concatenate([values, -values])
         if name in COMPLEXES:
@@ -237,8 +273,9 @@ def test_random_pairs_of_halves(name):
 def test_the_order_of_the_operands_does_not_change_a_bit(op, name):
     """Ranks that hold the operands the other way round agree, on NaN and -0 too."""
     left, right = special(name)
-    results = [reduced(op, name, a, b, keep) for a, b in [(left, right), (right, left)]
-               for keep in (0, 1)]
+    results = [
+        reduced(op, name, a, b, keep) for a, b in [(left, right), (right, left)] for keep in (0, 1)
+    ]
     # A long double of 16 bytes has 6 that belong to no value.
     significant = 10 if name in ("longdouble", "clongdouble") else None
     width = parts(left).itemsize
@@ -248,16 +285,22 @@ def test_the_order_of_the_operands_does_not_change_a_bit(op, name):
 
 
 @pytest.mark.parametrize("op", ["SUM", "PROD", "MIN", "MAX"])
-@pytest.mark.parametrize("name, canonical", [
-    ("float16", 0x7E00), ("bfloat16", 0x7FC0), ("float32", 0x7FC00000),
-    ("float64", 0x7FF8000000000000),
-])
+@pytest.mark.parametrize(
+    "name, canonical",
+    [
+        ("float16", 0x7E00),
+        ("bfloat16", 0x7FC0),
+        ("float32", 0x7FC00000),
+        ("float64", 0x7FF8000000000000),
+    ],
+)
 def test_nan_is_canonical(op, name, canonical):
     dtype = dtype_of(name)
     bits = np.dtype(f"u{dtype.itemsize}")
     sign, digit = 1 << (8 * dtype.itemsize - 1), 1
-    nans = np.array([canonical, canonical | sign, canonical | digit, canonical | sign | digit],
-                    bits).view(dtype)
+    nans = np.array(
+        [canonical, canonical | sign, canonical | digit, canonical | sign | digit], bits
+    ).view(dtype)
     left = np.concatenate([nans, np.ones(4, dtype), nans])
     right = np.concatenate([np.ones(4, dtype), nans, nans[::-1]])
     for kept_is_left in (0, 1):
@@ -269,8 +312,9 @@ def test_nan_is_canonical(op, name, canonical):
 @pytest.mark.parametrize("op", LOGICAL)
 def test_logical_operations_give_0_or_1(op, name):
     raw = np.array([0, 1, 2, 64, 127], "u1")
-    left, right = (side.ravel().astype("u1" if name == "bool" else name)
-                   for side in np.meshgrid(raw, raw))
+    left, right = (
+        side.ravel().astype("u1" if name == "bool" else name) for side in np.meshgrid(raw, raw)
+    )
     wanted = ELEMENTWISE[op](left, right).astype(left.dtype)
     assert np.array_equal(reduced(op, name, left, right, 1), wanted)
 

@@ -26,7 +26,10 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 CASES_SOURCE = Path(__file__).resolve().parent / "c" / "graph_cases.c"
 
 RECURSIVE_DOUBLING, RABENSEIFNER, RING = (
-    lib.PP_RECURSIVE_DOUBLING, lib.PP_RABENSEIFNER, lib.PP_RING)
+    lib.PP_RECURSIVE_DOUBLING,
+    lib.PP_RABENSEIFNER,
+    lib.PP_RING,
+)
 ALGORITHMS = {"recursive_doubling": RECURSIVE_DOUBLING, "rabenseifner": RABENSEIFNER, "ring": RING}
 SIZES = [*range(1, 18), 32, 33]
 
@@ -63,16 +66,38 @@ def cases(tmp_path_factory):
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "these tests need a C compiler"
     program = tmp_path_factory.mktemp("cases") / "graph_cases"
-    sources = [str(f) for room in ("base", "graph", "algo", "reduce")
-               for f in sorted((CSRC / room).glob("*.c"))]
+    sources = [
+        str(f)
+        for room in ("base", "graph", "algo", "reduce")
+        for f in sorted((CSRC / room).glob("*.c"))
+    ]
     subprocess.run(
-        [compiler, "-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined",
-         "-fno-sanitize-recover=all", f"-I{CSRC}", *sources, CASES_SOURCE, "-lm", "-o", program],
-        check=True)
+        [
+            compiler,
+            "-std=gnu11",
+            "-g",
+            "-O1",
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover=all",
+            f"-I{CSRC}",
+            *sources,
+            CASES_SOURCE,
+            "-lm",
+            "-o",
+            program,
+        ],
+        check=True,
+    )
 
     def run(*arguments):
-        return subprocess.run([program, *map(str, arguments)], check=True, text=True,
-                              stdout=subprocess.PIPE, timeout=60).stdout
+        return subprocess.run(
+            [program, *map(str, arguments)],
+            check=True,
+            text=True,
+            stdout=subprocess.PIPE,
+            timeout=60,
+        ).stdout
+
     return run
 
 
@@ -107,8 +132,11 @@ class Schedule:
     operations: list[Operation] = field(default_factory=list)
 
     def find(self, kind, **wanted):
-        return [i for i, op in enumerate(self.operations) if op.kind == kind
-                and all(getattr(op, key) == value for key, value in wanted.items())]
+        return [
+            i
+            for i, op in enumerate(self.operations)
+            if op.kind == kind and all(getattr(op, key) == value for key, value in wanted.items())
+        ]
 
     def labelled(self, label):
         (found,) = (i for i, op in enumerate(self.operations) if op.label == label)
@@ -117,25 +145,33 @@ class Schedule:
 
 HEAD = re.compile(r"// (\d+) elements of (\d+)b, registers (\d+), scratch (\d+), tags (\d+)")
 OPERATION = re.compile(
-    r'l(?P<index>\d+): (?P<kind>nop|send|recv|reduce|copy)(?: (?P<bytes>\d+)b)?'
-    r'(?: (?:to|from) (?P<peer>\d+) tag (?P<tag>\d+))?(?: of l(?P<source>\d+))?'
-    r'(?P<activation> activation)?(?: reg (?P<reg>\d+) \[(?P<lo>\d+),(?P<hi>\d+)\))?'
-    r'(?P<land> in place| into scratch)?(?: incoming (?P<side>left|right))?(?: "(?P<label>\w+)")?')
+    r"l(?P<index>\d+): (?P<kind>nop|send|recv|reduce|copy)(?: (?P<bytes>\d+)b)?"
+    r"(?: (?:to|from) (?P<peer>\d+) tag (?P<tag>\d+))?(?: of l(?P<source>\d+))?"
+    r"(?P<activation> activation)?(?: reg (?P<reg>\d+) \[(?P<lo>\d+),(?P<hi>\d+)\))?"
+    r'(?P<land> in place| into scratch)?(?: incoming (?P<side>left|right))?(?: "(?P<label>\w+)")?'
+)
 REQUIRES = re.compile(r"l(\d+) requires (?:(any|\d+) of )?(l\d+(?:, l\d+)*)")
 
 
 def parse_operation(line, index, element_bytes):
     match = OPERATION.fullmatch(line)
     assert match and int(match["index"]) == index, line
-    number = {key: None if match[key] is None else int(match[key])
-              for key in ("bytes", "peer", "tag", "source", "reg", "lo", "hi")}
+    number = {
+        key: None if match[key] is None else int(match[key])
+        for key in ("bytes", "peer", "tag", "source", "reg", "lo", "hi")
+    }
     assert (match["land"] is not None) == (match["kind"] == "recv" and not match["activation"])
     length = number.pop("bytes")
     if number["lo"] is not None:
         assert length == (number["hi"] - number["lo"]) * element_bytes
-    return Operation(kind=match["kind"], label=match["label"], place=match["land"] == " in place",
-                     activation=bool(match["activation"]), incoming_left=match["side"] == "left",
-                     **number)
+    return Operation(
+        kind=match["kind"],
+        label=match["label"],
+        place=match["land"] == " in place",
+        activation=bool(match["activation"]),
+        incoming_left=match["side"] == "left",
+        **number,
+    )
 
 
 def add_requirements(line, operations):
@@ -167,7 +203,8 @@ def parse(text):
         schedules.append(schedule)
     assert first == f"num_ranks {len(schedules)}"
     assert rest.count("\n") == sum(
-        3 + len(s.operations) + sum(1 for op in s.operations if op.ins) for s in schedules)
+        3 + len(s.operations) + sum(1 for op in s.operations if op.ins) for s in schedules
+    )
     return schedules
 
 
@@ -260,9 +297,11 @@ def test_messages_match_and_their_number_is_known(algorithm, size):
         assert max(sent.values(), default=1) == 1
         power = 1 << size.bit_length() - 1
         surplus, steps = size - power, power.bit_length() - 1
-        expected = {RECURSIVE_DOUBLING: power * steps + 2 * surplus,
-                    RABENSEIFNER: 2 * power * steps + 2 * surplus,
-                    RING: 2 * size * (size - 1)}
+        expected = {
+            RECURSIVE_DOUBLING: power * steps + 2 * surplus,
+            RABENSEIFNER: 2 * power * steps + 2 * surplus,
+            RING: 2 * size * (size - 1),
+        }
         assert sent.total() == expected[algorithm] + size * dimensions(size)
         # Tags are dense, and a round takes the same share of the tag space everywhere.
         assert {tag for _, _, tag in sent} == set(range(schedules[0].tags))
@@ -287,8 +326,11 @@ def test_bytes_of_the_large_vector_algorithms(size):
 
 
 def chunks(schedule):
-    found = {op.reg: (op.lo, op.hi) for op in schedule.operations
-             if op.kind in ("send", "recv") and not op.activation}
+    found = {
+        op.reg: (op.lo, op.hi)
+        for op in schedule.operations
+        if op.kind in ("send", "recv") and not op.activation
+    }
     return [found[reg] for reg in sorted(found)]
 
 
@@ -485,7 +527,8 @@ class Round:
             assert GARBAGE not in own
             instance.values[span] = [
                 new + old if op.incoming_left else old + new
-                for old, new in zip(own, incoming.values, strict=True)]
+                for old, new in zip(own, incoming.values, strict=True)
+            ]
         register.ranks += incoming.ranks
         register.null &= incoming.null
         self.finish(rank, index)
@@ -512,8 +555,9 @@ def execute(schedules, with_data, outside, seed, style, in_rank_order=True):
             assert sorted(register.ranks) == list(range(size))
             assert register.null == (not with_data)
         if with_data:
-            assert instance.values == expected_values(schedules, running.cells, with_data,
-                                                      in_rank_order)
+            assert instance.values == expected_values(
+                schedules, running.cells, with_data, in_rank_order
+            )
 
     running = Round(schedules, with_data, random.Random(seed), style, result_is_right)
     running.run(outside)
@@ -543,11 +587,20 @@ def test_execution(algorithm, size, draw):
     initiators = draw.draw(ranks, "initiators")
     joiners = draw.draw(ranks, "joiners") if initiators else set(range(size))
     with_data = draw.draw(st.one_of(ranks, st.just(set(range(size)))), "with data")
-    outside = [*((rank, "gate") for rank in range(size)), *((rank, "start") for rank in initiators),
-               *((rank, "join") for rank in joiners)]
+    outside = [
+        *((rank, "gate") for rank in range(size)),
+        *((rank, "start") for rank in initiators),
+        *((rank, "join") for rank in joiners),
+    ]
     schedules = schedules_of(algorithm, size, count)
-    messages = execute(schedules, with_data, outside, draw.draw(st.integers(0, 2**32), "seed"),
-                       draw.draw(STYLES, "style"), algorithm != RING)
+    messages = execute(
+        schedules,
+        with_data,
+        outside,
+        draw.draw(st.integers(0, 2**32), "seed"),
+        draw.draw(STYLES, "style"),
+        algorithm != RING,
+    )
     assert messages == sum(len(schedule.find("send")) for schedule in schedules)
 
 
@@ -559,8 +612,15 @@ def test_messages_do_not_depend_on_who_starts(algorithm, size):
     starts = [[(rank, "start")] for rank in range(size)]
     starts += [[(rank, "start") for rank in range(size)], [(rank, "join") for rank in range(size)]]
     everybody = set(range(size))
-    assert len({execute(schedules, everybody, gates + start, 1, "any", algorithm != RING)
-                for start in starts}) == 1
+    assert (
+        len(
+            {
+                execute(schedules, everybody, gates + start, 1, "any", algorithm != RING)
+                for start in starts
+            }
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize("size", [*range(1, 18), 33])
@@ -599,7 +659,8 @@ def test_activation_is_wired_as_documented(algorithm, size):
     for schedule in schedules_of(algorithm, size, 3):
         ops = schedule.operations
         start, join, gate, activated, take, done = map(
-            schedule.labelled, ("start", "join", "gate", "activated", "take", "done"))
+            schedule.labelled, ("start", "join", "gate", "activated", "take", "done")
+        )
         recvs = schedule.find("recv", activation=True)
         sends = schedule.find("send", activation=True)
         assert not ops[start].ins + ops[join].ins + ops[gate].ins
@@ -663,8 +724,10 @@ def test_activation_sends_what_is_urgent_first(cases, size):
     for schedule, block in zip(schedules, blocks, strict=True):
         ops = schedule.operations
         activated, take = schedule.labelled("activated"), schedule.labelled("take")
-        outs = [[int(name[1:]) for name in line.split(":")[1].split()]
-                for line in block.splitlines()[1:]]
+        outs = [
+            [int(name[1:]) for name in line.split(":")[1].split()]
+            for line in block.splitlines()[1:]
+        ]
         assert [sorted(found) for found in outs] == [sorted(op.outs) for op in ops]
         down = list(range(dimensions(size)))[::-1]
         sends = set(schedule.find("send", activation=True))
@@ -673,13 +736,15 @@ def test_activation_sends_what_is_urgent_first(cases, size):
         def tags(source):
             order = fired_from(schedule, source, outs)  # noqa: B023
             at = order.index(activated)  # noqa: B023
-            return [[ops[i].tag for i in part if i in sends]  # noqa: B023
-                    for part in (order[:at], order[at:])]
+            return [
+                [ops[i].tag for i in part if i in sends]  # noqa: B023
+                for part in (order[:at], order[at:])
+            ]
 
         assert tags(schedule.labelled("start")) == [down, []]
         for recv in schedule.find("recv", activation=True):
             tag = ops[recv].tag
-            assert tags(recv) == [down[len(down) - tag:], down[:len(down) - tag]]
+            assert tags(recv) == [down[len(down) - tag :], down[: len(down) - tag]]
 
 
 # ---- text --------------------------------------------------------------------------------------
@@ -688,8 +753,10 @@ def test_activation_sends_what_is_urgent_first(cases, size):
 def test_goal_text():
     """The spare rank of three: it folds in, and gets the result at the end."""
     text = dump(RECURSIVE_DOUBLING, 3, 4, lib.PP_INT16)
-    block = text[text.index("rank 1 of 3"):text.index("rank 2 of 3")]
-    assert block == """\
+    block = text[text.index("rank 1 of 3") : text.index("rank 2 of 3")]
+    assert (
+        block
+        == """\
 rank 1 of 3 {
   // 4 elements of 2b, registers 1, scratch 0, tags 5
   l0: nop "start"
@@ -717,6 +784,7 @@ rank 1 of 3 {
   l13 requires l12
 }
 """
+    )
 
 
 @by_algorithm
@@ -731,12 +799,20 @@ def test_dot_text_has_the_same_operations_and_edges(algorithm, size):
     edges = re.findall(r"^ +(r\d+_l\d+) -> (r\d+_l\d+);", text, re.MULTILINE)
     assert sorted(edges) == sorted(
         (f"r{s.rank}_l{before}", f"r{s.rank}_l{i}")
-        for s in schedules for i, op in enumerate(s.operations) for before in op.ins)
+        for s in schedules
+        for i, op in enumerate(s.operations)
+        for before in op.ins
+    )
     messages = re.findall(r"^ +(r\d+_l\d+) -> (r\d+_l\d+) \[style=dotted", text, re.MULTILINE)
     assert sorted(messages) == sorted(
-        (f"r{s.rank}_l{i}",
-         f"r{ops[i].peer}_l{schedules[ops[i].peer].find('recv', tag=ops[i].tag)[0]}")
-        for s in schedules for ops in [s.operations] for i in s.find("send"))
+        (
+            f"r{s.rank}_l{i}",
+            f"r{ops[i].peer}_l{schedules[ops[i].peer].find('recv', tag=ops[i].tag)[0]}",
+        )
+        for s in schedules
+        for ops in [s.operations]
+        for i in s.find("send")
+    )
 
 
 @by_algorithm
@@ -744,12 +820,20 @@ def test_text_is_the_same_every_time(algorithm):
     assert dump(algorithm, 6, 100) == dump(algorithm, 6, 100)
 
 
-@pytest.mark.parametrize(("arguments", "text"), [
-    ((99, 2, 1), "algorithm=99"), ((-1, 2, 1), "algorithm=-1"), ((RING, 0, 1), "size=0"),
-    ((RING, -5, 1), "size=-5"), ((RING, 100000, 1), "size=100000"),
-    ((RING, 2, 1, 1234), "type=1234"), ((RING, 2, 1, -1), "type=-1"),
-    ((RING, 2, 2**62), f"count={2**62}"), ((RING, 2, 1, lib.PP_FLOAT64, 17), "format=17"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((99, 2, 1), "algorithm=99"),
+        ((-1, 2, 1), "algorithm=-1"),
+        ((RING, 0, 1), "size=0"),
+        ((RING, -5, 1), "size=-5"),
+        ((RING, 100000, 1), "size=100000"),
+        ((RING, 2, 1, 1234), "type=1234"),
+        ((RING, 2, 1, -1), "type=-1"),
+        ((RING, 2, 2**62), f"count={2**62}"),
+        ((RING, 2, 1, lib.PP_FLOAT64, 17), "format=17"),
+    ],
+)
 def test_bad_arguments_are_named(arguments, text):
     with pytest.raises(ValueError, match=re.escape(text)) as error:
         dump(*arguments)
@@ -759,15 +843,18 @@ def test_bad_arguments_are_named(arguments, text):
 # ---- the choice of an algorithm ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("count", "element"), [
-    (100, lib.PP_FLOAT64), (20000, lib.PP_FLOAT64), (20000, lib.PP_INT8), (20000, lib.PP_FLOAT16)])
+@pytest.mark.parametrize(
+    ("count", "element"),
+    [(100, lib.PP_FLOAT64), (20000, lib.PP_FLOAT64), (20000, lib.PP_INT8), (20000, lib.PP_FLOAT16)],
+)
 def test_auto_dumps_what_is_chosen(count, element):
     choice = ffi.new("pp_choice_t *")
     element_bytes = lib.pp_accumulator_bytes(element)
     place = 5, lib.PP_LINK_NODE
     assert lib.pp_choose(ffi.NULL, 0, count, element_bytes, *place, choice) == lib.PP_OK
     assert dump(lib.PP_ALGORITHM_AUTO, 5, count, element) == dump(
-        choice.algorithm, 5, count, element)
+        choice.algorithm, 5, count, element
+    )
 
 
 # ---- what is refused ---------------------------------------------------------------------------
