@@ -297,7 +297,8 @@ static bool has_news(pp_coll_t *coll)
     int64_t  left_ns;
     if (pp_turn_round(turn) != coll->completed)
         return true;
-    if (!has_grace(coll) || pp_turn_phase(turn) != PP_OPEN
+    /* Also while somebody has the claim: who then decides against the round wakes nobody. */
+    if (!has_grace(coll) || pp_turn_phase(turn) == PP_MOVING
         || !pp_board_ripens(board, coll->completed, now_ns(coll), &left_ns))
         return false;
     coll->engine->soon |= left_ns > 0;
@@ -774,16 +775,24 @@ static bool has_work(const pp_coll_t *coll)
     return pp_board_tickets_left(board);
 }
 
-pp_coll_t *pp_combine_find_work(pp_engine_t *engine)
+static pp_coll_t *one_with_work(const pp_engine_t *engine)
 {
     for (size_t i = 1; engine->node && i < engine->series_count; i++) {
         pp_coll_t *coll = engine->series[i] ? engine->series[i]->owner : NULL;
-        if (coll && coll->combine && has_work(coll)) {
-            coll->combine->workers++;
+        if (coll && coll->combine && has_work(coll))
             return coll;
-        }
     }
     return NULL;
+}
+
+bool pp_combine_has_work(const pp_engine_t *engine) { return one_with_work(engine); }
+
+pp_coll_t *pp_combine_find_work(pp_engine_t *engine)
+{
+    pp_coll_t *coll = one_with_work(engine);
+    if (coll)
+        coll->combine->workers++;
+    return coll;
 }
 
 bool pp_combine_work(pp_coll_t *coll, uint64_t *round)

@@ -64,8 +64,9 @@ void        pp_combine_merged(pp_coll_t *coll, int32_t part);
 
 /* Looks for rounds that others have completed; true: there were some. */
 bool        pp_combine_poll(pp_engine_t *engine);
-/* A handle of which a round's data are being moved, with chunks left to be handed out; NULL: none.  It is not
-   freed before pp_combine_worked(). */
+/* A handle of which a round's data are being moved, with chunks left to be handed out: is there one?  NULL: none.
+   Once found it is not freed before pp_combine_worked(). */
+bool        pp_combine_has_work(const pp_engine_t *engine);
 pp_coll_t  *pp_combine_find_work(pp_engine_t *engine);
 /* Moves chunks until none is left, without the lock; true: the last one is finished. */
 bool        pp_combine_work(pp_coll_t *coll, uint64_t *round);
