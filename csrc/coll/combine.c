@@ -1108,11 +1108,14 @@ uint64_t pp_combine_reserve(pp_engine_t *engine, const pp_allreduce_config_t *co
         || pp_kernels_find(config->op, config->type, &kernels) < 0)
         return 0;
     size_t   bytes = vector_bytes(config, &kernels);
-    uint64_t place = pp_node_reserve(engine->node, pp_board_bytes(engine->size, entries(window), bytes));
+    uint64_t needed = pp_board_bytes(engine->size, entries(window), bytes);
+    uint64_t place = pp_node_reserve(engine->node, needed);
     if (place && !pp_board_prepare(engine->node, place, entries(window), bytes)) {
-        pp_node_release(engine->node, place, pp_board_bytes(engine->size, entries(window), bytes));
-        return 0;
+        pp_node_release(engine->node, place, needed);
+        place = 0;
     }
+    if (!place && engine->refused_bytes == 0)
+        engine->refused_bytes = needed;
     return place;
 }
 

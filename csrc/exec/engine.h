@@ -160,6 +160,7 @@ struct pp_engine {
                                        are to come soon */
 
     pp_node_t      *node;           /* memory that all ranks share; NULL: they do not */
+    uint64_t        refused_bytes;  /* of the first handle for which it had no room; 0: none */
     bool            soon;           /* a round there is about to be run: do not sleep */
     uint64_t        shared_rounds;  /* of `rounds`, those made in it; and those that this rank ran */
     uint64_t        shared_led;

@@ -160,10 +160,14 @@ typedef struct pp_stats {
 
 void        pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats);
 
+/* Local.  What the application should be told, each thing once and on one rank of those concerned: why rounds are
+   made of messages although their ranks are on one node.  NULL: nothing; else valid until the next call. */
+const char *pp_ctx_note(pp_ctx_t *ctx);
+
 /* Local.  Zeroed memory that the ranks of the node share, a page aligned: buffers in it are read and written by
    rounds where they are, without a copy.  It then belongs to the library between Start and the end of its
-   Wait, as with MPI.  If the ranks share none, it is ordinary memory.  Free `keeper` with pp_unalloc(), at any time, also
-   after the context; *memory is NULL on failure. */
+   Wait, as with MPI.  If the ranks share none, it is ordinary memory.  Free `keeper` with pp_unalloc(), at any
+   time, also after the context; *memory is NULL on failure. */
 pp_status_t pp_ctx_alloc(pp_ctx_t *ctx, size_t bytes, void **memory, void **keeper);
 void        pp_unalloc(void *keeper);
 

@@ -53,6 +53,9 @@ struct pp_ctx {
     bool            order_checked;   /* whether all ranks are in the same one */
     uint64_t        forks;           /* pp_fork_count() at creation */
     bool            freed, abandoned;
+    bool            path_forced;     /* by the application: nothing to be told about it */
+    bool            told_apart, told_refused;
+    char            note[320];       /* what it was told last */
     struct pp_ctx  *next;            /* list of live contexts, for MPI_Finalize */
 };
 

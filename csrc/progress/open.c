@@ -201,6 +201,7 @@ static pp_status_t open_node(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 static pp_status_t begin_to_work(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 {
     ctx->crowded = is_crowded(pp_mpi_neighbours(ctx->mpi));
+    ctx->path_forced = config->path == PP_PATH_MPI;
     PP_TRY(open_node(ctx, config));
     PP_TRY(pp_ctx_setup(ctx, pp_mpi_transport(ctx->mpi), config));
     pp_status_t status = config->progress == PP_PROGRESS_THREAD ? pp_thread_start(ctx) : PP_OK;

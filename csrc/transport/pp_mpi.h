@@ -35,6 +35,8 @@ pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi);
 int32_t pp_mpi_neighbours(const pp_mpi_t *mpi);     /* ranks with a shared doorbell, me included */
 /* The memory that the neighbours share; NULL: none. */
 pp_shared_t *pp_mpi_memory(pp_mpi_t *mpi);
+/* Why the ranks that MPI has on this node share none, for the first of them to say; NULL: nothing to be said. */
+const char *pp_mpi_apart(const pp_mpi_t *mpi);
 int32_t pp_mpi_neighbour_index(const pp_mpi_t *mpi);                  /* of this rank, 0 .. neighbours - 1 */
 int32_t pp_mpi_neighbour_rank(const pp_mpi_t *mpi, int32_t index);
 /* Wakes those of a neighbour's `sleepers` (pp_sleeper_t bits) that are asleep; true: somebody was.  For
