@@ -83,7 +83,8 @@ class Stats:
     progress_cpu_ns : int
         CPU time of the progress thread, in nanoseconds.
     buffer_bytes : int
-        Memory held for contributions, rounds and results, over all handles.
+        Memory of this rank held for contributions, rounds and results, over all handles. What they
+        have in memory that the ranks of the node share belongs to all of them, and is not counted.
     neighbours : int
         Ranks, this one included, that can be woken without a message.
     shares_memory : int

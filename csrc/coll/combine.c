@@ -592,20 +592,30 @@ static bool is_simulated(const pp_coll_t *coll) { return !node_of(coll)->memory;
 
 static size_t whole_bytes(const pp_coll_t *coll) { return is_simulated(coll) ? 16 : WHOLE_BYTES; }
 
-static void cut(pp_coll_t *coll, pp_plan_t *plan)
+/* Several chunks a rank, if they do not become so small that to hand them out takes longer than to move them. */
+static size_t wanted_chunk_bytes(const pp_coll_t *coll)
 {
     const pp_board_t *board = &coll->combine->board;
-    size_t element = coll->series.kernels.element_bytes;
+    size_t least = is_simulated(coll) ? 1 : CHUNK_BYTES_MIN;
     size_t bytes = board->vector_bytes / ((size_t)board->ranks * CHUNKS_A_RANK);
-    size_t least = is_simulated(coll) ? 1 : CHUNK_BYTES_MIN, step = is_simulated(coll) ? 1 : 64;
-    size_t most = board->vector_bytes / PP_CHUNKS_MAX < CHUNK_BYTES ? CHUNK_BYTES
-                                                                     : board->vector_bytes / (PP_CHUNKS_MAX / 2);
-    bytes = bytes < least ? least : bytes;
-    bytes = bytes > most || most > CHUNK_BYTES ? most : bytes;
-    bytes = (bytes / element + step - 1) / step * step * element;
-    bytes = bytes ? bytes : element;
-    plan->chunk_bytes = bytes;
-    plan->chunks = (uint32_t)((board->vector_bytes + bytes - 1) / bytes);
+    /* A vector so large that tickets could not count its chunks is cut coarser. */
+    if (board->vector_bytes / PP_CHUNKS_MAX >= CHUNK_BYTES)
+        return board->vector_bytes / (PP_CHUNKS_MAX / 2);
+    if (bytes > CHUNK_BYTES)
+        return CHUNK_BYTES;
+    return bytes < least ? least : bytes;
+}
+
+static void cut(pp_coll_t *coll, pp_plan_t *plan)
+{
+    size_t vector_bytes = coll->combine->board.vector_bytes;
+    /* Elements of a chunk are a multiple: it begins with a cache line, of any type. */
+    size_t multiple = is_simulated(coll) ? 1 : 64;
+    size_t unit_bytes = multiple * coll->series.kernels.element_bytes;
+    size_t elements = wanted_chunk_bytes(coll) / coll->series.kernels.element_bytes;
+    size_t units = (elements + multiple - 1) / multiple;
+    plan->chunk_bytes = (units ? units : 1) * unit_bytes;
+    plan->chunks = (uint32_t)((vector_bytes + plan->chunk_bytes - 1) / plan->chunk_bytes);
 }
 
 static void wake_waiters(pp_coll_t *coll, uint64_t round)

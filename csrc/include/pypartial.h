@@ -152,7 +152,8 @@ typedef struct pp_stats {
     uint64_t sleeps;                /* times a thread of ours went to sleep */
     uint64_t unheard;               /* sleeps that timed out although a neighbour had rung: none */
     uint64_t progress_cpu_ns;       /* CPU time of the progress thread */
-    uint64_t buffer_bytes;          /* held for pending slots, rounds and results, all handles */
+    uint64_t buffer_bytes;          /* held for pending slots, rounds and results, all handles; without what
+                                       lies in memory that ranks share */
     int32_t  neighbours;            /* ranks reachable by doorbell (this rank included) */
     int32_t  shares_memory;         /* 1: handles of this context may meet in shared memory */
     int32_t  thread_level;          /* MPI_Query_thread: 0 single .. 3 multiple; -1 without MPI */
