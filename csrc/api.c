@@ -154,6 +154,28 @@ static uint64_t buffer_bytes(const pp_engine_t *engine)
     return bytes;
 }
 
+const char *pp_ctx_note(pp_ctx_t *ctx)
+{
+    const char *note = NULL;
+    if (pp_ctx_usable(ctx) < 0)
+        return NULL;
+    pthread_mutex_lock(&ctx->lock);
+    const char *apart = ctx->mpi && !ctx->path_forced ? pp_mpi_apart(ctx->mpi) : NULL;
+    if (apart && !ctx->told_apart) {
+        ctx->told_apart = true;
+        snprintf(ctx->note, sizeof ctx->note, "rounds are made of messages, not in shared memory: %s", apart);
+        note = ctx->note;
+    } else if (ctx->engine.refused_bytes > 0 && !ctx->told_refused) {
+        ctx->told_refused = true;
+        snprintf(ctx->note, sizeof ctx->note, "the rounds of a handle are made of messages: the memory that the "
+                 "ranks of the node share has no room for the %llu bytes that it needs at most",
+                 (unsigned long long)ctx->engine.refused_bytes);
+        note = ctx->note;
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return note;
+}
+
 void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
 {
     *stats = (pp_stats_t){.thread_level = -1};

@@ -7,6 +7,7 @@ import math
 import operator
 import os
 import sys
+import warnings
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
@@ -49,6 +50,11 @@ _ALGORITHMS = {
     "ring": "PP_RING",
 }
 _DEFAULT_POLICY = Majority()
+_REMEDY = (
+    "If that is not meant, look at the limits on memory and on the sizes of address space and "
+    "files (ulimit -v, ulimit -f), and at the containers' settings; transport='mpi' asks for "
+    "messages, and silences this"
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,8 @@ class Stats:
     progress_cpu_ns : int
         CPU time of the progress thread, in nanoseconds.
     buffer_bytes : int
-        Memory held for contributions, rounds and results, over all handles.
+        Memory of this rank held for contributions, rounds and results, over all handles. What they
+        have in memory that the ranks of the node share belongs to all of them, and is not counted.
     neighbours : int
         Ranks, this one included, that can be woken without a message.
     shares_memory : int
@@ -130,6 +137,8 @@ class Context:
     transport : {"auto", "mpi"}, optional
         ``"auto"``: if all ranks are on one node, rounds are made in memory that they share, by
         those who are there, and nobody is woken who is not waiting; otherwise by messages.
+        Ranks of one node that cannot share memory, because there is too little or because they are
+        in different containers, use messages, too; the first of them gives a `RuntimeWarning`.
         ``"mpi"`` forces point-to-point MPI between all ranks. The environment variable
         ``PYPARTIAL_TRANSPORT``, if it is set, stands for ``"auto"``.
     window : int, optional
@@ -245,6 +254,7 @@ class Context:
             tuning.use(native, self._ctx)
         _live_contexts.add(self)
         _watch_finalize(native.MPI)
+        self._warn()
 
     # ---- what it is -----------------------------------------------------------------------------
 
@@ -436,7 +446,15 @@ class Context:
             raise complaint or Error("internal error: a wrong argument was accepted")
         request = Request(self, native, out[0], *request_parts)
         self._requests[request.id] = request
+        self._warn()
         return request
+
+    def _warn(self) -> None:
+        """Pass on what the core has to tell the user; called by what the user calls."""
+        note = self._native.lib.pp_ctx_note(self._ctx)
+        if note:
+            text = self._native.ffi.string(note).decode(errors="replace")
+            warnings.warn(f"{text}. {_REMEDY}", RuntimeWarning, stacklevel=3)
 
     def _resolve_lag(self, deliver: str, max_lag: int | str) -> int | None:
         """Return the bound in rounds, None for none."""

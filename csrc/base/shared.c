@@ -23,33 +23,50 @@ static bool map(pp_shared_t *shared, int fd, size_t bytes)
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
     *shared = (pp_shared_t){.fd = -1};
     if (memory == MAP_FAILED) {
+        int error = errno;
         if (fd >= 0)
             close(fd);
+        errno = error;
         return false;
     }
     *shared = (pp_shared_t){.memory = memory, .bytes = bytes, .fd = fd};
     return true;
 }
 
+/* Identifies the namespace of process numbers, if /proc has this process under its own; 0: it has not. */
+static uint64_t process_numbers(void)
+{
+    char        path[64];
+    struct stat own, self;
+    snprintf(path, sizeof path, "/proc/%lld/ns/pid", (long long)getpid());
+    if (stat(path, &own) != 0 || stat("/proc/self/ns/pid", &self) != 0 || own.st_ino != self.st_ino)
+        return 0;
+    return own.st_ino;
+}
+
 bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_t committed,
                       pp_shared_ticket_t *ticket)
 {
-    uint64_t nonce = 0;
+    uint64_t nonce = 0, numbers = process_numbers();
     *ticket = (pp_shared_ticket_t){0};
     *shared = (pp_shared_t){.fd = -1};
     if (getrandom(&nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce || nonce == 0)
         return false;
-    int fd = memfd_create(name, MFD_CLOEXEC);
+    if (numbers == 0)
+        errno = ESRCH;           /* nobody could find this process */
+    int fd = numbers == 0 ? -1 : memfd_create(name, MFD_CLOEXEC);
     if (fd < 0)
         return false;
-    if (ftruncate(fd, (off_t)bytes) != 0 || posix_fallocate(fd, 0, (off_t)committed) != 0) {
+    int error = ftruncate(fd, (off_t)bytes) != 0 ? errno : posix_fallocate(fd, 0, (off_t)committed);
+    if (error) {
         close(fd);
+        errno = error;
         return false;
     }
     if (!map(shared, fd, bytes))
         return false;
     ((label_t *)shared->memory)->nonce = nonce;
-    *ticket = (pp_shared_ticket_t){getpid(), fd, nonce, bytes};
+    *ticket = (pp_shared_ticket_t){getpid(), fd, nonce, bytes, numbers};
     return true;
 }
 
@@ -59,8 +76,12 @@ bool pp_shared_attach(pp_shared_t *shared, const pp_shared_ticket_t *ticket)
     *shared = (pp_shared_t){.fd = -1};
     if (ticket->nonce == 0)
         return false;
+    /* In another container, or beside its /proc, process numbers mean other processes: who asks by one whether
+       a rank lives must not find a stranger.  (There /proc/<pid>/fd may lead to the right memory all the same.) */
+    if (ticket->numbers == 0 || ticket->numbers != process_numbers())
+        return false;
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)ticket->pid, (long long)ticket->fd);
-    /* In another container the same numbers may name anything, a terminal or a pipe included. */
+    /* A number that was reused may name anything, a terminal or a pipe included. */
     int         fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat info;
     if (fd < 0)

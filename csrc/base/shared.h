@@ -22,15 +22,17 @@ typedef struct pp_shared_ticket {
     int64_t  pid, fd;
     uint64_t nonce;            /* 0: there is no memory */
     uint64_t bytes;
+    uint64_t numbers;          /* what process numbers `pid` is one of; 0: unknown */
 } pp_shared_ticket_t;
 
 /* Makes memory of which the first PP_SHARED_LABEL bytes are taken: they identify it.  `committed` bytes of
    it are there at once, the others when pp_shared_commit() is asked for them: touching what is not would
-   end the process when memory is short.  False, with *ticket zeroed: not possible here. */
+   end the process when memory is short.  False, with *ticket zeroed: not possible here, for the reason in errno. */
 enum { PP_SHARED_LABEL = 64 };
 bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_t committed,
                       pp_shared_ticket_t *ticket);
-/* Opens another process's memory; false: not reachable, or not that memory. */
+/* Opens another process's memory; false: not reachable, not that memory, or of a process that is not known here by
+   the number it has for itself. */
 bool pp_shared_attach(pp_shared_t *shared, const pp_shared_ticket_t *ticket);
 /* Memory that only this process sees. */
 bool pp_shared_private(pp_shared_t *shared, size_t bytes);

@@ -299,7 +299,8 @@ static bool has_news(pp_coll_t *coll)
         return true;
     if (coll->combine->between)
         return pp_between_has_news(coll, turn);
-    if (!has_grace(coll) || pp_turn_phase(turn) != PP_OPEN
+    /* Also while somebody has the claim: who then decides against the round wakes nobody. */
+    if (!has_grace(coll) || pp_turn_phase(turn) == PP_MOVING
         || !pp_board_ripens(board, coll->completed, now_ns(coll), &left_ns))
         return false;
     coll->engine->soon |= left_ns > 0;
@@ -586,20 +587,30 @@ static bool is_simulated(const pp_coll_t *coll) { return !pp_node_of(coll)->memo
 
 static size_t whole_bytes(const pp_coll_t *coll) { return is_simulated(coll) ? 16 : WHOLE_BYTES; }
 
-static void cut(pp_coll_t *coll, pp_plan_t *plan)
+/* Several chunks a rank, if they do not become so small that to hand them out takes longer than to move them. */
+static size_t wanted_chunk_bytes(const pp_coll_t *coll)
 {
     const pp_board_t *board = &coll->combine->board;
-    size_t element = coll->series.kernels.element_bytes;
+    size_t least = is_simulated(coll) ? 1 : CHUNK_BYTES_MIN;
     size_t bytes = board->vector_bytes / ((size_t)board->ranks * CHUNKS_A_RANK);
-    size_t least = is_simulated(coll) ? 1 : CHUNK_BYTES_MIN, step = is_simulated(coll) ? 1 : 64;
-    size_t most = board->vector_bytes / PP_CHUNKS_MAX < CHUNK_BYTES ? CHUNK_BYTES
-                                                                     : board->vector_bytes / (PP_CHUNKS_MAX / 2);
-    bytes = bytes < least ? least : bytes;
-    bytes = bytes > most || most > CHUNK_BYTES ? most : bytes;
-    bytes = (bytes / element + step - 1) / step * step * element;
-    bytes = bytes ? bytes : element;
-    plan->chunk_bytes = bytes;
-    plan->chunks = (uint32_t)((board->vector_bytes + bytes - 1) / bytes);
+    /* A vector so large that tickets could not count its chunks is cut coarser. */
+    if (board->vector_bytes / PP_CHUNKS_MAX >= CHUNK_BYTES)
+        return board->vector_bytes / (PP_CHUNKS_MAX / 2);
+    if (bytes > CHUNK_BYTES)
+        return CHUNK_BYTES;
+    return bytes < least ? least : bytes;
+}
+
+static void cut(pp_coll_t *coll, pp_plan_t *plan)
+{
+    size_t vector_bytes = coll->combine->board.vector_bytes;
+    /* Elements of a chunk are a multiple: it begins with a cache line, of any type. */
+    size_t multiple = is_simulated(coll) ? 1 : 64;
+    size_t unit_bytes = multiple * coll->series.kernels.element_bytes;
+    size_t elements = wanted_chunk_bytes(coll) / coll->series.kernels.element_bytes;
+    size_t units = (elements + multiple - 1) / multiple;
+    plan->chunk_bytes = (units ? units : 1) * unit_bytes;
+    plan->chunks = (uint32_t)((vector_bytes + plan->chunk_bytes - 1) / plan->chunk_bytes);
 }
 
 void pp_combine_wake_waiters(pp_coll_t *coll, uint64_t round)
@@ -804,14 +815,12 @@ static bool has_work(const pp_coll_t *coll)
     return pp_board_tickets_left(board);
 }
 
-pp_coll_t *pp_combine_find_work(pp_engine_t *engine)
+static pp_coll_t *one_with_work(const pp_engine_t *engine)
 {
     for (size_t i = 1; engine->node && i < engine->series_count; i++) {
         pp_coll_t *coll = engine->series[i] ? engine->series[i]->owner : NULL;
-        if (coll && coll->combine && has_work(coll)) {
-            coll->combine->workers++;
+        if (coll && coll->combine && has_work(coll))
             return coll;
-        }
     }
     return NULL;
 }
@@ -825,6 +834,16 @@ bool pp_combine_is_needed(pp_engine_t *engine)
             needed |= has_work(coll) || has_news(coll);
     }
     return needed;
+}
+
+bool pp_combine_has_work(const pp_engine_t *engine) { return one_with_work(engine); }
+
+pp_coll_t *pp_combine_find_work(pp_engine_t *engine)
+{
+    pp_coll_t *coll = one_with_work(engine);
+    if (coll)
+        coll->combine->workers++;
+    return coll;
 }
 
 bool pp_combine_work(pp_coll_t *coll, uint64_t *round)
@@ -1226,11 +1245,15 @@ uint64_t pp_combine_reserve(pp_engine_t *engine, const pp_allreduce_config_t *co
         || pp_kernels_find(config->op, config->type, &kernels) < 0)
         return 0;
     size_t   bytes = vector_bytes(config, &kernels);
-    uint64_t place = pp_node_reserve(engine->node, pp_board_bytes(engine->node->size, entries(window, engine->node->size), bytes));
-    if (place && !pp_board_prepare(engine->node, place, entries(window, engine->node->size), bytes)) {
-        pp_node_release(engine->node, place, pp_board_bytes(engine->node->size, entries(window, engine->node->size), bytes));
-        return 0;
+    int32_t  count = entries(window, engine->node->size);
+    uint64_t needed = pp_board_bytes(engine->node->size, count, bytes);
+    uint64_t place = pp_node_reserve(engine->node, needed);
+    if (place && !pp_board_prepare(engine->node, place, count, bytes)) {
+        pp_node_release(engine->node, place, needed);
+        place = 0;
     }
+    if (!place && engine->refused_bytes == 0)
+        engine->refused_bytes = needed;
     return place;
 }
 

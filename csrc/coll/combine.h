@@ -73,8 +73,9 @@ void        pp_combine_merged(pp_coll_t *coll, int32_t part);
 void        pp_combine_settle(pp_coll_t *coll);
 /* Looks for rounds that others have completed, and settles; true: there were some. */
 bool        pp_combine_poll(pp_engine_t *engine);
-/* A handle of which a round's data are being moved, with chunks left to be handed out; NULL: none.  It is not
-   freed before pp_combine_worked(). */
+/* A handle of which a round's data are being moved, with chunks left to be handed out: is there one?  NULL: none.
+   Once found it is not freed before pp_combine_worked(). */
+bool        pp_combine_has_work(const pp_engine_t *engine);
 pp_coll_t  *pp_combine_find_work(pp_engine_t *engine);
 /* Between nodes: whether a round would stand still if this rank left the library now. */
 bool        pp_combine_is_needed(pp_engine_t *engine);

@@ -185,6 +185,7 @@ struct pp_engine {
     pp_node_t      *node;           /* memory that this rank shares with others; NULL: none */
     const pp_nodes_t *nodes;        /* there are others, too; NULL: all ranks share it */
     int32_t         cores;          /* that the ranks of the node may use; 0: not known */
+    uint64_t        refused_bytes;  /* of the first handle for which it had no room; 0: none */
     bool            soon;           /* a round there is about to be run: do not sleep */
     uint64_t        shared_rounds;  /* of `rounds`, those made in it; and those that this rank ran */
     uint64_t        shared_led;

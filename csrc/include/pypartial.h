@@ -220,7 +220,8 @@ typedef struct pp_stats {
     uint64_t sleeps;                /* times a thread of ours went to sleep */
     uint64_t unheard;               /* sleeps that timed out although a neighbour had rung: none */
     uint64_t progress_cpu_ns;       /* CPU time of the progress thread */
-    uint64_t buffer_bytes;          /* held for pending slots, rounds and results, all handles */
+    uint64_t buffer_bytes;          /* held for pending slots, rounds and results, all handles; without what
+                                       lies in memory that ranks share */
     int32_t  neighbours;            /* ranks reachable by doorbell (this rank included) */
     int32_t  shares_memory;         /* 1: the ranks of each node make their part of a round in shared memory */
     int32_t  thread_level;          /* MPI_Query_thread: 0 single .. 3 multiple; -1 without MPI */
@@ -228,10 +229,14 @@ typedef struct pp_stats {
 
 void        pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats);
 
+/* Local.  What the application should be told, each thing once and on one rank of those concerned: why rounds are
+   made of messages although their ranks are on one node.  NULL: nothing; else valid until the next call. */
+const char *pp_ctx_note(pp_ctx_t *ctx);
+
 /* Local.  Zeroed memory that the ranks of the node share, a page aligned: buffers in it are read and written by
    rounds where they are, without a copy.  It then belongs to the library between Start and the end of its
-   Wait, as with MPI.  If the ranks share none, it is ordinary memory.  Free `keeper` with pp_unalloc(), at any time, also
-   after the context; *memory is NULL on failure. */
+   Wait, as with MPI.  If the ranks share none, it is ordinary memory.  Free `keeper` with pp_unalloc(), at any
+   time, also after the context; *memory is NULL on failure. */
 pp_status_t pp_ctx_alloc(pp_ctx_t *ctx, size_t bytes, void **memory, void **keeper);
 void        pp_unalloc(void *keeper);
 

@@ -178,8 +178,11 @@ static uint64_t ripe_tag(uint64_t round) { return (round + 1) << 48; }
 bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns)
 {
     PP_STEP("ripen");
-    uint64_t seen = atomic_load_explicit(&board->shared->ripe, memory_order_relaxed);
+    uint64_t seen = atomic_load(&board->shared->ripe);
     if ((seen & ~RIPE_TIME) == ripe_tag(round))
+        return false;
+    /* After the load: if the round is over, somebody may wait for what was set for a later one. */
+    if (pp_turn_round(pp_board_turn(board)) != round)
         return false;
     PP_STEP("ripen");
     return atomic_compare_exchange_strong(&board->shared->ripe, &seen, ripe_tag(round) | (time_ns & RIPE_TIME));
@@ -188,7 +191,8 @@ bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns)
 bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, int64_t *left_ns)
 {
     PP_STEP("ripen");
-    uint64_t seen = atomic_load_explicit(&board->shared->ripe, memory_order_relaxed);
+    /* seq_cst: a sleeper's last look, after it has counted itself. */
+    uint64_t seen = atomic_load(&board->shared->ripe);
     /* Sign-extended from 48 bits: times are close to each other. */
     *left_ns = (int64_t)((seen - now_ns) << 16) >> 16;
     return (seen & ~RIPE_TIME) == ripe_tag(round);
@@ -260,7 +264,8 @@ void pp_board_hand_out(pp_board_t *board, uint64_t round)
 bool pp_board_tickets_left(const pp_board_t *board)
 {
     PP_STEP("look");
-    uint64_t seen = atomic_load_explicit(&board->shared->tickets, memory_order_relaxed);
+    /* seq_cst: a sleeper's last look, after it has counted itself. */
+    uint64_t seen = atomic_load(&board->shared->tickets);
     return first_of(seen) < end_of(seen);
 }
 

@@ -23,7 +23,7 @@
  * turn claimed, it leaves NEWS there: a claimer that decides against the round takes note when it opens the
  * turn again.
  *
- * Each PP_STEP names the step of the model, tests/model/board.pml, that the access belongs to.
+ * Each PP_STEP names the step of the models, tests/model/board.pml and ring.pml, that the access belongs to.
  */
 #ifndef PP_BOARD_H
 #define PP_BOARD_H
@@ -238,7 +238,7 @@ static inline uint64_t pp_board_flushes(const pp_board_t *board)
     return atomic_load(&board->shared->flushes);
 }
 /* The round is to be run, but only at `time_ns`, so that ranks that come at about the same time are in; false: it
-   was known already. */
+   was known already, or is over. */
 bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns);
 /* Whether such a time was set for the round, and how long it still is to it. */
 bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, int64_t *left_ns);

@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 
 /* Before every access to shared state that another rank may change: here simulated ranks take turns (the
-   hook is NULL otherwise).  `step` is the name that the model in tests/model has for it. */
+   hook is NULL otherwise).  `step` is the name that the models in tests/model have for it. */
 extern void (*pp_node_turn)(const char *step);
 #define PP_STEP(step)                   \
     do {                                \

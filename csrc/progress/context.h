@@ -47,12 +47,16 @@ struct pp_ctx {
     uint64_t        thread_cpu_ns;   /* of a thread that has ended */
     uint64_t        sleeps;
     int32_t         next_looked_after;   /* the rank of the node that is next asked whether it lives */
+    uint32_t        ways_made;           /* for a round that another rank makes */
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
     uint64_t        call_began_ns;   /* the collective call in progress */
     bool            order_checked;   /* whether all ranks are in the same one */
     uint64_t        forks;           /* pp_fork_count() at creation */
     bool            freed, abandoned;
+    bool            path_forced;     /* by the application: nothing to be told about it */
+    bool            told_apart, told_refused;
+    char            note[320];       /* what it was told last */
     struct pp_ctx  *next;            /* list of live contexts, for MPI_Finalize */
 };
 
@@ -75,7 +79,8 @@ bool        pp_work(pp_ctx_t *ctx);
 /* Polls, and lets neighbours see up to which ring.  Returns how many events there were. */
 int         pp_look(pp_ctx_t *ctx);
 
-/* Gives another thread, or rank, a moment to go on.  With the lock, which is released meanwhile. */
+/* Gives another thread, or rank, a moment to go on with a round that it makes, and finds out if it cannot.  With the
+   lock, which is released meanwhile. */
 void        pp_make_way(pp_ctx_t *ctx);
 
 /* An application thread is back: whether soon after it left decides who looks after bulk next time. */

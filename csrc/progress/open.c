@@ -200,6 +200,7 @@ static pp_status_t begin_to_work(pp_ctx_t *ctx, const pp_ctx_config_t *config)
     int32_t cores = pp_mpi_cores(ctx->mpi);
     /* More ranks than cores: whoever waits must make room. */
     ctx->crowded = cores > 0 && pp_mpi_neighbours(ctx->mpi) > cores;
+    ctx->path_forced = config->path == PP_PATH_MPI;
     PP_TRY(open_node(ctx, config));
     PP_TRY(pp_ctx_setup(ctx, pp_mpi_transport(ctx->mpi), config));
     ctx->engine.cores = cores;

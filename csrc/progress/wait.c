@@ -18,6 +18,7 @@ enum {
     WAKE_AFTER_US = 40,           /* of waiting for a rank to look by itself; about what a wake-up costs */
     RECENTLY_US = 200,            /* who was away for so long will be so again */
     LOOKS_BEFORE_LEAVING = 4,     /* if rings keep coming: then the progress thread looks */
+    WAYS_A_LOOK = 1024,           /* made for a round that somebody has claimed: has he died? */
     IN_USE_US = 1000000,          /* after a call with bulk about, the progress thread looks by itself, */
     IN_USE_PATIENCE_US = 1000,    /* so often: see patience_us() */
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
@@ -105,7 +106,7 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     pp_mpi_ask(ctx->mpi);
     if (counted)
         pp_node_asleep(ctx->engine.node);
-    if (pp_look(ctx) > 0 || ctx->engine.soon) {
+    if (pp_look(ctx) > 0 || ctx->engine.soon || (counted && pp_combine_has_work(&ctx->engine))) {
         if (counted)
             pp_node_awake(ctx->engine.node);
         return false;
@@ -165,10 +166,13 @@ static void let_others(pp_ctx_t *ctx, bool have_core)
 
 void pp_make_way(pp_ctx_t *ctx)
 {
-    if (ctx->actor.pause)
+    if (ctx->actor.pause) {
         ctx->actor.pause(ctx->actor.owner);
-    else
-        let_others(ctx, ctx->crowded);
+        return;
+    }
+    let_others(ctx, ctx->crowded);
+    if (++ctx->ways_made % WAYS_A_LOOK == 0)
+        look_after_one(ctx);
 }
 
 /* As attend() and doze() do it. */
@@ -180,10 +184,10 @@ static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void
             continue;
         actor->announce(actor->owner, true);
         pp_node_asleep(ctx->engine.node);
-        int events = pp_look(ctx);
-        if (events == 0 && ctx->engine.soon)
+        bool busy = pp_look(ctx) > 0 || pp_combine_has_work(&ctx->engine);
+        if (!busy && ctx->engine.soon)
             actor->pause(actor->owner);
-        else if (events == 0) {
+        else if (!busy) {
             pthread_mutex_unlock(&ctx->lock);
             actor->park(actor->owner);
             pthread_mutex_lock(&ctx->lock);

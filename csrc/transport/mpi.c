@@ -10,6 +10,7 @@
 #include "doorbell.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <limits.h>
 #include <mpi.h>
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
@@ -119,6 +120,7 @@ struct pp_mpi {
     pp_doorbell_t doorbell;
     pp_shared_t  *memory;        /* of the node; NULL: this rank shares none */
     pp_nodes_t   *nodes;         /* NULL: not everybody shares memory with its node */
+    char          apart[160];    /* why the ranks of the node share none, said by the first of them */
     pp_bell_t    *bell;          /* this rank's own */
     int32_t       neighbour_count;
     int32_t       cores;         /* of them together */
@@ -994,17 +996,30 @@ static bool create_memory(pp_shared_t *memory, pp_shared_ticket_t *ticket)
     return false;
 }
 
+/* By the first of `size` ranks that MPI has on this node; `error`: of its own attempt, 0 if the others failed. */
+static void explain_apart(pp_mpi_t *mpi, int size, int error)
+{
+    if (error)
+        snprintf(mpi->apart, sizeof mpi->apart, "rank %d can make no memory for the %d ranks of its node: %s",
+                 mpi->transport.rank, size, strerror(error));
+    else
+        snprintf(mpi->apart, sizeof mpi->apart, "not all of the %d ranks on its node can open the memory of rank "
+                 "%d, as in different containers", size, mpi->transport.rank);
+}
+
 /* Collective over the node: a page of bells for all of it, and memory; neither if anybody cannot open it. */
 static int share_page(pp_mpi_t *mpi, MPI_Comm node, bool *shared)
 {
     pp_shared_ticket_t tickets[2] = {0};
     pp_shared_t        memory = {.fd = -1};
-    int                rank, size, mine[2] = {0}, all[2] = {0};
+    int                rank, size, error = 0, mine[2] = {0}, all[2] = {0};
     MPI_Comm_rank(node, &rank);
     MPI_Comm_size(node, &size);
     if (rank == 0) {
         mine[0] = pp_doorbell_create(&mpi->doorbell, size, &tickets[0]);
+        error = mine[0] ? 0 : errno;
         mine[1] = create_memory(&memory, &tickets[1]);
+        error = mine[1] || error ? error : errno;
     }
     int code = MPI_Bcast(tickets, sizeof tickets, MPI_BYTE, 0, node);
     if (code == MPI_SUCCESS && rank != 0) {
@@ -1022,6 +1037,8 @@ static int share_page(pp_mpi_t *mpi, MPI_Comm node, bool *shared)
         mpi->memory = pp_shared_keep(&memory);
     else
         pp_shared_free(&memory);
+    if (rank == 0 && size > 1 && !mpi->memory)
+        explain_apart(mpi, size, error);
     *shared = all[0];
     return code;
 }
@@ -1189,6 +1206,8 @@ const pp_nodes_t *pp_mpi_nodes(const pp_mpi_t *mpi)
 {
     return mpi->nodes;
 }
+
+const char *pp_mpi_apart(const pp_mpi_t *mpi) { return mpi->apart[0] ? mpi->apart : NULL; }
 
 int32_t pp_mpi_neighbour_rank(const pp_mpi_t *mpi, int32_t index)
 {

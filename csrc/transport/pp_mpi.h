@@ -39,6 +39,8 @@ int32_t pp_mpi_cores(const pp_mpi_t *mpi);          /* that the ranks of the nod
 pp_shared_t *pp_mpi_memory(pp_mpi_t *mpi);
 /* Which ranks share memory: those of a node.  NULL: on some node they cannot. */
 const pp_nodes_t *pp_mpi_nodes(const pp_mpi_t *mpi);
+/* Why the ranks that MPI has on this node share none, for the first of them to say; NULL: nothing to be said. */
+const char *pp_mpi_apart(const pp_mpi_t *mpi);
 int32_t pp_mpi_neighbour_index(const pp_mpi_t *mpi);                  /* of this rank, 0 .. neighbours - 1 */
 int32_t pp_mpi_neighbour_rank(const pp_mpi_t *mpi, int32_t index);
 /* Wakes those of a neighbour's `sleepers` (pp_sleeper_t bits) that are asleep; true: somebody was.  For

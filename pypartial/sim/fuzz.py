@@ -62,7 +62,9 @@ PLANTS = {
     "lost-draw": lib.PP_PLANT_LOST_DRAW,
 }
 
-CASE_LIMIT_S = 300.0  # a case that takes longer hangs; the largest take a second
+# A case that takes longer hangs: the largest take a second. Of smaller ones that is known sooner,
+# but to make a case smaller while it hangs takes that long for each step, so not many are made.
+CASE_LIMIT_S, SMALLER_LIMIT_S, SHRINKING_LIMIT_S = 60.0, 10.0, 180.0
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -264,7 +266,8 @@ _Cases = Callable[[_Announce], Iterator[tuple[int, Verdict]]]
 class _Worker:
     """A forked process that runs cases, and what the parent knows of it."""
 
-    def __init__(self, cases: _Cases) -> None:
+    def __init__(self, cases: _Cases, limit_s: float) -> None:
+        self.limit_s = limit_s  # of a case
         self.receiver, sender = _FORK.Pipe(duplex=False)
         self.current = _FORK.RawValue("q", -1)  # the case that it runs; -1: none
         self.process = _FORK.Process(
@@ -300,13 +303,13 @@ class _Worker:
         """Whether it has been at the same case for too long."""
         if self.watched[0] != self.current.value:
             self.watched = (int(self.current.value), time.monotonic())
-        return self.watched[0] >= 0 and time.monotonic() - self.watched[1] > CASE_LIMIT_S
+        return self.watched[0] >= 0 and time.monotonic() - self.watched[1] > self.limit_s
 
     def hung(self) -> tuple[int, Verdict]:
         """Give it up."""
         index = int(self.current.value)
         self.stop()
-        return index, Verdict(kind="hang", text=f"hang: not done after {CASE_LIMIT_S:.0f} s")
+        return index, Verdict(kind="hang", text=f"hang: not done after {self.limit_s:.0f} s")
 
     def stop(self) -> None:
         """End the process if it is alive."""
@@ -531,7 +534,7 @@ def fuzz(
             yield index, attempt(scenario, plant)
 
     tally, failed = _Tally(), {}
-    for index, verdict in _verdicts([_Worker(work) for _ in range(jobs)]):
+    for index, verdict in _verdicts([_Worker(work, CASE_LIMIT_S) for _ in range(jobs)]):
         tally.add(index, verdict)
         if verdict.kind is not None:
             failed[index] = verdict
@@ -555,13 +558,15 @@ def usable_cores() -> int:
 
 
 def _shrunk(index: int, scenario: Scenario, verdict: Verdict, plant: str | None) -> Failure:
-    """Shrink a failing case, each attempt in a process that may crash."""
-    latest = verdict
+    """Shrink a failing case, each attempt in a process that may crash or hang."""
+    latest, until = verdict, float("inf")
+    if verdict.kind == "hang":
+        until = time.monotonic() + SHRINKING_LIMIT_S
 
     def find(scenarios: Sequence[Scenario]) -> int | None:
         nonlocal latest
         begin = 0
-        while begin < len(scenarios):
+        while begin < len(scenarios) and time.monotonic() < until:
             begin, found = _first_failing(scenarios, begin, verdict.kind, plant)
             if found is not None:
                 latest = found
@@ -569,8 +574,7 @@ def _shrunk(index: int, scenario: Scenario, verdict: Verdict, plant: str | None)
             begin += 1
         return None
 
-    shrunk = scenario if verdict.kind == "hang" else shrink(scenario, find)
-    return Failure(index, scenario, verdict, shrunk, latest)
+    return Failure(index, scenario, verdict, shrink(scenario, find), latest)
 
 
 def _first_failing(
@@ -594,5 +598,5 @@ def _first_failing(
                 yield index, verdict
                 return
 
-    index, verdict = next(iter(_verdicts([_Worker(work)])))
+    index, verdict = next(iter(_verdicts([_Worker(work, min(SMALLER_LIMIT_S, CASE_LIMIT_S))])))
     return index, verdict if verdict.kind == kind else None

@@ -119,6 +119,19 @@ def test_a_rank_that_died_is_named(policy):
         assert f"rank {rank} sees: rank 2: its process has died" in run.lines(rank), run.explain()
 
 
+def test_a_rank_that_died_in_a_round_is_noticed():
+    """Without fault tolerance, by who waits for a round that nobody finishes; nobody hangs."""
+    script = python(str(SCRIPTS / "died_in_round.py"))
+    go_on = ["--runtime-options", "recoverable,continuous"]
+    for _ in range(6):
+        run = mpirun(2, script, timeout_s=LIMIT_S, options=go_on)
+        assert run.seconds < QUICK_S, run.explain()
+        if "rank 0 sees: rank 1: its process has died" in run.lines(0):
+            return
+        assert "rank 0 goes on" in run.lines(0), run.explain()
+    pytest.fail("the rank never died in a round")
+
+
 def test_a_hanging_rank_is_seen():
     """The harness itself: a job that hangs is ended, and nothing of it remains."""
     run = mpirun(2, python("-c", "import time; time.sleep(1000)"), timeout_s=2)

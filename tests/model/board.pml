@@ -1,345 +1,759 @@
 /*
- * board.pml - the lock-free protocol of csrc/node/board.c and csrc/coll/combine.c, for spin.
+ * board.pml - how rounds are claimed, taken, moved and published in shared memory (csrc/node/board.c and
+ * csrc/coll/combine.c), and how waiters sleep and are woken (csrc/progress/wait.c), for spin.  The ring of results, and
+ * who moves which chunk of one, is in ring.pml.
  *
- * N ranks make STARTS Starts each; a round is brought about when QUORUM ranks wait for it.  Every label names the PP_STEPs of
- * the C code that it stands for, and every statement after it is one access to what the ranks share.
+ *   -DN, -DSTARTS      ranks, and how many Starts each makes
+ *   -DQUORUM           ranks that must be ready; 1: Solo, N: Full
+ *   -DDRAWN            instead: round r waits for rank r mod N, or who comes after it if that has left (Majority)
+ *   -DPARTS            of a station; 1: a Start that finds it pending adds to it, 2: there is a choice
+ *   -DCHUNKS           of a round's data; 0: the claimer moves them itself
+ *   -DKEPT             rounds stop when a rank was not given ENTRIES of them (deliver="sum", "each")
+ *   -DGRACE            a round that is to be run waits a moment for ranks that come a little later
+ *   -DUSERS            contributions lie where the application has them, until its request completes
+ *   -DFREES            a rank may free its handle instead of waiting for its last Start
+ *   -DCOMPUTES         a rank may compute for ever after a Start: the others must not need it for what it left behind
+ *   -DDIES             rank 0 may die between any two steps; the others are told when they would sleep for ever
  *
- * Left out: several handles, leaving, flushes, max_lag (they change what decide() looks at, not how rounds are
- * claimed, taken, moved and published), and contributions that lie in the application's memory.
+ * Checked, in every order of the steps:
+ *   conservation       each Start is in one round, is pending, or was given back: never lost, never twice
+ *   agreement          a round is claimed, moved and published by one rank or those it gave chunks to, and it has the
+ *                      ready ranks that its policy asks for
+ *   no reuse           neither a part nor what the application gets back is still read by a round
+ *   no lost wake-up    no rank sleeps while there is something to do for it (a deadlock, or what the monitor finds)
  *
- * Checked, besides the absence of deadlocks (a lost wake-up is one: its rank sleeps for ever):
- *   conservation   each Start is in exactly one round: taken once, and none is pending at the end
- *   agreement      a result that a reader accepts is that of the round it asked for, whole
- *   no reuse       a part is not written while a round that took it is being moved
- *   death          with DIES, rank 0 may stop for ever at any step; the others end, or are told
+ * A step is an access to what the ranks share, with everything that it alone decides; consecutive accesses are one step
+ * where nobody else can tell.  Left out: several handles, flushes, and max_lag, which only add to what decide() looks at
+ * (it changes as what KEPT looks at does: by a `say`, and a look afterwards).
+ *
+ * With -D and one of these, the protocol is broken on purpose, and has to be found broken (tests/model/check --mutants):
+ * NO_NEWS, NO_WAKE_UP, LOOKS_FIRST, PART_TAKEN_TWICE, CLAIM_NOT_COMPARED, TICKETS_OF_ANY_ROUND, PART_REUSED,
+ * MERGED_UNCLAIMED, OLD_ROUND_RIPENS, SLEEPS_WHILE_TAKEN, SLEEPS_WITH_WORK, RETURNED_EARLY, WITHDRAWN_WHILE_TAKEN,
+ * DEATH_UNSEEN.
  */
-
 #ifndef N
-#define N 3
+#define N 2
 #endif
 #ifndef STARTS
 #define STARTS 2
 #endif
 #ifndef QUORUM
-#define QUORUM 1                /* 1: Solo; N: Full, for which a claimer that decides too early needs news */
+#define QUORUM 1
+#endif
+#ifndef PARTS
+#define PARTS 1
+#endif
+#ifndef CHUNKS
+#define CHUNKS 2
 #endif
 #ifndef ENTRIES
-#define ENTRIES 2               /* the fewest: the newest result, and the one being written */
+#define ENTRIES 1
 #endif
-#define PARTS 2
-#define CHUNKS 2
-#define ROUNDS (N * STARTS + 1)
-#define NOBODY 255
+
+#define STEP(name)              /* what follows stands for the access after PP_STEP("name") */
 
 #define OPEN 0
 #define TAKING 1
 #define MOVING 2
+#define FOREVER 255
 
-/* The turn: one word, changed by compare-and-swap only. */
-byte round = 0, phase = OPEN, owner = NOBODY;
-bit  news = 0;
+#if QUORUM > 1 || defined(DRAWN) || defined(KEPT)
+#define LEAVES                  /* a rank that has made all its Starts says so: the others go on without it */
+#endif
 
-/* Stations: one word each. */
-#define PART(rank, i) pending[(rank) * PARTS + (i)]
-#define READ(rank, i) part_of[(rank) * PARTS + (i)]
-byte pending[N * PARTS];       /* Starts in a part that is linked, and not taken */
-bit  waits[N];
-byte waits_for[N];
-byte part_of[N * PARTS] = NOBODY;   /* round that took the part and may still read it; NOBODY: none */
-byte starts[N], taken[N];      /* ghosts: Starts linked, and taken into rounds */
+/* The turn: one word. */
+byte round, phase;
+bit  news;
+
+/* Stations. */
+byte pending[N];                /* parts linked and not taken, as bits */
+byte waits[N];                  /* 1 + the round that the rank waits for, or once waited for; 0: none */
+byte taken[N];                  /* 1 + the last round that took a part */
+#ifdef KEPT
+byte absorbed[N];               /* of rounds before this one the rank needs no entry of the ring */
+#endif
+#ifdef USERS
+bit  users[N];                  /* the part (of one) that is pending lies where the application has it */
+#endif
+
+/* Presence. */
+byte away;
+bit  out[N];
+
+#ifdef GRACE
+byte ripe;                      /* 1 + the round that is to be run, but in a moment */
+#endif
 
 /* Tickets: one word; and the chunks not finished. */
-byte ticket_round = NOBODY, tickets = 0, unfinished = 0;
-
-/* The ring: sequence is the round + 1, 0 while it is being written; its data in two halves. */
-byte sequence[ENTRIES], half_a[ENTRIES], half_b[ENTRIES];
-byte entry = 0;                /* of the plan */
+byte ticket_round, tickets, unfinished;
 
 /* Sleep. */
-byte sleepers = 0;
+byte sleepers;
 bit  asleep[N], woken[N];
-bit  dead[N];
 
-inline maybe_die()
-{
-#ifdef DIES
-    if
-    :: me == 0 -> dead[0] = 1; goto stopped
-    :: true
-    fi
+/* Ghosts. */
+byte held[N * PARTS];           /* Starts in a part that is pending */
+byte took[N];                   /* Starts of a rank that rounds have taken */
+byte reading[N];                /* parts that the round under way has taken, as bits */
+byte discarded[N];              /* Starts that were given back */
+#ifdef USERS
+bit  lent[N];                   /* the round under way reads what the application has */
 #endif
-    skip
-}
+bit  killed;
 
-/* decide: reads one station after the other, not all at once. */
-inline decide(answer)
-{
-    ready = 0; k = 0;
-    do
-    :: k < N ->
-        atomic { ready = ready + (waits[k] && waits_for[k] == at); k++ }
-    :: else -> break
-    od;
-    answer = (ready >= QUORUM)
-}
+#define BIT(part) (1 << (part))
+#define ALL_PARTS (BIT(PARTS) - 1)
+#define HELD(rank, part) held[(rank) * PARTS + (part)]
+/* What a waiter looks at: its request is complete, there are chunks, a round is about to be ripe. */
+#define OVER (waits[_pid] == 0 || round >= waits[_pid])
+#define WORK (phase == MOVING && tickets)
+#ifdef GRACE
+#ifdef SLEEPS_WHILE_TAKEN
+#define SOON (phase == OPEN && ripe == round + 1)
+#else
+#define SOON (phase != MOVING && ripe == round + 1)
+#endif
+#else
+#define SOON false
+#endif
+#ifdef SLEEPS_WITH_WORK
+#define SLEEPLESS (OVER || SOON)
+#else
+#define SLEEPLESS (OVER || WORK || SOON)
+#endif
 
-/* take: each part by a compare-and-swap on its station's word. */
-inline take_all()
+#define WAITS_HERE(rank) (pending[rank] && waits[rank] == at + 1)
+
+/* ---- deciding: one station after the other, not all at once; the answer is in `yes` ----------------------- */
+
+#ifdef DRAWN
+/* Round r draws rank r mod N; a rank that has left hands on to the next. */
+inline decide()
 {
-    k = 0;
     do
-    :: k < N ->
-        atomic {
-            if
-            :: PART(k, 0) -> taken[k] = taken[k] + PART(k, 0); PART(k, 0) = 0; READ(k, 0) = at
-            :: else
-            fi;
-            if
-            :: PART(k, 1) -> taken[k] = taken[k] + PART(k, 1); PART(k, 1) = 0; READ(k, 1) = at
-            :: else
-            fi;
-            assert(taken[k] <= starts[k]);
-            k++
-        }
-    :: else -> break
+    :: atomic {
+           STEP(decide)
+           if
+           :: waits[(at + k) % N] == at + 1 -> yes = 1; counts = BIT((at + k) % N); k = 0; break
+           :: else ->
+               if
+               :: out[(at + k) % N] && k < N - 1 -> k++
+               :: else -> yes = 0; k = 0; break
+               fi
+           fi
+       }
     od
 }
-
-/* pick: an entry that is not the newest. */
-inline pick()
+#else
+/* QUORUM ranks are ready, or all that have not left; they count for the round, if it takes something of theirs. */
+inline decide()
 {
-    entry = at % ENTRIES;
-    sequence[entry] = 0
+#ifdef LEAVES
+    atomic { STEP(decide) seen = (away > 0) };
+#endif
+    do
+    :: atomic {
+           STEP(decide)
+           if
+           :: WAITS_HERE(k) -> ready++; counts = counts | BIT(k)
+           :: else ->
+               if
+               :: seen && out[k] -> left++
+               :: else
+               fi
+           fi;
+           k++;
+           if
+           :: ready >= QUORUM || k == N ->
+               yes = (ready >= QUORUM || (ready && ready + left == N));
+               if
+               :: yes
+               :: else -> counts = 0
+               fi;
+               k = 0; ready = 0; left = 0; seen = 0; break
+           :: else
+           fi
+       }
+    od
 }
+#endif
 
-/* wake: after the turn has moved on. */
+/* ---- waking: after what has changed --------------------------------------------------------------------- */
+
 inline wake()
 {
-    if
-    :: sleepers > 0 ->
-        k = 0;
-        do
-        :: k < N ->
-            if
-            :: waits[k] && waits_for[k] <= at ->
-                atomic { if :: asleep[k] -> woken[k] = 1 :: else fi }
-            :: else
-            fi;
-            k++
-        :: else -> break
-        od
-    :: else
-    fi
+#ifndef NO_WAKE_UP
+    do
+    :: atomic {
+           STEP(wake)
+           if
+           :: sleepers == 0 -> k = 0; break
+           :: else
+           fi;
+           if
+           :: k != _pid && waits[k] && waits[k] <= at + 1 && asleep[k] -> woken[k] = 1
+           :: else
+           fi;
+           k++;
+           if
+           :: k == N -> k = 0; break
+           :: else
+           fi
+       }
+    od
+#else
+    skip
+#endif
 }
 
 inline publish()
 {
-    sequence[entry] = at + 1;
-    atomic { assert(round == at); round = at + 1; phase = OPEN; owner = NOBODY; news = 0 };
+    atomic {
+        STEP(publish)
+        assert(round == at && phase == (CHUNKS -> MOVING : TAKING));
+        round++; phase = OPEN; news = 0;
+        k = 0;
+        do
+        :: k < N ->
+            reading[k] = 0;
+#ifdef USERS
+            lent[k] = 0;
+#endif
+            taken[k] = 0;           /* says no more than 0 now, nor does ticket_round: fewer states */
+            k++
+        :: else -> k = 0; break
+        od;
+        ticket_round = 0
+    };
     wake()
 }
 
-/* ticket, finish: whoever finishes the last chunk publishes. */
+/* ---- a round, under its claim ---------------------------------------------------------------------------- */
+
+/* Is there an entry whose round everybody has been given? */
+inline pick()
+{
+#ifdef KEPT
+    do
+    :: atomic {
+           STEP(pick)
+           if
+           :: at >= ENTRIES && absorbed[k] + ENTRIES <= at -> yes = 0; k = 0; break
+           :: else
+           fi;
+           k++;
+           if
+           :: k == N -> k = 0; break
+           :: else
+           fi
+       }
+    od
+#else
+    skip
+#endif
+}
+
+
+#ifdef PART_TAKEN_TWICE
+#define TAKE_AWAY(k) skip
+#elif PARTS > 1
+#define TAKE_AWAY(k) pending[k] = 0; HELD(k, 0) = 0; HELD(k, 1) = 0
+#else
+#define TAKE_AWAY(k) pending[k] = 0; HELD(k, 0) = 0
+#endif
+
+inline take_all()
+{
+    do
+    :: atomic {
+           !pending[k] ->
+           STEP(take)
+           k++;
+           if
+           :: k == N -> break
+           :: else
+           fi
+       }
+    :: atomic { pending[k] -> STEP(take) taken[k] = at + 1 };
+       atomic {
+           STEP(take)
+           ready = ready + (waits[k] == at + 1 || (counts & BIT(k)));
+           part = 0;
+           do
+           :: part < PARTS ->
+               if
+               :: pending[k] & BIT(part) -> took[k] = took[k] + HELD(k, part)
+               :: else
+               fi;
+               part++
+           :: else -> part = 0; break
+           od;
+           reading[k] = reading[k] | pending[k];
+           TAKE_AWAY(k);
+#ifdef USERS
+           lent[k] = users[k]; users[k] = 0;
+#endif
+           k++;
+           if
+           :: k == N -> break
+           :: else
+           fi
+       }
+    od;
+    atomic { k = 0; assert(ready >= QUORUM || (ready && away)); ready = 0; counts = 0 }
+}
+
+/* ---- the data of a round ---------------------------------------------------------------------------------- */
+
+inline hand_out()
+{
+    atomic { STEP(hand_out) ticket_round = at; tickets = CHUNKS; unfinished = CHUNKS };
+    atomic { STEP(hand_out) phase = MOVING; news = 0 };
+    wake()
+}
+
+#ifdef TICKETS_OF_ANY_ROUND
+#define TICKET tickets
+#else
+#define TICKET (ticket_round == at && tickets)
+#endif
+
+/* Whoever finishes the last chunk publishes. */
 inline work()
 {
     do
-    :: true ->
-        atomic {
-            if
-            :: ticket_round == at && tickets > 0 -> tickets--; got = 1
-            :: else -> got = 0
-            fi
-        };
-        if
-        :: !got -> break
-        :: else
-        fi;
-        maybe_die();
-        /* Half of the result each; the parts are read here. */
-        if
-        :: half_a[entry] != at + 1 -> half_a[entry] = at + 1
-        :: else -> half_b[entry] = at + 1
-        fi;
-        atomic { unfinished--; last = (unfinished == 0) };
-        if
-        :: last ->
-            half_a[entry] = at + 1; half_b[entry] = at + 1;
-            publish()
-        :: else
-        fi
+    :: atomic { STEP(ticket) TICKET -> tickets-- };
+       atomic {
+           STEP(finish)
+           assert(round == at && phase == MOVING);
+           unfinished--;
+           yes = (unfinished == 0)
+       };
+       if
+       :: atomic { yes -> yes = 0 }; publish(); try_round(); break
+       :: atomic { !yes -> skip }
+       fi
+    :: atomic { STEP(ticket) !TICKET -> at = 0; break }
     od
 }
 
-/* claim, release, news, and the round itself. */
-inline try_round()
+#ifdef GRACE
+/* `yes`: the time has come.  Otherwise this rank, or whoever waits, will look again. */
+inline ripen()
 {
-    again = 1;
-    do
-    :: again ->
-        atomic { at = round; seen_phase = phase; seen_news = news };
+    atomic { STEP(ripen) seen = ripe };
+    if
+    :: seen == at + 1 -> seen = 0
+    :: seen == at + 1 -> seen = 0; yes = 0
+    :: else ->
+        yes = 0;
+#ifndef OLD_ROUND_RIPENS
         if
-        :: seen_phase == MOVING -> again = 0
-        :: seen_phase == TAKING ->
-            if
-            :: seen_news -> again = 0
-            :: else ->
-                atomic {
-                    if
-                    :: round == at && phase == TAKING && !news -> news = 1; again = 0
-                    :: else
-                    fi
-                }
-            fi
-        :: seen_phase == OPEN ->
-            decide(again);
-            if
-            :: again ->
-                atomic {
-                    if
-                    :: round == at && phase == OPEN -> phase = TAKING; owner = me; news = 0; got = 1
-                    :: else -> got = 0
-                    fi
-                };
+        :: atomic { round == at -> STEP(look) again = 1 }
+        :: atomic { round != at -> STEP(look) seen = 0 }
+        fi;
+#else
+        again = 1;
+#endif
+        if
+        :: again ->
+            atomic {
+                STEP(ripen)
+                again = (ripe == seen);
                 if
-                :: got ->
-                    do
-                    :: true ->
-                        maybe_die();
-                        decide(again);
-                        if
-                        :: again -> break
-                        :: else
-                        fi;
-                        /* release: unless there is news. */
-                        atomic {
-                            if
-                            :: !news -> phase = OPEN; owner = NOBODY; got = 0
-                            :: else -> news = 0
-                            fi
-                        };
-                        if
-                        :: !got -> break
-                        :: else
-                        fi
-                    od;
-                    if
-                    :: got ->
-                        pick();
-                        take_all();
-                        maybe_die();
-                        unfinished = CHUNKS;
-                        atomic { ticket_round = at; tickets = CHUNKS };
-                        atomic { phase = MOVING; news = 0 };
-                        wake();
-                        work();
-                        again = 0
-                    :: else
-                    fi
+                :: again -> ripe = at + 1
                 :: else
-                fi
+                fi;
+                seen = 0
+            };
+            if
+            :: again -> again = 0; wake()
             :: else
             fi
+        :: else
         fi
-    :: else -> break
+    fi
+}
+#endif
+
+/* ---- claiming ---------------------------------------------------------------------------------------------- */
+
+inline claim(lost)
+{
+    atomic {
+        STEP(claim)
+        if
+#ifdef CLAIM_NOT_COMPARED
+        :: true -> phase = TAKING
+#else
+        :: round == at && phase == OPEN -> phase = TAKING
+#endif
+        :: else -> yes = 0; again = lost; counts = 0
+        fi
+    }
+}
+
+/* Leaves `yes` if there is news: the claim is kept, and this rank looks once more. */
+inline release()
+{
+    atomic {
+        STEP(release)
+        yes = news;
+        if
+        :: !news -> phase = OPEN
+        :: else
+        fi
+    };
+    if
+    :: yes -> atomic { STEP(release) news = 0 }
+    :: else
+    fi
+}
+
+inline run_round()
+{
+    take_all();
+#if CHUNKS == 0
+    publish()
+#else
+    hand_out()
+#endif
+}
+
+#ifdef NO_NEWS
+#define LEAVE_NEWS skip
+#else
+#define LEAVE_NEWS news = 1
+#endif
+
+inline try_round()
+{
+    do
+    :: atomic { phase == MOVING || (phase == TAKING && news) -> STEP(look) at = 0; break }
+    :: atomic { phase == TAKING && !news -> STEP(look) at = round };
+       atomic {
+           STEP(news)
+           if
+           :: round == at && phase == TAKING && !news -> LEAVE_NEWS; at = 0; break
+           :: else
+           fi
+       }
+    :: atomic { phase == OPEN -> STEP(look) at = round };
+       decide();
+       atomic {
+           if
+           :: !yes -> at = 0; break
+           :: else
+           fi
+       };
+#ifdef GRACE
+       ripen();
+       if
+       :: !yes -> at = 0; counts = 0; break
+       :: else
+       fi;
+#endif
+       claim(1);
+       do
+       :: atomic { yes -> skip };
+          decide();
+#ifdef KEPT
+          if
+          :: yes -> pick()
+          :: else
+          fi;
+#endif
+          if
+          :: atomic { yes -> yes = 0 }; run_round(); again = (away > 0); break
+          :: atomic { !yes -> counts = 0 }; release()
+          fi
+       :: atomic { !yes -> break }
+       od;
+       atomic {
+           if
+           :: again -> again = 0
+           :: else -> at = 0; break
+           fi
+       }
     od
 }
 
-/* read: the newest result, copied and compared. */
-inline read_result(wanted)
+/* ---- Start ------------------------------------------------------------------------------------------------- */
+
+/* Of parts that were taken, until their round is complete. */
+inline forget_read_parts()
+{
+    atomic { STEP(link) seen = pending[_pid] };
+    if
+    :: linked != seen ->
+        atomic { STEP(link) k = taken[_pid] };
+        atomic {
+            STEP(look)
+            if
+#ifndef PART_REUSED
+            :: round < k
+#endif
+            :: else -> linked = seen
+            fi;
+            k = 0
+        }
+    :: else
+    fi;
+    seen = 0
+}
+
+inline link(which)
+{
+    assert(!(pending[_pid] & BIT(which)) && !(reading[_pid] & BIT(which)));
+    HELD(_pid, which) = 1;
+    pending[_pid] = pending[_pid] | BIT(which);
+    linked = linked | BIT(which);
+#ifdef USERS
+    users[_pid] = 1;
+#endif
+    waits[_pid] = (at > given -> 0 : at + 1)
+}
+
+/* No part is free: adds to one that is pending, under the claim, so that no round takes it meanwhile. */
+inline merge()
+{
+    atomic { phase == OPEN -> STEP(look) at = round; yes = 1 };
+#ifndef MERGED_UNCLAIMED
+    claim(0);
+#endif
+    if
+    :: yes ->
+        atomic { STEP(merge) started = (pending[_pid] & 1) };
+        if
+        :: started ->
+            atomic {
+                STEP(say)
+                assert((pending[_pid] & 1) && !(reading[_pid] & 1));
+                HELD(_pid, 0) = HELD(_pid, 0) + 1;
+                waits[_pid] = (at > given -> 0 : at + 1)
+            }
+        :: else
+        fi;
+#ifndef MERGED_UNCLAIMED
+        do
+        :: release(); 
+           if
+           :: yes
+           :: else -> break
+           fi
+        od
+#else
+        yes = 0
+#endif
+    :: else
+    fi;
+    at = 0
+}
+
+
+#ifdef USERS
+/* The application gets back what it put in: what is still pending is copied aside. */
+inline return_users()
 {
     do
-    :: true ->
-        at = round - 1;
-        k = at % ENTRIES;
-        got = (sequence[k] == at + 1);
-        last = (half_a[k] == at + 1);
-        last = last && (half_b[k] == at + 1);
-        if
-        :: got && sequence[k] == at + 1 ->
-            assert(last);                    /* whole, and of this round */
-            assert(at >= wanted);
-            break
-        :: else
-        fi
-    od
+    :: atomic { STEP(move) seen = users[_pid] };
+       if
+       :: atomic {
+              seen ->
+              STEP(move)
+              seen = users[_pid];
+              users[_pid] = 0
+          }
+       :: else
+       fi;
+       if
+       :: atomic { seen -> seen = 0; break }      /* no round has taken it */
+       :: else
+       fi;
+#ifdef RETURNED_EARLY
+       break
+#else
+       if
+       :: atomic { round >= taken[_pid] -> STEP(look) break }
+       :: atomic { round < taken[_pid] && WORK -> STEP(look) at = round }; work()
+#ifndef DEATH_UNSEEN
+       :: killed -> goto told
+#endif
+       fi
+#endif
+    od;
+    assert(!lent[_pid] && !users[_pid])
 }
+#endif
+
+#ifdef FREES
+/* Not while a round is being taken: it may have counted on this rank. */
+inline withdraw()
+{
+    atomic { STEP(say) waits[_pid] = 0 };
+    atomic {
+        STEP(look)
+#ifdef WITHDRAWN_WHILE_TAKEN
+        yes = 1
+#else
+        yes = (phase != TAKING)
+#endif
+    };
+    if
+    :: atomic {
+           yes ->
+           STEP(withdraw)
+           pending[_pid] = 0;
+           discarded[_pid] = HELD(_pid, 0); HELD(_pid, 0) = 0;
+#if PARTS > 1
+           discarded[_pid] = discarded[_pid] + HELD(_pid, 1); HELD(_pid, 1) = 0;
+#endif
+           yes = 0
+       }
+    :: atomic { !yes -> skip }
+    fi
+}
+#endif
 
 active [N] proctype rank()
 {
-    byte me = _pid, k, at, mine, count, given, part, ready;
-    bit  again, got, last, late, seen_news;
-    byte seen_phase;
-
+    byte at, k, seen, ready, left, counts, part, given, linked, count;
+    bit  yes, again, started;
+    {
     do
     :: count < STARTS ->
-        /* A part that is neither pending nor read: whoever writes another changes a round. */
-        if
-        :: !PART(me, 0) && (READ(me, 0) == NOBODY || round > READ(me, 0)) -> part = 0
-        :: !PART(me, 1) && (READ(me, 1) == NOBODY || round > READ(me, 1)) -> part = 1
-        :: atomic { PART(me, 0) && PART(me, 1) && phase == OPEN -> phase = TAKING; owner = me; part = PARTS }
-#ifdef DIES
-        :: dead[0] && me != 0 -> goto told
-#endif
-        fi;
-        mine = round;
-        late = (mine > given);
-        if
-        :: part == PARTS ->
-            /* merge: under the claim, so that no round takes the part meanwhile. */
-            atomic {
-                assert(PART(me, 0) && phase == TAKING && owner == me);
-                PART(me, 0) = PART(me, 0) + 1; starts[me]++;
-                waits[me] = !late; waits_for[me] = mine
-            };
-            atomic { phase = OPEN; owner = NOBODY; news = 0 }    /* this rank looks in any case */
-        :: else ->
-            /* link: the part and the wait in one word. */
-            atomic {
-                assert(!PART(me, part) && (READ(me, part) == NOBODY || round > READ(me, part)));
-                PART(me, part) = 1; starts[me]++;
-                waits[me] = !late; waits_for[me] = mine
-            }
-        fi;
-        maybe_die();
-        try_round();
-        /* wait: work, look, sleep. */
         do
-        :: late || round > mine -> break
-        :: else ->
-            at = round;
+        :: linked && !started ->
+            forget_read_parts();
             if
-            :: phase == MOVING -> work()
-            :: else
-            fi;
-            /* sleep: counts itself, looks, sleeps. */
-            atomic { asleep[me] = 1; sleepers++ };
-            if
-            :: round > mine || (phase == MOVING && ticket_round == round && tickets > 0) -> skip
+            :: linked != ALL_PARTS -> break
             :: else ->
                 if
-                :: woken[me]
-#ifdef DIES
-                :: dead[0] && me != 0 -> atomic { sleepers--; asleep[me] = 0 }; goto told
+                :: merge()
+                :: atomic { WORK -> STEP(look) at = round }; work()
+                :: round >= taken[_pid] && linked != pending[_pid]
+#ifndef DEATH_UNSEEN
+                :: killed -> goto told
 #endif
                 fi
-            fi;
-            atomic { woken[me] = 0; asleep[me] = 0; sleepers-- }
+            fi
+        :: else -> break
         od;
-        read_result(given);
-        given = at + 1;
-        count++
+        if
+        :: !started ->
+            atomic { STEP(look) at = round };
+            atomic {
+                STEP(link)
+                if
+                :: !(linked & 1) -> link(0)
+                :: else -> link(1)
+                fi;
+                at = 0
+            }
+        :: else
+        fi;
+        atomic { started = 0; count++ };
+        try_round();
+#ifdef COMPUTES
+        if
+        :: goto computes
+        :: true
+        fi;
+#endif
+#ifdef FREES
+        if
+        :: atomic { count == STARTS -> break }
+        :: true
+        fi;
+#endif
+        do
+        :: atomic { OVER -> STEP(look) at = round; waits[_pid] = 0; break }
+        :: atomic { !OVER && WORK -> STEP(look) at = round }; work()
+#ifdef GRACE
+        :: atomic { !OVER && SOON -> STEP(ripen) skip }; try_round()
+#endif
+        /* Counts itself, looks, sleeps: whoever publishes something does so first, and then looks for sleepers. */
+        :: atomic { !OVER && !WORK && !SOON -> asleep[_pid] = 1 };
+#ifdef LOOKS_FIRST
+           atomic { if :: SLEEPLESS -> woken[_pid] = 1 :: else fi };
+           sleepers++;
+#else
+           sleepers++;
+           atomic { STEP(look) if :: SLEEPLESS -> woken[_pid] = 1 :: else fi };
+#endif
+#ifdef COMPUTES
+end_asleep:
+#endif
+           if
+           :: woken[_pid]
+#ifndef DEATH_UNSEEN
+           :: killed -> goto told
+#endif
+           fi;
+           atomic { sleepers--; asleep[_pid] = 0; woken[_pid] = 0 }
+        od;
+#ifdef KEPT
+        atomic { STEP(say) given++; absorbed[_pid] = given; at = 0 };
+        try_round()
+#else
+        atomic { given = at; at = 0 }
+#endif
+#ifdef USERS
+        ;
+        return_users()
+#endif
     :: else -> break
     od;
-    goto done;
-stopped:
-    /* It died: what it held is never finished. */
-    goto end;
+#ifdef FREES
+    withdraw();
+#endif
+#ifdef LEAVES
+    atomic { STEP(leave) away++ };
+    atomic { STEP(leave) out[_pid] = 1 };
+#ifdef KEPT
+    atomic { STEP(say) absorbed[_pid] = FOREVER };
+#endif
+    try_round();
+#endif
+    atomic {
+        k = took[_pid] + discarded[_pid] + HELD(_pid, 0);
+#if PARTS > 1
+        k = k + HELD(_pid, 1);
+#endif
+        assert(k == STARTS)
+    }
+    goto done
+    } unless { killed && _pid == 0 };
+computes:
 told:
-    /* PeerFailedError: the rank takes no part any more. */
-    goto end;
 done:
-    assert(starts[me] == STARTS);
-    assert(dead[0] || taken[me] + PART(me, 0) + PART(me, 1) == starts[me] || phase == TAKING);
-end:
     skip
 }
+
+#ifdef DIES
+active proctype killer() { killed = 1 }
+#endif
+
+#ifdef COMPUTES
+/* When nothing moves any more, whoever sleeps has nothing to do. */
+active proctype monitor()
+{
+    byte at, k, seen, ready, left, counts;
+    bit  yes;
+end_monitor:
+    atomic { timeout -> at = round };
+    do
+    :: k < N -> yes = yes || asleep[k]; assert(!asleep[k] || round < waits[k]); k++
+    :: else -> k = 0; break
+    od;
+    if
+    :: yes -> yes = 0; assert(phase == OPEN); decide();
+        if
+        :: yes -> pick()
+        :: else
+        fi;
+        assert(!yes)
+    :: else
+    fi
+}
+#endif

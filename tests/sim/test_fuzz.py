@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 import dataclasses
 import faulthandler
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import given
@@ -257,14 +258,18 @@ def test_the_lowest_failing_case_counts_whichever_is_found_first(attempts):
 
 
 def test_cases_above_the_failing_one_do_not_count(attempts):
-    """Although they are through long before it."""
-    bad = draw_scenario(7, 10)
+    """Although they are all run before it is through."""
+    bad, later = draw_scenario(7, 10), [draw_scenario(7, index) for index in range(11, 40)]
+    done = multiprocessing.get_context("fork").Semaphore(0)
 
     def attempt(s, plant=None):
-        if s != bad:
-            return PASSED
-        time.sleep(0.5)
-        return Verdict(kind="bad")
+        if s == bad:
+            for _ in later:
+                done.acquire()
+            return Verdict(kind="bad")
+        if s in later:
+            done.release()
+        return PASSED
 
     attempts(attempt)
     report = fuzz(40, seed=7, jobs=3)
@@ -310,18 +315,40 @@ def test_a_crash_is_told_with_its_case(attempts, jobs):
     assert "SIGSEGV" in report.failure.shrunk_verdict.text
 
 
-def test_a_case_that_never_ends_is_told(attempts, monkeypatch):
-    monkeypatch.setattr(fuzzer, "CASE_LIMIT_S", 1.0)
+@pytest.fixture
+def endless(attempts, monkeypatch):
+    """Case 5 of seed 1, and what is left of it with its seed, never comes back from C."""
+    for limit in ("CASE_LIMIT_S", "SMALLER_LIMIT_S", "SHRINKING_LIMIT_S"):
+        monkeypatch.setattr(fuzzer, limit, 1.0)
     bad = draw_scenario(1, 5)
 
     def attempt(s, plant=None):
-        while s == bad:
-            pass
+        while s.seed == bad.seed:
+            ctypes.PyDLL(None).pause()  # with the GIL
         return PASSED
 
     attempts(attempt)
+    return bad
+
+
+def test_a_case_that_never_ends_is_told(endless):
     report = fuzz(20, seed=1, jobs=2)
     assert (report.cases, report.failure.index, report.failure.verdict.kind) == (5, 5, "hang")
+    assert report.failure.scenario == endless
+    assert report.failure.shrunk != endless  # as far as the time allows
+    assert report.failure.shrunk.seed == endless.seed
+    assert "not done after 1 s" in report.failure.shrunk_verdict.text
+
+
+def test_the_command_fails_if_a_case_never_ends(endless, capsys):
+    from pypartial.cli.sim import _fuzz
+
+    assert _fuzz(FuzzOptions(20, seed=1, jobs=2)) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED: case 5: hang" in printed
+    line = next(line for line in printed.splitlines() if line.startswith("replay: "))
+    text = line.removeprefix("replay: pypartial sim fuzz --replay '").removesuffix("'")
+    assert Scenario.from_text(text).seed == endless.seed
 
 
 def test_a_process_that_ends_by_itself_is_a_crash_too(attempts):

@@ -52,8 +52,6 @@ def test_good_options_have_no_complaint() -> None:
     [
         ({"sizes": (66,)}, "--size 66: not a multiple of 4 bytes"),
         ({"policies": (parse_policy("mpi"),)}, "--policy mpi: MPI's own are always measured here"),
-        ({"policies": (SOLO, SOLO)}, "--policy: the same value is given twice"),
-        ({"policies": (parse_policy("quorum:9"),)}, "asks for 9 of 8 ranks"),
         ({"buffers": (Buffers.NUMPY, Buffers.NUMPY)}, "--buffers: the same value is given twice"),
         ({"budget_ns": 0}, "--budget 0: no call fits into it"),
     ],
