@@ -53,7 +53,7 @@ void     pp_mpi_set_looked(pp_mpi_t *mpi, uint32_t sequence);
 /* Whether something is under way that only polling moves.  A few parcels that MPI has not reported as sent
    are not: they were eager, and their receivers get them without us. */
 bool     pp_mpi_needs_polling(const pp_mpi_t *mpi);
-/* The same, or a message that is expected, or a failure that the next poll will tell: nobody may sleep long. */
+/* The same, or a message that is expected, or a failure that is not told yet: nobody may sleep for long. */
 bool     pp_mpi_is_under_way(const pp_mpi_t *mpi);
 /* The next poll asks MPI, announced or not: before a sleep nothing that MPI could move is left. */
 void     pp_mpi_ask(pp_mpi_t *mpi);
