@@ -29,6 +29,23 @@ pp_status_t pp_fail(pp_status_t status, const char *format, ...)
    none.  Contents undefined. */
 void *pp_alloc_aligned(size_t bytes);
 
+/* Blocks of huge pages of our own, out of which long-lived vectors are cut: a copy between processes pins
+   memory page by page, and malloc() may hand out memory that has small pages already. */
+typedef struct pp_block {
+    struct pp_block *next;
+    char            *memory;
+    size_t           bytes, used;
+    size_t           live;       /* vectors that have not been given back; 0: the block goes, too */
+} pp_block_t;
+
+typedef struct pp_blocks {
+    pp_block_t *first;
+} pp_blocks_t;
+
+/* Memory aligned as above, and the block that it is to be given back to; NULL if there is none. */
+void *pp_blocks_cut(pp_blocks_t *blocks, size_t bytes, pp_block_t **block);
+void  pp_blocks_give_back(pp_blocks_t *blocks, pp_block_t *block);
+
 /* Doubles the capacity of a malloc'd array until it holds `wanted` elements; false: out of memory,
    array untouched. */
 bool pp_grow(void **array, size_t *capacity, size_t wanted, size_t element_bytes);

@@ -42,17 +42,15 @@ void pp_between_tell_leader(pp_coll_t *coll, uint64_t round)
         node->wake(node->owner, leader, true);
 }
 
-bool pp_between_has_news(pp_coll_t *coll, uint64_t turn)
+static uint32_t told(const pp_coll_t *coll)
 {
-    pp_combine_t *combine = coll->combine;
-    if (!leads(coll, pp_turn_round(turn)))
-        return false;
     PP_STEP("look");
-    uint32_t told = atomic_load(&combine->board.shared->told);
-    bool     news = told != combine->between->told;
-    combine->between->told = told;
-    combine->news |= news;
-    return news;
+    return atomic_load(&coll->combine->board.shared->told);
+}
+
+bool pp_between_has_news(const pp_coll_t *coll, uint64_t turn)
+{
+    return leads(coll, pp_turn_round(turn)) && told(coll) != coll->combine->between->told;
 }
 
 /* Other nodes have told about a round that is not open yet: whoever opens it wakes us. */
@@ -440,15 +438,18 @@ static bool is_wanted(pp_coll_t *coll, uint64_t round)
 void pp_between_look(pp_coll_t *coll, bool news)
 {
     for (bool again = true; again && !coll->engine->error;) {
+        uint32_t reasons = told(coll);       /* before everything that they are about */
         news |= pp_combine_catch_up(coll);
         uint64_t turn = pp_board_turn(&coll->combine->board), round = pp_turn_round(turn);
         again = round != coll->completed;
         if (again)
             continue;
-        if (leads(coll, round))
+        if (leads(coll, round)) {
+            coll->combine->between->told = reasons;
             again = lead(coll, turn);
-        else if (news && pp_turn_phase(turn) == PP_OPEN && is_wanted(coll, round))
+        } else if (news && pp_turn_phase(turn) == PP_OPEN && is_wanted(coll, round)) {
             pp_between_tell_leader(coll, round);
+        }
     }
 }
 

@@ -54,7 +54,7 @@ void        pp_between_close(pp_coll_t *coll);
    something to be done.  `news`: something has changed here since the last look. */
 void        pp_between_look(pp_coll_t *coll, bool news);
 /* Whether the leader of a round has been told to look since it last did. */
-bool        pp_between_has_news(pp_coll_t *coll, uint64_t turn);
+bool        pp_between_has_news(const pp_coll_t *coll, uint64_t turn);
 /* The last chunk of the node's part is finished. */
 void        pp_between_gathered(pp_coll_t *coll, uint64_t round);
 void        pp_between_tell_leader(pp_coll_t *coll, uint64_t round);

@@ -178,6 +178,7 @@ struct pp_engine {
     bool            settling;       /* pp_engine_settle() is on the stack */
 
     uint32_t        next_bulk_tag;
+    pp_blocks_t     blocks;         /* of large vectors and scratch */
     uint64_t        rounds;         /* completed, over all series */
     uint32_t        running;        /* rounds that have taken our part and are not done: more messages
                                        are to come soon */

@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-void pp_pool_init(pp_pool_t *pool, size_t bytes)
+void pp_pool_init(pp_pool_t *pool, size_t bytes, pp_blocks_t *blocks)
 {
-    *pool = (pp_pool_t){.bytes = bytes ? bytes : 1};
+    *pool = (pp_pool_t){.bytes = bytes ? bytes : 1, .blocks = blocks};
 }
 
 pp_buffer_t *pp_pool_get(pp_pool_t *pool)
@@ -15,10 +15,11 @@ pp_buffer_t *pp_pool_get(pp_pool_t *pool)
         pool->free_list = buffer->next;
         return buffer;
     }
-    buffer = malloc(sizeof *buffer);
+    buffer = calloc(1, sizeof *buffer);
     if (!buffer)
         return NULL;
-    buffer->data = pp_alloc_aligned(pool->bytes);
+    buffer->data = pool->blocks ? pp_blocks_cut(pool->blocks, pool->bytes, &buffer->block)
+                                : pp_alloc_aligned(pool->bytes);
     if (!buffer->data) {
         free(buffer);
         return NULL;
@@ -40,7 +41,10 @@ void pp_pool_release(pp_pool_t *pool)
     while (pool->free_list) {
         pp_buffer_t *buffer = pool->free_list;
         pool->free_list = buffer->next;
-        free(buffer->data);
+        if (buffer->block)
+            pp_blocks_give_back(pool->blocks, buffer->block);
+        else
+            free(buffer->data);
         free(buffer);
         pool->made--;
     }

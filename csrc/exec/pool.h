@@ -10,15 +10,17 @@
 typedef struct pp_buffer {
     struct pp_buffer *next;     /* free list */
     void             *data;     /* 64-byte aligned */
+    pp_block_t       *block;    /* that it was cut out of; NULL: its own memory */
 } pp_buffer_t;
 
 typedef struct pp_pool {
     pp_buffer_t *free_list;
     size_t       bytes;         /* of a buffer */
     size_t       made;          /* buffers alive */
+    pp_blocks_t *blocks;        /* to cut them out of; NULL: they are allocated one by one */
 } pp_pool_t;
 
-void         pp_pool_init(pp_pool_t *pool, size_t bytes);
+void         pp_pool_init(pp_pool_t *pool, size_t bytes, pp_blocks_t *blocks);
 pp_buffer_t *pp_pool_get(pp_pool_t *pool);      /* NULL: out of memory */
 void         pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer);   /* NULL is fine */
 /* Every buffer must have been put back. */

@@ -530,6 +530,13 @@ static pp_status_t series_alloc(pp_series_t *series)
     return register_series(series->engine, series);
 }
 
+/* What may travel as bulk comes from the engine's blocks. */
+static void open_pool(pp_pool_t *pool, pp_engine_t *engine, size_t bytes)
+{
+    bool from_blocks = engine->transport->pins_pages && bytes > PP_INLINE_BYTES;
+    pp_pool_init(pool, bytes, from_blocks ? &engine->blocks : NULL);
+}
+
 pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, const pp_nodes_t *nodes,
                            const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
                            void *owner, pp_series_t *series)
@@ -541,8 +548,8 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, 
         series->stride = (uint64_t)engine->node->size;
     }
     series->mask_words = engine->size <= PP_CONTRIBUTORS_MAX ? pp_mask_words(engine->size) : 0;
-    pp_pool_init(&series->vectors, graph->count * kernels->element_bytes);
-    pp_pool_init(&series->scratches, graph->scratch_count * kernels->element_bytes);
+    open_pool(&series->vectors, engine, graph->count * kernels->element_bytes);
+    open_pool(&series->scratches, engine, graph->scratch_count * kernels->element_bytes);
     pp_status_t status = series_alloc(series);
     if (status < 0) {
         pp_series_close(series);
@@ -558,8 +565,8 @@ pp_status_t pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, 
 {
     *series = (pp_series_t){.engine = engine, .host = host, .owner = owner, .id = id, .kernels = *kernels};
     series->mask_words = pp_mask_words(engine->size);
-    pp_pool_init(&series->vectors, count * kernels->element_bytes);
-    pp_pool_init(&series->scratches, 0);
+    pp_pool_init(&series->vectors, count * kernels->element_bytes, NULL);
+    pp_pool_init(&series->scratches, 0, NULL);
     return register_series(engine, series);
 }
 

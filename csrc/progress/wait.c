@@ -45,7 +45,7 @@ static bool everybody_rings(const pp_ctx_t *ctx)
 static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 {
     const pp_transport_t *transport = ctx->engine.transport;
-    if (everybody_rings(ctx) && !transport->bulk_in_flight)
+    if (everybody_rings(ctx) && !pp_mpi_is_under_way(ctx->mpi))
         return transport->bulk_sent > 0 && now_us() - ctx->left_us < IN_USE_US ? IN_USE_PATIENCE_US
                                                                                : IDLE_US;
     if (quiet_polls > IDLE_POLLS)
@@ -288,7 +288,7 @@ static uint64_t yield_us(const pp_ctx_t *ctx)
 {
     uint64_t worthwhile = 4 * ctx->usual_wait_us;
     uint64_t least = ctx->engine.running ? YIELD_US_ROUND : YIELD_MIN_US;
-    if (pp_mpi_needs_polling(ctx->mpi) || pp_mpi_expects(ctx->mpi))
+    if (pp_mpi_is_under_way(ctx->mpi))
         return YIELD_US_BULK;
     if (ctx->usual_wait_us > YIELD_WORTHWHILE_US || worthwhile < least)
         return least;

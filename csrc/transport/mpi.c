@@ -964,7 +964,8 @@ static pp_status_t make_transport(MPI_Comm comm, uint64_t chunk_bytes, pp_mpi_t 
     if (!mpi)
         return pp_fail(PP_ERR_MEMORY, "no memory for the transport");
     mpi->transport = (pp_transport_t){
-        .ops = &mpi_ops, .rank = rank, .size = size, .bulk_tags = count_bulk_tags(comm)};
+        .ops = &mpi_ops, .rank = rank, .size = size, .bulk_tags = count_bulk_tags(comm),
+        .pins_pages = true};
     mpi->comm = comm;
     mpi->chunk_bytes = chunk_bytes == 0        ? CHUNK_BYTES_DEFAULT
                        : chunk_bytes > INT_MAX ? INT_MAX
@@ -1257,6 +1258,11 @@ void pp_mpi_ask(pp_mpi_t *mpi)
 bool pp_mpi_expects(const pp_mpi_t *mpi)
 {
     return mpi->letters || announced_not_received(mpi);
+}
+
+bool pp_mpi_is_under_way(const pp_mpi_t *mpi)
+{
+    return pp_mpi_needs_polling(mpi) || pp_mpi_expects(mpi) || (mpi->failure != PP_OK && !mpi->failure_told);
 }
 
 void pp_mpi_set_looked(pp_mpi_t *mpi, uint32_t sequence)

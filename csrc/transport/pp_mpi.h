@@ -8,7 +8,7 @@
  * asleep.  Sleep: read sequence, publish sleeper (seq_cst), poll once more, futex-wait while sequence
  * is unchanged: either the ringer sees the sleeper, or the sleeper sees the ring.  A ring can come before
  * MPI shows the message: a bell also counts what was announced, and while less than that has been
- * received the transport says bulk_in_flight, and nobody may sleep for long.
+ * received pp_mpi_is_under_way() says so, and nobody may sleep for long.
  * The page is an anonymous memfd, opened by the others through /proc/<pid>/fd, so nothing can be left
  * behind in /dev/shm.  Ranks that cannot open it (another host, another container) are reached by
  * MPI alone, and whoever has such peers sleeps for bounded times only.
@@ -59,6 +59,8 @@ void     pp_mpi_set_looked(pp_mpi_t *mpi, uint32_t sequence);
 /* Whether something is under way that only polling moves.  A few parcels that MPI has not reported as sent
    are not: they were eager, and their receivers get them without us. */
 bool     pp_mpi_needs_polling(const pp_mpi_t *mpi);
+/* The same, or a message that is expected, or a failure that is not told yet: nobody may sleep for long. */
+bool     pp_mpi_is_under_way(const pp_mpi_t *mpi);
 /* The next poll asks MPI, announced or not: before a sleep nothing that MPI could move is left. */
 void     pp_mpi_ask(pp_mpi_t *mpi);
 /* Whether the next poll may find a message: one to this rank itself, or one that a neighbour has

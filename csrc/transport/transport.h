@@ -58,6 +58,7 @@ struct pp_transport {
     int32_t   rank, size;
     uint32_t  bulk_tags;          /* bulk tags are 0 .. bulk_tags - 1, reused cyclically */
     bool      bulk_in_flight;     /* something only polling can advance is under way */
+    bool      pins_pages;         /* bulk costs by the page: its buffers had better lie in huge ones */
     uint64_t  messages_sent, messages_received, bytes_sent, bulk_sent, rings;
 };
 
