@@ -40,6 +40,13 @@ def check_told_once(run, what):
     assert not any(WARNING in line for lines in others for line in lines), run.explain()
 
 
+def assert_messages(line):
+    """Both large handles have an algorithm of messages, whichever is chosen."""
+    name, first, second = line.split()
+    assert name == "large:"
+    assert first == second != "shared_memory"
+
+
 def test_nothing_is_said_where_memory_is_shared():
     for lines in printed(mpirun(RANKS, python(SCRIPT, "nothing"), timeout_s=LIMIT_S)):
         assert lines == ["small: shared_memory", "large: shared_memory shared_memory"]
@@ -56,7 +63,8 @@ def test_nothing_is_said_where_memory_is_shared():
 def test_no_memory_to_share(limit, reason):
     run = mpirun(RANKS, python(SCRIPT, limit), timeout_s=LIMIT_S)
     for lines in printed(run):
-        assert lines[:2] == ["small: recursive_doubling", "large: rabenseifner rabenseifner"]
+        assert lines[0] == "small: recursive_doubling"
+        assert_messages(lines[1])
     check_told_once(run, f"rank 0 can make no memory for the 3 ranks of its node: {reason}.")
 
 
@@ -64,7 +72,8 @@ def test_too_little_memory_for_a_handle():
     """The others of the context have room; two handles that have none are one warning."""
     run = mpirun(RANKS, python(SCRIPT, "large-files"), timeout_s=LIMIT_S)
     for lines in printed(run):
-        assert lines[:2] == ["small: shared_memory", "large: rabenseifner rabenseifner"]
+        assert lines[0] == "small: shared_memory"
+        assert_messages(lines[1])
     check_told_once(run, "has no room for the ")
 
 
@@ -85,7 +94,8 @@ def test_ranks_in_different_containers_are_apart(container):
     options = ["--mca", "smsc", "^cma"]
     run = mpirun(RANKS, ["sh", "-c", inside], timeout_s=LIMIT_S, options=options)
     for lines in printed(run):
-        assert lines[:2] == ["small: recursive_doubling", "large: rabenseifner rabenseifner"]
+        assert lines[0] == "small: recursive_doubling"
+        assert_messages(lines[1])
     check_told_once(run, "not all of the 3 ranks on its node can open the memory of rank 0, as in")
 
 
