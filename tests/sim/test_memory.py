@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from programs import name
 
 from pypartial._core import ffi, lib
 from pypartial.sim.oracles import check
@@ -117,6 +119,65 @@ def test_nodes_reduce_with_each_other(ranks, nodes_of, deliver, policy):
     assert outcome.rounds > 5
     assert outcome.coverage["crossings"] >= outcome.rounds
     assert outcome.coverage["turns"] > 100
+
+
+@pytest.mark.parametrize("policy", ["solo", "quorum"])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_node_that_computes_holds_nobody_up(policy, seed):
+    """Its leaders serve the others' rounds, also one of which they hear before the last is over."""
+    busy_ns, rounds = 10**9, 60
+    world = World(4, seed=seed, latency=(1, 200_000), memory=(200, 500, 2))
+    options = Options(count=4, **POLICIES[policy] | {"k": 1 if policy == "quorum" else 4})
+    ended = {}
+
+    def program(rank):
+        handle = yield ("init", options)
+        if rank < 2:
+            yield busy_ns
+        for _ in range(rounds if rank >= 2 else 0):
+            yield ("start", handle)
+            yield ("wait", handle)
+        ended[rank] = world.now
+        yield ("flush", handle)
+        yield ("free", handle)
+        yield ("ctx_free",)
+
+    world.run([program(rank) for rank in range(4)])
+    assert all(ended[rank] < busy_ns // 2 for rank in (2, 3))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_more_late_starts_than_parts_while_a_round_is_away(seed):
+    """They are added to parts that are pending, which no round takes meanwhile."""
+    ranks, window = 6, 14
+    network, memory = (100_000, 400_000), (30, 400_000, 3)  # few interruptions, but long ones
+    world = World(ranks, seed=seed, latency=network, window=window, memory=memory)
+    options = Options(count=ranks, k=ranks, deliver="each", max_lag=window - 1)
+    sums, starts = np.zeros((ranks, ranks), np.int64), np.zeros(ranks, np.int64)
+
+    def program(rank):
+        handle = yield ("init", options)
+
+        def given(result):
+            sums[rank] += np.frombuffer(result.data, np.int64)
+
+        if rank == 5:  # finds as many rounds as it may be late for, and takes one after the other
+            yield 100_000_000
+        for _ in range(window + 2):
+            name(handle, rank)
+            starts[rank] += 1
+            yield ("start", handle)
+            given((yield ("wait", handle)))
+        while True:
+            result = yield ("drain", handle)
+            given(result)
+            if result.cause == "flush":
+                break
+        yield ("free", handle)
+        yield ("ctx_free",)
+
+    world.run([program(rank) for rank in range(ranks)])
+    assert (sums == starts).all()
 
 
 def test_only_leaders_send():
