@@ -662,6 +662,8 @@ int32_t pp_combine_collect(pp_coll_t *coll, uint64_t round)
         return -1;
     pp_ring_entry_t *entry = pp_board_entry(board, index);
     pp_view_t view = pp_view_of(coll, round);
+    if (board->vector_bytes > whole_bytes(coll))
+        pp_board_begin_plan(board);
     clear_header(coll, entry);
     plan->source_count = plan->target_count = 0;
     plan->entry = (uint32_t)index;

@@ -249,6 +249,14 @@ static uint64_t tickets_of(uint64_t round, uint32_t first, uint32_t end)
 static uint32_t first_of(uint64_t tickets) { return (tickets >> 16) & 0xffff; }
 static uint32_t end_of(uint64_t tickets) { return tickets & 0xffff; }
 
+void pp_board_begin_plan(pp_board_t *board)
+{
+    /* Whoever read the last plan has finished its chunks.  That is known from the turn, too, but by way of the
+       process that published: so a thread of this one, whose reads a checker of races has seen, is known directly. */
+    PP_STEP("pick");
+    (void)atomic_load_explicit(&board->shared->unfinished, memory_order_acquire);
+}
+
 void pp_board_hand_out(pp_board_t *board, uint64_t round)
 {
     pp_board_shared_t *shared = board->shared;

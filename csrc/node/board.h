@@ -260,6 +260,8 @@ int32_t  pp_board_pick(pp_board_t *board, uint64_t round);
 /* Its result may be written; false: no memory. */
 bool     pp_board_commit_result(pp_board_t *board, int32_t entry);
 
+/* Under the claim, before a plan is written whose chunks will be handed out. */
+void     pp_board_begin_plan(pp_board_t *board);
 /* Under the claim: hands the plan's chunks out. */
 void     pp_board_hand_out(pp_board_t *board, uint64_t round);
 /* A chunk of the round to work at; false: none is left, or the round is over.  Ranks with an even index take
