@@ -437,16 +437,20 @@ static bool is_wanted(pp_coll_t *coll, uint64_t round)
 
 void pp_between_look(pp_coll_t *coll, bool news)
 {
+    pp_board_t *board = &coll->combine->board;
     for (bool again = true; again && !coll->engine->error;) {
         uint32_t reasons = told(coll);       /* before everything that they are about */
         news |= pp_combine_catch_up(coll);
-        uint64_t turn = pp_board_turn(&coll->combine->board), round = pp_turn_round(turn);
+        uint64_t turn = pp_board_turn(board), round = pp_turn_round(turn);
         again = round != coll->completed;
         if (again)
             continue;
         if (leads(coll, round)) {
             coll->combine->between->told = reasons;
             again = lead(coll, turn);
+        } else if (news && pp_turn_phase(turn) == PP_TAKING) {
+            /* A leader that decides against the round looks again. */
+            again = !(turn & PP_TURN_NEWS) && !pp_board_leave_news(board, turn);
         } else if (news && pp_turn_phase(turn) == PP_OPEN && is_wanted(coll, round)) {
             pp_between_tell_leader(coll, round);
         }

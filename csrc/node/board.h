@@ -23,7 +23,7 @@
  * turn claimed, it leaves NEWS there: a claimer that decides against the round takes note when it opens the
  * turn again.
  *
- * Each PP_STEP names the step of the models, tests/model/board.pml and ring.pml, that the access belongs to.
+ * Each PP_STEP names the step of the models in tests/model that the access belongs to.
  */
 #ifndef PP_BOARD_H
 #define PP_BOARD_H

@@ -6,14 +6,19 @@
  *   -DN, -DROUNDS, -DENTRIES   ranks, rounds, entries of the ring
  *   -DKEPT                     every rank reads every round, in order, and its entry is kept until then ("sum", "each");
  *                              without it any round that is still there ("latest")
+ *   -DPINS                     ranks pin what they read ("latest"), so many at once, in as many entries more: each rank
+ *                              one, of the newest round when it last looked, as a request is given one
  *
  * Checked:
  *   agreement   a result that is taken is whole and of the round that it was looked up for; a round's chunks are all
  *               moved before it is published, each once, and into its own entry
- *   no reuse    KEPT: an entry does not change while somebody still needs it
+ *   no reuse    KEPT: an entry does not change while somebody still needs it; PINS: nor while it is pinned
+ *   room        PINS: a pin makes a writer pick again at most once, so that a pick ends; and if all ranks may pin, it
+ *               finds an entry
  *
  * With -D and one of these, the protocol is broken on purpose, and has to be found broken (tests/model/check --mutants):
- * NO_SECOND_LOOK, NOT_MARKED, KEPT_REUSED, TICKETS_OF_ANY_ROUND.
+ * NO_SECOND_LOOK, NOT_MARKED, KEPT_REUSED, TICKETS_OF_ANY_ROUND, PINS_OVERLOOKED, PINNED_UNSEEN, PICKED_AGAIN,
+ * NO_ROOM_FOR_PINS.
  *
  * Memory is sequentially consistent here; the fences and the orders that make it so are argued in board.c.
  */
@@ -24,7 +29,13 @@
 #define ROUNDS 3
 #endif
 #ifndef ENTRIES
+#if !defined(PINS)
 #define ENTRIES 2               /* the fewest: the newest result, and the one being written */
+#elif defined(NO_ROOM_FOR_PINS)
+#define ENTRIES (1 + PINS)
+#else
+#define ENTRIES (2 + PINS)
+#endif
 #endif
 #define CHUNKS 2
 
@@ -51,12 +62,83 @@ byte sequence[ENTRIES], front[ENTRIES], back[ENTRIES];
 byte absorbed[N];               /* of rounds before this one the rank needs no entry any more */
 #endif
 
+#ifdef PINS
+byte pins;                      /* ranks that have one, or try to */
+byte pinned[N];                 /* 1 + a round whose entry the rank reads in place; 0: none */
+bit  in_the_way[N];             /* ghost: a writer has picked again because of the rank's pin */
+#endif
+
 /* ---- writing ----------------------------------------------------------------------------------------------- */
 
 /* May the entry be overwritten?  Not the newest result. */
 #define ROUND_OF(index) ((sequence[index] - 1) / 2)
 #define SPARED(index) (sequence[index] && ROUND_OF(index) + 1 >= at)
 
+#ifdef PINS
+/* One rank after the other; `seen` is 1 + the rank that has pinned the round, or 0. */
+inline look_at_pins(read_in)
+{
+    if
+    :: atomic { pins == 0 -> STEP(pick) seen = 0 }
+    :: atomic { pins > 0 -> STEP(pick) k = 0 };
+       do
+       :: atomic {
+              STEP(pick)
+              if
+              :: pinned[k] == (read_in) + 1 -> seen = k + 1; k = 0; break
+              :: else -> k++
+              fi;
+              if
+              :: k == N -> seen = 0; k = 0; break
+              :: else
+              fi
+          }
+       od
+    fi
+}
+
+/* Looks through the entries, from any of them on, for one that nobody has pinned; marks it, and looks once more. */
+inline pick()
+{
+    do
+    :: atomic { STEP(pick) left = ENTRIES; select(found : 0 .. ENTRIES - 1) };
+       do
+       :: atomic { left == 0 -> found = ENTRIES; break }
+       :: atomic { left && sequence[found] && SPARED(found) -> left--; found = (found + 1) % ENTRIES }
+       :: atomic { left && !sequence[found] -> left = 0; break }
+       :: atomic { left && sequence[found] && !SPARED(found) -> skip };
+#ifndef PICKED_AGAIN
+          look_at_pins(ROUND_OF(found));
+#endif
+          if
+          :: atomic { !seen -> left = 0; break }
+          :: atomic { seen -> left--; seen = 0; found = (found + 1) % ENTRIES }
+          fi
+       od;
+       if
+       :: atomic { found == ENTRIES -> assert(PINS < N); break }
+       :: atomic { found < ENTRIES -> STEP(pick) before = sequence[found]; sequence[found] = WRITTEN(at) };
+#ifndef PINS_OVERLOOKED
+          if
+          :: before -> look_at_pins((before - 1) / 2)
+          :: else
+          fi;
+#endif
+          if
+          :: atomic { !seen -> before = 0; break }
+          :: atomic {
+                 seen ->
+                 STEP(pick)
+                 sequence[found] = before;
+                 assert(!in_the_way[seen - 1]);
+                 in_the_way[seen - 1] = (pinned[seen - 1] == (before - 1) / 2 + 1);
+                 seen = 0; before = 0
+             }
+          fi
+       fi
+    od
+}
+#else
 /* An entry, which is marked as being written; `found` is ENTRIES if all are needed. */
 inline pick()
 {
@@ -101,6 +183,7 @@ inline pick()
         fi
     }
 }
+#endif
 
 inline begin_round()
 {
@@ -192,10 +275,62 @@ inline read()
     atomic { found = 0; at = 0; whole = 0 }
 }
 
+#ifdef PINS
+inline unpin()
+{
+    atomic { STEP(pin) pinned[_pid] = 0; in_the_way[_pid] = 0 };
+    atomic { STEP(pin) pins--; found = 0; at = 0 }
+}
+
+/* Where it lies, if the entry is still there: `viewed` is 1 + the entry.  The rank goes on with other things then. */
+inline view()
+{
+    atomic {
+        STEP(read)
+        found = 0;
+        do
+        :: found < ENTRIES && sequence[found] != COMPLETE(at) -> found++
+        :: else -> break
+        od
+    };
+    if
+    :: atomic { found == ENTRIES -> found = 0; at = 0 }
+    :: atomic { found < ENTRIES -> STEP(pin) pins++; last = (pins <= PINS) };
+       if
+       :: last ->
+           atomic { STEP(pin) pinned[_pid] = at + 1 };
+           atomic {
+               STEP(pin)
+#ifdef PINNED_UNSEEN
+               whole = 1;
+#else
+               whole = (sequence[found] == COMPLETE(at));
+#endif
+               last = 0
+           }
+       :: else
+       fi;
+       if
+       :: atomic { whole -> viewed = found + 1; whole = 0; found = 0; at = 0 }
+       :: atomic { !whole -> skip }; unpin()
+       fi
+    fi
+}
+
+inline end_view()
+{
+    assert(front[viewed - 1] == pinned[_pid] && back[viewed - 1] == pinned[_pid]);
+    viewed = 0
+}
+#endif
+
 active [N] proctype rank()
 {
     byte at, k, found, least, given;
     bit  last, whole;
+#ifdef PINS
+    byte seen, left, before, newest, viewed;
+#endif
 #ifndef KEPT
 end_of_rounds:
 #endif
@@ -207,6 +342,12 @@ end_of_rounds:
        read();
        atomic { STEP(say) given++; absorbed[_pid] = given }
     :: atomic { given == ROUNDS -> break }
+#elif defined(PINS)
+    :: atomic { !viewed && newest < round -> STEP(look) newest = round }
+    :: atomic { !viewed && newest > 0 -> at = newest - 1 };
+       view()
+    :: atomic { viewed -> end_view() };
+       unpin()
 #else
     :: atomic { round > 0 -> STEP(look) select(at : 0 .. round - 1) };
        read()
