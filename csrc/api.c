@@ -559,7 +559,8 @@ static bool copy_out(pp_ctx_t *ctx, pp_coll_t *coll, const pp_entry_t *entry, pp
     return true;
 }
 
-/* Copies with the lock released if that takes long. */
+/* Copies with the lock released if that takes long.  NULL: the result was overwritten, and a failure keeps newer
+   ones away. */
 static pp_entry_t *copy_newest(pp_ctx_t *ctx, pp_coll_t *coll, bool large, pp_view_out_t *view)
 {
     for (;;) {
@@ -573,6 +574,8 @@ static pp_entry_t *copy_newest(pp_ctx_t *ctx, pp_coll_t *coll, bool large, pp_vi
             return entry;
         pp_entry_free(coll, entry);
         pp_look(ctx);
+        if (!coll->ungiven)
+            return NULL;
         pp_deliver_complete_request(coll);
     }
 }
@@ -585,7 +588,9 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_coll_t *coll, pp_result_t *result,
     pp_status_t status = coll->combine ? return_sendbuf(ctx, coll, large) : PP_OK;
     if (status >= 0) {
         pp_entry_t *entry = copy_newest(ctx, coll, large, view);
-        if (result)
+        if (!entry)
+            status = pp_engine_check(&ctx->engine);
+        else if (result)
             pp_deliver_describe(coll, entry, coll->request.start, coll->request.missed, result);
         pp_entry_free(coll, entry);
         if (coll->combine && pp_combine_given(coll))

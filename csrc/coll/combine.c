@@ -312,6 +312,8 @@ bool pp_combine_poll(pp_engine_t *engine)
 {
     bool any = false;
     engine->soon = false;
+    if (engine->error)           /* nobody catches up any more */
+        return false;
     for (size_t i = 1; engine->node && i < engine->series_count; i++) {
         pp_coll_t *coll = engine->series[i] ? engine->series[i]->owner : NULL;
         if (!coll || !coll->combine || !has_news(coll))

@@ -425,7 +425,7 @@ static bool serve(pp_ctx_t *ctx)
         if (since == 0)
             since = now;
         let_others(ctx, true);
-    } while (!ctx->stop && !atomic_load(&ctx->attended) && now - since < YIELD_US_ROUND);
+    } while (!ctx->stop && !ctx->engine.error && !atomic_load(&ctx->attended) && now - since < YIELD_US_ROUND);
     return any;
 }
 
