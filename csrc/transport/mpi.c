@@ -796,7 +796,7 @@ static void free_memory(pp_mpi_t *mpi)
     }
     pp_doorbell_free(&mpi->doorbell);
     /* Rounds that were given up may still be read and written there. */
-    if (!mpi->transport.bulk_in_flight)
+    if (mpi->outstanding == mpi->parcels_out)
         pp_shared_drop(mpi->memory);
     pp_nodes_free(mpi->nodes);
     free(mpi->receive_bytes);

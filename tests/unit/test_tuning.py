@@ -7,8 +7,9 @@ import itertools
 import json
 import logging
 import math
-import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -394,23 +395,28 @@ def test_a_failed_write_leaves_the_file_as_it_was(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tuning.json", "tuning.json.lock"]
 
 
-def write_some(path: str, first: int) -> None:
-    for ranks in range(first, first + 10):
-        tuning.write(Path(path), [entry(ranks)])
+# Writes ten entries like that of another file, one after the other.
+WRITER = """
+import dataclasses, sys
+from pathlib import Path
+from pypartial import tuning
+
+like, path, first = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+(one,) = tuning.read(like)
+for ranks in range(first, first + 10):
+    tuning.write(path, [dataclasses.replace(one, ranks=ranks)])
+"""
 
 
 def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "tuning.json"
-    spawn = multiprocessing.get_context("spawn")
-    writers = [spawn.Process(target=write_some, args=(str(path), 1 + 10 * n)) for n in range(3)]
-    for writer in writers:
-        writer.start()
+    like, path = tmp_path / "like.json", tmp_path / "tuning.json"
+    tuning.write(like, [entry(1)])
+    command = [sys.executable, "-c", WRITER, str(like), str(path)]
+    writers = [subprocess.Popen([*command, str(1 + 10 * n)], cwd=tmp_path) for n in range(3)]
     seen = 0
-    while any(writer.is_alive() for writer in writers):
+    while any(writer.poll() is None for writer in writers):
         seen = max(seen, len(tuning.read(path) or ()))  # never a broken one
-    for writer in writers:
-        writer.join(30)
-        assert writer.exitcode == 0
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
     assert seen <= 30
     assert sorted(one.ranks for one in tuning.read(path) or ()) == list(range(1, 31))
 
