@@ -49,10 +49,10 @@ bool pp_between_has_news(pp_coll_t *coll, uint64_t turn)
         return false;
     PP_STEP("look");
     uint32_t told = atomic_load(&combine->board.shared->told);
-    bool     news = told != combine->between->told;
+    /* Until this rank has looked: whoever asks may leave that to its progress thread. */
+    combine->news |= told != combine->between->told;
     combine->between->told = told;
-    combine->news |= news;
-    return news;
+    return combine->news;
 }
 
 /* Other nodes have told about a round that is not open yet: whoever opens it wakes us. */
