@@ -133,6 +133,10 @@ class Lib:
     PP_IN_CALL: int
     PP_DOT: int
     PP_GOAL: int
+    PP_LAYOUT_BLOCKS: int
+    PP_LAYOUT_FROM_END: int
+    PP_LAYOUT_IN_TURN: int
+    PP_LAYOUT_COUNT: int
     PP_PLANT_NONE: int
     PP_PLANT_LOST_START: int
     PP_PLANT_ROUND_TWICE: int

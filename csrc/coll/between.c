@@ -283,9 +283,11 @@ static void control(void *owner, int32_t peer, const pp_prefix_t *message)
         pp_mask_add(crossing_of(coll, message->round)->held, (int32_t)((const pp_draw_t *)message)->place);
     } else {
         const pp_report_t *report = (const pp_report_t *)message;
-        coll->children[nodes->node_of[peer] - nodes->mine * TREE_FANOUT - 1] = (pp_quorum_child_t){
-            .round = message->round, .calls = message->calls, .ready = report->ready, .left = report->left,
-            .waits = report->waits};
+        pp_quorum_child_t *child = &coll->children[nodes->node_of[peer] - nodes->mine * TREE_FANOUT - 1];
+        /* Each round's come from another of its ranks: one of the round before may be the later to arrive. */
+        if (child->round == UINT64_MAX || child->round <= message->round)
+            *child = (pp_quorum_child_t){.round = message->round, .calls = message->calls, .ready = report->ready,
+                                         .left = report->left, .waits = report->waits};
     }
     expect(coll, message->round);
 }

@@ -407,6 +407,14 @@ typedef enum pp_plant {
     PP_PLANT_COUNT
 } pp_plant_t;
 
+/* Which ranks are on one node. */
+typedef enum pp_layout {
+    PP_LAYOUT_BLOCKS,          /* consecutive ones; the last node may have fewer */
+    PP_LAYOUT_FROM_END,        /* consecutive ones; the first node may have fewer */
+    PP_LAYOUT_IN_TURN,         /* dealt out in turn */
+    PP_LAYOUT_COUNT
+} pp_layout_t;
+
 /* Ranks that share memory are interrupted at so many of a thousand accesses to it, each time for a time drawn
    from 0..longest_ns. */
 typedef struct pp_pace {
@@ -421,7 +429,7 @@ typedef struct pp_sim_config {
     int32_t  plant;            /* pp_plant_t */
     int32_t  node_ranks;       /* each so many ranks are on one node, and make their rounds in its memory; 0: ranks
                                   share none */
-    int32_t  unused;
+    int32_t  layout;           /* pp_layout_t: of the nodes */
     pp_pace_t       pace;
     pp_network_t    network;
     pp_ctx_config_t ctx;       /* progress is ignored: the caller drives */

@@ -43,8 +43,10 @@ struct pp_stage {
     pp_simnet_t  *net;
     int32_t       ranks;
     pp_actor_t   *actors;
-    int32_t       node_ranks;    /* of a node; the last may have fewer */
-    pp_commons_t **commons;      /* by node */
+    int32_t       node_ranks;    /* of a node; one may have fewer */
+    int32_t       layout;        /* pp_layout_t */
+    int32_t      *lowest;        /* by rank: the lowest of its node */
+    pp_commons_t **commons;      /* by the lowest rank of a node */
     pp_nodes_t  **nodes;         /* by rank; NULL: there is one node */
     pp_pace_t     pace;
     uint64_t      seed, draws, turns;
@@ -96,6 +98,20 @@ static void take_turns(const char *step)
 
 /* ---- tasks ------------------------------------------------------------------------------------------- */
 
+static task_t *queue(pp_actor_t *actor, task_kind_t kind, size_t bytes)
+{
+    task_t *task = calloc(1, sizeof *task + bytes);
+    if (!task) {
+        pp_engine_fail(&actor->ctx->engine, PP_ERR_MEMORY, "no memory for a task");
+        return NULL;
+    }
+    task->kind = kind;
+    task->bytes = bytes;
+    *actor->tasks_end = task;
+    actor->tasks_end = &task->next;
+    return task;
+}
+
 static task_t *pop(pp_actor_t *actor, bool only_told)
 {
     task_t *task = actor->tasks;
@@ -137,6 +153,13 @@ static void work_for_others(pp_engine_t *engine)
     }
 }
 
+/* As pp_leave(): what is left to do is the progress thread's. */
+static void leave(pp_actor_t *actor)
+{
+    if (pp_combine_is_needed(&actor->ctx->engine))
+        queue(actor, LOOK, 0);
+}
+
 static void run_task(pp_actor_t *actor, const task_t *task)
 {
     const pp_sink_t *sink = &actor->sink;
@@ -146,6 +169,7 @@ static void run_task(pp_actor_t *actor, const task_t *task)
         snprintf(actor->text, sizeof actor->text, "%s", status < 0 ? pp_error_text() : "");
         actor->status = status;
         actor->done = true;
+        leave(actor);
         break;
     }
     case MESSAGE:   sink->message(sink->engine, task->peer, task->message, task->bytes); break;
@@ -202,20 +226,6 @@ static void begin_tasks(pp_actor_t *actor)
     }
     actor->running = true;
     enter_stack(actor);
-}
-
-static task_t *queue(pp_actor_t *actor, task_kind_t kind, size_t bytes)
-{
-    task_t *task = calloc(1, sizeof *task + bytes);
-    if (!task) {
-        pp_engine_fail(&actor->ctx->engine, PP_ERR_MEMORY, "no memory for a task");
-        return NULL;
-    }
-    task->kind = kind;
-    task->bytes = bytes;
-    *actor->tasks_end = task;
-    actor->tasks_end = &task->next;
-    return task;
 }
 
 /* A sleeper goes on soon; a rank that is not asleep looks before it is. */
@@ -275,10 +285,17 @@ static void pause_actor(void *owner)
     run_all(owner, true);
 }
 
+/* The rank of this rank's node that has an index there. */
+static pp_actor_t *mate(pp_actor_t *self, int32_t index)
+{
+    const pp_nodes_t *nodes = self->ctx->nodes;
+    return &self->stage->actors[nodes ? pp_nodes_rank(nodes, nodes->mine, index) : index];
+}
+
 static void wake(void *owner, int32_t index, bool serve)
 {
     pp_actor_t *self = owner;
-    pp_actor_t *actor = &self->stage->actors[self->rank - self->ctx->node.index + index];
+    pp_actor_t *actor = mate(self, index);
     if (serve && queue(actor, LOOK, 0))
         told(actor);
     else
@@ -348,9 +365,12 @@ static void open_actor(pp_stage_t *stage, int32_t rank, pp_ctx_t *ctx)
     pp_actor_t *actor = &stage->actors[rank];
     *actor = (pp_actor_t){.stage = stage, .rank = rank, .ctx = ctx};
     actor->tasks_end = &actor->tasks;
-    int32_t node = rank / stage->node_ranks, first = node * stage->node_ranks;
-    int32_t size = stage->ranks - first < stage->node_ranks ? stage->ranks - first : stage->node_ranks;
-    pp_node_open_simulated(&ctx->node, stage->commons[node], rank - first, size);
+    int32_t index = 0, size = 0;
+    for (int32_t other = 0; other < stage->ranks; other++) {
+        index += other < rank && stage->lowest[other] == stage->lowest[rank];
+        size += stage->lowest[other] == stage->lowest[rank];
+    }
+    pp_node_open_simulated(&ctx->node, stage->commons[stage->lowest[rank]], index, size);
     ctx->nodes = stage->nodes ? stage->nodes[rank] : NULL;
     ctx->node.wake = wake;
     ctx->node.owner = actor;
@@ -363,46 +383,68 @@ static int32_t count_nodes(const pp_stage_t *stage)
     return (stage->ranks + stage->node_ranks - 1) / stage->node_ranks;
 }
 
+static int32_t node_of(const pp_stage_t *stage, int32_t rank)
+{
+    switch ((pp_layout_t)stage->layout) {
+    case PP_LAYOUT_FROM_END: return (stage->ranks - 1) / stage->node_ranks
+                                  - (stage->ranks - 1 - rank) / stage->node_ranks;
+    case PP_LAYOUT_IN_TURN:  return rank % count_nodes(stage);
+    default:                 return rank / stage->node_ranks;
+    }
+}
+
+static bool find_lowest(pp_stage_t *stage)
+{
+    stage->lowest = calloc((size_t)stage->ranks, sizeof *stage->lowest);
+    for (int32_t rank = 0; stage->lowest && rank < stage->ranks; rank++) {
+        int32_t lowest = 0;
+        while (node_of(stage, lowest) != node_of(stage, rank))
+            lowest++;
+        stage->lowest[rank] = lowest;
+    }
+    return stage->lowest;
+}
+
 static bool make_nodes(pp_stage_t *stage)
 {
-    int32_t *lowest = calloc((size_t)stage->ranks, sizeof *lowest);
     stage->nodes = calloc((size_t)stage->ranks, sizeof(pp_nodes_t *));
-    bool made = lowest && stage->nodes;
+    bool made = stage->nodes;
     for (int32_t rank = 0; made && rank < stage->ranks; rank++)
-        lowest[rank] = rank / stage->node_ranks * stage->node_ranks;
-    for (int32_t rank = 0; made && rank < stage->ranks; rank++)
-        made = (stage->nodes[rank] = pp_nodes_new(lowest, stage->ranks, rank));
-    free(lowest);
+        made = (stage->nodes[rank] = pp_nodes_new(stage->lowest, stage->ranks, rank));
     return made;
 }
 
 static bool make_commons(pp_stage_t *stage)
 {
     size_t bytes = pp_commons_bytes(stage->node_ranks);
-    stage->commons = calloc((size_t)count_nodes(stage), sizeof(pp_commons_t *));
-    for (int32_t node = 0; stage->commons && node < count_nodes(stage); node++) {
-        stage->commons[node] = pp_alloc_aligned(bytes);
-        if (!stage->commons[node])
+    stage->commons = calloc((size_t)stage->ranks, sizeof(pp_commons_t *));
+    for (int32_t rank = 0; stage->commons && rank < stage->ranks; rank++) {
+        if (stage->lowest[rank] != rank)
+            continue;
+        stage->commons[rank] = pp_alloc_aligned(bytes);
+        if (!stage->commons[rank])
             return false;
-        memset(stage->commons[node], 0, bytes);
+        memset(stage->commons[rank], 0, bytes);
     }
     return stage->commons;
 }
 
-pp_status_t pp_stage_open(pp_simnet_t *net, int32_t ranks, int32_t node_ranks, pp_ctx_t **contexts,
-                          const pp_pace_t *pace, uint64_t seed, pp_stage_t **out)
+pp_status_t pp_stage_open(pp_simnet_t *net, const pp_sim_config_t *config, pp_ctx_t **contexts,
+                          pp_stage_t **out)
 {
     *out = NULL;
+    int32_t ranks = config->ranks;
     pp_stage_t *stage = calloc(1, sizeof *stage);
     if (!stage)
         return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", ranks);
     stage->net = net;
     stage->ranks = ranks;
-    stage->pace = *pace;
-    stage->seed = pp_mix(seed, 0x5eed);
+    stage->pace = config->pace;
+    stage->layout = config->layout;
+    stage->seed = pp_mix(config->seed, 0x5eed);
     stage->actors = calloc((size_t)ranks, sizeof *stage->actors);
-    stage->node_ranks = node_ranks < ranks ? node_ranks : ranks;
-    bool made = stage->actors && make_commons(stage) && (count_nodes(stage) == 1 || make_nodes(stage));
+    stage->node_ranks = config->node_ranks < ranks ? config->node_ranks : ranks;
+    bool made = stage->actors && find_lowest(stage) && make_commons(stage) && (count_nodes(stage) == 1 || make_nodes(stage));
     if (!made) {
         pp_stage_free(stage);
         return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", ranks);
@@ -434,12 +476,13 @@ void pp_stage_free(pp_stage_t *stage)
         if (actor->stack)
             munmap(actor->stack, STACK_BYTES);
     }
-    for (int32_t node = 0; stage->commons && node < count_nodes(stage); node++)
-        free(stage->commons[node]);
+    for (int32_t rank = 0; stage->commons && rank < stage->ranks; rank++)
+        free(stage->commons[rank]);
     for (int32_t rank = 0; stage->nodes && rank < stage->ranks; rank++)
         pp_nodes_free(stage->nodes[rank]);
     free(stage->actors);
     free(stage->commons);
+    free(stage->lowest);
     free(stage->nodes);
     free(stage);
 }

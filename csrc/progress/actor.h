@@ -16,10 +16,10 @@
 typedef struct pp_actor pp_actor_t;
 typedef struct pp_stage pp_stage_t;       /* the actors of a simulation */
 
-/* Contexts whose ranks share memory, each `node_ranks` of them: to be called before their transports are used, with the ranks' contexts
-   (that exist, and are zero) in `contexts`. */
-pp_status_t pp_stage_open(pp_simnet_t *net, int32_t ranks, int32_t node_ranks, pp_ctx_t **contexts,
-                          const pp_pace_t *pace, uint64_t seed, pp_stage_t **stage);
+/* Contexts whose ranks share memory, each `node_ranks` of them: to be called before their transports are used,
+   with the ranks' contexts (that exist, and are zero) in `contexts`. */
+pp_status_t pp_stage_open(pp_simnet_t *net, const pp_sim_config_t *config, pp_ctx_t **contexts,
+                          pp_stage_t **stage);
 /* The rank's context is set up: from here on its engine is told through the actor. */
 void        pp_stage_enter(pp_stage_t *stage, int32_t rank);
 void        pp_stage_free(pp_stage_t *stage);

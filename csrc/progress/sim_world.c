@@ -27,6 +27,8 @@ static pp_status_t check_config(const pp_sim_config_t *config)
         return pp_fail(PP_ERR_ARGUMENT, "window=%d is not at least 1", config->ctx.window);
     if (config->node_ranks < 0)
         return pp_fail(PP_ERR_ARGUMENT, "node_ranks=%d is negative", config->node_ranks);
+    if (config->layout < 0 || config->layout >= PP_LAYOUT_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "layout=%d is not one of 0..%d", config->layout, PP_LAYOUT_COUNT - 1);
     if (config->node_ranks && config->ranks > PP_COMBINE_RANKS_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d share no memory: at most %d do", config->ranks,
                        PP_COMBINE_RANKS_MAX);
@@ -73,8 +75,7 @@ pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **out)
     for (int32_t rank = 0; status >= 0 && rank < config->ranks; rank++)
         status = make_rank(sim, rank);
     if (status >= 0 && config->node_ranks)
-        status = pp_stage_open(sim->net, config->ranks, config->node_ranks, sim->contexts, &config->pace,
-                               config->seed, &sim->stage);
+        status = pp_stage_open(sim->net, config, sim->contexts, &sim->stage);
     for (int32_t rank = 0; status >= 0 && rank < config->ranks; rank++)
         status = set_up_rank(sim, rank, config);
     if (status < 0) {

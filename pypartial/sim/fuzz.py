@@ -142,7 +142,7 @@ def draw_scenario(seed: int, index: int) -> Scenario:
     )
     memory = [draw.choice(_SHARES), draw.choice(_PAUSES)]
     if draw.random() < 0.5:
-        memory.append(draw.randint(1, ranks))
+        memory += [draw.randint(1, ranks), draw.randrange(lib.PP_LAYOUT_COUNT)]
     return replace(scenario, handles=handles, memory=tuple(memory), ask=False)
 
 

@@ -106,7 +106,8 @@ class Scenario:
     memory : tuple of int
         The ranks share memory and make their rounds in it, interrupted at so many of a thousand
         accesses to it, for up to so many nanoseconds. A third number: each so many ranks are on
-        one node; without it, all are. Empty: they share none.
+        one node; without it, all are. A fourth: which those are, 0 for consecutive ones, 1 with
+        the smallest node first, 2 dealt out in turn. Empty: they share none.
     """
 
     ranks: int
@@ -169,10 +170,11 @@ class Scenario:
             if not least <= value <= most:  # nor is NaN
                 return f"{name}={value} is not in {least}..{most}"
         if self.memory and (
-            len(self.memory) not in (2, 3)
+            len(self.memory) not in (2, 3, 4)
             or not 0 <= self.memory[0] <= 1000
             or not 0 <= self.memory[1] <= _TIME_MAX
-            or not all(1 <= ranks <= self.ranks for ranks in self.memory[2:])
+            or not all(1 <= ranks <= self.ranks for ranks in self.memory[2:3])
+            or not all(0 <= layout < lib.PP_LAYOUT_COUNT for layout in self.memory[3:])
             or self.ask
         ):
             return f"memory {self.memory}" + (", and questions" if self.ask else "")

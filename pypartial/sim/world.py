@@ -264,7 +264,8 @@ class World:
     memory : tuple of int
         The ranks share memory and make their rounds in it: at so many of a thousand accesses to
         it a rank is interrupted, for a time drawn from 0 to so many nanoseconds. A third number:
-        each so many ranks are on one node; without it, all are. Empty: they share none.
+        each so many ranks are on one node; without it, all are. A fourth: how they are laid out
+        (``PP_LAYOUT_...``). Empty: they share none.
 
     Attributes
     ----------
@@ -296,6 +297,7 @@ class World:
         if memory:
             config.pace.per_mille, config.pace.longest_ns = memory[:2]
             config.node_ranks = memory[2] if len(memory) > 2 else ranks
+            config.layout = memory[3] if len(memory) > 3 else lib.PP_LAYOUT_BLOCKS
         describe_network(config.network, network or _jittering(*latency))
         config.ctx.seed = seed
         config.ctx.window = window

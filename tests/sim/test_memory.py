@@ -68,6 +68,15 @@ FOUND = {
         "quorum","k":4,"deliver":"sum","max_lag":0,"pieces":2}],"phases":[{"steps":[3],"then":
         ["flush 1"],"hold":true},{"steps":[5,1,0,7],"then":["flush 0"]}],"opened":2,"window":2,
         "timing":"zero","together":true,"late":0.5,"memory":[50,0,5]}""",
+    # A leader that was about to go was told of a round, and its progress thread was not.
+    "told and gone": """{"ranks":7,"seed":2609870120,"handles":[{"count":26,
+        "policy":"quorum","k":7}],
+        "phases":[{"steps":[15,20]}],"latency":[1,200000],"timing":"skew",
+        "memory":[1000,1000,5,1]}""",
+    # What one rank of a node had reported of a round came after what another had of the next.
+    "a late report": """{"ranks":5,"seed":511649820,"handles":[{"count":10,
+        "policy":"quorum","k":4}],
+        "phases":[{"steps":[28]}],"latency":[1,200000],"memory":[50,100,4,1]}""",
 }
 
 
@@ -230,7 +239,15 @@ def test_no_message_carries_a_round():
 
 @pytest.mark.parametrize(
     ("ranks", "memory"),
-    [(2, (1001, 0)), (2, (5, -1)), (2, (5,)), (2, (1, 2, 3)), (2, (1, 2, 0)), (2, (1, 2, 1, 1))],
+    [
+        (2, (1001, 0)),
+        (2, (5, -1)),
+        (2, (5,)),
+        (2, (1, 2, 3)),
+        (2, (1, 2, 0)),
+        (2, (1, 2, 1, 3)),
+        (2, (1, 2, 1, 1, 1)),
+    ],
 )
 def test_memory_that_makes_no_sense(ranks, memory):
     with pytest.raises(ValueError, match="memory"):
