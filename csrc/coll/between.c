@@ -429,8 +429,9 @@ static bool lead(pp_coll_t *coll, uint64_t turn)
 static bool is_wanted(pp_coll_t *coll, uint64_t round)
 {
     pp_view_t view = pp_view_of(coll, round);
+    /* Who waited for another handle when its part came may have been latched as ready: only the leader knows. */
     if (is_activated(coll, round))
-        return permits(&view, NULL);
+        return view.others || permits(&view, NULL);
     if (is_expected(coll, round) || all_flush(&view) || anybody_waits(&view))
         return true;
     bool passes_on = !pp_policy_is_full(coll) && !pp_policy_is_solo(coll);

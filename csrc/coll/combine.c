@@ -13,7 +13,7 @@ enum {
     GRACE_BYTES_A_NS = 32,
     GRACE_NS_MAX = 20000,
     LONG_GRACE_BYTES_A_NS = 4,
-    LONG_GRACE_NS_MAX = 20000000,
+    LONG_GRACE_NS_MAX = PP_RIPENS_NS_MAX,
     HOPE_MAX = 8,                    /* halved when nobody came */
     RECRUIT_BYTES = 1 << 20,
     CHUNK_BYTES = 65536,
@@ -227,7 +227,7 @@ static void count_passed(pp_coll_t *coll, uint64_t rounds)
         coll->seen = rounds;
 }
 
-static uint64_t rounds_taken(uint64_t turn) { return pp_turn_round(turn) + (pp_turn_phase(turn) != PP_OPEN); }
+static uint64_t rounds_taken(uint64_t turn) { return pp_turn_round(turn) + pp_turn_taken(turn); }
 
 /* Before anything ends that exempts this rank: what has gone on until now counts as given, on all handles. */
 static void count_all_as_given(const pp_coll_t *coll)
@@ -1004,7 +1004,7 @@ static bool begin_merge(pp_coll_t *coll, uint64_t turn)
     combine->merges_away = pp_turn_phase(turn) == PP_AWAY;
     if (combine->merges_away)
         return !(turn & PP_TURN_MERGES) && pp_board_begin_merge(&combine->board, turn);
-    return pp_turn_phase(turn) == PP_OPEN && pp_board_claim(&combine->board, turn);
+    return pp_turn_phase(turn) == PP_OPEN && pp_board_hold(&combine->board, turn);
 }
 
 /* Others may have looked meanwhile, and found the turn claimed; this rank looks in any case. */
@@ -1158,10 +1158,15 @@ uint64_t pp_combine_discard(pp_coll_t *coll)
     pp_board_t *board = &coll->combine->board;
     uint64_t discarded = 0;
     pp_station_say(board, state_of(coll));
-    /* Whoever is about to take a round, or counts for a quorum, may have counted on this rank. */
-    if (pp_turn_phase(pp_board_turn(board)) == PP_TAKING || coll->combine->between)
+    /* Under a claim: whoever else has one may have counted on this rank; so may, between nodes, those who count for
+       a quorum.  What is not withdrawn goes into the flush. */
+    uint64_t turn = pp_board_turn(board);
+    if (coll->combine->between || pp_turn_phase(turn) != PP_OPEN || !pp_board_hold(board, turn))
         return 0;
     uint32_t parts = pp_station_withdraw(board);
+    while (!pp_board_release(board, pp_turn_round(turn)))
+        continue;
+    coll->combine->news = true;          /* others may have looked meanwhile */
     for (int part = 0; parts >> part; part++)
         if (parts >> part & 1)
             discarded += pp_board_own(board)->parts[part].contributions;

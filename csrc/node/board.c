@@ -193,8 +193,10 @@ bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, i
     PP_STEP("ripen");
     /* seq_cst: a sleeper's last look, after it has counted itself. */
     uint64_t seen = atomic_load(&board->shared->ripe);
-    /* Sign-extended from 48 bits: times are close to each other. */
+    /* Sign-extended from 48 bits: times are close to each other, but for what was left behind 65536 rounds ago. */
     *left_ns = (int64_t)((seen - now_ns) << 16) >> 16;
+    if (*left_ns > PP_RIPENS_NS_MAX)
+        *left_ns = 0;
     return (seen & ~RIPE_TIME) == ripe_tag(round);
 }
 
@@ -205,6 +207,13 @@ bool pp_board_claim(pp_board_t *board, uint64_t turn)
                                           turn_of(board, pp_turn_round(turn), PP_TAKING));
 }
 
+bool pp_board_hold(pp_board_t *board, uint64_t turn)
+{
+    PP_STEP("claim");
+    return atomic_compare_exchange_strong(&board->shared->turn, &turn,
+                                          turn_of(board, pp_turn_round(turn), PP_TAKING) | PP_TURN_MERGES);
+}
+
 bool pp_board_leave_news(pp_board_t *board, uint64_t turn)
 {
     PP_STEP("news");
@@ -213,7 +222,8 @@ bool pp_board_leave_news(pp_board_t *board, uint64_t turn)
 
 bool pp_board_release(pp_board_t *board, uint64_t round)
 {
-    uint64_t claimed = turn_of(board, round, PP_TAKING), expected = claimed;
+    PP_STEP("release");
+    uint64_t claimed = atomic_load(&board->shared->turn) & ~(uint64_t)PP_TURN_NEWS, expected = claimed;
     PP_STEP("release");
     if (atomic_compare_exchange_strong(&board->shared->turn, &expected,
                                        round << PP_TURN_ROUND_SHIFT | PP_OPEN))

@@ -39,8 +39,9 @@ enum {
 /* ---- the turn ----------------------------------------------------------------------------------------- */
 
 /* round << 16 | owner << 4 | MERGES | NEWS | phase.  The owner is who claimed it.
-   AWAY: what was taken is being reduced with what other nodes gave; nobody reads parts any more.  MERGES: a
-   rank adds to a part of its own meanwhile, and the round is not published before it has. */
+   AWAY: what was taken is being reduced with what other nodes gave; nobody reads parts any more.  MERGES: the
+   owner changes a part of its own that is pending.  While TAKING it has the claim only for that; while AWAY the
+   round is not published before it has. */
 typedef enum pp_phase { PP_OPEN, PP_TAKING, PP_MOVING, PP_AWAY } pp_phase_t;
 enum { PP_TURN_PHASE = 3, PP_TURN_NEWS = 4, PP_TURN_MERGES = 8, PP_TURN_OWNER_SHIFT = 4,
        PP_TURN_ROUND_SHIFT = 16 };
@@ -237,13 +238,21 @@ static inline uint64_t pp_board_flushes(const pp_board_t *board)
     PP_STEP("look");
     return atomic_load(&board->shared->flushes);
 }
-/* The round is to be run, but only at `time_ns`, so that ranks that come at about the same time are in; false: it
+enum { PP_RIPENS_NS_MAX = 20000000 };
+/* The round is to be run, but only at `time_ns`, at most PP_RIPENS_NS_MAX from now, so that ranks that come at about the same time are in; false: it
    was known already, or is over. */
 bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns);
 /* Whether such a time was set for the round, and how long it still is to it. */
 bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, int64_t *left_ns);
 /* Claims the round that `turn` shows open. */
 bool pp_board_claim(pp_board_t *board, uint64_t turn);
+/* As a claim, to change a part of one's own that is pending: no round will be taken by it. */
+bool pp_board_hold(pp_board_t *board, uint64_t turn);
+/* Whether the round, not only a part, is taken. */
+static inline bool pp_turn_taken(uint64_t turn)
+{
+    return pp_turn_phase(turn) != PP_OPEN && !(pp_turn_phase(turn) == PP_TAKING && (turn & PP_TURN_MERGES));
+}
 /* The turn is claimed: whoever has it is to look again.  False: it is not as `turn` says any more. */
 bool pp_board_leave_news(pp_board_t *board, uint64_t turn);
 /* Decided against the round.  False: there is news; the claim is still ours. */

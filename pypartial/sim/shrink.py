@@ -74,9 +74,10 @@ def _smaller(s: Scenario) -> Iterator[Scenario]:
 def _fewer_ranks(s: Scenario) -> Iterator[Scenario]:
     for ranks in sorted({2, 3, s.ranks // 2, s.ranks - 1}):
         if 0 < ranks < s.ranks:
-            yield replace(
-                s, ranks=ranks, handles=tuple(_with_ranks(o, s.ranks, ranks) for o in s.handles)
-            )
+            handles = tuple(_with_ranks(o, s.ranks, ranks) for o in s.handles)
+            nodes_of = tuple(min(number, ranks) for number in s.memory[2:3])
+            memory = s.memory[:2] + nodes_of + s.memory[3:]
+            yield replace(s, ranks=ranks, handles=handles, memory=memory)
 
 
 def _with_ranks(options: Options, old: int, new: int) -> Options:
