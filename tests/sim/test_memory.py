@@ -189,22 +189,22 @@ def test_more_late_starts_than_parts_while_a_round_is_away(seed):
     assert (sums == starts).all()
 
 
+def twenty_calls(options):
+    handle = yield ("init", options)
+    for _ in range(20):
+        yield ("start", handle)
+        yield ("wait", handle)
+    yield ("free", handle)
+    yield ("ctx_free",)
+
+
 def test_only_leaders_send():
     """The messages of a round are those of as many ranks as there are nodes."""
     sent = {}
     for nodes_of in (1, 4):
         world = World(8, memory=(200, 500, nodes_of))
         options = Options(count=8, policy="quorum", k=8)
-
-        def program(options=options):
-            handle = yield ("init", options)
-            for _ in range(20):
-                yield ("start", handle)
-                yield ("wait", handle)
-            yield ("free", handle)
-            yield ("ctx_free",)
-
-        world.run([program() for _ in range(8)])
+        world.run([twenty_calls(options) for _ in range(8)])
         sent[nodes_of] = 0
         for rank in range(8):
             stats = world.stats(rank)
@@ -221,16 +221,7 @@ def test_no_message_carries_a_round():
     for algorithm in ("auto", "ring"):
         world = World(3, memory=(200, 500))
         options = Options(count=3, k=3, algorithm=algorithm)
-
-        def program(options=options):
-            handle = yield ("init", options)
-            for _ in range(20):
-                yield ("start", handle)
-                yield ("wait", handle)
-            yield ("free", handle)
-            yield ("ctx_free",)
-
-        world.run([program() for _ in range(3)])
+        world.run([twenty_calls(options) for _ in range(3)])
         stats = world.stats(0)
         messages[algorithm] = stats.messages_sent
         assert (stats.shared_rounds == stats.rounds) == (algorithm == "auto")
