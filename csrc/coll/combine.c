@@ -621,7 +621,8 @@ void pp_combine_wake_waiters(pp_coll_t *coll, uint64_t round)
     for (int32_t rank = 0; pp_node_anybody_asleep(node) && rank < node->size; rank++) {
         uint64_t word = pp_view_word(coll, rank);
         bool waits = (word & PP_WORD_WAITS) && pp_word_round_bits(round) >= pp_word_round(word);
-        if (rank != node->index && (waits || (word >> PP_WORD_LEAVING_SHIFT & 7)))
+        /* Also this one: its progress thread may have lent the core when the call came. */
+        if (waits || (word >> PP_WORD_LEAVING_SHIFT & 7))
             node->wake(node->owner, rank, false);
     }
 }
