@@ -588,9 +588,10 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_coll_t *coll, pp_result_t *result,
     pp_status_t status = coll->combine ? return_sendbuf(ctx, coll, large) : PP_OK;
     if (status >= 0) {
         pp_entry_t *entry = copy_newest(ctx, coll, large, view);
-        if (!entry)
-            status = pp_engine_check(&ctx->engine);
-        else if (result)
+        if (!entry && (status = pp_engine_check(&ctx->engine)) >= 0)
+            status = pp_fail(PP_ERR_INTERNAL, "handle %u: a result is gone, and there is none after it",
+                             coll->series.id);
+        else if (entry && result)
             pp_deliver_describe(coll, entry, coll->request.start, coll->request.missed, result);
         pp_entry_free(coll, entry);
         if (coll->combine && pp_combine_given(coll))
