@@ -1,5 +1,5 @@
 /*
- * rounds.h - what combine.c and between.c share, for nobody else.
+ * rounds.h - what combine.c, decide.c and between.c share, for nobody else.
  *
  * Ranks are named by their index on the node here, unless a mask goes into a header.
  */
@@ -16,7 +16,7 @@ static inline int32_t pp_rank_at(const pp_coll_t *coll, int32_t index)
     return nodes ? pp_nodes_rank(nodes, nodes->mine, index) : index;
 }
 
-/* ---- what the rules look at ------------------------------------------------------------------------ */
+/* ---- deciding (decide.c) ---------------------------------------------------------------------------- */
 
 typedef struct pp_view {
     const pp_coll_t *coll;
@@ -31,11 +31,19 @@ bool      pp_view_left(const pp_view_t *view, int32_t index);
 bool      pp_view_elsewhere(const pp_view_t *view, int32_t index);
 bool      pp_view_ready(const pp_view_t *view, uint64_t word, int32_t index);
 bool      pp_view_flushes(const pp_view_t *view, int32_t index);
+/* Whether max_lag holds rounds back; Full waits for every rank anyway. */
+static inline bool pp_is_bounded(const pp_coll_t *coll)
+{
+    return coll->config.max_lag >= 0 && !pp_policy_is_full(coll);
+}
 /* max_lag: everybody on the node may give its part. */
 bool      pp_view_permit(const pp_view_t *view);
 /* The rank, of all, at a place of the order of draws of the current round: who had left in the one before comes
    last. */
 int32_t   pp_combine_drawn_at(pp_coll_t *coll, int32_t place);
+/* Whether the round is to be run now, and who brings it about; the latter into coll->combine.  For rounds of this
+   node alone. */
+bool      pp_combine_decide(pp_coll_t *coll, uint64_t round);
 
 /* ---- making rounds ---------------------------------------------------------------------------------- */
 
