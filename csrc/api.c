@@ -278,6 +278,8 @@ static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t
                        c->max_lag, c->max_lag + 1, ctx->calls.window);
     if (c->algorithm < 0 || c->algorithm >= PP_SHARED_MEMORY)
         return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is unknown", c->algorithm);
+    if (c->segments < 0 || c->segments > PP_LANES_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "segments=%d is not in 0..%d", c->segments, PP_LANES_MAX);
     if (c->average < PP_AVERAGE_NONE || c->average > PP_AVERAGE_CONTRIBUTIONS)
         return pp_fail(PP_ERR_ARGUMENT, "average=%d is unknown", c->average);
     return PP_OK;

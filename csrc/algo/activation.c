@@ -22,7 +22,7 @@ static void add_messages(pp_graph_t *graph, uint32_t dimensions, uint32_t *send,
     *recv = graph->vertex_count;
     for (uint32_t i = 0; i < dimensions; i++) {
         int32_t from = pp_peers_teller(graph->rank, i, graph->size);
-        mark_activation(graph, pp_graph_recv(graph, PP_NEED_ALL, from, i, 0, NOTHING, false));
+        mark_activation(graph, pp_graph_recv(graph, PP_NEED_ALL, from, i, 0, NOTHING, 0));
     }
 }
 

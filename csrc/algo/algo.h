@@ -24,39 +24,45 @@
  */
 void pp_algo_activation(pp_graph_t *graph);
 
-/*
- * Each starts at graph->take, uses tags from `first_tag` on and returns in `last` the vertices that
- * must have fired for the accumulator to be the result.  The lower rank's operand is the left one, and
- * every element is reduced in one place only or in the same order on all ranks: results are
- * identical bit for bit.  A null register travels as a header alone.
- */
+/* The vertices that must have finished for (a segment of) the accumulator to be the result. */
 typedef struct pp_ends {
     uint32_t *vertices;
     size_t    count, capacity;
 } pp_ends_t;
 
-/* log2 P exchanges of the whole vector; P that is no power of two folds the surplus ranks in before
+/*
+ * Each appends the reduction of one segment of the vector (steps.h), and holds the result at its end.  The
+ * lower rank's operand is the left one, and every element is reduced in one place only or in the same order
+ * on all ranks: results are identical bit for bit, and, but for the ring, the same however the vector is cut.
+ * A null register travels as a header alone.
+ */
+typedef struct pp_steps pp_steps_t;
+
+/* log2 P exchanges of the whole segment; P that is no power of two folds the surplus ranks in before
    and out after.  For small vectors. */
-void pp_algo_recursive_doubling(pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last);
+void pp_algo_recursive_doubling(pp_steps_t *steps);
 /* Recursive halving reduce-scatter, recursive doubling allgather (Rabenseifner); same fold. */
-void pp_algo_rabenseifner(pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last);
+void pp_algo_rabenseifner(pp_steps_t *steps);
 /* P - 1 reduce-scatter steps and P - 1 allgather steps on P chunks, one register a chunk. */
-void pp_algo_ring(pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last);
+void pp_algo_ring(pp_steps_t *steps);
 
 /* Adds `done` after `last`, and the edges done -> activation sends. */
 void pp_algo_finish(pp_graph_t *graph, const pp_ends_t *last);
 
-/* All of it: the committed template of a partial allreduce for one rank. */
+/* How many segments a vector is best cut into. */
+int32_t pp_algo_segments(int32_t algorithm, size_t bytes, int32_t ranks);
+
+/* All of it: the committed template of a partial allreduce for one rank, in 1 .. PP_LANES_MAX segments. */
 pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
-                                      pp_graph_t **graph);
+                                      int32_t segments, pp_graph_t **graph);
 
 /* A synchronous allreduce without activation: take = gate.  For agreements inside collective calls. */
 pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
-                                          pp_graph_t **graph);
+                                          int32_t segments, pp_graph_t **graph);
 
 /* One schedule by itself, a pp_sim_schedule_t: an activation that nothing follows, or a synchronous
-   allreduce. */
+   allreduce; segments = 0: by its size, an element being a byte. */
 pp_status_t pp_algo_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count,
-                             pp_graph_t **graph);
+                             int32_t segments, pp_graph_t **graph);
 
 #endif

@@ -5,10 +5,9 @@
 #include "peers.h"
 #include "steps.h"
 
-/* The spare gives its vector to its partner, which holds the pair's from then on.  Returns the next
-   free tag, the same on every rank. */
-uint32_t pp_fold_in(pp_steps_t *steps, const pp_fold_t *fold, uint32_t tag);
+/* The spare gives its segment to its partner, which holds the pair's from then on. */
+void pp_fold_in(pp_steps_t *steps, const pp_fold_t *fold);
 /* The spare gets the result; it holds nothing else. */
-void     pp_fold_out(pp_steps_t *steps, const pp_fold_t *fold, uint32_t tag);
+void pp_fold_out(pp_steps_t *steps, const pp_fold_t *fold);
 
 #endif

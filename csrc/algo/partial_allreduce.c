@@ -1,8 +1,11 @@
 /* partial_allreduce.c - whole templates: activation, an allreduce, and the end of the round. */
 #include "algo.h"
+#include "peers.h"
 #include "steps.h"
 
 #include <stdlib.h>
+
+enum { SEGMENT_BYTES_MIN = 1 << 20 };
 
 /*
  * `done` hands the accumulator over, so it also waits for the sends that nothing else waits for: they
@@ -41,33 +44,58 @@ void pp_algo_finish(pp_graph_t *graph, const pp_ends_t *last)
 /* No allreduce: the round ends with the take. */
 enum { NONE = -1 };
 
-static void append(int32_t algorithm, pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last)
+static void append_segment(int32_t algorithm, pp_steps_t *steps)
 {
     switch (algorithm) {
     case NONE:
-        pp_steps_begin(graph, last);
         break;
     case PP_RECURSIVE_DOUBLING:
-        pp_algo_recursive_doubling(graph, first_tag, last);
+        pp_algo_recursive_doubling(steps);
         break;
     case PP_RABENSEIFNER:
-        pp_algo_rabenseifner(graph, first_tag, last);
+        pp_algo_rabenseifner(steps);
         break;
     case PP_RING:
-        pp_algo_ring(graph, first_tag, last);
+        pp_algo_ring(steps);
         break;
     default:
-        graph->error = pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not one of %d..%d", algorithm,
-                               PP_RECURSIVE_DOUBLING, PP_RING);
+        steps->graph->error = pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not one of %d..%d", algorithm,
+                                      PP_RECURSIVE_DOUBLING, PP_RING);
     }
 }
 
+/*
+ * With four segments transfers and reductions overlap, and more only get into each other's way
+ * (docs/performance.md, "Segments").  No segment gets small for a message: a ring cuts each once more, into a
+ * chunk a rank.
+ */
+int32_t pp_algo_segments(int32_t algorithm, size_t bytes, int32_t ranks)
+{
+    const size_t segments = bytes / SEGMENT_BYTES_MIN / (algorithm == PP_RING ? (size_t)ranks : 1);
+    return segments < 1 ? 1 : segments > PP_LANES_MAX ? PP_LANES_MAX : (int32_t)segments;
+}
+
+static void append(int32_t algorithm, int32_t segments, pp_graph_t *graph, pp_ends_t *ends)
+{
+    pp_steps_t steps = pp_steps_begin(graph);
+    if (graph->size == 1)
+        segments = 1;
+    if (segments < 1 || segments > PP_LANES_MAX)
+        graph->error = pp_fail(PP_ERR_ARGUMENT, "segments=%d is not in 1..%d", segments, PP_LANES_MAX);
+    for (int32_t i = 0; i < segments && !graph->error; i++) {
+        pp_steps_begin_segment(&steps, pp_peers_chunk(graph->count, i, segments));
+        append_segment(algorithm, &steps);
+        pp_steps_end_segment(&steps, ends);
+    }
+    pp_steps_release(&steps);
+}
+
 /* Appends the allreduce and the end, commits.  Takes the graph over: it is freed on failure. */
-static pp_status_t complete(int32_t algorithm, pp_graph_t *built, pp_graph_t **graph)
+static pp_status_t complete(int32_t algorithm, int32_t segments, pp_graph_t *built, pp_graph_t **graph)
 {
     pp_ends_t last = {0};
     if (!built->error)
-        append(algorithm, built, built->tag_count, &last);
+        append(algorithm, segments, built, &last);
     pp_algo_finish(built, &last);
     free(last.vertices);
     pp_status_t status = pp_graph_commit(built);
@@ -85,18 +113,18 @@ static pp_status_t make(int32_t rank, int32_t size, size_t count, pp_graph_t **g
 }
 
 pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
-                                      pp_graph_t **graph)
+                                      int32_t segments, pp_graph_t **graph)
 {
     pp_graph_t *built;
     *graph = NULL;
     PP_TRY(make(rank, size, count, &built));
     if (!built->error)
         pp_algo_activation(built);
-    return complete(algorithm, built, graph);
+    return complete(algorithm, segments, built, graph);
 }
 
 pp_status_t pp_algo_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count,
-                             pp_graph_t **graph)
+                             int32_t segments, pp_graph_t **graph)
 {
     static const int32_t algorithms[] = {
         [PP_SCHEDULE_RECURSIVE_DOUBLING] = PP_RECURSIVE_DOUBLING,
@@ -105,12 +133,14 @@ pp_status_t pp_algo_schedule(int32_t schedule, int32_t rank, int32_t size, size_
         return pp_fail(PP_ERR_ARGUMENT, "schedule=%d is not one of 0..%d", schedule,
                        PP_SCHEDULE_COUNT - 1);
     if (schedule == PP_SCHEDULE_ACTIVATION)
-        return pp_algo_partial_allreduce(NONE, rank, size, 0, graph);
-    return pp_algo_synchronous_allreduce(algorithms[schedule], rank, size, count, graph);
+        return pp_algo_partial_allreduce(NONE, rank, size, 0, 1, graph);
+    if (segments == 0)
+        segments = pp_algo_segments(algorithms[schedule], count, size);
+    return pp_algo_synchronous_allreduce(algorithms[schedule], rank, size, count, segments, graph);
 }
 
 pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
-                                          pp_graph_t **graph)
+                                          int32_t segments, pp_graph_t **graph)
 {
     pp_graph_t *built;
     *graph = NULL;
@@ -118,5 +148,5 @@ pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32
     built->gate = pp_graph_nop(built, PP_NEED_ALL, "gate");
     pp_graph_take(built);
     pp_graph_edge(built, built->gate, built->take);
-    return complete(algorithm, built, graph);
+    return complete(algorithm, segments, built, graph);
 }

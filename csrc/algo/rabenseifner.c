@@ -2,7 +2,7 @@
  * rabenseifner.c - reduce-scatter by recursive halving, allgather by recursive doubling.
  *
  * The halving goes through distances 1, 2, 4, ...: neighbours first.  After distance 2^i a position holds
- * one of 2^(i+1) parts of the vector, reduced over the contiguous block of positions that differ from it
+ * one of 2^(i+1) parts of the segment, reduced over the contiguous block of positions that differ from it
  * in the low i + 1 bits.  So every element goes through the same tree of blocks, lower ranks left, and
  * the result is bit for bit that of recursive doubling.  (The textbook order, far partners first, sends
  * as many bytes but combines every second, fourth, ... rank.)
@@ -22,50 +22,51 @@ typedef struct halving {
     pp_region_t kept, given;
 } halving_t;
 
-static uint32_t reduce_scatter(pp_steps_t *steps, const pp_fold_t *fold, uint32_t tag,
-                               halving_t *halvings)
+static pp_step_t exchange(const pp_steps_t *steps, const pp_fold_t *fold, int32_t distance)
 {
-    pp_region_t part = {.offset = 0, .count = steps->graph->count};
-    for (int32_t distance = 1, i = 0; distance < fold->size; distance *= 2, i++, tag++) {
+    return (pp_step_t){.peer = pp_fold_rank(fold, fold->position ^ distance), .tag = steps->tag,
+                       .reg = steps->reg};
+}
+
+static void reduce_scatter(pp_steps_t *steps, const pp_fold_t *fold, halving_t *halvings)
+{
+    pp_region_t part = steps->segment;
+    for (int32_t distance = 1, i = 0; distance < fold->size; distance *= 2, i++, steps->tag++) {
         if (fold->position < 0)
             continue;
         bool upper = fold->position & distance;
         halvings[i] = (halving_t){.kept = pp_peers_half(part, upper),
                                   .given = pp_peers_half(part, !upper)};
-        pp_step_t step = {.peer = pp_fold_rank(fold, fold->position ^ distance), .tag = tag};
+        pp_step_t step = exchange(steps, fold, distance);
         step.region = halvings[i].given;
         uint32_t sent = pp_steps_send(steps, step);
         step.region = part = halvings[i].kept;
         pp_steps_hold(steps, pp_steps_reduce(steps, step, upper, sent));
     }
-    return tag;
 }
 
-static uint32_t allgather(pp_steps_t *steps, const pp_fold_t *fold, uint32_t tag,
-                          const halving_t *halvings)
+static void allgather(pp_steps_t *steps, const pp_fold_t *fold, const halving_t *halvings)
 {
     /* A partner may be ahead: no receive may replace the register before the last reduce here. */
     const uint32_t scattered = pp_steps_held(steps);
     for (int32_t distance = fold->size / 2, i = (int32_t)pp_peers_dimensions(fold->size) - 1; i >= 0;
-         distance /= 2, i--, tag++) {
+         distance /= 2, i--, steps->tag++) {
         if (fold->position < 0)
             continue;
-        pp_step_t step = {.peer = pp_fold_rank(fold, fold->position ^ distance), .tag = tag};
+        pp_step_t step = exchange(steps, fold, distance);
         step.region = halvings[i].kept;
         pp_steps_send(steps, step);
         step.region = halvings[i].given;
         pp_steps_hold_too(steps, pp_steps_place(steps, step, scattered));
     }
-    return tag;
 }
 
-void pp_algo_rabenseifner(pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last)
+void pp_algo_rabenseifner(pp_steps_t *steps)
 {
-    const pp_fold_t fold = pp_fold_make(graph->rank, graph->size);
+    const pp_fold_t fold = pp_fold_make(steps->graph->rank, steps->graph->size);
     halving_t halvings[HALVINGS_MAX] = {0};
-    pp_steps_t steps = pp_steps_begin(graph, last);
-    uint32_t tag = pp_fold_in(&steps, &fold, first_tag);
-    tag = reduce_scatter(&steps, &fold, tag, halvings);
-    tag = allgather(&steps, &fold, tag, halvings);
-    pp_fold_out(&steps, &fold, tag);
+    pp_fold_in(steps, &fold);
+    reduce_scatter(steps, &fold, halvings);
+    allgather(steps, &fold, halvings);
+    pp_fold_out(steps, &fold);
 }

@@ -1,5 +1,5 @@
 /*
- * recursive_doubling.c - log2 P exchanges of the whole vector.
+ * recursive_doubling.c - log2 P exchanges of the whole segment.
  *
  * After the exchange at distance 2^i a position holds the reduction of the 2^(i+1) positions that differ
  * from it in the low i + 1 bits: a contiguous block, equal on all of them.
@@ -9,19 +9,18 @@
 #include "peers.h"
 #include "steps.h"
 
-void pp_algo_recursive_doubling(pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last)
+void pp_algo_recursive_doubling(pp_steps_t *steps)
 {
-    const pp_fold_t fold = pp_fold_make(graph->rank, graph->size);
-    const pp_region_t all = {.offset = 0, .count = graph->count};
-    pp_steps_t steps = pp_steps_begin(graph, last);
-    uint32_t tag = pp_fold_in(&steps, &fold, first_tag);
-    for (int32_t distance = 1; distance < fold.size; distance *= 2, tag++) {
+    const int32_t rank = steps->graph->rank;
+    const pp_fold_t fold = pp_fold_make(rank, steps->graph->size);
+    pp_fold_in(steps, &fold);
+    for (int32_t distance = 1; distance < fold.size; distance *= 2, steps->tag++) {
         if (fold.position < 0)
             continue;
-        pp_step_t step = {.peer = pp_fold_rank(&fold, fold.position ^ distance), .tag = tag,
-                          .region = all};
-        uint32_t sent = pp_steps_send(&steps, step);
-        pp_steps_hold(&steps, pp_steps_reduce(&steps, step, step.peer < graph->rank, sent));
+        pp_step_t step = {.peer = pp_fold_rank(&fold, fold.position ^ distance), .tag = steps->tag,
+                          .reg = steps->reg, .region = steps->segment};
+        uint32_t sent = pp_steps_send(steps, step);
+        pp_steps_hold(steps, pp_steps_reduce(steps, step, step.peer < rank, sent));
     }
-    pp_fold_out(&steps, &fold, tag);
+    pp_fold_out(steps, &fold);
 }

@@ -12,57 +12,57 @@
 
 #include <stdlib.h>
 
-static pp_step_t chunk_step(const pp_graph_t *graph, int32_t peer, uint32_t tag, int32_t chunk)
+static pp_step_t chunk_step(const pp_steps_t *steps, int32_t peer, int32_t chunk)
 {
-    return (pp_step_t){.peer = peer, .tag = tag, .reg = (uint32_t)chunk,
-                       .region = pp_peers_chunk(graph->count, chunk, graph->size)};
+    pp_region_t region = pp_peers_chunk(steps->segment.count, chunk, steps->graph->size);
+    region.offset += steps->segment.offset;
+    return (pp_step_t){.peer = peer, .tag = steps->tag, .reg = steps->reg + (uint32_t)chunk, .region = region};
 }
 
 /* Rank r sends chunk r first; in each later step the chunk that it has just reduced. */
-static void reduce_scatter(pp_steps_t *steps, uint32_t tag, uint32_t *sent)
+static void reduce_scatter(pp_steps_t *steps, uint32_t *sent)
 {
     const pp_graph_t *graph = steps->graph;
     const int32_t right = pp_peers_shift(graph->rank, 1, graph->size);
     const int32_t left = pp_peers_shift(graph->rank, -1, graph->size);
-    for (int32_t i = 0; i < graph->size - 1; i++, tag++) {
+    for (int32_t i = 0; i < graph->size - 1; i++, steps->tag++) {
         int32_t mine = pp_peers_shift(graph->rank, -i, graph->size);
         int32_t next = pp_peers_shift(graph->rank, -i - 1, graph->size);
-        sent[i] = pp_steps_send(steps, chunk_step(graph, right, tag, mine));
-        pp_steps_hold(steps, pp_steps_reduce(steps, chunk_step(graph, left, tag, next), true,
-                                             PP_NO_VERTEX));
+        sent[i] = pp_steps_send(steps, chunk_step(steps, right, mine));
+        pp_steps_hold(steps, pp_steps_reduce(steps, chunk_step(steps, left, next), true, PP_NO_VERTEX));
     }
 }
 
 /* Rank r passes chunk r + 1 on first, then what has just come in.  What comes in replaces the chunk that
    went out in the same step of the reduce-scatter. */
-static void allgather(pp_steps_t *steps, uint32_t tag, const uint32_t *sent)
+static void allgather(pp_steps_t *steps, const uint32_t *sent)
 {
     pp_graph_t *graph = steps->graph;
     const int32_t right = pp_peers_shift(graph->rank, 1, graph->size);
     const int32_t left = pp_peers_shift(graph->rank, -1, graph->size);
     uint32_t complete = pp_steps_held(steps);
-    for (int32_t i = 0; i < graph->size - 1; i++, tag++) {
+    for (int32_t i = 0; i < graph->size - 1; i++, steps->tag++) {
         int32_t mine = pp_peers_shift(graph->rank, 1 - i, graph->size);
         int32_t next = pp_peers_shift(graph->rank, -i, graph->size);
-        pp_step_t out = chunk_step(graph, right, tag, mine);
+        pp_step_t out = chunk_step(steps, right, mine);
         uint32_t send = pp_graph_send(graph, PP_NEED_ALL, out.peer, out.tag, out.reg, out.region);
         pp_graph_edge(graph, complete, send);
-        complete = pp_steps_place(steps, chunk_step(graph, left, tag, next), sent[i]);
+        complete = pp_steps_place(steps, chunk_step(steps, left, next), sent[i]);
         pp_steps_hold_too(steps, complete);
     }
 }
 
-void pp_algo_ring(pp_graph_t *graph, uint32_t first_tag, pp_ends_t *last)
+void pp_algo_ring(pp_steps_t *steps)
 {
+    pp_graph_t *graph = steps->graph;
     if (graph->error)
         return;
-    pp_steps_t steps = pp_steps_begin(graph, last);
     uint32_t *sent = malloc((size_t)graph->size * sizeof *sent);
     if (!sent) {
         graph->error = pp_fail(PP_ERR_MEMORY, "no memory for a ring of %d ranks", graph->size);
         return;
     }
-    reduce_scatter(&steps, first_tag, sent);
-    allgather(&steps, first_tag + (uint32_t)graph->size - 1, sent);
+    reduce_scatter(steps, sent);
+    allgather(steps, sent);
     free(sent);
 }

@@ -38,23 +38,25 @@ static void free_all(pp_graph_t **graphs, int32_t size)
     free(graphs);
 }
 
-typedef pp_status_t (*make_t)(int32_t which, int32_t rank, int32_t size, size_t count, pp_graph_t **graph);
+typedef pp_status_t (*make_t)(int32_t which, int32_t rank, int32_t size, size_t count, int32_t segments,
+                              pp_graph_t **graph);
 
-static pp_status_t make_all(make_t make, int32_t which, int32_t size, size_t count, pp_graph_t **graphs)
+static pp_status_t make_all(make_t make, int32_t which, int32_t size, size_t count, int32_t segments,
+                            pp_graph_t **graphs)
 {
     for (int32_t rank = 0; rank < size; rank++)
-        PP_TRY(make(which, rank, size, count, &graphs[rank]));
+        PP_TRY(make(which, rank, size, count, segments, &graphs[rank]));
     return pp_graph_check(graphs, size);
 }
 
-static pp_status_t dump_all(make_t make, int32_t which, int32_t size, size_t count, size_t element_bytes,
-                            int32_t format, char **text)
+static pp_status_t dump_all(make_t make, int32_t which, int32_t size, size_t count, int32_t segments,
+                            size_t element_bytes, int32_t format, char **text)
 {
     pp_text_t dump = {0};
     pp_graph_t **graphs = calloc((size_t)size, sizeof(pp_graph_t *));
     if (!graphs)
         return pp_fail(PP_ERR_MEMORY, "no memory for the schedules of %d ranks", size);
-    pp_status_t status = make_all(make, which, size, count, graphs);
+    pp_status_t status = make_all(make, which, size, count, segments, graphs);
     if (status >= 0)
         pp_graph_dump_all(graphs, size, format, element_bytes, &dump);
     if (dump.failed)
@@ -79,7 +81,8 @@ pp_status_t pp_schedule_dump(int32_t algorithm, int32_t size, size_t count, int3
         PP_TRY(pp_choose(NULL, 0, count, element_bytes, size, PP_LINK_NODE, &choice));
         algorithm = choice.algorithm;
     }
-    return dump_all(pp_algo_partial_allreduce, algorithm, size, count, element_bytes, format, text);
+    const int32_t segments = pp_algo_segments(algorithm, count * element_bytes, size);
+    return dump_all(pp_algo_partial_allreduce, algorithm, size, count, segments, element_bytes, format, text);
 }
 
 pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, int32_t format,
@@ -87,7 +90,7 @@ pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, 
 {
     *text = NULL;
     PP_TRY(check_format(ranks, format));
-    return dump_all(pp_algo_schedule, schedule, ranks, bytes, 1, format, text);
+    return dump_all(pp_algo_schedule, schedule, ranks, bytes, 0, 1, format, text);
 }
 
 void pp_text_free(char *text)

@@ -573,7 +573,8 @@ pp_status_t pp_between_open(pp_coll_t *coll, uint32_t id, int32_t algorithm, con
     for (size_t i = 0; i < count; i++)
         crossings[i].round = UINT64_MAX;
     coll->config.algorithm = algorithm;
-    PP_TRY(pp_algo_partial_allreduce(algorithm, nodes->mine, nodes->count, coll->count, &graph));
+    PP_TRY(pp_algo_partial_allreduce(algorithm, nodes->mine, nodes->count, coll->count,
+                                     pp_coll_segments(coll, kernels, nodes->count), &graph));
     return pp_series_open(coll->engine, id, graph, nodes, kernels, window, &host, coll, &coll->series);
 }
 

@@ -165,7 +165,7 @@ static void sign(pp_calls_t *calls, const pp_allreduce_config_t *config, size_t 
                                              "shared-memory"};
     struct {
         uint64_t count;
-        int32_t  kind, type, op, policy, policy_k, deliver, max_lag, average, algorithm;
+        int32_t  kind, type, op, policy, policy_k, deliver, max_lag, average, algorithm, segments;
     } key;
     memset(&key, 0, sizeof key);
     key.count = count;
@@ -175,6 +175,7 @@ static void sign(pp_calls_t *calls, const pp_allreduce_config_t *config, size_t 
         key.policy_k = config->policy_k, key.deliver = config->deliver;
         key.max_lag = config->max_lag < 0 ? -1 : config->max_lag;
         key.average = config->average, key.algorithm = config->algorithm;
+        key.segments = config->segments;
         char policy[32], max_lag[16] = "None";
         name_policy(config, calls->engine->size, policy, sizeof policy);
         if (key.max_lag >= 0)
@@ -552,7 +553,7 @@ pp_status_t pp_calls_open(pp_calls_t *calls, pp_engine_t *engine, int32_t window
     engine->control = control;
     engine->owner = calls;
     PP_TRY(pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, engine->rank, engine->size, 1,
-                                         &graph));
+                                         1, &graph));
     return pp_series_open(engine, 0, graph, NULL, &kernels, 2, &agree_host, calls, &calls->agree);
 }
 

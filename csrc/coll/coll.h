@@ -109,6 +109,8 @@ struct pp_coll {
 pp_status_t pp_coll_new(const pp_allreduce_config_t *config, pp_coll_t **coll);
 /* `place`: of its rounds in the node's memory; 0: they are made of messages. */
 pp_status_t pp_coll_open(pp_coll_t *coll, pp_calls_t *calls, uint32_t id, int32_t algorithm, uint64_t place);
+/* How many segments its schedule cuts the vector into. */
+int32_t     pp_coll_segments(const pp_coll_t *coll, const pp_kernels_t *kernels, int32_t participants);
 /* Releases everything, the handle included. */
 void        pp_coll_free(pp_coll_t *coll);
 /* A Start's elements are in the slot. */

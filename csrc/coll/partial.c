@@ -358,6 +358,13 @@ pp_status_t pp_coll_new(const pp_allreduce_config_t *config, pp_coll_t **out)
     return PP_OK;
 }
 
+int32_t pp_coll_segments(const pp_coll_t *coll, const pp_kernels_t *kernels, int32_t participants)
+{
+    return coll->config.segments
+         ? coll->config.segments
+         : pp_algo_segments(coll->config.algorithm, coll->count * kernels->element_bytes, participants);
+}
+
 static pp_status_t open_messages(pp_coll_t *coll, uint32_t id, int32_t algorithm,
                                  const pp_kernels_t *kernels)
 {
@@ -372,7 +379,8 @@ static pp_status_t open_messages(pp_coll_t *coll, uint32_t id, int32_t algorithm
     for (size_t i = 0; i < coll->turn_count; i++)
         reset_turn(coll, i);
     coll->config.algorithm = algorithm;
-    PP_TRY(pp_algo_partial_allreduce(algorithm, engine->rank, engine->size, coll->count, &graph));
+    PP_TRY(pp_algo_partial_allreduce(algorithm, engine->rank, engine->size, coll->count,
+                                     pp_coll_segments(coll, kernels, engine->size), &graph));
     return pp_series_open(engine, id, graph, NULL, kernels, window, &host, coll, &coll->series);
 }
 

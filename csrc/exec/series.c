@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD_BYTES = sizeof(pp_prefix_t) + sizeof(pp_tally_t) };
+enum { HEAD_BYTES = sizeof(pp_prefix_t) + sizeof(pp_tally_t), LANE_ALIGN = 64 };
 
 static size_t align_up(size_t bytes)
 {
@@ -30,7 +30,14 @@ static void *accumulator_at(pp_instance_t *instance, pp_region_t region)
     return (char *)instance->accumulator->data + region.offset * series->kernels.element_bytes;
 }
 
-static void *scratch(pp_instance_t *instance)
+/* Lanes begin on cache lines of their own. */
+static size_t lane_bytes(const pp_series_t *series)
+{
+    size_t bytes = series->graph->scratch_count * series->kernels.element_bytes;
+    return (bytes + LANE_ALIGN - 1) / LANE_ALIGN * LANE_ALIGN;
+}
+
+static void *scratch(pp_instance_t *instance, int8_t lane)
 {
     pp_series_t *series = instance->series;
     if (!instance->scratch)
@@ -40,7 +47,7 @@ static void *scratch(pp_instance_t *instance)
                        series->scratches.bytes);
         return NULL;
     }
-    return instance->scratch->data;
+    return (char *)instance->scratch->data + (size_t)lane * lane_bytes(series);
 }
 
 /* ---- firing -------------------------------------------------------------------------------------- */
@@ -220,9 +227,9 @@ static void forget_message(pp_vertex_state_t *state)
 static void finish_recv(pp_instance_t *instance, uint32_t vertex)
 {
     const pp_vertex_t *v = &instance->series->graph->vertices[vertex];
-    if (v->place)
+    if (v->lane == PP_IN_PLACE)
         place_register(instance, vertex);
-    if (v->place || v->activation)
+    if (v->lane == PP_IN_PLACE || v->activation)
         forget_message(&instance->states[vertex]);
     finish(instance, vertex);
 }
@@ -242,14 +249,14 @@ static void land(pp_instance_t *instance, uint32_t vertex)
     size_t bytes = region_bytes(series, v->region);
     /* Before the take nobody knows yet whether the accumulator will hold something of ours. */
     bool taken = instance->states[series->graph->take].fired;
-    bool direct = v->place || (taken && instance->registers[v->reg].null);
+    bool direct = v->lane == PP_IN_PLACE || (taken && instance->registers[v->reg].null);
     state->data = NULL;
     if (!(prefix->flags & PP_FLAG_DATA) || bytes == 0) {
         finish_recv(instance, vertex);
         return;
     }
     void *target = direct ? accumulator_at(instance, v->region)
-                 : in.elements ? NULL : scratch(instance);
+                 : in.elements ? NULL : scratch(instance, v->lane);
     if (series->engine->error)
         return;
     if (in.elements && direct)
@@ -549,7 +556,7 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, 
     }
     series->mask_words = engine->size <= PP_CONTRIBUTORS_MAX ? pp_mask_words(engine->size) : 0;
     open_pool(&series->vectors, engine, graph->count * kernels->element_bytes);
-    open_pool(&series->scratches, engine, graph->scratch_count * kernels->element_bytes);
+    open_pool(&series->scratches, engine, graph->lane_count * lane_bytes(series));
     pp_status_t status = series_alloc(series);
     if (status < 0) {
         pp_series_close(series);

@@ -106,10 +106,13 @@ uint32_t pp_graph_send(pp_graph_t *graph, uint32_t need, int32_t peer, uint32_t 
 }
 
 uint32_t pp_graph_recv(pp_graph_t *graph, uint32_t need, int32_t peer, uint32_t tag, uint32_t reg,
-                       pp_region_t region, bool place)
+                       pp_region_t region, int8_t lane)
 {
     const pp_vertex_t recv = {.kind = PP_RECV, .need = need, .peer = peer, .tag = tag, .reg = reg,
-                              .region = region, .place = place};
+                              .region = region, .lane = lane};
+    if (lane < PP_IN_PLACE || lane >= PP_LANES_MAX)
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a recv names lane %d of scratch, which has %d",
+                             graph->rank, lane, PP_LANES_MAX));
     return accept_message(graph, &recv) ? add_vertex(graph, recv) : PP_NO_VERTEX;
 }
 
@@ -118,7 +121,7 @@ uint32_t pp_graph_reduce(pp_graph_t *graph, uint32_t recv, bool incoming_left)
     if (!writable(graph))
         return PP_NO_VERTEX;
     if (recv >= graph->vertex_count || graph->vertices[recv].kind != PP_RECV
-        || graph->vertices[recv].place) {
+        || graph->vertices[recv].lane == PP_IN_PLACE) {
         latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a reduce names operation %u, which is no recv "
                              "into scratch", graph->rank, recv));
         return PP_NO_VERTEX;

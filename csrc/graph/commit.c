@@ -105,8 +105,12 @@ static pp_status_t index_tags(pp_graph_t *graph)
             return pp_fail(PP_ERR_ARGUMENT, "rank %d: l%u and l%u both receive tag %u", graph->rank,
                            graph->recv_by_tag[v->tag], i, v->tag);
         graph->recv_by_tag[v->tag] = i;
-        if (!v->place && v->region.count > graph->scratch_count)
+        if (v->lane == PP_IN_PLACE)
+            continue;
+        if (v->region.count > graph->scratch_count)
             graph->scratch_count = v->region.count;
+        if ((uint32_t)v->lane >= graph->lane_count)
+            graph->lane_count = (uint32_t)v->lane + 1;
     }
     return PP_OK;
 }

@@ -84,7 +84,9 @@ static void add_operation(const pp_vertex_t *v, size_t element_bytes, pp_text_t 
     else if (v->kind != PP_NOP)
         add_place(v, text);
     if (v->kind == PP_RECV && !v->activation)
-        pp_text_add(text, v->place ? " in place" : " into scratch");
+        pp_text_add(text, v->lane == PP_IN_PLACE ? " in place" : " into scratch");
+    if (v->kind == PP_RECV && v->lane > 0)
+        pp_text_add(text, " lane %d", v->lane);
     if (v->kind == PP_REDUCE)
         pp_text_add(text, " incoming %s", v->incoming_left ? "left" : "right");
 }

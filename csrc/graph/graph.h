@@ -9,10 +9,10 @@
  * Data model of an operation.  A round has one *accumulator*: the vector being reduced.  It starts as
  * this rank's contribution, or as null.  A *register* is a header (who has contributed so far) with a
  * null flag; it describes a region of the accumulator.  Schedules that treat the vector as one piece
- * use register 0; a ring uses one a chunk.
+ * use register 0; a ring uses one a chunk, and a vector that is cut into segments others for each.
  *   SEND    the register's header to `peer`, and the region's elements unless the register is null
- *   RECV    a header and a region from `peer`, into scratch (`place` = false: a REDUCE follows) or
- *           straight into the accumulator and the register (`place` = true: it replaces them)
+ *   RECV    a header and a region from `peer`, into a lane of scratch (a REDUCE follows) or straight into
+ *           the accumulator and the register (PP_IN_PLACE: it replaces them)
  *   REDUCE  merges what the RECV `source` brought into the register and the region; the lower rank's
  *           operand is always the left one (`incoming_left`)
  *   COPY    takes the pending slot as the accumulator ("take"); one a template
@@ -35,7 +35,7 @@ typedef struct pp_region {
 
 typedef struct pp_vertex {
     uint8_t     kind;            /* pp_kind_t */
-    bool        place;           /* RECV: see above */
+    int8_t      lane;            /* RECV: of scratch, or PP_IN_PLACE */
     bool        activation;      /* SEND, RECV: carries no header of data, only "round r is on" */
     bool        incoming_left;   /* REDUCE */
     uint32_t    need;            /* finished predecessors it waits for */
@@ -54,6 +54,7 @@ _Static_assert(sizeof(pp_vertex_t) <= 64, "an operation is one cache line: many 
 
 enum { PP_NEED_ALL = 0, PP_NEED_ANY = 1 };
 enum { PP_NO_VERTEX = 0xffffffffu };
+enum { PP_IN_PLACE = -1 };
 
 typedef struct pp_graph {
     int32_t      rank, size;
@@ -64,7 +65,8 @@ typedef struct pp_graph {
     uint32_t    *recv_by_tag;    /* tag -> RECV vertex or PP_NO_VERTEX; valid after commit */
     uint32_t     tag_count;
     uint32_t     reg_count;
-    size_t       scratch_count;  /* elements of the largest region a non-place RECV lands */
+    size_t       scratch_count;  /* elements of the largest region that a RECV puts into scratch */
+    uint32_t     lane_count;     /* such regions side by side in it */
 
     /* Where protocols hook in; PP_NO_VERTEX if the schedule has none. */
     uint32_t start;              /* NOP without predecessors: internal activation */
@@ -90,7 +92,7 @@ uint32_t pp_graph_nop(pp_graph_t *graph, uint32_t need, const char *label);
 uint32_t pp_graph_send(pp_graph_t *graph, uint32_t need, int32_t peer, uint32_t tag, uint32_t reg,
                        pp_region_t region);
 uint32_t pp_graph_recv(pp_graph_t *graph, uint32_t need, int32_t peer, uint32_t tag, uint32_t reg,
-                       pp_region_t region, bool place);
+                       pp_region_t region, int8_t lane);
 uint32_t pp_graph_reduce(pp_graph_t *graph, uint32_t recv, bool incoming_left);
 uint32_t pp_graph_take(pp_graph_t *graph);
 void     pp_graph_edge(pp_graph_t *graph, uint32_t from, uint32_t to);

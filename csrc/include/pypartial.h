@@ -249,6 +249,9 @@ typedef struct pp_piece {
     size_t      count;         /* elements */
 } pp_piece_t;
 
+/* Segments of a vector: each has its lane of scratch memory. */
+enum { PP_LANES_MAX = 4 };
+
 typedef struct pp_allreduce_config {
     const pp_piece_t *pieces;  /* copied; the memory they name must live until the handle is freed */
     size_t   piece_count;
@@ -260,6 +263,7 @@ typedef struct pp_allreduce_config {
     int32_t  max_lag;          /* < 0: no bound (PP_LATEST only); else max_lag + 1 <= window */
     int32_t  average;          /* pp_average_t */
     int32_t  algorithm;        /* pp_algorithm_t; AUTO is decided by rank 0 */
+    int32_t  segments;         /* of the vector, each reduced by itself, 1..PP_LANES_MAX; 0: by its size */
 } pp_allreduce_config_t;
 
 /*

@@ -80,7 +80,7 @@ static pp_status_t join(run_t *run, int32_t rank, int32_t schedule, size_t bytes
     member->run = run;
     PP_TRY(pp_kernels_find(PP_SUM, PP_UINT8, &kernels));
     PP_TRY(pp_engine_init(&member->engine, pp_simnet_transport(run->net, rank), 0));
-    PP_TRY(pp_algo_schedule(schedule, rank, run->ranks, bytes, &graph));
+    PP_TRY(pp_algo_schedule(schedule, rank, run->ranks, bytes, 0, &graph));
     return pp_series_open(&member->engine, 0, graph, NULL, &kernels, 1, &host, member, &member->series);
 }
 

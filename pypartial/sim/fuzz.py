@@ -165,6 +165,7 @@ def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
         max_lag=-1 if unbounded else draw.randint(0, window - 1),
         average=draw.choice(_AVERAGES) if averaged else None,
         algorithm=draw.choice(tuple(ALGORITHMS)),
+        segments=draw.choice((0, 0, draw.randint(1, lib.PP_LANES_MAX))),
         pieces=draw.choice((1, 1, 2, 3)),
         in_place=draw.random() < 0.3,
     )

@@ -206,6 +206,7 @@ class Scenario:
                 ("pieces", options.pieces, 1, _COUNT_MAX),
                 ("k", options.k, 1, self.ranks),
                 ("max_lag", options.max_lag, -1, self.window - 1),
+                ("segments", options.segments, 0, lib.PP_LANES_MAX),
             ):
                 if not least <= value <= most:
                     return f"{name}={value} is not in {least}..{most}"

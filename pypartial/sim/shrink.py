@@ -172,7 +172,17 @@ def _simpler_run(s: Scenario) -> Iterator[Scenario]:
 
 def _simpler_options(options: Options, s: Scenario) -> Iterator[Options]:
     simple = Options(count=2 * s.ranks)
-    names = ("count", "pieces", "in_place", "average", "dtype", "op", "algorithm", "deliver")
+    names = (
+        "count",
+        "pieces",
+        "in_place",
+        "average",
+        "dtype",
+        "op",
+        "algorithm",
+        "segments",
+        "deliver",
+    )
     for name in names:
         value = getattr(simple, name)
         if getattr(options, name) == value:

@@ -94,6 +94,9 @@ class Options:
     max_lag: int = -1
     average: str | None = None
     algorithm: str = "auto"
+    segments: int = (
+        0  # that the vector is cut into where rounds are made of messages; 0: by its size
+    )
     pieces: int = 1  # the vector as a list of so many buffers
     in_place: bool = False  # the contribution is read from the receive buffer
     raw: tuple[tuple[str, int], ...] = ()  # members of the core's struct, as they should not be
@@ -165,6 +168,7 @@ class Handle:
         config.max_lag = options.max_lag
         config.average = AVERAGE[options.average]
         config.algorithm = ALGORITHMS[options.algorithm]
+        config.segments = options.segments
         for member, value in options.raw:
             setattr(config, member, value)
         return config

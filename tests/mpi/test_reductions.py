@@ -101,10 +101,10 @@ def test_counts(comm, ctx, algorithm, count):
 @pytest.mark.parametrize("chunk_bytes", [0, 40_000])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_large(comm, algorithm, chunk_bytes, monkeypatch):
-    """Several megabytes, in one transfer and in many chunks (the last of odd length)."""
+    """Several megabytes, in segments: one transfer, or many chunks (the last of odd length)."""
     if chunk_bytes:
         monkeypatch.setattr(pp.Context, "_chunk_bytes", chunk_bytes)
-    count = 300_007 if comm.size > 5 else 700_001
+    count = 300_007 if comm.size > 5 else 1_100_003
     dtype = np.dtype("float32")
     truth = expected(dtype, count, comm.size, "SUM")
     with pp.Context(comm) as ctx:

@@ -61,6 +61,7 @@ def options(
         max_lag=-1 if unbounded else draw(st.integers(0, window - 1)),
         average=average,
         algorithm=draw(st.sampled_from(tuple(ALGORITHMS))),
+        segments=draw(st.integers(0, 4)),
         pieces=draw(st.integers(1, 3)),
         in_place=draw(st.booleans()),
     )

@@ -41,8 +41,8 @@ static void double_edge(pp_graph_t *g)
 
 static void double_tag(pp_graph_t *g)
 {
-    pp_graph_recv(g, PP_NEED_ALL, 1, 5, 0, FOUR, false);
-    pp_graph_recv(g, PP_NEED_ALL, 2, 5, 0, FOUR, false);
+    pp_graph_recv(g, PP_NEED_ALL, 1, 5, 0, FOUR, 0);
+    pp_graph_recv(g, PP_NEED_ALL, 2, 5, 0, FOUR, 0);
 }
 
 static void edge_to_nowhere(pp_graph_t *g)
@@ -62,7 +62,7 @@ static void need_more_than_there_are(pp_graph_t *g)
 static void any_of_none(pp_graph_t *g) { pp_graph_nop(g, PP_NEED_ANY, "a"); }
 static void send_to_self(pp_graph_t *g) { pp_graph_send(g, PP_NEED_ALL, 0, 0, 0, FOUR); }
 static void send_to_nobody(pp_graph_t *g) { pp_graph_send(g, PP_NEED_ALL, 3, 0, 0, FOUR); }
-static void recv_from_nobody(pp_graph_t *g) { pp_graph_recv(g, PP_NEED_ALL, -1, 0, 0, FOUR, true); }
+static void recv_from_nobody(pp_graph_t *g) { pp_graph_recv(g, PP_NEED_ALL, -1, 0, 0, FOUR, PP_IN_PLACE); }
 static void sparse_tag(pp_graph_t *g) { pp_graph_send(g, PP_NEED_ALL, 1, 1u << 31, 0, FOUR); }
 static void region_too_long(pp_graph_t *g)
 {
@@ -70,7 +70,7 @@ static void region_too_long(pp_graph_t *g)
 }
 static void region_wraps(pp_graph_t *g)
 {
-    pp_graph_recv(g, PP_NEED_ALL, 1, 0, 0, (pp_region_t){2, SIZE_MAX}, true);
+    pp_graph_recv(g, PP_NEED_ALL, 1, 0, 0, (pp_region_t){2, SIZE_MAX}, PP_IN_PLACE);
 }
 static void reduce_of_send(pp_graph_t *g)
 {
@@ -78,7 +78,7 @@ static void reduce_of_send(pp_graph_t *g)
 }
 static void reduce_of_placed(pp_graph_t *g)
 {
-    pp_graph_reduce(g, pp_graph_recv(g, PP_NEED_ALL, 1, 0, 0, FOUR, true), true);
+    pp_graph_reduce(g, pp_graph_recv(g, PP_NEED_ALL, 1, 0, 0, FOUR, PP_IN_PLACE), true);
 }
 static void reduce_of_nothing(pp_graph_t *g) { pp_graph_reduce(g, 7, true); }
 static void two_takes(pp_graph_t *g)
@@ -112,20 +112,20 @@ static pp_status_t one_message(int sends, int32_t from, uint32_t reg, size_t cou
     for (int i = 0; i < sends; i++)
         pp_graph_send(a, PP_NEED_ALL, 1, 0, 0, FOUR);
     if (from >= 0) {
-        uint32_t recv = pp_graph_recv(b, PP_NEED_ALL, from, 0, reg, (pp_region_t){0, count}, true);
+        uint32_t recv = pp_graph_recv(b, PP_NEED_ALL, from, 0, reg, (pp_region_t){0, count}, PP_IN_PLACE);
         b->vertices[recv].activation = activation;
     }
     a->tag_count = b->tag_count = c->tag_count = 1;
     return check3(a, b, c);
 }
 
-static pp_status_t matched(void) { return one_message(1, 0, 0, 4, false); }
-static pp_status_t no_recv(void) { return one_message(1, -1, 0, 4, false); }
-static pp_status_t no_send(void) { return one_message(0, 0, 0, 4, false); }
-static pp_status_t other_sender(void) { return one_message(1, 2, 0, 4, false); }
-static pp_status_t sent_twice(void) { return one_message(2, 0, 0, 4, false); }
-static pp_status_t other_register(void) { return one_message(1, 0, 1, 4, false); }
-static pp_status_t other_count(void) { return one_message(1, 0, 0, 3, false); }
+static pp_status_t matched(void) { return one_message(1, 0, 0, 4, 0); }
+static pp_status_t no_recv(void) { return one_message(1, -1, 0, 4, 0); }
+static pp_status_t no_send(void) { return one_message(0, 0, 0, 4, 0); }
+static pp_status_t other_sender(void) { return one_message(1, 2, 0, 4, 0); }
+static pp_status_t sent_twice(void) { return one_message(2, 0, 0, 4, 0); }
+static pp_status_t other_register(void) { return one_message(1, 0, 1, 4, 0); }
+static pp_status_t other_count(void) { return one_message(1, 0, 0, 3, 0); }
 static pp_status_t half_activation(void) { return one_message(1, 0, 0, 4, true); }
 static pp_status_t wrong_order(void) { return check3(new_rank(0), new_rank(2), new_rank(1)); }
 static pp_status_t other_vector(void)
@@ -158,17 +158,17 @@ static pp_status_t late_vertex(void)
 static pp_status_t no_such_rank(void)
 {
     pp_graph_t *graph;
-    return pp_algo_partial_allreduce(PP_RING, 3, 3, 4, &graph);
+    return pp_algo_partial_allreduce(PP_RING, 3, 3, 4, 1, &graph);
 }
 static pp_status_t no_ranks(void)
 {
     pp_graph_t *graph;
-    return pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, 0, 0, 4, &graph);
+    return pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, 0, 0, 4, 1, &graph);
 }
 static pp_status_t auto_is_no_algorithm(void)
 {
     pp_graph_t *graph;
-    return pp_algo_partial_allreduce(PP_ALGORITHM_AUTO, 0, 3, 4, &graph);
+    return pp_algo_partial_allreduce(PP_ALGORITHM_AUTO, 0, 3, 4, 1, &graph);
 }
 
 typedef struct refusal {
@@ -216,7 +216,7 @@ static int outs(int32_t size)
 {
     for (int32_t rank = 0; rank < size; rank++) {
         pp_graph_t *graph;
-        if (pp_algo_partial_allreduce(PP_RECURSIVE_DOUBLING, rank, size, 0, &graph) < 0)
+        if (pp_algo_partial_allreduce(PP_RECURSIVE_DOUBLING, rank, size, 0, 1, &graph) < 0)
             return 1;
         printf("rank %d\n", rank);
         for (uint32_t v = 0; v < graph->vertex_count; v++) {
@@ -235,7 +235,7 @@ static int synchronous(int32_t size, size_t count)
     pp_graph_t *graphs[64] = {NULL};
     pp_text_t text = {0};
     for (int32_t rank = 0; rank < size && rank < 64; rank++)
-        if (pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, rank, size, count, &graphs[rank]) < 0)
+        if (pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, rank, size, count, 1, &graphs[rank]) < 0)
             return 1;
     int failed = pp_graph_check(graphs, size) < 0;
     failed |= graphs[0]->start != PP_NO_VERTEX || graphs[0]->join != PP_NO_VERTEX
