@@ -137,6 +137,7 @@ class Lib:
     PP_LAYOUT_FROM_END: int
     PP_LAYOUT_IN_TURN: int
     PP_LAYOUT_COUNT: int
+    PP_LANES_MAX: int
     PP_PLANT_NONE: int
     PP_PLANT_LOST_START: int
     PP_PLANT_ROUND_TWICE: int
