@@ -208,6 +208,15 @@ def test_results_are_put_in_place_while_they_are_reduced(ranks, dtype, options):
     assert outcome.coverage["landings"] > ranks
 
 
+@pytest.mark.parametrize("ranks", [3, 5])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_result_that_is_overwritten_is_not_mixed_with_a_newer(ranks, seed):
+    """Ranks are seldom interrupted, but long: others complete rounds before they have copied."""
+    steps = (Phase((30, 30, 30)),)
+    options = Options(count=6 * ranks, k=ranks)
+    check(Scenario(ranks, seed, (options,), steps, scale=2000, memory=(50, 20_000)))
+
+
 def test_a_result_is_not_put_in_place_where_other_nodes_have_a_part_in_it():
     outcome = check(scenario(4, 2, policy="quorum", k=4))
     assert outcome.coverage["turns"] > 100
