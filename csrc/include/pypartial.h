@@ -297,7 +297,7 @@ pp_status_t pp_start(pp_coll_t *coll);
 
 /* Collect the request: on PP_OK the result is in the `recv` pieces and *result is filled (it may be
    NULL).  pp_wait() sleeps and helps the engine along until then, at most `timeout_us` (< 0: no
-   limit); PP_PENDING leaves the request as it is.  Without a request they give what was not given
+   limit); PP_PENDING leaves the request as it is, but may have written to the pieces.  Without a request they give what was not given
    yet, or fail with PP_ERR_STATE. */
 pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result);
 pp_status_t pp_test(pp_coll_t *coll, pp_result_t *result);
