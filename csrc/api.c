@@ -133,7 +133,7 @@ pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
         unlock(ctx);
         return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress");
     }
-    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us);
+    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us, NULL);
     if (status == PP_OK)
         return collect_call(ctx);
     if (status == PP_PENDING)
@@ -405,7 +405,7 @@ static pp_status_t find_part(pp_ctx_t *ctx, pp_coll_t *coll, int32_t *part, void
         *merges = *elements != NULL;
         if (*merges)
             return PP_OK;
-        if (!pp_work(ctx))
+        if (!pp_work(ctx, NULL))
             pp_make_way(ctx);
         pp_look(ctx);
     }
@@ -432,7 +432,7 @@ static pp_status_t start_combined(pp_ctx_t *ctx, pp_coll_t *coll)
         pp_combine_start(coll, part);
     pp_combine_settle(coll);
     if (coll->combine->board.vector_bytes <= START_MOVES_BYTES && coll->request.state == PP_OUTSTANDING)
-        pp_work(ctx);
+        pp_work(ctx, NULL);
     return PP_OK;
 }
 
@@ -528,7 +528,7 @@ static pp_status_t return_sendbuf(pp_ctx_t *ctx, pp_coll_t *coll, bool large)
         returned = pp_combine_return_users(coll);
         if (large)
             pthread_mutex_lock(&ctx->lock);
-        if (!returned && !pp_work(ctx))
+        if (!returned && !pp_work(ctx, NULL))
             pp_make_way(ctx);
         PP_TRY(pp_engine_check(&ctx->engine));
     }
@@ -596,6 +596,8 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_coll_t *coll, pp_result_t *result,
         else if (entry && result)
             pp_deliver_describe(coll, entry, coll->request.start, coll->request.missed, result);
         pp_entry_free(coll, entry);
+        if (coll->combine)
+            pp_combine_end_landing(coll);
         if (coll->combine && pp_combine_given(coll))
             pp_engine_settle(&ctx->engine);
     }
@@ -616,8 +618,10 @@ static pp_status_t wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result
     PP_TRY(enter_coll(coll, &ctx));
     pp_status_t status = give_without_start(coll);
     if (status >= 0 && needs_help(ctx, coll))
-        status = pp_help_until(ctx, request_complete, coll, timeout_us);
+        status = pp_help_until(ctx, request_complete, coll, timeout_us, view || timeout_us == 0 ? NULL : coll);
     if (status != PP_OK) {
+        if (coll->combine)
+            pp_combine_end_landing(coll);
         unlock(ctx);
         return status;
     }
@@ -692,7 +696,7 @@ pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_s
     pp_question_t question;
     pp_ask_begin(&ctx->calls, handle, states, &question);
     pp_engine_settle(&ctx->engine);
-    pp_status_t status = pp_help_until(ctx, answered, &question, timeout_us);
+    pp_status_t status = pp_help_until(ctx, answered, &question, timeout_us, NULL);
     pp_ask_end(&ctx->calls, &question);
     unlock(ctx);
     return status < 0 ? status : PP_OK;

@@ -359,7 +359,8 @@ class Context:
             float64, long double, complex, or bool. A send and a receive buffer must not overlap.
             The objects are kept alive until the request is freed. `sendbuf` is read inside `Start`
             only, `recvbuf` is written inside `Wait`, `Test`, `Flush` and `Drain` only; at other
-            times they are the application's.
+            times they are the application's. (A `Wait` that ends by a timeout or Ctrl-C may have
+            written to part of `recvbuf`, and writes all of it when it is called again.)
         op : mpi4py.MPI.Op, optional
             ``MPI.SUM`` (the default), PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR or BXOR, as MPI
             defines them for the element type. Half-precision types travel and accumulate in

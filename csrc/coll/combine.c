@@ -424,16 +424,17 @@ static size_t wanted_chunk_bytes(const pp_coll_t *coll)
     return bytes < least ? least : bytes;
 }
 
-static void cut(pp_coll_t *coll, pp_plan_t *plan)
+static void cut(pp_coll_t *coll)
 {
-    size_t vector_bytes = coll->combine->board.vector_bytes;
+    pp_combine_t *combine = coll->combine;
+    size_t vector_bytes = combine->board.vector_bytes;
     /* Elements of a chunk are a multiple: it begins with a cache line, of any type. */
     size_t multiple = is_simulated(coll) ? 1 : 64;
     size_t unit_bytes = multiple * coll->series.kernels.element_bytes;
     size_t elements = wanted_chunk_bytes(coll) / coll->series.kernels.element_bytes;
     size_t units = (elements + multiple - 1) / multiple;
-    plan->chunk_bytes = (units ? units : 1) * unit_bytes;
-    plan->chunks = (uint32_t)((vector_bytes + plan->chunk_bytes - 1) / plan->chunk_bytes);
+    combine->chunk_bytes = (units ? units : 1) * unit_bytes;
+    combine->chunks = (uint32_t)((vector_bytes + combine->chunk_bytes - 1) / combine->chunk_bytes);
 }
 
 void pp_combine_wake_waiters(pp_coll_t *coll, uint64_t round)
@@ -477,11 +478,25 @@ static void publish(pp_coll_t *coll, uint64_t round, int32_t index)
     coll->engine->changed = true;
 }
 
+/* How many of the newest results somebody may be copying.  Whoever waits for the round has been given those before:
+   if all do, its result can have the place of the last, whose memory the caches still hold.  (Leaders may have to send
+   that to other nodes yet.) */
+static uint64_t spared(const pp_coll_t *coll, uint64_t round)
+{
+    const pp_board_t *board = &coll->combine->board;
+    if (board->vector_bytes <= whole_bytes(coll) || coll->combine->between)
+        return board->spared;
+    for (int32_t rank = 0; rank < board->ranks; rank++)
+        if (!pp_word_waits(pp_view_word(coll, rank), round))
+            return board->spared;
+    return 0;
+}
+
 int32_t pp_combine_collect(pp_coll_t *coll, uint64_t round)
 {
     pp_board_t *board = &coll->combine->board;
     pp_plan_t *plan = board->plan;
-    int32_t index = pp_board_pick(board, round);
+    int32_t index = pp_board_pick(board, round, spared(coll, round));
     if (index < 0)
         return -1;
     pp_ring_entry_t *entry = pp_board_entry(board, index);
@@ -521,10 +536,11 @@ bool pp_combine_move(pp_coll_t *coll, uint64_t round)
     if (board->plan->source_count == 0)
         return true;
     if (board->vector_bytes <= whole_bytes(coll)) {
-        pp_move(board, &coll->series.kernels, 0, coll->count);
+        pp_move(board, &coll->series.kernels, NULL, 0, coll->count);
         return true;
     }
-    cut(coll, board->plan);
+    board->plan->chunk_bytes = coll->combine->chunk_bytes;
+    board->plan->chunks = coll->combine->chunks;
     pp_board_hand_out(board, round);
     /* This rank may go on to something else. */
     pp_combine_wake_waiters(coll, round);
@@ -672,16 +688,44 @@ pp_coll_t *pp_combine_find_work(pp_engine_t *engine)
     return coll;
 }
 
-bool pp_combine_work(pp_coll_t *coll, uint64_t *round)
+bool pp_combine_begin_landing(pp_coll_t *coll)
 {
-    pp_board_t *board = &coll->combine->board;
+    pp_combine_t *combine = coll->combine;
+    /* Results that go to the receive buffers directly are not put there twice, those that other nodes have a part in
+       are not ready yet. */
+    if (!combine->landed || combine->between || pp_board_own(&combine->board)->receive || !pp_coll_waits(coll))
+        return false;
+    /* The round that is under way is what the request will be given, unless it is overwritten before. */
+    if (combine->landed_round != coll->completed)
+        pp_combine_end_landing(coll);
+    combine->landed_round = coll->completed;
+    return true;
+}
+
+void pp_combine_end_landing(pp_coll_t *coll)
+{
+    pp_combine_t *combine = coll->combine;
+    if (combine->landed_count > 0)
+        memset(combine->landed, 0, combine->chunks * sizeof *combine->landed);
+    combine->landed_count = 0;
+}
+
+bool pp_combine_work(pp_coll_t *coll, bool lands, uint64_t *round)
+{
+    pp_combine_t *combine = coll->combine;
+    pp_board_t *board = &combine->board;
     uint64_t turn = pp_board_turn(board);
     uint32_t chunk;
     *round = pp_turn_round(turn);
     if (pp_turn_phase(turn) != PP_MOVING)
         return false;
+    lands = lands && *round == combine->landed_round;
     while (pp_board_ticket(board, *round, &chunk)) {
-        pp_move_chunk(board, &coll->series.kernels, chunk);
+        pp_move_chunk(board, &coll->series.kernels, lands ? coll->config.pieces : NULL, chunk);
+        if (lands) {
+            combine->landed[chunk] = true;
+            combine->landed_count++;
+        }
         if (pp_board_finished(board))
             return true;
     }
@@ -885,21 +929,39 @@ static const void *elements_of(const pp_coll_t *coll, const pp_entry_t *entry)
                                       : coll->config.pieces[0].recv;
 }
 
-bool pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry)
+static void copy_elements(const pp_coll_t *coll, const pp_entry_t *entry, size_t first, size_t count)
 {
     const pp_kernels_t *kernels = &coll->series.kernels;
     const char *from = elements_of(coll, entry);
+    pp_move_out(&coll->combine->board, kernels, coll->config.pieces, first, from + first * kernels->element_bytes,
+                count);
+}
+
+/* What this rank has not put into its receive buffers while it moved it, in as few pieces as possible. */
+static void copy_rest(const pp_coll_t *coll, const pp_entry_t *entry)
+{
+    const pp_combine_t *combine = coll->combine;
+    coll->engine->coverage.landings++;
+    size_t each = combine->chunk_bytes / coll->series.kernels.element_bytes;
+    for (uint32_t chunk = 0, next; chunk < combine->chunks; chunk = next) {
+        for (next = chunk + 1; next < combine->chunks && combine->landed[next] == combine->landed[chunk];)
+            next++;
+        size_t end = next == combine->chunks ? coll->count : next * each;
+        if (!combine->landed[chunk])
+            copy_elements(coll, entry, chunk * each, end - chunk * each);
+    }
+}
+
+bool pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry)
+{
+    const pp_combine_t *combine = coll->combine;
     if (entry->place == PP_IN_RECEIVE)
         return true;
-    for (size_t i = 0; i < coll->config.piece_count; i++) {
-        const pp_piece_t *piece = &coll->config.pieces[i];
-        if (kernels->store)
-            kernels->store(piece->recv, from, piece->count);
-        else if (piece->count > 0)
-            pp_move_copy(&coll->combine->board, piece->recv, from, piece->count * kernels->element_bytes);
-        from += piece->count * kernels->element_bytes;
-    }
-    return pp_board_still(&coll->combine->board, entry->ring, entry->round);
+    if (combine->landed_count > 0 && combine->landed_round == entry->round)
+        copy_rest(coll, entry);
+    else
+        copy_elements(coll, entry, 0, coll->count);
+    return pp_board_still(&combine->board, entry->ring, entry->round);
 }
 
 const void *pp_combine_view(pp_coll_t *coll, const pp_entry_t *entry)
@@ -1131,6 +1193,12 @@ pp_status_t pp_combine_open(pp_coll_t *coll, uint32_t id, int32_t algorithm, uin
     if (!combine->order)
         return pp_fail(PP_ERR_MEMORY, "no memory for a policy");
     combine->order_round = UINT64_MAX;
+    cut(coll);
+    if (combine->board.vector_bytes > whole_bytes(coll)) {
+        combine->landed = calloc(combine->chunks, sizeof *combine->landed);
+        if (!combine->landed)
+            return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    }
     combine->limit = limit(coll);
     if (!engine->nodes)
         coll->config.algorithm = PP_SHARED_MEMORY;
@@ -1151,6 +1219,7 @@ void pp_combine_close(pp_coll_t *coll)
         pp_node_release(coll->engine->node, board->offset, board->bytes);
     pp_between_close(coll);
     free(combine->order);
+    free(combine->landed);
     free(combine);
     coll->combine = NULL;
 }

@@ -38,6 +38,13 @@ struct pp_combine {
     uint64_t   ready[PP_CONTRIBUTORS_WORDS];   /* ... and who was ready then, and counts for it */
     uint32_t   cause;
     int32_t    workers;              /* threads of ours that move data of its rounds, without the lock */
+    uint64_t   chunk_bytes;          /* into which large rounds are cut */
+    uint32_t   chunks;
+    /* Chunks of one round's result that this rank has put into its receive buffers while it moved them: none but
+       inside a Wait, and by nobody but its thread. */
+    bool      *landed;
+    uint32_t   landed_count;
+    uint64_t   landed_round;
     bool       viewed;               /* an entry of the ring is pinned */
     bool       merges_away;          /* the merge in progress began while a round was away */
     pp_between_t *between;           /* NULL: all ranks are on this node */
@@ -81,8 +88,13 @@ pp_coll_t  *pp_combine_find_work(pp_engine_t *engine);
 bool        pp_combine_is_needed(pp_engine_t *engine);
 /* Looks at everything that may have changed. */
 void        pp_combine_update(pp_coll_t *coll);
+/* The caller waits for a request's result, and may put what it moves of that into the receive buffers at once; false:
+   they are written otherwise. */
+bool        pp_combine_begin_landing(pp_coll_t *coll);
+/* The receive buffers are the application's again. */
+void        pp_combine_end_landing(pp_coll_t *coll);
 /* Moves chunks until none is left, without the lock; true: the last one is finished. */
-bool        pp_combine_work(pp_coll_t *coll, uint64_t *round);
+bool        pp_combine_work(pp_coll_t *coll, bool lands, uint64_t *round);
 /* With the lock again; publishes the round if the last chunk is finished. */
 void        pp_combine_worked(pp_coll_t *coll, uint64_t round, bool last);
 

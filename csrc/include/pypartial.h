@@ -301,7 +301,7 @@ pp_status_t pp_start(pp_coll_t *coll);
 
 /* Collect the request: on PP_OK the result is in the `recv` pieces and *result is filled (it may be
    NULL).  pp_wait() sleeps and helps the engine along until then, at most `timeout_us` (< 0: no
-   limit); PP_PENDING leaves the request as it is.  Without a request they give what was not given
+   limit); PP_PENDING leaves the request as it is, but may have written to the pieces.  Without a request they give what was not given
    yet, or fail with PP_ERR_STATE. */
 pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result);
 pp_status_t pp_test(pp_coll_t *coll, pp_result_t *result);
@@ -504,6 +504,7 @@ typedef struct pp_coverage {
     uint64_t windows_full;     /* messages that came for a round beyond the window */
     uint64_t draws_handed_on;
     uint64_t crossings;        /* parts that a node gave to rounds with others */
+    uint64_t landings;         /* results of which a rank had put a part in place while it was reduced */
     /* Parts that ranks gave to rounds, by the staleness of their oldest contribution; the last entry is
        everything above. */
     uint64_t staleness[33];

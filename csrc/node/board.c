@@ -403,9 +403,8 @@ void pp_board_unpin(pp_board_t *board)
     atomic_fetch_sub(&board->shared->pins, 1);
 }
 
-/* Of the entries that may be overwritten the one used last, whose memory is warm: but not the newest
-   `spared` rounds, which ranks may be copying. */
-static int32_t choose(const pp_board_t *board, uint64_t round)
+/* Of the entries that may be overwritten the one used last, whose memory is warm. */
+static int32_t choose(const pp_board_t *board, uint64_t round, uint64_t spared)
 {
     int32_t  best = -1, unused = -1;
     uint64_t best_round = 0, absorbed = 0;
@@ -416,7 +415,7 @@ static int32_t choose(const pp_board_t *board, uint64_t round)
             unused = unused < 0 ? i : unused;
             continue;
         }
-        if (entry->round + board->spared >= round || (best >= 0 && entry->round < best_round))
+        if (entry->round + spared >= round || (best >= 0 && entry->round < best_round))
             continue;
         if (entry->kept && absorbed == 0)
             absorbed = least_absorbed(board);
@@ -430,9 +429,9 @@ static int32_t choose(const pp_board_t *board, uint64_t round)
     return best >= 0 ? best : unused;
 }
 
-int32_t pp_board_pick(pp_board_t *board, uint64_t round)
+int32_t pp_board_pick(pp_board_t *board, uint64_t round, uint64_t spared)
 {
-    for (int32_t index; (index = choose(board, round)) >= 0;) {
+    for (int32_t index; (index = choose(board, round, spared)) >= 0;) {
         pp_ring_entry_t *entry = pp_board_entry(board, index);
         PP_STEP("pick");
         uint64_t before = atomic_exchange(&entry->sequence, 2 * round + 1);

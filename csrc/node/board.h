@@ -176,7 +176,8 @@ typedef struct pp_board {
     char              *ring;
     size_t             entry_bytes;
     uint64_t           slots, results;    /* offsets of the stations' buffers and of the ring's */
-    uint64_t           spared;            /* newest rounds whose entries are not overwritten; >= 1 */
+    uint64_t           spared;            /* newest rounds whose entries are not overwritten while somebody may copy
+                                             them; >= 1 */
     uint64_t           state;             /* what my word says of me */
     uint32_t           linked;            /* my parts that are pending, or may still be read */
     uint32_t           committed;         /* my own buffers that may be touched */
@@ -264,8 +265,9 @@ typedef struct pp_taken {
 } pp_taken_t;
 /* Under the claim: everything that the rank has pending. */
 pp_taken_t pp_board_take(pp_board_t *board, int32_t rank, uint64_t round);
-/* Under the claim: a place in the ring for the round, marked as being written.  -1: all are kept for somebody. */
-int32_t  pp_board_pick(pp_board_t *board, uint64_t round);
+/* Under the claim: a place in the ring for the round, marked as being written; not that of one of the newest `spared`
+   results.  -1: all are kept for somebody. */
+int32_t  pp_board_pick(pp_board_t *board, uint64_t round, uint64_t spared);
 /* Its result may be written; false: no memory. */
 bool     pp_board_commit_result(pp_board_t *board, int32_t entry);
 

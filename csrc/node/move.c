@@ -61,7 +61,8 @@ static void reduce_block(const pp_board_t *board, const pp_kernels_t *kernels, s
         kernels->divide(sum, count, plan->divide_by);
 }
 
-void pp_move(const pp_board_t *board, const pp_kernels_t *kernels, size_t first, size_t count)
+void pp_move(const pp_board_t *board, const pp_kernels_t *kernels, const pp_piece_t *pieces, size_t first,
+             size_t count)
 {
     _Alignas(LINE) char block[BLOCK_BYTES];
     const pp_plan_t *plan = board->plan;
@@ -77,6 +78,8 @@ void pp_move(const pp_board_t *board, const pp_kernels_t *kernels, size_t first,
             else
                 memcpy(to, block, part * element);
         }
+        if (pieces)
+            pp_move_out(board, kernels, pieces, first, block, part);
     }
     if (past)
         fence_streams();
@@ -93,10 +96,31 @@ void pp_move_copy(const pp_board_t *board, void *to, const void *from, size_t by
     fence_streams();
 }
 
-void pp_move_chunk(const pp_board_t *board, const pp_kernels_t *kernels, uint32_t chunk)
+void pp_move_out(const pp_board_t *board, const pp_kernels_t *kernels, const pp_piece_t *pieces, size_t first,
+                 const void *from, size_t count)
+{
+    const char *next = from;
+    for (const pp_piece_t *piece = pieces; count > 0; piece++) {
+        if (first >= piece->count) {
+            first -= piece->count;
+            continue;
+        }
+        size_t part = piece->count - first < count ? piece->count - first : count;
+        char  *to = (char *)piece->recv + first * kernels->user_bytes;
+        if (kernels->store)
+            kernels->store(to, next, part);
+        else
+            pp_move_copy(board, to, next, part * kernels->element_bytes);
+        next += part * kernels->element_bytes;
+        count -= part;
+        first = 0;
+    }
+}
+
+void pp_move_chunk(const pp_board_t *board, const pp_kernels_t *kernels, const pp_piece_t *pieces, uint32_t chunk)
 {
     const pp_plan_t *plan = board->plan;
     size_t elements = board->vector_bytes / kernels->element_bytes;
     size_t each = plan->chunk_bytes / kernels->element_bytes, first = chunk * each;
-    pp_move(board, kernels, first, elements - first < each ? elements - first : each);
+    pp_move(board, kernels, pieces, first, elements - first < each ? elements - first : each);
 }

@@ -147,7 +147,7 @@ static void work_for_others(pp_engine_t *engine)
 {
     uint64_t round;
     for (pp_coll_t *coll; (coll = pp_combine_find_work(engine));) {
-        bool last = pp_combine_work(coll, &round);
+        bool last = pp_combine_work(coll, false, &round);
         pp_combine_worked(coll, round, last);
         pp_engine_settle(engine);
     }

@@ -69,12 +69,13 @@ void        pp_thread_stop(pp_ctx_t *ctx);
 uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
 
 /* Runs, works and sleeps until over(arg), an engine error, or the timeout (< 0: none).  Called with the lock
-   held, returns with it held.  In a simulation it never waits. */
+   held, returns with it held.  In a simulation it never waits.  `receives`: see pp_work(). */
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
-                          int64_t timeout_us);
+                          int64_t timeout_us, const pp_coll_t *receives);
 /* Moves data of a round in the node's memory, as long as there is a part left to be moved, with the lock
-   released; false: there was none. */
-bool        pp_work(pp_ctx_t *ctx);
+   released; false: there was none.  `receives`: the handle for whose result the caller waits, and into whose receive
+   buffers it may write it; NULL: none. */
+bool        pp_work(pp_ctx_t *ctx, const pp_coll_t *receives);
 
 /* Polls, and lets neighbours see up to which ring.  Returns how many events there were. */
 int         pp_look(pp_ctx_t *ctx);

@@ -104,7 +104,7 @@ static void begin_to_leave(pp_ctx_t *ctx)
 static bool has_left(pp_ctx_t *ctx, int64_t timeout_us)
 {
     pthread_mutex_lock(&ctx->lock);
-    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us);
+    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us, NULL);
     if (status < 0) {
         pp_calls_tell_gone(&ctx->calls);
         ctx->engine.transport->ops->ring(ctx->engine.transport);

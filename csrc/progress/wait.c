@@ -59,14 +59,15 @@ static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 /* Rounds in the node's memory that others have completed. */
 static int look_at_boards(pp_ctx_t *ctx) { return pp_combine_poll(&ctx->engine); }
 
-bool pp_work(pp_ctx_t *ctx)
+bool pp_work(pp_ctx_t *ctx, const pp_coll_t *receives)
 {
     uint64_t   round;
     pp_coll_t *coll = pp_combine_find_work(&ctx->engine);
     if (!coll)
         return false;
+    bool lands = coll == receives && pp_combine_begin_landing(coll);
     pthread_mutex_unlock(&ctx->lock);
-    bool last = pp_combine_work(coll, &round);
+    bool last = pp_combine_work(coll, lands, &round);
     pthread_mutex_lock(&ctx->lock);
     pp_combine_worked(coll, round, last);
     pp_engine_settle(&ctx->engine);
@@ -176,11 +177,11 @@ void pp_make_way(pp_ctx_t *ctx)
 }
 
 /* As attend() and doze() do it. */
-static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg)
+static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, const pp_coll_t *receives)
 {
     const pp_actor_ops_t *actor = &ctx->actor;
     while (!over(arg) && !ctx->engine.error) {
-        if (pp_look(ctx) > 0 || pp_work(ctx))
+        if (pp_look(ctx) > 0 || pp_work(ctx, receives))
             continue;
         actor->announce(actor->owner, true);
         pp_node_asleep(ctx->engine.node);
@@ -316,13 +317,14 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
 }
 
 /* Looks at least once. */
-static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline)
+static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline,
+                   const pp_coll_t *receives)
 {
     uint64_t   begin = now_us(), now = 0;
     pp_quiet_t quiet = {0};
     pp_arrive(ctx);
     while (!over(arg) && !ctx->engine.error && now < deadline) {
-        if (pp_look(ctx) > 0 || pp_work(ctx)) {
+        if (pp_look(ctx) > 0 || pp_work(ctx, receives)) {
             quiet = (pp_quiet_t){0};
             continue;
         }
@@ -357,24 +359,24 @@ static void wait_for_turn(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 }
 
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
-                          int64_t timeout_us)
+                          int64_t timeout_us, const pp_coll_t *receives)
 {
     if (!ctx->mpi || atomic_load(&ctx->attended)) {
-        pp_work(ctx);
+        pp_work(ctx, receives);
         pp_look(ctx);
     }
     if (ctx->mpi && over(arg))
         return PP_OK;
     if (!ctx->mpi) {
         if (ctx->actor.park && timeout_us != 0)
-            wait_simulated(ctx, over, arg);
+            wait_simulated(ctx, over, arg, receives);
         return outcome(ctx, over(arg));
     }
     uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us;
     wait_for_turn(ctx, over, arg, deadline);
     if (!atomic_load(&ctx->attended)) {
         pp_returned(ctx);
-        attend(ctx, over, arg, deadline);
+        attend(ctx, over, arg, deadline, receives);
     }
     return outcome(ctx, over(arg));
 }
@@ -401,7 +403,7 @@ static uint64_t cpu_ns(clockid_t clock)
 static bool lend_core(pp_ctx_t *ctx)
 {
     uint64_t begin_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
-    bool     worked = pp_work(ctx);
+    bool     worked = pp_work(ctx, NULL);
     if (worked)
         pp_node_lent(ctx->engine.node, cpu_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns);
     return worked;

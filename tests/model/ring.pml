@@ -6,19 +6,21 @@
  *   -DN, -DROUNDS, -DENTRIES   ranks, rounds, entries of the ring
  *   -DKEPT                     every rank reads every round, in order, and its entry is kept until then ("sum", "each");
  *                              without it any round that is still there ("latest")
+ *   -DWAITS                    ranks wait for rounds, and read what they are given then ("latest"); a round for which all
+ *                              wait is written where the newest result is
  *   -DPINS                     ranks pin what they read ("latest"), so many at once, in as many entries more: each rank
  *                              one, of the newest round when it last looked, as a request is given one
  *
  * Checked:
  *   agreement   a result that is taken is whole and of the round that it was looked up for; a round's chunks are all
  *               moved before it is published, each once, and into its own entry
- *   no reuse    KEPT: an entry does not change while somebody still needs it; PINS: nor while it is pinned
+ *   no reuse    WAITS: what a rank was given is there until a newer result is complete; KEPT: an entry does not change while somebody still needs it; PINS: nor while it is pinned
  *   room        PINS: a pin makes a writer pick again at most once, so that a pick ends; and if all ranks may pin, it
  *               finds an entry
  *
  * With -D and one of these, the protocol is broken on purpose, and has to be found broken (tests/model/check --mutants):
  * NO_SECOND_LOOK, NOT_MARKED, KEPT_REUSED, TICKETS_OF_ANY_ROUND, PINS_OVERLOOKED, PINNED_UNSEEN, PICKED_AGAIN,
- * NO_ROOM_FOR_PINS.
+ * NO_ROOM_FOR_PINS, NOT_ALL_WAIT.
  *
  * Memory is sequentially consistent here; the fences and the orders that make it so are argued in board.c.
  */
@@ -62,6 +64,10 @@ byte sequence[ENTRIES], front[ENTRIES], back[ENTRIES];
 byte absorbed[N];               /* of rounds before this one the rank needs no entry any more */
 #endif
 
+#ifdef WAITS
+byte waits[N];                  /* 1 + the round that the rank waits for, or once waited for; 0: none */
+#endif
+
 #ifdef PINS
 byte pins;                      /* ranks that have one, or try to */
 byte pinned[N];                 /* 1 + a round whose entry the rank reads in place; 0: none */
@@ -70,9 +76,13 @@ bit  in_the_way[N];             /* ghost: a writer has picked again because of t
 
 /* ---- writing ----------------------------------------------------------------------------------------------- */
 
-/* May the entry be overwritten?  Not the newest result. */
+/* May the entry be overwritten?  Not the newest result, unless everybody has been given it. */
 #define ROUND_OF(index) ((sequence[index] - 1) / 2)
+#ifdef WAITS
+#define SPARED(index) (sequence[index] && ROUND_OF(index) + spares >= at)
+#else
 #define SPARED(index) (sequence[index] && ROUND_OF(index) + 1 >= at)
+#endif
 
 #ifdef PINS
 /* One rank after the other; `seen` is 1 + the rank that has pinned the round, or 0. */
@@ -160,6 +170,16 @@ inline pick()
     least = at;
 #endif
 #endif
+#ifdef WAITS
+    do                              /* one rank after the other */
+    :: atomic { k < N && waits[k] == at + 1 -> STEP(decide) k++ }
+    :: atomic { k < N && waits[k] != at + 1 -> STEP(decide) k = 0; spares = 1; break }
+    :: atomic { k == N -> k = 0; break }
+    od;
+#ifdef NOT_ALL_WAIT
+    spares = 0;
+#endif
+#endif
     atomic {
         STEP(pick)
         found = 0;
@@ -174,6 +194,9 @@ inline pick()
         od;
 #ifdef KEPT
         least = 0;
+#endif
+#ifdef WAITS
+        spares = 0;
 #endif
         if
 #ifndef NOT_MARKED
@@ -254,6 +277,8 @@ inline read()
     :: found == ENTRIES ->
 #ifdef KEPT
        assert(false)
+#elif defined(WAITS)
+       assert(round > at + 1)
 #else
        skip
 #endif
@@ -266,6 +291,9 @@ inline read()
            assert(whole)
 #else
            assert(whole || sequence[found] != COMPLETE(at));
+#endif
+#ifdef WAITS
+           assert(sequence[found] == COMPLETE(at) || round > at + 1);
 #endif
 #ifdef KEPT
            assert(sequence[found] == COMPLETE(at))
@@ -328,6 +356,9 @@ active [N] proctype rank()
 {
     byte at, k, found, least, given;
     bit  last, whole;
+#ifdef WAITS
+    byte spares;
+#endif
 #ifdef PINS
     byte seen, left, before, newest, viewed;
 #endif
@@ -342,6 +373,12 @@ end_of_rounds:
        read();
        atomic { STEP(say) given++; absorbed[_pid] = given }
     :: atomic { given == ROUNDS -> break }
+#elif defined(WAITS)
+    /* Until it has read what it was given, the word says that it waits for a round that is over. */
+    :: atomic { !given && round < ROUNDS -> STEP(link) given = 1; waits[_pid] = round + 1 }
+    :: atomic { given && round >= waits[_pid] -> STEP(look) at = round - 1 };
+       read();
+       given = 0
 #elif defined(PINS)
     :: atomic { !viewed && newest < round -> STEP(look) newest = round }
     :: atomic { !viewed && newest > 0 -> at = newest - 1 };

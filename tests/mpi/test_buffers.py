@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -105,6 +106,61 @@ def test_buffers_are_used_when_it_says_so(comm, ctx, count):
     out[:] = -2
     comm.barrier()
     assert (out == -2).all()
+    request.Free()
+
+
+# Of a round in shared memory: one is moved by whoever has claimed it, the others in chunks.
+LARGE = [(3_000, 1, 0, 5_001), (70_001, 0, 1, 200_003), (1 << 20,)]
+
+
+@pytest.mark.parametrize("counts", LARGE)
+@pytest.mark.parametrize("dtype", ["i4", "f2", "f8"])
+@pytest.mark.parametrize("policy", [pp.Full(), pp.Solo(), pp.Majority()])
+def test_large_results(comm, ctx, counts, dtype, policy):
+    """Whoever reduces a part of it, each rank gets every element, of its own request's round."""
+    sends = [np.zeros(n, dtype) for n in counts]
+    outs = [np.zeros(n, dtype) for n in counts]
+    request = ctx.Allreduce_init(sends, outs, policy=policy)
+    status = pp.Status()
+    rounds = {}
+    for step in range(12):
+        for send in sends:
+            send[:] = np.arange(len(send)) % 7 + step + comm.rank
+        request.Start()
+        request.Wait(status)
+        rounds[status.round] = [out.copy() for out in outs]
+        if policy == pp.Full():
+            ranks = comm.size * step + sum(range(comm.size))
+            for out in outs:
+                assert np.array_equal(out, comm.size * (np.arange(len(out)) % 7) + ranks)
+    request.Flush()
+    # The same bits everywhere.
+    for other in comm.allgather({at: [crc32(o) for o in r] for at, r in rounds.items()}):
+        for at in rounds.keys() & other.keys():
+            assert other[at] == [crc32(out) for out in rounds[at]]
+    request.Free()
+
+
+@pytest.mark.sizes(2, 3)
+@pytest.mark.parametrize("deliver", ["latest", "each"])
+def test_receive_buffers_are_the_applications_between_waits(comm, ctx, deliver):
+    """What a Wait that timed out had put into them does not count."""
+    count = 1 << 20
+    send, out = np.zeros(count, "i8"), np.zeros(count, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), deliver=deliver)
+    timed_out = 0
+    for step in range(30):
+        send[:] = step
+        request.Start()
+        while True:
+            try:
+                request.Wait(timeout=1e-4 * (1 + step % 4))
+                break
+            except pp.TimeoutError:
+                timed_out += 1
+                out[:] = -1
+        assert (out == comm.size * step).all()
+    assert comm.allreduce(timed_out) > 0
     request.Free()
 
 

@@ -189,6 +189,69 @@ def test_more_late_starts_than_parts_while_a_round_is_away(seed):
     assert (sums == starts).all()
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7])
+@pytest.mark.parametrize("dtype", ["int64", "float16", "float32"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "quorum", "k": 99},
+        {"k": 99},
+        {"k": 99, "deliver": "sum", "max_lag": 3},
+        {"k": 1, "deliver": "each", "max_lag": 3},
+    ],
+)
+def test_results_are_put_in_place_while_they_are_reduced(ranks, dtype, options):
+    """Each exactly that of its round, also in several buffers, and rounded on the way."""
+    average = {"average": "contributors"} if dtype == "float32" else {}
+    options = options | {"k": min(options["k"], ranks), "dtype": dtype, "pieces": 3} | average
+    outcome = check(scenario(ranks, **options))
+    assert outcome.coverage["landings"] > ranks
+
+
+@pytest.mark.parametrize("ranks", [3, 5])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_result_that_is_overwritten_is_not_mixed_with_a_newer(ranks, seed):
+    """Ranks are seldom interrupted, but long: others complete rounds before they have copied."""
+    steps = (Phase((30, 30, 30)),)
+    options = Options(count=6 * ranks, k=ranks)
+    check(Scenario(ranks, seed, (options,), steps, scale=2000, memory=(50, 20_000)))
+
+
+def test_a_result_is_not_put_in_place_where_other_nodes_have_a_part_in_it():
+    outcome = check(scenario(4, 2, policy="quorum", k=4))
+    assert outcome.coverage["turns"] > 100
+    assert outcome.coverage["landings"] == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
+def test_a_result_stays_while_its_rank_is_in_another_call(deliver, seed):
+    """The place of the newest is only used again when everybody waits for the next."""
+    ranks = 3
+    world = World(ranks, seed=seed, latency=(1, 50_000), memory=(300, 20_000))
+    lag = {} if deliver == "latest" else {"max_lag": 3}
+    options = Options(count=4 * ranks, policy="quorum", k=ranks, deliver=deliver, **lag)
+    given = [np.zeros(4 * ranks, np.int64) for _ in range(ranks)]
+
+    def program(rank):
+        handle = yield ("init", options)
+        for step in range(6):
+            handle.send[:] = 1 << step
+            yield ("start", handle)
+            if rank == step % ranks:  # its request is complete, and not collected, meanwhile
+                yield 30_000 * (1 + seed % 5)
+            if step == 2:
+                other = yield ("init", options)
+            given[rank] += np.frombuffer((yield ("wait", handle)).data, np.int64)
+            if step == 4:
+                yield ("free", other)
+        yield ("free", handle)
+        yield ("ctx_free",)
+
+    world.run([program(rank) for rank in range(ranks)])
+    assert all((each == ranks * 63).all() for each in given)
+
+
 def twenty_calls(options):
     handle = yield ("init", options)
     for _ in range(20):
