@@ -266,6 +266,9 @@ class World:
         it a rank is interrupted, for a time drawn from 0 to so many nanoseconds. A third number:
         each so many ranks are on one node; without it, all are. A fourth: how they are laid out
         (``PP_LAYOUT_...``). Empty: they share none.
+    magnify : int
+        For so many bytes each one of a vector counts in that memory, where rounds of large vectors
+        wait for ranks that come a little later, and are cut into chunks.
 
     Attributes
     ----------
@@ -290,12 +293,14 @@ class World:
         contexts: int = 1,
         plant: int = lib.PP_PLANT_NONE,
         memory: tuple[int, ...] = (),
+        magnify: int = 1,
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks
         config.plant = plant
         if memory:
             config.pace.per_mille, config.pace.longest_ns = memory[:2]
+            config.pace.magnify = magnify
             config.node_ranks = memory[2] if len(memory) > 2 else ranks
             config.layout = memory[3] if len(memory) > 3 else lib.PP_LAYOUT_BLOCKS
         describe_network(config.network, network or _jittering(*latency))
@@ -335,7 +340,16 @@ class World:
         """Return how often the interleavings occurred that are hard to get right."""
         counts = ffi.new("pp_coverage_t *")
         sums = dict.fromkeys(
-            ("initiators_met", "departures", "windows_full", "draws_handed_on", "crossings"), 0
+            (
+                "initiators_met",
+                "departures",
+                "windows_full",
+                "draws_handed_on",
+                "crossings",
+                "graces_met",
+                "graces_over",
+            ),
+            0,
         )
         for sim in self.sims:
             lib.pp_sim_coverage(sim, counts)

@@ -77,6 +77,12 @@ FOUND = {
     "a late report": """{"ranks":5,"seed":511649820,"handles":[{"count":10,
         "policy":"quorum","k":4}],
         "phases":[{"steps":[28]}],"latency":[1,200000],"memory":[50,100,4,1]}""",
+    # On one node. Who had brought a round about went into a Flush during its grace period: when
+    # that was over, those in a Flush looked at the round for ever.
+    "ripe and not to be run": """{"ranks":8,"seed":1546579900,"handles":[{"count":16,"dtype":
+        "float64","in_place":true}],"phases":[{"steps":[1],"then":["flush 0"],"hold":true}],
+        "window":1,"latency":[1,200000],"timing":"heavy","scale":0,"together":true,"memory":[1000,0],
+        "magnify":4096}""",
 }
 
 
@@ -187,6 +193,37 @@ def test_more_late_starts_than_parts_while_a_round_is_away(seed):
 
     world.run([program(rank) for rank in range(ranks)])
     assert (sums == starts).all()
+
+
+@pytest.mark.parametrize(("delay_us", "how"), [(5, "graces_met"), (5000, "graces_over")])
+@pytest.mark.parametrize("magnify", [1, 4096])
+@pytest.mark.parametrize("pause", [0, 1000])
+def test_a_grace_period_ends_when_all_are_there_or_it_is_over(delay_us, how, magnify, pause):
+    """48 KiB: for 20 us at least, much longer once ranks have come too late by little."""
+    ranks, steps = 3, 12
+    world = World(ranks, memory=(100, pause), magnify=magnify)
+    options = Options(count=(48 << 10) // 8 // magnify * 13 + ranks, k=ranks)
+    had_data = []
+
+    def program(rank):
+        handle = yield ("init", options)
+        for step in range(steps):
+            yield ("at", (step + 1) * 100_000_000 + delay_us * 1000 * (rank == 2))
+            name(handle, rank)
+            yield ("start", handle)
+            result = yield ("wait", handle)
+            if rank == 0:
+                had_data.append(len(result.contributors))
+        yield ("free", handle)
+        yield ("ctx_free",)
+
+    world.run([program(rank) for rank in range(ranks)])
+    coverage = world.coverage()
+    assert coverage[how] > 0
+    # What came too late for the first round is in the second one at once.
+    assert (coverage["graces_over"] > 0) == (how == "graces_over")
+    assert had_data[0] == (ranks if how == "graces_met" else ranks - 1)
+    assert had_data[1:] == [ranks] * (steps - 1)
 
 
 def twenty_calls(options):
