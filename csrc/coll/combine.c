@@ -481,7 +481,7 @@ static void publish(pp_coll_t *coll, uint64_t round, int32_t index)
     if (has_grace(coll))
         learn(coll, round, pp_board_entry(board, index));
     if (pp_board_entry(board, index)->flush)
-        pp_node_call_over(board->node, coll->engine->calls + 1);
+        pp_node_call_over(board->node, pp_engine_calls(coll->engine, true) + 1);
     pp_board_publish(board, round, index);
     pp_combine_wake_waiters(coll, round);
     coll->engine->changed = true;

@@ -161,6 +161,33 @@ def test_a_node_that_computes_holds_nobody_up(policy, seed):
     assert all(ended[rank] < busy_ns // 2 for rank in (2, 3))
 
 
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("nodes_of", [2, 3])
+def test_nobody_has_left_towards_those_whose_call_is_over(seed, nodes_of):
+    """The leader who speaks for them may not have noticed, nor ranks of other nodes."""
+    ranks, steps = 5, 3
+    world = World(ranks, seed=seed, latency=(1, 200_000), memory=(100, 5000, nodes_of))
+    options = Options(count=ranks, policy="quorum", k=ranks)
+    active = []
+
+    def program(rank):
+        handles = [(yield ("init", options))]
+        for _ in range(4):
+            for _ in range(steps):
+                yield ("start", handles[0])
+                active.append((yield ("wait", handles[0])).active)
+            handles.append((yield ("init", options)))
+            for _ in range(steps):
+                yield ("start", handles[0])
+                active.append((yield ("wait", handles[0])).active)
+            yield ("free", handles.pop())
+        yield ("free", handles[0])
+        yield ("ctx_free",)
+
+    world.run([program(rank) for rank in range(ranks)])
+    assert set(active) == {ranks}
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_more_late_starts_than_parts_while_a_round_is_away(seed):
     """They are added to parts that are pending, which no round takes meanwhile."""
