@@ -100,7 +100,7 @@ def test_use_after_mpi_finalize():
 
 
 def test_a_killed_rank_ends_the_job():
-    run = launch(3, "killed")
+    run = launch(3, "killed", "1")
     assert run.returncode not in (0, None), run.explain()
     assert run.seconds < QUICK_S, run.explain()
     run.check_clean()
