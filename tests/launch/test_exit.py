@@ -121,6 +121,16 @@ def test_a_rank_that_died_is_named(policy):
         assert f"rank {rank} sees: rank 2: its process has died" in run.lines(rank), run.explain()
 
 
+@pytest.mark.parametrize("progress", ["thread", "caller"])
+def test_a_rank_that_died_is_named_to_who_only_tests(progress):
+    script = python(str(SCRIPTS / "died.py"), "auto", "full", progress)
+    go_on = ["--runtime-options", "recoverable,continuous"]
+    run = mpirun(3, script, timeout_s=LIMIT_S, options=go_on)
+    assert run.seconds < QUICK_S, run.explain()
+    for rank in (0, 1):
+        assert f"rank {rank} sees: rank 2: its process has died" in run.lines(rank), run.explain()
+
+
 def test_a_rank_that_died_in_a_round_is_noticed():
     """Without fault tolerance, by who waits for a round that nobody finishes; nobody hangs."""
     script = python(str(SCRIPTS / "died_in_round.py"))
