@@ -201,7 +201,7 @@ static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void
             continue;
         actor->announce(actor->owner, true);
         pp_node_asleep(ctx->engine.node);
-        bool busy = pp_look(ctx) > 0 || pp_combine_has_work(&ctx->engine);
+        bool busy = pp_look(ctx) > 0 || pp_combine_has_work(&ctx->engine) || ctx->engine.error;
         if (!busy && ctx->engine.soon)
             actor->pause(actor->owner);
         else if (!busy) {

@@ -711,12 +711,7 @@ class World:
             context = self._blocked[rank][0]
             if len(request) > 1 and isinstance(request[1], Handle):
                 handle = request[1]
-                s = self.state(rank, handle)
-                line += (
-                    f" of handle {lib.pp_coll_id(handle.coll)}: completed {s.completed}, joined "
-                    f"{s.joined}, ready {s.ready}, drawn {s.drawn}, withholding {s.withholding}, "
-                    f"calls {s.calls}"
-                )
+                line += f" of handle {lib.pp_coll_id(handle.coll)}: {self._described(rank, handle)}"
                 found = _obstacles(lib.pp_coll_obstacles, handle.coll)
             else:
                 found = _obstacles(lib.pp_ctx_obstacles, self.contexts[context][rank])
@@ -726,6 +721,16 @@ class World:
         if len(self._blocked) > _EXPLAINED:
             lines.append(f"and {len(self._blocked) - _EXPLAINED} more")
         return "\n  ".join(lines)
+
+    def _described(self, rank: int, handle: Handle) -> str:
+        try:
+            s = self.state(rank, handle)
+        except CoreError as error:
+            return error.text  # it has failed, and waits all the same
+        return (
+            f"completed {s.completed}, joined {s.joined}, ready {s.ready}, drawn {s.drawn}, "
+            f"withholding {s.withholding}, calls {s.calls}"
+        )
 
     def run(self, programs: Sequence[Program]) -> None:
         """Run to the end, messages included.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from programs import name
@@ -9,7 +11,7 @@ from programs import name
 from pypartial._core import ffi, lib
 from pypartial.sim.oracles import check
 from pypartial.sim.scenario import Phase, Scenario
-from pypartial.sim.world import Options, World
+from pypartial.sim.world import CoreError, Options, World
 
 # What was wrong once, as the fuzzer found it.
 FOUND = {
@@ -251,6 +253,40 @@ def test_a_grace_period_ends_when_all_are_there_or_it_is_over(delay_us, how, mag
     assert (coverage["graces_over"] > 0) == (how == "graces_over")
     assert had_data[0] == (ranks if how == "graces_met" else ranks - 1)
     assert had_data[1:] == [ranks] * (steps - 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("nodes_of", [1, 2, 4])
+def test_a_rank_dies_at_any_moment(seed, nodes_of):
+    """Between two accesses to shared memory, too, with a claim or a ticket: all others are told."""
+    draw = random.Random(f"{seed} {nodes_of}")
+    ranks, victim = 4, draw.randrange(4)
+    memory = draw.choice((1000, 300, 50)), draw.choice((0, 100, 5000)), nodes_of
+    world = World(ranks, seed=seed, memory=memory, magnify=draw.choice((1, 256, 4096)))
+    deliver = draw.choice(("latest", "sum"))
+    quorum = {"policy": "quorum", "k": draw.randint(1, ranks)} if seed % 2 else {"k": ranks}
+    options = Options(count=40, deliver=deliver, max_lag=draw.choice((0, 3)), **quorum)
+    told = []
+
+    def program(rank):
+        try:
+            handle = yield ("init", options)
+            while True:
+                for _ in range(draw.randint(1, 5)):
+                    yield draw.choice((0, 0, 1000, 30_000))
+                    yield ("start", handle)
+                    yield ("wait", handle)
+                yield ("flush", handle)
+        except CoreError as error:
+            assert (error.status, error.text) == (
+                lib.PP_ERR_PEER_FAILED,
+                f"rank {victim}: the process died",
+            )
+            told.append(rank)
+
+    world.kill(victim, draw.randint(1, 1_000_000), draw.choice((0, 1000, 100_000)))
+    world.run([program(rank) for rank in range(ranks)])
+    assert sorted([*told, victim]) == list(range(ranks))
 
 
 def twenty_calls(options):
