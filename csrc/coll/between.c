@@ -105,13 +105,14 @@ static bool all_flush(const pp_view_t *view)
 }
 
 /* Full waits for everybody who has not left, the others for nobody; max_lag may withhold a part in any case.
-   `crossing`: NULL for ranks that do not lead the round, and do not know who was ready before. */
+   `crossing`: NULL for ranks that do not lead the round, and do not know who was ready before.  The leader counts on
+   nobody whom it has not latched: who waited elsewhere may be ready no more when its part is taken. */
 static bool permits(const pp_view_t *view, const pp_crossing_t *crossing)
 {
     const pp_coll_t *coll = view->coll;
     for (int32_t index = 0; pp_policy_is_full(coll) && index < node_size(coll); index++) {
-        bool ready = (crossing && pp_mask_has(crossing->ready, index))
-                  || pp_view_ready(view, pp_view_word(coll, index), index);
+        bool ready = crossing ? pp_mask_has(crossing->ready, index)
+                              : pp_view_ready(view, pp_view_word(coll, index), index);
         if (!ready && !pp_view_left(view, index))
             return false;
     }
@@ -348,23 +349,22 @@ static bool is_due(const pp_view_t *view, const pp_crossing_t *crossing)
     return crossing->activated ? permits(view, crossing) : all_flush(view);
 }
 
-/* Claims the round and gathers the node's part.  Returns whether to look again. */
+/* Claims the round, which is due, and gathers the node's part.  Returns whether to look again.
+   It stays due: who was ready is latched, and what a flush or an activation has begun nobody takes back.  A rank that had
+   left, or was elsewhere, and so was passed by, may come back at any moment until its part is taken, under the claim as
+   before it: it counts the round as given (count_passed()). */
 static bool claim_and_gather(pp_coll_t *coll, pp_crossing_t *crossing, uint64_t turn)
 {
     pp_board_t *board = &coll->combine->board;
-    bool room = true;
     if (!pp_board_claim(board, turn))
         return true;
+    crossing->joined = !crossing->activated;
     do {
-        /* Once more: what was found may have been overtaken. */
-        pp_view_t view = pp_view_of(coll, crossing->round);
-        crossing->joined = !crossing->activated;
-        if (is_due(&view, crossing) && (room = gather(coll, crossing)))
+        if (gather(coll, crossing))
             return true;
-        crossing->joined = false;
     } while (!pp_board_release(board, crossing->round));
-    if (!room)
-        pp_combine_ask_for_room(coll, crossing->round);
+    crossing->joined = false;
+    pp_combine_ask_for_room(coll, crossing->round);
     return false;
 }
 
@@ -387,7 +387,7 @@ static void publish(pp_coll_t *coll, pp_crossing_t *crossing, pp_instance_t *ins
     if (!pp_board_bring_back(board, round))
         return;              /* whoever merges tells us when it has */
     if (entry->flush)
-        pp_node_call_over(board->node, coll->engine->calls + 1);
+        pp_node_call_over(board->node, pp_engine_calls(coll->engine, true) + 1);
     pp_board_publish(board, round, index);
     pp_combine_wake_waiters(coll, round);
     crossing->published = true;

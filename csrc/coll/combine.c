@@ -21,18 +21,24 @@ enum {
     CHUNKS_A_RANK = 2                /* at least, if the chunks do not become too small */
 };
 
+/* Of a vector, where it is compared with what is large. */
+static size_t weight_bytes(const pp_coll_t *coll)
+{
+    return coll->combine->board.vector_bytes * pp_node_of(coll)->magnify;
+}
+
 /* Whether rounds wait a moment, once they are to be run, for ranks that come a little later: with large vectors a
    round of all is much cheaper than two of some, whose ranks then copy what others get in place, and so come
    late again. */
 static bool has_grace(const pp_coll_t *coll)
 {
-    return coll->config.policy == PP_FIRST_OF && coll->combine->board.vector_bytes >= GRACE_BYTES;
+    return coll->config.policy == PP_FIRST_OF && weight_bytes(coll) >= GRACE_BYTES;
 }
 
 /* Much less than the round takes; or about as long as a rank takes that was late, if some came too late by little. */
 static uint64_t grace_ns(const pp_coll_t *coll)
 {
-    size_t bytes = coll->combine->board.vector_bytes;
+    size_t bytes = weight_bytes(coll);
     PP_STEP("ripen");
     bool     hope = atomic_load_explicit(&coll->combine->board.shared->hope, memory_order_relaxed) > 0;
     uint64_t ns = bytes / (hope ? LONG_GRACE_BYTES_A_NS : GRACE_BYTES_A_NS);
@@ -299,8 +305,11 @@ static bool has_news(pp_coll_t *coll)
         || !pp_board_ripens(board, coll->completed, now_ns(coll), &left_ns))
         return false;
     coll->engine->soon |= left_ns > 0;
-    coll->combine->news |= left_ns <= 0;
-    return left_ns <= 0;
+    /* Once: it may not be to be run any more, or have no room, and whoever changes that looks himself. */
+    if (left_ns > 0 || coll->combine->ripe == coll->completed + 1)
+        return false;
+    coll->combine->ripe = coll->completed + 1;
+    return coll->combine->news = true;
 }
 
 bool pp_combine_poll(pp_engine_t *engine)
@@ -415,12 +424,13 @@ static size_t wanted_chunk_bytes(const pp_coll_t *coll)
 {
     const pp_board_t *board = &coll->combine->board;
     size_t least = is_simulated(coll) ? 1 : CHUNK_BYTES_MIN;
+    size_t most = CHUNK_BYTES / pp_node_of(coll)->magnify;
     size_t bytes = board->vector_bytes / ((size_t)board->ranks * CHUNKS_A_RANK);
     /* A vector so large that tickets could not count its chunks is cut coarser. */
     if (board->vector_bytes / PP_CHUNKS_MAX >= CHUNK_BYTES)
         return board->vector_bytes / (PP_CHUNKS_MAX / 2);
-    if (bytes > CHUNK_BYTES)
-        return CHUNK_BYTES;
+    if (bytes > most)
+        bytes = most;
     return bytes < least ? least : bytes;
 }
 
@@ -472,7 +482,7 @@ static void publish(pp_coll_t *coll, uint64_t round, int32_t index)
     if (has_grace(coll))
         learn(coll, round, pp_board_entry(board, index));
     if (pp_board_entry(board, index)->flush)
-        pp_node_call_over(board->node, coll->engine->calls + 1);
+        pp_node_call_over(board->node, pp_engine_calls(coll->engine, true) + 1);
     pp_board_publish(board, round, index);
     pp_combine_wake_waiters(coll, round);
     coll->engine->changed = true;
@@ -611,15 +621,22 @@ static bool all_there(const pp_coll_t *coll, uint64_t round)
 static bool is_ripe(pp_coll_t *coll, uint64_t round)
 {
     pp_board_t *board = &coll->combine->board;
+    pp_coverage_t *coverage = &coll->engine->coverage;
     int64_t  left_ns;
-    if (!has_grace(coll) || all_there(coll, round))
+    if (!has_grace(coll))
         return true;
+    if (all_there(coll, round)) {
+        coverage->graces_met += pp_board_ripens(board, round, 0, &left_ns);
+        return true;
+    }
     if (pp_board_set_ripe(board, round, now_ns(coll) + grace_ns(coll))) {
         /* This rank may go on to something else: then the others see to it. */
         pp_combine_wake_waiters(coll, round);
         return false;
     }
-    return pp_board_ripens(board, round, now_ns(coll), &left_ns) && left_ns <= 0;
+    bool over = pp_board_ripens(board, round, now_ns(coll), &left_ns) && left_ns <= 0;
+    coverage->graces_over += over;
+    return over;
 }
 
 static void try_round(pp_coll_t *coll)

@@ -31,6 +31,7 @@ struct pp_combine {
     bool       news;                 /* something has changed, and nobody has looked at the round since */
     uint64_t   waits;                /* engine->waits when this rank last looked, */
     uint64_t   presence;             /* and what it had said of its presence */
+    uint64_t   ripe;                 /* 1 + the last round that it has looked at because the time had come to take it */
     uint64_t   flushes;              /* flush rounds complete here: others may be ahead */
     uint64_t   flushed;              /* 1 + the newest flush round here; its entry is kept until we have it */
     uint32_t   triggered;            /* of the round decided on: how many ranks brought it about */

@@ -219,7 +219,7 @@ pp_status_t pp_engine_check(const pp_engine_t *engine);
 /* Sends a control message; `message` starts with a prefix whose kind, handle and round are set. */
 void        pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes);
 /* Completed collective calls: of this rank; or of whoever of its node completed most, for whom it speaks
-   between nodes. */
+   between nodes, or ends one: a rank that has ended its script may not have noticed the last ones. */
 static inline uint64_t pp_engine_calls(const pp_engine_t *engine, bool of_node)
 {
     uint64_t most = of_node ? pp_node_calls(engine->node) : 0;

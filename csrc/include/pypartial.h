@@ -423,7 +423,8 @@ typedef enum pp_layout {
    from 0..longest_ns. */
 typedef struct pp_pace {
     uint32_t per_mille;
-    uint32_t unused;
+    uint32_t magnify;          /* a byte of a vector counts for so many, where rounds of large vectors wait for ranks
+                                  that come a little later, and are cut into chunks; 0 is 1 */
     uint64_t longest_ns;
 } pp_pace_t;
 
@@ -505,6 +506,8 @@ typedef struct pp_coverage {
     uint64_t draws_handed_on;
     uint64_t crossings;        /* parts that a node gave to rounds with others */
     uint64_t landings;         /* results of which a rank had put a part in place while it was reduced */
+    uint64_t graces_met;       /* rounds that waited for ranks to come a little later, until all were there, */
+    uint64_t graces_over;      /* or until their time was over */
     /* Parts that ranks gave to rounds, by the staleness of their oldest contribution; the last entry is
        everything above. */
     uint64_t staleness[33];

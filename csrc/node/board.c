@@ -179,13 +179,17 @@ bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns)
 {
     PP_STEP("ripen");
     uint64_t seen = atomic_load(&board->shared->ripe);
-    if ((seen & ~RIPE_TIME) == ripe_tag(round))
-        return false;
-    /* After the load: if the round is over, somebody may wait for what was set for a later one. */
-    if (pp_turn_round(pp_board_turn(board)) != round)
-        return false;
-    PP_STEP("ripen");
-    return atomic_compare_exchange_strong(&board->shared->ripe, &seen, ripe_tag(round) | (time_ns & RIPE_TIME));
+    for (;;) {
+        if ((seen & ~RIPE_TIME) == ripe_tag(round))
+            return false;
+        /* After the load: if the round is over, somebody may wait for what was set for a later one. */
+        if (pp_turn_round(pp_board_turn(board)) != round)
+            return false;
+        PP_STEP("ripen");
+        if (atomic_compare_exchange_strong(&board->shared->ripe, &seen, ripe_tag(round) | (time_ns & RIPE_TIME)))
+            return true;
+        /* By somebody for this round; or late, for one before that was over in no time because all were there. */
+    }
 }
 
 bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, int64_t *left_ns)

@@ -93,7 +93,7 @@ void pp_node_lent(pp_node_t *node, uint64_t ns)
 bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t size)
 {
     uint64_t common = PP_SHARED_LABEL + pp_commons_bytes(size);
-    *node = (pp_node_t){.memory = memory, .base = memory->memory, .index = index, .size = size};
+    *node = (pp_node_t){.memory = memory, .base = memory->memory, .index = index, .size = size, .magnify = 1};
     node->commons = pp_node_at(node, PP_SHARED_LABEL);
     node->reserved = whole_pages(common);
     uint64_t half = memory->bytes >> PLACES_OF_ONE_RANK_SHIFT;
@@ -109,9 +109,10 @@ bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t s
     return look_up(presence->pid, &presence->born, &state);
 }
 
-void pp_node_open_simulated(pp_node_t *node, pp_commons_t *commons, int32_t index, int32_t size)
+void pp_node_open_simulated(pp_node_t *node, pp_commons_t *commons, int32_t index, int32_t size,
+                            uint64_t magnify)
 {
-    *node = (pp_node_t){.commons = commons, .index = index, .size = size};
+    *node = (pp_node_t){.commons = commons, .index = index, .size = size, .magnify = magnify};
 }
 
 void pp_node_close(pp_node_t *node)

@@ -59,6 +59,7 @@ typedef struct pp_node {
     char         *base;              /* of offsets */
     pp_commons_t *commons;
     int32_t       index, size;       /* of this rank among those of the node */
+    uint64_t      magnify;           /* simulated: for so many bytes each one of a vector counts; else 1 */
     uint64_t      presence;          /* my word, as published */
     struct pp_pulse { uint64_t cpu_ns, at_ns; bool idle; } *pulses;   /* of the others, when last asked about */
     uint64_t      reserved;          /* up to here address space is in use (the rank that reserves) */
@@ -73,7 +74,8 @@ typedef struct pp_node {
    no memory for what the ranks of the node have in common. */
 bool     pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t size);
 /* Simulated ranks, of one process: `commons` is theirs. */
-void     pp_node_open_simulated(pp_node_t *node, pp_commons_t *commons, int32_t index, int32_t size);
+void     pp_node_open_simulated(pp_node_t *node, pp_commons_t *commons, int32_t index, int32_t size,
+                                uint64_t magnify);
 size_t   pp_commons_bytes(int32_t size);
 void     pp_node_close(pp_node_t *node);
 

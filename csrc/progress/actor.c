@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-enum { STACK_BYTES = 256 << 10, CERTAIN = 1000, WAKE_NS = 50 };
+enum { STACK_BYTES = 256 << 10, CERTAIN = 1000, WAKE_NS = 50, PAUSE_NS = 1000 };
 
 typedef enum task_kind { CALL, MESSAGE, BULK_DONE, LOOK } task_kind_t;
 
@@ -76,11 +76,11 @@ static void enter_stack(pp_actor_t *actor)
     current = before;
 }
 
-/* Goes on after a time that is drawn. */
-static void interrupt(pp_actor_t *actor)
+/* Goes on after a time. */
+static void interrupt(pp_actor_t *actor, uint64_t ns)
 {
     pp_stage_t *stage = actor->stage;
-    actor->resume_ns = pp_simnet_now_ns(stage->net) + draw(stage, stage->pace.longest_ns + 1);
+    actor->resume_ns = pp_simnet_now_ns(stage->net) + ns;
     stage->turns++;
     if (pp_simnet_rouse(stage->net, actor->rank, actor->resume_ns) < 0)
         pp_engine_fail(&actor->ctx->engine, PP_ERR_MEMORY, "no memory for an event");
@@ -93,7 +93,7 @@ static void take_turns(const char *step)
     (void)step;
     pp_actor_t *actor = current;
     if (actor && draw(actor->stage, CERTAIN) < actor->stage->pace.per_mille)
-        interrupt(actor);
+        interrupt(actor, draw(actor->stage, actor->stage->pace.longest_ns + 1));
 }
 
 /* ---- tasks ------------------------------------------------------------------------------------------- */
@@ -279,10 +279,13 @@ static void park(void *owner)
     run_all(actor, true);
 }
 
+/* Time goes on, however short interruptions are: what the rank waits for may be due at a later time. */
 static void pause_actor(void *owner)
 {
-    interrupt(owner);
-    run_all(owner, true);
+    pp_actor_t *actor = owner;
+    uint64_t longest = actor->stage->pace.longest_ns;
+    interrupt(actor, 1 + draw(actor->stage, longest > PAUSE_NS ? longest : PAUSE_NS));
+    run_all(actor, true);
 }
 
 /* The rank of this rank's node that has an index there. */
@@ -370,7 +373,8 @@ static void open_actor(pp_stage_t *stage, int32_t rank, pp_ctx_t *ctx)
         index += other < rank && stage->lowest[other] == stage->lowest[rank];
         size += stage->lowest[other] == stage->lowest[rank];
     }
-    pp_node_open_simulated(&ctx->node, stage->commons[stage->lowest[rank]], index, size);
+    pp_node_open_simulated(&ctx->node, stage->commons[stage->lowest[rank]], index, size,
+                           stage->pace.magnify ? stage->pace.magnify : 1);
     ctx->nodes = stage->nodes ? stage->nodes[rank] : NULL;
     ctx->node.wake = wake;
     ctx->node.owner = actor;

@@ -18,7 +18,7 @@ enum {
     WAKE_AFTER_US = 40,           /* of waiting for a rank to look by itself; about what a wake-up costs */
     RECENTLY_US = 200,            /* who was away for so long will be so again */
     LOOKS_BEFORE_LEAVING = 4,     /* if rings keep coming: then the progress thread looks */
-    WAYS_A_LOOK = 1024,           /* made for a round that somebody has claimed: has he died? */
+    LOOKS_AT_ONE = 1024,          /* in vain, then at one of the others: has he died? */
     IN_USE_US = 1000000,          /* after a call with bulk about, the progress thread looks by itself, */
     IN_USE_PATIENCE_US = 1000,    /* so often: see patience_us() */
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
@@ -98,6 +98,23 @@ static void look_after_one(pp_ctx_t *ctx)
                    pp_mpi_neighbour_rank(ctx->mpi, index));
 }
 
+/* Where sleeps may be short: to look costs tens of microseconds. */
+static void look_after_one_at_intervals(pp_ctx_t *ctx)
+{
+    uint64_t now = now_us();
+    if (now - ctx->looked_after_us < IDLE_US)
+        return;
+    ctx->looked_after_us = now;
+    look_after_one(ctx);
+}
+
+/* Where calls do not sleep. */
+static void look_after_one_now_and_then(pp_ctx_t *ctx)
+{
+    if (ctx->engine.node && ++ctx->vain_looks % LOOKS_AT_ONE == 0)
+        look_after_one(ctx);
+}
+
 /* Sleeps with the lock released, unless a last poll finds something. */
 static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t limit_us)
 {
@@ -119,8 +136,9 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     pthread_mutex_lock(&ctx->lock);
     if (counted)
         pp_node_awake(ctx->engine.node);
-    if (counted && slept)
-        look_after_one(ctx);
+    /* The progress thread, too, for an application that only tests. */
+    if (slept && ctx->engine.node && (counted || ctx->engine.waiting > 0))
+        look_after_one_at_intervals(ctx);
     ctx->unheard += slept && !atomic_load(&ctx->attended) && pp_mpi_sequence(ctx->mpi) != ctx->looked;
     return true;
 }
@@ -172,8 +190,7 @@ void pp_make_way(pp_ctx_t *ctx)
         return;
     }
     let_others(ctx, ctx->crowded);
-    if (++ctx->ways_made % WAYS_A_LOOK == 0)
-        look_after_one(ctx);
+    look_after_one_now_and_then(ctx);
 }
 
 /* As attend() and doze() do it. */
@@ -185,7 +202,7 @@ static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void
             continue;
         actor->announce(actor->owner, true);
         pp_node_asleep(ctx->engine.node);
-        bool busy = pp_look(ctx) > 0 || pp_combine_has_work(&ctx->engine);
+        bool busy = pp_look(ctx) > 0 || pp_combine_has_work(&ctx->engine) || ctx->engine.error;
         if (!busy && ctx->engine.soon)
             actor->pause(actor->owner);
         else if (!busy) {
@@ -328,8 +345,11 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
             quiet = (pp_quiet_t){0};
             continue;
         }
-        if (begin >= deadline)
+        if (begin >= deadline) {
+            if (!ctx->has_thread)
+                look_after_one_now_and_then(ctx);
             break;
+        }
         if (give_way(ctx, &quiet, &now))
             continue;
         int64_t left = deadline - now < INT64_MAX ? (int64_t)(deadline - now) : INT64_MAX;

@@ -523,6 +523,7 @@ static pp_status_t bulk_post(port_t *port, kind_t kind, int32_t peer, uint32_t t
     pp_simnet_t *net = port->net;
     int32_t      me = port->transport.rank;
     bool         sends = kind == SEND_POSTED;
+    *out = NULL;
     if (!rank_known(port, peer) || tag >= BULK_TAGS || bytes == 0)
         return pp_fail(PP_ERR_INTERNAL, "bulk of %zu bytes, tag %u, between rank %d and %d of %d",
                        bytes, tag, me, peer, net->ranks);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -70,7 +71,16 @@ def _no_table(path: Path | None) -> str | None:
     """Why the table could not be written, known before anything is measured."""
     if path is None:
         return f"there is no place for a table ({VARIABLE}=off, or no home): name one in {VARIABLE}"
-    if path.exists():
-        refusal = file_refusal(path)
-        return None if refusal is None else f"{path}: cannot be written: {refusal}"
+    refusal = file_refusal(path) if path.exists() else _folder_refusal(path.absolute().parent)
+    return None if refusal is None else f"{path}: cannot be written: {refusal}"
+
+
+def _folder_refusal(folder: Path) -> str | None:
+    """Why no file can be made there, nor the folder itself; tried without leaving anything."""
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return error.strerror or str(error)
     return None

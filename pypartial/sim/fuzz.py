@@ -51,6 +51,8 @@ COVERAGE = {
     "turns": "turns in shared memory",
     "crossings": "nodes that share memory",
     "landings": "results put in place early",
+    "graces_met": "a round that waited until all were there",
+    "graces_over": "a round that waited until its time was over",
 }
 LEAST_COVERAGE = 0.01  # share of the cases in which each must occur
 LEAST_ROUNDS = 20  # a case, on average
@@ -90,6 +92,8 @@ _NETWORKS_WEIGHTS = (14, 1, 1, 2, 1, 1)
 _SCALES = (20_000, 20_000, 0, 2_000, 60_000, 500_000)
 _SHARES = (1000, 1000, 300, 50)  # of accesses to shared memory, in a thousand
 _PAUSES = (0, 100, 1_000, 20_000)
+# Rounds wait for late ranks from 48 KiB on, for a time in proportion: 192 bytes and 12.
+_MAGNIFY = (1, 1, 1, 1, 256, 4096)
 _POLICIES = ("solo", "majority", "majority", "first_of", "quorum", "full")
 _DELIVER = ("latest", "latest", "sum", "each")
 _DTYPES = ("int64", "int64", "int32", "float32", "float64")
@@ -144,7 +148,8 @@ def draw_scenario(seed: int, index: int) -> Scenario:
     memory = [draw.choice(_SHARES), draw.choice(_PAUSES)]
     if draw.random() < 0.5:
         memory += [draw.randint(1, ranks), draw.randrange(lib.PP_LAYOUT_COUNT)]
-    return replace(scenario, handles=handles, memory=tuple(memory), ask=False)
+    magnify = draw.choice(_MAGNIFY)
+    return replace(scenario, handles=handles, memory=tuple(memory), magnify=magnify, ask=False)
 
 
 def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
@@ -155,9 +160,9 @@ def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
     op = draw.choices(("sum", "max"), (4, 1))[0]
     dtype = draw.choice(_DTYPES)
     averaged = op == "sum" and dtype.startswith("float")
-    lengths = (2 * ranks, 2 * ranks + 1, 3 * ranks + 5, ranks, 1, 0, 300, 4300)
+    lengths = (2 * ranks, 2 * ranks + 1, 3 * ranks + 5, ranks, 1, 0, 300, 4300, 9000)
     return Options(
-        count=draw.choices(lengths, (30, 30, 20, 5, 3, 2, 3, 0.5))[0],
+        count=draw.choices(lengths, (30, 30, 20, 5, 3, 2, 3, 0.5, 0.1))[0],
         dtype=dtype,
         op=op,
         policy="quorum" if policy in ("quorum", "full") else "first_of",

@@ -41,6 +41,7 @@ TIMINGS = ("uniform", "slow", "skew", "ties", "zero", "heavy")
 _TESTS_BEFORE_GIVING_UP = 2000
 _LONGEST_PAUSE_NS = 10_000_000
 _RANKS_MAX, _WINDOW_MAX, _COUNT_MAX, _TIME_MAX = 1 << 16, 1 << 12, 1 << 24, 1 << 50
+_MAGNIFY_MAX = 1 << 16  # a chunk of 64 KiB is one byte then
 _ACTION = re.compile(r"(flush|open|free) (\d+)")
 
 
@@ -108,6 +109,9 @@ class Scenario:
         accesses to it, for up to so many nanoseconds. A third number: each so many ranks are on
         one node; without it, all are. A fourth: which those are, 0 for consecutive ones, 1 with
         the smallest node first, 2 dealt out in turn. Empty: they share none.
+    magnify : int
+        In that memory a vector counts as so many times as large as it is: rounds of large vectors
+        wait for ranks that come a little later, and are cut into more chunks.
     """
 
     ranks: int
@@ -128,6 +132,7 @@ class Scenario:
     last_flush: bool = True
     noise: bool = False
     memory: tuple[int, ...] = ()
+    magnify: int = 1
 
     def to_text(self) -> str:
         """Return the scenario as one line of JSON, without what is as by default."""
@@ -166,6 +171,7 @@ class Scenario:
             ("scale", self.scale, 0, _TIME_MAX),
             ("late", self.late, 0, 1),
             ("extra", self.extra, 0, 1),
+            ("magnify", self.magnify, 1, _MAGNIFY_MAX),
         ):
             if not least <= value <= most:  # nor is NaN
                 return f"{name}={value} is not in {least}..{most}"
@@ -643,6 +649,7 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
         window=scenario.window,
         plant=plant,
         memory=scenario.memory,
+        magnify=scenario.magnify,
     )
     ranks = range(scenario.ranks)
     logs = [[Log() for _ in ranks] for _ in scenario.handles]

@@ -149,8 +149,8 @@ def _fewer_steps(s: Scenario) -> Iterator[Scenario]:
 
 def _simpler_run(s: Scenario) -> Iterator[Scenario]:
     simple = Scenario(1, 0, (), ())
-    names = ("network", "late", "extra", "noise", "ask", "blocking", "together", "last_flush")
-    for name in names:
+    switches = ("ask", "blocking", "together", "last_flush")
+    for name in ("network", "late", "extra", "noise", "magnify", *switches):
         default = getattr(simple, name)
         if name == "together" and len(s.handles) > 1 and any(phase.hold for phase in s.phases):
             continue  # see Scenario: that would be able to deadlock by itself

@@ -270,6 +270,9 @@ class World:
         it a rank is interrupted, for a time drawn from 0 to so many nanoseconds. A third number:
         each so many ranks are on one node; without it, all are. A fourth: how they are laid out
         (``PP_LAYOUT_...``). Empty: they share none.
+    magnify : int
+        For so many bytes each one of a vector counts in that memory, where rounds of large vectors
+        wait for ranks that come a little later, and are cut into chunks.
 
     Attributes
     ----------
@@ -294,12 +297,14 @@ class World:
         contexts: int = 1,
         plant: int = lib.PP_PLANT_NONE,
         memory: tuple[int, ...] = (),
+        magnify: int = 1,
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks
         config.plant = plant
         if memory:
             config.pace.per_mille, config.pace.longest_ns = memory[:2]
+            config.pace.magnify = magnify
             config.node_ranks = memory[2] if len(memory) > 2 else ranks
             config.layout = memory[3] if len(memory) > 3 else lib.PP_LAYOUT_BLOCKS
         describe_network(config.network, network or _jittering(*latency))
@@ -338,8 +343,19 @@ class World:
     def coverage(self) -> dict[str, int]:
         """Return how often the interleavings occurred that are hard to get right."""
         counts = ffi.new("pp_coverage_t *")
-        names = "initiators_met departures windows_full draws_handed_on crossings landings"
-        sums = dict.fromkeys(names.split(), 0)
+        sums = dict.fromkeys(
+            (
+                "initiators_met",
+                "departures",
+                "windows_full",
+                "draws_handed_on",
+                "crossings",
+                "landings",
+                "graces_met",
+                "graces_over",
+            ),
+            0,
+        )
         for sim in self.sims:
             lib.pp_sim_coverage(sim, counts)
             for name in sums:
@@ -700,12 +716,7 @@ class World:
             context = self._blocked[rank][0]
             if len(request) > 1 and isinstance(request[1], Handle):
                 handle = request[1]
-                s = self.state(rank, handle)
-                line += (
-                    f" of handle {lib.pp_coll_id(handle.coll)}: completed {s.completed}, joined "
-                    f"{s.joined}, ready {s.ready}, drawn {s.drawn}, withholding {s.withholding}, "
-                    f"calls {s.calls}"
-                )
+                line += f" of handle {lib.pp_coll_id(handle.coll)}: {self._described(rank, handle)}"
                 found = _obstacles(lib.pp_coll_obstacles, handle.coll)
             else:
                 found = _obstacles(lib.pp_ctx_obstacles, self.contexts[context][rank])
@@ -715,6 +726,16 @@ class World:
         if len(self._blocked) > _EXPLAINED:
             lines.append(f"and {len(self._blocked) - _EXPLAINED} more")
         return "\n  ".join(lines)
+
+    def _described(self, rank: int, handle: Handle) -> str:
+        try:
+            s = self.state(rank, handle)
+        except CoreError as error:
+            return error.text  # it has failed, and waits all the same
+        return (
+            f"completed {s.completed}, joined {s.joined}, ready {s.ready}, drawn {s.drawn}, "
+            f"withholding {s.withholding}, calls {s.calls}"
+        )
 
     def run(self, programs: Sequence[Program]) -> None:
         """Run to the end, messages included.

@@ -100,7 +100,7 @@ def test_use_after_mpi_finalize():
 
 
 def test_a_killed_rank_ends_the_job():
-    run = launch(3, "killed")
+    run = launch(3, "killed", "1")
     assert run.returncode not in (0, None), run.explain()
     assert run.seconds < QUICK_S, run.explain()
     run.check_clean()
@@ -114,6 +114,16 @@ def test_a_rank_that_died_is_named(policy):
     nothing then, and files of MPI's own may stay behind.
     """
     script = python(str(SCRIPTS / "died.py"), "auto", policy)
+    go_on = ["--runtime-options", "recoverable,continuous"]
+    run = mpirun(3, script, timeout_s=LIMIT_S, options=go_on)
+    assert run.seconds < QUICK_S, run.explain()
+    for rank in (0, 1):
+        assert f"rank {rank} sees: rank 2: its process has died" in run.lines(rank), run.explain()
+
+
+@pytest.mark.parametrize("progress", ["thread", "caller"])
+def test_a_rank_that_died_is_named_to_who_only_tests(progress):
+    script = python(str(SCRIPTS / "died.py"), "auto", "full", progress)
     go_on = ["--runtime-options", "recoverable,continuous"]
     run = mpirun(3, script, timeout_s=LIMIT_S, options=go_on)
     assert run.seconds < QUICK_S, run.explain()

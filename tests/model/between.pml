@@ -288,11 +288,7 @@ inline claim_and_gather()
     do
     :: atomic { !yes -> break }
     :: atomic { yes -> skip };
-       permits();
-       if
-       :: yes -> pick()
-       :: else
-       fi;
+       pick();
        if
        :: atomic { yes -> yes = 0; again = 1 }; gather()
        :: atomic { !yes -> skip }; release()

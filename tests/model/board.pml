@@ -28,8 +28,8 @@
  *
  * With -D and one of these, the protocol is broken on purpose, and has to be found broken (tests/model/check --mutants):
  * NO_NEWS, NO_WAKE_UP, LOOKS_FIRST, PART_TAKEN_TWICE, CLAIM_NOT_COMPARED, TICKETS_OF_ANY_ROUND, PART_REUSED,
- * MERGED_UNCLAIMED, OLD_ROUND_RIPENS, SLEEPS_WHILE_TAKEN, SLEEPS_WITH_WORK, RETURNED_EARLY, WITHDRAWN_WHILE_TAKEN,
- * DEATH_UNSEEN.
+ * MERGED_UNCLAIMED, OLD_ROUND_RIPENS, LOOKED_TOO_EARLY, SLEEPS_WHILE_TAKEN, SLEEPS_WITH_WORK, RETURNED_EARLY,
+ * WITHDRAWN_WHILE_TAKEN, DEATH_UNSEEN.
  */
 #ifndef N
 #define N 2
@@ -82,6 +82,7 @@ bit  out[N];
 
 #ifdef GRACE
 byte ripe;                      /* 1 + the round that is to be run, but in a moment */
+bit  due;                       /* the moment is over */
 #endif
 
 /* Tickets: one word; and the chunks not finished. */
@@ -108,13 +109,16 @@ bit  killed;
 #define OVER (waits[_pid] == 0 || round >= waits[_pid])
 #define WORK (phase == MOVING && tickets)
 #ifdef GRACE
+/* Once it is, a waiter looks once more (`looked`): it may not be to be run any more. */
 #ifdef SLEEPS_WHILE_TAKEN
-#define SOON (phase == OPEN && ripe == round + 1)
+#define SOON (phase == OPEN && ripe == round + 1 && looked <= round)
 #else
-#define SOON (phase != MOVING && ripe == round + 1)
+#define SOON (phase != MOVING && ripe == round + 1 && looked <= round)
 #endif
+#define FORGET_LOOK looked = 0   /* says no more than 0 when the round is over: fewer states */
 #else
 #define SOON false
+#define FORGET_LOOK skip
 #endif
 #ifdef SLEEPS_WITH_WORK
 #define SLEEPLESS (OVER || SOON)
@@ -212,6 +216,9 @@ inline publish()
         STEP(publish)
         assert(round == at && phase == (CHUNKS -> MOVING : TAKING));
         round++; phase = OPEN; news = 0;
+#ifdef GRACE
+        due = 0;
+#endif
         k = 0;
         do
         :: k < N ->
@@ -343,8 +350,8 @@ inline ripen()
 {
     atomic { STEP(ripen) seen = ripe };
     if
-    :: seen == at + 1 -> seen = 0
-    :: seen == at + 1 -> seen = 0; yes = 0
+    :: atomic { seen == at + 1 -> due = due || round == at; seen = 0 }
+    :: atomic { seen == at + 1 && !due -> seen = 0; yes = 0 }
     :: else ->
         yes = 0;
 #ifndef OLD_ROUND_RIPENS
@@ -361,7 +368,7 @@ inline ripen()
                 STEP(ripen)
                 again = (ripe == seen);
                 if
-                :: again -> ripe = at + 1
+                :: again -> ripe = at + 1; due = 0
                 :: else
                 fi;
                 seen = 0
@@ -618,6 +625,9 @@ inline withdraw()
 active [N] proctype rank()
 {
     byte at, k, seen, ready, left, counts, part, given, linked, count;
+#ifdef GRACE
+    byte looked;                /* 1 + the last round that it has looked at because it was due */
+#endif
     bit  yes, again, started;
     {
     do
@@ -667,10 +677,15 @@ active [N] proctype rank()
         fi;
 #endif
         do
-        :: atomic { OVER -> STEP(look) at = round; waits[_pid] = 0; break }
+        :: atomic { OVER -> STEP(look) at = round; waits[_pid] = 0; FORGET_LOOK; break }
         :: atomic { !OVER && WORK -> STEP(look) at = round }; work()
 #ifdef GRACE
-        :: atomic { !OVER && SOON -> STEP(ripen) skip }; try_round()
+        :: atomic { !OVER && SOON && !due -> STEP(ripen) skip }; try_round()
+#ifndef LOOKED_TOO_EARLY
+        :: atomic { !OVER && SOON -> STEP(ripen) due = 1; looked = round + 1 }; try_round()
+#else
+        :: atomic { !OVER && SOON -> STEP(ripen) looked = round + 1 }; try_round()
+#endif
 #endif
         /* Counts itself, looks, sleeps: whoever publishes something does so first, and then looks for sleepers. */
         :: atomic { !OVER && !WORK && !SOON -> asleep[_pid] = 1 };

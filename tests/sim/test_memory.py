@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from programs import name
@@ -9,7 +11,7 @@ from programs import name
 from pypartial._core import ffi, lib
 from pypartial.sim.oracles import check
 from pypartial.sim.scenario import Phase, Scenario
-from pypartial.sim.world import Options, World
+from pypartial.sim.world import CoreError, Options, World
 
 # What was wrong once, as the fuzzer found it.
 FOUND = {
@@ -77,6 +79,12 @@ FOUND = {
     "a late report": """{"ranks":5,"seed":511649820,"handles":[{"count":10,
         "policy":"quorum","k":4}],
         "phases":[{"steps":[28]}],"latency":[1,200000],"memory":[50,100,4,1]}""",
+    # On one node. Who had brought a round about went into a Flush during its grace period: when
+    # that was over, those in a Flush looked at the round for ever.
+    "ripe and not to be run": """{"ranks":8,"seed":1546579900,"handles":[{"count":16,"dtype":
+        "float64","in_place":true}],"phases":[{"steps":[1],"then":["flush 0"],"hold":true}],
+        "window":1,"latency":[1,200000],"timing":"heavy","scale":0,"together":true,"memory":[1000,0],
+        "magnify":4096}""",
 }
 
 
@@ -153,6 +161,33 @@ def test_a_node_that_computes_holds_nobody_up(policy, seed):
 
     world.run([program(rank) for rank in range(4)])
     assert all(ended[rank] < busy_ns // 2 for rank in (2, 3))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("nodes_of", [2, 3])
+def test_nobody_has_left_towards_those_whose_call_is_over(seed, nodes_of):
+    """The leader who speaks for them may not have noticed, nor ranks of other nodes."""
+    ranks, steps = 5, 3
+    world = World(ranks, seed=seed, latency=(1, 200_000), memory=(100, 5000, nodes_of))
+    options = Options(count=ranks, policy="quorum", k=ranks)
+    active = []
+
+    def program(rank):
+        handles = [(yield ("init", options))]
+        for _ in range(4):
+            for _ in range(steps):
+                yield ("start", handles[0])
+                active.append((yield ("wait", handles[0])).active)
+            handles.append((yield ("init", options)))
+            for _ in range(steps):
+                yield ("start", handles[0])
+                active.append((yield ("wait", handles[0])).active)
+            yield ("free", handles.pop())
+        yield ("free", handles[0])
+        yield ("ctx_free",)
+
+    world.run([program(rank) for rank in range(ranks)])
+    assert set(active) == {ranks}
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -250,6 +285,71 @@ def test_a_result_stays_while_its_rank_is_in_another_call(deliver, seed):
 
     world.run([program(rank) for rank in range(ranks)])
     assert all((each == ranks * 63).all() for each in given)
+
+
+@pytest.mark.parametrize(("delay_us", "how"), [(5, "graces_met"), (5000, "graces_over")])
+@pytest.mark.parametrize("magnify", [1, 4096])
+@pytest.mark.parametrize("pause", [0, 1000])
+def test_a_grace_period_ends_when_all_are_there_or_it_is_over(delay_us, how, magnify, pause):
+    """48 KiB: for 20 us at least, much longer once ranks have come too late by little."""
+    ranks, steps = 3, 12
+    world = World(ranks, memory=(100, pause), magnify=magnify)
+    options = Options(count=(48 << 10) // 8 // magnify * 13 + ranks, k=ranks)
+    had_data = []
+
+    def program(rank):
+        handle = yield ("init", options)
+        for step in range(steps):
+            yield ("at", (step + 1) * 100_000_000 + delay_us * 1000 * (rank == 2))
+            name(handle, rank)
+            yield ("start", handle)
+            result = yield ("wait", handle)
+            if rank == 0:
+                had_data.append(len(result.contributors))
+        yield ("free", handle)
+        yield ("ctx_free",)
+
+    world.run([program(rank) for rank in range(ranks)])
+    coverage = world.coverage()
+    assert coverage[how] > 0
+    # What came too late for the first round is in the second one at once.
+    assert (coverage["graces_over"] > 0) == (how == "graces_over")
+    assert had_data[0] == (ranks if how == "graces_met" else ranks - 1)
+    assert had_data[1:] == [ranks] * (steps - 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("nodes_of", [1, 2, 4])
+def test_a_rank_dies_at_any_moment(seed, nodes_of):
+    """Between two accesses to shared memory, too, with a claim or a ticket: all others are told."""
+    draw = random.Random(f"{seed} {nodes_of}")
+    ranks, victim = 4, draw.randrange(4)
+    memory = draw.choice((1000, 300, 50)), draw.choice((0, 100, 5000)), nodes_of
+    world = World(ranks, seed=seed, memory=memory, magnify=draw.choice((1, 256, 4096)))
+    deliver = draw.choice(("latest", "sum"))
+    quorum = {"policy": "quorum", "k": draw.randint(1, ranks)} if seed % 2 else {"k": ranks}
+    options = Options(count=40, deliver=deliver, max_lag=draw.choice((0, 3)), **quorum)
+    told = []
+
+    def program(rank):
+        try:
+            handle = yield ("init", options)
+            while True:
+                for _ in range(draw.randint(1, 5)):
+                    yield draw.choice((0, 0, 1000, 30_000))
+                    yield ("start", handle)
+                    yield ("wait", handle)
+                yield ("flush", handle)
+        except CoreError as error:
+            assert (error.status, error.text) == (
+                lib.PP_ERR_PEER_FAILED,
+                f"rank {victim}: the process died",
+            )
+            told.append(rank)
+
+    world.kill(victim, draw.randint(1, 1_000_000), draw.choice((0, 1000, 100_000)))
+    world.run([program(rank) for rank in range(ranks)])
+    assert sorted([*told, victim]) == list(range(ranks))
 
 
 def twenty_calls(options):
