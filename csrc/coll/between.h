@@ -22,6 +22,8 @@ typedef struct pp_crossing {
     uint64_t round;                  /* UINT64_MAX: none yet */
     bool     triggered;              /* by a rank of this node */
     bool     activated;              /* it is on: by us or by a message */
+    bool     announced;              /* to other nodes: by us or by another rank of this node */
+    bool     announces;              /* ... by us */
     bool     joined;                 /* all ranks of the node flush: it takes their parts silently */
     bool     gathered;               /* claimed, and everything taken */
     bool     away;                   /* our part is given */

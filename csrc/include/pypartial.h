@@ -500,6 +500,7 @@ typedef struct pp_coverage {
     uint64_t windows_full;     /* messages that came for a round beyond the window */
     uint64_t draws_handed_on;
     uint64_t crossings;        /* parts that a node gave to rounds with others */
+    uint64_t announced;        /* such rounds that a rank brought about which does not lead its node there */
     /* Parts that ranks gave to rounds, by the staleness of their oldest contribution; the last entry is
        everything above. */
     uint64_t staleness[33];

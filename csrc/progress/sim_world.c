@@ -222,6 +222,7 @@ void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
         coverage->windows_full += one->windows_full;
         coverage->draws_handed_on += one->draws_handed_on;
         coverage->crossings += one->crossings;
+        coverage->announced += one->announced;
         for (int bin = 0; bin < PP_STALENESS_BINS; bin++)
             coverage->staleness[bin] += one->staleness[bin];
     }

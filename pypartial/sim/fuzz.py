@@ -50,6 +50,7 @@ COVERAGE = {
     "draws_handed_on": "a draw handed on",
     "turns": "turns in shared memory",
     "crossings": "nodes that share memory",
+    "announced": "a round announced by a rank that does not lead it",
 }
 LEAST_COVERAGE = 0.01  # share of the cases in which each must occur
 LEAST_ROUNDS = 20  # a case, on average

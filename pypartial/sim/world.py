@@ -334,9 +334,8 @@ class World:
     def coverage(self) -> dict[str, int]:
         """Return how often the interleavings occurred that are hard to get right."""
         counts = ffi.new("pp_coverage_t *")
-        sums = dict.fromkeys(
-            ("initiators_met", "departures", "windows_full", "draws_handed_on", "crossings"), 0
-        )
+        names = ["initiators_met", "departures", "windows_full", "draws_handed_on", "crossings"]
+        sums = dict.fromkeys([*names, "announced"], 0)
         for sim in self.sims:
             lib.pp_sim_coverage(sim, counts)
             for name in sums:
