@@ -484,10 +484,14 @@ static bool brings_about(pp_coll_t *coll, uint64_t round)
     return false;
 }
 
-/* The other nodes hear of the round before its leader here has been woken. */
+/* If its leader here has to be woken, the other nodes hear of the round before.  If it is awake they will in any case,
+   and then together with its data. */
 static void announce(pp_coll_t *coll, uint64_t round)
 {
-    if (!brings_about(coll, round) || !say_activated(coll, round))
+    const pp_nodes_t *nodes = nodes_of(coll);
+    pp_node_t *node = pp_node_of(coll);
+    if (!brings_about(coll, round) || !node->sleeps(node->owner, pp_nodes_leader_index(nodes, nodes->mine, round))
+        || !say_activated(coll, round))
         return;
     coll->engine->coverage.announced++;
     pp_series_announce(&coll->series, round);

@@ -6,7 +6,8 @@
  * message says so, gives what all its ranks have pending, and gets the result, which goes into the ring.  The
  * rank that *leads* the node in a round (base/nodes.h) does this, in its call or in its progress thread; the
  * other ranks wake it if they have brought about something that concerns the others: nobody else is woken, and
- * no message goes to a rank that does not lead.
+ * no message goes to a rank that does not lead.  Who brings a round about whose leader here sleeps sends its
+ * activation to the other nodes itself, before it wakes the leader.
  *
  * The rules are those of policy.c.  What each of its ranks knows there, the board shows; so a draw is followed
  * from rank to rank of the node, and handed on when it comes to a rank of another one; ready ranks are counted

@@ -190,12 +190,14 @@ inline say_activated(leader)
     fi
 }
 
+/* By a rank that does not lead the round and finds, or not, that who does sleeps. */
 inline announce()
 {
     atomic { STEP(decide) yes = (waits[_pid] == at + 1) };
     if
     :: yes -> say_activated(LEADER(at))
-    :: else
+    :: atomic { yes -> yes = 0 }
+    :: !yes
     fi
 }
 
