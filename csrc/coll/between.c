@@ -89,8 +89,8 @@ static bool is_activated(const pp_coll_t *coll, uint64_t round)
     return atomic_load(activated_of(coll, round)) >> PP_ACTIVATED_ROUND_SHIFT == round + 1;
 }
 
-/* Says that the round is on.  True: nobody had, so that it is this rank's to announce it to the other nodes.  (Nor is
-   a round complete before somebody has: what is seen before a round ends is not there afterwards.) */
+/* Says that the round is on.  True: nobody had, so that it is this rank's to announce it to the other nodes.  (No round
+   completes before somebody has said so, hence a rank that was slow to compare finds another word there.) */
 static bool say_activated(const pp_coll_t *coll, uint64_t round)
 {
     _Atomic uint64_t *word = activated_of(coll, round);
@@ -471,7 +471,7 @@ static bool lead(pp_coll_t *coll, uint64_t turn)
     return false;
 }
 
-/* Whether this rank, which does not lead the round, brings it about by waiting for it, and nobody has to look further. */
+/* Whether this rank, which does not lead the round, brings it about by waiting for it, whatever others do. */
 static bool brings_about(pp_coll_t *coll, uint64_t round)
 {
     if (!pp_word_waits(pp_view_word(coll, pp_node_of(coll)->index), round))
@@ -608,8 +608,8 @@ static void retired(void *owner, pp_instance_t *instance)
 static void update(void *owner) { pp_combine_update(owner); }
 
 static const pp_host_t host = {
-    .take = take, .activated = activated, .announces = announces, .done = done, .retired = retired, .control = control,
-    .update = update,
+    .take = take, .activated = activated, .announces = announces, .done = done, .retired = retired,
+    .control = control, .update = update,
 };
 
 /* ---- explaining, opening and closing ------------------------------------------------------------------------------ */

@@ -219,9 +219,9 @@ void pp_series_announce(pp_series_t *series, uint64_t round)
         const pp_vertex_t *v = &graph->vertices[i];
         if (v->kind != PP_SEND)
             continue;
+        int32_t     peer = pp_nodes_leader(series->nodes, v->peer, round);
         pp_prefix_t prefix = prefix_of(series, round, calls, v->tag);
-        pp_status_t status = engine->transport->ops->send(engine->transport, pp_nodes_leader(series->nodes, v->peer, round),
-                                                          &prefix, sizeof prefix, NULL, 0);
+        pp_status_t status = engine->transport->ops->send(engine->transport, peer, &prefix, sizeof prefix, NULL, 0);
         if (status < 0)
             pp_engine_fail(engine, status, "%s", pp_error_text());
     }
