@@ -2,8 +2,8 @@
  * nodes.h - which ranks of a context are on which node, and who speaks for a node.
  *
  * Between nodes a round is a schedule of which every node is one participant.  In each round another rank
- * *leads* its node: it receives the round's messages, and sends them.  All know who that is, so nobody is
- * asked, and no rank of a node has to be there more often than the others.
+ * *leads* its node: it receives the round's messages, and sends them, but that any rank may announce the round.
+ * All know who that is, so nobody is asked, and no rank of a node has to be there more often than the others.
  */
 #ifndef PP_NODES_H
 #define PP_NODES_H

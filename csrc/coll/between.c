@@ -73,10 +73,34 @@ static bool is_expected(const pp_coll_t *coll, uint64_t round)
     return atomic_load(&coll->combine->board.stations[leader].expects) == round + 1;
 }
 
+/* ---- announcing: a round is on here -------------------------------------------------------------------- */
+
+/* Each leader has a word of its own: other nodes may bring the next round about while one that this node joined
+   silently is not announced yet.  (A rank that is alone on its node leads both, and has nobody to tell.) */
+static _Atomic uint64_t *activated_of(const pp_coll_t *coll, uint64_t round)
+{
+    const pp_nodes_t *nodes = nodes_of(coll);
+    return &coll->combine->board.stations[pp_nodes_leader_index(nodes, nodes->mine, round)].activated;
+}
+
 static bool is_activated(const pp_coll_t *coll, uint64_t round)
 {
     PP_STEP("look");
-    return atomic_load(&coll->combine->board.shared->activated) == round + 1;
+    return atomic_load(activated_of(coll, round)) >> PP_ACTIVATED_ROUND_SHIFT == round + 1;
+}
+
+/* Says that the round is on.  True: nobody had, so that it is this rank's to announce it to the other nodes.  (No round
+   completes before somebody has said so, hence a rank that was slow to compare finds another word there.) */
+static bool say_activated(const pp_coll_t *coll, uint64_t round)
+{
+    _Atomic uint64_t *word = activated_of(coll, round);
+    PP_STEP("look");
+    uint64_t seen = atomic_load(word);
+    if (seen >> PP_ACTIVATED_ROUND_SHIFT > round)
+        return false;
+    PP_STEP("activate");
+    return atomic_compare_exchange_strong(word, &seen, (round + 1) << PP_ACTIVATED_ROUND_SHIFT
+                                                           | (uint64_t)pp_node_of(coll)->index);
 }
 
 /* ---- the rules, for a node ------------------------------------------------------------------------------ */
@@ -119,20 +143,34 @@ static bool permits(const pp_view_t *view, const pp_crossing_t *crossing)
     return pp_view_permit(view);
 }
 
-static void trigger(pp_coll_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause)
-{
-    crossing->triggered = crossing->activated = true;
-    crossing->cause = (uint32_t)cause;
-    PP_STEP("activate");
-    atomic_store(&coll->combine->board.shared->activated, crossing->round + 1);
-    pp_instance_fire(instance, coll->series.graph->start);
-}
-
 /* It was seen waiting; whatever it does next, it is ready for the round that it brings about. */
 static void mark_trigger(pp_crossing_t *crossing, int32_t index)
 {
     pp_mask_add(crossing->triggers, index);
     pp_mask_add(crossing->ready, index);
+}
+
+/* By the leader, when the round is on for it.  Who has announced it has brought it about, whoever else did: the
+   others may have heard of no other initiator. */
+static void find_announcer(pp_coll_t *coll, pp_crossing_t *crossing)
+{
+    if (crossing->announced)
+        return;
+    crossing->announced = true;
+    crossing->announces = node_size(coll) == 1 || say_activated(coll, crossing->round);
+    if (!crossing->announces) {
+        crossing->triggered = true;
+        PP_STEP("look");
+        mark_trigger(crossing, (int32_t)(atomic_load(activated_of(coll, crossing->round)) & PP_ACTIVATED_BY));
+    }
+}
+
+static void trigger(pp_coll_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause)
+{
+    crossing->triggered = crossing->activated = true;
+    crossing->cause = (uint32_t)cause;
+    find_announcer(coll, crossing);
+    pp_instance_fire(instance, coll->series.graph->start);
 }
 
 static bool mark_waiting(const pp_view_t *view, pp_crossing_t *crossing)
@@ -305,7 +343,9 @@ static void latch_ready(const pp_view_t *view, pp_crossing_t *crossing)
 /* Looks whether this node brings the round about, or can help others to. */
 static void bring_about(const pp_view_t *view, pp_coll_t *coll, pp_crossing_t *crossing, pp_instance_t *instance)
 {
-    if (coll->config.policy == PP_FIRST_OF && !pp_policy_is_solo(coll))
+    if (!crossing->announced && is_activated(coll, crossing->round))
+        trigger(coll, crossing, instance, PP_CAUSE_POLICY);
+    else if (coll->config.policy == PP_FIRST_OF && !pp_policy_is_solo(coll))
         follow_draws(view, coll, crossing, instance);
     else if (coll->config.policy == PP_QUORUM && !pp_policy_is_full(coll))
         count_quorum(view, coll, crossing, instance);
@@ -350,21 +390,32 @@ static bool is_due(const pp_view_t *view, const pp_crossing_t *crossing)
 }
 
 /* Claims the round, which is due, and gathers the node's part.  Returns whether to look again.
-   It stays due: who was ready is latched, and what a flush or an activation has begun nobody takes back.  A rank that had
-   left, or was elsewhere, and so was passed by, may come back at any moment until its part is taken, under the claim as
-   before it: it counts the round as given (count_passed()). */
-static bool claim_and_gather(pp_coll_t *coll, pp_crossing_t *crossing, uint64_t turn)
+   It stays due: who was ready is latched, and what a flush or an activation has begun nobody takes back.  A rank that
+   had left, or was elsewhere, and so was passed by, may come back at any moment until its part is taken, under the
+   claim as before it: it counts the round as given (count_passed()).  But a rank that flushes now may have announced
+   the round before: then it is on, and nobody joins it silently. */
+static bool claim_and_gather(pp_coll_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, uint64_t turn)
 {
     pp_board_t *board = &coll->combine->board;
+    bool announced = false, due = true, room = true;
     if (!pp_board_claim(board, turn))
         return true;
-    crossing->joined = !crossing->activated;
     do {
-        if (gather(coll, crossing))
+        if (!crossing->activated && is_activated(coll, crossing->round)) {
+            trigger(coll, crossing, instance, PP_CAUSE_POLICY);
+            announced = true;
+        }
+        if (announced) {
+            pp_view_t view = pp_view_of(coll, crossing->round);
+            due = is_due(&view, crossing);
+        }
+        crossing->joined = !crossing->activated;
+        if (due && (room = gather(coll, crossing)))
             return true;
     } while (!pp_board_release(board, crossing->round));
     crossing->joined = false;
-    pp_combine_ask_for_room(coll, crossing->round);
+    if (!room)
+        pp_combine_ask_for_room(coll, crossing->round);
     return false;
 }
 
@@ -411,7 +462,7 @@ static bool lead(pp_coll_t *coll, uint64_t turn)
         bring_about(&view, coll, crossing, instance);
     switch (pp_turn_phase(turn)) {
     case PP_OPEN:
-        return is_due(&view, crossing) && claim_and_gather(coll, crossing, turn);
+        return is_due(&view, crossing) && claim_and_gather(coll, crossing, instance, turn);
     case PP_AWAY:
         if (!crossing->away)
             give_part(coll, crossing, instance);
@@ -423,6 +474,32 @@ static bool lead(pp_coll_t *coll, uint64_t turn)
         break;
     }
     return false;
+}
+
+/* Whether this rank, which does not lead the round, brings it about by waiting for it, whatever others do. */
+static bool brings_about(pp_coll_t *coll, uint64_t round)
+{
+    if (!pp_word_waits(pp_view_word(coll, pp_node_of(coll)->index), round))
+        return false;
+    if (pp_policy_is_full(coll) || pp_policy_is_solo(coll))
+        return true;
+    for (int32_t place = 0; coll->config.policy == PP_FIRST_OF && place < coll->config.policy_k; place++)
+        if (pp_combine_drawn_at(coll, place) == coll->engine->rank)
+            return true;
+    return false;
+}
+
+/* If its leader here has to be woken, the other nodes hear of the round before.  If it is awake they will in any case,
+   and then together with its data. */
+static void announce(pp_coll_t *coll, uint64_t round)
+{
+    const pp_nodes_t *nodes = nodes_of(coll);
+    pp_node_t *node = pp_node_of(coll);
+    if (!brings_about(coll, round) || !node->sleeps(node->owner, pp_nodes_leader_index(nodes, nodes->mine, round))
+        || !say_activated(coll, round))
+        return;
+    coll->engine->coverage.announced++;
+    pp_series_announce(&coll->series, round);
 }
 
 /* Whether the leader of the open round has something to do about it. */
@@ -454,8 +531,10 @@ void pp_between_look(pp_coll_t *coll, bool news)
         } else if (news && pp_turn_phase(turn) == PP_TAKING) {
             /* A leader that decides against the round looks again. */
             again = !(turn & PP_TURN_NEWS) && !pp_board_leave_news(board, turn);
-        } else if (news && pp_turn_phase(turn) == PP_OPEN && is_wanted(coll, round)) {
-            pp_between_tell_leader(coll, round);
+        } else if (news && pp_turn_phase(turn) == PP_OPEN) {
+            announce(coll, round);
+            if (is_wanted(coll, round))
+                pp_between_tell_leader(coll, round);
         }
     }
 }
@@ -468,11 +547,16 @@ static void activated(void *owner, pp_instance_t *instance)
     pp_crossing_t *crossing = crossing_of(coll, instance->round);
     /* A silent join is nobody's activation: the policy may still have to bring that about. */
     crossing->activated = crossing->triggered || !crossing->joined;
-    if (crossing->activated) {
-        PP_STEP("activate");
-        atomic_store(&coll->combine->board.shared->activated, instance->round + 1);
-    }
+    if (crossing->activated)
+        find_announcer(coll, crossing);
     expect(coll, instance->round);
+}
+
+static bool announces(void *owner, pp_instance_t *instance)
+{
+    pp_crossing_t *crossing = crossing_of(owner, instance->round);
+    find_announcer(owner, crossing);
+    return crossing->announces;
 }
 
 static void take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
@@ -529,8 +613,8 @@ static void retired(void *owner, pp_instance_t *instance)
 static void update(void *owner) { pp_combine_update(owner); }
 
 static const pp_host_t host = {
-    .take = take, .activated = activated, .done = done, .retired = retired, .control = control,
-    .update = update,
+    .take = take, .activated = activated, .announces = announces, .done = done, .retired = retired,
+    .control = control, .update = update,
 };
 
 /* ---- explaining, opening and closing ------------------------------------------------------------------------------ */

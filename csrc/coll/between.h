@@ -6,7 +6,8 @@
  * message says so, gives what all its ranks have pending, and gets the result, which goes into the ring.  The
  * rank that *leads* the node in a round (base/nodes.h) does this, in its call or in its progress thread; the
  * other ranks wake it if they have brought about something that concerns the others: nobody else is woken, and
- * no message goes to a rank that does not lead.
+ * no message goes to a rank that does not lead.  Who brings a round about whose leader here sleeps sends its
+ * activation to the other nodes itself, before it wakes the leader.
  *
  * The rules are those of policy.c.  What each of its ranks knows there, the board shows; so a draw is followed
  * from rank to rank of the node, and handed on when it comes to a rank of another one; ready ranks are counted
@@ -22,6 +23,8 @@ typedef struct pp_crossing {
     uint64_t round;                  /* UINT64_MAX: none yet */
     bool     triggered;              /* by a rank of this node */
     bool     activated;              /* it is on: by us or by a message */
+    bool     announced;              /* to other nodes: by us or by another rank of this node */
+    bool     announces;              /* ... by us */
     bool     joined;                 /* all ranks of the node flush: it takes their parts silently */
     bool     gathered;               /* claimed, and everything taken */
     bool     away;                   /* our part is given */

@@ -1058,6 +1058,8 @@ uint64_t pp_combine_discard(pp_coll_t *coll)
 {
     pp_board_t *board = &coll->combine->board;
     uint64_t discarded = 0;
+    /* In this order: who finds all ranks flushing must not find that one of them has not left, and keeps its draw. */
+    publish_presence(coll);
     pp_station_say(board, state_of(coll));
     /* Under a claim: whoever else has one may have counted on this rank; so may, between nodes, those who count for
        a quorum.  What is not withdrawn goes into the flush. */

@@ -82,6 +82,8 @@ typedef struct pp_host {
     void (*take)(void *owner, pp_instance_t *instance, pp_share_of_round_t *share);
     /* The round is on here (NULL: not interested). */
     void (*activated)(void *owner, pp_instance_t *instance);
+    /* Whether the round's activation is this rank's to send (NULL: always); else another of its node has. */
+    bool (*announces)(void *owner, pp_instance_t *instance);
     /* The accumulator is the result.  The host may take the buffer away. */
     void (*done)(void *owner, pp_instance_t *instance);
     /* Every operation has fired, no message of the round is outstanding.  The host answers by
@@ -147,6 +149,9 @@ static inline bool pp_instance_fired(const pp_instance_t *instance, uint32_t ver
 {
     return instance->states[vertex].fired != 0;
 }
+/* Between nodes: sends all activation messages of a round that another rank of the node leads, as that one's `start`
+   would. */
+void pp_series_announce(pp_series_t *series, uint64_t round);
 /* A line for each operation that waits for a message, and whose. */
 void pp_series_explain(const pp_instance_t *instance, pp_text_t *text);
 /* The round is retired and complete: its place serves the round `window` later. */

@@ -106,17 +106,18 @@ static void stamp(pp_instance_t *instance)
 
 /* ---- headers ------------------------------------------------------------------------------------- */
 
+static pp_prefix_t prefix_of(const pp_series_t *series, uint64_t round, uint64_t calls, uint32_t tag)
+{
+    return (pp_prefix_t){.kind = PP_MSG_OPERATION, .handle = series->id, .round = round, .calls = calls, .tag = tag};
+}
+
 /* Writes the header of `vertex`'s message to series->head; returns its length. */
 static size_t write_head(pp_instance_t *instance, const pp_vertex_t *v)
 {
     pp_series_t *series = instance->series;
     pp_prefix_t *prefix = (pp_prefix_t *)series->head;
     memset(series->head, 0, HEAD_BYTES);
-    prefix->kind = PP_MSG_OPERATION;
-    prefix->handle = series->id;
-    prefix->round = instance->round;
-    prefix->calls = instance->calls;
-    prefix->tag = v->tag;
+    *prefix = prefix_of(series, instance->round, instance->calls, v->tag);
     if (v->activation)
         return sizeof *prefix;
     const pp_register_t *reg = &instance->registers[v->reg];
@@ -173,6 +174,13 @@ static int32_t rank_of(const pp_instance_t *instance, int32_t peer)
     return nodes ? pp_nodes_leader(nodes, peer, instance->round) : peer;
 }
 
+/* An activation comes from whichever rank of a node brought the round about. */
+static bool may_come_from(const pp_instance_t *instance, const pp_vertex_t *v, int32_t rank)
+{
+    const pp_nodes_t *nodes = instance->series->nodes;
+    return nodes && v->activation ? nodes->node_of[rank] == v->peer : rank_of(instance, v->peer) == rank;
+}
+
 /* ---- one function per kind of operation ------------------------------------------------------------ */
 
 static void fire_send(pp_instance_t *instance, uint32_t vertex)
@@ -181,6 +189,10 @@ static void fire_send(pp_instance_t *instance, uint32_t vertex)
     pp_transport_t *transport = series->engine->transport;
     const pp_vertex_t *v = &series->graph->vertices[vertex];
     stamp(instance);
+    if (v->activation && series->host->announces && !series->host->announces(series->owner, instance)) {
+        finish(instance, vertex);
+        return;
+    }
     size_t head_bytes = write_head(instance, v);
     pp_prefix_t *prefix = (pp_prefix_t *)series->head;
     size_t bytes = (prefix->flags & PP_FLAG_DATA) ? region_bytes(series, v->region) : 0;
@@ -202,6 +214,24 @@ static void fire_send(pp_instance_t *instance, uint32_t vertex)
         pp_engine_fail(series->engine, status, "%s", pp_error_text());
     else if (!bulk)
         finish(instance, vertex);
+}
+
+void pp_series_announce(pp_series_t *series, uint64_t round)
+{
+    pp_engine_t *engine = series->engine;
+    const pp_graph_t *graph = series->graph;
+    uint64_t calls = pp_engine_calls(engine, true);
+    /* From the largest subtree on. */
+    for (uint32_t i = graph->take; i-- > graph->activated + 1;) {
+        const pp_vertex_t *v = &graph->vertices[i];
+        if (v->kind != PP_SEND)
+            continue;
+        int32_t     peer = pp_nodes_leader(series->nodes, v->peer, round);
+        pp_prefix_t prefix = prefix_of(series, round, calls, v->tag);
+        pp_status_t status = engine->transport->ops->send(engine->transport, peer, &prefix, sizeof prefix, NULL, 0);
+        if (status < 0)
+            pp_engine_fail(engine, status, "%s", pp_error_text());
+    }
 }
 
 /* A placed region replaces ours, and its header, complete by then, replaces the register. */
@@ -409,7 +439,7 @@ void pp_series_message(pp_series_t *series, int32_t peer, const pp_prefix_t *pre
                     ? series->graph->recv_by_tag[prefix->tag] : PP_NO_VERTEX;
     if (!instance || vertex == PP_NO_VERTEX || instance->states[vertex].message
         || instance->states[vertex].finished
-        || rank_of(instance, series->graph->vertices[vertex].peer) != peer) {
+        || !may_come_from(instance, &series->graph->vertices[vertex], peer)) {
         pp_engine_fail(engine, PP_ERR_INTERNAL, "handle %u, round %llu: no receive for tag %u from rank "
                        "%d", series->id, (unsigned long long)prefix->round, prefix->tag, peer);
         return;

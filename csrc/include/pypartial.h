@@ -505,6 +505,7 @@ typedef struct pp_coverage {
     uint64_t windows_full;     /* messages that came for a round beyond the window */
     uint64_t draws_handed_on;
     uint64_t crossings;        /* parts that a node gave to rounds with others */
+    uint64_t announced;        /* such rounds that a rank brought about which does not lead its node there */
     uint64_t landings;         /* results of which a rank had put a part in place while it was reduced */
     uint64_t graces_met;       /* rounds that waited for ranks to come a little later, until all were there, */
     uint64_t graces_over;      /* or until their time was over */

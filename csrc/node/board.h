@@ -46,6 +46,8 @@ typedef enum pp_phase { PP_OPEN, PP_TAKING, PP_MOVING, PP_AWAY } pp_phase_t;
 enum { PP_TURN_PHASE = 3, PP_TURN_NEWS = 4, PP_TURN_MERGES = 8, PP_TURN_OWNER_SHIFT = 4,
        PP_TURN_ROUND_SHIFT = 16 };
 
+enum { PP_ACTIVATED_ROUND_SHIFT = 16, PP_ACTIVATED_BY = 0xffff };   /* pp_station_t.activated */
+
 static inline uint64_t   pp_turn_round(uint64_t turn) { return turn >> PP_TURN_ROUND_SHIFT; }
 static inline pp_phase_t pp_turn_phase(uint64_t turn) { return (pp_phase_t)(turn & PP_TURN_PHASE); }
 
@@ -107,6 +109,9 @@ typedef struct pp_station {
     _Atomic uint64_t taken;          /* 1 + the last round that took a part; 0: none.  Written by takers */
     _Atomic uint64_t pinned;         /* 1 + a round whose entry the owner reads in place; 0: none */
     _Atomic uint64_t expects;        /* 1 + the last round that other nodes have told it about, who leads it */
+    /* 1 + the last round, of those that the owner leads, that is on here, by a message or by a rank of the node;
+       then, in the lower 16 bits, who has said so first, and sends the activation to the other nodes. */
+    _Atomic uint64_t activated;
     uint64_t         receive;        /* offset of the receive buffer, if it lies in the memory */
     _Alignas(64) pp_part_t parts[PP_PARTS];
 } pp_station_t;
@@ -152,10 +157,8 @@ typedef struct pp_board_shared {
     /* Lower 32 bits of the round, then the first chunk that is not handed out, and the one after the last, 16
        bits each: a late helper's compare-and-swap fails. */
     _Alignas(64) _Atomic uint64_t tickets;
-    /* Between nodes: 1 + the last round that is on here, by a message or by a rank of the node; and a counter,
-       for the rank that leads the round that is open, of reasons to look at it. */
-    _Alignas(64) _Atomic uint64_t activated;
-    _Atomic uint32_t told;
+    /* Between nodes: for the rank that leads the round that is open, a counter of reasons to look at it. */
+    _Alignas(64) _Atomic uint32_t told;
     _Alignas(64) _Atomic uint32_t unfinished;  /* chunks */
     _Atomic uint32_t flushes;        /* flush rounds complete */
     _Atomic uint32_t pins;           /* ranks that have one, or try to */

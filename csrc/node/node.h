@@ -67,6 +67,8 @@ typedef struct pp_node {
     uint64_t      mine, mine_end;    /* address space for arrays of this rank alone */
     /* Wakes callers of a rank that sleep in a wait; and, if `serve`, its progress thread. */
     void        (*wake)(void *owner, int32_t index, bool serve);
+    /* Whether nobody of a rank looks at anything before it is woken; says nothing of a moment later. */
+    bool        (*sleeps)(void *owner, int32_t index);
     void         *owner;
 } pp_node_t;
 

@@ -305,6 +305,12 @@ static void wake(void *owner, int32_t index, bool serve)
         rouse(actor);
 }
 
+static bool sleeps(void *owner, int32_t index)
+{
+    const pp_actor_t *actor = mate(owner, index);
+    return !actor->running || actor->asleep;
+}
+
 /* ---- what a rank is told --------------------------------------------------------------------------------- */
 
 static void on_message(void *owner, int32_t peer, const void *bytes, size_t count)
@@ -377,6 +383,7 @@ static void open_actor(pp_stage_t *stage, int32_t rank, pp_ctx_t *ctx)
                            stage->pace.magnify ? stage->pace.magnify : 1);
     ctx->nodes = stage->nodes ? stage->nodes[rank] : NULL;
     ctx->node.wake = wake;
+    ctx->node.sleeps = sleeps;
     ctx->node.owner = actor;
     ctx->actor = (pp_actor_ops_t){.owner = actor, .announce = announce_sleep, .park = park,
                                   .pause = pause_actor};

@@ -177,6 +177,12 @@ static void wake(void *owner, int32_t index, bool serve)
     pp_mpi_wake(ctx->mpi, index, PP_CALLER_ASLEEP | (serve ? PP_PROGRESS_ASLEEP : 0));
 }
 
+static bool sleeps(void *owner, int32_t index)
+{
+    pp_ctx_t *ctx = owner;
+    return pp_mpi_sleeps(ctx->mpi, index);
+}
+
 /* If the ranks of each node share memory, rounds are made there; but not if every rank is alone on its node. */
 static pp_status_t open_node(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 {
@@ -190,6 +196,7 @@ static pp_status_t open_node(pp_ctx_t *ctx, const pp_ctx_config_t *config)
     if (!pp_node_open(&ctx->node, memory, pp_mpi_neighbour_index(ctx->mpi), size))
         return pp_fail(PP_ERR_MEMORY, "no shared memory for the ranks of a node");
     ctx->node.wake = wake;
+    ctx->node.sleeps = sleeps;
     ctx->node.owner = ctx;
     return PP_OK;
 }

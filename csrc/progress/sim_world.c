@@ -225,6 +225,7 @@ void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
         coverage->landings += one->landings;
         coverage->graces_met += one->graces_met;
         coverage->graces_over += one->graces_over;
+        coverage->announced += one->announced;
         for (int bin = 0; bin < PP_STALENESS_BINS; bin++)
             coverage->staleness[bin] += one->staleness[bin];
     }

@@ -1230,6 +1230,11 @@ bool pp_mpi_wake(pp_mpi_t *mpi, int32_t index, uint32_t sleepers)
     return woken;
 }
 
+bool pp_mpi_sleeps(const pp_mpi_t *mpi, int32_t index)
+{
+    return pp_bell_asleep(&mpi->doorbell.bells[index], PP_CALLER_ASLEEP | PP_PROGRESS_ASLEEP);
+}
+
 int32_t pp_mpi_thread_level(const pp_mpi_t *mpi)
 {
     return mpi->thread_level;

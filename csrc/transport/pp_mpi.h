@@ -46,6 +46,8 @@ int32_t pp_mpi_neighbour_rank(const pp_mpi_t *mpi, int32_t index);
 /* Wakes those of a neighbour's `sleepers` (pp_sleeper_t bits) that are asleep; true: somebody was.  For
    news that is in shared memory already: no message is announced. */
 bool    pp_mpi_wake(pp_mpi_t *mpi, int32_t index, uint32_t sleepers);
+/* Whether a neighbour, or its progress thread, sleeps: nobody of that rank polls. */
+bool    pp_mpi_sleeps(const pp_mpi_t *mpi, int32_t index);
 int32_t pp_mpi_thread_level(const pp_mpi_t *mpi);   /* 0 single .. 3 multiple */
 
 /* The futex protocol above, for this rank's own doorbell. */

@@ -53,6 +53,7 @@ COVERAGE = {
     "landings": "results put in place early",
     "graces_met": "a round that waited until all were there",
     "graces_over": "a round that waited until its time was over",
+    "announced": "a round announced by a rank that does not lead it",
 }
 LEAST_COVERAGE = 0.01  # share of the cases in which each must occur
 LEAST_ROUNDS = 20  # a case, on average

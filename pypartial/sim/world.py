@@ -350,6 +350,7 @@ class World:
                 "windows_full",
                 "draws_handed_on",
                 "crossings",
+                "announced",
                 "landings",
                 "graces_met",
                 "graces_over",

@@ -1,6 +1,7 @@
 /*
  * between.pml - the rounds of a node among several (csrc/coll/between.c, and csrc/node/board.c), for spin: who leads a
- * round and who tells him, how a round is taken to the other nodes and back, and how ranks add to their parts meanwhile.
+ * round and who tells him, who announces it to the other nodes, how a round is taken to them and back, and how ranks add
+ * to their parts meanwhile.
  * The node has two ranks, which lead in turn.  The other nodes are one process: it may bring a round about, also while
  * the one before is still away here, and answers the node's part at any time.
  *
@@ -15,6 +16,7 @@
  *
  * Checked, in every order of the steps:
  *   conservation       each Start is in one round, or is pending; the node gives its part once in each round
+ *   announced once     the other nodes hear of each round from one rank of the node, and do not answer before
  *   agreement          a round is claimed, taken, sent away, brought back and published as the one that the turn shows
  *   no reuse           no part is changed while a round takes or reads it: none is published while a rank merges
  *   no lost wake-up    no rank sleeps, waiting for its round, and no other node waits, for ever (a deadlock); ranks that
@@ -28,7 +30,8 @@
  * that only with it a rank that overlooks the one is found.
  *
  * With -D and one of these, the protocol is broken on purpose, and has to be found broken (tests/model/check --mutants):
- * NOT_TOLD, LOOKS_FIRST, MERGES_IGNORED, MERGED_UNTOLD, NEXT_UNTOLD, EXPECTED_UNTOLD, GATHERED_UNTOLD, NO_NEWS.
+ * NOT_TOLD, LOOKS_FIRST, MERGES_IGNORED, MERGED_UNTOLD, NEXT_UNTOLD, EXPECTED_UNTOLD, GATHERED_UNTOLD, NO_NEWS,
+ * NOT_COMPARED, ANNOUNCED_AGAIN, UNANNOUNCED.
  *
  * Memory is sequentially consistent here.
  */
@@ -66,12 +69,12 @@ bit  pending[N];
 byte waits[N];                  /* 1 + the round that the rank waits for, or once waited for; 0: none */
 byte taken[N];                  /* 1 + the last round that took the part */
 byte expects[N];                /* 1 + the last round that other nodes have told it about */
+byte activated[N];              /* 1 + the last round, of those it leads, that is on */
 #ifdef KEPT
 byte absorbed[N];               /* of rounds before this one the rank needs no entry of the ring */
 #endif
 
 /* The board. */
-byte activated;                 /* 1 + the last round that is on */
 bit  told[N];                   /* the counter of reasons to look is not as the rank has last seen it */
 #ifdef CHUNKS
 bit  ticket;
@@ -85,6 +88,7 @@ bit  woken[N];
 
 /* Messages under way, 1 + their round: to and from the other nodes. */
 byte called[N], answered[N], give;
+byte announced;                 /* to the other nodes */
 
 /* Ghosts. */
 byte held[N];                   /* Starts in a part that is pending */
@@ -160,12 +164,49 @@ inline permits()
 inline permits() { yes = 1 }
 #endif
 
+/* ---- announcing -------------------------------------------------------------------------------------------------- */
+
+/* Says that the round is on; who is first announces it. */
+inline say_activated(leader)
+{
+    atomic { STEP(look) yes = (activated[leader] <= at) };
+    if
+    :: yes ->
+        atomic {
+            STEP(activate)
+#ifndef NOT_COMPARED
+            yes = (activated[leader] <= at);
+#endif
+            activated[leader] = (yes -> at + 1 : activated[leader])
+        }
+    :: else
+    fi;
+#ifdef ANNOUNCED_AGAIN
+    yes = yes || leader == _pid;
+#endif
+    if
+    :: yes -> atomic { assert(announced != at + 1); announced = at + 1; yes = 0 }
+    :: else
+    fi
+}
+
+/* By a rank that does not lead the round and finds, or not, that who does sleeps. */
+inline announce()
+{
+    atomic { STEP(decide) yes = (waits[_pid] == at + 1) };
+    if
+    :: yes -> say_activated(LEADER(at))
+    :: atomic { yes -> yes = 0 }
+    :: !yes
+    fi
+}
+
 /* Whether the leader of the open round has something to do about it. */
 inline is_wanted()
 {
     if
-    :: atomic { activated == at + 1 -> STEP(look) skip }; permits()
-    :: atomic { activated != at + 1 -> STEP(look) skip };
+    :: atomic { activated[LEADER(at)] == at + 1 -> STEP(look) skip }; permits()
+    :: atomic { activated[LEADER(at)] != at + 1 -> STEP(look) skip };
 #ifdef EXPECTED_UNTOLD
        yes = 0;
 #else
@@ -317,7 +358,8 @@ inline publish()
            round++; phase = OPEN; news = 0;
            /* What is said of a round that is complete says no more than 0, and makes fewer states. */
            taken[0] = 0; taken[1] = 0; act = 0; asked = 0; gave = 0; got = 0;
-           activated = (activated == round -> 0 : activated);
+           /* ... of the round before: who leads this one has not just seen that to be on. */
+           activated[1 - _pid] = (activated[1 - _pid] == at -> 0 : activated[1 - _pid]);
            expects[_pid] = (expects[_pid] == round -> 0 : expects[_pid]);
 #ifdef NEXT_UNTOLD
            done = round
@@ -334,12 +376,20 @@ inline lead()
 {
     if
     :: act != at + 1 ->
-        anybody_waits();
+        atomic { STEP(look) yes = (activated[_pid] == at + 1) };
+        if
+        :: !yes -> anybody_waits()
+        :: else
+        fi;
         yes = yes || asked == at + 1;
         if
         :: yes ->
             act = at + 1;
-            atomic { STEP(activate) activated = at + 1 }
+#ifdef UNANNOUNCED
+            atomic { STEP(activate) activated[_pid] = at + 1 }
+#else
+            say_activated(_pid)
+#endif
         :: else
         fi
     :: else
@@ -375,6 +425,7 @@ inline look()
        if
        :: LEADER(at) == _pid -> lead()
        :: LEADER(at) != _pid && rank_news && shown == OPEN ->
+           announce();
            is_wanted();
            if
            :: yes ->
@@ -524,9 +575,9 @@ inline hear()
         atomic { asked = called[_pid]; called[_pid] = 0 };
         atomic { STEP(expect) expects[_pid] = asked }
 #else
-        atomic { act = called[_pid]; called[_pid] = 0 };
-        atomic { STEP(activate) activated = act };
-        atomic { STEP(expect) expects[_pid] = act }
+        atomic { act = called[_pid]; called[_pid] = 0; at = act - 1 };
+        say_activated(_pid);
+        atomic { STEP(expect) expects[_pid] = act; at = 0 }
 #endif
     :: atomic { !called[_pid] && answered[_pid] -> got = answered[_pid]; answered[_pid] = 0 }
     fi
@@ -606,14 +657,16 @@ end_stays:     (woken[_pid] || HEARD)
     od
 }
 
+#define DUE (give == at + 1 && announced == at + 1)
+
 /* The other nodes: in the same round, or one ahead. */
 active proctype others()
 {
     byte at, calls;
 end_others:
     do
-    :: atomic { give == at + 1 -> answered[LEADER(at)] = at + 1; at++ }
+    :: atomic { DUE -> answered[LEADER(at)] = at + 1; at++ }
     :: atomic { calls < CALLS -> called[LEADER(at)] = at + 1; calls++ };
-       atomic { give == at + 1 -> answered[LEADER(at)] = at + 1; at++ }
+       atomic { DUE -> answered[LEADER(at)] = at + 1; at++ }
     od
 }

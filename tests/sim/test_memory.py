@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -85,6 +86,19 @@ FOUND = {
         "float64","in_place":true}],"phases":[{"steps":[1],"then":["flush 0"],"hold":true}],
         "window":1,"latency":[1,200000],"timing":"heavy","scale":0,"together":true,"memory":[1000,0],
         "magnify":4096}""",
+    # Who had announced a round to the other nodes did so again when it looked again.
+    "announced again": """{"ranks":9,"seed":0,"handles":[{"count":18,"max_lag":0},{"count":18}],
+        "phases":[{"steps":[1]}],"opened":2,"latency":[1000,1000],"timing":"zero","scale":0,
+        "together":true,"memory":[1000,100,8,1]}""",
+    # A rank that is alone on its node heard of a round before it had announced the last one, which
+    # it had joined silently, and then did not.
+    "alone and early": """{"ranks":4,"seed":4,"handles":[{"count":8,"deliver":"each","max_lag":1}],
+        "phases":[{"steps":[0,7]}],"window":2,"latency":[100,2000000],"timing":"zero","scale":0,
+        "memory":[1000,1000,3,1]}""",
+    # All ranks of a node were seen to flush before the one that was drawn was seen to have left.
+    "drawn and gone": """{"ranks":6,"seed":3907898507,"handles":[{"count":13,"max_lag":2}],
+        "phases":[{"steps":[3,1,3,1]},{"steps":[5,2,3]}],"timing":"ties","together":true,"blocking":false,
+        "extra":0.2,"last_flush":false,"memory":[50,100,2,0]}""",
 }
 
 
@@ -361,21 +375,57 @@ def twenty_calls(options):
     yield ("ctx_free",)
 
 
-def test_only_leaders_send():
+def messages_and_rounds(options, nodes_of):
+    world = World(8, memory=(200, 500, nodes_of))
+    world.run([twenty_calls(options) for _ in range(8)])
+    messages = 0
+    for rank in range(8):
+        stats = world.stats(rank)
+        assert stats.shared_rounds == stats.rounds
+        messages += stats.messages_sent
+    return messages, stats.rounds
+
+
+def test_nodes_are_the_participants():
     """The messages of a round are those of as many ranks as there are nodes."""
-    sent = {}
-    for nodes_of in (1, 4):
-        world = World(8, memory=(200, 500, nodes_of))
-        options = Options(count=8, policy="quorum", k=8)
-        world.run([twenty_calls(options) for _ in range(8)])
-        sent[nodes_of] = 0
-        for rank in range(8):
-            stats = world.stats(rank)
-            assert stats.shared_rounds == stats.rounds == 21
-            sent[nodes_of] += stats.messages_sent
+    options = Options(count=8, policy="quorum", k=8)
+    many, rounds = messages_and_rounds(options, nodes_of=1)
+    few, same_rounds = messages_and_rounds(options, nodes_of=4)
+    assert rounds == same_rounds == 21
     # Agreements, which are between all ranks, are the same in both. In a round each of eight
     # participants sends three data and three activations, each of two only one.
-    assert sent[1] - sent[4] == 21 * (8 * 6 - 2 * 2)
+    assert many - few == rounds * (8 * 6 - 2 * 2)
+    # Nobody says again what another rank of its node has said.
+    some, more_rounds = messages_and_rounds(Options(count=8, k=8), nodes_of=4)
+    assert some - few == (more_rounds - rounds) * 2 * 2
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_who_brings_a_round_about_announces_it(policy):
+    """If another rank leads its node, and sleeps; a quorum is counted by those who lead."""
+    options = POLICIES[policy] | {"k": min(POLICIES[policy]["k"], 6)}
+
+    def announced(nodes_of, seed):
+        program = dataclasses.replace(scenario(6, nodes_of, **options), seed=seed)
+        return check(program).coverage["announced"]
+
+    seeds = range(10)
+    assert any(announced(2, seed) for seed in seeds) == (policy != "quorum")
+    assert not any(announced(1, seed) for seed in seeds)
+
+
+def test_nobody_announces_a_flush():
+    def program():
+        handle = yield ("init", Options(count=4, k=4))
+        for _ in range(5):
+            assert (yield ("flush", handle)).cause == "flush"
+        yield ("free", handle)
+        yield ("ctx_free",)
+
+    world = World(4, memory=(200, 500, 2))
+    world.run([program() for _ in range(4)])
+    assert world.coverage()["crossings"] == 2 * 6
+    assert world.coverage()["announced"] == 0
 
 
 def test_no_message_carries_a_round():
