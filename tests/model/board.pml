@@ -10,6 +10,7 @@
  *   -DCHUNKS           of a round's data; 0: the claimer moves them itself
  *   -DKEPT             rounds stop when a rank was not given ENTRIES of them (deliver="sum", "each")
  *   -DGRACE            a round that is to be run waits a moment for ranks that come a little later
+ *   -DALL_THERE        ... but not if nobody is missing
  *   -DUSERS            contributions lie where the application has them, until its request completes
  *   -DFREES            a rank may free its handle instead of waiting for its last Start
  *   -DCOMPUTES         a rank may compute for ever after a Start: the others must not need it for what it left behind
@@ -28,8 +29,8 @@
  *
  * With -D and one of these, the protocol is broken on purpose, and has to be found broken (tests/model/check --mutants):
  * NO_NEWS, NO_WAKE_UP, LOOKS_FIRST, PART_TAKEN_TWICE, CLAIM_NOT_COMPARED, TICKETS_OF_ANY_ROUND, PART_REUSED,
- * MERGED_UNCLAIMED, OLD_ROUND_RIPENS, LOOKED_TOO_EARLY, SLEEPS_WHILE_TAKEN, SLEEPS_WITH_WORK, RETURNED_EARLY,
- * WITHDRAWN_WHILE_TAKEN, DEATH_UNSEEN.
+ * MERGED_UNCLAIMED, OLD_ROUND_RIPENS, RIPENS_OR_GIVES_UP, LOOKED_TOO_EARLY, SLEEPS_WHILE_TAKEN, SLEEPS_WITH_WORK,
+ * RETURNED_EARLY, WITHDRAWN_WHILE_TAKEN, DEATH_UNSEEN.
  */
 #ifndef N
 #define N 2
@@ -345,41 +346,51 @@ inline work()
 }
 
 #ifdef GRACE
-/* `yes`: the time has come.  Otherwise this rank, or whoever waits, will look again. */
+/* `yes`: nobody is missing, or the time has come.  Otherwise this rank, or whoever waits, will look again. */
 inline ripen()
 {
-    atomic { STEP(ripen) seen = ripe };
-    if
-    :: atomic { seen == at + 1 -> due = due || round == at; seen = 0 }
-    :: atomic { seen == at + 1 && !due -> seen = 0; yes = 0 }
-    :: else ->
-        yes = 0;
-#ifndef OLD_ROUND_RIPENS
-        if
-        :: atomic { round == at -> STEP(look) again = 1 }
-        :: atomic { round != at -> STEP(look) seen = 0 }
-        fi;
+#ifdef ALL_THERE
+    do
+    :: atomic { k < N && (pending[k] || out[k]) -> STEP(decide) k++ }
+    :: atomic { k < N && !pending[k] && !out[k] -> STEP(decide) k = 0; yes = 0; break }
+    :: atomic { k == N -> k = 0; break }
+    od;
 #else
-        again = 1;
+    yes = 0;
 #endif
-        if
-        :: again ->
-            atomic {
-                STEP(ripen)
-                again = (ripe == seen);
-                if
-                :: again -> ripe = at + 1; due = 0
-                :: else
-                fi;
-                seen = 0
-            };
-            if
-            :: again -> again = 0; wake()
-            :: else
-            fi
-        :: else
-        fi
-    fi
+    do
+    :: atomic { yes -> break }
+    :: atomic { !yes -> STEP(ripen) seen = ripe };
+       if
+       :: atomic { seen == at + 1 && (due || round != at) -> seen = 0; yes = 1; break }
+       :: atomic { seen == at + 1 && !due -> seen = 0; due = (round == at); yes = 1; break }
+       :: atomic { seen == at + 1 && !due -> seen = 0; break }
+       :: else
+       fi;
+#ifndef OLD_ROUND_RIPENS
+       if
+       :: atomic { round == at -> STEP(look) skip }
+       :: atomic { round != at -> STEP(look) seen = 0; break }
+       fi;
+#endif
+       atomic {
+           STEP(ripen)
+           again = (ripe == seen);
+           if
+           :: again -> ripe = at + 1; due = 0
+           :: else
+           fi;
+           seen = 0
+       };
+       if
+       :: again -> again = 0; wake(); break
+#ifdef RIPENS_OR_GIVES_UP
+       :: else -> break
+#else
+       :: else                  /* somebody has: for this round, or late for an old one */
+#endif
+       fi
+    od
 }
 #endif
 
