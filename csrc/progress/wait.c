@@ -24,7 +24,7 @@ enum {
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
     BACKOFF_MIN_US = 20,          /* something moves that only polling sees */
     BACKOFF_MAX_US = 500,
-    BACKOFF_IDLE_US = 1000,       /* after so many looks in vain: */
+    BACKOFF_IDLE_US = 1500,       /* after so many looks in vain: */
     IDLE_POLLS = 200
 };
 
