@@ -304,7 +304,8 @@ static bool has_news(pp_coll_t *coll)
     if (!has_grace(coll) || pp_turn_phase(turn) == PP_MOVING
         || !pp_board_ripens(board, coll->completed, now_ns(coll), &left_ns))
         return false;
-    coll->engine->soon |= left_ns > 0;
+    if (left_ns > 0 && (coll->engine->soon_ns == 0 || (uint64_t)left_ns < coll->engine->soon_ns))
+        coll->engine->soon_ns = (uint64_t)left_ns;
     /* Once: it may not be to be run any more, or have no room, and whoever changes that looks himself. */
     if (left_ns > 0 || coll->combine->ripe == coll->completed + 1)
         return false;
@@ -315,7 +316,7 @@ static bool has_news(pp_coll_t *coll)
 bool pp_combine_poll(pp_engine_t *engine)
 {
     bool any = false;
-    engine->soon = false;
+    engine->soon_ns = 0;
     if (engine->error)           /* nobody catches up any more */
         return false;
     for (size_t i = 1; engine->node && i < engine->series_count; i++) {
