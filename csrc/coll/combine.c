@@ -87,7 +87,7 @@ static uint64_t state_of(const pp_coll_t *coll)
 static uint64_t absorbed(const pp_coll_t *coll)
 {
     uint64_t least = coll->completed;
-    const pp_entry_t *given = coll->request.entry;
+    const pp_entry_t *given = coll->request.entry ? coll->request.entry : coll->combine->copied;
     if (coll->calls->kind == PP_CALL_EXIT)
         return UINT64_MAX;
     if (given && given->place == PP_IN_RING)
@@ -959,7 +959,6 @@ static void copy_elements(const pp_coll_t *coll, const pp_entry_t *entry, size_t
 static void copy_rest(const pp_coll_t *coll, const pp_entry_t *entry)
 {
     const pp_combine_t *combine = coll->combine;
-    coll->engine->coverage.landings++;
     size_t each = combine->chunk_bytes / coll->series.kernels.element_bytes;
     for (uint32_t chunk = 0, next; chunk < combine->chunks; chunk = next) {
         for (next = chunk + 1; next < combine->chunks && combine->landed[next] == combine->landed[chunk];)
@@ -970,12 +969,25 @@ static void copy_rest(const pp_coll_t *coll, const pp_entry_t *entry)
     }
 }
 
+static bool has_landed(const pp_combine_t *combine, const pp_entry_t *entry)
+{
+    return combine->landed_count > 0 && combine->landed_round == entry->round;
+}
+
+void pp_combine_begin_copy(pp_coll_t *coll, const pp_entry_t *entry)
+{
+    coll->combine->copied = entry;
+    coll->engine->coverage.landings += has_landed(coll->combine, entry);
+}
+
+void pp_combine_end_copy(pp_coll_t *coll) { coll->combine->copied = NULL; }
+
 bool pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry)
 {
     const pp_combine_t *combine = coll->combine;
     if (entry->place == PP_IN_RECEIVE)
         return true;
-    if (combine->landed_count > 0 && combine->landed_round == entry->round)
+    if (has_landed(combine, entry))
         copy_rest(coll, entry);
     else
         copy_elements(coll, entry, 0, coll->count);
