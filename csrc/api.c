@@ -567,11 +567,15 @@ static pp_entry_t *copy_newest(pp_ctx_t *ctx, pp_coll_t *coll, bool large, pp_vi
 {
     for (;;) {
         pp_entry_t *entry = take_entry(coll);
+        if (coll->combine)
+            pp_combine_begin_copy(coll, entry);
         if (large)
             unlock(ctx);
         bool copied = copy_out(ctx, coll, entry, view);
         if (large)
             pthread_mutex_lock(&ctx->lock);
+        if (coll->combine)
+            pp_combine_end_copy(coll);
         if (copied)
             return entry;
         pp_entry_free(coll, entry);

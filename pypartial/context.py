@@ -292,9 +292,10 @@ class Context:
         Its zeroed memory is shared by the ranks of a node if they share any, and begins on a page.
         A request whose buffers lie in it reads and writes them where they are, without a copy, if
         each is one array and the element type is reduced as it is (not float16, bfloat16, long
-        double, bool or a logical operation). Such a `sendbuf` belongs to the library from `Start`
-        until its `Wait` (or `Test`) has returned true: write to it only then. The array lives as
-        long as Python refers to it, also after the context is freed.
+        double, bool or a logical operation). Such buffers, `sendbuf` and `recvbuf`, belong to the
+        library from `Start` until its `Wait` (or `Test`) has returned true: write to them only
+        then.
+        The array lives as long as Python refers to it, also after the context is freed.
 
         Parameters
         ----------

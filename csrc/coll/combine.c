@@ -87,7 +87,7 @@ static uint64_t state_of(const pp_coll_t *coll)
 static uint64_t absorbed(const pp_coll_t *coll)
 {
     uint64_t least = coll->completed;
-    const pp_entry_t *given = coll->request.entry;
+    const pp_entry_t *given = coll->request.entry ? coll->request.entry : coll->combine->copied;
     if (coll->calls->kind == PP_CALL_EXIT)
         return UINT64_MAX;
     if (given && given->place == PP_IN_RING)
@@ -304,7 +304,8 @@ static bool has_news(pp_coll_t *coll)
     if (!has_grace(coll) || pp_turn_phase(turn) == PP_MOVING
         || !pp_board_ripens(board, coll->completed, now_ns(coll), &left_ns))
         return false;
-    coll->engine->soon |= left_ns > 0;
+    if (left_ns > 0 && (coll->engine->soon_ns == 0 || (uint64_t)left_ns < coll->engine->soon_ns))
+        coll->engine->soon_ns = (uint64_t)left_ns;
     /* Once: it may not be to be run any more, or have no room, and whoever changes that looks himself. */
     if (left_ns > 0 || coll->combine->ripe == coll->completed + 1)
         return false;
@@ -315,7 +316,7 @@ static bool has_news(pp_coll_t *coll)
 bool pp_combine_poll(pp_engine_t *engine)
 {
     bool any = false;
-    engine->soon = false;
+    engine->soon_ns = 0;
     if (engine->error)           /* nobody catches up any more */
         return false;
     for (size_t i = 1; engine->node && i < engine->series_count; i++) {
@@ -958,7 +959,6 @@ static void copy_elements(const pp_coll_t *coll, const pp_entry_t *entry, size_t
 static void copy_rest(const pp_coll_t *coll, const pp_entry_t *entry)
 {
     const pp_combine_t *combine = coll->combine;
-    coll->engine->coverage.landings++;
     size_t each = combine->chunk_bytes / coll->series.kernels.element_bytes;
     for (uint32_t chunk = 0, next; chunk < combine->chunks; chunk = next) {
         for (next = chunk + 1; next < combine->chunks && combine->landed[next] == combine->landed[chunk];)
@@ -969,12 +969,25 @@ static void copy_rest(const pp_coll_t *coll, const pp_entry_t *entry)
     }
 }
 
+static bool has_landed(const pp_combine_t *combine, const pp_entry_t *entry)
+{
+    return combine->landed_count > 0 && combine->landed_round == entry->round;
+}
+
+void pp_combine_begin_copy(pp_coll_t *coll, const pp_entry_t *entry)
+{
+    coll->combine->copied = entry;
+    coll->engine->coverage.landings += has_landed(coll->combine, entry);
+}
+
+void pp_combine_end_copy(pp_coll_t *coll) { coll->combine->copied = NULL; }
+
 bool pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry)
 {
     const pp_combine_t *combine = coll->combine;
     if (entry->place == PP_IN_RECEIVE)
         return true;
-    if (combine->landed_count > 0 && combine->landed_round == entry->round)
+    if (has_landed(combine, entry))
         copy_rest(coll, entry);
     else
         copy_elements(coll, entry, 0, coll->count);

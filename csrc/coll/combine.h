@@ -46,6 +46,7 @@ struct pp_combine {
     bool      *landed;
     uint32_t   landed_count;
     uint64_t   landed_round;
+    const pp_entry_t *copied;        /* out of the ring, with the lock released: no longer the request's, but needed */
     bool       viewed;               /* an entry of the ring is pinned */
     bool       merges_away;          /* the merge in progress began while a round was away */
     pp_between_t *between;           /* NULL: all ranks are on this node */
@@ -99,6 +100,10 @@ bool        pp_combine_work(pp_coll_t *coll, bool lands, uint64_t *round);
 /* With the lock again; publishes the round if the last chunk is finished. */
 void        pp_combine_worked(pp_coll_t *coll, uint64_t round, bool last);
 
+/* With the lock, around the copying of an entry that was taken from its request: meanwhile other threads of this rank
+   tell the others that its place is still needed. */
+void        pp_combine_begin_copy(pp_coll_t *coll, const pp_entry_t *entry);
+void        pp_combine_end_copy(pp_coll_t *coll);
 /* Copies the entry's result out; false: its place in the ring has been used again (PP_LATEST). */
 bool        pp_combine_copy_out(const pp_coll_t *coll, const pp_entry_t *entry);
 /* Instead: where the application may read the result in the ring, until pp_combine_end_view(); NULL: copy it out. */

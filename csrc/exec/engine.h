@@ -192,7 +192,7 @@ struct pp_engine {
     const pp_nodes_t *nodes;        /* there are others, too; NULL: all ranks share it */
     int32_t         cores;          /* that the ranks of the node may use; 0: not known */
     uint64_t        refused_bytes;  /* of the first handle for which it had no room; 0: none */
-    bool            soon;           /* a round there is about to be run: do not sleep */
+    uint64_t        soon_ns;        /* a round there is to be run in so long: who waits does not sleep; 0: none */
     uint64_t        shared_rounds;  /* of `rounds`, those made in it; and those that this rank ran */
     uint64_t        shared_led;
 

@@ -124,12 +124,17 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     pp_mpi_ask(ctx->mpi);
     if (counted)
         pp_node_asleep(ctx->engine.node);
-    if (pp_look(ctx) > 0 || ctx->engine.soon || (counted && pp_combine_has_work(&ctx->engine))) {
+    if (pp_look(ctx) > 0 || (counted && (ctx->engine.soon_ns > 0 || pp_combine_has_work(&ctx->engine)))) {
         if (counted)
             pp_node_awake(ctx->engine.node);
         return false;
     }
     int64_t patience = patience_us(ctx, quiet_polls);   /* after the poll: it may have left bulk */
+    /* The progress thread sleeps until a round is ripe: awake it would keep the application from the lock, which the
+       round may wait for. */
+    int64_t soon_us = (int64_t)(ctx->engine.soon_ns / 1000) + 1;
+    if (ctx->engine.soon_ns > 0 && patience > soon_us)
+        patience = soon_us;
     ctx->sleeps++;
     pthread_mutex_unlock(&ctx->lock);
     bool slept = pp_mpi_sleep(ctx->mpi, sleeper, seen, patience < limit_us ? patience : limit_us);
@@ -203,7 +208,7 @@ static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void
         actor->announce(actor->owner, true);
         pp_node_asleep(ctx->engine.node);
         bool busy = pp_look(ctx) > 0 || pp_combine_has_work(&ctx->engine) || ctx->engine.error;
-        if (!busy && ctx->engine.soon)
+        if (!busy && ctx->engine.soon_ns > 0)
             actor->pause(actor->owner);
         else if (!busy) {
             pthread_mutex_unlock(&ctx->lock);

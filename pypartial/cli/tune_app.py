@@ -71,16 +71,19 @@ def _no_table(path: Path | None) -> str | None:
     """Why the table could not be written, known before anything is measured."""
     if path is None:
         return f"there is no place for a table ({VARIABLE}=off, or no home): name one in {VARIABLE}"
-    refusal = file_refusal(path) if path.exists() else _folder_refusal(path.absolute().parent)
+    try:
+        if path.exists():
+            refusal = file_refusal(path)
+        else:
+            _try_folder(path.absolute().parent)
+            refusal = None
+    except OSError as error:
+        refusal = error.strerror or str(error)
     return None if refusal is None else f"{path}: cannot be written: {refusal}"
 
 
-def _folder_refusal(folder: Path) -> str | None:
-    """Why no file can be made there, nor the folder itself; tried without leaving anything."""
+def _try_folder(folder: Path) -> None:
+    """Raise if no file can be made there, nor the folder itself; leaves nothing."""
     while not folder.exists():
         folder = folder.parent
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
+    tempfile.TemporaryFile(dir=folder).close()

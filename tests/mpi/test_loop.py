@@ -252,3 +252,30 @@ def test_free_discards_and_counts_what_is_pending(comm, ctx):
         assert not status.included
         discarded = 1
     assert request.Free() == discarded
+
+
+@pytest.mark.sizes(2)
+def test_a_round_that_waits_for_a_rank_does_not_keep_it_out(comm, ctx):
+    """Its progress thread, asked meanwhile what the rank does, leaves the context to its caller."""
+    if not ctx.stats().shares_memory or ctx.stats().neighbours < comm.size:
+        pytest.skip("only rounds in shared memory wait (PYPARTIAL_TRANSPORT, PYPARTIAL_NODE_RANKS)")
+    # So large that a round waits for 16 ms, once a rank has come while one was reduced.
+    send, out = ctx.alloc(1 << 24, "f4"), ctx.alloc(1 << 24, "f4")
+    request = ctx.Allreduce_init(send, out, policy=pp.Solo())
+    took_s = []
+    for _ in range(9):
+        comm.Barrier()
+        moment = time.perf_counter() + 0.05 + (0.006 if comm.rank == 1 else 0)
+        while time.perf_counter() < moment:
+            pass
+        begin = time.perf_counter()
+        request.Start()
+        took_s.append(time.perf_counter() - begin)
+        try:
+            request.Wait(timeout=1e-3 if comm.rank == 0 else None)
+        except pp.TimeoutError:
+            request.Wait()
+        comm.Barrier()
+        request.Flush()
+    assert sorted(took_s)[4] < 3e-3
+    request.Free()

@@ -238,7 +238,7 @@ def test_tune_without_a_place_for_its_table(
     monkeypatch.setenv("PYPARTIAL_TUNING", "/proc/version")
     assert app.parse(["tune"], 4) == 2
     assert "/proc/version: cannot be written" in capsys.readouterr().err
-    for path in ("/proc/no/table.json", "/dev/null/folder/table.json"):
+    for path in ("/proc/no/table.json", "/dev/null/folder/table.json", f"/tmp/{300 * 'x'}/table"):
         monkeypatch.setenv("PYPARTIAL_TUNING", path)
         assert app.parse(["tune"], 4) == 2
         assert f"{path}: cannot be written" in " ".join(capsys.readouterr().err.split())
