@@ -407,6 +407,7 @@ static bool claim_and_gather(pp_coll_t *coll, pp_crossing_t *crossing, pp_instan
         }
         if (announced) {
             pp_view_t view = pp_view_of(coll, crossing->round);
+            latch_ready(&view, crossing);
             due = is_due(&view, crossing);
         }
         crossing->joined = !crossing->activated;
