@@ -2,8 +2,7 @@
 
 With PROGRESS, they do not wait for it, but test.
 
-Each of the others prints what it sees, and ends without MPI_Finalize, which would wait for the
-dead.
+Each of the others prints what it sees.
 """
 
 import os
@@ -13,6 +12,7 @@ import time
 
 import numpy as np
 from mpi4py import MPI
+from survivors import end
 
 import pypartial as pp
 
@@ -21,13 +21,13 @@ comm = MPI.COMM_WORLD
 tests = len(sys.argv) > 3
 ctx = pp.Context(comm, transport=transport, progress=sys.argv[3] if tests else "thread")
 request = ctx.Allreduce_init(np.ones(4), np.zeros(4), policy=policy)
-for _ in range(5):
-    request.Start()
-    request.Wait()
-if comm.rank == comm.size - 1:
-    os.kill(os.getpid(), signal.SIGKILL)
 until = time.monotonic() + 20
 try:
+    for _ in range(5):
+        request.Start()
+        request.Wait()
+    if comm.rank == comm.size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     while time.monotonic() < until:
         request.Start()
         while tests and time.monotonic() < until and not request.Test():
@@ -36,4 +36,4 @@ try:
             request.Wait(timeout=20)
 except pp.PeerFailedError as error:
     print(f"rank {comm.rank} sees: {error}", flush=True)
-os._exit(0)
+end(comm.rank, comm.size - 1)
