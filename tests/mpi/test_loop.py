@@ -262,20 +262,19 @@ def test_a_round_that_waits_for_a_rank_does_not_keep_it_out(comm, ctx):
     # So large that a round waits for 16 ms, once a rank has come while one was reduced.
     send, out = ctx.alloc(1 << 24, "f4"), ctx.alloc(1 << 24, "f4")
     request = ctx.Allreduce_init(send, out, policy=pp.Solo())
-    took_s = []
+    status, met = pp.Status(), 0
     for _ in range(9):
         comm.Barrier()
         moment = time.perf_counter() + 0.05 + (0.006 if comm.rank == 1 else 0)
         while time.perf_counter() < moment:
             pass
-        begin = time.perf_counter()
         request.Start()
-        took_s.append(time.perf_counter() - begin)
         try:
-            request.Wait(timeout=1e-3 if comm.rank == 0 else None)
+            request.Wait(status, timeout=1e-3 if comm.rank == 0 else None)
         except pp.TimeoutError:
-            request.Wait()
+            request.Wait(status)
+        met += status.contributors == (0, 1)
         comm.Barrier()
         request.Flush()
-    assert sorted(took_s)[4] < 3e-3
+    assert met > 4, f"rank 1 was in {met} of 9 rounds that waited for it"
     request.Free()
