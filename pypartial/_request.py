@@ -97,7 +97,7 @@ class Request:
         self._receives = [(piece.recv, piece.count) for piece in vector.pieces]
         self._gone: str | None = None  # why the handle cannot be used any more
         self._lib = lib = native.lib
-        self._id: int = lib.pp_coll_id(coll)
+        self._id: int = lib.pp_handle_id(coll)
         # Looked up once: Start and Wait are to cost little.
         self._pp_start = lib.pp_start
         self._pp_wait = lib.pp_wait
@@ -396,7 +396,7 @@ class Request:
         """
         self._live()
         discarded = self._native.ffi.new("uint64_t *")
-        self._native.check(self._lib.pp_coll_free_begin(self._coll, discarded))
+        self._native.check(self._lib.pp_handle_free_begin(self._coll, discarded))
         try:
             self._context._finish_call(f"Free of {self._name()}", self)
         except Error:
@@ -461,13 +461,13 @@ class Request:
     def algorithm(self) -> str:
         """The reduction's schedule, ``"auto"`` no more; ``"shared_memory"``: it needs none."""
         self._live()
-        return algorithm_name(self._native, self._lib.pp_coll_algorithm(self._coll))
+        return algorithm_name(self._native, self._lib.pp_handle_algorithm(self._coll))
 
     @property
     def algorithm_reason(self) -> str:
         """Why it has this `algorithm`, in words; the same on every rank."""
         self._live()
-        return reason_text(self._native, self._lib.pp_coll_reason(self._coll))
+        return reason_text(self._native, self._lib.pp_handle_reason(self._coll))
 
     def dump(self, format: str = "goal") -> str:
         """Return this rank's schedule of a round as text. Local.
@@ -490,7 +490,7 @@ class Request:
         if not isinstance(format, str) or format not in formats:
             raise ArgumentError(f"format must be 'goal' or 'dot', not {format!r}")
         text = ffi.new("char **")
-        self._native.check(lib.pp_coll_dump(self._coll, formats[format], text))
+        self._native.check(lib.pp_handle_dump(self._coll, formats[format], text))
         try:
             return self._native.text(text[0])
         finally:
@@ -504,7 +504,7 @@ class Request:
         capacity = 4096
         while True:
             fired = ffi.new("uint32_t[]", capacity)
-            status = lib.pp_coll_fired(self._coll, round_, fired, capacity, count)
+            status = lib.pp_handle_fired(self._coll, round_, fired, capacity, count)
             if status == lib.PP_PENDING:
                 return None
             if count[0] <= capacity:

@@ -434,7 +434,7 @@ class Context:
             request_parts = settings, vector
         except Exception as error:
             complaint = _as_argument_error(error)
-        out = ffi.new("pp_coll_t **")
+        out = ffi.new("pp_handle_t **")
         status = lib.pp_allreduce_init_begin(self._ctx, config, _c_text(native, complaint), out)
         del keep  # the pieces are copied
         try:

@@ -53,8 +53,7 @@ void pp_stored_free_all(pp_stored_t **list)
     }
 }
 
-static bool keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message,
-                 size_t bytes)
+bool pp_stored_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message, size_t bytes)
 {
     pp_stored_t *stored = pp_stored_new(peer, message, bytes);
     if (!stored) {
@@ -65,33 +64,19 @@ static bool keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const vo
     return true;
 }
 
-static pp_series_t *find_series(const pp_engine_t *engine, uint32_t handle)
-{
-    return handle < engine->series_count ? engine->series[handle] : NULL;
-}
-
-/* Due: neither from a rank that is a collective call ahead, nor for a round not opened yet. */
+/* Due: not from a rank that is a collective call ahead. */
 static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
 {
-    pp_series_t *series = find_series(engine, prefix->handle);
-    if (!series) {
-        /* Late control messages of a freed handle have nobody left to tell. */
-        if (prefix->kind == PP_MSG_OPERATION)
-            pp_engine_fail(engine, PP_ERR_INTERNAL, "rank %d sent an operation of round %llu to handle "
-                           "%u, which is not open", peer, (unsigned long long)prefix->round,
-                           prefix->handle);
-        return;
-    }
-    if (prefix->kind != PP_MSG_OPERATION) {
-        series->host->control(series->owner, peer, prefix);
-    } else if (!series->graph) {
-        pp_engine_fail(engine, PP_ERR_INTERNAL, "rank %d sent an operation to handle %u, which has none", peer,
-                       prefix->handle);
-    } else if (pp_series_place(series, prefix->round) >= series->opened) {
-        engine->coverage.windows_full++;
-        keep(engine, &series->early, peer, prefix, bytes);
-    } else {
-        pp_series_message(series, peer, prefix, bytes);
+    pp_handle_t *handle = pp_engine_handle(engine, prefix->handle);
+    if (handle && prefix->kind != PP_MSG_OPERATION && handle->kind->control) {
+        handle->kind->control(handle, peer, prefix);
+    } else if (handle && prefix->kind == PP_MSG_OPERATION && handle->kind->operation) {
+        handle->kind->operation(handle, peer, prefix, bytes);
+    } else if (handle || prefix->kind == PP_MSG_OPERATION) {
+        /* Only late control messages of a freed handle have nobody left to tell. */
+        pp_engine_fail(engine, PP_ERR_INTERNAL, "rank %d sent a message of kind %u and round %llu to handle %u, "
+                       "which %s", peer, prefix->kind, (unsigned long long)prefix->round, prefix->handle,
+                       handle ? "expects none" : "is not open");
     }
 }
 
@@ -106,7 +91,7 @@ static void on_message(void *owner, int32_t peer, const void *message, size_t by
     if (context_wide(prefix->kind))
         engine->control(engine->owner, peer, prefix);
     else if (prefix->calls > engine->calls)
-        keep(engine, &engine->deferred, peer, message, bytes);
+        pp_stored_keep(engine, &engine->deferred, peer, message, bytes);
     else
         dispatch(engine, peer, prefix, bytes);
     pp_engine_settle(engine);
@@ -132,7 +117,6 @@ static void on_failed(void *owner, pp_status_t status, int32_t peer, const char 
 
 void pp_engine_call_ended(pp_engine_t *engine)
 {
-    engine->in_call = false;
     engine->calls++;
     engine->changed = true;
     engine->replay = true;
@@ -155,15 +139,14 @@ static void replay_kept(pp_engine_t *engine)
         dispatch(engine, stored->peer, prefix, stored->bytes);
         free(stored);
     }
-    for (size_t i = 0; i < engine->series_count && !engine->error; i++)
-        if (engine->series[i])
-            pp_series_replay_early(engine->series[i]);
+    for (size_t i = 0; i < engine->handle_count && !engine->error; i++)
+        if (engine->handles[i] && engine->handles[i]->kind->replay)
+            engine->handles[i]->kind->replay(engine->handles[i]);
 }
 
 void pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes)
 {
-    const pp_series_t *series = context_wide(message->kind) ? NULL : find_series(engine, message->handle);
-    message->calls = pp_engine_calls(engine, series && series->nodes);
+    message->calls = pp_engine_calls(engine, engine->nodes && !context_wide(message->kind));
     pp_status_t status = engine->transport->ops->send(engine->transport, peer, message, bytes, NULL, 0);
     if (status < 0)
         pp_engine_fail(engine, status, "%s", pp_error_text());
@@ -191,9 +174,9 @@ void pp_engine_settle(pp_engine_t *engine)
             replay_kept(engine);
         if (engine->changed && engine->queue_head == engine->queue_tail) {
             engine->changed = false;
-            for (size_t i = 0; i < engine->series_count && !engine->error; i++)
-                if (engine->series[i] && engine->series[i]->host->update)
-                    engine->series[i]->host->update(engine->series[i]->owner);
+            for (size_t i = 0; i < engine->handle_count && !engine->error; i++)
+                if (engine->handles[i] && engine->handles[i]->kind->update)
+                    engine->handles[i]->kind->update(engine->handles[i]);
         }
     } while ((engine->queue_head != engine->queue_tail || engine->changed || engine->replay)
              && !engine->error);
@@ -209,6 +192,27 @@ int pp_engine_poll(pp_engine_t *engine)
     return events;
 }
 
+pp_status_t pp_engine_register(pp_engine_t *engine, pp_handle_t *handle, uint32_t id)
+{
+    size_t capacity = engine->handle_capacity;
+    if (!pp_grow((void **)&engine->handles, &engine->handle_capacity, (size_t)id + 1, sizeof(pp_handle_t *)))
+        return pp_fail(PP_ERR_MEMORY, "no memory for another handle");
+    for (size_t i = capacity; i < engine->handle_capacity; i++)
+        engine->handles[i] = NULL;
+    if (engine->handle_count <= id)
+        engine->handle_count = (size_t)id + 1;
+    engine->handles[id] = handle;
+    handle->engine = engine;
+    handle->id = id;
+    return PP_OK;
+}
+
+void pp_engine_forget(pp_engine_t *engine, pp_handle_t *handle)
+{
+    if (pp_engine_handle(engine, handle->id) == handle)
+        engine->handles[handle->id] = NULL;
+}
+
 pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint64_t seed)
 {
     *engine = (pp_engine_t){.transport = transport, .rank = transport->rank, .size = transport->size,
@@ -222,8 +226,8 @@ void pp_engine_release(pp_engine_t *engine)
 {
     pp_stored_free_all(&engine->deferred);
     free(engine->queue);
-    free(engine->series);
+    free(engine->handles);
     engine->queue = NULL;
-    engine->series = NULL;
-    engine->series_count = 0;
+    engine->handles = NULL;
+    engine->handle_count = 0;
 }

@@ -153,7 +153,7 @@ pp_status_t pp_model_defaults(int32_t link, pp_cost_t *cost);
 
 /* ---- context ---------------------------------------------------------------------------------- */
 typedef struct pp_ctx  pp_ctx_t;    /* one rank's view of a communicator: engine, transport, thread */
-typedef struct pp_coll pp_coll_t;   /* a persistent partial collective ("handle") of a context */
+typedef struct pp_handle pp_handle_t;   /* a persistent partial collective ("handle") of a context */
 typedef struct pp_sim  pp_sim_t;    /* many ranks in one process, over a simulated transport */
 
 typedef enum pp_progress { PP_PROGRESS_THREAD, PP_PROGRESS_CALLER } pp_progress_t;
@@ -274,7 +274,7 @@ typedef struct pp_allreduce_config {
  * On failure *coll is released by the context and must not be used.
  */
 pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *config,
-                                    const char *complaint, pp_coll_t **coll);
+                                    const char *complaint, pp_handle_t **coll);
 
 enum { PP_CONTRIBUTORS_MAX = 1024, PP_CONTRIBUTORS_WORDS = 16 };
 
@@ -297,38 +297,38 @@ typedef struct pp_result {
 
 /* Local.  Copies the pieces, adds them to what is pending, triggers.  PP_ERR_STATE if the previous
    request was not collected. */
-pp_status_t pp_start(pp_coll_t *coll);
+pp_status_t pp_start(pp_handle_t *coll);
 
 /* Collect the request: on PP_OK the result is in the `recv` pieces and *result is filled (it may be
    NULL).  pp_wait() sleeps and helps the engine along until then, at most `timeout_us` (< 0: no
    limit); PP_PENDING leaves the request as it is, but may have written to the pieces.  Without a request they give what was not given
    yet, or fail with PP_ERR_STATE. */
-pp_status_t pp_wait(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result);
-pp_status_t pp_test(pp_coll_t *coll, pp_result_t *result);
+pp_status_t pp_wait(pp_handle_t *coll, int64_t timeout_us, pp_result_t *result);
+pp_status_t pp_test(pp_handle_t *coll, pp_result_t *result);
 /* pp_wait(), but a result that lies in memory that the ranks of the node share is not copied: on PP_OK
    *elements is where it may be read, all pieces one after the other, until the handle's next call of any
    kind; and the memory stays mapped (with other contents) until pp_unalloc(*keeper).  NULL: it is in the
    `recv` pieces, as after pp_wait(). */
-pp_status_t pp_wait_view(pp_coll_t *coll, int64_t timeout_us, pp_result_t *result, const void **elements,
+pp_status_t pp_wait_view(pp_handle_t *coll, int64_t timeout_us, pp_result_t *result, const void **elements,
                          void **keeper);
 /* pp_wait() for PP_SLICE_US, and without a result: one argument costs the least to call. */
 enum { PP_SLICE_US = 50000 };
-pp_status_t pp_wait_slice(pp_coll_t *coll);
+pp_status_t pp_wait_slice(pp_handle_t *coll);
 
 /* Collective: the last synchronous round.  After pp_call_wait() returned PP_OK, pp_collect() copies
    out the result. */
-pp_status_t pp_flush_begin(pp_coll_t *coll);
+pp_status_t pp_flush_begin(pp_handle_t *coll);
 
 /* Collective, PP_EACH: one step of the drain.  After pp_call_wait(), pp_collect() gives one round,
    oldest first; result.cause == PP_CAUSE_FLUSH marks the last. */
-pp_status_t pp_drain_begin(pp_coll_t *coll);
-pp_status_t pp_collect(pp_coll_t *coll, pp_result_t *result);
+pp_status_t pp_drain_begin(pp_handle_t *coll);
+pp_status_t pp_collect(pp_handle_t *coll, pp_result_t *result);
 
 /* Collective: discards what is pending here, ends the handle's rounds and releases its buffers.  After
    pp_call_wait() returned PP_OK, *discarded (which must live until then) is the number of Starts of this
    rank that were left pending, or that only the last round took, in which all ranks were freeing; and the
    handle must not be used. */
-pp_status_t pp_coll_free_begin(pp_coll_t *coll, uint64_t *discarded);
+pp_status_t pp_handle_free_begin(pp_handle_t *coll, uint64_t *discarded);
 
 /* ---- who is waited for ---------------------------------------------------------------------- */
 typedef enum pp_activity {
@@ -356,9 +356,9 @@ typedef struct pp_rank_state {
    one entry a rank.  Not collective; the other ranks' engines answer.  Over a simulated transport only
    this rank's own state is filled in: nobody answers while the caller holds the clock. */
 pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_state_t *states);
-uint32_t    pp_coll_id(const pp_coll_t *coll);
-int32_t     pp_coll_algorithm(const pp_coll_t *coll);   /* what AUTO became */
-int32_t     pp_coll_reason(const pp_coll_t *coll);      /* pp_reason_t: why; the same on all ranks */
+uint32_t    pp_handle_id(const pp_handle_t *coll);
+int32_t     pp_handle_algorithm(const pp_handle_t *coll);   /* what AUTO became */
+int32_t     pp_handle_reason(const pp_handle_t *coll);      /* pp_reason_t: why; the same on all ranks */
 
 /* ---- schedules -------------------------------------------------------------------------------- */
 typedef enum pp_format { PP_DOT, PP_GOAL } pp_format_t;
@@ -368,12 +368,12 @@ typedef enum pp_format { PP_DOT, PP_GOAL } pp_format_t;
 pp_status_t pp_schedule_dump(int32_t algorithm, int32_t size, size_t count, int32_t type,
                              int32_t format, char **text);
 /* This rank's schedule of a live handle. */
-pp_status_t pp_coll_dump(pp_coll_t *coll, int32_t format, char **text);
+pp_status_t pp_handle_dump(pp_handle_t *coll, int32_t format, char **text);
 void        pp_text_free(char *text);
 
 /* How often each operation of the schedule fired in the newest retired round: `fired` has `capacity`
    entries, *count gets the number of operations.  PP_PENDING before the first. */
-pp_status_t pp_coll_fired(pp_coll_t *coll, uint64_t *round, uint32_t *fired, size_t capacity,
+pp_status_t pp_handle_fired(pp_handle_t *coll, uint64_t *round, uint32_t *fired, size_t capacity,
                           size_t *count);
 
 /* ---- simulated ranks -------------------------------------------------------------------------- */
@@ -448,7 +448,7 @@ pp_ctx_t   *pp_sim_ctx(pp_sim_t *sim, int32_t rank);
 /* Opens a handle at one simulated rank without asking the others: what an agreement of all ranks on these
    arguments would have left behind.  To be called for every rank, with the same arguments, before anything
    runs; handles made otherwise must not follow. */
-pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_coll_t **coll);
+pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **coll);
 /* From this virtual time on the rank neither sends nor receives; what it sent before still arrives.  The
    others' contexts fail by PP_ERR_PEER_FAILED `detect_ns` later; UINT64_MAX: nobody tells them. */
 pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns);
@@ -463,11 +463,11 @@ typedef enum pp_sim_call_kind {
 
 typedef struct pp_sim_call {
     int32_t      kind;         /* pp_sim_call_kind_t: the function, with these arguments; it may wait */
-    pp_coll_t   *coll;
+    pp_handle_t   *coll;
     pp_result_t *result;
     const pp_allreduce_config_t *config;
     const char  *complaint;
-    pp_coll_t  **out;
+    pp_handle_t  **out;
     uint64_t    *discarded;
 } pp_sim_call_t;
 
@@ -475,13 +475,13 @@ pp_status_t pp_sim_do(pp_sim_t *sim, int32_t rank, const pp_sim_call_t *call);
 /* PP_PENDING while the call goes on; else *status is what it returned. */
 pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status);
 /* How many rounds of the handle were complete when its last request was made: which round it was on time for. */
-uint64_t    pp_sim_requested_at(const pp_coll_t *coll);
+uint64_t    pp_sim_requested_at(const pp_handle_t *coll);
 /* How often ranks were interrupted at an access to the memory that they share. */
 uint64_t    pp_sim_turns(const pp_sim_t *sim);
 
 /* The rank's program waits: for the request of `coll`, or with NULL for its collective call.  It is
    forgotten when pp_sim_advance() has told of it, or by a new one. */
-void        pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_coll_t *coll);
+void        pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_handle_t *coll);
 /* Performs what happens up to and including `until_ns`, and stops behind the first event after which the
    program of a watched rank can go on: PP_OK, *rank is this rank, and the clock stands there.  PP_PENDING:
    none can; the clock stands at the last event, and is not moved to `until_ns`. */
@@ -521,7 +521,7 @@ void        pp_sim_free(pp_sim_t *sim);
 /* What keeps the rounds of a handle, or an agreement of all ranks, from going on at this rank, a line each:
    operations that wait for a message, and whose; who was drawn; a part that is withheld.  Free the text with
    pp_text_free(). */
-pp_status_t pp_coll_obstacles(pp_coll_t *coll, char **text);
+pp_status_t pp_handle_obstacles(pp_handle_t *coll, char **text);
 pp_status_t pp_ctx_obstacles(pp_ctx_t *ctx, char **text);
 
 typedef enum pp_sim_schedule {

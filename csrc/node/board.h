@@ -69,11 +69,6 @@ enum {
     PP_WORD_USERS_SHIFT = 16,
     PP_WORD_ROUND_SHIFT = 24
 };
-typedef enum pp_leaving {            /* inside a call that ends the handle's rounds when all are in it: */
-    PP_STAYS,
-    PP_FLUSHES, PP_FREES,            /* until the next flush round is complete */
-    PP_STEPS                         /* a step of a Drain: until any round is complete */
-} pp_leaving_t;
 
 static inline uint64_t pp_word_round_bits(uint64_t round) { return round & ((UINT64_C(1) << 40) - 1); }
 static inline uint64_t pp_word_round(uint64_t word) { return word >> PP_WORD_ROUND_SHIFT; }
@@ -153,7 +148,7 @@ typedef struct pp_board_shared {
     /* When a round that is to be run may be taken: the lower 16 bits of the round + 1, then of a time in ns the
        lower 48.  What is in it for another round says nothing. */
     _Atomic uint64_t ripe;
-    _Atomic uint32_t hope;           /* ranks have lately come too late by little: rounds wait longer for them */
+    _Atomic uint32_t latecomers;         /* ranks have lately come too late by little: rounds wait longer for them */
     /* Lower 32 bits of the round, then the first chunk that is not handed out, and the one after the last, 16
        bits each: a late helper's compare-and-swap fails. */
     _Alignas(64) _Atomic uint64_t tickets;

@@ -133,7 +133,7 @@ static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
     case PP_SIM_INIT_BEGIN: return pp_allreduce_init_begin(ctx, call->config, call->complaint, call->out);
     case PP_SIM_FLUSH_BEGIN: return pp_flush_begin(call->coll);
     case PP_SIM_DRAIN_BEGIN: return pp_drain_begin(call->coll);
-    case PP_SIM_FREE_BEGIN: return pp_coll_free_begin(call->coll, call->discarded);
+    case PP_SIM_FREE_BEGIN: return pp_handle_free_begin(call->coll, call->discarded);
     case PP_SIM_CTX_FREE_BEGIN: return pp_ctx_free_begin(ctx);
     case PP_SIM_CALL_WAIT:  return pp_call_wait(ctx, -1);
     case PP_SIM_COLLECT:    return pp_collect(call->coll, call->result);
@@ -143,20 +143,22 @@ static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
 
 /* What a progress thread does: other nodes may wait for it.  (Without the lock, as all that an engine is told
    here.) */
-static void work_for_others(pp_engine_t *engine)
+static void work_for_others(pp_ctx_t *ctx)
 {
     uint64_t round;
-    for (pp_coll_t *coll; (coll = pp_combine_find_work(engine));) {
-        bool last = pp_combine_work(coll, false, &round);
-        pp_combine_worked(coll, round, last);
-        pp_engine_settle(engine);
+    for (pp_handle_t *handle; (handle = pp_find_work(ctx));) {
+        bool lands = false;
+        handle->kind->begin_work(handle, &lands);
+        bool last = handle->kind->work(handle, lands, &round);
+        handle->kind->worked(handle, round, last);
+        pp_engine_settle(&ctx->engine);
     }
 }
 
 /* As pp_leave(): what is left to do is the progress thread's. */
 static void leave(pp_actor_t *actor)
 {
-    if (pp_combine_is_needed(&actor->ctx->engine))
+    if (pp_is_needed(actor->ctx))
         queue(actor, LOOK, 0);
 }
 
@@ -177,7 +179,7 @@ static void run_task(pp_actor_t *actor, const task_t *task)
     case LOOK:      pp_look(actor->ctx); break;
     }
     if (actor->ctx->engine.nodes)
-        work_for_others(&actor->ctx->engine);
+        work_for_others(actor->ctx);
 }
 
 static void run_all(pp_actor_t *actor, bool only_told)

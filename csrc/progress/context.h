@@ -10,7 +10,7 @@
 #ifndef PP_CONTEXT_H
 #define PP_CONTEXT_H
 
-#include "../coll/combine.h"
+#include "../coll/calls.h"
 #include "../transport/pp_mpi.h"
 
 #include <pthread.h>
@@ -24,9 +24,35 @@ typedef struct pp_actor_ops {
     void (*pause)(void *owner);      /* for a moment */
 } pp_actor_ops_t;
 
+/* Where a result may be read without being copied; `elements` is NULL if it has to be. */
+typedef struct pp_view_out {
+    const void *elements;
+    void       *keeper;              /* keeps the memory mapped: see pp_unalloc() */
+} pp_view_out_t;
+
+/* What applications do with handles of a kind.  With the context's lock, which is released meanwhile where a copy
+   takes long. */
+typedef struct pp_face {
+    pp_status_t (*start)(pp_ctx_t *, pp_handle_t *);
+    /* Without a request: makes one of what was not given yet.  PP_PENDING: there is nothing. */
+    pp_status_t (*give)(pp_handle_t *);
+    /* A Wait ends without a result. */
+    void        (*give_up)(pp_handle_t *);
+    /* Collects the request.  `result`, `view`: may be NULL. */
+    pp_status_t (*hand_out)(pp_ctx_t *, pp_handle_t *, pp_result_t *result, pp_view_out_t *view);
+    /* What is complete is handed out at once: no message helps it along, and the progress thread is woken for those
+       that come. */
+    bool        (*at_once)(const pp_handle_t *);
+    /* The application is back with a handle whose last result it may still read in place. */
+    void        (*end_view)(pp_handle_t *);
+} pp_face_t;
+
+extern const pp_face_t pp_allreduce_face;
+
 struct pp_ctx {
     pthread_mutex_t lock;
     pp_engine_t     engine;
+    pp_team_t       team;
     pp_calls_t      calls;
     pp_node_t       node;            /* used if engine.node */
     const pp_nodes_t *nodes;         /* kept by the transport, or the simulation; NULL: one node, or each rank alone */
@@ -72,11 +98,18 @@ uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
 /* Runs, works and sleeps until over(arg), an engine error, or the timeout (< 0: none).  Called with the lock
    held, returns with it held.  In a simulation it never waits.  `receives`: see pp_work(). */
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
-                          int64_t timeout_us, const pp_coll_t *receives);
+                          int64_t timeout_us, const pp_handle_t *receives);
 /* Moves data of a round in the node's memory, as long as there is a part left to be moved, with the lock
    released; false: there was none.  `receives`: the handle for whose result the caller waits, and into whose receive
    buffers it may write it; NULL: none. */
-bool        pp_work(pp_ctx_t *ctx, const pp_coll_t *receives);
+bool        pp_work(pp_ctx_t *ctx, const pp_handle_t *receives);
+
+/* api.c: what keeps the memory of the node mapped as long as a view in it is kept; NULL: no memory. */
+void       *pp_keep_memory(pp_ctx_t *ctx);
+/* A handle that has chunks of a round left to be moved; NULL: none has. */
+pp_handle_t *pp_find_work(const pp_ctx_t *ctx);
+/* Whether some handle would hold others up if this rank left the library now. */
+bool        pp_is_needed(const pp_ctx_t *ctx);
 
 /* Polls, and lets neighbours see up to which ring.  Returns how many events there were. */
 int         pp_look(pp_ctx_t *ctx);

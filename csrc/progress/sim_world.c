@@ -7,7 +7,7 @@
 /* What a rank's program waits for. */
 typedef struct watch {
     bool       waits;
-    pp_coll_t *coll;           /* its request; NULL: the collective call */
+    pp_handle_t *coll;           /* its request; NULL: the collective call */
 } watch_t;
 
 struct pp_sim {
@@ -29,9 +29,9 @@ static pp_status_t check_config(const pp_sim_config_t *config)
         return pp_fail(PP_ERR_ARGUMENT, "node_ranks=%d is negative", config->node_ranks);
     if (config->layout < 0 || config->layout >= PP_LAYOUT_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "layout=%d is not one of 0..%d", config->layout, PP_LAYOUT_COUNT - 1);
-    if (config->node_ranks && config->ranks > PP_COMBINE_RANKS_MAX)
+    if (config->node_ranks && config->ranks > PP_CONTRIBUTORS_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d share no memory: at most %d do", config->ranks,
-                       PP_COMBINE_RANKS_MAX);
+                       PP_CONTRIBUTORS_MAX);
     if (config->plant < 0 || config->plant >= PP_PLANT_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "plant=%d is not one of 0..%d", config->plant,
                        PP_PLANT_COUNT - 1);
@@ -106,7 +106,7 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-void pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_coll_t *coll)
+void pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_handle_t *coll)
 {
     if (rank >= 0 && rank < sim->ranks)
         sim->watches[rank] = (watch_t){.waits = true, .coll = coll};

@@ -57,19 +57,50 @@ static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 }
 
 /* Rounds in the node's memory that others have completed. */
-static int look_at_boards(pp_ctx_t *ctx) { return pp_combine_poll(&ctx->engine); }
-
-bool pp_work(pp_ctx_t *ctx, const pp_coll_t *receives)
+static int look_at_boards(pp_ctx_t *ctx)
 {
-    uint64_t   round;
-    pp_coll_t *coll = pp_combine_find_work(&ctx->engine);
-    if (!coll)
+    int any = 0;
+    ctx->team.soon_ns = 0;
+    if (ctx->engine.error || !ctx->engine.node)      /* after an error nobody catches up any more */
+        return 0;
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        any |= handle->kind->poll && handle->kind->poll(handle);
+    return any;
+}
+
+pp_handle_t *pp_find_work(const pp_ctx_t *ctx)
+{
+    pp_handle_t *found = NULL;
+    if (!ctx->engine.node)
+        return NULL;
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        if (!found && handle->kind->has_work && handle->kind->has_work(handle))
+            found = handle;
+    return found;
+}
+
+bool pp_is_needed(const pp_ctx_t *ctx)
+{
+    bool needed = false;
+    if (!ctx->engine.nodes)
         return false;
-    bool lands = coll == receives && pp_combine_begin_landing(coll);
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        needed |= handle->kind->needed && handle->kind->needed(handle);
+    return needed;
+}
+
+bool pp_work(pp_ctx_t *ctx, const pp_handle_t *receives)
+{
+    uint64_t     round;
+    pp_handle_t *handle = pp_find_work(ctx);
+    if (!handle)
+        return false;
+    bool lands = handle == receives;
+    handle->kind->begin_work(handle, &lands);
     pthread_mutex_unlock(&ctx->lock);
-    bool last = pp_combine_work(coll, lands, &round);
+    bool last = handle->kind->work(handle, lands, &round);
     pthread_mutex_lock(&ctx->lock);
-    pp_combine_worked(coll, round, last);
+    handle->kind->worked(handle, round, last);
     pp_engine_settle(&ctx->engine);
     return true;
 }
@@ -124,7 +155,7 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     pp_mpi_ask(ctx->mpi);
     if (counted)
         pp_node_asleep(ctx->engine.node);
-    if (pp_look(ctx) > 0 || (counted && (ctx->engine.soon_ns > 0 || pp_combine_has_work(&ctx->engine)))) {
+    if (pp_look(ctx) > 0 || (counted && (ctx->team.soon_ns > 0 || pp_find_work(ctx)))) {
         if (counted)
             pp_node_awake(ctx->engine.node);
         return false;
@@ -132,8 +163,8 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     int64_t patience = patience_us(ctx, quiet_polls);   /* after the poll: it may have left bulk */
     /* The progress thread sleeps until a round is ripe: awake it would keep the application from the lock, which the
        round may wait for. */
-    int64_t soon_us = (int64_t)(ctx->engine.soon_ns / 1000) + 1;
-    if (ctx->engine.soon_ns > 0 && patience > soon_us)
+    int64_t soon_us = (int64_t)(ctx->team.soon_ns / 1000) + 1;
+    if (ctx->team.soon_ns > 0 && patience > soon_us)
         patience = soon_us;
     ctx->sleeps++;
     pthread_mutex_unlock(&ctx->lock);
@@ -142,7 +173,7 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     if (counted)
         pp_node_awake(ctx->engine.node);
     /* The progress thread, too, for an application that only tests. */
-    if (slept && ctx->engine.node && (counted || ctx->engine.waiting > 0))
+    if (slept && ctx->engine.node && (counted || ctx->team.waiting > 0))
         look_after_one_at_intervals(ctx);
     ctx->unheard += slept && !atomic_load(&ctx->attended) && pp_mpi_sequence(ctx->mpi) != ctx->looked;
     return true;
@@ -153,7 +184,7 @@ static void tell_failure(pp_ctx_t *ctx)
 {
     if (!ctx->engine.error)
         return;
-    pp_calls_tell_gone(&ctx->calls);
+    pp_exit_tell_gone(&ctx->calls);
     ctx->engine.transport->ops->ring(ctx->engine.transport);
 }
 
@@ -199,7 +230,7 @@ void pp_make_way(pp_ctx_t *ctx)
 }
 
 /* As attend() and doze() do it. */
-static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, const pp_coll_t *receives)
+static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, const pp_handle_t *receives)
 {
     const pp_actor_ops_t *actor = &ctx->actor;
     while (!over(arg) && !ctx->engine.error) {
@@ -207,8 +238,8 @@ static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void
             continue;
         actor->announce(actor->owner, true);
         pp_node_asleep(ctx->engine.node);
-        bool busy = pp_look(ctx) > 0 || pp_combine_has_work(&ctx->engine) || ctx->engine.error;
-        if (!busy && ctx->engine.soon_ns > 0)
+        bool busy = pp_look(ctx) > 0 || pp_find_work(ctx) || ctx->engine.error;
+        if (!busy && ctx->team.soon_ns > 0)
             actor->pause(actor->owner);
         else if (!busy) {
             pthread_mutex_unlock(&ctx->lock);
@@ -279,7 +310,7 @@ static bool leaves_nothing(pp_ctx_t *ctx)
         pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP);
         if (ctx->engine.error)
             return true;
-        if (pp_combine_is_needed(&ctx->engine))
+        if (pp_is_needed(ctx))
             return false;
         if (pp_mpi_sequence(ctx->mpi) == ctx->looked && !pp_mpi_expects(ctx->mpi))
             return !pp_mpi_needs_polling(ctx->mpi) || ctx->returns_soon[ctx->left_after_start];
@@ -340,7 +371,7 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
 
 /* Looks at least once. */
 static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline,
-                   const pp_coll_t *receives)
+                   const pp_handle_t *receives)
 {
     uint64_t   begin = now_us(), now = 0;
     pp_quiet_t quiet = {0};
@@ -384,7 +415,7 @@ static void wait_for_turn(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 }
 
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
-                          int64_t timeout_us, const pp_coll_t *receives)
+                          int64_t timeout_us, const pp_handle_t *receives)
 {
     if (!ctx->mpi || atomic_load(&ctx->attended)) {
         pp_work(ctx, receives);

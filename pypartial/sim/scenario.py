@@ -608,13 +608,13 @@ class _Rank:
 def _fired(handle: Handle) -> tuple[list[str], list[int]] | None:
     """Labels of a handle's operations ("" for none), and how often each fired in its last round."""
     text = ffi.new("char **")
-    assert lib.pp_coll_dump(handle.coll, lib.PP_GOAL, text) == lib.PP_OK
+    assert lib.pp_handle_dump(handle.coll, lib.PP_GOAL, text) == lib.PP_OK
     dump = ffi.string(text[0]).decode()
     lib.pp_text_free(text[0])
     labels = re.findall(r'^  l\d+: .*?(?:"(\w+)")?$', dump, re.MULTILINE)
     counts = ffi.new("uint32_t[]", len(labels))
     round_, count = ffi.new("uint64_t *"), ffi.new("size_t *")
-    if lib.pp_coll_fired(handle.coll, round_, counts, len(labels), count) != lib.PP_OK:
+    if lib.pp_handle_fired(handle.coll, round_, counts, len(labels), count) != lib.PP_OK:
         return None
     assert count[0] == len(labels)
     return labels, list(counts)

@@ -386,7 +386,7 @@ class World:
         Before `run`, and instead of every ``("init", ...)``.
         """
         handles = []
-        out = ffi.new("pp_coll_t **")
+        out = ffi.new("pp_handle_t **")
         for context in self.contexts[0]:
             handle = Handle(options)
             check(lib.pp_sim_allreduce(context, handle.config(), out))
@@ -402,7 +402,7 @@ class World:
         """Return what this rank says of itself when asked (sends questions to all the others)."""
         states = ffi.new("pp_rank_state_t[]", self.ranks)
         context = self.contexts[handle.context][rank]
-        check(lib.pp_ask(context, lib.pp_coll_id(handle.coll), 0, states))
+        check(lib.pp_ask(context, lib.pp_handle_id(handle.coll), 0, states))
         self._keep = states
         return states[rank]
 
@@ -462,7 +462,7 @@ class World:
         kind, *arguments = request
         if kind == "init":
             argument, context = arguments[0], arguments[1] if len(arguments) > 1 else 0
-            out = ffi.new("pp_coll_t **")
+            out = ffi.new("pp_handle_t **")
             made, begin = None, {"kind": lib.PP_SIM_INIT_BEGIN, "out": out}
             if isinstance(argument, str):
                 begin["complaint"] = text = ffi.new("char[]", argument.encode())
@@ -535,7 +535,7 @@ class World:
         else:
             handle = Handle(argument, context)
             config = handle.config()
-        out = ffi.new("pp_coll_t **")
+        out = ffi.new("pp_handle_t **")
         check(lib.pp_allreduce_init_begin(self.contexts[context][rank], config, complaint, out))
         if handle:
             handle.coll = out[0]
@@ -594,7 +594,7 @@ class World:
             return self._call(rank, handle.context, collect)
         assert kind == "free", f"a program yielded {request!r}"
         discarded = ffi.new("uint64_t *")
-        check(lib.pp_coll_free_begin(handle.coll, discarded))
+        check(lib.pp_handle_free_begin(handle.coll, discarded))
         return self._call(rank, handle.context, lambda: int(discarded[0]))
 
     # ---- running ------------------------------------------------------------------------------
@@ -717,8 +717,8 @@ class World:
             context = self._blocked[rank][0]
             if len(request) > 1 and isinstance(request[1], Handle):
                 handle = request[1]
-                line += f" of handle {lib.pp_coll_id(handle.coll)}: {self._described(rank, handle)}"
-                found = _obstacles(lib.pp_coll_obstacles, handle.coll)
+                line += f" of handle {lib.pp_handle_id(handle.coll)}: {self._described(rank, handle)}"
+                found = _obstacles(lib.pp_handle_obstacles, handle.coll)
             else:
                 found = _obstacles(lib.pp_ctx_obstacles, self.contexts[context][rank])
             lines.append("\n    ".join([line, *found]))

@@ -165,7 +165,7 @@ def test_waiting_for_a_call_that_was_not_begun():
 def test_a_handle_that_is_not_there_yet():
     def program(world, rank):
         context = world.contexts[0][rank]
-        out = ffi.new("pp_coll_t **")
+        out = ffi.new("pp_handle_t **")
         handle = Handle(LATEST)
         assert lib.pp_allreduce_init_begin(context, handle.config(), ffi.NULL, out) == lib.PP_OK
         assert lib.pp_start(out[0]) == lib.PP_ERR_STATE

@@ -222,7 +222,7 @@ class Core:
     def pp_error_text(self):
         return self.error
 
-    def pp_coll_id(self, coll):
+    def pp_handle_id(self, coll):
         return 2
 
     def pp_start(self, coll):
