@@ -97,6 +97,8 @@ class Options:
     segments: int = (
         0  # that the vector is cut into where rounds are made of messages; 0: by its size
     )
+    deadline_ns: int = 0  # 0: none
+    grace_ns: int = -1  # -1: by the vector's size
     pieces: int = 1  # the vector as a list of so many buffers
     in_place: bool = False  # the contribution is read from the receive buffer
     raw: tuple[tuple[str, int], ...] = ()  # members of the core's struct, as they should not be
@@ -169,6 +171,8 @@ class Handle:
         config.average = AVERAGE[options.average]
         config.algorithm = ALGORITHMS[options.algorithm]
         config.segments = options.segments
+        config.deadline_ns = options.deadline_ns
+        config.grace_ns = options.grace_ns
         for member, value in options.raw:
             setattr(config, member, value)
         return config
@@ -273,6 +277,8 @@ class World:
     magnify : int
         For so many bytes each one of a vector counts in that memory, where rounds of large vectors
         wait for ranks that come a little later, and are cut into chunks.
+    patience : int or None
+        How many nanoseconds a rank may hold a round up; -1: by its habit; None: for ever.
 
     Attributes
     ----------
@@ -298,6 +304,7 @@ class World:
         plant: int = lib.PP_PLANT_NONE,
         memory: tuple[int, ...] = (),
         magnify: int = 1,
+        patience: int | None = None,
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks
@@ -310,6 +317,7 @@ class World:
         describe_network(config.network, network or _jittering(*latency))
         config.ctx.seed = seed
         config.ctx.window = window
+        config.ctx.patience_ns = 0 if patience is None else patience
         self.ranks = ranks
         self.memory = bool(memory)
         self.sims = []
@@ -354,6 +362,8 @@ class World:
                 "landings",
                 "graces_met",
                 "graces_over",
+                "asides",
+                "deadlines",
             ),
             0,
         )
