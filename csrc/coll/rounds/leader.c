@@ -541,12 +541,13 @@ static void publish(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t
         pp_series_recycle(&coll->series, instance);
 }
 
-/* The round is not due here, and somebody has waited long for it: the other nodes hear of it, and those of this one
+/* Somebody has waited long for the round: the other nodes hear of it, and if it is not due here the ranks of this node
    that hold it up. */
-static void see_who_holds_up(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing)
+static void see_who_holds_up(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, pp_phase_t phase)
 {
     spread_await(coll, crossing);
-    pp_hold_tell(view, coll, crossing->activated, crossing->held, crossing->ready);
+    if (phase == PP_OPEN && !is_due(view, crossing))
+        pp_hold_tell(view, coll, crossing->activated, crossing->held, crossing->ready);
 }
 
 /* Goes on with the open round, as far as it can; returns whether to look again. */
@@ -562,8 +563,8 @@ static bool lead(pp_allreduce_t *coll, uint64_t turn)
         latch_ready(&view, crossing);
     if (!crossing->activated)
         bring_about(&view, coll, crossing, instance);
-    if (pp_turn_phase(turn) == PP_OPEN && pp_hold_is_awaited(coll, round) && !is_due(&view, crossing))
-        see_who_holds_up(&view, coll, crossing);
+    if (pp_hold_is_awaited(coll, round))
+        see_who_holds_up(&view, coll, crossing, pp_turn_phase(turn));
     switch (pp_turn_phase(turn)) {
     case PP_OPEN:
         return is_due(&view, crossing) && claim_and_gather(coll, crossing, instance, turn);

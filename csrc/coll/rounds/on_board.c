@@ -18,12 +18,18 @@ uint64_t pp_combine_now_ns(const pp_allreduce_t *coll)
 
 /* ---- what others have done ------------------------------------------------------------------------------------ */
 
+/* Another rank may have found that this one holds the next round up. */
+static void hear_told(pp_allreduce_t *coll)
+{
+    if (pp_hold_is_told(coll))
+        pp_patience_awaited(coll, coll->completed, 0, 0);
+}
+
 bool pp_on_board_has_news(pp_allreduce_t *coll)
 {
     const pp_combine_t *combine = coll->on_board;
     uint64_t turn = pp_board_turn(&combine->board);
-    if (pp_hold_is_told(coll))
-        pp_patience_awaited(coll, coll->completed, 0, 0);
+    hear_told(coll);
     return pp_turn_round(turn) != coll->completed || combine->way->has_news(coll, turn);
 }
 
@@ -94,6 +100,7 @@ bool pp_on_board_go_on(pp_allreduce_t *coll)
     const pp_team_t *team = coll->handle.team;
     const pp_node_t *node = pp_node_of(coll);
     bool news = pp_combine_catch_up(coll) && !combine->way->alone;
+    hear_told(coll);
     make_room(coll);
     uint64_t before = coll->completed;
     pp_team_publish_presence(team);
@@ -151,12 +158,15 @@ static void explain_ranks(pp_allreduce_t *coll, pp_text_t *text)
         pp_facts_t facts = pp_view_facts(&view, index);
         PP_STEP("decide");
         uint64_t rounds = atomic_load(&coll->on_board->board.stations[index].limit);
-        bool held = pp_is_bounded(coll) && view.round >= rounds && !facts.left;
+        bool held = pp_is_bounded(coll) && view.round >= rounds && pp_view_withholds(&view, index);
         bool flushes = pp_view_flushes(&view, index);
-        if (facts.waits || facts.pending || facts.left || held)
+        if (facts.waits || facts.pending || pp_facts_gone(&facts) || held)
             pp_text_add(text, "rank %d:%s%s%s%s\n", pp_rank_at(coll, index), facts.waits ? " waits" : "",
                         facts.pending ? " has data pending" : "", held ? " withholds its part by max_lag" : "",
-                        flushes ? " flushes" : facts.left ? " has left" : "");
+                        flushes       ? " flushes"
+                        : facts.left  ? " has left"
+                        : facts.aside ? " has left by patience"
+                                      : "");
     }
 }
 
