@@ -1,8 +1,8 @@
 """What cffi compiles: the module ``pypartial._core``.
 
 `setup.py` runs this file (``cffi_modules``); nothing imports it. The declarations are read from
-the public header ``csrc/include/pypartial.h``, between its two CDEF marks, so the interface is
-written down once. Which compiler is used, and which MPI, is decided in `setup.py`.
+the public headers in ``csrc/include``, that of the simulation last, between their two CDEF marks,
+so the interface is written down once. Which compiler is used, and which MPI, is decided in `setup.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 import cffi
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "csrc" / "include" / "pypartial.h"
+INCLUDE = ROOT / "csrc" / "include"
+HEADERS = (INCLUDE / "pypartial.h", INCLUDE / "pypartial_sim.h")
 
 FLAGS = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
 
@@ -29,6 +30,7 @@ IDENTITY_SOURCE = r"""
 #include <dlfcn.h>
 #include <mpi.h>
 #include "pypartial.h"
+#include "pypartial_sim.h"
 
 #define PP_STR_(x) #x
 #define PP_STR(x) PP_STR_(x)
@@ -63,13 +65,13 @@ static const char *pp_mpi_file(void)
 """
 
 
-def declarations() -> str:
-    """Return the text between the CDEF marks of the public header."""
+def declarations(header: Path) -> str:
+    """Return the text between the CDEF marks of a public header."""
     match = re.search(
-        r"/\* CDEF BEGIN \*/(.*)/\* CDEF END \*/", HEADER.read_text(encoding="utf-8"), re.DOTALL
+        r"/\* CDEF BEGIN \*/(.*)/\* CDEF END \*/", header.read_text(encoding="utf-8"), re.DOTALL
     )
     if match is None:
-        raise RuntimeError(f"{HEADER}: no CDEF BEGIN and CDEF END marks")
+        raise RuntimeError(f"{header}: no CDEF BEGIN and CDEF END marks")
     return match.group(1)
 
 
@@ -88,7 +90,7 @@ def files(pattern: str) -> list[str]:
 
 
 ffi = cffi.FFI()
-ffi.cdef(declarations() + IDENTITY_CDEF)
+ffi.cdef("".join(map(declarations, HEADERS)) + IDENTITY_CDEF)
 ffi.set_source(
     "pypartial._core",
     IDENTITY_SOURCE,

@@ -60,9 +60,11 @@ pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t s
 pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
                                           int32_t segments, pp_graph_t **graph);
 
-/* One schedule by itself, a pp_sim_schedule_t: an activation that nothing follows, or a synchronous
-   allreduce; segments = 0: by its size, an element being a byte. */
-pp_status_t pp_algo_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count,
-                             int32_t segments, pp_graph_t **graph);
+/* Makes the template of one rank; `which` is the maker's own. */
+typedef pp_status_t (*pp_algo_make_t)(int32_t which, int32_t rank, int32_t size, size_t count,
+                                      int32_t segments, pp_graph_t **graph);
+/* Those of all ranks as text (pp_format_t), checked first. */
+pp_status_t pp_algo_dump(pp_algo_make_t make, int32_t which, int32_t size, size_t count, int32_t segments,
+                         size_t element_bytes, int32_t format, char **text);
 
 #endif

@@ -12,6 +12,7 @@
 #define PP_ENGINE_H
 
 #include "../graph/graph.h"
+#include "../include/pypartial_sim.h"   /* pp_coverage_t, pp_plant_t */
 #include "../node/node.h"
 #include "../base/nodes.h"
 #include "../reduce/reduce.h"
@@ -189,6 +190,7 @@ struct pp_engine {
     pp_node_t      *node;           /* memory that this rank shares with others; NULL: none */
     const pp_nodes_t *nodes;        /* there are others, too; NULL: all ranks share it */
 
+    /* What a simulation may break in an engine, and what it reads: neither changes anything else. */
     int32_t         plant;          /* pp_plant_t; simulated ranks only */
     pp_coverage_t   coverage;
 

@@ -202,7 +202,7 @@ class _Handle:
         """While nobody has left, the first m of the order trigger, and no draw is handed on."""
         first_left = min((begin for log in self.logs for begin, _ in log.away), default=None)
         order = [
-            lib.pp_drawn(self.scenario.seed, 1, r.round, self.ranks, place)
+            lib.pp_sim_drawn(self.scenario.seed, 1, r.round, self.ranks, place)
             for place in range(self.options.k)
         ]
         if r.initiator in order and r.cause == "policy":
