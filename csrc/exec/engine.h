@@ -211,6 +211,12 @@ static inline pp_handle_t *pp_engine_handle(const pp_engine_t *engine, uint32_t 
     return id < engine->handle_count ? engine->handles[id] : NULL;
 }
 
+/* Whether a defect was put into this engine (pp_plant_t). */
+static inline bool pp_engine_has(const pp_engine_t *engine, int32_t plant)
+{
+    return PP_SIM && engine->plant == plant;
+}
+
 pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint64_t seed);
 void        pp_engine_release(pp_engine_t *engine);
 

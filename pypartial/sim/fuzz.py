@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._core import lib
+from .._core_sim import lib
 from .oracles import judge
 from .scenario import TIMINGS, Phase, Scenario, run
 from .shrink import shrink

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._core import lib
+from .._core_sim import lib
 from .scenario import Log, Outcome, Record, Scenario, run, tail_weights
 from .world import Options, Round
 

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core import ffi, lib
+from .._core_sim import ffi, lib
 from .network import parse_network
 from .world import ALGORITHMS, AVERAGE, DELIVER, TYPES, CoreError, Handle, Options, Round, World
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .._core import ffi, lib
+from .._core_sim import ffi, lib
 from . import memory
 from .network import Network
 from .options import Schedule

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core import ffi, lib
+from .._core_sim import ffi, lib
 from .network import Link, Network
 
 TYPES = {

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pypartial._core import lib
+from pypartial._core_sim import lib
 from pypartial.sim.world import CoreError, Options, World
 
 SOLO3 = Options(policy="first_of", k=3, count=3)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from programs import name
 
-from pypartial._core import ffi, lib
+from pypartial._core_sim import ffi, lib
 from pypartial.sim.oracles import check
 from pypartial.sim.scenario import Phase, Scenario
 from pypartial.sim.world import CoreError, Options, World

@@ -5,7 +5,7 @@ import pytest
 from programs import finish, name
 from test_collective_calls import attempt, usable
 
-from pypartial._core import ffi, lib
+from pypartial._core_sim import ffi, lib
 from pypartial.sim.world import CoreError, Handle, Options, World
 
 SIZE = 3
