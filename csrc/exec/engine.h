@@ -1,7 +1,7 @@
 /*
  * engine.h - the single-threaded state machine of one rank in one context.
  *
- * It knows no clock, no thread and no MPI: whoever holds the context's lock drives it, by delivering
+ * It knows no atomics, no clock, no thread and no MPI: whoever holds the context's lock drives it, by delivering
  * messages (through the transport's sink) and by the functions of coll/.  After every stimulus
  * pp_engine_settle() fires whatever has become ready, until nothing moves any more.
  *
