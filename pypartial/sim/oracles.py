@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._core_sim import lib
+from .handle import Options, Round
 from .scenario import Log, Outcome, Record, Scenario, run, tail_weights
-from .world import Options, Round
 
 __all__ = ["check", "judge", "replay_command"]
 

@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from .._core_sim import ffi, lib
 from . import memory
+from .handle import check
 from .network import Network
 from .options import Schedule
-from .world import check, describe_network
+from .world import describe_network
 
 
 def _number(schedule: Schedule) -> int:
