@@ -130,7 +130,7 @@ static void check_order(pp_ctx_t *ctx)
 pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
 {
     PP_TRY(enter(ctx));
-    if (ctx->calls.kind == PP_CALL_NONE) {
+    if (ctx->calls.kind == PP_CALL_NONE || ctx->calls.kind == PP_CALL_AWAY) {
         unlock(ctx);
         return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress");
     }
@@ -286,6 +286,8 @@ static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t
         return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is unknown", c->algorithm);
     if (c->segments < 0 || c->segments > PP_LANES_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "segments=%d is not in 0..%d", c->segments, PP_LANES_MAX);
+    if (c->deadline_ns < 0)
+        return pp_fail(PP_ERR_ARGUMENT, "deadline_ns=%lld is negative", (long long)c->deadline_ns);
     if (c->average < PP_AVERAGE_NONE || c->average > PP_AVERAGE_CONTRIBUTIONS)
         return pp_fail(PP_ERR_ARGUMENT, "average=%d is unknown", c->average);
     return PP_OK;
@@ -338,23 +340,33 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     return status;
 }
 
+/* The progress thread sees to what depends on time, while the application is elsewhere. */
+static void wake_for_alarm(pp_ctx_t *ctx)
+{
+    uint64_t alarm = ctx->engine.transport->alarm_ns;
+    if (alarm != 0 && alarm < ctx->thread_until_ns)
+        pp_mpi_ring_self(ctx->mpi);
+}
+
 pp_status_t pp_start(pp_handle_t *handle)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_handle(handle, &ctx));
     pp_status_t status;
-    if (handle->request.state != PP_IDLE)
+    if (handle->request.state != PP_IDLE && !handle->request.timed_out)
         status = pp_fail(PP_ERR_STATE, "Start on a request that was not collected: call Wait, or Test "
                          "until it returns True, first");
     else if (ctx->calls.kind != PP_CALL_NONE)
-        status = pp_fail(PP_ERR_STATE, "Start inside a collective call of the context");
+        status = pp_call_check_none(&ctx->calls, "Start");
     else
         status = handle->face->start(ctx, handle);
+    bool note = ctx->team.patience_note[0];
+    wake_for_alarm(ctx);
     unlock(ctx);
-    return status;
+    return status == PP_OK && note ? PP_NOTE : status;
 }
 
-static bool request_complete(const void *handle)
+bool pp_request_complete(const void *handle)
 {
     return ((const pp_handle_t *)handle)->request.state == PP_COMPLETE;
 }
@@ -378,9 +390,11 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_handle(handle, &ctx));
-    pp_status_t status = give_without_start(handle);
+    handle->request.timed_out = false;
+    pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "Wait or Test")
+                                                         : give_without_start(handle);
     if (status >= 0 && needs_help(ctx, handle))
-        status = pp_help_until(ctx, request_complete, handle, timeout_us,
+        status = pp_help_until(ctx, pp_request_complete, handle, timeout_us,
                                view || timeout_us == 0 ? NULL : handle);
     if (status == PP_OK)
         status = handle->face->hand_out(ctx, handle, result, view);
@@ -406,6 +420,31 @@ pp_status_t pp_wait_view(pp_handle_t *handle, int64_t timeout_us, pp_result_t *r
 }
 
 pp_status_t pp_test(pp_handle_t *handle, pp_result_t *result) { return pp_wait(handle, 0, result); }
+pp_status_t pp_timed_out(pp_handle_t *handle)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_handle(handle, &ctx));
+    pp_status_t status = handle->request.state == PP_IDLE ? PP_OK : handle->face->timed_out(ctx, handle);
+    unlock(ctx);
+    return status;
+}
+
+pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_handle(handle, &ctx));
+    pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "More") : PP_OK;
+    if (status >= 0 && handle->request.state != PP_IDLE)
+        status = pp_fail(PP_ERR_STATE, "More on a request that was not collected: call Wait, or Test until it returns "
+                         "True, first");
+    if (status >= 0) {
+        pp_look(ctx);
+        status = handle->face->more(ctx, handle, result);
+    }
+    unlock(ctx);
+    return status;
+}
+
 pp_status_t pp_wait_slice(pp_handle_t *handle) { return pp_wait(handle, PP_SLICE_US, NULL); }
 
 static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_t *discarded)
@@ -448,6 +487,44 @@ pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
     pp_status_t status = handle->face->hand_out(ctx, handle, result, NULL);
     unlock(ctx);
     return status;
+}
+
+/* ---- away ----------------------------------------------------------------------------------------------------- */
+
+pp_status_t pp_away_begin(pp_ctx_t *ctx)
+{
+    PP_TRY(enter(ctx));
+    pp_status_t status = pp_call_begin(&ctx->calls, PP_CALL_AWAY, NULL);
+    pp_engine_settle(&ctx->engine);
+    unlock(ctx);
+    return status;
+}
+
+pp_status_t pp_away_end(pp_ctx_t *ctx)
+{
+    PP_TRY(enter(ctx));
+    pp_status_t status = PP_OK;
+    if (ctx->calls.kind != PP_CALL_AWAY) {
+        status = pp_fail(PP_ERR_STATE, "this rank is not inside ctx.away()");
+    } else {
+        pp_call_finish(&ctx->calls, PP_OK);
+        ctx->calls.kind = PP_CALL_NONE;
+        pp_engine_settle(&ctx->engine);
+    }
+    unlock(ctx);
+    return status;
+}
+
+const char *pp_ctx_patience_note(pp_ctx_t *ctx)
+{
+    if (pp_ctx_usable(ctx) < 0)
+        return NULL;
+    pthread_mutex_lock(&ctx->lock);
+    bool any = ctx->team.patience_note[0];
+    snprintf(ctx->patience_note, sizeof ctx->patience_note, "%s", ctx->team.patience_note);
+    ctx->team.patience_note[0] = 0;
+    pthread_mutex_unlock(&ctx->lock);
+    return any ? ctx->patience_note : NULL;
 }
 
 /* ---- questions ------------------------------------------------------------------------------------------------ */

@@ -82,6 +82,15 @@ static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefi
 
 static bool context_wide(uint16_t kind) { return kind >= PP_MSG_ASK; }
 
+/* A rank that has left by patience is back for nobody's message; and that somebody waits is said to all. */
+static bool is_deferred(const pp_engine_t *engine, const pp_prefix_t *prefix)
+{
+    if (prefix->calls <= engine->calls || prefix->kind == PP_MSG_AWAIT)
+        return false;
+    const pp_handle_t *handle = pp_engine_handle(engine, prefix->handle);
+    return !(handle && handle->aside);
+}
+
 static void on_message(void *owner, int32_t peer, const void *message, size_t bytes)
 {
     pp_engine_t *engine = owner;
@@ -90,7 +99,7 @@ static void on_message(void *owner, int32_t peer, const void *message, size_t by
         return;
     if (context_wide(prefix->kind))
         engine->control(engine->owner, peer, prefix);
-    else if (prefix->calls > engine->calls)
+    else if (is_deferred(engine, prefix))
         pp_stored_keep(engine, &engine->deferred, peer, message, bytes);
     else
         dispatch(engine, peer, prefix, bytes);
@@ -115,6 +124,8 @@ static void on_failed(void *owner, pp_status_t status, int32_t peer, const char 
         pp_engine_fail(engine, status, "%s", text);
 }
 
+void pp_engine_undefer(pp_engine_t *engine) { engine->replay = engine->changed = true; }
+
 void pp_engine_call_ended(pp_engine_t *engine)
 {
     engine->calls++;
@@ -131,7 +142,7 @@ static void replay_kept(pp_engine_t *engine)
     while (*link && !engine->error) {
         pp_stored_t *stored = *link;
         const pp_prefix_t *prefix = (const pp_prefix_t *)stored->message;
-        if (prefix->calls > engine->calls) {
+        if (is_deferred(engine, prefix)) {
             link = &stored->next;
             continue;
         }
@@ -184,6 +195,39 @@ void pp_engine_settle(pp_engine_t *engine)
     engine->transport->ops->ring(engine->transport);
 }
 
+/* ---- time ------------------------------------------------------------------------------------------ */
+
+void pp_engine_alarm(pp_engine_t *engine, uint64_t time_ns)
+{
+    pp_transport_t *transport = engine->transport;
+    if (time_ns >= transport->alarm_ns)
+        return;
+    transport->alarm_ns = time_ns;
+    if (transport->ops->alarm)
+        transport->ops->alarm(transport);
+}
+
+void pp_engine_tick(pp_engine_t *engine)
+{
+    uint64_t now = pp_engine_now(engine), next = PP_NEVER_NS;
+    engine->transport->alarm_ns = PP_NEVER_NS;
+    for (size_t i = 1; i < engine->handle_count && !engine->error; i++) {
+        pp_handle_t *handle = engine->handles[i];
+        uint64_t     at = handle && handle->kind->tick ? handle->kind->tick(handle, now) : PP_NEVER_NS;
+        next = at < next ? at : next;
+    }
+    if (next != PP_NEVER_NS)
+        pp_engine_alarm(engine, next);
+    pp_engine_settle(engine);
+}
+
+static void on_alarm(void *owner)
+{
+    pp_engine_t *engine = owner;
+    if (!engine->error)
+        pp_engine_tick(engine);
+}
+
 int pp_engine_poll(pp_engine_t *engine)
 {
     pp_transport_t *transport = engine->transport;
@@ -218,7 +262,8 @@ pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint6
     *engine = (pp_engine_t){.transport = transport, .rank = transport->rank, .size = transport->size,
                             .seed = seed};
     transport->sink = (pp_sink_t){.engine = engine, .message = on_message,
-                                  .bulk_done = on_bulk_done, .failed = on_failed};
+                                  .bulk_done = on_bulk_done, .alarm = on_alarm, .failed = on_failed};
+    transport->alarm_ns = PP_NEVER_NS;
     return PP_OK;
 }
 

@@ -220,6 +220,17 @@ static inline bool pp_engine_has(const pp_engine_t *engine, int32_t plant)
 pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint64_t seed);
 void        pp_engine_release(pp_engine_t *engine);
 
+/* The engine is to look at what depends on time at `time_ns`; 0: soon, before anybody sleeps.  An earlier alarm
+   stands. */
+void        pp_engine_alarm(pp_engine_t *engine, uint64_t time_ns);
+/* Looks now, and sets the next alarm. */
+void        pp_engine_tick(pp_engine_t *engine);
+static inline uint64_t pp_engine_now(const pp_engine_t *engine)
+{
+    return engine->transport->ops->now_ns(engine->transport);
+}
+/* Kept messages of a handle may be due although this rank's collective call has not ended. */
+void        pp_engine_undefer(pp_engine_t *engine);
 /* Lets the transport deliver what has arrived; every delivery settles. */
 int         pp_engine_poll(pp_engine_t *engine);
 /* Fires what is ready and updates hosts until nothing moves; then what was sent goes on its way. */

@@ -30,6 +30,7 @@
 typedef enum pp_status {
     PP_OK = 0,
     PP_PENDING = 1,            /* not finished; call again */
+    PP_NOTE = 2,               /* done, and pp_ctx_patience_note() has something for the log */
     PP_ERR_ARGUMENT = -1,      /* a value is wrong: ArgumentError */
     PP_ERR_STATE = -2,         /* the call is not allowed now (order, freed, forked): Error */
     PP_ERR_MISMATCH = -3,      /* the ranks disagree on the arguments: MismatchError */
@@ -172,6 +173,7 @@ typedef struct pp_ctx_config {
     int32_t  node_ranks;       /* 0; or as if each so many ranks of a node were on one of their own, for tests of
                                   several nodes on one; the same on all ranks (checked) */
     int32_t  unused;
+    int64_t  patience_ns;      /* how long this rank may hold a round up; -1: automatic; 0, INT64_MAX: for ever */
 } pp_ctx_config_t;
 
 /*
@@ -264,6 +266,9 @@ typedef struct pp_allreduce_config {
     int32_t  average;          /* pp_average_t */
     int32_t  algorithm;        /* pp_algorithm_t; AUTO is decided by rank 0 */
     int32_t  segments;         /* of the vector, each reduced by itself, 1..PP_LANES_MAX; 0: by its size */
+    int64_t  deadline_ns;      /* a rank that has waited so long triggers; 0: none */
+    int64_t  grace_ns;         /* from the trigger to the taking of contributions; -1: by the vector's size */
+    const char *policy_text;   /* the policy as the application wrote it, for texts; copied; NULL: as PP_... say */
 } pp_allreduce_config_t;
 
 /*
@@ -296,7 +301,7 @@ typedef struct pp_result {
 } pp_result_t;
 
 /* Local.  Copies the pieces, adds them to what is pending, triggers.  PP_ERR_STATE if the previous
-   request was not collected. */
+   request was not collected, unless pp_timed_out() was called.  PP_OK or PP_NOTE. */
 pp_status_t pp_start(pp_handle_t *coll);
 
 /* Collect the request: on PP_OK the result is in the `recv` pieces and *result is filled (it may be
@@ -305,6 +310,12 @@ pp_status_t pp_start(pp_handle_t *coll);
    yet, or fail with PP_ERR_STATE. */
 pp_status_t pp_wait(pp_handle_t *coll, int64_t timeout_us, pp_result_t *result);
 pp_status_t pp_test(pp_handle_t *coll, pp_result_t *result);
+/* Local.  PP_EACH: the next complete round that was not given yet, without waiting; PP_PENDING: there is none.
+   PP_ERR_STATE while a request is not collected. */
+pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result);
+/* Local.  The application's wait for the request has ended by its timeout: a Start may now add to what is pending, the
+   request stays as it is, and the send pieces are the application's again. */
+pp_status_t pp_timed_out(pp_handle_t *handle);
 /* pp_wait(), but a result that lies in memory that the ranks of the node share is not copied: on PP_OK
    *elements is where it may be read, all pieces one after the other, until the handle's next call of any
    kind; and the memory stays mapped (with other contents) until pp_unalloc(*keeper).  NULL: it is in the
@@ -330,6 +341,18 @@ pp_status_t pp_collect(pp_handle_t *coll, pp_result_t *result);
    handle must not be used. */
 pp_status_t pp_handle_free_begin(pp_handle_t *coll, uint64_t *discarded);
 
+/* ---- away ----------------------------------------------------------------------------------- */
+
+/* A collective call whose inside belongs to the application, and which waits for nobody: between the two this rank
+   has left all its handles, and every other call of the context but these fails by PP_ERR_STATE.  The ranks must
+   make the same number of them, in the same order with other collective calls. */
+pp_status_t pp_away_begin(pp_ctx_t *ctx);
+pp_status_t pp_away_end(pp_ctx_t *ctx);
+
+/* What the log should say once: the first round that this rank left by patience.  NULL: nothing; else valid until
+   the next call. */
+const char *pp_ctx_patience_note(pp_ctx_t *ctx);
+
 /* ---- who is waited for ---------------------------------------------------------------------- */
 typedef enum pp_activity {
     PP_COMPUTING,              /* outside the library, or inside with nothing outstanding */
@@ -350,6 +373,8 @@ typedef struct pp_rank_state {
     int32_t  ready;            /* ready for its next round */
     int32_t  drawn;            /* drawn for its next round (PP_FIRST_OF) */
     int32_t  withholding;      /* its max_lag keeps it from joining an activated round */
+    int32_t  aside;            /* it has left the handle by patience */
+    int32_t  unused;
 } pp_rank_state_t;
 
 /* Asks every rank what it is doing with the handle of this id (0: with none) and waits for at most `timeout_us`; `states` has

@@ -98,7 +98,8 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
    rank at a time; what the call points to must live until it has ended. */
 typedef enum pp_sim_call_kind {
     PP_SIM_START, PP_SIM_WAIT, PP_SIM_TEST, PP_SIM_INIT_BEGIN, PP_SIM_FLUSH_BEGIN, PP_SIM_DRAIN_BEGIN,
-    PP_SIM_FREE_BEGIN, PP_SIM_CTX_FREE_BEGIN, PP_SIM_CALL_WAIT, PP_SIM_COLLECT
+    PP_SIM_FREE_BEGIN, PP_SIM_CTX_FREE_BEGIN, PP_SIM_CALL_WAIT, PP_SIM_COLLECT, PP_SIM_MORE, PP_SIM_TIMED_OUT,
+    PP_SIM_AWAY_BEGIN, PP_SIM_AWAY_END
 } pp_sim_call_kind_t;
 
 typedef struct pp_sim_call {
@@ -116,6 +117,9 @@ pp_status_t pp_sim_do(pp_sim_t *sim, int32_t rank, const pp_sim_call_t *call);
 pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status);
 /* How many rounds of the handle were complete when its last request was made: which round it was on time for. */
 uint64_t    pp_sim_requested_at(const pp_handle_t *coll);
+/* The rank's process waits in another context, or waits there no more (0): contexts of one process are different
+   simulations.  Not for ranks that share memory. */
+void        pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits);
 /* How often ranks were interrupted at an access to the memory that they share. */
 uint64_t    pp_sim_turns(const pp_sim_t *sim);
 
@@ -149,6 +153,8 @@ typedef struct pp_coverage {
     uint64_t landings;         /* results of which a rank had put a part in place while it was reduced */
     uint64_t graces_met;       /* rounds that waited for ranks to come a little later, until all were there, */
     uint64_t graces_over;      /* or until their time was over */
+    uint64_t asides;           /* times that a rank left a handle by patience */
+    uint64_t deadlines;        /* rounds that a deadline brought about */
     /* Parts that ranks gave to rounds, by the staleness of their oldest contribution; the last entry is
        everything above. */
     uint64_t staleness[33];

@@ -169,6 +169,29 @@ void pp_ctx_delist(pp_ctx_t *ctx)
     pthread_mutex_unlock(&live_lock);
 }
 
+void pp_ctx_waits_long(pp_ctx_t *ctx, int delta)
+{
+    static uint32_t all;
+    pthread_mutex_lock(&live_lock);
+    all += (uint32_t)delta;
+    ctx->long_waits += (uint32_t)delta;
+    for (pp_ctx_t *other = live; other; other = other->next) {
+        if (other == ctx)
+            continue;
+        pthread_mutex_lock(&other->lock);
+        uint32_t waits = all - other->long_waits;
+        if (waits != other->team.waits_in_others && !other->freed && !other->engine.error) {
+            other->team.waits_in_others = waits;
+            other->engine.changed = true;
+            pp_engine_settle(&other->engine);
+        }
+        pthread_mutex_unlock(&other->lock);
+    }
+    pthread_mutex_unlock(&live_lock);
+}
+
+bool pp_ctx_is_alone(void) { return !live || !live->next; }
+
 /* ---- opening and closing -------------------------------------------------------------------------------------- */
 
 static void wake(void *owner, int32_t index, bool serve)

@@ -9,7 +9,7 @@
 
 enum { STACK_BYTES = 256 << 10, CERTAIN = 1000, WAKE_NS = 50, PAUSE_NS = 1000 };
 
-typedef enum task_kind { CALL, MESSAGE, BULK_DONE, LOOK } task_kind_t;
+typedef enum task_kind { CALL, MESSAGE, BULK_DONE, ALARM, LOOK } task_kind_t;
 
 typedef struct task {
     struct task  *next;
@@ -130,6 +130,10 @@ static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
     case PP_SIM_START:      return pp_start(call->coll);
     case PP_SIM_WAIT:       return pp_wait(call->coll, -1, call->result);
     case PP_SIM_TEST:       return pp_test(call->coll, call->result);
+    case PP_SIM_MORE:       return pp_more(call->coll, call->result);
+    case PP_SIM_TIMED_OUT:  return pp_timed_out(call->coll);
+    case PP_SIM_AWAY_BEGIN: return pp_away_begin(ctx);
+    case PP_SIM_AWAY_END:   return pp_away_end(ctx);
     case PP_SIM_INIT_BEGIN: return pp_allreduce_init_begin(ctx, call->config, call->complaint, call->out);
     case PP_SIM_FLUSH_BEGIN: return pp_flush_begin(call->coll);
     case PP_SIM_DRAIN_BEGIN: return pp_drain_begin(call->coll);
@@ -176,6 +180,7 @@ static void run_task(pp_actor_t *actor, const task_t *task)
     }
     case MESSAGE:   sink->message(sink->engine, task->peer, task->message, task->bytes); break;
     case BULK_DONE: sink->bulk_done(sink->engine, task->cookie); break;
+    case ALARM:     sink->alarm(sink->engine); break;
     case LOOK:      pp_look(actor->ctx); break;
     }
     if (actor->ctx->engine.nodes)
@@ -336,6 +341,13 @@ static void on_bulk_done(void *owner, void *cookie)
     told(actor);
 }
 
+static void on_alarm(void *owner)
+{
+    pp_actor_t *actor = owner;
+    if (queue(actor, ALARM, 0))
+        told(actor);
+}
+
 static void on_failed(void *owner, pp_status_t status, int32_t peer, const char *text)
 {
     pp_actor_t *actor = owner;
@@ -476,7 +488,7 @@ void pp_stage_enter(pp_stage_t *stage, int32_t rank)
     pp_transport_t *transport = pp_simnet_transport(stage->net, rank);
     actor->sink = transport->sink;
     transport->sink = (pp_sink_t){.engine = actor, .message = on_message, .bulk_done = on_bulk_done,
-                                  .failed = on_failed};
+                                  .alarm = on_alarm, .failed = on_failed};
 }
 
 void pp_stage_free(pp_stage_t *stage)

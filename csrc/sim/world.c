@@ -217,6 +217,17 @@ pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status)
 }
 
 uint64_t pp_sim_requested_at(const pp_handle_t *handle) { return handle->request.at; }
+
+void pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits)
+{
+    pp_ctx_t *ctx = pp_sim_ctx(sim, rank);
+    if (!ctx || ctx->freed || ctx->engine.error)
+        return;
+    ctx->team.waits_in_others = waits > 0;
+    ctx->engine.changed = true;
+    pp_engine_settle(&ctx->engine);
+}
+
 uint64_t pp_sim_turns(const pp_sim_t *sim) { return sim->stage ? pp_stage_turns(sim->stage) : 0; }
 
 pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns)
@@ -250,6 +261,8 @@ void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
         coverage->graces_met += one->graces_met;
         coverage->graces_over += one->graces_over;
         coverage->announced += one->announced;
+        coverage->asides += one->asides;
+        coverage->deadlines += one->deadlines;
         for (int bin = 0; bin < PP_STALENESS_BINS; bin++)
             coverage->staleness[bin] += one->staleness[bin];
     }

@@ -365,6 +365,18 @@ static bool deliver(pp_simnet_t *net, event_t *event)
     }
 }
 
+/* Earlier and later alarms may have been set since. */
+static bool on_alarm(pp_simnet_t *net, event_t *event)
+{
+    port_t *port = &net->ports[event->owner];
+    pp_transport_t *transport = &port->transport;
+    bool due = !port->dead && transport->alarm_ns <= net->now_ns;
+    event_free(net, event);
+    if (due)
+        transport->sink.alarm(transport->sink.engine);
+    return due;
+}
+
 static void on_kill(pp_simnet_t *net, event_t *event)
 {
     net->ports[event->owner].dead = true;
@@ -408,6 +420,9 @@ bool pp_simnet_step(pp_simnet_t *net, int32_t *rank)
     case ROUSE:
         *rank = owner;
         event_free(net, event);
+        break;
+    case ALARM:
+        *rank = on_alarm(net, event) ? owner : -1;
         break;
     case KILL:   on_kill(net, event); break;
     case DETECT: on_detect(net, event); *rank = PP_SIMNET_ALL; break;
@@ -456,6 +471,13 @@ static uint64_t now_ns(pp_transport_t *transport)
     return ((port_t *)transport)->net->now_ns;
 }
 
+static void set_alarm(pp_transport_t *transport)
+{
+    port_t *port = (port_t *)transport;
+    if (happen_at(port->net, ALARM, transport->rank, transport->alarm_ns, 0) < 0)
+        fail_at(port->net, transport->rank, PP_ERR_MEMORY, -1, "no memory for an event");
+}
+
 static void reduced(pp_transport_t *transport, size_t bytes)
 {
     pp_simnet_reduce((port_t *)transport, bytes);
@@ -468,6 +490,7 @@ static const pp_transport_ops_t sim_ops = {
     .poll = poll_nothing,
     .ring = ring_nobody,
     .now_ns = now_ns,
+    .alarm = set_alarm,
     .reduced = reduced,
 };
 

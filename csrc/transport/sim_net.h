@@ -11,7 +11,7 @@ typedef enum kind {
     /* What happens at one rank, the owner. */
     INJECTED,                  /* bulk has left the sender's buffer */
     RECEIVED,                  /* bulk is to land in the receiver's buffer; `match` is the receive */
-    ROUSE, KILL, DETECT,
+    ROUSE, ALARM, KILL, DETECT,
     /* In the table of posts, not in the heap. */
     SEND_POSTED,               /* a request or data without a receive */
     RECV_POSTED

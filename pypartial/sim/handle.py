@@ -70,6 +70,8 @@ class Options:
     segments: int = (
         0  # that the vector is cut into where rounds are made of messages; 0: by its size
     )
+    deadline_ns: int = 0  # 0: none
+    grace_ns: int = -1  # -1: by the vector's size
     pieces: int = 1  # the vector as a list of so many buffers
     in_place: bool = False  # the contribution is read from the receive buffer
     raw: tuple[tuple[str, int], ...] = ()  # members of the core's struct, as they should not be
@@ -142,6 +144,8 @@ class Handle:
         config.average = AVERAGE[options.average]
         config.algorithm = ALGORITHMS[options.algorithm]
         config.segments = options.segments
+        config.deadline_ns = options.deadline_ns
+        config.grace_ns = options.grace_ns
         for member, value in options.raw:
             setattr(config, member, value)
         return config

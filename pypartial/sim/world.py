@@ -116,6 +116,8 @@ class World:
     magnify : int
         For so many bytes each one of a vector counts in that memory, where rounds of large vectors
         wait for ranks that come a little later, and are cut into chunks.
+    patience : int or None
+        How many nanoseconds a rank may hold a round up; -1: by its habit; None: for ever.
 
     Attributes
     ----------
@@ -141,6 +143,7 @@ class World:
         plant: int = lib.PP_PLANT_NONE,
         memory: tuple[int, ...] = (),
         magnify: int = 1,
+        patience: int | None = None,
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks
@@ -153,6 +156,7 @@ class World:
         describe_network(config.network, network or _jittering(*latency))
         config.ctx.seed = seed
         config.ctx.window = window
+        config.ctx.patience_ns = 0 if patience is None else patience
         self.ranks = ranks
         self.memory = bool(memory)
         self.sims = []
@@ -197,6 +201,8 @@ class World:
                 "landings",
                 "graces_met",
                 "graces_over",
+                "asides",
+                "deadlines",
             ),
             0,
         )
@@ -560,7 +566,8 @@ class World:
             context = self._blocked[rank][0]
             if len(request) > 1 and isinstance(request[1], Handle):
                 handle = request[1]
-                line += f" of handle {lib.pp_handle_id(handle.coll)}: {self._described(rank, handle)}"
+                number = lib.pp_handle_id(handle.coll)
+                line += f" of handle {number}: {self._described(rank, handle)}"
                 found = _obstacles(lib.pp_handle_obstacles, handle.coll)
             else:
                 found = _obstacles(lib.pp_ctx_obstacles, self.contexts[context][rank])

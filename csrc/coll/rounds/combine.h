@@ -108,10 +108,29 @@ static inline bool pp_is_bounded(const pp_allreduce_t *coll)
 {
     return coll->max_lag != PP_UNBOUNDED && !pp_rule_is_full(&coll->rule);
 }
+/* A rank whose limit the round has reached withholds its part: nothing exempts it. */
+bool       pp_view_withholds(const pp_view_t *view, int32_t index);
 /* max_lag: everybody on the node may give its part. */
 bool       pp_view_permit(const pp_view_t *view);
 /* The rank, of all, at a place of the order of draws of the current round. */
 int32_t    pp_view_drawn_at(pp_allreduce_t *coll, int32_t place);
+
+/* ---- rounds that somebody has waited long for (hold.c) ---------------------------------------------------- */
+
+/* Says that this rank waits for the next round. */
+void       pp_hold_await(pp_allreduce_t *coll, uint64_t round);
+bool       pp_hold_is_awaited(const pp_allreduce_t *coll, uint64_t round);
+/* Tells ranks of the node that they hold the round up: if it is not activated those where draws end and those missing
+   from a quorum; in any case those that withhold.  `draws`: whose ends count; NULL: all that begin. */
+void       pp_hold_tell(const pp_view_t *view, pp_allreduce_t *coll, bool activated, const uint64_t *draws,
+                        const uint64_t *ready);
+/* Whether this rank has been told so about the next round. */
+bool       pp_hold_is_told(const pp_allreduce_t *coll);
+bool       pp_hold_holds_up(pp_allreduce_t *coll);
+/* The index on this node of a rank; -1: it is on another one. */
+int32_t    pp_view_index_of(const pp_allreduce_t *coll, int32_t rank);
+/* Where a draw ends, as far as the board of this node shows. */
+pp_draw_end_t pp_view_follow(const pp_view_t *view, pp_allreduce_t *coll, int32_t place);
 
 /* ---- what this rank says of itself (say.c) ---------------------------------------------------------------- */
 
@@ -196,7 +215,7 @@ void        pp_on_board_close(pp_allreduce_t *coll);
     .forgive = pp_contribute_forgive, .own = pp_copy_own, .return_users = pp_contribute_return_users,              \
     .begin_copy = pp_copy_begin, .end_copy = pp_copy_end, .copy_out = pp_copy_out, .view = pp_copy_view,           \
     .end_view = pp_copy_end_view, .end_landing = pp_copy_end_landing, .handed_out = pp_say_given,                  \
-    .copy_in = pp_copy_in, .count_as_given = pp_combine_count_as_given, .has_work = pp_on_board_has_work,                             \
+    .holds_up = pp_hold_holds_up, .copy_in = pp_copy_in, .count_as_given = pp_combine_count_as_given, .has_work = pp_on_board_has_work,                             \
     .begin_work = pp_on_board_begin_work, .work = pp_on_board_work, .worked = pp_on_board_worked
 /* A result was handed out; true: others may have waited for the place that it had. */
 bool        pp_say_given(pp_allreduce_t *coll);

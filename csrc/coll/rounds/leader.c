@@ -13,6 +13,7 @@
  * from rank to rank of the node, and handed on when it comes to a rank of another one; ready ranks are counted
  * on the node, and then along a tree of nodes.
  */
+#include "../patience.h"
 #include "combine.h"
 
 #include "../../algo/algo.h"
@@ -34,6 +35,9 @@ typedef struct pp_crossing {
     bool     done;                   /* the result is in the ring, but the round not published yet */
     bool     published;
     uint32_t cause;
+    uint32_t awaited;                /* number of the last message that somebody waits for it, */
+    bool     waited_for;             /* if there was one */
+    uint64_t ripe_ns;                /* when it may be activated that is due; 0: it has not been */
     uint64_t triggers[PP_CONTRIBUTORS_WORDS];    /* by index on the node */
     uint64_t ready[PP_CONTRIBUTORS_WORDS];       /* ... latched: once ready for a round, it counts for that */
     /* Places of the order of draws: whose draws are this node's to follow, and which it has handed on. */
@@ -97,6 +101,13 @@ static uint32_t told(const pp_allreduce_t *coll)
 static bool has_news(pp_allreduce_t *coll, uint64_t turn)
 {
     return leads(coll, pp_turn_round(turn)) && told(coll) != coll->on_board->leading->told;
+}
+
+/* How often a rank of the node has said that it waits long. */
+static uint32_t told_awaits(const pp_allreduce_t *coll)
+{
+    PP_STEP("look");
+    return atomic_load(&coll->on_board->board.shared->awaits);
 }
 
 /* Other nodes have told about a round that is not open yet: the rank that opens it wakes us. */
@@ -211,12 +222,32 @@ static void find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing)
     }
 }
 
+/* Whether the time between the trigger and the taking of contributions is over. */
+static bool is_ripe(const pp_allreduce_t *coll, pp_crossing_t *crossing)
+{
+    pp_engine_t *engine = coll->handle.engine;
+    if (coll->grace_ns == 0 || coll->grace_ns == PP_GRACE_AUTO || pp_rule_is_full(&coll->rule))
+        return true;
+    uint64_t now = pp_engine_now(engine);
+    if (crossing->ripe_ns == 0)
+        crossing->ripe_ns = now + coll->grace_ns;
+    if (now < crossing->ripe_ns)
+        pp_engine_alarm(engine, crossing->ripe_ns);
+    return now >= crossing->ripe_ns;
+}
+
 static void trigger(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause)
 {
     crossing->triggered = crossing->activated = true;
     crossing->cause = (uint32_t)cause;
     find_announcer(coll, crossing);
     pp_instance_fire(instance, coll->series.graph->start);
+}
+
+static void trigger_when_ripe(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause)
+{
+    if (is_ripe(coll, crossing))
+        trigger(coll, crossing, instance, cause);
 }
 
 static bool mark_waiting(const pp_view_t *view, pp_crossing_t *crossing)
@@ -244,41 +275,17 @@ static void hand_on(pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place
                       &message.prefix, sizeof message);
 }
 
-static int32_t index_of(const pp_allreduce_t *coll, int32_t rank)
-{
-    for (int32_t index = 0; index < node_size(coll); index++)
-        if (pp_rank_at(coll, index) == rank)
-            return index;
-    return -1;
-}
-
-typedef struct sight {
-    const pp_view_t *view;
-    pp_allreduce_t  *coll;
-} sight_t;
-
-static bool facts_at(void *arg, int32_t place, pp_facts_t *facts)
-{
-    const sight_t *sight = arg;
-    int32_t rank = pp_view_drawn_at(sight->coll, place);
-    if (nodes_of(sight->coll)->node_of[rank] != nodes_of(sight->coll)->mine)
-        return false;
-    *facts = pp_view_facts(sight->view, index_of(sight->coll, rank));
-    return true;
-}
-
 /* Follows a draw that is this node's, and hands it on if it comes to a rank of another node.  Returns the strength of
    the cause by which it triggers; -1: it does not. */
 static int32_t follow_draw(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place)
 {
-    sight_t sight = {.view = view, .coll = coll};
-    pp_draw_end_t end = pp_rule_follow(&coll->rule, place, facts_at, &sight);
+    pp_draw_end_t end = pp_view_follow(view, coll, place);
     coll->handle.engine->coverage.draws_handed_on += (uint64_t)end.hops;
     if (end.verdict == PP_DRAW_OUT_OF_SIGHT)
         hand_on(coll, crossing, end.place, nodes_of(coll)->node_of[pp_view_drawn_at(coll, end.place)]);
     if (end.verdict != PP_DRAW_TRIGGERS)
         return -1;
-    mark_trigger(crossing, index_of(coll, pp_view_drawn_at(coll, end.place)));
+    mark_trigger(crossing, pp_view_index_of(coll, pp_view_drawn_at(coll, end.place)));
     return (int32_t)pp_rule_draw_cause(&coll->rule, end.place);
 }
 
@@ -297,7 +304,7 @@ static void follow_draws(const pp_view_t *view, pp_allreduce_t *coll, pp_crossin
         strongest = cause > strongest ? cause : strongest;
     }
     if (strongest >= 0)
-        trigger(coll, crossing, instance, strongest);
+        trigger_when_ripe(coll, crossing, instance, strongest);
 }
 
 /* ---- quorum ------------------------------------------------------------------------------------------ */
@@ -326,7 +333,57 @@ static void count_quorum(const pp_view_t *view, pp_allreduce_t *coll, pp_crossin
         pp_ballots_report(ballots, &coll->handle, &sum,
                           pp_nodes_leader(nodes, pp_ballots_parent(nodes->mine), sum.round));
     else if (pp_rule_enough(&coll->rule, &sum.count, &cause))
-        trigger(coll, crossing, instance, (int32_t)cause);
+        trigger_when_ripe(coll, crossing, instance, (int32_t)cause);
+}
+
+/* ---- patience ----------------------------------------------------------------------------------------- */
+
+/* To the leaders of all nodes, by dissemination. */
+static void pass_on(const pp_allreduce_t *coll, uint64_t round, uint32_t number)
+{
+    const pp_nodes_t *nodes = nodes_of(coll);
+    for (int64_t distance = 1; distance < nodes->count; distance *= 2) {
+        int32_t node = (int32_t)((nodes->mine + distance) % nodes->count);
+        pp_await_t message = {.prefix = {.kind = PP_MSG_AWAIT, .handle = coll->handle.id, .round = round},
+                              .number = number};
+        pp_engine_control(coll->handle.engine, pp_nodes_leader(nodes, node, round), &message.prefix, sizeof message);
+    }
+}
+
+static void hear_await(pp_allreduce_t *coll, const pp_prefix_t *message)
+{
+    pp_crossing_t *crossing = crossing_of(coll, message->round);
+    uint32_t number = ((const pp_await_t *)message)->number;
+    /* The leader itself may be the one that is a call behind: its engine keeps the round's messages back. */
+    if (message->calls > coll->handle.engine->calls)
+        pp_patience_awaited(coll, message->round, number, message->calls);
+    if (crossing->waited_for && crossing->awaited >= number)
+        return;
+    crossing->waited_for = true;
+    crossing->awaited = number;
+    pp_hold_await(coll, message->round);
+    pass_on(coll, message->round, number);
+}
+
+/* A rank of this node has waited long: the leader tells the other nodes. */
+static void spread_await(pp_allreduce_t *coll, pp_crossing_t *crossing)
+{
+    uint32_t number = told_awaits(coll);
+    if (crossing->waited_for && crossing->awaited >= number)
+        return;
+    crossing->waited_for = true;
+    crossing->awaited = number;
+    pass_on(coll, crossing->round, number);
+}
+
+static void await(pp_allreduce_t *coll, uint32_t number)
+{
+    (void)number;
+    uint64_t round = coll->completed;
+    PP_STEP("tell");
+    atomic_fetch_add(&coll->on_board->board.shared->awaits, 1);
+    pp_hold_await(coll, round);
+    tell_leader(coll, round);
 }
 
 static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *message)
@@ -340,7 +397,9 @@ static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *messa
                        (unsigned long long)message->round);
         return;
     }
-    if (message->kind == PP_MSG_DRAW) {
+    if (message->kind == PP_MSG_AWAIT) {
+        hear_await(coll, message);
+    } else if (message->kind == PP_MSG_DRAW) {
         pp_mask_add(crossing_of(coll, message->round)->held, (int32_t)((const pp_draw_t *)message)->place);
     } else {
         int32_t child = nodes->node_of[peer] - nodes->mine * PP_BALLOT_FANOUT - 1;
@@ -358,6 +417,20 @@ static void latch_ready(const pp_view_t *view, pp_crossing_t *crossing)
             pp_mask_add(crossing->ready, index);
 }
 
+/* Ranks whose deadline is over. */
+static bool mark_overdue(const pp_view_t *view, pp_crossing_t *crossing)
+{
+    bool any = false;
+    for (int32_t index = 0; view->coll->rule.deadline && index < node_size(view->coll); index++) {
+        pp_facts_t facts = pp_view_facts(view, index);
+        if (facts.waits && facts.overdue) {
+            mark_trigger(crossing, index);
+            any = true;
+        }
+    }
+    return any;
+}
+
 /* Looks whether this node brings the round about, or can help others to. */
 static void bring_about(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance)
 {
@@ -368,7 +441,9 @@ static void bring_about(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing
     else if (pp_rule_counts(&coll->rule))
         count_quorum(view, coll, crossing, instance);
     else if (mark_waiting(view, crossing))
-        trigger(coll, crossing, instance, PP_CAUSE_POLICY);
+        trigger_when_ripe(coll, crossing, instance, PP_CAUSE_POLICY);
+    if (!crossing->triggered && mark_overdue(view, crossing))
+        trigger_when_ripe(coll, crossing, instance, PP_CAUSE_DEADLINE);
 }
 
 /* Under the claim.  False: there is no place for a result. */
@@ -466,6 +541,14 @@ static void publish(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t
         pp_series_recycle(&coll->series, instance);
 }
 
+/* The round is not due here, and somebody has waited long for it: the other nodes hear of it, and those of this one
+   that hold it up. */
+static void see_who_holds_up(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing)
+{
+    spread_await(coll, crossing);
+    pp_hold_tell(view, coll, crossing->activated, crossing->held, crossing->ready);
+}
+
 /* Goes on with the open round, as far as it can; returns whether to look again. */
 static bool lead(pp_allreduce_t *coll, uint64_t turn)
 {
@@ -479,6 +562,8 @@ static bool lead(pp_allreduce_t *coll, uint64_t turn)
         latch_ready(&view, crossing);
     if (!crossing->activated)
         bring_about(&view, coll, crossing, instance);
+    if (pp_turn_phase(turn) == PP_OPEN && pp_hold_is_awaited(coll, round) && !is_due(&view, crossing))
+        see_who_holds_up(&view, coll, crossing);
     switch (pp_turn_phase(turn)) {
     case PP_OPEN:
         return is_due(&view, crossing) && claim_and_gather(coll, crossing, instance, turn);
@@ -505,7 +590,7 @@ static bool brings_about(pp_allreduce_t *coll, uint64_t round)
     for (int32_t place = 0; pp_rule_draws(&coll->rule) && place < coll->rule.k; place++)
         if (pp_view_drawn_at(coll, place) == coll->handle.engine->rank)
             return true;
-    return false;
+    return coll->time.overdue;
 }
 
 /* If its leader here has to be woken, the other nodes hear of the round before.  If it is awake they will in any case,
@@ -514,7 +599,8 @@ static void announce(pp_allreduce_t *coll, uint64_t round)
 {
     const pp_nodes_t *nodes = nodes_of(coll);
     pp_node_t *node = pp_node_of(coll);
-    if (!brings_about(coll, round) || !node->sleeps(node->owner, pp_nodes_leader_index(nodes, nodes->mine, round))
+    bool waits_first = coll->grace_ns > 0 && coll->grace_ns != PP_GRACE_AUTO;
+    if (waits_first || !brings_about(coll, round) || !node->sleeps(node->owner, pp_nodes_leader_index(nodes, nodes->mine, round))
         || !say_activated(coll, round))
         return;
     coll->handle.engine->coverage.announced++;
@@ -590,7 +676,8 @@ static void take(void *owner, pp_instance_t *instance, pp_share_of_round_t *shar
     share->null = entry->null;
     share->contributors = entry->contributors;
     share->left = entry->left;
-    share->tally.cause = (uint16_t)crossing->cause;
+    if (share->tally.cause < crossing->cause)
+        share->tally.cause = (uint16_t)crossing->cause;
     for (int32_t i = 0; crossing->triggered && i < node_size(coll); i++)
         if (pp_mask_has(crossing->triggers, i)) {
             share->tally.initiator = (uint32_t)pp_rank_at(coll, i);
@@ -691,7 +778,7 @@ static void close_rounds(pp_allreduce_t *coll)
 }
 
 static const pp_rounds_ops_t ops = {
-    PP_ON_BOARD_OPS, .sends = true, .settle = settle, .poll = poll_board, .needed = is_needed,
+    PP_ON_BOARD_OPS, .await = await, .sends = true, .settle = settle, .poll = poll_board, .needed = is_needed,
     .retired = has_retired, .explain = explain, .control = control, .close = close_rounds,
 };
 

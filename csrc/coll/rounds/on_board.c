@@ -1,4 +1,5 @@
 /* on_board.c - what rounds on one board and on several have in common.  See combine.h. */
+#include "../patience.h"
 #include "combine.h"
 
 #include <stdlib.h>
@@ -21,6 +22,8 @@ bool pp_on_board_has_news(pp_allreduce_t *coll)
 {
     const pp_combine_t *combine = coll->on_board;
     uint64_t turn = pp_board_turn(&combine->board);
+    if (pp_hold_is_told(coll))
+        pp_patience_awaited(coll, coll->completed, 0, 0);
     return pp_turn_round(turn) != coll->completed || combine->way->has_news(coll, turn);
 }
 
@@ -76,8 +79,7 @@ void pp_on_board_worked(pp_allreduce_t *coll, uint64_t round, bool last)
 /* Room for those who go on while this rank is exempt from its bound. */
 static void make_room(pp_allreduce_t *coll)
 {
-    bool exempt = pp_handle_left(&coll->handle) || pp_handle_elsewhere(&coll->handle);
-    if (!pp_combine_keeps_all(coll) || !exempt
+    if (!pp_combine_keeps_all(coll) || !pp_rounds_is_exempt(coll)
         || coll->completed - pp_say_absorbed(coll) + 2 < (uint64_t)coll->on_board->board.entries)
         return;
     if (coll->request.outcome)
@@ -114,7 +116,7 @@ void pp_on_board_update(pp_allreduce_t *coll) { pp_on_board_go_on(coll); }
 
 bool pp_on_board_withholds(const pp_allreduce_t *coll)
 {
-    return coll->on_board->limit <= coll->completed && !pp_handle_left(&coll->handle) && !pp_handle_elsewhere(&coll->handle);
+    return coll->on_board->limit <= coll->completed && !pp_rounds_is_exempt(coll);
 }
 
 bool pp_on_board_in_mid_round(const pp_allreduce_t *coll)
