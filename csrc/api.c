@@ -1,7 +1,7 @@
 /* api.c - the public functions on contexts and handles: argument checks, the lock, nothing else. */
+#include "api.h"
 #include "algo/choose.h"
 #include "coll/allreduce.h"
-#include "progress/context.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -310,16 +310,22 @@ static pp_status_t new_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *con
     return PP_OK;
 }
 
+pp_status_t pp_allreduce_make(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **handle)
+{
+    *handle = NULL;
+    PP_TRY(check_config(ctx, config));
+    PP_TRY(check_average(config));
+    return new_allreduce(ctx, config, handle);
+}
+
 pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *config,
                                     const char *complaint, pp_handle_t **out)
 {
     *out = NULL;
     PP_TRY(enter(ctx));
     /* A bad argument found here is agreed upon like one that the caller found. */
-    if (!complaint && (check_config(ctx, config) < 0 || check_average(config) < 0))
-        complaint = pp_error_text();
     pp_handle_t *handle = NULL;
-    if (!complaint && new_allreduce(ctx, config, &handle) < 0)
+    if (!complaint && pp_allreduce_make(ctx, config, &handle) < 0)
         complaint = pp_error_text();
     pp_status_t status = complaint ? new_allreduce(ctx, NULL, &handle) : PP_OK;
     ctx->team.link = pp_ctx_link(ctx);
@@ -330,29 +336,6 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     else if (handle)
         handle->kind->release(handle);
     began(ctx, status);
-    unlock(ctx);
-    return status;
-}
-
-uint64_t pp_sim_requested_at(const pp_handle_t *handle) { return handle->request.at; }
-
-pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
-{
-    *out = NULL;
-    PP_TRY(enter(ctx));
-    pp_handle_t *handle = NULL;
-    pp_status_t status = ctx->mpi ? pp_fail(PP_ERR_STATE, "the context's ranks are not simulated") : PP_OK;
-    if (status >= 0)
-        status = check_config(ctx, config);
-    if (status >= 0)
-        status = check_average(config);
-    if (status >= 0)
-        status = new_allreduce(ctx, config, &handle);
-    if (status >= 0)
-        status = pp_agreement_pretend(&ctx->calls, handle);
-    pp_engine_settle(&ctx->engine);
-    if (status >= 0)
-        *out = handle;
     unlock(ctx);
     return status;
 }

@@ -1,7 +1,7 @@
 /*
  * engine.h - the single-threaded state machine of one rank in one context.
  *
- * It knows no clock, no thread and no MPI: whoever holds the context's lock drives it, by delivering
+ * It knows no atomics, no clock, no thread and no MPI: whoever holds the context's lock drives it, by delivering
  * messages (through the transport's sink) and by the functions of coll/.  After every stimulus
  * pp_engine_settle() fires whatever has become ready, until nothing moves any more.
  *
@@ -12,6 +12,7 @@
 #define PP_ENGINE_H
 
 #include "../graph/graph.h"
+#include "../include/pypartial_sim.h"   /* pp_coverage_t, pp_plant_t */
 #include "../node/node.h"
 #include "../base/nodes.h"
 #include "../reduce/reduce.h"
@@ -189,6 +190,7 @@ struct pp_engine {
     pp_node_t      *node;           /* memory that this rank shares with others; NULL: none */
     const pp_nodes_t *nodes;        /* there are others, too; NULL: all ranks share it */
 
+    /* What a simulation may break in an engine, and what it reads: neither changes anything else. */
     int32_t         plant;          /* pp_plant_t; simulated ranks only */
     pp_coverage_t   coverage;
 
@@ -207,6 +209,12 @@ void        pp_engine_forget(pp_engine_t *engine, pp_handle_t *handle);
 static inline pp_handle_t *pp_engine_handle(const pp_engine_t *engine, uint32_t id)
 {
     return id < engine->handle_count ? engine->handles[id] : NULL;
+}
+
+/* Whether a defect was put into this engine (pp_plant_t). */
+static inline bool pp_engine_has(const pp_engine_t *engine, int32_t plant)
+{
+    return PP_SIM && engine->plant == plant;
 }
 
 pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint64_t seed);

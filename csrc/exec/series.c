@@ -326,7 +326,7 @@ static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
     pp_register_t *reg = &instance->registers[v->reg];
     pp_incoming_t in = read_head(series, source->message);
     bool met = series->drawn && initiators_meet(&reg->tally, in.tally);
-    bool twice = met && series->engine->plant == PP_PLANT_ROUND_TWICE;
+    bool twice = met && pp_engine_has(series->engine, PP_PLANT_ROUND_TWICE);
     series->engine->coverage.initiators_met += met;
     if (source->data) {
         char *ours = accumulator_at(instance, v->region);

@@ -248,7 +248,7 @@ static void let_others(pp_ctx_t *ctx, bool have_core)
 
 void pp_make_way(pp_ctx_t *ctx)
 {
-    if (ctx->actor.pause) {
+    if (PP_SIM && ctx->actor.pause) {
         ctx->actor.pause(ctx->actor.owner);
         return;
     }
@@ -468,7 +468,7 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
     if (ctx->mpi && over(arg))
         return PP_OK;
     if (!ctx->mpi) {
-        if (ctx->actor.park && timeout_us != 0)
+        if (PP_SIM && ctx->actor.park && timeout_us != 0)
             wait_simulated(ctx, over, arg, receives);
         return outcome(ctx, over(arg));
     }

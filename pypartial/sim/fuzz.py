@@ -24,11 +24,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._core import lib
+from .._core_sim import lib
+from .handle import ALGORITHMS, CoreError, Options
 from .oracles import judge
 from .scenario import TIMINGS, Phase, Scenario, run
 from .shrink import shrink
-from .world import ALGORITHMS, CoreError, Deadlock, Options
+from .world import Deadlock
 
 __all__ = [
     "COVERAGE",

@@ -30,9 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from .._core import ffi, lib
+from .._core_sim import ffi, lib
+from .handle import ALGORITHMS, AVERAGE, DELIVER, TYPES, CoreError, Handle, Options, Round
 from .network import parse_network
-from .world import ALGORITHMS, AVERAGE, DELIVER, TYPES, CoreError, Handle, Options, Round, World
+from .world import World
 
 __all__ = ["Log", "Outcome", "Phase", "Record", "Scenario", "TIMINGS", "run", "tail_weights"]
 

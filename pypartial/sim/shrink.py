@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .handle import Options
 from .scenario import Phase, Scenario
-from .world import Options
 
 __all__ = ["ATTEMPTS", "shrink"]
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from pypartial.sim.handle import ALGORITHMS, Options
 from pypartial.sim.scenario import Phase, Scenario
-from pypartial.sim.world import ALGORITHMS, Options
 
 DEEP_FACTOR = 100
 LATENCIES = ((500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))

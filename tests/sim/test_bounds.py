@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from programs import Trace, finish, loop, name, run_loops
 
-from pypartial.sim.world import Options, World
+from pypartial.sim.handle import Options
+from pypartial.sim.world import World
 
 FAST = (500, 1000)
 SIZE = 6

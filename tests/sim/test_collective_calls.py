@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pypartial._core import lib
-from pypartial.sim.world import CoreError, Options, World
+from pypartial._core_sim import lib
+from pypartial.sim.handle import CoreError, Options
+from pypartial.sim.world import World
 
 SOLO3 = Options(policy="first_of", k=3, count=3)
 

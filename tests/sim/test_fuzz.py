@@ -21,10 +21,10 @@ from pypartial.cli import app
 from pypartial.cli.sim import FuzzOptions, Plant, alone
 from pypartial.sim import fuzz as fuzzer
 from pypartial.sim.fuzz import COVERAGE, PLANTS, Verdict, draw_scenario, fuzz
+from pypartial.sim.handle import ALGORITHMS, DELIVER, Options
 from pypartial.sim.oracles import check, replay_command
 from pypartial.sim.scenario import TIMINGS, Phase, Scenario
 from pypartial.sim.shrink import shrink
-from pypartial.sim.world import ALGORITHMS, DELIVER, Options
 
 PASSED = Verdict(25, (True,) * len(COVERAGE))
 

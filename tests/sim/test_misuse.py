@@ -5,8 +5,9 @@ import pytest
 from programs import finish, name
 from test_collective_calls import attempt, usable
 
-from pypartial._core import ffi, lib
-from pypartial.sim.world import CoreError, Handle, Options, World
+from pypartial._core_sim import ffi, lib
+from pypartial.sim.handle import CoreError, Handle, Options
+from pypartial.sim.world import World
 
 SIZE = 3
 LATEST = Options(count=SIZE, k=SIZE)

@@ -198,7 +198,7 @@ static void hand_on(pp_allreduce_t *coll, pp_round_state_t *state, int32_t place
     state->handed_on = true;
     if (next < 0)
         return;
-    if (engine->plant == PP_PLANT_LOST_DRAW && state->drawn && pp_handle_left(&coll->handle))
+    if (pp_engine_has(engine, PP_PLANT_LOST_DRAW) && state->drawn && pp_handle_left(&coll->handle))
         return;
     pp_prefix_t message = {.kind = PP_MSG_DRAW, .handle = coll->handle.id, .round = state->round};
     engine->coverage.draws_handed_on++;
@@ -422,7 +422,7 @@ static pp_status_t aim(pp_allreduce_t *coll, pp_target_t *target)
     pp_buffer_t *slot = coll->messages->slot.buffer;
     *target = (pp_target_t){.combine = slot, .locked = slot};
     if (slot) {
-        target->drop = coll->handle.engine->plant == PP_PLANT_LOST_START && withholds(coll);
+        target->drop = pp_engine_has(coll->handle.engine, PP_PLANT_LOST_START) && withholds(coll);
     } else {
         /* Only this thread links contributions: the slot is still empty when the copy is there. */
         slot = target->buffer = pp_pool_get(&coll->series.vectors);

@@ -469,7 +469,8 @@ pp_status_t pp_stage_open(pp_simnet_t *net, const pp_sim_config_t *config, pp_ct
     stage->seed = pp_mix(config->seed, 0x5eed);
     stage->actors = calloc((size_t)ranks, sizeof *stage->actors);
     stage->node_ranks = config->node_ranks < ranks ? config->node_ranks : ranks;
-    bool made = stage->actors && find_lowest(stage) && make_commons(stage) && (count_nodes(stage) == 1 || make_nodes(stage));
+    bool made = stage->actors && find_lowest(stage) && make_commons(stage)
+             && (count_nodes(stage) == 1 || make_nodes(stage));
     if (!made) {
         pp_stage_free(stage);
         return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", ranks);

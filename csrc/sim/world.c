@@ -1,4 +1,5 @@
-/* sim_world.c - many ranks in one process: contexts over the simulated transport. */
+/* world.c - many ranks in one process: contexts over the simulated transport. */
+#include "../api.h"
 #include "../transport/sim.h"
 #include "actor.h"
 
@@ -89,6 +90,23 @@ pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **out)
 pp_ctx_t *pp_sim_ctx(pp_sim_t *sim, int32_t rank)
 {
     return rank >= 0 && rank < sim->ranks ? sim->contexts[rank] : NULL;
+}
+
+/* Nobody else uses the context meanwhile: ranks are simulated by one thread. */
+pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
+{
+    pp_handle_t *handle;
+    *out = NULL;
+    PP_TRY(pp_ctx_usable(ctx));
+    PP_TRY(pp_engine_check(&ctx->engine));
+    if (ctx->mpi)
+        return pp_fail(PP_ERR_STATE, "the context's ranks are not simulated");
+    PP_TRY(pp_allreduce_make(ctx, config, &handle));
+    pp_status_t status = pp_agreement_pretend(&ctx->calls, handle);
+    pp_engine_settle(&ctx->engine);
+    if (status >= 0)
+        *out = handle;
+    return status;
 }
 
 static pp_status_t check_rank(const pp_sim_t *sim, int32_t rank)
@@ -198,6 +216,8 @@ pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status)
     return PP_OK;
 }
 
+uint64_t pp_sim_requested_at(const pp_handle_t *handle) { return handle->request.at; }
+
 void pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits)
 {
     pp_ctx_t *ctx = pp_sim_ctx(sim, rank);
@@ -221,6 +241,11 @@ pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns)
 
 uint64_t pp_sim_now_ns(const pp_sim_t *sim) { return pp_simnet_now_ns(sim->net); }
 uint64_t pp_sim_next_ns(const pp_sim_t *sim) { return pp_simnet_next_ns(sim->net); }
+
+int32_t pp_sim_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place)
+{
+    return pp_permuted(pp_mix(seed, handle), round, ranks, place);
+}
 
 void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
 {
