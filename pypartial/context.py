@@ -307,7 +307,8 @@ class Context:
         Raises
         ------
         ArgumentError
-            If `shape` is neither an integer nor integers, or one of them is negative.
+            If `shape` is neither an integer nor integers, or not one that an array can have, or
+            if elements of `dtype` are Python objects, or have no bytes.
         MemoryError
             If there is not so much memory.
         Error
@@ -316,7 +317,7 @@ class Context:
         self._live()
         element = np.dtype(dtype)
         shape_ = _shape(shape)
-        size_bytes = math.prod(shape_) * element.itemsize
+        size_bytes = _array_bytes(shape_, element)
         ffi, lib = self._native.ffi, self._native.lib
         memory, keeper = ffi.new("void **"), ffi.new("void **")
         self._native.check(lib.pp_ctx_alloc(self._ctx, max(size_bytes, 1), memory, keeper))
@@ -716,19 +717,35 @@ def _c_text(native: _native.Native, complaint: Error | None) -> Any:
 
 def _shape(shape: Any) -> tuple[int, ...]:
     """Return a shape as a tuple of lengths."""
-    given: tuple[Any, ...]
+    given: tuple[Any, ...] = (shape,)
     try:
-        given = (operator.index(shape),)
+        operator.index(shape)
     except TypeError:
         try:
             given = tuple(shape)
         except TypeError:
             text = f"shape must be an integer or a tuple of integers, not {shape!r}"
             raise ArgumentError(text) from None
+    except Exception:  # _whole_number() says what it raises
+        pass
     lengths = tuple(_whole_number("a length in shape", length) for length in given)
     if any(length < 0 for length in lengths):
         raise ArgumentError(f"shape must not have negative dimensions: {shape!r}")
     return lengths
+
+
+def _array_bytes(shape: tuple[int, ...], element: np.dtype[Any]) -> int:
+    """Return the size of an array that NumPy can make."""
+    if element.hasobject or not element.itemsize:
+        raise ArgumentError(f"dtype {element} is not one of numbers")
+    size_bytes = math.prod(shape) * element.itemsize
+    if size_bytes > np.iinfo(np.intp).max:
+        raise MemoryError(f"no memory for an array of {size_bytes} bytes")
+    try:
+        np.broadcast_to(np.zeros((), element), shape)
+    except ValueError as error:
+        raise ArgumentError(f"no array has the shape {shape}: {error}") from None
+    return size_bytes
 
 
 def _in_range(name: str, value: Any, low: int, high: int) -> int:

@@ -108,4 +108,9 @@ def _whole_number(name: str, value: Any) -> int:
             return operator.index(value)
         except TypeError:
             pass
+        except Exception as error:  # objects that could be integers raise what they like
+            raise ArgumentError(
+                f"{name} must be an integer: this {type(value).__name__} raises "
+                f"{type(error).__name__}: {error}"
+            ) from error
     raise ArgumentError(f"{name} must be an integer, not {value!r}")

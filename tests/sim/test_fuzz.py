@@ -558,6 +558,30 @@ def test_the_command_replays_a_case():
     assert "pypartial: --replay: not a scenario" in done.stderr
 
 
+HANDLE = '{"dtype":"float64","count":1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[" * 100_000, "it is nested too deeply"),
+        ('{"memory":' + "[" * 900 + "]" * 900 + "}", "nested too deeply|has memory"),
+        (
+            f'{{"ranks":1,"seed":0,"handles":[{HANDLE}],"phases":[{{"steps":[{2**31}]}}]}}',
+            "steps=2147483648 is not in 0..1000000",
+        ),
+        (f'{{"ranks":1,"seed":0,"handles":[{HANDLE}],"phases":[{{"steps":[]}}]}}', "without steps"),
+        ('{"ranks":' + "9" * 4000 + "}", "the scenario"),
+        ('{"ranks":' + "9" * 5000 + "}", "integer"),
+    ],
+    ids=["unclosed", "nested", "steps", "no steps", "number", "long number"],
+)
+def test_scenarios_that_cannot_be_read_say_why(text, named):
+    with pytest.raises(ValueError, match=named) as caught:
+        Scenario.from_text(text)
+    assert "\n" not in str(caught.value)
+
+
 def test_the_command_finds_shrinks_and_replays_a_planted_defect():
     done = command("--cases", "10000", "--plant", "lost-start")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -6,6 +6,7 @@ errors; that of a standard deviation is stated with the test.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -320,6 +321,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str) -> None:
         model(f"{name}:{tmp_path}/none.csv")
     with pytest.raises(ValueError, match=f"{tmp_path} cannot be read: Is a directory"):
         model(f"{name}:{tmp_path}")
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    with pytest.raises(ValueError, match="pipe' cannot be read: it is no ordinary file"):
+        model(f"{name}:{tmp_path}/pipe")
     with pytest.raises(ValueError, match=r"'a\\x00b' cannot be read"):
         model(f"{name}:a\0b")
     for text in (name, f"{name}:", f"{name}: "):
