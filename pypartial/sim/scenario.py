@@ -228,10 +228,10 @@ class Scenario:
         live = set(range(self.opened))
         for phase in self.phases:
             if not phase.steps:
-                return "a phase without steps"
+                return "a phase with the steps ()"
             for steps in phase.steps:
                 if not 0 <= steps <= _STEPS_MAX:
-                    return f"steps={steps} is not in 0..{_STEPS_MAX}"
+                    return f"a phase with the steps {steps}, not in 0..{_STEPS_MAX}"
             for action in phase.then:
                 found = _ACTION.fullmatch(action)
                 if found is None:

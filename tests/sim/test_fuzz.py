@@ -568,9 +568,9 @@ HANDLE = '{"dtype":"float64","count":1}'
         ('{"memory":' + "[" * 900 + "]" * 900 + "}", "nested too deeply|has memory"),
         (
             f'{{"ranks":1,"seed":0,"handles":[{HANDLE}],"phases":[{{"steps":[{2**31}]}}]}}',
-            "steps=2147483648 is not in 0..1000000",
+            "steps 2147483648, not in 0..1000000",
         ),
-        (f'{{"ranks":1,"seed":0,"handles":[{HANDLE}],"phases":[{{"steps":[]}}]}}', "without steps"),
+        (f'{{"ranks":1,"seed":0,"handles":[{HANDLE}],"phases":[{{"steps":[]}}]}}', "a phase with the steps"),
         ('{"ranks":' + "9" * 4000 + "}", "the scenario"),
         ('{"ranks":' + "9" * 5000 + "}", "integer"),
     ],
