@@ -374,7 +374,7 @@ static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
         combine(instance, v, source->data, reg->null);
         if (setting->engine->error)
             return;
-        if (met && setting->engine->plant == PP_PLANT_ROUND_TWICE)
+        if (met && pp_engine_has(setting->engine, PP_PLANT_ROUND_TWICE))
             combine_again(instance, v, source->data, reg->null);
     }
     if (((const pp_prefix_t *)source->message->message)->flags & PP_FLAG_DATA)

@@ -55,12 +55,6 @@ typedef struct pp_host {
     /* Every operation has fired, no message is outstanding.  The host of a series answers by pp_series_recycle()
        when the round is complete as well, that of instances by key by pp_instance_close(); here or later. */
     void (*retired)(void *owner, pp_instance_t *instance);
-    /* An operation's message (NULL: the handle has a series, which takes it). */
-    void (*message)(void *owner, int32_t peer, const pp_prefix_t *message, size_t bytes);
-    /* A control message for this handle (NULL: none exist). */
-    void (*control)(void *owner, int32_t peer, const pp_prefix_t *message);
-    /* Something that policies look at has changed: who waits, calls, completed rounds. */
-    void (*update)(void *owner);
 } pp_host_t;
 
 /* What the instances of a handle have in common. */

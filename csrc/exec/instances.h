@@ -70,7 +70,7 @@ void           pp_instance_close(pp_instances_t *instances, pp_instance_t *insta
 /* NULL: not open. */
 pp_instance_t *pp_instances_find(const pp_instances_t *instances, uint64_t key);
 
-/* For the handle: an operation's message, whether or not its instance is open. */
+/* For the handle's kind: an operation's message, whether or not its instance is open. */
 void           pp_instances_message(pp_instances_t *instances, int32_t peer, const pp_prefix_t *prefix, size_t bytes);
 /* What each open instance waits for, and keys of which only messages are here. */
 void           pp_instances_explain(const pp_instances_t *instances, pp_text_t *text);

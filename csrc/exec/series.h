@@ -39,15 +39,15 @@ struct pp_series {
     bool             any_retired;
 };
 
-/* Registers the series with the engine and opens its first rounds.  `nodes`: of the graph's participants; NULL
-   if they are ranks.  Takes the graph over, also on failure. */
+/* Opens the first rounds of a handle's series.  `nodes`: of the graph's participants; NULL if they are ranks.  Takes
+   the graph over, also on failure. */
 pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, const pp_nodes_t *nodes,
                            const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
                            void *owner, pp_series_t *series);
-/* A series without rounds of its own, for a host that makes them in the memory of the node: only its number,
-   pools and update() are used. */
-pp_status_t pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
-                                const pp_host_t *host, void *owner, pp_series_t *series);
+/* A series without rounds of its own, for a handle that makes them in the memory of the node: only its number and
+   pools are used. */
+void pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
+                         pp_series_t *series);
 void pp_series_close(pp_series_t *series);
 
 /* Where the round is among those of this rank: which has so many before it. */
@@ -70,8 +70,8 @@ static inline void pp_series_explain(const pp_instance_t *instance, pp_text_t *t
 /* The round is retired and complete: its place serves the round `window` later. */
 void pp_series_recycle(pp_series_t *series, pp_instance_t *instance);
 
-/* An operation's message; kept if its round is not open yet. */
-void pp_series_message(pp_series_t *series, int32_t peer, const pp_prefix_t *prefix, size_t bytes);
+/* An operation's message; one for a round that is not open yet is kept. */
+void pp_series_receive(pp_series_t *series, int32_t peer, const pp_prefix_t *prefix, size_t bytes);
 /* Messages that came before their round was opened, and are due now. */
 void pp_series_replay_early(pp_series_t *series);
 

@@ -1,6 +1,6 @@
 /* schedule.c - one execution of one schedule over the simulated network: what a round costs. */
 #include "../algo/algo.h"
-#include "../exec/engine.h"
+#include "../exec/series.h"
 #include "../transport/sim.h"
 
 #include <stdlib.h>
@@ -78,14 +78,14 @@ static void finish(run_t *run, int32_t rank)
 static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
 {
     member_t *member = owner;
-    share->null = instance->series->graph->count == 0;
+    share->null = instance->template->graph->count == 0;
     share->tally.contributions = 1;
     share->tally.contributors = !share->null;
     if (share->null)
         return;
-    instance->accumulator = pp_pool_get(&instance->series->vectors);
+    instance->accumulator = pp_pool_get(instance->template->vectors);
     if (instance->accumulator)
-        memset(instance->accumulator->data, 0, instance->series->vectors.bytes);
+        memset(instance->accumulator->data, 0, instance->template->vectors->bytes);
     else
         pp_engine_fail(&member->engine, PP_ERR_MEMORY, "no memory for a vector");
 }
@@ -101,7 +101,7 @@ static void on_activated(void *owner, pp_instance_t *instance)
 static void on_done(void *owner, pp_instance_t *instance)
 {
     member_t *member = owner;
-    pp_pool_put(&instance->series->vectors, instance->accumulator);
+    pp_pool_put(instance->template->vectors, instance->accumulator);
     instance->accumulator = NULL;
     if (!member->run->activation)
         finish(member->run, member->engine.rank);
