@@ -18,7 +18,6 @@
 #include "../../../csrc/algo/peers.h"
 #include "../../../csrc/algo/steps.h"
 #include "../../../csrc/exec/instances.h"
-#include "../../../csrc/exec/series.h"
 #include "../../../csrc/transport/pp_mpi.h"
 #include "../../../csrc/transport/sim.h"
 #include "check.h"
@@ -251,10 +250,10 @@ static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_g
 typedef struct rank rank_t;
 
 typedef struct part {              /* what a rank has of one sort of groups */
+    pp_handle_t    handle;         /* first: the engine knows it only */
     rank_t        *rank;
     sort_t         sort;
     pp_kernels_t   kernels;
-    pp_series_t    handle;         /* its number in the engine */
     pp_instances_t instances;
 } part_t;
 
@@ -321,23 +320,25 @@ static void on_retired(void *owner, pp_instance_t *instance)
     pp_instance_close(&part->instances, instance);
 }
 
-static void on_message(void *owner, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
+static void on_operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
 {
-    part_t *part = owner;
+    part_t *part = (part_t *)handle;
     pp_instances_message(&part->instances, peer, prefix, bytes);
     if (part->instances.early_bytes > part->rank->early_most)
         part->rank->early_most = part->instances.early_bytes;
 }
 
-static const pp_host_t host = {.take = on_take, .done = on_done, .retired = on_retired, .message = on_message};
+static const pp_host_t        host = {.take = on_take, .done = on_done, .retired = on_retired};
+static const pp_handle_kind_t kind = {.init = "groups", .operation = on_operation};
 
 static void open_part(rank_t *rank, sort_t sort, size_t early_bytes_max)
 {
     part_t *part = &rank->parts[sort];
     part->rank = rank;
     part->sort = sort;
+    part->handle.kind = &kind;
     must(pp_kernels_find(PP_SUM, TYPES[sort], &part->kernels), "kernels");
-    must(pp_series_open_bare(&rank->engine, (uint32_t)sort + 1, 0, &part->kernels, &host, part, &part->handle), "handle");
+    must(pp_engine_register(&rank->engine, &part->handle, (uint32_t)sort + 1), "handle");
     const pp_instances_config_t config = {
         .engine = &rank->engine, .handle = (uint32_t)sort + 1, .host = &host, .owner = part,
         .kernels = &part->kernels, .names_ranks = sort == PLAIN, .build = build, .builder = &part->sort,
@@ -363,7 +364,7 @@ static void close_rank(rank_t *rank)
 {
     for (int sort = 0; sort < KINDS; sort++) {
         pp_instances_close(&rank->parts[sort].instances);
-        pp_series_close(&rank->parts[sort].handle);
+        pp_engine_forget(&rank->engine, &rank->parts[sort].handle);
     }
     pp_engine_release(&rank->engine);
 }
