@@ -10,7 +10,7 @@
  * result is compared:
  *   uint64, sum of the members' parts, by every algorithm;
  *   float64, the same times weights, by every algorithm; chosen such that no order of additions rounds;
- *   float32, by two schedules of this file which use named buffers, in an order that is replayed bit for bit.
+ *   float32, by three schedules of this file which use named buffers, in an order that is replayed bit for bit.
  * At the end nothing is open or kept, and no more memory was in use in the second half than in the first.  Over MPI no
  * communicator was made meanwhile.
  */
@@ -29,7 +29,7 @@
 
 enum { KINDS = 3, AHEAD_MAX = 6, TEMPLATES_MAX = 40, RANKS_MAX = 4096, TOY_MAX = 8 };
 /* float32's own schedules, beside PP_RECURSIVE_DOUBLING .. PP_RING. */
-enum { BY_SLOTS = 100, BY_SCRATCH };
+enum { BY_SLOTS = 100, BY_SCRATCH, BY_SUM, TOYS = 3 };
 typedef enum sort { PLAIN, WEIGHTED, TOY } sort_t;
 
 static const int32_t TYPES[KINDS] = {[PLAIN] = PP_UINT64, [WEIGHTED] = PP_FLOAT64, [TOY] = PP_FLOAT32};
@@ -79,7 +79,8 @@ static void draw_group(uint64_t number, group_t *group)
     int32_t size = 2 + (int32_t)(drawn(number, 4) % wide);
     group->algorithm = PP_RECURSIVE_DOUBLING + (int32_t)(drawn(number, 5) % 3);
     if (group->sort == TOY) {
-        group->algorithm = BY_SLOTS + (int32_t)(drawn(number, 5) % 2);
+        group->algorithm = BY_SLOTS + (int32_t)(drawn(number, 5) % TOYS);
+        group->count = group->count > 5000 ? 5000 : group->count;
         size = size > TOY_MAX ? 2 + size % (TOY_MAX - 1) : size;     /* everybody sends to everybody */
     }
     draw_members(group, size);
@@ -119,17 +120,24 @@ static void give(const group_t *group, int32_t rank, void *data)
         }
 }
 
-/* BY_SLOTS adds in the order of ranks; BY_SCRATCH its own part first, then the others'. */
+/* Rounded as it is assigned, whatever the compiler would keep. */
+static float product_of(const group_t *group, int32_t at, size_t i)
+{
+    volatile float product = (float)group->weights[at] * rough(group, group->members[at], i);
+    return product;
+}
+
+/* BY_SLOTS adds in the order of ranks, BY_SCRATCH its own part first, then the others'; BY_SUM the others', then that
+   sum to its own part. */
 static float replayed(const group_t *group, int32_t mine, size_t i)
 {
-    const int32_t  size = group->map.count;
-    const int32_t  first = group->algorithm == BY_SLOTS ? 0 : mine;
-    volatile float product = (float)group->weights[first] * rough(group, group->members[first], i), sum = product;
-    for (int32_t at = 0; at < size; at++)
-        if (at != first) {
-            product = (float)group->weights[at] * rough(group, group->members[at], i);
-            sum = sum + product;
-        }
+    const int32_t  first = group->algorithm == BY_SLOTS ? 0 : group->algorithm == BY_SCRATCH ? mine : mine == 0;
+    volatile float sum = product_of(group, first, i);
+    for (int32_t at = 0; at < group->map.count; at++)
+        if (at != first && !(group->algorithm == BY_SUM && at == mine))
+            sum = sum + product_of(group, at, i);
+    if (group->algorithm == BY_SUM)
+        sum = product_of(group, mine, i) + sum;
     return sum;
 }
 
@@ -146,7 +154,7 @@ static bool is_right(const group_t *group, int32_t mine, const void *data, size_
     return group->sort == PLAIN ? ((const uint64_t *)data)[i] == integers : ((const double *)data)[i] == dyadics;
 }
 
-/* ---- two schedules with named buffers ------------------------------------------------------------------- */
+/* ---- three schedules with named buffers ----------------------------------------------------------------- */
 
 static pp_operand_t slot(const pp_graph_t *graph, int32_t participant)
 {
@@ -198,28 +206,35 @@ static uint32_t by_slots(pp_graph_t *graph)
     return last;
 }
 
-/* The own part is copied for the others and weighed; each of theirs is received into scratch and added. */
-static uint32_t by_scratch(pp_graph_t *graph)
+/* The own part is copied for the others and weighed; each of theirs is received into scratch and added to it, or
+   (BY_SUM) to a sum that begins as nothing and is added at the end. */
+static uint32_t by_scratch(pp_graph_t *graph, bool by_sum)
 {
-    const pp_operand_t own = {0, {0, graph->count}}, sent = {1, own.region};
+    const pp_operand_t own = {0, {0, graph->count}}, sent = {1, own.region}, sum = {by_sum ? 2 : 0, own.region};
     pp_graph_bind(graph, sent.reg, pp_graph_buffer(graph, graph->count, "sent"));
-    const uint32_t copy = pp_graph_copy(graph, own, sent);
-    uint32_t       last = pp_graph_copy(graph, own, own), lane = graph->take;
-    pp_graph_weigh(graph, last, (uint32_t)graph->rank);
+    if (by_sum)
+        pp_graph_bind(graph, sum.reg, pp_graph_buffer(graph, graph->count, "sum"));
+    const uint32_t copy = pp_graph_copy(graph, own, sent), weighed = pp_graph_copy(graph, own, own);
+    uint32_t       last = weighed, lane = graph->take;
+    pp_graph_weigh(graph, weighed, (uint32_t)graph->rank);
     pp_graph_edge(graph, graph->take, copy);
-    pp_graph_edge(graph, copy, last);
+    pp_graph_edge(graph, copy, weighed);
     send_to_all(graph, sent, copy);
     for (int32_t from = 0; from < graph->size; from++) {
         if (from == graph->rank)
             continue;
-        uint32_t recv = pp_graph_recv(graph, PP_NEED_ALL, from, tag_of(graph, from, graph->rank), own.reg, own.region, 0);
+        uint32_t recv = pp_graph_recv(graph, PP_NEED_ALL, from, tag_of(graph, from, graph->rank), sum.reg, sum.region, 0);
         uint32_t reduce = pp_graph_reduce(graph, recv, from < graph->rank);
         pp_graph_weigh(graph, reduce, (uint32_t)from);
         pp_graph_edge(graph, lane, recv);
         pp_graph_edge(graph, last, reduce);
         lane = last = reduce;
     }
-    return last;
+    if (!by_sum)
+        return last;
+    uint32_t merged = pp_graph_merge(graph, sum, own, false);
+    pp_graph_edge(graph, last, merged);
+    return merged;
 }
 
 static pp_status_t build_toy(const pp_template_key_t *key, pp_graph_t **out)
@@ -228,8 +243,8 @@ static pp_status_t build_toy(const pp_template_key_t *key, pp_graph_t **out)
     graph->gate = pp_graph_nop(graph, PP_NEED_ALL, "gate");
     pp_graph_take(graph);
     pp_graph_edge(graph, graph->gate, graph->take);
-    pp_ends_t ends = {.vertices = (uint32_t[]){key->algorithm == BY_SLOTS ? by_slots(graph) : by_scratch(graph)},
-                      .count = 1};
+    pp_ends_t ends = {.vertices = (uint32_t[]){key->algorithm == BY_SLOTS ? by_slots(graph)
+                                                  : by_scratch(graph, key->algorithm == BY_SUM)}, .count = 1};
     pp_algo_finish(graph, &ends);
     *out = graph;
     return pp_graph_commit(graph);
@@ -495,6 +510,7 @@ static void play(pp_simnet_t *net, rank_t *all, uint64_t groups)
         look_at_memory(&usage, done > total / 2);
     }
     for (int r = 0; r < ranks; r++) {
+        look_ahead(&all[r]);      /* past the last groups, which may be others' */
         CHECK(is_through(&all[r]), "rank %d is not through", r);
         check_end(&all[r]);
         early = all[r].early_most > early ? all[r].early_most : early;
