@@ -900,7 +900,7 @@ REFUSED = {
     "copy_overlaps_elsewhere": (lib.PP_ERR_ARGUMENT, "a copy of register 1 into 2: they are the"),
     "reduce_into_itself": (lib.PP_ERR_ARGUMENT, "a reduce of register 0 into 0"),
     "bound_in_use": (lib.PP_ERR_ARGUMENT, "register 3 cannot be bound to buffer 1"),
-    "bound_to_nothing": (lib.PP_ERR_ARGUMENT, "register 1 cannot be bound to buffer 1: there are 0"),
+    "bound_to_nothing": (lib.PP_ERR_ARGUMENT, "register 1 cannot be bound to buffer 1: there"),
     "send_with_weight": (lib.PP_ERR_ARGUMENT, "operation 0 cannot have weight 0"),
     "take_with_weight": (lib.PP_ERR_ARGUMENT, "operation 0 cannot have weight 0"),
     "weight_too_large": (lib.PP_ERR_ARGUMENT, "operation 0 cannot have weight 65535"),
