@@ -9,6 +9,7 @@
 #define PP_TEAM_H
 
 #include "../exec/series.h"
+#include "../node/node.h"
 #include "../policy/policy.h"
 
 #define PP_FOR_EVER INT64_MAX

@@ -11,7 +11,6 @@
 #define PP_ENGINE_H
 
 #include "../include/pypartial_sim.h"   /* pp_coverage_t, pp_plant_t */
-#include "../node/node.h"
 #include "../base/nodes.h"
 #include "../transport/transport.h"
 #include "handle.h"
@@ -67,7 +66,8 @@ struct pp_engine {
     uint32_t        running;        /* rounds that have taken our part and are not done: more messages
                                        are to come soon */
 
-    pp_node_t      *node;           /* memory that this rank shares with others; NULL: none */
+    struct pp_node *node;           /* memory that this rank shares with others; NULL: none */
+    uint64_t      (*node_calls)(const struct pp_node *node);   /* see pp_engine_calls() */
     const pp_nodes_t *nodes;        /* there are others, too; NULL: all ranks share it */
 
     /* What a simulation may break in an engine, and what it reads: neither changes anything else. */
@@ -140,7 +140,7 @@ void        pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *me
    between nodes, or ends one: a rank that has ended its script may not have noticed the last ones. */
 static inline uint64_t pp_engine_calls(const pp_engine_t *engine, bool of_node)
 {
-    uint64_t most = of_node ? pp_node_calls(engine->node) : 0;
+    uint64_t most = of_node ? engine->node_calls(engine->node) : 0;
     return most > engine->calls ? most : engine->calls;
 }
 /* A collective call of this rank has ended: messages of ranks that are ahead are now due. */

@@ -164,8 +164,10 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, 
                             .kernels = *kernels, .window = window, .nodes = nodes,
                             .map = map_of(engine, nodes), .stride = 1};
     if (nodes) {
-        series->first = (uint64_t)engine->node->index;
-        series->stride = (uint64_t)engine->node->size;
+        const int32_t node = nodes->node_of[engine->rank];
+        series->stride = (uint64_t)pp_nodes_size(nodes, node);
+        while (pp_nodes_rank(nodes, node, (int32_t)series->first) != engine->rank)
+            series->first++;
     }
     series->mask_words = engine->size <= PP_CONTRIBUTORS_MAX ? pp_mask_words(engine->size) : 0;
     open_setting(series);
