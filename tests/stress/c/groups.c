@@ -490,6 +490,7 @@ static void play(pp_simnet_t *net, rank_t *all, uint64_t groups)
 {
     uint64_t random = seed, total = 0, done = 0;
     size_t   early = 0;
+    uint64_t buffers = 0;
     usage_t  usage = {0};
     for (uint64_t number = 0; number < groups; number++)
         total += (uint64_t)group_of(number)->map.count;
@@ -516,11 +517,13 @@ static void play(pp_simnet_t *net, rank_t *all, uint64_t groups)
         CHECK(is_through(&all[r]), "rank %d is not through", r);
         check_end(&all[r]);
         early = all[r].early_most > early ? all[r].early_most : early;
+        for (int sort = 0; sort < KINDS; sort++)
+            buffers += pp_instances_buffer_bytes(&all[r].parts[sort].instances);
     }
     check_usage(&usage, groups);
     printf("%llu groups on %d ranks, %d at once; %zu KiB early at most; %zu KiB in use in the first half, %zu in the "
-           "second\n", (unsigned long long)groups, ranks, ahead, early >> 10, usage.most[0] >> 10,
-           usage.most[1] >> 10);
+           "second; %llu KiB of buffers left\n", (unsigned long long)groups, ranks, ahead, early >> 10,
+           usage.most[0] >> 10, usage.most[1] >> 10, (unsigned long long)buffers >> 10);
 }
 
 static void simulate(uint64_t groups)
