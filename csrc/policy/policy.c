@@ -57,7 +57,7 @@ bool pp_rule_holds_up(const pp_rule_t *rule, const pp_facts_t *facts, bool drawn
     if (activated || withholds)
         return withholds;
     return rule->policy == PP_FIRST_OF ? drawn && pp_rule_draw(facts) == PP_DRAW_KEPT
-                                       : !facts->ready && !facts->waits && !pp_facts_gone(facts);
+                                       : !facts->ready && !pp_facts_gone(facts);
 }
 
 void pp_habit_add(pp_habit_t *habit, uint64_t ns) { habit->ns[habit->count++ % PP_PATIENCE_SAMPLES] = ns; }
