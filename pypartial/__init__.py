@@ -31,7 +31,7 @@ from .errors import (
     ThreadLevelError,
     TimeoutError,
 )
-from .policy import Full, Majority, Policy, Quorum, Solo
+from .policy import FirstOf, Full, Majority, Policy, Quorum, Solo
 from .status import Activation, Cause, Status
 
 __version__ = "0.1.0"
@@ -42,6 +42,7 @@ __all__ = [
     "Cause",
     "Context",
     "Error",
+    "FirstOf",
     "Full",
     "Majority",
     "MismatchError",

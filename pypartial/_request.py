@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
+from ._arguments import real_number
 from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import ArgumentError, Error
-from .policy import Full, Majority, Policy, Solo, _real_number
+from .policy import Full, Policy
 from .status import Cause, Status
 from .tuning import algorithm_name, reason_text
 
@@ -619,7 +620,7 @@ def report_wait(
     if activated:
         why = "it is activated, but these ranks have not joined it"
         blamed = [state for state in states if not state.answered or state.joined <= current]
-    elif not isinstance(policy, (Solo, Majority)):
+    elif policy.trigger(len(states)).kind == "quorum":
         ready = sum(state.ready for state in states)
         why = f"it is not activated: {ready} of {len(states)} ranks are ready; not ready"
         blamed = [state for state in states if not state.answered or not state.ready]
@@ -783,7 +784,7 @@ def _all_of(kind: type[Value], name: str, values: Iterable[Value]) -> list[Value
 
 def _seconds(timeout: Any) -> float:
     """Return a timeout as a float."""
-    seconds = _real_number(timeout)
+    seconds = real_number(timeout)
     if not seconds >= 0:
         raise ArgumentError(f"timeout must be 0 or more seconds, not {timeout!r}")
     return seconds

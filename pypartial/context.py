@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _buffer, _native, tuning
+from ._arguments import in_range, real_number, whole_number
+from ._names import describe_policy
 from ._request import Request, Settings, ask, report_call
 from .errors import ArgumentError, Error
-from .policy import Full, Majority, Policy, Quorum, Solo, _real_number, _whole_number
+from .policy import Majority, Policy
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -230,9 +232,9 @@ class Context:
         ffi, lib = native.ffi, native.lib
         config, complaint = ffi.new("pp_ctx_config_t *"), None
         try:
-            config.seed = _in_range("seed", seed, 0, SEED_LIMIT - 1)
+            config.seed = in_range("seed", seed, 0, SEED_LIMIT - 1)
             config.progress = getattr(lib, _one_of("progress", progress, _PROGRESS))
-            config.window = self._window = _in_range("window", window, 1, INT32_MAX)
+            config.window = self._window = in_range("window", window, 1, INT32_MAX)
             config.chunk_bytes = self._chunk_bytes
             self._stall_warning = _stall_seconds(stall_warning)
             config.path = getattr(lib, _transport(transport))
@@ -367,7 +369,8 @@ class Context:
             defines them for the element type. Half-precision types travel and accumulate in
             float32, and are rounded once, in `Wait`.
         policy : Policy, optional
-            When a round is activated: `Solo`, `Majority` (the default), `Quorum` or `Full`.
+            When a round is activated: `Solo`, `Majority` (the default), `FirstOf`, `Quorum` or
+            `Full`.
         deliver : {"latest", "sum", "each"}, optional
             What a request is given: the newest round (eager-SGD); all rounds not given yet,
             combined by `op`; or one round per request, in order.
@@ -436,7 +439,7 @@ class Context:
             complaint = _as_argument_error(error)
         out = ffi.new("pp_coll_t **")
         status = lib.pp_allreduce_init_begin(self._ctx, config, _c_text(native, complaint), out)
-        del keep  # the pieces are copied
+        del keep  # the core has copied it
         try:
             native.check(status)
             self._finish_call("Allreduce_init", None)
@@ -465,7 +468,7 @@ class Context:
             return None if deliver == "latest" else self._window - 1
         if isinstance(max_lag, str):
             raise ArgumentError(f"max_lag must be 'auto' or an integer, not {max_lag!r}")
-        lag = _whole_number("max_lag", max_lag)
+        lag = whole_number("max_lag", max_lag)
         if not 0 <= lag < self._window:
             raise ArgumentError(
                 f"max_lag must be in 0..{self._window - 1} (below the context's window, "
@@ -473,15 +476,14 @@ class Context:
             )
         return lag
 
-    def _config(self, vector: Vector, settings: Settings, algorithm: str) -> tuple[CData, CData]:
-        """Return the C configuration, and the pieces it points to."""
+    def _config(self, vector: Vector, settings: Settings, algorithm: str) -> tuple[CData, object]:
+        """Return the C configuration, and what it points to."""
         ffi, lib = self._native.ffi, self._native.lib
-        if not isinstance(settings.policy, (Solo, Majority, Quorum, Full)):
+        if not isinstance(settings.policy, Policy):
             raise ArgumentError(
-                "policy must be pypartial.Solo(), Majority(), Quorum(k) or Full(), not "
+                "policy must be pypartial.Solo(), Majority(), FirstOf(m), Quorum(k) or Full(), not "
                 f"{settings.policy!r}"
             )
-        policy, k = settings.policy._resolve(self._size)
         type_name = _buffer.type_name(vector.dtype)
         type_, op = getattr(lib, f"PP_{type_name}"), getattr(lib, f"PP_{settings.op}")
         if not lib.pp_op_supports(op, type_):
@@ -504,13 +506,12 @@ class Context:
         config.piece_count = len(vector.pieces)
         config.type = type_
         config.op = op
-        config.policy = getattr(lib, policy)
-        config.policy_k = k
+        policy_text = describe_policy(ffi, lib, settings.policy, self._size, config)
         config.deliver = getattr(lib, _DELIVER[settings.deliver])
         config.max_lag = -1 if settings.max_lag is None else settings.max_lag
         config.average = getattr(lib, average)
         config.algorithm = getattr(lib, _one_of("algorithm", algorithm, _ALGORITHMS))
-        return config, pieces
+        return config, (pieces, policy_text)
 
     if not TYPE_CHECKING:
 
@@ -725,17 +726,10 @@ def _shape(shape: Any) -> tuple[int, ...]:
         except TypeError:
             text = f"shape must be an integer or a tuple of integers, not {shape!r}"
             raise ArgumentError(text) from None
-    lengths = tuple(_whole_number("a length in shape", length) for length in given)
+    lengths = tuple(whole_number("a length in shape", length) for length in given)
     if any(length < 0 for length in lengths):
         raise ArgumentError(f"shape must not have negative dimensions: {shape!r}")
     return lengths
-
-
-def _in_range(name: str, value: Any, low: int, high: int) -> int:
-    number = _whole_number(name, value)
-    if not low <= number <= high:
-        raise ArgumentError(f"{name} must be in {low}..{high}, not {number}")
-    return number
 
 
 def _one_of(name: str, value: Any, names: dict[Any, str]) -> str:
@@ -771,7 +765,7 @@ def _node_ranks() -> int:
 def _stall_seconds(value: Any) -> float | None:
     if value is None:
         return None
-    seconds = _real_number(value)
+    seconds = real_number(value)
     if not seconds > 0:
         raise ArgumentError(f"stall_warning must be seconds above 0, or None, not {value!r}")
     return seconds

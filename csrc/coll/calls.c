@@ -145,7 +145,9 @@ static pp_status_t begin_agreement(pp_calls_t *calls, pp_call_kind_t kind, pp_co
 /* As the application knows it. */
 static void name_policy(const pp_allreduce_config_t *config, int32_t size, char *name, size_t bytes)
 {
-    if (config->policy == PP_FIRST_OF && config->policy_k == size)
+    if (config->policy_text)
+        snprintf(name, bytes, "%s", config->policy_text);
+    else if (config->policy == PP_FIRST_OF && config->policy_k == size)
         snprintf(name, bytes, "Solo()");
     else if (config->policy == PP_FIRST_OF && config->policy_k == 1)
         snprintf(name, bytes, "Majority()");
@@ -165,6 +167,7 @@ static void sign(pp_calls_t *calls, const pp_allreduce_config_t *config, size_t 
                                              "shared-memory"};
     struct {
         uint64_t count;
+        int64_t  deadline_ns, grace_ns;
         int32_t  kind, type, op, policy, policy_k, deliver, max_lag, average, algorithm, segments;
     } key;
     memset(&key, 0, sizeof key);
@@ -176,7 +179,8 @@ static void sign(pp_calls_t *calls, const pp_allreduce_config_t *config, size_t 
         key.max_lag = config->max_lag < 0 ? -1 : config->max_lag;
         key.average = config->average, key.algorithm = config->algorithm;
         key.segments = config->segments;
-        char policy[32], max_lag[16] = "None";
+        key.deadline_ns = config->deadline_ns, key.grace_ns = config->grace_ns;
+        char policy[96], max_lag[16] = "None";
         name_policy(config, calls->engine->size, policy, sizeof policy);
         if (key.max_lag >= 0)
             snprintf(max_lag, sizeof max_lag, "%d", key.max_lag);

@@ -172,6 +172,7 @@ typedef struct pp_ctx_config {
     int32_t  node_ranks;       /* 0; or as if each so many ranks of a node were on one of their own, for tests of
                                   several nodes on one; the same on all ranks (checked) */
     int32_t  unused;
+    int64_t  patience_ns;      /* how long this rank may hold a round up; -1: automatic, INT64_MAX: for ever */
 } pp_ctx_config_t;
 
 /*
@@ -264,6 +265,9 @@ typedef struct pp_allreduce_config {
     int32_t  average;          /* pp_average_t */
     int32_t  algorithm;        /* pp_algorithm_t; AUTO is decided by rank 0 */
     int32_t  segments;         /* of the vector, each reduced by itself, 1..PP_LANES_MAX; 0: by its size */
+    int64_t  deadline_ns;      /* a rank that has waited so long triggers; 0: none */
+    int64_t  grace_ns;         /* from the trigger to the taking of contributions; -1: by the vector's size */
+    const char *policy_text;   /* the policy as the application wrote it, for texts; copied; NULL: as PP_... say */
 } pp_allreduce_config_t;
 
 /*

@@ -33,32 +33,13 @@ from typing import Any
 import numpy as np
 
 from .._core import ffi, lib
+from .._names import ALGORITHM, AVERAGE, CAUSE, DELIVER, OP, TYPE, describe_policy
+from ..policy import Majority, Policy
 from .network import Link, Network
 
-TYPES = {
-    "int8": lib.PP_INT8,
-    "int32": lib.PP_INT32,
-    "int64": lib.PP_INT64,
-    "float16": lib.PP_FLOAT16,
-    "float32": lib.PP_FLOAT32,
-    "float64": lib.PP_FLOAT64,
-}
-OPS = {"sum": lib.PP_SUM, "max": lib.PP_MAX, "min": lib.PP_MIN, "bor": lib.PP_BOR}
-DELIVER = {"latest": lib.PP_LATEST, "sum": lib.PP_DELIVER_SUM, "each": lib.PP_EACH}
-AVERAGE = {
-    None: lib.PP_AVERAGE_NONE,
-    "size": lib.PP_AVERAGE_SIZE,
-    "contributors": lib.PP_AVERAGE_CONTRIBUTORS,
-    "contributions": lib.PP_AVERAGE_CONTRIBUTIONS,
-}
-ALGORITHMS = {
-    "auto": lib.PP_ALGORITHM_AUTO,
-    "recursive_doubling": lib.PP_RECURSIVE_DOUBLING,
-    "rabenseifner": lib.PP_RABENSEIFNER,
-    "ring": lib.PP_RING,
-}
-CAUSES = ("policy", "departed", "deadline", "flush")
 NOTHING_UNDER_WAY = 2**64 - 1
+_CAUSES = CAUSE.values(lib)
+_NEVER_NS = 2**63 - 1
 
 
 class CoreError(Exception):
@@ -88,8 +69,7 @@ class Options:
     count: int = 1
     dtype: str = "int64"
     op: str = "sum"
-    policy: str = "first_of"  # or "quorum"
-    k: int = 1
+    policy: Policy = Majority()  # noqa: RUF009  # frozen
     deliver: str = "latest"
     max_lag: int = -1
     average: str | None = None
@@ -153,21 +133,21 @@ class Handle:
             piece.count = bounds[i + 1] - bounds[i]
         self.result = ffi.new("pp_result_t *")
         self.coll: Any = ffi.NULL
+        self.policy_text: Any = None
 
-    def config(self) -> Any:
+    def config(self, ranks: int) -> Any:
         """Return the core's ``pp_allreduce_config_t``; it points into this object."""
         options = self.options
         config = ffi.new("pp_allreduce_config_t *")
         config.pieces = self.pieces
         config.piece_count = options.pieces
-        config.type = TYPES[options.dtype]
-        config.op = OPS[options.op]
-        config.policy = lib.PP_FIRST_OF if options.policy == "first_of" else lib.PP_QUORUM
-        config.policy_k = options.k
-        config.deliver = DELIVER[options.deliver]
+        config.type = TYPE.constant(lib, options.dtype)
+        config.op = OP.constant(lib, options.op.upper())
+        self.policy_text = describe_policy(ffi, lib, options.policy, ranks, config)
+        config.deliver = DELIVER.constant(lib, options.deliver)
         config.max_lag = options.max_lag
-        config.average = AVERAGE[options.average]
-        config.algorithm = ALGORITHMS[options.algorithm]
+        config.average = AVERAGE.constant(lib, options.average)
+        config.algorithm = ALGORITHM.constant(lib, options.algorithm)
         config.segments = options.segments
         for member, value in options.raw:
             setattr(config, member, value)
@@ -183,7 +163,7 @@ class Handle:
             data=self.recv.tobytes(),
             contributions=r.contributions,
             active=r.active,
-            cause=CAUSES[r.cause],
+            cause=_CAUSES[r.cause],
             initiator=r.initiator,
             contributors=(
                 tuple(b for b in range(bits.bit_length()) if bits >> b & 1)
@@ -310,6 +290,7 @@ class World:
         describe_network(config.network, network or _jittering(*latency))
         config.ctx.seed = seed
         config.ctx.window = window
+        config.ctx.patience_ns = _NEVER_NS
         self.ranks = ranks
         self.memory = bool(memory)
         self.sims = []
@@ -389,7 +370,7 @@ class World:
         out = ffi.new("pp_coll_t **")
         for context in self.contexts[0]:
             handle = Handle(options)
-            check(lib.pp_sim_allreduce(context, handle.config(), out))
+            check(lib.pp_sim_allreduce(context, handle.config(self.ranks), out))
             handle.coll = out[0]
             handles.append(handle)
         return handles
@@ -468,7 +449,7 @@ class World:
                 begin["complaint"] = text = ffi.new("char[]", argument.encode())
             else:
                 made = Handle(argument, context)
-                begin["config"] = text = made.config()
+                begin["config"] = text = made.config(self.ranks)
 
             def give() -> Handle | None:
                 assert text is not None  # alive until now
@@ -534,7 +515,7 @@ class World:
             complaint = ffi.new("char[]", argument.encode())
         else:
             handle = Handle(argument, context)
-            config = handle.config()
+            config = handle.config(self.ranks)
         out = ffi.new("pp_coll_t **")
         check(lib.pp_allreduce_init_begin(self.contexts[context][rank], config, complaint, out))
         if handle:
