@@ -21,8 +21,9 @@ Importing the package loads NumPy only. MPI is initialised by importing ``mpi4py
 and the C core is loaded, and checked to use mpi4py's MPI, when the first `Context` is made.
 """
 
-from ._request import Request, Startall, Waitall
-from .context import Context, Stats
+from ._handle import Request, Startall, Waitall
+from .allreduce import AllreduceRequest
+from .context import Context
 from .errors import (
     ArgumentError,
     Error,
@@ -32,12 +33,13 @@ from .errors import (
     TimeoutError,
 )
 from .policy import FirstOf, Full, Majority, Policy, Quorum, Solo
-from .status import Activation, Cause, Status
+from .status import Activation, Cause, Stats, Status
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Activation",
+    "AllreduceRequest",
     "ArgumentError",
     "Cause",
     "Context",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .errors import ArgumentError
+from .errors import ArgumentError, Error
+
+if TYPE_CHECKING:
+    from ._native import Native
 
 
 def real_number(value: Any) -> float:
@@ -35,3 +38,61 @@ def in_range(name: str, value: Any, low: int, high: int) -> int:
     if not low <= number <= high:
         raise ArgumentError(f"{name} must be in {low}..{high}, not {number}")
     return number
+
+
+def seconds(timeout: Any) -> float:
+    """Return a timeout as a float."""
+    number = real_number(timeout)
+    if not number >= 0:
+        raise ArgumentError(f"timeout must be 0 or more seconds, not {timeout!r}")
+    return number
+
+
+def positive_seconds(name: str, value: Any, otherwise: str) -> float:
+    """Return a time above 0 as a float; `otherwise` says what else might have been given."""
+    number = real_number(value)
+    if not number > 0:
+        raise ArgumentError(f"{name} must be seconds above 0, or {otherwise}, not {value!r}")
+    return number
+
+
+def as_argument_error(error: Exception) -> Error:
+    """Return what was wrong with an argument as an error of ours."""
+    if isinstance(error, Error):
+        return error
+    try:
+        text = str(error)
+    except Exception:  # an argument's own exception may be as odd as the argument
+        text = "(its text cannot be shown)"
+    wrapped = ArgumentError(f"{type(error).__name__}: {text}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def c_text(native: Native, complaint: Error | None) -> Any:
+    """Return a complaint as a C string, NULL for none.
+
+    It quotes what it complains about, and that may contain anything. To fail here would leave the
+    other ranks alone in the call.
+    """
+    if complaint is None:
+        return native.ffi.NULL
+    text = str(complaint).replace("\0", "\\0")
+    return native.ffi.new("char[]", text.encode(errors="backslashreplace"))
+
+
+def as_shape(shape: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple of lengths."""
+    given: tuple[Any, ...]
+    try:
+        given = (operator.index(shape),)
+    except TypeError:
+        try:
+            given = tuple(shape)
+        except TypeError:
+            text = f"shape must be an integer or a tuple of integers, not {shape!r}"
+            raise ArgumentError(text) from None
+    lengths = tuple(whole_number("a length in shape", length) for length in given)
+    if any(length < 0 for length in lengths):
+        raise ArgumentError(f"shape must not have negative dimensions: {shape!r}")
+    return lengths

@@ -349,6 +349,7 @@ pp_status_t pp_coll_new(const pp_allreduce_config_t *config, pp_coll_t **out)
     }
     if (config)
         coll->config = *config;
+    coll->config.policy_text = NULL;   /* the caller's */
     for (size_t i = 0; i < pieces; i++) {
         copy[i] = config->pieces[i];
         coll->count += copy[i].count;

@@ -357,6 +357,8 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
         }
         if (give_way(ctx, &quiet, &now))
             continue;
+        if (now >= deadline)   /* it came while we slept */
+            break;
         int64_t left = deadline - now < INT64_MAX ? (int64_t)(deadline - now) : INT64_MAX;
         pp_mpi_defer(ctx->mpi, false);
         if (!doze(ctx, PP_CALLER_ASLEEP, quiet.sleeps++, left))
