@@ -67,7 +67,7 @@ class Request:
         self._owners = owners  # the user's buffers, pinned
         self._gone: str | None = None  # why the handle cannot be used any more
         self._lib = lib = native.lib
-        self._id: int = lib.pp_coll_id(handle)
+        self._id: int = lib.pp_handle_id(handle)
         # Looked up once: Start and Wait are to cost little.
         self._pp_start = lib.pp_start
         self._pp_wait = lib.pp_wait
@@ -302,7 +302,7 @@ class Request:
 
     def _begin_free(self) -> tuple[int, CData]:
         discarded = self._native.ffi.new("uint64_t *")
-        return self._lib.pp_coll_free_begin(self._handle, discarded), discarded
+        return self._lib.pp_handle_free_begin(self._handle, discarded), discarded
 
     # ---- what it is -----------------------------------------------------------------------------
 
@@ -356,7 +356,7 @@ class Request:
         native, context = self._native, self._context
         return Explainer(
             lambda: Question(native, context._ctx, context.size, self._id),
-            lambda: obstacles(native, self._lib.pp_coll_obstacles, self._handle),
+            lambda: obstacles(native, self._lib.pp_handle_obstacles, self._handle),
             self._report_wait,
             f"Wait on {self._name()} ({self._describe()})",
             self._id,

@@ -223,13 +223,13 @@ class AllreduceRequest(Request):
     def algorithm(self) -> str:
         """The reduction's schedule, ``"auto"`` no more; ``"shared_memory"``: it needs none."""
         self._live()
-        return algorithm_name(self._native, self._lib.pp_coll_algorithm(self._handle))
+        return algorithm_name(self._native, self._lib.pp_handle_algorithm(self._handle))
 
     @property
     def algorithm_reason(self) -> str:
         """Why it has this `algorithm`, in words; the same on every rank."""
         self._live()
-        return reason_text(self._native, self._lib.pp_coll_reason(self._handle))
+        return reason_text(self._native, self._lib.pp_handle_reason(self._handle))
 
     def dump(self, format: str = "goal") -> str:
         """Return this rank's schedule of a round as text. Local.
@@ -250,7 +250,7 @@ class AllreduceRequest(Request):
         lib, ffi = self._lib, self._native.ffi
         number = FORMAT.constant(lib, format)
         text = ffi.new("char **")
-        self._native.check(lib.pp_coll_dump(self._handle, number, text))
+        self._native.check(lib.pp_handle_dump(self._handle, number, text))
         try:
             return self._native.text(text[0])
         finally:
@@ -264,7 +264,7 @@ class AllreduceRequest(Request):
         capacity = 4096
         while True:
             fired = ffi.new("uint32_t[]", capacity)
-            status = lib.pp_coll_fired(self._handle, round_, fired, capacity, count)
+            status = lib.pp_handle_fired(self._handle, round_, fired, capacity, count)
             if status == lib.PP_PENDING:
                 return None
             if count[0] <= capacity:

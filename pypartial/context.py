@@ -391,7 +391,7 @@ class Context:
             _check_same(arguments, begun[1])
 
         def begin() -> tuple[int, Any]:
-            out = native.ffi.new("pp_coll_t **")
+            out = native.ffi.new("pp_handle_t **")
             text = c_text(native, complaint)
             status = native.lib.pp_allreduce_init_begin(self._ctx, config[0], text, out)
             return status, (out, arguments, complaint)

@@ -41,14 +41,9 @@ void pp_algo_finish(pp_graph_t *graph, const pp_ends_t *last)
     free(waited_for);
 }
 
-/* No allreduce: the round ends with the take. */
-enum { NONE = -1 };
-
 static void append_segment(int32_t algorithm, pp_steps_t *steps)
 {
     switch (algorithm) {
-    case NONE:
-        break;
     case PP_RECURSIVE_DOUBLING:
         pp_algo_recursive_doubling(steps);
         break;
@@ -121,22 +116,6 @@ pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t s
     if (!built->error)
         pp_algo_activation(built);
     return complete(algorithm, segments, built, graph);
-}
-
-pp_status_t pp_algo_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count,
-                             int32_t segments, pp_graph_t **graph)
-{
-    static const int32_t algorithms[] = {
-        [PP_SCHEDULE_RECURSIVE_DOUBLING] = PP_RECURSIVE_DOUBLING,
-        [PP_SCHEDULE_RABENSEIFNER] = PP_RABENSEIFNER, [PP_SCHEDULE_RING] = PP_RING};
-    if (schedule < 0 || schedule >= PP_SCHEDULE_COUNT)
-        return pp_fail(PP_ERR_ARGUMENT, "schedule=%d is not one of 0..%d", schedule,
-                       PP_SCHEDULE_COUNT - 1);
-    if (schedule == PP_SCHEDULE_ACTIVATION)
-        return pp_algo_partial_allreduce(NONE, rank, size, 0, 1, graph);
-    if (segments == 0)
-        segments = pp_algo_segments(algorithms[schedule], count, size);
-    return pp_algo_synchronous_allreduce(algorithms[schedule], rank, size, count, segments, graph);
 }
 
 pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,

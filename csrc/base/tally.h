@@ -18,6 +18,13 @@ typedef struct pp_tally {
 
 enum { PP_NO_INITIATOR = 0xffffffffu };
 
+/* Inside a call that ends a handle's rounds when all ranks are in it: */
+typedef enum pp_leaving {
+    PP_STAYS,
+    PP_FLUSHES, PP_FREES,            /* until the next flush round is complete */
+    PP_STEPS                         /* a step of a Drain: until any round is complete */
+} pp_leaving_t;
+
 static inline void pp_tally_merge(pp_tally_t *into, const pp_tally_t *from)
 {
     into->contributions += from->contributions;

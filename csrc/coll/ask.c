@@ -1,52 +1,32 @@
 /* ask.c - "what are you doing?": asked by a rank that waits too long, answered by the engines. */
-#include "combine.h"
+#include "calls.h"
 
 #include <string.h>
 
-static pp_coll_t *find_coll(const pp_engine_t *engine, uint32_t handle)
-{
-    bool known = handle > 0 && handle < engine->series_count && engine->series[handle];
-    return known ? engine->series[handle]->owner : NULL;
-}
-
 static void describe_activity(const pp_calls_t *calls, pp_rank_state_t *state)
 {
-    const pp_engine_t *engine = calls->engine;
-    if (engine->in_call) {
+    if (calls->team->in_call) {
         state->activity = PP_IN_CALL;
         state->call = calls->kind;
-        state->handle = calls->coll ? calls->coll->series.id : 0;
+        state->handle = calls->handle ? calls->handle->id : 0;
         return;
     }
     state->activity = PP_COMPUTING;
-    for (size_t i = 1; i < engine->series_count; i++) {
-        pp_coll_t *coll = find_coll(engine, (uint32_t)i);
-        if (coll && pp_coll_waits(coll)) {
+    PP_FOR_EACH_HANDLE(calls->engine, handle)
+        if (pp_handle_waits(handle) && state->activity == PP_COMPUTING) {
             state->activity = PP_WAITING;
-            state->handle = coll->series.id;
-            state->round = coll->completed;
-            return;
+            state->handle = handle->id;
+            state->round = handle->kind->next_round(handle);
         }
-    }
 }
 
-static void describe(const pp_calls_t *calls, uint32_t handle, pp_rank_state_t *state)
+static void describe(const pp_calls_t *calls, uint32_t id, pp_rank_state_t *state)
 {
-    pp_coll_t *coll = find_coll(calls->engine, handle);
+    pp_handle_t *handle = id > 0 ? pp_engine_handle(calls->engine, id) : NULL;
     *state = (pp_rank_state_t){.answered = 1, .calls = calls->engine->calls};
     describe_activity(calls, state);
-    if (!coll)
-        return;
-    state->completed = coll->completed;
-    state->joined = coll->taken;
-    if (coll->combine) {
-        state->ready = pp_combine_ready(coll);
-    } else {
-        const pp_turn_t *turn = pp_coll_turn(coll, coll->taken);
-        state->ready = turn && turn->ready;
-    }
-    state->drawn = pp_policy_drawn(coll);
-    state->withholding = pp_coll_withholds(coll);
+    if (handle)
+        handle->kind->describe(handle, state);
 }
 
 static void ask_all(pp_calls_t *calls, uint32_t handle, uint64_t number, const pp_rank_state_t *mine)
@@ -68,6 +48,8 @@ static void name_call(const pp_rank_state_t *state, char *name, size_t bytes)
         snprintf(name, bytes, "Allreduce_init");
     else if (state->call == PP_CALL_CTX_FREE)
         snprintf(name, bytes, "Free of the context");
+    else if (state->call == PP_CALL_AWAY)
+        snprintf(name, bytes, "away()");
     else
         snprintf(name, bytes, "%s of handle %u", calls[state->call], state->handle);
 }

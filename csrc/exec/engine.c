@@ -53,8 +53,7 @@ void pp_stored_free_all(pp_stored_t **list)
     }
 }
 
-static bool keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message,
-                 size_t bytes)
+bool pp_stored_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message, size_t bytes)
 {
     pp_stored_t *stored = pp_stored_new(peer, message, bytes);
     if (!stored) {
@@ -65,37 +64,32 @@ static bool keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const vo
     return true;
 }
 
-static pp_series_t *find_series(const pp_engine_t *engine, uint32_t handle)
-{
-    return handle < engine->series_count ? engine->series[handle] : NULL;
-}
-
-/* Due: neither from a rank that is a collective call ahead, nor for a round not opened yet. */
+/* Due: not from a rank that is a collective call ahead. */
 static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
 {
-    pp_series_t *series = find_series(engine, prefix->handle);
-    if (!series) {
-        /* Late control messages of a freed handle have nobody left to tell. */
-        if (prefix->kind == PP_MSG_OPERATION)
-            pp_engine_fail(engine, PP_ERR_INTERNAL, "rank %d sent an operation of round %llu to handle "
-                           "%u, which is not open", peer, (unsigned long long)prefix->round,
-                           prefix->handle);
-        return;
-    }
-    if (prefix->kind != PP_MSG_OPERATION) {
-        series->host->control(series->owner, peer, prefix);
-    } else if (!series->graph) {
-        pp_engine_fail(engine, PP_ERR_INTERNAL, "rank %d sent an operation to handle %u, which has none", peer,
-                       prefix->handle);
-    } else if (pp_series_place(series, prefix->round) >= series->opened) {
-        engine->coverage.windows_full++;
-        keep(engine, &series->early, peer, prefix, bytes);
-    } else {
-        pp_series_message(series, peer, prefix, bytes);
+    pp_handle_t *handle = pp_engine_handle(engine, prefix->handle);
+    if (handle && prefix->kind != PP_MSG_OPERATION && handle->kind->control) {
+        handle->kind->control(handle, peer, prefix);
+    } else if (handle && prefix->kind == PP_MSG_OPERATION && handle->kind->operation) {
+        handle->kind->operation(handle, peer, prefix, bytes);
+    } else if (handle || prefix->kind == PP_MSG_OPERATION) {
+        /* Only late control messages of a freed handle have nobody left to tell. */
+        pp_engine_fail(engine, PP_ERR_INTERNAL, "rank %d sent a message of kind %u and round %llu to handle %u, "
+                       "which %s", peer, prefix->kind, (unsigned long long)prefix->round, prefix->handle,
+                       handle ? "expects none" : "is not open");
     }
 }
 
 static bool context_wide(uint16_t kind) { return kind >= PP_MSG_ASK; }
+
+/* A rank that has left by patience is back for nobody's message; and that somebody waits is said to all. */
+static bool is_deferred(const pp_engine_t *engine, const pp_prefix_t *prefix)
+{
+    if (prefix->calls <= engine->calls || prefix->kind == PP_MSG_AWAIT)
+        return false;
+    const pp_handle_t *handle = pp_engine_handle(engine, prefix->handle);
+    return !(handle && handle->aside);
+}
 
 static void on_message(void *owner, int32_t peer, const void *message, size_t bytes)
 {
@@ -105,8 +99,8 @@ static void on_message(void *owner, int32_t peer, const void *message, size_t by
         return;
     if (context_wide(prefix->kind))
         engine->control(engine->owner, peer, prefix);
-    else if (prefix->calls > engine->calls)
-        keep(engine, &engine->deferred, peer, message, bytes);
+    else if (is_deferred(engine, prefix))
+        pp_stored_keep(engine, &engine->deferred, peer, message, bytes);
     else
         dispatch(engine, peer, prefix, bytes);
     pp_engine_settle(engine);
@@ -130,9 +124,10 @@ static void on_failed(void *owner, pp_status_t status, int32_t peer, const char 
         pp_engine_fail(engine, status, "%s", text);
 }
 
+void pp_engine_undefer(pp_engine_t *engine) { engine->replay = engine->changed = true; }
+
 void pp_engine_call_ended(pp_engine_t *engine)
 {
-    engine->in_call = false;
     engine->calls++;
     engine->changed = true;
     engine->replay = true;
@@ -147,7 +142,7 @@ static void replay_kept(pp_engine_t *engine)
     while (*link && !engine->error) {
         pp_stored_t *stored = *link;
         const pp_prefix_t *prefix = (const pp_prefix_t *)stored->message;
-        if (prefix->calls > engine->calls) {
+        if (is_deferred(engine, prefix)) {
             link = &stored->next;
             continue;
         }
@@ -155,15 +150,14 @@ static void replay_kept(pp_engine_t *engine)
         dispatch(engine, stored->peer, prefix, stored->bytes);
         free(stored);
     }
-    for (size_t i = 0; i < engine->series_count && !engine->error; i++)
-        if (engine->series[i])
-            pp_series_replay_early(engine->series[i]);
+    for (size_t i = 0; i < engine->handle_count && !engine->error; i++)
+        if (engine->handles[i] && engine->handles[i]->kind->replay)
+            engine->handles[i]->kind->replay(engine->handles[i]);
 }
 
 void pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes)
 {
-    const pp_series_t *series = context_wide(message->kind) ? NULL : find_series(engine, message->handle);
-    message->calls = pp_engine_calls(engine, series && series->nodes);
+    message->calls = pp_engine_calls(engine, engine->nodes && !context_wide(message->kind));
     pp_status_t status = engine->transport->ops->send(engine->transport, peer, message, bytes, NULL, 0);
     if (status < 0)
         pp_engine_fail(engine, status, "%s", pp_error_text());
@@ -191,14 +185,47 @@ void pp_engine_settle(pp_engine_t *engine)
             replay_kept(engine);
         if (engine->changed && engine->queue_head == engine->queue_tail) {
             engine->changed = false;
-            for (size_t i = 0; i < engine->series_count && !engine->error; i++)
-                if (engine->series[i] && engine->series[i]->host->update)
-                    engine->series[i]->host->update(engine->series[i]->owner);
+            for (size_t i = 0; i < engine->handle_count && !engine->error; i++)
+                if (engine->handles[i] && engine->handles[i]->kind->update)
+                    engine->handles[i]->kind->update(engine->handles[i]);
         }
     } while ((engine->queue_head != engine->queue_tail || engine->changed || engine->replay)
              && !engine->error);
     engine->settling = false;
     engine->transport->ops->ring(engine->transport);
+}
+
+/* ---- time ------------------------------------------------------------------------------------------ */
+
+void pp_engine_alarm(pp_engine_t *engine, uint64_t time_ns)
+{
+    pp_transport_t *transport = engine->transport;
+    if (time_ns >= transport->alarm_ns)
+        return;
+    transport->alarm_ns = time_ns;
+    if (transport->ops->alarm)
+        transport->ops->alarm(transport);
+}
+
+void pp_engine_tick(pp_engine_t *engine)
+{
+    uint64_t now = pp_engine_now(engine), next = PP_NEVER_NS;
+    engine->transport->alarm_ns = PP_NEVER_NS;
+    for (size_t i = 1; i < engine->handle_count && !engine->error; i++) {
+        pp_handle_t *handle = engine->handles[i];
+        uint64_t     at = handle && handle->kind->tick ? handle->kind->tick(handle, now) : PP_NEVER_NS;
+        next = at < next ? at : next;
+    }
+    if (next != PP_NEVER_NS)
+        pp_engine_alarm(engine, next);
+    pp_engine_settle(engine);
+}
+
+static void on_alarm(void *owner)
+{
+    pp_engine_t *engine = owner;
+    if (!engine->error)
+        pp_engine_tick(engine);
 }
 
 int pp_engine_poll(pp_engine_t *engine)
@@ -209,12 +236,34 @@ int pp_engine_poll(pp_engine_t *engine)
     return events;
 }
 
+pp_status_t pp_engine_register(pp_engine_t *engine, pp_handle_t *handle, uint32_t id)
+{
+    size_t capacity = engine->handle_capacity;
+    if (!pp_grow((void **)&engine->handles, &engine->handle_capacity, (size_t)id + 1, sizeof(pp_handle_t *)))
+        return pp_fail(PP_ERR_MEMORY, "no memory for another handle");
+    for (size_t i = capacity; i < engine->handle_capacity; i++)
+        engine->handles[i] = NULL;
+    if (engine->handle_count <= id)
+        engine->handle_count = (size_t)id + 1;
+    engine->handles[id] = handle;
+    handle->engine = engine;
+    handle->id = id;
+    return PP_OK;
+}
+
+void pp_engine_forget(pp_engine_t *engine, pp_handle_t *handle)
+{
+    if (pp_engine_handle(engine, handle->id) == handle)
+        engine->handles[handle->id] = NULL;
+}
+
 pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint64_t seed)
 {
     *engine = (pp_engine_t){.transport = transport, .rank = transport->rank, .size = transport->size,
                             .seed = seed};
     transport->sink = (pp_sink_t){.engine = engine, .message = on_message,
-                                  .bulk_done = on_bulk_done, .failed = on_failed};
+                                  .bulk_done = on_bulk_done, .alarm = on_alarm, .failed = on_failed};
+    transport->alarm_ns = PP_NEVER_NS;
     return PP_OK;
 }
 
@@ -222,8 +271,8 @@ void pp_engine_release(pp_engine_t *engine)
 {
     pp_stored_free_all(&engine->deferred);
     free(engine->queue);
-    free(engine->series);
+    free(engine->handles);
     engine->queue = NULL;
-    engine->series = NULL;
-    engine->series_count = 0;
+    engine->handles = NULL;
+    engine->handle_count = 0;
 }

@@ -1,7 +1,7 @@
 /*
  * engine.h - the single-threaded state machine of one rank in one context.
  *
- * It knows no clock, no thread and no MPI: whoever holds the context's lock drives it, by delivering
+ * It knows no atomics, no clock, no thread and no MPI: whoever holds the context's lock drives it, by delivering
  * messages (through the transport's sink) and by the functions of coll/.  After every stimulus
  * pp_engine_settle() fires whatever has become ready, until nothing moves any more.
  *
@@ -12,10 +12,12 @@
 #define PP_ENGINE_H
 
 #include "../graph/graph.h"
+#include "../include/pypartial_sim.h"   /* pp_coverage_t, pp_plant_t */
 #include "../node/node.h"
 #include "../base/nodes.h"
 #include "../reduce/reduce.h"
 #include "../transport/transport.h"
+#include "handle.h"
 #include "message.h"
 #include "pool.h"
 
@@ -89,10 +91,6 @@ typedef struct pp_host {
     /* Every operation has fired, no message of the round is outstanding.  The host answers by
        pp_series_recycle() when the round is complete as well. */
     void (*retired)(void *owner, pp_instance_t *instance);
-    /* A control message for this series (NULL: none exist). */
-    void (*control)(void *owner, int32_t peer, const pp_prefix_t *message);
-    /* Something that policies look at has changed: who waits, calls, completed rounds. */
-    void (*update)(void *owner);
 } pp_host_t;
 
 struct pp_series {
@@ -122,15 +120,15 @@ struct pp_series {
     bool             any_retired;
 };
 
-/* Registers the series with the engine and opens its first rounds.  `nodes`: of the graph's participants; NULL
+/* Opens the first rounds of a handle's series.  `nodes`: of the graph's participants; NULL
    if they are ranks.  Takes the graph over, also on failure. */
 pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, const pp_nodes_t *nodes,
                            const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
                            void *owner, pp_series_t *series);
-/* A series without rounds of its own, for a host that makes them in the memory of the node: only its number,
-   pools and update() are used. */
-pp_status_t pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
-                                const pp_host_t *host, void *owner, pp_series_t *series);
+/* A series without rounds of its own, for a handle that makes them in the memory of the node: only its number and
+   pools are used. */
+void pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
+                         pp_series_t *series);
 void pp_series_close(pp_series_t *series);
 
 /* Where the round is among those of this rank: which has so many before it. */
@@ -142,6 +140,11 @@ static inline uint64_t pp_series_place(const pp_series_t *series, uint64_t round
 }
 /* NULL if the round is not open here (not yet, no longer, or never). */
 pp_instance_t *pp_series_instance(pp_series_t *series, uint64_t round);
+
+/* An operation's message; one for a round that is not open yet is kept. */
+void pp_series_receive(pp_series_t *series, int32_t peer, const pp_prefix_t *prefix, size_t bytes);
+/* Messages that came before their round was opened, and are due now. */
+void pp_series_replay_early(pp_series_t *series);
 
 /* Fires a vertex without predecessors (start, join, gate). */
 void pp_instance_fire(pp_instance_t *instance, uint32_t vertex);
@@ -164,17 +167,13 @@ struct pp_engine {
     int32_t         rank, size;
     uint64_t        seed;
 
-    pp_series_t   **series;         /* by handle id; NULL: freed */
-    size_t          series_count, series_capacity;
+    pp_handle_t   **handles;        /* by id; NULL: freed.  Number 0 is the agreement's */
+    size_t          handle_count, handle_capacity;
 
     /* Completed collective calls.  A message with a higher count is deferred until this rank's own
        call has ended: towards its sender this rank has no longer left. */
     uint64_t        calls;
     pp_stored_t    *deferred;
-
-    uint32_t        waiting;        /* series with an outstanding on-time request */
-    uint64_t        waits;          /* such requests made so far */
-    bool            in_call;        /* this rank has left: it is inside a collective call */
 
     struct pp_firing { pp_instance_t *instance; uint32_t vertex; } *queue;   /* ready operations */
     size_t          queue_head, queue_tail, queue_capacity;
@@ -190,12 +189,8 @@ struct pp_engine {
 
     pp_node_t      *node;           /* memory that this rank shares with others; NULL: none */
     const pp_nodes_t *nodes;        /* there are others, too; NULL: all ranks share it */
-    int32_t         cores;          /* that the ranks of the node may use; 0: not known */
-    uint64_t        refused_bytes;  /* of the first handle for which it had no room; 0: none */
-    uint64_t        soon_ns;        /* a round there is to be run in so long: who waits does not sleep; 0: none */
-    uint64_t        shared_rounds;  /* of `rounds`, those made in it; and those that this rank ran */
-    uint64_t        shared_led;
 
+    /* What a simulation may break in an engine, and what it reads: neither changes anything else. */
     int32_t         plant;          /* pp_plant_t; simulated ranks only */
     pp_coverage_t   coverage;
 
@@ -208,9 +203,34 @@ struct pp_engine {
     void           *owner;
 };
 
+/* Handles are registered under an id when the ranks have agreed on them. */
+pp_status_t pp_engine_register(pp_engine_t *engine, pp_handle_t *handle, uint32_t id);
+void        pp_engine_forget(pp_engine_t *engine, pp_handle_t *handle);
+static inline pp_handle_t *pp_engine_handle(const pp_engine_t *engine, uint32_t id)
+{
+    return id < engine->handle_count ? engine->handles[id] : NULL;
+}
+
+/* Whether a defect was put into this engine (pp_plant_t). */
+static inline bool pp_engine_has(const pp_engine_t *engine, int32_t plant)
+{
+    return PP_SIM && engine->plant == plant;
+}
+
 pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint64_t seed);
 void        pp_engine_release(pp_engine_t *engine);
 
+/* The engine is to look at what depends on time at `time_ns`; 0: soon, before anybody sleeps.  An earlier alarm
+   stands. */
+void        pp_engine_alarm(pp_engine_t *engine, uint64_t time_ns);
+/* Looks now, and sets the next alarm. */
+void        pp_engine_tick(pp_engine_t *engine);
+static inline uint64_t pp_engine_now(const pp_engine_t *engine)
+{
+    return engine->transport->ops->now_ns(engine->transport);
+}
+/* Kept messages of a handle may be due although this rank's collective call has not ended. */
+void        pp_engine_undefer(pp_engine_t *engine);
 /* Lets the transport deliver what has arrived; every delivery settles. */
 int         pp_engine_poll(pp_engine_t *engine);
 /* Fires what is ready and updates hosts until nothing moves; then what was sent goes on its way. */

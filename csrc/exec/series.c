@@ -326,7 +326,7 @@ static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
     pp_register_t *reg = &instance->registers[v->reg];
     pp_incoming_t in = read_head(series, source->message);
     bool met = series->drawn && initiators_meet(&reg->tally, in.tally);
-    bool twice = met && series->engine->plant == PP_PLANT_ROUND_TWICE;
+    bool twice = met && pp_engine_has(series->engine, PP_PLANT_ROUND_TWICE);
     series->engine->coverage.initiators_met += met;
     if (source->data) {
         char *ours = accumulator_at(instance, v->region);
@@ -431,7 +431,8 @@ void pp_series_bulk_done(void *cookie)
         finish(instance, vertex);
 }
 
-void pp_series_message(pp_series_t *series, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
+/* For a round that is open here. */
+static void take_message(pp_series_t *series, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
 {
     pp_engine_t *engine = series->engine;
     pp_instance_t *instance = pp_series_instance(series, prefix->round);
@@ -457,6 +458,16 @@ void pp_series_message(pp_series_t *series, int32_t peer, const pp_prefix_t *pre
     state->message = stored;
     if (state->fired)
         land(instance, vertex);
+}
+
+void pp_series_receive(pp_series_t *series, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
+{
+    if (pp_series_place(series, prefix->round) < series->opened) {
+        take_message(series, peer, prefix, bytes);
+        return;
+    }
+    series->engine->coverage.windows_full++;
+    pp_stored_keep(series->engine, &series->early, peer, prefix, bytes);
 }
 
 void pp_series_explain(const pp_instance_t *instance, pp_text_t *text)
@@ -492,7 +503,7 @@ void pp_series_replay_early(pp_series_t *series)
             continue;
         }
         *link = stored->next;
-        pp_series_message(series, stored->peer, prefix, stored->bytes);
+        take_message(series, stored->peer, prefix, stored->bytes);
         free(stored);
     }
 }
@@ -539,20 +550,6 @@ static pp_status_t instance_alloc(pp_series_t *series, pp_instance_t *instance)
     return PP_OK;
 }
 
-static pp_status_t register_series(pp_engine_t *engine, pp_series_t *series)
-{
-    size_t capacity = engine->series_capacity;
-    if (!pp_grow((void **)&engine->series, &engine->series_capacity, series->id + 1,
-                 sizeof(pp_series_t *)))
-        return pp_fail(PP_ERR_MEMORY, "no memory for another handle");
-    for (size_t i = capacity; i < engine->series_capacity; i++)
-        engine->series[i] = NULL;
-    if (engine->series_count <= series->id)
-        engine->series_count = series->id + 1;
-    engine->series[series->id] = series;
-    return PP_OK;
-}
-
 static pp_status_t series_alloc(pp_series_t *series)
 {
     const pp_graph_t *graph = series->graph;
@@ -564,7 +561,7 @@ static pp_status_t series_alloc(pp_series_t *series)
         return pp_fail(PP_ERR_MEMORY, "no memory for %d rounds", series->window);
     for (int32_t i = 0; i < series->window; i++)
         PP_TRY(instance_alloc(series, &series->instances[i]));
-    return register_series(series->engine, series);
+    return PP_OK;
 }
 
 /* What may travel as bulk comes from the engine's blocks. */
@@ -597,14 +594,13 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, 
     return PP_OK;
 }
 
-pp_status_t pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
-                                const pp_host_t *host, void *owner, pp_series_t *series)
+void pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
+                         pp_series_t *series)
 {
-    *series = (pp_series_t){.engine = engine, .host = host, .owner = owner, .id = id, .kernels = *kernels};
+    *series = (pp_series_t){.engine = engine, .id = id, .kernels = *kernels};
     series->mask_words = pp_mask_words(engine->size);
     pp_pool_init(&series->vectors, count * kernels->element_bytes, NULL);
     pp_pool_init(&series->scratches, 0, NULL);
-    return register_series(engine, series);
 }
 
 /* A round under way in a context that is given up: the transport may still read and write its buffers,
@@ -625,11 +621,8 @@ static void instance_release(pp_series_t *series, pp_instance_t *instance)
 
 void pp_series_close(pp_series_t *series)
 {
-    pp_engine_t *engine = series->engine;
-    if (!engine)
+    if (!series->engine)
         return;
-    if (series->id < engine->series_count && engine->series[series->id] == series)
-        engine->series[series->id] = NULL;
     for (int32_t i = 0; series->instances && i < series->window; i++)
         instance_release(series, &series->instances[i]);
     pp_stored_free_all(&series->early);

@@ -21,6 +21,8 @@
  * A message is named by (sender, receiver, tag): tags are dense per template, the same step has the
  * same tag on both sides, and one rank never receives two messages of one tag in a round.  The number
  * of messages of a round therefore never depends on who started it.
+ *
+ * Pure data: no atomics, no clock, no thread.
  */
 #ifndef PP_GRAPH_H
 #define PP_GRAPH_H

@@ -6,7 +6,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#if PP_SIM
 void (*pp_node_turn)(const char *step);
+#endif
 
 enum { PAGE = 4096, PLACES_OF_ONE_RANK_SHIFT = 1 };   /* half of the address space is for ranks' own arrays */
 

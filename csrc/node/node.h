@@ -13,14 +13,18 @@
 
 #include <stdatomic.h>
 
-/* Before every access to shared state that another rank may change: here simulated ranks take turns (the
-   hook is NULL otherwise).  `step` is the name that the models in tests/model have for it. */
-extern void (*pp_node_turn)(const char *step);
+/* Before every access to shared state that another rank may change: here simulated ranks take turns.  `step` is
+   the name that the models in tests/model have for it. */
+#if PP_SIM
+extern void (*pp_node_turn)(const char *step);   /* NULL: nobody takes turns */
 #define PP_STEP(step)                   \
     do {                                \
         if (pp_node_turn)               \
             pp_node_turn(step);         \
     } while (0)
+#else
+#define PP_STEP(step) ((void)0)
+#endif
 
 /* ---- presence: who has left ------------------------------------------------------------------------- */
 

@@ -49,7 +49,9 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
         ctx->engine.node = &ctx->node;
     ctx->engine.nodes = ctx->nodes;
     if (status >= 0)
-        status = pp_calls_open(&ctx->calls, &ctx->engine, config->window);
+        status = pp_calls_open(&ctx->calls, &ctx->team, &ctx->engine, config->window);
+    if (config->patience_ns != 0)
+        ctx->team.patience_ns = config->patience_ns;
     if (status >= 0)
         pp_engine_settle(&ctx->engine);
     if (status < 0)

@@ -10,7 +10,7 @@
 #ifndef PP_CONTEXT_H
 #define PP_CONTEXT_H
 
-#include "../coll/combine.h"
+#include "../coll/calls.h"
 #include "../transport/pp_mpi.h"
 
 #include <pthread.h>
@@ -24,9 +24,39 @@ typedef struct pp_actor_ops {
     void (*pause)(void *owner);      /* for a moment */
 } pp_actor_ops_t;
 
+/* Where a result may be read without being copied; `elements` is NULL if it has to be. */
+typedef struct pp_view_out {
+    const void *elements;
+    void       *keeper;              /* keeps the memory mapped: see pp_unalloc() */
+} pp_view_out_t;
+
+/* What applications do with handles of a kind.  With the context's lock, which is released meanwhile where a copy
+   takes long. */
+typedef struct pp_face {
+    pp_status_t (*start)(pp_ctx_t *, pp_handle_t *);
+    /* Without a request: makes one of what was not given yet.  PP_PENDING: there is nothing. */
+    pp_status_t (*give)(pp_handle_t *);
+    /* A Wait ends without a result. */
+    void        (*give_up)(pp_handle_t *);
+    /* Collects the request.  `result`, `view`: may be NULL. */
+    pp_status_t (*hand_out)(pp_ctx_t *, pp_handle_t *, pp_result_t *result, pp_view_out_t *view);
+    /* What is complete is handed out at once: no message helps it along, and the progress thread is woken for those
+       that come. */
+    bool        (*at_once)(const pp_handle_t *);
+    /* A Wait has ended by its timeout: the application gets its buffers back. */
+    pp_status_t (*timed_out)(pp_ctx_t *, pp_handle_t *);
+    /* A result that was not given yet, without a request; PP_PENDING: there is none. */
+    pp_status_t (*more)(pp_ctx_t *, pp_handle_t *, pp_result_t *result);
+    /* The application is back with a handle whose last result it may still read in place. */
+    void        (*end_view)(pp_handle_t *);
+} pp_face_t;
+
+extern const pp_face_t pp_allreduce_face;
+
 struct pp_ctx {
     pthread_mutex_t lock;
     pp_engine_t     engine;
+    pp_team_t       team;
     pp_calls_t      calls;
     pp_node_t       node;            /* used if engine.node */
     const pp_nodes_t *nodes;         /* kept by the transport, or the simulation; NULL: one node, or each rank alone */
@@ -51,6 +81,8 @@ struct pp_ctx {
     uint64_t        looked_after_us;     /* when a thread that slept last did so */
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
+    uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of the list */
+    uint64_t        thread_until_ns; /* the progress thread sleeps no longer; 0: it does not sleep */
     uint64_t        call_began_ns;   /* the collective call in progress */
     bool            order_checked;   /* whether all ranks are in the same one */
     uint64_t        forks;           /* pp_fork_count() at creation */
@@ -58,6 +90,7 @@ struct pp_ctx {
     bool            path_forced;     /* by the application: nothing to be told about it */
     bool            told_apart, told_refused;
     char            note[320];       /* what it was told last */
+    char            patience_note[400];
     struct pp_ctx  *next;            /* list of live contexts, for MPI_Finalize */
 };
 
@@ -72,11 +105,25 @@ uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
 /* Runs, works and sleeps until over(arg), an engine error, or the timeout (< 0: none).  Called with the lock
    held, returns with it held.  In a simulation it never waits.  `receives`: see pp_work(). */
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
-                          int64_t timeout_us, const pp_coll_t *receives);
+                          int64_t timeout_us, const pp_handle_t *receives);
 /* Moves data of a round in the node's memory, as long as there is a part left to be moved, with the lock
    released; false: there was none.  `receives`: the handle for whose result the caller waits, and into whose receive
    buffers it may write it; NULL: none. */
-bool        pp_work(pp_ctx_t *ctx, const pp_coll_t *receives);
+bool        pp_work(pp_ctx_t *ctx, const pp_handle_t *receives);
+
+/* api.c: what keeps the memory of the node mapped as long as a view in it is kept; NULL: no memory. */
+void       *pp_keep_memory(pp_ctx_t *ctx);
+/* A handle that has chunks of a round left to be moved; NULL: none has. */
+pp_handle_t *pp_find_work(const pp_ctx_t *ctx);
+/* Whether some handle would hold others up if this rank left the library now. */
+bool        pp_is_needed(const pp_ctx_t *ctx);
+
+/* What a thread waits for that waits for a request (the handle). */
+bool        pp_request_complete(const void *handle);
+/* open.c: a thread begins (+1) or ends (-1) to wait long for a request of the context.  The other contexts of the process
+   learn that it waits elsewhere.  Without any context's lock. */
+void        pp_ctx_waits_long(pp_ctx_t *ctx, int delta);
+bool        pp_ctx_is_alone(void);
 
 /* Polls, and lets neighbours see up to which ring.  Returns how many events there were. */
 int         pp_look(pp_ctx_t *ctx);

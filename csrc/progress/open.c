@@ -92,9 +92,9 @@ static void begin_to_leave(pp_ctx_t *ctx)
 {
     pthread_mutex_lock(&ctx->lock);
     if (ctx->abandoned || ctx->engine.error) {
-        pp_calls_tell_gone(&ctx->calls);
+        pp_exit_tell_gone(&ctx->calls);
     } else {
-        pp_calls_begin_exit(&ctx->calls);
+        pp_exit_begin(&ctx->calls);
     }
     ctx->engine.transport->ops->ring(ctx->engine.transport);
     pthread_mutex_unlock(&ctx->lock);
@@ -106,7 +106,7 @@ static bool has_left(pp_ctx_t *ctx, int64_t timeout_us)
     pthread_mutex_lock(&ctx->lock);
     pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us, NULL);
     if (status < 0) {
-        pp_calls_tell_gone(&ctx->calls);
+        pp_exit_tell_gone(&ctx->calls);
         ctx->engine.transport->ops->ring(ctx->engine.transport);
     }
     pthread_mutex_unlock(&ctx->lock);
@@ -169,6 +169,29 @@ void pp_ctx_delist(pp_ctx_t *ctx)
     pthread_mutex_unlock(&live_lock);
 }
 
+void pp_ctx_waits_long(pp_ctx_t *ctx, int delta)
+{
+    static uint32_t all;
+    pthread_mutex_lock(&live_lock);
+    all += (uint32_t)delta;
+    ctx->long_waits += (uint32_t)delta;
+    for (pp_ctx_t *other = live; other; other = other->next) {
+        if (other == ctx)
+            continue;
+        pthread_mutex_lock(&other->lock);
+        uint32_t waits = all - other->long_waits;
+        if (waits != other->team.waits_in_others && !other->freed && !other->engine.error) {
+            other->team.waits_in_others = waits;
+            other->engine.changed = true;
+            pp_engine_settle(&other->engine);
+        }
+        pthread_mutex_unlock(&other->lock);
+    }
+    pthread_mutex_unlock(&live_lock);
+}
+
+bool pp_ctx_is_alone(void) { return !live || !live->next; }
+
 /* ---- opening and closing -------------------------------------------------------------------------------------- */
 
 static void wake(void *owner, int32_t index, bool serve)
@@ -189,7 +212,7 @@ static pp_status_t open_node(pp_ctx_t *ctx, const pp_ctx_config_t *config)
     const pp_nodes_t *nodes = pp_mpi_nodes(ctx->mpi);
     pp_shared_t *memory = pp_mpi_memory(ctx->mpi);
     int32_t      size = pp_mpi_neighbours(ctx->mpi), ranks = pp_mpi_transport(ctx->mpi)->size;
-    if (!nodes || config->path == PP_PATH_MPI || ranks > PP_COMBINE_RANKS_MAX
+    if (!nodes || config->path == PP_PATH_MPI || ranks > PP_CONTRIBUTORS_MAX
         || (nodes->count == ranks && ranks > 1))
         return PP_OK;
     ctx->nodes = nodes->count > 1 ? nodes : NULL;
@@ -210,7 +233,7 @@ static pp_status_t begin_to_work(pp_ctx_t *ctx, const pp_ctx_config_t *config)
     ctx->path_forced = config->path == PP_PATH_MPI;
     PP_TRY(open_node(ctx, config));
     PP_TRY(pp_ctx_setup(ctx, pp_mpi_transport(ctx->mpi), config));
-    ctx->engine.cores = cores;
+    ctx->team.cores = cores;
     pp_status_t status = config->progress == PP_PROGRESS_THREAD ? pp_thread_start(ctx) : PP_OK;
     if (status < 0)
         pp_ctx_teardown(ctx);

@@ -57,19 +57,50 @@ static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 }
 
 /* Rounds in the node's memory that others have completed. */
-static int look_at_boards(pp_ctx_t *ctx) { return pp_combine_poll(&ctx->engine); }
-
-bool pp_work(pp_ctx_t *ctx, const pp_coll_t *receives)
+static int look_at_boards(pp_ctx_t *ctx)
 {
-    uint64_t   round;
-    pp_coll_t *coll = pp_combine_find_work(&ctx->engine);
-    if (!coll)
+    int any = 0;
+    ctx->team.soon_ns = 0;
+    if (ctx->engine.error || !ctx->engine.node)      /* after an error nobody catches up any more */
+        return 0;
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        any |= handle->kind->poll && handle->kind->poll(handle);
+    return any;
+}
+
+pp_handle_t *pp_find_work(const pp_ctx_t *ctx)
+{
+    pp_handle_t *found = NULL;
+    if (!ctx->engine.node)
+        return NULL;
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        if (!found && handle->kind->has_work && handle->kind->has_work(handle))
+            found = handle;
+    return found;
+}
+
+bool pp_is_needed(const pp_ctx_t *ctx)
+{
+    bool needed = false;
+    if (!ctx->engine.nodes)
         return false;
-    bool lands = coll == receives && pp_combine_begin_landing(coll);
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        needed |= handle->kind->needed && handle->kind->needed(handle);
+    return needed;
+}
+
+bool pp_work(pp_ctx_t *ctx, const pp_handle_t *receives)
+{
+    uint64_t     round;
+    pp_handle_t *handle = pp_find_work(ctx);
+    if (!handle)
+        return false;
+    bool lands = handle == receives;
+    handle->kind->begin_work(handle, &lands);
     pthread_mutex_unlock(&ctx->lock);
-    bool last = pp_combine_work(coll, lands, &round);
+    bool last = handle->kind->work(handle, lands, &round);
     pthread_mutex_lock(&ctx->lock);
-    pp_combine_worked(coll, round, last);
+    handle->kind->worked(handle, round, last);
     pp_engine_settle(&ctx->engine);
     return true;
 }
@@ -115,16 +146,36 @@ static void look_after_one_now_and_then(pp_ctx_t *ctx)
         look_after_one(ctx);
 }
 
+/* Looks at the clock if the engine wants to; true: it did. */
+static bool tick(pp_ctx_t *ctx, uint64_t now_ns)
+{
+    if (ctx->engine.transport->alarm_ns > now_ns || ctx->engine.error)
+        return false;
+    pp_engine_tick(&ctx->engine);
+    return true;
+}
+
+/* How long the engine can do without the clock. */
+static int64_t until_alarm_us(const pp_ctx_t *ctx)
+{
+    uint64_t alarm = ctx->engine.transport->alarm_ns, now = alarm == UINT64_MAX ? 0 : now_us() * 1000;
+    if (alarm == UINT64_MAX)
+        return INT64_MAX;
+    return alarm <= now ? 0 : (int64_t)((alarm - now) / 1000) + 1;
+}
+
 /* Sleeps with the lock released, unless a last poll finds something. */
 static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t limit_us)
 {
+    if (ctx->engine.transport->alarm_ns != UINT64_MAX && tick(ctx, now_us() * 1000))
+        return false;
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
     bool     counted = ctx->engine.node && sleeper == PP_CALLER_ASLEEP;
     pp_mpi_set_sleeper(ctx->mpi, sleeper);
     pp_mpi_ask(ctx->mpi);
     if (counted)
         pp_node_asleep(ctx->engine.node);
-    if (pp_look(ctx) > 0 || (counted && (ctx->engine.soon_ns > 0 || pp_combine_has_work(&ctx->engine)))) {
+    if (pp_look(ctx) > 0 || (counted && (ctx->team.soon_ns > 0 || pp_find_work(ctx)))) {
         if (counted)
             pp_node_awake(ctx->engine.node);
         return false;
@@ -132,17 +183,24 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     int64_t patience = patience_us(ctx, quiet_polls);   /* after the poll: it may have left bulk */
     /* The progress thread sleeps until a round is ripe: awake it would keep the application from the lock, which the
        round may wait for. */
-    int64_t soon_us = (int64_t)(ctx->engine.soon_ns / 1000) + 1;
-    if (ctx->engine.soon_ns > 0 && patience > soon_us)
+    int64_t soon_us = (int64_t)(ctx->team.soon_ns / 1000) + 1;
+    if (ctx->team.soon_ns > 0 && patience > soon_us)
         patience = soon_us;
+    int64_t alarm_us = until_alarm_us(ctx);
+    if (patience > alarm_us)
+        patience = alarm_us;
+    if (sleeper == PP_PROGRESS_ASLEEP)
+        ctx->thread_until_ns = now_us() * 1000 + (uint64_t)patience * 1000;
     ctx->sleeps++;
     pthread_mutex_unlock(&ctx->lock);
     bool slept = pp_mpi_sleep(ctx->mpi, sleeper, seen, patience < limit_us ? patience : limit_us);
     pthread_mutex_lock(&ctx->lock);
+    if (sleeper == PP_PROGRESS_ASLEEP)
+        ctx->thread_until_ns = 0;
     if (counted)
         pp_node_awake(ctx->engine.node);
     /* The progress thread, too, for an application that only tests. */
-    if (slept && ctx->engine.node && (counted || ctx->engine.waiting > 0))
+    if (slept && ctx->engine.node && (counted || ctx->team.waiting > 0))
         look_after_one_at_intervals(ctx);
     ctx->unheard += slept && !atomic_load(&ctx->attended) && pp_mpi_sequence(ctx->mpi) != ctx->looked;
     return true;
@@ -153,7 +211,7 @@ static void tell_failure(pp_ctx_t *ctx)
 {
     if (!ctx->engine.error)
         return;
-    pp_calls_tell_gone(&ctx->calls);
+    pp_exit_tell_gone(&ctx->calls);
     ctx->engine.transport->ops->ring(ctx->engine.transport);
 }
 
@@ -190,7 +248,7 @@ static void let_others(pp_ctx_t *ctx, bool have_core)
 
 void pp_make_way(pp_ctx_t *ctx)
 {
-    if (ctx->actor.pause) {
+    if (PP_SIM && ctx->actor.pause) {
         ctx->actor.pause(ctx->actor.owner);
         return;
     }
@@ -199,7 +257,7 @@ void pp_make_way(pp_ctx_t *ctx)
 }
 
 /* As attend() and doze() do it. */
-static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, const pp_coll_t *receives)
+static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, const pp_handle_t *receives)
 {
     const pp_actor_ops_t *actor = &ctx->actor;
     while (!over(arg) && !ctx->engine.error) {
@@ -207,8 +265,8 @@ static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void
             continue;
         actor->announce(actor->owner, true);
         pp_node_asleep(ctx->engine.node);
-        bool busy = pp_look(ctx) > 0 || pp_combine_has_work(&ctx->engine) || ctx->engine.error;
-        if (!busy && ctx->engine.soon_ns > 0)
+        bool busy = pp_look(ctx) > 0 || pp_find_work(ctx) || ctx->engine.error;
+        if (!busy && ctx->team.soon_ns > 0)
             actor->pause(actor->owner);
         else if (!busy) {
             pthread_mutex_unlock(&ctx->lock);
@@ -279,7 +337,7 @@ static bool leaves_nothing(pp_ctx_t *ctx)
         pp_mpi_set_sleeper(ctx->mpi, PP_PROGRESS_ASLEEP);
         if (ctx->engine.error)
             return true;
-        if (pp_combine_is_needed(&ctx->engine))
+        if (pp_is_needed(ctx))
             return false;
         if (pp_mpi_sequence(ctx->mpi) == ctx->looked && !pp_mpi_expects(ctx->mpi))
             return !pp_mpi_needs_polling(ctx->mpi) || ctx->returns_soon[ctx->left_after_start];
@@ -338,15 +396,26 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
     return true;
 }
 
+/* Before it sleeps, and when its wait is over: what other contexts of the process wait for of this rank is decided by
+   that it waits here. */
+static void tell_other_contexts(pp_ctx_t *ctx, bool *told)
+{
+    pthread_mutex_unlock(&ctx->lock);
+    pp_ctx_waits_long(ctx, *told ? -1 : 1);
+    pthread_mutex_lock(&ctx->lock);
+    *told = !*told;
+}
+
 /* Looks at least once. */
 static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline,
-                   const pp_coll_t *receives)
+                   const pp_handle_t *receives)
 {
     uint64_t   begin = now_us(), now = 0;
     pp_quiet_t quiet = {0};
+    bool       told = false;
     pp_arrive(ctx);
     while (!over(arg) && !ctx->engine.error && now < deadline) {
-        if (pp_look(ctx) > 0 || pp_work(ctx, receives)) {
+        if (pp_look(ctx) > 0 || (now > 0 && tick(ctx, now * 1000)) || pp_work(ctx, receives)) {
             quiet = (pp_quiet_t){0};
             continue;
         }
@@ -359,6 +428,10 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
             continue;
         if (now >= deadline)   /* it came while we slept */
             break;
+        if (!told && over == pp_request_complete && !pp_ctx_is_alone()) {
+            tell_other_contexts(ctx, &told);
+            continue;
+        }
         int64_t left = deadline - now < INT64_MAX ? (int64_t)(deadline - now) : INT64_MAX;
         pp_mpi_defer(ctx->mpi, false);
         if (!doze(ctx, PP_CALLER_ASLEEP, quiet.sleeps++, left))
@@ -368,6 +441,8 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
     }
     tell_failure(ctx);
     pp_leave(ctx, false);
+    if (told)
+        tell_other_contexts(ctx, &told);
     ctx->usual_wait_us = (7 * ctx->usual_wait_us + (ctx->left_us - begin)) / 8;
 }
 
@@ -386,7 +461,7 @@ static void wait_for_turn(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 }
 
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
-                          int64_t timeout_us, const pp_coll_t *receives)
+                          int64_t timeout_us, const pp_handle_t *receives)
 {
     if (!ctx->mpi || atomic_load(&ctx->attended)) {
         pp_work(ctx, receives);
@@ -395,7 +470,7 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
     if (ctx->mpi && over(arg))
         return PP_OK;
     if (!ctx->mpi) {
-        if (ctx->actor.park && timeout_us != 0)
+        if (PP_SIM && ctx->actor.park && timeout_us != 0)
             wait_simulated(ctx, over, arg, receives);
         return outcome(ctx, over(arg));
     }

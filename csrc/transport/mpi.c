@@ -761,6 +761,14 @@ void pp_mpi_defer(pp_mpi_t *mpi, bool defers)
         pp_mpi_wake_owed(mpi);
 }
 
+static uint64_t coarse_ns(pp_transport_t *transport)
+{
+    struct timespec t;
+    (void)transport;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static uint64_t now_ns(pp_transport_t *transport)
 {
     struct timespec now;
@@ -776,6 +784,7 @@ static const pp_transport_ops_t mpi_ops = {
     .poll = poll_mpi,
     .ring = ring,
     .now_ns = now_ns,
+    .coarse_ns = coarse_ns,
 };
 
 /* ---- release -------------------------------------------------------------------------------- */

@@ -24,13 +24,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._core import lib
+from .._core_sim import lib
 from .._names import ALGORITHM, PLANT
 from ..policy import FirstOf, Full, Majority, Policy, Quorum, Solo
+from .handle import CoreError, Options
 from .oracles import judge
 from .scenario import TIMINGS, Phase, Scenario, run
 from .shrink import shrink
-from .world import CoreError, Deadlock, Options
+from .world import Deadlock
 
 __all__ = [
     "COVERAGE",

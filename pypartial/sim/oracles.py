@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._core import lib
+from .._core_sim import lib
+from .handle import Options, Round
 from .scenario import Log, Outcome, Record, Scenario, run, tail_weights
-from .world import Options, Round
 
 __all__ = ["check", "judge", "replay_command"]
 
@@ -204,7 +204,7 @@ class _Handle:
         """While nobody has left, the first m of the order trigger, and no draw is handed on."""
         first_left = min((begin for log in self.logs for begin, _ in log.away), default=None)
         order = [
-            lib.pp_drawn(self.scenario.seed, 1, r.round, self.ranks, place)
+            lib.pp_sim_drawn(self.scenario.seed, 1, r.round, self.ranks, place)
             for place in range(self.trigger.ranks)
         ]
         if r.initiator in order and r.cause == "policy":

@@ -30,12 +30,13 @@ from typing import Any
 
 import numpy as np
 
-from .._core import ffi, lib
+from .._core_sim import ffi, lib
 from .._names import ALGORITHM, AVERAGE, DELIVER, TYPE
 from ..errors import ArgumentError
 from ..policy import Policy
+from .handle import CoreError, Handle, Options, Round
 from .network import parse_network
-from .world import CoreError, Handle, Options, Round, World
+from .world import World
 
 __all__ = ["Log", "Outcome", "Phase", "Record", "Scenario", "TIMINGS", "run", "tail_weights"]
 
@@ -627,13 +628,13 @@ class _Rank:
 def _fired(handle: Handle) -> tuple[list[str], list[int]] | None:
     """Labels of a handle's operations ("" for none), and how often each fired in its last round."""
     text = ffi.new("char **")
-    assert lib.pp_coll_dump(handle.coll, lib.PP_GOAL, text) == lib.PP_OK
+    assert lib.pp_handle_dump(handle.coll, lib.PP_GOAL, text) == lib.PP_OK
     dump = ffi.string(text[0]).decode()
     lib.pp_text_free(text[0])
     labels = re.findall(r'^  l\d+: .*?(?:"(\w+)")?$', dump, re.MULTILINE)
     counts = ffi.new("uint32_t[]", len(labels))
     round_, count = ffi.new("uint64_t *"), ffi.new("size_t *")
-    if lib.pp_coll_fired(handle.coll, round_, counts, len(labels), count) != lib.PP_OK:
+    if lib.pp_handle_fired(handle.coll, round_, counts, len(labels), count) != lib.PP_OK:
         return None
     assert count[0] == len(labels)
     return labels, list(counts)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..policy import FirstOf, Majority, Policy, Quorum
+from .handle import Options
 from .scenario import Phase, Scenario
-from .world import Options
 
 __all__ = ["ATTEMPTS", "shrink"]
 

@@ -19,9 +19,10 @@ from ..policy import Full, Policy
 from ..statistics import Active
 from . import memory
 from .arrivals import Arrivals
+from .handle import Handle, Options, Round
 from .network import Network
 from .options import Death, Deliver
-from .world import Handle, Options, Round, World
+from .world import World
 
 _LONGEST_NS = 1 << 61
 _INT8_MODULUS, _INT64_MODULUS = 1 << 8, 1 << 64

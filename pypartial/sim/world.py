@@ -27,154 +27,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from .._core import ffi, lib
-from .._names import ALGORITHM, AVERAGE, CAUSE, DELIVER, OP, TYPE, describe_policy
-from ..policy import Majority, Policy
+from .._core_sim import ffi, lib
+from .handle import CoreError, Handle, Options, Round, check
 from .network import Link, Network
 
 NOTHING_UNDER_WAY = 2**64 - 1
-_CAUSES = CAUSE.values(lib)
-_NEVER_NS = 2**63 - 1
-
-
-class CoreError(Exception):
-    """The core returned an error status."""
-
-    def __init__(self, status: int) -> None:
-        self.status = status
-        self.text = ffi.string(lib.pp_error_text()).decode()
-        super().__init__(status, self.text)
 
 
 class Deadlock(AssertionError):
     """Programs wait and nothing is under way."""
-
-
-def check(status: int) -> int:
-    """Return a non-negative status; raise otherwise."""
-    if status < 0:
-        raise CoreError(status)
-    return status
-
-
-@dataclass(frozen=True)
-class Options:
-    """The arguments of an Allreduce_init."""
-
-    count: int = 1
-    dtype: str = "int64"
-    op: str = "sum"
-    policy: Policy = Majority()  # noqa: RUF009  # frozen
-    deliver: str = "latest"
-    max_lag: int = -1
-    average: str | None = None
-    algorithm: str = "auto"
-    segments: int = (
-        0  # that the vector is cut into where rounds are made of messages; 0: by its size
-    )
-    pieces: int = 1  # the vector as a list of so many buffers
-    in_place: bool = False  # the contribution is read from the receive buffer
-    raw: tuple[tuple[str, int], ...] = ()  # members of the core's struct, as they should not be
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a request completed with, and the vector."""
-
-    round: int
-    first: int
-    data: bytes
-    contributions: int
-    active: int
-    cause: str
-    initiator: int
-    contributors: tuple[int, ...] | None
-    missed: int
-    staleness: int
-    included: bool
-    external: bool
-
-    def status(self) -> tuple[object, ...]:
-        """What describes `round` and must be identical on every rank."""
-        return (
-            self.round,
-            self.contributions,
-            self.active,
-            self.cause,
-            self.initiator,
-            self.contributors,
-        )
-
-    def common(self) -> tuple[object, ...]:
-        """The same with the result, for single rounds."""
-        return (*self.status(), self.data)
-
-
-class Handle:
-    """One rank's end of a partial allreduce."""
-
-    def __init__(self, options: Options, context: int = 0) -> None:
-        self.options = options
-        self.context = context
-        self.recv = np.zeros(options.count, options.dtype)
-        self.send = self.recv if options.in_place else np.zeros_like(self.recv)
-        self.pieces = ffi.new("pp_piece_t[]", options.pieces)
-        bounds = [i * options.count // options.pieces for i in range(options.pieces + 1)]
-        for i, piece in enumerate(self.pieces):
-            at = bounds[i] * self.send.itemsize
-            if not options.in_place:
-                piece.send = ffi.cast("void *", self.send.ctypes.data + at)
-            piece.recv = ffi.cast("void *", self.recv.ctypes.data + at)
-            piece.count = bounds[i + 1] - bounds[i]
-        self.result = ffi.new("pp_result_t *")
-        self.coll: Any = ffi.NULL
-        self.policy_text: Any = None
-
-    def config(self, ranks: int) -> Any:
-        """Return the core's ``pp_allreduce_config_t``; it points into this object."""
-        options = self.options
-        config = ffi.new("pp_allreduce_config_t *")
-        config.pieces = self.pieces
-        config.piece_count = options.pieces
-        config.type = TYPE.constant(lib, options.dtype)
-        config.op = OP.constant(lib, options.op.upper())
-        self.policy_text = describe_policy(ffi, lib, options.policy, ranks, config)
-        config.deliver = DELIVER.constant(lib, options.deliver)
-        config.max_lag = options.max_lag
-        config.average = AVERAGE.constant(lib, options.average)
-        config.algorithm = ALGORITHM.constant(lib, options.algorithm)
-        config.segments = options.segments
-        for member, value in options.raw:
-            setattr(config, member, value)
-        return config
-
-    def collected(self) -> Round:
-        """Return what the core has just filled in."""
-        r = self.result
-        bits = int.from_bytes(ffi.buffer(r.contributors)[:], "little")
-        return Round(
-            round=r.round,
-            first=r.first,
-            data=self.recv.tobytes(),
-            contributions=r.contributions,
-            active=r.active,
-            cause=_CAUSES[r.cause],
-            initiator=r.initiator,
-            contributors=(
-                tuple(b for b in range(bits.bit_length()) if bits >> b & 1)
-                if r.contributors_known
-                else None
-            ),
-            missed=r.missed,
-            staleness=r.staleness,
-            included=bool(r.included),
-            external=bool(r.external),
-        )
 
 
 Program = Generator[Any, Any, None]
@@ -253,6 +116,8 @@ class World:
     magnify : int
         For so many bytes each one of a vector counts in that memory, where rounds of large vectors
         wait for ranks that come a little later, and are cut into chunks.
+    patience : int or None
+        How many nanoseconds a rank may hold a round up; -1: by its habit; None: for ever.
 
     Attributes
     ----------
@@ -278,6 +143,7 @@ class World:
         plant: int = lib.PP_PLANT_NONE,
         memory: tuple[int, ...] = (),
         magnify: int = 1,
+        patience: int | None = None,
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks
@@ -290,7 +156,7 @@ class World:
         describe_network(config.network, network or _jittering(*latency))
         config.ctx.seed = seed
         config.ctx.window = window
-        config.ctx.patience_ns = _NEVER_NS
+        config.ctx.patience_ns = 0 if patience is None else patience
         self.ranks = ranks
         self.memory = bool(memory)
         self.sims = []
@@ -335,6 +201,8 @@ class World:
                 "landings",
                 "graces_met",
                 "graces_over",
+                "asides",
+                "deadlines",
             ),
             0,
         )
@@ -367,7 +235,7 @@ class World:
         Before `run`, and instead of every ``("init", ...)``.
         """
         handles = []
-        out = ffi.new("pp_coll_t **")
+        out = ffi.new("pp_handle_t **")
         for context in self.contexts[0]:
             handle = Handle(options)
             check(lib.pp_sim_allreduce(context, handle.config(self.ranks), out))
@@ -383,7 +251,7 @@ class World:
         """Return what this rank says of itself when asked (sends questions to all the others)."""
         states = ffi.new("pp_rank_state_t[]", self.ranks)
         context = self.contexts[handle.context][rank]
-        check(lib.pp_ask(context, lib.pp_coll_id(handle.coll), 0, states))
+        check(lib.pp_ask(context, lib.pp_handle_id(handle.coll), 0, states))
         self._keep = states
         return states[rank]
 
@@ -443,7 +311,7 @@ class World:
         kind, *arguments = request
         if kind == "init":
             argument, context = arguments[0], arguments[1] if len(arguments) > 1 else 0
-            out = ffi.new("pp_coll_t **")
+            out = ffi.new("pp_handle_t **")
             made, begin = None, {"kind": lib.PP_SIM_INIT_BEGIN, "out": out}
             if isinstance(argument, str):
                 begin["complaint"] = text = ffi.new("char[]", argument.encode())
@@ -516,7 +384,7 @@ class World:
         else:
             handle = Handle(argument, context)
             config = handle.config(self.ranks)
-        out = ffi.new("pp_coll_t **")
+        out = ffi.new("pp_handle_t **")
         check(lib.pp_allreduce_init_begin(self.contexts[context][rank], config, complaint, out))
         if handle:
             handle.coll = out[0]
@@ -575,7 +443,7 @@ class World:
             return self._call(rank, handle.context, collect)
         assert kind == "free", f"a program yielded {request!r}"
         discarded = ffi.new("uint64_t *")
-        check(lib.pp_coll_free_begin(handle.coll, discarded))
+        check(lib.pp_handle_free_begin(handle.coll, discarded))
         return self._call(rank, handle.context, lambda: int(discarded[0]))
 
     # ---- running ------------------------------------------------------------------------------
@@ -698,8 +566,9 @@ class World:
             context = self._blocked[rank][0]
             if len(request) > 1 and isinstance(request[1], Handle):
                 handle = request[1]
-                line += f" of handle {lib.pp_coll_id(handle.coll)}: {self._described(rank, handle)}"
-                found = _obstacles(lib.pp_coll_obstacles, handle.coll)
+                number = lib.pp_handle_id(handle.coll)
+                line += f" of handle {number}: {self._described(rank, handle)}"
+                found = _obstacles(lib.pp_handle_obstacles, handle.coll)
             else:
                 found = _obstacles(lib.pp_ctx_obstacles, self.contexts[context][rank])
             lines.append("\n    ".join([line, *found]))

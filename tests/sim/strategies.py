@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pypartial._names import ALGORITHM
 from pypartial.policy import FirstOf, Full, Majority, Policy, Quorum, Solo
+from pypartial.sim.handle import Options
 from pypartial.sim.scenario import Phase, Scenario
-from pypartial.sim.world import Options
 
 DEEP_FACTOR = 100
 LATENCIES = ((500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))

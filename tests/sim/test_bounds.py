@@ -7,7 +7,8 @@ import pytest
 from programs import Trace, finish, loop, name, run_loops
 
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
-from pypartial.sim.world import Options, World
+from pypartial.sim.handle import Options
+from pypartial.sim.world import World
 
 FAST = (500, 1000)
 SIZE = 6

@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pypartial._core import lib
+from pypartial._core_sim import lib
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
-from pypartial.sim.world import CoreError, Options, World
+from pypartial.sim.handle import CoreError, Options
+from pypartial.sim.world import World
 
 SOLO3 = Options(policy=Solo(), count=3)
 

@@ -23,10 +23,10 @@ from pypartial.cli.sim import FuzzOptions, Plant, alone
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
 from pypartial.sim import fuzz as fuzzer
 from pypartial.sim.fuzz import COVERAGE, PLANTS, Verdict, draw_scenario, fuzz
+from pypartial.sim.handle import Options
 from pypartial.sim.oracles import check, replay_command
 from pypartial.sim.scenario import TIMINGS, Phase, Scenario
 from pypartial.sim.shrink import shrink
-from pypartial.sim.world import Options
 
 PASSED = Verdict(25, (True,) * len(COVERAGE))
 

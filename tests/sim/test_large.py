@@ -9,9 +9,10 @@ import pytest
 from programs import finish, name
 
 from pypartial.policy import FirstOf, Quorum, Solo
+from pypartial.sim.handle import Options
 from pypartial.sim.oracles import check
 from pypartial.sim.scenario import Phase, Scenario
-from pypartial.sim.world import Options, World
+from pypartial.sim.world import World
 
 COUNT = 9000  # int64: 70 KiB
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from pypartial.policy import FirstOf, Solo
+from pypartial.sim.handle import CoreError, Options
 from pypartial.sim.network import Link, Network
 from pypartial.sim.options import Schedule
 from pypartial.sim.schedule import execute
-from pypartial.sim.world import CoreError, Deadlock, Options, World
+from pypartial.sim.world import Deadlock, World
 
 NS = 1000  # picoseconds
 LINK = Link(latency_ns=2000, overhead_ns=500, gap_ns=300, byte_ps=NS // 4, rendezvous_bytes=None)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from programs import name
 
-from pypartial._core import ffi, lib
+from pypartial._core_sim import ffi, lib
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
+from pypartial.sim.handle import CoreError, Options
 from pypartial.sim.oracles import check
 from pypartial.sim.scenario import Phase, Scenario
-from pypartial.sim.world import CoreError, Options, World
+from pypartial.sim.world import World
 
 # What was wrong once, as the fuzzer found it.
 FOUND = {

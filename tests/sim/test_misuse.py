@@ -5,9 +5,10 @@ import pytest
 from programs import finish, name
 from test_collective_calls import attempt, usable
 
-from pypartial._core import ffi, lib
+from pypartial._core_sim import ffi, lib
 from pypartial.policy import Quorum, Solo
-from pypartial.sim.world import CoreError, Handle, Options, World
+from pypartial.sim.handle import CoreError, Handle, Options
+from pypartial.sim.world import World
 
 SIZE = 3
 LATEST = Options(count=SIZE, policy=Solo())
@@ -166,7 +167,7 @@ def test_waiting_for_a_call_that_was_not_begun():
 def test_a_handle_that_is_not_there_yet():
     def program(world, rank):
         context = world.contexts[0][rank]
-        out = ffi.new("pp_coll_t **")
+        out = ffi.new("pp_handle_t **")
         handle = Handle(LATEST)
         assert lib.pp_allreduce_init_begin(context, handle.config(SIZE), ffi.NULL, out) == lib.PP_OK
         assert lib.pp_start(out[0]) == lib.PP_ERR_STATE

@@ -8,7 +8,8 @@ import pytest
 from programs import Arrivals, Trace, finish, flushed, name, run_loops
 
 from pypartial.policy import FirstOf, Quorum, Solo
-from pypartial.sim.world import CoreError, Options, World
+from pypartial.sim.handle import CoreError, Options
+from pypartial.sim.world import World
 
 FAST = (500, 1000)  # ns; a round of 40 ranks takes less than 30 us
 

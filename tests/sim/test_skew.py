@@ -13,10 +13,11 @@ import pytest
 from pypartial.policy import Majority, Policy
 from pypartial.sim import memory
 from pypartial.sim.arrivals import Arrivals, parse_arrivals
+from pypartial.sim.handle import CoreError, Options
 from pypartial.sim.network import parse_network
 from pypartial.sim.options import Death, Deliver
 from pypartial.sim.skew import Row, Run, compare
-from pypartial.sim.world import CoreError, Deadlock, Options, World
+from pypartial.sim.world import Deadlock, World
 
 NETWORK = parse_network("L=2us,o=500ns,g=300ns,G=0.1ns,S=64K")
 
@@ -256,8 +257,9 @@ def test_memory_of_a_rank_grows_with_the_logarithm() -> None:
     """The core's share; measured in a process of its own, where nothing else comes and goes."""
     program = """
 import resource, sys
+from pypartial.sim.handle import Options
+from pypartial.sim.world import World
 from pypartial.policy import Solo
-from pypartial.sim.world import Options, World
 from pypartial.sim.network import parse_network
 network = parse_network("L=2us,o=500ns")
 ranks = int(sys.argv[1])

@@ -40,7 +40,8 @@ def run_python(code):
 def test_import_loads_little_and_starts_no_mpi():
     code = (
         "import sys, pypartial\n"
-        "heavy = 'mpi4py.MPI pypartial._core typer rich matplotlib scipy networkx pytest'.split()\n"
+        "heavy = 'mpi4py.MPI pypartial._core pypartial._core_sim typer rich matplotlib scipy'\n"
+        "heavy = [*heavy.split(), 'networkx', 'pytest']\n"
         "print([name for name in heavy if name in sys.modules])"
     )
     result = run_python(code)
@@ -225,7 +226,7 @@ class Core:
     def pp_error_text(self):
         return self.error
 
-    def pp_coll_id(self, coll):
+    def pp_handle_id(self, coll):
         return 2
 
     def pp_start(self, coll):
@@ -251,7 +252,7 @@ class Core:
     def pp_question_close(self, ctx, question):
         self.questions -= 1
 
-    def pp_coll_obstacles(self, coll, text):
+    def pp_handle_obstacles(self, coll, text):
         text[0] = b"rank 1 is not here\nrank 2 neither\n"
         return 0
 
@@ -650,11 +651,20 @@ def test_a_slice_is_as_long_as_the_core_waits(native):
     assert native.lib.PP_SLICE_US == _native.SLICE_US
 
 
-def test_the_stub_names_what_the_core_has(native):
-    text = (PACKAGE / "_core.pyi").read_text(encoding="utf-8")
-    lib = text[text.index("class Lib:") :]
-    names = re.findall(r"^    (?:def )?(\w+)[:(]", lib, re.MULTILINE)
-    assert sorted(names) == sorted(name for name in dir(native.lib) if not name.startswith("_"))
+def stub_names(stub):
+    text = (PACKAGE / stub).read_text(encoding="utf-8")
+    lib = text[text.index("class Lib") :]
+    return set(re.findall(r"^    (?:def )?(\w+)[:(]", lib, re.MULTILINE))
+
+
+def test_the_stubs_name_what_the_modules_have(native):
+    from pypartial import _core_sim
+
+    names = stub_names("_core.pyi")
+    assert names == {name for name in dir(native.lib) if not name.startswith("_")}
+    more = stub_names("_core_sim.pyi")
+    assert names | more == {name for name in dir(_core_sim.lib) if not name.startswith("_")}
+    assert not names & more
 
 
 @pytest.mark.parametrize(

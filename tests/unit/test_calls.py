@@ -49,7 +49,7 @@ class Core:
     def pp_ctx_size(self, ctx):
         return 3
 
-    def pp_coll_id(self, coll):
+    def pp_handle_id(self, coll):
         return 2
 
     def begin(self, name):
@@ -62,7 +62,7 @@ class Core:
     def pp_drain_begin(self, coll):
         return self.begin("drain")
 
-    def pp_coll_free_begin(self, coll, discarded):
+    def pp_handle_free_begin(self, coll, discarded):
         return self.begin("free")
 
     def pp_collect(self, coll, result):
@@ -81,7 +81,7 @@ class Core:
         text[0] = b"here\n"
         return 0
 
-    pp_coll_obstacles = pp_ctx_obstacles = obstacles
+    pp_handle_obstacles = pp_ctx_obstacles = obstacles
 
     def pp_text_free(self, text):
         pass

@@ -48,7 +48,7 @@ static void delay(uint64_t *random)
 
 typedef struct handle {
     pp_ctx_t             *ctx;
-    pp_coll_t            *coll;
+    pp_handle_t            *coll;
     MPI_Comm              comm;
     pp_allreduce_config_t config;
     pp_piece_t            pieces[2];
@@ -75,11 +75,11 @@ static pp_ctx_t *open_ctx(MPI_Comm comm, uint64_t chunk_bytes, int window, int p
 static void explain(const handle_t *h)
 {
     pp_rank_state_t states[FIELDS];
-    if (pp_ask(h->ctx, pp_coll_id(h->coll), 2000000, states) < 0)
+    if (pp_ask(h->ctx, pp_handle_id(h->coll), 2000000, states) < 0)
         return;
     for (int r = 0; r < h->size; r++)
         fprintf(stderr, "rank %d of handle %u: answered %d activity %d handle %u round %llu completed %llu "
-                "joined %llu ready %d\n", r, pp_coll_id(h->coll), states[r].answered, states[r].activity,
+                "joined %llu ready %d\n", r, pp_handle_id(h->coll), states[r].answered, states[r].activity,
                 states[r].handle, (unsigned long long)states[r].round,
                 (unsigned long long)states[r].completed, (unsigned long long)states[r].joined,
                 states[r].ready);
@@ -138,7 +138,7 @@ static void release_handle(handle_t *h)
 static uint64_t free_handle(handle_t *h)
 {
     uint64_t discarded = 0;
-    MUST(pp_coll_free_begin(h->coll, &discarded));
+    MUST(pp_handle_free_begin(h->coll, &discarded));
     finish_call(h->ctx, "Free");
     CHECK(discarded <= h->starts, "%llu of %llu discarded", (unsigned long long)discarded,
           (unsigned long long)h->starts);
@@ -173,7 +173,7 @@ static void ask(handle_t *h)
 {
     pp_rank_state_t states[FIELDS];
     pp_stats_t      stats;
-    MUST(pp_ask(h->ctx, pp_coll_id(h->coll), h->answers ? LIMIT_S * 1000000LL : 1000, states));
+    MUST(pp_ask(h->ctx, pp_handle_id(h->coll), h->answers ? LIMIT_S * 1000000LL : 1000, states));
     for (int r = 0; h->answers && r < h->size; r++)
         CHECK(states[r].answered, "rank %d did not answer", r);
     pp_ctx_stats(h->ctx, &stats);
@@ -187,10 +187,10 @@ static void look(handle_t *h)
     uint32_t fired[512];
     size_t   operations = 0;
     char    *text;
-    if (MUST(pp_coll_fired(h->coll, &round, fired, 512, &operations)) == PP_OK)
+    if (MUST(pp_handle_fired(h->coll, &round, fired, 512, &operations)) == PP_OK)
         for (size_t i = 0; i < operations && i < 512; i++)
             CHECK(fired[i] <= 1, "operation %zu fired %u times", i, fired[i]);
-    MUST(pp_coll_dump(h->coll, below(&h->random, 2) ? PP_DOT : PP_GOAL, &text));
+    MUST(pp_handle_dump(h->coll, below(&h->random, 2) ? PP_DOT : PP_GOAL, &text));
     pp_text_free(text);
 }
 
@@ -481,7 +481,7 @@ static void part_errors(int scale)
         ctx = open_ctx(comm, 0, 2, PP_PROGRESS_THREAD);
         open_handle(&h, ctx, comm, (shape_t){.policy = PP_QUORUM, .k = FIELDS, .deliver = PP_EACH,
                                              .max_lag = 1, .count = 640});
-        pp_coll_t *other;
+        pp_handle_t *other;
         pp_allreduce_config_t wrong = h.config;
         wrong.op = my_rank ? PP_SUM : PP_MAX;
         MUST(pp_allreduce_init_begin(ctx, &wrong, NULL, &other));

@@ -9,6 +9,7 @@
  * operation on every type with random bytes.
  */
 #include "check.h"
+#include "../../../csrc/include/pypartial_sim.h"
 
 enum { RANKS_MAX = 17, ROUNDS_MAX = 4096, PARTS = 2, STEPS_MAX = 100000000 };
 
@@ -30,7 +31,7 @@ typedef struct world {
 
 typedef struct actor {
     pp_ctx_t  *ctx;
-    pp_coll_t *coll[2];
+    pp_handle_t *coll[2];
     pp_piece_t pieces[2][2];
     uint64_t  *send[2], *recv[2];
     uint64_t   given[2][RANKS_MAX], next_round[2], discarded;
@@ -107,13 +108,13 @@ static void create(world_t *w, actor_t *a)
 
 static void begin_call(world_t *w, actor_t *a, int rank)
 {
-    pp_coll_t *coll = a->coll[a->current];
+    pp_handle_t *coll = a->coll[a->current];
     if (a->doing == CREATING)
         create(w, a);
     else if (a->doing == FLUSHING)
         MUST(w->config.deliver == PP_EACH ? pp_drain_begin(coll) : pp_flush_begin(coll));
     else if (a->doing == FREEING)
-        MUST(pp_coll_free_begin(coll, &a->discarded));
+        MUST(pp_handle_free_begin(coll, &a->discarded));
     else
         MUST(pp_ctx_free_begin(a->ctx));
     a->begun = true;
@@ -189,10 +190,10 @@ static void look(actor_t *a)
     uint32_t        fired[512];
     size_t          operations;
     char           *text;
-    MUST(pp_ask(a->ctx, pp_coll_id(a->coll[0]), 0, states));
+    MUST(pp_ask(a->ctx, pp_handle_id(a->coll[0]), 0, states));
     pp_ctx_stats(a->ctx, &stats);
-    MUST(pp_coll_fired(a->coll[0], &round, fired, 512, &operations));
-    MUST(pp_coll_dump(a->coll[0], roll(2) ? PP_DOT : PP_GOAL, &text));
+    MUST(pp_handle_fired(a->coll[0], &round, fired, 512, &operations));
+    MUST(pp_handle_dump(a->coll[0], roll(2) ? PP_DOT : PP_GOAL, &text));
     pp_text_free(text);
 }
 
@@ -333,7 +334,7 @@ static void mistakes(void)
     int             ranks = 2 + (int)roll(8);
     int64_t         send[4] = {0}, recv[4] = {0};
     pp_piece_t      piece = {send, recv, 4};
-    pp_coll_t      *coll[RANKS_MAX];
+    pp_handle_t      *coll[RANKS_MAX];
     pp_sim_t       *sim;
     pp_link_t       link = {.jitter_ns = 100};
     pp_sim_config_t config = {.ranks = ranks, .network = {link, link, .node_ranks = 1},

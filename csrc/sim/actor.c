@@ -9,7 +9,7 @@
 
 enum { STACK_BYTES = 256 << 10, CERTAIN = 1000, WAKE_NS = 50, PAUSE_NS = 1000 };
 
-typedef enum task_kind { CALL, MESSAGE, BULK_DONE, LOOK } task_kind_t;
+typedef enum task_kind { CALL, MESSAGE, BULK_DONE, ALARM, LOOK } task_kind_t;
 
 typedef struct task {
     struct task  *next;
@@ -130,10 +130,14 @@ static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
     case PP_SIM_START:      return pp_start(call->coll);
     case PP_SIM_WAIT:       return pp_wait(call->coll, -1, call->result);
     case PP_SIM_TEST:       return pp_test(call->coll, call->result);
+    case PP_SIM_MORE:       return pp_more(call->coll, call->result);
+    case PP_SIM_TIMED_OUT:  return pp_timed_out(call->coll);
+    case PP_SIM_AWAY_BEGIN: return pp_away_begin(ctx);
+    case PP_SIM_AWAY_END:   return pp_away_end(ctx);
     case PP_SIM_INIT_BEGIN: return pp_allreduce_init_begin(ctx, call->config, call->complaint, call->out);
     case PP_SIM_FLUSH_BEGIN: return pp_flush_begin(call->coll);
     case PP_SIM_DRAIN_BEGIN: return pp_drain_begin(call->coll);
-    case PP_SIM_FREE_BEGIN: return pp_coll_free_begin(call->coll, call->discarded);
+    case PP_SIM_FREE_BEGIN: return pp_handle_free_begin(call->coll, call->discarded);
     case PP_SIM_CTX_FREE_BEGIN: return pp_ctx_free_begin(ctx);
     case PP_SIM_CALL_WAIT:  return pp_call_wait(ctx, -1);
     case PP_SIM_COLLECT:    return pp_collect(call->coll, call->result);
@@ -143,20 +147,22 @@ static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
 
 /* What a progress thread does: other nodes may wait for it.  (Without the lock, as all that an engine is told
    here.) */
-static void work_for_others(pp_engine_t *engine)
+static void work_for_others(pp_ctx_t *ctx)
 {
     uint64_t round;
-    for (pp_coll_t *coll; (coll = pp_combine_find_work(engine));) {
-        bool last = pp_combine_work(coll, false, &round);
-        pp_combine_worked(coll, round, last);
-        pp_engine_settle(engine);
+    for (pp_handle_t *handle; (handle = pp_find_work(ctx));) {
+        bool lands = false;
+        handle->kind->begin_work(handle, &lands);
+        bool last = handle->kind->work(handle, lands, &round);
+        handle->kind->worked(handle, round, last);
+        pp_engine_settle(&ctx->engine);
     }
 }
 
 /* As pp_leave(): what is left to do is the progress thread's. */
 static void leave(pp_actor_t *actor)
 {
-    if (pp_combine_is_needed(&actor->ctx->engine))
+    if (pp_is_needed(actor->ctx))
         queue(actor, LOOK, 0);
 }
 
@@ -174,10 +180,11 @@ static void run_task(pp_actor_t *actor, const task_t *task)
     }
     case MESSAGE:   sink->message(sink->engine, task->peer, task->message, task->bytes); break;
     case BULK_DONE: sink->bulk_done(sink->engine, task->cookie); break;
+    case ALARM:     sink->alarm(sink->engine); break;
     case LOOK:      pp_look(actor->ctx); break;
     }
     if (actor->ctx->engine.nodes)
-        work_for_others(&actor->ctx->engine);
+        work_for_others(actor->ctx);
 }
 
 static void run_all(pp_actor_t *actor, bool only_told)
@@ -334,6 +341,13 @@ static void on_bulk_done(void *owner, void *cookie)
     told(actor);
 }
 
+static void on_alarm(void *owner)
+{
+    pp_actor_t *actor = owner;
+    if (queue(actor, ALARM, 0))
+        told(actor);
+}
+
 static void on_failed(void *owner, pp_status_t status, int32_t peer, const char *text)
 {
     pp_actor_t *actor = owner;
@@ -455,7 +469,8 @@ pp_status_t pp_stage_open(pp_simnet_t *net, const pp_sim_config_t *config, pp_ct
     stage->seed = pp_mix(config->seed, 0x5eed);
     stage->actors = calloc((size_t)ranks, sizeof *stage->actors);
     stage->node_ranks = config->node_ranks < ranks ? config->node_ranks : ranks;
-    bool made = stage->actors && find_lowest(stage) && make_commons(stage) && (count_nodes(stage) == 1 || make_nodes(stage));
+    bool made = stage->actors && find_lowest(stage) && make_commons(stage)
+             && (count_nodes(stage) == 1 || make_nodes(stage));
     if (!made) {
         pp_stage_free(stage);
         return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", ranks);
@@ -473,7 +488,7 @@ void pp_stage_enter(pp_stage_t *stage, int32_t rank)
     pp_transport_t *transport = pp_simnet_transport(stage->net, rank);
     actor->sink = transport->sink;
     transport->sink = (pp_sink_t){.engine = actor, .message = on_message, .bulk_done = on_bulk_done,
-                                  .failed = on_failed};
+                                  .alarm = on_alarm, .failed = on_failed};
 }
 
 void pp_stage_free(pp_stage_t *stage)

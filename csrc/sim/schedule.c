@@ -1,10 +1,55 @@
-/* sim_schedule.c - one execution of one schedule over the simulated network: what a round costs. */
+/* schedule.c - one execution of one schedule over the simulated network: what a round costs. */
 #include "../algo/algo.h"
 #include "../exec/engine.h"
 #include "../transport/sim.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- the schedule of a rank ------------------------------------------------------------------- */
+
+static pp_status_t make_activation(int32_t rank, int32_t size, pp_graph_t **graph)
+{
+    pp_graph_t *built = pp_graph_new(rank, size, 0);
+    if (!built)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a schedule");
+    if (!built->error)
+        pp_algo_activation(built);
+    pp_algo_finish(built, &(pp_ends_t){.vertices = &built->take, .count = 1});
+    pp_status_t status = pp_graph_commit(built);
+    if (status < 0)
+        pp_graph_free(built);
+    else
+        *graph = built;
+    return status;
+}
+
+/* An activation that nothing follows, or a synchronous allreduce (pp_sim_schedule_t), an element being a byte;
+   segments = 0: by its size. */
+static pp_status_t make_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count, int32_t segments,
+                                 pp_graph_t **graph)
+{
+    static const int32_t algorithms[] = {
+        [PP_SCHEDULE_RECURSIVE_DOUBLING] = PP_RECURSIVE_DOUBLING,
+        [PP_SCHEDULE_RABENSEIFNER] = PP_RABENSEIFNER, [PP_SCHEDULE_RING] = PP_RING};
+    *graph = NULL;
+    if (schedule < 0 || schedule >= PP_SCHEDULE_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "schedule=%d is not one of 0..%d", schedule,
+                       PP_SCHEDULE_COUNT - 1);
+    if (schedule == PP_SCHEDULE_ACTIVATION)
+        return make_activation(rank, size, graph);
+    if (segments == 0)
+        segments = pp_algo_segments(algorithms[schedule], count, size);
+    return pp_algo_synchronous_allreduce(algorithms[schedule], rank, size, count, segments, graph);
+}
+
+pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, int32_t format,
+                                 char **text)
+{
+    return pp_algo_dump(make_schedule, schedule, ranks, bytes, 0, 1, format, text);
+}
+
+/* ---- its execution ---------------------------------------------------------------------------- */
 
 typedef struct run run_t;
 
@@ -80,7 +125,7 @@ static pp_status_t join(run_t *run, int32_t rank, int32_t schedule, size_t bytes
     member->run = run;
     PP_TRY(pp_kernels_find(PP_SUM, PP_UINT8, &kernels));
     PP_TRY(pp_engine_init(&member->engine, pp_simnet_transport(run->net, rank), 0));
-    PP_TRY(pp_algo_schedule(schedule, rank, run->ranks, bytes, 0, &graph));
+    PP_TRY(make_schedule(schedule, rank, run->ranks, bytes, 0, &graph));
     return pp_series_open(&member->engine, 0, graph, NULL, &kernels, 1, &host, member, &member->series);
 }
 

@@ -1,4 +1,5 @@
-/* sim_world.c - many ranks in one process: contexts over the simulated transport. */
+/* world.c - many ranks in one process: contexts over the simulated transport. */
+#include "../api.h"
 #include "../transport/sim.h"
 #include "actor.h"
 
@@ -7,7 +8,7 @@
 /* What a rank's program waits for. */
 typedef struct watch {
     bool       waits;
-    pp_coll_t *coll;           /* its request; NULL: the collective call */
+    pp_handle_t *coll;           /* its request; NULL: the collective call */
 } watch_t;
 
 struct pp_sim {
@@ -29,9 +30,9 @@ static pp_status_t check_config(const pp_sim_config_t *config)
         return pp_fail(PP_ERR_ARGUMENT, "node_ranks=%d is negative", config->node_ranks);
     if (config->layout < 0 || config->layout >= PP_LAYOUT_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "layout=%d is not one of 0..%d", config->layout, PP_LAYOUT_COUNT - 1);
-    if (config->node_ranks && config->ranks > PP_COMBINE_RANKS_MAX)
+    if (config->node_ranks && config->ranks > PP_CONTRIBUTORS_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d share no memory: at most %d do", config->ranks,
-                       PP_COMBINE_RANKS_MAX);
+                       PP_CONTRIBUTORS_MAX);
     if (config->plant < 0 || config->plant >= PP_PLANT_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "plant=%d is not one of 0..%d", config->plant,
                        PP_PLANT_COUNT - 1);
@@ -91,6 +92,23 @@ pp_ctx_t *pp_sim_ctx(pp_sim_t *sim, int32_t rank)
     return rank >= 0 && rank < sim->ranks ? sim->contexts[rank] : NULL;
 }
 
+/* Nobody else uses the context meanwhile: ranks are simulated by one thread. */
+pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
+{
+    pp_handle_t *handle;
+    *out = NULL;
+    PP_TRY(pp_ctx_usable(ctx));
+    PP_TRY(pp_engine_check(&ctx->engine));
+    if (ctx->mpi)
+        return pp_fail(PP_ERR_STATE, "the context's ranks are not simulated");
+    PP_TRY(pp_allreduce_make(ctx, config, &handle));
+    pp_status_t status = pp_agreement_pretend(&ctx->calls, handle);
+    pp_engine_settle(&ctx->engine);
+    if (status >= 0)
+        *out = handle;
+    return status;
+}
+
 static pp_status_t check_rank(const pp_sim_t *sim, int32_t rank)
 {
     if (rank < 0 || rank >= sim->ranks)
@@ -106,7 +124,7 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-void pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_coll_t *coll)
+void pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_handle_t *coll)
 {
     if (rank >= 0 && rank < sim->ranks)
         sim->watches[rank] = (watch_t){.waits = true, .coll = coll};
@@ -198,6 +216,18 @@ pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status)
     return PP_OK;
 }
 
+uint64_t pp_sim_requested_at(const pp_handle_t *handle) { return handle->request.at; }
+
+void pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits)
+{
+    pp_ctx_t *ctx = pp_sim_ctx(sim, rank);
+    if (!ctx || ctx->freed || ctx->engine.error)
+        return;
+    ctx->team.waits_in_others = waits > 0;
+    ctx->engine.changed = true;
+    pp_engine_settle(&ctx->engine);
+}
+
 uint64_t pp_sim_turns(const pp_sim_t *sim) { return sim->stage ? pp_stage_turns(sim->stage) : 0; }
 
 pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns)
@@ -211,6 +241,11 @@ pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns)
 
 uint64_t pp_sim_now_ns(const pp_sim_t *sim) { return pp_simnet_now_ns(sim->net); }
 uint64_t pp_sim_next_ns(const pp_sim_t *sim) { return pp_simnet_next_ns(sim->net); }
+
+int32_t pp_sim_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place)
+{
+    return pp_permuted(pp_mix(seed, handle), round, ranks, place);
+}
 
 void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
 {
@@ -226,6 +261,8 @@ void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
         coverage->graces_met += one->graces_met;
         coverage->graces_over += one->graces_over;
         coverage->announced += one->announced;
+        coverage->asides += one->asides;
+        coverage->deadlines += one->deadlines;
         for (int bin = 0; bin < PP_STALENESS_BINS; bin++)
             coverage->staleness[bin] += one->staleness[bin];
     }

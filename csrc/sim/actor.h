@@ -11,7 +11,7 @@
 #define PP_ACTOR_H
 
 #include "../transport/sim.h"
-#include "context.h"
+#include "../progress/context.h"
 
 typedef struct pp_actor pp_actor_t;
 typedef struct pp_stage pp_stage_t;       /* the actors of a simulation */

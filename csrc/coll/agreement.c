@@ -1,0 +1,252 @@
+/* agreement.c - collective calls on which all ranks vote.  See calls.h. */
+#include "calls.h"
+
+#include "../algo/algo.h"
+#include "../node/node.h"
+
+#include <string.h>
+
+/* ---- votes -------------------------------------------------------------------------------------------- */
+
+/* A vote's signature is that of its lowest rank; a complaint about a difference names that rank and one
+   whose signature differs. */
+static void differ(pp_vote_t *vote, const pp_vote_t *other)
+{
+    vote->complains = 2;
+    vote->complaining_rank = other->rank;
+    memcpy(vote->complaint, other->signature.text, sizeof vote->complaint);
+}
+
+static void merge_votes(pp_vote_t *into, const pp_vote_t *left, const pp_vote_t *right)
+{
+    pp_vote_t vote = *left;
+    vote.no_region |= right->no_region;
+    bool same = left->call == right->call
+             && memcmp(left->signature.bytes, right->signature.bytes, PP_SIGNATURE_BYTES) == 0;
+    if (!left->complains && (right->complains == 1 || (right->complains == 2 && same))) {
+        vote.complains = right->complains;
+        vote.complaining_rank = right->complaining_rank;
+        memcpy(vote.complaint, right->complaint, sizeof vote.complaint);
+    } else if (!left->complains && !same) {
+        differ(&vote, right);
+    }
+    *into = vote;
+}
+
+static void votes_keep_left(void *inout, const void *in, size_t count)
+{
+    if (count)
+        merge_votes(inout, inout, in);
+}
+
+static void votes_keep_right(void *inout, const void *in, size_t count)
+{
+    if (count)
+        merge_votes(inout, in, inout);
+}
+
+static void agree_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
+{
+    pp_calls_t *calls = owner;
+    share->tally.contributions = share->tally.contributors = 1;
+    instance->accumulator = pp_pool_get(&calls->agree.series.vectors);
+    if (instance->accumulator)
+        memcpy(instance->accumulator->data, &calls->vote, sizeof calls->vote);
+    else
+        pp_engine_fail(calls->engine, PP_ERR_MEMORY, "no memory for an agreement");
+}
+
+static void agree_done(void *owner, pp_instance_t *instance)
+{
+    pp_calls_t *calls = owner;
+    memcpy(&calls->vote, instance->accumulator->data, sizeof calls->vote);
+    pp_pool_put(&calls->agree.series.vectors, instance->accumulator);
+    instance->accumulator = NULL;
+    calls->agree.round++;
+    calls->agreed = true;
+    calls->engine->changed = true;
+}
+
+static void agree_retired(void *owner, pp_instance_t *instance)
+{
+    pp_calls_t *calls = owner;
+    pp_series_recycle(&calls->agree.series, instance);
+}
+
+static const pp_host_t host = {.take = agree_take, .done = agree_done, .retired = agree_retired};
+
+static bool is_agreement(pp_call_kind_t kind) { return kind == PP_CALL_INIT || kind == PP_CALL_CTX_FREE; }
+
+void pp_agreement_vote(pp_calls_t *calls)
+{
+    pp_series_t   *series = &calls->agree.series;
+    pp_instance_t *instance = pp_series_instance(series, calls->agree.round);
+    if (is_agreement(calls->kind) && !calls->finished && !calls->agreed && !calls->entered && instance
+        && !pp_instance_fired(instance, series->graph->gate)) {
+        calls->entered = true;
+        pp_instance_fire(instance, series->graph->gate);
+    }
+}
+
+/* ---- beginning ------------------------------------------------------------------------------------------ */
+
+static pp_status_t begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle, const char *complaint)
+{
+    if (calls->exited > 0)
+        return pp_fail(PP_ERR_PEER_FAILED, "%d ranks have ended their scripts without freeing the "
+                       "context: this collective call can never complete", calls->exited);
+    PP_TRY(pp_call_begin(calls, kind, handle));
+    calls->vote = (pp_vote_t){.rank = calls->engine->rank, .complaining_rank = calls->engine->rank,
+                              .complains = complaint != NULL, .call = kind};
+    snprintf(calls->vote.complaint, sizeof calls->vote.complaint, "%s", complaint ? complaint : "");
+    return PP_OK;
+}
+
+/* The first rank of a node does it for all, before it votes. */
+static void reserve(pp_calls_t *calls, bool complains)
+{
+    pp_node_t *node = calls->engine->node;
+    const pp_handle_kind_t *kind = calls->handle->kind;
+    bool first = node && node->index == 0;
+    calls->region = first && !complains && kind->reserve ? kind->reserve(calls->handle) : 0;
+    calls->vote.no_region = !node || (first && calls->region == 0);
+    if (first)
+        atomic_store(&node->commons->places[calls->agree.round % 2], calls->region);
+}
+
+/* Where the handle that was agreed on has its rounds in the node's memory; 0: not there. */
+static uint64_t find_region(pp_calls_t *calls)
+{
+    bool none = calls->vote.no_region || calls->vote.complains;
+    if (calls->region && none) {
+        calls->handle->kind->unreserve(calls->handle, calls->region);
+        calls->region = 0;
+    }
+    return none ? 0 : atomic_load(&calls->engine->node->commons->places[(calls->agree.round - 1) % 2]);
+}
+
+pp_status_t pp_agreement_begin_init(pp_calls_t *calls, const char *complaint, pp_handle_t *handle)
+{
+    pp_signature_t signature = {.text = "bad arguments"};
+    if (!complaint)
+        PP_TRY(handle->kind->sign(handle, &signature));
+    PP_TRY(begin(calls, PP_CALL_INIT, handle, complaint));
+    calls->vote.signature = signature;
+    reserve(calls, complaint != NULL);
+    pp_engine_settle(calls->engine);
+    return PP_OK;
+}
+
+pp_status_t pp_agreement_begin_ctx_free(pp_calls_t *calls)
+{
+    uint32_t live = calls->team->live_handles;
+    char complaint[100];
+    snprintf(complaint, sizeof complaint, "the context still has %u live handle%s: call Free() of "
+             "each first", live, live == 1 ? "" : "s");
+    PP_TRY(begin(calls, PP_CALL_CTX_FREE, NULL, live ? complaint : NULL));
+    calls->vote.signature = (pp_signature_t){.text = "Free of the context"};
+    pp_engine_settle(calls->engine);
+    return PP_OK;
+}
+
+/* ---- ending --------------------------------------------------------------------------------------------- */
+
+static pp_status_t verdict(pp_calls_t *calls)
+{
+    const pp_vote_t *vote = &calls->vote;
+    if (vote->complains == 1) {
+        bool mine = vote->complaining_rank == calls->engine->rank;
+        snprintf(calls->text, sizeof calls->text, "rank %d: %s", vote->complaining_rank,
+                 vote->complaint);
+        if (calls->kind == PP_CALL_CTX_FREE)
+            return PP_ERR_STATE;
+        return mine ? PP_ERR_ARGUMENT : PP_ERR_MISMATCH;
+    }
+    snprintf(calls->text, sizeof calls->text, "the ranks disagree: rank %d has %s, rank %d has %s",
+             vote->rank, vote->signature.text, vote->complaining_rank, vote->complaint);
+    return PP_ERR_MISMATCH;
+}
+
+static pp_status_t open_handle(pp_calls_t *calls, pp_handle_t *handle, const pp_agreed_t *agreed)
+{
+    PP_TRY(pp_engine_register(calls->engine, handle, agreed->id));
+    return handle->kind->open(handle, agreed);
+}
+
+void pp_agreement_end_init(pp_calls_t *calls)
+{
+    pp_handle_t *handle = calls->handle;
+    uint64_t     region = find_region(calls);
+    pp_status_t  status;
+    if (calls->vote.complains) {
+        status = verdict(calls);
+        calls->handle = NULL;
+        handle->kind->release(handle);
+        pp_call_finish(calls, status);
+        return;
+    }
+    /* Numbered by agreements, not by handles: ranks whose *_init met another rank's Free of the context have counted
+       alike. */
+    const pp_agreed_t agreed = {.id = (uint32_t)calls->agree.round, .choice = calls->vote.signature.choice,
+                                .reason = calls->vote.signature.reason, .region = region};
+    status = open_handle(calls, handle, &agreed);
+    if (status < 0) {
+        /* The others have the handle, and would wait for us. */
+        snprintf(calls->text, sizeof calls->text, "%s", pp_error_text());
+        pp_engine_fail(calls->engine, status, "%s", calls->text);
+        pp_exit_tell_gone(calls);
+    }
+    calls->team->live_handles++;
+    pp_call_finish(calls, status);
+}
+
+pp_status_t pp_agreement_pretend(pp_calls_t *calls, pp_handle_t *handle)
+{
+    pp_signature_t signature = {0};
+    pp_status_t status = handle->kind->sign(handle, &signature);
+    const pp_agreed_t agreed = {.id = calls->team->live_handles + 1, .choice = signature.choice,
+                                .reason = signature.reason};
+    if (status >= 0)
+        status = open_handle(calls, handle, &agreed);
+    if (status >= 0)
+        calls->team->live_handles++;
+    return status;
+}
+
+void pp_agreement_end_ctx_free(pp_calls_t *calls)
+{
+    if (calls->vote.complains) {
+        pp_call_finish(calls, verdict(calls));
+        return;
+    }
+    if (!calls->closing)
+        pp_call_tell_all(calls, PP_MSG_CLOSE);
+    calls->closing = true;
+    if (calls->closed == calls->engine->size - 1)
+        pp_call_finish(calls, PP_OK);
+}
+
+/* What keeps the call in progress from ending, a line each; of a handle's call the handle tells. */
+void pp_agreement_explain(const pp_calls_t *calls, pp_text_t *text)
+{
+    const pp_instance_t *instance = pp_series_instance((pp_series_t *)&calls->agree.series, calls->agree.round);
+    if (!is_agreement(calls->kind))
+        return;
+    if (!calls->agreed && instance)
+        pp_series_explain(instance, text);
+    else if (calls->closing)
+        pp_text_add(text, "%d of %d closing messages have come\n", calls->closed,
+                    calls->engine->size - 1);
+}
+
+pp_status_t pp_agreement_open(pp_calls_t *calls, const pp_handle_kind_t *kind)
+{
+    pp_kernels_t kernels = {.keep_left = votes_keep_left, .keep_right = votes_keep_right,
+                            .element_bytes = sizeof(pp_vote_t)};
+    pp_engine_t *engine = calls->engine;
+    pp_graph_t  *graph = NULL;
+    calls->agree.handle = (pp_handle_t){.kind = kind, .team = calls->team};
+    PP_TRY(pp_engine_register(engine, &calls->agree.handle, 0));
+    PP_TRY(pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, engine->rank, engine->size, 1, 1, &graph));
+    return pp_series_open(engine, 0, graph, NULL, &kernels, 2, &host, calls, &calls->agree.series);
+}

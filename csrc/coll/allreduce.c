@@ -1,0 +1,293 @@
+/* allreduce.c - a partial allreduce as a kind of handle: its arguments, and the way that its rounds are made. */
+#include "allreduce.h"
+#include "patience.h"
+
+#include "../algo/choose.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- arguments ---------------------------------------------------------------------------------------- */
+
+/* What a handle's messages are made by, and why, as this rank sees it; rank 0's choice counts. */
+static pp_status_t choose(const pp_allreduce_t *coll, pp_choice_t *choice)
+{
+    const pp_team_t *team = coll->handle.team;
+    const pp_engine_t *engine = team->engine;
+    *choice = (pp_choice_t){.algorithm = coll->config.algorithm, .reason = PP_REASON_ASKED};
+    if (coll->config.algorithm != PP_ALGORITHM_AUTO)
+        return PP_OK;
+    return pp_choose(team->tuned, team->tuned_count, coll->count, pp_accumulator_bytes(coll->config.type),
+                     engine->nodes ? engine->nodes->count : engine->size, team->link, choice);
+}
+
+/* As the application knows it. */
+static void name_policy(const pp_allreduce_config_t *config, int32_t size, char *name, size_t bytes)
+{
+    if (config->policy_text)
+        snprintf(name, bytes, "%s", config->policy_text);
+    else if (config->policy == PP_FIRST_OF && config->policy_k == size)
+        snprintf(name, bytes, "Solo()");
+    else if (config->policy == PP_FIRST_OF && config->policy_k == 1)
+        snprintf(name, bytes, "Majority()");
+    else if (config->policy == PP_QUORUM && config->policy_k == size)
+        snprintf(name, bytes, "Full()");
+    else
+        snprintf(name, bytes, "%s(%d)", config->policy == PP_FIRST_OF ? "FirstOf" : "Quorum",
+                 config->policy_k);
+}
+
+static void say_arguments(const pp_allreduce_t *coll, char *text, size_t bytes)
+{
+    static const char *const delivers[] = {"latest", "sum", "each"};
+    static const char *const averages[] = {"None", "size", "contributors", "contributions"};
+    static const char *const algorithms[] = {"auto", "recursive-doubling", "rabenseifner", "ring",
+                                             "shared-memory"};
+    const pp_allreduce_config_t *config = &coll->config;
+    char policy[96], max_lag[16] = "None";
+    name_policy(config, coll->handle.team->engine->size, policy, sizeof policy);
+    if (config->max_lag >= 0)
+        snprintf(max_lag, sizeof max_lag, "%d", config->max_lag);
+    snprintf(text, bytes, "%llu elements of %s, op %s, policy %s, deliver=%s, max_lag=%s, average=%s, algorithm=%s",
+             (unsigned long long)coll->count, pp_type_name(config->type), pp_op_name(config->op), policy,
+             delivers[config->deliver], max_lag, averages[config->average], algorithms[config->algorithm]);
+}
+
+static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
+{
+    const pp_allreduce_t *coll = pp_allreduce_of(handle);
+    const pp_allreduce_config_t *config = &coll->config;
+    pp_choice_t choice;
+    struct {
+        uint64_t count;
+        int64_t  deadline_ns, grace_ns;
+        int32_t  type, op, policy, policy_k, deliver, max_lag, average, algorithm, segments, unused;
+    } key = {
+        .count = coll->count, .type = config->type, .op = config->op, .policy = config->policy,
+        .policy_k = config->policy_k, .deliver = config->deliver, .max_lag = config->max_lag < 0 ? -1 : config->max_lag,
+        .average = config->average, .algorithm = config->algorithm, .segments = config->segments,
+        .deadline_ns = config->deadline_ns, .grace_ns = config->grace_ns < 0 ? -1 : config->grace_ns,
+    };
+    _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
+    PP_TRY(choose(coll, &choice));
+    signature->choice = choice.algorithm;
+    signature->reason = choice.reason;
+    memcpy(signature->bytes, &key, sizeof key);
+    say_arguments(coll, signature->text, sizeof signature->text);
+    return PP_OK;
+}
+
+/* ---- making and releasing ------------------------------------------------------------------------------ */
+
+static uint64_t reserve(pp_handle_t *handle) { return pp_board_rounds_reserve(pp_allreduce_of(handle)); }
+
+static void unreserve(pp_handle_t *handle, uint64_t region)
+{
+    pp_board_rounds_unreserve(pp_allreduce_of(handle), region);
+}
+
+static pp_rule_t rule_of(const pp_allreduce_t *coll)
+{
+    const pp_engine_t *engine = coll->handle.engine;
+    return (pp_rule_t){.policy = coll->config.policy, .k = coll->config.policy_k, .size = engine->size,
+                       .deadline = coll->config.deadline_ns > 0, .each = coll->config.deliver == PP_EACH, .seed = pp_mix(engine->seed, coll->handle.id)};
+}
+
+static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    pp_kernels_t kernels;
+    coll->reason = agreed->reason;
+    coll->max_lag = coll->config.max_lag < 0 ? PP_UNBOUNDED : (uint64_t)coll->config.max_lag;
+    coll->deadline_ns = (uint64_t)coll->config.deadline_ns;
+    coll->grace_ns = coll->config.grace_ns < 0 ? PP_GRACE_AUTO : (uint64_t)coll->config.grace_ns;
+    coll->rule = rule_of(coll);
+    PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
+    PP_TRY(!agreed->region                 ? pp_messages_open(coll, agreed, &kernels)
+           : !handle->engine->nodes        ? pp_board_rounds_open(coll, agreed, &kernels)
+                                           : pp_leader_open(coll, agreed, &kernels));
+    coll->series.drawn = coll->rule.policy == PP_FIRST_OF;
+    return PP_OK;
+}
+
+static void release(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    if (coll->series.engine) {
+        pp_deliver_drop_request(coll);
+        for (pp_outcome_t *outcome; (outcome = pp_deliver_pop(coll));)
+            pp_outcome_free(coll, outcome);
+    }
+    if (coll->ops)
+        coll->ops->close(coll);
+    pp_series_close(&coll->series);
+    pp_outcome_free_all(coll);
+    free((void *)coll->config.pieces);
+    free(coll);
+}
+
+/* ---- what the engine and collective calls ask ------------------------------------------------------------ */
+
+static void update(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    coll->ops->update(coll);
+}
+
+static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    if (coll->ops->control)
+        coll->ops->control(coll, peer, message);
+    else
+        pp_engine_fail(handle->engine, PP_ERR_INTERNAL, "message of kind %u from rank %d to handle %u, whose rounds "
+                       "are made in shared memory", message->kind, peer, handle->id);
+}
+
+static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    if (coll->series.graph)
+        pp_series_receive(&coll->series, peer, message, bytes);
+    else
+        pp_engine_fail(handle->engine, PP_ERR_INTERNAL, "rank %d sent an operation to handle %u, which has none",
+                       peer, handle->id);
+}
+
+static void replay(pp_handle_t *handle) { pp_series_replay_early(&pp_allreduce_of(handle)->series); }
+
+static void drop_request(pp_handle_t *handle)
+{
+    pp_patience_returned(pp_allreduce_of(handle));
+    pp_deliver_drop_request(pp_allreduce_of(handle));
+}
+
+static void give(pp_handle_t *handle) { pp_deliver_bind(pp_allreduce_of(handle)); }
+static bool drains(const pp_handle_t *handle) { return pp_allreduce_of(handle)->config.deliver == PP_EACH; }
+static uint64_t tick(pp_handle_t *handle, uint64_t now_ns) { return pp_patience_tick(pp_allreduce_of(handle), now_ns); }
+static bool can_give(const pp_handle_t *handle) { return pp_allreduce_of(handle)->ungiven; }
+
+static uint64_t discard(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    return coll->ops->discard(coll);
+}
+
+static bool in_mid_round(const pp_handle_t *handle)
+{
+    const pp_allreduce_t *coll = pp_allreduce_of(handle);
+    return coll->ops->in_mid_round(coll);
+}
+
+static bool has_retired(const pp_handle_t *handle)
+{
+    const pp_allreduce_t *coll = pp_allreduce_of(handle);
+    return coll->ops->retired(coll);
+}
+
+/* ---- rounds in memory that ranks share --------------------------------------------------------------------- */
+
+static void count_as_given(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    if (coll->ops->count_as_given)
+        coll->ops->count_as_given(coll);
+}
+
+static bool poll_rounds(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    return coll->ops->poll && coll->ops->poll(coll);
+}
+
+static bool is_needed(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    return coll->ops->needed && coll->ops->needed(coll);
+}
+
+static bool has_work(const pp_handle_t *handle)
+{
+    const pp_allreduce_t *coll = pp_allreduce_of(handle);
+    return coll->ops->has_work && coll->ops->has_work(coll);
+}
+
+static void begin_work(pp_handle_t *handle, bool *lands)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    coll->ops->begin_work(coll, lands);
+}
+
+static bool work(pp_handle_t *handle, bool lands, uint64_t *round)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    return coll->ops->work(coll, lands, round);
+}
+
+static void worked(pp_handle_t *handle, uint64_t round, bool last)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    coll->ops->worked(coll, round, last);
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------- */
+
+static void describe(pp_handle_t *handle, pp_rank_state_t *state)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    state->completed = coll->completed;
+    state->joined = coll->ops->joined(coll);
+    state->ready = coll->ops->ready(coll);
+    state->drawn = coll->ops->drawn(coll);
+    state->withholding = coll->ops->withholds(coll);
+    state->aside = handle->aside;
+}
+
+static void explain(pp_handle_t *handle, pp_text_t *text)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    coll->ops->explain(coll, text);
+}
+
+static uint64_t next_round(const pp_handle_t *handle) { return pp_allreduce_of(handle)->completed; }
+
+static uint64_t buffer_bytes(const pp_handle_t *handle)
+{
+    const pp_series_t *series = &pp_allreduce_of(handle)->series;
+    return series->vectors.made * series->vectors.bytes + series->scratches.made * series->scratches.bytes;
+}
+
+static const pp_handle_kind_t kind = {
+    .init = "Allreduce_init", .update = update, .control = control, .operation = operation, .replay = replay,
+    .sign = sign, .reserve = reserve, .unreserve = unreserve, .open = open_handle, .release = release,
+    .drop_request = drop_request, .give = give, .drains = drains, .can_give = can_give, .discard = discard,
+    .in_mid_round = in_mid_round, .retired = has_retired, .count_as_given = count_as_given, .poll = poll_rounds,
+    .needed = is_needed, .has_work = has_work, .begin_work = begin_work, .work = work, .worked = worked,
+    .tick = tick,
+    .describe = describe, .explain = explain, .next_round = next_round, .buffer_bytes = buffer_bytes,
+};
+
+bool pp_is_allreduce(const pp_handle_t *handle) { return handle->kind == &kind; }
+
+pp_status_t pp_allreduce_new(pp_team_t *team, const pp_allreduce_config_t *config, pp_handle_t **out)
+{
+    pp_allreduce_t *coll = calloc(1, sizeof *coll);
+    size_t pieces = config ? config->piece_count : 0;
+    pp_piece_t *copy = calloc(pieces + 1, sizeof *copy);
+    *out = NULL;
+    if (!coll || !copy) {
+        free(coll);
+        free(copy);
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle of %zu pieces", pieces);
+    }
+    coll->handle = (pp_handle_t){.kind = &kind, .team = team};
+    if (config)
+        coll->config = *config;
+    for (size_t i = 0; i < pieces; i++) {
+        copy[i] = config->pieces[i];
+        coll->count += copy[i].count;
+    }
+    coll->config.pieces = copy;
+    *out = &coll->handle;
+    return PP_OK;
+}

@@ -1,0 +1,62 @@
+/* call.c - the collective call in progress.  See calls.h. */
+#include "calls.h"
+
+/* Some round has begun here and is not done. */
+static bool in_mid_round(const pp_engine_t *engine)
+{
+    bool any = false;
+    PP_FOR_EACH_HANDLE(engine, handle)
+        any |= handle->kind->in_mid_round(handle);
+    return any;
+}
+
+pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what)
+{
+    if (calls->kind == PP_CALL_NONE)
+        return PP_OK;
+    if (calls->kind == PP_CALL_AWAY)
+        return pp_fail(PP_ERR_STATE, "%s inside ctx.away(): leave it first, in all threads", what);
+    return pp_fail(PP_ERR_STATE, "%s while another collective call of this context is still in progress", what);
+}
+
+pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle)
+{
+    PP_TRY(pp_engine_check(calls->engine));
+    static const char *const names[] = {
+        [PP_CALL_INIT] = "making a handle", [PP_CALL_FLUSH] = "Flush", [PP_CALL_DRAIN] = "Drain",
+        [PP_CALL_FREE] = "Free", [PP_CALL_CTX_FREE] = "Free of the context", [PP_CALL_AWAY] = "away()"};
+    PP_TRY(pp_call_check_none(calls, names[kind]));
+    calls->kind = kind;
+    calls->handle = handle;
+    calls->finished = calls->agreed = calls->entered = false;
+    calls->status = PP_OK;
+    calls->text[0] = 0;
+    calls->team->in_call = true;
+    calls->engine->changed = true;
+    calls->engine->coverage.departures += in_mid_round(calls->engine);
+    return PP_OK;
+}
+
+void pp_call_finish(pp_calls_t *calls, pp_status_t status)
+{
+    calls->status = status;
+    calls->finished = true;
+    calls->team->in_call = false;
+    pp_engine_call_ended(calls->engine);
+}
+
+void pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind)
+{
+    for (int32_t peer = 0; peer < calls->engine->size; peer++) {
+        pp_prefix_t message = {.kind = (uint16_t)kind};
+        if (peer != calls->engine->rank)
+            pp_engine_control(calls->engine, peer, &message, sizeof message);
+    }
+}
+
+void pp_call_drop_unborn(pp_calls_t *calls)
+{
+    if (calls->kind == PP_CALL_INIT && !calls->finished && calls->handle)
+        calls->handle->kind->release(calls->handle);
+    calls->handle = NULL;
+}

@@ -1,0 +1,74 @@
+/* exit.c - ranks that take no part any more: scripts that have ended, contexts that were given up.  See calls.h. */
+#include "calls.h"
+
+#include <string.h>
+
+bool pp_exit_is_over(const pp_calls_t *calls) { return calls->exited + calls->gone >= calls->engine->size - 1; }
+
+/* A vote that is in cannot be taken back: the others may agree without us, and wait for what follows. */
+static bool agreement_interrupted(const pp_calls_t *calls)
+{
+    return (calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE) && !calls->finished;
+}
+
+void pp_exit_begin(pp_calls_t *calls)
+{
+    pp_engine_t *engine = calls->engine;
+    if (calls->closing)      /* everybody frees the context: wait for their last messages, and send none */
+        return;
+    if (agreement_interrupted(calls)) {
+        pp_engine_fail(engine, PP_ERR_STATE, "the script ended inside a collective call");
+        pp_exit_tell_gone(calls);
+        return;
+    }
+    PP_FOR_EACH_HANDLE(engine, handle) {
+        handle->kind->drop_request(handle);
+        handle->leaving = PP_STAYS;
+    }
+    pp_call_drop_unborn(calls);
+    calls->kind = PP_CALL_EXIT;
+    calls->finished = false;
+    calls->status = PP_OK;
+    calls->team->exits = calls->team->in_call = engine->changed = true;
+    calls->team->serves = !pp_exit_is_over(calls);
+    pp_call_tell_all(calls, PP_MSG_EXIT);
+    pp_engine_settle(engine);
+}
+
+void pp_exit_tell_gone(pp_calls_t *calls)
+{
+    pp_engine_t *engine = calls->engine;
+    for (int32_t peer = 0; !calls->told_gone && !calls->closing && peer < engine->size; peer++) {
+        pp_gone_t message = {.prefix.kind = PP_MSG_GONE, .status = engine->error};
+        memcpy(message.text, engine->error_text, sizeof message.text);
+        if (peer != engine->rank)
+            pp_engine_control(engine, peer, &message.prefix, sizeof message);
+    }
+    calls->told_gone = true;
+}
+
+void pp_exit_peer_gone(pp_calls_t *calls, int32_t peer, const pp_gone_t *message)
+{
+    calls->gone++;
+    calls->team->serves = !pp_exit_is_over(calls);
+    calls->engine->changed = true;
+    if (calls->kind == PP_CALL_EXIT)
+        return;
+    /* What concerns all ranks is passed on as it is, so that all of them show the first cause. */
+    if (message->status == PP_ERR_MISMATCH || message->status == PP_ERR_PEER_FAILED)
+        pp_engine_fail(calls->engine, message->status, "%s", message->text);
+    else
+        pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "rank %d gave the context up: %s", peer,
+                       message->text);
+}
+
+void pp_exit_peer_exited(pp_calls_t *calls, int32_t peer)
+{
+    bool agreeing = calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE;
+    calls->exited++;
+    calls->team->serves = !pp_exit_is_over(calls);
+    calls->engine->changed = true;
+    if (agreeing && !calls->agreed)
+        pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "rank %d has ended its script without freeing "
+                       "the context: this collective call can never complete", peer);
+}

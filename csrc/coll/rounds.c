@@ -1,0 +1,106 @@
+/* rounds.c - what every way to make rounds does alike.  See allreduce.h. */
+#include "allreduce.h"
+
+#include "../algo/algo.h"
+
+#include <string.h>
+
+bool pp_rounds_is_exempt(const pp_allreduce_t *coll)
+{
+    const pp_handle_t *handle = &coll->handle;
+    pp_facts_t facts = {.left = pp_handle_left(handle), .aside = handle->aside,
+                        .elsewhere = pp_handle_elsewhere(handle)};
+    return pp_rule_is_exempt(&coll->rule, &facts);
+}
+
+void pp_rounds_count_as_given(pp_allreduce_t *coll, uint64_t rounds)
+{
+    if (!pp_rounds_is_exempt(coll))
+        return;
+    if (coll->counted < rounds)
+        coll->counted = rounds;
+    if (coll->seen < rounds)
+        coll->seen = rounds;
+}
+
+uint64_t pp_rounds_bound(const pp_allreduce_t *coll)
+{
+    if (coll->max_lag == PP_UNBOUNDED)
+        return UINT64_MAX;
+    return pp_rule_bound(coll->counted, coll->completed, pp_handle_waits(&coll->handle), coll->max_lag);
+}
+
+void pp_rounds_count_staleness(const pp_allreduce_t *coll, uint64_t staleness)
+{
+    uint64_t last = PP_STALENESS_BINS - 1;
+    coll->handle.engine->coverage.staleness[staleness < last ? staleness : last]++;
+}
+
+uint64_t pp_rounds_divisor(const pp_allreduce_t *coll, const pp_tally_t *tally)
+{
+    switch (coll->config.average) {
+    case PP_AVERAGE_SIZE:          return (uint64_t)coll->handle.engine->size;
+    case PP_AVERAGE_CONTRIBUTORS:  return tally->contributors;
+    case PP_AVERAGE_CONTRIBUTIONS: return tally->contributions;
+    default:                       return 1;
+    }
+}
+
+int32_t pp_rounds_segments(const pp_allreduce_t *coll, const pp_kernels_t *kernels, int32_t participants)
+{
+    return coll->config.segments
+         ? coll->config.segments
+         : pp_algo_segments(coll->config.algorithm, coll->count * kernels->element_bytes, participants);
+}
+
+static void remember_left(pp_allreduce_t *coll, const pp_tally_t *tally, const uint64_t *left, bool flush)
+{
+    coll->any_left_before = !flush && coll->series.mask_words > 0 && tally->any_left;
+    if (coll->any_left_before)
+        memcpy(coll->left_before, left, pp_rounds_mask_bytes(coll));
+}
+
+static void check_calls(pp_allreduce_t *coll, const pp_tally_t *tally)
+{
+    if (tally->flush_calls == (PP_IN_FLUSH | PP_IN_FREE))
+        pp_engine_fail(coll->handle.engine, PP_ERR_MISMATCH, "handle %u: some ranks are in Free and others in "
+                       "Flush or Drain: collective calls must be in the same order on all ranks",
+                       coll->handle.id);
+}
+
+void pp_rounds_complete(pp_allreduce_t *coll, pp_outcome_t *outcome, const uint64_t *left)
+{
+    pp_team_t *team = coll->handle.team;
+    bool flush = outcome->tally.cause == PP_CAUSE_FLUSH;
+    uint32_t flush_calls = outcome->tally.flush_calls;
+    if (flush)
+        check_calls(coll, &outcome->tally);
+    remember_left(coll, &outcome->tally, left, flush);
+    team->engine->coverage.deadlines += outcome->tally.cause == PP_CAUSE_DEADLINE;
+    team->engine->rounds += outcome->round + 1 - coll->completed;
+    coll->completed = outcome->round + 1;
+    team->engine->changed = true;
+    pp_deliver_round(coll, outcome);
+    if (flush)
+        team->ops->flushed(team, &coll->handle, flush_calls);
+}
+
+uint64_t pp_rounds_request(pp_allreduce_t *coll)
+{
+    /* After a timeout: the request stays as it is. */
+    if (coll->handle.request.state != PP_IDLE) {
+        coll->starts++;
+        return coll->request.outcome ? coll->request.outcome->round : coll->completed;
+    }
+    bool late = coll->ungiven != NULL;
+    uint64_t given = !late ? coll->completed
+                   : coll->config.deliver == PP_EACH ? coll->ungiven->round : coll->completed - 1;
+    coll->request.start = ++coll->starts;
+    coll->handle.request.at = coll->completed;
+    coll->request.missed = coll->completed > coll->seen ? coll->completed - coll->seen : 0;
+    if (late)
+        pp_deliver_complete_request(coll);
+    else
+        pp_team_wait_begins(&coll->handle, coll->ops->own);
+    return given;
+}

@@ -1,0 +1,162 @@
+/* contribute.c - a Start on a board, and what becomes of it.  See combine.h. */
+#include "../patience.h"
+#include "combine.h"
+
+#include <string.h>
+
+/* While a round is away, it cannot be published; else no round can be taken. */
+static bool begin_merge(pp_allreduce_t *coll, uint64_t turn)
+{
+    pp_combine_t *combine = coll->on_board;
+    combine->merges_away = pp_turn_phase(turn) == PP_AWAY;
+    combine->merges = combine->merges_away
+                    ? !(turn & PP_TURN_MERGES) && pp_board_begin_merge(&combine->board, turn)
+                    : pp_turn_phase(turn) == PP_OPEN && pp_board_hold(&combine->board, turn);
+    return combine->merges;
+}
+
+/* Others may have looked meanwhile, and found the turn claimed; this rank looks in any case. */
+static void end_merge(pp_allreduce_t *coll)
+{
+    pp_combine_t *combine = coll->on_board;
+    uint64_t round = pp_turn_round(pp_board_turn(&combine->board));
+    if (combine->merges_away) {
+        if (pp_board_end_merge(&combine->board, round))
+            combine->way->merge_awaited(coll, round);
+    } else {
+        while (!pp_board_release(&combine->board, round))
+            continue;
+    }
+    combine->merges = false;
+    combine->news = true;
+}
+
+/* A part that is pending, to which the Start's elements may be added until end_merge(): no round takes it meanwhile.
+   False: a round is being made. */
+static bool find_pending(pp_allreduce_t *coll, int32_t *part)
+{
+    pp_board_t *board = &coll->on_board->board;
+    if (!begin_merge(coll, pp_board_turn(board)))
+        return false;
+    PP_STEP("merge");
+    uint64_t word = atomic_load(&pp_board_own(board)->word);
+    for (*part = 0; *part < PP_PARTS; ++*part) {
+        uint32_t bit = 1u << *part;
+        if ((pp_word_pending(word) & bit) && !(pp_word_users(word) & bit))
+            return true;
+    }
+    /* What was pending has been taken since: there are free parts. */
+    end_merge(coll);
+    return false;
+}
+
+/* A part that is free, or else one to add to. */
+pp_status_t pp_contribute_aim(pp_allreduce_t *coll, pp_target_t *target)
+{
+    const pp_combine_t *combine = coll->on_board;
+    pp_board_t *board = &coll->on_board->board;
+    *target = (pp_target_t){.part = pp_station_free_part(board)};
+    if (target->part < -1)
+        return pp_fail(PP_ERR_MEMORY, "no shared memory for a contribution of %zu bytes", board->vector_bytes);
+    if (target->part < 0 && !find_pending(coll, &target->part))
+        return PP_PENDING;
+    target->combine = combine->merges;
+    if (target->combine || !combine->users)
+        target->elements = pp_node_at(board->node, pp_board_slot_offset(board, board->node->index, target->part));
+    return PP_OK;
+}
+
+static void link(pp_allreduce_t *coll, int32_t part, uint64_t given)
+{
+    pp_combine_t *combine = coll->on_board;
+    const pp_piece_t *piece = coll->config.pieces;
+    pp_part_t *own = &pp_board_own(&combine->board)->parts[part];
+    own->contributions = 1;
+    own->starts = coll->starts;
+    atomic_store_explicit(&own->oldest_given, given, memory_order_relaxed);
+    if (combine->users) {
+        pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv,
+                      combine->board.vector_bytes, &own->users);
+        combine->users_parts |= 1u << part;
+    }
+    pp_station_link(&combine->board, part, combine->users, pp_say_state_of(coll));
+    combine->news = true;
+}
+
+void pp_contribute_start(pp_allreduce_t *coll, const pp_target_t *target)
+{
+    pp_board_t *board = &coll->on_board->board;
+    pp_combine_catch_up(coll);
+    pp_patience_before_start(coll);
+    uint64_t given = pp_rounds_request(coll);
+    if (!target->combine) {
+        link(coll, target->part, given);
+        return;
+    }
+    pp_part_t *own = &pp_board_own(board)->parts[target->part];
+    own->contributions++;
+    own->starts = coll->starts;
+    pp_station_say(board, pp_say_state_of(coll));
+    end_merge(coll);
+}
+
+/* ---- what becomes of it ------------------------------------------------------------------------------------- */
+
+bool pp_contribute_return_users(pp_allreduce_t *coll)
+{
+    pp_combine_t *combine = coll->on_board;
+    pp_board_t *board = &combine->board;
+    for (int part = 0; combine->users_parts >> part; part++) {
+        uint32_t bit = 1u << part;
+        if (!(combine->users_parts & bit))
+            continue;
+        PP_STEP("move");
+        uint64_t word = atomic_load(&pp_board_own(board)->word);
+        if (pp_word_users(word) & bit) {
+            uint64_t slot = pp_board_slot_offset(board, board->node->index, part);
+            memcpy(pp_node_at(board->node, slot),
+                   pp_node_at(board->node, pp_board_own(board)->parts[part].users), board->vector_bytes);
+            if (pp_station_moved(board, part)) {
+                combine->users_parts &= ~bit;
+                continue;
+            }
+        }
+        PP_STEP("move");
+        if (!pp_board_has_read(board, atomic_load(&pp_board_own(board)->taken)))
+            return false;
+        combine->users_parts &= ~bit;
+    }
+    return true;
+}
+
+uint64_t pp_contribute_discard(pp_allreduce_t *coll)
+{
+    pp_board_t *board = &coll->on_board->board;
+    uint64_t discarded = 0;
+    /* In this order: a rank that finds all flushing must not find that one of them has not left, and keeps its draw. */
+    pp_team_publish_presence(coll->handle.team);
+    pp_station_say(board, pp_say_state_of(coll));
+    /* Under a claim: another claimer may have counted on this rank; so may, between nodes, those who count for a
+       quorum.  What is not withdrawn goes into the flush. */
+    uint64_t turn = pp_board_turn(board);
+    if (!coll->on_board->way->alone || pp_turn_phase(turn) != PP_OPEN || !pp_board_hold(board, turn))
+        return 0;
+    uint32_t parts = pp_station_withdraw(board);
+    while (!pp_board_release(board, pp_turn_round(turn)))
+        continue;
+    coll->on_board->news = true;          /* others may have looked meanwhile */
+    for (int part = 0; parts >> part; part++)
+        if (parts >> part & 1)
+            discarded += pp_board_own(board)->parts[part].contributions;
+    return discarded;
+}
+
+void pp_contribute_forgive(pp_allreduce_t *coll)
+{
+    pp_station_t *own = pp_board_own(&coll->on_board->board);
+    PP_STEP("say");
+    uint32_t pending = pp_word_pending(atomic_load(&own->word));
+    for (int part = 0; pending >> part; part++)
+        if (pending == 1u << part && own->parts[part].contributions == 1)
+            atomic_store_explicit(&own->parts[part].oldest_given, UINT64_MAX, memory_order_relaxed);
+}

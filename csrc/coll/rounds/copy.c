@@ -1,0 +1,125 @@
+/* copy.c - results: where they lie on a board, and how they come out.  See combine.h. */
+#include "combine.h"
+
+#include <string.h>
+
+static uint64_t in_ring(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
+{
+    const pp_board_t *board = &coll->on_board->board;
+    return board->results + (uint64_t)outcome->ring * board->stride;
+}
+
+static const void *elements_of(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
+{
+    return outcome->lies == PP_IN_RING ? pp_node_at(pp_node_of(coll), in_ring(coll, outcome))
+                                      : coll->config.pieces[0].recv;
+}
+
+static void copy_elements(const pp_allreduce_t *coll, const pp_outcome_t *outcome, size_t first, size_t count)
+{
+    const pp_kernels_t *kernels = &coll->series.kernels;
+    const char *from = elements_of(coll, outcome);
+    pp_move_out(&coll->on_board->board, kernels, coll->config.pieces, first, from + first * kernels->element_bytes,
+                count);
+}
+
+/* What this rank has not put into its receive buffers while it moved it, in as few pieces as possible. */
+static void copy_rest(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
+{
+    const pp_combine_t *combine = coll->on_board;
+    size_t each = combine->chunk_bytes / coll->series.kernels.element_bytes;
+    for (uint32_t chunk = 0, next; chunk < combine->chunks; chunk = next) {
+        for (next = chunk + 1; next < combine->chunks && combine->landed[next] == combine->landed[chunk];)
+            next++;
+        size_t end = next == combine->chunks ? coll->count : next * each;
+        if (!combine->landed[chunk])
+            copy_elements(coll, outcome, chunk * each, end - chunk * each);
+    }
+}
+
+static bool has_landed(const pp_combine_t *combine, const pp_outcome_t *outcome)
+{
+    return combine->landed_count > 0 && combine->landed_round == outcome->round;
+}
+
+void pp_copy_begin(pp_allreduce_t *coll, const pp_outcome_t *outcome)
+{
+    coll->on_board->copied = outcome;
+    coll->handle.engine->coverage.landings += has_landed(coll->on_board, outcome);
+}
+
+void pp_copy_end(pp_allreduce_t *coll) { coll->on_board->copied = NULL; }
+
+bool pp_copy_out(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
+{
+    const pp_combine_t *combine = coll->on_board;
+    if (outcome->lies == PP_IN_RECEIVE)
+        return true;
+    if (has_landed(combine, outcome))
+        copy_rest(coll, outcome);
+    else
+        copy_elements(coll, outcome, 0, coll->count);
+    return pp_board_still(&combine->board, outcome->ring, outcome->round);
+}
+
+const void *pp_copy_view(pp_allreduce_t *coll, const pp_outcome_t *outcome)
+{
+    pp_combine_t *combine = coll->on_board;
+    /* One that is converted, or has nothing in it, exists in the receive buffers only. */
+    if (outcome->lies != PP_IN_RING || coll->series.kernels.store || coll->count == 0)
+        return NULL;
+    combine->viewed = pp_board_pin(&combine->board, outcome->ring, outcome->round);
+    return combine->viewed ? elements_of(coll, outcome) : NULL;
+}
+
+void pp_copy_end_view(pp_allreduce_t *coll)
+{
+    pp_combine_t *combine = coll->on_board;
+    if (!combine->viewed)
+        return;
+    combine->viewed = false;
+    pp_board_unpin(&combine->board);
+    combine->news = true;                /* a round may have waited for the place */
+}
+
+bool pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome)
+{
+    if (outcome->lies == PP_NOWHERE)
+        return true;
+    outcome->buffer = pp_pool_get(&coll->series.vectors);
+    if (!outcome->buffer) {
+        pp_engine_fail(coll->handle.engine, PP_ERR_MEMORY, "no memory for a result of %zu bytes",
+                       coll->series.vectors.bytes);
+        return false;
+    }
+    memcpy(outcome->buffer->data, elements_of(coll, outcome), coll->series.vectors.bytes);
+    outcome->lies = PP_NOWHERE;
+    return true;
+}
+
+bool pp_copy_begin_landing(pp_allreduce_t *coll)
+{
+    pp_combine_t *combine = coll->on_board;
+    /* Results that go to the receive buffers directly are not put there twice, those that other nodes have a part in
+       are not ready yet. */
+    if (!combine->landed || !combine->way->alone || pp_board_own(&combine->board)->receive || !pp_handle_waits(&coll->handle))
+        return false;
+    /* The round that is under way is what the request will be given, unless it is overwritten before. */
+    if (combine->landed_round != coll->completed)
+        pp_copy_end_landing(coll);
+    combine->landed_round = coll->completed;
+    return true;
+}
+
+void pp_copy_end_landing(pp_allreduce_t *coll)
+{
+    pp_combine_t *combine = coll->on_board;
+    if (combine->landed_count > 0)
+        memset(combine->landed, 0, combine->chunks * sizeof *combine->landed);
+    combine->landed_count = 0;
+}
+
+void pp_copy_in(const pp_allreduce_t *coll, void *to, const void *from, size_t bytes)
+{
+    pp_move_copy(&coll->on_board->board, to, from, bytes);
+}

@@ -1,0 +1,190 @@
+/* gather.c - taking the parts of a node's ranks, and moving their data.  See combine.h. */
+#include "combine.h"
+
+#include <string.h>
+
+enum {
+    WHOLE_BYTES = 16384,             /* moved by the claimer, at once */
+    RECRUIT_BYTES = 1 << 20,
+    CHUNK_BYTES = 65536,
+    CHUNK_BYTES_MIN = 8192,
+    CHUNKS_A_RANK = 2                /* at least, if the chunks do not become too small */
+};
+
+size_t pp_combine_whole_bytes(const pp_allreduce_t *coll) { return pp_combine_is_simulated(coll) ? 16 : WHOLE_BYTES; }
+
+static void add_source(pp_plan_t *plan, uint64_t offset) { plan->offsets[plan->source_count++] = offset; }
+
+/* Everything that one rank has pending, into the entry's header and the plan. */
+static void take_part(const pp_view_t *view, pp_allreduce_t *coll, int32_t rank, pp_ring_entry_t *entry)
+{
+    pp_board_t *board = &coll->on_board->board;
+    pp_station_t *station = &board->stations[rank];
+    pp_taken_t taken = pp_board_take(board, rank, view->round);
+    pp_share_t share = {.oldest_given = UINT64_MAX};
+    pp_leaving_t leaves = pp_word_leaving(taken.word, view->round, view->flushes);
+    bool aside = taken.word & PP_WORD_ASIDE, left = aside || pp_view_left(view, rank);
+    PP_STEP("decide");
+    bool lifted = aside && view->round >= atomic_load(&station->limit);
+    bool ready = taken.parts && (pp_mask_has(coll->on_board->ready, rank) || pp_view_ready(view, taken.word, rank));
+    bool out = view->away && pp_node_out(board->node, rank);
+    for (int part = 0; taken.parts >> part; part++) {
+        const pp_part_t *from = &station->parts[part];
+        if (!(taken.parts >> part & 1))
+            continue;
+        uint64_t given = atomic_load_explicit(&from->oldest_given, memory_order_relaxed);
+        share.contributions += from->contributions;
+        share.starts = from->starts > share.starts ? from->starts : share.starts;
+        share.oldest_given = given < share.oldest_given ? given : share.oldest_given;
+        bool users = pp_word_users(taken.word) >> part & 1;
+        add_source(board->plan, users ? from->users : pp_board_slot_offset(board, rank, part));
+    }
+    pp_tally_t own = {.contributions = share.contributions, .contributors = taken.parts != 0,
+                      .active = ready, .flushing = leaves != PP_STAYS || out,
+                      .flush_calls = leaves == PP_STAYS ? 0 : leaves == PP_FREES ? PP_IN_FREE : PP_IN_FLUSH,
+                      .initiator = PP_NO_INITIATOR, .any_left = left,
+                      .cause = lifted ? PP_CAUSE_DEPARTED : PP_CAUSE_POLICY};
+    if (taken.parts) {
+        pp_mask_add(entry->contributors, pp_rank_at(coll, rank));
+        entry->shares[rank] = share;
+        pp_rounds_count_staleness(coll, view->round > share.oldest_given
+                                                  ? view->round - share.oldest_given : 0);
+    }
+    if (left)
+        pp_mask_add(entry->left, pp_rank_at(coll, rank));
+    if (pp_word_waits(taken.word, view->round) && (taken.word & PP_WORD_DIRECT))
+        pp_mask_add(entry->direct, rank);
+    pp_tally_merge(&entry->tally, &own);
+}
+
+static void clear_header(const pp_allreduce_t *coll, pp_ring_entry_t *entry)
+{
+    size_t bytes = pp_rounds_mask_bytes(coll);
+    entry->tally = (pp_tally_t){.initiator = PP_NO_INITIATOR};
+    memset(entry->contributors, 0, bytes);
+    memset(entry->left, 0, bytes);
+    memset(entry->direct, 0, bytes);
+    memcpy(entry->triggers, coll->on_board->triggers, bytes);
+}
+
+/* Several chunks a rank, if they do not become so small that to hand them out takes longer than to move them. */
+static size_t wanted_chunk_bytes(const pp_allreduce_t *coll)
+{
+    const pp_board_t *board = &coll->on_board->board;
+    size_t least = pp_combine_is_simulated(coll) ? 1 : CHUNK_BYTES_MIN;
+    size_t most = CHUNK_BYTES / pp_node_of(coll)->magnify;
+    size_t bytes = board->vector_bytes / ((size_t)board->ranks * CHUNKS_A_RANK);
+    /* A vector so large that tickets could not count its chunks is cut coarser. */
+    if (board->vector_bytes / PP_CHUNKS_MAX >= CHUNK_BYTES)
+        return board->vector_bytes / (PP_CHUNKS_MAX / 2);
+    if (bytes > most)
+        bytes = most;
+    return bytes < least ? least : bytes;
+}
+
+void pp_gather_cut(pp_allreduce_t *coll)
+{
+    pp_combine_t *combine = coll->on_board;
+    size_t vector_bytes = combine->board.vector_bytes;
+    /* Elements of a chunk are a multiple: it begins with a cache line, of any type. */
+    size_t multiple = pp_combine_is_simulated(coll) ? 1 : 64;
+    size_t unit_bytes = multiple * coll->series.kernels.element_bytes;
+    size_t elements = wanted_chunk_bytes(coll) / coll->series.kernels.element_bytes;
+    size_t units = (elements + multiple - 1) / multiple;
+    combine->chunk_bytes = (units ? units : 1) * unit_bytes;
+    combine->chunks = (uint32_t)((vector_bytes + combine->chunk_bytes - 1) / combine->chunk_bytes);
+}
+
+void pp_gather_wake_waiters(pp_allreduce_t *coll, uint64_t round)
+{
+    pp_node_t *node = pp_node_of(coll);
+    for (int32_t rank = 0; pp_node_anybody_asleep(node) && rank < node->size; rank++) {
+        uint64_t word = pp_view_word(coll, rank);
+        bool waits = (word & PP_WORD_WAITS) && pp_word_round_bits(round) >= pp_word_round(word);
+        /* Also this one: its progress thread may have lent the core when the call came. */
+        if (waits || (word >> PP_WORD_LEAVING_SHIFT & 7))
+            node->wake(node->owner, rank, false);
+    }
+}
+
+/* How many of the newest results somebody may be copying.  A rank that waits for the round has been given those
+   before: if all do, its result can have the place of the last, whose memory the caches still hold.  (Leaders may have to send
+   that to other nodes yet.) */
+static uint64_t spared(const pp_allreduce_t *coll, uint64_t round)
+{
+    const pp_board_t *board = &coll->on_board->board;
+    if (board->vector_bytes <= pp_combine_whole_bytes(coll) || !coll->on_board->way->alone)
+        return board->spared;
+    for (int32_t rank = 0; rank < board->ranks; rank++)
+        if (!pp_word_waits(pp_view_word(coll, rank), round))
+            return board->spared;
+    return 0;
+}
+
+int32_t pp_gather(pp_allreduce_t *coll, uint64_t round)
+{
+    pp_board_t *board = &coll->on_board->board;
+    pp_plan_t *plan = board->plan;
+    int32_t index = pp_board_pick(board, round, spared(coll, round));
+    if (index < 0)
+        return -1;
+    pp_ring_entry_t *entry = pp_board_entry(board, index);
+    pp_view_t view = pp_view_of(coll, round);
+    if (board->vector_bytes > pp_combine_whole_bytes(coll))
+        pp_board_begin_plan(board);
+    clear_header(coll, entry);
+    plan->source_count = plan->target_count = 0;
+    plan->entry = (uint32_t)index;
+    for (int32_t rank = 0; rank < board->ranks; rank++)
+        take_part(&view, coll, rank, entry);
+    entry->null = plan->source_count == 0;
+    coll->handle.team->shared_led++;
+    return index;
+}
+
+/* A large round's data: ranks that wait work at them anyway; of those that sleep elsewhere, as many as there are
+   cores left over are asked to, whose progress threads have no better use for theirs. */
+static void recruit(pp_allreduce_t *coll)
+{
+    pp_node_t *node = pp_node_of(coll);
+    int32_t  spare = coll->handle.team->cores;
+    uint64_t now = pp_combine_now_ns(coll);
+    for (int32_t index = 0; index < node->size; index++)
+        spare -= index == node->index || !pp_node_idles(node, index, now);
+    for (int32_t index = 0; spare > 0 && index < node->size; index++) {
+        if (index == node->index || !pp_node_idles(node, index, now))
+            continue;
+        node->wake(node->owner, index, true);
+        spare--;
+    }
+}
+
+bool pp_gather_move(pp_allreduce_t *coll, uint64_t round)
+{
+    pp_board_t *board = &coll->on_board->board;
+    if (board->plan->source_count == 0)
+        return true;
+    if (board->vector_bytes <= pp_combine_whole_bytes(coll)) {
+        pp_move(board, &coll->series.kernels, NULL, 0, coll->count);
+        return true;
+    }
+    board->plan->chunk_bytes = coll->on_board->chunk_bytes;
+    board->plan->chunks = coll->on_board->chunks;
+    pp_board_hand_out(board, round);
+    /* This rank may go on to something else. */
+    pp_gather_wake_waiters(coll, round);
+    if (board->vector_bytes >= RECRUIT_BYTES)
+        recruit(coll);
+    return false;
+}
+
+void pp_gather_ask_for_room(pp_allreduce_t *coll, uint64_t round)
+{
+    pp_node_t *node = pp_node_of(coll);
+    for (int32_t rank = 0; rank < node->size; rank++) {
+        PP_STEP("decide");
+        uint64_t needed = atomic_load(&coll->on_board->board.stations[rank].absorbed);
+        if (rank != node->index && needed + coll->on_board->board.entries <= round + 1)
+            node->wake(node->owner, rank, true);
+    }
+}

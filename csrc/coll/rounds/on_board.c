@@ -1,0 +1,283 @@
+/* on_board.c - what rounds on one board and on several have in common.  See combine.h. */
+#include "../patience.h"
+#include "combine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ENTRIES_BEYOND_WINDOW = 3,       /* being written, being copied, and kept from a flush */
+    SPARED = 2                       /* newest results that a slow reader may still copy (PP_LATEST) */
+};
+
+uint64_t pp_combine_now_ns(const pp_allreduce_t *coll)
+{
+    pp_transport_t *transport = coll->handle.engine->transport;
+    return transport->ops->now_ns(transport);
+}
+
+/* ---- what others have done ------------------------------------------------------------------------------------ */
+
+/* Another rank may have found that this one holds the next round up. */
+static void hear_told(pp_allreduce_t *coll)
+{
+    if (pp_hold_is_told(coll))
+        pp_patience_awaited(coll, coll->completed, 0, 0);
+}
+
+bool pp_on_board_has_news(pp_allreduce_t *coll)
+{
+    const pp_combine_t *combine = coll->on_board;
+    uint64_t turn = pp_board_turn(&combine->board);
+    hear_told(coll);
+    return pp_turn_round(turn) != coll->completed || combine->way->has_news(coll, turn);
+}
+
+/* ---- the data of large rounds --------------------------------------------------------------------------------- */
+
+bool pp_on_board_has_work(const pp_allreduce_t *coll)
+{
+    const pp_board_t *board = &coll->on_board->board;
+    if (pp_turn_phase(pp_board_turn(board)) != PP_MOVING)
+        return false;
+    return pp_board_tickets_left(board);
+}
+
+void pp_on_board_begin_work(pp_allreduce_t *coll, bool *lands)
+{
+    coll->on_board->workers++;
+    *lands = *lands && pp_copy_begin_landing(coll);
+}
+
+bool pp_on_board_work(pp_allreduce_t *coll, bool lands, uint64_t *round)
+{
+    pp_combine_t *combine = coll->on_board;
+    pp_board_t *board = &combine->board;
+    uint64_t turn = pp_board_turn(board);
+    uint32_t chunk;
+    *round = pp_turn_round(turn);
+    if (pp_turn_phase(turn) != PP_MOVING)
+        return false;
+    lands = lands && *round == combine->landed_round;
+    while (pp_board_ticket(board, *round, &chunk)) {
+        pp_move_chunk(board, &coll->series.kernels, lands ? coll->config.pieces : NULL, chunk);
+        if (lands) {
+            combine->landed[chunk] = true;
+            combine->landed_count++;
+        }
+        if (pp_board_finished(board))
+            return true;
+    }
+    return false;
+}
+
+void pp_on_board_worked(pp_allreduce_t *coll, uint64_t round, bool last)
+{
+    coll->on_board->news |= last;
+    if (--coll->on_board->workers == 0)
+        coll->handle.engine->changed = true;      /* it may be freed */
+    if (last)
+        coll->on_board->way->gathered(coll, round);
+}
+
+/* ---- going on -------------------------------------------------------------------------------------------------- */
+
+/* Room for those who go on while this rank is exempt from its bound. */
+static void make_room(pp_allreduce_t *coll)
+{
+    if (!pp_combine_keeps_all(coll) || !pp_rounds_is_exempt(coll)
+        || coll->completed - pp_say_absorbed(coll) + 2 < (uint64_t)coll->on_board->board.entries)
+        return;
+    if (coll->request.outcome)
+        pp_copy_own(coll, coll->request.outcome);
+    for (pp_outcome_t *outcome = coll->ungiven; outcome; outcome = outcome->next)
+        pp_copy_own(coll, outcome);
+}
+
+bool pp_on_board_go_on(pp_allreduce_t *coll)
+{
+    pp_combine_t *combine = coll->on_board;
+    const pp_team_t *team = coll->handle.team;
+    const pp_node_t *node = pp_node_of(coll);
+    bool news = pp_combine_catch_up(coll) && !combine->way->alone;
+    hear_told(coll);
+    make_room(coll);
+    uint64_t before = coll->completed;
+    pp_team_publish_presence(team);
+    news |= pp_say_bounds(coll);
+    news |= pp_say_state(coll);
+    /* The rank that has changed something looks whether a round is due; here also what others have seen to be
+       due, but not yet, and what this rank does elsewhere. */
+    news |= combine->news || combine->waits != team->waits || combine->presence != node->presence;
+    combine->news = false;
+    combine->waits = team->waits;
+    combine->presence = node->presence;
+    if (!combine->way->look(coll, news))
+        return false;
+    return coll->completed != before || pp_turn_round(pp_board_turn(&combine->board)) != before;
+}
+
+void pp_on_board_update(pp_allreduce_t *coll) { pp_on_board_go_on(coll); }
+
+/* ---- facts about this rank --------------------------------------------------------------------------------------- */
+
+bool pp_on_board_withholds(const pp_allreduce_t *coll)
+{
+    return coll->on_board->limit <= coll->completed && !pp_rounds_is_exempt(coll);
+}
+
+bool pp_on_board_in_mid_round(const pp_allreduce_t *coll)
+{
+    return pp_turn_phase(pp_board_turn(&coll->on_board->board)) != PP_OPEN;
+}
+
+bool pp_on_board_ready(const pp_allreduce_t *coll)
+{
+    pp_view_t view = pp_view_of(coll, coll->completed);
+    int32_t me = pp_node_of(coll)->index;
+    return pp_view_ready(&view, pp_view_word(coll, me), me);
+}
+
+bool pp_on_board_drawn(pp_allreduce_t *coll)
+{
+    const pp_rule_t *rule = &coll->rule;
+    if (rule->policy != PP_FIRST_OF)
+        return false;
+    if (pp_rule_is_solo(rule))
+        return true;
+    return pp_order_place(rule, coll->completed, coll->any_left_before ? coll->left_before : NULL,
+                          coll->handle.engine->rank) < rule->k;
+}
+
+uint64_t pp_on_board_joined(const pp_allreduce_t *coll) { return coll->completed; }
+
+static void explain_ranks(pp_allreduce_t *coll, pp_text_t *text)
+{
+    pp_view_t view = pp_view_of(coll, coll->completed);
+    for (int32_t index = 0; index < pp_node_of(coll)->size; index++) {
+        pp_facts_t facts = pp_view_facts(&view, index);
+        PP_STEP("decide");
+        uint64_t rounds = atomic_load(&coll->on_board->board.stations[index].limit);
+        bool held = pp_is_bounded(coll) && view.round >= rounds && pp_view_withholds(&view, index);
+        bool flushes = pp_view_flushes(&view, index);
+        if (facts.waits || facts.pending || pp_facts_gone(&facts) || held)
+            pp_text_add(text, "rank %d:%s%s%s%s\n", pp_rank_at(coll, index), facts.waits ? " waits" : "",
+                        facts.pending ? " has data pending" : "", held ? " withholds its part by max_lag" : "",
+                        flushes       ? " flushes"
+                        : facts.left  ? " has left"
+                        : facts.aside ? " has left by patience"
+                                      : "");
+    }
+}
+
+void pp_on_board_explain(pp_allreduce_t *coll, pp_text_t *text)
+{
+    static const char *const phases[] = {"is not activated", "is being activated", "is being reduced",
+                                         "is being reduced between nodes"};
+    uint64_t turn = pp_board_turn(&coll->on_board->board);
+    pp_text_add(text, "round %llu %s\n", (unsigned long long)pp_turn_round(turn),
+                phases[pp_turn_phase(turn)]);
+    if (pp_rule_draws(&coll->rule))
+        pp_text_add(text, "drawn first: %d\n", pp_view_drawn_at(coll, 0));
+    explain_ranks(coll, text);
+}
+
+/* ---- opening and closing ---------------------------------------------------------------------------------------- */
+
+static int32_t entries(int32_t window, int32_t ranks)
+{
+    return window + ENTRIES_BEYOND_WINDOW + (ranks < PP_PINS_MAX ? ranks : PP_PINS_MAX);
+}
+
+static size_t vector_bytes(const pp_allreduce_t *coll)
+{
+    return coll->count * pp_accumulator_bytes(coll->config.type);
+}
+
+static uint64_t region_bytes(const pp_allreduce_t *coll)
+{
+    const pp_node_t *node = coll->handle.team->engine->node;
+    return pp_board_bytes(node->size, entries(coll->handle.team->window, node->size), vector_bytes(coll));
+}
+
+uint64_t pp_board_rounds_reserve(const pp_allreduce_t *coll)
+{
+    pp_team_t *team = coll->handle.team;
+    pp_node_t *node = team->engine->node;
+    if (!node || pp_allreduce_wants_messages(coll))
+        return 0;
+    uint64_t needed = region_bytes(coll), region = pp_node_reserve(node, needed);
+    if (region && !pp_board_prepare(node, region, entries(team->window, node->size), vector_bytes(coll))) {
+        pp_node_release(node, region, needed);
+        region = 0;
+    }
+    if (!region && team->refused_bytes == 0)
+        team->refused_bytes = needed;
+    return region;
+}
+
+void pp_board_rounds_unreserve(const pp_allreduce_t *coll, uint64_t region)
+{
+    if (region)
+        pp_node_release(coll->handle.team->engine->node, region, region_bytes(coll));
+}
+
+/* Buffers of the application in the memory of the node are read and written where they are. */
+static void find_users(pp_allreduce_t *coll)
+{
+    pp_combine_t *combine = coll->on_board;
+    const pp_kernels_t *kernels = &coll->series.kernels;
+    const pp_piece_t *piece = coll->config.pieces;
+    size_t bytes = combine->board.vector_bytes;
+    uint64_t offset;
+    if (coll->config.piece_count != 1 || bytes == 0 || kernels->load || kernels->store)
+        return;
+    combine->users = !kernels->normalise
+        && pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv, bytes, &offset);
+    /* What comes back from other nodes is not written to several places. */
+    if (combine->way->alone && pp_node_holds(combine->board.node, piece->recv, bytes, &offset))
+        pp_board_own(&combine->board)->receive = offset;
+}
+
+pp_status_t pp_on_board_open(pp_allreduce_t *coll, const pp_way_t *way, uint64_t region)
+{
+    pp_engine_t *engine = coll->handle.engine;
+    pp_combine_t *combine = coll->on_board = calloc(1, sizeof *combine);
+    if (!combine)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    combine->way = way;
+    uint64_t spared = coll->max_lag != PP_UNBOUNDED ? coll->max_lag + 1 : SPARED;
+    PP_TRY(pp_board_open(engine->node, region, entries(coll->handle.team->window, engine->node->size),
+                         vector_bytes(coll), spared, &combine->board));
+    combine->order = calloc((size_t)engine->size, sizeof *combine->order);
+    if (!combine->order)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a policy");
+    combine->order_round = UINT64_MAX;
+    pp_gather_cut(coll);
+    if (combine->board.vector_bytes > pp_combine_whole_bytes(coll)) {
+        combine->landed = calloc(combine->chunks, sizeof *combine->landed);
+        if (!combine->landed)
+            return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    }
+    combine->limit = pp_say_limit(coll);
+    atomic_store(&pp_board_own(&combine->board)->limit, combine->limit);
+    find_users(coll);
+    return pp_team_add_board(coll->handle.team, &combine->board);
+}
+
+void pp_on_board_close(pp_allreduce_t *coll)
+{
+    pp_combine_t *combine = coll->on_board;
+    if (!combine)
+        return;
+    pp_board_t *board = &combine->board;
+    pp_team_remove_board(coll->handle.team, board);
+    pp_copy_end_view(coll);
+    /* The last rank to go gives the memory back.  (Only the first rank can use its region again.) */
+    if (pp_board_detach(board))
+        pp_node_release(coll->handle.engine->node, board->offset, board->bytes);
+    free(combine->order);
+    free(combine->landed);
+    free(combine);
+    coll->on_board = NULL;
+}

@@ -1,0 +1,77 @@
+/* draw.c - the order of draws, and how a draw goes through it.  See policy.h. */
+#include "policy.h"
+
+/* In two passes: who had not left, then who had. */
+int32_t pp_order_rank(const pp_rule_t *rule, uint64_t round, const uint64_t *left, int32_t place)
+{
+    if (!left)
+        return pp_permuted(rule->seed, round, rule->size, place);
+    int32_t at = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < rule->size; i++) {
+            int32_t rank = pp_permuted(rule->seed, round, rule->size, i);
+            if (pp_mask_has(left, rank) == (pass == 1) && at++ == place)
+                return rank;
+        }
+    return -1;
+}
+
+int32_t pp_order_place(const pp_rule_t *rule, uint64_t round, const uint64_t *left, int32_t rank)
+{
+    int32_t plain = pp_permuted_place(rule->seed, round, rule->size, rank), before = 0, stay = 0;
+    if (!left)
+        return plain;
+    bool has_left = pp_mask_has(left, rank);
+    for (int32_t i = 0; i < rule->size; i++) {
+        bool other_left = pp_mask_has(left, pp_permuted(rule->seed, round, rule->size, i));
+        stay += !other_left;
+        before += i < plain && other_left == has_left;
+    }
+    return has_left ? stay + before : before;
+}
+
+int32_t pp_order_fill(const pp_rule_t *rule, uint64_t round, const uint64_t *left, int32_t *order, int32_t known,
+                      int32_t place)
+{
+    bool whole = left && known == 0;
+    for (int pass = 0; whole && pass < 2; pass++)
+        for (int32_t i = 0; i < rule->size; i++) {
+            int32_t rank = pp_permuted(rule->seed, round, rule->size, i);
+            if (pp_mask_has(left, rank) == (pass == 1))
+                order[known++] = rank;
+        }
+    for (; known <= place; known++)
+        order[known] = pp_permuted(rule->seed, round, rule->size, known);
+    return known;
+}
+
+pp_draw_verdict_t pp_rule_draw(const pp_facts_t *facts)
+{
+    if (facts->waits)
+        return PP_DRAW_TRIGGERS;
+    return pp_facts_gone(facts) || (facts->pending && facts->elsewhere) ? PP_DRAW_HANDED_ON : PP_DRAW_KEPT;
+}
+
+int32_t pp_rule_next_place(const pp_rule_t *rule, int32_t place)
+{
+    return place + rule->k < rule->size ? place + rule->k : -1;
+}
+
+pp_cause_t pp_rule_draw_cause(const pp_rule_t *rule, int32_t place)
+{
+    return place < rule->k ? PP_CAUSE_POLICY : PP_CAUSE_DEPARTED;
+}
+
+pp_draw_end_t pp_rule_follow(const pp_rule_t *rule, int32_t place, pp_facts_at_t facts_at, void *arg)
+{
+    pp_draw_end_t end = {.verdict = PP_DRAW_HANDED_ON, .place = place};
+    while (end.place >= 0) {
+        pp_facts_t facts;
+        end.verdict = facts_at(arg, end.place, &facts) ? pp_rule_draw(&facts) : PP_DRAW_OUT_OF_SIGHT;
+        if (end.verdict != PP_DRAW_HANDED_ON)
+            break;
+        end.place = pp_rule_next_place(rule, end.place);
+        end.hops++;
+    }
+    return end;
+}

@@ -1,0 +1,255 @@
+/* allreduce_face.c - Start and Wait of a partial allreduce: copying in and out, with the lock released where that
+   takes long.  See context.h. */
+#include "../coll/patience.h"
+#include "context.h"
+
+#include <stdlib.h>
+
+enum {
+    SMALL_COPY_BYTES = 65536,    /* copied under the lock: taking it twice would cost more */
+    START_MOVES_BYTES = 262144,  /* of a vector whose reduction Start may do itself */
+    BRIEF_COPY_BYTES = 262144    /* copied while attending: waking the progress thread would cost more */
+};
+
+static bool copies_long(const pp_allreduce_t *coll) { return coll->series.vectors.bytes > SMALL_COPY_BYTES; }
+
+/* ---- Start -------------------------------------------------------------------------------------------- */
+
+/* Copies the user's elements to the target, or combines them with what is there. */
+static void gather(const pp_allreduce_t *coll, const pp_target_t *target)
+{
+    const pp_kernels_t *kernels = &coll->series.kernels;
+    bool combine = target->combine && !target->drop;
+    char *at = target->elements;
+    for (size_t i = 0; i < coll->config.piece_count; i++) {
+        const pp_piece_t *piece = &coll->config.pieces[i];
+        const void *from = piece->send ? piece->send : piece->recv;
+        if (combine)
+            pp_load_combined(kernels, at, from, piece->count);
+        else if (coll->ops->copy_in && !kernels->load && piece->count > 0)
+            coll->ops->copy_in(coll, at, from, piece->count * kernels->element_bytes);
+        else
+            pp_load(kernels, at, from, piece->count);
+        at += piece->count * kernels->element_bytes;
+    }
+    if (!combine && kernels->normalise)
+        kernels->normalise(target->elements, coll->count);
+}
+
+/* A place for the elements; while a round reads all that there is, this rank works at it. */
+static pp_status_t find_target(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *target)
+{
+    pp_status_t status;
+    while ((status = coll->ops->aim(coll, target)) == PP_PENDING) {
+        PP_TRY(pp_engine_check(&ctx->engine));
+        if (!pp_work(ctx, NULL))
+            pp_make_way(ctx);
+        pp_look(ctx);
+        PP_TRY(pp_engine_check(&ctx->engine));
+    }
+    return status;
+}
+
+/* Only this thread adds to what is pending, so a target stays as it is while the lock is released; but for one that a
+   round may take at any moment. */
+static pp_status_t contribute(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *target)
+{
+    PP_TRY(find_target(ctx, coll, target));
+    bool unlocked = copies_long(coll) && target->elements && !target->locked;
+    if (unlocked)
+        pthread_mutex_unlock(&ctx->lock);
+    if (target->elements)
+        gather(coll, target);
+    if (unlocked)
+        pthread_mutex_lock(&ctx->lock);
+    return PP_OK;
+}
+
+static pp_status_t start_and_settle(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_target_t *target)
+{
+    coll->ops->start(coll, target);
+    pp_patience_started(coll);
+    coll->ops->settle(coll);
+    if (coll->series.vectors.bytes <= START_MOVES_BYTES && pp_handle_waits(&coll->handle))
+        pp_work(ctx, NULL);
+    return PP_OK;
+}
+
+/* While a contribution is copied that takes long, messages are the progress thread's. */
+static bool leaves_messages(const pp_allreduce_t *coll) { return coll->series.vectors.bytes > BRIEF_COPY_BYTES; }
+
+/* Attends to the messages that this rank's Start sends and finds. */
+static pp_status_t start_attending(pp_ctx_t *ctx, pp_allreduce_t *coll)
+{
+    pp_target_t target;
+    pp_returned(ctx);
+    bool arrived = !leaves_messages(coll) && pp_arrive(ctx);
+    /* What has arrived already is served first; not once a target is found, which a round could take. */
+    pp_look(ctx);
+    pp_status_t status = contribute(ctx, coll, &target);
+    if (status >= 0) {
+        arrived = arrived || pp_arrive(ctx);
+        status = start_and_settle(ctx, coll, &target);
+    }
+    if (arrived)
+        pp_leave(ctx, true);
+    return status;
+}
+
+static void end_view(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    if (coll->ops->end_view)
+        coll->ops->end_view(coll);
+}
+
+static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    pp_target_t target;
+    end_view(handle);
+    if (coll->ops->sends)
+        return start_attending(ctx, coll);
+    PP_TRY(contribute(ctx, coll, &target));
+    return start_and_settle(ctx, coll, &target);
+}
+
+/* ---- Wait ---------------------------------------------------------------------------------------------- */
+
+static pp_status_t give(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    handle->request.at = coll->completed;
+    if (!coll->ungiven)
+        return PP_PENDING;
+    coll->request.start = 0;
+    coll->request.missed = 0;
+    pp_deliver_complete_request(coll);
+    return PP_OK;
+}
+
+static void give_up(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    if (coll->ops->end_landing)
+        coll->ops->end_landing(coll);
+}
+
+static bool at_once(const pp_handle_t *handle) { return pp_allreduce_of(handle)->ops->copy_out; }
+
+/* Takes the request's outcome away: nobody else has it then. */
+static pp_outcome_t *take_outcome(pp_allreduce_t *coll)
+{
+    pp_outcome_t *outcome = coll->request.outcome;
+    coll->request.outcome = NULL;
+    coll->handle.request.state = PP_IDLE;
+    coll->handle.request.timed_out = false;
+    return outcome;
+}
+
+/* The application gets sendbuf back, if rounds read it where it is. */
+static pp_status_t return_sendbuf(pp_ctx_t *ctx, pp_allreduce_t *coll)
+{
+    bool large = copies_long(coll);
+    for (bool returned = !coll->ops->return_users; !returned;) {
+        if (large)
+            pthread_mutex_unlock(&ctx->lock);
+        returned = coll->ops->return_users(coll);
+        if (large)
+            pthread_mutex_lock(&ctx->lock);
+        if (!returned && !pp_work(ctx, NULL))
+            pp_make_way(ctx);
+        PP_TRY(pp_engine_check(&ctx->engine));
+    }
+    return PP_OK;
+}
+
+/* The result is read where it lies; the memory that it is in stays mapped as long as the view is kept. */
+static bool views(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outcome, pp_view_out_t *view)
+{
+    if (!view || !coll->ops->view || !(view->elements = coll->ops->view(coll, outcome)))
+        return false;
+    view->keeper = pp_keep_memory(ctx);
+    if (view->keeper)
+        return true;
+    coll->ops->end_view(coll);
+    view->elements = NULL;
+    return false;
+}
+
+/* False: the place that the result had in the node's memory was used again, for a later round. */
+static bool copy_out(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outcome, pp_view_out_t *view)
+{
+    if (views(ctx, coll, outcome, view))
+        return true;
+    if (outcome->lies != PP_NOWHERE)
+        return coll->ops->copy_out(coll, outcome);
+    pp_deliver_copy_out(coll, outcome);
+    return true;
+}
+
+/* Copies with the lock released if that takes long.  NULL: the result was overwritten, and a failure keeps newer
+   ones away. */
+static pp_outcome_t *copy_newest(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_view_out_t *view)
+{
+    bool large = copies_long(coll);
+    for (;;) {
+        pp_outcome_t *outcome = take_outcome(coll);
+        if (coll->ops->begin_copy)
+            coll->ops->begin_copy(coll, outcome);
+        if (large)
+            pthread_mutex_unlock(&ctx->lock);
+        bool copied = copy_out(ctx, coll, outcome, view);
+        if (large)
+            pthread_mutex_lock(&ctx->lock);
+        if (coll->ops->end_copy)
+            coll->ops->end_copy(coll);
+        if (copied)
+            return outcome;
+        pp_outcome_free(coll, outcome);
+        pp_look(ctx);
+        if (!coll->ungiven)
+            return NULL;
+        pp_deliver_complete_request(coll);
+    }
+}
+
+static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    end_view(handle);
+    PP_TRY(return_sendbuf(ctx, coll));
+    pp_status_t   status = PP_OK;
+    pp_outcome_t *outcome = copy_newest(ctx, coll, view);
+    if (!outcome && (status = pp_engine_check(&ctx->engine)) >= 0)
+        status = pp_fail(PP_ERR_INTERNAL, "handle %u: a result is gone, and there is none after it", handle->id);
+    else if (outcome && result)
+        pp_deliver_describe(coll, outcome, coll->request.start, coll->request.missed, result);
+    pp_outcome_free(coll, outcome);
+    give_up(handle);
+    pp_patience_given(coll);
+    if (coll->ops->handed_out && coll->ops->handed_out(coll))
+        pp_engine_settle(&ctx->engine);
+    return status;
+}
+
+static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    PP_TRY(return_sendbuf(ctx, pp_allreduce_of(handle)));
+    handle->request.timed_out = true;
+    return PP_OK;
+}
+
+static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
+{
+    if (pp_allreduce_of(handle)->config.deliver != PP_EACH)
+        return pp_fail(PP_ERR_STATE, "More is for deliver=\"each\": with \"sum\" and \"latest\" a Wait gives all there "
+                       "is");
+    PP_TRY(give(handle));
+    return handle->request.state == PP_COMPLETE ? hand_out(ctx, handle, result, NULL) : PP_PENDING;
+}
+
+const pp_face_t pp_allreduce_face = {
+    .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
+    .more = more, .end_view = end_view,
+};
