@@ -31,6 +31,35 @@ class _Call:
     made_with: Any
 
 
+class Away:
+    """A ``with`` block inside of which this rank has left all handles: `Context.away`.
+
+    Parameters
+    ----------
+    live : callable
+        Raises if the context cannot be used.
+    calls : CollectiveCalls
+        Of the context.
+    """
+
+    def __init__(self, live: Callable[[], None], calls: CollectiveCalls) -> None:
+        self._live, self._calls = live, calls
+
+    def __enter__(self) -> None:
+        """Leave all handles; waits for nobody."""
+        self._live()
+        self._calls.go_away()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Come back, after an exception, too; waits for nobody."""
+        try:
+            self._live()
+            self._calls.come_back()
+        except Error:
+            if kind is None:  # else it would hide the exception that passes
+                raise
+
+
 class CollectiveCalls:
     """The collective calls of a context.
 
@@ -50,6 +79,21 @@ class CollectiveCalls:
     def begun(self, name: str) -> Any:
         """Return what a call of this name was made with that timed out; None if there is none."""
         return self._begun.made_with if self._begun and self._begun.name == name else None
+
+    def go_away(self) -> None:
+        """Begin the call whose inside is the application's."""
+        self.refuse_while_begun()
+        self._native.check(self._native.lib.pp_away_begin(self._ctx))
+
+    def come_back(self) -> None:
+        """End it."""
+        self._native.check(self._native.lib.pp_away_end(self._ctx))
+
+    def refuse_while_begun(self, name: str = "") -> None:
+        """Raise if another call than the named one has timed out: that has to end first."""
+        begun = self._begun
+        if begun is not None and begun.name != name:
+            raise Error(f"{begun.name} timed out, and is still in progress: call it again first")
 
     def make(
         self,
@@ -78,14 +122,12 @@ class CollectiveCalls:
         object
             What the call was made with.
         """
+        self.refuse_while_begun(name)
         call, self._begun = self._begun, None
         if call is None:
             status, made_with = begin()
             self._native.check(status)
             call = _Call(name, made_with)
-        elif call.name != name:
-            self._begun = call
-            raise Error(f"{call.name} timed out, and is still in progress: call it again first")
         try:
             self._finish(name, request, timeout)
         except TimeoutError:

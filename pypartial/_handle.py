@@ -90,14 +90,16 @@ class Request:
         Raises
         ------
         Error
-            If the previous request was not collected by `Wait` or `Test`, another thread is inside
-            a collective call of the context, or the handle was freed. Nothing was contributed.
+            If the previous request was not collected by `Wait` or `Test`, nor ended its last `Wait`
+            by a `TimeoutError`; if another thread is inside a collective call of the context; or if
+            the handle was freed. Nothing was contributed.
         PeerFailedError
             If rounds can no longer complete.
         """
         status = self._pp_start(self._handle)
         if status:
-            raise self._native.error(status)
+            self._native.check(status)
+            self._context._log_note()
 
     def Wait(self, status: Status | None = None, timeout: float | None = None) -> bool:
         """Wait until the request is complete; the result is then in the receive buffers.
@@ -191,13 +193,17 @@ class Request:
     ) -> None:
         """Wait's slow path: it was pending, or failed, in the first slice."""
         if code == 1:  # PP_PENDING
-            code = wait_in_slices(
-                wait or (lambda slice_us: self._pp_wait(self._handle, slice_us, self._result)),
-                waited_us / 1e6,
-                timeout,
-                self._context._stall_warning,
-                self._explainer,
-            )
+            try:
+                code = wait_in_slices(
+                    wait or (lambda slice_us: self._pp_wait(self._handle, slice_us, self._result)),
+                    waited_us / 1e6,
+                    timeout,
+                    self._context._stall_warning,
+                    self._explainer,
+                )
+            except TimeoutError:
+                self._native.check(self._lib.pp_timed_out(self._handle))  # Start may follow
+                raise
         if code:
             raise self._native.error(code)
 

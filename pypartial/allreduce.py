@@ -127,6 +127,47 @@ class AllreduceRequest(Request):
         view.setflags(write=False)
         return view
 
+    def More(self, status: Status | None = None) -> bool:
+        """Take the next complete round that was not given yet, if there is one; never blocks.
+
+        Local; for ``deliver="each"``, between the end of a `Wait` (or `Test`) and the next `Start`.
+        A rank that was slow catches up so, and the others need not wait for it: no round completes
+        while a rank has `window` rounds not given.
+
+        Parameters
+        ----------
+        status : Status, optional
+            Filled if the answer is True.
+
+        Returns
+        -------
+        bool
+            Whether there was a round; it is in the receive buffers then.
+
+        Raises
+        ------
+        ArgumentError
+            If `status` is of the wrong kind.
+        Error
+            With another `deliver`, while a request is not collected, or if the handle was freed.
+        PeerFailedError
+            If rounds can no longer complete.
+        """
+        _check_status(status)
+        self._live()
+        if self._settings.deliver != "each":
+            raise Error(
+                f"{self._name()}: More is for deliver='each'; with "
+                f"deliver={self._settings.deliver!r} Wait gives everything"
+            )
+        code = self._lib.pp_more(self._handle, self._result)
+        if code == self._lib.PP_PENDING:
+            return False
+        self._native.check(code)
+        if status is not None:
+            status._fill(self._result_bytes[:])
+        return True
+
     def _refuse_flush(self) -> None:
         if self._settings.deliver == "each":
             raise Error(

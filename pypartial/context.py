@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from . import _native, tuning
 from ._arguments import as_argument_error, as_shape, c_text, in_range, positive_seconds, seconds
-from ._calls import CollectiveCalls
+from ._calls import Away, CollectiveCalls
 from ._handle import Request
 from ._names import PROGRESS, TRANSPORT
 from .allreduce import AllreduceRequest, Arguments
@@ -269,6 +269,39 @@ class Context:
         owner = ffi.gc(ffi.cast("char *", memory[0]), lambda _: lib.pp_unalloc(kept))
         buffer: Any = ffi.buffer(owner, size_bytes)
         return np.frombuffer(buffer, np.uint8).view(element).reshape(shape_)
+
+    def away(self) -> Away:
+        """Leave all handles for the time of a ``with`` block.
+
+        A collective call whose inside belongs to the application: entering and leaving wait for
+        nobody. Inside, this rank has left all handles of the context, so that the others' rounds
+        go on without it while it is in a blocking call of its own: an allreduce of a metric, a
+        barrier, a checkpoint. An exception inside ends it, and passes on.
+
+        Returns
+        -------
+        context manager
+
+        Raises
+        ------
+        Error
+            From entering: if this rank is away already, another thread is inside a collective call
+            of the context, a call timed out and has not ended yet, or the context was freed. From
+            `Request.Start`, `Request.Wait` and every collective call of the context, in every
+            thread, while it is away.
+
+        Examples
+        --------
+        >>> with ctx.away():  # doctest: +SKIP
+        ...     loss = comm.allreduce(loss)
+        """
+        return Away(self._live, self._calls)
+
+    def _log_note(self) -> None:
+        """Pass on to the log what the core has to say of this rank's patience."""
+        note = self._native.lib.pp_ctx_patience_note(self._ctx)
+        if note:
+            _native.LOGGER.warning("%s", self._native.text(note))
 
     # ---- partial collectives --------------------------------------------------------------------
 

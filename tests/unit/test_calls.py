@@ -9,7 +9,7 @@ import pytest
 import pypartial as pp
 from pypartial import _explain, _native, allreduce
 from pypartial._buffer import Vector
-from pypartial._calls import CollectiveCalls
+from pypartial._calls import Away, CollectiveCalls
 from pypartial.status import RESULT
 
 STATE = dict.fromkeys(_explain.RankState._fields, 0)
@@ -25,7 +25,7 @@ class Core:
     pp_start = pp_test = pp_wait_slice = None
 
     def __init__(self):
-        self.said, self.pending, self.states = [], 0, []
+        self.said, self.pending, self.states, self.more = [], 0, [], []
         self.on_wait = lambda: None
 
     def new(self, declaration, count=None):
@@ -85,6 +85,19 @@ class Core:
 
     def pp_text_free(self, text):
         pass
+
+    def pp_timed_out(self, coll):
+        return self.begin("timed out")
+
+    def pp_more(self, coll, result):
+        self.said.append("more")
+        return self.more.pop(0)
+
+    def pp_away_begin(self, ctx):
+        return self.begin("away")
+
+    def pp_away_end(self, ctx):
+        return self.begin("back")
 
     def pp_question_open(self, ctx, handle, states, question):
         return self.begin("ask")
@@ -190,6 +203,67 @@ def test_a_bad_timeout_begins_nothing(core, made, timeout):
     assert core.said == []
 
 
+# ---- away, More, and what Start tells ----------------------------------------------------------
+
+
+def test_away_is_left_by_an_exception(core, made):
+    calls = made()._context._calls
+    with pytest.raises(ZeroDivisionError), Away(lambda: None, calls):
+        assert core.said == ["away"]
+        raise ZeroDivisionError
+    assert core.said == ["away", "back"]
+
+
+def test_nobody_goes_away_from_a_context_that_is_gone_or_in_a_call(core, made):
+    def gone():
+        raise pp.Error("the context was freed")
+
+    request = made()
+    with pytest.raises(pp.Error, match="was freed"), Away(gone, request._context._calls):
+        pass
+    core.pending = 100
+    with pytest.raises(pp.TimeoutError):
+        request.Flush(timeout=0)
+    with (
+        pytest.raises(pp.Error, match="Flush of handle 2 timed out"),
+        Away(lambda: None, request._context._calls),
+    ):
+        pass
+    assert core.said == ["flush"]
+
+
+def test_an_error_of_coming_back_does_not_hide_the_exception_that_passes(core, made):
+    core.pp_away_end = lambda ctx: -5
+    away = Away(lambda: None, made()._context._calls)
+    with pytest.raises(ZeroDivisionError), away:
+        raise ZeroDivisionError
+    with pytest.raises(pp.PeerFailedError), away:
+        pass
+
+
+def test_more_gives_rounds_while_there_are_some(core, made):
+    request, status = made(deliver="each"), pp.Status()
+    core.more = [0, 1, -5]
+    assert request.More(status) is True
+    assert status.round == 0
+    assert request.More() is False
+    with pytest.raises(pp.PeerFailedError):
+        request.More()
+    with pytest.raises(pp.Error, match="More is for deliver='each'"):
+        made().More()
+    with pytest.raises(pp.ArgumentError, match="status must be"):
+        request.More(7)
+
+
+def test_what_start_has_to_tell_is_logged(core, made):
+    request, told = made(), []
+    request._context._log_note = lambda: told.append("note")
+    for code in (0, 2):
+        request._pp_start = lambda handle, code=code: code
+        request.Start()
+    assert told == ["note"]
+
+
 # ---- questions -----------------------------------------------------------------------------------
 
 
@@ -233,7 +307,7 @@ def test_a_timeout_tells_what_was_heard(core, made):
     core.pending = 100
     with pytest.raises(pp.TimeoutError, match=r": here; heard .* ago: rank 0 \(no answer"):
         request._wait_on(1, 10_000, 0.03)
-    assert core.said == ["ask", "asked"]
+    assert core.said == ["ask", "asked", "timed out"]
 
 
 def test_a_question_that_cannot_be_asked(core, made, caplog):
