@@ -244,7 +244,7 @@ void pp_unalloc(void *kept)
     if (!keeper)
         return;
     if (keeper->shared && keeper->bytes)
-        pp_shared_uncommit(keeper->shared, keeper->offset, keeper->bytes);
+        pp_shared_give_back(keeper->shared, keeper->offset, keeper->bytes);
     pp_shared_drop(keeper->shared);
     free(keeper->own);
     free(keeper);

@@ -6,6 +6,8 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .errors import ArgumentError, Error
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ def whole_number(name: str, value: Any) -> int:
             return operator.index(value)
         except TypeError:
             pass
+        except Exception as error:  # objects that could be integers raise what they like
+            raise ArgumentError(
+                f"{name} must be an integer: this {type(value).__name__} raises "
+                f"{type(error).__name__}: {error}"
+            ) from error
     raise ArgumentError(f"{name} must be an integer, not {value!r}")
 
 
@@ -83,16 +90,32 @@ def c_text(native: Native, complaint: Error | None) -> Any:
 
 def as_shape(shape: Any) -> tuple[int, ...]:
     """Return a shape as a tuple of lengths."""
-    given: tuple[Any, ...]
+    given: tuple[Any, ...] = (shape,)
     try:
-        given = (operator.index(shape),)
+        operator.index(shape)
     except TypeError:
         try:
             given = tuple(shape)
         except TypeError:
             text = f"shape must be an integer or a tuple of integers, not {shape!r}"
             raise ArgumentError(text) from None
+    except Exception:  # whole_number() says what it raises
+        pass
     lengths = tuple(whole_number("a length in shape", length) for length in given)
     if any(length < 0 for length in lengths):
         raise ArgumentError(f"shape must not have negative dimensions: {shape!r}")
     return lengths
+
+
+def array_bytes(shape: tuple[int, ...], element: np.dtype[Any]) -> int:
+    """Return the size of an array that NumPy can make."""
+    if element.hasobject or not element.itemsize:
+        raise ArgumentError(f"dtype {element} is not one of numbers")
+    size_bytes = math.prod(shape) * element.itemsize
+    if size_bytes > np.iinfo(np.intp).max:
+        raise MemoryError(f"no memory for an array of {size_bytes} bytes")
+    try:
+        np.broadcast_to(np.zeros((), element), shape)
+    except ValueError as error:
+        raise ArgumentError(f"no array has the shape {shape}: {error}") from None
+    return size_bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import sys
 import warnings
@@ -15,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native, tuning
-from ._arguments import as_argument_error, as_shape, c_text, in_range, positive_seconds, seconds
+from ._arguments import (
+    array_bytes,
+    as_argument_error,
+    as_shape,
+    c_text,
+    in_range,
+    positive_seconds,
+    seconds,
+)
 from ._calls import Away, CollectiveCalls
 from ._handle import Request
 from ._names import PROGRESS, TRANSPORT
@@ -251,7 +258,8 @@ class Context:
         Raises
         ------
         ArgumentError
-            If `shape` is neither an integer nor integers, or one of them is negative.
+            If `shape` is neither an integer nor integers, or not one that an array can have, or
+            if elements of `dtype` are Python objects, or have no bytes.
         MemoryError
             If there is not so much memory.
         Error
@@ -260,7 +268,7 @@ class Context:
         self._live()
         element = np.dtype(dtype)
         shape_ = as_shape(shape)
-        size_bytes = math.prod(shape_) * element.itemsize
+        size_bytes = array_bytes(shape_, element)
         ffi, lib = self._native.ffi, self._native.lib
         memory, keeper = ffi.new("void **"), ffi.new("void **")
         self._native.check(lib.pp_ctx_alloc(self._ctx, max(size_bytes, 1), memory, keeper))

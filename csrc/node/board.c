@@ -52,6 +52,8 @@ pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, int32_t entries, siz
 {
     layout_t at = lay_out(node->size, entries, vector_bytes);
     char    *base = pp_node_at(node, offset);
+    if (!pp_node_reach(node))
+        return pp_fail(PP_ERR_MEMORY, "no address space for the memory that the ranks of a node share");
     *board = (pp_board_t){
         .node = node, .offset = offset, .bytes = at.bytes, .ranks = node->size, .entries = entries,
         .vector_bytes = vector_bytes, .stride = at.stride, .shared = (pp_board_shared_t *)base,

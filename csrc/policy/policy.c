@@ -65,7 +65,7 @@ void pp_habit_add(pp_habit_t *habit, uint64_t ns) { habit->ns[habit->count++ % P
 static uint64_t median(const pp_habit_t *habit)
 {
     uint64_t sorted[PP_PATIENCE_SAMPLES];
-    uint32_t count = habit->count < PP_PATIENCE_SAMPLES ? habit->count : PP_PATIENCE_SAMPLES;
+    uint32_t count = habit->count < PP_PATIENCE_SAMPLES ? (uint32_t)habit->count : PP_PATIENCE_SAMPLES;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = i;
         for (; at > 0 && sorted[at - 1] > habit->ns[i]; at--)

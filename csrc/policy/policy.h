@@ -142,7 +142,7 @@ enum { PP_PATIENCE_SAMPLES = 16, PP_PATIENCE_ENOUGH = 3 };
 /* The last times from a result given to the next Start. */
 typedef struct pp_habit {
     uint64_t ns[PP_PATIENCE_SAMPLES];
-    uint32_t count;                  /* of all so far */
+    uint64_t count;                  /* of all so far; 32 bits overflow after hours of short rounds */
 } pp_habit_t;
 
 void     pp_habit_add(pp_habit_t *habit, uint64_t ns);

@@ -37,16 +37,9 @@ enum {
     BULK_TAGS_MAX = 1 << 20,
     CHUNK_BYTES_DEFAULT = 1 << 30,
     NODE_BYTES_COMMITTED = 4096,
+    NODE_BYTES_MIN = 16 << 20,                    /* memory that the ranks of a node share is worth having */
     TEXT_BYTES = MPI_MAX_ERROR_STRING + 128
 };
-
-/* Thread sanitizer leaves little address space. */
-#ifdef __SANITIZE_THREAD__
-static const size_t NODE_BYTES_MAX = (size_t)1 << 36;
-#else
-static const size_t NODE_BYTES_MAX = (size_t)1 << 44;
-#endif
-static const size_t NODE_BYTES_MIN = (size_t)1 << 32;
 
 _Static_assert(PARCEL_BYTES_MAX % PP_MESSAGE_ALIGN == 0, "receive buffers stay aligned");
 
@@ -996,16 +989,6 @@ static pp_status_t make_transport(MPI_Comm comm, uint64_t chunk_bytes, pp_mpi_t 
     return PP_OK;
 }
 
-/* Address space for the memory that the ranks of a node share, as much as can be had: what is used of it is
-   committed piece by piece. */
-static bool create_memory(pp_shared_t *memory, pp_shared_ticket_t *ticket)
-{
-    for (size_t bytes = NODE_BYTES_MAX; bytes >= NODE_BYTES_MIN; bytes /= 16)
-        if (pp_shared_create(memory, "pypartial-node", bytes, NODE_BYTES_COMMITTED, ticket))
-            return true;
-    return false;
-}
-
 /* By the first of `size` ranks that MPI has on this node; `error`: of its own attempt, 0 if the others failed. */
 static void explain_apart(pp_mpi_t *mpi, int size, int error)
 {
@@ -1023,15 +1006,21 @@ static int share_page(pp_mpi_t *mpi, MPI_Comm node, bool *shared)
     pp_shared_ticket_t tickets[2] = {0};
     pp_shared_t        memory = {.fd = -1};
     int                rank, size, error = 0, mine[2] = {0}, all[2] = {0};
+    uint64_t           room = pp_shared_room();
+    if (room < NODE_BYTES_MIN)
+        room = 0;
     MPI_Comm_rank(node, &rank);
     MPI_Comm_size(node, &size);
-    if (rank == 0) {
+    /* The memory grows no further than every rank of the node can follow. */
+    int code = MPI_Allreduce(MPI_IN_PLACE, &room, 1, MPI_UINT64_T, MPI_MIN, node);
+    if (code == MPI_SUCCESS && rank == 0) {
         mine[0] = pp_doorbell_create(&mpi->doorbell, size, &tickets[0]);
         error = mine[0] ? 0 : errno;
-        mine[1] = create_memory(&memory, &tickets[1]);
+        mine[1] = pp_shared_create(&memory, "pypartial-node", room, NODE_BYTES_COMMITTED, &tickets[1]);
         error = mine[1] || error ? error : errno;
     }
-    int code = MPI_Bcast(tickets, sizeof tickets, MPI_BYTE, 0, node);
+    if (code == MPI_SUCCESS)
+        code = MPI_Bcast(tickets, sizeof tickets, MPI_BYTE, 0, node);
     if (code == MPI_SUCCESS && rank != 0) {
         mine[0] = pp_doorbell_attach(&mpi->doorbell, &tickets[0]);
         mine[1] = pp_shared_attach(&memory, &tickets[1]);

@@ -45,6 +45,7 @@ TIMINGS = ("uniform", "slow", "skew", "ties", "zero", "heavy")
 _TESTS_BEFORE_GIVING_UP = 2000
 _LONGEST_PAUSE_NS = 10_000_000
 _RANKS_MAX, _WINDOW_MAX, _COUNT_MAX, _TIME_MAX = 1 << 16, 1 << 12, 1 << 24, 1 << 50
+_STEPS_MAX = 1_000_000  # as of `sim skew`
 _MAGNIFY_MAX = 1 << 16  # a chunk of 64 KiB is one byte then
 _ACTION = re.compile(r"(flush|open|free) (\d+)")
 
@@ -153,9 +154,11 @@ class Scenario:
         """
         try:
             found = json.loads(text)
+            scenario: Scenario = _read(cls, found, "the scenario")
         except json.JSONDecodeError as error:
             raise ValueError(f"not a scenario: {error}") from None
-        scenario: Scenario = _read(cls, found, "the scenario")
+        except RecursionError:
+            raise ValueError("not a scenario: it is nested too deeply") from None
         complaint = scenario.complaint()
         if complaint is not None:
             raise ValueError(f"not a scenario: {complaint}")
@@ -229,8 +232,11 @@ class Scenario:
     def _phases_complaint(self) -> str | None:
         live = set(range(self.opened))
         for phase in self.phases:
-            if not phase.steps or min(phase.steps) < 0:
-                return f"a phase with the steps {phase.steps}"
+            if not phase.steps:
+                return "a phase with the steps ()"
+            for steps in phase.steps:
+                if not 0 <= steps <= _STEPS_MAX:
+                    return f"a phase with the steps {steps}, not in 0..{_STEPS_MAX}"
             for action in phase.then:
                 found = _ACTION.fullmatch(action)
                 if found is None:
@@ -279,7 +285,7 @@ def _read(kind: Any, found: Any, where: str) -> Any:
         else:
             values[name] = _tuple(value)
         if not _fits(values[name], str(fields[name].type)):
-            raise ValueError(f"not a scenario: {where} has {name} {value!r}")
+            raise ValueError(f"not a scenario: {where} has {name} {value!r:.60}")
     missing = [n for n, e in fields.items() if e.default is dataclasses.MISSING and n not in found]
     if missing:
         raise ValueError(f"not a scenario: {where} lacks {missing[0]!r}")

@@ -227,7 +227,48 @@ def test_negative_dimensions_of_alloc(ctx, shape):
         np.zeros(shape)
 
 
-@pytest.mark.parametrize("shape", [2.5, (2.5,), "12", None, ((1, 2), 3)], ids=str)
+class Raising:
+    """What could be an integer, and raises what it likes."""
+
+    def __index__(self):
+        raise RuntimeError("no number today")
+
+
+OTHER_SHAPES = [2.5, (2.5,), "12", None, ((1, 2), 3), True, np.True_, (True, 2), (1,) * 100]
+OTHER_SHAPES += [(0, 1 << 80), (0, 1 << 40, 1 << 40)]
+
+
+@pytest.mark.parametrize("shape", [1 << 50, 1 << 61, 1 << 80, (1 << 40, 1 << 40)], ids=str)
+@pytest.mark.sizes(1, 2)
+def test_arrays_larger_than_memory(ctx, shape):
+    with pytest.raises(MemoryError, match=f"an array of {8 * np.prod(shape, dtype=object)} bytes"):
+        ctx.alloc(shape)
+    assert ctx.alloc(3).shape == (3,)
+
+
+@pytest.mark.parametrize("dtype", [object, "V0", [("a", object)]], ids=str)
+@pytest.mark.sizes(1)
+def test_elements_that_are_no_numbers(ctx, dtype):
+    with pytest.raises(pp.ArgumentError, match="not one of numbers"):
+        ctx.alloc(3, dtype)
+
+
+@pytest.mark.sizes(1)
+def test_integers_that_raise(comm, ctx):
+    buffer = np.zeros(3)
+    for call in (
+        lambda: ctx.alloc(Raising()),
+        lambda: ctx.alloc((2, Raising())),
+        lambda: pp.Quorum(Raising()),
+        lambda: pp.Context(comm, seed=Raising()),
+        lambda: pp.Context(comm, window=Raising()),
+        lambda: ctx.Allreduce_init(None, buffer, max_lag=Raising()),
+    ):
+        with pytest.raises(pp.ArgumentError, match=r"integer: .*RuntimeError: no number today"):
+            call()
+
+
+@pytest.mark.parametrize("shape", OTHER_SHAPES, ids=str)
 @pytest.mark.sizes(1)
 def test_other_wrong_shapes_of_alloc(ctx, shape):
     with pytest.raises(pp.ArgumentError, match="shape"):

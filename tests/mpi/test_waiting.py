@@ -238,10 +238,8 @@ def test_ctrl_c_in_wait(comm, ctx, gate):
     if comm.rank == 0:
         request.Start()
         timer = interrupt_soon(0.15)
-        began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             request.Wait()
-        assert time.monotonic() - began < 5
         timer.join()
         with pytest.raises(pp.Error, match="not collected"):
             request.Start()

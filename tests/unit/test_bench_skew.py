@@ -72,7 +72,7 @@ def test_a_pace_counts_what_was_computed(work: Work, computes: bool) -> None:
     took = time.monotonic_ns() - before
     assert took >= 2_000_000
     assert (pace.passes > 0) == computes
-    assert 0.5 * took < pace.computed_ns <= took if computes else pace.computed_ns == 0
+    assert 0 < pace.computed_ns <= took if computes else pace.computed_ns == 0
     pace.free()
 
 

@@ -422,6 +422,34 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize(
+    "words",
+    ["--help", "info", "sim schedule ring --ranks 4 --dump dot", "sim skew --ranks 4 --steps 2"],
+)
+def test_an_output_that_takes_no_more_is_one_line(words: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pypartial", *words.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1:] == [
+        "pypartial: the output cannot be written: No space left on device"
+    ]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_output_does_no_harm() -> None:
+    words = "sim skew --ranks 2 --steps 2"
+    done = run("sh", "-c", f"{sys.executable} -m pypartial {words} >&-")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_help_needs_no_mpi() -> None:
     code = (
         "import sys, pypartial.cli\n"

@@ -181,12 +181,12 @@ static bool is_ripe(pp_allreduce_t *coll, uint64_t round)
         coverage->graces_met += pp_board_ripens(board, round, 0, longest_ns(coll), &left_ns);
         return true;
     }
-    if (pp_board_set_ripe(board, round, pp_combine_now_ns(coll) + grace_ns(coll))) {
+    if (pp_board_set_ripe(board, round, pp_engine_now(coll->handle.engine) + grace_ns(coll))) {
         /* This rank may go on to something else: then the others see to it. */
         pp_gather_wake_waiters(coll, round);
         return false;
     }
-    bool over = pp_board_ripens(board, round, pp_combine_now_ns(coll), longest_ns(coll), &left_ns) && left_ns <= 0;
+    bool over = pp_board_ripens(board, round, pp_engine_now(coll->handle.engine), longest_ns(coll), &left_ns) && left_ns <= 0;
     coverage->graces_over += over;
     return over;
 }
@@ -327,7 +327,7 @@ static bool has_news(pp_allreduce_t *coll, uint64_t turn)
     pp_combine_t *combine = coll->on_board;
     int64_t left_ns;
     if (!has_grace(coll) || pp_turn_phase(turn) == PP_MOVING
-        || !pp_board_ripens(&combine->board, coll->completed, pp_combine_now_ns(coll), longest_ns(coll),
+        || !pp_board_ripens(&combine->board, coll->completed, pp_engine_now(coll->handle.engine), longest_ns(coll),
                             &left_ns))
         return false;
     if (left_ns > 0 && (team->soon_ns == 0 || (uint64_t)left_ns < team->soon_ns))

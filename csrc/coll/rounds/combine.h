@@ -84,7 +84,6 @@ static inline bool pp_combine_keeps_all(const pp_allreduce_t *coll) { return col
 static inline bool pp_combine_is_simulated(const pp_allreduce_t *coll) { return !pp_node_of(coll)->memory; }
 /* Vectors up to here are moved by the claimer, at once. */
 size_t pp_combine_whole_bytes(const pp_allreduce_t *coll);
-uint64_t pp_combine_now_ns(const pp_allreduce_t *coll);
 
 /* ---- looking at the board (view.c) ------------------------------------------------------------------- */
 
@@ -131,6 +130,23 @@ bool       pp_hold_holds_up(pp_allreduce_t *coll);
 int32_t    pp_view_index_of(const pp_allreduce_t *coll, int32_t rank);
 /* Where a draw ends, as far as the board of this node shows. */
 pp_draw_end_t pp_view_follow(const pp_view_t *view, pp_allreduce_t *coll, int32_t place);
+
+/* ---- to and from the leader of a round (signals.c) ---------------------------------------------------------- */
+
+/* There is a reason to look at the round. */
+void       pp_signal_tell_leader(pp_allreduce_t *coll, uint64_t round);
+/* How many reasons there were. */
+uint32_t   pp_signal_told(const pp_allreduce_t *coll);
+/* How often a rank of the node has said that it waits long. */
+uint32_t   pp_signal_awaits(const pp_allreduce_t *coll);
+/* By the leader: other nodes have told about a round that is not open yet; the rank that opens it wakes the leader. */
+void       pp_signal_expect(pp_allreduce_t *coll, uint64_t round);
+bool       pp_signal_is_expected(const pp_allreduce_t *coll, uint64_t round);
+/* Says that the round is on here.  True: nobody had, so that it is this rank's to announce it to the other nodes. */
+bool       pp_signal_say_activated(const pp_allreduce_t *coll, uint64_t round);
+bool       pp_signal_is_activated(const pp_allreduce_t *coll, uint64_t round);
+/* The index of the rank that has said so first. */
+int32_t    pp_signal_activated_by(const pp_allreduce_t *coll, uint64_t round);
 
 /* ---- what this rank says of itself (say.c) ---------------------------------------------------------------- */
 

@@ -148,7 +148,7 @@ static void recruit(pp_allreduce_t *coll)
 {
     pp_node_t *node = pp_node_of(coll);
     int32_t  spare = coll->handle.team->cores;
-    uint64_t now = pp_combine_now_ns(coll);
+    uint64_t now = pp_engine_now(coll->handle.engine);
     for (int32_t index = 0; index < node->size; index++)
         spare -= index == node->index || !pp_node_idles(node, index, now);
     for (int32_t index = 0; spare > 0 && index < node->size; index++) {

@@ -10,12 +10,6 @@ enum {
     SPARED = 2                       /* newest results that a slow reader may still copy (PP_LATEST) */
 };
 
-uint64_t pp_combine_now_ns(const pp_allreduce_t *coll)
-{
-    pp_transport_t *transport = coll->handle.engine->transport;
-    return transport->ops->now_ns(transport);
-}
-
 /* ---- what others have done ------------------------------------------------------------------------------------ */
 
 /* Another rank may have found that this one holds the next round up. */
