@@ -61,6 +61,11 @@ pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t s
 pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
                                           int32_t segments, pp_graph_t **graph);
 
+/* The same of what the ranks give times their weights: rank i's has the instance's weight i, whose product is rounded
+   before anything is added. */
+pp_status_t pp_algo_weighted_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
+                                       int32_t segments, pp_graph_t **graph);
+
 /* Makes the template of one rank; `which` is the maker's own. */
 typedef pp_status_t (*pp_algo_make_t)(int32_t which, int32_t rank, int32_t size, size_t count,
                                       int32_t segments, pp_graph_t **graph);

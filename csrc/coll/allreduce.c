@@ -106,7 +106,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     PP_TRY(!agreed->region                 ? pp_messages_open(coll, agreed, &kernels)
            : !handle->engine->nodes        ? pp_board_rounds_open(coll, agreed, &kernels)
                                            : pp_leader_open(coll, agreed, &kernels));
-    coll->series.drawn = coll->rule.policy == PP_FIRST_OF;
+    coll->series.setting.drawn = coll->rule.policy == PP_FIRST_OF;
     return PP_OK;
 }
 

@@ -8,7 +8,8 @@
 #ifndef PP_TEAM_H
 #define PP_TEAM_H
 
-#include "../exec/engine.h"
+#include "../exec/series.h"
+#include "../node/node.h"
 #include "../policy/policy.h"
 
 #define PP_FOR_EVER INT64_MAX

@@ -1,8 +1,6 @@
 /* engine.c - dispatch of messages, deferral, settling, errors.  See engine.h. */
 #include "engine.h"
 
-#include "series.h"
-
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,35 +23,7 @@ pp_status_t pp_engine_check(const pp_engine_t *engine)
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
-pp_stored_t *pp_stored_new(int32_t peer, const void *message, size_t bytes)
-{
-    pp_stored_t *stored = malloc(sizeof *stored + bytes);
-    if (!stored)
-        return NULL;
-    stored->next = NULL;
-    stored->peer = peer;
-    stored->bytes = bytes;
-    memcpy(stored->message, message, bytes);
-    return stored;
-}
-
-void pp_stored_append(pp_stored_t **list, pp_stored_t *stored)
-{
-    while (*list)
-        list = &(*list)->next;
-    *list = stored;
-}
-
-void pp_stored_free_all(pp_stored_t **list)
-{
-    while (*list) {
-        pp_stored_t *first = *list;
-        *list = first->next;
-        free(first);
-    }
-}
-
-bool pp_stored_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message, size_t bytes)
+bool pp_engine_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message, size_t bytes)
 {
     pp_stored_t *stored = pp_stored_new(peer, message, bytes);
     if (!stored) {
@@ -100,7 +70,7 @@ static void on_message(void *owner, int32_t peer, const void *message, size_t by
     if (context_wide(prefix->kind))
         engine->control(engine->owner, peer, prefix);
     else if (is_deferred(engine, prefix))
-        pp_stored_keep(engine, &engine->deferred, peer, message, bytes);
+        pp_engine_keep(engine, &engine->deferred, peer, message, bytes);
     else
         dispatch(engine, peer, prefix, bytes);
     pp_engine_settle(engine);
@@ -109,9 +79,12 @@ static void on_message(void *owner, int32_t peer, const void *message, size_t by
 static void on_bulk_done(void *owner, void *cookie)
 {
     pp_engine_t *engine = owner;
+    pp_bulk_t   *bulk = cookie;
     if (engine->error)
         return;
-    pp_series_bulk_done(cookie);
+    bulk->over(bulk->owner, bulk->which);
+    bulk->next = engine->idle_bulks;
+    engine->idle_bulks = bulk;
     pp_engine_settle(engine);
 }
 
@@ -163,13 +136,56 @@ void pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, 
         pp_engine_fail(engine, status, "%s", pp_error_text());
 }
 
+/* ---- bulk -------------------------------------------------------------------------------------------- */
+
+pp_bulk_t *pp_engine_bulk(pp_engine_t *engine, void (*over)(void *owner, uint32_t which), void *owner,
+                          uint32_t which)
+{
+    pp_bulk_t *bulk = engine->idle_bulks;
+    if (bulk) {
+        engine->idle_bulks = bulk->next;
+    } else if ((bulk = malloc(sizeof *bulk))) {
+        bulk->next_made = engine->bulks;
+        engine->bulks = bulk;
+    } else {
+        pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for a transfer");
+        return NULL;
+    }
+    bulk->over = over;
+    bulk->owner = owner;
+    bulk->which = which;
+    return bulk;
+}
+
+uint32_t pp_engine_bulk_tag(pp_engine_t *engine)
+{
+    return engine->next_bulk_tag++ % engine->transport->bulk_tags;
+}
+
+void pp_engine_pool(pp_engine_t *engine, size_t bytes, pp_pool_t *pool)
+{
+    bool from_blocks = engine->transport->pins_pages && bytes > PP_INLINE_BYTES;
+    pp_pool_init(pool, bytes, from_blocks ? &engine->blocks : NULL);
+}
+
 /* ---- settling ------------------------------------------------------------------------------------ */
+
+void pp_engine_ready(pp_engine_t *engine, void (*fire)(void *owner, uint32_t which), void *owner,
+                     uint32_t which)
+{
+    if (!pp_grow((void **)&engine->queue, &engine->queue_capacity, engine->queue_tail + 1,
+                 sizeof *engine->queue)) {
+        pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for the queue of ready operations");
+        return;
+    }
+    engine->queue[engine->queue_tail++] = (pp_firing_t){fire, owner, which};
+}
 
 static void fire_all(pp_engine_t *engine)
 {
     while (engine->queue_head != engine->queue_tail && !engine->error) {
-        struct pp_firing next = engine->queue[engine->queue_head++];
-        pp_series_fire(next.instance, next.vertex);
+        pp_firing_t next = engine->queue[engine->queue_head++];
+        next.fire(next.owner, next.which);
     }
     engine->queue_head = engine->queue_tail = 0;
 }
@@ -270,6 +286,12 @@ pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint6
 void pp_engine_release(pp_engine_t *engine)
 {
     pp_stored_free_all(&engine->deferred);
+    while (engine->bulks) {
+        pp_bulk_t *bulk = engine->bulks;
+        engine->bulks = bulk->next_made;
+        free(bulk);
+    }
+    engine->idle_bulks = NULL;
     free(engine->queue);
     free(engine->handles);
     engine->queue = NULL;

@@ -24,12 +24,6 @@ VISIBLE = """
 #include "policy/policy.h"
 """
 
-# Of other headers.
-PUBLIC = """
-uint64_t pp_mix(uint64_t seed, uint64_t index);
-int32_t pp_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place);
-"""
-
 
 class Facts(NamedTuple):
     """What an observer knows of a rank: pp_facts_t."""
@@ -83,7 +77,6 @@ class Rules:
         self.ffi: Any = cffi.FFI()
         self.ffi.cdef(enumerations("include/pypartial.h"))
         self.ffi.cdef(declarations("base/tally.h") + declarations("policy/policy.h"))
-        self.ffi.cdef(PUBLIC)
         self.lib: Any = self.ffi.dlopen(str(folder / "rules.so"))
         self.facts = lru_cache(maxsize=None)(self.new_facts)
         self.rule = lru_cache(maxsize=4096)(self.new_rule)

@@ -97,14 +97,6 @@ def test_the_order_is_filled_in_any_steps(rules: Rules, size: int) -> None:
             assert fill(rules, rule, mask, [*cut, last]) == expected
 
 
-def test_a_draw_names_a_rank_of_the_handles_order(rules: Rules) -> None:
-    """pp_drawn() is for those who know a context's seed and a handle's number only."""
-    for handle, size in product((0, 1, 9), (1, 5, 64)):
-        rule = rules.first_of(1, size, seed=rules.lib.pp_mix(11, handle))
-        drawn = [rules.lib.pp_drawn(11, handle, 2, size, place) for place in range(size)]
-        assert drawn == rules.order(rule, 2)
-
-
 # ---- a draw --------------------------------------------------------------------------------------
 
 
