@@ -543,6 +543,29 @@ pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_s
     return status < 0 ? status : PP_OK;
 }
 
+pp_status_t pp_question_open(pp_ctx_t *ctx, uint32_t handle, pp_rank_state_t *states, pp_question_t **out)
+{
+    *out = NULL;
+    PP_TRY(enter(ctx));
+    pp_question_t *question = malloc(sizeof *question);
+    if (question) {
+        pp_ask_begin(&ctx->calls, handle, states, question);
+        pp_engine_settle(&ctx->engine);
+    }
+    unlock(ctx);
+    *out = question;
+    return question ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a question");
+}
+
+/* Whether or not the context has failed meanwhile: the engine must not write into it any more. */
+void pp_question_close(pp_ctx_t *ctx, pp_question_t *question)
+{
+    pthread_mutex_lock(&ctx->lock);
+    pp_ask_end(&ctx->calls, question);
+    unlock(ctx);
+    free(question);
+}
+
 uint32_t pp_handle_id(const pp_handle_t *handle) { return handle->id; }
 
 /* The partial allreduce behind a handle, whose schedule is asked about. */

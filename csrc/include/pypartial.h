@@ -268,7 +268,7 @@ typedef struct pp_allreduce_config {
     int32_t  segments;         /* of the vector, each reduced by itself, 1..PP_LANES_MAX; 0: by its size */
     int64_t  deadline_ns;      /* a rank that has waited so long triggers; 0: none */
     int64_t  grace_ns;         /* from the trigger to the taking of contributions; -1: by the vector's size */
-    const char *policy_text;   /* the policy as the application wrote it, for texts; copied; NULL: as PP_... say */
+    const char *policy_text;   /* the policy as the application wrote it, for texts; read at once; NULL: as PP_... say */
 } pp_allreduce_config_t;
 
 /*
@@ -381,6 +381,12 @@ typedef struct pp_rank_state {
    one entry a rank.  Not collective; the other ranks' engines answer.  Over a simulated transport only
    this rank's own state is filled in: nobody answers while the caller holds the clock. */
 pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_state_t *states);
+/* The same without waiting: answers are written into `states`, which must live until the question is closed, while
+   the engine runs, in whatever thread; they may be read meanwhile for their member `answered`, and all when the
+   question is closed. */
+typedef struct pp_question pp_question_t;
+pp_status_t pp_question_open(pp_ctx_t *ctx, uint32_t handle, pp_rank_state_t *states, pp_question_t **question);
+void        pp_question_close(pp_ctx_t *ctx, pp_question_t *question);
 uint32_t    pp_handle_id(const pp_handle_t *coll);
 int32_t     pp_handle_algorithm(const pp_handle_t *coll);   /* what AUTO became */
 int32_t     pp_handle_reason(const pp_handle_t *coll);      /* pp_reason_t: why; the same on all ranks */

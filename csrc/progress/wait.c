@@ -426,6 +426,8 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
         }
         if (give_way(ctx, &quiet, &now))
             continue;
+        if (now >= deadline)   /* it came while we slept */
+            break;
         if (!told && over == pp_request_complete && !pp_ctx_is_alone()) {
             tell_other_contexts(ctx, &told);
             continue;

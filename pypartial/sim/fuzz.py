@@ -25,7 +25,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._core_sim import lib
-from .handle import ALGORITHMS, CoreError, Options
+from .._names import ALGORITHM, PLANT
+from ..policy import FirstOf, Full, Majority, Policy, Quorum, Solo
+from .handle import CoreError, Options
 from .oracles import judge
 from .scenario import TIMINGS, Phase, Scenario, run
 from .shrink import shrink
@@ -61,11 +63,7 @@ LEAST_ROUNDS = 20  # a case, on average
 CASES_FOR_COVERAGE = 1000  # with fewer, shares say nothing
 
 # Defects that are put in on purpose, to see that they are found.
-PLANTS = {
-    "lost-start": lib.PP_PLANT_LOST_START,
-    "round-twice": lib.PP_PLANT_ROUND_TWICE,
-    "lost-draw": lib.PP_PLANT_LOST_DRAW,
-}
+PLANTS = {name: PLANT.constant(lib, name) for name in PLANT if name is not None}
 
 # A case that takes longer hangs: the largest take a second. Of smaller ones that is known sooner,
 # but to make a case smaller while it hangs takes that long for each step, so not many are made.
@@ -96,7 +94,7 @@ _SHARES = (1000, 1000, 300, 50)  # of accesses to shared memory, in a thousand
 _PAUSES = (0, 100, 1_000, 20_000)
 # Rounds wait for late ranks from 48 KiB on, for a time in proportion: 192 bytes and 12.
 _MAGNIFY = (1, 1, 1, 1, 256, 4096)
-_POLICIES = ("solo", "majority", "majority", "first_of", "quorum", "full")
+_POLICIES: tuple[Callable[..., Policy], ...] = (Solo, Majority, Majority, FirstOf, Quorum, Full)
 _DELIVER = ("latest", "latest", "sum", "each")
 _DTYPES = ("int64", "int64", "int32", "float32", "float64")
 _AVERAGES = (None, "size", "contributors", "contributions")
@@ -155,8 +153,8 @@ def draw_scenario(seed: int, index: int) -> Scenario:
 
 
 def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
-    policy = draw.choice(_POLICIES)
-    k = {"solo": ranks, "majority": 1, "full": ranks}.get(policy) or draw.randint(1, ranks)
+    kind = draw.choice(_POLICIES)
+    policy = kind(draw.randint(1, ranks)) if kind in (FirstOf, Quorum) else kind()
     deliver = draw.choice(_DELIVER)
     unbounded = deliver == "latest" and draw.random() < 0.6
     op = draw.choices(("sum", "max"), (4, 1))[0]
@@ -167,12 +165,11 @@ def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
         count=draw.choices(lengths, (30, 30, 20, 5, 3, 2, 3, 0.5, 0.1))[0],
         dtype=dtype,
         op=op,
-        policy="quorum" if policy in ("quorum", "full") else "first_of",
-        k=k,
+        policy=policy,
         deliver=deliver,
         max_lag=-1 if unbounded else draw.randint(0, window - 1),
         average=draw.choice(_AVERAGES) if averaged else None,
-        algorithm=draw.choice(tuple(ALGORITHMS)),
+        algorithm=draw.choice(tuple(ALGORITHM)),
         segments=draw.choice((0, 0, draw.randint(1, lib.PP_LANES_MAX))),
         pieces=draw.choice((1, 1, 2, 3)),
         in_place=draw.random() < 0.3,

@@ -12,30 +12,10 @@ from typing import Any
 import numpy as np
 
 from .._core_sim import ffi, lib
+from .._names import ALGORITHM, AVERAGE, CAUSE, DELIVER, OP, TYPE, describe_policy
+from ..policy import Majority, Policy
 
-TYPES = {
-    "int8": lib.PP_INT8,
-    "int32": lib.PP_INT32,
-    "int64": lib.PP_INT64,
-    "float16": lib.PP_FLOAT16,
-    "float32": lib.PP_FLOAT32,
-    "float64": lib.PP_FLOAT64,
-}
-OPS = {"sum": lib.PP_SUM, "max": lib.PP_MAX, "min": lib.PP_MIN, "bor": lib.PP_BOR}
-DELIVER = {"latest": lib.PP_LATEST, "sum": lib.PP_DELIVER_SUM, "each": lib.PP_EACH}
-AVERAGE = {
-    None: lib.PP_AVERAGE_NONE,
-    "size": lib.PP_AVERAGE_SIZE,
-    "contributors": lib.PP_AVERAGE_CONTRIBUTORS,
-    "contributions": lib.PP_AVERAGE_CONTRIBUTIONS,
-}
-ALGORITHMS = {
-    "auto": lib.PP_ALGORITHM_AUTO,
-    "recursive_doubling": lib.PP_RECURSIVE_DOUBLING,
-    "rabenseifner": lib.PP_RABENSEIFNER,
-    "ring": lib.PP_RING,
-}
-CAUSES = ("policy", "departed", "deadline", "flush")
+_CAUSES = CAUSE.values(lib)
 
 
 class CoreError(Exception):
@@ -61,8 +41,7 @@ class Options:
     count: int = 1
     dtype: str = "int64"
     op: str = "sum"
-    policy: str = "first_of"  # or "quorum"
-    k: int = 1
+    policy: Policy = Majority()  # noqa: RUF009  # frozen
     deliver: str = "latest"
     max_lag: int = -1
     average: str | None = None
@@ -70,8 +49,6 @@ class Options:
     segments: int = (
         0  # that the vector is cut into where rounds are made of messages; 0: by its size
     )
-    deadline_ns: int = 0  # 0: none
-    grace_ns: int = -1  # -1: by the vector's size
     pieces: int = 1  # the vector as a list of so many buffers
     in_place: bool = False  # the contribution is read from the receive buffer
     raw: tuple[tuple[str, int], ...] = ()  # members of the core's struct, as they should not be
@@ -128,24 +105,22 @@ class Handle:
             piece.count = bounds[i + 1] - bounds[i]
         self.result = ffi.new("pp_result_t *")
         self.coll: Any = ffi.NULL
+        self.policy_text: Any = None
 
-    def config(self) -> Any:
+    def config(self, ranks: int) -> Any:
         """Return the core's ``pp_allreduce_config_t``; it points into this object."""
         options = self.options
         config = ffi.new("pp_allreduce_config_t *")
         config.pieces = self.pieces
         config.piece_count = options.pieces
-        config.type = TYPES[options.dtype]
-        config.op = OPS[options.op]
-        config.policy = lib.PP_FIRST_OF if options.policy == "first_of" else lib.PP_QUORUM
-        config.policy_k = options.k
-        config.deliver = DELIVER[options.deliver]
+        config.type = TYPE.constant(lib, options.dtype)
+        config.op = OP.constant(lib, options.op.upper())
+        self.policy_text = describe_policy(ffi, lib, options.policy, ranks, config)
+        config.deliver = DELIVER.constant(lib, options.deliver)
         config.max_lag = options.max_lag
-        config.average = AVERAGE[options.average]
-        config.algorithm = ALGORITHMS[options.algorithm]
+        config.average = AVERAGE.constant(lib, options.average)
+        config.algorithm = ALGORITHM.constant(lib, options.algorithm)
         config.segments = options.segments
-        config.deadline_ns = options.deadline_ns
-        config.grace_ns = options.grace_ns
         for member, value in options.raw:
             setattr(config, member, value)
         return config
@@ -160,7 +135,7 @@ class Handle:
             data=self.recv.tobytes(),
             contributions=r.contributions,
             active=r.active,
-            cause=CAUSES[r.cause],
+            cause=_CAUSES[r.cause],
             initiator=r.initiator,
             contributors=(
                 tuple(b for b in range(bits.bit_length()) if bits >> b & 1)

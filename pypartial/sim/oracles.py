@@ -81,6 +81,7 @@ class _Handle:
     def __init__(self, scenario: Scenario, options: Options, logs: list[Log]) -> None:
         self.scenario, self.options, self.logs = scenario, options, logs
         self.ranks = scenario.ranks
+        self.trigger = options.policy.trigger(scenario.ranks)
         self.sums = options.op == "sum"
         self.counted = options.count >= self.ranks
         self.numbered = options.count >= 2 * self.ranks or not self.sums
@@ -134,14 +135,15 @@ class _Handle:
 
     def status(self, r: Round) -> None:
         """What a round's status may say."""
-        options, flush = self.options, r.cause == "flush"
+        flush = r.cause == "flush"
         if not (r.contributions > 0 or flush):
             _fail("an empty round before the flush", r)
         if not (r.active > 0 or flush):
             _fail("nobody was ready for a round", r)
         if r.cause not in ("policy", "departed", "flush"):
             _fail("an impossible cause", r)
-        drawn = options.policy == "first_of" and not flush
+        kind, k = self.trigger
+        drawn = kind == "first_of" and not flush
         if (r.initiator >= 0) != drawn:
             _fail("wrong presence of an initiator", r)
         if r.contributors is not None:
@@ -151,10 +153,10 @@ class _Handle:
                 _fail("too few contributions", r)
             if drawn and r.initiator not in r.contributors:
                 _fail("initiator without data", r)
-        if options.policy == "quorum" and not flush:
-            if (r.active >= options.k) != (r.cause == "policy"):
+        if kind == "quorum" and not flush:
+            if (r.active >= k) != (r.cause == "policy"):
                 _fail("quorum and cause do not fit", r)
-            if options.k == self.ranks and r.cause == "policy" and r.active != self.ranks:
+            if k == self.ranks and r.cause == "policy" and r.active != self.ranks:
                 _fail("a full round without everybody", r)
 
     # ---- who was there
@@ -185,10 +187,10 @@ class _Handle:
                 continue
             if not len(ready[number]) <= r.active <= len(ready[number]) + passed[number]:
                 _fail(f"{len(ready[number])} ranks were ready", r, sorted(ready[number]))
-            if r.cause == "departed" and self.options.policy == "quorum":
+            if r.cause == "departed" and self.trigger.kind == "quorum":
                 began = max((x.begun for x in ready.get(number - 1, {}).values()), default=0)
                 self.departed(r, ready[number], began, given[number])
-            if self.options.policy == "first_of":
+            if self.trigger.kind == "first_of":
                 self.drawn(r, given)
 
     def departed(self, r: Round, ready: dict[int, Record], began: int, ended: int) -> None:
@@ -196,14 +198,14 @@ class _Handle:
         for rank, log in enumerate(self.logs):
             left = any(begin <= ended and end >= began for begin, end in log.away)
             if rank not in ready and not left:
-                _fail(f"fewer than {self.options.k}, and rank {rank} had not left", r)
+                _fail(f"fewer than {self.trigger.ranks}, and rank {rank} had not left", r)
 
     def drawn(self, r: Round, given: dict[int, int]) -> None:
         """While nobody has left, the first m of the order trigger, and no draw is handed on."""
         first_left = min((begin for log in self.logs for begin, _ in log.away), default=None)
         order = [
             lib.pp_sim_drawn(self.scenario.seed, 1, r.round, self.ranks, place)
-            for place in range(self.options.k)
+            for place in range(self.trigger.ranks)
         ]
         if r.initiator in order and r.cause == "policy":
             return
@@ -429,7 +431,7 @@ class _Handle:
     def own(self, rank: int, log: Log) -> None:
         """Included, staleness, and which side activated a round."""
         given = {rec.start: rec for rec in log.records if rec.kind == "wait"}
-        drawn = self.options.policy == "first_of"
+        drawn = self.trigger.kind == "first_of"
         for record in log.records:
             r = record.result
             if drawn and not r.external:

@@ -31,7 +31,10 @@ from typing import Any
 import numpy as np
 
 from .._core_sim import ffi, lib
-from .handle import ALGORITHMS, AVERAGE, DELIVER, TYPES, CoreError, Handle, Options, Round
+from .._names import ALGORITHM, AVERAGE, DELIVER, TYPE
+from ..errors import ArgumentError
+from ..policy import Policy
+from .handle import CoreError, Handle, Options, Round
 from .network import parse_network
 from .world import World
 
@@ -202,24 +205,26 @@ class Scenario:
     def _handles_complaint(self) -> str | None:
         for options in self.handles:
             for word, known in (
-                (options.dtype, TYPES),
+                (options.dtype, TYPE),
                 (options.op, ("sum", "max")),
-                (options.policy, ("first_of", "quorum")),
                 (options.deliver, DELIVER),
                 (options.average, AVERAGE),
-                (options.algorithm, ALGORITHMS),
+                (options.algorithm, ALGORITHM),
             ):
                 if word not in known:
                     return f"{word!r} is none of {', '.join(map(str, known))}"
             for name, value, least, most in (
                 ("count", options.count, 0, _COUNT_MAX),
                 ("pieces", options.pieces, 1, _COUNT_MAX),
-                ("k", options.k, 1, self.ranks),
                 ("max_lag", options.max_lag, -1, self.window - 1),
                 ("segments", options.segments, 0, lib.PP_LANES_MAX),
             ):
                 if not least <= value <= most:
                     return f"{name}={value} is not in {least}..{most}"
+            try:
+                options.policy.trigger(self.ranks)
+            except ArgumentError as error:
+                return f"the policy {options.policy}: {error}"
             if options.raw:
                 return f"a scenario cannot have {options}"
         return None
@@ -250,6 +255,8 @@ def _plain(value: Any) -> Any:
     """Return a value as JSON has it; of a dataclass, a dict of what is not as by default."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, Policy):
+        return str(value)
     if not dataclasses.is_dataclass(value):
         return value
     entries = ((entry, getattr(value, entry.name)) for entry in dataclasses.fields(value))
@@ -273,6 +280,8 @@ def _read(kind: Any, found: Any, where: str) -> Any:
         inner = {"handles": Options, "phases": Phase}.get(name)
         if inner is not None and isinstance(value, list):
             values[name] = tuple(_read(inner, item, f"one of the {name}") for item in value)
+        elif fields[name].type == "Policy":
+            values[name] = _policy(value)
         else:
             values[name] = _tuple(value)
         if not _fits(values[name], str(fields[name].type)):
@@ -283,11 +292,21 @@ def _read(kind: Any, found: Any, where: str) -> Any:
     return kind(**values)
 
 
+def _policy(text: Any) -> Policy:
+    """Read a policy as `Policy.parse` does."""
+    try:
+        return Policy.parse(str(text))
+    except ArgumentError as error:
+        raise ValueError(f"not a scenario: {error}") from None
+
+
 def _fits(value: Any, annotation: str) -> bool:
     """Whether a value is what the annotation of a field says."""
     if annotation.startswith("tuple["):
         item = annotation.removeprefix("tuple[").removesuffix("]").split(",")[0]
         return isinstance(value, tuple) and all(_fits(v, item) for v in value)
+    if annotation == "Policy":
+        return isinstance(value, Policy)
     if annotation == "float":
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if annotation == "str | None":

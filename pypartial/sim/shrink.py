@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..policy import FirstOf, Majority, Policy, Quorum
 from .handle import Options
 from .scenario import Phase, Scenario
 
@@ -85,9 +86,18 @@ def _with_ranks(options: Options, old: int, new: int) -> Options:
     tail = options.count - 2 * old
     return replace(
         options,
-        k=new if options.k == old else min(options.k, new),
+        policy=_policy_for(options.policy, old, new),
         count=2 * new + tail if tail >= 0 else options.count,
     )
+
+
+def _policy_for(policy: Policy, old: int, new: int) -> Policy:
+    """Return the policy with its number, if it has one, in proportion to fewer ranks."""
+    if isinstance(policy, FirstOf):
+        return replace(policy, m=new if policy.m == old else min(policy.m, new))
+    if isinstance(policy, Quorum):
+        return replace(policy, k=new if policy.k == old else min(policy.k, new))
+    return policy
 
 
 def _fewer_handles(s: Scenario) -> Iterator[Scenario]:
@@ -195,9 +205,17 @@ def _simpler_options(options: Options, s: Scenario) -> Iterator[Options]:
         yield changed
     if options.deliver == "latest" and options.max_lag >= 0:
         yield replace(options, max_lag=-1)
-    if options.policy != "first_of":
-        yield replace(options, policy="first_of", k=1)
-    if options.policy == "first_of" and options.k > 1:
-        yield replace(options, k=1)
-    elif options.policy == "quorum" and options.k > 1:
-        yield replace(options, k=options.k - 1)
+    yield from (replace(options, policy=policy) for policy in _simpler_policies(options, s.ranks))
+
+
+def _simpler_policies(options: Options, ranks: int) -> Iterator[Policy]:
+    policy = options.policy
+    for name in ("deadline", "grace"):
+        if getattr(policy, name) is not None:
+            yield replace(policy, **{name: None})
+    kind, count = policy.trigger(ranks)
+    seconds = {"deadline": policy.deadline, "grace": policy.grace}
+    if policy != Majority(**seconds):
+        yield Majority(**seconds)
+    if kind == "quorum" and count > 1:
+        yield Quorum(count - 1, **seconds)

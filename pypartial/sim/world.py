@@ -238,7 +238,7 @@ class World:
         out = ffi.new("pp_handle_t **")
         for context in self.contexts[0]:
             handle = Handle(options)
-            check(lib.pp_sim_allreduce(context, handle.config(), out))
+            check(lib.pp_sim_allreduce(context, handle.config(self.ranks), out))
             handle.coll = out[0]
             handles.append(handle)
         return handles
@@ -317,7 +317,7 @@ class World:
                 begin["complaint"] = text = ffi.new("char[]", argument.encode())
             else:
                 made = Handle(argument, context)
-                begin["config"] = text = made.config()
+                begin["config"] = text = made.config(self.ranks)
 
             def give() -> Handle | None:
                 assert text is not None  # alive until now
@@ -383,7 +383,7 @@ class World:
             complaint = ffi.new("char[]", argument.encode())
         else:
             handle = Handle(argument, context)
-            config = handle.config()
+            config = handle.config(self.ranks)
         out = ffi.new("pp_handle_t **")
         check(lib.pp_allreduce_init_begin(self.contexts[context][rank], config, complaint, out))
         if handle:

@@ -42,7 +42,13 @@ def frozen():
 
 
 class Own(pp.Policy):
-    """A policy that is none of the library's."""
+    """A policy that asks for what there is not."""
+
+    def __init__(self, *trigger):
+        self.__dict__["asks"] = trigger
+
+    def trigger(self, size):
+        return self.asks
 
 
 class Surrogates:
@@ -87,8 +93,10 @@ WRONG = {
     "types in a list": (lambda: (None, [np.zeros(1, "i4"), np.zeros(1)]), {}, "int32.*float64"),
     "Quorum(P+1)": (None, {"policy": pp.Quorum(MPI.COMM_WORLD.size + 1)}, "Quorum"),
     "no policy": (None, {"policy": "solo"}, "'solo'"),
-    "the base of the policies": (None, {"policy": pp.Policy()}, r"policy must.*not Policy\(\)"),
-    "a policy of one's own": (None, {"policy": Own()}, r"policy must.*not Own\(\)"),
+    "the base of the policies": (None, {"policy": pp.Policy}, r"policy must.*not <class"),
+    "a trigger of one's own": (None, {"policy": Own("most", 1)}, "trigger must be one of.*'most'"),
+    "a trigger for nobody": (None, {"policy": Own("quorum", 0)}, "k=0 of the policy"),
+    "no trigger": (None, {"policy": Own()}, "ValueError: not enough values"),
     "surrogates": (None, {"policy": Surrogates()}, r"policy must.*not <.* and .* too>"),
     "not showable": (None, {"policy": Unshowable()}, "Fails"),
     "negative max_lag": (None, {"max_lag": -1}, "max_lag.*-1"),

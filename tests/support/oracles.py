@@ -101,7 +101,7 @@ class Rounds:
         )
 
 
-def judge(comm: Any, log: Log, request: pp.Request) -> Rounds:
+def judge(comm: Any, log: Log, request: pp.AllreduceRequest) -> Rounds:
     """Gather the logs of all ranks and check them. Collective; raises on every rank.
 
     The log covers the handle's whole life: every Start, and the Flush or Drain at its end.
@@ -120,7 +120,9 @@ def judge(comm: Any, log: Log, request: pp.Request) -> Rounds:
     return verdict
 
 
-def check_logs(logs: list[tuple[np.ndarray[Any, Any], int]], request: pp.Request) -> Rounds:
+def check_logs(
+    logs: list[tuple[np.ndarray[Any, Any], int]], request: pp.AllreduceRequest
+) -> Rounds:
     """Apply every oracle to the logs of all ranks."""
     records = [log for log, _ in logs]
     starts = np.array([count for _, count in logs])
@@ -192,23 +194,17 @@ def check_agreement(
     require((table["cause"] == FLUSH) == is_flush, "the last round and no other is a flush", table)
     require((table["contributions"] > 0) | is_flush, "an empty round before the flush", table)
     by_policy = table["cause"] == CAUSES["policy"]
-    enough = quorum(request.policy, len(records))
+    enough = request.policy.least_active(len(records))
     require((table["active"] >= enough) | ~by_policy, "fewer active ranks than the quorum", table)
     contributors = (table["counts"] > 0).sum(axis=1)
     require((table["active"] <= contributors) | is_flush, "an active rank without data", table)
     return table
 
 
-def drawn(request: pp.Request) -> int:
+def drawn(request: pp.AllreduceRequest) -> int:
     """Return how many ranks are drawn for a round; 0 where the ready ones are counted instead."""
-    policy, number = request.policy._resolve(request.context.size)
-    return number if policy == "PP_FIRST_OF" else 0
-
-
-def quorum(policy: pp.Policy, ranks: int) -> int:
-    if isinstance(policy, pp.Full):
-        return ranks
-    return policy.k if isinstance(policy, pp.Quorum) else 1
+    kind, number = request.policy.trigger(request.context.size)
+    return number if kind == "first_of" else 0
 
 
 def check_conservation(table: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> None:
@@ -243,7 +239,7 @@ def check_coverage(
     require((merged == log["counts"]).all(axis=1), where + "not the sum of its rounds", log)
 
 
-def overwrites(request: pp.Request) -> bool:
+def overwrites(request: pp.AllreduceRequest) -> bool:
     """Whether a result may be overwritten before it is collected, and replaced by the newest."""
     if request.deliver != "latest" or request.max_lag is not None:
         return False

@@ -12,18 +12,19 @@ from mpi4py import MPI
 from pypartial.bench import skew, table
 from pypartial.bench.contenders import Contender
 from pypartial.bench.ledger import Ledger
-from pypartial.bench.options import DType, PolicyChoice, PolicyKind, SkewOptions, Work
+from pypartial.bench.options import DType, Rival, SkewOptions, Work
 from pypartial.bench.pace import Pace
 from pypartial.bench.pattern import Pattern
 from pypartial.bench.results import Report
 from pypartial.bench.trials import Silence
+from pypartial.policy import Solo
 
-SOLO = PolicyChoice(PolicyKind.SOLO)
+SOLO = Solo()
 
 
 def options(**changes: Any) -> SkewOptions:
     values: dict[str, Any] = {
-        "policies": (SOLO, PolicyChoice(PolicyKind.MPI)),
+        "policies": (SOLO, Rival.MPI),
         "sizes": (64,),
         "skew_ns": 10**6,
         "rounds": 3,
