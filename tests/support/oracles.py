@@ -101,16 +101,19 @@ class Rounds:
         )
 
 
-def judge(comm: Any, log: Log, request: pp.AllreduceRequest) -> Rounds:
+def judge(
+    comm: Any, log: Log, request: pp.AllreduceRequest, elsewhere: bool = False
+) -> Rounds:
     """Gather the logs of all ranks and check them. Collective; raises on every rank.
 
-    The log covers the handle's whole life: every Start, and the Flush or Drain at its end.
+    The log covers the handle's whole life: every Start, and the Flush or Drain at its end. With
+    `elsewhere` the ranks wait on other handles, too: what completes meanwhile is not missed.
     """
     logs = comm.gather((log.records[: log.length], log.starts))
     verdict: Any = None
     if comm.rank == 0:
         try:
-            verdict = check_logs(logs, request)
+            verdict = check_logs(logs, request, elsewhere)
         except AssertionError as error:
             verdict = error
     verdict = comm.bcast(verdict)
@@ -121,7 +124,9 @@ def judge(comm: Any, log: Log, request: pp.AllreduceRequest) -> Rounds:
 
 
 def check_logs(
-    logs: list[tuple[np.ndarray[Any, Any], int]], request: pp.AllreduceRequest
+    logs: list[tuple[np.ndarray[Any, Any], int]],
+    request: pp.AllreduceRequest,
+    elsewhere: bool = False,
 ) -> Rounds:
     """Apply every oracle to the logs of all ranks."""
     records = [log for log, _ in logs]
@@ -133,7 +138,7 @@ def check_logs(
     for rank, log in enumerate(records):
         where = f"rank {rank}: "
         check_coverage(where, log, table, cumulated, request.deliver)
-        missed |= check_missed(where, log, len(table), request)
+        missed |= check_missed(where, log, len(table), request, elsewhere)
         own = cumulated[:, rank]
         check_included(where, log, own)
         check_staleness(where, log, own, request)
@@ -249,7 +254,7 @@ def overwrites(request: pp.AllreduceRequest) -> bool:
 
 
 def check_missed(
-    where: str, log: np.ndarray[Any, Any], rounds: int, request: pp.Request
+    where: str, log: np.ndarray[Any, Any], rounds: int, request: pp.AllreduceRequest, elsewhere: bool
 ) -> np.ndarray[Any, Any]:
     """Follow the number of completed rounds through `missed`; return which rounds were missed."""
     result = np.zeros(rounds, bool)
@@ -268,7 +273,7 @@ def check_missed(
         else:
             expected = known - 1
         # In shared memory a result that was overwritten is replaced by the newest one.
-        replaced = overwrites(request) and row["round"] > expected
+        replaced = (overwrites(request) or elsewhere) and row["round"] > expected
         require(replaced or row["round"] == expected,
                 where + f"given another round than {expected}", requests[at : at + 1])  # fmt: skip
         # Not for quorums: their root activates rounds by itself.
