@@ -43,7 +43,7 @@ void pp_patience_before_start(pp_allreduce_t *coll)
         pp_patience_returned(coll);
     coll->time.held = 0;
     /* Before the request is made and others see it: its own deadline is not over. */
-    if (!pp_handle_waits(&coll->handle))
+    if (!pp_handle_waits(&coll->handle) && !pp_engine_has(coll->handle.engine, PP_PLANT_DEADLINE_TWICE))
         coll->time.overdue = false;
     if (team->patience_ns >= 0 || coll->time.given_ns == 0)
         return;
@@ -161,6 +161,8 @@ uint64_t pp_patience_tick(pp_allreduce_t *coll, uint64_t now)
     uint64_t patience = patience_ns(coll);
     if (now - coll->time.held_since_ns < patience)
         return earlier(next, coll->time.held_since_ns + patience);
+    if (pp_engine_has(coll->handle.engine, PP_PLANT_NO_PATIENCE))
+        return next;
     leave(coll, patience);
     return next;
 }
