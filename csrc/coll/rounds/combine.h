@@ -90,8 +90,8 @@ size_t pp_combine_whole_bytes(const pp_allreduce_t *coll);
 typedef struct pp_view {
     const pp_allreduce_t *coll;
     uint64_t round, flushes;
-    bool     away;                   /* somebody may have left */
-    bool     others;                 /* there are other handles */
+    bool     away;                   /* somebody may have left, or wait in another context */
+    bool     others;                 /* there are other handles that somebody may wait on */
 } pp_view_t;
 
 pp_view_t  pp_view_of(const pp_allreduce_t *coll, uint64_t round);
