@@ -576,7 +576,10 @@ HANDLE = '{"dtype":"float64","count":1}'
             f'{{"ranks":1,"seed":0,"handles":[{HANDLE}],"phases":[{{"steps":[{2**31}]}}]}}',
             "steps 2147483648, not in 0..1000000",
         ),
-        (f'{{"ranks":1,"seed":0,"handles":[{HANDLE}],"phases":[{{"steps":[]}}]}}', "a phase with the steps"),
+        (
+            f'{{"ranks":1,"seed":0,"handles":[{HANDLE}],"phases":[{{"steps":[]}}]}}',
+            "a phase with the steps",
+        ),
         ('{"ranks":' + "9" * 4000 + "}", "the scenario"),
         ('{"ranks":' + "9" * 5000 + "}", "integer"),
     ],
