@@ -45,7 +45,7 @@ enum { PP_GIVEN_UP = 32 };
 
 typedef struct pp_commons {
     _Alignas(64) _Atomic uint64_t calls;   /* collective calls completed by whoever completed most */
-    _Atomic uint32_t away;                 /* ranks whose word says inside or out: mostly 0 */
+    _Atomic uint32_t away;                 /* ranks whose word says inside, out or waits: mostly 0 */
     _Alignas(64) _Atomic uint32_t sleepers;  /* callers asleep: mostly 0 */
     /* Where the first rank of the node has reserved memory for the rounds of a handle that is being agreed on: of
        this agreement and, as long as not everybody has read it, of the one before. */
