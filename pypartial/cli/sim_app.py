@@ -18,6 +18,7 @@ from ..sim.options import (
     Schedule,
     ScheduleOptions,
     SkewOptions,
+    parse_patience,
 )
 from ..units import format_duration, parse_duration, parse_size
 from .reading import files_complaint, read
@@ -132,6 +133,12 @@ def skew(
             "Default: with linear arrivals only."
         ),
     ] = None,
+    patience: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="How long a rank may hold a round up: 200ms, auto or none."
+        ),
+    ] = "none",
     kill: Annotated[
         str | None,
         typer.Option(
@@ -167,6 +174,7 @@ def skew(
         deliver=deliver,
         max_lag=max_lag,
         barrier=barrier,
+        patience=read("--patience", parse_patience, patience),
         death=None if kill is None else read("--kill", Death.parse, kill),
         json=json,
         plot=plot,

@@ -43,9 +43,9 @@ _PATIENCES = (50_000, 300_000, 2_000_000, 200_000_000, -1)
 _DEADLINES = (2e-6, 2e-5, 1e-4, 1e-3)
 _GRACES = (0.0, 2e-6, 5e-5)
 _TIMEOUTS = (0.0, 0.0, 0.0, 0.0, 0.3)
-_MORE = (0.0, 0.0, 0.4)
+_MORE = (0.0, 0.6, 0.6)
 # Programs with several handles that only patience keeps alive.
-_SEVERAL = ("contexts", "only", "only", "threads", "threads", "shuffle", "bare", "passes")
+_SEVERAL = ("contexts", "only", "only", "threads", "threads", "shuffle", "bare", "bare", "passes")
 _DTYPES = ("int64", "int64", "int32", "float32", "float64")
 _AVERAGES = (None, "size", "contributors", "contributions")
 

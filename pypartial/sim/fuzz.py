@@ -60,7 +60,7 @@ COVERAGE = {
     "deadlines": "a deadline that was over",
     "timeouts": "a Wait that timed out",
     "more": "More that gave a round",
-    "patience": "patience",
+    "patience": "limited patience",
     "barriers": "barriers of the program's own",
     "away": "away()",
     "polling": "polling",

@@ -78,6 +78,28 @@ class Death:
         return cls(int(rank), durations[0], durations[1] if len(durations) > 1 else None)
 
 
+def parse_patience(text: str) -> int | None:
+    """Read how long a rank may hold a round up: a duration, ``auto`` or ``none``.
+
+    Returns
+    -------
+    int or None
+        Nanoseconds; -1: by the rank's habit; None: for ever.
+
+    Raises
+    ------
+    ValueError
+        If the text is none of these, or a duration of 0.
+    """
+    word = text.strip().lower()
+    if word in ("auto", "none"):
+        return -1 if word == "auto" else None
+    patience = parse_duration(text)
+    if patience == 0:
+        raise ValueError(f"{text!r}: a patience is above 0, auto or none")
+    return patience
+
+
 @dataclass(frozen=True)
 class SkewOptions:
     """One run of ``pypartial sim skew``: every policy for every number of ranks and size.
@@ -97,6 +119,8 @@ class SkewOptions:
     barrier : bool or None
         All ranks begin each step together; None: with ``linear`` arrivals only.
     death : Death or None
+    patience : int or None
+        As `parse_patience` reads it.
     json, plot : Path or None
     """
 
@@ -113,6 +137,7 @@ class SkewOptions:
     max_lag: int | None = None
     barrier: bool | None = None
     death: Death | None = None
+    patience: int | None = None
     json: Path | None = None
     plot: Path | None = None
 

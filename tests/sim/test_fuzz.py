@@ -142,7 +142,7 @@ LARGE = Scenario(
     ),
     phases=(
         Phase((4, 7, 2), ("flush 0", "open 2", "flush 1")),
-        Phase((9, 1), ("free 0", "flush 2"), hold=True),
+        Phase((9,), ("free 0", "flush 2"), hold=True),
         Phase((5,), ("flush 1",)),
     ),
     opened=2,
@@ -382,13 +382,13 @@ def test_a_deadlock_is_told_with_who_waits(attempts, monkeypatch):
 
     original = programs._Rank.step
 
-    def step(self, hold):
+    def step(self, order, hold):
         if self.rank == 1:  # the order of the handles is not the same everywhere
             for index in (1, 0):
                 yield from self.start(index)
                 yield from self.collect(index)
         else:
-            yield from original(self, hold)
+            yield from original(self, order, hold)
 
     monkeypatch.setattr(programs._Rank, "step", step)
     verdict = fuzzer.attempt(scenario)

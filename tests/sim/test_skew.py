@@ -320,3 +320,35 @@ def test_simulated_handles_can_be_opened_without_an_agreement() -> None:
 
     world.run([program(rank) for rank in range(5)])
     assert sums == [4 * 5] * 5
+
+
+# ---- many ranks, and patience ---------------------------------------------------------------
+
+
+def test_the_first_of_m_on_4096_ranks_has_its_mean_of_active_ranks() -> None:
+    """(P + 1) / (m + 1) of them, within a 95 % interval; one rank under Solo, in every round."""
+    policies = ("first:1", "first:2", "first:4", "solo")
+    for label, row in rows(run(4096, 8), *policies).items():
+        if label == "full":
+            continue
+        expected = row.active_expected
+        assert expected is not None
+        assert row.active.agrees_with(expected), (label, row.active, expected)
+        assert row.verified
+
+
+@pytest.mark.parametrize("arrivals", ["linear:1ms", "wmt16", "slow:1:8x", "random:400ms"])
+@pytest.mark.parametrize("ranks", [8, 32])
+def test_automatic_patience_never_ends_in_a_usual_loop(ranks: int, arrivals: str) -> None:
+    changed = rows(run(ranks, 60, arrivals, patience=-1), "solo", "majority", "first:3")
+    plain = rows(run(ranks, 60, arrivals), "solo", "majority", "first:3")
+    for label, row in changed.items():
+        assert set(row.causes) == {"policy"}
+        assert row.causes == plain[label].causes
+        assert row.active == plain[label].active
+
+
+def test_a_patience_that_is_too_short_shows() -> None:
+    row = rows(run(8, 60, "wmt16", patience=50_000_000), "majority")["majority"]
+    assert row.causes["departed"] > 0
+    assert row.verified

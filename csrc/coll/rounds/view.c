@@ -26,7 +26,9 @@ static bool elsewhere(const pp_allreduce_t *coll, int32_t index)
 pp_view_t pp_view_of(const pp_allreduce_t *coll, uint64_t round)
 {
     bool away = pp_node_anybody_away(pp_node_of(coll));
-    return (pp_view_t){.coll = coll, .round = round, .away = away, .others = away || coll->handle.team->live_handles > 1,
+    return (pp_view_t){.coll = coll, .round = round, .away = away,
+                       /* Also with one handle here: a rank may wait in another context. */
+                       .others = away || coll->handle.team->live_handles > 1,
                        .flushes = pp_board_flushes(&coll->on_board->board)};
 }
 

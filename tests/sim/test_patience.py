@@ -1,0 +1,286 @@
+"""What keeps programs alive: patience, away, elsewhere; and deadlines, graces, timeouts."""
+
+from __future__ import annotations
+
+import pytest
+from programs import finish, name
+
+from pypartial._core_sim import lib
+from pypartial.policy import Full, Majority, Solo
+from pypartial.sim.handle import Options
+from pypartial.sim.world import Deadlock, World
+
+US, MS = 1_000, 1_000_000
+FAST = (500, 1000)
+SIZE = 3
+WAYS = pytest.mark.parametrize("memory", [(), (300, 1000), (300, 1000, 2)])
+
+
+def seed_that_draws(rank, rounds=1):
+    """A seed with which this rank is drawn first for the first rounds of handle 1."""
+    return next(
+        seed
+        for seed in range(10_000)
+        if all(lib.pp_sim_drawn(seed, 1, r, SIZE, 0) == rank for r in range(rounds))
+    )
+
+
+def run(programs, *, memory=(), **kind):
+    world = World(SIZE, latency=FAST, memory=memory, **kind)
+    world.run([programs(world, rank) for rank in range(SIZE)])
+    return world
+
+
+def once(handle, rank):
+    name(handle, rank)
+    yield ("start", handle)
+    return (yield ("wait", handle))
+
+
+def one_round(memory, patience, policy, busy, *, polls=False, deliver="latest"):
+    """The last rank is drawn and computes, or polls, so long; what the first was given, when."""
+    seen = {}
+
+    def program(world, rank):
+        options = Options(count=SIZE, policy=policy, deliver=deliver, max_lag=3)
+        handle = yield ("init", options)
+        begun = world.now
+        while rank == SIZE - 1 and polls and world.now < begun + busy:
+            yield 100 * US
+            assert (yield ("more", handle)) is None or world.now > begun + MS
+        if rank == SIZE - 1 and not polls:
+            yield busy
+        result = yield from once(handle, rank)
+        seen[rank] = result, world.now - begun
+        yield from finish(handle)
+
+    world = run(program, memory=memory, patience=patience, seed=seed_that_draws(SIZE - 1))
+    return (*seen[0], world)
+
+
+@WAYS
+def test_a_drawn_rank_that_computes_for_longer_than_its_patience_leaves(memory):
+    result, after, world = one_round(memory, MS, Majority(), 50 * MS)
+    assert (result.round, result.cause) == (0, "departed")
+    assert MS < after < 3 * MS
+    assert world.coverage()["asides"] > 0
+
+
+@WAYS
+@pytest.mark.parametrize("patience", [None, 100 * MS, -1])
+def test_without_patience_or_with_more_of_it_the_round_waits(memory, patience):
+    result, after, world = one_round(memory, patience, Majority(), 50 * MS)
+    assert (result.round, result.cause) == (0, "policy")
+    assert after >= 50 * MS
+    assert world.coverage()["asides"] == 0
+
+
+@WAYS
+def test_polling_does_not_restart_the_clock(memory):
+    result, after, _ = one_round(memory, MS, Majority(), 50 * MS, polls=True, deliver="each")
+    assert (result.round, result.cause) == (0, "departed")
+    assert after < 3 * MS
+
+
+@WAYS
+def test_full_waits_as_mpi_does(memory):
+    result, after, world = one_round(memory, MS, Full(), 50 * MS)
+    assert (result.cause, result.active) == ("policy", SIZE)
+    assert after >= 50 * MS
+    assert world.coverage()["asides"] == 0
+
+
+def test_a_start_ends_it():
+    aside = []
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=SIZE))
+        if rank == SIZE - 1:
+            yield 10 * MS
+            aside.append(world.state(rank, handle).aside)
+            yield ("test", handle)
+            aside.append(world.state(rank, handle).aside)
+            yield from once(handle, rank)
+            aside.append(world.state(rank, handle).aside)
+        else:
+            yield from once(handle, rank)
+        yield ("at", 20 * MS)
+        yield from finish(handle)
+
+    run(program, patience=MS, seed=seed_that_draws(SIZE - 1))
+    assert aside == [1, 0, 0] or aside == [1, 1, 0]
+
+
+def away_for(memory, patience):
+    """All go away; the last rank, drawn, stays for 50 ms after the others are back."""
+    seen = {}
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=SIZE))
+        yield ("away",)
+        yield ("barrier",)
+        begun = world.now
+        if rank == SIZE - 1:
+            yield 50 * MS
+        yield ("back",)
+        seen[rank] = (yield from once(handle, rank)), world.now - begun
+        yield from finish(handle)
+
+    run(program, memory=memory, patience=patience, seed=seed_that_draws(SIZE - 1))
+    return seen[0]
+
+
+@WAYS
+def test_away_is_void_towards_those_who_are_back(memory):
+    result, after = away_for(memory, None)
+    assert result.round == 0
+    assert after >= 50 * MS
+
+
+@WAYS
+def test_and_then_holds_up_like_any_other(memory):
+    result, after = away_for(memory, MS)
+    assert (result.round, result.cause) == (0, "departed")
+    assert after < 5 * MS
+
+
+@WAYS
+def test_inside_away_nobody_waits_for_a_rank(memory):
+    """The others' own blocking call needs rank 0, which makes its rounds before it comes."""
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=SIZE))
+        for _ in range(5 if rank == 0 else 0):
+            yield from once(handle, rank)
+        yield ("away",)
+        yield ("barrier",)
+        yield ("back",)
+        yield from finish(handle)
+
+    run(program, memory=memory, seed=seed_that_draws(SIZE - 1, 3))
+
+
+@WAYS
+@pytest.mark.parametrize("contexts", [1, 2])
+def test_who_waits_on_another_handle_is_exempt_from_max_lag(memory, contexts):
+    """Of whatever context; and a rank that only computes is not."""
+
+    def program(world, rank, elsewhere=True):
+        first = yield ("init", Options(count=SIZE, policy=Solo(), max_lag=0), 0)
+        second = yield ("init", Options(count=SIZE, policy=Full()), contexts - 1)
+        for _ in range(4 if rank == 0 else 0):
+            yield from once(first, rank)
+        if not elsewhere:
+            yield ("barrier",)
+        yield from once(second, rank)
+        for handle in (first, second):
+            yield ("flush", handle)
+            yield ("free", handle)
+        for context in range(contexts):
+            yield ("ctx_free", context)
+
+    run(program, memory=memory, contexts=contexts)
+    with pytest.raises(Deadlock):
+        run(lambda *of: program(*of, elsewhere=False), memory=memory, contexts=contexts)
+
+
+@WAYS
+@pytest.mark.parametrize(("deliver", "waits"), [("each", True), ("sum", False), ("latest", False)])
+def test_for_each_patience_does_not_lift_max_lag(memory, deliver, waits):
+    ended = {}
+
+    def program(world, rank):
+        options = Options(count=SIZE, policy=Solo(), deliver=deliver, max_lag=0)
+        handle = yield ("init", options)
+        begun = world.now
+        for _ in range(3):
+            if rank == SIZE - 1:
+                yield 50 * MS
+            yield from once(handle, rank)
+        ended[rank] = world.now - begun
+        yield from finish(handle)
+
+    run(program, memory=memory, patience=MS)
+    assert (ended[0] >= 50 * MS) == waits
+
+
+@WAYS
+def test_a_deadline_triggers_once_for_each_round(memory):
+    seen = []
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=SIZE, policy=Majority(deadline=5e-3)))
+        begun = world.now
+        if rank == SIZE - 1:
+            yield 50 * MS
+        for _ in range(2 if rank == 0 else 0):
+            result = yield from once(handle, rank)
+            seen.append((result.round, result.cause, (world.now - begun) // MS))
+        yield ("at", begun + 60 * MS)
+        yield from finish(handle)
+
+    run(program, memory=memory, seed=seed_that_draws(SIZE - 1, 2))
+    assert seen == [(0, "deadline", 5), (1, "deadline", 10)]
+
+
+@WAYS
+@pytest.mark.parametrize(("grace", "active"), [(0.0, 1), (1e-3, SIZE)])
+def test_a_grace_delays_the_taking(memory, grace, active):
+    seen = {}
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=SIZE, policy=Solo(grace=grace)))
+        yield ("at", 10 * MS + rank * 200 * US)
+        seen[rank] = yield from once(handle, rank)
+        yield ("at", 20 * MS)
+        yield from finish(handle)
+
+    run(program, memory=memory)
+    assert (seen[0].round, seen[0].active, seen[0].initiator) == (0, active, 0)
+
+
+@WAYS
+def test_after_a_timeout_a_start_adds_to_what_is_pending(memory):
+    seen = {}
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=SIZE))
+        begun = world.now
+        if rank == 0:
+            name(handle, rank)
+            yield ("start", handle)
+            assert (yield ("wait_for", handle, MS)) is None
+            assert MS <= world.now - begun < 2 * MS
+            yield ("timed_out", handle)
+        else:
+            yield 5 * MS
+        seen[rank] = yield from once(handle, rank)
+        yield from finish(handle)
+
+    run(program, memory=memory, seed=seed_that_draws(SIZE - 1))
+    result = seen[0]
+    assert (result.round, result.cause) == (0, "policy")
+    assert result.contributions == len(result.contributors) + 1
+
+
+def test_threads_of_a_rank_are_elsewhere_for_each_other():
+    """Each rank's threads wait on a handle each, in orders that no order of handles allows."""
+
+    def thread(handle, rank, pause):
+        for _ in range(3):
+            yield pause
+            yield from once(handle, rank)
+
+    def program(world, rank):
+        handles = []
+        for _ in range(2):
+            handles.append((yield ("init", Options(count=SIZE))))
+        pauses = (rank * US, (SIZE - rank) * US)
+        yield ("threads", [thread(h, rank, p) for h, p in zip(handles, pauses, strict=True)])
+        for handle in handles:
+            yield ("flush", handle)
+            yield ("free", handle)
+        yield ("ctx_free",)
+
+    for seed in range(20):
+        run(program, seed=seed, patience=MS)
