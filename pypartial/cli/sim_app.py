@@ -15,7 +15,6 @@ from ..sim.options import (
     Death,
     Deliver,
     Dump,
-    Schedule,
     ScheduleOptions,
     SkewOptions,
 )
@@ -181,7 +180,11 @@ def skew(
 def schedule(
     context: typer.Context,
     name: Annotated[
-        Schedule, typer.Argument(metavar="SCHEDULE", help=", ".join(s.value for s in Schedule))
+        str,
+        typer.Argument(
+            metavar="SCHEDULE",
+            help="activation, or an algorithm of an allreduce, such as ring (docs/algorithms.md).",
+        ),
     ],
     ranks: Annotated[int, typer.Option(min=1, help="Number of simulated ranks.")] = 64,
     size: Annotated[
@@ -216,7 +219,7 @@ def schedule(
     allreduces are started by all ranks at time 0.
     """
     options = ScheduleOptions(
-        schedule=name,
+        schedule=read("SCHEDULE", _schedule, name),
         ranks=ranks,
         size=read("--bytes", parse_size, size),
         network=dataclasses.replace(_network(network), headers_free=not headers),
@@ -231,6 +234,12 @@ def schedule(
     if complaint is not None:
         raise typer.BadParameter(complaint)
     context.obj.job = options
+
+
+def _schedule(text: str) -> str:
+    from ..sim.schedule import parse_schedule  # which loads the core
+
+    return parse_schedule(text)
 
 
 def _network(text: str) -> Network:

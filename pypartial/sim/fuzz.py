@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._core_sim import lib
-from .._names import ALGORITHM, PLANT
+from .._names import PLANT
 from ..policy import FirstOf, Full, Majority, Policy, Quorum, Solo
-from .handle import CoreError, Options
+from .handle import ALGORITHMS, CoreError, Options
 from .oracles import judge
 from .scenario import TIMINGS, Phase, Scenario, run
 from .shrink import shrink
@@ -169,7 +169,7 @@ def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
         deliver=deliver,
         max_lag=-1 if unbounded else draw.randint(0, window - 1),
         average=draw.choice(_AVERAGES) if averaged else None,
-        algorithm=draw.choice(tuple(ALGORITHM)),
+        algorithm=draw.choice(tuple(ALGORITHMS)),
         segments=draw.choice((0, 0, draw.randint(1, lib.PP_LANES_MAX))),
         pieces=draw.choice((1, 1, 2, 3)),
         in_place=draw.random() < 0.3,

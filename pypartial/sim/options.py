@@ -16,17 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Schedule(str, Enum):
-    """A schedule by itself.
-
-    The activation starts at rank 0, and a rank finishes when it is activated.  The allreduces start
-    on all ranks at once.
-    """
-
-    ACTIVATION = "activation"
-    RECURSIVE_DOUBLING = "recursive-doubling"
-    RABENSEIFNER = "rabenseifner"
-    RING = "ring"
+ACTIVATION = "activation"
 
 
 class Dump(str, Enum):
@@ -162,7 +152,9 @@ class ScheduleOptions:
 
     Attributes
     ----------
-    schedule : Schedule
+    schedule : str
+        `ACTIVATION`, which starts at rank 0, a rank finishing when it is activated; or an algorithm
+        of an allreduce, which starts on all ranks at once.
     ranks, size, seed : int
         `size` in bytes of a rank's vector.
     network : Network
@@ -173,7 +165,7 @@ class ScheduleOptions:
     json : Path or None
     """
 
-    schedule: Schedule
+    schedule: str
     ranks: int
     size: int
     network: Network

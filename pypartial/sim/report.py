@@ -60,7 +60,7 @@ def schedule_as_dict(options: ScheduleOptions, execution: Execution) -> dict[str
     return {
         "meta": {
             "version": __version__,
-            "schedule": options.schedule.value,
+            "schedule": options.schedule,
             "ranks": options.ranks,
             "bytes": options.size,
             "network": options.network.describe(),

@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 
 from .._core_sim import ffi, lib
-from .._names import ALGORITHM, AVERAGE, DELIVER, TYPE
+from .._names import AVERAGE, DELIVER, TYPE
 from ..errors import ArgumentError
 from ..policy import Policy
-from .handle import CoreError, Handle, Options, Round
+from .handle import ALGORITHMS, CoreError, Handle, Options, Round
 from .network import parse_network
 from .world import World
 
@@ -209,7 +209,7 @@ class Scenario:
                 (options.op, ("sum", "max")),
                 (options.deliver, DELIVER),
                 (options.average, AVERAGE),
-                (options.algorithm, ALGORITHM),
+                (options.algorithm, ALGORITHMS),
             ):
                 if word not in known:
                     return f"{word!r} is none of {', '.join(map(str, known))}"
