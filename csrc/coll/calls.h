@@ -51,6 +51,7 @@ typedef struct pp_calls {
     } agree;
     pp_vote_t      vote;             /* mine, then everybody's */
     uint64_t       region;           /* reserved by this rank for the handle being made; 0: none */
+    bool           complained;       /* my arguments were wrong */
     bool           entered;          /* my vote is in */
     bool           agreed;           /* everybody's is; or the flush round of a Free is complete */
 

@@ -170,15 +170,13 @@ void pp_engine_pool(pp_engine_t *engine, size_t bytes, pp_pool_t *pool)
 
 /* ---- settling ------------------------------------------------------------------------------------ */
 
-void pp_engine_ready(pp_engine_t *engine, void (*fire)(void *owner, uint32_t which), void *owner,
-                     uint32_t which)
+bool pp_engine_grow_queue(pp_engine_t *engine)
 {
-    if (!pp_grow((void **)&engine->queue, &engine->queue_capacity, engine->queue_tail + 1,
-                 sizeof *engine->queue)) {
+    bool grown = pp_grow((void **)&engine->queue, &engine->queue_capacity, engine->queue_tail + 1,
+                         sizeof *engine->queue);
+    if (!grown)
         pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for the queue of ready operations");
-        return;
-    }
-    engine->queue[engine->queue_tail++] = (pp_firing_t){fire, owner, which};
+    return grown;
 }
 
 static void fire_all(pp_engine_t *engine)

@@ -124,9 +124,15 @@ pp_status_t pp_engine_check(const pp_engine_t *engine);
 /* Keeps a message at the end of a list; false: no memory, which is latched. */
 bool        pp_engine_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message, size_t bytes);
 
+/* Room for one more in the queue of what is ready; false: no memory, which is latched. */
+bool        pp_engine_grow_queue(pp_engine_t *engine);
 /* In the order in which they became ready; pp_engine_settle() fires them. */
-void        pp_engine_ready(pp_engine_t *engine, void (*fire)(void *owner, uint32_t which), void *owner,
-                            uint32_t which);
+static inline void pp_engine_ready(pp_engine_t *engine, void (*fire)(void *owner, uint32_t which), void *owner,
+                                   uint32_t which)
+{
+    if (engine->queue_tail < engine->queue_capacity || pp_engine_grow_queue(engine))
+        engine->queue[engine->queue_tail++] = (pp_firing_t){fire, owner, which};
+}
 /* A transfer's cookie, and the next tag.  NULL: no memory, which is latched. */
 pp_bulk_t  *pp_engine_bulk(pp_engine_t *engine, void (*over)(void *owner, uint32_t which), void *owner,
                            uint32_t which);

@@ -13,7 +13,7 @@
 
 typedef enum pp_message_kind {
     PP_MSG_OPERATION,    /* a SEND of a schedule */
-    PP_MSG_DRAW,         /* a draw handed on (coll/policy.c) */
+    PP_MSG_DRAW,         /* a draw handed on (coll/rounds/) */
     PP_MSG_REPORT,       /* counts of ready ranks, towards the root of the tree */
     PP_MSG_AWAIT,        /* somebody has waited long for this round */
     PP_MSG_ASK,          /* "this is what I am doing; what are you doing with this handle?" */

@@ -150,7 +150,7 @@ DIFFERENT = {
     "op": (np.zeros(4), {"op": MPI.MAX}, "MAX"),
     "policy": (np.zeros(4), {"policy": pp.Solo()}, "policy"),
     "k of the quorum": (np.zeros(4), {"policy": pp.Quorum(1)}, "policy"),
-    "deliver": (np.zeros(4), {"deliver": "sum"}, "deliver"),
+    "deliver": (np.zeros(4), {"deliver": "latest"}, "deliver"),
     "max_lag": (np.zeros(4), {"max_lag": 2}, "max_lag"),
     "average": (np.zeros(4), {"average": "size"}, "average"),
     "algorithm": (np.zeros(4), {"algorithm": "ring"}, "algorithm"),

@@ -4,6 +4,7 @@
  *     groups sim RANKS GROUPS SEED     simulated ranks
  *     groups mpi GROUPS SEED           the ranks of an mpirun, over MPI
  *     groups bound SEED                simulated: more early messages than may be kept
+ *     groups refusals SEED             what cannot be opened
  *
  * It speaks to csrc/exec and the transports, below contexts and handles.  A rank has the `ahead` lowest of its groups
  * that are not complete open, or opens them in any order: so the lowest of all can always run.  Every element of every
@@ -559,6 +560,62 @@ static void overflow(void)
     pp_simnet_free(net);
 }
 
+/* ---- what cannot be opened ------------------------------------------------------------------------------- */
+
+static void refused(part_t *part, pp_instance_spec_t spec, pp_status_t status, const char *text)
+{
+    pp_instance_t *instance;
+    CHECK(pp_instance_open(&part->instances, &spec, &instance) == status && !instance, "it is opened, or not so: %s", text);
+    CHECK(strstr(pp_error_text(), text), "it says: %s", pp_error_text());
+}
+
+static void refuse_maps(part_t *part, pp_instance_spec_t spec)
+{
+    static const int32_t others[] = {0, 2}, turned[] = {1, 0}, twice[] = {1, 1}, far[] = {1, 4};
+    static const struct { pp_map_t map; const char *text; } wrong[] = {
+        {{.kind = PP_MAP_LISTED, .count = 2, .ranks = others}, "rank 1 is not among the ranks of instance 9"},
+        {{.kind = PP_MAP_LISTED, .count = 2, .ranks = turned}, "names rank 0 after rank 1"},
+        {{.kind = PP_MAP_LISTED, .count = 2, .ranks = twice}, "names rank 1 after rank 1"},
+        {{.kind = PP_MAP_LISTED, .count = 2, .ranks = far}, "names rank 4, which is not in 0..3"},
+        {{.kind = PP_MAP_LISTED, .count = 0, .ranks = far}, "a map of 0 ranks"},
+        {{.kind = PP_MAP_STRIDED, .count = 2, .first = 0, .stride = 2}, "rank 1 is not among"},
+        {{.kind = PP_MAP_STRIDED, .count = 1, .first = 2, .stride = 1}, "rank 1 is not among"},
+        {{.kind = PP_MAP_STRIDED, .count = 2, .first = 1, .stride = 0}, "stride 0, which is not positive"},
+        {{.kind = PP_MAP_STRIDED, .count = 2, .first = -1, .stride = 2}, "from rank -1 to rank 1"},
+        {{.kind = PP_MAP_STRIDED, .count = 3, .first = 1, .stride = INT32_MAX}, "of 0..3"},
+        {{.kind = PP_MAP_COMPUTED, .count = 2}, "instance 9 has a computed map"}};
+    for (size_t i = 0; i < PP_COUNT_OF(wrong); i++) {
+        spec.map = wrong[i].map;
+        refused(part, spec, PP_ERR_ARGUMENT, wrong[i].text);
+    }
+}
+
+/* Rank 1 of 4 opens what it may not. */
+static void refusals(void)
+{
+    pp_simnet_t   *net;
+    pp_instance_t *instance;
+    rank_t         rank;
+    const double   weights[] = {1, 2};
+    ranks = 4;
+    must(pp_simnet_new(ranks, seed, &NETWORK, &net), "network");
+    open_rank(&rank, pp_simnet_transport(net, 1), 0, 0);
+    pp_instance_spec_t spec = {.key = 9, .algorithm = PP_RING, .count = 4, .map = pp_map_strided(1, 2, 2)};
+    refuse_maps(&rank.parts[PLAIN], spec);
+    refused(&rank.parts[WEIGHTED], spec, PP_ERR_ARGUMENT, "instance 9 has no weights");
+    rank.parts[PLAIN].sort = WEIGHTED;        /* a builder that weighs integers */
+    spec.weights = weights;
+    refused(&rank.parts[PLAIN], spec, PP_ERR_ARGUMENT, "instance 9 weighs elements that cannot be weighed");
+    spec.algorithm = PP_ALGORITHM_AUTO;
+    refused(&rank.parts[WEIGHTED], spec, PP_ERR_ARGUMENT, "algorithm=0 is not one of");
+    spec.algorithm = PP_RING;
+    must(pp_instance_open(&rank.parts[WEIGHTED].instances, &spec, &instance), "open");
+    CHECK(pp_instances_find(&rank.parts[WEIGHTED].instances, 9) == instance, "it is not found");
+    refused(&rank.parts[WEIGHTED], spec, PP_ERR_STATE, "instance 9 is open already");
+    close_rank(&rank);                        /* with an open instance */
+    pp_simnet_free(net);
+}
+
 /* ---- real ranks ----------------------------------------------------------------------------------------------- */
 
 static int communicators;
@@ -631,7 +688,7 @@ static void run_mpi(uint64_t groups)
 
 int main(int argc, char **argv)
 {
-    CHECK(argc > 2, "usage: groups sim RANKS GROUPS SEED, groups mpi GROUPS SEED, groups bound SEED");
+    CHECK(argc > 2, "usage: groups sim RANKS GROUPS SEED, groups mpi GROUPS SEED, groups bound|refusals SEED");
     seed = strtoull(argv[argc - 1], NULL, 10);
     ahead = 1 + (int32_t)(seed % AHEAD_MAX);
     if (strcmp(argv[1], "sim") == 0 && argc == 5) {
@@ -640,6 +697,8 @@ int main(int argc, char **argv)
         simulate(strtoull(argv[3], NULL, 10));
     } else if (strcmp(argv[1], "bound") == 0) {
         overflow();
+    } else if (strcmp(argv[1], "refusals") == 0) {
+        refusals();
     } else {
         int level;
         MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
