@@ -142,7 +142,7 @@ def _measure_on(
     pace = Pace(comm, loop)
     samples: list[_Sample] = []
     failures: list[str] = []
-    with pp.Context(comm, transport="mpi") as ctx:
+    with pp.Context(comm, transport="mpi", patience=None) as ctx:
         for size in options.sizes:
             pattern = Pattern(
                 ctx.size, size // loop.dtype.itemsize, loop.dtype, bits_needed=BITS_NEEDED

@@ -18,7 +18,7 @@ from ..sim.options import (
     ScheduleOptions,
     SkewOptions,
 )
-from ..units import format_duration, parse_duration, parse_size
+from ..units import format_duration, parse_duration, parse_patience, parse_size
 from .reading import files_complaint, read
 from .sim import FuzzOptions, Plant
 
@@ -131,6 +131,14 @@ def skew(
             "Default: with linear arrivals only."
         ),
     ] = None,
+    patience: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="How long a rank may hold the others up before it counts as having left: 200ms, "
+            "auto, or none.",
+        ),
+    ] = "none",
     kill: Annotated[
         str | None,
         typer.Option(
@@ -166,6 +174,7 @@ def skew(
         deliver=deliver,
         max_lag=max_lag,
         barrier=barrier,
+        patience=read("--patience", parse_patience, patience),
         death=None if kill is None else read("--kill", Death.parse, kill),
         json=json,
         plot=plot,

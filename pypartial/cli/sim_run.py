@@ -111,6 +111,7 @@ def _simulate(options: SkewOptions) -> SkewReport:
                 max_lag=options.max_lag,
                 window=options.window,
                 death=options.death,
+                patience_ns=options.patience_ns,
             )
             rows += compare(run, options.policies, _progress(ranks, size))
     return SkewReport(options, arrivals, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import ArgumentError
 from ..policy import Policy
@@ -87,6 +87,8 @@ class SkewOptions:
     barrier : bool or None
         All ranks begin each step together; None: with ``linear`` arrivals only.
     death : Death or None
+    patience : float or "auto" or None
+        Seconds; None: for ever.
     json, plot : Path or None
     """
 
@@ -103,8 +105,16 @@ class SkewOptions:
     max_lag: int | None = None
     barrier: bool | None = None
     death: Death | None = None
+    patience: float | Literal["auto"] | None = None
     json: Path | None = None
     plot: Path | None = None
+
+    @property
+    def patience_ns(self) -> int | None:
+        """The patience in nanoseconds; -1 for "auto"."""
+        if self.patience is None:
+            return None
+        return -1 if self.patience == "auto" else max(1, round(self.patience * 1e9))
 
     @property
     def with_barrier(self) -> bool:

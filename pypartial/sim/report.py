@@ -50,6 +50,7 @@ class SkewReport:
             "deliver": options.deliver.value,
             "max_lag": options.max_lag,
             "barrier": options.with_barrier,
+            "patience": options.patience,
             "kill": None if options.death is None else dataclasses.asdict(options.death),
         }
         return {"meta": meta, "rows": [dataclasses.asdict(row) for row in self.rows]}

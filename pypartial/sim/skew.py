@@ -53,6 +53,8 @@ class Run:
         None: unbounded for ``latest``, else as large as the window allows.
     window : int
     death : Death or None
+    patience_ns : int or None
+        How long a rank may hold a round up; -1: by its habit; None: for ever.
     """
 
     ranks: int
@@ -66,6 +68,7 @@ class Run:
     max_lag: int | None = None
     window: int = 4
     death: Death | None = None
+    patience_ns: int | None = None
 
     def options(self, policy: Policy) -> Options:
         """Return the arguments of the handle."""
@@ -203,7 +206,13 @@ class _Loop:
         self.run, self.work = run, work
         self.options = run.options(policy)
         self.record = _Record.empty(run.steps, run.ranks)
-        self.world = World(run.ranks, seed=run.seed, network=run.network, window=run.window)
+        self.world = World(
+            run.ranks,
+            seed=run.seed,
+            network=run.network,
+            window=run.window,
+            patience=run.patience_ns,
+        )
         self.handles = self.world.agreed(self.options)
         self.counted = False
         if run.death is not None:
