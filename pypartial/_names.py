@@ -157,6 +157,9 @@ PLANT: Names[str | None] = Names(
         "lost-start": "PP_PLANT_LOST_START",
         "round-twice": "PP_PLANT_ROUND_TWICE",
         "lost-draw": "PP_PLANT_LOST_DRAW",
+        "no-patience": "PP_PLANT_NO_PATIENCE",
+        "deadline-twice": "PP_PLANT_DEADLINE_TWICE",
+        "lost-early": "PP_PLANT_LOST_EARLY",
     },
 )
 ERROR: Names[type[Exception]] = Names(

@@ -42,6 +42,9 @@ void pp_patience_before_start(pp_allreduce_t *coll)
     if (coll->handle.aside)
         pp_patience_returned(coll);
     coll->time.held = 0;
+    /* Before the request is made and others see it: its own deadline is not over. */
+    if (!pp_handle_waits(&coll->handle) && !pp_engine_has(coll->handle.engine, PP_PLANT_DEADLINE_TWICE))
+        coll->time.overdue = false;
     if (team->patience_ns >= 0 || coll->time.given_ns == 0)
         return;
     uint64_t now = coarse_now(coll), taken = now > coll->time.given_ns ? now - coll->time.given_ns : 0;
@@ -57,7 +60,6 @@ void pp_patience_started(pp_allreduce_t *coll)
         return;
     coll->time.since_ns = coll->time.tell_ns = 0;
     coll->time.tells = 0;
-    coll->time.overdue = false;
     if (!pp_handle_waits(&coll->handle))
         return;
     if (coll->deadline_ns > 0) {
@@ -159,6 +161,8 @@ uint64_t pp_patience_tick(pp_allreduce_t *coll, uint64_t now)
     uint64_t patience = patience_ns(coll);
     if (now - coll->time.held_since_ns < patience)
         return earlier(next, coll->time.held_since_ns + patience);
+    if (pp_engine_has(coll->handle.engine, PP_PLANT_NO_PATIENCE))
+        return next;
     leave(coll, patience);
     return next;
 }

@@ -225,6 +225,7 @@ void pp_engine_tick(pp_engine_t *engine)
 {
     uint64_t now = pp_engine_now(engine), next = PP_NEVER_NS;
     engine->transport->alarm_ns = PP_NEVER_NS;
+    engine->changed = true;   /* what waits for its time in an update sets its alarm again */
     for (size_t i = 1; i < engine->handle_count && !engine->error; i++) {
         pp_handle_t *handle = engine->handles[i];
         uint64_t     at = handle && handle->kind->tick ? handle->kind->tick(handle, now) : PP_NEVER_NS;

@@ -74,7 +74,8 @@ void pp_series_receive(pp_series_t *series, int32_t peer, const pp_prefix_t *pre
         return;
     }
     series->engine->coverage.windows_full++;
-    pp_engine_keep(series->engine, &series->early, peer, prefix, bytes);
+    if (!pp_engine_has(series->engine, PP_PLANT_LOST_EARLY))
+        pp_engine_keep(series->engine, &series->early, peer, prefix, bytes);
 }
 
 void pp_series_replay_early(pp_series_t *series)

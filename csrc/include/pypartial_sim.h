@@ -46,6 +46,9 @@ typedef enum pp_plant {
     PP_PLANT_ROUND_TWICE,      /* where the parts of two initiators of a drawn round meet, one is
                                   reduced twice */
     PP_PLANT_LOST_DRAW,        /* a rank that leaves while it holds a draw handed on drops it */
+    PP_PLANT_NO_PATIENCE,      /* a rank never says that it has left by patience */
+    PP_PLANT_DEADLINE_TWICE,   /* a deadline that was over counts for the next request, too */
+    PP_PLANT_LOST_EARLY,       /* an operation's message for a round that is not open yet is dropped */
     PP_PLANT_COUNT
 } pp_plant_t;
 
@@ -104,6 +107,7 @@ typedef enum pp_sim_call_kind {
 
 typedef struct pp_sim_call {
     int32_t      kind;         /* pp_sim_call_kind_t: the function, with these arguments; it may wait */
+    uint64_t     timeout_ns;   /* WAIT: it ends by PP_PENDING after this virtual time; 0: never */
     pp_handle_t   *coll;
     pp_result_t *result;
     const pp_allreduce_config_t *config;
@@ -118,14 +122,15 @@ pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status);
 /* How many rounds of the handle were complete when its last request was made: which round it was on time for. */
 uint64_t    pp_sim_requested_at(const pp_handle_t *coll);
 /* The rank's process waits in another context, or waits there no more (0): contexts of one process are different
-   simulations.  Not for ranks that share memory. */
+   simulations. */
 void        pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits);
 /* How often ranks were interrupted at an access to the memory that they share. */
 uint64_t    pp_sim_turns(const pp_sim_t *sim);
 
-/* The rank's program waits: for the request of `coll`, or with NULL for its collective call.  It is
-   forgotten when pp_sim_advance() has told of it, or by a new one. */
-void        pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_handle_t *coll);
+/* The rank's program waits: for the request of `handle`, or with NULL for its collective call; its threads for several.
+   All is forgotten when pp_sim_advance() has told of the rank. */
+pp_status_t pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_handle_t *handle);
+void        pp_sim_unwatch(pp_sim_t *sim, int32_t rank, const pp_handle_t *handle);
 /* Performs what happens up to and including `until_ns`, and stops behind the first event after which the
    program of a watched rank can go on: PP_OK, *rank is this rank, and the clock stands there.  PP_PENDING:
    none can; the clock stands at the last event, and is not moved to `until_ns`. */

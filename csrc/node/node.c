@@ -256,7 +256,7 @@ void *pp_node_alloc(pp_node_t *node, size_t bytes)
 
 /* ---- presence --------------------------------------------------------------------------------------- */
 
-static bool is_away(uint64_t word) { return word & (PP_PRESENCE_INSIDE | PP_PRESENCE_OUT); }
+static bool is_away(uint64_t word) { return word & (PP_PRESENCE_INSIDE | PP_PRESENCE_OUT | PP_PRESENCE_WAITS); }
 
 bool pp_node_set_presence(pp_node_t *node, uint64_t calls, bool inside, bool out, bool waits)
 {

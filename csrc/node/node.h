@@ -31,7 +31,7 @@ extern void (*pp_node_turn)(const char *step);   /* NULL: nobody takes turns */
 /* A rank's word: calls << 3 | waits << 2 | out << 1 | inside.  A rank that is out has ended its script: it has left for
    good.  One that is inside a collective call has left, unless somebody has completed a later call already:
    then its own is over, too, and it has only not noticed yet. */
-/* It waits: for a handle whose rounds are made of messages, which its own engine completes. */
+/* It waits: for a handle whose rounds are made of messages, which its own engine completes, or in another context. */
 enum { PP_PRESENCE_INSIDE = 1, PP_PRESENCE_OUT = 2, PP_PRESENCE_WAITS = 4, PP_PRESENCE_CALLS_SHIFT = 3 };
 
 typedef struct pp_presence {
@@ -45,7 +45,7 @@ enum { PP_GIVEN_UP = 32 };
 
 typedef struct pp_commons {
     _Alignas(64) _Atomic uint64_t calls;   /* collective calls completed by whoever completed most */
-    _Atomic uint32_t away;                 /* ranks whose word says inside or out: mostly 0 */
+    _Atomic uint32_t away;                 /* ranks whose word says inside, out or waits: mostly 0 */
     _Alignas(64) _Atomic uint32_t sleepers;  /* callers asleep: mostly 0 */
     /* Where the first rank of the node has reserved memory for the rounds of a handle that is being agreed on: of
        this agreement and, as long as not everybody has read it, of the one before. */

@@ -22,6 +22,7 @@ typedef struct pp_actor_ops {
     void (*announce)(void *owner, bool sleeps);   /* from here on it is to be woken */
     void (*park)(void *owner);       /* until it is woken, or told something */
     void (*pause)(void *owner);      /* for a moment */
+    bool (*expired)(void *owner);    /* the call's own timeout is over, in virtual time */
 } pp_actor_ops_t;
 
 /* Where a result may be read without being copied; `elements` is NULL if it has to be. */

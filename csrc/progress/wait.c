@@ -260,7 +260,7 @@ void pp_make_way(pp_ctx_t *ctx)
 static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, const pp_handle_t *receives)
 {
     const pp_actor_ops_t *actor = &ctx->actor;
-    while (!over(arg) && !ctx->engine.error) {
+    while (!over(arg) && !ctx->engine.error && !actor->expired(actor->owner)) {
         if (pp_look(ctx) > 0 || pp_work(ctx, receives))
             continue;
         actor->announce(actor->owner, true);

@@ -35,6 +35,9 @@ class Plant(str, Enum):
     LOST_START = "lost-start"
     ROUND_TWICE = "round-twice"
     LOST_DRAW = "lost-draw"
+    NO_PATIENCE = "no-patience"
+    DEADLINE_TWICE = "deadline-twice"
+    LOST_EARLY = "lost-early"
 
 
 @dataclass(frozen=True)

@@ -101,16 +101,18 @@ class Rounds:
         )
 
 
-def judge(comm: Any, log: Log, request: pp.AllreduceRequest) -> Rounds:
+def judge(comm: Any, log: Log, request: pp.AllreduceRequest, *, left: bool = False) -> Rounds:
     """Gather the logs of all ranks and check them. Collective; raises on every rank.
 
-    The log covers the handle's whole life: every Start, and the Flush or Drain at its end.
+    The log covers the handle's whole life: every Start, and the Flush or Drain at its end. `left`:
+    ranks may have left the handle before that, or have waited elsewhere; what completes then does
+    not count in `missed`.
     """
     logs = comm.gather((log.records[: log.length], log.starts))
     verdict: Any = None
     if comm.rank == 0:
         try:
-            verdict = check_logs(logs, request)
+            verdict = check_logs(logs, request, left=left)
         except AssertionError as error:
             verdict = error
     verdict = comm.bcast(verdict)
@@ -121,7 +123,10 @@ def judge(comm: Any, log: Log, request: pp.AllreduceRequest) -> Rounds:
 
 
 def check_logs(
-    logs: list[tuple[np.ndarray[Any, Any], int]], request: pp.AllreduceRequest
+    logs: list[tuple[np.ndarray[Any, Any], int]],
+    request: pp.AllreduceRequest,
+    *,
+    left: bool = False,
 ) -> Rounds:
     """Apply every oracle to the logs of all ranks."""
     records = [log for log, _ in logs]
@@ -133,12 +138,16 @@ def check_logs(
     for rank, log in enumerate(records):
         where = f"rank {rank}: "
         check_coverage(where, log, table, cumulated, request.deliver)
-        missed |= check_missed(where, log, len(table), request)
+        if left:
+            check_lag(where, log, request)
+        else:
+            missed |= check_missed(where, log, len(table), request)
         own = cumulated[:, rank]
         check_included(where, log, own)
         check_staleness(where, log, own, request)
     check_initiators(records, table, request)
-    check_departed(records, table)
+    if not left:
+        check_departed(records, table)
     body = table[:-1]
     internal = np.zeros(len(table), int)
     for log in records:
@@ -248,14 +257,19 @@ def overwrites(request: pp.AllreduceRequest) -> bool:
     return request.algorithm == "shared_memory" or (bool(stats.shares_memory) and several_nodes)
 
 
+def check_lag(where: str, log: np.ndarray[Any, Any], request: pp.AllreduceRequest) -> None:
+    requests = log[asked(log)]
+    if request.max_lag is not None:
+        require(requests["missed"] <= request.max_lag, where + "above max_lag", requests)
+
+
 def check_missed(
     where: str, log: np.ndarray[Any, Any], rounds: int, request: pp.Request
 ) -> np.ndarray[Any, Any]:
     """Follow the number of completed rounds through `missed`; return which rounds were missed."""
     result = np.zeros(rounds, bool)
+    check_lag(where, log, request)
     requests = log[asked(log)]
-    if request.max_lag is not None:
-        require(requests["missed"] <= request.max_lag, where + "above max_lag", requests)
     completed, given = 0, -1  # rounds complete when the previous request was; its round
     for at, row in enumerate(requests):
         known = completed + int(row["missed"])

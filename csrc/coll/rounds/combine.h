@@ -90,8 +90,8 @@ size_t pp_combine_whole_bytes(const pp_allreduce_t *coll);
 typedef struct pp_view {
     const pp_allreduce_t *coll;
     uint64_t round, flushes;
-    bool     away;                   /* somebody may have left */
-    bool     others;                 /* there are other handles */
+    bool     away;                   /* somebody may have left, or wait in another context */
+    bool     others;                 /* there are other handles that somebody may wait on */
 } pp_view_t;
 
 pp_view_t  pp_view_of(const pp_allreduce_t *coll, uint64_t round);
@@ -143,10 +143,10 @@ uint32_t   pp_signal_awaits(const pp_allreduce_t *coll);
 void       pp_signal_expect(pp_allreduce_t *coll, uint64_t round);
 bool       pp_signal_is_expected(const pp_allreduce_t *coll, uint64_t round);
 /* Says that the round is on here.  True: nobody had, so that it is this rank's to announce it to the other nodes. */
-bool       pp_signal_say_activated(const pp_allreduce_t *coll, uint64_t round);
+bool       pp_signal_say_activated(const pp_allreduce_t *coll, uint64_t round, pp_cause_t cause);
 bool       pp_signal_is_activated(const pp_allreduce_t *coll, uint64_t round);
 /* The index of the rank that has said so first. */
-int32_t    pp_signal_activated_by(const pp_allreduce_t *coll, uint64_t round);
+int32_t    pp_signal_activated_by(const pp_allreduce_t *coll, uint64_t round, pp_cause_t *cause);
 
 /* ---- what this rank says of itself (say.c) ---------------------------------------------------------------- */
 

@@ -53,10 +53,13 @@ void pp_crossing_find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing)
     if (crossing->announced)
         return;
     crossing->announced = true;
-    crossing->announces = pp_node_size(coll) == 1 || pp_signal_say_activated(coll, crossing->round);
+    crossing->announces = pp_node_size(coll) == 1 || pp_signal_say_activated(coll, crossing->round, PP_CAUSE_POLICY);
     if (!crossing->announces) {
+        pp_cause_t cause;
         crossing->triggered = true;
-        mark_trigger(crossing, pp_signal_activated_by(coll, crossing->round));
+        mark_trigger(crossing, pp_signal_activated_by(coll, crossing->round, &cause));
+        if (crossing->cause < (uint32_t)cause)
+            crossing->cause = (uint32_t)cause;
     }
 }
 

@@ -111,7 +111,10 @@ static bool take_parts(pp_allreduce_t *coll, pp_crossing_t *crossing)
 {
     pp_combine_t *combine = coll->on_board;
     pp_board_t *board = &combine->board;
-    memcpy(combine->triggers, crossing->triggers, pp_rounds_mask_bytes(coll));
+    /* Another node may have been first while this one waited for its ranks to come a little later. */
+    memset(combine->triggers, 0, pp_rounds_mask_bytes(coll));
+    if (crossing->triggered)
+        memcpy(combine->triggers, crossing->triggers, pp_rounds_mask_bytes(coll));
     memcpy(combine->ready, crossing->ready, pp_rounds_mask_bytes(coll));
     int32_t index = pp_gather(coll, crossing->round);
     if (index < 0)
@@ -242,8 +245,9 @@ static bool lead(pp_allreduce_t *coll, uint64_t turn)
 }
 
 /* Whether this rank, which does not lead the round, brings it about by waiting for it, whatever others do. */
-static bool brings_about(pp_allreduce_t *coll, uint64_t round)
+static bool brings_about(pp_allreduce_t *coll, uint64_t round, pp_cause_t *cause)
 {
+    *cause = PP_CAUSE_POLICY;
     if (!pp_word_waits(pp_view_word(coll, pp_node_of(coll)->index), round))
         return false;
     if (pp_rule_is_full(&coll->rule) || pp_rule_is_solo(&coll->rule))
@@ -251,6 +255,7 @@ static bool brings_about(pp_allreduce_t *coll, uint64_t round)
     for (int32_t place = 0; pp_rule_draws(&coll->rule) && place < coll->rule.k; place++)
         if (pp_view_drawn_at(coll, place) == coll->handle.engine->rank)
             return true;
+    *cause = PP_CAUSE_DEADLINE;
     return coll->time.overdue;
 }
 
@@ -261,8 +266,10 @@ static void announce(pp_allreduce_t *coll, uint64_t round)
     const pp_nodes_t *nodes = pp_nodes_of(coll);
     pp_node_t *node = pp_node_of(coll);
     bool waits_first = coll->grace_ns > 0 && coll->grace_ns != PP_GRACE_AUTO;
-    if (waits_first || !brings_about(coll, round) || !node->sleeps(node->owner, pp_nodes_leader_index(nodes, nodes->mine, round))
-        || !pp_signal_say_activated(coll, round))
+    pp_cause_t cause;
+    if (waits_first || !brings_about(coll, round, &cause)
+        || !node->sleeps(node->owner, pp_nodes_leader_index(nodes, nodes->mine, round))
+        || !pp_signal_say_activated(coll, round, cause))
         return;
     coll->handle.engine->coverage.announced++;
     pp_series_announce(&coll->series, round);

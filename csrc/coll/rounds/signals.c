@@ -68,7 +68,7 @@ bool pp_signal_is_activated(const pp_allreduce_t *coll, uint64_t round)
 
 /* Says that the round is on.  True: nobody had, so that it is this rank's to announce it to the other nodes.  (No round
    completes before somebody has said so, hence a rank that was slow to compare finds another word there.) */
-bool pp_signal_say_activated(const pp_allreduce_t *coll, uint64_t round)
+bool pp_signal_say_activated(const pp_allreduce_t *coll, uint64_t round, pp_cause_t cause)
 {
     _Atomic uint64_t *word = activated_of(coll, round);
     PP_STEP("look");
@@ -76,12 +76,14 @@ bool pp_signal_say_activated(const pp_allreduce_t *coll, uint64_t round)
     if (seen >> PP_ACTIVATED_ROUND_SHIFT > round)
         return false;
     PP_STEP("activate");
-    return atomic_compare_exchange_strong(word, &seen, (round + 1) << PP_ACTIVATED_ROUND_SHIFT
-                                                           | (uint64_t)pp_node_of(coll)->index);
+    uint64_t by = (uint64_t)pp_node_of(coll)->index | (cause == PP_CAUSE_DEADLINE ? PP_ACTIVATED_LATE : 0);
+    return atomic_compare_exchange_strong(word, &seen, (round + 1) << PP_ACTIVATED_ROUND_SHIFT | by);
 }
 
-int32_t pp_signal_activated_by(const pp_allreduce_t *coll, uint64_t round)
+int32_t pp_signal_activated_by(const pp_allreduce_t *coll, uint64_t round, pp_cause_t *cause)
 {
     PP_STEP("look");
-    return (int32_t)(atomic_load(activated_of(coll, round)) & PP_ACTIVATED_BY);
+    uint64_t word = atomic_load(activated_of(coll, round));
+    *cause = word & PP_ACTIVATED_LATE ? PP_CAUSE_DEADLINE : PP_CAUSE_POLICY;
+    return (int32_t)(word & PP_ACTIVATED_BY);
 }

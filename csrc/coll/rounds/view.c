@@ -25,8 +25,9 @@ static bool elsewhere(const pp_allreduce_t *coll, int32_t index)
 
 pp_view_t pp_view_of(const pp_allreduce_t *coll, uint64_t round)
 {
-    return (pp_view_t){.coll = coll, .round = round, .away = pp_node_anybody_away(pp_node_of(coll)),
-                       .others = coll->handle.team->live_handles > 1, .flushes = pp_board_flushes(&coll->on_board->board)};
+    bool away = pp_node_anybody_away(pp_node_of(coll));
+    return (pp_view_t){.coll = coll, .round = round, .away = away, .others = away || coll->handle.team->live_handles > 1,
+                       .flushes = pp_board_flushes(&coll->on_board->board)};
 }
 
 bool pp_view_left(const pp_view_t *view, int32_t rank)
