@@ -1,0 +1,43 @@
+"""Programs that hang by the rules of rounds alone, and what ends them; and what nothing ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.live import departed, drawn, run_live
+from support.mpirun import mpirun, python, why_no_hosts
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+PATIENCE_S = 0.2
+CASE_S = 60  # a case that takes so long has hung
+LIMIT_S = 100
+CHOSEN = drawn(24, seed=12)
+
+pytestmark = pytest.mark.timeout(3 * LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("number", "ranks"), [(0, 2), (1, 3), (2, 5), (3, (2, 2))], ids=["2", "3", "5", "2x2"]
+)
+def test_programs_of_all_kinds_end(number, ranks):
+    """And all sums are exact."""
+    if not isinstance(ranks, int) and (reason := why_no_hosts()):
+        pytest.skip(reason)
+    mine = CHOSEN[6 * number : 6 * number + 6]
+    run = run_live(ranks, mine, patience=PATIENCE_S, case_s=CASE_S)
+    print(f"{departed(run, mine)} rounds did without some rank")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "node_ranks", "transports"),
+    [(3, 0, ["auto", "mpi"]), (4, 2, ["auto"])],
+    ids=["node", "nodes"],
+)
+def test_a_drawn_rank_that_computes_holds_its_round_up(ranks, node_ranks, transports):
+    """For as long as it has patience, whatever became of its patience with other handles."""
+    env = {"PYPARTIAL_TRANSPORT": "", "PYPARTIAL_NODE_RANKS": str(node_ranks or "")}
+    run = mpirun(ranks, python(str(SCRIPTS / "holds.py"), *transports), timeout_s=LIMIT_S, env=env)
+    run.check()
+    for rank in range(ranks):
+        assert f"end of rank {rank}" in run.lines(rank), run.explain()
