@@ -282,7 +282,7 @@ static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t
     if (c->max_lag >= ctx->team.window)
         return pp_fail(PP_ERR_ARGUMENT, "max_lag=%d needs a window of at least %d, and it is %d",
                        c->max_lag, c->max_lag + 1, ctx->team.window);
-    if (c->algorithm < 0 || c->algorithm >= PP_SHARED_MEMORY)
+    if (c->algorithm < 0 || c->algorithm > pp_algorithm_count())
         return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is unknown", c->algorithm);
     if (c->segments < 0 || c->segments > PP_LANES_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "segments=%d is not in 0..%d", c->segments, PP_LANES_MAX);

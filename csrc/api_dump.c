@@ -8,9 +8,9 @@
 static pp_status_t check_arguments(int32_t algorithm, size_t count, int32_t type)
 {
     const size_t element_bytes = pp_accumulator_bytes(type);
-    if (algorithm < 0 || algorithm >= PP_SHARED_MEMORY)
+    if (algorithm < 0 || algorithm > pp_algorithm_count())
         return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not one of 0..%d", algorithm,
-                       PP_SHARED_MEMORY - 1);
+                       pp_algorithm_count());
     if (element_bytes == 0)
         return pp_fail(PP_ERR_ARGUMENT, "type=%d is not one of 0..%d", type, PP_TYPE_COUNT - 1);
     if (count > SIZE_MAX / element_bytes)

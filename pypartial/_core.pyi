@@ -97,9 +97,7 @@ class Lib:
     PP_AVERAGE_CONTRIBUTORS: int
     PP_AVERAGE_CONTRIBUTIONS: int
     PP_ALGORITHM_AUTO: int
-    PP_RECURSIVE_DOUBLING: int
-    PP_RABENSEIFNER: int
-    PP_RING: int
+    PP_ALGORITHM_FIRST: int
     PP_SHARED_MEMORY: int
     PP_LINK_NODE: int
     PP_LINK_NETWORK: int
@@ -113,7 +111,6 @@ class Lib:
     PP_REASON_COUNT: int
     PP_PATH_AUTO: int
     PP_PATH_MPI: int
-    PP_ALGORITHM_COUNT: int
     PP_PROGRESS_THREAD: int
     PP_PROGRESS_CALLER: int
     PP_CONTRIBUTORS_MAX: int
@@ -159,6 +156,9 @@ class Lib:
         us: CData,
         /,
     ) -> int: ...
+    def pp_algorithm_count(self) -> int: ...
+    def pp_algorithm_name(self, algorithm: int, /) -> CData: ...
+    def pp_algorithm_chunk_a_rank(self, algorithm: int, /) -> int: ...
     def pp_model_defaults(self, link: int, cost: CData, /) -> int: ...
     def pp_ctx_tune(self, ctx: CData, tuned: CData, tuned_count: int, /) -> int: ...
     def pp_ctx_link(self, ctx: CData, /) -> int: ...

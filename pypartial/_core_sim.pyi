@@ -35,10 +35,6 @@ class Lib(RealLib):
     PP_PLANT_COUNT: int
     PP_STALENESS_BINS: int
     PP_SCHEDULE_ACTIVATION: int
-    PP_SCHEDULE_RECURSIVE_DOUBLING: int
-    PP_SCHEDULE_RABENSEIFNER: int
-    PP_SCHEDULE_RING: int
-    PP_SCHEDULE_COUNT: int
     def pp_sim_do(self, sim: CData, rank: int, call: CData, /) -> int: ...
     def pp_sim_done(self, sim: CData, rank: int, status: CData, /) -> int: ...
     def pp_sim_requested_at(self, coll: CData, /) -> int: ...

@@ -5,8 +5,9 @@ The tables hold the constants' names, so that this module can be imported withou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import functools
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import errors
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-class Names(Generic[Value]):
+class Names(Collection[Value]):
     """The values of one option or answer, in the core's order, and the constants for them.
 
     Parameters
@@ -25,16 +26,20 @@ class Names(Generic[Value]):
     what : str
         The option's name, for errors.
     constants : mapping
-        Names of constants by values.
+        Names of constants, or numbers, by values.
     """
 
-    def __init__(self, what: str, constants: Mapping[Value, str]) -> None:
+    def __init__(self, what: str, constants: Mapping[Value, str | int]) -> None:
         self.what = what
         self._constants = dict(constants)
 
     def __iter__(self) -> Iterator[Value]:
         """Give the values."""
         return iter(self._constants)
+
+    def __len__(self) -> int:
+        """Return how many values there are."""
+        return len(self._constants)
 
     def __contains__(self, value: object) -> bool:
         """Whether it is one of the values; what cannot be hashed is none."""
@@ -56,11 +61,11 @@ class Names(Generic[Value]):
             raise errors.ArgumentError(
                 f"{what or self.what} must be one of {allowed}, not {value!r}"
             )
-        return int(getattr(lib, self._constants[value]))
+        return _number(lib, self._constants[value])
 
     def values(self, lib: Lib) -> dict[int, Value]:
         """Return the values by their constants."""
-        return {getattr(lib, name): value for value, name in self._constants.items()}
+        return {_number(lib, name): value for value, name in self._constants.items()}
 
     def value(self, lib: Lib, constant: int) -> Value:
         """Return the value that a constant stands for.
@@ -71,6 +76,10 @@ class Names(Generic[Value]):
             If it stands for none.
         """
         return self.values(lib)[constant]
+
+
+def _number(lib: Lib, constant: str | int) -> int:
+    return int(getattr(lib, constant) if isinstance(constant, str) else constant)
 
 
 PROGRESS = Names("progress", {"thread": "PP_PROGRESS_THREAD", "caller": "PP_PROGRESS_CALLER"})
@@ -129,15 +138,6 @@ ACTIVITY = Names(
     "activity",
     {"computing": "PP_COMPUTING", "waiting": "PP_WAITING", "in a call": "PP_IN_CALL"},
 )
-ALGORITHM = Names(
-    "algorithm",
-    {
-        "auto": "PP_ALGORITHM_AUTO",
-        "recursive_doubling": "PP_RECURSIVE_DOUBLING",
-        "rabenseifner": "PP_RABENSEIFNER",
-        "ring": "PP_RING",
-    },
-)
 FORMAT = Names("format", {"goal": "PP_GOAL", "dot": "PP_DOT"})
 LINK = Names("link", {"node": "PP_LINK_NODE", "network": "PP_LINK_NETWORK"})
 REASON = Names(
@@ -172,6 +172,21 @@ ERROR: Names[type[Exception]] = Names(
         MemoryError: "PP_ERR_MEMORY",
     },
 )
+
+
+@functools.cache
+def algorithms(ffi: FFI, lib: Lib) -> Names[str]:
+    """Return the algorithms that the core has: its table is the only place that names them."""
+    names = [lib.pp_algorithm_name(number) for number in range(1, lib.pp_algorithm_count() + 1)]
+    numbers = {ffi.string(name).decode(): number for number, name in enumerate(names, 1)}
+    return Names("algorithm", numbers)
+
+
+def algorithm_options(ffi: FFI, lib: Lib) -> Names[str]:
+    """Return what ``algorithm=`` may be: one of them, or "auto"."""
+    known = algorithms(ffi, lib)
+    numbers: dict[str, str | int] = {"auto": "PP_ALGORITHM_AUTO"}
+    return Names("algorithm", numbers | {name: known.constant(lib, name) for name in known})
 
 
 def describe_policy(ffi: FFI, lib: Lib, policy: Policy, size: int, config: CData) -> CData:

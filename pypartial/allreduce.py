@@ -12,7 +12,15 @@ from ._arguments import seconds, whole_number
 from ._buffer import parse_allreduce, type_name
 from ._explain import RankState, report_wait
 from ._handle import Request, _check_status
-from ._names import ALGORITHM, AVERAGE, DELIVER, FORMAT, OP, TYPE, describe_policy
+from ._names import (
+    AVERAGE,
+    DELIVER,
+    FORMAT,
+    OP,
+    TYPE,
+    algorithm_options,
+    describe_policy,
+)
 from ._native import SLICE_S, SLICE_US, Native
 from .errors import ArgumentError, Error
 from .policy import Full, Policy
@@ -407,7 +415,7 @@ class Arguments:
         config.deliver = DELIVER.constant(lib, settings.deliver)
         config.max_lag = -1 if settings.max_lag is None else settings.max_lag
         config.average = average
-        config.algorithm = ALGORITHM.constant(lib, self.algorithm)
+        config.algorithm = algorithm_options(ffi, lib).constant(lib, self.algorithm)
         return config, (pieces, policy_text)
 
 

@@ -323,7 +323,7 @@ class Context:
         deliver: Literal["latest", "sum", "each"] = "sum",
         max_lag: int | Literal["auto"] = "auto",
         average: Literal["size", "contributors", "contributions"] | None = None,
-        algorithm: Literal["auto", "recursive_doubling", "rabenseifner", "ring"] = "auto",
+        algorithm: str = "auto",
         timeout: float | None = None,
     ) -> AllreduceRequest:
         """Make a persistent partial allreduce.
@@ -367,8 +367,9 @@ class Context:
         average : {"size", "contributors", "contributions"}, optional
             Divide the sum by the number of ranks, of contributors, or of contributions of the
             round. For SUM of floating or complex types.
-        algorithm : {"auto", "recursive_doubling", "rabenseifner", "ring"}, optional
-            The reduction's schedule. ``"auto"``: what is fastest for such a vector on so many
+        algorithm : str, optional
+            The reduction's schedule, one of those of docs/algorithms.md: ``"ring"``, for example.
+            ``"auto"``: what is fastest for such a vector on so many
             ranks, by what ``pypartial tune`` measured on this machine, or else by a cost model;
             rank 0 decides for all, and only its tuning table is read. Where all ranks share memory,
             rounds need no schedule. See `AllreduceRequest.algorithm` and

@@ -20,23 +20,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._names import LINK, REASON, Names, algorithms
 from ._native import LOGGER, identify
 
 if TYPE_CHECKING:
     from ._core import CData
     from ._native import Native
 
-__all__ = ["ALGORITHMS", "LINKS", "Choice", "Cost", "Entry", "Measured", "Switch", "Table"]
+__all__ = ["Choice", "Cost", "Entry", "Measured", "Switch", "Table"]
 
 SCHEMA = 1
 VARIABLE = "PYPARTIAL_TUNING"
-# Their names, and in the C core.
-ALGORITHMS = {
-    "recursive_doubling": "PP_RECURSIVE_DOUBLING",
-    "rabenseifner": "PP_RABENSEIFNER",
-    "ring": "PP_RING",
-}
-LINKS = {"node": "PP_LINK_NODE", "network": "PP_LINK_NETWORK"}
 _REMEDY = "measure again with mpirun -n P pypartial tune, or set PYPARTIAL_TUNING=off"
 _MOST_CHARACTERS = 1 << 22
 _INT32_MAX = (1 << 31) - 1
@@ -131,20 +125,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm, and one of `REASONS`."""
+    """An algorithm, and the reason for it in words."""
 
     algorithm: str
     reason: str
-
-
-# By the C core's names.
-REASONS = {
-    "PP_REASON_ASKED": "asked for by algorithm=",
-    "PP_REASON_SHARED_MEMORY": "all ranks share memory",
-    "PP_REASON_DEFAULTS": "by the cost model, with default parameters",
-    "PP_REASON_MODEL": "by the cost model, measured on another number of ranks",
-    "PP_REASON_MEASURED": "measured on so many ranks",
-}
 
 
 # ---- the file ------------------------------------------------------------------------------------
@@ -209,7 +193,7 @@ def read(path: Path) -> tuple[Entry, ...] | None:
     return parse(text)
 
 
-def write(path: Path, new: Sequence[Entry]) -> None:
+def write(native: Native, path: Path, new: Sequence[Entry]) -> None:
     """Write entries into a table, beside those that it has for other ranks, links and machines.
 
     The file is replaced as a whole, so that a reader sees the old or the new one, and writers take
@@ -232,6 +216,7 @@ def write(path: Path, new: Sequence[Entry]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             old = read(target) or ()
+            _check_algorithms(old, algorithms(native.ffi, native.lib))
         except ValueError:
             old = ()
         entries = [*(entry for entry in old if not any(_replaces(one, entry) for one in new)), *new]
@@ -270,7 +255,7 @@ def _entry(number: int, values: Any) -> Entry:
     switches = [
         Switch(
             _whole(f"{where}, switches, bytes", one["bytes"], 0, _BYTES_MAX),
-            _name(f"{where}, switches", one["algorithm"], ALGORITHMS),
+            _text(f"{where}, switches", one["algorithm"]),
         )
         for one in _records(f"{where}, switches", given["switches"], Switch)
     ]
@@ -281,7 +266,7 @@ def _entry(number: int, values: Any) -> Entry:
         Measured(
             _whole(f"{where}, measured, bytes", one["bytes"], 0, _BYTES_MAX),
             {
-                _name(f"{where}, measured", name, ALGORITHMS): _time(f"{where}, measured", us)
+                name: _time(f"{where}, measured", us)
                 for name, us in _mapping(f"{where}, measured", one["us"]).items()
             },
         )
@@ -289,7 +274,7 @@ def _entry(number: int, values: Any) -> Entry:
     ]
     return Entry(
         ranks=_whole(f"{where}, ranks", given["ranks"], 1, _INT32_MAX),
-        link=_name(f"{where}, link", given["link"], LINKS),
+        link=_name(f"{where}, link", given["link"], LINK),
         cores=_whole(f"{where}, cores", given["cores"], 1, _INT32_MAX),
         cost=Cost(**{name: _time(f"{where}, {name}", value) for name, value in cost.items()}),
         switches=tuple(switches),
@@ -339,7 +324,7 @@ def _text(where: str, value: Any) -> str:
     return value
 
 
-def _name(where: str, value: Any, names: Mapping[str, str]) -> str:
+def _name(where: str, value: Any, names: Names[str]) -> str:
     if not isinstance(value, str) or value not in names:
         raise ValueError(f"{where}: {value!r:.60} is not one of {', '.join(names)}")
     return value
@@ -354,6 +339,7 @@ def load(native: Native, path: Path | None) -> Table:
         return Table(None, (), f"{VARIABLE}=off" if VARIABLE in os.environ else "no home directory")
     try:
         entries = read(path)
+        _check_algorithms(entries or (), algorithms(native.ffi, native.lib))
     except ValueError as error:
         return Table(path, (), f"{error}; {_REMEDY}", ignored=True)
     if entries is None:
@@ -382,6 +368,16 @@ def _shown(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def _check_algorithms(entries: Sequence[Entry], known: Names[str]) -> None:
+    """Raise `ValueError` for the name of an algorithm that the core does not have."""
+    for number, entry in enumerate(entries):
+        for switch in entry.switches:
+            _name(f"entry {number}, switches", switch.algorithm, known)
+        for one in entry.measured:
+            for name in one.us:
+                _name(f"entry {number}, measured", name, known)
+
+
 def use(native: Native, ctx: CData) -> None:
     """Have a context choose by this machine's table; on its rank 0, after it was opened."""
     table = load(native, location())
@@ -400,16 +396,16 @@ def _warn(text: str) -> None:
 
 def to_c(native: Native, entries: Sequence[Entry]) -> CData:
     """Return entries as an array of ``pp_tuned_t``."""
-    lib = native.lib
+    lib, known = native.lib, algorithms(native.ffi, native.lib)
     tuned = native.ffi.new("pp_tuned_t[]", len(entries))
     for target, entry in zip(tuned, entries, strict=True):
         target.ranks = entry.ranks
-        target.link = getattr(lib, LINKS[entry.link])
+        target.link = LINK.constant(lib, entry.link)
         set_cost(target.cost, entry.cost)
         target.switch_count = len(entry.switches)
         for number, switch in enumerate(entry.switches):
             target.switches[number].bytes = switch.bytes
-            target.switches[number].algorithm = getattr(lib, ALGORITHMS[switch.algorithm])
+            target.switches[number].algorithm = known.constant(lib, switch.algorithm)
     return tuned
 
 
@@ -427,20 +423,19 @@ def choose(
     choice = native.ffi.new("pp_choice_t *")
     tuned = to_c(native, entries)
     count = size // itemsize
-    kind = getattr(lib, LINKS[link])
+    kind = LINK.constant(lib, link)
     native.check(lib.pp_choose(tuned, len(entries), count, itemsize, ranks, kind, choice))
     return Choice(algorithm_name(native, choice.algorithm), reason_text(native, choice.reason))
 
 
 def algorithm_name(native: Native, algorithm: int) -> str:
     """Return the name of a ``pp_algorithm_t``."""
-    names = {**ALGORITHMS, "shared_memory": "PP_SHARED_MEMORY"}
-    return next(name for name, c in names.items() if getattr(native.lib, c) == algorithm)
+    return native.text(native.lib.pp_algorithm_name(algorithm))
 
 
 def reason_text(native: Native, reason: int) -> str:
     """Return a ``pp_reason_t`` in words."""
-    return next(text for name, text in REASONS.items() if getattr(native.lib, name) == reason)
+    return REASON.value(native.lib, reason)
 
 
 def spans(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from fractions import Fraction
+from typing import Literal
 
 _SIZE = re.compile(r"([0-9]+)([KMG]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
 _SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -117,6 +118,25 @@ def spell_seconds(seconds: float) -> str:
     """Return a duration so that `parse_seconds` reads back the same float: ``5ms``, ``0``."""
     # The shortest digits that stand for this float, which a change of the unit only moves.
     return _spell(Decimal(repr(seconds)).scaleb(9))
+
+
+def parse_patience(text: str) -> float | Literal["auto"] | None:
+    """Return the patience that ``none``, ``auto`` or a duration above 0 means: seconds, or None.
+
+    Raises
+    ------
+    ValueError
+        If the text is none of them.
+    """
+    word = text.strip().lower()
+    if word == "none":
+        return None
+    if word == "auto":
+        return "auto"
+    seconds = parse_seconds(word)
+    if not seconds:
+        raise ValueError(f"{text!r}: a patience is above 0; none is for ever")
+    return seconds
 
 
 def _spell(nanoseconds: Decimal) -> str:

@@ -32,20 +32,11 @@ typedef struct pp_ends {
 } pp_ends_t;
 
 /*
- * Each appends the reduction of one segment of the vector (steps.h), and holds the result at its end.  The
- * lower rank's operand is the left one, and every element is reduced in one place only or in the same order
- * on all ranks: results are identical bit for bit, and, but for the ring, the same however the vector is cut.
- * A null register travels as a header alone.
+ * An algorithm (table.h) appends the reduction of one segment of the vector (steps.h), and holds the result at
+ * its end.  The lower rank's operand is the left one, and every element is reduced in one place only or in the
+ * same order on all ranks: results are identical bit for bit, and, but for the ring, the same however the vector
+ * is cut.  A null register travels as a header alone.
  */
-typedef struct pp_steps pp_steps_t;
-
-/* log2 P exchanges of the whole segment; P that is no power of two folds the surplus ranks in before
-   and out after.  For small vectors. */
-void pp_algo_recursive_doubling(pp_steps_t *steps);
-/* Recursive halving reduce-scatter, recursive doubling allgather (Rabenseifner); same fold. */
-void pp_algo_rabenseifner(pp_steps_t *steps);
-/* P - 1 reduce-scatter steps and P - 1 allgather steps on P chunks, one register a chunk. */
-void pp_algo_ring(pp_steps_t *steps);
 
 /* Adds `done` after `last`, and the edges done -> activation sends. */
 void pp_algo_finish(pp_graph_t *graph, const pp_ends_t *last);

@@ -2,12 +2,13 @@
  * choose.c - the cheapest algorithm for a vector, a number of ranks and a kind of link.
  *
  * The model follows LogGP: beside what a round costs anyhow, the time of an allreduce is that of its
- * longest chain of messages, each of which costs a latency, and a time for every byte that it carries
+ * longest chain of messages (pp_algo_t), each of which costs a latency, and a time for every byte that it carries
  * and that is reduced afterwards.  It is linear in its parameters, so that `pypartial tune` can fit them
  * to what it measures.  Where it was measured for just so many ranks, the measured switch points decide
  * instead.
  */
 #include "choose.h"
+#include "table.h"
 
 #include <math.h>
 
@@ -20,79 +21,10 @@ static const pp_cost_t defaults[PP_LINK_KINDS] = {
 
 /* ---- the model ------------------------------------------------------------------------------------------ */
 
-/* The longest chain of an algorithm. */
-typedef struct chain {
-    double messages, bytes_sent, bytes_reduced;
-} chain_t;
-
-static void add_message(chain_t *chain, double bytes)
-{
-    chain->messages++;
-    chain->bytes_sent += bytes;
-}
-
-static size_t half(size_t count) { return count / 2 + count % 2; }
-
-/* The largest power of two that is not above `ranks`. */
-static int32_t floor_power(int32_t ranks)
-{
-    int32_t power = 1;
-    while (power <= ranks / 2)
-        power *= 2;
-    return power;
-}
-
-/* The ranks beyond a power of two hand their vectors in before, and are given the result after. */
-static void add_fold(chain_t *chain, double bytes, int32_t ranks)
-{
-    if (floor_power(ranks) == ranks)
-        return;
-    add_message(chain, bytes);
-    chain->bytes_reduced += bytes;
-    add_message(chain, bytes);
-}
-
-static chain_t of_recursive_doubling(size_t count, double element_bytes, int32_t ranks)
-{
-    chain_t chain = {0};
-    const double bytes = (double)count * element_bytes;
-    add_fold(&chain, bytes, ranks);
-    for (int32_t distance = floor_power(ranks); distance > 1; distance /= 2) {
-        add_message(&chain, bytes);
-        chain.bytes_reduced += bytes;
-    }
-    return chain;
-}
-
-static chain_t of_rabenseifner(size_t count, double element_bytes, int32_t ranks)
-{
-    chain_t chain = {0};
-    add_fold(&chain, (double)count * element_bytes, ranks);
-    for (int32_t distance = floor_power(ranks); distance > 1; distance /= 2) {
-        count = half(count);
-        const double bytes = (double)count * element_bytes;
-        add_message(&chain, bytes);
-        chain.bytes_reduced += bytes;
-        add_message(&chain, bytes);     /* on the way back, in the allgather */
-    }
-    return chain;
-}
-
-static chain_t of_ring(size_t count, double element_bytes, int32_t ranks)
-{
-    const double chunk = (double)(count / (size_t)ranks + (count % (size_t)ranks != 0)) * element_bytes;
-    const double steps = ranks - 1;
-    return (chain_t){.messages = 2 * steps, .bytes_sent = 2 * steps * chunk,
-                     .bytes_reduced = steps * chunk};
-}
-
 static double cost_of(const pp_cost_t *cost, int32_t algorithm, size_t count, size_t element_bytes,
                       int32_t ranks)
 {
-    chain_t (*const chain_of)(size_t, double, int32_t) =
-        algorithm == PP_RECURSIVE_DOUBLING ? of_recursive_doubling
-        : algorithm == PP_RABENSEIFNER     ? of_rabenseifner : of_ring;
-    const chain_t chain = chain_of(count, (double)element_bytes, ranks);
+    const pp_chain_t chain = pp_algo_of(algorithm)->chain(count, (double)element_bytes, ranks);
     return cost->overhead_us + (double)count * (double)element_bytes * cost->copy_ns * 1e-3
          + chain.messages * cost->latency_us + chain.bytes_sent * cost->byte_ns * 1e-3
          + chain.bytes_reduced * cost->reduce_ns * 1e-3;
@@ -107,19 +39,13 @@ static pp_status_t check_place(int32_t ranks, int32_t link)
     return PP_OK;
 }
 
-static bool is_schedule(int32_t algorithm)
-{
-    return algorithm >= PP_RECURSIVE_DOUBLING && algorithm <= PP_RING;
-}
-
 pp_status_t pp_model_cost(const pp_cost_t *cost, int32_t algorithm, size_t count, size_t element_bytes,
                           int32_t ranks, double *us)
 {
     *us = 0;
     PP_TRY(check_place(ranks, PP_LINK_NODE));
-    if (!is_schedule(algorithm))
-        return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not one of %d..%d", algorithm,
-                       PP_RECURSIVE_DOUBLING, PP_RING);
+    if (!pp_algo_of(algorithm))
+        return pp_algo_unknown(algorithm);
     *us = cost_of(cost, algorithm, count, element_bytes, ranks);
     return PP_OK;
 }
@@ -151,9 +77,9 @@ static const pp_tuned_t *nearest(const pp_tuned_t *tuned, size_t tuned_count, in
 
 static int32_t cheapest(const pp_cost_t *cost, size_t count, size_t element_bytes, int32_t ranks)
 {
-    int32_t best = PP_RECURSIVE_DOUBLING;
+    int32_t best = PP_ALGORITHM_FIRST;
     double  least = cost_of(cost, best, count, element_bytes, ranks);
-    for (int32_t algorithm = best + 1; algorithm <= PP_RING; algorithm++) {
+    for (int32_t algorithm = best + 1; algorithm <= pp_algorithm_count(); algorithm++) {
         const double us = cost_of(cost, algorithm, count, element_bytes, ranks);
         if (us < least) {
             best = algorithm;
@@ -198,9 +124,9 @@ static pp_status_t check_switches(const pp_tuned_t *entry)
                        entry->switch_count, entry->ranks, PP_SWITCHES_MAX);
     for (int32_t i = 0; i < entry->switch_count; i++) {
         const pp_switch_t *at = &entry->switches[i];
-        if (!is_schedule(at->algorithm))
+        if (!pp_algo_of(at->algorithm))
             return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d of a switch point for %d ranks is not one of "
-                           "%d..%d", at->algorithm, entry->ranks, PP_RECURSIVE_DOUBLING, PP_RING);
+                           "1..%d", at->algorithm, entry->ranks, pp_algorithm_count());
         if (i == 0 ? at->bytes != 0 : at->bytes <= at[-1].bytes)
             return pp_fail(PP_ERR_ARGUMENT, "switch point %d for %d ranks is at %llu bytes: they begin at 0 "
                            "and ascend", i, entry->ranks, (unsigned long long)at->bytes);

@@ -1,7 +1,6 @@
 /* partial_allreduce.c - whole templates: activation, an allreduce, and the end of the round. */
 #include "algo.h"
-#include "peers.h"
-#include "steps.h"
+#include "table.h"
 
 #include <stdlib.h>
 
@@ -41,24 +40,6 @@ void pp_algo_finish(pp_graph_t *graph, const pp_ends_t *last)
     free(waited_for);
 }
 
-static void append_segment(int32_t algorithm, pp_steps_t *steps)
-{
-    switch (algorithm) {
-    case PP_RECURSIVE_DOUBLING:
-        pp_algo_recursive_doubling(steps);
-        break;
-    case PP_RABENSEIFNER:
-        pp_algo_rabenseifner(steps);
-        break;
-    case PP_RING:
-        pp_algo_ring(steps);
-        break;
-    default:
-        steps->graph->error = pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not one of %d..%d", algorithm,
-                                      PP_RECURSIVE_DOUBLING, PP_RING);
-    }
-}
-
 /*
  * With four segments transfers and reductions overlap, and more only get into each other's way
  * (docs/performance.md, "Segments").  No segment gets small for a message: a ring cuts each once more, into a
@@ -66,7 +47,8 @@ static void append_segment(int32_t algorithm, pp_steps_t *steps)
  */
 int32_t pp_algo_segments(int32_t algorithm, size_t bytes, int32_t ranks)
 {
-    const size_t segments = bytes / SEGMENT_BYTES_MIN / (algorithm == PP_RING ? (size_t)ranks : 1);
+    const size_t chunks = pp_algorithm_chunk_a_rank(algorithm) ? (size_t)ranks : 1;
+    const size_t segments = bytes / SEGMENT_BYTES_MIN / chunks;
     return segments < 1 ? 1 : segments > PP_LANES_MAX ? PP_LANES_MAX : (int32_t)segments;
 }
 
@@ -76,11 +58,14 @@ static void append(int32_t algorithm, int32_t segments, bool weighted, pp_graph_
     steps.weighted = weighted;
     if (graph->size == 1)
         segments = 1;
-    if (segments < 1 || segments > PP_LANES_MAX)
+    const pp_algo_t *algo = pp_algo_of(algorithm);
+    if (!algo)
+        graph->error = pp_algo_unknown(algorithm);
+    else if (segments < 1 || segments > PP_LANES_MAX)
         graph->error = pp_fail(PP_ERR_ARGUMENT, "segments=%d is not in 1..%d", segments, PP_LANES_MAX);
     for (int32_t i = 0; i < segments && !graph->error; i++) {
         pp_steps_begin_segment(&steps, pp_peers_chunk(graph->count, i, segments));
-        append_segment(algorithm, &steps);
+        algo->append(&steps);
         pp_steps_end_segment(&steps, ends);
     }
     pp_steps_release(&steps);

@@ -10,10 +10,8 @@
  * The register describes what this rank still holds: who is merged in the part, and whether it is null.
  * The allgather replaces it by equal ones, since every part has gone through all ranks.
  */
-#include "algo.h"
 #include "fold.h"
-#include "peers.h"
-#include "steps.h"
+#include "table.h"
 
 enum { HALVINGS_MAX = 31 };
 
@@ -61,7 +59,7 @@ static void allgather(pp_steps_t *steps, const pp_fold_t *fold, const halving_t 
     }
 }
 
-void pp_algo_rabenseifner(pp_steps_t *steps)
+static void append(pp_steps_t *steps)
 {
     const pp_fold_t fold = pp_fold_make(steps->graph->rank, steps->graph->size);
     halving_t halvings[HALVINGS_MAX] = {0};
@@ -70,3 +68,18 @@ void pp_algo_rabenseifner(pp_steps_t *steps)
     allgather(steps, &fold, halvings);
     pp_fold_out(steps, &fold);
 }
+
+static pp_chain_t chain(size_t count, double element_bytes, int32_t ranks)
+{
+    pp_chain_t chain = {0};
+    for (int32_t distance = pp_chain_fold(&chain, (double)count * element_bytes, ranks); distance > 1;
+         distance /= 2) {
+        count = count / 2 + count % 2;
+        const double bytes = (double)count * element_bytes;
+        pp_chain_message(&chain, bytes, true);
+        pp_chain_message(&chain, bytes, false);     /* on the way back, in the allgather */
+    }
+    return chain;
+}
+
+const pp_algo_t pp_algo_rabenseifner = {.name = "rabenseifner", .append = append, .chain = chain};

@@ -4,12 +4,10 @@
  * After the exchange at distance 2^i a position holds the reduction of the 2^(i+1) positions that differ
  * from it in the low i + 1 bits: a contiguous block, equal on all of them.
  */
-#include "algo.h"
 #include "fold.h"
-#include "peers.h"
-#include "steps.h"
+#include "table.h"
 
-void pp_algo_recursive_doubling(pp_steps_t *steps)
+static void append(pp_steps_t *steps)
 {
     const int32_t rank = steps->graph->rank;
     const pp_fold_t fold = pp_fold_make(rank, steps->graph->size);
@@ -24,3 +22,14 @@ void pp_algo_recursive_doubling(pp_steps_t *steps)
     }
     pp_fold_out(steps, &fold);
 }
+
+static pp_chain_t chain(size_t count, double element_bytes, int32_t ranks)
+{
+    pp_chain_t   chain = {0};
+    const double bytes = (double)count * element_bytes;
+    for (int32_t distance = pp_chain_fold(&chain, bytes, ranks); distance > 1; distance /= 2)
+        pp_chain_message(&chain, bytes, true);
+    return chain;
+}
+
+const pp_algo_t pp_algo_recursive_doubling = {.name = "recursive_doubling", .append = append, .chain = chain};

@@ -6,9 +6,7 @@
  * in rank order only up to the rotation: a ring cannot do better, and the operations commute.  Each chunk
  * has a register, whose header is complete when the path is.
  */
-#include "algo.h"
-#include "peers.h"
-#include "steps.h"
+#include "table.h"
 
 #include <stdlib.h>
 
@@ -52,7 +50,7 @@ static void allgather(pp_steps_t *steps, const uint32_t *sent)
     }
 }
 
-void pp_algo_ring(pp_steps_t *steps)
+static void append(pp_steps_t *steps)
 {
     pp_graph_t *graph = steps->graph;
     if (graph->error)
@@ -66,3 +64,13 @@ void pp_algo_ring(pp_steps_t *steps)
     allgather(steps, sent);
     free(sent);
 }
+
+static pp_chain_t chain(size_t count, double element_bytes, int32_t ranks)
+{
+    const double chunk = (double)(count / (size_t)ranks + (count % (size_t)ranks != 0)) * element_bytes;
+    const double steps = ranks - 1;
+    return (pp_chain_t){.messages = 2 * steps, .bytes_sent = 2 * steps * chunk,
+                        .bytes_reduced = steps * chunk};
+}
+
+const pp_algo_t pp_algo_ring = {.name = "ring", .append = append, .chain = chain, .chunk_a_rank = true};

@@ -249,6 +249,6 @@ pp_status_t pp_agreement_open(pp_calls_t *calls, const pp_handle_kind_t *kind)
     pp_graph_t  *graph = NULL;
     calls->agree.handle = (pp_handle_t){.kind = kind, .team = calls->team};
     PP_TRY(pp_engine_register(engine, &calls->agree.handle, 0));
-    PP_TRY(pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, engine->rank, engine->size, 1, 1, &graph));
+    PP_TRY(pp_algo_synchronous_allreduce(PP_ALGORITHM_FIRST, engine->rank, engine->size, 1, 1, &graph));
     return pp_series_open(engine, 0, graph, NULL, &kernels, 2, &host, calls, &calls->agree.series);
 }

@@ -41,8 +41,6 @@ static void say_arguments(const pp_allreduce_t *coll, char *text, size_t bytes)
 {
     static const char *const delivers[] = {"latest", "sum", "each"};
     static const char *const averages[] = {"None", "size", "contributors", "contributions"};
-    static const char *const algorithms[] = {"auto", "recursive-doubling", "rabenseifner", "ring",
-                                             "shared-memory"};
     const pp_allreduce_config_t *config = &coll->config;
     char policy[96], max_lag[16] = "None";
     name_policy(config, coll->handle.team->engine->size, policy, sizeof policy);
@@ -50,7 +48,7 @@ static void say_arguments(const pp_allreduce_t *coll, char *text, size_t bytes)
         snprintf(max_lag, sizeof max_lag, "%d", config->max_lag);
     snprintf(text, bytes, "%llu elements of %s, op %s, policy %s, deliver=%s, max_lag=%s, average=%s, algorithm=%s",
              (unsigned long long)coll->count, pp_type_name(config->type), pp_op_name(config->op), policy,
-             delivers[config->deliver], max_lag, averages[config->average], algorithms[config->algorithm]);
+             delivers[config->deliver], max_lag, averages[config->average], pp_algorithm_name(config->algorithm));
 }
 
 static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)

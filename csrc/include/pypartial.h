@@ -90,9 +90,17 @@ typedef enum pp_average {
     PP_AVERAGE_NONE, PP_AVERAGE_SIZE, PP_AVERAGE_CONTRIBUTORS, PP_AVERAGE_CONTRIBUTIONS
 } pp_average_t;
 
-typedef enum pp_algorithm {
-    PP_ALGORITHM_AUTO, PP_RECURSIVE_DOUBLING, PP_RABENSEIFNER, PP_RING, PP_SHARED_MEMORY, PP_ALGORITHM_COUNT
-} pp_algorithm_t;
+/* By which messages a round is made.  The algorithms are numbered from 1 on, by their table (csrc/algo/table.c). */
+enum {
+    PP_SHARED_MEMORY = -1,     /* none: the ranks share memory */
+    PP_ALGORITHM_AUTO = 0,
+    PP_ALGORITHM_FIRST = 1
+};
+int32_t     pp_algorithm_count(void);
+/* As users write it, those two included; NULL: there is none of this number. */
+const char *pp_algorithm_name(int32_t algorithm);
+/* 1: it cuts the vector into a chunk a rank, so that its steps grow with the ranks. */
+int32_t     pp_algorithm_chunk_a_rank(int32_t algorithm);
 
 /* ---- which algorithm AUTO becomes --------------------------------------------------------------- */
 typedef enum pp_link_kind {
@@ -112,7 +120,7 @@ typedef struct pp_cost {
 
 typedef struct pp_switch {
     uint64_t bytes;            /* of the vector: from here on */
-    int32_t  algorithm;        /* pp_algorithm_t */
+    int32_t  algorithm;        /* its number */
     int32_t  unused;
 } pp_switch_t;
 
@@ -139,7 +147,7 @@ typedef enum pp_reason {
 } pp_reason_t;
 
 typedef struct pp_choice {
-    int32_t algorithm;         /* pp_algorithm_t */
+    int32_t algorithm;         /* its number */
     int32_t reason;            /* pp_reason_t */
 } pp_choice_t;
 
@@ -264,7 +272,7 @@ typedef struct pp_allreduce_config {
     int32_t  deliver;          /* pp_deliver_t */
     int32_t  max_lag;          /* < 0: no bound (PP_LATEST only); else max_lag + 1 <= window */
     int32_t  average;          /* pp_average_t */
-    int32_t  algorithm;        /* pp_algorithm_t; AUTO is decided by rank 0 */
+    int32_t  algorithm;        /* its number; AUTO is decided by rank 0 */
     int32_t  segments;         /* of the vector, each reduced by itself, 1..PP_LANES_MAX; 0: by its size */
     int64_t  deadline_ns;      /* a rank that has waited so long triggers; 0: none */
     int64_t  grace_ns;         /* from the trigger to the taking of contributions; -1: by the vector's size */

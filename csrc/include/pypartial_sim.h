@@ -171,11 +171,9 @@ void        pp_sim_free(pp_sim_t *sim);
 
 /* ---- one schedule by itself ------------------------------------------------------------------- */
 
-typedef enum pp_sim_schedule {
-    PP_SCHEDULE_ACTIVATION,    /* rank 0 activates; a rank finishes when it is activated */
-    PP_SCHEDULE_RECURSIVE_DOUBLING, PP_SCHEDULE_RABENSEIFNER, PP_SCHEDULE_RING,  /* all begin at once */
-    PP_SCHEDULE_COUNT
-} pp_sim_schedule_t;
+/* A schedule is the activation, by rank 0: a rank finishes when it is activated; or the algorithm of this number,
+   which all begin at once. */
+enum { PP_SCHEDULE_ACTIVATION = 0 };
 
 typedef struct pp_sim_traffic {
     uint64_t messages, bytes;  /* sent by all ranks, headers included unless they are free */

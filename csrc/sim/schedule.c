@@ -24,23 +24,19 @@ static pp_status_t make_activation(int32_t rank, int32_t size, pp_graph_t **grap
     return status;
 }
 
-/* An activation that nothing follows, or a synchronous allreduce (pp_sim_schedule_t), an element being a byte;
+/* An activation that nothing follows, or a synchronous allreduce (pypartial_sim.h), an element being a byte;
    segments = 0: by its size. */
 static pp_status_t make_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count, int32_t segments,
                                  pp_graph_t **graph)
 {
-    static const int32_t algorithms[] = {
-        [PP_SCHEDULE_RECURSIVE_DOUBLING] = PP_RECURSIVE_DOUBLING,
-        [PP_SCHEDULE_RABENSEIFNER] = PP_RABENSEIFNER, [PP_SCHEDULE_RING] = PP_RING};
     *graph = NULL;
-    if (schedule < 0 || schedule >= PP_SCHEDULE_COUNT)
-        return pp_fail(PP_ERR_ARGUMENT, "schedule=%d is not one of 0..%d", schedule,
-                       PP_SCHEDULE_COUNT - 1);
+    if (schedule < 0 || schedule > pp_algorithm_count())
+        return pp_fail(PP_ERR_ARGUMENT, "schedule=%d is not one of 0..%d", schedule, pp_algorithm_count());
     if (schedule == PP_SCHEDULE_ACTIVATION)
         return make_activation(rank, size, graph);
     if (segments == 0)
-        segments = pp_algo_segments(algorithms[schedule], count, size);
-    return pp_algo_synchronous_allreduce(algorithms[schedule], rank, size, count, segments, graph);
+        segments = pp_algo_segments(schedule, count, size);
+    return pp_algo_synchronous_allreduce(schedule, rank, size, count, segments, graph);
 }
 
 pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, int32_t format,

@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from mpi4py import MPI
@@ -49,6 +49,15 @@ def versions() -> Versions:
         "mpi": f"{vendor} {'.'.join(map(str, numbers))}",
         "version": pp.__version__,
         "python": platform.python_version(),
+    }
+
+
+def context_options(options: AllreduceOptions) -> dict[str, Any]:
+    """Return what the context of a benchmark is made with."""
+    return {
+        "seed": options.seed,
+        "transport": options.transport.value,
+        "patience": options.patience,
     }
 
 

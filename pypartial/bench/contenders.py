@@ -15,14 +15,12 @@ from .options import Buffers, Rival, Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Literal
 
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
     Call = Callable[[], object]
     Halves = tuple[Call, Call]
-    Algorithm = Literal["auto", "recursive_doubling", "rabenseifner", "ring"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ class _Partial(_StartWait):
     request: pp.Request
 
     def __init__(
-        self, ctx: pp.Context, policy: pp.Policy, pair: Pair, algorithm: Algorithm
+        self, ctx: pp.Context, policy: pp.Policy, pair: Pair, algorithm: str
     ) -> None:
         self._ctx = ctx
         self.request = ctx.Allreduce_init(
@@ -204,7 +202,7 @@ def contender(
     ctx: pp.Context,
     baseline: MPI.Intracomm,
     pair: Pair,
-    algorithm: Algorithm = "auto",
+    algorithm: str = "auto",
 ) -> Contender:
     """Make a contender; collective.
 

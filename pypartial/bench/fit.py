@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..tuning import ALGORITHMS, Cost, Measured, Switch, set_cost
+from .._names import algorithms
+from ..tuning import Cost, Measured, Switch, set_cost
 
 if TYPE_CHECKING:
     from .._native import Native
@@ -24,7 +25,7 @@ def model_us(native: Native, cost: Cost, algorithm: str, size: int, ranks: int) 
     """Return what the model says that an allreduce of `size` bytes takes, in microseconds."""
     parameters, us = native.ffi.new("pp_cost_t *"), native.ffi.new("double *")
     set_cost(parameters, cost)
-    number = getattr(native.lib, ALGORITHMS[algorithm])
+    number = algorithms(native.ffi, native.lib).constant(native.lib, algorithm)
     count = size // _ITEMSIZE
     native.check(native.lib.pp_model_cost(parameters, number, count, _ITEMSIZE, ranks, us))
     return float(us[0])

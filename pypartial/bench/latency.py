@@ -21,7 +21,12 @@ from mpi4py import MPI
 import pypartial as pp
 
 from ..statistics import Active, Latency
-from .conditions import named_in_memory_errors, no_garbage_collection, surroundings
+from .conditions import (
+    context_options,
+    named_in_memory_errors,
+    no_garbage_collection,
+    surroundings,
+)
 from .contenders import buffer_pair, contender, has_persistent
 from .launch import seconds_since_launch
 from .ledger import Ledger, LoopLedger
@@ -82,7 +87,7 @@ def measure(
     failures: list[str] = []
     late = calls = 0
     first_round_s = None
-    with pp.Context(comm, seed=options.seed, transport=options.transport.value) as ctx:
+    with pp.Context(comm, **context_options(options)) as ctx:
         for size in options.sizes:
             with named_in_memory_errors(size):
                 ways = _ways(options, persistent)

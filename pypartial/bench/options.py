@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ..errors import ArgumentError
 from ..policy import Policy
@@ -114,6 +114,8 @@ class AllreduceOptions:
     dtype : DType
     seed : int
         Of the library's draws.
+    patience : float or "auto" or None
+        `pypartial.Context`'s.
     json, plot : Path or None
         Files that rank 0 writes.
     """
@@ -125,6 +127,7 @@ class AllreduceOptions:
     transport: Transport = Transport.AUTO
     dtype: DType = DType.FLOAT32
     seed: int = 0
+    patience: float | Literal["auto"] | None = None
     json: Path | None = None
     plot: Path | None = None
 

@@ -103,7 +103,7 @@ def measure(options: OverheadOptions, progress: Progress) -> Outcome[OverheadMet
     """
     persistent = has_persistent(MPI.COMM_SELF)
     clock: list[float] = []
-    with pp.Context(MPI.COMM_SELF) as ctx:
+    with pp.Context(MPI.COMM_SELF, patience=None) as ctx:
         contenders: list[Contender] = []
         meters = _meters(options, ctx, persistent, contenders)
         with no_garbage_collection():

@@ -18,7 +18,7 @@ from mpi4py import MPI
 import pypartial as pp
 
 from ..statistics import Active, Latency
-from .conditions import named_in_memory_errors, no_garbage_collection, surroundings
+from .conditions import context_options, named_in_memory_errors, no_garbage_collection, surroundings
 from .contenders import buffer_pair, contender
 from .launch import seconds_since_launch
 from .ledger import Ledger
@@ -62,7 +62,7 @@ def measure(
     failures: list[str] = []
     late = 0
     first_round_s = None
-    with pp.Context(comm, seed=options.seed, transport=options.transport.value) as ctx:
+    with pp.Context(comm, **context_options(options)) as ctx:
         for size in options.sizes:
             with named_in_memory_errors(size):
                 trials = _trials(options, size, ctx, baseline, pace, control)

@@ -11,7 +11,7 @@ import datetime
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mpi4py import MPI
@@ -19,8 +19,10 @@ from mpi4py import MPI
 import pypartial as pp
 
 from .. import tuning
+from .._names import algorithms
+from .._native import load
 from ..statistics import Latency
-from ..tuning import ALGORITHMS, Entry, Measured, Table
+from ..tuning import Entry, Measured, Table
 from .conditions import named_in_memory_errors, no_garbage_collection, versions
 from .contenders import buffer_pair, contender
 from .fit import fit_cost, model_us, switch_points
@@ -34,7 +36,6 @@ from .trials import Loop, Progress
 
 if TYPE_CHECKING:
     from .._native import Native
-    from .contenders import Algorithm
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,15 @@ class _Sample:
     verified: bool
 
 
+def _algorithms() -> list[str]:
+    native = load()
+    return list(algorithms(native.ffi, native.lib))
+
+
 def turns(options: TuneOptions, ranks: int) -> int:
     """How often `measure` reports progress, if the budget allows."""
     numbers = options.ranks or (ranks,)
-    return len(numbers) * len(options.sizes) * len(ALGORITHMS) * most_blocks(_loop(options))
+    return len(numbers) * len(options.sizes) * len(_algorithms()) * most_blocks(_loop(options))
 
 
 def participants(comm: MPI.Intracomm) -> tuple[str, list[int]]:
@@ -117,7 +123,7 @@ def measure(
 
 def _loop(options: TuneOptions) -> LatencyOptions:
     """Return the options of the loop in which one algorithm is measured at one size."""
-    cells = len(options.sizes) * len(ALGORITHMS) * max(1, len(options.ranks))
+    cells = len(options.sizes) * len(_algorithms()) * max(1, len(options.ranks))
     return LatencyOptions(
         policies=(pp.Full(),),
         sizes=options.sizes,
@@ -136,7 +142,7 @@ def _measure_on(
     pace = Pace(comm, loop)
     samples: list[_Sample] = []
     failures: list[str] = []
-    with pp.Context(comm, transport="mpi") as ctx:
+    with pp.Context(comm, transport="mpi", patience=None) as ctx:
         for size in options.sizes:
             pattern = Pattern(
                 ctx.size, size // loop.dtype.itemsize, loop.dtype, bits_needed=BITS_NEEDED
@@ -146,17 +152,17 @@ def _measure_on(
                 trials = [
                     Loop(
                         way,
-                        contender(way, ctx, comm, pair, cast("Algorithm", algorithm)),
+                        contender(way, ctx, comm, pair, algorithm),
                         pace,
                         comm,
                         pair.receive,
                         LoopLedger(pattern, way, ctx.rank),
                     )
-                    for algorithm in ALGORITHMS
+                    for algorithm in _algorithms()
                 ]
                 with no_garbage_collection():
                     run_blocks(trials, loop, comm, progress)
-                for algorithm, trial in zip(ALGORITHMS, trials, strict=True):
+                for algorithm, trial in zip(_algorithms(), trials, strict=True):
                     sample, wrong = _finish(algorithm, trial, comm)
                     samples += sample
                     failures += [f"{algorithm}, {text}" for text in wrong]

@@ -5,29 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ..tuning import ALGORITHMS, Entry
+from ..tuning import Entry
 from ..units import format_size
 from .results import Report, TuneMeta, TuneRow
 from .table import Column, print_table, significant, verdict
 
-_SHORT = {name: name.removeprefix("recursive_") for name in ALGORITHMS}
-_COLUMNS = (
-    Column("ranks"),
-    Column("size"),
-    *map(Column, _SHORT.values()),
-    Column("fastest", numbers=False),
-    Column("chosen", numbers=False),
-    Column("/ best"),
-    Column("before", numbers=False),
-    Column("/ best"),
-    Column("verified", numbers=False),
-)
-
 
 def print_report(report: Report[TuneMeta, TuneRow], entries: Sequence[Entry]) -> None:
     """Print a report on standard output."""
+    names = list(dict.fromkeys(row.algorithm for row in report.rows))
     sections = [
-        [_cells(list(rows)) for _, rows in itertools.groupby(group, key=lambda row: row.bytes)]
+        [_cells(list(cells), names) for _, cells in itertools.groupby(group, key=lambda r: r.bytes)]
         for _, group in itertools.groupby(report.rows, key=lambda row: row.ranks)
     ]
     meta = report.meta
@@ -39,7 +27,25 @@ def print_report(report: Report[TuneMeta, TuneRow], entries: Sequence[Entry]) ->
         f"before: with what was chosen by so far ({meta.before}).",
         *(_model(entry, report.rows) for entry in entries),
     ]
-    print_table(title, _COLUMNS, sections, notes)
+    print_table(title, _columns(names), sections, notes)
+
+
+def _short(algorithm: str) -> str:
+    return algorithm.removeprefix("recursive_")
+
+
+def _columns(algorithms: Sequence[str]) -> list[Column]:
+    return [
+        Column("ranks"),
+        Column("size"),
+        *(Column(_short(name)) for name in algorithms),
+        Column("fastest", numbers=False),
+        Column("chosen", numbers=False),
+        Column("/ best"),
+        Column("before", numbers=False),
+        Column("/ best"),
+        Column("verified", numbers=False),
+    ]
 
 
 def _model(entry: Entry, rows: Sequence[TuneRow]) -> str:
@@ -55,18 +61,18 @@ def _model(entry: Entry, rows: Sequence[TuneRow]) -> str:
     )
 
 
-def _cells(rows: Sequence[TuneRow]) -> list[str]:
+def _cells(rows: Sequence[TuneRow], algorithms: Sequence[str]) -> list[str]:
     first = rows[0]
     times = {row.algorithm: row.latency_us.p50 for row in rows}
     fastest = min(times, key=lambda name: times[name])
     return [
         str(first.ranks),
         format_size(first.bytes),
-        *(significant(times[name]) for name in ALGORITHMS),
-        _SHORT[fastest],
-        _SHORT[first.chosen],
+        *(significant(times[name]) for name in algorithms),
+        _short(fastest),
+        _short(first.chosen),
         f"{times[first.chosen] / times[fastest]:.2f}",
-        _SHORT[first.chosen_before],
+        _short(first.chosen_before),
         f"{times[first.chosen_before] / times[fastest]:.2f}",
         verdict(all(row.verified for row in rows)),
     ]

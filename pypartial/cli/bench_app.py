@@ -18,7 +18,7 @@ from ..bench.options import (
     parse_way,
 )
 from ..policy import Policy
-from ..units import parse_duration, parse_size
+from ..units import parse_duration, parse_patience, parse_size
 from .reading import files_complaint, read
 
 _SKEW_POLICIES = ("solo", "majority", "full", "mpi")
@@ -45,6 +45,14 @@ _TransportOption = Annotated[
 _DTypeOption = Annotated[DType, typer.Option(help="Type of the elements.", case_sensitive=False)]
 _SeedOption = Annotated[
     int, typer.Option(min=0, help="Of the draws that choose majority's initiators.")
+]
+_PatienceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        help="How long a rank may hold the others up before it counts as having left: 200ms, "
+        "auto, or none.",
+    ),
 ]
 _BuffersOption = Annotated[
     list[Buffers] | None,
@@ -104,6 +112,7 @@ def skew(
     transport: _TransportOption = Transport.AUTO,
     dtype: _DTypeOption = DType.FLOAT32,
     seed: _SeedOption = 0,
+    patience: _PatienceOption = "none",
     json: _JsonOption = None,
     plot: _PlotOption = None,
 ) -> None:
@@ -122,6 +131,7 @@ def skew(
         transport=transport,
         dtype=dtype,
         seed=seed,
+        patience=read("--patience", parse_patience, patience),
         json=json,
         plot=plot,
     )
@@ -177,6 +187,7 @@ def latency(
     transport: _TransportOption = Transport.AUTO,
     dtype: _DTypeOption = DType.FLOAT32,
     seed: _SeedOption = 0,
+    patience: _PatienceOption = "none",
     json: _JsonOption = None,
     plot: _PlotOption = None,
 ) -> None:
@@ -203,6 +214,7 @@ def latency(
         transport=transport,
         dtype=dtype,
         seed=seed,
+        patience=read("--patience", parse_patience, patience),
         json=json,
         plot=plot,
     )

@@ -15,12 +15,11 @@ from ..sim.options import (
     Death,
     Deliver,
     Dump,
-    Schedule,
     ScheduleOptions,
     SkewOptions,
     parse_patience,
 )
-from ..units import format_duration, parse_duration, parse_size
+from ..units import format_duration, parse_duration, parse_patience, parse_size
 from .reading import files_complaint, read
 from .sim import FuzzOptions, Plant
 
@@ -189,7 +188,11 @@ def skew(
 def schedule(
     context: typer.Context,
     name: Annotated[
-        Schedule, typer.Argument(metavar="SCHEDULE", help=", ".join(s.value for s in Schedule))
+        str,
+        typer.Argument(
+            metavar="SCHEDULE",
+            help="activation, or an algorithm of an allreduce, such as ring (docs/algorithms.md).",
+        ),
     ],
     ranks: Annotated[int, typer.Option(min=1, help="Number of simulated ranks.")] = 64,
     size: Annotated[
@@ -224,7 +227,7 @@ def schedule(
     allreduces are started by all ranks at time 0.
     """
     options = ScheduleOptions(
-        schedule=name,
+        schedule=read("SCHEDULE", _schedule, name),
         ranks=ranks,
         size=read("--bytes", parse_size, size),
         network=dataclasses.replace(_network(network), headers_free=not headers),
@@ -239,6 +242,12 @@ def schedule(
     if complaint is not None:
         raise typer.BadParameter(complaint)
     context.obj.job = options
+
+
+def _schedule(text: str) -> str:
+    from ..sim.schedule import parse_schedule  # which loads the core
+
+    return parse_schedule(text)
 
 
 def _network(text: str) -> Network:

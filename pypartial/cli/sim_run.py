@@ -157,7 +157,7 @@ def _schedule(options: ScheduleOptions) -> int:
 def _print_execution(options: ScheduleOptions, execution: Any) -> None:
     """Print a line a rank that other programs can read, and a summary that they skip."""
     finished = execution.finished_ns
-    print(f"# {options.schedule.value} on {options.ranks} ranks, {options.size} bytes, ", end="")
+    print(f"# {options.schedule} on {options.ranks} ranks, {options.size} bytes, ", end="")
     print(f"network {options.network.name}")
     print("# rank finished_ns")
     sys.stdout.writelines(f"{rank} {time}\n" for rank, time in enumerate(finished.tolist()))

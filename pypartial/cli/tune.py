@@ -48,6 +48,6 @@ def tune(options: TuneOptions, comm: MPI.Intracomm) -> int:
         if options.table is not None and report.verified:
             if table.ignored:
                 print(f"What {table.path} had is dropped: {table.why.partition(';')[0]}.")
-            saved &= save("Table", options.table, lambda path: tuning.write(path, entries))
+            saved &= save("Table", options.table, lambda path: tuning.write(native, path, entries))
         code = judge(outcome, saved)
     return int(comm.bcast(code))

@@ -46,7 +46,7 @@ def tune(
 ) -> None:
     """Measure this machine, for algorithm="auto" to choose by.
 
-    Under mpirun -n P: times recursive doubling, Rabenseifner's algorithm and the ring in rounds
+    Under mpirun -n P: times the algorithms in rounds
     made of messages (transport="mpi") on P ranks, or on one rank of each node if there are several
     nodes, and verifies sums before and after each block; then writes the switch points and the
     fitted cost model into the user's table, beside what it has for other numbers of ranks.

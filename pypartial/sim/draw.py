@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .._core_sim import lib
-from .._names import ALGORITHM
 from ..policy import FirstOf, Full, Majority, Policy, Quorum, Solo
-from .handle import Options
+from .handle import ALGORITHMS, Options
 from .plan import TIMINGS, Phase, Scenario
 
 __all__ = ["draw_scenario"]
@@ -178,7 +177,7 @@ def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
         deliver=deliver,
         max_lag=-1 if unbounded else draw.randint(0, window - 1),
         average=draw.choice(_AVERAGES) if averaged else None,
-        algorithm=draw.choice(tuple(ALGORITHM)),
+        algorithm=draw.choice(tuple(ALGORITHMS)),
         segments=draw.choice((0, 0, draw.randint(1, lib.PP_LANES_MAX))),
         pieces=draw.choice((1, 1, 2, 3)),
         in_place=draw.random() < 0.3,

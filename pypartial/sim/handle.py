@@ -12,9 +12,18 @@ from typing import Any
 import numpy as np
 
 from .._core_sim import ffi, lib
-from .._names import ALGORITHM, AVERAGE, CAUSE, DELIVER, OP, TYPE, describe_policy
+from .._names import (
+    AVERAGE,
+    CAUSE,
+    DELIVER,
+    OP,
+    TYPE,
+    algorithm_options,
+    describe_policy,
+)
 from ..policy import Majority, Policy
 
+ALGORITHMS = algorithm_options(ffi, lib)
 _CAUSES = CAUSE.values(lib)
 
 
@@ -119,7 +128,7 @@ class Handle:
         config.deliver = DELIVER.constant(lib, options.deliver)
         config.max_lag = options.max_lag
         config.average = AVERAGE.constant(lib, options.average)
-        config.algorithm = ALGORITHM.constant(lib, options.algorithm)
+        config.algorithm = ALGORITHMS.constant(lib, options.algorithm)
         config.segments = options.segments
         for member, value in options.raw:
             setattr(config, member, value)

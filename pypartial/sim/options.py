@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import ArgumentError
 from ..policy import Policy
@@ -16,17 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Schedule(str, Enum):
-    """A schedule by itself.
-
-    The activation starts at rank 0, and a rank finishes when it is activated.  The allreduces start
-    on all ranks at once.
-    """
-
-    ACTIVATION = "activation"
-    RECURSIVE_DOUBLING = "recursive-doubling"
-    RABENSEIFNER = "rabenseifner"
-    RING = "ring"
+ACTIVATION = "activation"
 
 
 class Dump(str, Enum):
@@ -142,6 +132,13 @@ class SkewOptions:
     plot: Path | None = None
 
     @property
+    def patience_ns(self) -> int | None:
+        """The patience in nanoseconds; -1 for "auto"."""
+        if self.patience is None:
+            return None
+        return -1 if self.patience == "auto" else max(1, round(self.patience * 1e9))
+
+    @property
     def with_barrier(self) -> bool:
         """Whether all ranks begin each step together."""
         if self.barrier is None:
@@ -187,7 +184,9 @@ class ScheduleOptions:
 
     Attributes
     ----------
-    schedule : Schedule
+    schedule : str
+        `ACTIVATION`, which starts at rank 0, a rank finishing when it is activated; or an algorithm
+        of an allreduce, which starts on all ranks at once.
     ranks, size, seed : int
         `size` in bytes of a rank's vector.
     network : Network
@@ -198,7 +197,7 @@ class ScheduleOptions:
     json : Path or None
     """
 
-    schedule: Schedule
+    schedule: str
     ranks: int
     size: int
     network: Network

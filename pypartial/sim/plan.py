@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._core_sim import lib
-from .._names import ALGORITHM, AVERAGE, DELIVER, TYPE
+from .._names import AVERAGE, DELIVER, TYPE
 from ..errors import ArgumentError
 from ..policy import FirstOf, Policy
-from .handle import Options
+from .handle import ALGORITHMS, Options
 from .network import parse_network
 
 __all__ = ["TIMINGS", "Phase", "Scenario"]
@@ -281,7 +281,7 @@ class Scenario:
                 (options.op, ("sum", "max")),
                 (options.deliver, DELIVER),
                 (options.average, AVERAGE),
-                (options.algorithm, ALGORITHM),
+                (options.algorithm, ALGORITHMS),
             ):
                 if word not in known:
                     return f"{word!r} is none of {', '.join(map(str, known))}"

@@ -50,6 +50,7 @@ class SkewReport:
             "deliver": options.deliver.value,
             "max_lag": options.max_lag,
             "barrier": options.with_barrier,
+            "patience": options.patience,
             "kill": None if options.death is None else dataclasses.asdict(options.death),
         }
         return {"meta": meta, "rows": [dataclasses.asdict(row) for row in self.rows]}
@@ -60,7 +61,7 @@ def schedule_as_dict(options: ScheduleOptions, execution: Execution) -> dict[str
     return {
         "meta": {
             "version": __version__,
-            "schedule": options.schedule.value,
+            "schedule": options.schedule,
             "ranks": options.ranks,
             "bytes": options.size,
             "network": options.network.describe(),

@@ -8,16 +8,34 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core_sim import ffi, lib
+from .._names import FORMAT, algorithms
 from . import memory
 from .handle import check
 from .network import Network
-from .options import Schedule
+from .options import ACTIVATION
 from .world import describe_network
 
 
-def _number(schedule: Schedule) -> int:
-    """Return the core's ``pp_sim_schedule_t``."""
-    return int(getattr(lib, f"PP_SCHEDULE_{schedule.name}"))
+def parse_schedule(text: str) -> str:
+    """Return the schedule that a text names, in which ``-`` may stand for ``_``.
+
+    Raises
+    ------
+    ValueError
+        If it names none.
+    """
+    name = text.strip().lower().replace("-", "_")
+    known = [ACTIVATION, *algorithms(ffi, lib)]
+    if name not in known:
+        raise ValueError(f"{text!r} is no schedule: choose among {', '.join(known)}")
+    return name
+
+
+def _number(schedule: str) -> int:
+    """Return the core's number of a schedule."""
+    if schedule == ACTIVATION:
+        return lib.PP_SCHEDULE_ACTIVATION
+    return algorithms(ffi, lib).constant(lib, schedule)
 
 
 @dataclass(frozen=True)
@@ -38,13 +56,14 @@ class Execution:
 
 
 def execute(
-    schedule: Schedule, ranks: int, size: int, network: Network, seed: int = 0
+    schedule: str, ranks: int, size: int, network: Network, seed: int = 0
 ) -> Execution:
     """Execute a schedule once, from time 0.
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : str
+        `ACTIVATION`, or an algorithm.
     ranks : int
     size : int
         Bytes of a rank's vector; an activation carries none of them.
@@ -57,7 +76,8 @@ def execute(
     OutOfMemory
         Before anything is allocated.
     """
-    memory.require(ranks, 0 if schedule is Schedule.ACTIVATION else size, ring=_is_ring(schedule))
+    vector_bytes = 0 if schedule == ACTIVATION else size
+    memory.require(ranks, vector_bytes, ring=_is_ring(schedule))
     described = ffi.new("pp_network_t *")
     describe_network(described, network)
     finished = np.zeros(ranks, np.int64)
@@ -76,16 +96,17 @@ def execute(
     return Execution(finished, int(traffic.messages), int(traffic.bytes))
 
 
-def dump(schedule: Schedule, ranks: int, size: int, *, dot: bool) -> str:
+def dump(schedule: str, ranks: int, size: int, *, dot: bool) -> str:
     """Return the schedule of all ranks as text: DOT, or GOAL-like."""
     memory.require(ranks, 0, ring=_is_ring(schedule))
     text = ffi.new("char **")
-    form = lib.PP_DOT if dot else lib.PP_GOAL
+    form = FORMAT.constant(lib, "dot" if dot else "goal")
     check(lib.pp_sim_schedule_dump(_number(schedule), ranks, size, form, text))
     dumped = ffi.string(text[0]).decode()
     lib.pp_text_free(text[0])
     return dumped
 
 
-def _is_ring(schedule: Schedule) -> bool:
-    return schedule is Schedule.RING
+def _is_ring(schedule: str) -> bool:
+    """Whether a rank's schedule grows with the number of ranks."""
+    return bool(lib.pp_algorithm_chunk_a_rank(_number(schedule)))

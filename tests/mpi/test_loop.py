@@ -10,6 +10,8 @@ import pytest
 from support.oracles import Log, judge
 
 import pypartial as pp
+from pypartial._core import ffi, lib
+from pypartial._names import algorithms
 
 pytestmark = pytest.mark.mpi
 
@@ -130,7 +132,7 @@ def test_unequal_numbers_of_calls(comm, ctx, which, deliver):
 
 @pytest.mark.parametrize(
     ("algorithm", "count"),
-    list(itertools.product(["recursive_doubling", "rabenseifner", "ring"], [1, 1001, 300_001])),
+    list(itertools.product(algorithms(ffi, lib), [1, 1001, 300_001])),
 )
 @pytest.mark.sizes(1, 2, 3, 5, 8)
 def test_payloads_of_late_ranks(comm, ctx, algorithm, count):

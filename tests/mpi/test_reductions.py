@@ -11,6 +11,8 @@ import pytest
 from mpi4py import MPI
 
 import pypartial as pp
+from pypartial._core import ffi, lib
+from pypartial._names import algorithms
 
 pytestmark = pytest.mark.mpi
 
@@ -24,7 +26,7 @@ ORDER = {"MIN": np.minimum, "MAX": np.maximum}
 LOGICAL = {"LAND": np.logical_and, "LOR": np.logical_or, "LXOR": np.logical_xor}
 BITWISE = {"BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor}
 OPERATIONS = {**ARITHMETIC, **ORDER, **LOGICAL, **BITWISE}
-ALGORITHMS = ["recursive_doubling", "rabenseifner", "ring"]
+ALGORITHMS = tuple(algorithms(ffi, lib))
 
 
 def operations(dtype):

@@ -8,9 +8,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from pypartial._names import ALGORITHM
 from pypartial.policy import FirstOf, Full, Majority, Policy, Quorum, Solo
-from pypartial.sim.handle import Options
+from pypartial.sim.handle import ALGORITHMS, Options
 from pypartial.sim.scenario import Phase, Scenario
 
 DEEP_FACTOR = 100
@@ -62,7 +61,7 @@ def options(
         deliver=delivery,
         max_lag=-1 if unbounded else draw(st.integers(0, window - 1)),
         average=average,
-        algorithm=draw(st.sampled_from(tuple(ALGORITHM))),
+        algorithm=draw(st.sampled_from(tuple(ALGORITHMS))),
         segments=draw(st.integers(0, 4)),
         pieces=draw(st.integers(1, 3)),
         in_place=draw(st.booleans()),

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from programs import Trace, finish, loop, name, run_loops
 
+from pypartial._core_sim import ffi, lib
+from pypartial._names import algorithms
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
 from pypartial.sim.handle import Options
 from pypartial.sim.world import World
@@ -125,7 +127,7 @@ def messages(size, policy, algorithm, steps, work):
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8, 11])
-@pytest.mark.parametrize("algorithm", ["recursive_doubling", "rabenseifner", "ring"])
+@pytest.mark.parametrize("algorithm", algorithms(ffi, lib))
 def test_messages_of_a_round_do_not_depend_on_who_initiates_it(size, algorithm):
     """For policies without control messages, every rank sends the same number in every round."""
     solo, full = (size, Solo(), algorithm), (size, Full(), algorithm)

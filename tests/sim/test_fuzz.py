@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from strategies import examples, scenarios
 
-from pypartial._names import ALGORITHM, DELIVER
+from pypartial._names import DELIVER
 from pypartial.cli import app
 from pypartial.cli.sim import FuzzOptions, Plant, alone
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
 from pypartial.sim import fuzz as fuzzer
 from pypartial.sim.fuzz import COVERAGE, PLANTS, Verdict, draw_scenario, fuzz
-from pypartial.sim.handle import Options
+from pypartial.sim.handle import ALGORITHMS, Options
 from pypartial.sim.oracles import check, replay_command
 from pypartial.sim.scenario import TIMINGS, Phase, Scenario
 from pypartial.sim.shrink import shrink
@@ -57,7 +57,7 @@ def test_cases_are_of_every_kind():
     assert {s.window for s in drawn} == {1, 2, 3, 4, 5}
     options = [o for s in drawn for o in s.handles]
     assert {o.deliver for o in options} == set(DELIVER)
-    assert {o.algorithm for o in options} == set(ALGORITHM)
+    assert {o.algorithm for o in options} == set(ALGORITHMS)
     assert {type(o.policy) for o in options} == {Solo, Majority, FirstOf, Quorum, Full}
     for k in ("k < ranks", "k == ranks", "k == 1"):
         triggers = [(o.policy.trigger(s.ranks).ranks, s.ranks) for s in drawn for o in s.handles]

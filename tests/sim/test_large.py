@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from programs import finish, name
 
+from pypartial._core_sim import ffi, lib
+from pypartial._names import algorithms
 from pypartial.policy import FirstOf, Quorum, Solo
 from pypartial.sim.handle import Options
 from pypartial.sim.oracles import check
@@ -19,7 +21,7 @@ COUNT = 9000  # int64: 70 KiB
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
-@pytest.mark.parametrize("algorithm", ["recursive_doubling", "rabenseifner", "ring"])
+@pytest.mark.parametrize("algorithm", algorithms(ffi, lib))
 def test_late_and_overtaken_starts(in_place, deliver, algorithm):
     """The dangerous Starts happen, and all oracles hold."""
     late = overtaken = stale = 0

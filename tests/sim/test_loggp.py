@@ -11,7 +11,7 @@ import pytest
 from pypartial.policy import FirstOf, Solo
 from pypartial.sim.handle import CoreError, Options
 from pypartial.sim.network import Link, Network
-from pypartial.sim.options import Schedule
+from pypartial.sim.options import ACTIVATION
 from pypartial.sim.schedule import execute
 from pypartial.sim.world import Deadlock, World
 
@@ -46,9 +46,9 @@ def header(ranks: int) -> int:
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 64, 256, 2048])
 def test_activation_costs_a_message_a_dimension(ranks: int) -> None:
     dimensions = (ranks - 1).bit_length()
-    finished = execute(Schedule.ACTIVATION, ranks, 64, PAID).finished_ns
+    finished = execute(ACTIVATION, ranks, 64, PAID).finished_ns
     assert finished.max() == dimensions * message(32)
-    finished = execute(Schedule.ACTIVATION, ranks, 64, FREE).finished_ns
+    finished = execute(ACTIVATION, ranks, 64, FREE).finished_ns
     assert finished.max() == dimensions * message(1)
     assert finished[0] == 0
     assert (finished[1:] >= message(1)).all()
@@ -56,7 +56,7 @@ def test_activation_costs_a_message_a_dimension(ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [3, 5, 6, 7, 9, 100, 1000])
 def test_activation_of_other_numbers_is_no_slower_than_the_next_power_of_two(ranks: int) -> None:
-    finished = execute(Schedule.ACTIVATION, ranks, 64, FREE).finished_ns
+    finished = execute(ACTIVATION, ranks, 64, FREE).finished_ns
     assert finished.max() <= (ranks - 1).bit_length() * message(1)
 
 
@@ -64,10 +64,10 @@ def test_activation_of_other_numbers_is_no_slower_than_the_next_power_of_two(ran
 @pytest.mark.parametrize("size", [1, 8, 4096, 16384])
 def test_recursive_doubling(ranks: int, size: int) -> None:
     dimensions = (ranks - 1).bit_length()
-    paid = execute(Schedule.RECURSIVE_DOUBLING, ranks, size, PAID)
+    paid = execute("recursive_doubling", ranks, size, PAID)
     assert (paid.finished_ns == dimensions * message(header(ranks) + size)).all()
     assert paid.bytes == paid.messages * (header(ranks) + size)
-    free = execute(Schedule.RECURSIVE_DOUBLING, ranks, size, FREE)
+    free = execute("recursive_doubling", ranks, size, FREE)
     assert (free.finished_ns == dimensions * message(size)).all()
 
 
@@ -75,7 +75,7 @@ def test_recursive_doubling(ranks: int, size: int) -> None:
 def test_recursive_doubling_folds_the_surplus_in_and_out(ranks: int) -> None:
     """The path from a spare's data to the last rank; folding out overlaps with it in part."""
     exchanges = int(math.log2(ranks))
-    finished = execute(Schedule.RECURSIVE_DOUBLING, ranks, 64, FREE).finished_ns
+    finished = execute("recursive_doubling", ranks, 64, FREE).finished_ns
     assert (exchanges + 1) * message(64) <= finished.max() <= (exchanges + 2) * message(64)
 
 
@@ -83,15 +83,15 @@ def test_recursive_doubling_folds_the_surplus_in_and_out(ranks: int) -> None:
 def test_rabenseifner(ranks: int) -> None:
     size = 16384  # halves travel inline
     halves = [size >> i for i in range(1, (ranks - 1).bit_length() + 1)]
-    finished = execute(Schedule.RABENSEIFNER, ranks, size, FREE).finished_ns
+    finished = execute("rabenseifner", ranks, size, FREE).finished_ns
     assert (finished == 2 * sum(message(half) for half in halves)).all()
-    finished = execute(Schedule.RABENSEIFNER, ranks, size, PAID).finished_ns
+    finished = execute("rabenseifner", ranks, size, PAID).finished_ns
     assert (finished == 2 * sum(message(header(ranks) + half) for half in halves)).all()
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 16])
 def test_ring(ranks: int) -> None:
-    finished = execute(Schedule.RING, ranks, 1024 * ranks, FREE).finished_ns
+    finished = execute("ring", ranks, 1024 * ranks, FREE).finished_ns
     assert (finished == 2 * (ranks - 1) * message(1024)).all()
 
 
@@ -106,14 +106,14 @@ def test_payloads_beyond_the_inline_limit(ranks: int, threshold: int | None) -> 
     if threshold == 65535:
         request = max(LINK.overhead_ns, LINK.gap_ns, behind - wire(header(ranks)))
         one = message(header(ranks)) + request + message(1) + message(size)
-    finished = execute(Schedule.RECURSIVE_DOUBLING, ranks, size, network).finished_ns
+    finished = execute("recursive_doubling", ranks, size, network).finished_ns
     assert (finished == (ranks - 1).bit_length() * one).all()
 
 
 def test_a_gap_longer_than_the_overhead_keeps_sends_apart() -> None:
     """Rank 0 of 4 tells 2 and 1: the second a gap later, where o would have allowed it earlier."""
     gap = 1700
-    finished = execute(Schedule.ACTIVATION, 4, 1, with_link(FREE, gap_ns=gap)).finished_ns
+    finished = execute(ACTIVATION, 4, 1, with_link(FREE, gap_ns=gap)).finished_ns
     assert finished.tolist() == [0, gap + message(1), message(1), 2 * message(1)]
 
 
@@ -122,14 +122,14 @@ def test_receives_are_apart_as_well() -> None:
     gap = 1700
     network = with_link(FREE, gap_ns=gap)
     times = [
-        execute(Schedule.RECURSIVE_DOUBLING, ranks, 1, network).finished_ns.max()
+        execute("recursive_doubling", ranks, 1, network).finished_ns.max()
         for ranks in (2, 4)
     ]
     # The second exchange begins when the first is over, 2000 + 2 * 500 > 1700: nobody waits.
     assert times == [message(1), 2 * message(1)]
     slow = with_link(FREE, gap_ns=5000)
     times = [
-        execute(Schedule.RECURSIVE_DOUBLING, ranks, 1, slow).finished_ns.max() for ranks in (2, 4)
+        execute("recursive_doubling", ranks, 1, slow).finished_ns.max() for ranks in (2, 4)
     ]
     # The second send leaves at 5000 and arrives at 5000 + o + L; the port is free from 7500 on.
     assert times == [message(1), 5000 + message(1)]
@@ -139,13 +139,13 @@ def test_two_levels() -> None:
     """Of 8 ranks on 2 nodes, two exchanges stay inside a node and one does not."""
     within = Link(300, 100, 0, NS // 10, None)
     network = Network("test", LINK, within, node_ranks=4, headers_free=True)
-    finished = execute(Schedule.RECURSIVE_DOUBLING, 8, 1000, network).finished_ns
+    finished = execute("recursive_doubling", 8, 1000, network).finished_ns
     assert (finished == 2 * message(1000, within) + message(1000)).all()
 
 
 def test_reductions_cost_nothing_unless_a_rate_is_given() -> None:
     rate = dataclasses.replace(FREE, reduce_ps=2 * NS)
-    finished = execute(Schedule.RECURSIVE_DOUBLING, 4, 1000, rate).finished_ns
+    finished = execute("recursive_doubling", 4, 1000, rate).finished_ns
     assert (finished == 2 * (message(1000) + 2 * 1000)).all()
 
 
@@ -154,14 +154,14 @@ def test_noise_has_its_mean_and_belongs_to_ranks() -> None:
     noisy = dataclasses.replace(FREE, noise_ns=1000)
     seeds = range(400)
     times = [
-        execute(Schedule.RECURSIVE_DOUBLING, 2, 1, noisy, seed).finished_ns - message(1)
+        execute("recursive_doubling", 2, 1, noisy, seed).finished_ns - message(1)
         for seed in seeds
     ]
     delays = np.array(times)
     assert (delays >= 0).all()
     # Each rank's message is delayed by the sender's and by the receiver's noise: 2 means of 1000.
     assert abs(delays.mean() - 2000) < 4 * 1000 * math.sqrt(2 / delays.size)
-    again = execute(Schedule.RECURSIVE_DOUBLING, 2, 1, noisy, 7).finished_ns - message(1)
+    again = execute("recursive_doubling", 2, 1, noisy, 7).finished_ns - message(1)
     assert (again == times[7]).all()
     assert len({tuple(t) for t in times}) > 390
 
@@ -289,4 +289,4 @@ def test_a_dead_rank_sends_nothing_more() -> None:
 )
 def test_networks_that_would_overflow_are_refused(changes: dict[str, int], named: str) -> None:
     with pytest.raises(CoreError, match=named):
-        execute(Schedule.ACTIVATION, 2, 1, with_link(PAID, **changes))
+        execute(ACTIVATION, 2, 1, with_link(PAID, **changes))

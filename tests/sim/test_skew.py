@@ -10,6 +10,8 @@ import sys
 import numpy as np
 import pytest
 
+from pypartial._core_sim import ffi, lib
+from pypartial._names import algorithms
 from pypartial.policy import Majority, Policy
 from pypartial.sim import memory
 from pypartial.sim.arrivals import Arrivals, parse_arrivals
@@ -233,7 +235,7 @@ def test_schedules_print_each_rank_or_the_latest() -> None:
 
 
 @pytest.mark.parametrize("form", ["goal", "dot"])
-@pytest.mark.parametrize("schedule", ["activation", "recursive-doubling", "rabenseifner", "ring"])
+@pytest.mark.parametrize("schedule", ["activation", "recursive-doubling", *algorithms(ffi, lib)])
 def test_schedules_are_written(schedule: str, form: str) -> None:
     ran = command("schedule", schedule, "--ranks", "3", "--bytes", "12", "--dump", form)
     assert ran.returncode == 0, ran.stderr
@@ -259,6 +261,8 @@ def test_memory_of_a_rank_grows_with_the_logarithm() -> None:
 import resource, sys
 from pypartial.sim.handle import Options
 from pypartial.sim.world import World
+from pypartial._core_sim import ffi, lib
+from pypartial._names import algorithms
 from pypartial.policy import Solo
 from pypartial.sim.network import parse_network
 network = parse_network("L=2us,o=500ns")

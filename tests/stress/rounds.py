@@ -42,6 +42,8 @@ from mpi4py import MPI
 from support.oracles import Log, Rounds, judge
 
 import pypartial as pp
+from pypartial._core import ffi, lib
+from pypartial._names import algorithms
 
 DELIVERIES = ("latest", "sum", "each")
 # From this number of rounds on the shares are required, not only printed.
@@ -51,7 +53,7 @@ INITIATORS_SHARE = 0.05  # for Solo
 # Payloads above 16 KiB are messages of their own; above 64 KiB they are copied without the lock;
 # with the last every algorithm cuts its messages into segments of an odd length.
 SIZES = (24 << 10, 200_008)
-ALGORITHMS = ("recursive_doubling", "rabenseifner", "ring")
+ALGORITHMS = tuple(algorithms(ffi, lib))
 
 
 @dataclass(frozen=True)

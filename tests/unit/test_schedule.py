@@ -21,16 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pypartial._core import ffi, lib
+from pypartial._names import algorithms
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 CASES_SOURCE = Path(__file__).resolve().parent / "c" / "graph_cases.c"
 
-RECURSIVE_DOUBLING, RABENSEIFNER, RING = (
-    lib.PP_RECURSIVE_DOUBLING,
-    lib.PP_RABENSEIFNER,
-    lib.PP_RING,
-)
-ALGORITHMS = {"recursive_doubling": RECURSIVE_DOUBLING, "rabenseifner": RABENSEIFNER, "ring": RING}
+ALGORITHMS = {name: algorithms(ffi, lib).constant(lib, name) for name in algorithms(ffi, lib)}
+RECURSIVE_DOUBLING = ALGORITHMS["recursive_doubling"]
+RABENSEIFNER, RING = ALGORITHMS["rabenseifner"], ALGORITHMS["ring"]
 SIZES = [*range(1, 18), 32, 33]
 
 by_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)

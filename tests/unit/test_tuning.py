@@ -17,10 +17,12 @@ import pytest
 
 from pypartial import _native, tuning
 from pypartial._core import ffi, lib
+from pypartial._names import LINK, REASON, algorithms
 from pypartial.bench import fit
-from pypartial.tuning import ALGORITHMS, Cost, Entry, Measured, Switch
+from pypartial.tuning import Cost, Entry, Measured, Switch
 
-DOUBLING, RABENSEIFNER, RING = ALGORITHMS
+ALGORITHMS = tuple(algorithms(ffi, lib))
+DOUBLING, RABENSEIFNER, RING = "recursive_doubling", "rabenseifner", "ring"
 COST = Cost(overhead_us=3, copy_ns=0.5, latency_us=2, byte_ns=0.25, reduce_ns=0.125)
 LATENCY_ONLY = Cost(0, 0, 1, 0, 0)
 SENT_ONLY = Cost(0, 0, 0, 1000, 0)
@@ -58,7 +60,7 @@ def tuning_version() -> str:
 def cost(parameters: Cost, algorithm: str, count: int, element_bytes: int, ranks: int) -> float:
     c, us = ffi.new("pp_cost_t *"), ffi.new("double *")
     tuning.set_cost(c, parameters)
-    number = getattr(lib, ALGORITHMS[algorithm])
+    number = algorithms(ffi, lib).constant(lib, algorithm)
     assert lib.pp_model_cost(c, number, count, element_bytes, ranks, us) == lib.PP_OK
     return us[0]
 
@@ -121,14 +123,14 @@ def choice(native: _native.Native, entries: list[Entry], size: int, ranks: int, 
 
 
 def reason(name: str) -> str:
-    return tuning.REASONS[f"PP_REASON_{name}"]
+    return REASON.value(lib, getattr(lib, f"PP_REASON_{name}"))
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("link", tuning.LINKS)
+@pytest.mark.parametrize("link", LINK)
 def test_the_model_chooses_the_cheapest(native: _native.Native, ranks: int, link: str) -> None:
     defaults = ffi.new("pp_cost_t *")
-    assert lib.pp_model_defaults(getattr(lib, tuning.LINKS[link]), defaults) == lib.PP_OK
+    assert lib.pp_model_defaults(LINK.constant(lib, link), defaults) == lib.PP_OK
     parameters = Cost(**{f.name: getattr(defaults, f.name) for f in dataclasses.fields(Cost)})
     for count in [0, 1, ranks - 1, ranks, 1 << 12, 1 << 15, 1 << 18, 1 << 24]:
         times = {name: cost(parameters, name, count, 4, ranks) for name in ALGORITHMS}
@@ -137,7 +139,7 @@ def test_the_model_chooses_the_cheapest(native: _native.Native, ranks: int, link
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 16, 33])
-@pytest.mark.parametrize("link", tuning.LINKS)
+@pytest.mark.parametrize("link", LINK)
 def test_the_defaults_are_sensible(native: _native.Native, ranks: int, link: str) -> None:
     for size in (0, 4, 64, 1024, 8192):
         assert choice(native, [], size, ranks, link)[0] == DOUBLING
@@ -237,7 +239,8 @@ def test_no_fitted_parameter_is_negative(native: _native.Native) -> None:
 
 
 def sizes_of(*columns: tuple[int, float, float, float]) -> list[Measured]:
-    return [Measured(size, dict(zip(ALGORITHMS, us, strict=True))) for size, *us in columns]
+    names = (DOUBLING, RABENSEIFNER, RING)
+    return [Measured(size, dict(zip(names, us, strict=True))) for size, *us in columns]
 
 
 def test_switch_points_are_half_way_and_ignore_noise() -> None:
@@ -271,14 +274,14 @@ def test_location() -> None:
 def test_what_is_written_is_read(native: _native.Native, tmp_path: Path) -> None:
     path = tmp_path / "new" / "tuning.json"
     four, two = entry(4, (0, DOUBLING), (4096, RING)), entry(2, link="network")
-    tuning.write(path, [four])
-    tuning.write(path, [two])
+    tuning.write(_native.load(), path, [four])
+    tuning.write(_native.load(), path, [two])
     assert tuning.read(path) == (two, four) or tuning.read(path) == (four, two)
     table = tuning.load(native, path)
     assert {one.ranks for one in table.entries} == {2, 4}
     assert not table.ignored
     again = entry(4, (0, RABENSEIFNER))
-    tuning.write(path, [again])
+    tuning.write(_native.load(), path, [again])
     assert [e for e in tuning.read(path) or () if e.ranks == 4] == [again]
     assert sorted(p.name for p in path.parent.iterdir()) == ["tuning.json", "tuning.json.lock"]
 
@@ -287,16 +290,16 @@ def test_other_machines_keep_their_entries(native: _native.Native, tmp_path: Pat
     path = tmp_path / "tuning.json"
     elsewhere = [entry(4, cores=(os.cpu_count() or 1) + 1), entry(4, mpi="Other MPI 1.0")]
     outdated = entry(8, version="0.0.0")
-    tuning.write(path, [*elsewhere, outdated])
+    tuning.write(_native.load(), path, [*elsewhere, outdated])
     table = tuning.load(native, path)
     assert (table.entries, table.ignored) == ((), True)
     assert "measured with pypartial 0.0.0" in table.why
-    tuning.write(path, [entry(2)])
+    tuning.write(_native.load(), path, [entry(2)])
     assert tuning.load(native, path).entries == (entry(2),)
     left = tuning.read(path) or ()
     assert all(one in left for one in elsewhere)
     assert outdated not in left
-    tuning.write(path.with_name("other.json"), elsewhere)
+    tuning.write(_native.load(), path.with_name("other.json"), elsewhere)
     table = tuning.load(native, path.with_name("other.json"))
     assert (table.entries, table.ignored) == ((), False)
     assert "nothing for this MPI" in table.why
@@ -337,6 +340,7 @@ BROKEN = {
     "cost nan": table_text(cost__latency_us=math.nan),
     "cost text": table_text(cost__latency_us="1"),
     "algorithm": table_text(switches__0__algorithm="auto"),
+    "algorithm measured": table_text(measured__0__us={"other": 1}),
     "algorithm list": table_text(switches__0__algorithm=[]),
     "first": table_text(switches__0__bytes=1),
     "order": table_text(switches__1__bytes=0),
@@ -355,7 +359,7 @@ def test_a_broken_file_is_ignored(native: _native.Native, tmp_path: Path, text: 
     table = tuning.load(native, path)
     assert (table.entries, table.ignored) == ((), True)
     assert "pypartial tune" in table.why
-    tuning.write(path, [entry(2)])
+    tuning.write(_native.load(), path, [entry(2)])
     assert tuning.load(native, path).entries == (entry(2),)
 
 
@@ -368,7 +372,7 @@ def test_what_is_no_file_is_ignored(native: _native.Native, tmp_path: Path) -> N
         assert (table.entries, table.ignored) == ((), True), name
     for name in ("pipe", ".", "file/tuning.json"):
         with pytest.raises(OSError):
-            tuning.write(tmp_path / name, [entry(2)])
+            tuning.write(_native.load(), tmp_path / name, [entry(2)])
 
 
 def test_a_terminal_does_not_see_what_is_hidden_in_a_table(
@@ -376,7 +380,7 @@ def test_a_terminal_does_not_see_what_is_hidden_in_a_table(
 ) -> None:
     hidden = {"host": "\x1b[2Jhome", "date": "\x9b31mtoday\x07", "mpi": f"{native.library}\n\u202e"}
     for change in (hidden, {**hidden, "version": "\x1b]0;0.0.0"}):
-        tuning.write(tmp_path / "tuning.json", [entry(4, **change)])
+        tuning.write(_native.load(), tmp_path / "tuning.json", [entry(4, **change)])
         why = tuning.load(native, tmp_path / "tuning.json").why
         assert why.isprintable()
         assert ("version" in change) == ("\\x1b]0;0.0.0" in why)
@@ -394,7 +398,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "tuning.json"
-    tuning.write(path, [entry(4)])
+    tuning.write(_native.load(), path, [entry(4)])
     before = path.read_bytes()
 
     def full(_descriptor: int) -> None:
@@ -402,7 +406,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        tuning.write(path, [entry(2)])
+        tuning.write(_native.load(), path, [entry(2)])
     assert path.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tuning.json", "tuning.json.lock"]
 
@@ -411,18 +415,18 @@ def test_a_failed_write_leaves_the_file_as_it_was(
 WRITER = """
 import dataclasses, sys
 from pathlib import Path
-from pypartial import tuning
+from pypartial import _native, tuning
 
 like, path, first = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 (one,) = tuning.read(like)
 for ranks in range(first, first + 10):
-    tuning.write(path, [dataclasses.replace(one, ranks=ranks)])
+    tuning.write(_native.load(), path, [dataclasses.replace(one, ranks=ranks)])
 """
 
 
 def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     like, path = tmp_path / "like.json", tmp_path / "tuning.json"
-    tuning.write(like, [entry(1)])
+    tuning.write(_native.load(), like, [entry(1)])
     command = [sys.executable, "-c", WRITER, str(like), str(path)]
     writers = [subprocess.Popen([*command, str(1 + 10 * n)], cwd=tmp_path) for n in range(3)]
     seen = 0
@@ -471,7 +475,7 @@ def test_a_table_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     import pypartial as pp
 
     path = tmp_path / "tuning.json"
-    tuning.write(path, [entry(1, (0, RABENSEIFNER), (800, RING))])
+    tuning.write(_native.load(), path, [entry(1, (0, RABENSEIFNER), (800, RING))])
     monkeypatch.setenv("PYPARTIAL_TUNING", str(path))
     with pp.Context(MPI.COMM_SELF, transport="mpi") as ctx:
         for count, algorithm in [(99, RABENSEIFNER), (100, RING)]:

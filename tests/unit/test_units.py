@@ -12,10 +12,13 @@ from pypartial.units import (
     format_duration,
     format_size,
     parse_duration,
+    parse_patience,
     parse_picoseconds,
     parse_rate,
+    parse_seconds,
     parse_size,
     spell_duration,
+    spell_seconds,
 )
 
 # ---- sizes ---------------------------------------------------------------------------------------
@@ -164,3 +167,32 @@ def test_what_is_no_rate_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not a rate: write bytes per second") as caught:
         parse_rate(text)
     assert repr(text) in str(caught.value)
+
+
+# ---- seconds -------------------------------------------------------------------------------------
+
+
+@given(st.floats(0, 9e9, allow_nan=False))
+def test_seconds_are_the_same_after_they_were_written_and_read(seconds: float) -> None:
+    assert parse_seconds(spell_seconds(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0"), (0.005, "5ms"), (2e-4, "200us"), (1.5, "1.5s"), (1e-10, "0.1ns"), (90.0, "90s")],
+)
+def test_seconds_are_written_in_the_largest_unit(seconds: float, text: str) -> None:
+    assert spell_seconds(float(seconds)) == text
+
+
+@pytest.mark.parametrize("text", ["", "5", "1e-3s", "-1ms", "1ps", "99999999999999999999s"])
+def test_what_is_no_time_in_seconds_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a duration|too long"):
+        parse_seconds(text)
+
+
+def test_patience() -> None:
+    assert [parse_patience(text) for text in ("none", " Auto", "200ms")] == [None, "auto", 0.2]
+    for text in ("0", "later", "-1s"):
+        with pytest.raises(ValueError, match=r"above 0|is not a duration"):
+            parse_patience(text)

@@ -15,9 +15,11 @@ import numpy as np
 from mpi4py import MPI
 
 import pypartial as pp
+from pypartial._core import ffi, lib
+from pypartial._names import algorithm_options
 
 ELEMENTS = (3001, 300_007)  # the larger are more than 1 MiB
-ALGORITHMS = ("auto", "recursive_doubling", "rabenseifner", "ring")
+ALGORITHMS = tuple(algorithm_options(ffi, lib))
 DELIVERIES = ("latest", "sum", "each")
 ROUNDS = 2
 WAIT_S = 60.0

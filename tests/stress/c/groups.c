@@ -30,7 +30,7 @@
 #include <sched.h>
 
 enum { KINDS = 3, AHEAD_MAX = 6, TEMPLATES_MAX = 40, RANKS_MAX = 4096, TOY_MAX = 8 };
-/* float32's own schedules, beside PP_RECURSIVE_DOUBLING .. PP_RING. */
+/* float32's own schedules, beside the algorithms. */
 enum { BY_SLOTS = 100, BY_SCRATCH, BY_SUM, TOYS = 3 };
 typedef enum sort { PLAIN, WEIGHTED, TOY } sort_t;
 
@@ -79,7 +79,7 @@ static void draw_group(uint64_t number, group_t *group)
     group->sort = (sort_t)(drawn(number, 1) % KINDS);
     group->count = SIZES[drawn(number, 2) % (drawn(number, 3) % 16 ? 8 : PP_COUNT_OF(SIZES))];
     int32_t size = 2 + (int32_t)(drawn(number, 4) % wide);
-    group->algorithm = PP_RECURSIVE_DOUBLING + (int32_t)(drawn(number, 5) % 3);
+    group->algorithm = PP_ALGORITHM_FIRST + (int32_t)(drawn(number, 5) % pp_algorithm_count());
     if (group->sort == TOY) {
         group->algorithm = BY_SLOTS + (int32_t)(drawn(number, 5) % TOYS);
         group->count = group->count > 5000 ? 5000 : group->count;

@@ -329,7 +329,7 @@ static void part_loops(int scale)
         window_less_1 = ctx == caller ? 0 : ctx == chunks ? 1 : 3;
         shape_t shape = {
             .policy = policies[i % 5].policy, .k = policies[i % 5].k, .deliver = deliver,
-            .algorithm = (int)below(&common, PP_SHARED_MEMORY), .count = sizes[i / 15],
+            .algorithm = (int)below(&common, 1 + pp_algorithm_count()), .count = sizes[i / 15],
             .in_place = below(&common, 4) == 0, .two_pieces = below(&common, 4) == 0};
         shape.max_lag = deliver == PP_LATEST && below(&common, 2) ? -1
             : (int)below(&common, (uint64_t)window_less_1 + 1);

@@ -240,7 +240,7 @@ static void make_world(world_t *w)
     w->config = (pp_allreduce_config_t){
         .piece_count = 1 + (w->count > 2 && roll(3) == 0), .type = PP_UINT64, .op = PP_SUM,
         .policy = (int)roll(PP_POLICY_COUNT), .policy_k = 1 + (int)roll((uint64_t)w->ranks),
-        .deliver = (int)roll(PP_DELIVER_COUNT), .algorithm = (int)roll(PP_SHARED_MEMORY)};
+        .deliver = (int)roll(PP_DELIVER_COUNT), .algorithm = (int)roll(1 + pp_algorithm_count())};
     w->config.max_lag = w->config.deliver == PP_LATEST && roll(2) ? -1 : (int)roll((uint64_t)w->window);
     pp_link_t link = {.latency_ns = latency / 4, .jitter_ns = latency - latency / 4,
                       .rendezvous_bytes = roll(2) ? 0 : UINT64_MAX};
@@ -407,7 +407,7 @@ static void dumps(void)
     char *text;
     int   ranks = 1 + (int)roll(33);
     stage = "dumps";
-    MUST(pp_schedule_dump((int)roll(PP_SHARED_MEMORY), ranks, roll(200), PP_FLOAT32, (int)roll(2), &text));
+    MUST(pp_schedule_dump((int)roll(1 + pp_algorithm_count()), ranks, roll(200), PP_FLOAT32, (int)roll(2), &text));
     CHECK(strlen(text) > 0, "an empty dump");
     pp_text_free(text);
 }

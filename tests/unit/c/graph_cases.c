@@ -213,12 +213,12 @@ static pp_status_t late_vertex(void)
 static pp_status_t no_such_rank(void)
 {
     pp_graph_t *graph;
-    return pp_algo_partial_allreduce(PP_RING, 3, 3, 4, 1, &graph);
+    return pp_algo_partial_allreduce(pp_algorithm_count(), 3, 3, 4, 1, &graph);
 }
 static pp_status_t no_ranks(void)
 {
     pp_graph_t *graph;
-    return pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, 0, 0, 4, 1, &graph);
+    return pp_algo_synchronous_allreduce(PP_ALGORITHM_FIRST, 0, 0, 4, 1, &graph);
 }
 static pp_status_t auto_is_no_algorithm(void)
 {
@@ -273,7 +273,7 @@ static int outs(int32_t size)
 {
     for (int32_t rank = 0; rank < size; rank++) {
         pp_graph_t *graph;
-        if (pp_algo_partial_allreduce(PP_RECURSIVE_DOUBLING, rank, size, 0, 1, &graph) < 0)
+        if (pp_algo_partial_allreduce(PP_ALGORITHM_FIRST, rank, size, 0, 1, &graph) < 0)
             return 1;
         printf("rank %d\n", rank);
         for (uint32_t v = 0; v < graph->vertex_count; v++) {
@@ -305,7 +305,7 @@ static int synchronous(int32_t size, size_t count)
     pp_graph_t *graphs[64] = {NULL};
     pp_text_t text = {0};
     for (int32_t rank = 0; rank < size && rank < 64; rank++)
-        if (pp_algo_synchronous_allreduce(PP_RECURSIVE_DOUBLING, rank, size, count, 1, &graphs[rank]) < 0)
+        if (pp_algo_synchronous_allreduce(PP_ALGORITHM_FIRST, rank, size, count, 1, &graphs[rank]) < 0)
             return 1;
     int failed = pp_graph_check(graphs, size) < 0;
     failed |= graphs[0]->start != PP_NO_VERTEX || graphs[0]->join != PP_NO_VERTEX
