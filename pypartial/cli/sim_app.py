@@ -19,7 +19,7 @@ from ..sim.options import (
     SkewOptions,
     parse_patience,
 )
-from ..units import format_duration, parse_duration, parse_patience, parse_size
+from ..units import format_duration, parse_duration, parse_size
 from .reading import files_complaint, read
 from .sim import FuzzOptions, Plant
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError
 from ..policy import Policy
@@ -130,13 +130,6 @@ class SkewOptions:
     patience: int | None = None
     json: Path | None = None
     plot: Path | None = None
-
-    @property
-    def patience_ns(self) -> int | None:
-        """The patience in nanoseconds; -1 for "auto"."""
-        if self.patience is None:
-            return None
-        return -1 if self.patience == "auto" else max(1, round(self.patience * 1e9))
 
     @property
     def with_barrier(self) -> bool:
