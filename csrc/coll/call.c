@@ -16,7 +16,7 @@ pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what)
         return PP_OK;
     if (calls->kind == PP_CALL_AWAY)
         return pp_fail(PP_ERR_STATE, "%s inside ctx.away(): leave it first, in all threads", what);
-    return pp_fail(PP_ERR_STATE, "%s while another collective call of this context is still in progress", what);
+    return pp_fail(PP_ERR_STATE, "%s inside a collective call of this context that is still in progress", what);
 }
 
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle)
