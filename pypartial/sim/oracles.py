@@ -202,7 +202,8 @@ class _Handle:
                 continue
             if not len(ready[number]) <= r.active <= len(ready[number]) + passed[number]:
                 _fail(f"{len(ready[number])} ranks were ready", r, sorted(ready[number]))
-            if r.cause == "departed" and self.trigger.kind == "quorum":
+            few = r.active < self.trigger.ranks  # else patience has lifted somebody's max_lag
+            if r.cause == "departed" and self.trigger.kind == "quorum" and few:
                 began = max((x.begun for x in ready.get(number - 1, {}).values()), default=0)
                 self.departed(r, ready[number], began, given[number])
             if self.trigger.kind == "first_of":
