@@ -1,6 +1,6 @@
 /*
  * pp_mpi.h - the transport over MPI point-to-point on a private communicator, and the doorbells between
- * the ranks of a node.  The only files that include <mpi.h> are transport/mpi.c and progress/open.c.
+ * the ranks of a node.  The only files that include <mpi.h> are transport/mpi*.[ch] and progress/open.c.
  *
  * Doorbell.  The ranks of a node share a page with one entry a rank: `sequence`, rung by whoever sent
  * that rank something, and `sleeper`, which says who must be woken by a ring (nobody while a thread
