@@ -1,9 +1,6 @@
 /* mpi.c - errors, poll, ring and clock, and the release of the transport over MPI.  See pp_mpi.h. */
 #include "mpi_parts.h"
 
-#if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
-#include <mpi-ext.h>
-#endif
 #include <time.h>
 
 enum {
@@ -20,48 +17,8 @@ pp_status_t pp_mpi_error(int code, const char *what)
     char reason[MPI_MAX_ERROR_STRING] = "unknown error";
     int  length;
     MPI_Error_string(code, reason, &length);
-    return pp_fail(PP_ERR_MPI, "%s: %s", what, reason);
+    return pp_fail(pp_mpi_class(code), "%s: %s", what, reason);
 }
-
-#ifdef MPIX_ERR_PROC_FAILED
-static bool is_peer_failure(int code)
-{
-    int class = MPI_SUCCESS;
-    MPI_Error_class(code, &class);
-    return class == MPIX_ERR_PROC_FAILED || class == MPIX_ERR_PROC_FAILED_PENDING;
-}
-
-/* A receive from anybody fails without naming who died: asks for the lowest known failed rank. */
-static int32_t find_failed_peer(MPI_Comm comm)
-{
-    MPI_Group failed, all;
-    int       count = 0, first = 0, peer = -1;
-    if (MPIX_Comm_failure_ack(comm) != MPI_SUCCESS
-        || MPIX_Comm_failure_get_acked(comm, &failed) != MPI_SUCCESS)
-        return -1;
-    MPI_Group_size(failed, &count);
-    if (count > 0) {
-        MPI_Comm_group(comm, &all);
-        MPI_Group_translate_ranks(failed, 1, &first, all, &peer);
-        MPI_Group_free(&all);
-    }
-    if (failed != MPI_GROUP_EMPTY)
-        MPI_Group_free(&failed);
-    return peer;
-}
-#else
-static bool is_peer_failure(int code)
-{
-    (void)code;
-    return false;
-}
-
-static int32_t find_failed_peer(MPI_Comm comm)
-{
-    (void)comm;
-    return -1;
-}
-#endif
 
 pp_status_t pp_mpi_break_down(pp_mpi_t *mpi, int code, const char *what, int32_t peer)
 {
@@ -69,22 +26,29 @@ pp_status_t pp_mpi_break_down(pp_mpi_t *mpi, int code, const char *what, int32_t
         char reason[MPI_MAX_ERROR_STRING] = "unknown error";
         int  length;
         MPI_Error_string(code, reason, &length);
-        mpi->failure = is_peer_failure(code) ? PP_ERR_PEER_FAILED : PP_ERR_MPI;
-        if (peer < 0 && mpi->failure == PP_ERR_PEER_FAILED)
-            peer = find_failed_peer(mpi->comm);
+        int32_t dead = peer < 0 || pp_mpi_class(code) != PP_ERR_PEER_FAILED ? pp_mpi_find_dead(mpi) : -1;
+        mpi->failure = dead >= 0 ? PP_ERR_PEER_FAILED : pp_mpi_class(code);
+        peer = dead >= 0 ? dead : peer;
         mpi->failed_peer = peer;
-        if (peer >= 0)
-            snprintf(mpi->failure_text, TEXT_BYTES, "%s, rank %d: %s", what, peer, reason);
-        else
-            snprintf(mpi->failure_text, TEXT_BYTES, "%s: %s", what, reason);
+        mpi->gave_up = mpi->failure != PP_ERR_PEER_FAILED || peer < 0;
+        mpi->lost = mpi->gave_up ? mpi->transport.rank : peer;
+        snprintf(mpi->failure_text, TEXT_BYTES, "%s: %s", what, reason);
         mpi->transport.bulk_in_flight = true;      /* until a poll has told the sink */
+        pp_mpi_tell(mpi);
     }
+    return pp_mpi_refuse(mpi);
+}
+
+pp_status_t pp_mpi_refuse(const pp_mpi_t *mpi)
+{
+    if (mpi->failed_peer >= 0)
+        return pp_fail(mpi->failure, "rank %d: %s", mpi->failed_peer, mpi->failure_text);
     return pp_fail(mpi->failure, "%s", mpi->failure_text);
 }
 
-static int tell_failure(pp_mpi_t *mpi)
+int pp_mpi_tell_sink(pp_mpi_t *mpi)
 {
-    if (mpi->failure_told)
+    if (mpi->failure == PP_OK || mpi->failure_told || mpi->opening)
         return 0;
     pp_sink_t *sink = &mpi->transport.sink;
     mpi->failure_told = true;
@@ -117,7 +81,7 @@ static int poll_mpi(pp_transport_t *transport)
     if (mpi->failure == PP_OK && collects(mpi, events))
         events += pp_mpi_advance(mpi);
     if (mpi->failure != PP_OK)
-        return events + tell_failure(mpi);
+        return events + pp_mpi_tell_sink(mpi);
     transport->bulk_in_flight =
         mpi->outstanding > 0 || mpi->letters || pp_mpi_announced_not_received(mpi);
     return events;
@@ -241,6 +205,9 @@ static void free_memory(pp_mpi_t *mpi)
     free(mpi->neighbours);
     free(mpi->to_wake);
     free(mpi->to_ring);
+    free(mpi->cards);
+    free(mpi->watched);
+    free(mpi->heard);
     free(mpi);
 }
 
@@ -277,7 +244,7 @@ static void withdraw_all(pp_mpi_t *mpi)
 pp_status_t pp_mpi_close(pp_mpi_t *mpi)
 {
     if (mpi->failure != PP_OK) {
-        pp_status_t status = pp_fail(mpi->failure, "%s", mpi->failure_text);
+        pp_status_t status = pp_mpi_refuse(mpi);
         pp_mpi_abandon(mpi);
         return status;
     }
@@ -301,6 +268,9 @@ void pp_mpi_abandon(pp_mpi_t *mpi)
     MPI_Finalized(&finalized);
     if (!finalized)
         withdraw_all(mpi);
+    /* All ranks have given the opening up, and nothing is under way. */
+    if (mpi->opening && !mpi->borrows && mpi->failure == PP_OK)
+        MPI_Comm_free(&mpi->comm);
     free_memory(mpi);
 }
 

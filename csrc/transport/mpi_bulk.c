@@ -139,7 +139,7 @@ static pp_status_t post_bulk(pp_mpi_t *mpi, owner_t owner, uint32_t tag, unsigne
     size_t chunks = bytes / mpi->chunk_bytes + (bytes % mpi->chunk_bytes > 0);
     assert(bytes > 0 && tag < mpi->transport.bulk_tags);
     if (mpi->failure != PP_OK)
-        return pp_fail(mpi->failure, "%s", mpi->failure_text);
+        return pp_mpi_refuse(mpi);
     owner.bulk = pp_mpi_reserve(mpi, chunks) ? bulk_take(mpi) : NULL;
     if (!owner.bulk)
         return pp_fail(PP_ERR_MEMORY, "no memory for a transfer in %zu chunks", chunks);

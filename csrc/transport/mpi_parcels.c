@@ -18,18 +18,6 @@ enum {
     PARCEL_BYTES_AT_ONCE = 256                    /* as long as Open MPI sends before MPI_Isend returns */
 };
 
-/* Messages to one rank between two calls of ring() travel together, as frames of one parcel: what an
-   activated rank sends its first partner is one MPI message, not two.  Within a node a message that
-   exceeds the eager protocol is cut into several parcels: four eager messages take half the time of one
-   rendezvous. */
-typedef struct frame {
-    uint32_t count;              /* bytes that follow, without padding */
-    uint32_t left;               /* bytes of the same message that come in the next parcels */
-    uint64_t unused;
-} frame_t;
-
-_Static_assert(sizeof(frame_t) % PP_MESSAGE_ALIGN == 0, "messages in a parcel stay aligned");
-
 static slot_t *slot_take(pp_mpi_t *mpi)
 {
     slot_t *slot = mpi->free_slots;
@@ -159,7 +147,7 @@ static pp_status_t send_to_peer(pp_mpi_t *mpi, int32_t peer, const void *head, s
         size_t  framed = sizeof(frame_t) + padded(part);
         slot_t *slot = parcel_for(mpi, peer, framed);
         if (!slot)
-            return mpi->failure != PP_OK ? pp_fail(mpi->failure, "%s", mpi->failure_text)
+            return mpi->failure != PP_OK ? pp_mpi_refuse(mpi)
                 : pp_fail(PP_ERR_MEMORY, "no memory for a message of %zu bytes", count);
         frame_t *frame = (frame_t *)(slot->bytes + slot->length);
         *frame = (frame_t){.count = (uint32_t)part, .left = (uint32_t)(count - at - part)};
@@ -176,7 +164,7 @@ pp_status_t pp_mpi_send(pp_transport_t *transport, int32_t peer, const void *hea
     pp_mpi_t *mpi = (pp_mpi_t *)transport;
     size_t    count = head_bytes + body_bytes;
     if (mpi->failure != PP_OK)
-        return pp_fail(mpi->failure, "%s", mpi->failure_text);
+        return pp_mpi_refuse(mpi);
     if (peer < 0 || peer >= transport->size || count > PP_MESSAGE_BYTES)
         return pp_fail(PP_ERR_INTERNAL, "message of %zu bytes to rank %d of %d", count, peer,
                        transport->size);
@@ -239,7 +227,9 @@ static void deliver_parcel(pp_mpi_t *mpi, int32_t peer, const unsigned char *byt
 {
     for (size_t at = 0; at < length && mpi->failure == PP_OK;) {
         const frame_t *frame = (const frame_t *)(bytes + at);
-        if (frame->left > 0 || mpi->half_read[peer])
+        if (frame->lost)
+            pp_mpi_read_obituary(mpi, peer, frame);
+        else if (frame->left > 0 || mpi->half_read[peer])
             assemble(mpi, peer, frame);
         else
             deliver(mpi, peer, frame + 1, frame->count);
@@ -247,21 +237,16 @@ static void deliver_parcel(pp_mpi_t *mpi, int32_t peer, const unsigned char *byt
     }
 }
 
-static unsigned char *receive_buffer(const pp_mpi_t *mpi, int at)
+int pp_mpi_post_receive(pp_mpi_t *mpi, int at)
 {
-    return mpi->receive_bytes + (size_t)at * PARCEL_BYTES_MAX;
-}
-
-static int post_receive(pp_mpi_t *mpi, int at)
-{
-    return MPI_Irecv(receive_buffer(mpi, at), PARCEL_BYTES_MAX, MPI_BYTE, MPI_ANY_SOURCE,
+    return MPI_Irecv(pp_mpi_receive_buffer(mpi, at), PARCEL_BYTES_MAX, MPI_BYTE, MPI_ANY_SOURCE,
                      MESSAGE_TAG, mpi->comm, &mpi->receives[at]);
 }
 
 pp_status_t pp_mpi_post_receives(pp_mpi_t *mpi)
 {
     for (int i = 0; i < STANDING_RECEIVES; i++) {
-        int code = post_receive(mpi, i);
+        int code = pp_mpi_post_receive(mpi, i);
         if (code != MPI_SUCCESS)
             return pp_mpi_error(code, "posting the standing receives");
     }
@@ -282,14 +267,14 @@ int pp_mpi_deliver_received(pp_mpi_t *mpi)
             return events;
         MPI_Get_count(&status, MPI_BYTE, &count);
         mpi->received_near += mpi->bell_of[status.MPI_SOURCE] >= 0;
-        deliver_parcel(mpi, status.MPI_SOURCE, receive_buffer(mpi, at), (size_t)count);
-        code = post_receive(mpi, at);
+        deliver_parcel(mpi, status.MPI_SOURCE, pp_mpi_receive_buffer(mpi, at), (size_t)count);
+        code = pp_mpi_post_receive(mpi, at);
         if (code != MPI_SUCCESS) {
             pp_mpi_break_down(mpi, code, "receiving", -1);
             return events + 1;
         }
         mpi->head = (at + 1) % STANDING_RECEIVES;
-        if (pp_mpi_nothing_announced(mpi))
+        if (mpi->failure != PP_OK || pp_mpi_nothing_announced(mpi))
             return events + 1;
     }
     return DELIVERIES_PER_POLL;
@@ -308,7 +293,7 @@ pp_status_t pp_mpi_complete_receives(pp_mpi_t *mpi)
     if (code != MPI_SUCCESS)
         return pp_mpi_error(code, "closing the standing receives");
     for (int i = 0; i < STANDING_RECEIVES; i++)
-        if (statuses[i].MPI_SOURCE != me)
+        if (statuses[i].MPI_SOURCE != me && !pp_mpi_is_obituary(mpi, i, &statuses[i]))
             return pp_fail(PP_ERR_INTERNAL, "a message of rank %d was not received before the end",
                            statuses[i].MPI_SOURCE);
     return PP_OK;

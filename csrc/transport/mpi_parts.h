@@ -1,12 +1,14 @@
 /*
  * mpi_parts.h - what the parts of the transport over MPI share: mpi.c (errors, poll, doorbell, release), mpi_parcels.c
- * (messages), mpi_bulk.c (payloads, and all requests that are outstanding), mpi_opening.c.  Nobody else includes it.
+ * (messages), mpi_bulk.c (payloads, and all requests that are outstanding), mpi_deaths.c, mpi_opening.c.  Nobody else includes it.
  */
 #ifndef PP_TRANSPORT_MPI_PARTS_H
 #define PP_TRANSPORT_MPI_PARTS_H
 
 #include "pp_mpi.h"
 #include "doorbell.h"
+
+#include "../base/process.h"
 
 #include <mpi.h>
 #include <stdlib.h>
@@ -21,6 +23,19 @@ enum {
 };
 
 _Static_assert(PARCEL_BYTES_MAX % PP_MESSAGE_ALIGN == 0, "receive buffers stay aligned");
+
+/* Messages to one rank between two calls of ring() travel together, as frames of one parcel: what an
+   activated rank sends its first partner is one MPI message, not two.  Within a node a message that
+   exceeds the eager protocol is cut into several parcels: four eager messages take half the time of one
+   rendezvous. */
+typedef struct frame {
+    uint32_t count;              /* bytes that follow, without padding */
+    uint32_t left;               /* bytes of the same message that come in the next parcels */
+    uint32_t lost;               /* 0; or an obituary: 1 + the rank of which the sender says so */
+    int32_t  gave_up;            /* ... 1: it lives, but its MPI has failed */
+} frame_t;
+
+_Static_assert(sizeof(frame_t) % PP_MESSAGE_ALIGN == 0, "messages in a parcel stay aligned");
 
 typedef struct slot {            /* a parcel being filled, or on its way out */
     struct slot *next;           /* in the free list */
@@ -54,9 +69,22 @@ typedef struct owner {           /* of an outstanding request: one of slot and b
     bool    receives;
 } owner_t;
 
+typedef struct watched {         /* a rank whose process this one can look up */
+    int32_t      rank;
+    pp_process_t process;
+} watched_t;
+
+/* What every rank tells all others of itself, first of all. */
+typedef struct pp_card {
+    uint64_t     host;
+    pp_process_t process;
+} pp_card_t;
+
 struct pp_mpi {
     pp_transport_t transport;    /* first: the operations cast back */
-    MPI_Comm comm;
+    MPI_Comm comm;               /* the caller's, until that of its own has been made */
+    bool     borrows;            /* it still is the caller's */
+    bool     opening;            /* nobody but pp_mpi_gather() polls */
     size_t   chunk_bytes;
     int32_t  thread_level;
 
@@ -99,6 +127,15 @@ struct pp_mpi {
     bool        failure_told;
     int32_t     failed_peer;
     char        failure_text[TEXT_BYTES];
+
+    pp_card_t  *cards;           /* of all ranks, while it opens */
+    watched_t  *watched;         /* of this rank's node; it is not among them */
+    int32_t     watched_count, next_watched;
+    int32_t     lost;            /* after a failure: whose it was, */
+    bool        gave_up;         /* ... who lives, but his MPI has failed */
+    bool        deaf;            /* nothing more can be received */
+    bool       *heard;           /* by rank: it has told this rank of a failure */
+    int32_t     heard_count;
 };
 
 /* ---- mpi.c ---------------------------------------------------------------------------------- */
@@ -106,7 +143,13 @@ struct pp_mpi {
 extern const pp_transport_ops_t pp_mpi_ops;
 
 pp_status_t pp_mpi_error(int code, const char *what);
-/* Latches the first error; later ones are its consequences.  peer < 0: not known. */
+/* The failure, as the calling thread's error. */
+pp_status_t pp_mpi_refuse(const pp_mpi_t *mpi);
+/* Once. */
+int         pp_mpi_tell_sink(pp_mpi_t *mpi);
+/* Its class is a peer's death, or any other. */
+pp_status_t pp_mpi_class(int code);
+/* Latches the first error, and tells all others; later ones are its consequences.  peer < 0: not known. */
 pp_status_t pp_mpi_break_down(pp_mpi_t *mpi, int code, const char *what, int32_t peer);
 
 /* ---- mpi_parcels.c -------------------------------------------------------------------------- */
@@ -115,11 +158,17 @@ pp_status_t pp_mpi_send(pp_transport_t *transport, int32_t peer, const void *hea
                         const void *body, size_t body_bytes);
 /* What was sent goes on its way. */
 void        pp_mpi_post_parcels(pp_mpi_t *mpi);
+int         pp_mpi_post_receive(pp_mpi_t *mpi, int at);
 pp_status_t pp_mpi_post_receives(pp_mpi_t *mpi);
 /* Both return how many messages there were. */
 int         pp_mpi_deliver_own(pp_mpi_t *mpi);
 int         pp_mpi_deliver_received(pp_mpi_t *mpi);
 pp_status_t pp_mpi_complete_receives(pp_mpi_t *mpi);
+
+static inline unsigned char *pp_mpi_receive_buffer(const pp_mpi_t *mpi, int at)
+{
+    return mpi->receive_bytes + (size_t)at * PARCEL_BYTES_MAX;
+}
 
 static inline void slot_put(pp_mpi_t *mpi, slot_t *slot)
 {
@@ -145,6 +194,23 @@ static inline bool pp_mpi_nothing_announced(pp_mpi_t *mpi)
     return mpi->neighbour_count == mpi->transport.size && !pp_mpi_needs_polling(mpi) && !mpi->letters
         && mpi->failure == PP_OK && !pp_mpi_announced_not_received(mpi);
 }
+
+/* ---- mpi_deaths.c --------------------------------------------------------------------------- */
+
+/* From the cards; false: no memory. */
+bool        pp_mpi_watch(pp_mpi_t *mpi);
+/* That a rank is lost is latched as this one's failure, and all others are told. */
+void        pp_mpi_lose(pp_mpi_t *mpi, int32_t lost, bool gave_up);
+void        pp_mpi_tell(pp_mpi_t *mpi);
+void        pp_mpi_read_obituary(pp_mpi_t *mpi, int32_t peer, const frame_t *frame);
+/* Whether a standing receive has completed with one. */
+bool        pp_mpi_is_obituary(const pp_mpi_t *mpi, int at, const MPI_Status *status);
+/* While it opens, and nothing else is received: has somebody been told of a failure?  Latches it. */
+void        pp_mpi_look_for_obituaries(pp_mpi_t *mpi);
+/* The lowest rank that MPI itself knows to have failed; -1: none. */
+int32_t     pp_mpi_failed(MPI_Comm comm);
+/* The same, or one whose process has died: MPI may call what follows from a death an internal error. */
+int32_t     pp_mpi_find_dead(pp_mpi_t *mpi);
 
 /* ---- mpi_bulk.c ----------------------------------------------------------------------------- */
 
