@@ -96,16 +96,18 @@ static pp_status_t complete(pp_mpi_t *mpi, int code, MPI_Request *request)
     }
 }
 
+/* As a reduction: MPI's nonblocking allgather may send from every rank to every other, which on many hosts are many
+   connections that nobody needs. */
 pp_status_t pp_mpi_gather(pp_mpi_t *mpi, const void *mine, size_t bytes, void **all)
 {
     size_t         total = bytes * (size_t)mpi->transport.size;
-    unsigned char *buffer = malloc(total + bytes);
+    unsigned char *buffer = total <= INT_MAX ? calloc(1, total) : NULL;
     MPI_Request    request = MPI_REQUEST_NULL;
     *all = NULL;
     if (!buffer)
         return pp_fail(PP_ERR_MEMORY, "no memory to open a context on %d ranks", mpi->transport.size);
-    memcpy(buffer + total, mine, bytes);
-    int code = MPI_Iallgather(buffer + total, (int)bytes, MPI_BYTE, buffer, (int)bytes, MPI_BYTE, mpi->comm, &request);
+    memcpy(buffer + bytes * (size_t)mpi->transport.rank, mine, bytes);
+    int code = MPI_Iallreduce(MPI_IN_PLACE, buffer, (int)total, MPI_BYTE, MPI_BOR, mpi->comm, &request);
     PP_TRY(complete(mpi, code, &request));
     *all = buffer;
     return PP_OK;

@@ -1,15 +1,18 @@
-"""One rank dies at some moment, and the launcher lets the others go on: dies.py MOMENT VICTIM TRANSPORT SEED.
+"""One rank of each group dies at some moment, and the launcher lets the others go on.
 
-Each of the others says what it sees, and how long after the death: ``rank 0 after 0.104 s:
-PeerFailedError: ...``. Who is still waiting `HANGS_S` after the others should know says ``rank 0
-hangs``. Who says nothing was ended with the job.
+``dies.py MOMENTS VICTIM TRANSPORT SEED FOLDER``: the ranks make as many groups as there are moments
+(separated by commas), each with some ranks of every host; in each of them the rank VICTIM dies.
+
+Each of the others says what it sees, and how long after the beginning of that moment, in which a
+rank lives for `SOON_S` at most: ``rank 0 in wait after 0.104 s: PeerFailedError: ...``. Who waits
+for ever says ``rank 0 in wait hangs``. Who says nothing was ended with the job. FOLDER is one that
+all ranks see, for them to end together.
 """
 
 import os
 import random
 import signal
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -19,14 +22,19 @@ from mpi4py import MPI
 
 import pypartial as pp
 
-HANGS_S, STAYS_S = 15.0, 2.5
+READY_S, HANGS_S, STAYS_S = 30.0, 8.0, 3.0
 ROUNDS, LARGE = 20, 1 << 20
 SOON_S = 0.03  # a little more than what dies takes of these programs, so that it dies anywhere
 
-moment, victim, transport, seed = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-comm = MPI.COMM_WORLD
+moments, victim, transport = sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3]
+seed, folder = int(sys.argv[4]), Path(sys.argv[5])
+world = MPI.COMM_WORLD
+host = world.Split_type(MPI.COMM_TYPE_SHARED)
+group = host.rank % len(moments)
+moment = moments[group]
+comm = world.Split(group)
+victim %= comm.size
 dies = comm.rank == victim
-died = None
 
 
 def die():
@@ -37,17 +45,17 @@ def die_soon():
     """End this process wherever it is then."""
     if dies:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, SOON_S * random.Random(seed).random() + 1e-6)
+        lives_s = SOON_S * random.Random(f"{seed} {moment}").random() + 1e-6
+        signal.setitimer(signal.ITIMER_REAL, lives_s)
 
 
 def give_up():
-    print(f"rank {comm.rank} hangs", flush=True)
+    print(f"rank {world.rank} in {moment} hangs", flush=True)
     os._exit(1)
 
 
 def opened():
-    ctx = pp.Context(comm, transport=transport)
-    return ctx
+    return pp.Context(comm, transport=transport)
 
 
 def handle(ctx, count=4, policy=None):
@@ -127,9 +135,18 @@ MOMENTS = {
     "before": before_any_handle,
 }
 
+
+def together(what, ranks, limit_s):
+    """Wait for others to come to the same point, without MPI, which would find some dead."""
+    (folder / f"{what}-{world.rank}").touch()
+    until = time.monotonic() + limit_s
+    while len(list(folder.glob(f"{what}-*"))) < ranks and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 program = MOMENTS[moment]()
 next(program)
-comm.Barrier()
+together("ready", world.size, READY_S)
 began = time.monotonic()
 watchdog = threading.Timer(HANGS_S, give_up)
 watchdog.daemon = True
@@ -137,9 +154,9 @@ watchdog.start()
 try:
     next(program, None)
 except pp.Error as error:
-    seconds = time.monotonic() - began
-    print(f"rank {comm.rank} after {seconds:.3f} s: {type(error).__name__}: {error}", flush=True)
+    what = f"after {time.monotonic() - began:.3f} s: {type(error).__name__}: {error}"
+    print(f"rank {world.rank} in {moment} {what}", flush=True)
 # Not MPI_Finalize, which would wait for the dead; and not before the others have seen it: to them,
 # who ends is one more rank that has died.
-time.sleep(STAYS_S)
+together("over", world.size - len(moments), STAYS_S)
 os._exit(0)
