@@ -46,6 +46,13 @@ pp_status_t pp_mpi_refuse(const pp_mpi_t *mpi)
     return pp_fail(mpi->failure, "%s", mpi->failure_text);
 }
 
+int pp_mpi_last_tag(MPI_Comm comm)
+{
+    int *limit = NULL, found = 0;
+    MPI_Comm_get_attr(comm, MPI_TAG_UB, &limit, &found);
+    return found ? *limit : 32767;             /* MPI's minimum */
+}
+
 int pp_mpi_tell_sink(pp_mpi_t *mpi)
 {
     if (mpi->failure == PP_OK || mpi->failure_told || mpi->opening)

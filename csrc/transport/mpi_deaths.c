@@ -139,21 +139,31 @@ static void wake(pp_mpi_t *mpi, int32_t peer)
 }
 
 /* Errors are no news, and keep nobody else from being told. */
-void pp_mpi_tell(pp_mpi_t *mpi)
+static void send_obituaries(pp_mpi_t *mpi, const frame_t *obituary, MPI_Comm comm, int tag)
 {
-    /* For ever MPI's: nobody asks whether it has been sent. */
-    frame_t *obituary = mpi->borrows ? NULL : calloc(1, sizeof *obituary);
-    if (!obituary)
-        return;
-    *obituary = (frame_t){.lost = (uint32_t)mpi->lost + 1, .gave_up = mpi->gave_up};
     for (int32_t peer = 0; peer < mpi->transport.size; peer++) {
         MPI_Request request;
         if (peer == mpi->transport.rank || (peer == mpi->lost && !mpi->gave_up)
-            || MPI_Isend(obituary, sizeof *obituary, MPI_BYTE, peer, MESSAGE_TAG, mpi->comm, &request) != MPI_SUCCESS)
+            || MPI_Isend(obituary, sizeof *obituary, MPI_BYTE, peer, tag, comm, &request) != MPI_SUCCESS)
             continue;
         MPI_Request_free(&request);
-        wake(mpi, peer);
+        if (comm == mpi->comm && !mpi->borrows)
+            wake(mpi, peer);
     }
+}
+
+void pp_mpi_tell(pp_mpi_t *mpi)
+{
+    /* For ever MPI's: nobody asks whether it has been sent. */
+    frame_t *obituary = calloc(1, sizeof *obituary);
+    if (!obituary)
+        return;
+    *obituary = (frame_t){.lost = (uint32_t)mpi->lost + 1, .gave_up = mpi->gave_up};
+    if (!mpi->borrows)
+        send_obituaries(mpi, obituary, mpi->comm, MESSAGE_TAG);
+    /* Others may not have a communicator of their own yet.  Nothing is sent on the caller's but this. */
+    if (mpi->opening)
+        send_obituaries(mpi, obituary, mpi->given, pp_mpi_last_tag(mpi->given));
 }
 
 /* ---- being told ----------------------------------------------------------------------------- */
@@ -172,17 +182,39 @@ bool pp_mpi_is_obituary(const pp_mpi_t *mpi, int at, const MPI_Status *status)
     return (size_t)count >= sizeof(frame_t) && ((const frame_t *)pp_mpi_receive_buffer(mpi, at))->lost;
 }
 
-void pp_mpi_look_for_obituaries(pp_mpi_t *mpi)
+/* On the caller's communicator. */
+static void look_on_given(pp_mpi_t *mpi)
+{
+    frame_t    obituary = {0};
+    MPI_Status status;
+    int        arrived = 0, count = 0, tag = pp_mpi_last_tag(mpi->given);
+    if (MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi->given, &arrived, &status) != MPI_SUCCESS || !arrived)
+        return;
+    MPI_Get_count(&status, MPI_BYTE, &count);
+    if (count == sizeof obituary
+        && MPI_Recv(&obituary, count, MPI_BYTE, status.MPI_SOURCE, tag, mpi->given, &status) == MPI_SUCCESS)
+        pp_mpi_lose(mpi, (int32_t)obituary.lost - 1, obituary.gave_up);
+}
+
+static void look_on_own(pp_mpi_t *mpi)
 {
     for (int i = 0; i < STANDING_RECEIVES && mpi->failure == PP_OK; i++) {
-        MPI_Status status;
-        int        arrived = 0;
+        const frame_t *frame = (const frame_t *)pp_mpi_receive_buffer(mpi, i);
+        MPI_Status     status;
+        int            arrived = 0;
         if (MPI_Request_get_status(mpi->receives[i], &arrived, &status) != MPI_SUCCESS || !arrived)
             return;
         if (pp_mpi_is_obituary(mpi, i, &status))
-            pp_mpi_lose(mpi, (int32_t)((const frame_t *)pp_mpi_receive_buffer(mpi, i))->lost - 1,
-                        ((const frame_t *)pp_mpi_receive_buffer(mpi, i))->gave_up);
+            pp_mpi_lose(mpi, (int32_t)frame->lost - 1, frame->gave_up);
     }
+}
+
+void pp_mpi_look_for_obituaries(pp_mpi_t *mpi)
+{
+    if (mpi->borrows)
+        look_on_given(mpi);
+    else
+        look_on_own(mpi);
 }
 
 /* After a failure only obituaries count. */
@@ -208,8 +240,12 @@ static bool listen_once(pp_mpi_t *mpi)
 bool pp_mpi_all_told(pp_mpi_t *mpi)
 {
     int32_t others = mpi->transport.size - 1 - !mpi->gave_up;
-    if (mpi->failure == PP_OK || mpi->borrows)
+    if (mpi->failure == PP_OK)
         return true;
+    if (mpi->borrows) {          /* who has been told cannot be known: MPI is given its time */
+        look_on_given(mpi);
+        return false;
+    }
     for (int i = 0; i < STANDING_RECEIVES && !mpi->deaf && listen_once(mpi); i++)
         continue;
     return mpi->deaf || mpi->heard_count >= others;

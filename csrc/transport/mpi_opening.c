@@ -3,7 +3,7 @@
  *
  * It never blocks inside MPI: all that ranks tell each other here they *gather*, by nonblocking calls, and whoever waits
  * looks meanwhile whether the others live.  The first thing that is gathered is who they are; a rank that dies before
- * it has said so is missed by MPI alone.
+ * it has ever said so is missed by MPI alone.
  */
 #define _GNU_SOURCE   /* sched_getaffinity */
 #include "mpi_parts.h"
@@ -13,6 +13,7 @@
 #endif
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sched.h>
 #include <string.h>
 #include <time.h>
@@ -87,6 +88,7 @@ static pp_status_t complete(pp_mpi_t *mpi, int code, MPI_Request *request)
         if (!mpi->borrows)
             pp_mpi_look_for_obituaries(mpi);
         if (now - looked > LOOK_US) {
+            pp_mpi_look_for_obituaries(mpi);
             look(mpi);
             looked = now;
         }
@@ -148,9 +150,7 @@ static int32_t query_thread_level(void)
 
 static uint32_t count_bulk_tags(MPI_Comm comm)
 {
-    int *limit = NULL, found = 0;
-    MPI_Comm_get_attr(comm, MPI_TAG_UB, &limit, &found);
-    int tags = found ? *limit - BULK_TAG_FIRST : 32767 - BULK_TAG_FIRST;   /* MPI's minimum */
+    int tags = pp_mpi_last_tag(comm) - BULK_TAG_FIRST;
     return (uint32_t)(tags < BULK_TAGS_MAX ? tags : BULK_TAGS_MAX);
 }
 
@@ -183,7 +183,7 @@ static pp_mpi_t *make_transport(MPI_Comm comm)
     mpi->transport = (pp_transport_t){
         .ops = &pp_mpi_ops, .rank = rank, .size = size, .bulk_tags = count_bulk_tags(comm),
         .pins_pages = true};
-    mpi->comm = comm;
+    mpi->comm = mpi->given = comm;
     mpi->borrows = mpi->opening = true;
     mpi->thread_level = query_thread_level();
     mpi->letters_end = &mpi->letters;
@@ -209,12 +209,52 @@ static pp_status_t make_tables(pp_mpi_t *mpi)
     return PP_OK;
 }
 
-/* Collective, and the first step. */
+/* What earlier contexts have gathered, by rank in MPI_COMM_WORLD. */
+static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
+static pp_card_t      *known;
+
+/* Exchanges cards with those known: ours become known, or (`recall`) what is known becomes ours. */
+static void exchange(pp_mpi_t *mpi, bool recall)
+{
+    int32_t   size = mpi->transport.size;
+    int       everybody = 0, *ours = calloc((size_t)size * 2, sizeof *ours), *theirs = ours + size;
+    MPI_Group group, world;
+    MPI_Comm_group(mpi->given, &group);
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Group_size(world, &everybody);
+    for (int32_t r = 0; ours && r < size; r++)
+        ours[r] = r;
+    if (ours)
+        MPI_Group_translate_ranks(group, size, ours, world, theirs);
+    pthread_mutex_lock(&known_lock);
+    if (!known)
+        known = calloc((size_t)everybody, sizeof *known);
+    for (int32_t r = 0; ours && known && r < size; r++)
+        if (theirs[r] >= 0 && recall)
+            mpi->cards[r] = known[theirs[r]];
+        else if (theirs[r] >= 0)
+            known[theirs[r]] = mpi->cards[r];
+    pthread_mutex_unlock(&known_lock);
+    MPI_Group_free(&group);
+    MPI_Group_free(&world);
+    free(ours);
+}
+
+/* Collective, and the first step.  Ranks that have met before look after each other from the beginning. */
 static pp_status_t introduce(pp_mpi_t *mpi)
 {
-    pp_card_t mine = {.host = name_host(), .process = pp_process_self()};
-    PP_TRY(pp_mpi_gather(mpi, &mine, sizeof mine, (void **)&mpi->cards));
-    pp_status_t status = make_tables(mpi);
+    pp_card_t mine = {.host = name_host(), .process = pp_process_self()}, *cards = NULL;
+    mpi->cards = calloc((size_t)mpi->transport.size, sizeof *mpi->cards);
+    if (mpi->cards) {
+        exchange(mpi, true);
+        mpi->cards[mpi->transport.rank] = mine;
+    }
+    pp_status_t status = mpi->cards && pp_mpi_watch(mpi) ? make_tables(mpi)
+        : pp_fail(PP_ERR_MEMORY, "no memory for the transport of %d ranks", mpi->transport.size);
+    PP_TRY(pp_mpi_gather(mpi, &mine, sizeof mine, (void **)&cards));
+    free(mpi->cards);
+    mpi->cards = cards;
+    exchange(mpi, false);
     if (status == PP_OK && !pp_mpi_watch(mpi))
         status = pp_fail(PP_ERR_MEMORY, "no memory for the transport of %d ranks", mpi->transport.size);
     return pp_mpi_agree(mpi, status);

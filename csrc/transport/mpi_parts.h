@@ -83,7 +83,8 @@ typedef struct pp_card {
 struct pp_mpi {
     pp_transport_t transport;    /* first: the operations cast back */
     MPI_Comm comm;               /* the caller's, until that of its own has been made */
-    bool     borrows;            /* it still is the caller's */
+    MPI_Comm given;              /* the caller's */
+    bool     borrows;            /* comm is still the caller's */
     bool     opening;            /* nobody but pp_mpi_gather() polls */
     size_t   chunk_bytes;
     int32_t  thread_level;
@@ -152,6 +153,9 @@ pp_status_t pp_mpi_class(int code);
 /* Latches the first error, and tells all others; later ones are its consequences.  peer < 0: not known. */
 pp_status_t pp_mpi_break_down(pp_mpi_t *mpi, int code, const char *what, int32_t peer);
 
+/* The highest tag. */
+int         pp_mpi_last_tag(MPI_Comm comm);
+
 /* ---- mpi_parcels.c -------------------------------------------------------------------------- */
 
 pp_status_t pp_mpi_send(pp_transport_t *transport, int32_t peer, const void *head, size_t head_bytes,
@@ -205,7 +209,7 @@ void        pp_mpi_tell(pp_mpi_t *mpi);
 void        pp_mpi_read_obituary(pp_mpi_t *mpi, int32_t peer, const frame_t *frame);
 /* Whether a standing receive has completed with one. */
 bool        pp_mpi_is_obituary(const pp_mpi_t *mpi, int at, const MPI_Status *status);
-/* While it opens, and nothing else is received: has somebody been told of a failure?  Latches it. */
+/* While it opens, and nothing else is received: has this rank been told of a failure?  Latches it. */
 void        pp_mpi_look_for_obituaries(pp_mpi_t *mpi);
 /* The lowest rank that MPI itself knows to have failed; -1: none. */
 int32_t     pp_mpi_failed(MPI_Comm comm);

@@ -52,6 +52,15 @@ def test_on_one_node(go_on, transport, victim):
     check_all_told(run, seen, go_on)
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+def test_one_that_is_alone_on_its_node_is_told(transport, victim):
+    """By the one that shares a node with the dead: nobody else may look, and MPI says nothing."""
+    ranks, how = GROUP * len(MOMENTS), {"transport": transport, "go_on": "continuous"}
+    run, seen = check(ranks, MOMENTS, victim, seed=victim, node_ranks=GROUP - 1, **how)
+    check_all_told(run, seen, "continuous")
+
+
 @pytest.mark.parametrize("victim", [0, -1])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_on_hosts(hosts, moment, victim):

@@ -15,9 +15,9 @@ from support.mpirun import Run, mpirun, python
 
 SCRIPT = Path(__file__).resolve().parent.parent / "launch" / "scripts" / "dies.py"
 MOMENTS = ("wait", "round", "flush", "init", "open", "before")
-# Without MPI's fault tolerance, and with it: then between hosts with collective modules that know it,
-# and without remote writes over TCP. (When a connection breaks, Open MPI 5.0.11 finishes a write by a
-# message on that very connection, whose lock it holds: the rank never returns from MPI.)
+# Without MPI's fault tolerance, and with it: then between hosts with collective modules that know
+# it, and without remote writes over TCP. (When a connection breaks, Open MPI 5.0.11 finishes a
+# write by a message on that very connection, whose lock it holds: the rank stays in MPI for ever.)
 GO_ON = {
     "continuous": ["--runtime-options", "recoverable,continuous"],
     "ulfm": ["--with-ft", "ulfm", "--mca", "coll", "^han,adapt", "--mca", "btl_tcp_flags", "9"],
@@ -46,6 +46,7 @@ def kill(
     go_on: str,
     seed: int,
     limit_s: float,
+    node_ranks: int = 0,
 ) -> tuple[Run, list[Sight]]:
     """Run a job in which one rank of each group dies; return it, and what survivors saw.
 
@@ -65,11 +66,14 @@ def kill(
         Of the time that a victim lives.
     limit_s : float
         As of `mpirun`.
+    node_ranks : int
+        Take each so many ranks of a group for a node: ranks of others are not looked after.
     """
     with tempfile.TemporaryDirectory(prefix="pp-") as folder:
         arguments = [",".join(moments), str(victim), transport, str(seed), folder]
         program = python(str(SCRIPT), *arguments)
-        run = mpirun(ranks, program, timeout_s=limit_s, options=GO_ON[go_on])
+        env = {"PYPARTIAL_NODE_RANKS": str(node_ranks or "")}
+        run = mpirun(ranks, program, timeout_s=limit_s, env=env, options=GO_ON[go_on])
     return run, [
         Sight(
             int(found[1]), found[2], float(found[4] or "inf"), found[5] or "hangs", found[6] or ""

@@ -29,10 +29,11 @@ SOON_S = 0.03  # a little more than what dies takes of these programs, so that i
 moments, victim, transport = sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3]
 seed, folder = int(sys.argv[4]), Path(sys.argv[5])
 world = MPI.COMM_WORLD
-host = world.Split_type(MPI.COMM_TYPE_SHARED)
-group = host.rank % len(moments)
+group, comm = 0, world
+if len(moments) > 1:  # else there is no connection that the library has not made
+    group = world.Split_type(MPI.COMM_TYPE_SHARED).rank % len(moments)
+    comm = world.Split(group)
 moment = moments[group]
-comm = world.Split(group)
 victim %= comm.size
 dies = comm.rank == victim
 
