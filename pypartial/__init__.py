@@ -21,8 +21,9 @@ Importing the package loads NumPy only. MPI is initialised by importing ``mpi4py
 and the C core is loaded, and checked to use mpi4py's MPI, when the first `Context` is made.
 """
 
-from ._request import Request, Startall, Waitall
-from .context import Context, Stats
+from ._handle import Request, Startall, Waitall
+from .allreduce import AllreduceRequest
+from .context import Context
 from .errors import (
     ArgumentError,
     Error,
@@ -31,17 +32,19 @@ from .errors import (
     ThreadLevelError,
     TimeoutError,
 )
-from .policy import Full, Majority, Policy, Quorum, Solo
-from .status import Activation, Cause, Status
+from .policy import FirstOf, Full, Majority, Policy, Quorum, Solo
+from .status import Activation, Cause, Stats, Status
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Activation",
+    "AllreduceRequest",
     "ArgumentError",
     "Cause",
     "Context",
     "Error",
+    "FirstOf",
     "Full",
     "Majority",
     "MismatchError",

@@ -347,7 +347,7 @@ def check_overlaps(sends: Sequence[Memory | None], receives: Sequence[Memory]) -
 
 
 def type_name(dtype: DType, name: str = "the buffer") -> str:
-    """Return the name of a dtype's C constant without its prefix: ``"FLOAT32"``.
+    """Return the library's name of a dtype: ``"float32"``, also where NumPy has another.
 
     Raises
     ------
@@ -355,18 +355,18 @@ def type_name(dtype: DType, name: str = "the buffer") -> str:
         If the library does not reduce elements of this type.
     """
     if dtype.name == "bfloat16":  # ml_dtypes, found by name: it need not be installed
-        return "BFLOAT16"
+        return "bfloat16"
     bits = 8 * dtype.itemsize
     if dtype.kind == "b":
-        return "BOOL"
+        return "bool"
     if dtype.kind in "iu":
-        return f"{'U' if dtype.kind == 'u' else ''}INT{bits}"
+        return f"{'u' if dtype.kind == 'u' else ''}int{bits}"
     if dtype.char in "efd":
-        return f"FLOAT{bits}"
+        return f"float{bits}"
     if dtype.char in "FD":
-        return f"COMPLEX{bits}"
+        return f"complex{bits}"
     if dtype.char in "gG":
-        return "LONGDOUBLE" if dtype.char == "g" else "CLONGDOUBLE"
+        return "longdouble" if dtype.char == "g" else "clongdouble"
     raise ArgumentError(
         f"{name} has dtype {dtype}, which cannot be reduced: use integers, floats (bfloat16 too), "
         "complex numbers or bool"

@@ -1,8 +1,10 @@
-"""What cffi compiles: the module ``pypartial._core``.
+"""What cffi compiles: the modules ``pypartial._core`` and ``pypartial._core_sim``.
 
-`setup.py` runs this file (``cffi_modules``); nothing imports it. The declarations are read from
-the public header ``csrc/include/pypartial.h``, between its two CDEF marks, so the interface is
-written down once. Which compiler is used, and which MPI, is decided in `setup.py`.
+Both are made of the same sources. Only the second can simulate ranks: it has the files of the
+simulation, and in the others what simulated ranks need (the macro PP_SIM). `setup.py` runs this
+file (``cffi_modules``); nothing imports it. The declarations are read from the public headers in
+``csrc/include``, between their two CDEF marks, so the interface is written down once. Which
+compiler is used, and which MPI, is decided in `setup.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from pathlib import Path
 import cffi
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "csrc" / "include" / "pypartial.h"
+INCLUDE = ROOT / "csrc" / "include"
+SIMULATION = re.compile(r"csrc/(sim/|transport/sim)")
 
 FLAGS = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
 
@@ -28,7 +31,6 @@ IDENTITY_SOURCE = r"""
 #define _GNU_SOURCE 1
 #include <dlfcn.h>
 #include <mpi.h>
-#include "pypartial.h"
 
 #define PP_STR_(x) #x
 #define PP_STR(x) PP_STR_(x)
@@ -63,13 +65,13 @@ static const char *pp_mpi_file(void)
 """
 
 
-def declarations() -> str:
-    """Return the text between the CDEF marks of the public header."""
+def declarations(header: Path) -> str:
+    """Return the text between the CDEF marks of a public header."""
     match = re.search(
-        r"/\* CDEF BEGIN \*/(.*)/\* CDEF END \*/", HEADER.read_text(encoding="utf-8"), re.DOTALL
+        r"/\* CDEF BEGIN \*/(.*)/\* CDEF END \*/", header.read_text(encoding="utf-8"), re.DOTALL
     )
     if match is None:
-        raise RuntimeError(f"{HEADER}: no CDEF BEGIN and CDEF END marks")
+        raise RuntimeError(f"{header}: no CDEF BEGIN and CDEF END marks")
     return match.group(1)
 
 
@@ -87,16 +89,25 @@ def files(pattern: str) -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "csrc").rglob(pattern))
 
 
-ffi = cffi.FFI()
-ffi.cdef(declarations() + IDENTITY_CDEF)
-ffi.set_source(
-    "pypartial._core",
-    IDENTITY_SOURCE,
-    sources=files("*.c"),
-    depends=files("*.h"),
-    include_dirs=["csrc/include"],
-    define_macros=[("PP_VERSION", f'"{version()}"')],
-    extra_compile_args=FLAGS,
-    extra_link_args=["-pthread"],
-    libraries=["m", "dl"],
-)
+def module(name: str, headers: list[str], sources: list[str], simulates: bool) -> cffi.FFI:
+    """Return what cffi compiles for one module."""
+    ffi = cffi.FFI()
+    ffi.cdef("".join(declarations(INCLUDE / header) for header in headers) + IDENTITY_CDEF)
+    ffi.set_source(
+        f"pypartial.{name}",
+        "".join(f'#include "{header}"\n' for header in headers) + IDENTITY_SOURCE,
+        sources=sources,
+        depends=files("*.h"),
+        include_dirs=["csrc/include"],
+        define_macros=[("PP_VERSION", f'"{version()}"'), ("PP_SIM", str(int(simulates)))],
+        extra_compile_args=FLAGS,
+        extra_link_args=["-pthread"],
+        libraries=["m", "dl"],
+    )
+    return ffi
+
+
+SOURCES = files("*.c")
+REAL = [source for source in SOURCES if not SIMULATION.match(source)]
+ffi = module("_core", ["pypartial.h"], REAL, simulates=False)
+sim_ffi = module("_core_sim", ["pypartial.h", "pypartial_sim.h"], SOURCES, simulates=True)

@@ -21,10 +21,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from ._names import ERROR
 from .status import RESULT, RESULT_FIELDS
 
 if TYPE_CHECKING:
     from ._core import FFI, Lib
+    from ._explain import Explainer
 
 __all__ = ["Native", "load", "wait_in_slices"]
 
@@ -77,16 +79,9 @@ class Native:
         """Return the exception for the error that a call on this thread has just returned."""
         lib = self.lib
         text = self.text(lib.pp_error_text()) or f"the C core returned status {status}"
-        kinds: dict[int, type[Exception]] = {
-            lib.PP_ERR_ARGUMENT: errors.ArgumentError,
-            lib.PP_ERR_MISMATCH: errors.MismatchError,
-            lib.PP_ERR_THREAD_LEVEL: errors.ThreadLevelError,
-            lib.PP_ERR_PEER_FAILED: errors.PeerFailedError,
-            lib.PP_ERR_MEMORY: MemoryError,
-        }
         if status == lib.PP_ERR_INTERNAL:
             text = f"internal error (a defect of pypartial): {text}"
-        return kinds.get(status, errors.Error)(text)
+        return ERROR.values(lib).get(status, errors.Error)(text)
 
     def check(self, status: int) -> None:
         """Raise if `status` is an error."""
@@ -179,7 +174,7 @@ def wait_in_slices(
     waited_s: float,
     timeout: float | None,
     stall_warning: float | None,
-    report: Callable[[float], str],
+    explainer: Callable[[], Explainer],
 ) -> int:
     """Repeat a C wait in slices until it is no longer pending.
 
@@ -197,8 +192,8 @@ def wait_in_slices(
         Seconds after which to raise, those included.
     stall_warning : float or None
         Seconds after which to log a warning, and again whenever the time waited has doubled.
-    report : callable
-        Describes, given the seconds waited, what is waited for.
+    explainer : callable
+        Makes what says who is waited for.
 
     Returns
     -------
@@ -208,20 +203,29 @@ def wait_in_slices(
     Raises
     ------
     TimeoutError
-        After `timeout` seconds, with the report as its text.
+        After `timeout` seconds, with what is known at once as its text.
     """
     never = float("inf")
     began = time.monotonic() - waited_s
     deadline = never if timeout is None else began + timeout
     warn_at = never if stall_warning is None else began + stall_warning
-    while True:
-        now = time.monotonic()
-        if now >= deadline:
-            raise errors.TimeoutError(report(now - began))
-        if now >= warn_at:
-            LOGGER.warning("%s", report(now - began))
-            warn_at = began + 2 * (now - began)
-        slice_s = min(SLICE_S, deadline - now, warn_at - now)
-        status = poll(max(1, int(slice_s * 1e6)))
-        if status != 1:
-            return status
+    explain: Explainer | None = None
+    try:
+        while True:
+            now = time.monotonic()
+            if now >= deadline:
+                raise errors.TimeoutError((explain or explainer()).here(now - began))
+            if now >= warn_at:
+                # The wait goes on while the ranks are asked.
+                explain, warn_at = explain or explainer(), began + 2 * (now - began)
+                explain.ask()
+            text = explain.told(now - began) if explain else None
+            if text is not None:
+                LOGGER.warning("%s", text)
+            slice_s = min(SLICE_S, deadline - now, warn_at - now)
+            status = poll(max(1, int(slice_s * 1e6)))
+            if status != 1:
+                return status
+    finally:
+        if explain is not None:
+            explain.end()

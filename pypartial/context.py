@@ -3,52 +3,45 @@
 from __future__ import annotations
 
 import functools
-import math
-import operator
 import os
 import sys
 import warnings
 import weakref
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _buffer, _native, tuning
-from ._request import Request, Settings, ask, report_call
-from .errors import ArgumentError, Error
-from .policy import Full, Majority, Policy, Quorum, Solo, _real_number, _whole_number
+from . import _native, tuning
+from ._arguments import (
+    array_bytes,
+    as_argument_error,
+    as_shape,
+    c_text,
+    in_range,
+    positive_seconds,
+    seconds,
+)
+from ._calls import Away, CollectiveCalls
+from ._handle import Request
+from ._names import PROGRESS, TRANSPORT
+from .allreduce import AllreduceRequest, Arguments
+from .errors import ArgumentError, Error, TimeoutError
+from .policy import Majority, Policy
+from .status import Stats
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from ._buffer import Vector
-    from ._core import CData
+    from ._core import CData, Lib
 
-__all__ = ["Context", "Stats"]
+__all__ = ["Context"]
 
 SEED_LIMIT = 1 << 64
 INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
 
-_OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
-_OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP", "OP_NULL")
-_PROGRESS = {"thread": "PP_PROGRESS_THREAD", "caller": "PP_PROGRESS_CALLER"}
-_TRANSPORTS = {"auto": "PP_PATH_AUTO", "mpi": "PP_PATH_MPI"}
-_DELIVER = {"latest": "PP_LATEST", "sum": "PP_DELIVER_SUM", "each": "PP_EACH"}
-_AVERAGE = {
-    None: "PP_AVERAGE_NONE",
-    "size": "PP_AVERAGE_SIZE",
-    "contributors": "PP_AVERAGE_CONTRIBUTORS",
-    "contributions": "PP_AVERAGE_CONTRIBUTIONS",
-}
-_ALGORITHMS = {
-    "auto": "PP_ALGORITHM_AUTO",
-    "recursive_doubling": "PP_RECURSIVE_DOUBLING",
-    "rabenseifner": "PP_RABENSEIFNER",
-    "ring": "PP_RING",
-}
 _DEFAULT_POLICY = Majority()
 _REMEDY = (
     "If that is not meant, look at the limits on memory and on the sizes of address space and "
@@ -57,67 +50,14 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class Stats:
-    """What a context has done so far on this rank.
-
-    Attributes
-    ----------
-    rounds : int
-        Rounds completed here, over all handles.
-    shared_rounds, shared_led : int
-        Of those, the rounds that were made in shared memory, and the ones this rank began.
-    messages_sent, messages_received : int
-        Small messages: headers, control, and payloads that travel with their header.
-    bytes_sent : int
-        Headers included.
-    bulk_sent : int
-        Payloads that travelled as messages of their own.
-    rings : int
-        Wake-ups of sleeping ranks of this node.
-    sleeps : int
-        Times a thread of the library went to sleep.
-    unheard : int
-        Sleeps that ended by their timeout although a neighbour had rung; more than a few are a
-        defect of the library.
-    progress_cpu_ns : int
-        CPU time of the progress thread, in nanoseconds.
-    buffer_bytes : int
-        Memory of this rank held for contributions, rounds and results, over all handles. What they
-        have in memory that the ranks of the node share belongs to all of them, and is not counted.
-    neighbours : int
-        Ranks, this one included, that can be woken without a message.
-    shares_memory : int
-        1 if the context's rounds may be made in memory that all its ranks share.
-    thread_level : int
-        MPI's thread level: 0 single, 1 funneled, 2 serialized, 3 multiple.
-    """
-
-    rounds: int
-    shared_rounds: int
-    shared_led: int
-    messages_sent: int
-    messages_received: int
-    bytes_sent: int
-    bulk_sent: int
-    rings: int
-    sleeps: int
-    unheard: int
-    progress_cpu_ns: int
-    buffer_bytes: int
-    neighbours: int
-    shares_memory: int
-    thread_level: int
-
-
 class Context:
     """One rank's view of a communicator, in which partial collectives are made.
 
     Making one is collective and blocking: all ranks of `comm` make it, and all succeed or fail
     together. `seed`, `window` and `transport` must be the same on all ranks, which is checked;
-    `progress` and `stall_warning` may differ. The communicator is duplicated; the library never
-    communicates on the user's own. Several contexts, on overlapping communicators, may live at
-    once. A context cannot be copied or pickled.
+    `progress`, `patience` and `stall_warning` may differ. The communicator is duplicated; the
+    library never communicates on the user's own. Several contexts, on overlapping communicators,
+    may live at once. A context cannot be copied or pickled.
 
     Use it in a ``with`` block, or call `Free`. Leaving the block normally frees the context
     (collective); leaving it by an exception communicates nothing: the library's thread stops, the
@@ -143,6 +83,11 @@ class Context:
         ``PYPARTIAL_TRANSPORT``, if it is set, stands for ``"auto"``.
     window : int, optional
         Rounds of one handle that may be in flight at once, at least 1.
+    patience : float or "auto" or None, optional
+        Seconds, above 0, for which this rank may hold up rounds that others wait for while it does
+        not call: then the library says for it that it has left, and the rounds go on without it.
+        ``"auto"``: five times the usual time between its calls, and at least 1 s. None: never. Not
+        with ``progress="caller"``, where nobody could say it.
     stall_warning : float or None, optional
         Seconds after which a wait logs a warning (logger ``"pypartial"``) that names the handle,
         the round, the ranks waited for and what each is doing; repeated whenever the time waited
@@ -192,6 +137,7 @@ class Context:
 
     __slots__ = (
         "__weakref__",
+        "_calls",
         "_comm",
         "_ctx",
         "_gone",
@@ -214,6 +160,7 @@ class Context:
         progress: Literal["thread", "caller"] = "thread",
         transport: Literal["auto", "mpi"] = "auto",
         window: int = 4,
+        patience: float | Literal["auto"] | None = "auto",
         stall_warning: float | None = 30.0,
     ) -> None:
         self._gone: str | None = "the context was not created"
@@ -230,25 +177,29 @@ class Context:
         ffi, lib = native.ffi, native.lib
         config, complaint = ffi.new("pp_ctx_config_t *"), None
         try:
-            config.seed = _in_range("seed", seed, 0, SEED_LIMIT - 1)
-            config.progress = getattr(lib, _one_of("progress", progress, _PROGRESS))
-            config.window = self._window = _in_range("window", window, 1, INT32_MAX)
+            config.seed = in_range("seed", seed, 0, SEED_LIMIT - 1)
+            config.progress = PROGRESS.constant(lib, progress)
+            config.window = self._window = in_range("window", window, 1, INT32_MAX)
             config.chunk_bytes = self._chunk_bytes
-            self._stall_warning = _stall_seconds(stall_warning)
-            config.path = getattr(lib, _transport(transport))
+            self._stall_warning = stall_warning
+            if stall_warning is not None:
+                self._stall_warning = positive_seconds("stall_warning", stall_warning, "None")
+            config.patience_ns = _patience_ns(patience, progress)
+            config.path = _transport(lib, transport)
             config.node_ranks = _node_ranks()
         except Exception as error:
-            complaint = _as_argument_error(error)
+            complaint = as_argument_error(error)
         out = ffi.new("pp_ctx_t **")
         # The communicator enters as the address of its MPI_Comm.
         address = ffi.cast("const void *", native.MPI._addressof(comm))
-        status = lib.pp_ctx_open(address, config, _c_text(native, complaint), out)
+        status = lib.pp_ctx_open(address, config, c_text(native, complaint), out)
         if complaint is not None:
             raise complaint
         native.check(status)
         self._ctx: CData = out[0]
         self._rank: int = lib.pp_ctx_rank(self._ctx)
         self._size: int = lib.pp_ctx_size(self._ctx)
+        self._calls = CollectiveCalls(native, self._ctx, self._stall_warning)
         self._gone = None
         if self._rank == 0:
             tuning.use(native, self._ctx)
@@ -307,7 +258,8 @@ class Context:
         Raises
         ------
         ArgumentError
-            If `shape` is neither an integer nor integers, or one of them is negative.
+            If `shape` is neither an integer nor integers, or not one that an array can have, or
+            if elements of `dtype` are Python objects, or have no bytes.
         MemoryError
             If there is not so much memory.
         Error
@@ -315,8 +267,8 @@ class Context:
         """
         self._live()
         element = np.dtype(dtype)
-        shape_ = _shape(shape)
-        size_bytes = math.prod(shape_) * element.itemsize
+        shape_ = as_shape(shape)
+        size_bytes = array_bytes(shape_, element)
         ffi, lib = self._native.ffi, self._native.lib
         memory, keeper = ffi.new("void **"), ffi.new("void **")
         self._native.check(lib.pp_ctx_alloc(self._ctx, max(size_bytes, 1), memory, keeper))
@@ -325,6 +277,39 @@ class Context:
         owner = ffi.gc(ffi.cast("char *", memory[0]), lambda _: lib.pp_unalloc(kept))
         buffer: Any = ffi.buffer(owner, size_bytes)
         return np.frombuffer(buffer, np.uint8).view(element).reshape(shape_)
+
+    def away(self) -> Away:
+        """Leave all handles for the time of a ``with`` block.
+
+        A collective call whose inside belongs to the application: entering and leaving wait for
+        nobody. Inside, this rank has left all handles of the context, so that the others' rounds
+        go on without it while it is in a blocking call of its own: an allreduce of a metric, a
+        barrier, a checkpoint. An exception inside ends it, and passes on.
+
+        Returns
+        -------
+        context manager
+
+        Raises
+        ------
+        Error
+            From entering: if this rank is away already, another thread is inside a collective call
+            of the context, a call timed out and has not ended yet, or the context was freed. From
+            `Request.Start`, `Request.Wait` and every collective call of the context, in every
+            thread, while it is away.
+
+        Examples
+        --------
+        >>> with ctx.away():  # doctest: +SKIP
+        ...     loss = comm.allreduce(loss)
+        """
+        return Away(self._live, self._calls)
+
+    def _log_note(self) -> None:
+        """Pass on to the log what the core has to say of this rank's patience."""
+        note = self._native.lib.pp_ctx_patience_note(self._ctx)
+        if note:
+            _native.LOGGER.warning("%s", self._native.text(note))
 
     # ---- partial collectives --------------------------------------------------------------------
 
@@ -335,11 +320,12 @@ class Context:
         op: MPI.Op | None = None,
         *,
         policy: Policy = _DEFAULT_POLICY,
-        deliver: Literal["latest", "sum", "each"] = "latest",
+        deliver: Literal["latest", "sum", "each"] = "sum",
         max_lag: int | Literal["auto"] = "auto",
         average: Literal["size", "contributors", "contributions"] | None = None,
         algorithm: Literal["auto", "recursive_doubling", "rabenseifner", "ring"] = "auto",
-    ) -> Request:
+        timeout: float | None = None,
+    ) -> AllreduceRequest:
         """Make a persistent partial allreduce.
 
         Collective, blocking; no data moves yet. Each `Request.Start` contributes what is in
@@ -367,10 +353,13 @@ class Context:
             defines them for the element type. Half-precision types travel and accumulate in
             float32, and are rounded once, in `Wait`.
         policy : Policy, optional
-            When a round is activated: `Solo`, `Majority` (the default), `Quorum` or `Full`.
+            When a round is activated: `Solo`, `Majority` (the default), `FirstOf`, `Quorum` or
+            `Full`.
         deliver : {"latest", "sum", "each"}, optional
             What a request is given: the newest round (eager-SGD); all rounds not given yet,
-            combined by `op`; or one round per request, in order.
+            combined by `op` (the default); or one round per request, in order. What ranks add up
+            is the same in the end with ``"sum"`` and ``"each"``; with ``"latest"`` a rank that
+            misses rounds never sees their results.
         max_lag : int or "auto", optional
             Staleness bound: at most that many rounds complete between the completion of one request
             of this rank and its next Start. ``"auto"``: no bound for ``"latest"``, else window - 1.
@@ -382,11 +371,14 @@ class Context:
             The reduction's schedule. ``"auto"``: what is fastest for such a vector on so many
             ranks, by what ``pypartial tune`` measured on this machine, or else by a cost model;
             rank 0 decides for all, and only its tuning table is read. Where all ranks share memory,
-            rounds need no schedule. See `Request.algorithm` and `Request.algorithm_reason`.
+            rounds need no schedule. See `AllreduceRequest.algorithm` and
+            `AllreduceRequest.algorithm_reason`.
+        timeout : float, optional
+            Seconds to wait at most for the other ranks, 0 or more.
 
         Returns
         -------
-        Request
+        AllreduceRequest
             To be freed by its `Request.Free` before the context.
 
         Raises
@@ -397,6 +389,9 @@ class Context:
         MismatchError
             If the ranks differ in count, type, operation, policy or options, or another rank's
             arguments are wrong.
+        TimeoutError
+            After `timeout` seconds. The same call, with the same arguments, goes on with it; until
+            then this rank counts as left, and every other collective call of the context raises.
         Error
             If the context was freed, or another thread is inside a collective call of it.
 
@@ -417,36 +412,44 @@ class Context:
         """
         self._live()
         native = self._native
-        ffi, lib = native.ffi, native.lib
-        config, keep, request_parts, complaint = ffi.NULL, None, None, None
+        arguments, complaint, limit = None, None, None
         try:
-            vector = _buffer.parse_allreduce(sendbuf, recvbuf)
-            settings = Settings(
-                op=_op_name(native.MPI, op),
-                policy=policy,
-                deliver=deliver,
-                max_lag=self._resolve_lag(deliver, max_lag),
-                average=average,
-                dtype=vector.dtype,
-                count=vector.count,
-            )
-            config, keep = self._config(vector, settings, algorithm)
-            request_parts = settings, vector
+            limit = None if timeout is None else seconds(timeout)
+            options = {
+                "policy": policy,
+                "deliver": deliver,
+                "max_lag": max_lag,
+                "average": average,
+                "algorithm": algorithm,
+            }
+            arguments = Arguments.read(native, self._window, sendbuf, recvbuf, op, options)
+            config = arguments.config(native, self._size)
         except Exception as error:
-            complaint = _as_argument_error(error)
-        out = ffi.new("pp_handle_t **")
-        status = lib.pp_allreduce_init_begin(self._ctx, config, _c_text(native, complaint), out)
-        del keep  # the pieces are copied
+            complaint, config = as_argument_error(error), (native.ffi.NULL, None)
+        name = "Allreduce_init"
+        begun = self._calls.begun(name)
+        if begun is not None:
+            _check_same(arguments, begun[1])
+
+        def begin() -> tuple[int, Any]:
+            out = native.ffi.new("pp_handle_t **")
+            text = c_text(native, complaint)
+            status = native.lib.pp_allreduce_init_begin(self._ctx, config[0], text, out)
+            return status, (out, arguments, complaint)
+
+        made_with = None
         try:
-            native.check(status)
-            self._finish_call("Allreduce_init", None)
+            made_with = self._calls.make(name, None, limit, begin)
+        except TimeoutError:
+            raise
         except Error:
             if complaint is not None:
                 raise complaint from None
             raise
-        if request_parts is None:
+        out, arguments, complaint = made_with
+        if arguments is None:
             raise complaint or Error("internal error: a wrong argument was accepted")
-        request = Request(self, native, out[0], *request_parts)
+        request = AllreduceRequest(self, native, out[0], arguments.settings, arguments.vector)
         self._requests[request.id] = request
         self._warn()
         return request
@@ -457,60 +460,6 @@ class Context:
         if note:
             text = self._native.ffi.string(note).decode(errors="replace")
             warnings.warn(f"{text}. {_REMEDY}", RuntimeWarning, stacklevel=3)
-
-    def _resolve_lag(self, deliver: str, max_lag: int | str) -> int | None:
-        """Return the bound in rounds, None for none."""
-        _one_of("deliver", deliver, _DELIVER)
-        if isinstance(max_lag, str) and max_lag == "auto":
-            return None if deliver == "latest" else self._window - 1
-        if isinstance(max_lag, str):
-            raise ArgumentError(f"max_lag must be 'auto' or an integer, not {max_lag!r}")
-        lag = _whole_number("max_lag", max_lag)
-        if not 0 <= lag < self._window:
-            raise ArgumentError(
-                f"max_lag must be in 0..{self._window - 1} (below the context's window, "
-                f"{self._window}), not {lag}"
-            )
-        return lag
-
-    def _config(self, vector: Vector, settings: Settings, algorithm: str) -> tuple[CData, CData]:
-        """Return the C configuration, and the pieces it points to."""
-        ffi, lib = self._native.ffi, self._native.lib
-        if not isinstance(settings.policy, (Solo, Majority, Quorum, Full)):
-            raise ArgumentError(
-                "policy must be pypartial.Solo(), Majority(), Quorum(k) or Full(), not "
-                f"{settings.policy!r}"
-            )
-        policy, k = settings.policy._resolve(self._size)
-        type_name = _buffer.type_name(vector.dtype)
-        type_, op = getattr(lib, f"PP_{type_name}"), getattr(lib, f"PP_{settings.op}")
-        if not lib.pp_op_supports(op, type_):
-            raise ArgumentError(f"op {settings.op} is not defined for {vector.dtype.name} elements")
-        average = _one_of("average", settings.average, _AVERAGE)
-        if settings.average is not None and (
-            settings.op != "SUM" or not ("FLOAT" in type_name or vector.dtype.kind in "fc")
-        ):
-            raise ArgumentError(
-                f"average={settings.average!r} is for SUM of floating or complex types, not for "
-                f"{settings.op} of {vector.dtype.name}"
-            )
-        pieces = ffi.new("pp_piece_t[]", len(vector.pieces))
-        for target, piece in zip(pieces, vector.pieces, strict=True):
-            target.send = ffi.NULL if piece.send is None else ffi.cast("void *", piece.send)
-            target.recv = ffi.cast("void *", piece.recv)
-            target.count = piece.count
-        config = ffi.new("pp_allreduce_config_t *")
-        config.pieces = pieces
-        config.piece_count = len(vector.pieces)
-        config.type = type_
-        config.op = op
-        config.policy = getattr(lib, policy)
-        config.policy_k = k
-        config.deliver = getattr(lib, _DELIVER[settings.deliver])
-        config.max_lag = -1 if settings.max_lag is None else settings.max_lag
-        config.average = getattr(lib, average)
-        config.algorithm = getattr(lib, _one_of("algorithm", algorithm, _ALGORITHMS))
-        return config, pieces
 
     if not TYPE_CHECKING:
 
@@ -526,21 +475,32 @@ class Context:
 
     # ---- ends -----------------------------------------------------------------------------------
 
-    def Free(self) -> None:
+    def Free(self, timeout: float | None = None) -> None:
         """End the context and release what it holds.
 
         Collective, blocking. All handles must have been freed before, on every rank.
 
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most, 0 or more.
+
         Raises
         ------
+        ArgumentError
+            If `timeout` is of the wrong kind; nothing was communicated.
+        TimeoutError
+            After `timeout` seconds. The same call goes on with it; until then every other
+            collective call of the context raises.
         Error
             If handles are live, or the context was freed already.
         MismatchError
             If another rank has live handles.
         """
+        limit = None if timeout is None else seconds(timeout)
         self._live()
-        self._native.check(self._native.lib.pp_ctx_free_begin(self._ctx))
-        self._finish_call("Free of the context", None)
+        begin = self._native.lib.pp_ctx_free_begin
+        self._calls.make("Free of the context", None, limit, lambda: (begin(self._ctx), None))
         self._refuse("the context was freed")
         ctx, self._ctx = self._ctx, self._native.ffi.NULL
         self._native.lib.pp_ctx_release(ctx)
@@ -590,33 +550,6 @@ class Context:
     def _forget(self, request: Request) -> None:
         """Let go of a request that was freed."""
         self._requests.pop(request.id, None)
-
-    def _finish_call(self, call: str, request: Request | None) -> None:
-        """Wait until the collective call that was begun is complete; raise if it failed.
-
-        Ctrl-C interrupts it. The call is then still in progress, and the context can only be left
-        by an exception.
-        """
-        native = self._native
-        wait, ctx = native.lib.pp_call_wait, self._ctx
-        status = wait(ctx, _native.SLICE_US)
-        if status == native.lib.PP_PENDING:
-            status = _native.wait_in_slices(
-                lambda slice_us: wait(ctx, slice_us),
-                _native.SLICE_S,
-                None,
-                self._stall_warning,
-                lambda waited_s: self._report_call(call, request, waited_s),
-            )
-        native.check(status)
-
-    def _report_call(self, call: str, request: Request | None, waited_s: float) -> str:
-        """Say whom a collective call waits for."""
-        handle = request.id if request else 0
-        states = ask(self._native, self._ctx, self._size, handle, waited_s)
-        if isinstance(states, str):
-            return f"{call}: not complete after {waited_s:.1f} s; who is missing: {states}"
-        return report_call(call, handle, waited_s, states, self._rank)
 
     def __reduce__(self) -> NoReturn:
         # Asked for by copy, deepcopy and pickle alike.
@@ -689,71 +622,37 @@ def _check_communicator(mpi: Any, comm: Any) -> None:
         raise ArgumentError("comm is an intercommunicator; pass an intracommunicator")
 
 
-def _as_argument_error(error: Exception) -> Error:
-    """Return what was wrong with an argument as an error of ours."""
-    if isinstance(error, Error):
-        return error
-    try:
-        text = str(error)
-    except Exception:  # an argument's own exception may be as odd as the argument
-        text = "(its text cannot be shown)"
-    wrapped = ArgumentError(f"{type(error).__name__}: {text}")
-    wrapped.__cause__ = error
-    return wrapped
+def _check_same(arguments: Arguments | None, before: Arguments | None) -> None:
+    """Raise if a call cannot go on with the one that timed out: it has other arguments."""
+    if before is not None and (arguments is None or not arguments.same_as(before)):
+        raise ArgumentError(
+            "Allreduce_init goes on with the call that timed out, which had other arguments: "
+            f"{before.settings}"
+        )
 
 
-def _c_text(native: _native.Native, complaint: Error | None) -> Any:
-    """Return a complaint as a C string, NULL for none.
-
-    It quotes what it complains about, and that may contain anything. To fail here would leave the
-    other ranks alone in the call.
-    """
-    if complaint is None:
-        return native.ffi.NULL
-    text = str(complaint).replace("\0", "\\0")
-    return native.ffi.new("char[]", text.encode(errors="backslashreplace"))
-
-
-def _shape(shape: Any) -> tuple[int, ...]:
-    """Return a shape as a tuple of lengths."""
-    given: tuple[Any, ...]
-    try:
-        given = (operator.index(shape),)
-    except TypeError:
-        try:
-            given = tuple(shape)
-        except TypeError:
-            text = f"shape must be an integer or a tuple of integers, not {shape!r}"
-            raise ArgumentError(text) from None
-    lengths = tuple(_whole_number("a length in shape", length) for length in given)
-    if any(length < 0 for length in lengths):
-        raise ArgumentError(f"shape must not have negative dimensions: {shape!r}")
-    return lengths
-
-
-def _in_range(name: str, value: Any, low: int, high: int) -> int:
-    number = _whole_number(name, value)
-    if not low <= number <= high:
-        raise ArgumentError(f"{name} must be in {low}..{high}, not {number}")
-    return number
-
-
-def _one_of(name: str, value: Any, names: dict[Any, str]) -> str:
-    """Return the C constant's name for an option's value."""
-    try:
-        return names[value]
-    except (KeyError, TypeError):
-        allowed = ", ".join(map(repr, names))
-        raise ArgumentError(f"{name} must be one of {allowed}, not {value!r}") from None
-
-
-def _transport(value: Any) -> str:
-    """Return the C constant's name; the environment stands for "auto"."""
-    name = _one_of("transport", value, _TRANSPORTS)
+def _transport(lib: Lib, value: Any) -> int:
+    """Return the core's number; the environment stands for "auto"."""
+    number = TRANSPORT.constant(lib, value)
     given = os.environ.get("PYPARTIAL_TRANSPORT", "")
     if value != "auto" or not given:
-        return name
-    return _one_of("the environment variable PYPARTIAL_TRANSPORT", given, _TRANSPORTS)
+        return number
+    return TRANSPORT.constant(lib, given, "the environment variable PYPARTIAL_TRANSPORT")
+
+
+def _patience_ns(value: Any, progress: str) -> int:
+    """Return a patience as the core has it."""
+    if value is None:
+        return INT64_MAX
+    if isinstance(value, str) and value == "auto":
+        return -1
+    patience = positive_seconds("patience", value, "'auto', or None")
+    if progress == "caller":
+        raise ArgumentError(
+            f"patience={value!r}: with progress='caller' this rank's engine runs inside its own "
+            "calls only, so nobody could say for it that it has left; use ctx.away()"
+        )
+    return min(max(1, round(min(patience, 1e9) * 1e9)), INT64_MAX - 1)
 
 
 def _node_ranks() -> int:
@@ -766,27 +665,3 @@ def _node_ranks() -> int:
             f"the environment variable PYPARTIAL_NODE_RANKS={given!r} is no number of ranks"
         )
     return int(given)
-
-
-def _stall_seconds(value: Any) -> float | None:
-    if value is None:
-        return None
-    seconds = _real_number(value)
-    if not seconds > 0:
-        raise ArgumentError(f"stall_warning must be seconds above 0, or None, not {value!r}")
-    return seconds
-
-
-def _op_name(mpi: Any, op: Any) -> str:
-    """Return the name of a reduction, refusing those that do not exist here."""
-    if op is None:
-        return "SUM"
-    if not isinstance(op, mpi.Op):
-        raise ArgumentError(f"op must be an mpi4py operation such as MPI.SUM, not {op!r}")
-    for name in _OPS:
-        if op == getattr(mpi, name):
-            return name
-    name = next(
-        (name for name in _OTHER_OPS if op == getattr(mpi, name)), "a user-defined operation"
-    )
-    raise ArgumentError(f"op {name} is not supported: use one of {', '.join(_OPS)}")

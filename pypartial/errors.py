@@ -38,8 +38,10 @@ class MismatchError(Error):
 class TimeoutError(Error, builtins.TimeoutError):
     """A wait took longer than its timeout.
 
-    The text names the handle, the round, the ranks that are waited for and what each of them is
-    doing. The request is still outstanding: it can be waited for again.
+    The text names the handle or the call, and says at once what is known on this rank: what stands
+    in its way as seen from here, and what the ranks answered if they were asked, as they are when a
+    stall warning is due. A request is still outstanding: it can be waited for again, and the next
+    `Start` adds to what is pending. A collective call goes on when it is called again.
     """
 
 

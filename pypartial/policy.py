@@ -3,55 +3,248 @@
 A round of a partial collective is *activated* when its policy is satisfied; every rank then takes
 part in it, those that are not there yet with what they have pending, or with nothing. Ranks that
 were there are its *active* ranks. See eager-SGD (Li et al., PPoPP 2020), sections 4 and 5.
+
+Policies are written as text, in options of commands and in reports: ``solo``, ``first:3``,
+``majority``, ``quorum:4`` or ``full``, each followed by ``,deadline=5ms`` or ``,grace=200us`` if
+it has one. `Policy.parse` reads what ``str(policy)`` writes.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-from dataclasses import dataclass
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple
 
+from ._arguments import real_number, whole_number
 from .errors import ArgumentError
+from .units import parse_seconds, spell_seconds
 
-__all__ = ["Full", "Majority", "Policy", "Quorum", "Solo"]
+__all__ = ["FirstOf", "Full", "Majority", "Policy", "Quorum", "Solo", "Trigger"]
 
-
-@dataclass(frozen=True)
-class Policy:
-    """Base of the policies. Compare by value; immutable."""
-
-    def _resolve(self, size: int) -> tuple[str, int]:
-        """Return the C policy's name and its k for a communicator of `size` ranks."""
-        raise NotImplementedError
+_LONGEST_S = float(1 << 63) / 1e9  # what the core's nanoseconds hold
 
 
-@dataclass(frozen=True)
+class Trigger(NamedTuple):
+    """What activates a round.
+
+    Attributes
+    ----------
+    kind : {"first_of", "quorum"}
+        The first of so many drawn ranks to wait for the round; or so many ready ranks.
+    ranks : int
+        From 1 to the number of ranks.
+    """
+
+    kind: Literal["first_of", "quorum"]
+    ranks: int
+
+
+@dataclass(frozen=True, repr=False)
+class Policy(ABC):
+    """Base of the policies. Immutable, compared by value.
+
+    A policy of one's own is a frozen dataclass derived from this class, with a `word` for its text
+    form, at most one positional field, an integer, and a method `trigger`.
+
+    Parameters
+    ----------
+    deadline : float, optional
+        Seconds, above 0. A rank that has waited so long for a round activates it, with the ranks
+        that are ready then; its cause is ``"deadline"``. A deadline does not override `max_lag`.
+        None: no deadline.
+    grace : float, optional
+        Seconds, 0 or more, from the activation of a round until it takes contributions, so that
+        ranks that come a little later are all in. None: chosen by the size of the vector.
+
+    Raises
+    ------
+    ArgumentError
+        If one of them is of the wrong kind.
+    """
+
+    word: ClassVar[str] = ""
+
+    deadline: float | None = field(default=None, kw_only=True)
+    grace: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields and keep them as plain numbers."""
+        for entry in _counts(type(self)):
+            name = f"{type(self).__name__}({entry.name})"
+            count = whole_number(name, getattr(self, entry.name))
+            if count < 1:
+                raise ArgumentError(
+                    f"{type(self).__name__}({count}): {entry.name} must be at least 1"
+                )
+            object.__setattr__(self, entry.name, count)
+        self._keep_seconds("deadline", "above 0", lambda seconds: seconds > 0)
+        self._keep_seconds("grace", "of 0 or more", lambda seconds: seconds >= 0)
+
+    def _keep_seconds(self, name: str, which: str, good: Any) -> None:
+        value = getattr(self, name)
+        if value is None:
+            return
+        seconds = real_number(value)
+        if not (good(seconds) and seconds < _LONGEST_S):
+            raise ArgumentError(
+                f"{type(self).__name__}: {name} must be a finite number of seconds {which}, or "
+                f"None, not {value!r}"
+            )
+        object.__setattr__(self, name, abs(seconds))  # a grace of -0.0 is one of 0.0
+
+    @abstractmethod
+    def trigger(self, size: int) -> Trigger:
+        """Return what activates a round among `size` ranks.
+
+        Raises
+        ------
+        ArgumentError
+            If the policy asks for more ranks than there are.
+        """
+
+    def least_active(self, size: int) -> int:
+        """Return how many ranks are active at least in a round whose cause is ``"policy"``."""
+        kind, count = self.trigger(size)
+        return count if kind == "quorum" else 1
+
+    def expected_active(self, size: int) -> float | None:
+        """Return a round's active ranks in expectation, for arrivals at distinct times.
+
+        The first of m drawn ranks is in expectation the (P + 1) / (m + 1)-th of P to arrive; for
+        m = P and m = 1 see eager-SGD, section 6.1. A quorum has as many as it asks for. None with
+        a deadline or a grace period, where it depends on how late the ranks are.
+        """
+        if self.deadline is not None or self.grace:
+            return None
+        kind, count = self.trigger(size)
+        return float(count) if kind == "quorum" else (size + 1) / (count + 1)
+
+    @property
+    def deadline_ns(self) -> int:
+        """The deadline in nanoseconds, as the core has it; 0: none."""
+        return 0 if self.deadline is None else max(1, round(self.deadline * 1e9))
+
+    @property
+    def grace_ns(self) -> int:
+        """The grace period in nanoseconds, as the core has it; -1: the core's choice."""
+        return -1 if self.grace is None else round(self.grace * 1e9)
+
+    @staticmethod
+    def parse(text: str) -> Policy:
+        """Return the policy that a text such as ``first:3,deadline=5ms`` names.
+
+        Upper and lower case mean the same.
+
+        Raises
+        ------
+        ArgumentError
+            If it names none.
+        """
+        head, *options = text.strip().lower().split(",")
+        word, colon, number = head.strip().partition(":")
+        kind = next((kind for kind in _kinds(Policy) if kind.word == word), None)
+        if kind is None or bool(colon) != bool(_counts(kind)) or len(options) > 2:
+            raise ArgumentError(_not_a_policy(text))
+        if colon and not (number.isdecimal() and number.isascii() and len(number) < 10):
+            raise ArgumentError(_not_a_policy(text))
+        seconds: dict[str, Any] = {}
+        for option in options:
+            name, equals, value = option.strip().partition("=")
+            if not equals or name not in ("deadline", "grace") or name in seconds:
+                raise ArgumentError(_not_a_policy(text))
+            try:
+                seconds[name] = parse_seconds(value)
+            except ValueError as error:
+                raise ArgumentError(f"{text!r}: {error}") from None
+        counts = [int(number)] if colon else []
+        return kind(*counts, **seconds)
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads back: ``quorum:4,deadline=5ms``."""
+        parts = [":".join([self.word, *map(str, self._numbers())])]
+        for name in ("deadline", "grace"):
+            seconds = getattr(self, name)
+            if seconds is not None:
+                parts.append(f"{name}={spell_seconds(seconds)}")
+        return ",".join(parts)
+
+    def __repr__(self) -> str:
+        """Return the policy as Python code: ``Quorum(4, deadline=0.005)``."""
+        given = [(name, getattr(self, name)) for name in ("deadline", "grace")]
+        options = [f"{name}={value!r}" for name, value in given if value is not None]
+        return f"{type(self).__name__}({', '.join([*map(str, self._numbers()), *options])})"
+
+    def _numbers(self) -> list[int]:
+        return [getattr(self, entry.name) for entry in _counts(type(self))]
+
+    def _at_most(self, count: int, size: int) -> int:
+        if count > size:
+            raise ArgumentError(f"{self!r}: the context has only {size} ranks")
+        return count
+
+
+@dataclass(frozen=True, repr=False)
 class Solo(Policy):
     """The first rank to wait for a round triggers it (eager-SGD, section 4.2: solo allreduce).
 
     Nobody waits for anybody; often only one rank is active. Under heavy skew training loses
-    accuracy with it (section 6.3).
+    accuracy with it (section 6.3). The same as ``FirstOf(P)``.
     """
 
-    def _resolve(self, size: int) -> tuple[str, int]:
-        return "PP_FIRST_OF", size
+    word: ClassVar[str] = "solo"
+
+    def trigger(self, size: int) -> Trigger:
+        """Return the first of all ranks."""
+        return Trigger("first_of", size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Majority(Policy):
     """One rank, drawn anew for every round, triggers it (eager-SGD, section 4.3).
 
     The draw is the same on all ranks and depends on the context's seed and the round. If the ranks
     arrive at distinct times, (P + 1) / 2 of P ranks are active in expectation (Lemma 5.1). This is
-    an expectation: for a guarantee in every round use `Quorum`.
+    an expectation: for a guarantee in every round use `Quorum`. The same as ``FirstOf(1)``.
     """
 
-    def _resolve(self, size: int) -> tuple[str, int]:
-        return "PP_FIRST_OF", 1
+    word: ClassVar[str] = "majority"
+
+    def trigger(self, size: int) -> Trigger:
+        """Return the one rank that is drawn."""
+        return Trigger("first_of", 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
+class FirstOf(Policy):
+    """The first of `m` ranks, drawn anew for every round, triggers it.
+
+    Between `Majority` (m = 1) and `Solo` (m = P): if the ranks arrive at distinct times,
+    (P + 1) / (m + 1) of P ranks are active in expectation.
+
+    Parameters
+    ----------
+    m : int
+        Number of ranks drawn, 1 to the size of the context.
+    deadline, grace : float, optional
+        As for every `Policy`.
+
+    Raises
+    ------
+    ArgumentError
+        If `m` is not an integer or below 1; above the size: from `Context.Allreduce_init`.
+    """
+
+    word: ClassVar[str] = "first"
+
+    m: int
+
+    def trigger(self, size: int) -> Trigger:
+        """Return the first of m drawn ranks."""
+        return Trigger("first_of", self._at_most(self.m, size))
+
+
+@dataclass(frozen=True, repr=False)
 class Quorum(Policy):
     """At least `k` ranks are ready: a guarantee for every round whose cause is ``"policy"``.
 
@@ -62,6 +255,8 @@ class Quorum(Policy):
     ----------
     k : int
         Number of ranks, 1 to the size of the context.
+    deadline, grace : float, optional
+        As for every `Policy`.
 
     Raises
     ------
@@ -69,43 +264,45 @@ class Quorum(Policy):
         If `k` is not an integer or below 1; above the size: from `Context.Allreduce_init`.
     """
 
+    word: ClassVar[str] = "quorum"
+
     k: int
 
-    def __post_init__(self) -> None:
-        """Check `k` and keep it as a plain int."""
-        object.__setattr__(self, "k", _whole_number("Quorum(k)", self.k))
-        if self.k < 1:
-            raise ArgumentError(f"Quorum({self.k}): k must be at least 1")
-
-    def _resolve(self, size: int) -> tuple[str, int]:
-        if self.k > size:
-            raise ArgumentError(f"Quorum({self.k}): the context has only {size} ranks")
-        return "PP_QUORUM", self.k
+    def trigger(self, size: int) -> Trigger:
+        """Return k ready ranks."""
+        return Trigger("quorum", self._at_most(self.k, size))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Full(Policy):
     """All ranks are ready: the synchronous collective, by the same code (``Quorum(P)``)."""
 
-    def _resolve(self, size: int) -> tuple[str, int]:
-        return "PP_QUORUM", size
+    word: ClassVar[str] = "full"
+
+    def trigger(self, size: int) -> Trigger:
+        """Return all ranks, ready."""
+        return Trigger("quorum", size)
 
 
-def _real_number(value: Any) -> float:
-    """Return `value` as a float, NaN if it is no real number; text is none, whatever it says."""
-    if isinstance(value, (str, bytes, bytearray)):
-        return math.nan
-    try:
-        return float(value)
-    except Exception:  # objects that could be numbers raise what they like
-        return math.nan
+def _counts(kind: type[Policy]) -> list[Field[Any]]:
+    """Return the fields of a policy that are numbers of ranks."""
+    return [entry for entry in fields(kind) if not entry.kw_only]
 
 
-def _whole_number(name: str, value: Any) -> int:
-    """Return `value` as an int if it is an integer (NumPy's too, bool not)."""
-    if not isinstance(value, bool):
-        try:
-            return operator.index(value)
-        except TypeError:
-            pass
-    raise ArgumentError(f"{name} must be an integer, not {value!r}")
+def _kinds(base: Any) -> Iterator[type[Policy]]:
+    """Give all policies that there are, those of an application too."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
+
+
+def _not_a_policy(text: str) -> str:
+    forms = [
+        ":".join([kind.word, *(entry.name.upper() for entry in _counts(kind))])
+        for kind in _kinds(Policy)
+        if kind.word
+    ]
+    return (
+        f"{text!r} is not a policy: choose among {', '.join(forms)}, with numbers from 1 on; "
+        "behind it may stand ,deadline=TIME and ,grace=TIME"
+    )

@@ -1,14 +1,16 @@
-"""What a request completed with."""
+"""What a request completed with, and what a context has done."""
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from ._names import CAUSE
 from .errors import Error
 
-__all__ = ["Activation", "Cause", "Status"]
+__all__ = ["Activation", "Cause", "Stats", "Status"]
 
 
 class Cause(str, Enum):
@@ -52,7 +54,7 @@ RESULT_FIELDS = (
     "included",
     "external",
 )
-_CAUSES = (Cause.POLICY, Cause.DEPARTED, Cause.DEADLINE, Cause.FLUSH)
+_CAUSES = tuple(Cause(name) for name in CAUSE)  # in the core's order
 _WORDS = slice(6, 22)
 
 
@@ -203,3 +205,56 @@ class Status:
             f"missed={self.missed}, staleness={self.staleness}, cause='{self.cause}', "
             f"initiator={self.initiator}, activation='{self.activation}')"
         )
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a context has done so far on this rank.
+
+    Attributes
+    ----------
+    rounds : int
+        Rounds completed here, over all handles.
+    shared_rounds, shared_led : int
+        Of those, the rounds that were made in shared memory, and the ones this rank began.
+    messages_sent, messages_received : int
+        Small messages: headers, control, and payloads that travel with their header.
+    bytes_sent : int
+        Headers included.
+    bulk_sent : int
+        Payloads that travelled as messages of their own.
+    rings : int
+        Wake-ups of sleeping ranks of this node.
+    sleeps : int
+        Times a thread of the library went to sleep.
+    unheard : int
+        Sleeps that ended by their timeout although a neighbour had rung; more than a few are a
+        defect of the library.
+    progress_cpu_ns : int
+        CPU time of the progress thread, in nanoseconds.
+    buffer_bytes : int
+        Memory of this rank held for contributions, rounds and results, over all handles. What they
+        have in memory that the ranks of the node share belongs to all of them, and is not counted.
+    neighbours : int
+        Ranks, this one included, that can be woken without a message.
+    shares_memory : int
+        1 if the context's rounds may be made in memory that all its ranks share.
+    thread_level : int
+        MPI's thread level: 0 single, 1 funneled, 2 serialized, 3 multiple.
+    """
+
+    rounds: int
+    shared_rounds: int
+    shared_led: int
+    messages_sent: int
+    messages_received: int
+    bytes_sent: int
+    bulk_sent: int
+    rings: int
+    sleeps: int
+    unheard: int
+    progress_cpu_ns: int
+    buffer_bytes: int
+    neighbours: int
+    shares_memory: int
+    thread_level: int

@@ -180,7 +180,8 @@ def parse(text: str) -> tuple[Entry, ...]:
     if not isinstance(table, dict) or not isinstance(table.get("entries"), list):
         raise ValueError("it is no tuning table")
     if table.get("schema") != SCHEMA:
-        raise ValueError(f"its schema is {table.get('schema')!r}, and this version reads {SCHEMA}")
+        schema = f"{table.get('schema')!r:.60}"
+        raise ValueError(f"its schema is {schema}, and this version reads {SCHEMA}")
     return tuple(_entry(number, values) for number, values in enumerate(table["entries"]))
 
 
@@ -368,10 +369,17 @@ def load(native: Native, path: Path | None) -> Table:
     version = native.text(native.lib.pp_version())
     current = tuple(entry for entry in here if entry.version == version)
     if not current:
-        why = f"it was measured with pypartial {here[0].version}, and this is {version}; {_REMEDY}"
+        other = _shown(here[0].version)
+        why = f"it was measured with pypartial {other}, and this is {version}; {_REMEDY}"
         return Table(path, (), why, ignored=True)
     newest = max(current, key=lambda entry: entry.date)
-    return Table(path, current, f"measured {newest.date} on {newest.host} with {newest.mpi}")
+    why = f"measured {newest.date} on {newest.host} with {newest.mpi}"
+    return Table(path, current, _shown(why))
+
+
+def _shown(text: str) -> str:
+    """Return a text from a file as it may be printed: a terminal obeys what is hidden in it."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def use(native: Native, ctx: CData) -> None:

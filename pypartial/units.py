@@ -96,10 +96,34 @@ def _picoseconds(text: str) -> Fraction | None:
 
 def spell_duration(nanoseconds: int) -> str:
     """Return a duration so that `parse_duration` reads it back exactly: ``1.5ms``, ``0``."""
+    return _spell(Decimal(nanoseconds))
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds in a duration such as ``1ms``, ``500us``, ``0.5s`` or ``0``.
+
+    Raises
+    ------
+    ValueError
+        If the text is no duration, or 2**63 ns or more.
+    """
+    picoseconds = None if text.strip().endswith("ps") else _picoseconds(text)
+    if picoseconds is None:
+        raise ValueError(f"{text!r} is not a duration: write 0, or a number with ns, us, ms or s")
+    return float(picoseconds / 10**12)
+
+
+def spell_seconds(seconds: float) -> str:
+    """Return a duration so that `parse_seconds` reads back the same float: ``5ms``, ``0``."""
+    # The shortest digits that stand for this float, which a change of the unit only moves.
+    return _spell(Decimal(repr(seconds)).scaleb(9))
+
+
+def _spell(nanoseconds: Decimal) -> str:
     for unit in ("s", "ms", "us", "ns"):
         factor = _PICOSECONDS[unit] // 1000
-        if nanoseconds >= factor:
-            number = f"{Decimal(nanoseconds) / factor:f}"
+        if nanoseconds >= factor or (unit == "ns" and nanoseconds):
+            number = f"{nanoseconds / factor:f}"
             return (number.rstrip("0").rstrip(".") if "." in number else number) + unit
     return "0"
 

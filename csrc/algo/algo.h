@@ -1,5 +1,6 @@
 /*
- * algo.h - algorithms append operations to a template; they know no engine and no policy.
+ * algo.h - algorithms append operations to a template; they know no engine and no policy, no atomics, no clock
+ * and no thread.
  *
  * A partial allreduce is: pp_algo_activation(), then one allreduce algorithm, then pp_algo_finish().
  * In all of them any number of ranks is right, 1 and odd numbers included.
@@ -60,9 +61,18 @@ pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t s
 pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
                                           int32_t segments, pp_graph_t **graph);
 
-/* One schedule by itself, a pp_sim_schedule_t: an activation that nothing follows, or a synchronous
-   allreduce; segments = 0: by its size, an element being a byte. */
-pp_status_t pp_algo_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count,
-                             int32_t segments, pp_graph_t **graph);
+/* The same of what the ranks give times their weights: rank i's has the instance's weight i, whose product is rounded
+   before anything is added. */
+pp_status_t pp_algo_weighted_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
+                                       int32_t segments, pp_graph_t **graph);
+
+/* Makes the template of one rank; `which` is the maker's own. */
+typedef pp_status_t (*pp_algo_make_t)(int32_t which, int32_t rank, int32_t size, size_t count,
+                                      int32_t segments, pp_graph_t **graph);
+/* Whether the templates of so many ranks can be had as text (pp_format_t). */
+pp_status_t pp_algo_dump_check(int32_t size, int32_t format);
+/* They all as text, checked first. */
+pp_status_t pp_algo_dump(pp_algo_make_t make, int32_t which, int32_t size, size_t count, int32_t segments,
+                         size_t element_bytes, int32_t format, char **text);
 
 #endif

@@ -41,14 +41,9 @@ void pp_algo_finish(pp_graph_t *graph, const pp_ends_t *last)
     free(waited_for);
 }
 
-/* No allreduce: the round ends with the take. */
-enum { NONE = -1 };
-
 static void append_segment(int32_t algorithm, pp_steps_t *steps)
 {
     switch (algorithm) {
-    case NONE:
-        break;
     case PP_RECURSIVE_DOUBLING:
         pp_algo_recursive_doubling(steps);
         break;
@@ -75,9 +70,10 @@ int32_t pp_algo_segments(int32_t algorithm, size_t bytes, int32_t ranks)
     return segments < 1 ? 1 : segments > PP_LANES_MAX ? PP_LANES_MAX : (int32_t)segments;
 }
 
-static void append(int32_t algorithm, int32_t segments, pp_graph_t *graph, pp_ends_t *ends)
+static void append(int32_t algorithm, int32_t segments, bool weighted, pp_graph_t *graph, pp_ends_t *ends)
 {
     pp_steps_t steps = pp_steps_begin(graph);
+    steps.weighted = weighted;
     if (graph->size == 1)
         segments = 1;
     if (segments < 1 || segments > PP_LANES_MAX)
@@ -91,11 +87,12 @@ static void append(int32_t algorithm, int32_t segments, pp_graph_t *graph, pp_en
 }
 
 /* Appends the allreduce and the end, commits.  Takes the graph over: it is freed on failure. */
-static pp_status_t complete(int32_t algorithm, int32_t segments, pp_graph_t *built, pp_graph_t **graph)
+static pp_status_t complete(int32_t algorithm, int32_t segments, bool weighted, pp_graph_t *built,
+                            pp_graph_t **graph)
 {
     pp_ends_t last = {0};
     if (!built->error)
-        append(algorithm, segments, built, &last);
+        append(algorithm, segments, weighted, built, &last);
     pp_algo_finish(built, &last);
     free(last.vertices);
     pp_status_t status = pp_graph_commit(built);
@@ -120,27 +117,11 @@ pp_status_t pp_algo_partial_allreduce(int32_t algorithm, int32_t rank, int32_t s
     PP_TRY(make(rank, size, count, &built));
     if (!built->error)
         pp_algo_activation(built);
-    return complete(algorithm, segments, built, graph);
+    return complete(algorithm, segments, false, built, graph);
 }
 
-pp_status_t pp_algo_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count,
-                             int32_t segments, pp_graph_t **graph)
-{
-    static const int32_t algorithms[] = {
-        [PP_SCHEDULE_RECURSIVE_DOUBLING] = PP_RECURSIVE_DOUBLING,
-        [PP_SCHEDULE_RABENSEIFNER] = PP_RABENSEIFNER, [PP_SCHEDULE_RING] = PP_RING};
-    if (schedule < 0 || schedule >= PP_SCHEDULE_COUNT)
-        return pp_fail(PP_ERR_ARGUMENT, "schedule=%d is not one of 0..%d", schedule,
-                       PP_SCHEDULE_COUNT - 1);
-    if (schedule == PP_SCHEDULE_ACTIVATION)
-        return pp_algo_partial_allreduce(NONE, rank, size, 0, 1, graph);
-    if (segments == 0)
-        segments = pp_algo_segments(algorithms[schedule], count, size);
-    return pp_algo_synchronous_allreduce(algorithms[schedule], rank, size, count, segments, graph);
-}
-
-pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
-                                          int32_t segments, pp_graph_t **graph)
+static pp_status_t synchronous(int32_t algorithm, int32_t rank, int32_t size, size_t count, int32_t segments,
+                               bool weighted, pp_graph_t **graph)
 {
     pp_graph_t *built;
     *graph = NULL;
@@ -148,5 +129,17 @@ pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32
     built->gate = pp_graph_nop(built, PP_NEED_ALL, "gate");
     pp_graph_take(built);
     pp_graph_edge(built, built->gate, built->take);
-    return complete(algorithm, segments, built, graph);
+    return complete(algorithm, segments, weighted, built, graph);
+}
+
+pp_status_t pp_algo_synchronous_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
+                                          int32_t segments, pp_graph_t **graph)
+{
+    return synchronous(algorithm, rank, size, count, segments, false, graph);
+}
+
+pp_status_t pp_algo_weighted_allreduce(int32_t algorithm, int32_t rank, int32_t size, size_t count,
+                                       int32_t segments, pp_graph_t **graph)
+{
+    return synchronous(algorithm, rank, size, count, segments, true, graph);
 }

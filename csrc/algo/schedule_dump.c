@@ -7,27 +7,13 @@
 /* All ranks are built at once, and the text of a ring grows with the square of their number. */
 enum { RANKS_MAX = 1024 };
 
-static pp_status_t check_format(int32_t size, int32_t format)
+pp_status_t pp_algo_dump_check(int32_t size, int32_t format)
 {
     if (size < 1 || size > RANKS_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "size=%d ranks is not in 1..%d", size, RANKS_MAX);
     if (format != PP_DOT && format != PP_GOAL)
         return pp_fail(PP_ERR_ARGUMENT, "format=%d is neither %d (DOT) nor %d (GOAL)", format, PP_DOT,
                        PP_GOAL);
-    return PP_OK;
-}
-
-static pp_status_t check_arguments(int32_t algorithm, size_t count, int32_t type)
-{
-    const size_t element_bytes = pp_accumulator_bytes(type);
-    if (algorithm < 0 || algorithm >= PP_SHARED_MEMORY)
-        return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not one of 0..%d", algorithm,
-                       PP_SHARED_MEMORY - 1);
-    if (element_bytes == 0)
-        return pp_fail(PP_ERR_ARGUMENT, "type=%d is not one of 0..%d", type, PP_TYPE_COUNT - 1);
-    if (count > SIZE_MAX / element_bytes)
-        return pp_fail(PP_ERR_ARGUMENT, "count=%zu elements of %zu bytes are more than memory can hold",
-                       count, element_bytes);
     return PP_OK;
 }
 
@@ -38,10 +24,7 @@ static void free_all(pp_graph_t **graphs, int32_t size)
     free(graphs);
 }
 
-typedef pp_status_t (*make_t)(int32_t which, int32_t rank, int32_t size, size_t count, int32_t segments,
-                              pp_graph_t **graph);
-
-static pp_status_t make_all(make_t make, int32_t which, int32_t size, size_t count, int32_t segments,
+static pp_status_t make_all(pp_algo_make_t make, int32_t which, int32_t size, size_t count, int32_t segments,
                             pp_graph_t **graphs)
 {
     for (int32_t rank = 0; rank < size; rank++)
@@ -49,9 +32,11 @@ static pp_status_t make_all(make_t make, int32_t which, int32_t size, size_t cou
     return pp_graph_check(graphs, size);
 }
 
-static pp_status_t dump_all(make_t make, int32_t which, int32_t size, size_t count, int32_t segments,
-                            size_t element_bytes, int32_t format, char **text)
+pp_status_t pp_algo_dump(pp_algo_make_t make, int32_t which, int32_t size, size_t count, int32_t segments,
+                         size_t element_bytes, int32_t format, char **text)
 {
+    *text = NULL;
+    PP_TRY(pp_algo_dump_check(size, format));
     pp_text_t dump = {0};
     pp_graph_t **graphs = calloc((size_t)size, sizeof(pp_graph_t *));
     if (!graphs)
@@ -67,33 +52,4 @@ static pp_status_t dump_all(make_t make, int32_t which, int32_t size, size_t cou
     else
         *text = dump.chars;
     return status;
-}
-
-pp_status_t pp_schedule_dump(int32_t algorithm, int32_t size, size_t count, int32_t type,
-                             int32_t format, char **text)
-{
-    *text = NULL;
-    PP_TRY(check_arguments(algorithm, count, type));
-    PP_TRY(check_format(size, format));
-    const size_t element_bytes = pp_accumulator_bytes(type);
-    if (algorithm == PP_ALGORITHM_AUTO) {
-        pp_choice_t choice;
-        PP_TRY(pp_choose(NULL, 0, count, element_bytes, size, PP_LINK_NODE, &choice));
-        algorithm = choice.algorithm;
-    }
-    const int32_t segments = pp_algo_segments(algorithm, count * element_bytes, size);
-    return dump_all(pp_algo_partial_allreduce, algorithm, size, count, segments, element_bytes, format, text);
-}
-
-pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, int32_t format,
-                                 char **text)
-{
-    *text = NULL;
-    PP_TRY(check_format(ranks, format));
-    return dump_all(pp_algo_schedule, schedule, ranks, bytes, 0, 1, format, text);
-}
-
-void pp_text_free(char *text)
-{
-    free(text);
 }

@@ -23,6 +23,7 @@ typedef struct pp_steps {
     uint32_t    tag;         /* and the next tag, the same on every rank */
     pp_ends_t   held;
     int8_t      lane;        /* of scratch: the segment's own */
+    bool        weighted;    /* what this rank gives is multiplied by the weight of its number first */
     uint32_t    scratch;     /* once it has finished, the lane is free */
 } pp_steps_t;
 

@@ -6,11 +6,23 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000     /* older kernels take the address for a hint */
+#endif
+
+enum {
+    PIECE = 2 << 20,             /* mapped at once */
+    OF_PHYSICAL = 16,            /* a handle's place is up to eight times what is used of it */
+    ASKED_FROM = 16 << 20,       /* before so much is committed, it is looked whether it is there */
+};
 
 typedef struct label {
     _Alignas(PP_SHARED_LABEL) uint64_t nonce;
@@ -18,11 +30,81 @@ typedef struct label {
 
 _Static_assert(sizeof(label_t) == PP_SHARED_LABEL, "what follows starts on a line of its own");
 
-/* Maps what is behind `fd` (-1: private memory), which is the segment's from here on. */
-static bool map(pp_shared_t *shared, int fd, size_t bytes)
+static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/* ---- address space ---------------------------------------------------------------------------------- */
+
+/* The largest range of addresses with nothing in it, and how many bytes are in use. */
+typedef struct space {
+    uint64_t hole, hole_bytes, used;
+} space_t;
+
+static bool look_at_space(space_t *space)
+{
+    FILE              *maps = fopen("/proc/self/maps", "re");
+    unsigned long long from, to;
+    uint64_t           before = PIECE;
+    *space = (space_t){0};
+    if (!maps)
+        return false;
+    /* What follows the two addresses is of no interest, nor is the kernel's own page at the very end. */
+    while (fscanf(maps, "%llx-%llx%*[^\n]", &from, &to) == 2 && from <= INT64_MAX) {
+        if (from > before && from - before > space->hole_bytes)
+            *space = (space_t){before, from - before, space->used};
+        before = to;
+        space->used += to - from;
+    }
+    fclose(maps);
+    return space->hole_bytes > 0;
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+uint64_t pp_shared_room(void)
+{
+    space_t       space;
+    struct rlimit limit;
+    if (!look_at_space(&space))
+        return 0;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    /* A quarter: memory begins in the middle of the hole, and other contexts come after it. */
+    uint64_t room = least(space.hole_bytes / 4, (uint64_t)sysconf(_SC_PHYS_PAGES) * page * OF_PHYSICAL);
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        room = least(room, limit.rlim_cur > space.used ? (limit.rlim_cur - space.used) / 2 : 0);
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        room = least(room, limit.rlim_cur);
+    return room / page * page;
+}
+
+/* An address from which memory can grow: in the middle of a hole, for the kernel hands out its ends. */
+static void *where_to_grow(void)
+{
+    space_t space;
+    return look_at_space(&space) ? (void *)(uintptr_t)((space.hole + space.hole_bytes / 2) / PIECE * PIECE) : NULL;
+}
+
+/* Maps bytes behind `fd` at `where`, or nowhere. */
+static bool map_at(void *where, int fd, size_t offset, size_t bytes)
+{
+    int   flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    void *memory = mmap(where, bytes, PROT_READ | PROT_WRITE, flags, fd, (off_t)offset);
+    if (memory != MAP_FAILED && memory != where) {
+        munmap(memory, bytes);
+        errno = ENOMEM;
+        return false;
+    }
+    return memory == where;
+}
+
+/* Maps the first `bytes` behind `fd` (-1: private memory), which is the segment's from here on. */
+static bool map(pp_shared_t *shared, int fd, size_t bytes, size_t most)
 {
     int   flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_NORESERVE;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    void *memory = MAP_FAILED;
+    if (most == bytes)
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    else if ((memory = where_to_grow()) == NULL || !map_at(memory, fd, 0, bytes))
+        memory = MAP_FAILED;
     *shared = (pp_shared_t){.fd = -1};
     if (memory == MAP_FAILED) {
         int error = errno;
@@ -31,9 +113,24 @@ static bool map(pp_shared_t *shared, int fd, size_t bytes)
         errno = error;
         return false;
     }
-    *shared = (pp_shared_t){.memory = memory, .bytes = bytes, .fd = fd};
+    *shared = (pp_shared_t){.memory = memory, .bytes = bytes, .most = most, .fd = fd};
     return true;
 }
+
+bool pp_shared_reach(pp_shared_t *shared, size_t end)
+{
+    if (end <= shared->bytes)
+        return true;
+    if (end > shared->most)
+        return false;
+    size_t bytes = least(round_up(end, PIECE), shared->most) - shared->bytes;
+    if (!map_at((char *)shared->memory + shared->bytes, shared->fd, shared->bytes, bytes))
+        return false;
+    shared->bytes += bytes;
+    return true;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------- */
 
 bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_t committed,
                       pp_shared_ticket_t *ticket)
@@ -45,7 +142,9 @@ bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_
         return false;
     if (numbers == 0)
         errno = ESRCH;           /* nobody could find this process */
-    int fd = numbers == 0 ? -1 : memfd_create(name, MFD_CLOEXEC);
+    else if (bytes < committed)
+        errno = ENOMEM;
+    int fd = numbers == 0 || bytes < committed ? -1 : memfd_create(name, MFD_CLOEXEC);
     if (fd < 0)
         return false;
     int error = ftruncate(fd, (off_t)bytes) != 0 ? errno : posix_fallocate(fd, 0, (off_t)committed);
@@ -54,10 +153,10 @@ bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_
         errno = error;
         return false;
     }
-    if (!map(shared, fd, bytes))
+    if (!map(shared, fd, committed, bytes))
         return false;
     ((label_t *)shared->memory)->nonce = nonce;
-    *ticket = (pp_shared_ticket_t){getpid(), fd, nonce, bytes, numbers};
+    *ticket = (pp_shared_ticket_t){getpid(), fd, nonce, bytes, committed, numbers};
     return true;
 }
 
@@ -81,7 +180,7 @@ bool pp_shared_attach(pp_shared_t *shared, const pp_shared_ticket_t *ticket)
         close(fd);
         return false;
     }
-    if (!map(shared, fd, ticket->bytes))
+    if (!map(shared, fd, ticket->committed, ticket->bytes))
         return false;
     if (((label_t *)shared->memory)->nonce == ticket->nonce)
         return true;
@@ -89,11 +188,28 @@ bool pp_shared_attach(pp_shared_t *shared, const pp_shared_ticket_t *ticket)
     return false;
 }
 
-bool pp_shared_private(pp_shared_t *shared, size_t bytes) { return map(shared, -1, bytes); }
+bool pp_shared_private(pp_shared_t *shared, size_t bytes) { return map(shared, -1, bytes, bytes); }
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+/* Whether the machine has so much memory left.  The kernel would find out page by page, and end a process. */
+static bool is_there(size_t bytes)
+{
+    char               line[128];
+    unsigned long long kilobytes = 0;
+    FILE              *file = fopen("/proc/meminfo", "re");
+    bool               found = false;
+    while (file && !found && fgets(line, sizeof line, file))
+        found = sscanf(line, "MemAvailable: %llu", &kilobytes) == 1;
+    if (file)
+        fclose(file);
+    return !found || bytes / 1024 <= kilobytes;
+}
 
 bool pp_shared_commit(pp_shared_t *shared, size_t offset, size_t bytes)
 {
-    return shared->fd >= 0 && posix_fallocate(shared->fd, (off_t)offset, (off_t)bytes) == 0;
+    return shared->fd >= 0 && (bytes < ASKED_FROM || is_there(bytes))
+        && posix_fallocate(shared->fd, (off_t)offset, (off_t)bytes) == 0;
 }
 
 void pp_shared_uncommit(pp_shared_t *shared, size_t offset, size_t bytes)
@@ -102,6 +218,23 @@ void pp_shared_uncommit(pp_shared_t *shared, size_t offset, size_t bytes)
     if (shared->fd >= 0)
         (void)fallocate(shared->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
                         (off_t)bytes);
+}
+
+void pp_shared_give_back(pp_shared_t *shared, size_t offset, size_t bytes)
+{
+    pp_shared_uncommit(shared, offset, bytes);
+    pp_range_t *range = malloc(sizeof *range);
+    if (!range)
+        return;                  /* the place is lost, of which there is plenty */
+    *range = (pp_range_t){__atomic_load_n(&shared->given_back, __ATOMIC_RELAXED), offset, bytes};
+    while (!__atomic_compare_exchange_n(&shared->given_back, &range->next, range, true, __ATOMIC_RELEASE,
+                                        __ATOMIC_RELAXED))
+        continue;
+}
+
+pp_range_t *pp_shared_taken_back(pp_shared_t *shared)
+{
+    return __atomic_exchange_n(&shared->given_back, NULL, __ATOMIC_ACQUIRE);
 }
 
 void pp_shared_seal(pp_shared_t *shared)
@@ -116,6 +249,10 @@ void pp_shared_free(pp_shared_t *shared)
     pp_shared_seal(shared);
     if (shared->memory)
         munmap(shared->memory, shared->bytes);
+    for (pp_range_t *range = shared->given_back, *next; range; range = next) {
+        next = range->next;
+        free(range);
+    }
     *shared = (pp_shared_t){.fd = -1};
 }
 

@@ -99,6 +99,7 @@ static pp_status_t begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *ha
     calls->vote = (pp_vote_t){.rank = calls->engine->rank, .complaining_rank = calls->engine->rank,
                               .complains = complaint != NULL, .call = kind};
     snprintf(calls->vote.complaint, sizeof calls->vote.complaint, "%s", complaint ? complaint : "");
+    calls->complained = complaint != NULL;
     return PP_OK;
 }
 
@@ -155,7 +156,8 @@ static pp_status_t verdict(pp_calls_t *calls)
 {
     const pp_vote_t *vote = &calls->vote;
     if (vote->complains == 1) {
-        bool mine = vote->complaining_rank == calls->engine->rank;
+        /* Of several ranks with wrong arguments the first is quoted, but each has wrong ones. */
+        bool mine = calls->complained;
         snprintf(calls->text, sizeof calls->text, "rank %d: %s", vote->complaining_rank,
                  vote->complaint);
         if (calls->kind == PP_CALL_CTX_FREE)

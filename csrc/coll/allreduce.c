@@ -1,5 +1,6 @@
 /* allreduce.c - a partial allreduce as a kind of handle: its arguments, and the way that its rounds are made. */
 #include "allreduce.h"
+#include "patience.h"
 
 #include "../algo/choose.h"
 
@@ -23,7 +24,9 @@ static pp_status_t choose(const pp_allreduce_t *coll, pp_choice_t *choice)
 /* As the application knows it. */
 static void name_policy(const pp_allreduce_config_t *config, int32_t size, char *name, size_t bytes)
 {
-    if (config->policy == PP_FIRST_OF && config->policy_k == size)
+    if (config->policy_text)
+        snprintf(name, bytes, "%s", config->policy_text);
+    else if (config->policy == PP_FIRST_OF && config->policy_k == size)
         snprintf(name, bytes, "Solo()");
     else if (config->policy == PP_FIRST_OF && config->policy_k == 1)
         snprintf(name, bytes, "Majority()");
@@ -41,7 +44,7 @@ static void say_arguments(const pp_allreduce_t *coll, char *text, size_t bytes)
     static const char *const algorithms[] = {"auto", "recursive-doubling", "rabenseifner", "ring",
                                              "shared-memory"};
     const pp_allreduce_config_t *config = &coll->config;
-    char policy[32], max_lag[16] = "None";
+    char policy[96], max_lag[16] = "None";
     name_policy(config, coll->handle.team->engine->size, policy, sizeof policy);
     if (config->max_lag >= 0)
         snprintf(max_lag, sizeof max_lag, "%d", config->max_lag);
@@ -57,11 +60,13 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     pp_choice_t choice;
     struct {
         uint64_t count;
+        int64_t  deadline_ns, grace_ns;
         int32_t  type, op, policy, policy_k, deliver, max_lag, average, algorithm, segments, unused;
     } key = {
         .count = coll->count, .type = config->type, .op = config->op, .policy = config->policy,
         .policy_k = config->policy_k, .deliver = config->deliver, .max_lag = config->max_lag < 0 ? -1 : config->max_lag,
         .average = config->average, .algorithm = config->algorithm, .segments = config->segments,
+        .deadline_ns = config->deadline_ns, .grace_ns = config->grace_ns < 0 ? -1 : config->grace_ns,
     };
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     PP_TRY(choose(coll, &choice));
@@ -85,7 +90,7 @@ static pp_rule_t rule_of(const pp_allreduce_t *coll)
 {
     const pp_engine_t *engine = coll->handle.engine;
     return (pp_rule_t){.policy = coll->config.policy, .k = coll->config.policy_k, .size = engine->size,
-                       .each = coll->config.deliver == PP_EACH, .seed = pp_mix(engine->seed, coll->handle.id)};
+                       .deadline = coll->config.deadline_ns > 0, .each = coll->config.deliver == PP_EACH, .seed = pp_mix(engine->seed, coll->handle.id)};
 }
 
 static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
@@ -94,12 +99,14 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     pp_kernels_t kernels;
     coll->reason = agreed->reason;
     coll->max_lag = coll->config.max_lag < 0 ? PP_UNBOUNDED : (uint64_t)coll->config.max_lag;
+    coll->deadline_ns = (uint64_t)coll->config.deadline_ns;
+    coll->grace_ns = coll->config.grace_ns < 0 ? PP_GRACE_AUTO : (uint64_t)coll->config.grace_ns;
     coll->rule = rule_of(coll);
     PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
     PP_TRY(!agreed->region                 ? pp_messages_open(coll, agreed, &kernels)
            : !handle->engine->nodes        ? pp_board_rounds_open(coll, agreed, &kernels)
                                            : pp_leader_open(coll, agreed, &kernels));
-    coll->series.drawn = coll->rule.policy == PP_FIRST_OF;
+    coll->series.setting.drawn = coll->rule.policy == PP_FIRST_OF;
     return PP_OK;
 }
 
@@ -149,9 +156,15 @@ static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *mess
 
 static void replay(pp_handle_t *handle) { pp_series_replay_early(&pp_allreduce_of(handle)->series); }
 
-static void drop_request(pp_handle_t *handle) { pp_deliver_drop_request(pp_allreduce_of(handle)); }
+static void drop_request(pp_handle_t *handle)
+{
+    pp_patience_returned(pp_allreduce_of(handle));
+    pp_deliver_drop_request(pp_allreduce_of(handle));
+}
+
 static void give(pp_handle_t *handle) { pp_deliver_bind(pp_allreduce_of(handle)); }
 static bool drains(const pp_handle_t *handle) { return pp_allreduce_of(handle)->config.deliver == PP_EACH; }
+static uint64_t tick(pp_handle_t *handle, uint64_t now_ns) { return pp_patience_tick(pp_allreduce_of(handle), now_ns); }
 static bool can_give(const pp_handle_t *handle) { return pp_allreduce_of(handle)->ungiven; }
 
 static uint64_t discard(pp_handle_t *handle)
@@ -227,6 +240,7 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
     state->ready = coll->ops->ready(coll);
     state->drawn = coll->ops->drawn(coll);
     state->withholding = coll->ops->withholds(coll);
+    state->aside = handle->aside;
 }
 
 static void explain(pp_handle_t *handle, pp_text_t *text)
@@ -249,6 +263,7 @@ static const pp_handle_kind_t kind = {
     .drop_request = drop_request, .give = give, .drains = drains, .can_give = can_give, .discard = discard,
     .in_mid_round = in_mid_round, .retired = has_retired, .count_as_given = count_as_given, .poll = poll_rounds,
     .needed = is_needed, .has_work = has_work, .begin_work = begin_work, .work = work, .worked = worked,
+    .tick = tick,
     .describe = describe, .explain = explain, .next_round = next_round, .buffer_bytes = buffer_bytes,
 };
 

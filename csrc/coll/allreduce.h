@@ -18,6 +18,8 @@
 typedef struct pp_allreduce pp_allreduce_t;
 typedef struct pp_outcome   pp_outcome_t;
 
+#define PP_GRACE_AUTO UINT64_MAX
+
 /* ---- results ---------------------------------------------------------------------------------------- */
 
 /* What came of one round, or of several merged (PP_DELIVER_SUM). */
@@ -80,6 +82,10 @@ typedef struct pp_rounds_ops {
     bool        (*drawn)(pp_allreduce_t *);
     uint64_t    (*joined)(const pp_allreduce_t *);
     bool        (*retired)(const pp_allreduce_t *);
+    /* This rank waits for the next round, and has for long: the others are to know. */
+    void        (*await)(pp_allreduce_t *, uint32_t number);
+    /* The next round, which another rank waits for, is held up by this one. */
+    bool        (*holds_up)(pp_allreduce_t *);
     void        (*explain)(pp_allreduce_t *, pp_text_t *text);
 
     /* Collective calls. */
@@ -151,6 +157,8 @@ struct pp_allreduce {
     int32_t                reason;   /* pp_reason_t: why it has its algorithm */
     pp_rule_t              rule;
     uint64_t               max_lag;  /* PP_UNBOUNDED if there is none */
+    uint64_t               deadline_ns;   /* 0: none */
+    uint64_t               grace_ns;      /* PP_GRACE_AUTO */
 
     uint64_t starts;                 /* so far */
     uint64_t completed;              /* rounds */
@@ -165,6 +173,20 @@ struct pp_allreduce {
         uint64_t      start;         /* number of its Start, from 1; 0: a Wait without a Start */
         uint64_t      missed;
     } request;
+
+    struct {                         /* see patience.h */
+        uint64_t   since_ns;         /* when the request was first seen outstanding; 0: not yet */
+        bool       overdue;          /* its deadline is over */
+        uint64_t   tell_ns;          /* when this rank tells the others that it waits; 0: not decided */
+        uint32_t   told;             /* how often it has, for any round, */
+        uint32_t   tells;            /* and for this request */
+        uint32_t   awaited_number;
+        uint64_t   awaited;          /* 1 + the newest round that another rank says it waits for */
+        uint64_t   awaited_calls;    /* collective calls that one had completed */
+        uint64_t   held, held_since_ns;   /* 1 + the round that this rank holds up; 0: none */
+        uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
+        pp_habit_t habit;
+    } time;
 
     /* Of the round before `completed`: ranks that its header lists as left. */
     bool     any_left_before;
@@ -188,6 +210,8 @@ static inline bool pp_allreduce_wants_messages(const pp_allreduce_t *coll)
 uint64_t pp_rounds_request(pp_allreduce_t *coll);
 /* The next round is complete; its ranks that had left in `left` if there are any. */
 void     pp_rounds_complete(pp_allreduce_t *coll, pp_outcome_t *outcome, const uint64_t *left);
+/* max_lag does not hold this rank's part back. */
+bool     pp_rounds_is_exempt(const pp_allreduce_t *coll);
 /* While a rank has left or is elsewhere, what completes or is in flight counts as given. */
 void     pp_rounds_count_as_given(pp_allreduce_t *coll, uint64_t rounds);
 void     pp_rounds_count_staleness(const pp_allreduce_t *coll, uint64_t staleness);

@@ -48,6 +48,8 @@ static void name_call(const pp_rank_state_t *state, char *name, size_t bytes)
         snprintf(name, bytes, "Allreduce_init");
     else if (state->call == PP_CALL_CTX_FREE)
         snprintf(name, bytes, "Free of the context");
+    else if (state->call == PP_CALL_AWAY)
+        snprintf(name, bytes, "away()");
     else
         snprintf(name, bytes, "%s of handle %u", calls[state->call], state->handle);
 }

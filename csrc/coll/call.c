@@ -10,11 +10,22 @@ static bool in_mid_round(const pp_engine_t *engine)
     return any;
 }
 
+pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what)
+{
+    if (calls->kind == PP_CALL_NONE)
+        return PP_OK;
+    if (calls->kind == PP_CALL_AWAY)
+        return pp_fail(PP_ERR_STATE, "%s inside ctx.away(): leave it first, in all threads", what);
+    return pp_fail(PP_ERR_STATE, "%s while another collective call of this context is still in progress", what);
+}
+
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle)
 {
     PP_TRY(pp_engine_check(calls->engine));
-    if (calls->kind != PP_CALL_NONE)
-        return pp_fail(PP_ERR_STATE, "another collective call of this context is still in progress");
+    static const char *const names[] = {
+        [PP_CALL_INIT] = "making a handle", [PP_CALL_FLUSH] = "Flush", [PP_CALL_DRAIN] = "Drain",
+        [PP_CALL_FREE] = "Free", [PP_CALL_CTX_FREE] = "Free of the context", [PP_CALL_AWAY] = "away()"};
+    PP_TRY(pp_call_check_none(calls, names[kind]));
     calls->kind = kind;
     calls->handle = handle;
     calls->finished = calls->agreed = calls->entered = false;

@@ -45,7 +45,7 @@ static void control(void *owner, int32_t peer, const pp_prefix_t *message)
 
 pp_status_t pp_calls_open(pp_calls_t *calls, pp_team_t *team, pp_engine_t *engine, int32_t window)
 {
-    *team = (pp_team_t){.engine = engine, .window = window, .ops = &pp_flush_ops, .calls = calls};
+    *team = (pp_team_t){.engine = engine, .window = window, .patience_ns = PP_FOR_EVER, .ops = &pp_flush_ops, .calls = calls};
     *calls = (pp_calls_t){.team = team, .engine = engine};
     engine->control = control;
     engine->owner = calls;

@@ -13,7 +13,7 @@
 
 typedef enum pp_call_kind {
     PP_CALL_NONE, PP_CALL_INIT, PP_CALL_FLUSH, PP_CALL_DRAIN, PP_CALL_FREE, PP_CALL_CTX_FREE,
-    PP_CALL_EXIT
+    PP_CALL_EXIT, PP_CALL_AWAY
 } pp_call_kind_t;
 
 /* One rank's vote in an agreement; merging two keeps the lower rank's, or the first complaint. */
@@ -51,6 +51,7 @@ typedef struct pp_calls {
     } agree;
     pp_vote_t      vote;             /* mine, then everybody's */
     uint64_t       region;           /* reserved by this rank for the handle being made; 0: none */
+    bool           complained;       /* my arguments were wrong */
     bool           entered;          /* my vote is in */
     bool           agreed;           /* everybody's is; or the flush round of a Free is complete */
 
@@ -66,6 +67,8 @@ typedef struct pp_calls {
 
 /* ---- the call in progress (call.c) ---------------------------------------------------------------------- */
 
+/* PP_ERR_STATE if a call is in progress.  `what`: cannot be done then. */
+pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what);
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle);
 void        pp_call_finish(pp_calls_t *calls, pp_status_t status);
 void        pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind);

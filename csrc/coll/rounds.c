@@ -5,9 +5,17 @@
 
 #include <string.h>
 
+bool pp_rounds_is_exempt(const pp_allreduce_t *coll)
+{
+    const pp_handle_t *handle = &coll->handle;
+    pp_facts_t facts = {.left = pp_handle_left(handle), .aside = handle->aside,
+                        .elsewhere = pp_handle_elsewhere(handle)};
+    return pp_rule_is_exempt(&coll->rule, &facts);
+}
+
 void pp_rounds_count_as_given(pp_allreduce_t *coll, uint64_t rounds)
 {
-    if (!pp_handle_left(&coll->handle) && !pp_handle_elsewhere(&coll->handle))
+    if (!pp_rounds_is_exempt(coll))
         return;
     if (coll->counted < rounds)
         coll->counted = rounds;
@@ -68,6 +76,7 @@ void pp_rounds_complete(pp_allreduce_t *coll, pp_outcome_t *outcome, const uint6
     if (flush)
         check_calls(coll, &outcome->tally);
     remember_left(coll, &outcome->tally, left, flush);
+    team->engine->coverage.deadlines += outcome->tally.cause == PP_CAUSE_DEADLINE;
     team->engine->rounds += outcome->round + 1 - coll->completed;
     coll->completed = outcome->round + 1;
     team->engine->changed = true;
@@ -78,6 +87,11 @@ void pp_rounds_complete(pp_allreduce_t *coll, pp_outcome_t *outcome, const uint6
 
 uint64_t pp_rounds_request(pp_allreduce_t *coll)
 {
+    /* After a timeout: the request stays as it is. */
+    if (coll->handle.request.state != PP_IDLE) {
+        coll->starts++;
+        return coll->request.outcome ? coll->request.outcome->round : coll->completed;
+    }
     bool late = coll->ungiven != NULL;
     uint64_t given = !late ? coll->completed
                    : coll->config.deliver == PP_EACH ? coll->ungiven->round : coll->completed - 1;

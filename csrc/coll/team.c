@@ -46,7 +46,8 @@ void pp_team_remove_board(pp_team_t *team, const pp_board_t *board)
 void pp_team_publish_presence(const pp_team_t *team)
 {
     const pp_engine_t *engine = team->engine;
-    pp_node_set_presence(engine->node, engine->calls, team->in_call, team->exits, team->unseen > 0);
+    pp_node_set_presence(engine->node, engine->calls, team->in_call, team->exits,
+                         team->unseen > 0 || team->waits_in_others > 0);
 }
 
 void pp_team_close(pp_team_t *team)

@@ -8,7 +8,11 @@
 #ifndef PP_TEAM_H
 #define PP_TEAM_H
 
-#include "../exec/engine.h"
+#include "../exec/series.h"
+#include "../node/node.h"
+#include "../policy/policy.h"
+
+#define PP_FOR_EVER INT64_MAX
 
 typedef struct pp_team pp_team_t;
 
@@ -30,6 +34,10 @@ struct pp_team {
     pp_tuned_t *tuned;               /* ours: what was measured, for the choices of rank 0 */
     size_t      tuned_count;
     int32_t     link;                /* pp_link_kind_t: between the ranks */
+    int64_t     patience_ns;         /* < 0: by habit; PP_FOR_EVER */
+    pp_habit_t  habit;               /* times between results and Starts, of all handles */
+    uint64_t    left_by_patience;    /* how often */
+    char        patience_note[400];  /* about the first; "": none, or it was told */
     uint64_t    discarded;           /* Starts that the Free in progress threw away */
 
     /* This rank. */
@@ -39,6 +47,7 @@ struct pp_team {
     uint32_t    waiting;             /* handles with an outstanding on-time request, */
     uint32_t    unseen;              /* of them those whose requests the node's other ranks cannot see */
     uint64_t    waits;               /* such requests made so far */
+    uint32_t    waits_in_others;     /* threads of this process that wait long in other contexts */
 
     /* Of rounds in the node's memory. */
     struct pp_board **boards;        /* of the live handles that have one */
@@ -58,10 +67,10 @@ void pp_team_wait_ends(pp_handle_t *handle, bool seen, pp_request_state_t state)
 
 static inline bool pp_handle_waits(const pp_handle_t *handle) { return handle->request.state == PP_OUTSTANDING; }
 
-/* Waits on another handle. */
+/* Waits on another handle, of whatever context. */
 static inline bool pp_handle_elsewhere(const pp_handle_t *handle)
 {
-    return handle->team->waiting > (pp_handle_waits(handle) ? 1u : 0u);
+    return handle->team->waiting > (pp_handle_waits(handle) ? 1u : 0u) || handle->team->waits_in_others > 0;
 }
 
 /* ---- leaving ---------------------------------------------------------------------------------------- */
@@ -82,6 +91,9 @@ static inline uint32_t pp_handle_flush_call(const pp_handle_t *handle)
          : handle->leaving == PP_FREES                        ? PP_IN_FREE
                                                               : PP_IN_FLUSH;
 }
+
+/* Has left the handle, for whatever reason. */
+static inline bool pp_handle_gone(const pp_handle_t *handle) { return pp_handle_left(handle) || handle->aside; }
 
 /* ---- the node's memory -------------------------------------------------------------------------------- */
 

@@ -1,8 +1,6 @@
 /* engine.c - dispatch of messages, deferral, settling, errors.  See engine.h. */
 #include "engine.h"
 
-#include "series.h"
-
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,35 +23,7 @@ pp_status_t pp_engine_check(const pp_engine_t *engine)
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
-pp_stored_t *pp_stored_new(int32_t peer, const void *message, size_t bytes)
-{
-    pp_stored_t *stored = malloc(sizeof *stored + bytes);
-    if (!stored)
-        return NULL;
-    stored->next = NULL;
-    stored->peer = peer;
-    stored->bytes = bytes;
-    memcpy(stored->message, message, bytes);
-    return stored;
-}
-
-void pp_stored_append(pp_stored_t **list, pp_stored_t *stored)
-{
-    while (*list)
-        list = &(*list)->next;
-    *list = stored;
-}
-
-void pp_stored_free_all(pp_stored_t **list)
-{
-    while (*list) {
-        pp_stored_t *first = *list;
-        *list = first->next;
-        free(first);
-    }
-}
-
-bool pp_stored_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message, size_t bytes)
+bool pp_engine_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message, size_t bytes)
 {
     pp_stored_t *stored = pp_stored_new(peer, message, bytes);
     if (!stored) {
@@ -82,6 +52,15 @@ static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefi
 
 static bool context_wide(uint16_t kind) { return kind >= PP_MSG_ASK; }
 
+/* A rank that has left by patience is back for nobody's message; and that somebody waits is said to all. */
+static bool is_deferred(const pp_engine_t *engine, const pp_prefix_t *prefix)
+{
+    if (prefix->calls <= engine->calls || prefix->kind == PP_MSG_AWAIT)
+        return false;
+    const pp_handle_t *handle = pp_engine_handle(engine, prefix->handle);
+    return !(handle && handle->aside);
+}
+
 static void on_message(void *owner, int32_t peer, const void *message, size_t bytes)
 {
     pp_engine_t *engine = owner;
@@ -90,8 +69,8 @@ static void on_message(void *owner, int32_t peer, const void *message, size_t by
         return;
     if (context_wide(prefix->kind))
         engine->control(engine->owner, peer, prefix);
-    else if (prefix->calls > engine->calls)
-        pp_stored_keep(engine, &engine->deferred, peer, message, bytes);
+    else if (is_deferred(engine, prefix))
+        pp_engine_keep(engine, &engine->deferred, peer, message, bytes);
     else
         dispatch(engine, peer, prefix, bytes);
     pp_engine_settle(engine);
@@ -100,9 +79,12 @@ static void on_message(void *owner, int32_t peer, const void *message, size_t by
 static void on_bulk_done(void *owner, void *cookie)
 {
     pp_engine_t *engine = owner;
+    pp_bulk_t   *bulk = cookie;
     if (engine->error)
         return;
-    pp_series_bulk_done(cookie);
+    bulk->over(bulk->owner, bulk->which);
+    bulk->next = engine->idle_bulks;
+    engine->idle_bulks = bulk;
     pp_engine_settle(engine);
 }
 
@@ -114,6 +96,8 @@ static void on_failed(void *owner, pp_status_t status, int32_t peer, const char 
     else
         pp_engine_fail(engine, status, "%s", text);
 }
+
+void pp_engine_undefer(pp_engine_t *engine) { engine->replay = engine->changed = true; }
 
 void pp_engine_call_ended(pp_engine_t *engine)
 {
@@ -131,7 +115,7 @@ static void replay_kept(pp_engine_t *engine)
     while (*link && !engine->error) {
         pp_stored_t *stored = *link;
         const pp_prefix_t *prefix = (const pp_prefix_t *)stored->message;
-        if (prefix->calls > engine->calls) {
+        if (is_deferred(engine, prefix)) {
             link = &stored->next;
             continue;
         }
@@ -152,13 +136,54 @@ void pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, 
         pp_engine_fail(engine, status, "%s", pp_error_text());
 }
 
+/* ---- bulk -------------------------------------------------------------------------------------------- */
+
+pp_bulk_t *pp_engine_bulk(pp_engine_t *engine, void (*over)(void *owner, uint32_t which), void *owner,
+                          uint32_t which)
+{
+    pp_bulk_t *bulk = engine->idle_bulks;
+    if (bulk) {
+        engine->idle_bulks = bulk->next;
+    } else if ((bulk = malloc(sizeof *bulk))) {
+        bulk->next_made = engine->bulks;
+        engine->bulks = bulk;
+    } else {
+        pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for a transfer");
+        return NULL;
+    }
+    bulk->over = over;
+    bulk->owner = owner;
+    bulk->which = which;
+    return bulk;
+}
+
+uint32_t pp_engine_bulk_tag(pp_engine_t *engine)
+{
+    return engine->next_bulk_tag++ % engine->transport->bulk_tags;
+}
+
+void pp_engine_pool(pp_engine_t *engine, size_t bytes, pp_pool_t *pool)
+{
+    bool from_blocks = engine->transport->pins_pages && bytes > PP_INLINE_BYTES;
+    pp_pool_init(pool, bytes, from_blocks ? &engine->blocks : NULL);
+}
+
 /* ---- settling ------------------------------------------------------------------------------------ */
+
+bool pp_engine_grow_queue(pp_engine_t *engine)
+{
+    bool grown = pp_grow((void **)&engine->queue, &engine->queue_capacity, engine->queue_tail + 1,
+                         sizeof *engine->queue);
+    if (!grown)
+        pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for the queue of ready operations");
+    return grown;
+}
 
 static void fire_all(pp_engine_t *engine)
 {
     while (engine->queue_head != engine->queue_tail && !engine->error) {
-        struct pp_firing next = engine->queue[engine->queue_head++];
-        pp_series_fire(next.instance, next.vertex);
+        pp_firing_t next = engine->queue[engine->queue_head++];
+        next.fire(next.owner, next.which);
     }
     engine->queue_head = engine->queue_tail = 0;
 }
@@ -182,6 +207,40 @@ void pp_engine_settle(pp_engine_t *engine)
              && !engine->error);
     engine->settling = false;
     engine->transport->ops->ring(engine->transport);
+}
+
+/* ---- time ------------------------------------------------------------------------------------------ */
+
+void pp_engine_alarm(pp_engine_t *engine, uint64_t time_ns)
+{
+    pp_transport_t *transport = engine->transport;
+    if (time_ns >= transport->alarm_ns)
+        return;
+    transport->alarm_ns = time_ns;
+    if (transport->ops->alarm)
+        transport->ops->alarm(transport);
+}
+
+void pp_engine_tick(pp_engine_t *engine)
+{
+    uint64_t now = pp_engine_now(engine), next = PP_NEVER_NS;
+    engine->transport->alarm_ns = PP_NEVER_NS;
+    engine->changed = true;   /* what waits for its time in an update sets its alarm again */
+    for (size_t i = 1; i < engine->handle_count && !engine->error; i++) {
+        pp_handle_t *handle = engine->handles[i];
+        uint64_t     at = handle && handle->kind->tick ? handle->kind->tick(handle, now) : PP_NEVER_NS;
+        next = at < next ? at : next;
+    }
+    if (next != PP_NEVER_NS)
+        pp_engine_alarm(engine, next);
+    pp_engine_settle(engine);
+}
+
+static void on_alarm(void *owner)
+{
+    pp_engine_t *engine = owner;
+    if (!engine->error)
+        pp_engine_tick(engine);
 }
 
 int pp_engine_poll(pp_engine_t *engine)
@@ -218,13 +277,20 @@ pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint6
     *engine = (pp_engine_t){.transport = transport, .rank = transport->rank, .size = transport->size,
                             .seed = seed};
     transport->sink = (pp_sink_t){.engine = engine, .message = on_message,
-                                  .bulk_done = on_bulk_done, .failed = on_failed};
+                                  .bulk_done = on_bulk_done, .alarm = on_alarm, .failed = on_failed};
+    transport->alarm_ns = PP_NEVER_NS;
     return PP_OK;
 }
 
 void pp_engine_release(pp_engine_t *engine)
 {
     pp_stored_free_all(&engine->deferred);
+    while (engine->bulks) {
+        pp_bulk_t *bulk = engine->bulks;
+        engine->bulks = bulk->next_made;
+        free(bulk);
+    }
+    engine->idle_bulks = NULL;
     free(engine->queue);
     free(engine->handles);
     engine->queue = NULL;

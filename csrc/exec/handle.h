@@ -108,6 +108,7 @@ struct pp_handle {
     struct pp_team    *team;
     uint32_t           id;           /* of the agreement that made it: the same on all ranks */
     pp_leaving_t       leaving;      /* the call on it that this rank is in */
+    bool               aside;        /* this rank has left it by patience, until its next Start or collective call */
     bool               ended;        /* freed by the others, while this rank was out */
     struct {
         pp_request_state_t state;

@@ -13,8 +13,9 @@
 
 typedef enum pp_message_kind {
     PP_MSG_OPERATION,    /* a SEND of a schedule */
-    PP_MSG_DRAW,         /* a draw handed on (coll/policy.c) */
+    PP_MSG_DRAW,         /* a draw handed on (coll/rounds/) */
     PP_MSG_REPORT,       /* counts of ready ranks, towards the root of the tree */
+    PP_MSG_AWAIT,        /* somebody has waited long for this round */
     PP_MSG_ASK,          /* "this is what I am doing; what are you doing with this handle?" */
     PP_MSG_TELL,
     PP_MSG_CLOSE,        /* my last message in this context */
@@ -45,9 +46,17 @@ typedef struct pp_report {
     pp_prefix_t prefix;
     uint32_t    ready;       /* ranks of the subtree that are ready for prefix.round */
     uint32_t    left;        /* not ready, and left during call number prefix.calls */
-    uint32_t    waits;       /* 1: one of the ready waits for the round */
-    uint32_t    unused;
+    uint32_t    aside;       /* not ready, and left by patience: void towards nobody */
+    uint16_t    waits;       /* 1: somebody of them waits for the round */
+    uint16_t    overdue;     /* 1: ... and its deadline is over */
 } pp_report_t;
+
+/* Who waits long says so to all ranks; each passes it on once. */
+typedef struct pp_await {
+    pp_prefix_t prefix;
+    uint32_t    origin;      /* whose word it is, */
+    uint32_t    number;      /* and its how manieth */
+} pp_await_t;
 
 enum { PP_ERROR_TEXT = 512 };
 

@@ -1,16 +1,78 @@
-/* series.h - what engine.c and series.c share, for nobody else. */
+/*
+ * series.h - the consecutive rounds of one template: numbers them, keeps a window of them open, and keeps messages
+ * of rounds that are not open yet.  How many those can be is bounded by the window: no peer is further ahead.
+ *
+ * The protocol above it (its host) decides when a round may start and what happens when it is done.
+ */
 #ifndef PP_SERIES_H
 #define PP_SERIES_H
 
-#include "engine.h"
+#include "../base/nodes.h"
+#include "instance.h"
 
-pp_stored_t *pp_stored_new(int32_t peer, const void *message, size_t bytes);
-void         pp_stored_append(pp_stored_t **list, pp_stored_t *stored);
-/* Keeps a message at the end of a list; false: no memory, latched. */
-bool         pp_stored_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message, size_t bytes);
-void         pp_stored_free_all(pp_stored_t **list);
+struct pp_series {
+    pp_engine_t     *engine;
+    const pp_host_t *host;
+    void            *owner;
+    uint32_t         id;
+    pp_setting_t     setting;
+    pp_template_t    template;
+    pp_graph_t      *graph;         /* the template's */
+    pp_kernels_t     kernels;
+    int32_t          window;
+    /* Between nodes: a participant is a node, and a peer of the schedule the rank that leads one in the round.
+       NULL: participants are ranks. */
+    const pp_nodes_t *nodes;
+    pp_map_t         map;
+    /* The rounds that this rank leads, all without nodes, are first, first + stride, ...  They have places
+       0, 1, ... */
+    uint64_t         first, stride;
+    uint64_t         opened;        /* places opened so far; place p lives in instances[p % window] */
+    pp_instance_t   *instances;
+    pp_stored_t     *early;         /* messages of rounds not opened yet, in order of arrival */
+    pp_pool_t        vectors;       /* accumulators, pending slots, results */
+    pp_pool_t        scratches;
+    pp_pool_t       *named;         /* of the template's named buffers */
+    size_t           mask_words;    /* of a mask of ranks; 0: too many ranks to name any */
+    uint32_t        *last_fired;    /* fire counts of the newest retired round */
+    uint64_t         last_fired_round;
+    bool             any_retired;
+};
 
-void pp_series_bulk_done(void *cookie);
-void pp_series_fire(pp_instance_t *instance, uint32_t vertex);
+/* Opens the first rounds of a handle's series.  `nodes`: of the graph's participants; NULL if they are ranks.  Takes
+   the graph over, also on failure. */
+pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, const pp_nodes_t *nodes,
+                           const pp_kernels_t *kernels, int32_t window, const pp_host_t *host,
+                           void *owner, pp_series_t *series);
+/* A series without rounds of its own, for a handle that makes them in the memory of the node: only its number and
+   pools are used. */
+void pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const pp_kernels_t *kernels,
+                         pp_series_t *series);
+void pp_series_close(pp_series_t *series);
+
+/* Where the round is among those of this rank: which has so many before it. */
+static inline uint64_t pp_series_place(const pp_series_t *series, uint64_t round)
+{
+    if (series->stride == 1)
+        return round;
+    return round < series->first ? 0 : (round - series->first + series->stride - 1) / series->stride;
+}
+/* NULL if the round is not open here (not yet, no longer, or never). */
+pp_instance_t *pp_series_instance(pp_series_t *series, uint64_t round);
+
+/* Between nodes: sends all activation messages of a round that another rank of the node leads, as that one's `start`
+   would. */
+void pp_series_announce(pp_series_t *series, uint64_t round);
+static inline void pp_series_explain(const pp_instance_t *instance, pp_text_t *text)
+{
+    pp_instance_explain(instance, "round", text);
+}
+/* The round is retired and complete: its place serves the round `window` later. */
+void pp_series_recycle(pp_series_t *series, pp_instance_t *instance);
+
+/* An operation's message; one for a round that is not open yet is kept. */
+void pp_series_receive(pp_series_t *series, int32_t peer, const pp_prefix_t *prefix, size_t bytes);
+/* Messages that came before their round was opened, and are due now. */
+void pp_series_replay_early(pp_series_t *series);
 
 #endif

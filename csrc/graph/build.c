@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 /* Tags are dense, so a large one is a mistake; the tag table has an entry for each. */
-enum { TAGS_MAX = 1 << 24 };
+enum { TAGS_MAX = 1 << 24, WEIGHTS_MAX = UINT16_MAX };
 
 static void latch(pp_graph_t *graph, pp_status_t status)
 {
@@ -34,6 +34,8 @@ void pp_graph_free(pp_graph_t *graph)
     if (!graph)
         return;
     free(graph->edges);
+    free(graph->buffers);
+    free(graph->bound);
     free(graph->recv_by_tag);
     free(graph->outs);
     free(graph->vertices);
@@ -64,6 +66,26 @@ static uint32_t add_vertex(pp_graph_t *graph, pp_vertex_t vertex)
     return graph->vertex_count++;
 }
 
+/* Checks the register and its region, and counts the register. */
+static bool accept_operand(pp_graph_t *graph, const char *kind, uint32_t reg, pp_region_t region)
+{
+    if (!writable(graph))
+        return false;
+    if (reg == UINT32_MAX) {
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s has register %u", graph->rank, kind, reg));
+        return false;
+    }
+    const size_t count = pp_graph_buffer_count(graph, pp_graph_buffer_of(graph, reg));
+    if (region.offset > count || region.count > count - region.offset) {
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s covers %zu elements from %zu on, of a vector of %zu",
+                             graph->rank, kind, region.count, region.offset, count));
+        return false;
+    }
+    if (reg >= graph->reg_count)
+        graph->reg_count = reg + 1;
+    return true;
+}
+
 /* Checks what SEND and RECV have in common and counts its tag and register. */
 static bool accept_message(pp_graph_t *graph, const pp_vertex_t *v)
 {
@@ -76,19 +98,10 @@ static bool accept_message(pp_graph_t *graph, const pp_vertex_t *v)
     else if (v->tag >= TAGS_MAX)
         latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s has tag %u; tags end at %d", graph->rank,
                              kind, v->tag, TAGS_MAX - 1));
-    else if (v->reg == UINT32_MAX)
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s has register %u", graph->rank, kind,
-                             v->reg));
-    else if (v->region.offset > graph->count || v->region.count > graph->count - v->region.offset)
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s covers %zu elements from %zu on, of a "
-                             "vector of %zu", graph->rank, kind, v->region.count, v->region.offset,
-                             graph->count));
-    if (graph->error)
+    if (!accept_operand(graph, kind, v->reg, v->region))
         return false;
     if (v->tag >= graph->tag_count)
         graph->tag_count = v->tag + 1;
-    if (v->reg >= graph->reg_count)
-        graph->reg_count = v->reg + 1;
     return true;
 }
 
@@ -133,6 +146,95 @@ uint32_t pp_graph_reduce(pp_graph_t *graph, uint32_t recv, bool incoming_left)
                                                       .region = from->region});
     pp_graph_edge(graph, recv, reduce);
     return reduce;
+}
+
+/* ---- named buffers ------------------------------------------------------------------------------- */
+
+uint32_t pp_graph_buffer(pp_graph_t *graph, size_t count, const char *label)
+{
+    if (!writable(graph))
+        return PP_ACCUMULATOR;
+    void *array = graph->buffers;
+    if (!pp_grow(&array, &graph->buffer_capacity, graph->buffer_count + 1, sizeof *graph->buffers)) {
+        latch(graph, pp_fail(PP_ERR_MEMORY, "no memory for buffer %u of a schedule", graph->buffer_count));
+        return PP_ACCUMULATOR;
+    }
+    graph->buffers = array;
+    graph->buffers[graph->buffer_count] = (pp_graph_buffer_t){.count = count, .label = label};
+    return ++graph->buffer_count;
+}
+
+void pp_graph_bind(pp_graph_t *graph, uint32_t reg, uint32_t buffer)
+{
+    if (!writable(graph))
+        return;
+    if (buffer > graph->buffer_count || reg < graph->reg_count || reg < graph->bound_count || reg == UINT32_MAX) {
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: register %u cannot be bound to buffer %u: there are %u, and "
+                             "registers below %u are in use", graph->rank, reg, buffer, graph->buffer_count,
+                             reg < graph->reg_count ? graph->reg_count : graph->bound_count));
+        return;
+    }
+    void *array = graph->bound;
+    if (!pp_grow(&array, &graph->bound_capacity, (size_t)reg + 1, sizeof *graph->bound)) {
+        latch(graph, pp_fail(PP_ERR_MEMORY, "no memory for %u registers", reg));
+        return;
+    }
+    graph->bound = array;
+    while (graph->bound_count < reg)
+        graph->bound[graph->bound_count++] = PP_ACCUMULATOR;
+    graph->bound[graph->bound_count++] = buffer;
+}
+
+static uint32_t add_local(pp_graph_t *graph, uint8_t kind, pp_operand_t from, pp_operand_t into, bool from_left)
+{
+    const char *name = kind == PP_COPY ? "copy" : "reduce";
+    if (!accept_operand(graph, name, from.reg, from.region) || !accept_operand(graph, name, into.reg, into.region))
+        return PP_NO_VERTEX;
+    if (from.region.count != into.region.count) {
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s of %zu elements into %zu", graph->rank, name,
+                             from.region.count, into.region.count));
+        return PP_NO_VERTEX;
+    }
+    const size_t distance = from.region.offset > into.region.offset ? from.region.offset - into.region.offset
+                                                                    : into.region.offset - from.region.offset;
+    const bool   overlap = pp_graph_buffer_of(graph, from.reg) == pp_graph_buffer_of(graph, into.reg)
+                        && distance < into.region.count;
+    const bool   itself = kind == PP_COPY && distance == 0 && from.reg == into.reg;
+    if ((overlap || from.reg == into.reg) && !itself) {
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s of register %u into %u: they are the same, or overlap",
+                             graph->rank, name, from.reg, into.reg));
+        return PP_NO_VERTEX;
+    }
+    return add_vertex(graph, (pp_vertex_t){.kind = kind, .need = PP_NEED_ALL, .local = true, .source = from.reg,
+                                           .source_offset = from.region.offset, .reg = into.reg,
+                                           .region = into.region, .incoming_left = from_left});
+}
+
+uint32_t pp_graph_copy(pp_graph_t *graph, pp_operand_t from, pp_operand_t into)
+{
+    return add_local(graph, PP_COPY, from, into, false);
+}
+
+uint32_t pp_graph_merge(pp_graph_t *graph, pp_operand_t from, pp_operand_t into, bool from_left)
+{
+    return add_local(graph, PP_REDUCE, from, into, from_left);
+}
+
+void pp_graph_weigh(pp_graph_t *graph, uint32_t vertex, uint32_t weight)
+{
+    if (!writable(graph))
+        return;
+    pp_vertex_t *v = vertex < graph->vertex_count ? &graph->vertices[vertex] : NULL;
+    if (!v || (v->kind != PP_REDUCE && !(v->kind == PP_COPY && v->local)) || weight >= WEIGHTS_MAX) {
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: operation %u cannot have weight %u", graph->rank, vertex,
+                             weight));
+        return;
+    }
+    v->weight = (uint16_t)(weight + 1);
+    if (!v->local)
+        graph->vertices[v->source].weight = v->weight;
+    if (weight >= graph->weight_count)
+        graph->weight_count = weight + 1;
 }
 
 uint32_t pp_graph_take(pp_graph_t *graph)

@@ -1,10 +1,11 @@
 /*
- * pypartial.h - the one public header of the C core.
+ * pypartial.h - the public header of the C core; that of the simulation, which nobody else needs, is
+ * pypartial_sim.h.
  *
  * The core runs *partial collectives*: rounds that a subset of the ranks can trigger and that
  * complete on every rank.  Opaque types, no mpi.h: a communicator enters as the address of an
- * MPI_Comm.  pypartial/_build.py hands everything between the two CDEF marks to cffi, so this file
- * is the only place where the interface is written down.
+ * MPI_Comm.  pypartial/_build.py hands everything between the two CDEF marks to cffi, so that the
+ * interface is written down once.
  *
  * Conventions
  *   - Every function that can fail returns a pp_status_t: 0 done, > 0 in progress, < 0 an error.
@@ -29,6 +30,7 @@
 typedef enum pp_status {
     PP_OK = 0,
     PP_PENDING = 1,            /* not finished; call again */
+    PP_NOTE = 2,               /* done, and pp_ctx_patience_note() has something for the log */
     PP_ERR_ARGUMENT = -1,      /* a value is wrong: ArgumentError */
     PP_ERR_STATE = -2,         /* the call is not allowed now (order, freed, forked): Error */
     PP_ERR_MISMATCH = -3,      /* the ranks disagree on the arguments: MismatchError */
@@ -154,7 +156,6 @@ pp_status_t pp_model_defaults(int32_t link, pp_cost_t *cost);
 /* ---- context ---------------------------------------------------------------------------------- */
 typedef struct pp_ctx  pp_ctx_t;    /* one rank's view of a communicator: engine, transport, thread */
 typedef struct pp_handle pp_handle_t;   /* a persistent partial collective ("handle") of a context */
-typedef struct pp_sim  pp_sim_t;    /* many ranks in one process, over a simulated transport */
 
 typedef enum pp_progress { PP_PROGRESS_THREAD, PP_PROGRESS_CALLER } pp_progress_t;
 
@@ -172,6 +173,7 @@ typedef struct pp_ctx_config {
     int32_t  node_ranks;       /* 0; or as if each so many ranks of a node were on one of their own, for tests of
                                   several nodes on one; the same on all ranks (checked) */
     int32_t  unused;
+    int64_t  patience_ns;      /* how long this rank may hold a round up; -1: automatic; 0, INT64_MAX: for ever */
 } pp_ctx_config_t;
 
 /*
@@ -264,6 +266,9 @@ typedef struct pp_allreduce_config {
     int32_t  average;          /* pp_average_t */
     int32_t  algorithm;        /* pp_algorithm_t; AUTO is decided by rank 0 */
     int32_t  segments;         /* of the vector, each reduced by itself, 1..PP_LANES_MAX; 0: by its size */
+    int64_t  deadline_ns;      /* a rank that has waited so long triggers; 0: none */
+    int64_t  grace_ns;         /* from the trigger to the taking of contributions; -1: by the vector's size */
+    const char *policy_text;   /* the policy as the application wrote it, for texts; read at once; NULL: as PP_... say */
 } pp_allreduce_config_t;
 
 /*
@@ -296,7 +301,7 @@ typedef struct pp_result {
 } pp_result_t;
 
 /* Local.  Copies the pieces, adds them to what is pending, triggers.  PP_ERR_STATE if the previous
-   request was not collected. */
+   request was not collected, unless pp_timed_out() was called.  PP_OK or PP_NOTE. */
 pp_status_t pp_start(pp_handle_t *coll);
 
 /* Collect the request: on PP_OK the result is in the `recv` pieces and *result is filled (it may be
@@ -305,6 +310,12 @@ pp_status_t pp_start(pp_handle_t *coll);
    yet, or fail with PP_ERR_STATE. */
 pp_status_t pp_wait(pp_handle_t *coll, int64_t timeout_us, pp_result_t *result);
 pp_status_t pp_test(pp_handle_t *coll, pp_result_t *result);
+/* Local.  PP_EACH: the next complete round that was not given yet, without waiting; PP_PENDING: there is none.
+   PP_ERR_STATE while a request is not collected. */
+pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result);
+/* Local.  The application's wait for the request has ended by its timeout: a Start may now add to what is pending, the
+   request stays as it is, and the send pieces are the application's again. */
+pp_status_t pp_timed_out(pp_handle_t *handle);
 /* pp_wait(), but a result that lies in memory that the ranks of the node share is not copied: on PP_OK
    *elements is where it may be read, all pieces one after the other, until the handle's next call of any
    kind; and the memory stays mapped (with other contents) until pp_unalloc(*keeper).  NULL: it is in the
@@ -330,6 +341,18 @@ pp_status_t pp_collect(pp_handle_t *coll, pp_result_t *result);
    handle must not be used. */
 pp_status_t pp_handle_free_begin(pp_handle_t *coll, uint64_t *discarded);
 
+/* ---- away ----------------------------------------------------------------------------------- */
+
+/* A collective call whose inside belongs to the application, and which waits for nobody: between the two this rank
+   has left all its handles, and every other call of the context but these fails by PP_ERR_STATE.  The ranks must
+   make the same number of them, in the same order with other collective calls. */
+pp_status_t pp_away_begin(pp_ctx_t *ctx);
+pp_status_t pp_away_end(pp_ctx_t *ctx);
+
+/* What the log should say once: the first round that this rank left by patience.  NULL: nothing; else valid until
+   the next call. */
+const char *pp_ctx_patience_note(pp_ctx_t *ctx);
+
 /* ---- who is waited for ---------------------------------------------------------------------- */
 typedef enum pp_activity {
     PP_COMPUTING,              /* outside the library, or inside with nothing outstanding */
@@ -350,15 +373,29 @@ typedef struct pp_rank_state {
     int32_t  ready;            /* ready for its next round */
     int32_t  drawn;            /* drawn for its next round (PP_FIRST_OF) */
     int32_t  withholding;      /* its max_lag keeps it from joining an activated round */
+    int32_t  aside;            /* it has left the handle by patience */
+    int32_t  unused;
 } pp_rank_state_t;
 
 /* Asks every rank what it is doing with the handle of this id (0: with none) and waits for at most `timeout_us`; `states` has
    one entry a rank.  Not collective; the other ranks' engines answer.  Over a simulated transport only
    this rank's own state is filled in: nobody answers while the caller holds the clock. */
 pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_state_t *states);
+/* The same without waiting: answers are written into `states`, which must live until the question is closed, while
+   the engine runs, in whatever thread; they may be read meanwhile for their member `answered`, and all when the
+   question is closed. */
+typedef struct pp_question pp_question_t;
+pp_status_t pp_question_open(pp_ctx_t *ctx, uint32_t handle, pp_rank_state_t *states, pp_question_t **question);
+void        pp_question_close(pp_ctx_t *ctx, pp_question_t *question);
 uint32_t    pp_handle_id(const pp_handle_t *coll);
 int32_t     pp_handle_algorithm(const pp_handle_t *coll);   /* what AUTO became */
 int32_t     pp_handle_reason(const pp_handle_t *coll);      /* pp_reason_t: why; the same on all ranks */
+
+/* What keeps the rounds of a handle, or an agreement of all ranks, from going on at this rank, a line each:
+   operations that wait for a message, and whose; who was drawn; a part that is withheld.  Free the text with
+   pp_text_free(). */
+pp_status_t pp_handle_obstacles(pp_handle_t *coll, char **text);
+pp_status_t pp_ctx_obstacles(pp_ctx_t *ctx, char **text);
 
 /* ---- schedules -------------------------------------------------------------------------------- */
 typedef enum pp_format { PP_DOT, PP_GOAL } pp_format_t;
@@ -375,173 +412,6 @@ void        pp_text_free(char *text);
    entries, *count gets the number of operations.  PP_PENDING before the first. */
 pp_status_t pp_handle_fired(pp_handle_t *coll, uint64_t *round, uint32_t *fired, size_t capacity,
                           size_t *count);
-
-/* ---- simulated ranks -------------------------------------------------------------------------- */
-
-/* A message of s bytes, after LogGP (Alexandrov et al., 1995): o at the sender and o at the receiver,
-   L + (s - 1) G on the wire.  Consecutive sends of a rank begin at least max(o, g + (s - 1) G) apart, with s of
-   the first of them; and so, separately, do its receives, with s of the second. */
-typedef struct pp_link {
-    uint64_t latency_ns;       /* L */
-    uint64_t overhead_ns;      /* o */
-    uint64_t gap_ns;           /* g */
-    uint64_t byte_ps;          /* G, in picoseconds */
-    uint64_t rendezvous_bytes; /* S: what is longer goes as request, clear-to-send, data */
-    uint64_t jitter_ns;        /* a message takes a time drawn from 0..jitter_ns longer; messages
-                                  between a pair of ranks stay in order, others overtake each other */
-} pp_link_t;
-
-typedef struct pp_network {
-    pp_link_t between;         /* ranks of different nodes */
-    pp_link_t within;          /* ranks of one node */
-    int32_t   node_ranks;      /* consecutive ranks of a node, >= 1 */
-    int32_t   headers_free;    /* 1: messages are charged for their payload only, at least one byte */
-    uint64_t  noise_ns;        /* each rank's o takes longer by times of this mean, exponentially
-                                  distributed, drawn from the rank's own stream; 0: never */
-    uint64_t  reduce_ps;       /* a reduction keeps its rank busy for so many picoseconds a byte */
-} pp_network_t;
-
-/* Defects put in on purpose, to see that the tests find them.  Only simulated ranks can have them. */
-typedef enum pp_plant {
-    PP_PLANT_NONE,
-    PP_PLANT_LOST_START,       /* a Start that meets an activated round drops what was pending */
-    PP_PLANT_ROUND_TWICE,      /* where the parts of two initiators of a drawn round meet, one is
-                                  reduced twice */
-    PP_PLANT_LOST_DRAW,        /* a rank that leaves while it holds a draw handed on drops it */
-    PP_PLANT_COUNT
-} pp_plant_t;
-
-/* Which ranks are on one node. */
-typedef enum pp_layout {
-    PP_LAYOUT_BLOCKS,          /* consecutive ones; the last node may have fewer */
-    PP_LAYOUT_FROM_END,        /* consecutive ones; the first node may have fewer */
-    PP_LAYOUT_IN_TURN,         /* dealt out in turn */
-    PP_LAYOUT_COUNT
-} pp_layout_t;
-
-/* Ranks that share memory are interrupted at so many of a thousand accesses to it, each time for a time drawn
-   from 0..longest_ns. */
-typedef struct pp_pace {
-    uint32_t per_mille;
-    uint32_t magnify;          /* a byte of a vector counts for so many, where rounds of large vectors wait for ranks
-                                  that come a little later, and are cut into chunks; 0 is 1 */
-    uint64_t longest_ns;
-} pp_pace_t;
-
-typedef struct pp_sim_config {
-    uint64_t seed;             /* of what the network draws: jitter, noise, the order of what coincides */
-    int32_t  ranks;
-    int32_t  plant;            /* pp_plant_t */
-    int32_t  node_ranks;       /* each so many ranks are on one node, and make their rounds in its memory; 0: ranks
-                                  share none */
-    int32_t  layout;           /* pp_layout_t: of the nodes */
-    pp_pace_t       pace;
-    pp_network_t    network;
-    pp_ctx_config_t ctx;       /* progress is ignored: the caller drives */
-} pp_sim_config_t;
-
-/* Contexts over a simulated network: use them with every function above but the blocking ones, which
-   return PP_PENDING at once (pp_wait and pp_call_wait with timeout 0 are the right calls).  What the
-   ranks need is allocated here, and not compared with what the machine has left. */
-pp_status_t pp_sim_open(const pp_sim_config_t *config, pp_sim_t **sim);
-pp_ctx_t   *pp_sim_ctx(pp_sim_t *sim, int32_t rank);
-/* Opens a handle at one simulated rank without asking the others: what an agreement of all ranks on these
-   arguments would have left behind.  To be called for every rank, with the same arguments, before anything
-   runs; handles made otherwise must not follow. */
-pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **coll);
-/* From this virtual time on the rank neither sends nor receives; what it sent before still arrives.  The
-   others' contexts fail by PP_ERR_PEER_FAILED `detect_ns` later; UINT64_MAX: nobody tells them. */
-pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns);
-
-/* Ranks that share memory make their calls through pp_sim_do(), because another may go on in the middle of
-   one: PP_OK: it has ended; PP_PENDING: it will, and pp_sim_advance() then tells of the rank.  One call of a
-   rank at a time; what the call points to must live until it has ended. */
-typedef enum pp_sim_call_kind {
-    PP_SIM_START, PP_SIM_WAIT, PP_SIM_TEST, PP_SIM_INIT_BEGIN, PP_SIM_FLUSH_BEGIN, PP_SIM_DRAIN_BEGIN,
-    PP_SIM_FREE_BEGIN, PP_SIM_CTX_FREE_BEGIN, PP_SIM_CALL_WAIT, PP_SIM_COLLECT
-} pp_sim_call_kind_t;
-
-typedef struct pp_sim_call {
-    int32_t      kind;         /* pp_sim_call_kind_t: the function, with these arguments; it may wait */
-    pp_handle_t   *coll;
-    pp_result_t *result;
-    const pp_allreduce_config_t *config;
-    const char  *complaint;
-    pp_handle_t  **out;
-    uint64_t    *discarded;
-} pp_sim_call_t;
-
-pp_status_t pp_sim_do(pp_sim_t *sim, int32_t rank, const pp_sim_call_t *call);
-/* PP_PENDING while the call goes on; else *status is what it returned. */
-pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status);
-/* How many rounds of the handle were complete when its last request was made: which round it was on time for. */
-uint64_t    pp_sim_requested_at(const pp_handle_t *coll);
-/* How often ranks were interrupted at an access to the memory that they share. */
-uint64_t    pp_sim_turns(const pp_sim_t *sim);
-
-/* The rank's program waits: for the request of `coll`, or with NULL for its collective call.  It is
-   forgotten when pp_sim_advance() has told of it, or by a new one. */
-void        pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_handle_t *coll);
-/* Performs what happens up to and including `until_ns`, and stops behind the first event after which the
-   program of a watched rank can go on: PP_OK, *rank is this rank, and the clock stands there.  PP_PENDING:
-   none can; the clock stands at the last event, and is not moved to `until_ns`. */
-pp_status_t pp_sim_advance(pp_sim_t *sim, uint64_t until_ns, int32_t *rank);
-/* Moves the clock on to a time before or at the next event. */
-pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns);
-uint64_t    pp_sim_now_ns(const pp_sim_t *sim);
-/* Time of the earliest event; UINT64_MAX if there is none. */
-uint64_t    pp_sim_next_ns(const pp_sim_t *sim);
-
-/* The rank at a place of the order in which a round's initiators are drawn (PP_FIRST_OF), while nobody has
-   left: places below m are drawn, the others in turn if those leave. */
-int32_t     pp_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place);
-
-/* How often the interleavings occurred that are hard to get right, over all ranks. */
-enum { PP_STALENESS_BINS = 33 };
-
-typedef struct pp_coverage {
-    uint64_t initiators_met;   /* PP_FIRST_OF: parts of a round with different initiators merged */
-    uint64_t departures;       /* collective calls begun while a round had begun here and was not done */
-    uint64_t windows_full;     /* messages that came for a round beyond the window */
-    uint64_t draws_handed_on;
-    uint64_t crossings;        /* parts that a node gave to rounds with others */
-    uint64_t announced;        /* such rounds that a rank brought about which does not lead its node there */
-    uint64_t landings;         /* results of which a rank had put a part in place while it was reduced */
-    uint64_t graces_met;       /* rounds that waited for ranks to come a little later, until all were there, */
-    uint64_t graces_over;      /* or until their time was over */
-    /* Parts that ranks gave to rounds, by the staleness of their oldest contribution; the last entry is
-       everything above. */
-    uint64_t staleness[33];
-} pp_coverage_t;
-
-void        pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage);
-/* Releases the ranks and their contexts. */
-void        pp_sim_free(pp_sim_t *sim);
-
-/* What keeps the rounds of a handle, or an agreement of all ranks, from going on at this rank, a line each:
-   operations that wait for a message, and whose; who was drawn; a part that is withheld.  Free the text with
-   pp_text_free(). */
-pp_status_t pp_handle_obstacles(pp_handle_t *coll, char **text);
-pp_status_t pp_ctx_obstacles(pp_ctx_t *ctx, char **text);
-
-typedef enum pp_sim_schedule {
-    PP_SCHEDULE_ACTIVATION,    /* rank 0 activates; a rank finishes when it is activated */
-    PP_SCHEDULE_RECURSIVE_DOUBLING, PP_SCHEDULE_RABENSEIFNER, PP_SCHEDULE_RING,  /* all begin at once */
-    PP_SCHEDULE_COUNT
-} pp_sim_schedule_t;
-
-typedef struct pp_sim_traffic {
-    uint64_t messages, bytes;  /* sent by all ranks, headers included unless they are free */
-} pp_sim_traffic_t;
-
-/* One execution of one schedule for `bytes` bytes, from time 0: each rank's finishing time, into
-   `finished_ns` with an entry a rank. */
-pp_status_t pp_sim_schedule(int32_t schedule, int32_t ranks, size_t bytes, uint64_t seed,
-                            const pp_network_t *network, uint64_t *finished_ns,
-                            pp_sim_traffic_t *traffic);
-/* The same schedule as text. */
-pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, int32_t format,
-                                 char **text);
 
 /* CDEF END */
 

@@ -6,7 +6,7 @@
 
 enum { LINE = 64, PAGE = 4096 };
 
-static const uint64_t STATE_BITS = PP_WORD_WAITS | PP_WORD_DIRECT | UINT64_C(7) << PP_WORD_LEAVING_SHIFT
+static const uint64_t STATE_BITS = PP_WORD_WAITS | PP_WORD_DIRECT | PP_WORD_OVERDUE | PP_WORD_ASIDE | UINT64_C(7) << PP_WORD_LEAVING_SHIFT
                                  | ~UINT64_C(0) << PP_WORD_ROUND_SHIFT;
 static const uint64_t PART_BITS = UINT64_C(0xffff) << PP_WORD_PENDING_SHIFT;
 
@@ -52,6 +52,8 @@ pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, int32_t entries, siz
 {
     layout_t at = lay_out(node->size, entries, vector_bytes);
     char    *base = pp_node_at(node, offset);
+    if (!pp_node_reach(node))
+        return pp_fail(PP_ERR_MEMORY, "no address space for the memory that the ranks of a node share");
     *board = (pp_board_t){
         .node = node, .offset = offset, .bytes = at.bytes, .ranks = node->size, .entries = entries,
         .vector_bytes = vector_bytes, .stride = at.stride, .shared = (pp_board_shared_t *)base,
@@ -192,14 +194,14 @@ bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns)
     }
 }
 
-bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, int64_t *left_ns)
+bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, uint64_t longest_ns, int64_t *left_ns)
 {
     PP_STEP("ripen");
     /* seq_cst: a sleeper's last look, after it has counted itself. */
     uint64_t seen = atomic_load(&board->shared->ripe);
     /* Sign-extended from 48 bits: times are close to each other, but for what was left behind 65536 rounds ago. */
     *left_ns = (int64_t)((seen - now_ns) << 16) >> 16;
-    if (*left_ns > PP_RIPENS_NS_MAX)
+    if (*left_ns > 0 && (uint64_t)*left_ns > longest_ns)
         *left_ns = 0;
     return (seen & ~RIPE_TIME) == ripe_tag(round);
 }

@@ -46,7 +46,8 @@ typedef enum pp_phase { PP_OPEN, PP_TAKING, PP_MOVING, PP_AWAY } pp_phase_t;
 enum { PP_TURN_PHASE = 3, PP_TURN_NEWS = 4, PP_TURN_MERGES = 8, PP_TURN_OWNER_SHIFT = 4,
        PP_TURN_ROUND_SHIFT = 16 };
 
-enum { PP_ACTIVATED_ROUND_SHIFT = 16, PP_ACTIVATED_BY = 0xffff };   /* pp_station_t.activated */
+/* pp_station_t.activated: LATE if whoever said so was not drawn, but its deadline is over. */
+enum { PP_ACTIVATED_ROUND_SHIFT = 16, PP_ACTIVATED_LATE = 0x8000, PP_ACTIVATED_BY = 0x7fff };
 
 static inline uint64_t   pp_turn_round(uint64_t turn) { return turn >> PP_TURN_ROUND_SHIFT; }
 static inline pp_phase_t pp_turn_phase(uint64_t turn) { return (pp_phase_t)(turn & PP_TURN_PHASE); }
@@ -56,6 +57,8 @@ static inline pp_phase_t pp_turn_phase(uint64_t turn) { return (pp_phase_t)(turn
 /* A station's word:
      WAITS     its owner has an outstanding request on-time for `round`: over when that round is complete
      DIRECT    ... and a receive buffer in the memory of the node, into which the result may be written
+     OVERDUE   ... and has done so for longer than its deadline
+     ASIDE     its owner has left the handle by patience
      PENDING   a bit for each part linked and not taken
      USERS     a bit for each of them that lies where the application put it, not in the station's buffer
      LEAVING   pp_leaving_t
@@ -65,6 +68,8 @@ enum {
     PP_WORD_WAITS = 1,
     PP_WORD_DIRECT = 2,
     PP_WORD_LEAVING_SHIFT = 2,       /* 3 bits */
+    PP_WORD_OVERDUE = 32,
+    PP_WORD_ASIDE = 64,
     PP_WORD_PENDING_SHIFT = 8,
     PP_WORD_USERS_SHIFT = 16,
     PP_WORD_ROUND_SHIFT = 24
@@ -107,6 +112,7 @@ typedef struct pp_station {
     /* 1 + the last round, of those that the owner leads, that is on here, by a message or by a rank of the node;
        then, in the lower 16 bits, who has said so first, and sends the activation to the other nodes. */
     _Atomic uint64_t activated;
+    _Atomic uint64_t held;           /* 1 + a round that others wait for, and that the owner holds up */
     uint64_t         receive;        /* offset of the receive buffer, if it lies in the memory */
     _Alignas(64) pp_part_t parts[PP_PARTS];
 } pp_station_t;
@@ -154,6 +160,8 @@ typedef struct pp_board_shared {
     _Alignas(64) _Atomic uint64_t tickets;
     /* Between nodes: for the rank that leads the round that is open, a counter of reasons to look at it. */
     _Alignas(64) _Atomic uint32_t told;
+    _Atomic uint32_t awaits;         /* how often a rank of this node has said that it waits long */
+    _Atomic uint64_t awaited;        /* 1 + the newest round that somebody has waited long for */
     _Alignas(64) _Atomic uint32_t unfinished;  /* chunks */
     _Atomic uint32_t flushes;        /* flush rounds complete */
     _Atomic uint32_t pins;           /* ranks that have one, or try to */
@@ -237,12 +245,11 @@ static inline uint64_t pp_board_flushes(const pp_board_t *board)
     PP_STEP("look");
     return atomic_load(&board->shared->flushes);
 }
-enum { PP_RIPENS_NS_MAX = 20000000 };
-/* The round is to be run, but only at `time_ns`, at most PP_RIPENS_NS_MAX from now, so that ranks that come at about the same time are in; false: it
-   was known already, or is over. */
+/* The round is due, but is to be taken only at `time_ns`, so that ranks that come at about the same time are in; false:
+   it was known already, or is over. */
 bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns);
-/* Whether such a time was set for the round, and how long it still is to it. */
-bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, int64_t *left_ns);
+/* Whether such a time was set for the round, and how long it still is to it; it was set for `longest_ns` at most. */
+bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, uint64_t longest_ns, int64_t *left_ns);
 /* Claims the round that `turn` shows open. */
 bool pp_board_claim(pp_board_t *board, uint64_t turn);
 /* As a claim, to change a part of one's own that is pending: no round will be taken by it. */

@@ -5,9 +5,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#if PP_SIM
 void (*pp_node_turn)(const char *step);
+#endif
 
-enum { PAGE = 4096, PLACES_OF_ONE_RANK_SHIFT = 1 };   /* half of the address space is for ranks' own arrays */
+enum { PAGE = 4096 };
 
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "the atomics are shared between processes");
 
@@ -64,14 +66,11 @@ bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t s
     uint64_t common = PP_SHARED_LABEL + pp_commons_bytes(size);
     *node = (pp_node_t){.memory = memory, .base = memory->memory, .index = index, .size = size, .magnify = 1};
     node->commons = pp_node_at(node, PP_SHARED_LABEL);
-    node->reserved = whole_pages(common);
-    uint64_t half = memory->bytes >> PLACES_OF_ONE_RANK_SHIFT;
-    uint64_t each = half / (uint64_t)size / PAGE * PAGE;
-    node->mine = half + (uint64_t)index * each;
-    node->mine_end = node->mine + each;
     node->pulses = calloc((size_t)size, sizeof *node->pulses);
-    if (!node->pulses || !pp_shared_commit(memory, 0, common))
+    if (!node->pulses || !pp_shared_reach(memory, common) || !pp_shared_commit(memory, 0, common))
         return false;
+    if (index == 0)
+        atomic_store(&node->commons->top, whole_pages(common));
     node->commons->presence[index].pid = getpid();
     return true;
 }
@@ -86,13 +85,11 @@ void pp_node_close(pp_node_t *node)
 {
     free(node->pulses);
     node->pulses = NULL;
-    while (node->free_regions) {
-        pp_region_free_t *first = node->free_regions;
-        node->free_regions = first->next;
-        if (!node->memory)
-            free((void *)(uintptr_t)first->offset);
-        free(first);
+    for (pp_range_t *range = node->unused, *next; range; range = next) {
+        next = range->next;
+        free(range);
     }
+    node->unused = NULL;
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
@@ -107,35 +104,89 @@ bool pp_node_holds(const pp_node_t *node, const void *memory, size_t bytes, uint
     return true;
 }
 
+static void add_unused(pp_node_t *node, uint64_t offset, uint64_t bytes)
+{
+    pp_range_t *range = malloc(sizeof *range);
+    if (!range)
+        return;              /* the place is lost, of which there is plenty */
+    *range = (pp_range_t){node->unused, offset, bytes};
+    node->unused = range;
+}
+
+/* Arrays that were freed, and for the first rank the places that the others have given up. */
+static void collect_unused(pp_node_t *node)
+{
+    for (pp_range_t *range = pp_shared_taken_back(node->memory), *next; range; range = next) {
+        next = range->next;
+        range->bytes = whole_pages(range->bytes);
+        range->next = node->unused;
+        node->unused = range;
+    }
+    for (int i = 0; node->index == 0 && i < PP_GIVEN_UP; i++) {
+        uint64_t place = atomic_load(&node->commons->given_up[i]);
+        if (place == 0)
+            continue;
+        atomic_store(&node->commons->given_up[i], 0);
+        add_unused(node, (place >> 32) * PAGE, (place & UINT32_MAX) * PAGE);
+    }
+}
+
 static uint64_t reuse(pp_node_t *node, uint64_t bytes)
 {
-    for (pp_region_free_t **link = &node->free_regions; *link; link = &(*link)->next) {
-        pp_region_free_t *region = *link;
-        if (region->bytes != bytes)
+    collect_unused(node);
+    for (pp_range_t **link = &node->unused; *link; link = &(*link)->next) {
+        pp_range_t *range = *link;
+        if (range->bytes != bytes)
             continue;
-        uint64_t offset = region->offset;
-        *link = region->next;
-        free(region);
+        uint64_t offset = range->offset;
+        *link = range->next;
+        free(range);
         return offset;
     }
     return 0;
 }
 
+/* A place for whole pages, mapped here; 0: none. */
+static uint64_t give_out(pp_node_t *node, uint64_t bytes)
+{
+    _Atomic uint64_t *top = &node->commons->top;
+    uint64_t          offset = reuse(node, bytes);
+    if (offset)
+        return offset;
+    offset = atomic_load(top);
+    do {
+        if (bytes > node->memory->most - offset)
+            return 0;
+    } while (!atomic_compare_exchange_weak(top, &offset, offset + bytes));
+    if (pp_shared_reach(node->memory, offset + bytes))
+        return offset;
+    add_unused(node, offset, bytes);
+    return 0;
+}
+
+bool pp_node_reach(pp_node_t *node)
+{
+    return !node->memory || pp_shared_reach(node->memory, atomic_load(&node->commons->top));
+}
+
 uint64_t pp_node_reserve(pp_node_t *node, uint64_t bytes)
 {
     bytes = whole_pages(bytes);
-    if (!node->memory) {
-        void *memory = NULL;
-        return posix_memalign(&memory, PAGE, bytes) ? 0 : (uint64_t)(uintptr_t)memory;
-    }
-    uint64_t offset = reuse(node, bytes), end = node->memory->bytes >> PLACES_OF_ONE_RANK_SHIFT;
-    if (offset)
-        return offset;
-    if (bytes > end - node->reserved)
-        return 0;
-    offset = node->reserved;
-    node->reserved += bytes;
-    return offset;
+    if (node->memory)
+        return give_out(node, bytes);
+    void *memory = NULL;
+    return posix_memalign(&memory, PAGE, bytes) ? 0 : (uint64_t)(uintptr_t)memory;
+}
+
+/* Leaves a place for the first rank to find. */
+static void give_up(pp_node_t *node, uint64_t offset, uint64_t bytes)
+{
+    uint64_t place = offset / PAGE << 32 | bytes / PAGE;
+    for (int i = 0; bytes / PAGE <= UINT32_MAX && i < PP_GIVEN_UP; i++) {
+        uint64_t none = 0;
+        if (atomic_compare_exchange_strong(&node->commons->given_up[i], &none, place))
+            return;
+    }                        /* else the place is lost, of which there is plenty */
 }
 
 void pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes)
@@ -146,13 +197,10 @@ void pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes)
         return;
     }
     pp_shared_uncommit(node->memory, offset, bytes);
-    if (node->index != 0)
-        return;              /* the place is lost, of which there is plenty */
-    pp_region_free_t *region = malloc(sizeof *region);
-    if (!region)
-        return;              /* the address space is lost, which there is enough of */
-    *region = (pp_region_free_t){.next = node->free_regions, .offset = offset, .bytes = bytes};
-    node->free_regions = region;
+    if (node->index == 0)
+        add_unused(node, offset, bytes);
+    else
+        give_up(node, offset, bytes);
 }
 
 bool pp_node_commit(pp_node_t *node, uint64_t offset, uint64_t bytes)
@@ -162,16 +210,20 @@ bool pp_node_commit(pp_node_t *node, uint64_t offset, uint64_t bytes)
 
 void *pp_node_alloc(pp_node_t *node, size_t bytes)
 {
-    uint64_t offset = node->mine, pages = whole_pages(bytes ? bytes : 1);
-    if (!node->memory || pages > node->mine_end - offset || !pp_node_commit(node, offset, pages))
+    if (!node->memory || bytes > node->memory->most)
         return NULL;
-    node->mine += pages;
-    return pp_node_at(node, offset);
+    uint64_t pages = whole_pages(bytes ? bytes : 1), offset = give_out(node, pages);
+    if (!offset)
+        return NULL;
+    if (pp_node_commit(node, offset, pages))
+        return pp_node_at(node, offset);
+    add_unused(node, offset, pages);
+    return NULL;
 }
 
 /* ---- presence --------------------------------------------------------------------------------------- */
 
-static bool is_away(uint64_t word) { return word & (PP_PRESENCE_INSIDE | PP_PRESENCE_OUT); }
+static bool is_away(uint64_t word) { return word & (PP_PRESENCE_INSIDE | PP_PRESENCE_OUT | PP_PRESENCE_WAITS); }
 
 bool pp_node_set_presence(pp_node_t *node, uint64_t calls, bool inside, bool out, bool waits)
 {

@@ -1,10 +1,10 @@
 /*
  * node.h - what the ranks of a node share: memory, and who of them is inside a collective call.
  *
- * Places in the memory are *offsets*, the same for every rank of the node.  Address space is plentiful and
- * reserved by the first rank for all (for a handle: before it gives its word in the agreement, so that
- * whoever hears of the end of the agreement finds it); memory is committed by whoever is about to use it
- * first.
+ * Places in the memory are *offsets*, the same for every rank of the node, given out from the bottom up.  That of a
+ * handle is reserved by the first rank for all, before it gives its word in the agreement, so that whoever hears of
+ * the end of the agreement finds it.  A rank maps what has been given out when it opens a handle; memory is committed
+ * by whoever is about to use it first.
  */
 #ifndef PP_NODE_H
 #define PP_NODE_H
@@ -13,21 +13,25 @@
 
 #include <stdatomic.h>
 
-/* Before every access to shared state that another rank may change: here simulated ranks take turns (the
-   hook is NULL otherwise).  `step` is the name that the models in tests/model have for it. */
-extern void (*pp_node_turn)(const char *step);
+/* Before every access to shared state that another rank may change: here simulated ranks take turns.  `step` is
+   the name that the models in tests/model have for it. */
+#if PP_SIM
+extern void (*pp_node_turn)(const char *step);   /* NULL: nobody takes turns */
 #define PP_STEP(step)                   \
     do {                                \
         if (pp_node_turn)               \
             pp_node_turn(step);         \
     } while (0)
+#else
+#define PP_STEP(step) ((void)0)
+#endif
 
 /* ---- presence: who has left ------------------------------------------------------------------------- */
 
 /* A rank's word: calls << 3 | waits << 2 | out << 1 | inside.  A rank that is out has ended its script: it has left for
    good.  One that is inside a collective call has left, unless somebody has completed a later call already:
    then its own is over, too, and it has only not noticed yet. */
-/* It waits: for a handle whose rounds are made of messages, which its own engine completes. */
+/* It waits: for a handle whose rounds are made of messages, which its own engine completes, or in another context. */
 enum { PP_PRESENCE_INSIDE = 1, PP_PRESENCE_OUT = 2, PP_PRESENCE_WAITS = 4, PP_PRESENCE_CALLS_SHIFT = 3 };
 
 typedef struct pp_presence {
@@ -36,22 +40,23 @@ typedef struct pp_presence {
     _Atomic uint64_t lent_ns;        /* of a core, to rounds, while it was asleep itself */
 } pp_presence_t;
 
+enum { PP_GIVEN_UP = 32 };
+
 typedef struct pp_commons {
     _Alignas(64) _Atomic uint64_t calls;   /* collective calls completed by whoever completed most */
-    _Atomic uint32_t away;                 /* ranks whose word says inside or out: mostly 0 */
+    _Atomic uint32_t away;                 /* ranks whose word says inside, out or waits: mostly 0 */
     _Alignas(64) _Atomic uint32_t sleepers;  /* callers asleep: mostly 0 */
     /* Where the first rank of the node has reserved memory for the rounds of a handle that is being agreed on: of
        this agreement and, as long as not everybody has read it, of the one before. */
     _Atomic uint64_t places[2];
+    _Atomic uint64_t top;                  /* up to here places are given out */
+    /* Places of handles that were given up by other ranks than the first, which uses them again: offset / PAGE << 32 |
+       bytes / PAGE; 0: free. */
+    _Atomic uint64_t given_up[PP_GIVEN_UP];
     pp_presence_t presence[];
 } pp_commons_t;
 
 /* ---- a rank's view ------------------------------------------------------------------------------------ */
-
-typedef struct pp_region_free {
-    struct pp_region_free *next;
-    uint64_t offset, bytes;
-} pp_region_free_t;
 
 typedef struct pp_node {
     pp_shared_t  *memory;            /* NULL: simulated ranks, whose offsets are addresses */
@@ -61,9 +66,7 @@ typedef struct pp_node {
     uint64_t      magnify;           /* simulated: for so many bytes each one of a vector counts; else 1 */
     uint64_t      presence;          /* my word, as published */
     struct pp_pulse { uint64_t cpu_ns, at_ns; bool idle; } *pulses;   /* of the others, when last asked about */
-    uint64_t      reserved;          /* up to here address space is in use (the rank that reserves) */
-    pp_region_free_t *free_regions;
-    uint64_t      mine, mine_end;    /* address space for arrays of this rank alone */
+    pp_range_t   *unused;            /* places that were given out to this rank */
     /* Wakes callers of a rank that sleep in a wait; and, if `serve`, its progress thread. */
     void        (*wake)(void *owner, int32_t index, bool serve);
     /* Whether nobody of a rank looks at anything before it is woken; says nothing of a moment later. */
@@ -84,13 +87,14 @@ static inline void *pp_node_at(const pp_node_t *node, uint64_t offset) { return 
 /* Whether all bytes of a range lie in the memory; their offset. */
 bool     pp_node_holds(const pp_node_t *node, const void *memory, size_t bytes, uint64_t *offset);
 
-/* Address space for all, with nothing in it; 0: none left.  Only the first rank may reserve. */
+/* A place for all, with nothing in it; 0: none left.  Only the first rank may reserve. */
 uint64_t pp_node_reserve(pp_node_t *node, uint64_t bytes);
-/* Nobody uses the region any more: its memory is given back; its address space is used again by the rank that
-   reserves, if it is that rank that says so. */
+/* Maps all places that have been given out; false: this process has no address space left. */
+bool     pp_node_reach(pp_node_t *node);
+/* Nobody uses the place any more: its memory is given back. */
 void     pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes);
 bool     pp_node_commit(pp_node_t *node, uint64_t offset, uint64_t bytes);
-/* Committed memory for an array of this rank; NULL: none.  It stays until the context is freed. */
+/* Committed memory for an array of this rank, and where it is (pp_shared_give_back() is for it); NULL: none. */
 void    *pp_node_alloc(pp_node_t *node, size_t bytes);
 
 /* ---- presence ------------------------------------------------------------------------------------------ */

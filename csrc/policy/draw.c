@@ -1,11 +1,6 @@
 /* draw.c - the order of draws, and how a draw goes through it.  See policy.h. */
 #include "policy.h"
 
-int32_t pp_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place)
-{
-    return pp_permuted(pp_mix(seed, handle), round, ranks, place);
-}
-
 /* In two passes: who had not left, then who had. */
 int32_t pp_order_rank(const pp_rule_t *rule, uint64_t round, const uint64_t *left, int32_t place)
 {

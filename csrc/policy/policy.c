@@ -8,14 +8,15 @@
 void pp_rule_count(pp_count_t *count, const pp_facts_t *facts)
 {
     count->ready += facts->ready;
-    count->left += !facts->ready && pp_facts_gone(facts);
+    count->left += !facts->ready && facts->left && !facts->aside;
+    count->aside += !facts->ready && facts->aside;
     count->waits |= facts->waits;
     count->overdue |= facts->waits && facts->overdue;
 }
 
 bool pp_rule_enough(const pp_rule_t *rule, const pp_count_t *count, pp_cause_t *cause)
 {
-    bool enough = count->ready >= (uint32_t)rule->k || count->ready + count->left == (uint32_t)rule->size;
+    bool enough = count->ready >= (uint32_t)rule->k || count->ready + count->left + count->aside == (uint32_t)rule->size;
     *cause = enough ? PP_CAUSE_POLICY : PP_CAUSE_DEADLINE;
     return count->waits && (enough || count->overdue);
 }
@@ -64,7 +65,7 @@ void pp_habit_add(pp_habit_t *habit, uint64_t ns) { habit->ns[habit->count++ % P
 static uint64_t median(const pp_habit_t *habit)
 {
     uint64_t sorted[PP_PATIENCE_SAMPLES];
-    uint32_t count = habit->count < PP_PATIENCE_SAMPLES ? habit->count : PP_PATIENCE_SAMPLES;
+    uint32_t count = habit->count < PP_PATIENCE_SAMPLES ? (uint32_t)habit->count : PP_PATIENCE_SAMPLES;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = i;
         for (; at > 0 && sorted[at - 1] > habit->ns[i]; at--)

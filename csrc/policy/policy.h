@@ -92,7 +92,8 @@ pp_draw_end_t pp_rule_follow(const pp_rule_t *rule, int32_t place, pp_facts_at_t
 /* ---- quorum ------------------------------------------------------------------------------------------- */
 
 typedef struct pp_count {
-    uint32_t ready, left;            /* not ready, and left */
+    uint32_t ready, left;            /* not ready, and left: in a collective call, or out; */
+    uint32_t aside;                  /* or by patience */
     bool     waits, overdue;         /* anybody */
 } pp_count_t;
 
@@ -141,7 +142,7 @@ enum { PP_PATIENCE_SAMPLES = 16, PP_PATIENCE_ENOUGH = 3 };
 /* The last times from a result given to the next Start. */
 typedef struct pp_habit {
     uint64_t ns[PP_PATIENCE_SAMPLES];
-    uint32_t count;                  /* of all so far */
+    uint64_t count;                  /* of all so far; 32 bits overflow after hours of short rounds */
 } pp_habit_t;
 
 void     pp_habit_add(pp_habit_t *habit, uint64_t ns);

@@ -1,6 +1,6 @@
 /* allreduce_face.c - Start and Wait of a partial allreduce: copying in and out, with the lock released where that
    takes long.  See context.h. */
-#include "../coll/allreduce.h"
+#include "../coll/patience.h"
 #include "context.h"
 
 #include <stdlib.h>
@@ -68,6 +68,7 @@ static pp_status_t contribute(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *
 static pp_status_t start_and_settle(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_target_t *target)
 {
     coll->ops->start(coll, target);
+    pp_patience_started(coll);
     coll->ops->settle(coll);
     if (coll->series.vectors.bytes <= START_MOVES_BYTES && pp_handle_waits(&coll->handle))
         pp_work(ctx, NULL);
@@ -142,6 +143,7 @@ static pp_outcome_t *take_outcome(pp_allreduce_t *coll)
     pp_outcome_t *outcome = coll->request.outcome;
     coll->request.outcome = NULL;
     coll->handle.request.state = PP_IDLE;
+    coll->handle.request.timed_out = false;
     return outcome;
 }
 
@@ -225,11 +227,29 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
         pp_deliver_describe(coll, outcome, coll->request.start, coll->request.missed, result);
     pp_outcome_free(coll, outcome);
     give_up(handle);
+    pp_patience_given(coll);
     if (coll->ops->handed_out && coll->ops->handed_out(coll))
         pp_engine_settle(&ctx->engine);
     return status;
 }
 
+static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    PP_TRY(return_sendbuf(ctx, pp_allreduce_of(handle)));
+    handle->request.timed_out = true;
+    return PP_OK;
+}
+
+static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
+{
+    if (pp_allreduce_of(handle)->config.deliver != PP_EACH)
+        return pp_fail(PP_ERR_STATE, "More is for deliver=\"each\": with \"sum\" and \"latest\" a Wait gives all there "
+                       "is");
+    PP_TRY(give(handle));
+    return handle->request.state == PP_COMPLETE ? hand_out(ctx, handle, result, NULL) : PP_PENDING;
+}
+
 const pp_face_t pp_allreduce_face = {
-    .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .end_view = end_view,
+    .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
+    .more = more, .end_view = end_view,
 };

@@ -47,9 +47,12 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
     pp_status_t status = pp_engine_init(&ctx->engine, transport, config->seed);
     if (ctx->node.commons)
         ctx->engine.node = &ctx->node;
+    ctx->engine.node_calls = pp_node_calls;
     ctx->engine.nodes = ctx->nodes;
     if (status >= 0)
         status = pp_calls_open(&ctx->calls, &ctx->team, &ctx->engine, config->window);
+    if (config->patience_ns != 0)
+        ctx->team.patience_ns = config->patience_ns;
     if (status >= 0)
         pp_engine_settle(&ctx->engine);
     if (status < 0)

@@ -22,6 +22,7 @@ typedef struct pp_actor_ops {
     void (*announce)(void *owner, bool sleeps);   /* from here on it is to be woken */
     void (*park)(void *owner);       /* until it is woken, or told something */
     void (*pause)(void *owner);      /* for a moment */
+    bool (*expired)(void *owner);    /* the call's own timeout is over, in virtual time */
 } pp_actor_ops_t;
 
 /* Where a result may be read without being copied; `elements` is NULL if it has to be. */
@@ -43,6 +44,10 @@ typedef struct pp_face {
     /* What is complete is handed out at once: no message helps it along, and the progress thread is woken for those
        that come. */
     bool        (*at_once)(const pp_handle_t *);
+    /* A Wait has ended by its timeout: the application gets its buffers back. */
+    pp_status_t (*timed_out)(pp_ctx_t *, pp_handle_t *);
+    /* A result that was not given yet, without a request; PP_PENDING: there is none. */
+    pp_status_t (*more)(pp_ctx_t *, pp_handle_t *, pp_result_t *result);
     /* The application is back with a handle whose last result it may still read in place. */
     void        (*end_view)(pp_handle_t *);
 } pp_face_t;
@@ -76,6 +81,8 @@ struct pp_ctx {
     uint64_t        looked_after_us;     /* when a thread that slept last did so */
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
+    uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of the list */
+    uint64_t        thread_until_ns; /* the progress thread sleeps no longer; 0: it does not sleep */
     uint64_t        call_began_ns;   /* the collective call in progress */
     bool            order_checked;   /* whether all ranks are in the same one */
     uint64_t        forks;           /* pp_fork_count() at creation */
@@ -83,6 +90,7 @@ struct pp_ctx {
     bool            path_forced;     /* by the application: nothing to be told about it */
     bool            told_apart, told_refused;
     char            note[320];       /* what it was told last */
+    char            patience_note[400];
     struct pp_ctx  *next;            /* list of live contexts, for MPI_Finalize */
 };
 
@@ -109,6 +117,13 @@ void       *pp_keep_memory(pp_ctx_t *ctx);
 pp_handle_t *pp_find_work(const pp_ctx_t *ctx);
 /* Whether some handle would hold others up if this rank left the library now. */
 bool        pp_is_needed(const pp_ctx_t *ctx);
+
+/* What a thread waits for that waits for a request (the handle). */
+bool        pp_request_complete(const void *handle);
+/* open.c: a thread begins (+1) or ends (-1) to wait long for a request of the context.  The other contexts of the process
+   learn that it waits elsewhere.  Without any context's lock. */
+void        pp_ctx_waits_long(pp_ctx_t *ctx, int delta);
+bool        pp_ctx_is_alone(void);
 
 /* Polls, and lets neighbours see up to which ring.  Returns how many events there were. */
 int         pp_look(pp_ctx_t *ctx);

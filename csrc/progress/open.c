@@ -164,6 +164,43 @@ void pp_ctx_delist(pp_ctx_t *ctx)
     pthread_mutex_unlock(&live_lock);
 }
 
+/* What went on without this rank, until the others could see that it waits no more, counts as given. */
+static void set_waits_in_others(pp_ctx_t *ctx, uint32_t waits)
+{
+    pp_team_t *team = &ctx->team;
+    uint32_t   before = team->waits_in_others;
+    team->waits_in_others = waits;
+    if (ctx->engine.node)
+        pp_team_publish_presence(team);
+    team->waits_in_others = before;
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        if (handle->kind->count_as_given)
+            handle->kind->count_as_given(handle);
+    team->waits_in_others = waits;
+    ctx->engine.changed = true;
+    pp_engine_settle(&ctx->engine);
+}
+
+void pp_ctx_waits_long(pp_ctx_t *ctx, int delta)
+{
+    static uint32_t all;
+    pthread_mutex_lock(&live_lock);
+    all += (uint32_t)delta;
+    ctx->long_waits += (uint32_t)delta;
+    for (pp_ctx_t *other = live; other; other = other->next) {
+        if (other == ctx)
+            continue;
+        pthread_mutex_lock(&other->lock);
+        uint32_t waits = all - other->long_waits;
+        if (waits != other->team.waits_in_others && !other->freed && !other->engine.error)
+            set_waits_in_others(other, waits);
+        pthread_mutex_unlock(&other->lock);
+    }
+    pthread_mutex_unlock(&live_lock);
+}
+
+bool pp_ctx_is_alone(void) { return !live || !live->next; }
+
 /* ---- opening and closing -------------------------------------------------------------------------------------- */
 
 static void wake(void *owner, int32_t index, bool serve)

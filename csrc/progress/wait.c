@@ -148,9 +148,29 @@ static void look_after_some_now_and_then(pp_ctx_t *ctx)
         look_after_some(ctx, IDLE_US);
 }
 
+/* Looks at the clock if the engine wants to; true: it did. */
+static bool tick(pp_ctx_t *ctx, uint64_t now_ns)
+{
+    if (ctx->engine.transport->alarm_ns > now_ns || ctx->engine.error)
+        return false;
+    pp_engine_tick(&ctx->engine);
+    return true;
+}
+
+/* How long the engine can do without the clock. */
+static int64_t until_alarm_us(const pp_ctx_t *ctx)
+{
+    uint64_t alarm = ctx->engine.transport->alarm_ns, now = alarm == UINT64_MAX ? 0 : now_us() * 1000;
+    if (alarm == UINT64_MAX)
+        return INT64_MAX;
+    return alarm <= now ? 0 : (int64_t)((alarm - now) / 1000) + 1;
+}
+
 /* Sleeps with the lock released, unless a last poll finds something. */
 static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t limit_us)
 {
+    if (ctx->engine.transport->alarm_ns != UINT64_MAX && tick(ctx, now_us() * 1000))
+        return false;
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
     bool     counted = ctx->engine.node && sleeper == PP_CALLER_ASLEEP;
     pp_mpi_set_sleeper(ctx->mpi, sleeper);
@@ -168,10 +188,17 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     int64_t soon_us = (int64_t)(ctx->team.soon_ns / 1000) + 1;
     if (ctx->team.soon_ns > 0 && patience > soon_us)
         patience = soon_us;
+    int64_t alarm_us = until_alarm_us(ctx);
+    if (patience > alarm_us)
+        patience = alarm_us;
+    if (sleeper == PP_PROGRESS_ASLEEP)
+        ctx->thread_until_ns = now_us() * 1000 + (uint64_t)patience * 1000;
     ctx->sleeps++;
     pthread_mutex_unlock(&ctx->lock);
     bool slept = pp_mpi_sleep(ctx->mpi, sleeper, seen, patience < limit_us ? patience : limit_us);
     pthread_mutex_lock(&ctx->lock);
+    if (sleeper == PP_PROGRESS_ASLEEP)
+        ctx->thread_until_ns = 0;
     if (counted)
         pp_node_awake(ctx->engine.node);
     look_after_sleep(ctx, sleeper, slept);
@@ -227,7 +254,7 @@ static void let_others(pp_ctx_t *ctx, bool have_core)
 
 void pp_make_way(pp_ctx_t *ctx)
 {
-    if (ctx->actor.pause) {
+    if (PP_SIM && ctx->actor.pause) {
         ctx->actor.pause(ctx->actor.owner);
         return;
     }
@@ -239,7 +266,7 @@ void pp_make_way(pp_ctx_t *ctx)
 static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, const pp_handle_t *receives)
 {
     const pp_actor_ops_t *actor = &ctx->actor;
-    while (!over(arg) && !ctx->engine.error) {
+    while (!over(arg) && !ctx->engine.error && !actor->expired(actor->owner)) {
         if (pp_look(ctx) > 0 || pp_work(ctx, receives))
             continue;
         actor->announce(actor->owner, true);
@@ -375,15 +402,26 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
     return true;
 }
 
+/* Before it sleeps, and when its wait is over: what other contexts of the process wait for of this rank is decided by
+   that it waits here. */
+static void tell_other_contexts(pp_ctx_t *ctx, bool *told)
+{
+    pthread_mutex_unlock(&ctx->lock);
+    pp_ctx_waits_long(ctx, *told ? -1 : 1);
+    pthread_mutex_lock(&ctx->lock);
+    *told = !*told;
+}
+
 /* Looks at least once. */
 static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline,
                    const pp_handle_t *receives)
 {
     uint64_t   begin = now_us(), now = 0;
     pp_quiet_t quiet = {0};
+    bool       told = false;
     pp_arrive(ctx);
     while (!over(arg) && !ctx->engine.error && now < deadline) {
-        if (pp_look(ctx) > 0 || pp_work(ctx, receives)) {
+        if (pp_look(ctx) > 0 || (now > 0 && tick(ctx, now * 1000)) || pp_work(ctx, receives)) {
             quiet = (pp_quiet_t){0};
             continue;
         }
@@ -394,6 +432,12 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
         }
         if (give_way(ctx, &quiet, &now))
             continue;
+        if (now >= deadline)   /* it came while we slept */
+            break;
+        if (!told && over == pp_request_complete && !pp_ctx_is_alone()) {
+            tell_other_contexts(ctx, &told);
+            continue;
+        }
         int64_t left = deadline - now < INT64_MAX ? (int64_t)(deadline - now) : INT64_MAX;
         pp_mpi_defer(ctx->mpi, false);
         if (!doze(ctx, PP_CALLER_ASLEEP, quiet.sleeps++, left))
@@ -403,6 +447,8 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
     }
     tell_failure(ctx, TELL_US);
     pp_leave(ctx, false);
+    if (told)
+        tell_other_contexts(ctx, &told);
     ctx->usual_wait_us = (7 * ctx->usual_wait_us + (ctx->left_us - begin)) / 8;
 }
 
@@ -430,7 +476,7 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
     if (ctx->mpi && over(arg))
         return PP_OK;
     if (!ctx->mpi) {
-        if (ctx->actor.park && timeout_us != 0)
+        if (PP_SIM && ctx->actor.park && timeout_us != 0)
             wait_simulated(ctx, over, arg, receives);
         return outcome(ctx, over(arg));
     }

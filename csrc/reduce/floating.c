@@ -63,7 +63,7 @@ void pp_load_longdouble(void *to, const void *from, size_t count)
         .name = #label, .bytes = sizeof(value_t), .alignment = _Alignof(value_t), \
         PP_HAS(PP_SUM, sum_##label), PP_HAS(PP_PROD, prod_##label),               \
         PP_HAS(PP_MIN, min_##label), PP_HAS(PP_MAX, max_##label),                 \
-        .divide = divide_##label, .load = loads,                                  \
+        .divide = divide_##label, .weighted = &pp_weighted_##label, .load = loads, \
     };
 
 ELEMENT(float32, float, NULL)

@@ -23,10 +23,13 @@ typedef struct pp_element {
     pp_kernel_into_t into[PP_OP_COUNT];      /* NULL: there is none, only a kernel */
     void      (*normalise)(void *values, size_t count);
     void      (*divide)(void *values, size_t count, uint64_t by);
+    const pp_weighted_t *weighted;
     /* Accumulated in another type: its kernels, sizes and divide are used, ours are empty. */
     const struct pp_element *accumulator;
     pp_convert_t load, store;
 } pp_element_t;
+
+extern const pp_weighted_t pp_weighted_float32, pp_weighted_float64, pp_weighted_longdouble;
 
 extern const pp_element_t pp_element_int8, pp_element_int16, pp_element_int32, pp_element_int64,
     pp_element_uint8, pp_element_uint16, pp_element_uint32, pp_element_uint64,

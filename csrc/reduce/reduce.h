@@ -24,6 +24,13 @@ typedef void (*pp_kernel_into_t)(void *out, const void *left, const void *right,
 /* Converts `count` elements between a user's buffer and an accumulator; they do not overlap. */
 typedef void (*pp_convert_t)(void *to, const void *from, size_t count);
 
+/* With a weight, which is rounded to the elements' type first; a product is rounded before it is added.  NaN results
+   are canonical. */
+typedef struct pp_weighted {
+    void (*scale)(void *out, const void *in, size_t count, double weight);   /* out[i] = weight * in[i]; out may be in */
+    void (*add)(void *inout, const void *in, size_t count, double weight);   /* inout[i] += weight * in[i] */
+} pp_weighted_t;
+
 /* Everything but load and store works on accumulators. */
 typedef struct pp_kernels {
     pp_kernel_t keep_left;       /* inout[i] = inout[i] (op) in[i] */
@@ -31,6 +38,7 @@ typedef struct pp_kernels {
     pp_kernel_into_t into;       /* NULL: there is none */
     void (*normalise)(void *values, size_t count);        /* NULL: nothing to do */
     void (*divide)(void *values, size_t count, uint64_t by);  /* NULL: type has no average */
+    const pp_weighted_t *weighted;   /* NULL: the type has none, or the operation is no sum */
     size_t element_bytes;
     pp_convert_t load, store;    /* user's element to accumulator's and back; NULL: the same */
     size_t user_bytes;

@@ -90,6 +90,7 @@ pp_status_t pp_kernels_find(int32_t op, int32_t type, pp_kernels_t *kernels)
         .into = accumulator->into[op],
         .normalise = op == PP_LAND || op == PP_LOR || op == PP_LXOR ? accumulator->normalise : NULL,
         .divide = accumulator->divide,
+        .weighted = op == PP_SUM ? accumulator->weighted : NULL,
         .element_bytes = accumulator->bytes,
         .load = element->load,
         .store = element->store,

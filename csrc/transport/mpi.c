@@ -1,68 +1,13 @@
-/* mpi.c - errors, poll, ring and clock, and the release of the transport over MPI.  See pp_mpi.h. */
+/* mpi.c - poll, ring and clock, and the release of the transport over MPI.  See pp_mpi.h. */
 #include "mpi_parts.h"
 
 #include <time.h>
 
 enum {
     POLLS_SKIPPED_MAX = 256,
-    PARCELS_OUT_EASY = 16,                        /* not reported as sent: more may be stuck in MPI */
     PARCELS_OUT_COLLECTED = 8,                    /* then the oldest have long been received */
     RINGS_WITHOUT_HOPE = 32                       /* wake it at once, before it is tried again */
 };
-
-/* ---- errors --------------------------------------------------------------------------------- */
-
-pp_status_t pp_mpi_error(int code, const char *what)
-{
-    char reason[MPI_MAX_ERROR_STRING] = "unknown error";
-    int  length;
-    MPI_Error_string(code, reason, &length);
-    return pp_fail(pp_mpi_class(code), "%s: %s", what, reason);
-}
-
-pp_status_t pp_mpi_break_down(pp_mpi_t *mpi, int code, const char *what, int32_t peer)
-{
-    if (mpi->failure == PP_OK) {
-        char reason[MPI_MAX_ERROR_STRING] = "unknown error";
-        int  length;
-        MPI_Error_string(code, reason, &length);
-        int32_t dead = peer < 0 || pp_mpi_class(code) != PP_ERR_PEER_FAILED ? pp_mpi_find_dead(mpi) : -1;
-        mpi->failure = dead >= 0 ? PP_ERR_PEER_FAILED : pp_mpi_class(code);
-        peer = dead >= 0 ? dead : peer;
-        mpi->failed_peer = peer;
-        mpi->gave_up = mpi->failure != PP_ERR_PEER_FAILED || peer < 0;
-        mpi->lost = mpi->gave_up ? mpi->transport.rank : peer;
-        snprintf(mpi->failure_text, TEXT_BYTES, "%s: %s", what, reason);
-        mpi->transport.bulk_in_flight = true;      /* until a poll has told the sink */
-        pp_mpi_tell(mpi);
-    }
-    return pp_mpi_refuse(mpi);
-}
-
-pp_status_t pp_mpi_refuse(const pp_mpi_t *mpi)
-{
-    if (mpi->failed_peer >= 0)
-        return pp_fail(mpi->failure, "rank %d: %s", mpi->failed_peer, mpi->failure_text);
-    return pp_fail(mpi->failure, "%s", mpi->failure_text);
-}
-
-int pp_mpi_last_tag(MPI_Comm comm)
-{
-    int *limit = NULL, found = 0;
-    MPI_Comm_get_attr(comm, MPI_TAG_UB, &limit, &found);
-    return found ? *limit : 32767;             /* MPI's minimum */
-}
-
-int pp_mpi_tell_sink(pp_mpi_t *mpi)
-{
-    if (mpi->failure == PP_OK || mpi->failure_told || mpi->opening)
-        return 0;
-    pp_sink_t *sink = &mpi->transport.sink;
-    mpi->failure_told = true;
-    mpi->transport.bulk_in_flight = false;
-    sink->failed(sink->engine, mpi->failure, mpi->failed_peer, mpi->failure_text);
-    return 1;
-}
 
 /* ---- poll, ring, clock ---------------------------------------------------------------------- */
 
@@ -160,6 +105,14 @@ void pp_mpi_defer(pp_mpi_t *mpi, bool defers)
         pp_mpi_wake_owed(mpi);
 }
 
+static uint64_t coarse_ns(pp_transport_t *transport)
+{
+    struct timespec t;
+    (void)transport;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static uint64_t now_ns(pp_transport_t *transport)
 {
     struct timespec now;
@@ -175,6 +128,7 @@ const pp_transport_ops_t pp_mpi_ops = {
     .poll = poll_mpi,
     .ring = ring,
     .now_ns = now_ns,
+    .coarse_ns = coarse_ns,
 };
 
 /* ---- release -------------------------------------------------------------------------------- */
@@ -352,7 +306,7 @@ void pp_mpi_set_sleeper(pp_mpi_t *mpi, pp_sleeper_t sleeper)
 
 bool pp_mpi_needs_polling(const pp_mpi_t *mpi)
 {
-    return mpi->outstanding > mpi->parcels_out || mpi->parcels_out > PARCELS_OUT_EASY;
+    return needs_polling(mpi);
 }
 
 void pp_mpi_ask(pp_mpi_t *mpi)

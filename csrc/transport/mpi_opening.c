@@ -23,19 +23,12 @@ enum {
     BULK_TAGS_MAX = 1 << 20,
     CHUNK_BYTES_DEFAULT = 1 << 30,
     NODE_BYTES_COMMITTED = 4096,
+    NODE_BYTES_MIN = 16 << 20,   /* memory that the ranks of a node share is worth having */
     YIELDS_US = 1000,            /* then sleeps between polls: of a hundredth of the time waited so far */
     SLEEP_US_MAX = 500,
     LOOK_US = 20000,
     TELL_US = 300000             /* to who may be computing, and hear of it later */
 };
-
-/* Thread sanitizer leaves little address space. */
-#ifdef __SANITIZE_THREAD__
-static const size_t NODE_BYTES_MAX = (size_t)1 << 36;
-#else
-static const size_t NODE_BYTES_MAX = (size_t)1 << 44;
-#endif
-static const size_t NODE_BYTES_MIN = (size_t)1 << 32;
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
@@ -243,7 +236,7 @@ static void exchange(pp_mpi_t *mpi, bool recall)
 /* Collective, and the first step.  Ranks that have met before look after each other from the beginning. */
 static pp_status_t introduce(pp_mpi_t *mpi)
 {
-    pp_card_t mine = {.host = name_host(), .process = pp_process_self()}, *cards = NULL;
+    pp_card_t mine = {.host = name_host(), .room = pp_shared_room(), .process = pp_process_self()}, *cards = NULL;
     mpi->cards = calloc((size_t)mpi->transport.size, sizeof *mpi->cards);
     if (mpi->cards) {
         exchange(mpi, true);
@@ -325,16 +318,6 @@ typedef struct node {            /* this rank's, while the transport opens */
     int      error;              /* of its first rank, when that made the memory */
 } node_t;
 
-/* Address space for the memory that the ranks of a node share, as much as can be had: what is used of it is
-   committed piece by piece. */
-static bool create_memory(pp_shared_t *memory, pp_shared_ticket_t *ticket)
-{
-    for (size_t bytes = NODE_BYTES_MAX; bytes >= NODE_BYTES_MIN; bytes /= 16)
-        if (pp_shared_create(memory, "pypartial-node", bytes, NODE_BYTES_COMMITTED, ticket))
-            return true;
-    return false;
-}
-
 /* By the first of `size` ranks that MPI has on this node; `error`: of its own attempt, 0 if the others failed. */
 static void explain_apart(pp_mpi_t *mpi, int size, int error)
 {
@@ -397,6 +380,17 @@ static void count_cores(pp_mpi_t *mpi, const node_t *node, const offer_t *offers
     mpi->cores = CPU_COUNT(&all);
 }
 
+/* The memory grows no further than every rank of the node can follow. */
+static uint64_t common_room(const pp_mpi_t *mpi, const node_t *node)
+{
+    uint64_t room = UINT64_MAX;
+    for (int32_t i = 0; i < node->size; i++) {
+        uint64_t of_one = mpi->cards[node->ranks[i]].room;
+        room = of_one < room ? of_one : room;
+    }
+    return room < NODE_BYTES_MIN ? 0 : room;
+}
+
 /* A page of bells for the ranks of the node, and memory. */
 static void make_offer(pp_mpi_t *mpi, node_t *node, pp_shared_t *memory, offer_t *offer, answer_t *answer)
 {
@@ -406,7 +400,8 @@ static void make_offer(pp_mpi_t *mpi, node_t *node, pp_shared_t *memory, offer_t
         return;
     answer->page = pp_doorbell_create(&mpi->doorbell, node->size, &offer->page);
     node->error = answer->page ? 0 : errno;
-    answer->memory = create_memory(memory, &offer->memory);
+    answer->memory = pp_shared_create(memory, "pypartial-node", common_room(mpi, node), NODE_BYTES_COMMITTED,
+                                      &offer->memory);
     node->error = answer->memory || node->error ? node->error : errno;
 }
 

@@ -237,12 +237,6 @@ static void deliver_parcel(pp_mpi_t *mpi, int32_t peer, const unsigned char *byt
     }
 }
 
-int pp_mpi_post_receive(pp_mpi_t *mpi, int at)
-{
-    return MPI_Irecv(pp_mpi_receive_buffer(mpi, at), PARCEL_BYTES_MAX, MPI_BYTE, MPI_ANY_SOURCE,
-                     MESSAGE_TAG, mpi->comm, &mpi->receives[at]);
-}
-
 pp_status_t pp_mpi_post_receives(pp_mpi_t *mpi)
 {
     for (int i = 0; i < STANDING_RECEIVES; i++) {

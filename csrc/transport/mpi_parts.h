@@ -1,6 +1,7 @@
 /*
- * mpi_parts.h - what the parts of the transport over MPI share: mpi.c (errors, poll, doorbell, release), mpi_parcels.c
- * (messages), mpi_bulk.c (payloads, and all requests that are outstanding), mpi_deaths.c, mpi_opening.c.  Nobody else includes it.
+ * mpi_parts.h - what the parts of the transport over MPI share: mpi.c (poll, doorbell, release), mpi_parcels.c
+ * (messages), mpi_bulk.c (payloads, and all requests that are outstanding), mpi_deaths.c (errors), mpi_opening.c.
+ * Nobody else includes it.
  */
 #ifndef PP_TRANSPORT_MPI_PARTS_H
 #define PP_TRANSPORT_MPI_PARTS_H
@@ -16,6 +17,7 @@
 enum {
     STANDING_RECEIVES = 16,
     PARCEL_BYTES_MAX = PP_MESSAGE_BYTES + PP_MESSAGE_ALIGN,   /* one frame of the largest message */
+    PARCELS_OUT_EASY = 16,                        /* not reported as sent: more may be stuck in MPI */
     HOPE_MAX = 8,                                 /* halved each time a neighbour does not look in time */
     MESSAGE_TAG = 0,
     BULK_TAG_FIRST = 1,
@@ -77,6 +79,7 @@ typedef struct watched {         /* a rank whose process this one can look up */
 /* What every rank tells all others of itself, first of all. */
 typedef struct pp_card {
     uint64_t     host;
+    uint64_t     room;           /* for memory that grows */
     pp_process_t process;
 } pp_card_t;
 
@@ -143,26 +146,12 @@ struct pp_mpi {
 
 extern const pp_transport_ops_t pp_mpi_ops;
 
-pp_status_t pp_mpi_error(int code, const char *what);
-/* The failure, as the calling thread's error. */
-pp_status_t pp_mpi_refuse(const pp_mpi_t *mpi);
-/* Once. */
-int         pp_mpi_tell_sink(pp_mpi_t *mpi);
-/* Its class is a peer's death, or any other. */
-pp_status_t pp_mpi_class(int code);
-/* Latches the first error, and tells all others; later ones are its consequences.  peer < 0: not known. */
-pp_status_t pp_mpi_break_down(pp_mpi_t *mpi, int code, const char *what, int32_t peer);
-
-/* The highest tag. */
-int         pp_mpi_last_tag(MPI_Comm comm);
-
 /* ---- mpi_parcels.c -------------------------------------------------------------------------- */
 
 pp_status_t pp_mpi_send(pp_transport_t *transport, int32_t peer, const void *head, size_t head_bytes,
                         const void *body, size_t body_bytes);
 /* What was sent goes on its way. */
 void        pp_mpi_post_parcels(pp_mpi_t *mpi);
-int         pp_mpi_post_receive(pp_mpi_t *mpi, int at);
 pp_status_t pp_mpi_post_receives(pp_mpi_t *mpi);
 /* Both return how many messages there were. */
 int         pp_mpi_deliver_own(pp_mpi_t *mpi);
@@ -172,6 +161,12 @@ pp_status_t pp_mpi_complete_receives(pp_mpi_t *mpi);
 static inline unsigned char *pp_mpi_receive_buffer(const pp_mpi_t *mpi, int at)
 {
     return mpi->receive_bytes + (size_t)at * PARCEL_BYTES_MAX;
+}
+
+static inline int pp_mpi_post_receive(pp_mpi_t *mpi, int at)
+{
+    return MPI_Irecv(pp_mpi_receive_buffer(mpi, at), PARCEL_BYTES_MAX, MPI_BYTE, MPI_ANY_SOURCE,
+                     MESSAGE_TAG, mpi->comm, &mpi->receives[at]);
 }
 
 static inline void slot_put(pp_mpi_t *mpi, slot_t *slot)
@@ -190,17 +185,34 @@ static inline bool pp_mpi_announced_not_received(const pp_mpi_t *mpi)
     return (int32_t)(announced - mpi->received_near) > 0;   /* < 0: received before the ring */
 }
 
+static inline bool needs_polling(const pp_mpi_t *mpi)
+{
+    return mpi->outstanding > mpi->parcels_out || mpi->parcels_out > PARCELS_OUT_EASY;
+}
+
 /* Everybody who can send to this rank rings, nobody has, and nothing of ours is under way.  Then MPI need
    not be asked: a test that finds nothing costs a progress pass, and on a node with more ranks than cores
    MPI gives the core away in it.  Now and then it is asked all the same, for what is not ours. */
 static inline bool pp_mpi_nothing_announced(pp_mpi_t *mpi)
 {
-    return mpi->neighbour_count == mpi->transport.size && !pp_mpi_needs_polling(mpi) && !mpi->letters
+    return mpi->neighbour_count == mpi->transport.size && !needs_polling(mpi) && !mpi->letters
         && mpi->failure == PP_OK && !pp_mpi_announced_not_received(mpi);
 }
 
 /* ---- mpi_deaths.c --------------------------------------------------------------------------- */
 
+pp_status_t pp_mpi_error(int code, const char *what);
+/* The failure, as the calling thread's error. */
+pp_status_t pp_mpi_refuse(const pp_mpi_t *mpi);
+/* Once. */
+int         pp_mpi_tell_sink(pp_mpi_t *mpi);
+/* Its class is a peer's death, or any other. */
+pp_status_t pp_mpi_class(int code);
+/* Latches the first error, and tells all others; later ones are its consequences.  peer < 0: not known. */
+pp_status_t pp_mpi_break_down(pp_mpi_t *mpi, int code, const char *what, int32_t peer);
+
+/* The highest tag. */
+int         pp_mpi_last_tag(MPI_Comm comm);
 /* From the cards; false: no memory. */
 bool        pp_mpi_watch(pp_mpi_t *mpi);
 /* That a rank is lost is latched as this one's failure, and all others are told. */

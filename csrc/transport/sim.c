@@ -1,4 +1,5 @@
-#include "sim.h"
+/* sim.c - the simulated network: what travels, bulk, and the transport of a rank.  See sim.h. */
+#include "sim_net.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -6,243 +7,11 @@
 
 enum {
     BULK_TAGS = 1 << 20,
-    BUCKETS_MIN = 64,          /* of the hashes; powers of two */
-    ORDER_BITS = 40,           /* of a heap key: below them the number of issue, above the seed's choice */
-    CONTROL_BYTES = 1,         /* what a request or a clear-to-send is charged for */
-    HEAP_FANOUT = 4,           /* fewer cache misses than two */
+    BUCKETS_MIN = 64,          /* of posts; a power of two */
     POISON = 0xA5
 };
 
 static const uint64_t TIME_MAX = UINT64_C(1) << 62;
-
-typedef enum kind {
-    /* What travels from src to dst, or for CLEAR back. */
-    MESSAGE,
-    REQUEST, CLEAR, DATA,      /* of bulk, and the event is the sending side */
-    /* What happens at one rank, the owner. */
-    INJECTED,                  /* bulk has left the sender's buffer */
-    RECEIVED,                  /* bulk is to land in the receiver's buffer; `match` is the receive */
-    ROUSE, KILL, DETECT,
-    /* In the table of posts, not in the heap. */
-    SEND_POSTED,               /* a request or data without a receive */
-    RECV_POSTED
-} kind_t;
-
-/* A message, or one side of a bulk transfer through its whole life. */
-typedef struct event {
-    kind_t        kind;
-    bool          received;    /* travelling: it has passed its receiver's port */
-    bool          injected;    /* bulk: `data` is our copy */
-    uint64_t      order;       /* number of issue */
-    int32_t       src, dst, owner;
-    uint32_t      tag;
-    size_t        count;       /* bytes */
-    size_t        charged;     /* bytes of it that cost something; at least 1 */
-    void         *data;        /* bulk; never written through on the sending side */
-    void         *cookie;
-    uint64_t      detect_ns;   /* KILL */
-    struct event *match;       /* sending side: the receive */
-    struct event *next;        /* in a bucket of posts */
-    _Alignas(PP_MESSAGE_ALIGN) unsigned char bytes[];
-} event_t;
-
-typedef struct due {           /* heap entry; the keys lie here so that sifting stays in cache */
-    uint64_t time_ns, key;
-    event_t *event;
-} due_t;
-
-typedef struct pair {          /* latest arrival between an ordered pair of ranks */
-    uint64_t key;              /* 0: empty */
-    uint64_t last_ns;
-} pair_t;
-
-typedef struct port {
-    pp_transport_t transport;  /* first: the operations cast back */
-    pp_simnet_t   *net;
-    uint64_t       send_free_ns;                /* when the next send may begin */
-    uint64_t       recv_begun_ns, recv_free_ns; /* when the last receive began, and when it was over */
-    bool           has_received;
-    uint64_t       busy_ns;                     /* reducing until then */
-    uint64_t       noises;                      /* drawn so far */
-    bool           dead;
-} port_t;
-
-struct pp_simnet {
-    uint64_t     seed, jitters, orders;
-    pp_network_t network;
-    bool         overtakes;    /* messages of a pair could: their order has to be kept */
-    uint64_t     now_ns;
-    int32_t      ranks;
-    port_t      *ports;
-    due_t       *heap;         /* capacity >= live, so pushing cannot fail */
-    size_t       heap_count, heap_capacity;
-    size_t       live;         /* events that exist: in the heap or posted */
-    pair_t      *pairs;        /* open addressing, at most half full */
-    size_t       pair_count, pair_capacity;
-    event_t    **posts;        /* chains in order of posting */
-    size_t       post_count, post_buckets;
-};
-
-/* ---- the heap ------------------------------------------------------------------------------- */
-
-static bool earlier(const due_t *a, const due_t *b)
-{
-    return a->time_ns != b->time_ns ? a->time_ns < b->time_ns : a->key < b->key;
-}
-
-static void heap_push(pp_simnet_t *net, event_t *event, uint64_t time_ns)
-{
-    assert(net->heap_count < net->heap_capacity);
-    /* The seed orders what coincides, but for two events of a pair of ranks: those have one number. */
-    uint64_t pair = (uint64_t)(uint32_t)event->src << 32 | (uint32_t)event->dst;
-    uint64_t choice = pp_mix(net->seed ^ pair, time_ns) >> ORDER_BITS;
-    /* One that was sent on by a busy receiver keeps its place before those that its sender sent later. */
-    if (!event->received)
-        event->order = net->orders++;
-    due_t    due = {time_ns, choice << ORDER_BITS | event->order, event};
-    size_t at = net->heap_count++;
-    while (at > 0 && earlier(&due, &net->heap[(at - 1) / HEAP_FANOUT])) {
-        net->heap[at] = net->heap[(at - 1) / HEAP_FANOUT];
-        at = (at - 1) / HEAP_FANOUT;
-    }
-    net->heap[at] = due;
-}
-
-static due_t heap_pop(pp_simnet_t *net)
-{
-    due_t *heap = net->heap, top = heap[0], last = heap[--net->heap_count];
-    size_t at = 0, count = net->heap_count;
-    for (size_t first; (first = HEAP_FANOUT * at + 1) < count;) {
-        size_t end = first + HEAP_FANOUT < count ? first + HEAP_FANOUT : count, least = first;
-        for (size_t child = first + 1; child < end; child++)
-            if (earlier(&heap[child], &heap[least]))
-                least = child;
-        if (!earlier(&heap[least], &last))
-            break;
-        heap[at] = heap[least];
-        at = least;
-    }
-    heap[at] = last;
-    return top;
-}
-
-/* ---- the model ------------------------------------------------------------------------------ */
-
-static const pp_link_t *link_of(const pp_simnet_t *net, int32_t a, int32_t b)
-{
-    const pp_network_t *network = &net->network;
-    return a / network->node_ranks == b / network->node_ranks ? &network->within : &network->between;
-}
-
-/* Picoseconds a byte for so many bytes, in ns to the nearest. */
-static uint64_t bytes_ns(uint64_t byte_ps, size_t bytes)
-{
-    return (uint64_t)(((unsigned __int128)byte_ps * bytes + 500) / 1000);
-}
-
-/* What the model sees of an event. */
-static uint64_t wire_ns(const pp_link_t *link, const event_t *event)
-{
-    bool control = event->kind == REQUEST || event->kind == CLEAR;
-    return bytes_ns(link->byte_ps, (control ? CONTROL_BYTES : event->charged) - 1);
-}
-
-static uint64_t jitter_ns(pp_simnet_t *net, const pp_link_t *link)
-{
-    return link->jitter_ns > 0 ? pp_mix(net->seed, net->jitters++) % (link->jitter_ns + 1) : 0;
-}
-
-/* An exponentially distributed time, after von Neumann (1951): with comparisons of uniform numbers only,
-   so it is the same on every machine. */
-static uint64_t noise_ns(pp_simnet_t *net, port_t *port)
-{
-    const uint64_t stream = pp_mix(~net->seed, (uint64_t)port->transport.rank);
-    const uint64_t mean = net->network.noise_ns;
-    if (mean == 0)
-        return 0;
-    for (uint64_t whole = 0;; whole++) {
-        uint64_t first = pp_mix(stream, port->noises++), last = first, drawn;
-        bool     odd = true;
-        while ((drawn = pp_mix(stream, port->noises++)) < last) {
-            last = drawn;
-            odd = !odd;
-        }
-        if (odd)
-            return whole * mean + (uint64_t)((unsigned __int128)first * mean >> 64);
-    }
-}
-
-static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-/* A send begins when the port is free and the rank not busy; it is over, for the processor, after o, and the
-   port is free again when the bytes have left. */
-static uint64_t pass_out(pp_simnet_t *net, port_t *from, const pp_link_t *link, uint64_t wire)
-{
-    uint64_t begin = later(later(net->now_ns, from->busy_ns), from->send_free_ns);
-    uint64_t overhead = link->overhead_ns + noise_ns(net, from);
-    from->send_free_ns = begin + later(overhead, link->gap_ns + wire);
-    return begin + overhead;
-}
-
-/* A receive begins when the last byte is there.  Its own bytes come in after the receive before it has
-   begun: a small message behind a large one waits for o and g only. */
-static uint64_t pass_in(pp_simnet_t *net, port_t *to, const pp_link_t *link, uint64_t wire,
-                        uint64_t arrives)
-{
-    uint64_t begin = arrives;
-    if (to->has_received)
-        begin = later(later(arrives, to->recv_free_ns), to->recv_begun_ns + link->gap_ns + wire);
-    to->has_received = true;
-    to->recv_begun_ns = begin;
-    to->recv_free_ns = begin + link->overhead_ns + noise_ns(net, to);
-    return later(to->recv_free_ns, to->busy_ns);
-}
-
-/* ---- order between pairs -------------------------------------------------------------------- */
-
-static pair_t *pair_slot(pair_t *pairs, size_t capacity, uint64_t key)
-{
-    size_t at = pp_mix(0, key) & (capacity - 1);
-    while (pairs[at].key != 0 && pairs[at].key != key)
-        at = (at + 1) & (capacity - 1);
-    return &pairs[at];
-}
-
-/* Rebuilds the table without the pairs that have nothing under way (they constrain no later
-   message), so that its size follows the messages under way and not the square of the ranks. */
-static bool pairs_rebuild(pp_simnet_t *net)
-{
-    size_t live = 0, capacity = BUCKETS_MIN;
-    for (size_t i = 0; i < net->pair_capacity; i++)
-        live += net->pairs[i].key != 0 && net->pairs[i].last_ns > net->now_ns;
-    while (capacity < 4 * (live + 1))
-        capacity *= 2;
-    pair_t *pairs = calloc(capacity, sizeof *pairs);
-    if (!pairs)
-        return false;
-    for (size_t i = 0; i < net->pair_capacity; i++)
-        if (net->pairs[i].key != 0 && net->pairs[i].last_ns > net->now_ns)
-            *pair_slot(pairs, capacity, net->pairs[i].key) = net->pairs[i];
-    free(net->pairs);
-    net->pairs = pairs;
-    net->pair_capacity = capacity;
-    net->pair_count = live;
-    return true;
-}
-
-/* The pair's entry, made if need be; NULL: no memory. */
-static pair_t *pair_of(pp_simnet_t *net, int32_t src, int32_t dst)
-{
-    uint64_t key = 1 + (uint64_t)src * (uint64_t)net->ranks + (uint64_t)dst;
-    if (2 * (net->pair_count + 1) > net->pair_capacity && !pairs_rebuild(net))
-        return NULL;
-    pair_t *pair = pair_slot(net->pairs, net->pair_capacity, key);
-    if (pair->key == 0) {
-        *pair = (pair_t){key, 0};
-        net->pair_count++;
-    }
-    return pair;
-}
 
 /* ---- travelling ----------------------------------------------------------------------------- */
 
@@ -282,16 +51,17 @@ static int32_t target(const event_t *event) { return event->kind == CLEAR ? even
 static void travel(pp_simnet_t *net, event_t *event, const pp_link_t *link, uint64_t arrives)
 {
     event->received = false;
-    heap_push(net, event, arrives + link->overhead_ns);
+    pp_simnet_push(net, event, arrives + link->overhead_ns);
 }
 
 /* Through the sender's port and the wire. */
 static void dispatch(pp_simnet_t *net, event_t *event, pair_t *pair)
 {
     port_t          *from = &net->ports[origin(event)];
-    const pp_link_t *link = link_of(net, event->src, event->dst);
-    uint64_t wire = wire_ns(link, event);
-    uint64_t arrives = pass_out(net, from, link, wire) + link->latency_ns + wire + jitter_ns(net, link);
+    const pp_link_t *link = pp_simnet_link(net, event->src, event->dst);
+    uint64_t wire = pp_simnet_wire_ns(link, event);
+    uint64_t arrives = pp_simnet_pass_out(net, from, link, wire) + link->latency_ns + wire
+                     + pp_simnet_jitter_ns(net, link);
     /* A message finds a standing receive: its request and clear-to-send only take their time. */
     if (event->kind == MESSAGE && event->charged > link->rendezvous_bytes)
         arrives += 2 * (link->latency_ns + 2 * link->overhead_ns);
@@ -306,12 +76,13 @@ static void dispatch(pp_simnet_t *net, event_t *event, pair_t *pair)
 static bool receive(pp_simnet_t *net, event_t *event)
 {
     port_t          *to = &net->ports[target(event)];
-    const pp_link_t *link = link_of(net, event->src, event->dst);
-    uint64_t received = pass_in(net, to, link, wire_ns(link, event), net->now_ns - link->overhead_ns);
+    const pp_link_t *link = pp_simnet_link(net, event->src, event->dst);
+    uint64_t wire = pp_simnet_wire_ns(link, event);
+    uint64_t received = pp_simnet_pass_in(net, to, link, wire, net->now_ns - link->overhead_ns);
     event->received = true;
     if (received == net->now_ns)
         return true;
-    heap_push(net, event, received);
+    pp_simnet_push(net, event, received);
     return false;
 }
 
@@ -338,7 +109,7 @@ static pp_status_t send_message(pp_transport_t *transport, int32_t peer, const v
                        net->ranks);
     event_t *event = event_new(net, MESSAGE, transport->rank, peer, count);
     if (event && net->overtakes)
-        pair = pair_of(net, transport->rank, peer);
+        pair = pp_simnet_pair(net, transport->rank, peer);
     if (!event || (net->overtakes && !pair)) {
         if (event)
             event_free(net, event);
@@ -409,7 +180,7 @@ static void happen(pp_simnet_t *net, event_t *event, kind_t kind, int32_t owner,
 {
     event->kind = kind;
     event->owner = owner;
-    heap_push(net, event, time_ns);
+    pp_simnet_push(net, event, time_ns);
 }
 
 static void send_control(pp_simnet_t *net, event_t *sent, kind_t kind)
@@ -423,10 +194,10 @@ static void send_control(pp_simnet_t *net, event_t *sent, kind_t kind)
 static void inject(pp_simnet_t *net, event_t *sent)
 {
     port_t          *from = &net->ports[sent->src];
-    const pp_link_t *link = link_of(net, sent->src, sent->dst);
+    const pp_link_t *link = pp_simnet_link(net, sent->src, sent->dst);
     sent->kind = DATA;
-    uint64_t wire = wire_ns(link, sent);
-    happen(net, sent, INJECTED, sent->src, pass_out(net, from, link, wire) + wire);
+    uint64_t wire = pp_simnet_wire_ns(link, sent);
+    happen(net, sent, INJECTED, sent->src, pp_simnet_pass_out(net, from, link, wire) + wire);
 }
 
 static bool report_done(pp_simnet_t *net, int32_t rank, void *cookie)
@@ -447,7 +218,7 @@ static void fail_at(pp_simnet_t *net, int32_t rank, pp_status_t status, int32_t 
 
 static bool on_injected(pp_simnet_t *net, event_t *sent)
 {
-    const pp_link_t *link = link_of(net, sent->src, sent->dst);
+    const pp_link_t *link = pp_simnet_link(net, sent->src, sent->dst);
     if (is_gone(net, sent->src)) {        /* with its buffer */
         drop(net, sent);
         return false;
@@ -462,7 +233,7 @@ static bool on_injected(pp_simnet_t *net, event_t *sent)
     sent->data = copy;
     sent->injected = true;
     sent->kind = DATA;
-    travel(net, sent, link, net->now_ns + link->latency_ns + jitter_ns(net, link));
+    travel(net, sent, link, net->now_ns + link->latency_ns + pp_simnet_jitter_ns(net, link));
     return report_done(net, sent->src, sent->cookie);
 }
 
@@ -545,7 +316,7 @@ static pp_status_t bulk_send(pp_transport_t *transport, int32_t peer, uint32_t t
     port_t  *port = (port_t *)transport;
     event_t *sent;
     PP_TRY(bulk_post(port, SEND_POSTED, peer, tag, (void *)(uintptr_t)data, bytes, cookie, &sent));
-    if (bytes > link_of(port->net, transport->rank, peer)->rendezvous_bytes)
+    if (bytes > pp_simnet_link(port->net, transport->rank, peer)->rendezvous_bytes)
         send_control(port->net, sent, REQUEST);
     else
         inject(port->net, sent);
@@ -594,6 +365,18 @@ static bool deliver(pp_simnet_t *net, event_t *event)
     }
 }
 
+/* Earlier and later alarms may have been set since. */
+static bool on_alarm(pp_simnet_t *net, event_t *event)
+{
+    port_t *port = &net->ports[event->owner];
+    pp_transport_t *transport = &port->transport;
+    bool due = !port->dead && transport->alarm_ns <= net->now_ns;
+    event_free(net, event);
+    if (due)
+        transport->sink.alarm(transport->sink.engine);
+    return due;
+}
+
 static void on_kill(pp_simnet_t *net, event_t *event)
 {
     net->ports[event->owner].dead = true;
@@ -615,7 +398,7 @@ bool pp_simnet_step(pp_simnet_t *net, int32_t *rank)
     *rank = -1;
     if (net->heap_count == 0)
         return false;
-    due_t    due = heap_pop(net);
+    due_t    due = pp_simnet_pop(net);
     event_t *event = due.event;
     int32_t  owner = event->owner;
     pp_simnet_set_now(net, due.time_ns);
@@ -637,6 +420,9 @@ bool pp_simnet_step(pp_simnet_t *net, int32_t *rank)
     case ROUSE:
         *rank = owner;
         event_free(net, event);
+        break;
+    case ALARM:
+        *rank = on_alarm(net, event) ? owner : -1;
         break;
     case KILL:   on_kill(net, event); break;
     case DETECT: on_detect(net, event); *rank = PP_SIMNET_ALL; break;
@@ -685,12 +471,16 @@ static uint64_t now_ns(pp_transport_t *transport)
     return ((port_t *)transport)->net->now_ns;
 }
 
-static void reduced(pp_transport_t *transport, size_t bytes)
+static void set_alarm(pp_transport_t *transport)
 {
     port_t *port = (port_t *)transport;
-    if (port->net->network.reduce_ps > 0)
-        port->busy_ns = later(port->busy_ns, port->net->now_ns)
-                      + bytes_ns(port->net->network.reduce_ps, bytes);
+    if (happen_at(port->net, ALARM, transport->rank, transport->alarm_ns, 0) < 0)
+        fail_at(port->net, transport->rank, PP_ERR_MEMORY, -1, "no memory for an event");
+}
+
+static void reduced(pp_transport_t *transport, size_t bytes)
+{
+    pp_simnet_reduce((port_t *)transport, bytes);
 }
 
 static const pp_transport_ops_t sim_ops = {
@@ -700,44 +490,9 @@ static const pp_transport_ops_t sim_ops = {
     .poll = poll_nothing,
     .ring = ring_nobody,
     .now_ns = now_ns,
+    .alarm = set_alarm,
     .reduced = reduced,
 };
-
-/* Of such times millions in a row, and of a gigabyte thousands, are less than 2^62 ns. */
-enum { LIMIT_BITS_NS = 40, LIMIT_BITS_PS = 30 };
-
-static pp_status_t check_link(const pp_link_t *link)
-{
-    const uint64_t limit_ns = UINT64_C(1) << LIMIT_BITS_NS, limit_ps = UINT64_C(1) << LIMIT_BITS_PS;
-    if (link->latency_ns > limit_ns || link->overhead_ns > limit_ns || link->gap_ns > limit_ns
-        || link->jitter_ns > limit_ns)
-        return pp_fail(PP_ERR_ARGUMENT, "L=%llu, o=%llu, g=%llu, jitter=%llu ns: each is at most 2^40",
-                       (unsigned long long)link->latency_ns, (unsigned long long)link->overhead_ns,
-                       (unsigned long long)link->gap_ns, (unsigned long long)link->jitter_ns);
-    if (link->byte_ps > limit_ps)
-        return pp_fail(PP_ERR_ARGUMENT, "G=%llu ps is more than 2^30",
-                       (unsigned long long)link->byte_ps);
-    return PP_OK;
-}
-
-static pp_status_t check_network(const pp_network_t *network)
-{
-    PP_TRY(check_link(&network->between));
-    PP_TRY(check_link(&network->within));
-    if (network->node_ranks < 1)
-        return pp_fail(PP_ERR_ARGUMENT, "node_ranks=%d is not at least 1", network->node_ranks);
-    if (network->noise_ns > UINT64_C(1) << LIMIT_BITS_NS
-        || network->reduce_ps > UINT64_C(1) << LIMIT_BITS_PS)
-        return pp_fail(PP_ERR_ARGUMENT, "noise_ns=%llu is more than 2^40, or reduce_ps=%llu than 2^30",
-                       (unsigned long long)network->noise_ns, (unsigned long long)network->reduce_ps);
-    return PP_OK;
-}
-
-/* Could a message come in before one that its sender sent earlier? */
-static bool may_overtake(const pp_link_t *link)
-{
-    return link->jitter_ns > 0 || link->rendezvous_bytes < PP_MESSAGE_BYTES;
-}
 
 pp_status_t pp_simnet_new(int32_t ranks, uint64_t seed, const pp_network_t *network,
                           pp_simnet_t **result)
@@ -745,7 +500,7 @@ pp_status_t pp_simnet_new(int32_t ranks, uint64_t seed, const pp_network_t *netw
     *result = NULL;
     if (ranks < 1)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not positive", ranks);
-    PP_TRY(check_network(network));
+    PP_TRY(pp_simnet_check(network));
     pp_simnet_t *net = calloc(1, sizeof *net);
     if (net) {
         net->ports = calloc((size_t)ranks, sizeof *net->ports);
@@ -757,8 +512,7 @@ pp_status_t pp_simnet_new(int32_t ranks, uint64_t seed, const pp_network_t *netw
     }
     net->seed = seed;
     net->network = *network;
-    net->overtakes = may_overtake(&network->between) || may_overtake(&network->within)
-                  || network->noise_ns > 0;
+    net->overtakes = pp_simnet_overtakes(network);
     net->ranks = ranks;
     net->post_buckets = BUCKETS_MIN;
     for (int32_t rank = 0; rank < ranks; rank++) {

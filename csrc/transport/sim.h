@@ -1,7 +1,7 @@
 /*
  * sim.h - a simulated network: the transports of many ranks in one process, in virtual time.
  *
- * The model is LogGP with a rendezvous threshold (pp_network_t in pypartial.h); docs/simulation.md says what
+ * The model is LogGP with a rendezvous threshold (pp_network_t in pypartial_sim.h); docs/simulation.md says what
  * it charges for.  Everything that will happen lies in one heap ordered by time, so a run is a function of the
  * seed and of what the ranks do.  What coincides happens in an order that the seed chooses; messages between
  * an ordered pair of ranks always stay in order.
@@ -13,6 +13,7 @@
 #ifndef PP_TRANSPORT_SIM_H
 #define PP_TRANSPORT_SIM_H
 
+#include "../include/pypartial_sim.h"
 #include "transport.h"
 
 typedef struct pp_simnet pp_simnet_t;

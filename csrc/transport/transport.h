@@ -29,6 +29,8 @@ typedef struct pp_sink {
     /* `bytes` are valid during the call only; 16-byte aligned. */
     void (*message)(void *engine, int32_t peer, const void *bytes, size_t count);
     void (*bulk_done)(void *engine, void *cookie);
+    /* The time of the last alarm() has come. */
+    void (*alarm)(void *engine);
     /* The transport is broken from here on; peer < 0 if nobody in particular. */
     void (*failed)(void *engine, pp_status_t status, int32_t peer, const char *text);
 } pp_sink_t;
@@ -48,6 +50,11 @@ typedef struct pp_transport_ops {
     /* Wakes the ranks that were sent something since the last ring(). */
     void        (*ring)(pp_transport_t *);
     uint64_t    (*now_ns)(pp_transport_t *);
+    /* Time as above, but cheap to read and up to some milliseconds old.  NULL: there is none cheaper. */
+    uint64_t    (*coarse_ns)(pp_transport_t *);
+    /* transport->alarm_ns has been set: sink.alarm() is wanted then.  NULL: the driver of the transport looks at it
+       before it sleeps, and sleeps no longer than until then. */
+    void        (*alarm)(pp_transport_t *);
     /* This rank has reduced so many bytes, which virtual time may charge for.  NULL: nobody asks. */
     void        (*reduced)(pp_transport_t *, size_t bytes);
 } pp_transport_ops_t;
@@ -59,6 +66,7 @@ struct pp_transport {
     uint32_t  bulk_tags;          /* bulk tags are 0 .. bulk_tags - 1, reused cyclically */
     bool      bulk_in_flight;     /* something only polling can advance is under way */
     bool      pins_pages;         /* bulk costs by the page: its buffers had better lie in huge ones */
+    uint64_t  alarm_ns;           /* when the engine wants to look at the clock; UINT64_MAX: never, 0: soon */
     uint64_t  messages_sent, messages_received, bytes_sent, bulk_sent, rings;
 };
 

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import pypartial as pp
 
-from .options import Buffers, PolicyChoice, PolicyKind
+from .options import Buffers, Rival, Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,7 +200,7 @@ class _Copy(Contender):
 
 
 def contender(
-    choice: PolicyChoice,
+    way: Way,
     ctx: pp.Context,
     baseline: MPI.Intracomm,
     pair: Pair,
@@ -210,7 +210,7 @@ def contender(
 
     Parameters
     ----------
-    choice : PolicyChoice
+    way : Way
     ctx : pypartial.Context
         For the policies of the library.
     baseline : mpi4py.MPI.Intracomm
@@ -219,23 +219,16 @@ def contender(
     algorithm : str
         Of a policy of the library.
     """
-    of_mpi: dict[PolicyKind, Callable[[MPI.Intracomm, Pair], Contender]] = {
-        PolicyKind.MPI: _Mpi,
-        PolicyKind.MPI_NONBLOCKING: _MpiNonblocking,
-        PolicyKind.MPI_PERSISTENT: _MpiPersistent,
-    }
-    if choice.kind in of_mpi:
-        return of_mpi[choice.kind](baseline, pair)
-    if choice.kind is PolicyKind.COPY:
+    if isinstance(way, pp.Policy):
+        return _Partial(ctx, way, pair, algorithm)
+    if way is Rival.COPY:
         return _Copy(pair)
-    policies: dict[PolicyKind, pp.Policy] = {
-        PolicyKind.SOLO: pp.Solo(),
-        PolicyKind.MAJORITY: pp.Majority(),
-        PolicyKind.FULL: pp.Full(),
+    of_mpi: dict[Rival, Callable[[MPI.Intracomm, Pair], Contender]] = {
+        Rival.MPI: _Mpi,
+        Rival.MPI_NONBLOCKING: _MpiNonblocking,
+        Rival.MPI_PERSISTENT: _MpiPersistent,
     }
-    return _Partial(
-        ctx, policies.get(choice.kind) or pp.Quorum(choice.quorum or 0), pair, algorithm
-    )
+    return of_mpi[way](baseline, pair)
 
 
 def has_persistent(comm: MPI.Intracomm) -> bool:

@@ -25,7 +25,7 @@ from .conditions import named_in_memory_errors, no_garbage_collection, surroundi
 from .contenders import buffer_pair, contender, has_persistent
 from .launch import seconds_since_launch
 from .ledger import Ledger, LoopLedger
-from .options import Buffers, LatencyOptions, PolicyChoice, PolicyKind
+from .options import Buffers, LatencyOptions, Rival, Way, expected_active
 from .pace import Pace
 from .pattern import Pattern
 from .results import LatencyMeta, LatencyRow, Outcome, Report, with_ratios
@@ -123,13 +123,13 @@ def pairs(options: LatencyOptions) -> int:
     return len({*options.buffers, Buffers.NUMPY})
 
 
-def _ways(options: LatencyOptions, persistent: bool) -> list[tuple[PolicyChoice, Buffers]]:
+def _ways(options: LatencyOptions, persistent: bool) -> list[tuple[Way, Buffers]]:
     """Return what is compared at each size; MPI's own and the copy use ordinary arrays."""
-    others = [PolicyKind.MPI, PolicyKind.MPI_NONBLOCKING]
-    others += [PolicyKind.MPI_PERSISTENT] if persistent else []
+    rivals = [Rival.MPI, Rival.MPI_NONBLOCKING]
+    rivals += [Rival.MPI_PERSISTENT] if persistent else []
     return [
-        *((choice, buffers) for choice in options.policies for buffers in options.buffers),
-        *((PolicyChoice(kind), Buffers.NUMPY) for kind in (*others, PolicyKind.COPY)),
+        *((policy, buffers) for policy in options.policies for buffers in options.buffers),
+        *((rival, Buffers.NUMPY) for rival in (*rivals, Rival.COPY)),
     ]
 
 
@@ -138,7 +138,7 @@ def _entries(
     size: int,
     ctx: pp.Context,
     comms: tuple[MPI.Intracomm, MPI.Intracomm],
-    ways: Sequence[tuple[PolicyChoice, Buffers]],
+    ways: Sequence[tuple[Way, Buffers]],
     pace: Pace,
 ) -> list[_Entry]:
     """Every way at one size, with one pair of buffers of each kind; collective."""
@@ -150,16 +150,16 @@ def _entries(
         for buffers in dict.fromkeys(buffers for _, buffers in ways)
     }
     entries = []
-    for choice, buffers in ways:
+    for way, buffers in ways:
         pair = pairs[buffers]
-        what = contender(choice, ctx, baseline, pair)
+        what = contender(way, ctx, baseline, pair)
         trial: AnyTrial
-        if options.skew_ns and choice.kind is not PolicyKind.COPY:
-            ledger = Ledger(pattern, choice, ctx.rank)
-            trial = Rounds(choice, what, pace, control, pair.receive, ledger)
+        if options.skew_ns and way is not Rival.COPY:
+            ledger = Ledger(pattern, way, ctx.rank)
+            trial = Rounds(way, what, pace, control, pair.receive, ledger)
         else:
-            looped = LoopLedger(pattern, choice, ctx.rank)
-            trial = Loop(choice, what, pace, control, pair.receive, looped)
+            looped = LoopLedger(pattern, way, ctx.rank)
+            trial = Loop(way, what, pace, control, pair.receive, looped)
         entries.append(_Entry(buffers, trial))
     return entries
 
@@ -226,14 +226,14 @@ def _rows(entry: _Entry, comm: MPI.Intracomm, options: LatencyOptions) -> list[L
     calls = trial.calls // blocks
     return [
         LatencyRow(
-            policy=trial.choice.label,
+            policy=str(trial.way),
             bytes=trial.receive.nbytes,
             ranks=comm.size,
             rounds=trial.calls,
             latency_us=latency,
             speedup_vs_mpi=None,
             active=Active.of(trial.active),
-            active_expected=(trial.choice.expected_active(comm.size) if options.skew_ns else None),
+            active_expected=expected_active(trial.way, comm.size) if options.skew_ns else None,
             cpu_us_per_round=float(np.median(cpu.mean(axis=0))) / 1e3 / calls,
             verified=wrong == 0,
             buffers=entry.buffers.value,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..policy import Full, Policy, Quorum
 from ..status import Cause, Status
-from .options import PolicyChoice, PolicyKind
+from .options import Rival, Way
 from .pattern import Pattern, Tally
 
 if TYPE_CHECKING:
@@ -33,14 +34,14 @@ class _Account:
     Attributes
     ----------
     pattern : Pattern
-    policy : PolicyChoice
+    way : Way
     rank : int
     failures : list of str
         The first few things that were wrong, in words.
     """
 
     pattern: Pattern
-    policy: PolicyChoice
+    way: Way
     rank: int
     failures: list[str] = field(default_factory=list)
 
@@ -65,23 +66,20 @@ class _Account:
         self, where: str, status: Status, tally: Tally, *, departures: bool = False
     ) -> None:
         """Check that enough ranks were active; fewer may do where ranks may have departed."""
-        least = {
-            PolicyKind.QUORUM: self.policy.quorum or 0,
-            PolicyKind.FULL: self.pattern.ranks,
-        }.get(self.policy.kind, 1)
-        if departures and status.cause == Cause.DEPARTED:
+        least = self.way.least_active(self.pattern.ranks) if isinstance(self.way, Policy) else 1
+        if status.cause == Cause.DEADLINE or (departures and status.cause == Cause.DEPARTED):
             least = 1
         if not least <= status.active <= tally.total:
             self._fail(
                 where,
                 f"{status.active} active ranks, at least {least} and at most {tally.total}",
             )
-        if self.policy.kind is PolicyKind.FULL:
+        if least == self.pattern.ranks and isinstance(self.way, Full):
             self._check_complete(where, tally)
 
     def _fail(self, where: str, text: str) -> None:
         if len(self.failures) < _FAILURES_KEPT:
-            what = f"{self.policy.label}, {self.pattern.count} x {self.pattern.dtype.value}"
+            what = f"{self.way}, {self.pattern.count} x {self.pattern.dtype.value}"
             self.failures.append(f"{what}, rank {self.rank}, {where}: {text}")
 
 
@@ -236,9 +234,9 @@ class LoopLedger(_Account):
             return
         if status is not None:
             # Ranks that are through with the block wait in its flush.
-            departures = self.policy.kind is PolicyKind.QUORUM
+            departures = isinstance(self.way, Quorum)
             self._check_policy(where, status, tally, departures=departures)
-        elif self.policy.kind is PolicyKind.COPY:
+        elif self.way is Rival.COPY:
             self._check_own(where, tally)
         else:
             self._check_complete(where, tally)
@@ -286,7 +284,7 @@ class LoopLedger(_Account):
             Calls of each rank.
         """
         rounds = self.compare(seen)
-        if not rounds or self.policy.kind is PolicyKind.COPY:
+        if not rounds or self.way is Rival.COPY:
             return
         numbers = sorted(rounds)
         if numbers != list(range(numbers[0], numbers[-1] + 1)):
@@ -317,7 +315,7 @@ class LoopLedger(_Account):
             return None
         if status is not None:
             self._check_status(where, status, tally)
-        if self.policy.kind is not PolicyKind.COPY:  # whose results differ, as they should
+        if self.way is not Rival.COPY:  # whose results differ, as they should
             self._seen.append(
                 Seen(
                     round=calls - 1 if status is None else status.round,

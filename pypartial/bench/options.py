@@ -4,93 +4,52 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..errors import ArgumentError
+from ..policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 
-class PolicyKind(str, Enum):
-    """A way to sum over all ranks: a policy of the library, or one of MPI's own.
+class Rival(str, Enum):
+    """A way to sum over all ranks that is not of this library.
 
     `COPY` sums nothing: each rank copies its buffer, the least that any of the others can do.
     """
 
-    SOLO = "solo"
-    MAJORITY = "majority"
-    QUORUM = "quorum"
-    FULL = "full"
     MPI = "mpi"
     MPI_NONBLOCKING = "mpi-nonblocking"
     MPI_PERSISTENT = "mpi-persistent"
     COPY = "memcpy"
 
-    @property
-    def of_the_library(self) -> bool:
-        """Whether it is a policy of this library."""
-        return self in (
-            PolicyKind.SOLO,
-            PolicyKind.MAJORITY,
-            PolicyKind.QUORUM,
-            PolicyKind.FULL,
-        )
+    def __str__(self) -> str:
+        return self.value
 
 
-# What a plain word on the command line may name.
-_PLAIN = (PolicyKind.SOLO, PolicyKind.MAJORITY, PolicyKind.FULL, PolicyKind.MPI)
+# A way to sum; its text is how the command line and the results name it.
+Way: TypeAlias = Policy | Rival
 
 
-@dataclass(frozen=True)
-class PolicyChoice:
-    """One ``--policy``.
-
-    Attributes
-    ----------
-    kind : PolicyKind
-    quorum : int or None
-        Ranks that a quorum asks for; None for every other kind.
-    """
-
-    kind: PolicyKind
-    quorum: int | None = None
-
-    @property
-    def label(self) -> str:
-        """The policy as it is written on the command line."""
-        return self.kind.value if self.quorum is None else f"{self.kind.value}:{self.quorum}"
-
-    def expected_active(self, ranks: int) -> float | None:
-        """Return the active ranks of a round in expectation if all arrival times are distinct.
-
-        Solo is triggered by the first rank to arrive, majority by a rank drawn with equal chances
-        (eager-SGD, section 6.1), a quorum by its last one.  None for what is not of the library.
-        """
-        return {
-            PolicyKind.SOLO: 1.0,
-            PolicyKind.MAJORITY: (ranks + 1) / 2,
-            PolicyKind.QUORUM: float(self.quorum or 0),
-            PolicyKind.FULL: float(ranks),
-        }.get(self.kind)
-
-
-def parse_policy(text: str) -> PolicyChoice:
-    """Return the policy that ``solo``, ``majority``, ``quorum:K``, ``full`` or ``mpi`` names.
+def parse_way(text: str) -> Way:
+    """Return the policy of this library that a text names, or for ``mpi`` MPI's allreduce.
 
     Raises
     ------
     ValueError
-        If the text names none of them, or K is not a positive number.
+        If the text names neither.
     """
-    name, colon, number = text.strip().lower().partition(":")
-    if name == PolicyKind.QUORUM.value and number.isdecimal() and int(number) > 0:
-        return PolicyChoice(PolicyKind.QUORUM, int(number))
-    plain = [kind.value for kind in _PLAIN]
-    if not colon and name in plain:
-        return PolicyChoice(PolicyKind(name))
-    raise ValueError(
-        f"{text!r} is not a policy: choose among {', '.join(plain)} and quorum:K with K >= 1"
-    )
+    return Rival.MPI if text.strip().lower() == "mpi" else Policy.parse(text)
+
+
+def expected_active(way: Way, ranks: int) -> float | None:
+    """Return the active ranks of a round in expectation if all arrival times are distinct.
+
+    None for what is not of the library.
+    """
+    return way.expected_active(ranks) if isinstance(way, Policy) else None
 
 
 class Work(str, Enum):
@@ -144,7 +103,7 @@ class AllreduceOptions:
 
     Attributes
     ----------
-    policies : tuple of PolicyChoice
+    policies : tuple of Way
         Compared with each other, in this order in the results.
     sizes : tuple of int
         Bytes of a rank's buffer.
@@ -159,7 +118,7 @@ class AllreduceOptions:
         Files that rank 0 writes.
     """
 
-    policies: tuple[PolicyChoice, ...]
+    policies: tuple[Way, ...]
     sizes: tuple[int, ...]
     skew_ns: int
     work: Work = Work.SLEEP
@@ -178,8 +137,9 @@ class AllreduceOptions:
                     f"the size of {self.dtype.value}"
                 )
         for policy in self.policies:
-            if policy.quorum is not None and policy.quorum > ranks:
-                return f"--policy {policy.label}: asks for {policy.quorum} of {ranks} ranks"
+            asks_too_much = _size_complaint(policy, ranks)
+            if asks_too_much is not None:
+                return asks_too_much
         if not 0 <= self.seed < 1 << 64:
             return f"--seed {self.seed}: not in 0..2**64 - 1"
         return _repeated("--policy", self.policies) or _repeated("--size", self.sizes)
@@ -221,8 +181,8 @@ class LatencyOptions(AllreduceOptions):
     def complaint(self, ranks: int) -> str | None:
         """Return what is wrong with these options on so many ranks; None if nothing is."""
         for policy in self.policies:
-            if not policy.kind.of_the_library:
-                return f"--policy {policy.label}: MPI's own are always measured here"
+            if isinstance(policy, Rival):
+                return f"--policy {policy}: MPI's own are always measured here"
         if not self.budget_ns:
             return "--budget 0: no call fits into it"
         return super().complaint(ranks) or _repeated("--buffers", self.buffers)
@@ -234,7 +194,7 @@ class OverheadOptions:
 
     Attributes
     ----------
-    policy : PolicyChoice
+    policy : Policy
     buffers : tuple of Buffers
     size : int
         Bytes of the buffers.
@@ -244,7 +204,7 @@ class OverheadOptions:
         File with the results.
     """
 
-    policy: PolicyChoice
+    policy: Policy
     buffers: tuple[Buffers, ...]
     size: int
     loops: int
@@ -253,8 +213,9 @@ class OverheadOptions:
 
     def complaint(self) -> str | None:
         """Return what is wrong with these options; None if nothing is."""
-        if not self.policy.kind.of_the_library or (self.policy.quorum or 1) > 1:
-            return f"--policy {self.policy.label}: not one of the library's for a single rank"
+        asks_too_much = _size_complaint(self.policy, 1)
+        if asks_too_much is not None:
+            return asks_too_much
         itemsize = DType.FLOAT32.itemsize
         if self.size % itemsize:
             return f"--size {self.size}: not a multiple of {itemsize} bytes, the size of float32"
@@ -299,6 +260,16 @@ class TuneOptions:
         if not self.budget_ns:
             return "--budget 0: no call fits into it"
         return _repeated("--size", self.sizes) or _repeated("--ranks", self.ranks)
+
+
+def _size_complaint(way: Way, ranks: int) -> str | None:
+    """Return the complaint about a policy that asks for more ranks than there are."""
+    if isinstance(way, Policy):
+        try:
+            way.trigger(ranks)
+        except ArgumentError as error:
+            return f"--policy {way}: {error}"
+    return None
 
 
 def _repeated(option: str, values: Sequence[object]) -> str | None:

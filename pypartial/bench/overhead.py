@@ -22,7 +22,7 @@ from ..statistics import Spread
 from .clock import clock_cost, timed, timed_halves
 from .conditions import no_garbage_collection, versions
 from .contenders import Contender, Pair, buffer_pair, contender, has_persistent
-from .options import Buffers, DType, OverheadOptions, PolicyChoice, PolicyKind
+from .options import Buffers, DType, OverheadOptions, Rival, Way
 from .pattern import Pattern
 from .results import Outcome, OverheadMeta, OverheadRow, Report, ratio
 from .trials import Progress
@@ -114,7 +114,7 @@ def measure(options: OverheadOptions, progress: Progress) -> Outcome[OverheadMet
     rows = [row for meter in meters for row in meter.rows(clock_ns)]
     meta = OverheadMeta(
         **versions(),
-        policy=options.policy.label,
+        policy=str(options.policy),
         loops=options.loops,
         calls=options.calls,
         clock_ns=clock_ns,
@@ -153,9 +153,9 @@ def _meters(
     """Return what is measured; the contenders made for it, which are to be freed, are added."""
     pattern = Pattern(1, options.size // DType.FLOAT32.itemsize, DType.FLOAT32)
 
-    def make(choice: PolicyChoice, buffers: Buffers) -> tuple[Contender, Pair]:
+    def make(way: Way, buffers: Buffers) -> tuple[Contender, Pair]:
         pair = buffer_pair(ctx, buffers, pattern.contribution(0))
-        contenders.append(contender(choice, ctx, MPI.COMM_SELF, pair))
+        contenders.append(contender(way, ctx, MPI.COMM_SELF, pair))
         return contenders[-1], pair
 
     meters = []
@@ -165,10 +165,10 @@ def _meters(
         meters += _pair_meters(ours, "pypartial", buffers, pair)
         tests = functools.partial(timed_halves, start, ours.test())
         meters.append(_Meter(("", "Test"), "pypartial", buffers, pair, tests, True))
-    allreduce, pair = make(PolicyChoice(PolicyKind.MPI), Buffers.NUMPY)
+    allreduce, pair = make(Rival.MPI, Buffers.NUMPY)
     meters.append(_whole(_MPI_CALL[0], allreduce, "mpi4py", Buffers.NUMPY, pair))
     if persistent:
-        theirs, pair = make(PolicyChoice(PolicyKind.MPI_PERSISTENT), Buffers.NUMPY)
+        theirs, pair = make(Rival.MPI_PERSISTENT, Buffers.NUMPY)
         meters += _pair_meters(theirs, "mpi4py", Buffers.NUMPY, pair)
     return meters
 

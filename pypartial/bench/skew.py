@@ -22,7 +22,7 @@ from .conditions import named_in_memory_errors, no_garbage_collection, surroundi
 from .contenders import buffer_pair, contender
 from .launch import seconds_since_launch
 from .ledger import Ledger
-from .options import Buffers, PolicyChoice, PolicyKind, SkewOptions, Work
+from .options import Buffers, Rival, SkewOptions, Work, expected_active
 from .pace import Pace
 from .pattern import Pattern
 from .results import Outcome, Report, Row, SkewMeta, with_speedups
@@ -115,17 +115,17 @@ def _trials(
     pair = buffer_pair(ctx, Buffers.NUMPY, pattern.contribution(ctx.rank))
     trials = [
         Rounds(
-            choice,
-            contender(choice, ctx, baseline, pair),
+            way,
+            contender(way, ctx, baseline, pair),
             pace,
             control,
             pair.receive,
-            Ledger(pattern, choice, ctx.rank),
+            Ledger(pattern, way, ctx.rank),
         )
-        for choice in options.policies
+        for way in options.policies
     ]
     if _compares(options):
-        copy = PolicyChoice(PolicyKind.COPY)
+        copy = Rival.COPY
         what, ledger = contender(copy, ctx, baseline, pair), Ledger(pattern, copy, ctx.rank)
         trials.append(Silence(copy, what, pace, control, pair.receive, ledger))
     return trials
@@ -159,14 +159,14 @@ def _rows(
     latencies, cpu = zip(*samples, strict=True)
     return [
         Row(
-            policy=trial.choice.label,
+            policy=str(trial.way),
             bytes=trial.receive.nbytes,
             ranks=comm.size,
             rounds=trial.calls,
             latency_us=Latency.of(latencies),
             speedup_vs_mpi=None,
             active=Active.of(trial.active),
-            active_expected=(trial.choice.expected_active(comm.size) if options.skew_ns else None),
+            active_expected=expected_active(trial.way, comm.size) if options.skew_ns else None,
             cpu_us_per_round=sum(cpu) / 1e3 / comm.size / trial.calls,
             verified=wrong == 0,
             slowdown=slowdown,

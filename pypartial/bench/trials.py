@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar, Union
 
 from mpi4py import MPI
 
+from ..policy import Full, Policy, Solo
 from ..units import format_size
 from .clock import Lap, timed
 from .contenders import Contender
 from .ledger import Ledger, LoopLedger
-from .options import PolicyChoice, PolicyKind
+from .options import Way
 from .pace import Pace
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Trial(Generic[AnyLedger]):
 
     Attributes
     ----------
-    choice : PolicyChoice
+    way : Way
     contender : Contender
     pace : Pace
     comm : mpi4py.MPI.Intracomm
@@ -52,7 +53,7 @@ class Trial(Generic[AnyLedger]):
         Calls that did not begin in time.
     """
 
-    choice: PolicyChoice
+    way: Way
     contender: Contender
     pace: Pace
     comm: MPI.Intracomm
@@ -212,7 +213,7 @@ class Loop(Trial[LoopLedger]):
         status = self.contender.status()
         if status is not None:
             self._seen_active[status.round] = status.active
-        if self.choice.kind in (PolicyKind.MAJORITY, PolicyKind.QUORUM):
+        if _may_wait_for_another(self.way):
             # Slower ranks may wait for this one, who must not wait for them in MPI: it leaves, by
             # the flush, and checks when all have come there.
             result, status = self.receive.copy(), copy.copy(status)
@@ -246,6 +247,11 @@ class Loop(Trial[LoopLedger]):
             self.ledger.flush(self.receive, status, calls)
 
 
+def _may_wait_for_another(way: Way) -> bool:
+    """Whether a rank's last call may wait for one that has made all of its own."""
+    return isinstance(way, Policy) and way not in (Solo(), Full())
+
+
 def take_turns(plan: Sequence[tuple[AnyTrial, Sequence[int]]], progress: Progress) -> None:
     """Measure every trial in turns; collective.
 
@@ -262,5 +268,5 @@ def take_turns(plan: Sequence[tuple[AnyTrial, Sequence[int]]], progress: Progres
     for turn in range(len(order[0][1])):
         for trial, calls in order:
             trial.turn(calls[turn])
-            progress(f"{trial.choice.label}, {format_size(trial.receive.nbytes)}")
+            progress(f"{trial.way}, {format_size(trial.receive.nbytes)}")
         order.append(order.pop(0))

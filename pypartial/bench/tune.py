@@ -26,7 +26,7 @@ from .contenders import buffer_pair, contender
 from .fit import fit_cost, model_us, switch_points
 from .latency import BITS_NEEDED, most_blocks, run_blocks
 from .ledger import LoopLedger
-from .options import Buffers, LatencyOptions, PolicyChoice, PolicyKind, TuneOptions
+from .options import Buffers, LatencyOptions, TuneOptions
 from .pace import Pace, meet
 from .pattern import Pattern
 from .results import Outcome, Report, TuneMeta, TuneRow
@@ -119,7 +119,7 @@ def _loop(options: TuneOptions) -> LatencyOptions:
     """Return the options of the loop in which one algorithm is measured at one size."""
     cells = len(options.sizes) * len(ALGORITHMS) * max(1, len(options.ranks))
     return LatencyOptions(
-        policies=(PolicyChoice(PolicyKind.FULL),),
+        policies=(pp.Full(),),
         sizes=options.sizes,
         skew_ns=0,
         buffers=(Buffers.NUMPY,),
@@ -132,7 +132,7 @@ def _measure_on(
 ) -> tuple[list[_Sample], list[str]]:
     """Measure all algorithms at all sizes; what was found on rank 0.  Collective."""
     loop = _loop(options)
-    choice = loop.policies[0]
+    way = loop.policies[0]
     pace = Pace(comm, loop)
     samples: list[_Sample] = []
     failures: list[str] = []
@@ -145,12 +145,12 @@ def _measure_on(
                 pair = buffer_pair(ctx, Buffers.NUMPY, pattern.contribution(ctx.rank))
                 trials = [
                     Loop(
-                        choice,
-                        contender(choice, ctx, comm, pair, cast("Algorithm", algorithm)),
+                        way,
+                        contender(way, ctx, comm, pair, cast("Algorithm", algorithm)),
                         pace,
                         comm,
                         pair.receive,
-                        LoopLedger(pattern, choice, ctx.rank),
+                        LoopLedger(pattern, way, ctx.rank),
                     )
                     for algorithm in ALGORITHMS
                 ]

@@ -12,6 +12,9 @@ not known does no harm: every rank then reads the command line.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import sys
 import time
 import traceback
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _POLL_S = 2e-3
+# What is written to no file that has a name: the full disk of a file saved is explained there.
+_WHEN_WRITING = (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EFBIG, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     SystemExit
         With the same code on every rank. An exception on one rank ends all of them: its traceback
         is printed and MPI aborted, as ``python -m mpi4py`` does. Of a lack of memory, which is no
-        defect and often strikes many ranks at once, one line is printed.
+        defect and often strikes many ranks at once, one line is printed, and of an output that
+        takes no more.
     """
+    if sys.stdout is None:  # closed by whoever started this
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         job = read(arguments)
         code = job if isinstance(job, int) else run(job)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _WHEN_WRITING:
+            _abort_others(None)
+            raise
+        _give_up_output()
+        text = f"the output cannot be written: {error.strerror}"
+        _abort_others(text)
+        sys.exit(f"pypartial: {text}")
     except MemoryError as error:
         text = f"out of memory: {error}"
         _abort_others(text)
@@ -157,6 +174,14 @@ def _read_alone(arguments: Sequence[str] | None, started: int) -> Job | int:
         )
         return 1
     return job
+
+
+def _give_up_output() -> None:
+    """Drop what was not written: Python would try again at its end, and complain."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _abort_others(text: str | None) -> None:

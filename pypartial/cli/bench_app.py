@@ -15,8 +15,9 @@ from ..bench.options import (
     SkewOptions,
     Transport,
     Work,
-    parse_policy,
+    parse_way,
 )
+from ..policy import Policy
 from ..units import parse_duration, parse_size
 from .reading import files_complaint, read
 
@@ -74,7 +75,8 @@ def skew(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            help="solo, majority, quorum:K, full, or mpi (MPI_Allreduce). Repeatable. "
+            help="solo, majority, first:M, quorum:K or full, each also with ,deadline=TIME and "
+            ",grace=TIME; or mpi (MPI_Allreduce). Repeatable. "
             f"Default: {', '.join(_SKEW_POLICIES)}.",
         ),
     ] = None,
@@ -111,7 +113,7 @@ def skew(
     --skew and calls. Every sum is verified; the exit code is 1 if one was wrong.
     """
     options = SkewOptions(
-        policies=tuple(read("--policy", parse_policy, text) for text in policy or _SKEW_POLICIES),
+        policies=tuple(read("--policy", parse_way, text) for text in policy or _SKEW_POLICIES),
         sizes=tuple(read("--size", parse_size, text) for text in size or _SKEW_SIZES),
         skew_ns=read("--skew", parse_duration, skew),
         rounds=rounds,
@@ -134,7 +136,8 @@ def latency(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            help="solo, majority, quorum:K or full. Repeatable. "
+            help="solo, majority, first:M, quorum:K or full, each also with ,deadline=TIME and "
+            ",grace=TIME. Repeatable. "
             f"Default: {', '.join(_LATENCY_POLICIES)}.",
         ),
     ] = None,
@@ -188,7 +191,7 @@ def latency(
     """
     options = LatencyOptions(
         policies=tuple(
-            read("--policy", parse_policy, text) for text in policy or _LATENCY_POLICIES
+            read("--policy", parse_way, text) for text in policy or _LATENCY_POLICIES
         ),
         sizes=tuple(read("--size", parse_size, text) for text in size or _LATENCY_SIZES),
         buffers=tuple(buffers or Buffers),
@@ -212,7 +215,9 @@ def overhead(
     context: typer.Context,
     policy: Annotated[
         str,
-        typer.Option(metavar="POLICY", help="solo, majority, quorum:1 or full: one rank each."),
+        typer.Option(
+            metavar="POLICY", help="solo, majority, first:1, quorum:1 or full: one rank each."
+        ),
     ] = "full",
     buffers: _BuffersOption = None,
     size: Annotated[str, typer.Option(metavar="SIZE", help=_SIZE_HELP)] = "8",
@@ -230,7 +235,7 @@ def overhead(
     last sum of every loop is verified; the exit code is 1 if one was wrong.
     """
     options = OverheadOptions(
-        policy=read("--policy", parse_policy, policy),
+        policy=read("--policy", Policy.parse, policy),
         buffers=tuple(buffers or Buffers),
         size=read("--size", parse_size, size),
         loops=loops,

@@ -35,6 +35,9 @@ class Plant(str, Enum):
     LOST_START = "lost-start"
     ROUND_TWICE = "round-twice"
     LOST_DRAW = "lost-draw"
+    NO_PATIENCE = "no-patience"
+    DEADLINE_TWICE = "deadline-twice"
+    LOST_EARLY = "lost-early"
 
 
 @dataclass(frozen=True)
@@ -221,9 +224,9 @@ def _progress(cases: int, *, shown: bool) -> Iterator[Callable[[int], None] | No
 def _replay(options: FuzzOptions) -> int:
     """Run one scenario in this process: a crash is then this process's."""
     from ..sim.fuzz import PLANTS
+    from ..sim.handle import CoreError
     from ..sim.oracles import judge
     from ..sim.scenario import Scenario, run
-    from ..sim.world import CoreError
 
     try:
         scenario = Scenario.from_text(options.replay or "")

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from ..policy import Policy
 from ..sim.arrivals import BASE_NS, MODELS_HELP
 from ..sim.network import PRESETS, Network, parse_network
 from ..sim.options import (
     Death,
     Deliver,
     Dump,
-    Policy,
     Schedule,
     ScheduleOptions,
     SkewOptions,
@@ -89,7 +89,8 @@ def skew(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            help="solo, majority, first-of:M, quorum:K or full (synchronous). Repeatable. "
+            help="solo, majority, first:M, quorum:K or full (synchronous), each also with "
+            ",deadline=TIME and ,grace=TIME. Repeatable. "
             f"Default: {', '.join(_POLICIES)}.",
         ),
     ] = None,

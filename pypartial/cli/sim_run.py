@@ -44,9 +44,10 @@ def schedule(options: ScheduleOptions, comm: MPI.Intracomm | None) -> int:
 
 def _guarded(work: Callable[[], int]) -> int:
     """Run; what a user can do something about becomes one message."""
+    from ..sim.handle import CoreError
     from ..sim.memory import OutOfMemory
     from ..sim.skew import TooLong
-    from ..sim.world import CoreError, Deadlock
+    from ..sim.world import Deadlock
 
     gc.disable()  # it would look through thousands of programs, again and again
     try:

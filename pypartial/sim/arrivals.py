@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -465,6 +466,8 @@ def _path(request: _Request, usage: str) -> str:
 def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the numbers of the lines of a file that hold values, and their values."""
     try:
+        if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            raise ValueError("it is no ordinary file")  # to open a pipe would wait for a writer
         with open(path, encoding="utf-8") as file:
             for number in itertools.count(1):
                 line = file.readline(_LINE_LIMIT)

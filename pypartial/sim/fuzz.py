@@ -15,20 +15,22 @@ import gc
 import multiprocessing
 import multiprocessing.connection
 import os
-import random
 import re
 import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from .._core import lib
+from .._core_sim import lib
+from .._names import PLANT
+from .draw import draw_scenario
+from .handle import CoreError
 from .oracles import judge
-from .scenario import TIMINGS, Phase, Scenario, run
+from .scenario import Scenario, run
 from .shrink import shrink
-from .world import ALGORITHMS, CoreError, Deadlock, Options
+from .world import Deadlock
 
 __all__ = [
     "COVERAGE",
@@ -54,154 +56,33 @@ COVERAGE = {
     "graces_met": "a round that waited until all were there",
     "graces_over": "a round that waited until its time was over",
     "announced": "a round announced by a rank that does not lead it",
+    "asides": "a handle left by patience",
+    "deadlines": "a deadline that was over",
+    "timeouts": "a Wait that timed out",
+    "more": "More that gave a round",
+    "patience": "patience",
+    "barriers": "barriers of the program's own",
+    "away": "away()",
+    "polling": "polling",
+    "only": "phases over several handles",
+    "threads": "interleaved threads",
+    "contexts": "two contexts",
+    "unequal": "unequal numbers of calls",
+    "graces": "a grace that was asked for",
+    "first_of": "FirstOf(m), 1 < m < P",
 }
 LEAST_COVERAGE = 0.01  # share of the cases in which each must occur
 LEAST_ROUNDS = 20  # a case, on average
 CASES_FOR_COVERAGE = 1000  # with fewer, shares say nothing
 
 # Defects that are put in on purpose, to see that they are found.
-PLANTS = {
-    "lost-start": lib.PP_PLANT_LOST_START,
-    "round-twice": lib.PP_PLANT_ROUND_TWICE,
-    "lost-draw": lib.PP_PLANT_LOST_DRAW,
-}
+PLANTS = {name: PLANT.constant(lib, name) for name in PLANT if name is not None}
 
 # A case that takes longer hangs: the largest take a second. Of smaller ones that is known sooner,
 # but to make a case smaller while it hangs takes that long for each step, so not many are made.
 CASE_LIMIT_S, SMALLER_LIMIT_S, SHRINKING_LIMIT_S = 60.0, 10.0, 180.0
 
 _FORK = multiprocessing.get_context("fork")
-
-
-# ---- drawing -------------------------------------------------------------------------------------
-
-# What makes a case long is rare, or there would be few of them.
-_RANKS = (range(1, 2), range(2, 6), range(6, 10), range(10, 18), range(18, 65))
-_RANKS_WEIGHTS = (2, 67, 27.5, 3, 0.5)
-_WINDOWS = (1, 1, 2, 2, 3, 4, 5)
-_LATENCIES = ((500, 5000), (500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))
-# Mostly none: messages that only jitter overtake each other more.
-_NETWORKS = (
-    "",
-    "L=2us,o=500ns,g=300ns,G=0.1ns,S=64",
-    "L=1us,o=200ns,g=2us,G=3ns,noise=500ns",
-    "L=3us,o=400ns,G=1ns,S=4K,jitter=20us,node=3,node.L=200ns,node.o=50ns",
-    "L=1us,o=100ns,reduce=0.05GB/s,node=2,node.L=0ns,node.o=0ns,jitter=2us",
-    "L=0ns,o=0ns",
-)
-_NETWORKS_WEIGHTS = (14, 1, 1, 2, 1, 1)
-_SCALES = (20_000, 20_000, 0, 2_000, 60_000, 500_000)
-_SHARES = (1000, 1000, 300, 50)  # of accesses to shared memory, in a thousand
-_PAUSES = (0, 100, 1_000, 20_000)
-# Rounds wait for late ranks from 48 KiB on, for a time in proportion: 192 bytes and 12.
-_MAGNIFY = (1, 1, 1, 1, 256, 4096)
-_POLICIES = ("solo", "majority", "majority", "first_of", "quorum", "full")
-_DELIVER = ("latest", "latest", "sum", "each")
-_DTYPES = ("int64", "int64", "int32", "float32", "float64")
-_AVERAGES = (None, "size", "contributors", "contributions")
-
-
-def draw_scenario(seed: int, index: int) -> Scenario:
-    """Draw case `index` of a seed; always the same one.
-
-    Parameters
-    ----------
-    seed, index : int
-        Not negative.
-    """
-    draw = random.Random(f"{seed} {index}")
-    ranks = draw.choice(draw.choices(_RANKS, _RANKS_WEIGHTS)[0])
-    window = draw.choice(_WINDOWS)
-    count = draw.choices((1, 2, 3), (12, 5, 3))[0]
-    collective = draw.random() < 0.75
-    noise = draw.random() < 0.03
-    opened = draw.randint(1, count) if collective else count
-    phases = _draw_phases(draw, count, opened, collective)
-    # With several handles, to hold the requests of a step makes its Starts all come before its
-    # Waits; it must then be so in every step, or a rank may wait for a round that is nobody else's.
-    together = draw.random() < 0.5 or (count > 1 and any(phase.hold for phase in phases))
-    scenario = Scenario(
-        ranks=ranks,
-        seed=draw.getrandbits(32),
-        handles=tuple(_draw_options(draw, ranks, window) for _ in range(count)),
-        phases=phases,
-        opened=opened,
-        window=window,
-        latency=draw.choice(_LATENCIES),
-        network=draw.choices(_NETWORKS, _NETWORKS_WEIGHTS)[0],
-        timing=draw.choice(TIMINGS),
-        scale=draw.choice(_SCALES),
-        together=together,
-        blocking=draw.random() < 0.8,
-        late=draw.choice((0.0, 0.0, 0.5)) if collective else 0.0,
-        # With several handles, a Wait without a Start is outside the patterns that never deadlock.
-        extra=draw.choice((0.0, 0.0, 0.2)) if count == 1 else 0.0,
-        ask=draw.random() < 0.3,
-        last_flush=draw.random() < 0.7,
-        noise=noise,
-    )
-    if draw.random() < 0.5:
-        return scenario
-    handles = tuple(
-        options if draw.random() < 0.1 else replace(options, algorithm="auto")
-        for options in scenario.handles
-    )
-    memory = [draw.choice(_SHARES), draw.choice(_PAUSES)]
-    if draw.random() < 0.5:
-        memory += [draw.randint(1, ranks), draw.randrange(lib.PP_LAYOUT_COUNT)]
-    magnify = draw.choice(_MAGNIFY)
-    return replace(scenario, handles=handles, memory=tuple(memory), magnify=magnify, ask=False)
-
-
-def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
-    policy = draw.choice(_POLICIES)
-    k = {"solo": ranks, "majority": 1, "full": ranks}.get(policy) or draw.randint(1, ranks)
-    deliver = draw.choice(_DELIVER)
-    unbounded = deliver == "latest" and draw.random() < 0.6
-    op = draw.choices(("sum", "max"), (4, 1))[0]
-    dtype = draw.choice(_DTYPES)
-    averaged = op == "sum" and dtype.startswith("float")
-    lengths = (2 * ranks, 2 * ranks + 1, 3 * ranks + 5, ranks, 1, 0, 300, 4300, 9000)
-    return Options(
-        count=draw.choices(lengths, (30, 30, 20, 5, 3, 2, 3, 0.5, 0.1))[0],
-        dtype=dtype,
-        op=op,
-        policy="quorum" if policy in ("quorum", "full") else "first_of",
-        k=k,
-        deliver=deliver,
-        max_lag=-1 if unbounded else draw.randint(0, window - 1),
-        average=draw.choice(_AVERAGES) if averaged else None,
-        algorithm=draw.choice(tuple(ALGORITHMS)),
-        segments=draw.choice((0, 0, draw.randint(1, lib.PP_LANES_MAX))),
-        pieces=draw.choice((1, 1, 2, 3)),
-        in_place=draw.random() < 0.3,
-    )
-
-
-def _draw_phases(
-    draw: random.Random, handles: int, opened: int, collective: bool
-) -> tuple[Phase, ...]:
-    """Phases whose collective calls are possible: nothing is used before open or after free."""
-    live, unopened = list(range(opened)), list(range(opened, handles))
-    phases = []
-    for _ in range(draw.randint(2, 4)):
-        then = []
-        for _ in range(draw.randint(0, 3) if collective else 0):
-            what = draw.choice(("flush", "flush", "open", "free"))
-            if what == "open" and unopened:
-                live.append(unopened.pop(0))
-                then.append(f"open {live[-1]}")
-            elif what == "flush":
-                then.append(f"flush {draw.choice(live)}")
-            elif what == "free" and len(live) > 1:
-                then.append(f"free {live.pop(draw.randrange(len(live)))}")
-        hold = draw.random() < 0.3
-        most = draw.choice((4, 7, 9))
-        steps = [draw.randint(0, most) for _ in range(draw.randint(1, 4))]
-        if handles > 1 and hold:  # all ranks hold alike, for the same reason
-            del steps[1:]
-        phases.append(Phase(tuple(steps), tuple(then), hold))
-    return tuple(phases)
 
 
 # ---- one case ------------------------------------------------------------------------------------
@@ -242,7 +123,9 @@ def attempt(scenario: Scenario, plant: str | None = None) -> Verdict:
         judge(scenario, outcome.logs)
     except Exception as error:
         return Verdict(kind=_kind(error), text=_text(error))
-    counts = outcome.coverage | {"missed": int(outcome.most_missed() >= 2)}
+    counts = outcome.coverage | scenario.features()
+    counts |= {"missed": int(outcome.most_missed() >= 2), "more": outcome.count("more")}
+    counts["timeouts"] = outcome.timeouts()
     return Verdict(outcome.rounds, tuple(counts[name] > 0 for name in COVERAGE))
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ..errors import ArgumentError
+from ..policy import Policy
 from ..units import parse_duration
 from .arrivals import BASE_NS, parse_arrivals
 from .network import Network
@@ -40,58 +42,6 @@ class Deliver(str, Enum):
     LATEST = "latest"
     SUM = "sum"
     EACH = "each"
-
-
-@dataclass(frozen=True)
-class Policy:
-    """A policy as it is written: ``solo``, ``majority``, ``first-of:M``, ``quorum:K`` or ``full``.
-
-    Attributes
-    ----------
-    label : str
-    kind : str
-        ``first_of`` or ``quorum``.
-    k : int or None
-        m or k; None: all ranks.
-    """
-
-    label: str
-    kind: str
-    k: int | None
-
-    @classmethod
-    def parse(cls, text: str) -> Policy:
-        """Read a policy.
-
-        Raises
-        ------
-        ValueError
-            If the text names none, or M or K is not a positive number.
-        """
-        name, colon, number = text.strip().lower().partition(":")
-        plain = {"solo": ("first_of", None), "majority": ("first_of", 1), "full": ("quorum", None)}
-        if name in plain and not colon:
-            return cls(name, *plain[name])
-        counted = {"first-of": "first_of", "quorum": "quorum"}
-        if name in counted and number.isdecimal() and 0 < int(number) < 1 << 31:
-            return cls(f"{name}:{int(number)}", counted[name], int(number))
-        raise ValueError(
-            f"{text!r} is not a policy: choose among solo, majority, first-of:M, quorum:K and "
-            "full, with M and K from 1 on"
-        )
-
-    def count(self, ranks: int) -> int:
-        """Return m or k on so many ranks."""
-        return ranks if self.k is None else self.k
-
-    def expected_active(self, ranks: int) -> float:
-        """Return a round's active ranks in expectation, for arrivals at distinct times.
-
-        The first of m drawn ranks is in expectation the (P+1)/(m+1)-th to arrive (eager-SGD,
-        section 6.1, has m = P and m = 1); a quorum has as many as it asks for.
-        """
-        count = self.count(ranks)
-        return float(count) if self.kind == "quorum" else (ranks + 1) / (count + 1)
 
 
 @dataclass(frozen=True)
@@ -184,8 +134,10 @@ class SkewOptions:
                 return f"{name}: the same value is given twice"
         fewest = min(self.ranks)
         for policy in self.policies:
-            if policy.count(fewest) > fewest:
-                return f"--policy {policy.label}: asks for {policy.k} of {fewest} ranks"
+            try:
+                policy.trigger(fewest)
+            except ArgumentError as error:
+                return f"--policy {policy}: {error}"
         if self.max_lag is not None and self.max_lag >= self.window:
             return (
                 f"--max-lag {self.max_lag}: needs a --window of at least {self.max_lag + 1}, "

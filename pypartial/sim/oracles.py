@@ -15,21 +15,31 @@ for so few ranks are faster than arrays.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import Any, NoReturn
 
 import numpy as np
 
-from .._core import lib
+from .._core_sim import lib
+from .._names import CAUSE
+from .handle import Options, Round
 from .scenario import Log, Outcome, Record, Scenario, run, tail_weights
-from .world import Options, Round
 
 __all__ = ["check", "judge", "replay_command"]
 
 _UNKNOWN = -1
+_WITHOUT_START = ("extra", "more")
+_LEAST_PATIENCE_NS = 1_000_000_000  # of "auto"
 _STATUS = operator.attrgetter("contributions", "active", "cause", "initiator", "contributors")
 
 Array = np.ndarray[Any, Any]
+
+
+def _is_for(record: Record, number: int) -> bool:
+    """Whether a request may have been outstanding when this round was made."""
+    r = record.result
+    return record.at == number or r.first <= number <= r.round
 
 
 def _fail(what: str, *things: Any) -> NoReturn:
@@ -81,6 +91,7 @@ class _Handle:
     def __init__(self, scenario: Scenario, options: Options, logs: list[Log]) -> None:
         self.scenario, self.options, self.logs = scenario, options, logs
         self.ranks = scenario.ranks
+        self.trigger = options.policy.trigger(scenario.ranks)
         self.sums = options.op == "sum"
         self.counted = options.count >= self.ranks
         self.numbered = options.count >= 2 * self.ranks or not self.sums
@@ -93,6 +104,7 @@ class _Handle:
         for result in self.rounds.values():
             self.status(result)
         self.attendance()
+        self.deadlines()
         if self.counted:
             if not self.decodable():
                 self.spans = [r for r in self.spans if r.first == r.round]
@@ -139,9 +151,10 @@ class _Handle:
             _fail("an empty round before the flush", r)
         if not (r.active > 0 or flush):
             _fail("nobody was ready for a round", r)
-        if r.cause not in ("policy", "departed", "flush"):
+        if r.cause not in CAUSE or (r.cause == "deadline" and options.policy.deadline_ns == 0):
             _fail("an impossible cause", r)
-        drawn = options.policy == "first_of" and not flush
+        kind, k = self.trigger
+        drawn = kind == "first_of" and not flush
         if (r.initiator >= 0) != drawn:
             _fail("wrong presence of an initiator", r)
         if r.contributors is not None:
@@ -151,10 +164,14 @@ class _Handle:
                 _fail("too few contributions", r)
             if drawn and r.initiator not in r.contributors:
                 _fail("initiator without data", r)
-        if options.policy == "quorum" and not flush:
-            if (r.active >= options.k) != (r.cause == "policy"):
+        if kind == "quorum" and not flush:
+            enough = r.active >= k
+            # Where a rank has left by patience that withheld its part, as many may be ready.
+            lifted = self.scenario.patience != 0 and options.max_lag >= 0
+            wrong = r.cause == "departed" and enough and not lifted
+            if wrong or (r.cause == "policy" and not enough):
                 _fail("quorum and cause do not fit", r)
-            if options.k == self.ranks and r.cause == "policy" and r.active != self.ranks:
+            if k == self.ranks and r.cause == "policy" and r.active != self.ranks:
                 _fail("a full round without everybody", r)
 
     # ---- who was there
@@ -185,25 +202,28 @@ class _Handle:
                 continue
             if not len(ready[number]) <= r.active <= len(ready[number]) + passed[number]:
                 _fail(f"{len(ready[number])} ranks were ready", r, sorted(ready[number]))
-            if r.cause == "departed" and self.options.policy == "quorum":
+            if r.cause == "departed" and self.trigger.kind == "quorum":
                 began = max((x.begun for x in ready.get(number - 1, {}).values()), default=0)
                 self.departed(r, ready[number], began, given[number])
-            if self.options.policy == "first_of":
+            if self.trigger.kind == "first_of":
                 self.drawn(r, given)
 
     def departed(self, r: Round, ready: dict[int, Record], began: int, ended: int) -> None:
         """Fewer than k are enough only if all the others have left."""
         for rank, log in enumerate(self.logs):
-            left = any(begin <= ended and end >= began for begin, end in log.away)
+            absences = self.absences(log)
+            left = any(begin <= ended and end >= began for begin, end in absences)
             if rank not in ready and not left:
-                _fail(f"fewer than {self.options.k}, and rank {rank} had not left", r)
+                _fail(f"fewer than {self.trigger.ranks}, and rank {rank} had not left", r)
 
     def drawn(self, r: Round, given: dict[int, int]) -> None:
         """While nobody has left, the first m of the order trigger, and no draw is handed on."""
-        first_left = min((begin for log in self.logs for begin, _ in log.away), default=None)
+        if r.cause == "deadline":
+            return
+        first_left = min((a for log in self.logs for a, _ in self.absences(log)), default=None)
         order = [
-            lib.pp_drawn(self.scenario.seed, 1, r.round, self.ranks, place)
-            for place in range(self.options.k)
+            lib.pp_sim_drawn(self.scenario.seed, 1, r.round, self.ranks, place)
+            for place in range(self.trigger.ranks)
         ]
         if r.initiator in order and r.cause == "policy":
             return
@@ -212,6 +232,35 @@ class _Handle:
         in_order = r.round == 0 or first_left > given.get(r.round - 1, -1)
         if in_order and r.cause == "policy":
             _fail("a draw handed on is no policy", r, order)
+
+    def deadlines(self) -> None:
+        """A deadline is over only for a rank that has waited so long for this round."""
+        if any(phase.hold for phase in self.scenario.phases):
+            return  # what was outstanding in a Flush, nobody was told
+        for number, r in self.rounds.items():
+            if r.cause != "deadline":
+                continue
+            records = [x for log in self.logs for x in log.records if x.kind == "wait"]
+            due = [x.begun + self.options.policy.deadline_ns for x in records if _is_for(x, number)]
+            given = min(
+                x.ended
+                for log in self.logs
+                for x in log.records
+                if x.result.first <= number <= x.result.round
+            )
+            if not due or min(due) > given:
+                _fail("a deadline that nobody had waited for", r, due, given)
+
+    def absences(self, log: Log) -> list[tuple[int, float]]:
+        """When the rank may have left, for whatever reason: from when to when, at most."""
+        patience = self.scenario.patience
+        if patience == 0:
+            return [*log.away]
+        if patience < 0:
+            patience = _LEAST_PATIENCE_NS
+        starts = [0, *log.started, float("inf")]
+        gaps = [(int(a) + patience, b) for a, b in itertools.pairwise(starts)]
+        return [*log.away, *(gap for gap in gaps if gap[0] <= gap[1])]
 
     # ---- what is in the rounds
 
@@ -391,27 +440,30 @@ class _Handle:
         options, given = self.options, -1
         done: int | None = 0  # rounds complete when the previous request was
         calls = 0  # collective calls begun by then
+        previous = 0  # when it was made
         ahead = 0  # at most so many rounds counted as given then, because they were in flight
         refused = dict(log.refused)
+        absences = self.absences(log) if self.scenario.patience else []
         for number, record in enumerate(log.records):
             r, at = record.result, record.at
             if at is not None and refused.get(number, given + 1) != given + 1:
                 _fail("a Wait refused a result", given, record)
             if record.kind == "wait" and 0 <= options.max_lag < r.missed:
                 _fail("above max_lag", record)
-            if at is not None and record.kind in ("wait", "extra"):
+            if at is not None and record.kind in ("wait", *_WITHOUT_START):
                 late = at > given + 1
                 expected = given + 1 if options.deliver == "each" else at - 1 if late else at
                 # A result in shared memory that was overwritten is replaced by the newest one: not
                 # while max_lag keeps the others back, from whom a rank that has left is exempt.
                 held = any(phase.hold for phase in self.scenario.phases)
-                bounded = options.max_lag >= 0 and record.alone and not held
+                bounded = options.max_lag >= 0 and record.alone and not held and not absences
                 newer = self.scenario.memory and options.deliver == "latest" and not bounded
                 if r.round < expected or (r.round > expected and not newer):
                     _fail(f"given another round than {expected}", record)
                 if not late and record.kind != "wait":
                     _fail("a Wait gave without a result", record)
-                if calls != record.calls or not record.alone:
+                absent = any(a <= record.begun and previous <= b for a, b in absences)
+                if calls != record.calls or not record.alone or absent:
                     ahead = at + self.scenario.window
                 if record.kind == "wait" and done is not None:
                     least, most = max(0, at - max(done, ahead)), at - done
@@ -422,14 +474,15 @@ class _Handle:
                 done = r.round + 1 if r.cause == "flush" else None
             else:
                 done = None
-            if record.kind == "extra" and r.missed != 0:
-                _fail("an extra Wait missed something", record)
-            given, calls = r.round, record.calls
+            if record.kind in _WITHOUT_START and r.missed != 0:
+                _fail("a Wait without a Start missed something", record)
+            given, calls, previous = r.round, record.calls, record.begun
 
     def own(self, rank: int, log: Log) -> None:
         """Included, staleness, and which side activated a round."""
-        given = {rec.start: rec for rec in log.records if rec.kind == "wait"}
-        drawn = self.options.policy == "first_of"
+        waits = [rec for rec in log.records if rec.kind == "wait"]
+        given = {start: rec for rec in waits for start in (rec.start, *rec.added)}
+        drawn = self.trigger.kind == "first_of"
         for record in log.records:
             r = record.result
             if drawn and not r.external:
@@ -441,8 +494,8 @@ class _Handle:
                 _fail("the initiator calls its round external", record)
             if not 0 <= r.staleness <= r.round:
                 _fail("impossible staleness", record)
-            if record.kind == "extra" and r.included:
-                _fail("an extra Wait has something included", record)
+            if record.kind in _WITHOUT_START and r.included:
+                _fail("a Wait without a Start has something included", record)
             after = self.after.get(r.round + 1)
             if after is not None and after[rank] != _UNKNOWN:
                 self.own_part(record, rank, after[rank], given)
@@ -450,7 +503,7 @@ class _Handle:
     def own_part(self, record: Record, rank: int, after: int, given: dict[int, Record]) -> None:
         """The rank's contributions number before + 1..after are in the round."""
         r = record.result
-        if record.kind != "extra":
+        if record.kind not in _WITHOUT_START:
             truth = 0 < record.start <= after
             if r.included != truth:
                 _fail(f"included should be {truth}", record)

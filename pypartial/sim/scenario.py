@@ -1,12 +1,7 @@
-"""Scenarios: what many ranks do with one to three handles, and the log of what they were given.
+"""Scenarios at work: the ranks' programs, and the log of what they were given.
 
-A scenario is plain data; everything random in it follows from its seed, so it replays exactly. As
-one line of text (`Scenario.to_text`) it is what ``pypartial sim fuzz --replay`` takes.
-
-Every rank runs the phases one after the other. In a phase it makes its number of steps: each calls
-every live handle once, always in the same order (Start and Wait of one after the other, or all
-Starts, then all Waits). The phase ends with collective calls, the same on all ranks. At the end
-all handles are flushed, unless the scenario says no, and freed.
+`Scenario` says what is to happen; see there. At the end all handles are flushed, unless the
+scenario says no, and freed.
 
 Contribution `s` (counted from 1) of rank `r` is a vector of
 
@@ -19,9 +14,7 @@ With "max", the first part has s in element r. A vector that is too short for th
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
 import random
 import re
 from collections.abc import Generator
@@ -30,262 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from .._core import ffi, lib
+from .._core_sim import ffi, lib
+from .handle import CoreError, Handle, Round
 from .network import parse_network
-from .world import ALGORITHMS, AVERAGE, DELIVER, TYPES, CoreError, Handle, Options, Round, World
+from .plan import TIMINGS, Phase, Scenario
+from .world import World
 
 __all__ = ["Log", "Outcome", "Phase", "Record", "Scenario", "TIMINGS", "run", "tail_weights"]
 
-TIMINGS = ("uniform", "slow", "skew", "ties", "zero", "heavy")
-
 _TESTS_BEFORE_GIVING_UP = 2000
 _LONGEST_PAUSE_NS = 10_000_000
-_RANKS_MAX, _WINDOW_MAX, _COUNT_MAX, _TIME_MAX = 1 << 16, 1 << 12, 1 << 24, 1 << 50
-_MAGNIFY_MAX = 1 << 16  # a chunk of 64 KiB is one byte then
-_ACTION = re.compile(r"(flush|open|free) (\d+)")
-
-
-# ---- what is to happen ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Steps of every rank, then collective calls of all.
-
-    Attributes
-    ----------
-    steps : tuple of int
-        Rank r makes ``steps[r % len(steps)]``.
-    then : tuple of str
-        Collective calls: "flush 0", "open 1", "free 0".
-    hold : bool
-        The last requests are collected after the collective calls, if at all.
-    """
-
-    steps: tuple[int, ...]
-    then: tuple[str, ...] = ()
-    hold: bool = False
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """What all ranks do.
-
-    Attributes
-    ----------
-    ranks, seed : int
-        Number of ranks; the seed of everything random, in the programs and in the network.
-    handles : tuple of Options
-        The first `opened` of them exist from the beginning, the others when a phase opens them.
-    phases : tuple of Phase
-    opened : int
-    window : int
-        Rounds of a handle that may be in flight.
-    latency : tuple of int
-        Shortest and longest time of a message, in nanoseconds; without a `network`.
-    network : str
-        As `parse_network` reads it; "" for none.
-    timing : str
-        One of `TIMINGS`: how long ranks work between their calls; `scale` in nanoseconds.
-    scale : int
-    together : bool
-        All Starts of a step, then all Waits; else Start and Wait of one handle after the other.
-        Several handles with a phase that holds need it: to change from one to the other is outside
-        the patterns that never deadlock.
-    blocking : bool
-        Wait; or Test with work in between.
-    late : float
-        Share of collective calls from which the application returns late.
-    extra : float
-        Share of steps before which there is a Wait without a Start.
-    ask : bool
-        The engines are asked for their state at every Start.
-    last_flush : bool
-        All handles are flushed before they are freed at the end.
-    noise : bool
-        The vectors' tails have no exact sums.
-    memory : tuple of int
-        The ranks share memory and make their rounds in it, interrupted at so many of a thousand
-        accesses to it, for up to so many nanoseconds. A third number: each so many ranks are on
-        one node; without it, all are. A fourth: which those are, 0 for consecutive ones, 1 with
-        the smallest node first, 2 dealt out in turn. Empty: they share none.
-    magnify : int
-        In that memory a vector counts as so many times as large as it is: rounds of large vectors
-        wait for ranks that come a little later, and are cut into more chunks.
-    """
-
-    ranks: int
-    seed: int
-    handles: tuple[Options, ...]
-    phases: tuple[Phase, ...]
-    opened: int = 1
-    window: int = 4
-    latency: tuple[int, int] = (500, 5000)
-    network: str = ""
-    timing: str = "uniform"
-    scale: int = 20_000
-    together: bool = False
-    blocking: bool = True
-    late: float = 0.0
-    extra: float = 0.0
-    ask: bool = False
-    last_flush: bool = True
-    noise: bool = False
-    memory: tuple[int, ...] = ()
-    magnify: int = 1
-
-    def to_text(self) -> str:
-        """Return the scenario as one line of JSON, without what is as by default."""
-        return json.dumps(_plain(self), separators=(",", ":"))
-
-    @classmethod
-    def from_text(cls, text: str) -> Scenario:
-        """Read what `to_text` wrote.
-
-        Raises
-        ------
-        ValueError
-            What is wrong with the text.
-        """
-        try:
-            found = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"not a scenario: {error}") from None
-        scenario: Scenario = _read(cls, found, "the scenario")
-        complaint = scenario.complaint()
-        if complaint is not None:
-            raise ValueError(f"not a scenario: {complaint}")
-        return scenario
-
-    def complaint(self) -> str | None:
-        """Return why the scenario cannot be run; None if it can.
-
-        Options that the core itself refuses are not looked for here.
-        """
-        if not 1 <= self.opened <= len(self.handles):
-            return f"{self.opened} of {len(self.handles)} handles are opened at the beginning"
-        for name, value, least, most in (
-            ("ranks", self.ranks, 1, _RANKS_MAX),
-            ("seed", self.seed, 0, 2**64 - 1 - _RANKS_MAX),
-            ("window", self.window, 1, _WINDOW_MAX),
-            ("scale", self.scale, 0, _TIME_MAX),
-            ("late", self.late, 0, 1),
-            ("extra", self.extra, 0, 1),
-            ("magnify", self.magnify, 1, _MAGNIFY_MAX),
-        ):
-            if not least <= value <= most:  # nor is NaN
-                return f"{name}={value} is not in {least}..{most}"
-        if self.memory and (
-            len(self.memory) not in (2, 3, 4)
-            or not 0 <= self.memory[0] <= 1000
-            or not 0 <= self.memory[1] <= _TIME_MAX
-            or not all(1 <= ranks <= self.ranks for ranks in self.memory[2:3])
-            or not all(0 <= layout < lib.PP_LAYOUT_COUNT for layout in self.memory[3:])
-            or self.ask
-        ):
-            return f"memory {self.memory}" + (", and questions" if self.ask else "")
-        if len(self.latency) != 2 or not 0 <= self.latency[0] <= self.latency[1] <= _TIME_MAX:
-            return f"a latency of {self.latency}"
-        if self.network:
-            try:
-                parse_network(self.network)
-            except ValueError as error:
-                return str(error)
-        if self.timing not in TIMINGS:
-            return f"the timing {self.timing!r} is none of {', '.join(TIMINGS)}"
-        return self._handles_complaint() or self._phases_complaint()
-
-    def _handles_complaint(self) -> str | None:
-        for options in self.handles:
-            for word, known in (
-                (options.dtype, TYPES),
-                (options.op, ("sum", "max")),
-                (options.policy, ("first_of", "quorum")),
-                (options.deliver, DELIVER),
-                (options.average, AVERAGE),
-                (options.algorithm, ALGORITHMS),
-            ):
-                if word not in known:
-                    return f"{word!r} is none of {', '.join(map(str, known))}"
-            for name, value, least, most in (
-                ("count", options.count, 0, _COUNT_MAX),
-                ("pieces", options.pieces, 1, _COUNT_MAX),
-                ("k", options.k, 1, self.ranks),
-                ("max_lag", options.max_lag, -1, self.window - 1),
-                ("segments", options.segments, 0, lib.PP_LANES_MAX),
-            ):
-                if not least <= value <= most:
-                    return f"{name}={value} is not in {least}..{most}"
-            if options.raw:
-                return f"a scenario cannot have {options}"
-        return None
-
-    def _phases_complaint(self) -> str | None:
-        live = set(range(self.opened))
-        for phase in self.phases:
-            if not phase.steps or min(phase.steps) < 0:
-                return f"a phase with the steps {phase.steps}"
-            for action in phase.then:
-                found = _ACTION.fullmatch(action)
-                if found is None:
-                    return f"{action!r} is no collective call"
-                what, index = found[1], int(found[2])
-                if index >= len(self.handles) or (what == "open") == (index in live):
-                    return f"{action!r} is not possible there"
-                if what == "open":
-                    live.add(index)
-                elif what == "free":
-                    live.remove(index)
-        return None
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; of a dataclass, a dict of what is not as by default."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if not dataclasses.is_dataclass(value):
-        return value
-    entries = ((entry, getattr(value, entry.name)) for entry in dataclasses.fields(value))
-    return {entry.name: _plain(item) for entry, item in entries if item != entry.default}
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(map(_tuple, value)) if isinstance(value, list) else value
-
-
-def _read(kind: Any, found: Any, where: str) -> Any:
-    """Make a dataclass of a dict; types are compared with those of the defaults."""
-    if not isinstance(found, dict):
-        raise ValueError(f"not a scenario: {where} is no object")
-    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
-    unknown = sorted(set(found) - set(fields))
-    if unknown:
-        raise ValueError(f"not a scenario: {where} has no {unknown[0]!r}")
-    values: dict[str, Any] = {}
-    for name, value in found.items():
-        inner = {"handles": Options, "phases": Phase}.get(name)
-        if inner is not None and isinstance(value, list):
-            values[name] = tuple(_read(inner, item, f"one of the {name}") for item in value)
-        else:
-            values[name] = _tuple(value)
-        if not _fits(values[name], str(fields[name].type)):
-            raise ValueError(f"not a scenario: {where} has {name} {value!r}")
-    missing = [n for n, e in fields.items() if e.default is dataclasses.MISSING and n not in found]
-    if missing:
-        raise ValueError(f"not a scenario: {where} lacks {missing[0]!r}")
-    return kind(**values)
-
-
-def _fits(value: Any, annotation: str) -> bool:
-    """Whether a value is what the annotation of a field says."""
-    if annotation.startswith("tuple["):
-        item = annotation.removeprefix("tuple[").removesuffix("]").split(",")[0]
-        return isinstance(value, tuple) and all(_fits(v, item) for v in value)
-    if annotation == "float":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if annotation == "str | None":
-        return value is None or isinstance(value, str)
-    return type(value).__name__ == annotation
 
 
 # ---- what happened -------------------------------------------------------------------------------
@@ -298,7 +45,7 @@ class Record:
     Attributes
     ----------
     kind : str
-        "wait", "extra" (a Wait without a Start), "flush" or "drain".
+        "wait", "extra" (a Wait without a Start), "more", "flush" or "drain".
     start : int
         Number of the Start it belongs to; for a flush, the last one.
     at : int or None
@@ -310,6 +57,8 @@ class Record:
     result : Round
     begun, ended : int
         Virtual times: the request was made, and what it gave was collected.
+    added : tuple of int
+        Numbers of the Starts that a timeout let add to what was pending.
     """
 
     kind: str
@@ -320,6 +69,7 @@ class Record:
     result: Round
     begun: int
     ended: int = 0
+    added: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -344,6 +94,10 @@ class Log:
     away : list of tuple
         When the rank was in collective calls, of any handle, but for those that open handles: from
         when to when, at most.
+    started : list of int
+        When each Start was made.
+    timeouts : int
+        Waits that ended without a result.
     """
 
     starts: int = 0
@@ -354,6 +108,8 @@ class Log:
     unfinished: bool = False
     fired: tuple[list[str], list[int]] | None = None
     away: list[tuple[int, int]] = field(default_factory=list)
+    started: list[int] = field(default_factory=list)
+    timeouts: int = 0
 
 
 @dataclass
@@ -373,6 +129,15 @@ class Outcome:
     logs: list[list[Log]]
     rounds: int
     coverage: dict[str, int]
+
+    def count(self, kind: str) -> int:
+        """Return how many results were given in this way."""
+        records = (r for logs in self.logs for log in logs for r in log.records)
+        return sum(record.kind == kind for record in records)
+
+    def timeouts(self) -> int:
+        """Return how many Waits ended without a result."""
+        return sum(log.timeouts for logs in self.logs for log in logs)
 
     def most_missed(self) -> int:
         """Return the most rounds that a rank missed between two of its requests."""
@@ -444,7 +209,7 @@ class _Rank:
     def request(self, kind: str, index: int) -> Record:
         return Record(
             kind,
-            0 if kind == "extra" else self.logs[index].starts,
+            0 if kind in ("extra", "more") else self.logs[index].starts,
             self.completed(index),
             self.calls,
             len(self.handles) == 1,
@@ -478,19 +243,45 @@ class _Rank:
     # ---- what it calls
 
     def start(self, index: int) -> Generator[Any, Any, None]:
+        yield from self.contribute(index, None)
+
+    def contribute(self, index: int, pending: Record | None) -> Generator[Any, Any, None]:
+        """Start, for a request of its own or for the one that a timeout has left."""
         log, handle = self.logs[index], self.handles[index]
         log.starts += 1
+        log.started.append(self.world.now)
         handle.recv.fill(99)  # nor does anybody mind what was in there
         self.fill(index, handle, log.starts)
-        self.requests[index] = self.request("wait", index)
+        if pending is None:
+            self.requests[index] = self.request("wait", index)
+        else:
+            pending.added += (log.starts,)
         yield ("start", handle)
-        self.requested(index, self.requests[index])
+        if pending is None:
+            self.requested(index, self.requests[index])
         handle.send.fill(77)  # the application may overwrite both at once
         handle.recv.fill(78)
 
-    def collect(self, index: int) -> Generator[Any, Any, None]:
+    def wait_in_vain(self, index: int) -> Generator[Any, Any, Round | None]:
+        """Wait with a timeout, and after it perhaps Start again; the result, if there was one."""
         handle = self.handles[index]
-        if self.scenario.blocking:
+        timeout = 1 + self.random.randrange(self.scenario.scale + 5_000)
+        result: Round | None = yield ("wait_for", handle, timeout)
+        if result is None:
+            self.logs[index].timeouts += 1
+            yield ("timed_out", handle)
+            yield self.work()
+            if self.random.random() < 0.5:
+                yield from self.contribute(index, self.requests[index])
+        return result
+
+    def collect(self, index: int) -> Generator[Any, Any, None]:
+        handle, result = self.handles[index], None
+        if self.scenario.timeout and self.random.random() < self.scenario.timeout:
+            result = yield from self.wait_in_vain(index)
+        if result is not None:
+            pass
+        elif self.scenario.blocking:
             result = yield ("wait", handle)
         else:
             pause = max(100, self.scenario.scale // 8)
@@ -519,6 +310,17 @@ class _Rank:
             return
         self.requested(index, record)
         self.given(index, record, result)
+
+    def take_more(self, index: int) -> Generator[Any, Any, None]:
+        while True:
+            record = self.request("more", index)
+            result = yield ("more", self.handles[index])
+            self.requested(index, record)
+            if result is None:
+                if record.at is not None:
+                    self.logs[index].refused.append((len(self.logs[index].records), record.at))
+                return
+            self.given(index, record, result)
 
     def collective(self, *request: Any) -> Generator[Any, Any, Any]:
         self.calls += 1
@@ -561,20 +363,47 @@ class _Rank:
         del self.handles[index]
 
     def open(self, index: int) -> Generator[Any, Any, None]:
-        handle = yield from self.collective("init", self.scenario.handles[index])
+        context = index % self.scenario.contexts
+        handle = yield from self.collective("init", self.scenario.handles[index], context)
         self.handles[index] = handle
         self.templates[index] = _template(self.scenario.ranks, self.rank, handle.send)
 
     # ---- in which order
 
-    def step(self, hold: bool) -> Generator[Any, Any, None]:
-        order, scenario = sorted(self.handles), self.scenario
+    def away(self) -> Generator[Any, Any, None]:
+        """A blocking call of the program's own, spared by ``away()``."""
+        self.calls += 1
+        begun = self.world.now
+        for context in range(self.scenario.contexts):
+            yield ("away", context)
+        yield self.work()
+        yield ("barrier",)
+        for context in range(self.scenario.contexts):
+            yield ("back", context)
+        for log in self.logs:
+            log.away.append((begun, self.world.now))
+
+    def barrier(self) -> Generator[Any, Any, None]:
+        yield ("barrier",)
+
+    def called(self, phase: Phase) -> list[int]:
+        """The live handles that a phase calls."""
+        return [i for i in sorted(self.handles) if not phase.only or i in phase.only]
+
+    def step(self, order: list[int], hold: bool) -> Generator[Any, Any, None]:
+        scenario = self.scenario
+        if scenario.shuffle:
+            order = self.random.sample(order, len(order))
         for index in [i for i in order if i in self.requests]:  # held over the collective calls
             yield from self.collect(index)
         if scenario.extra:
             for index in order:
                 if self.random.random() < scenario.extra:
                     yield from self.wait_without_start(index)
+        if scenario.more:
+            for index in [i for i in order if self.handles[i].options.deliver == "each"]:
+                if self.random.random() < scenario.more:
+                    yield from self.take_more(index)
         yield self.work()
         for index in order:
             yield from self.start(index)
@@ -587,22 +416,30 @@ class _Rank:
             for index in order:
                 yield from self.collect(index)
 
+    def steps(self, phase: Phase, order: list[int]) -> Generator[Any, Any, None]:
+        count = phase.steps[self.rank % len(phase.steps)]
+        for step in range(count):
+            yield from self.step(order, phase.hold and step == count - 1)
+
     def program(self) -> Generator[Any, Any, None]:
         for index in range(self.scenario.opened):
             yield from self.open(index)
         for phase in self.scenario.phases:
-            steps = phase.steps[self.rank % len(phase.steps)]
-            for step in range(steps):
-                yield from self.step(phase.hold and step == steps - 1)
+            order = self.called(phase)
+            if phase.threads and order:
+                yield ("threads", [self.steps(phase, [index]) for index in order])
+            else:
+                yield from self.steps(phase, order)
             for action in phase.then:
-                what, number = action.split()
-                yield from getattr(self, what)(int(number))
+                what, *number = action.split()
+                yield from getattr(self, what)(*map(int, number))
         for index in sorted(self.handles):
             if self.scenario.last_flush:
                 yield from self.flush(index)
         for index in sorted(self.handles):
             yield from self.free(index)
-        yield from self.collective("ctx_free")
+        for context in range(self.scenario.contexts):
+            yield from self.collective("ctx_free", context)
 
 
 def _fired(handle: Handle) -> tuple[list[str], list[int]] | None:
@@ -650,18 +487,21 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
         plant=plant,
         memory=scenario.memory,
         magnify=scenario.magnify,
+        patience=scenario.patience or None,
+        contexts=scenario.contexts,
     )
     ranks = range(scenario.ranks)
     logs = [[Log() for _ in ranks] for _ in scenario.handles]
     world.run([_Rank(world, scenario, r, [log[r] for log in logs]).program() for r in ranks])
     sent = received = rounds = 0
-    for rank in ranks:
-        stats = world.stats(rank)
-        sent, received, rounds = (
-            sent + stats.messages_sent,
-            received + stats.messages_received,
-            max(rounds, stats.rounds),
-        )
+    for context in range(scenario.contexts):
+        made = 0
+        for rank in ranks:
+            stats = world.stats(rank, context)
+            sent += stats.messages_sent
+            received += stats.messages_received
+            made = max(made, stats.rounds)
+        rounds += made
     assert world.quiet(), "messages are under way after the end"
     assert sent == received, f"{sent} messages sent, {received} received"
     coverage = world.coverage() | {"turns": world.turns()}

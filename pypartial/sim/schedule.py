@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .._core import ffi, lib
+from .._core_sim import ffi, lib
 from . import memory
+from .handle import check
 from .network import Network
 from .options import Schedule
-from .world import check, describe_network
+from .world import describe_network
 
 
 def _number(schedule: Schedule) -> int:

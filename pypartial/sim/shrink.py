@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..policy import FirstOf, Majority, Policy, Quorum
+from .handle import Options
 from .scenario import Phase, Scenario
-from .world import Options
 
 __all__ = ["ATTEMPTS", "shrink"]
 
@@ -40,7 +41,8 @@ def shrink(scenario: Scenario, find: Find, *, attempts: int = ATTEMPTS) -> Scena
     """
     left = attempts
     while left > 0:
-        tried = [s for smaller in _smaller(scenario) for s in _seeded(smaller)][:left]
+        simpler = [s for s in _smaller(scenario) if s.complaint() is None]
+        tried = [s for smaller in simpler for s in _seeded(smaller)][:left]
         found = find(tried)
         if found is None:
             break
@@ -58,7 +60,7 @@ def _seeded(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _smaller(s: Scenario) -> Iterator[Scenario]:
-    """Smaller scenarios, those that save most first; all can be run."""
+    """Smaller scenarios, those that save most first; some cannot be run."""
     yield from _fewer_ranks(s)
     yield from _fewer_handles(s)
     yield from _fewer_phases(s)
@@ -85,9 +87,18 @@ def _with_ranks(options: Options, old: int, new: int) -> Options:
     tail = options.count - 2 * old
     return replace(
         options,
-        k=new if options.k == old else min(options.k, new),
+        policy=_policy_for(options.policy, old, new),
         count=2 * new + tail if tail >= 0 else options.count,
     )
+
+
+def _policy_for(policy: Policy, old: int, new: int) -> Policy:
+    """Return the policy with its number, if it has one, in proportion to fewer ranks."""
+    if isinstance(policy, FirstOf):
+        return replace(policy, m=new if policy.m == old else min(policy.m, new))
+    if isinstance(policy, Quorum):
+        return replace(policy, k=new if policy.k == old else min(policy.k, new))
+    return policy
 
 
 def _fewer_handles(s: Scenario) -> Iterator[Scenario]:
@@ -97,33 +108,33 @@ def _fewer_handles(s: Scenario) -> Iterator[Scenario]:
                 s,
                 handles=(*s.handles[:gone], *s.handles[gone + 1 :]),
                 opened=s.opened - (gone < s.opened),
-                phases=tuple(
-                    replace(phase, then=tuple(_without(phase.then, gone))) for phase in s.phases
-                ),
+                phases=tuple(_without_handle(phase, gone) for phase in s.phases),
             )
+
+
+def _without_handle(phase: Phase, gone: int) -> Phase:
+    only = tuple(i - (i > gone) for i in phase.only if i != gone)
+    return replace(phase, then=tuple(_without(phase.then, gone)), only=only)
 
 
 def _without(actions: tuple[str, ...], gone: int) -> Iterator[str]:
     """The collective calls without those of a handle."""
     for action in actions:
-        what, index = action.split()
-        if int(index) != gone:
-            yield f"{what} {int(index) - (int(index) > gone)}"
+        what, *index = action.split()
+        if not index:
+            yield action
+        elif int(index[0]) != gone:
+            yield f"{what} {int(index[0]) - (int(index[0]) > gone)}"
 
 
 def _fewer_phases(s: Scenario) -> Iterator[Scenario]:
-    def possible(phases: Sequence[Phase]) -> Iterator[Scenario]:
-        smaller = replace(s, phases=tuple(phases))
-        if smaller.complaint() is None:
-            yield smaller
-
     for gone in reversed(range(len(s.phases))):
-        yield from possible([*s.phases[:gone], *s.phases[gone + 1 :]])
+        yield replace(s, phases=(*s.phases[:gone], *s.phases[gone + 1 :]))
     for at, phase in enumerate(s.phases):
         for gone in range(len(phase.then)):
             then = (*phase.then[:gone], *phase.then[gone + 1 :])
             shorter = replace(phase, then=then)
-            yield from possible([*s.phases[:at], shorter, *s.phases[at + 1 :]])
+            yield replace(s, phases=(*s.phases[:at], shorter, *s.phases[at + 1 :]))
 
 
 def _fewer_steps(s: Scenario) -> Iterator[Scenario]:
@@ -141,19 +152,19 @@ def _fewer_steps(s: Scenario) -> Iterator[Scenario]:
         if len(steps) == 1 and steps[0] > 1:
             tries.append((steps[0] - 1,))
         changed = [replace(phase, steps=fewer) for fewer in dict.fromkeys(tries)]
-        if phase.hold:
-            changed.append(replace(phase, hold=False))
+        for name in ("hold", "only", "threads"):
+            if getattr(phase, name):
+                changed.append(replace(phase, **{name: getattr(Phase((1,)), name)}))
         for simpler in changed:
             yield replace(s, phases=(*s.phases[:at], simpler, *s.phases[at + 1 :]))
 
 
 def _simpler_run(s: Scenario) -> Iterator[Scenario]:
     simple = Scenario(1, 0, (), ())
-    switches = ("ask", "blocking", "together", "last_flush")
-    for name in ("network", "late", "extra", "noise", "magnify", *switches):
+    switches = ("ask", "blocking", "together", "last_flush", "shuffle")
+    shares = ("late", "extra", "more", "timeout")
+    for name in ("network", *shares, "noise", "magnify", "patience", "contexts", *switches):
         default = getattr(simple, name)
-        if name == "together" and len(s.handles) > 1 and any(phase.hold for phase in s.phases):
-            continue  # see Scenario: that would be able to deadlock by itself
         if getattr(s, name) != default:
             yield replace(s, **{name: default})
     if s.window != simple.window:
@@ -195,9 +206,17 @@ def _simpler_options(options: Options, s: Scenario) -> Iterator[Options]:
         yield changed
     if options.deliver == "latest" and options.max_lag >= 0:
         yield replace(options, max_lag=-1)
-    if options.policy != "first_of":
-        yield replace(options, policy="first_of", k=1)
-    if options.policy == "first_of" and options.k > 1:
-        yield replace(options, k=1)
-    elif options.policy == "quorum" and options.k > 1:
-        yield replace(options, k=options.k - 1)
+    yield from (replace(options, policy=policy) for policy in _simpler_policies(options, s.ranks))
+
+
+def _simpler_policies(options: Options, ranks: int) -> Iterator[Policy]:
+    policy = options.policy
+    for name in ("deadline", "grace"):
+        if getattr(policy, name) is not None:
+            yield replace(policy, **{name: None})
+    kind, count = policy.trigger(ranks)
+    seconds = {"deadline": policy.deadline, "grace": policy.grace}
+    if policy != Majority(**seconds):
+        yield Majority(**seconds)
+    if kind == "quorum" and count > 1:
+        yield Quorum(count - 1, **seconds)

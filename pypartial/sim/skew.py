@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..policy import Full, Policy
 from ..statistics import Active
 from . import memory
 from .arrivals import Arrivals
+from .handle import Handle, Options, Round
 from .network import Network
-from .options import Death, Deliver, Policy
-from .world import Handle, Options, Round, World
+from .options import Death, Deliver
+from .world import World
 
 _LONGEST_NS = 1 << 61
 _INT8_MODULUS, _INT64_MODULUS = 1 << 8, 1 << 64
@@ -74,8 +76,7 @@ class Run:
         return Options(
             count=self.size // 8 if wide else self.size,
             dtype="int64" if wide else "int8",
-            policy=policy.kind,
-            k=policy.count(self.ranks),
+            policy=policy,
             deliver=self.deliver.value,
             max_lag=lag,
         )
@@ -260,7 +261,7 @@ def _simulate(run: Run, policy: Policy, work: npt.NDArray[np.int64]) -> Row:
     last = len(staleness) - 1
     made_steps = int(record.done.sum())
     return Row(
-        policy=policy.label,
+        policy=str(policy),
         ranks=run.ranks,
         bytes=run.size,
         steps=run.steps,
@@ -319,12 +320,12 @@ def compare(
             f"{run.arrivals.text}: {run.steps} steps take more virtual time than a simulation can "
             "have (2**61 ns, 73 years): choose fewer --steps"
         )
-    synchronous = Policy.parse("full")
+    synchronous = Full()
     rows = []
     for policy in [*policies, *(() if synchronous in policies else (synchronous,))]:
-        progress(policy.label)
+        progress(str(policy))
         rows.append(_simulate(run, policy, work))
-    base = next(row for row in rows if row.policy == synchronous.label)
+    base = next(row for row in rows if row.policy == str(synchronous))
     return [
         dataclasses.replace(
             row,

@@ -6,12 +6,18 @@ A *program* is a generator, one a rank, that yields what it wants next:
 - ``("start", handle)``: trigger the handle (never waits);
 - ``("wait", handle)``: collect the request; the generator receives a :class:`Round`;
 - ``("test", handle)``: a :class:`Round`, or None if the request is not complete;
+- ``("wait_for", handle, ns)``: a :class:`Round`, or None if the request is not complete after that
+  time; ``("timed_out", handle)`` then says that the program goes on: a Start may follow;
+- ``("more", handle)``: the next complete round that was not given yet, or None;
 - ``("flush", handle)`` / ``("drain", handle)`` / ``("free", handle)``: collective; a `Round`, a
   `Round`, the number of contributions discarded;
 - ``("init", options)``: collective; receives a :class:`Handle`. ``("init", complaint)`` with a
   string takes part with bad arguments. A context other than 0 is named by a third element;
 - ``("ctx_free",)`` or ``("ctx_free", context)``: collective;
+- ``("away",)`` and ``("back",)``, or with a context: the program's own blocking calls go between;
 - ``("barrier",)``: until all programs are here; of the simulation, so it costs no message;
+- ``("threads", programs)``: until these have ended, which run at the same time on the same rank,
+  each with handles of its own. Not for ranks that share memory: each of them has one stack;
 - ``("late", delay, request)``: a collective call that the application returns from only after
   `delay`, although the engine may be through with it earlier;
 - ``("begin", request)`` and ``("finish",)``: the two halves of a collective call, with whatever the
@@ -30,180 +36,24 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from .._core import ffi, lib
+from .._core_sim import ffi, lib
+from .handle import CoreError, Handle, Options, check
 from .network import Link, Network
+from .requests import DONE, Poll, Requests
 
-TYPES = {
-    "int8": lib.PP_INT8,
-    "int32": lib.PP_INT32,
-    "int64": lib.PP_INT64,
-    "float16": lib.PP_FLOAT16,
-    "float32": lib.PP_FLOAT32,
-    "float64": lib.PP_FLOAT64,
-}
-OPS = {"sum": lib.PP_SUM, "max": lib.PP_MAX, "min": lib.PP_MIN, "bor": lib.PP_BOR}
-DELIVER = {"latest": lib.PP_LATEST, "sum": lib.PP_DELIVER_SUM, "each": lib.PP_EACH}
-AVERAGE = {
-    None: lib.PP_AVERAGE_NONE,
-    "size": lib.PP_AVERAGE_SIZE,
-    "contributors": lib.PP_AVERAGE_CONTRIBUTORS,
-    "contributions": lib.PP_AVERAGE_CONTRIBUTIONS,
-}
-ALGORITHMS = {
-    "auto": lib.PP_ALGORITHM_AUTO,
-    "recursive_doubling": lib.PP_RECURSIVE_DOUBLING,
-    "rabenseifner": lib.PP_RABENSEIFNER,
-    "ring": lib.PP_RING,
-}
-CAUSES = ("policy", "departed", "deadline", "flush")
 NOTHING_UNDER_WAY = 2**64 - 1
-
-
-class CoreError(Exception):
-    """The core returned an error status."""
-
-    def __init__(self, status: int) -> None:
-        self.status = status
-        self.text = ffi.string(lib.pp_error_text()).decode()
-        super().__init__(status, self.text)
 
 
 class Deadlock(AssertionError):
     """Programs wait and nothing is under way."""
 
 
-def check(status: int) -> int:
-    """Return a non-negative status; raise otherwise."""
-    if status < 0:
-        raise CoreError(status)
-    return status
-
-
-@dataclass(frozen=True)
-class Options:
-    """The arguments of an Allreduce_init."""
-
-    count: int = 1
-    dtype: str = "int64"
-    op: str = "sum"
-    policy: str = "first_of"  # or "quorum"
-    k: int = 1
-    deliver: str = "latest"
-    max_lag: int = -1
-    average: str | None = None
-    algorithm: str = "auto"
-    segments: int = (
-        0  # that the vector is cut into where rounds are made of messages; 0: by its size
-    )
-    pieces: int = 1  # the vector as a list of so many buffers
-    in_place: bool = False  # the contribution is read from the receive buffer
-    raw: tuple[tuple[str, int], ...] = ()  # members of the core's struct, as they should not be
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a request completed with, and the vector."""
-
-    round: int
-    first: int
-    data: bytes
-    contributions: int
-    active: int
-    cause: str
-    initiator: int
-    contributors: tuple[int, ...] | None
-    missed: int
-    staleness: int
-    included: bool
-    external: bool
-
-    def status(self) -> tuple[object, ...]:
-        """What describes `round` and must be identical on every rank."""
-        return (
-            self.round,
-            self.contributions,
-            self.active,
-            self.cause,
-            self.initiator,
-            self.contributors,
-        )
-
-    def common(self) -> tuple[object, ...]:
-        """The same with the result, for single rounds."""
-        return (*self.status(), self.data)
-
-
-class Handle:
-    """One rank's end of a partial allreduce."""
-
-    def __init__(self, options: Options, context: int = 0) -> None:
-        self.options = options
-        self.context = context
-        self.recv = np.zeros(options.count, options.dtype)
-        self.send = self.recv if options.in_place else np.zeros_like(self.recv)
-        self.pieces = ffi.new("pp_piece_t[]", options.pieces)
-        bounds = [i * options.count // options.pieces for i in range(options.pieces + 1)]
-        for i, piece in enumerate(self.pieces):
-            at = bounds[i] * self.send.itemsize
-            if not options.in_place:
-                piece.send = ffi.cast("void *", self.send.ctypes.data + at)
-            piece.recv = ffi.cast("void *", self.recv.ctypes.data + at)
-            piece.count = bounds[i + 1] - bounds[i]
-        self.result = ffi.new("pp_result_t *")
-        self.coll: Any = ffi.NULL
-
-    def config(self) -> Any:
-        """Return the core's ``pp_allreduce_config_t``; it points into this object."""
-        options = self.options
-        config = ffi.new("pp_allreduce_config_t *")
-        config.pieces = self.pieces
-        config.piece_count = options.pieces
-        config.type = TYPES[options.dtype]
-        config.op = OPS[options.op]
-        config.policy = lib.PP_FIRST_OF if options.policy == "first_of" else lib.PP_QUORUM
-        config.policy_k = options.k
-        config.deliver = DELIVER[options.deliver]
-        config.max_lag = options.max_lag
-        config.average = AVERAGE[options.average]
-        config.algorithm = ALGORITHMS[options.algorithm]
-        config.segments = options.segments
-        for member, value in options.raw:
-            setattr(config, member, value)
-        return config
-
-    def collected(self) -> Round:
-        """Return what the core has just filled in."""
-        r = self.result
-        bits = int.from_bytes(ffi.buffer(r.contributors)[:], "little")
-        return Round(
-            round=r.round,
-            first=r.first,
-            data=self.recv.tobytes(),
-            contributions=r.contributions,
-            active=r.active,
-            cause=CAUSES[r.cause],
-            initiator=r.initiator,
-            contributors=(
-                tuple(b for b in range(bits.bit_length()) if bits >> b & 1)
-                if r.contributors_known
-                else None
-            ),
-            missed=r.missed,
-            staleness=r.staleness,
-            included=bool(r.included),
-            external=bool(r.external),
-        )
-
-
 Program = Generator[Any, Any, None]
-Poll = Callable[[], tuple[bool, Any]]
-DONE: Poll = lambda: (True, None)  # noqa: E731
+@dataclass(frozen=True)
+class _TimeOver:
+    """What a program wakes up for when it has waited long enough."""
 
-
-def _none() -> None:
-    """Give nothing: the value of calls that have none."""
+    poll: Poll
 
 
 _DIES = object()  # what a rank wakes up for when it is killed
@@ -273,6 +123,8 @@ class World:
     magnify : int
         For so many bytes each one of a vector counts in that memory, where rounds of large vectors
         wait for ranks that come a little later, and are cut into chunks.
+    patience : int or None
+        How many nanoseconds a rank may hold a round up; -1: by its habit; None: for ever.
 
     Attributes
     ----------
@@ -298,6 +150,7 @@ class World:
         plant: int = lib.PP_PLANT_NONE,
         memory: tuple[int, ...] = (),
         magnify: int = 1,
+        patience: int | None = None,
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks
@@ -310,8 +163,8 @@ class World:
         describe_network(config.network, network or _jittering(*latency))
         config.ctx.seed = seed
         config.ctx.window = window
+        config.ctx.patience_ns = 0 if patience is None else patience
         self.ranks = ranks
-        self.memory = bool(memory)
         self.sims = []
         for i in range(contexts):
             config.seed = seed + i
@@ -323,7 +176,15 @@ class World:
         self._programs_first = seed & 1
         self._stats = ffi.new("pp_stats_t *")
         self._rank = ffi.new("int32_t *")
-        self._blocked: dict[int, tuple[int, Poll]] = {}  # by rank: context, poll
+        # Programs by number: those of the ranks, then their other threads.
+        self._ranks = list(range(ranks))
+        self._threads: dict[int, list[int]] = {}  # by rank: its other threads that are alive
+        self._parents: dict[int, int] = {}
+        self._children: dict[int, int] = {}  # threads that a program waits for
+        self._requests = Requests(self.sims, self.contexts, bool(memory))
+        self._memory = bool(memory)
+        self._waiting: dict[tuple[int, int], int] = {}  # by rank and context: programs in a wait
+        self._blocked: dict[int, tuple[int, Poll]] = {}  # context, poll
         self._what: dict[int, tuple[Any, ...]] = {}
         self._begun: dict[int, tuple[int, Poll]] = {}
         self._begun_what: dict[int, tuple[Any, ...]] = {}
@@ -354,6 +215,8 @@ class World:
                 "landings",
                 "graces_met",
                 "graces_over",
+                "asides",
+                "deadlines",
             ),
             0,
         )
@@ -389,7 +252,7 @@ class World:
         out = ffi.new("pp_handle_t **")
         for context in self.contexts[0]:
             handle = Handle(options)
-            check(lib.pp_sim_allreduce(context, handle.config(), out))
+            check(lib.pp_sim_allreduce(context, handle.config(self.ranks), out))
             handle.coll = out[0]
             handles.append(handle)
         return handles
@@ -433,229 +296,130 @@ class World:
 
     # ---- what programs yield ------------------------------------------------------------------
 
-    def _do(self, rank: int, context: int, *calls: Any, give: Callable[[], Any]) -> Poll:
-        """Return a poll for calls of ranks that share memory, made one after the other."""
-        sim, left = self.sims[context], list(calls)
-        status = ffi.new("int32_t *")
-        under_way: list[Any] = []
-
-        def begin() -> None:
-            call = ffi.new("pp_sim_call_t *", left.pop(0))
-            under_way.append(call)
-            check(lib.pp_sim_do(sim, rank, call))
-
-        def poll() -> tuple[bool, Any]:
-            while left or under_way:
-                if not under_way:
-                    begin()
-                if check(lib.pp_sim_done(sim, rank, status)) == lib.PP_PENDING:
-                    return False, None
-                under_way.clear()
-                check(status[0])
-            return True, give()
-
-        begin()
-        return poll
-
-    def _begin_shared(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
-        """Begin what the program of a rank that shares memory yields: see `_begin`."""
-        kind, *arguments = request
-        if kind == "init":
-            argument, context = arguments[0], arguments[1] if len(arguments) > 1 else 0
-            out = ffi.new("pp_handle_t **")
-            made, begin = None, {"kind": lib.PP_SIM_INIT_BEGIN, "out": out}
-            if isinstance(argument, str):
-                begin["complaint"] = text = ffi.new("char[]", argument.encode())
-            else:
-                made = Handle(argument, context)
-                begin["config"] = text = made.config()
-
-            def give() -> Handle | None:
-                assert text is not None  # alive until now
-                if made:
-                    made.coll = out[0]
-                return made
-
-            return self._collective(rank, context, begin, give=give)
-        if kind == "ctx_free":
-            context = arguments[0] if arguments else 0
-            return self._collective(rank, context, {"kind": lib.PP_SIM_CTX_FREE_BEGIN}, give=_none)
-        handle: Handle = arguments[0]
-        context, call = handle.context, {"coll": handle.coll, "result": handle.result}
-        if kind == "start":
-            call["kind"] = lib.PP_SIM_START
-            return context, self._do(rank, context, call, give=_none)
-        if kind == "wait":
-            call["kind"] = lib.PP_SIM_WAIT
-            return context, self._do(rank, context, call, give=handle.collected)
-        if kind in ("flush", "drain"):
-            begin = call | {"kind": getattr(lib, f"PP_SIM_{kind.upper()}_BEGIN")}
-            call["kind"] = lib.PP_SIM_COLLECT
-            return self._collective(rank, context, begin, call, give=handle.collected)
-        assert kind == "free", f"a program yielded {request!r}"
-        discarded = ffi.new("uint64_t *")
-        begin = call | {"kind": lib.PP_SIM_FREE_BEGIN, "discarded": discarded}
-        return self._collective(rank, context, begin, give=lambda: int(discarded[0]))
-
-    def _collective(
-        self, rank: int, context: int, begin: Any, *then: Any, give: Callable[[], Any]
-    ) -> tuple[int, Poll]:
-        wait = {"kind": lib.PP_SIM_CALL_WAIT}
-        return context, self._do(rank, context, begin, wait, *then, give=give)
-
-    def _test_shared(self, rank: int, handle: Handle) -> tuple[int, Poll]:
-        call = {"kind": lib.PP_SIM_TEST, "coll": handle.coll, "result": handle.result}
-        sim, status = self.sims[handle.context], ffi.new("int32_t *")
-        begun: list[Any] = []
-
-        def poll() -> tuple[bool, Any]:
-            if not begun:
-                begun.append(ffi.new("pp_sim_call_t *", call))
-                check(lib.pp_sim_do(sim, rank, begun[0]))
-            if check(lib.pp_sim_done(sim, rank, status)) == lib.PP_PENDING:
-                return False, None
-            done = check(status[0]) == lib.PP_OK
-            return True, handle.collected() if done else None
-
-        return handle.context, poll
-
-    def _call(self, rank: int, context: int, finish: Callable[[], Any]) -> tuple[int, Poll]:
-        def poll() -> tuple[bool, Any]:
-            if check(lib.pp_call_wait(self.contexts[context][rank], 0)) == lib.PP_PENDING:
-                lib.pp_sim_watch(self.sims[context], rank, ffi.NULL)
-                return False, None
-            return True, finish()
-
-        return context, poll
-
-    def _begin_init(self, rank: int, argument: Options | str, context: int = 0) -> tuple[int, Poll]:
-        complaint, config, handle = ffi.NULL, ffi.NULL, None
-        if isinstance(argument, str):
-            complaint = ffi.new("char[]", argument.encode())
-        else:
-            handle = Handle(argument, context)
-            config = handle.config()
-        out = ffi.new("pp_handle_t **")
-        check(lib.pp_allreduce_init_begin(self.contexts[context][rank], config, complaint, out))
-        if handle:
-            handle.coll = out[0]
-        return self._call(rank, context, lambda: handle)
-
-    def _wait(self, rank: int, handle: Handle) -> tuple[int, Poll]:
-        coll, result, sim = handle.coll, handle.result, self.sims[handle.context]
-
-        def poll() -> tuple[bool, Any]:
-            status = lib.pp_test(coll, result)
-            if status == lib.PP_OK:
-                return True, handle.collected()
-            check(status)
-            lib.pp_sim_watch(sim, rank, coll)
-            return False, None
-
-        return handle.context, poll
-
-    def _begin(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
+    def _begin(self, thread: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
         kind, *arguments = request
         if kind == "begin":
-            self._begun[rank] = self._begin(rank, arguments[0])
-            self._begun_what[rank] = arguments[0]
+            self._begun[thread] = self._begin(thread, arguments[0])
+            self._begun_what[thread] = arguments[0]
             return 0, DONE
         if kind == "finish":
-            return self._begun.pop(rank)
-        if self.memory:
-            shared = self._test_shared if kind == "test" else None
-            return shared(rank, arguments[0]) if shared else self._begin_shared(rank, request)
-        if kind == "init":
-            return self._begin_init(rank, *arguments)
-        if kind == "ctx_free":
-            context = arguments[0] if arguments else 0
-            check(lib.pp_ctx_free_begin(self.contexts[context][rank]))
-            return self._call(rank, context, lambda: None)
-        handle: Handle = arguments[0]
-        if kind == "start":
-            check(lib.pp_start(handle.coll))
-            return handle.context, DONE
-        if kind == "wait":
-            return self._wait(rank, handle)
-        if kind == "test":
-
-            def test() -> tuple[bool, Any]:
-                done = check(lib.pp_test(handle.coll, handle.result)) == lib.PP_OK
-                return True, handle.collected() if done else None
-
-            return handle.context, test
-        if kind in ("flush", "drain"):
-            check(getattr(lib, f"pp_{kind}_begin")(handle.coll))
-
-            def collect() -> Round:
-                check(lib.pp_collect(handle.coll, handle.result))
-                return handle.collected()
-
-            return self._call(rank, handle.context, collect)
-        assert kind == "free", f"a program yielded {request!r}"
-        discarded = ffi.new("uint64_t *")
-        check(lib.pp_handle_free_begin(handle.coll, discarded))
-        return self._call(rank, handle.context, lambda: int(discarded[0]))
+            return self._begun.pop(thread)
+        return self._requests.begin(self._ranks[thread], request)
 
     # ---- running ------------------------------------------------------------------------------
 
-    def _schedule(self, rank: int, time: int, what: Any) -> None:
+    def _schedule(self, thread: int, time: int, what: Any) -> None:
         self._sequence += 1
-        heapq.heappush(self._ready, (time, self._sequence, rank, what))
+        heapq.heappush(self._ready, (time, self._sequence, thread, what))
 
-    def _advance(self, rank: int, value: Any, error: CoreError | None = None) -> None:
-        """Run the rank's program until it sleeps, blocks or ends."""
-        program = self._programs[rank]
+    def _advance(self, thread: int, value: Any, error: CoreError | None = None) -> None:
+        """Run a program until it sleeps, blocks or ends."""
+        program = self._programs[thread]
         while True:
             try:
                 request = program.throw(error) if error else program.send(value)
             except StopIteration:
+                self._end(thread)
                 return
             error = value = None
             if isinstance(request, int):
                 request = ("at", self.now + request)
             if request[0] == "at":
-                self._schedule(rank, max(request[1], self.now), None)
+                self._schedule(thread, max(request[1], self.now), None)
                 return
             if request[0] == "barrier":
-                self._enter_barrier(rank)
+                self._enter_barrier(thread)
+                return
+            if request[0] == "threads":
+                self._fork(thread, request[1])
                 return
             try:
                 if request[0] == "late":
-                    began = self._begin(rank, request[2])
-                    self._what[rank] = request[2]
-                    self._schedule(rank, self.now + request[1], began)
+                    began = self._begin(thread, request[2])
+                    self._what[thread] = request[2]
+                    self._schedule(thread, self.now + request[1], began)
                     return
-                context, poll = self._begin(rank, request)
+                context, poll = self._begin(thread, request)
                 done, value = poll()
             except CoreError as failed:
                 error = failed
                 continue
             if not done:
-                self._blocked[rank] = context, poll
-                self._what[rank] = request
+                self._block(thread, request, context, poll)
                 return
 
-    def _enter_barrier(self, rank: int) -> None:
-        self._at_barrier.append(rank)
+    def _block(self, thread: int, request: tuple[Any, ...], context: int, poll: Poll) -> None:
+        self._what[thread] = request
+        self._blocked[thread] = context, poll
+        if request[0] == "wait_for" and not self._memory:
+            self._schedule(thread, self.now + request[2], _TimeOver(poll))
+        if request[0] in ("wait", "wait_for"):
+            self._count_waiting(self._ranks[thread], context, 1)
+
+    def _unblock(self, thread: int) -> None:
+        blocked = self._blocked.pop(thread, None)
+        if blocked and self._what[thread][0] in ("wait", "wait_for"):
+            self._count_waiting(self._ranks[thread], blocked[0], -1)
+
+    def _count_waiting(self, rank: int, context: int, change: int) -> None:
+        """Let the other contexts know whether the rank's process waits in this one."""
+        if len(self.sims) == 1:
+            return
+        self._waiting[rank, context] = self._waiting.get((rank, context), 0) + change
+        waiting = [self._waiting.get((rank, i), 0) for i in range(len(self.sims))]
+        for other, sim in enumerate(self.sims):
+            if other != context:
+                lib.pp_sim_wait_elsewhere(sim, rank, sum(waiting) > waiting[other])
+
+    def _fork(self, parent: int, programs: Sequence[Program]) -> None:
+        rank = self._ranks[parent]
+        assert programs
+        assert not self._memory, "ranks that share memory have one thread each"
+        self._children[parent] = len(programs)
+        for program in programs:
+            thread = len(self._programs)
+            self._programs.append(program)
+            self._ranks.append(rank)
+            self._threads.setdefault(rank, []).append(thread)
+            self._parents[thread] = parent
+            self._schedule(thread, self.now, None)
+
+    def _end(self, thread: int) -> None:
+        parent = self._parents.get(thread)
+        if parent is None:
+            return
+        self._threads[self._ranks[thread]].remove(thread)
+        self._children[parent] -= 1
+        if self._children[parent] == 0:
+            self._schedule(parent, self.now, None)
+
+    def _enter_barrier(self, thread: int) -> None:
+        self._at_barrier.append(thread)
         if len(self._at_barrier) == self.ranks:
             for member in sorted(self._at_barrier):
                 self._schedule(member, self.now, None)
             self._at_barrier = []
 
-    def _poll(self, rank: int, context: int, poll: Poll) -> None:
-        """Let the rank's program go on if what it waits for is there."""
+    def _poll(self, thread: int, context: int, poll: Poll) -> None:
+        """Let a program go on if what it waits for is there."""
         try:
             done, value = poll()
         except CoreError as error:
-            self._blocked.pop(rank, None)
-            self._advance(rank, None, error)
+            self._unblock(thread)
+            self._advance(thread, None, error)
             return
         if done:
-            self._blocked.pop(rank, None)
-            self._advance(rank, value)
+            self._unblock(thread)
+            self._advance(thread, value)
         else:
-            self._blocked[rank] = context, poll
+            self._blocked[thread] = context, poll
+
+    def _poll_all(self, rank: int, context: int) -> None:
+        """Let the programs of a rank go on whose requests of this context are done."""
+        for thread in (rank, *self._threads.get(rank, ())):
+            blocked = self._blocked.get(thread)
+            if blocked and blocked[0] == context:
+                self._poll(thread, *blocked)
 
     def _set_now(self, time: int) -> None:
         self.now = max(time, self.now)
@@ -664,19 +428,33 @@ class World:
                 check(lib.pp_sim_set_now(sim, self.now))
 
     def _wake(self) -> None:
-        time, _, rank, what = heapq.heappop(self._ready)
+        time, _, thread, what = heapq.heappop(self._ready)
         self._set_now(time)
         if what is _DIES:
-            self._programs[rank] = _dead()
-            next(self._programs[rank])
-            self._blocked.pop(rank, None)
-            self._at_barrier = [member for member in self._at_barrier if member != rank]
-            self._ready = [entry for entry in self._ready if entry[2] != rank]
-            heapq.heapify(self._ready)
+            self._die(thread)
         elif what is None:
-            self._advance(rank, None)
+            self._advance(thread, None)
+        elif isinstance(what, _TimeOver):
+            self._give_up(thread, what.poll)
         else:
-            self._poll(rank, *what)
+            self._poll(thread, *what)
+
+    def _die(self, rank: int) -> None:
+        gone = {rank, *self._threads.pop(rank, ())}
+        for thread in gone:
+            self._programs[thread] = _dead()
+            next(self._programs[thread])
+            self._blocked.pop(thread, None)
+        self._at_barrier = [member for member in self._at_barrier if member not in gone]
+        self._ready = [entry for entry in self._ready if entry[2] not in gone]
+        heapq.heapify(self._ready)
+
+    def _give_up(self, thread: int, poll: Poll) -> None:
+        """End a wait that has lasted long enough, if it is still that one."""
+        if self._blocked.get(thread, (0, None))[1] is poll:
+            self._requests.forget(self._ranks[thread], self._what[thread])
+            self._unblock(thread)
+            self._advance(thread, None)
 
     def _earliest(self) -> tuple[int, int]:
         """Return the context in which something happens next, and when."""
@@ -699,25 +477,23 @@ class World:
                 self.now = max(self.now, lib.pp_sim_now_ns(sim))
             if status == lib.PP_PENDING:
                 return
-            rank = self._rank[0]
-            blocked = self._blocked.get(rank)
-            if blocked and blocked[0] == context:
-                self._poll(rank, *blocked)
+            self._poll_all(self._rank[0], context)
             if self._stopped or (self._ready and self._ready[0][0] <= until):
                 return
 
     def explain(self) -> str:
         """Say who waits, and for what."""
         lines = [f"nothing is under way at {self.now} ns, and there wait"]
-        for rank in sorted(self._blocked)[:_EXPLAINED]:
-            request = self._what[rank]
+        for thread in sorted(self._blocked)[:_EXPLAINED]:
+            request, rank = self._what[thread], self._ranks[thread]
             if request[0] == "finish":
-                request = self._begun_what.get(rank, request)
+                request = self._begun_what.get(thread, request)
             line = f"rank {rank} in {request[0]}"
-            context = self._blocked[rank][0]
+            context = self._blocked[thread][0]
             if len(request) > 1 and isinstance(request[1], Handle):
                 handle = request[1]
-                line += f" of handle {lib.pp_handle_id(handle.coll)}: {self._described(rank, handle)}"
+                number = lib.pp_handle_id(handle.coll)
+                line += f" of handle {number}: {self._described(rank, handle)}"
                 found = _obstacles(lib.pp_handle_obstacles, handle.coll)
             else:
                 found = _obstacles(lib.pp_ctx_obstacles, self.contexts[context][rank])

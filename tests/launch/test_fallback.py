@@ -10,6 +10,7 @@ import pytest
 from support.mpirun import mpirun, python
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "fallback.py")
+ADDRESS_SPACE = str(Path(__file__).parent / "scripts" / "address_space.py")
 RANKS, LIMIT_S = 3, 60
 WARNING = "RuntimeWarning in fallback.py: "
 PIDS = "unshare --pid --fork --kill-child"
@@ -25,10 +26,10 @@ def need(container):
         pytest.skip(f"no namespaces here: {tried.stderr.strip()}")
 
 
-def printed(run):
+def printed(run, ranks=RANKS):
     """Return what each rank printed."""
     run.check()
-    return [run.lines(rank) for rank in range(RANKS)]
+    return [run.lines(rank) for rank in range(ranks)]
 
 
 def check_told_once(run, what):
@@ -54,11 +55,7 @@ def test_nothing_is_said_where_memory_is_shared():
 
 @pytest.mark.parametrize(
     ("limit", "reason"),
-    [
-        ("files", "File too large"),
-        ("most-files", "File too large"),
-        ("address-space", "Cannot allocate memory"),
-    ],
+    [("files", "File too large"), ("most-files", "Cannot allocate memory")],
 )
 def test_no_memory_to_share(limit, reason):
     run = mpirun(RANKS, python(SCRIPT, limit), timeout_s=LIMIT_S)
@@ -68,13 +65,27 @@ def test_no_memory_to_share(limit, reason):
     check_told_once(run, f"rank 0 can make no memory for the 3 ranks of its node: {reason}.")
 
 
-def test_too_little_memory_for_a_handle():
+@pytest.mark.parametrize("limit", ["large-files", "address-space"])
+def test_too_little_memory_for_a_handle(limit):
     """The others of the context have room; two handles that have none are one warning."""
-    run = mpirun(RANKS, python(SCRIPT, "large-files"), timeout_s=LIMIT_S)
+    run = mpirun(RANKS, python(SCRIPT, limit), timeout_s=LIMIT_S)
     for lines in printed(run):
         assert lines[0] == "small: shared_memory"
         assert_messages(lines[1])
     check_told_once(run, "has no room for the ")
+
+
+def test_no_address_space_is_reserved():
+    """Nor do arrays and handles that come and go take more and more of it."""
+    for lines in printed(mpirun(4, python(ADDRESS_SPACE), timeout_s=LIMIT_S), 4):
+        assert lines == ["shared_memory", "modest", "constant"]
+
+
+def test_limits_of_batch_systems():
+    """4 ranks with a handle of 4 MB, with 4 GB of address space each."""
+    command = ["sh", "-c", f"ulimit -v 4194304 && exec {shlex.join(python(ADDRESS_SPACE))}"]
+    for lines in printed(mpirun(4, command, timeout_s=LIMIT_S), 4):
+        assert lines == ["shared_memory", "modest", "constant"]
 
 
 @pytest.mark.parametrize(

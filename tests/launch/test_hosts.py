@@ -38,7 +38,7 @@ def hosts():
 @pytest.mark.parametrize("ranks", [(2, 2), (2, 2, 2)], ids=["2x2", "3x2"])
 def test_rounds(ranks):
     """Every policy and delivery, judged by the oracles; payloads of 32 KB and more than 1 MiB."""
-    policies = ("solo", "majority", "first_of:2", "quorum:2", "full")
+    policies = ("solo", "majority", "first:2", "quorum:2", "full")
     arguments = [f"--policy={policy}" for policy in policies]
     arguments += ["--size=32768", "--size=1200000", "--rounds=40", f"--limit={RANKS_LIMIT_S}"]
     program = python("-m", "mpi4py", str(TESTS / "stress" / "rounds.py"), *arguments)

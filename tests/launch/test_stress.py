@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,19 @@ def test_replicas(transport):
 def test_large_in_small():
     """Chunks of 100,000 bytes instead of 1 GiB."""
     check(2, "large.py", "--elements", str((1 << 21) + 5), "--chunk", "100000")
+
+
+@pytest.mark.parametrize("where", ["sim", "mpi"])
+def test_groups(where):
+    """Instances on any ranks: 10^4 simulated groups, 300 real ones on 3, 5 and 9 ranks."""
+    run = subprocess.run(
+        [sys.executable, str(STRESS / "groups"), "--short", "--only", where],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=LIMIT_S,
+    )
+    passed, _, failed, _ = run.stdout.splitlines()[-1].replace(",", "").split()
+    assert (run.returncode, int(failed)) == (0, 0) and int(passed) >= 3, run.stdout

@@ -1,5 +1,5 @@
 /*
- * between.pml - the rounds of a node among several (csrc/coll/between.c, and csrc/node/board.c), for spin: who leads a
+ * between.pml - the rounds of a node among several (csrc/coll/rounds/leader.c, and csrc/node/board.c), for spin: who leads a
  * round and who tells him, who announces it to the other nodes, how a round is taken to them and back, and how ranks add
  * to their parts meanwhile.
  * The node has two ranks, which lead in turn.  The other nodes are one process: it may bring a round about, also while

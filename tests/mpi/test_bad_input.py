@@ -42,7 +42,13 @@ def frozen():
 
 
 class Own(pp.Policy):
-    """A policy that is none of the library's."""
+    """A policy that asks for what there is not."""
+
+    def __init__(self, *trigger):
+        self.__dict__["asks"] = trigger
+
+    def trigger(self, size):
+        return self.asks
 
 
 class Surrogates:
@@ -87,8 +93,10 @@ WRONG = {
     "types in a list": (lambda: (None, [np.zeros(1, "i4"), np.zeros(1)]), {}, "int32.*float64"),
     "Quorum(P+1)": (None, {"policy": pp.Quorum(MPI.COMM_WORLD.size + 1)}, "Quorum"),
     "no policy": (None, {"policy": "solo"}, "'solo'"),
-    "the base of the policies": (None, {"policy": pp.Policy()}, r"policy must.*not Policy\(\)"),
-    "a policy of one's own": (None, {"policy": Own()}, r"policy must.*not Own\(\)"),
+    "the base of the policies": (None, {"policy": pp.Policy}, r"policy must.*not <class"),
+    "a trigger of one's own": (None, {"policy": Own("most", 1)}, "trigger must be one of.*'most'"),
+    "a trigger for nobody": (None, {"policy": Own("quorum", 0)}, "k=0 of the policy"),
+    "no trigger": (None, {"policy": Own()}, "ValueError: not enough values"),
     "surrogates": (None, {"policy": Surrogates()}, r"policy must.*not <.* and .* too>"),
     "not showable": (None, {"policy": Unshowable()}, "Fails"),
     "negative max_lag": (None, {"max_lag": -1}, "max_lag.*-1"),
@@ -142,7 +150,7 @@ DIFFERENT = {
     "op": (np.zeros(4), {"op": MPI.MAX}, "MAX"),
     "policy": (np.zeros(4), {"policy": pp.Solo()}, "policy"),
     "k of the quorum": (np.zeros(4), {"policy": pp.Quorum(1)}, "policy"),
-    "deliver": (np.zeros(4), {"deliver": "sum"}, "deliver"),
+    "deliver": (np.zeros(4), {"deliver": "latest"}, "deliver"),
     "max_lag": (np.zeros(4), {"max_lag": 2}, "max_lag"),
     "average": (np.zeros(4), {"average": "size"}, "average"),
     "algorithm": (np.zeros(4), {"algorithm": "ring"}, "algorithm"),
@@ -219,7 +227,48 @@ def test_negative_dimensions_of_alloc(ctx, shape):
         np.zeros(shape)
 
 
-@pytest.mark.parametrize("shape", [2.5, (2.5,), "12", None, ((1, 2), 3)], ids=str)
+class Raising:
+    """What could be an integer, and raises what it likes."""
+
+    def __index__(self):
+        raise RuntimeError("no number today")
+
+
+OTHER_SHAPES = [2.5, (2.5,), "12", None, ((1, 2), 3), True, np.True_, (True, 2), (1,) * 100]
+OTHER_SHAPES += [(0, 1 << 80), (0, 1 << 40, 1 << 40)]
+
+
+@pytest.mark.parametrize("shape", [1 << 50, 1 << 61, 1 << 80, (1 << 40, 1 << 40)], ids=str)
+@pytest.mark.sizes(1, 2)
+def test_arrays_larger_than_memory(ctx, shape):
+    with pytest.raises(MemoryError, match=f"an array of {8 * np.prod(shape, dtype=object)} bytes"):
+        ctx.alloc(shape)
+    assert ctx.alloc(3).shape == (3,)
+
+
+@pytest.mark.parametrize("dtype", [object, "V0", [("a", object)]], ids=str)
+@pytest.mark.sizes(1)
+def test_elements_that_are_no_numbers(ctx, dtype):
+    with pytest.raises(pp.ArgumentError, match="not one of numbers"):
+        ctx.alloc(3, dtype)
+
+
+@pytest.mark.sizes(1)
+def test_integers_that_raise(comm, ctx):
+    buffer = np.zeros(3)
+    for call in (
+        lambda: ctx.alloc(Raising()),
+        lambda: ctx.alloc((2, Raising())),
+        lambda: pp.Quorum(Raising()),
+        lambda: pp.Context(comm, seed=Raising()),
+        lambda: pp.Context(comm, window=Raising()),
+        lambda: ctx.Allreduce_init(None, buffer, max_lag=Raising()),
+    ):
+        with pytest.raises(pp.ArgumentError, match=r"integer: .*RuntimeError: no number today"):
+            call()
+
+
+@pytest.mark.parametrize("shape", OTHER_SHAPES, ids=str)
 @pytest.mark.sizes(1)
 def test_other_wrong_shapes_of_alloc(ctx, shape):
     with pytest.raises(pp.ArgumentError, match="shape"):

@@ -150,7 +150,7 @@ def test_contexts_on_overlapping_communicators(comm):
             for members, request, out, log in logs:
                 request.Flush(status)
                 log.given(status, out)
-                judge(members, log, request)
+                judge(members, log, request, left=True)
                 request.Free()
     half.Free()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -59,24 +60,21 @@ def test_test_says_false_and_changes_nothing(comm, ctx, gate):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_timeout_names_the_ranks_and_what_they_do(comm, ctx, gate):
+def test_a_timeout_says_at_once_what_is_known_here(comm, ctx, gate):
     send, out = np.ones(1), np.zeros(1)
-    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), deliver="latest")
     if comm.rank == 0:
         request.Start()
-        began = time.monotonic()
-        with pytest.raises(pp.TimeoutError) as caught:
-            request.Wait(timeout=0.2)
-        assert 0.2 <= time.monotonic() - began < 5
-        text = str(caught.value)
-        assert f"handle {request.id}" in text
-        assert "round 0" in text
-        for rank in range(1, comm.size):
-            assert re.search(rf"rank {rank} \(computing", text), text
-        assert not re.search(r"rank 0 \(", text), text
-        assert isinstance(caught.value, TimeoutError)
-        with pytest.raises(pp.TimeoutError):
-            request.Wait(timeout=0)
+        for timeout in (0, 0.005, 0.2):
+            began = time.monotonic()
+            with pytest.raises(pp.TimeoutError) as caught:
+                request.Wait(timeout=timeout)
+            assert time.monotonic() - began >= timeout
+            text = str(caught.value)
+            assert text.startswith(f"Wait on handle {request.id} (SUM of 1 float64, Full(), "), text
+            assert "; as seen from here: round 0" in text
+            assert "heard" not in text  # nobody was asked
+            assert isinstance(caught.value, TimeoutError)
         gate.barrier()
     else:
         gate.barrier()
@@ -87,30 +85,91 @@ def test_timeout_names_the_ranks_and_what_they_do(comm, ctx, gate):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_timeout_names_ranks_that_wait_elsewhere_or_flush(comm, ctx, gate):
-    """Rank 1 waits on another handle, the others are in a Flush."""
-    a, b = np.ones(1), np.ones(1)
-    first = ctx.Allreduce_init(None, a, policy=pp.Full())
-    second = ctx.Allreduce_init(None, b, policy=pp.Full())
+def test_a_timeout_tells_what_ranks_said_when_they_were_asked(comm, gate, caplog):
+    """Rank 1 waits on another handle, the others are outside."""
+    with pp.Context(comm, stall_warning=0.05) as ctx:
+        a, b = np.ones(1), np.ones(1)
+        first = ctx.Allreduce_init(None, a, policy=pp.Full())
+        second = ctx.Allreduce_init(None, b, policy=pp.Full())
+        if comm.rank == 1:
+            second.Start()
+        gate.barrier()
+        if comm.rank == 0:
+            first.Start()
+            text = ""
+            with caplog.at_level(logging.WARNING, logger="pypartial"):
+                while not caplog.records:
+                    with pytest.raises(pp.TimeoutError) as caught:
+                        first.Wait(timeout=1)
+                    text = str(caught.value)
+            for said in (text.partition("; heard ")[2], caplog.records[0].getMessage()):
+                assert f"rank 1 (waiting on handle {second.id} for round 0" in said, text
+            gate.barrier()
+            second.Start()
+        elif comm.rank == 1:
+            gate.barrier()
+            first.Start()
+        else:
+            gate.barrier()
+            first.Start()
+            second.Start()
+        pp.Waitall([first, second], timeout=30)
+        first.Free()
+        second.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_collective_calls_that_timed_out_go_on(comm, ctx, gate):
+    """Meanwhile rank 0 has left, so that the others' rounds complete without it."""
+
+    def patiently(call):
+        """The call of rank 0 times out, and the others come only then."""
+        if comm.rank == 0:
+            for timeout in (0, 0.002):
+                with pytest.raises(pp.TimeoutError):
+                    call(timeout=timeout)
+            gate.barrier()
+        else:
+            gate.barrier()
+        return call()
+
+    send, out = np.ones(3, "i8"), np.zeros(3, "i8")
+    request = patiently(functools.partial(ctx.Allreduce_init, send, out))
     if comm.rank == 0:
-        first.Start()
-        with pytest.raises(pp.TimeoutError) as caught:
-            first.Wait(timeout=0.5)
-        assert f"rank 1 (waiting on handle {second.id} for round 0" in str(caught.value)
+        with pytest.raises(pp.TimeoutError):
+            request.Flush(timeout=0)
+        for call in (request.Start, request.Free, ctx.Free):
+            with pytest.raises(pp.Error, match=r"in progress|inside a collective call"):
+                call()
         gate.barrier()
-        second.Start()
-    elif comm.rank == 1:
-        second.Start()
-        gate.barrier()
-        first.Start()
     else:
         gate.barrier()
-        first.Start()
-        second.Start()
-    first.Wait(timeout=30)
-    second.Wait(timeout=30)
-    first.Free()
-    second.Free()
+        request.Start()
+        request.Wait(timeout=30)
+    status = pp.Status()
+    gate.barrier()
+    patiently(functools.partial(request.Flush, status))
+    assert status.cause == "flush"
+    assert out.tolist() == [comm.size - 1] * 3 or comm.rank > 0
+    request.Start()
+    assert patiently(request.Free) in (0, 1)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_call_that_goes_on_has_the_same_arguments(comm, ctx, gate):
+    out = np.zeros(3)
+    if comm.rank == 0:
+        with pytest.raises(pp.TimeoutError):
+            ctx.Allreduce_init(None, out, timeout=0)
+        for other in ({"policy": pp.Full()}, {"algorithm": "ring"}, {"average": "size"}):
+            with pytest.raises(pp.ArgumentError, match=r"other arguments: SUM of 3 float64, Maj"):
+                ctx.Allreduce_init(None, out, **other)
+        with pytest.raises(pp.ArgumentError, match="other arguments"):
+            ctx.Allreduce_init(None, np.zeros(3))
+        gate.barrier()
+    else:
+        gate.barrier()
+    ctx.Allreduce_init(None, out).Free()
 
 
 @pytest.mark.mpi(min_size=2)
@@ -179,10 +238,8 @@ def test_ctrl_c_in_wait(comm, ctx, gate):
     if comm.rank == 0:
         request.Start()
         timer = interrupt_soon(0.15)
-        began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             request.Wait()
-        assert time.monotonic() - began < 5
         timer.join()
         with pytest.raises(pp.Error, match="not collected"):
             request.Start()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from pypartial._names import ALGORITHM
+from pypartial.policy import FirstOf, Full, Majority, Policy, Quorum, Solo
+from pypartial.sim.handle import Options
 from pypartial.sim.scenario import Phase, Scenario
-from pypartial.sim.world import ALGORITHMS, Options
 
 DEEP_FACTOR = 100
 LATENCIES = ((500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))
 TIMINGS = ("uniform", "slow", "skew", "ties", "zero", "heavy")
 SCALES = (20_000, 0, 2_000, 60_000, 500_000)
-POLICIES = ("solo", "majority", "quorum", "full", "first_of")
+POLICIES: tuple[Callable[..., Policy], ...] = (Solo, Majority, Quorum, Full, FirstOf)
 DELIVER = ("latest", "sum", "each")
 
 
@@ -36,12 +39,12 @@ def options(
     ranks: int,
     window: int,
     *,
-    policies: tuple[str, ...] = POLICIES,
+    policies: tuple[Callable[..., Policy], ...] = POLICIES,
     deliver: tuple[str, ...] = DELIVER,
     bulk: bool = False,
 ) -> Options:
-    policy = draw(st.sampled_from(policies))
-    k = {"solo": ranks, "majority": 1, "full": ranks}.get(policy) or draw(st.integers(1, ranks))
+    kind = draw(st.sampled_from(policies))
+    policy = kind(draw(st.integers(1, ranks))) if kind in (Quorum, FirstOf) else kind()
     delivery = draw(st.sampled_from(deliver))
     unbounded = delivery == "latest" and draw(st.booleans())
     op = draw(st.sampled_from(("sum", "sum", "sum", "max")))
@@ -55,12 +58,11 @@ def options(
         count=draw(st.sampled_from(lengths)),
         dtype=dtype,
         op=op,
-        policy="quorum" if policy in ("quorum", "full") else "first_of",
-        k=k,
+        policy=policy,
         deliver=delivery,
         max_lag=-1 if unbounded else draw(st.integers(0, window - 1)),
         average=average,
-        algorithm=draw(st.sampled_from(tuple(ALGORITHMS))),
+        algorithm=draw(st.sampled_from(tuple(ALGORITHM))),
         segments=draw(st.integers(0, 4)),
         pieces=draw(st.integers(1, 3)),
         in_place=draw(st.booleans()),

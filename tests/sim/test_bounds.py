@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from programs import Trace, finish, loop, name, run_loops
 
-from pypartial.sim.world import Options, World
+from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
+from pypartial.sim.handle import Options
+from pypartial.sim.world import World
 
 FAST = (500, 1000)
 SIZE = 6
@@ -19,7 +21,7 @@ def slow_rank(deliver, max_lag, slow_ns=SLOW_NS, *, slow_steps=8, quick_steps=40
     work = {SLOW: slow_ns}
     steps = [quick_steps] * SIZE
     steps[SLOW] = slow_steps
-    options = Options(count=SIZE, k=SIZE, deliver=deliver, max_lag=max_lag)
+    options = Options(count=SIZE, policy=Solo(), deliver=deliver, max_lag=max_lag)
     world = World(SIZE, latency=FAST, window=window)
     return run_loops(world, options, steps, lambda rank, step: work.get(rank, QUICK_NS))
 
@@ -64,7 +66,7 @@ def test_the_bound_is_not_for_ranks_that_have_left():
     """While one rank is in a Flush, the others make as many rounds as they like."""
     for deliver in ("latest", "sum"):
         world = World(3, latency=FAST, window=2)
-        options = Options(count=3, k=3, deliver=deliver, max_lag=0)
+        options = Options(count=3, policy=FirstOf(3), deliver=deliver, max_lag=0)
         traces = run_loops(world, options, [0, 50, 50], lambda rank, step: QUICK_NS)
         assert len(traces[1].rounds) == 50
         assert max(t.finished for t in traces) < 50 * 3 * QUICK_NS + 200_000
@@ -74,14 +76,13 @@ def test_the_bound_is_not_for_ranks_that_have_left():
 
 
 @pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
-@pytest.mark.parametrize(("policy", "k"), [("first_of", 5), ("first_of", 1), ("quorum", 3)])
+@pytest.mark.parametrize("policy", [Solo(), Majority(), Quorum(3)])
 @pytest.mark.parametrize("count", [50, 3000, 10_000])
-def test_buffers_do_not_grow_after_warm_up(deliver, policy, k, count):
+def test_buffers_do_not_grow_after_warm_up(deliver, policy, count):
     size, window, steps = 5, 3, 400
     options = Options(
         count=count,
         policy=policy,
-        k=k,
         deliver=deliver,
         max_lag=-1 if deliver == "latest" else window - 1,
     )
@@ -103,7 +104,7 @@ def test_buffers_do_not_grow_after_warm_up(deliver, policy, k, count):
 def messages(size, policy, algorithm, steps, work):
     """Messages sent by every rank in a whole run, and the number of rounds."""
     world = World(size, latency=FAST, seed=5)
-    options = Options(count=3 * size, policy=policy, k=size, algorithm=algorithm)
+    options = Options(count=3 * size, policy=policy, algorithm=algorithm)
     traces = [Trace() for _ in range(size)]
 
     def program(rank, trace):  # without the questions of programs.loop, which are messages, too
@@ -127,7 +128,7 @@ def messages(size, policy, algorithm, steps, work):
 @pytest.mark.parametrize("algorithm", ["recursive_doubling", "rabenseifner", "ring"])
 def test_messages_of_a_round_do_not_depend_on_who_initiates_it(size, algorithm):
     """For policies without control messages, every rank sends the same number in every round."""
-    solo, full = (size, "first_of", algorithm), (size, "quorum", algorithm)
+    solo, full = (size, Solo(), algorithm), (size, Full(), algorithm)
     idle = [0] * size
     none, ends, _ = messages(*solo, idle, lambda r, s: 0)
     one, rounds, _ = messages(*full, [1] * size, lambda r, s: 0)
@@ -156,7 +157,7 @@ def test_messages_of_a_round_do_not_depend_on_who_initiates_it(size, algorithm):
 # ---- two contexts -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["solo", "full"])
+@pytest.mark.parametrize("policy", [Solo(), Full()])
 @pytest.mark.parametrize("seed", range(8))
 def test_two_contexts_live_side_by_side(policy, seed):
     """Own rounds, handles and collective calls; a mistake in one does not concern the other."""
@@ -164,8 +165,8 @@ def test_two_contexts_live_side_by_side(policy, seed):
     world = World(size, seed=seed, latency=(500, 40_000), contexts=2)
     chance = random.Random(seed)
     options = [
-        Options(count=size, policy="quorum" if policy == "full" else "first_of", k=size),
-        Options(count=700, k=size, policy="first_of", deliver="sum", max_lag=3, pieces=2),
+        Options(count=size, policy=policy),
+        Options(count=700, policy=Solo(), deliver="sum", max_lag=3, pieces=2),
     ]
     totals = [np.zeros((size, o.count), np.int64) for o in options]
     common = [{}, {}]
@@ -201,7 +202,7 @@ def test_two_contexts_live_side_by_side(policy, seed):
         yield ("ctx_free", 1)
 
     world.run([program(r) for r in range(size)])
-    if policy == "full":
+    if policy == Full():
         assert (totals[0] == steps).all()
     expected = [steps + 1 + rank % 3 for rank in range(size)]
     for rank in range(size):
@@ -211,7 +212,7 @@ def test_two_contexts_live_side_by_side(policy, seed):
 def test_the_loop_of_these_tests_notices_a_rank_that_never_comes():
     """A world in which somebody waits for nothing is a deadlock, with names."""
     world = World(2)
-    options = Options(count=2, policy="quorum", k=2)
+    options = Options(count=2, policy=Quorum(2))
     traces = [Trace(), Trace()]
 
     def absent():

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from programs import finish, name
 
+from pypartial.policy import FirstOf, Quorum, Solo
+from pypartial.sim.handle import Options
 from pypartial.sim.oracles import check
 from pypartial.sim.scenario import Phase, Scenario
-from pypartial.sim.world import Options, World
+from pypartial.sim.world import World
 
 COUNT = 9000  # int64: 70 KiB
 
@@ -28,7 +30,7 @@ def test_late_and_overtaken_starts(in_place, deliver, algorithm):
             handles=(
                 Options(
                     count=COUNT,
-                    k=4 if seed % 2 else 2,
+                    policy=FirstOf(4 if seed % 2 else 2),
                     deliver=deliver,
                     max_lag=-1 if deliver == "latest" else 3,
                     in_place=in_place,
@@ -57,12 +59,12 @@ def test_late_and_overtaken_starts(in_place, deliver, algorithm):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("policy", ["quorum", "first_of"])
+# The first that calls triggers.
+@pytest.mark.parametrize("policy", [Quorum(1), Solo()])
 def test_a_late_start_leaves_its_result_alone(in_place, policy):
     """The result of a late request and its own, pending contribution are different memory."""
     world = World(2, latency=(500, 1000))
-    k = 1 if policy == "quorum" else 2  # the first that calls triggers
-    options = Options(count=COUNT, policy=policy, k=k, in_place=in_place)
+    options = Options(count=COUNT, policy=policy, in_place=in_place)
 
     def value(result):
         vector = np.frombuffer(result.data, "int64")
@@ -105,7 +107,7 @@ def test_a_late_start_leaves_its_result_alone(in_place, policy):
 def test_a_start_while_its_round_is_taken_goes_to_the_next(in_place):
     """Rank 1 calls when round 0 has taken its part, which was null, and is not done yet."""
     world = World(2, latency=(50_000, 50_000))
-    options = Options(count=COUNT, k=2, in_place=in_place)
+    options = Options(count=COUNT, policy=FirstOf(2), in_place=in_place)
     seen = {}
 
     def program(rank):

@@ -8,10 +8,12 @@ import math
 import numpy as np
 import pytest
 
+from pypartial.policy import FirstOf, Solo
+from pypartial.sim.handle import CoreError, Options
 from pypartial.sim.network import Link, Network
 from pypartial.sim.options import Schedule
 from pypartial.sim.schedule import execute
-from pypartial.sim.world import CoreError, Deadlock, Options, World
+from pypartial.sim.world import Deadlock, World
 
 NS = 1000  # picoseconds
 LINK = Link(latency_ns=2000, overhead_ns=500, gap_ns=300, byte_ps=NS // 4, rendezvous_bytes=None)
@@ -186,7 +188,7 @@ def test_every_network_keeps_pairs_in_order(network: Network, size: int) -> None
         sums: list[int] = []
 
         def program(rank: int, world: World = world, sums: list[int] = sums):
-            handle = yield ("init", Options(count=size, k=7, deliver="sum", max_lag=3))
+            handle = yield ("init", Options(count=size, policy=Solo(), deliver="sum", max_lag=3))
             total = 0
             for step in range(6):
                 yield 1000 * ((rank + step) % 7)
@@ -214,7 +216,7 @@ def test_what_coincides_happens_in_an_order_that_the_seed_chooses() -> None:
         found: list[int] = []
 
         def program(rank: int):
-            handle = yield ("init", Options(k=4))
+            handle = yield ("init", Options(policy=FirstOf(4)))
             yield ("at", 1000)
             yield ("start", handle)
             result = yield ("wait", handle)
@@ -237,7 +239,7 @@ def test_what_coincides_happens_in_an_order_that_the_seed_chooses() -> None:
 
 
 def looping(rank: int, failures: dict[int, str]):
-    handle = yield ("init", Options(k=1, policy="first_of"))
+    handle = yield ("init", Options(policy=FirstOf(1)))
     try:
         for _ in range(20):
             yield 10_000 * (rank + 1)

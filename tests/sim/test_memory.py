@@ -9,24 +9,26 @@ import numpy as np
 import pytest
 from programs import name
 
-from pypartial._core import ffi, lib
+from pypartial._core_sim import ffi, lib
+from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
+from pypartial.sim.handle import CoreError, Options
 from pypartial.sim.oracles import check
 from pypartial.sim.scenario import Phase, Scenario
-from pypartial.sim.world import CoreError, Options, World
+from pypartial.sim.world import World
 
 # What was wrong once, as the fuzzer found it.
 FOUND = {
     # Who had claimed a round went into a Drain of another handle, and nobody woke the waiters, who
     # were asleep, to move the data.
     "nobody moves the data": """{"ranks":7,"seed":3486737084,"handles":[{"count":15,"dtype":
-        "float32","policy":"quorum","k":7,"deliver":"each","max_lag":0,"pieces":2},{"count":4300,
+        "float32","policy":"quorum:7","deliver":"each","max_lag":0,"pieces":2},{"count":4300,
         "dtype":"float64","average":"size"}],"phases":[{"steps":[3,4,4]},{"steps":[6],"hold":true}],
         "opened":2,"window":1,"timing":"skew","scale":2000,"together":true,"memory":[1000,
         20000]}""",
     # More Starts were late, one after the other, than a rank has parts.
     "all parts are pending": """{"ranks":8,"seed":1526801510,"handles":[{"count":29,"dtype":
-        "float32","op":"max","policy":"quorum","k":8,"deliver":"each","max_lag":0},{"count":16,
-        "dtype":"float32","op":"max","k":4,"max_lag":0}],"phases":[{"steps":[7,0,7]},{"steps":
+        "float32","op":"max","policy":"quorum:8","deliver":"each","max_lag":0},{"count":16,
+        "dtype":"float32","op":"max","policy":"first:4","max_lag":0}],"phases":[{"steps":[7,0,7]},{"steps":
         [9,4,6,9],"then":["free 1"]},{"steps":[6],"hold":true},{"steps":[5,6,3],
         "then":["flush 0"]}],
         "opened":2,"window":1,"timing":"heavy","together":true,"last_flush":false,
@@ -37,48 +39,48 @@ FOUND = {
         {"steps":[0,2,0,0]}],"latency":[1000,1000],"timing":"zero","scale":0,"memory":[50,
         20000]}""",
     # What it was ready for was forgotten when its request was dropped by a Flush.
-    "ready and gone": """{"ranks":2,"seed":342477086,"handles":[{"count":4,"k":2}],"phases":[
-        {"steps":[1,2,0],"hold":true}],"latency":[1000,1000],"timing":"zero","scale":0,
+    "ready and gone": """{"ranks":2,"seed":342477086,"handles":[
+        {"count":4,"policy":"first:2"}],"phases":[{"steps":[1,2,0],"hold":true}],"latency":[1000,1000],"timing":"zero","scale":0,
         "memory":[1000,20000]}""",
     # Rounds while it was inside a Flush of another handle were counted as missed.
     "missed while it had left": """{"ranks":3,"seed":4,"handles":[{"count":6},{"count":6,"policy":
-        "quorum","k":3,"deliver":"sum","max_lag":0}],"phases":[{"steps":[0,0,1]},{"steps":[0],
+        "quorum:3","deliver":"sum","max_lag":0}],"phases":[{"steps":[0,0,1]},{"steps":[0],
         "then":["flush 0"]},{"steps":[1]}],"opened":2,"latency":[1000,1000],"timing":"zero",
         "scale":0,
         "memory":[1000,20000]}""",
     # Two nodes and more from here on. A handle was freed while operations of the round after its
     # last were about to fire.
     "freed too early": """{"ranks":5,"seed":2194154322,"handles":[{"count":11,"dtype":"int32",
-        "policy":"quorum","k":5,"deliver":"sum","max_lag":2},{"count":11,"dtype":"int32","op":"max",
-        "policy":"quorum","k":5,"deliver":"sum","max_lag":1,"pieces":3}],"phases":[{"steps":[1],
+        "policy":"quorum:5","deliver":"sum","max_lag":2},{"count":11,"dtype":"int32","op":"max",
+        "policy":"quorum:5","deliver":"sum","max_lag":1,"pieces":3}],"phases":[{"steps":[1],
         "hold":true},{"steps":[7],"hold":true},{"steps":[4,2,0]}],"opened":2,"timing":"heavy",
         "scale":500000,"together":true,"last_flush":false,"memory":[1000,0,1]}""",
     # Nobody looked when a rank had made room for a result.
     "room that nobody sees": """{"ranks":5,"seed":5,"handles":[{"count":11,"dtype":"float32",
-        "policy":"quorum","k":5,"deliver":"each","max_lag":0}],"phases":[{"steps":[0,1,3]},{"steps":[2]},
+        "policy":"quorum:5","deliver":"each","max_lag":0}],"phases":[{"steps":[0,1,3]},{"steps":[2]},
         {"steps":[2,2,0,3],"hold":true}],"window":1,"latency":[1000,1000],"network":
         "L=3us,o=400ns,G=1ns,S=4K,jitter=20us,node=3,node.L=200ns,node.o=50ns","timing":"slow",
         "scale":60000,"together":true,"blocking":false,"extra":0.2,
         "memory":[300,1000,2]}""",
     # Who had brought a round about went into a Flush before its node gave its part.
-    "initiator and gone": """{"ranks":8,"seed":2,"handles":[{"count":16,"k":7}],"phases":[{"steps":
-        [4],"hold":true}],"latency":[1,200000],"timing":"zero","scale":0,"blocking":false,
+    "initiator and gone": """{"ranks":8,"seed":2,"handles":[
+        {"count":16,"policy":"first:7"}],"phases":[{"steps":[4],"hold":true}],"latency":[1,200000],"timing":"zero","scale":0,"blocking":false,
         "memory":[300,100,7]}""",
     # Two ranks, each the leader of one handle, told each other for ever that
     # they were inside a call.
     "no end of telling": """{"ranks":7,"seed":1908397014,"handles":[{"count":15,"dtype":"int32",
-        "k":5,"deliver":"sum","max_lag":0,"pieces":2},{"count":26,"dtype":"int32","op":"max","policy":
-        "quorum","k":4,"deliver":"sum","max_lag":0,"pieces":2}],"phases":[{"steps":[3],"then":
+        "policy":"first:5","deliver":"sum","max_lag":0,"pieces":2},{"count":26,"dtype":"int32","op":"max","policy":
+        "quorum:4","deliver":"sum","max_lag":0,"pieces":2}],"phases":[{"steps":[3],"then":
         ["flush 1"],"hold":true},{"steps":[5,1,0,7],"then":["flush 0"]}],"opened":2,"window":2,
         "timing":"zero","together":true,"late":0.5,"memory":[50,0,5]}""",
     # A leader that was about to go was told of a round, and its progress thread was not.
     "told and gone": """{"ranks":7,"seed":2609870120,"handles":[{"count":26,
-        "policy":"quorum","k":7}],
+        "policy":"quorum:7"}],
         "phases":[{"steps":[15,20]}],"latency":[1,200000],"timing":"skew",
         "memory":[1000,1000,5,1]}""",
     # What one rank of a node had reported of a round came after what another had of the next.
     "a late report": """{"ranks":5,"seed":511649820,"handles":[{"count":10,
-        "policy":"quorum","k":4}],
+        "policy":"quorum:4"}],
         "phases":[{"steps":[28]}],"latency":[1,200000],"memory":[50,100,4,1]}""",
     # On one node. Who had brought a round about went into a Flush during its grace period: when
     # that was over, those in a Flush looked at the round for ever.
@@ -124,16 +126,16 @@ def scenario(ranks, nodes_of=0, **options):
 def test_rounds_are_made_in_memory(ranks, deliver):
     """And ranks take turns inside their calls."""
     lag = {} if deliver == "latest" else {"deliver": deliver, "max_lag": 3}
-    outcome = check(scenario(ranks, k=1, **lag))
+    outcome = check(scenario(ranks, policy=FirstOf(1), **lag))
     assert outcome.rounds > 5
     assert outcome.coverage["turns"] > 100
 
 
 POLICIES = {
-    "solo": {"k": 99},
-    "majority": {"k": 1},
-    "quorum": {"policy": "quorum", "k": 2},
-    "full": {"policy": "quorum", "k": 99},
+    "solo": Solo(),
+    "majority": Majority(),
+    "quorum": Quorum(2),
+    "full": Full(),
 }
 
 
@@ -145,20 +147,19 @@ POLICIES = {
 def test_nodes_reduce_with_each_other(ranks, nodes_of, deliver, policy):
     """As one participant each."""
     lag = {} if deliver == "latest" else {"deliver": deliver, "max_lag": 3}
-    options = POLICIES[policy] | lag
-    outcome = check(scenario(ranks, nodes_of, **options | {"k": min(options["k"], ranks)}))
+    outcome = check(scenario(ranks, nodes_of, policy=POLICIES[policy], **lag))
     assert outcome.rounds > 5
     assert outcome.coverage["crossings"] >= outcome.rounds
     assert outcome.coverage["turns"] > 100
 
 
-@pytest.mark.parametrize("policy", ["solo", "quorum"])
+@pytest.mark.parametrize("policy", [Solo(), Quorum(1)])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_node_that_computes_holds_nobody_up(policy, seed):
     """Its leaders serve the others' rounds, also one of which they hear before the last is over."""
     busy_ns, rounds = 10**9, 60
     world = World(4, seed=seed, latency=(1, 200_000), memory=(200, 500, 2))
-    options = Options(count=4, **POLICIES[policy] | {"k": 1 if policy == "quorum" else 4})
+    options = Options(count=4, policy=policy)
     ended = {}
 
     def program(rank):
@@ -183,7 +184,7 @@ def test_nobody_has_left_towards_those_whose_call_is_over(seed, nodes_of):
     """The leader who speaks for them may not have noticed, nor ranks of other nodes."""
     ranks, steps = 5, 3
     world = World(ranks, seed=seed, latency=(1, 200_000), memory=(100, 5000, nodes_of))
-    options = Options(count=ranks, policy="quorum", k=ranks)
+    options = Options(count=ranks, policy=Quorum(ranks))
     active = []
 
     def program(rank):
@@ -210,7 +211,7 @@ def test_more_late_starts_than_parts_while_a_round_is_away(seed):
     ranks, window = 6, 14
     network, memory = (100_000, 400_000), (30, 400_000, 3)  # few interruptions, but long ones
     world = World(ranks, seed=seed, latency=network, window=window, memory=memory)
-    options = Options(count=ranks, k=ranks, deliver="each", max_lag=window - 1)
+    options = Options(count=ranks, policy=Solo(), deliver="each", max_lag=window - 1)
     sums, starts = np.zeros((ranks, ranks), np.int64), np.zeros(ranks, np.int64)
 
     def program(rank):
@@ -243,16 +244,16 @@ def test_more_late_starts_than_parts_while_a_round_is_away(seed):
 @pytest.mark.parametrize(
     "options",
     [
-        {"policy": "quorum", "k": 99},
-        {"k": 99},
-        {"k": 99, "deliver": "sum", "max_lag": 3},
-        {"k": 1, "deliver": "each", "max_lag": 3},
+        {"policy": Full()},
+        {"policy": Solo()},
+        {"policy": Solo(), "deliver": "sum", "max_lag": 3},
+        {"policy": Majority(), "deliver": "each", "max_lag": 3},
     ],
 )
 def test_results_are_put_in_place_while_they_are_reduced(ranks, dtype, options):
     """Each exactly that of its round, also in several buffers, and rounded on the way."""
     average = {"average": "contributors"} if dtype == "float32" else {}
-    options = options | {"k": min(options["k"], ranks), "dtype": dtype, "pieces": 3} | average
+    options = options | {"dtype": dtype, "pieces": 3} | average
     outcome = check(scenario(ranks, **options))
     assert outcome.coverage["landings"] > ranks
 
@@ -262,12 +263,12 @@ def test_results_are_put_in_place_while_they_are_reduced(ranks, dtype, options):
 def test_a_result_that_is_overwritten_is_not_mixed_with_a_newer(ranks, seed):
     """Ranks are seldom interrupted, but long: others complete rounds before they have copied."""
     steps = (Phase((30, 30, 30)),)
-    options = Options(count=6 * ranks, k=ranks)
+    options = Options(count=6 * ranks, policy=Solo())
     check(Scenario(ranks, seed, (options,), steps, scale=2000, memory=(50, 20_000)))
 
 
 def test_a_result_is_not_put_in_place_where_other_nodes_have_a_part_in_it():
-    outcome = check(scenario(4, 2, policy="quorum", k=4))
+    outcome = check(scenario(4, 2, policy=Quorum(4)))
     assert outcome.coverage["turns"] > 100
     assert outcome.coverage["landings"] == 0
 
@@ -279,7 +280,7 @@ def test_a_result_stays_while_its_rank_is_in_another_call(deliver, seed):
     ranks = 3
     world = World(ranks, seed=seed, latency=(1, 50_000), memory=(300, 20_000))
     lag = {} if deliver == "latest" else {"max_lag": 3}
-    options = Options(count=4 * ranks, policy="quorum", k=ranks, deliver=deliver, **lag)
+    options = Options(count=4 * ranks, policy=Quorum(ranks), deliver=deliver, **lag)
     given = [np.zeros(4 * ranks, np.int64) for _ in range(ranks)]
 
     def program(rank):
@@ -308,7 +309,7 @@ def test_a_grace_period_ends_when_all_are_there_or_it_is_over(delay_us, how, mag
     """48 KiB: for 20 us at least, much longer once ranks have come too late by little."""
     ranks, steps = 3, 12
     world = World(ranks, memory=(100, pause), magnify=magnify)
-    options = Options(count=(48 << 10) // 8 // magnify * 13 + ranks, k=ranks)
+    options = Options(count=(48 << 10) // 8 // magnify * 13 + ranks, policy=Solo())
     had_data = []
 
     def program(rank):
@@ -341,7 +342,7 @@ def test_a_rank_dies_at_any_moment(seed, nodes_of):
     memory = draw.choice((1000, 300, 50)), draw.choice((0, 100, 5000)), nodes_of
     world = World(ranks, seed=seed, memory=memory, magnify=draw.choice((1, 256, 4096)))
     deliver = draw.choice(("latest", "sum"))
-    quorum = {"policy": "quorum", "k": draw.randint(1, ranks)} if seed % 2 else {"k": ranks}
+    quorum = {"policy": Quorum(draw.randint(1, ranks)) if seed % 2 else Solo()}
     options = Options(count=40, deliver=deliver, max_lag=draw.choice((0, 3)), **quorum)
     told = []
 
@@ -388,7 +389,7 @@ def messages_and_rounds(options, nodes_of):
 
 def test_nodes_are_the_participants():
     """The messages of a round are those of as many ranks as there are nodes."""
-    options = Options(count=8, policy="quorum", k=8)
+    options = Options(count=8, policy=Quorum(8))
     many, rounds = messages_and_rounds(options, nodes_of=1)
     few, same_rounds = messages_and_rounds(options, nodes_of=4)
     assert rounds == same_rounds == 21
@@ -396,17 +397,16 @@ def test_nodes_are_the_participants():
     # participants sends three data and three activations, each of two only one.
     assert many - few == rounds * (8 * 6 - 2 * 2)
     # Nobody says again what another rank of its node has said.
-    some, more_rounds = messages_and_rounds(Options(count=8, k=8), nodes_of=4)
+    some, more_rounds = messages_and_rounds(Options(count=8, policy=FirstOf(8)), nodes_of=4)
     assert some - few == (more_rounds - rounds) * 2 * 2
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_who_brings_a_round_about_announces_it(policy):
     """If another rank leads its node, and sleeps; a quorum is counted by those who lead."""
-    options = POLICIES[policy] | {"k": min(POLICIES[policy]["k"], 6)}
 
     def announced(nodes_of, seed):
-        program = dataclasses.replace(scenario(6, nodes_of, **options), seed=seed)
+        program = dataclasses.replace(scenario(6, nodes_of, policy=POLICIES[policy]), seed=seed)
         return check(program).coverage["announced"]
 
     seeds = range(10)
@@ -416,7 +416,7 @@ def test_who_brings_a_round_about_announces_it(policy):
 
 def test_nobody_announces_a_flush():
     def program():
-        handle = yield ("init", Options(count=4, k=4))
+        handle = yield ("init", Options(count=4, policy=FirstOf(4)))
         for _ in range(5):
             assert (yield ("flush", handle)).cause == "flush"
         yield ("free", handle)
@@ -433,7 +433,7 @@ def test_no_message_carries_a_round():
     messages = {}
     for algorithm in ("auto", "ring"):
         world = World(3, memory=(200, 500))
-        options = Options(count=3, k=3, algorithm=algorithm)
+        options = Options(count=3, policy=FirstOf(3), algorithm=algorithm)
         world.run([twenty_calls(options) for _ in range(3)])
         stats = world.stats(0)
         messages[algorithm] = stats.messages_sent

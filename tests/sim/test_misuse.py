@@ -5,13 +5,15 @@ import pytest
 from programs import finish, name
 from test_collective_calls import attempt, usable
 
-from pypartial._core import ffi, lib
-from pypartial.sim.world import CoreError, Handle, Options, World
+from pypartial._core_sim import ffi, lib
+from pypartial.policy import Quorum, Solo
+from pypartial.sim.handle import CoreError, Handle, Options
+from pypartial.sim.world import World
 
 SIZE = 3
-LATEST = Options(count=SIZE, k=SIZE)
-EACH = Options(count=SIZE, k=SIZE, deliver="each", max_lag=3)
-SUM = Options(count=SIZE, k=SIZE, deliver="sum", max_lag=3)
+LATEST = Options(count=SIZE, policy=Solo())
+EACH = Options(count=SIZE, policy=Solo(), deliver="each", max_lag=3)
+SUM = Options(count=SIZE, policy=Solo(), deliver="sum", max_lag=3)
 
 
 def expect(status, text, request):
@@ -167,7 +169,7 @@ def test_a_handle_that_is_not_there_yet():
         context = world.contexts[0][rank]
         out = ffi.new("pp_handle_t **")
         handle = Handle(LATEST)
-        assert lib.pp_allreduce_init_begin(context, handle.config(), ffi.NULL, out) == lib.PP_OK
+        assert lib.pp_allreduce_init_begin(context, handle.config(SIZE), ffi.NULL, out) == lib.PP_OK
         assert lib.pp_start(out[0]) == lib.PP_ERR_STATE
         assert lib.pp_test(out[0], ffi.NULL) == lib.PP_ERR_STATE
         assert b"has not finished" in ffi.string(lib.pp_error_text())
@@ -194,10 +196,13 @@ def test_the_context_is_not_freed_while_handles_live():
 
 
 BAD = {
-    "k is 0": ({"k": 0}, "k=0 of the policy is not in 1..3"),
-    "k is negative": ({"k": -1}, "k=-1 of the policy"),
-    "k above P": ({"k": 4}, "k=4 of the policy is not in 1..3"),
-    "quorum above P": ({"policy": "quorum", "k": 4}, "k=4 of the policy is not in 1..3"),
+    "k is 0": ({"raw": (("policy_k", 0),)}, "k=0 of the policy is not in 1..3"),
+    "k is negative": ({"raw": (("policy_k", -1),)}, "k=-1 of the policy"),
+    "k above P": ({"raw": (("policy_k", 4),)}, "k=4 of the policy is not in 1..3"),
+    "quorum above P": (
+        {"policy": Quorum(1), "raw": (("policy_k", 4),)},
+        "k=4 of the policy is not in 1..3",
+    ),
     "max_lag": ({"max_lag": 4}, "max_lag=4 needs a window of at least 5, and it is 4"),
     "each": ({"deliver": "each"}, 'only deliver="latest" can be unbounded'),
     "sum": ({"deliver": "sum", "max_lag": -3}, "max_lag=-3: only"),

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from programs import Arrivals, Trace, finish, flushed, name, run_loops
 
-from pypartial.sim.world import CoreError, Options, World
+from pypartial.policy import FirstOf, Quorum, Solo
+from pypartial.sim.handle import CoreError, Options
+from pypartial.sim.world import World
 
 FAST = (500, 1000)  # ns; a round of 40 ranks takes less than 30 us
 
@@ -32,7 +34,8 @@ def agree(traces):
 def test_solo_under_distinct_arrivals_has_one_active_rank_the_first(size):
     steps = 40
     arrivals = Arrivals(size, steps, seed=size)
-    traces = run_loops(World(size, latency=FAST), Options(count=size, k=size), steps, arrivals)
+    options = Options(count=size, policy=Solo())
+    traces = run_loops(World(size, latency=FAST), options, steps, arrivals)
     rounds = agree(traces)
     assert sorted(rounds) == list(range(steps + 1))
     before = None
@@ -67,7 +70,7 @@ def test_of_several_initiators_at_once_the_lowest_is_named(size):
     rounds = [{} for _ in together]
 
     def program(rank):
-        handle = yield ("init", Options(count=size, k=size))
+        handle = yield ("init", Options(count=size, policy=Solo()))
         for number, ranks in enumerate(together):
             if rank in ranks:
                 yield ("at", (number + 1) * 1_000_000)
@@ -96,7 +99,7 @@ def test_first_of_m_has_its_mean_of_active_ranks(size, m):
     """The minimum of m arrival positions out of 1..P: mean (P + 1) / (m + 1)."""
     steps = 600
     arrivals = Arrivals(size, steps, seed=100 * size + m)
-    options = Options(count=size, k=m)
+    options = Options(count=size, policy=FirstOf(m))
     traces = run_loops(World(size, seed=m, latency=FAST), options, steps, arrivals)
     rounds = agree(traces)
     active = []
@@ -134,7 +137,7 @@ def test_a_flush_has_no_influence_on_the_draws_after_it(size, m):
         world = World(size, seed=3, latency=FAST)
 
         def program(rank, flushing=flushing, world=world):
-            handle = yield ("init", Options(count=size, k=m))
+            handle = yield ("init", Options(count=size, policy=FirstOf(m)))
             for step in range(steps):
                 yield ("at", (step + 1) * 1_000_000)
                 if world.state(rank, handle).drawn:
@@ -164,7 +167,7 @@ def test_a_drawn_rank_that_has_left_hands_on(size, m):
         drawn, rounds = [], {}
 
         def program(rank, leavers=leavers, world=world, drawn=drawn, rounds=rounds):
-            handle = yield ("init", Options(count=size, k=m))
+            handle = yield ("init", Options(count=size, policy=FirstOf(m)))
             if world.state(rank, handle).drawn:
                 drawn.append(rank)
             yield ("at", 200_000)
@@ -209,7 +212,7 @@ def test_a_draw_reaches_the_only_rank_that_still_calls(size, survivor):
         world = World(size, seed=seed, latency=(500, 20_000))
         traces = run_loops(
             world,
-            Options(count=size, k=1),
+            Options(count=size, policy=FirstOf(1)),
             steps,
             lambda rank, step, chance=chance: chance.randrange(40_000),
         )
@@ -230,8 +233,8 @@ def test_a_drawn_rank_that_waits_elsewhere_hands_on():
         rounds = {}
 
         def program(rank, chance=chance, rounds=rounds):
-            drawn = yield ("init", Options(count=size, k=1))
-            full = yield ("init", Options(count=size, policy="quorum", k=size))
+            drawn = yield ("init", Options(count=size, policy=FirstOf(1)))
+            full = yield ("init", Options(count=size, policy=Quorum(size)))
             for _ in range(20):
                 yield chance.randrange(60_000)
                 for handle in (drawn, full):
@@ -259,7 +262,7 @@ def test_a_drawn_rank_that_waits_elsewhere_hands_on():
 
 def quorum(size, k, steps):
     arrivals = Arrivals(size, steps, seed=size + k)
-    options = Options(count=size, policy="quorum", k=k)
+    options = Options(count=size, policy=Quorum(k))
     world = World(size, latency=FAST)
     return arrivals, run_loops(world, options, steps, arrivals)
 
@@ -300,7 +303,7 @@ def test_quorum_that_cannot_be_reached_counts_those_who_have_not_left(size, timi
         traces = [Trace() for _ in range(size)]
 
         def program(rank, left=left, k=k, traces=traces):
-            handle = yield ("init", Options(count=size, policy="quorum", k=k))
+            handle = yield ("init", Options(count=size, policy=Quorum(k)))
             if rank in left:
                 yield ("at", 1_000_000 if timing == "after" else 200_000)
             else:
@@ -332,8 +335,8 @@ def test_a_quorum_does_not_count_who_left_for_a_call_that_is_over(size, k):
         rounds, steps = {}, 6
 
         def program(rank, chance=chance, rounds=rounds, steps=steps):
-            quorum = yield ("init", Options(count=size, policy="quorum", k=k))
-            other = yield ("init", Options(count=size, policy="quorum", k=size))
+            quorum = yield ("init", Options(count=size, policy=Quorum(k)))
+            other = yield ("init", Options(count=size, policy=Quorum(size)))
             for step in range(steps):
                 # The root of the count is often last: all others have told it that they have left.
                 last = rank == 0 and step % 2 == 0
@@ -378,7 +381,7 @@ def test_masks_of_many_ranks(size, algorithm):
     leavers = set(range(0, size, 7)) - callers
     world = World(size, seed=1, latency=FAST)
     traces = [Trace() for _ in range(size)]
-    options = Options(count=size, k=size, algorithm=algorithm)
+    options = Options(count=size, policy=Solo(), algorithm=algorithm)
 
     def program(rank):
         handle = yield ("init", options)

@@ -10,12 +10,14 @@ import sys
 import numpy as np
 import pytest
 
+from pypartial.policy import Majority, Policy
 from pypartial.sim import memory
 from pypartial.sim.arrivals import Arrivals, parse_arrivals
+from pypartial.sim.handle import CoreError, Options
 from pypartial.sim.network import parse_network
-from pypartial.sim.options import Death, Deliver, Policy
+from pypartial.sim.options import Death, Deliver
 from pypartial.sim.skew import Row, Run, compare
-from pypartial.sim.world import CoreError, Deadlock, Options, World
+from pypartial.sim.world import Deadlock, World
 
 NETWORK = parse_network("L=2us,o=500ns,g=300ns,G=0.1ns,S=64K")
 
@@ -39,7 +41,7 @@ def rows(run: Run, *policies: str) -> dict[str, Row]:
 @pytest.mark.parametrize("ranks", [2, 9, 64])
 def test_active_ranks_agree_with_theory_for_distinct_arrivals(ranks: int) -> None:
     """Solo 1, majority (P+1)/2, first of m (P+1)/(m+1), quorum k, full P."""
-    found = rows(run(ranks, 200), "solo", "majority", "first-of:2", f"quorum:{ranks - 1}", "full")
+    found = rows(run(ranks, 200), "solo", "majority", "first:2", f"quorum:{ranks - 1}", "full")
     for row in found.values():
         assert row.active_expected is not None
         assert row.active.agrees_with(row.active_expected), (row.policy, row.active)
@@ -157,7 +159,7 @@ def test_several_ranks_and_sizes_and_a_plot(tmp_path) -> None:
     ("arguments", "said"),
     [
         (("--ranks", "0"), "--ranks"),
-        (("--ranks", "4", "--policy", "quorum:5"), "asks for 5 of 4 ranks"),
+        (("--ranks", "4", "--policy", "quorum:5"), "only 4 ranks"),
         (("--policy", "most"), "'most' is not a policy"),
         (("--arrivals", "slow:64:20x"), "64"),
         (("--arrivals", "trace:/no/such/file"), "/no/such/file"),
@@ -255,14 +257,16 @@ def test_memory_of_a_rank_grows_with_the_logarithm() -> None:
     """The core's share; measured in a process of its own, where nothing else comes and goes."""
     program = """
 import resource, sys
-from pypartial.sim.world import Options, World
+from pypartial.sim.handle import Options
+from pypartial.sim.world import World
+from pypartial.policy import Solo
 from pypartial.sim.network import parse_network
 network = parse_network("L=2us,o=500ns")
 ranks = int(sys.argv[1])
 used = lambda: int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 before = used()
 world = World(ranks, network=network)
-handles = world.agreed(Options(count=8, k=ranks))
+handles = world.agreed(Options(count=8, policy=Solo()))
 print((used() - before) / ranks)
 """
     ranks = (256, 1024, 4096, 16384)
@@ -296,7 +300,7 @@ def test_a_round_of_many_ranks_keeps_its_promises() -> None:
 def test_simulated_handles_can_be_opened_without_an_agreement() -> None:
     """They are like the others: rounds, Flush and Free."""
     world = World(5, seed=2)
-    handles = world.agreed(Options(k=1, deliver="sum", max_lag=3))
+    handles = world.agreed(Options(policy=Majority(), deliver="sum", max_lag=3))
     sums = []
 
     def program(rank: int):

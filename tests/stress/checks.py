@@ -6,7 +6,6 @@ import faulthandler
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from mpi4py import MPI
@@ -18,19 +17,6 @@ import pypartial as pp
 HANGS_S = 60.0  # a Wait that takes so long has hung, however busy the machine is
 
 
-@dataclass(frozen=True)
-class FirstOf(pp.Solo):
-    """The first of `m` drawn ranks triggers: between Majority (1) and Solo (all of them).
-
-    The engine has it, the package no name for it; it takes what is derived from one of its own.
-    """
-
-    m: int
-
-    def _resolve(self, size: int) -> tuple[str, int]:
-        return "PP_FIRST_OF", min(self.m, size)
-
-
 POLICIES: dict[str, Callable[[int], pp.Policy]] = {
     "solo": lambda ranks: pp.Solo(),
     "majority": lambda ranks: pp.Majority(),
@@ -40,11 +26,8 @@ POLICIES: dict[str, Callable[[int], pp.Policy]] = {
 
 
 def policy_of(text: str, ranks: int) -> pp.Policy:
-    """Return the policy of a name: solo, majority, first_of:M, quorum, quorum:K or full."""
-    name, _, number = text.partition(":")
-    if name == "first_of":
-        return FirstOf(int(number))
-    return pp.Quorum(int(number)) if number else POLICIES[name](ranks)
+    """Return the policy that a text names; "quorum" may be without a number."""
+    return POLICIES[text](ranks) if text in POLICIES else pp.Policy.parse(text)
 
 
 class Checks:

@@ -87,7 +87,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="of each combination (10000)")
     parser.add_argument("--short", action="store_true", help="fewer rounds: under 40 s on 2 cores")
     parser.add_argument(
-        "--policy", action="append", help="solo, majority, first_of:M, quorum:K or full"
+        "--policy", action="append", help="solo, majority, first:M, quorum:K or full"
     )
     parser.add_argument("--deliver", action="append", choices=DELIVERIES)
     parser.add_argument(

@@ -101,16 +101,18 @@ class Rounds:
         )
 
 
-def judge(comm: Any, log: Log, request: pp.Request) -> Rounds:
+def judge(comm: Any, log: Log, request: pp.AllreduceRequest, *, left: bool = False) -> Rounds:
     """Gather the logs of all ranks and check them. Collective; raises on every rank.
 
-    The log covers the handle's whole life: every Start, and the Flush or Drain at its end.
+    The log covers the handle's whole life: every Start, and the Flush or Drain at its end. `left`:
+    ranks may have left the handle before that, or have waited elsewhere; what completes then does
+    not count in `missed`.
     """
     logs = comm.gather((log.records[: log.length], log.starts))
     verdict: Any = None
     if comm.rank == 0:
         try:
-            verdict = check_logs(logs, request)
+            verdict = check_logs(logs, request, left=left)
         except AssertionError as error:
             verdict = error
     verdict = comm.bcast(verdict)
@@ -120,7 +122,12 @@ def judge(comm: Any, log: Log, request: pp.Request) -> Rounds:
     return verdict
 
 
-def check_logs(logs: list[tuple[np.ndarray[Any, Any], int]], request: pp.Request) -> Rounds:
+def check_logs(
+    logs: list[tuple[np.ndarray[Any, Any], int]],
+    request: pp.AllreduceRequest,
+    *,
+    left: bool = False,
+) -> Rounds:
     """Apply every oracle to the logs of all ranks."""
     records = [log for log, _ in logs]
     starts = np.array([count for _, count in logs])
@@ -131,12 +138,16 @@ def check_logs(logs: list[tuple[np.ndarray[Any, Any], int]], request: pp.Request
     for rank, log in enumerate(records):
         where = f"rank {rank}: "
         check_coverage(where, log, table, cumulated, request.deliver)
-        missed |= check_missed(where, log, len(table), request)
+        if left:
+            check_lag(where, log, request)
+        else:
+            missed |= check_missed(where, log, len(table), request)
         own = cumulated[:, rank]
         check_included(where, log, own)
         check_staleness(where, log, own, request)
     check_initiators(records, table, request)
-    check_departed(records, table)
+    if not left:
+        check_departed(records, table)
     body = table[:-1]
     internal = np.zeros(len(table), int)
     for log in records:
@@ -192,23 +203,17 @@ def check_agreement(
     require((table["cause"] == FLUSH) == is_flush, "the last round and no other is a flush", table)
     require((table["contributions"] > 0) | is_flush, "an empty round before the flush", table)
     by_policy = table["cause"] == CAUSES["policy"]
-    enough = quorum(request.policy, len(records))
+    enough = request.policy.least_active(len(records))
     require((table["active"] >= enough) | ~by_policy, "fewer active ranks than the quorum", table)
     contributors = (table["counts"] > 0).sum(axis=1)
     require((table["active"] <= contributors) | is_flush, "an active rank without data", table)
     return table
 
 
-def drawn(request: pp.Request) -> int:
+def drawn(request: pp.AllreduceRequest) -> int:
     """Return how many ranks are drawn for a round; 0 where the ready ones are counted instead."""
-    policy, number = request.policy._resolve(request.context.size)
-    return number if policy == "PP_FIRST_OF" else 0
-
-
-def quorum(policy: pp.Policy, ranks: int) -> int:
-    if isinstance(policy, pp.Full):
-        return ranks
-    return policy.k if isinstance(policy, pp.Quorum) else 1
+    kind, number = request.policy.trigger(request.context.size)
+    return number if kind == "first_of" else 0
 
 
 def check_conservation(table: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> None:
@@ -243,7 +248,7 @@ def check_coverage(
     require((merged == log["counts"]).all(axis=1), where + "not the sum of its rounds", log)
 
 
-def overwrites(request: pp.Request) -> bool:
+def overwrites(request: pp.AllreduceRequest) -> bool:
     """Whether a result may be overwritten before it is collected, and replaced by the newest."""
     if request.deliver != "latest" or request.max_lag is not None:
         return False
@@ -252,14 +257,19 @@ def overwrites(request: pp.Request) -> bool:
     return request.algorithm == "shared_memory" or (bool(stats.shares_memory) and several_nodes)
 
 
+def check_lag(where: str, log: np.ndarray[Any, Any], request: pp.AllreduceRequest) -> None:
+    requests = log[asked(log)]
+    if request.max_lag is not None:
+        require(requests["missed"] <= request.max_lag, where + "above max_lag", requests)
+
+
 def check_missed(
     where: str, log: np.ndarray[Any, Any], rounds: int, request: pp.Request
 ) -> np.ndarray[Any, Any]:
     """Follow the number of completed rounds through `missed`; return which rounds were missed."""
     result = np.zeros(rounds, bool)
+    check_lag(where, log, request)
     requests = log[asked(log)]
-    if request.max_lag is not None:
-        require(requests["missed"] <= request.max_lag, where + "above max_lag", requests)
     completed, given = 0, -1  # rounds complete when the previous request was; its round
     for at, row in enumerate(requests):
         known = completed + int(row["missed"])

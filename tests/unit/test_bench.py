@@ -20,13 +20,14 @@ from pypartial.bench import conditions, launch, table
 from pypartial.bench.ledger import Ledger
 from pypartial.bench.options import (
     DType,
-    PolicyChoice,
-    PolicyKind,
+    Rival,
     SkewOptions,
-    parse_policy,
+    expected_active,
+    parse_way,
 )
 from pypartial.bench.pattern import Pattern
 from pypartial.bench.results import Report, Row, SkewMeta, with_speedups
+from pypartial.policy import Full, Quorum, Solo
 from pypartial.statistics import Active, Latency, confidence_interval, student_quantile
 
 # ---- values --------------------------------------------------------------------------------------
@@ -34,28 +35,28 @@ from pypartial.statistics import Active, Latency, confidence_interval, student_q
 
 # Named, because pytest-mpi takes a test called "mpi" for one of its own.
 @pytest.mark.parametrize(
-    "label", ["solo", "majority", "quorum:3", "full", pytest.param("mpi", id="MPI_Allreduce")]
+    "label", ["solo", "first:2", "quorum:3,deadline=5ms", pytest.param("mpi", id="MPI_Allreduce")]
 )
 def test_policies_are_read_and_written(label: str) -> None:
-    assert parse_policy(label).label == label
+    assert str(parse_way(label)) == label
 
 
-@pytest.mark.parametrize("text", ["", "quorum", "quorum:", "quorum:0", "quorum:-1", "solo:2", "x"])
+@pytest.mark.parametrize("text", ["", "quorum", "quorum:", "quorum:-1", "solo:2", "x"])
 def test_what_is_no_policy_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not a policy"):
-        parse_policy(text)
+        parse_way(text)
 
 
 def test_active_ranks_in_theory() -> None:
-    expected = [parse_policy(text).expected_active(8) for text in ("solo", "majority", "full")]
+    expected = [expected_active(parse_way(text), 8) for text in ("solo", "majority", "full")]
     assert expected == [1, 4.5, 8]
-    assert parse_policy("quorum:5").expected_active(8) == 5
-    assert parse_policy("mpi").expected_active(8) is None
+    assert expected_active(parse_way("quorum:5"), 8) == 5
+    assert expected_active(parse_way("mpi"), 8) is None
 
 
 def options(**changes: Any) -> SkewOptions:
     values: dict[str, Any] = {
-        "policies": (PolicyChoice(PolicyKind.SOLO),),
+        "policies": (Solo(),),
         "sizes": (64,),
         "skew_ns": 10**6,
         "rounds": 10,
@@ -73,7 +74,7 @@ def test_good_options_have_no_complaint() -> None:
     [
         ({"sizes": (66,)}, "--size 66: not a multiple of 4 bytes, the size of float32"),
         ({"sizes": (4,), "dtype": DType.INT64}, "not a multiple of 8 bytes"),
-        ({"policies": (PolicyChoice(PolicyKind.QUORUM, 9),)}, "quorum:9: asks for 9 of 8 ranks"),
+        ({"policies": (Quorum(9),)}, "quorum:9: Quorum(9): the context has only 8 ranks"),
         ({"sizes": (64, 64)}, "--size: the same value is given twice"),
         ({"seed": 1 << 64}, "--seed 18446744073709551616: not in 0..2**64 - 1"),
     ],
@@ -161,7 +162,7 @@ def test_patterns_that_the_benchmark_uses_name_the_ranks() -> None:
 # ---- ledger --------------------------------------------------------------------------------------
 
 PATTERN = Pattern(3, 6, DType.FLOAT32)
-SOLO = PolicyChoice(PolicyKind.SOLO)
+SOLO = Solo()
 
 
 def status_of(round_: int, counts: list[int], rank: int, **changes: Any) -> Any:
@@ -250,11 +251,11 @@ def test_ranks_that_saw_different_rounds_are_noticed() -> None:
 
 
 def test_full_and_mpi_take_every_rank_once() -> None:
-    full = Ledger(PATTERN, PolicyChoice(PolicyKind.FULL), rank=0)
+    full = Ledger(PATTERN, Full(), rank=0)
     full.enter(sum_of(PATTERN, [1, 1, 1]), status_of(0, [1, 1, 1], 0, active=3))
     full.enter(sum_of(PATTERN, [1, 1, 0]), status_of(1, [1, 1, 0], 0, active=2))
     assert len(full.failures) == 2
-    mpi = Ledger(PATTERN, PolicyChoice(PolicyKind.MPI), rank=0)
+    mpi = Ledger(PATTERN, Rival.MPI, rank=0)
     mpi.enter(sum_of(PATTERN, [1, 1, 1]), None)
     assert mpi.failures == []
     mpi.enter(sum_of(PATTERN, [1, 1, 2]), None)
@@ -262,7 +263,7 @@ def test_full_and_mpi_take_every_rank_once() -> None:
 
 
 def test_a_quorum_that_is_missed_is_noticed() -> None:
-    ledger = Ledger(PATTERN, PolicyChoice(PolicyKind.QUORUM, 2), rank=0)
+    ledger = Ledger(PATTERN, Quorum(2), rank=0)
     ledger.enter(sum_of(PATTERN, [1, 0, 0]), status_of(0, [1, 0, 0], 0))
     assert "1 active ranks, at least 2" in ledger.failures[0]
 
@@ -312,7 +313,7 @@ def test_active_ranks_agree_with_theory_or_not() -> None:
 
 
 def row(policy: str, size: int, mean: float, **changes: Any) -> Row:
-    expected = parse_policy(policy).expected_active(8)
+    expected = expected_active(parse_way(policy), 8)
     values: dict[str, Any] = {
         "policy": policy,
         "bytes": size,

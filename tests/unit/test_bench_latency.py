@@ -21,15 +21,16 @@ from pypartial.bench.options import (
     Buffers,
     DType,
     LatencyOptions,
-    PolicyChoice,
-    PolicyKind,
-    parse_policy,
+    Rival,
+    Way,
+    parse_way,
 )
 from pypartial.bench.pattern import Pattern, Tally
 from pypartial.bench.results import LatencyMeta, LatencyRow, Report, with_ratios
+from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
 from pypartial.statistics import Active, Latency
 
-SOLO = PolicyChoice(PolicyKind.SOLO)
+SOLO = Solo()
 
 
 def options(**changes: Any) -> LatencyOptions:
@@ -51,7 +52,7 @@ def test_good_options_have_no_complaint() -> None:
     ("changes", "words"),
     [
         ({"sizes": (66,)}, "--size 66: not a multiple of 4 bytes"),
-        ({"policies": (parse_policy("mpi"),)}, "--policy mpi: MPI's own are always measured here"),
+        ({"policies": (parse_way("mpi"),)}, "--policy mpi: MPI's own are always measured here"),
         ({"buffers": (Buffers.NUMPY, Buffers.NUMPY)}, "--buffers: the same value is given twice"),
         ({"budget_ns": 0}, "--budget 0: no call fits into it"),
     ],
@@ -176,36 +177,36 @@ def test_a_flush_that_does_not_follow_is_noticed() -> None:
     assert "round 3 does not follow round 3" in ledger.failures[-1]
 
 
-def entered(kind: PolicyKind, counts: list[int], status: Any = None) -> list[str]:
+def entered(way: Way, counts: list[int], status: Any = None) -> list[str]:
     """What rank 1 finds wrong with the result of one call."""
-    ledger = LoopLedger(PATTERN, PolicyChoice(kind), rank=1)
+    ledger = LoopLedger(PATTERN, way, rank=1)
     ledger.enter(sum_of(counts), status, 1)
     return ledger.failures
 
 
 def test_full_and_mpi_take_every_rank_once() -> None:
-    assert entered(PolicyKind.MPI, [1, 1]) == []
-    assert "not one contribution of every rank" in entered(PolicyKind.MPI_PERSISTENT, [1, 0])[0]
+    assert entered(Rival.MPI, [1, 1]) == []
+    assert "not one contribution of every rank" in entered(Rival.MPI_PERSISTENT, [1, 0])[0]
     full = status_of(0, [2, 1], True, active=2)
-    assert "not one contribution of every rank" in entered(PolicyKind.FULL, [2, 1], full)[0]
+    assert "not one contribution of every rank" in entered(Full(), [2, 1], full)[0]
 
 
 def test_a_quorum_may_be_missed_only_where_ranks_have_departed() -> None:
-    choice = PolicyChoice(PolicyKind.QUORUM, 2)
+    way = Quorum(2)
     for cause, failures in (("policy", 1), ("departed", 0)):
-        ledger = LoopLedger(PATTERN, choice, rank=0)
+        ledger = LoopLedger(PATTERN, way, rank=0)
         ledger.enter(sum_of([1, 0]), status_of(0, [1, 0], True, cause=cause), 1)
         assert len(ledger.failures) == failures
 
 
 def test_a_copy_is_of_the_own_buffer() -> None:
-    assert entered(PolicyKind.COPY, [0, 1]) == []
-    assert "not a copy of the own contribution" in entered(PolicyKind.COPY, [1, 0])[0]
+    assert entered(Rival.COPY, [0, 1]) == []
+    assert "not a copy of the own contribution" in entered(Rival.COPY, [1, 0])[0]
 
 
 def test_a_result_is_compared_with_its_status() -> None:
     wrong = status_of(0, [1, 1], True, contributors=(0,))
-    assert "contributors (0, 1), the status says (0,)" in entered(PolicyKind.SOLO, [1, 1], wrong)[0]
+    assert "contributors (0, 1), the status says (0,)" in entered(Solo(), [1, 1], wrong)[0]
     ledger = LoopLedger(PATTERN, SOLO, rank=0)
     ledger.enter(np.full(4, -1, dtype="float32"), status_of(0, [1, 0], True), 1)
     assert "no sum of contributions" in ledger.failures[0]
@@ -214,13 +215,13 @@ def test_a_result_is_compared_with_its_status() -> None:
 def test_totals_are_audited_where_ranks_cannot_be_told_apart() -> None:
     pattern = Pattern(64, 2, DType.FLOAT32, bits_needed=4)
     assert not pattern.named
-    ledger = LoopLedger(pattern, PolicyChoice(PolicyKind.MPI), rank=0)
+    ledger = LoopLedger(pattern, Rival.MPI, rank=0)
     ledger.enter(np.full(2, 64, dtype="float32"), None, 1)
     ledger.audit([ledger.take()], 1)
     assert ledger.failures == []
     ledger.audit([[Seen(0, Tally(None, 63), digest=0, calls=1, included=None)]], 1)
     assert "63 contributions delivered, not 64" in ledger.failures[0]
-    copied = LoopLedger(pattern, PolicyChoice(PolicyKind.COPY), rank=0)
+    copied = LoopLedger(pattern, Rival.COPY, rank=0)
     copied.enter(np.full(2, 2, dtype="float32"), None, 1)
     assert "not a copy of the own contribution" in copied.failures[0]
 
@@ -271,18 +272,17 @@ class FakePace:
         self.said.append("settle")
 
 
-def loop_of(kind: PolicyKind, result: list[int] | None = None) -> tuple[trials.Loop, list[str]]:
+def loop_of(way: Way, result: list[int] | None = None) -> tuple[trials.Loop, list[str]]:
     said: list[str] = []
     receive = np.empty(PATTERN.count, "float32")
-    choice = PolicyChoice(kind, 1 if kind is PolicyKind.QUORUM else None)
-    ledger = LoopLedger(PATTERN, choice, 0)
+    ledger = LoopLedger(PATTERN, way, 0)
     contender = FakeContender(receive, said, result)
     pace: Any = FakePace(said)
-    return trials.Loop(choice, contender, pace, MPI.COMM_SELF, receive, ledger), said
+    return trials.Loop(way, contender, pace, MPI.COMM_SELF, receive, ledger), said
 
 
 def test_a_turn_is_led_in_and_timed_from_a_common_beginning() -> None:
-    loop, said = loop_of(PolicyKind.SOLO)
+    loop, said = loop_of(Solo())
     loop.turn(7)
     assert said == ["1 calls", "begin", "7 calls", "settle", "flush"]
     assert (loop.calls, len(loop.turn_ns), loop.ledger.failures) == (7, 1, [])
@@ -292,23 +292,23 @@ def test_a_turn_is_led_in_and_timed_from_a_common_beginning() -> None:
     assert (loop.calls, loop.turn_ns, loop.active) == (0, [], [])
 
 
-@pytest.mark.parametrize("kind", [PolicyKind.MAJORITY, PolicyKind.QUORUM])
-def test_a_rank_that_is_waited_for_leaves_before_it_waits(kind: PolicyKind) -> None:
-    loop, said = loop_of(kind)
+@pytest.mark.parametrize("way", [Majority(), FirstOf(1), Quorum(1), Full(deadline=0.1)])
+def test_a_rank_that_is_waited_for_leaves_before_it_waits(way: Way) -> None:
+    loop, said = loop_of(way)
     loop.turn(7)
     assert said == ["1 calls", "begin", "7 calls", "flush"]
     assert loop.ledger.failures == []
 
 
-@pytest.mark.parametrize("kind", [PolicyKind.SOLO, PolicyKind.MAJORITY])
-def test_a_wrong_last_result_of_a_turn_is_noticed(kind: PolicyKind) -> None:
-    loop, _ = loop_of(kind, [1, 2])
+@pytest.mark.parametrize("way", [Solo(), Majority()])
+def test_a_wrong_last_result_of_a_turn_is_noticed(way: Way) -> None:
+    loop, _ = loop_of(way, [1, 2])
     loop.turn(7)
     assert "3 contributions, the status says 2" in loop.ledger.failures[0]
 
 
 def test_a_turn_that_does_not_write_is_noticed() -> None:
-    loop, _ = loop_of(PolicyKind.SOLO)
+    loop, _ = loop_of(Solo())
     loop.contender.repeat = lambda _calls: None  # type: ignore[method-assign]
     loop.turn(7)
     assert "no sum of contributions" in loop.ledger.failures[0]
@@ -320,7 +320,7 @@ def test_turns_are_interleaved_and_their_order_rotates() -> None:
     def trial(name: str) -> Any:
         return types.SimpleNamespace(
             turn=lambda calls: taken.append((name, calls)),
-            choice=SOLO,
+            way=SOLO,
             receive=np.empty(8, "f4"),
         )
 
@@ -376,7 +376,7 @@ def test_an_mpi_without_persistent_collectives_is_noticed() -> None:
     comm: Any = types.SimpleNamespace(Allreduce_init=lacking)
     assert not contenders.has_persistent(comm)
     ways = latency._ways(options(), persistent=False)
-    assert [choice.label for choice, _ in ways] == [
+    assert [str(way) for way, _ in ways] == [
         "solo",
         "solo",
         "mpi",
@@ -438,7 +438,7 @@ def test_a_block_counts_with_its_slowest_rank() -> None:
         ([2000.0, 2000.0, 4000.0], [1500] * 3),
     )
     trial: Any = types.SimpleNamespace(
-        choice=SOLO,
+        way=SOLO,
         receive=np.empty(16, "f4"),
         ledger=types.SimpleNamespace(failures=[]),
         finish=lambda: None,

@@ -13,14 +13,15 @@ import pytest
 
 from pypartial.bench import clock, contenders, overhead, overhead_table
 from pypartial.bench.contenders import Pair
-from pypartial.bench.options import Buffers, OverheadOptions, parse_policy
+from pypartial.bench.options import Buffers, OverheadOptions
 from pypartial.bench.results import OverheadMeta, OverheadRow, Report
+from pypartial.policy import Full, Quorum
 from pypartial.statistics import Spread
 
 
 def options(**changes: Any) -> OverheadOptions:
     values: dict[str, Any] = {
-        "policy": parse_policy("full"),
+        "policy": Full(),
         "buffers": tuple(Buffers),
         "size": 8,
         "loops": 3,
@@ -33,8 +34,7 @@ def options(**changes: Any) -> OverheadOptions:
     ("changes", "words"),
     [
         ({"size": 6}, "--size 6: not a multiple of 4 bytes, the size of float32"),
-        ({"policy": parse_policy("mpi")}, "--policy mpi: not one of the library's"),
-        ({"policy": parse_policy("quorum:2")}, "--policy quorum:2: not one of the library's"),
+        ({"policy": Quorum(2)}, "--policy quorum:2: Quorum(2): the context has only 1 ranks"),
         ({"buffers": (Buffers.NUMPY,) * 2}, "--buffers: the same value is given twice"),
     ],
 )

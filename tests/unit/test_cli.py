@@ -22,13 +22,13 @@ from pypartial.bench.options import (
     DType,
     LatencyOptions,
     OverheadOptions,
-    PolicyKind,
     SkewOptions,
     Transport,
     TuneOptions,
     Work,
 )
 from pypartial.cli import app, core, info
+from pypartial.policy import Quorum
 
 LAUNCHER_VARIABLES = (*launch._SIZES, *launch._RANKS)
 
@@ -55,7 +55,7 @@ def overhead(*words: str) -> Any:
 def test_defaults() -> None:
     options = skew()
     assert isinstance(options, SkewOptions)
-    assert [policy.label for policy in options.policies] == ["solo", "majority", "full", "mpi"]
+    assert [str(way) for way in options.policies] == ["solo", "majority", "full", "mpi"]
     assert options.sizes == (64, 64 << 10, 1 << 20)
     assert (options.skew_ns, options.rounds, options.seed) == (10**6, 200, 0)
     assert (options.work, options.transport) == (Work.SLEEP, Transport.AUTO)
@@ -71,8 +71,8 @@ def test_every_option(tmp_path: Path) -> None:
     """)
     results = tmp_path / "skew.json"
     options = skew(*words, "--json", str(results))
-    assert [policy.label for policy in options.policies] == ["solo", "quorum:3", "mpi"]
-    assert options.policies[1].kind is PolicyKind.QUORUM
+    assert [str(way) for way in options.policies] == ["solo", "quorum:3", "mpi"]
+    assert options.policies[1] == Quorum(3)
     assert options.sizes == (64, 4 << 20)
     assert (options.skew_ns, options.rounds, options.warmup) == (500_000, 7, 0)
     assert (options.work, options.transport) == (Work.COMPUTE, Transport.MPI)
@@ -85,7 +85,7 @@ def test_every_option(tmp_path: Path) -> None:
         ("--size 64X", "'64X' is not a size"),
         ("--size 66", "--size 66: not a multiple of 4 bytes"),
         ("--policy most", "'most' is not a policy"),
-        ("--policy quorum:9", "asks for 9 of 8 ranks"),
+        ("--policy quorum:9", "only 8 ranks"),
         ("--skew 1", "'1' is not a duration"),
         ("--rounds 0", "--rounds"),
         ("--work rest", "--work"),
@@ -111,7 +111,7 @@ def test_usage_errors(words: str, message: str, capsys: pytest.CaptureFixture[st
 def test_defaults_of_latency() -> None:
     options = latency()
     assert isinstance(options, LatencyOptions)
-    assert [policy.label for policy in options.policies] == ["full", "solo"]
+    assert [str(way) for way in options.policies] == ["full", "solo"]
     assert (options.sizes[0], options.sizes[-1]) == (8, 64 << 20)
     assert options.buffers == (Buffers.LIBRARY, Buffers.NUMPY)
     assert (options.skew_ns, options.budget_ns, options.seed) == (0, 250 * 10**6, 0)
@@ -126,7 +126,7 @@ def test_every_option_of_latency(tmp_path: Path) -> None:
     """)
     files = tmp_path / "latency.json", tmp_path / "latency.svg"
     options = latency(*words, "--json", str(files[0]), "--plot", str(files[1]))
-    assert [policy.label for policy in options.policies] == ["majority", "quorum:3"]
+    assert [str(way) for way in options.policies] == ["majority", "quorum:3"]
     assert (options.sizes, options.buffers) == ((8, 4 << 20), (Buffers.NUMPY,))
     assert (options.skew_ns, options.work) == (500_000, Work.COMPUTE)
     assert (options.budget_ns, options.blocks, options.calls) == (2 * 10**9, 3, 70)
@@ -137,12 +137,12 @@ def test_every_option_of_latency(tmp_path: Path) -> None:
 def test_options_of_overhead(tmp_path: Path) -> None:
     options = overhead()
     assert isinstance(options, OverheadOptions)
-    assert (options.policy.label, options.size) == ("full", 8)
+    assert (str(options.policy), options.size) == ("full", 8)
     assert (options.buffers, options.json) == (tuple(Buffers), None)
     results = tmp_path / "overhead.json"
     words = words_of("--policy solo --size 1K --buffers library --loops 7 --calls 9 --json")
     options = overhead(*words, str(results))
-    assert (options.policy.label, options.size, options.loops, options.calls) == (
+    assert (str(options.policy), options.size, options.loops, options.calls) == (
         "solo",
         1024,
         7,
@@ -156,7 +156,7 @@ def test_options_of_overhead(tmp_path: Path) -> None:
     [
         ("latency --size 66", "--size 66: not a multiple of 4 bytes"),
         ("latency --policy mpi", "--policy mpi: MPI's own are always measured here"),
-        ("latency --policy quorum:9", "asks for 9 of 8 ranks"),
+        ("latency --policy quorum:9", "only 8 ranks"),
         ("latency --buffers mpi", "--buffers"),
         ("latency --buffers numpy --buffers numpy", "--buffers: the same value is given twice"),
         ("latency --skew 1", "'1' is not a duration"),
@@ -167,7 +167,7 @@ def test_options_of_overhead(tmp_path: Path) -> None:
         ("latency --json no-such-folder/x.json", "there is no folder no-such-folder"),
         ("latency --plot x.txt", "must end in .png, .pdf or .svg"),
         ("overhead --size 7", "--size 7: not a multiple of 4 bytes"),
-        ("overhead --policy mpi", "--policy mpi: not one of the library's"),
+        ("overhead --policy mpi", "'mpi' is not a policy"),
         ("overhead --loops 0", "--loops"),
         ("overhead --json /proc/x.json", "--json /proc/x.json: cannot be written"),
         ("overhead --plot x.png", "--plot"),
@@ -420,6 +420,34 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=environment(), check=False
     )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize(
+    "words",
+    ["--help", "info", "sim schedule ring --ranks 4 --dump dot", "sim skew --ranks 4 --steps 2"],
+)
+def test_an_output_that_takes_no_more_is_one_line(words: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pypartial", *words.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1:] == [
+        "pypartial: the output cannot be written: No space left on device"
+    ]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_output_does_no_harm() -> None:
+    words = "sim skew --ranks 2 --steps 2"
+    done = run("sh", "-c", f"{sys.executable} -m pypartial {words} >&-")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_help_needs_no_mpi() -> None:

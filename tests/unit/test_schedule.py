@@ -894,6 +894,18 @@ REFUSED = {
     "reduce_of_nothing": (lib.PP_ERR_ARGUMENT, "reduce names operation 7"),
     "two_takes": (lib.PP_ERR_ARGUMENT, "takes the contribution once"),
     "commit_twice": (lib.PP_ERR_STATE, "committed"),
+    "named_too_short": (lib.PP_ERR_ARGUMENT, "copy covers 3 elements from 0 on, of a vector of 2"),
+    "copy_of_fewer": (lib.PP_ERR_ARGUMENT, "a copy of 1 elements into 2"),
+    "copy_overlaps": (lib.PP_ERR_ARGUMENT, "a copy of register 0 into 0: they are the same, or"),
+    "copy_overlaps_elsewhere": (lib.PP_ERR_ARGUMENT, "a copy of register 1 into 2: they are the"),
+    "reduce_into_itself": (lib.PP_ERR_ARGUMENT, "a reduce of register 0 into 0"),
+    "bound_in_use": (lib.PP_ERR_ARGUMENT, "register 3 cannot be bound to buffer 1"),
+    "bound_to_nothing": (lib.PP_ERR_ARGUMENT, "register 1 cannot be bound to buffer 1: there"),
+    "send_with_weight": (lib.PP_ERR_ARGUMENT, "operation 0 cannot have weight 0"),
+    "take_with_weight": (lib.PP_ERR_ARGUMENT, "operation 0 cannot have weight 0"),
+    "weight_too_large": (lib.PP_ERR_ARGUMENT, "operation 0 cannot have weight 65535"),
+    "named_buffers": (lib.PP_OK, ""),
+    "own_register": (lib.PP_OK, ""),
     "late_vertex": (lib.PP_ERR_STATE, "committed"),
     "matched": (lib.PP_OK, ""),
     "no_recv": (lib.PP_ERR_MISMATCH, "rank 0 sends l0 to 1 with tag 0, which it does not receive"),
@@ -921,3 +933,19 @@ def test_every_refusal_is_looked_at(cases):
 def test_refused(cases, name):
     status, text = cases("refuse", name).rstrip("\n").split(" ", 1)
     assert (int(status), REFUSED[name][1] in text) == (REFUSED[name][0], True), text
+
+
+NAMED = """\
+rank 0 of 3 {
+  // 4 elements of 8b, registers 2, scratch 0, tags 0
+  // buffer small: 2 elements
+  l0: copy 16b reg 1 [0,2) of small from reg 0 [2,4)
+  l1: reduce 8b reg 0 [0,1) from reg 1 [1,2) of small incoming left weight w65534
+  l2: copy 32b reg 0 [0,4) from reg 0 [0,4) weight w0
+  l1 requires l0
+}
+"""
+
+
+def test_named_buffers_and_weights_are_shown(cases):
+    assert cases("named") == NAMED

@@ -16,7 +16,7 @@ def cases(tmp_path_factory):
     assert compiler, "these tests need a C compiler"
     program = tmp_path_factory.mktemp("cases") / "net_cases"
     core = ROOT / "csrc"
-    sources = [*sorted((core / "base").glob("*.c")), core / "transport" / "sim.c"]
+    sources = [*sorted((core / "base").glob("*.c")), *sorted((core / "transport").glob("sim*.c"))]
     subprocess.run(
         [
             *(compiler, "-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined"),

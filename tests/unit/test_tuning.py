@@ -371,6 +371,18 @@ def test_what_is_no_file_is_ignored(native: _native.Native, tmp_path: Path) -> N
             tuning.write(tmp_path / name, [entry(2)])
 
 
+def test_a_terminal_does_not_see_what_is_hidden_in_a_table(
+    native: _native.Native, tmp_path: Path
+) -> None:
+    hidden = {"host": "\x1b[2Jhome", "date": "\x9b31mtoday\x07", "mpi": f"{native.library}\n\u202e"}
+    for change in (hidden, {**hidden, "version": "\x1b]0;0.0.0"}):
+        tuning.write(tmp_path / "tuning.json", [entry(4, **change)])
+        why = tuning.load(native, tmp_path / "tuning.json").why
+        assert why.isprintable()
+        assert ("version" in change) == ("\\x1b]0;0.0.0" in why)
+        assert ("version" in change) != ("\\x1b[2Jhome" in why)
+
+
 def test_no_file_is_no_fault(native: _native.Native, tmp_path: Path) -> None:
     table = tuning.load(native, tmp_path / "none" / "tuning.json")
     assert (table.entries, table.ignored) == ((), False)

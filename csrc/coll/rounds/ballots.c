@@ -16,8 +16,8 @@ void pp_ballots_hear(pp_ballots_t *ballots, int32_t child, const pp_prefix_t *me
     if (last->round != UINT64_MAX && last->round > message->round)
         return;
     *last = (pp_ballot_t){.round = message->round, .calls = message->calls,
-                          .count = {.ready = report->ready, .left = report->left, .waits = report->waits & 1,
-                                    .overdue = report->waits >> 1 & 1}};
+                          .count = {.ready = report->ready, .left = report->left, .aside = report->aside,
+                                    .waits = report->waits, .overdue = report->overdue}};
 }
 
 void pp_ballots_add(const pp_ballots_t *ballots, pp_ballot_t *sum)
@@ -27,6 +27,7 @@ void pp_ballots_add(const pp_ballots_t *ballots, pp_ballot_t *sum)
         if (child->round != sum->round)
             continue;
         sum->count.ready += child->count.ready;
+        sum->count.aside += child->count.aside;
         sum->count.waits |= child->count.waits;
         sum->count.overdue |= child->count.overdue;
         /* Towards a rank that has completed more calls, "left" is void. */
@@ -38,7 +39,7 @@ void pp_ballots_add(const pp_ballots_t *ballots, pp_ballot_t *sum)
 static bool same(const pp_ballot_t *a, const pp_ballot_t *b)
 {
     return a->round == b->round && a->count.ready == b->count.ready && a->count.left == b->count.left
-        && a->count.waits == b->count.waits && a->count.overdue == b->count.overdue
+        && a->count.aside == b->count.aside && a->count.waits == b->count.waits && a->count.overdue == b->count.overdue
         && (a->calls == b->calls || (a->count.left == 0 && b->count.left == 0));
 }
 
@@ -46,8 +47,8 @@ void pp_ballots_report(pp_ballots_t *ballots, const pp_handle_t *handle, const p
 {
     pp_report_t message = {
         .prefix = {.kind = PP_MSG_REPORT, .handle = handle->id, .round = sum->round},
-        .ready = sum->count.ready, .left = sum->count.left,
-        .waits = (uint32_t)(sum->count.waits | sum->count.overdue << 1)};
+        .ready = sum->count.ready, .left = sum->count.left, .aside = sum->count.aside,
+        .waits = sum->count.waits, .overdue = sum->count.overdue};
     if (ballots->reported.round != sum->round)
         ballots->reported = (pp_ballot_t){.round = sum->round};
     if (same(&ballots->reported, sum))

@@ -8,7 +8,7 @@ enum {
     GRACE_BYTES_A_NS = 32,
     GRACE_NS_MAX = 20000,
     LONG_GRACE_BYTES_A_NS = 4,
-    LONG_GRACE_NS_MAX = PP_RIPENS_NS_MAX,
+    LONG_GRACE_NS_MAX = 20000000,
     LATECOMERS_MAX = 8               /* halved when nobody came */
 };
 
@@ -35,32 +35,31 @@ static void trigger(pp_combine_t *combine, int32_t rank, pp_cause_t cause)
         combine->cause = cause;
 }
 
-typedef struct sight {
-    const pp_view_t *view;
-    pp_allreduce_t  *coll;
-} sight_t;
-
-static bool facts_at(void *arg, int32_t place, pp_facts_t *facts)
+/* Ranks whose deadline is over, whoever is drawn. */
+static void deadlines_trigger(const pp_view_t *view, pp_allreduce_t *coll)
 {
-    const sight_t *sight = arg;
-    *facts = pp_view_facts(sight->view, pp_view_drawn_at(sight->coll, place));
-    return true;
+    for (int32_t rank = 0; coll->rule.deadline && rank < coll->rule.size; rank++) {
+        uint64_t word = pp_view_word(coll, rank);
+        if (pp_word_waits(word, view->round) && (word & PP_WORD_OVERDUE))
+            trigger(coll->on_board, rank, PP_CAUSE_DEADLINE);
+    }
 }
 
 static bool draws_trigger(const pp_view_t *view, pp_allreduce_t *coll)
 {
     const pp_rule_t *rule = &coll->rule;
-    sight_t sight = {.view = view, .coll = coll};
     for (int32_t place = 0; place < rule->k; place++) {
-        pp_draw_end_t end = pp_rule_follow(rule, place, facts_at, &sight);
+        pp_draw_end_t end = pp_view_follow(view, coll, place);
         if (end.verdict == PP_DRAW_TRIGGERS)
             trigger(coll->on_board, pp_view_drawn_at(coll, end.place), pp_rule_draw_cause(rule, end.place));
         coll->handle.engine->coverage.draws_handed_on += (uint64_t)end.hops;
     }
+    if (coll->on_board->triggered == 0)
+        deadlines_trigger(view, coll);
     return coll->on_board->triggered > 0;
 }
 
-/* Solo: whoever waits. */
+/* Solo: every rank that waits. */
 static bool anybody_triggers(const pp_view_t *view, pp_allreduce_t *coll)
 {
     for (int32_t rank = 0; rank < coll->handle.engine->size; rank++)
@@ -79,8 +78,8 @@ static bool quorum_is_there(const pp_view_t *view, pp_allreduce_t *coll)
         pp_rule_count(&count, &facts);
         if (facts.ready)
             pp_mask_add(combine->ready, rank);
-        /* Full, usually: no need to look at the others. */
-        if (rule->size - rank - 1 < rule->k - (int32_t)count.ready && !view->away)
+        /* No need to look at the others. */
+        if (pp_rule_is_full(rule) && !facts.ready && !view->away)
             return false;
     }
     pp_cause_t cause;
@@ -107,7 +106,12 @@ static bool decide(pp_allreduce_t *coll, uint64_t round)
     combine->cause = PP_CAUSE_POLICY;
     if (view.away && all_flush(&view))
         return true;
-    return is_brought_about(&view, coll) && pp_view_permit(&view);
+    bool activated = is_brought_about(&view, coll);
+    if (activated && pp_view_permit(&view))
+        return true;
+    if (pp_hold_is_awaited(coll, round))
+        pp_hold_tell(&view, coll, activated, NULL, NULL);
+    return false;
 }
 
 /* ---- grace --------------------------------------------------------------------------------------------------- */
@@ -123,13 +127,23 @@ static size_t weight_bytes(const pp_allreduce_t *coll)
    late again. */
 static bool has_grace(const pp_allreduce_t *coll)
 {
-    return coll->rule.policy == PP_FIRST_OF && weight_bytes(coll) >= GRACE_BYTES;
+    if (coll->grace_ns == PP_GRACE_AUTO)
+        return coll->rule.policy == PP_FIRST_OF && weight_bytes(coll) >= GRACE_BYTES;
+    return coll->grace_ns > 0 && !pp_rule_is_full(&coll->rule);
 }
 
-/* Much less than the round takes; or about as long as a rank takes that was late, if some came too late by little. */
+/* The longest that a round of the handle may wait. */
+static uint64_t longest_ns(const pp_allreduce_t *coll)
+{
+    return coll->grace_ns == PP_GRACE_AUTO ? LONG_GRACE_NS_MAX : coll->grace_ns;
+}
+
+/* As the handle says; else much less than the round takes, or about as long as a rank takes that was late, if some came too late by little. */
 static uint64_t grace_ns(const pp_allreduce_t *coll)
 {
     size_t bytes = weight_bytes(coll);
+    if (coll->grace_ns != PP_GRACE_AUTO)
+        return coll->grace_ns;
     PP_STEP("ripen");
     bool     late = atomic_load_explicit(&coll->on_board->board.shared->latecomers, memory_order_relaxed) > 0;
     uint64_t ns = bytes / (late ? LONG_GRACE_BYTES_A_NS : GRACE_BYTES_A_NS);
@@ -147,9 +161,11 @@ static void set_latecomers(pp_allreduce_t *coll, uint32_t latecomers)
 static bool all_there(const pp_allreduce_t *coll, uint64_t round)
 {
     pp_view_t view = pp_view_of(coll, round);
-    for (int32_t rank = 0; rank < coll->handle.engine->size; rank++)
-        if (!pp_word_pending(pp_view_word(coll, rank)) && !pp_view_left(&view, rank))
+    for (int32_t rank = 0; rank < coll->handle.engine->size; rank++) {
+        uint64_t word = pp_view_word(coll, rank);
+        if (!pp_word_pending(word) && !(word & PP_WORD_ASIDE) && !pp_view_left(&view, rank))
             return false;
+    }
     return true;
 }
 
@@ -162,15 +178,15 @@ static bool is_ripe(pp_allreduce_t *coll, uint64_t round)
     if (!has_grace(coll))
         return true;
     if (all_there(coll, round)) {
-        coverage->graces_met += pp_board_ripens(board, round, 0, &left_ns);
+        coverage->graces_met += pp_board_ripens(board, round, 0, longest_ns(coll), &left_ns);
         return true;
     }
-    if (pp_board_set_ripe(board, round, pp_combine_now_ns(coll) + grace_ns(coll))) {
+    if (pp_board_set_ripe(board, round, pp_engine_now(coll->handle.engine) + grace_ns(coll))) {
         /* This rank may go on to something else: then the others see to it. */
         pp_gather_wake_waiters(coll, round);
         return false;
     }
-    bool over = pp_board_ripens(board, round, pp_combine_now_ns(coll), &left_ns) && left_ns <= 0;
+    bool over = pp_board_ripens(board, round, pp_engine_now(coll->handle.engine), longest_ns(coll), &left_ns) && left_ns <= 0;
     coverage->graces_over += over;
     return over;
 }
@@ -185,7 +201,8 @@ static void name_initiator(const pp_allreduce_t *coll, pp_ring_entry_t *entry)
             entry->tally.initiator = (uint32_t)rank;
             break;
         }
-    entry->tally.cause = (uint16_t)combine->cause;
+    if (entry->tally.cause < combine->cause)
+        entry->tally.cause = (uint16_t)combine->cause;
     pp_rule_judge(&coll->rule, &entry->tally);
     entry->flush = entry->tally.cause == PP_CAUSE_FLUSH;
     entry->kept = entry->flush || pp_combine_keeps_all(coll);
@@ -310,7 +327,8 @@ static bool has_news(pp_allreduce_t *coll, uint64_t turn)
     pp_combine_t *combine = coll->on_board;
     int64_t left_ns;
     if (!has_grace(coll) || pp_turn_phase(turn) == PP_MOVING
-        || !pp_board_ripens(&combine->board, coll->completed, pp_combine_now_ns(coll), &left_ns))
+        || !pp_board_ripens(&combine->board, coll->completed, pp_engine_now(coll->handle.engine), longest_ns(coll),
+                            &left_ns))
         return false;
     if (left_ns > 0 && (team->soon_ns == 0 || (uint64_t)left_ns < team->soon_ns))
         team->soon_ns = (uint64_t)left_ns;
@@ -364,8 +382,14 @@ static bool is_needed(pp_allreduce_t *coll)
 
 static bool has_retired(const pp_allreduce_t *coll) { return coll->on_board->workers == 0; }
 
+static void await(pp_allreduce_t *coll, uint32_t number)
+{
+    (void)number;                    /* the ranks of the node see it as often as they look */
+    pp_hold_await(coll, coll->completed);
+}
+
 static const pp_rounds_ops_t ops = {
-    PP_ON_BOARD_OPS, .settle = settle, .poll = poll_board, .needed = is_needed, .retired = has_retired,
+    PP_ON_BOARD_OPS, .await = await, .settle = settle, .poll = poll_board, .needed = is_needed, .retired = has_retired,
     .explain = pp_on_board_explain, .close = pp_on_board_close,
 };
 

@@ -84,15 +84,14 @@ static inline bool pp_combine_keeps_all(const pp_allreduce_t *coll) { return col
 static inline bool pp_combine_is_simulated(const pp_allreduce_t *coll) { return !pp_node_of(coll)->memory; }
 /* Vectors up to here are moved by the claimer, at once. */
 size_t pp_combine_whole_bytes(const pp_allreduce_t *coll);
-uint64_t pp_combine_now_ns(const pp_allreduce_t *coll);
 
 /* ---- looking at the board (view.c) ------------------------------------------------------------------- */
 
 typedef struct pp_view {
     const pp_allreduce_t *coll;
     uint64_t round, flushes;
-    bool     away;                   /* somebody may have left */
-    bool     others;                 /* there are other handles */
+    bool     away;                   /* somebody may have left, or wait in another context */
+    bool     others;                 /* there are other handles that somebody may wait on */
 } pp_view_t;
 
 pp_view_t  pp_view_of(const pp_allreduce_t *coll, uint64_t round);
@@ -108,10 +107,46 @@ static inline bool pp_is_bounded(const pp_allreduce_t *coll)
 {
     return coll->max_lag != PP_UNBOUNDED && !pp_rule_is_full(&coll->rule);
 }
+/* A rank whose limit the round has reached withholds its part: nothing exempts it. */
+bool       pp_view_withholds(const pp_view_t *view, int32_t index);
 /* max_lag: everybody on the node may give its part. */
 bool       pp_view_permit(const pp_view_t *view);
 /* The rank, of all, at a place of the order of draws of the current round. */
 int32_t    pp_view_drawn_at(pp_allreduce_t *coll, int32_t place);
+
+/* ---- rounds that somebody has waited long for (hold.c) ---------------------------------------------------- */
+
+/* Says that this rank waits for the next round. */
+void       pp_hold_await(pp_allreduce_t *coll, uint64_t round);
+bool       pp_hold_is_awaited(const pp_allreduce_t *coll, uint64_t round);
+/* Tells ranks of the node that they hold the round up: if it is not activated those where draws end and those missing
+   from a quorum; in any case those that withhold.  `draws`: whose ends count; NULL: all that begin. */
+void       pp_hold_tell(const pp_view_t *view, pp_allreduce_t *coll, bool activated, const uint64_t *draws,
+                        const uint64_t *ready);
+/* Whether this rank has been told so about the next round. */
+bool       pp_hold_is_told(const pp_allreduce_t *coll);
+bool       pp_hold_holds_up(pp_allreduce_t *coll);
+/* The index on this node of a rank; -1: it is on another one. */
+int32_t    pp_view_index_of(const pp_allreduce_t *coll, int32_t rank);
+/* Where a draw ends, as far as the board of this node shows. */
+pp_draw_end_t pp_view_follow(const pp_view_t *view, pp_allreduce_t *coll, int32_t place);
+
+/* ---- to and from the leader of a round (signals.c) ---------------------------------------------------------- */
+
+/* There is a reason to look at the round. */
+void       pp_signal_tell_leader(pp_allreduce_t *coll, uint64_t round);
+/* How many reasons there were. */
+uint32_t   pp_signal_told(const pp_allreduce_t *coll);
+/* How often a rank of the node has said that it waits long. */
+uint32_t   pp_signal_awaits(const pp_allreduce_t *coll);
+/* By the leader: other nodes have told about a round that is not open yet; the rank that opens it wakes the leader. */
+void       pp_signal_expect(pp_allreduce_t *coll, uint64_t round);
+bool       pp_signal_is_expected(const pp_allreduce_t *coll, uint64_t round);
+/* Says that the round is on here.  True: nobody had, so that it is this rank's to announce it to the other nodes. */
+bool       pp_signal_say_activated(const pp_allreduce_t *coll, uint64_t round, pp_cause_t cause);
+bool       pp_signal_is_activated(const pp_allreduce_t *coll, uint64_t round);
+/* The index of the rank that has said so first. */
+int32_t    pp_signal_activated_by(const pp_allreduce_t *coll, uint64_t round, pp_cause_t *cause);
 
 /* ---- what this rank says of itself (say.c) ---------------------------------------------------------------- */
 
@@ -196,7 +231,7 @@ void        pp_on_board_close(pp_allreduce_t *coll);
     .forgive = pp_contribute_forgive, .own = pp_copy_own, .return_users = pp_contribute_return_users,              \
     .begin_copy = pp_copy_begin, .end_copy = pp_copy_end, .copy_out = pp_copy_out, .view = pp_copy_view,           \
     .end_view = pp_copy_end_view, .end_landing = pp_copy_end_landing, .handed_out = pp_say_given,                  \
-    .copy_in = pp_copy_in, .count_as_given = pp_combine_count_as_given, .has_work = pp_on_board_has_work,                             \
+    .holds_up = pp_hold_holds_up, .copy_in = pp_copy_in, .count_as_given = pp_combine_count_as_given, .has_work = pp_on_board_has_work,                             \
     .begin_work = pp_on_board_begin_work, .work = pp_on_board_work, .worked = pp_on_board_worked
 /* A result was handed out; true: others may have waited for the place that it had. */
 bool        pp_say_given(pp_allreduce_t *coll);

@@ -1,4 +1,5 @@
 /* contribute.c - a Start on a board, and what becomes of it.  See combine.h. */
+#include "../patience.h"
 #include "combine.h"
 
 #include <string.h>
@@ -86,6 +87,7 @@ void pp_contribute_start(pp_allreduce_t *coll, const pp_target_t *target)
 {
     pp_board_t *board = &coll->on_board->board;
     pp_combine_catch_up(coll);
+    pp_patience_before_start(coll);
     uint64_t given = pp_rounds_request(coll);
     if (!target->combine) {
         link(coll, target->part, given);

@@ -23,7 +23,9 @@ static void take_part(const pp_view_t *view, pp_allreduce_t *coll, int32_t rank,
     pp_taken_t taken = pp_board_take(board, rank, view->round);
     pp_share_t share = {.oldest_given = UINT64_MAX};
     pp_leaving_t leaves = pp_word_leaving(taken.word, view->round, view->flushes);
-    bool left = pp_view_left(view, rank);
+    bool aside = taken.word & PP_WORD_ASIDE, left = aside || pp_view_left(view, rank);
+    PP_STEP("decide");
+    bool lifted = aside && view->round >= atomic_load(&station->limit);
     bool ready = taken.parts && (pp_mask_has(coll->on_board->ready, rank) || pp_view_ready(view, taken.word, rank));
     bool out = view->away && pp_node_out(board->node, rank);
     for (int part = 0; taken.parts >> part; part++) {
@@ -40,7 +42,8 @@ static void take_part(const pp_view_t *view, pp_allreduce_t *coll, int32_t rank,
     pp_tally_t own = {.contributions = share.contributions, .contributors = taken.parts != 0,
                       .active = ready, .flushing = leaves != PP_STAYS || out,
                       .flush_calls = leaves == PP_STAYS ? 0 : leaves == PP_FREES ? PP_IN_FREE : PP_IN_FLUSH,
-                      .initiator = PP_NO_INITIATOR, .any_left = left};
+                      .initiator = PP_NO_INITIATOR, .any_left = left,
+                      .cause = lifted ? PP_CAUSE_DEPARTED : PP_CAUSE_POLICY};
     if (taken.parts) {
         pp_mask_add(entry->contributors, pp_rank_at(coll, rank));
         entry->shares[rank] = share;
@@ -145,7 +148,7 @@ static void recruit(pp_allreduce_t *coll)
 {
     pp_node_t *node = pp_node_of(coll);
     int32_t  spare = coll->handle.team->cores;
-    uint64_t now = pp_combine_now_ns(coll);
+    uint64_t now = pp_engine_now(coll->handle.engine);
     for (int32_t index = 0; index < node->size; index++)
         spare -= index == node->index || !pp_node_idles(node, index, now);
     for (int32_t index = 0; spare > 0 && index < node->size; index++) {

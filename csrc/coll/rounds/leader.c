@@ -13,325 +13,78 @@
  * from rank to rank of the node, and handed on when it comes to a rank of another one; ready ranks are counted
  * on the node, and then along a tree of nodes.
  */
-#include "combine.h"
+#include "../patience.h"
+#include "leader.h"
 
 #include "../../algo/algo.h"
-#include "ballots.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What the leader of a round knows of it. */
-typedef struct pp_crossing {
-    uint64_t round;                  /* UINT64_MAX: none yet */
-    bool     triggered;              /* by a rank of this node */
-    bool     activated;              /* it is on: by us or by a message */
-    bool     announced;              /* to other nodes: by us or by another rank of this node */
-    bool     announces;              /* ... by us */
-    bool     joined;                 /* all ranks of the node flush: it takes their parts silently */
-    bool     gathered;               /* claimed, and everything taken */
-    bool     away;                   /* our part is given */
-    bool     done;                   /* the result is in the ring, but the round not published yet */
-    bool     published;
-    uint32_t cause;
-    uint64_t triggers[PP_CONTRIBUTORS_WORDS];    /* by index on the node */
-    uint64_t ready[PP_CONTRIBUTORS_WORDS];       /* ... latched: once ready for a round, it counts for that */
-    /* Places of the order of draws: whose draws are this node's to follow, and which it has handed on. */
-    uint64_t held[PP_CONTRIBUTORS_WORDS], handed_on[PP_CONTRIBUTORS_WORDS];
-} pp_crossing_t;
-
-typedef struct pp_leading {
-    pp_crossing_t *crossings;        /* at pp_series_place(round) % count */
-    size_t         count;
-    pp_buffer_t    lent;             /* the ring's memory, as the accumulator of the round that is away */
-    uint32_t       told;             /* reasons to look that this rank has heard of */
-    pp_ballots_t   ballots;
-} pp_leading_t;
-
-/* A draw handed on to a place of the order: PP_MSG_DRAW between nodes. */
-typedef struct pp_draw {
-    pp_prefix_t prefix;
-    uint32_t    place, unused;
-} pp_draw_t;
-
-static const pp_nodes_t *nodes_of(const pp_allreduce_t *coll) { return coll->handle.engine->nodes; }
-
 static bool leads(const pp_allreduce_t *coll, uint64_t round)
 {
-    const pp_nodes_t *nodes = nodes_of(coll);
+    const pp_nodes_t *nodes = pp_nodes_of(coll);
     return pp_nodes_leader_index(nodes, nodes->mine, round) == pp_node_of(coll)->index;
-}
-
-/* Of a round that this rank leads. */
-static pp_crossing_t *crossing_of(pp_allreduce_t *coll, uint64_t round)
-{
-    pp_leading_t  *leading = coll->on_board->leading;
-    pp_crossing_t *crossing = &leading->crossings[pp_series_place(&coll->series, round) % leading->count];
-    if (crossing->round != round)
-        *crossing = (pp_crossing_t){.round = round};
-    return crossing;
-}
-
-/* ---- telling the leader ------------------------------------------------------------------------------ */
-
-static void tell_leader(pp_allreduce_t *coll, uint64_t round)
-{
-    const pp_nodes_t *nodes = nodes_of(coll);
-    pp_node_t *node = pp_node_of(coll);
-    int32_t leader = pp_nodes_leader_index(nodes, nodes->mine, round);
-    /* seq_cst: before we look whether it sleeps; a leader says that it sleeps before its last look. */
-    PP_STEP("tell");
-    atomic_fetch_add(&coll->on_board->board.shared->told, 1);
-    if (leader == node->index)
-        coll->handle.engine->changed = true;
-    else
-        node->wake(node->owner, leader, true);
-}
-
-static uint32_t told(const pp_allreduce_t *coll)
-{
-    PP_STEP("look");
-    return atomic_load(&coll->on_board->board.shared->told);
 }
 
 static bool has_news(pp_allreduce_t *coll, uint64_t turn)
 {
-    return leads(coll, pp_turn_round(turn)) && told(coll) != coll->on_board->leading->told;
+    return leads(coll, pp_turn_round(turn)) && pp_signal_told(coll) != coll->on_board->leading->told;
 }
 
-/* Other nodes have told about a round that is not open yet: the rank that opens it wakes us. */
-static void expect(pp_allreduce_t *coll, uint64_t round)
+/* ---- patience ----------------------------------------------------------------------------------------- */
+
+/* To the leaders of all nodes, by dissemination. */
+static void pass_on(const pp_allreduce_t *coll, uint64_t round, uint32_t number)
 {
-    pp_station_t *own = pp_board_own(&coll->on_board->board);
-    PP_STEP("expect");
-    if (atomic_load(&own->expects) < round + 1) {
-        PP_STEP("expect");
-        atomic_store(&own->expects, round + 1);
+    const pp_nodes_t *nodes = pp_nodes_of(coll);
+    for (int64_t distance = 1; distance < nodes->count; distance *= 2) {
+        int32_t node = (int32_t)((nodes->mine + distance) % nodes->count);
+        pp_await_t message = {.prefix = {.kind = PP_MSG_AWAIT, .handle = coll->handle.id, .round = round},
+                              .number = number};
+        pp_engine_control(coll->handle.engine, pp_nodes_leader(nodes, node, round), &message.prefix, sizeof message);
     }
-    coll->handle.engine->changed = true;        /* and if it has been opened meanwhile, we look ourselves */
 }
 
-static bool is_expected(const pp_allreduce_t *coll, uint64_t round)
+static void hear_await(pp_allreduce_t *coll, const pp_prefix_t *message)
 {
-    const pp_nodes_t *nodes = nodes_of(coll);
-    int32_t leader = pp_nodes_leader_index(nodes, nodes->mine, round);
-    PP_STEP("look");
-    return atomic_load(&coll->on_board->board.stations[leader].expects) == round + 1;
-}
-
-/* ---- announcing: a round is on here -------------------------------------------------------------------- */
-
-/* Each leader has a word of its own: other nodes may bring the next round about while one that this node joined
-   silently is not announced yet.  (A rank that is alone on its node leads both, and has nobody to tell.) */
-static _Atomic uint64_t *activated_of(const pp_allreduce_t *coll, uint64_t round)
-{
-    const pp_nodes_t *nodes = nodes_of(coll);
-    return &coll->on_board->board.stations[pp_nodes_leader_index(nodes, nodes->mine, round)].activated;
-}
-
-static bool is_activated(const pp_allreduce_t *coll, uint64_t round)
-{
-    PP_STEP("look");
-    return atomic_load(activated_of(coll, round)) >> PP_ACTIVATED_ROUND_SHIFT == round + 1;
-}
-
-/* Says that the round is on.  True: nobody had, so that it is this rank's to announce it to the other nodes.  (No round
-   completes before somebody has said so, hence a rank that was slow to compare finds another word there.) */
-static bool say_activated(const pp_allreduce_t *coll, uint64_t round)
-{
-    _Atomic uint64_t *word = activated_of(coll, round);
-    PP_STEP("look");
-    uint64_t seen = atomic_load(word);
-    if (seen >> PP_ACTIVATED_ROUND_SHIFT > round)
-        return false;
-    PP_STEP("activate");
-    return atomic_compare_exchange_strong(word, &seen, (round + 1) << PP_ACTIVATED_ROUND_SHIFT
-                                                           | (uint64_t)pp_node_of(coll)->index);
-}
-
-/* ---- the rules, for a node ------------------------------------------------------------------------------ */
-
-static int32_t node_size(const pp_allreduce_t *coll) { return pp_node_of(coll)->size; }
-
-static bool anybody_waits(const pp_view_t *view)
-{
-    for (int32_t index = 0; index < node_size(view->coll); index++)
-        if (pp_word_waits(pp_view_word(view->coll, index), view->round))
-            return true;
-    return false;
-}
-
-/* All ranks here flush.  Those that are out go along with any flush, as long as somebody may still ask for one. */
-static bool all_flush(const pp_view_t *view)
-{
-    const pp_team_t *team = view->coll->handle.team;
-    bool any = !view->coll->handle.ended && team->serves;
-    for (int32_t index = 0; index < node_size(view->coll); index++) {
-        if (!pp_view_flushes(view, index))
-            return false;
-        any |= !pp_node_out(pp_node_of(view->coll), index);
-    }
-    return any;
-}
-
-/* Full waits for everybody who has not left, the others for nobody; max_lag may withhold a part in any case.
-   `crossing`: NULL for ranks that do not lead the round, and do not know who was ready before.  The leader counts on
-   nobody whom it has not latched: who waited elsewhere may be ready no more when its part is taken. */
-static bool permits(const pp_view_t *view, const pp_crossing_t *crossing)
-{
-    const pp_allreduce_t *coll = view->coll;
-    for (int32_t index = 0; pp_rule_is_full(&coll->rule) && index < node_size(coll); index++) {
-        bool ready = crossing ? pp_mask_has(crossing->ready, index)
-                              : pp_view_ready(view, pp_view_word(coll, index), index);
-        if (!ready && !pp_view_left(view, index))
-            return false;
-    }
-    return pp_view_permit(view);
-}
-
-/* It was seen waiting; whatever it does next, it is ready for the round that it brings about. */
-static void mark_trigger(pp_crossing_t *crossing, int32_t index)
-{
-    pp_mask_add(crossing->triggers, index);
-    pp_mask_add(crossing->ready, index);
-}
-
-/* By the leader, when the round is on for it.  Who has announced it has brought it about, whoever else did: the
-   others may have heard of no other initiator. */
-static void find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing)
-{
-    if (crossing->announced)
+    pp_crossing_t *crossing = pp_crossing_of(coll, message->round);
+    uint32_t number = ((const pp_await_t *)message)->number;
+    /* The leader itself may be the one that is a call behind: its engine keeps the round's messages back. */
+    if (message->calls > coll->handle.engine->calls)
+        pp_patience_awaited(coll, message->round, number, message->calls);
+    if (crossing->waited_for && crossing->awaited >= number)
         return;
-    crossing->announced = true;
-    crossing->announces = node_size(coll) == 1 || say_activated(coll, crossing->round);
-    if (!crossing->announces) {
-        crossing->triggered = true;
-        PP_STEP("look");
-        mark_trigger(crossing, (int32_t)(atomic_load(activated_of(coll, crossing->round)) & PP_ACTIVATED_BY));
-    }
+    crossing->waited_for = true;
+    crossing->awaited = number;
+    pp_hold_await(coll, message->round);
+    pass_on(coll, message->round, number);
 }
 
-static void trigger(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause)
+/* A rank of this node has waited long: the leader tells the other nodes. */
+static void spread_await(pp_allreduce_t *coll, pp_crossing_t *crossing)
 {
-    crossing->triggered = crossing->activated = true;
-    crossing->cause = (uint32_t)cause;
-    find_announcer(coll, crossing);
-    pp_instance_fire(instance, coll->series.graph->start);
-}
-
-static bool mark_waiting(const pp_view_t *view, pp_crossing_t *crossing)
-{
-    bool any = false;
-    for (int32_t index = 0; index < node_size(view->coll); index++)
-        if (pp_word_waits(pp_view_word(view->coll, index), view->round)) {
-            mark_trigger(crossing, index);
-            any = true;
-        }
-    return any;
-}
-
-/* ---- first of m ------------------------------------------------------------------------------------- */
-
-static void hand_on(pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place, int32_t node)
-{
-    pp_draw_t message = {.prefix = {.kind = PP_MSG_DRAW, .handle = coll->handle.id, .round = crossing->round},
-                         .place = (uint32_t)place};
-    if (pp_mask_has(crossing->handed_on, place))
+    uint32_t number = pp_signal_awaits(coll);
+    if (crossing->waited_for && crossing->awaited >= number)
         return;
-    pp_mask_add(crossing->handed_on, place);
-    coll->handle.engine->coverage.draws_handed_on++;
-    pp_engine_control(coll->handle.engine, pp_nodes_leader(nodes_of(coll), node, crossing->round),
-                      &message.prefix, sizeof message);
+    crossing->waited_for = true;
+    crossing->awaited = number;
+    pass_on(coll, crossing->round, number);
 }
 
-static int32_t index_of(const pp_allreduce_t *coll, int32_t rank)
+static void await(pp_allreduce_t *coll, uint32_t number)
 {
-    for (int32_t index = 0; index < node_size(coll); index++)
-        if (pp_rank_at(coll, index) == rank)
-            return index;
-    return -1;
-}
-
-typedef struct sight {
-    const pp_view_t *view;
-    pp_allreduce_t  *coll;
-} sight_t;
-
-static bool facts_at(void *arg, int32_t place, pp_facts_t *facts)
-{
-    const sight_t *sight = arg;
-    int32_t rank = pp_view_drawn_at(sight->coll, place);
-    if (nodes_of(sight->coll)->node_of[rank] != nodes_of(sight->coll)->mine)
-        return false;
-    *facts = pp_view_facts(sight->view, index_of(sight->coll, rank));
-    return true;
-}
-
-/* Follows a draw that is this node's, and hands it on if it comes to a rank of another node.  Returns the strength of
-   the cause by which it triggers; -1: it does not. */
-static int32_t follow_draw(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place)
-{
-    sight_t sight = {.view = view, .coll = coll};
-    pp_draw_end_t end = pp_rule_follow(&coll->rule, place, facts_at, &sight);
-    coll->handle.engine->coverage.draws_handed_on += (uint64_t)end.hops;
-    if (end.verdict == PP_DRAW_OUT_OF_SIGHT)
-        hand_on(coll, crossing, end.place, nodes_of(coll)->node_of[pp_view_drawn_at(coll, end.place)]);
-    if (end.verdict != PP_DRAW_TRIGGERS)
-        return -1;
-    mark_trigger(crossing, index_of(coll, pp_view_drawn_at(coll, end.place)));
-    return (int32_t)pp_rule_draw_cause(&coll->rule, end.place);
-}
-
-static void follow_draws(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing,
-                         pp_instance_t *instance)
-{
-    const pp_nodes_t *nodes = nodes_of(coll);
-    int32_t strongest = -1;
-    for (int32_t place = 0; place < coll->rule.k; place++)
-        if (nodes->node_of[pp_view_drawn_at(coll, place)] == nodes->mine)
-            pp_mask_add(crossing->held, place);
-    for (int32_t place = 0; place < coll->handle.engine->size; place++) {
-        if (!pp_mask_has(crossing->held, place))
-            continue;
-        int32_t cause = follow_draw(view, coll, crossing, place);
-        strongest = cause > strongest ? cause : strongest;
-    }
-    if (strongest >= 0)
-        trigger(coll, crossing, instance, strongest);
-}
-
-/* ---- quorum ------------------------------------------------------------------------------------------ */
-
-static pp_ballot_t count_here(const pp_view_t *view, const pp_crossing_t *crossing)
-{
-    const pp_allreduce_t *coll = view->coll;
-    pp_ballot_t sum = {.round = view->round, .calls = pp_engine_calls(coll->handle.engine, true)};
-    for (int32_t index = 0; index < node_size(coll); index++) {
-        pp_facts_t facts = pp_view_facts(view, index);
-        facts.ready = pp_mask_has(crossing->ready, index);
-        pp_rule_count(&sum.count, &facts);
-    }
-    return sum;
-}
-
-static void count_quorum(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing,
-                         pp_instance_t *instance)
-{
-    const pp_nodes_t *nodes = nodes_of(coll);
-    pp_ballots_t *ballots = &coll->on_board->leading->ballots;
-    pp_ballot_t   sum = count_here(view, crossing);
-    pp_cause_t    cause;
-    pp_ballots_add(ballots, &sum);
-    if (nodes->mine != 0)
-        pp_ballots_report(ballots, &coll->handle, &sum,
-                          pp_nodes_leader(nodes, pp_ballots_parent(nodes->mine), sum.round));
-    else if (pp_rule_enough(&coll->rule, &sum.count, &cause))
-        trigger(coll, crossing, instance, (int32_t)cause);
+    (void)number;
+    uint64_t round = coll->completed;
+    PP_STEP("tell");
+    atomic_fetch_add(&coll->on_board->board.shared->awaits, 1);
+    pp_hold_await(coll, round);
+    pp_signal_tell_leader(coll, round);
 }
 
 static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *message)
 {
-    const pp_nodes_t *nodes = nodes_of(coll);
+    const pp_nodes_t *nodes = pp_nodes_of(coll);
     if (message->round < coll->completed)
         return;   /* that round needs no trigger any more */
     if (!leads(coll, message->round)) {
@@ -340,43 +93,28 @@ static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *messa
                        (unsigned long long)message->round);
         return;
     }
-    if (message->kind == PP_MSG_DRAW) {
-        pp_mask_add(crossing_of(coll, message->round)->held, (int32_t)((const pp_draw_t *)message)->place);
+    if (message->kind == PP_MSG_AWAIT) {
+        hear_await(coll, message);
+    } else if (message->kind == PP_MSG_DRAW) {
+        pp_mask_add(pp_crossing_of(coll, message->round)->held, (int32_t)((const pp_draw_t *)message)->place);
     } else {
         int32_t child = nodes->node_of[peer] - nodes->mine * PP_BALLOT_FANOUT - 1;
         pp_ballots_hear(&coll->on_board->leading->ballots, child, message);
     }
-    expect(coll, message->round);
+    pp_signal_expect(coll, message->round);
 }
 
 /* ---- leading a round ------------------------------------------------------------------------------------- */
-
-static void latch_ready(const pp_view_t *view, pp_crossing_t *crossing)
-{
-    for (int32_t index = 0; index < node_size(view->coll); index++)
-        if (pp_view_ready(view, pp_view_word(view->coll, index), index))
-            pp_mask_add(crossing->ready, index);
-}
-
-/* Looks whether this node brings the round about, or can help others to. */
-static void bring_about(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance)
-{
-    if (!crossing->announced && is_activated(coll, crossing->round))
-        trigger(coll, crossing, instance, PP_CAUSE_POLICY);
-    else if (pp_rule_draws(&coll->rule))
-        follow_draws(view, coll, crossing, instance);
-    else if (pp_rule_counts(&coll->rule))
-        count_quorum(view, coll, crossing, instance);
-    else if (mark_waiting(view, crossing))
-        trigger(coll, crossing, instance, PP_CAUSE_POLICY);
-}
 
 /* Under the claim.  False: there is no place for a result. */
 static bool take_parts(pp_allreduce_t *coll, pp_crossing_t *crossing)
 {
     pp_combine_t *combine = coll->on_board;
     pp_board_t *board = &combine->board;
-    memcpy(combine->triggers, crossing->triggers, pp_rounds_mask_bytes(coll));
+    /* Another node may have been first while this one waited for its ranks to come a little later. */
+    memset(combine->triggers, 0, pp_rounds_mask_bytes(coll));
+    if (crossing->triggered)
+        memcpy(combine->triggers, crossing->triggers, pp_rounds_mask_bytes(coll));
     memcpy(combine->ready, crossing->ready, pp_rounds_mask_bytes(coll));
     int32_t index = pp_gather(coll, crossing->round);
     if (index < 0)
@@ -398,13 +136,13 @@ static void gathered(pp_allreduce_t *coll, uint64_t round)
 {
     pp_board_send_away(&coll->on_board->board, round);
     coll->handle.engine->changed = true;
-    tell_leader(coll, round);
+    pp_signal_tell_leader(coll, round);
 }
 
 /* Whether the node's part is to be given now: because the round is on, or silently, in a flush of all its ranks. */
 static bool is_due(const pp_view_t *view, const pp_crossing_t *crossing)
 {
-    return crossing->activated ? permits(view, crossing) : all_flush(view);
+    return crossing->activated ? pp_crossing_permits(view, crossing) : pp_crossing_all_flush(view);
 }
 
 /* Claims the round, which is due, and gathers the node's part.  Returns whether to look again.
@@ -419,13 +157,13 @@ static bool claim_and_gather(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_i
     if (!pp_board_claim(board, turn))
         return true;
     do {
-        if (!crossing->activated && is_activated(coll, crossing->round)) {
-            trigger(coll, crossing, instance, PP_CAUSE_POLICY);
+        if (!crossing->activated && pp_signal_is_activated(coll, crossing->round)) {
+            pp_crossing_trigger(coll, crossing, instance, PP_CAUSE_POLICY);
             announced = true;
         }
         if (announced) {
             pp_view_t view = pp_view_of(coll, crossing->round);
-            latch_ready(&view, crossing);
+            pp_crossing_latch_ready(&view, crossing);
             due = is_due(&view, crossing);
         }
         crossing->joined = !crossing->activated;
@@ -466,6 +204,15 @@ static void publish(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t
         pp_series_recycle(&coll->series, instance);
 }
 
+/* Somebody has waited long for the round: the other nodes hear of it, and if it is not due here the ranks of this node
+   that hold it up. */
+static void see_who_holds_up(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, pp_phase_t phase)
+{
+    spread_await(coll, crossing);
+    if (phase == PP_OPEN && !is_due(view, crossing))
+        pp_hold_tell(view, coll, crossing->activated, crossing->held, crossing->ready);
+}
+
 /* Goes on with the open round, as far as it can; returns whether to look again. */
 static bool lead(pp_allreduce_t *coll, uint64_t turn)
 {
@@ -473,12 +220,14 @@ static bool lead(pp_allreduce_t *coll, uint64_t turn)
     pp_instance_t *instance = pp_series_instance(&coll->series, round);
     if (!instance)
         return false;        /* it is opened when one before it retires */
-    pp_crossing_t *crossing = crossing_of(coll, round);
+    pp_crossing_t *crossing = pp_crossing_of(coll, round);
     pp_view_t view = pp_view_of(coll, round);
     if (pp_turn_phase(turn) == PP_OPEN)
-        latch_ready(&view, crossing);
+        pp_crossing_latch_ready(&view, crossing);
     if (!crossing->activated)
-        bring_about(&view, coll, crossing, instance);
+        pp_crossing_bring_about(&view, coll, crossing, instance);
+    if (pp_hold_is_awaited(coll, round))
+        see_who_holds_up(&view, coll, crossing, pp_turn_phase(turn));
     switch (pp_turn_phase(turn)) {
     case PP_OPEN:
         return is_due(&view, crossing) && claim_and_gather(coll, crossing, instance, turn);
@@ -496,8 +245,9 @@ static bool lead(pp_allreduce_t *coll, uint64_t turn)
 }
 
 /* Whether this rank, which does not lead the round, brings it about by waiting for it, whatever others do. */
-static bool brings_about(pp_allreduce_t *coll, uint64_t round)
+static bool brings_about(pp_allreduce_t *coll, uint64_t round, pp_cause_t *cause)
 {
+    *cause = PP_CAUSE_POLICY;
     if (!pp_word_waits(pp_view_word(coll, pp_node_of(coll)->index), round))
         return false;
     if (pp_rule_is_full(&coll->rule) || pp_rule_is_solo(&coll->rule))
@@ -505,17 +255,21 @@ static bool brings_about(pp_allreduce_t *coll, uint64_t round)
     for (int32_t place = 0; pp_rule_draws(&coll->rule) && place < coll->rule.k; place++)
         if (pp_view_drawn_at(coll, place) == coll->handle.engine->rank)
             return true;
-    return false;
+    *cause = PP_CAUSE_DEADLINE;
+    return coll->time.overdue;
 }
 
 /* If its leader here has to be woken, the other nodes hear of the round before.  If it is awake they will in any case,
    and then together with its data. */
 static void announce(pp_allreduce_t *coll, uint64_t round)
 {
-    const pp_nodes_t *nodes = nodes_of(coll);
+    const pp_nodes_t *nodes = pp_nodes_of(coll);
     pp_node_t *node = pp_node_of(coll);
-    if (!brings_about(coll, round) || !node->sleeps(node->owner, pp_nodes_leader_index(nodes, nodes->mine, round))
-        || !say_activated(coll, round))
+    bool waits_first = coll->grace_ns > 0 && coll->grace_ns != PP_GRACE_AUTO;
+    pp_cause_t cause;
+    if (waits_first || !brings_about(coll, round, &cause)
+        || !node->sleeps(node->owner, pp_nodes_leader_index(nodes, nodes->mine, round))
+        || !pp_signal_say_activated(coll, round, cause))
         return;
     coll->handle.engine->coverage.announced++;
     pp_series_announce(&coll->series, round);
@@ -526,9 +280,9 @@ static bool is_wanted(pp_allreduce_t *coll, uint64_t round)
 {
     pp_view_t view = pp_view_of(coll, round);
     /* Who waited for another handle when its part came may have been latched as ready: only the leader knows. */
-    if (is_activated(coll, round))
-        return view.others || permits(&view, NULL);
-    if (is_expected(coll, round) || all_flush(&view) || anybody_waits(&view))
+    if (pp_signal_is_activated(coll, round))
+        return view.others || pp_crossing_permits(&view, NULL);
+    if (pp_signal_is_expected(coll, round) || pp_crossing_all_flush(&view) || pp_crossing_anybody_waits(&view))
         return true;
     bool passes_on = pp_rule_draws(&coll->rule) || pp_rule_counts(&coll->rule);
     return passes_on && (view.away || view.others);
@@ -538,7 +292,7 @@ static bool look(pp_allreduce_t *coll, bool news)
 {
     pp_board_t *board = &coll->on_board->board;
     for (bool again = true; again && !coll->handle.engine->error;) {
-        uint32_t reasons = told(coll);       /* before everything that they are about */
+        uint32_t reasons = pp_signal_told(coll);       /* before everything that they are about */
         news |= pp_combine_catch_up(coll);
         uint64_t turn = pp_board_turn(board), round = pp_turn_round(turn);
         again = round != coll->completed;
@@ -553,7 +307,7 @@ static bool look(pp_allreduce_t *coll, bool news)
         } else if (news && pp_turn_phase(turn) == PP_OPEN) {
             announce(coll, round);
             if (is_wanted(coll, round))
-                tell_leader(coll, round);
+                pp_signal_tell_leader(coll, round);
         }
     }
     return true;
@@ -564,18 +318,18 @@ static bool look(pp_allreduce_t *coll, bool news)
 static void activated(void *owner, pp_instance_t *instance)
 {
     pp_allreduce_t *coll = owner;
-    pp_crossing_t *crossing = crossing_of(coll, instance->round);
+    pp_crossing_t *crossing = pp_crossing_of(coll, instance->round);
     /* A silent join is nobody's activation: the policy may still have to bring that about. */
     crossing->activated = crossing->triggered || !crossing->joined;
     if (crossing->activated)
-        find_announcer(coll, crossing);
-    expect(coll, instance->round);
+        pp_crossing_find_announcer(coll, crossing);
+    pp_signal_expect(coll, instance->round);
 }
 
 static bool announces(void *owner, pp_instance_t *instance)
 {
-    pp_crossing_t *crossing = crossing_of(owner, instance->round);
-    find_announcer(owner, crossing);
+    pp_crossing_t *crossing = pp_crossing_of(owner, instance->round);
+    pp_crossing_find_announcer(owner, crossing);
     return crossing->announces;
 }
 
@@ -583,15 +337,16 @@ static void take(void *owner, pp_instance_t *instance, pp_share_of_round_t *shar
 {
     pp_allreduce_t *coll = owner;
     pp_combine_t *combine = coll->on_board;
-    pp_crossing_t *crossing = crossing_of(coll, instance->round);
+    pp_crossing_t *crossing = pp_crossing_of(coll, instance->round);
     int32_t index = (int32_t)combine->board.plan->entry;
     const pp_ring_entry_t *entry = pp_board_entry(&combine->board, index);
     share->tally = entry->tally;
     share->null = entry->null;
     share->contributors = entry->contributors;
     share->left = entry->left;
-    share->tally.cause = (uint16_t)crossing->cause;
-    for (int32_t i = 0; crossing->triggered && i < node_size(coll); i++)
+    if (share->tally.cause < crossing->cause)
+        share->tally.cause = (uint16_t)crossing->cause;
+    for (int32_t i = 0; crossing->triggered && i < pp_node_size(coll); i++)
         if (pp_mask_has(crossing->triggers, i)) {
             share->tally.initiator = (uint32_t)pp_rank_at(coll, i);
             break;
@@ -619,14 +374,14 @@ static void done(void *owner, pp_instance_t *instance)
     uint64_t by = pp_rounds_divisor(coll, &entry->tally);
     if (!entry->null && by > 1)
         coll->series.kernels.divide(pp_board_result(board, (int32_t)board->plan->entry), coll->count, by);
-    crossing_of(coll, instance->round)->done = true;
+    pp_crossing_of(coll, instance->round)->done = true;
     coll->handle.engine->changed = true;
 }
 
 static void retired(void *owner, pp_instance_t *instance)
 {
     pp_allreduce_t *coll = owner;
-    if (crossing_of(coll, instance->round)->published)
+    if (pp_crossing_of(coll, instance->round)->published)
         pp_series_recycle(&coll->series, instance);
 }
 
@@ -638,12 +393,12 @@ static const pp_host_t host = {
 
 static void explain(pp_allreduce_t *coll, pp_text_t *text)
 {
-    const pp_nodes_t *nodes = nodes_of(coll);
+    const pp_nodes_t *nodes = pp_nodes_of(coll);
     uint64_t round = pp_turn_round(pp_board_turn(&coll->on_board->board));
     pp_instance_t *instance = leads(coll, round) ? pp_series_instance(&coll->series, round) : NULL;
     pp_on_board_explain(coll, text);
     pp_text_add(text, "rank %d leads its node in round %llu%s\n", pp_nodes_leader(nodes, nodes->mine, round),
-                (unsigned long long)round, is_activated(coll, round) ? ", which is on" : "");
+                (unsigned long long)round, pp_signal_is_activated(coll, round) ? ", which is on" : "");
     if (instance)
         pp_series_explain(instance, text);
 }
@@ -674,7 +429,7 @@ static bool poll_board(pp_allreduce_t *coll)
 
 static bool is_needed(pp_allreduce_t *coll) { return pp_on_board_has_work(coll) || pp_on_board_has_news(coll); }
 
-static const pp_way_t way = {.look = look, .has_news = has_news, .gathered = gathered, .merge_awaited = tell_leader};
+static const pp_way_t way = {.look = look, .has_news = has_news, .gathered = gathered, .merge_awaited = pp_signal_tell_leader};
 
 /* Rounds under way in a context that is given up: what was lent to them is not theirs to free. */
 static void close_rounds(pp_allreduce_t *coll)
@@ -691,7 +446,7 @@ static void close_rounds(pp_allreduce_t *coll)
 }
 
 static const pp_rounds_ops_t ops = {
-    PP_ON_BOARD_OPS, .sends = true, .settle = settle, .poll = poll_board, .needed = is_needed,
+    PP_ON_BOARD_OPS, .await = await, .sends = true, .settle = settle, .poll = poll_board, .needed = is_needed,
     .retired = has_retired, .explain = explain, .control = control, .close = close_rounds,
 };
 

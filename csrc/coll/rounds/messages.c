@@ -8,7 +8,7 @@
  * ranks are counted along a tree to rank 0, which activates the round.  Full needs no count: a waiting rank
  * activates the round, and each rank gives its part when it is ready, or has left.
  */
-#include "../allreduce.h"
+#include "../patience.h"
 
 #include "../../algo/algo.h"
 #include "ballots.h"
@@ -31,6 +31,7 @@ typedef struct pp_round_state {
     uint64_t own_contributions;      /* my Starts that it took */
     uint64_t starts_taken;
     uint64_t staleness;
+    uint64_t ripe_ns;                /* when it may be activated that is due; 0: it has not been */
 } pp_round_state_t;
 
 typedef struct pp_messages {
@@ -70,7 +71,8 @@ static pp_facts_t facts_of(const pp_allreduce_t *coll, const pp_round_state_t *s
     const pp_handle_t *handle = &coll->handle;
     return (pp_facts_t){.waits = pp_handle_waits(handle), .pending = pending(coll),
                         .ready = state && state->ready, .left = pp_handle_left(handle),
-                        .elsewhere = pp_handle_elsewhere(handle)};
+                        .aside = handle->aside, .elsewhere = pp_handle_elsewhere(handle),
+                        .overdue = coll->time.overdue};
 }
 
 static const uint64_t *left_before(const pp_allreduce_t *coll)
@@ -132,10 +134,58 @@ static bool is_drawn(pp_allreduce_t *coll)
 
 static uint64_t joined(const pp_allreduce_t *coll) { return coll->messages->taken; }
 
+static bool holds_up(pp_allreduce_t *coll)
+{
+    /* Of a round that has our part somebody else is missing. */
+    if (coll->messages->taken > coll->completed)
+        return false;
+    const pp_round_state_t *state = state_of(coll, coll->completed);
+    pp_facts_t facts = facts_of(coll, state);
+    return state && pp_rule_holds_up(&coll->rule, &facts, drawn_at(coll, state) >= 0, state->activated, state->round,
+                                     pp_rounds_bound(coll));
+}
+
+/* To all ranks, by dissemination. */
+static void pass_on(const pp_allreduce_t *coll, uint64_t round, uint32_t number)
+{
+    pp_engine_t *engine = coll->handle.engine;
+    for (int64_t distance = 1; distance < engine->size; distance *= 2) {
+        pp_await_t message = {.prefix = {.kind = PP_MSG_AWAIT, .handle = coll->handle.id, .round = round},
+                              .number = number};
+        pp_engine_control(engine, (int32_t)((engine->rank + distance) % engine->size), &message.prefix,
+                          sizeof message);
+    }
+}
+
+static void await(pp_allreduce_t *coll, uint32_t number) { pass_on(coll, coll->completed, number); }
+
+static void hear_await(pp_allreduce_t *coll, const pp_prefix_t *message)
+{
+    uint32_t number = ((const pp_await_t *)message)->number;
+    if (pp_patience_awaited(coll, message->round, number, message->calls))
+        pass_on(coll, message->round, number);
+}
+
 /* ---- triggering ---------------------------------------------------------------------------------------- */
+
+/* Whether the time between the trigger and the taking of contributions is over. */
+static bool is_ripe(const pp_allreduce_t *coll, pp_round_state_t *state)
+{
+    pp_engine_t *engine = coll->handle.engine;
+    if (coll->grace_ns == 0 || coll->grace_ns == PP_GRACE_AUTO || pp_rule_is_full(&coll->rule))
+        return true;
+    uint64_t now = pp_engine_now(engine);
+    if (state->ripe_ns == 0)
+        state->ripe_ns = now + coll->grace_ns;
+    if (now < state->ripe_ns)
+        pp_engine_alarm(engine, state->ripe_ns);
+    return now >= state->ripe_ns;
+}
 
 static void trigger(pp_allreduce_t *coll, pp_round_state_t *state, pp_instance_t *instance, pp_cause_t cause)
 {
+    if (!is_ripe(coll, state))
+        return;
     state->triggered = state->activated = true;
     state->cause = cause;
     pp_instance_fire(instance, coll->series.graph->start);
@@ -148,7 +198,7 @@ static void hand_on(pp_allreduce_t *coll, pp_round_state_t *state, int32_t place
     state->handed_on = true;
     if (next < 0)
         return;
-    if (engine->plant == PP_PLANT_LOST_DRAW && state->drawn && pp_handle_left(&coll->handle))
+    if (pp_engine_has(engine, PP_PLANT_LOST_DRAW) && state->drawn && pp_handle_left(&coll->handle))
         return;
     pp_prefix_t message = {.kind = PP_MSG_DRAW, .handle = coll->handle.id, .round = state->round};
     engine->coverage.draws_handed_on++;
@@ -199,7 +249,9 @@ static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *messa
 {
     if (message->round < coll->completed)
         return;   /* that round needs no trigger any more */
-    if (message->kind == PP_MSG_DRAW) {
+    if (message->kind == PP_MSG_AWAIT) {
+        hear_await(coll, message);
+    } else if (message->kind == PP_MSG_DRAW) {
         pp_round_state_t *state = state_of(coll, message->round);
         if (!state)
             pp_engine_fail(coll->handle.engine, PP_ERR_INTERNAL, "handle %u: a draw of round %llu came while "
@@ -274,12 +326,14 @@ static void activated(void *owner, pp_instance_t *instance)
 static pp_tally_t tally_of(const pp_allreduce_t *coll, const pp_round_state_t *state)
 {
     const pp_handle_t *handle = &coll->handle;
+    bool lifted = handle->aside && state->round >= pp_rounds_bound(coll);
+    uint32_t cause = lifted && state->cause < PP_CAUSE_DEPARTED ? PP_CAUSE_DEPARTED : state->cause;
     return (pp_tally_t){
         .contributions = coll->messages->slot.contributions, .contributors = pending(coll),
         .active = state->ready, .flushing = pp_handle_flushes(handle),
-        .flush_calls = pp_handle_flush_call(handle), .any_left = pp_handle_left(handle),
+        .flush_calls = pp_handle_flush_call(handle), .any_left = pp_handle_gone(handle),
         .initiator = state->triggered ? (uint32_t)handle->engine->rank : PP_NO_INITIATOR,
-        .cause = (uint16_t)state->cause};
+        .cause = (uint16_t)cause};
 }
 
 /* Takes everything pending, atomically: from here on a Start goes to the next round. */
@@ -368,7 +422,7 @@ static pp_status_t aim(pp_allreduce_t *coll, pp_target_t *target)
     pp_buffer_t *slot = coll->messages->slot.buffer;
     *target = (pp_target_t){.combine = slot, .locked = slot};
     if (slot) {
-        target->drop = coll->handle.engine->plant == PP_PLANT_LOST_START && withholds(coll);
+        target->drop = pp_engine_has(coll->handle.engine, PP_PLANT_LOST_START) && withholds(coll);
     } else {
         /* Only this thread links contributions: the slot is still empty when the copy is there. */
         slot = target->buffer = pp_pool_get(&coll->series.vectors);
@@ -384,6 +438,8 @@ static void start(pp_allreduce_t *coll, const pp_target_t *target)
     pp_messages_t *messages = coll->messages;
     if (target->buffer)
         messages->slot.buffer = target->buffer;
+    pp_rounds_count_as_given(coll, messages->taken);
+    pp_patience_before_start(coll);
     uint64_t given = pp_rounds_request(coll);
     if (messages->slot.contributions++ == 0)
         messages->slot.oldest_given = given;
@@ -482,7 +538,7 @@ static const pp_rounds_ops_t ops = {
     .sends = true, .aim = aim, .start = start, .settle = settle, .update = update, .ready = is_ready,
     .withholds = withholds, .in_mid_round = in_mid_round, .drawn = is_drawn, .joined = joined,
     .retired = has_retired, .explain = explain, .discard = discard, .forgive = forgive, .control = control,
-    .close = close_rounds,
+    .await = await, .holds_up = holds_up, .close = close_rounds,
 };
 
 pp_status_t pp_messages_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, const pp_kernels_t *kernels)

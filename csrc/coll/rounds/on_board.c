@@ -1,4 +1,5 @@
 /* on_board.c - what rounds on one board and on several have in common.  See combine.h. */
+#include "../patience.h"
 #include "combine.h"
 
 #include <stdlib.h>
@@ -9,18 +10,20 @@ enum {
     SPARED = 2                       /* newest results that a slow reader may still copy (PP_LATEST) */
 };
 
-uint64_t pp_combine_now_ns(const pp_allreduce_t *coll)
-{
-    pp_transport_t *transport = coll->handle.engine->transport;
-    return transport->ops->now_ns(transport);
-}
-
 /* ---- what others have done ------------------------------------------------------------------------------------ */
+
+/* Another rank may have found that this one holds the next round up. */
+static void hear_told(pp_allreduce_t *coll)
+{
+    if (pp_hold_is_told(coll))
+        pp_patience_awaited(coll, coll->completed, 0, 0);
+}
 
 bool pp_on_board_has_news(pp_allreduce_t *coll)
 {
     const pp_combine_t *combine = coll->on_board;
     uint64_t turn = pp_board_turn(&combine->board);
+    hear_told(coll);
     return pp_turn_round(turn) != coll->completed || combine->way->has_news(coll, turn);
 }
 
@@ -76,8 +79,7 @@ void pp_on_board_worked(pp_allreduce_t *coll, uint64_t round, bool last)
 /* Room for those who go on while this rank is exempt from its bound. */
 static void make_room(pp_allreduce_t *coll)
 {
-    bool exempt = pp_handle_left(&coll->handle) || pp_handle_elsewhere(&coll->handle);
-    if (!pp_combine_keeps_all(coll) || !exempt
+    if (!pp_combine_keeps_all(coll) || !pp_rounds_is_exempt(coll)
         || coll->completed - pp_say_absorbed(coll) + 2 < (uint64_t)coll->on_board->board.entries)
         return;
     if (coll->request.outcome)
@@ -92,6 +94,7 @@ bool pp_on_board_go_on(pp_allreduce_t *coll)
     const pp_team_t *team = coll->handle.team;
     const pp_node_t *node = pp_node_of(coll);
     bool news = pp_combine_catch_up(coll) && !combine->way->alone;
+    hear_told(coll);
     make_room(coll);
     uint64_t before = coll->completed;
     pp_team_publish_presence(team);
@@ -114,7 +117,7 @@ void pp_on_board_update(pp_allreduce_t *coll) { pp_on_board_go_on(coll); }
 
 bool pp_on_board_withholds(const pp_allreduce_t *coll)
 {
-    return coll->on_board->limit <= coll->completed && !pp_handle_left(&coll->handle) && !pp_handle_elsewhere(&coll->handle);
+    return coll->on_board->limit <= coll->completed && !pp_rounds_is_exempt(coll);
 }
 
 bool pp_on_board_in_mid_round(const pp_allreduce_t *coll)
@@ -149,12 +152,15 @@ static void explain_ranks(pp_allreduce_t *coll, pp_text_t *text)
         pp_facts_t facts = pp_view_facts(&view, index);
         PP_STEP("decide");
         uint64_t rounds = atomic_load(&coll->on_board->board.stations[index].limit);
-        bool held = pp_is_bounded(coll) && view.round >= rounds && !facts.left;
+        bool held = pp_is_bounded(coll) && view.round >= rounds && pp_view_withholds(&view, index);
         bool flushes = pp_view_flushes(&view, index);
-        if (facts.waits || facts.pending || facts.left || held)
+        if (facts.waits || facts.pending || pp_facts_gone(&facts) || held)
             pp_text_add(text, "rank %d:%s%s%s%s\n", pp_rank_at(coll, index), facts.waits ? " waits" : "",
                         facts.pending ? " has data pending" : "", held ? " withholds its part by max_lag" : "",
-                        flushes ? " flushes" : facts.left ? " has left" : "");
+                        flushes       ? " flushes"
+                        : facts.left  ? " has left"
+                        : facts.aside ? " has left by patience"
+                                      : "");
     }
 }
 

@@ -6,11 +6,12 @@ uint64_t pp_say_state_of(const pp_allreduce_t *coll)
     const pp_combine_t *combine = coll->on_board;
     /* A rank that is out says so by its presence. */
     pp_leaving_t leaves = coll->handle.team->exits ? PP_STAYS : coll->handle.leaving;
-    uint64_t round = coll->completed, state = 0;
+    uint64_t round = coll->completed, state = coll->handle.aside ? PP_WORD_ASIDE : 0;
     if (pp_handle_waits(&coll->handle))
-        state |= PP_WORD_WAITS | (pp_board_own(&combine->board)->receive ? PP_WORD_DIRECT : 0);
+        state |= PP_WORD_WAITS | (pp_board_own(&combine->board)->receive ? PP_WORD_DIRECT : 0)
+               | (coll->time.overdue ? PP_WORD_OVERDUE : 0);
     else if (leaves == PP_STAYS)
-        return 0;
+        return state;
     else
         state |= (uint64_t)leaves << PP_WORD_LEAVING_SHIFT;
     if (leaves == PP_FLUSHES || leaves == PP_FREES)

@@ -25,8 +25,9 @@ static bool elsewhere(const pp_allreduce_t *coll, int32_t index)
 
 pp_view_t pp_view_of(const pp_allreduce_t *coll, uint64_t round)
 {
-    return (pp_view_t){.coll = coll, .round = round, .away = pp_node_anybody_away(pp_node_of(coll)),
-                       .others = coll->handle.team->live_handles > 1, .flushes = pp_board_flushes(&coll->on_board->board)};
+    bool away = pp_node_anybody_away(pp_node_of(coll));
+    return (pp_view_t){.coll = coll, .round = round, .away = away, .others = away || coll->handle.team->live_handles > 1,
+                       .flushes = pp_board_flushes(&coll->on_board->board)};
 }
 
 bool pp_view_left(const pp_view_t *view, int32_t rank)
@@ -58,7 +59,8 @@ bool pp_view_flushes(const pp_view_t *view, int32_t rank)
 pp_facts_t pp_view_facts(const pp_view_t *view, int32_t index)
 {
     uint64_t   word = pp_view_word(view->coll, index);
-    pp_facts_t facts = {.waits = pp_word_waits(word, view->round), .pending = pp_word_pending(word)};
+    pp_facts_t facts = {.waits = pp_word_waits(word, view->round), .pending = pp_word_pending(word),
+                        .aside = word & PP_WORD_ASIDE, .overdue = word & PP_WORD_OVERDUE};
     facts.left = pp_view_left(view, index);
     facts.elsewhere = facts.pending && !facts.waits && pp_view_elsewhere(view, index);
     facts.ready = pp_facts_ready(&facts);
@@ -78,13 +80,52 @@ int32_t pp_view_drawn_at(pp_allreduce_t *coll, int32_t place)
     return combine->order[place];
 }
 
+int32_t pp_view_index_of(const pp_allreduce_t *coll, int32_t rank)
+{
+    const pp_nodes_t *nodes = coll->handle.engine->nodes;
+    if (!nodes)
+        return rank;
+    if (nodes->node_of[rank] != nodes->mine)
+        return -1;
+    for (int32_t index = 0; index < pp_node_of(coll)->size; index++)
+        if (pp_rank_at(coll, index) == rank)
+            return index;
+    return -1;
+}
+
+typedef struct sight {
+    const pp_view_t *view;
+    pp_allreduce_t  *coll;
+} sight_t;
+
+static bool facts_at(void *arg, int32_t place, pp_facts_t *facts)
+{
+    const sight_t *sight = arg;
+    int32_t index = pp_view_index_of(sight->coll, pp_view_drawn_at(sight->coll, place));
+    if (index >= 0)
+        *facts = pp_view_facts(sight->view, index);
+    return index >= 0;
+}
+
+pp_draw_end_t pp_view_follow(const pp_view_t *view, pp_allreduce_t *coll, int32_t place)
+{
+    sight_t sight = {.view = view, .coll = coll};
+    return pp_rule_follow(&coll->rule, place, facts_at, &sight);
+}
+
+bool pp_view_withholds(const pp_view_t *view, int32_t index)
+{
+    bool aside = pp_view_word(view->coll, index) & PP_WORD_ASIDE;
+    return !pp_view_left(view, index) && !pp_view_elsewhere(view, index) && !(aside && !view->coll->rule.each);
+}
+
 bool pp_view_permit(const pp_view_t *view)
 {
     const pp_allreduce_t *coll = view->coll;
     for (int32_t rank = 0; pp_is_bounded(coll) && rank < pp_node_of(coll)->size; rank++) {
         PP_STEP("decide");
         uint64_t rounds = atomic_load(&coll->on_board->board.stations[rank].limit);
-        if (view->round >= rounds && !pp_view_left(view, rank) && !pp_view_elsewhere(view, rank))
+        if (view->round >= rounds && pp_view_withholds(view, rank))
             return false;
     }
     return true;

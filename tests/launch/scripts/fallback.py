@@ -54,8 +54,8 @@ def large(ctx):
 limits = {
     "nothing": (),
     "files": (resource.RLIMIT_FSIZE, 0),
-    "most-files": (resource.RLIMIT_FSIZE, GIB),
-    "large-files": (resource.RLIMIT_FSIZE, 8 * GIB),
+    "most-files": (resource.RLIMIT_FSIZE, 1 << 20),
+    "large-files": (resource.RLIMIT_FSIZE, GIB),
     "address-space": (resource.RLIMIT_AS, address_space() + 2 * GIB),
 }[sys.argv[1]]
 if limits:

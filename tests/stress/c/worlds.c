@@ -9,6 +9,7 @@
  * operation on every type with random bytes.
  */
 #include "check.h"
+#include "../../../csrc/include/pypartial_sim.h"
 
 enum { RANKS_MAX = 17, ROUNDS_MAX = 4096, PARTS = 2, STEPS_MAX = 100000000 };
 

@@ -9,13 +9,14 @@
 
 enum { STACK_BYTES = 256 << 10, CERTAIN = 1000, WAKE_NS = 50, PAUSE_NS = 1000 };
 
-typedef enum task_kind { CALL, MESSAGE, BULK_DONE, LOOK } task_kind_t;
+typedef enum task_kind { CALL, MESSAGE, BULK_DONE, ALARM, LOOK, ELSEWHERE } task_kind_t;
 
 typedef struct task {
     struct task  *next;
     task_kind_t   kind;
     pp_sim_call_t call;
     int32_t       peer;
+    bool          waits;         /* ELSEWHERE */
     void         *cookie;
     size_t        bytes;
     _Alignas(16) unsigned char message[];
@@ -34,6 +35,7 @@ struct pp_actor {
     bool        parked;          /* ... and does */
     bool        woken;
     uint64_t    resume_ns;       /* interrupted until then */
+    uint64_t    expires_ns;      /* the call in progress waits no longer; 0: it does */
     bool        done;
     pp_status_t status;          /* of the call that has ended */
     char        text[PP_ERROR_TEXT];
@@ -123,13 +125,28 @@ static task_t *pop(pp_actor_t *actor, bool only_told)
     return task;
 }
 
+static pp_status_t wait_in_time(pp_actor_t *actor, const pp_sim_call_t *call)
+{
+    if (call->timeout_ns > 0) {
+        actor->expires_ns = pp_simnet_now_ns(actor->stage->net) + call->timeout_ns;
+        PP_TRY(pp_simnet_rouse(actor->stage->net, actor->rank, actor->expires_ns));
+    }
+    pp_status_t status = pp_wait(call->coll, -1, call->result);
+    actor->expires_ns = 0;
+    return status;
+}
+
 static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
 {
     pp_ctx_t *ctx = actor->ctx;
     switch ((pp_sim_call_kind_t)call->kind) {
     case PP_SIM_START:      return pp_start(call->coll);
-    case PP_SIM_WAIT:       return pp_wait(call->coll, -1, call->result);
+    case PP_SIM_WAIT:       return wait_in_time(actor, call);
     case PP_SIM_TEST:       return pp_test(call->coll, call->result);
+    case PP_SIM_MORE:       return pp_more(call->coll, call->result);
+    case PP_SIM_TIMED_OUT:  return pp_timed_out(call->coll);
+    case PP_SIM_AWAY_BEGIN: return pp_away_begin(ctx);
+    case PP_SIM_AWAY_END:   return pp_away_end(ctx);
     case PP_SIM_INIT_BEGIN: return pp_allreduce_init_begin(ctx, call->config, call->complaint, call->out);
     case PP_SIM_FLUSH_BEGIN: return pp_flush_begin(call->coll);
     case PP_SIM_DRAIN_BEGIN: return pp_drain_begin(call->coll);
@@ -155,6 +172,16 @@ static void work_for_others(pp_ctx_t *ctx)
     }
 }
 
+/* As pp_ctx_waits_long() tells it. */
+static void hear_elsewhere(pp_ctx_t *ctx, bool waits)
+{
+    if (ctx->freed || ctx->engine.error)
+        return;
+    ctx->team.waits_in_others = waits;
+    ctx->engine.changed = true;
+    pp_engine_settle(&ctx->engine);
+}
+
 /* As pp_leave(): what is left to do is the progress thread's. */
 static void leave(pp_actor_t *actor)
 {
@@ -176,7 +203,9 @@ static void run_task(pp_actor_t *actor, const task_t *task)
     }
     case MESSAGE:   sink->message(sink->engine, task->peer, task->message, task->bytes); break;
     case BULK_DONE: sink->bulk_done(sink->engine, task->cookie); break;
+    case ALARM:     sink->alarm(sink->engine); break;
     case LOOK:      pp_look(actor->ctx); break;
+    case ELSEWHERE: hear_elsewhere(actor->ctx, task->waits); break;
     }
     if (actor->ctx->engine.nodes)
         work_for_others(actor->ctx);
@@ -251,9 +280,16 @@ static void told(pp_actor_t *actor)
         begin_tasks(actor);
 }
 
+static bool has_expired(void *owner)
+{
+    const pp_actor_t *actor = owner;
+    return actor->expires_ns > 0 && pp_simnet_now_ns(actor->stage->net) >= actor->expires_ns;
+}
+
 void pp_stage_go_on(pp_stage_t *stage, int32_t rank)
 {
     pp_actor_t *actor = &stage->actors[rank];
+    actor->woken |= actor->parked && has_expired(actor);
     bool may = actor->running && pp_simnet_now_ns(stage->net) >= actor->resume_ns
             && (!actor->parked || actor->woken);
     if (may)
@@ -336,6 +372,23 @@ static void on_bulk_done(void *owner, void *cookie)
     told(actor);
 }
 
+static void on_alarm(void *owner)
+{
+    pp_actor_t *actor = owner;
+    if (queue(actor, ALARM, 0))
+        told(actor);
+}
+
+void pp_stage_tell_elsewhere(pp_stage_t *stage, int32_t rank, bool waits)
+{
+    pp_actor_t *actor = &stage->actors[rank];
+    task_t *task = queue(actor, ELSEWHERE, 0);
+    if (!task)
+        return;
+    task->waits = waits;
+    told(actor);
+}
+
 static void on_failed(void *owner, pp_status_t status, int32_t peer, const char *text)
 {
     pp_actor_t *actor = owner;
@@ -388,7 +441,7 @@ static void open_actor(pp_stage_t *stage, int32_t rank, pp_ctx_t *ctx)
     ctx->node.sleeps = sleeps;
     ctx->node.owner = actor;
     ctx->actor = (pp_actor_ops_t){.owner = actor, .announce = announce_sleep, .park = park,
-                                  .pause = pause_actor};
+                                  .pause = pause_actor, .expired = has_expired};
 }
 
 static int32_t count_nodes(const pp_stage_t *stage)
@@ -457,7 +510,8 @@ pp_status_t pp_stage_open(pp_simnet_t *net, const pp_sim_config_t *config, pp_ct
     stage->seed = pp_mix(config->seed, 0x5eed);
     stage->actors = calloc((size_t)ranks, sizeof *stage->actors);
     stage->node_ranks = config->node_ranks < ranks ? config->node_ranks : ranks;
-    bool made = stage->actors && find_lowest(stage) && make_commons(stage) && (count_nodes(stage) == 1 || make_nodes(stage));
+    bool made = stage->actors && find_lowest(stage) && make_commons(stage)
+             && (count_nodes(stage) == 1 || make_nodes(stage));
     if (!made) {
         pp_stage_free(stage);
         return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", ranks);
@@ -475,7 +529,7 @@ void pp_stage_enter(pp_stage_t *stage, int32_t rank)
     pp_transport_t *transport = pp_simnet_transport(stage->net, rank);
     actor->sink = transport->sink;
     transport->sink = (pp_sink_t){.engine = actor, .message = on_message, .bulk_done = on_bulk_done,
-                                  .failed = on_failed};
+                                  .alarm = on_alarm, .failed = on_failed};
 }
 
 void pp_stage_free(pp_stage_t *stage)

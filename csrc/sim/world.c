@@ -1,13 +1,14 @@
-/* sim_world.c - many ranks in one process: contexts over the simulated transport. */
+/* world.c - many ranks in one process: contexts over the simulated transport. */
+#include "../api.h"
 #include "../transport/sim.h"
 #include "actor.h"
 
 #include <stdlib.h>
 
-/* What a rank's program waits for. */
+/* What the threads of a rank's program wait for. */
 typedef struct watch {
-    bool       waits;
-    pp_handle_t *coll;           /* its request; NULL: the collective call */
+    pp_handle_t **handles;       /* their requests; NULL: the collective call */
+    size_t        count, capacity;
 } watch_t;
 
 struct pp_sim {
@@ -91,6 +92,23 @@ pp_ctx_t *pp_sim_ctx(pp_sim_t *sim, int32_t rank)
     return rank >= 0 && rank < sim->ranks ? sim->contexts[rank] : NULL;
 }
 
+/* Nobody else uses the context meanwhile: ranks are simulated by one thread. */
+pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
+{
+    pp_handle_t *handle;
+    *out = NULL;
+    PP_TRY(pp_ctx_usable(ctx));
+    PP_TRY(pp_engine_check(&ctx->engine));
+    if (ctx->mpi)
+        return pp_fail(PP_ERR_STATE, "the context's ranks are not simulated");
+    PP_TRY(pp_allreduce_make(ctx, config, &handle));
+    pp_status_t status = pp_agreement_pretend(&ctx->calls, handle);
+    pp_engine_settle(&ctx->engine);
+    if (status >= 0)
+        *out = handle;
+    return status;
+}
+
 static pp_status_t check_rank(const pp_sim_t *sim, int32_t rank)
 {
     if (rank < 0 || rank >= sim->ranks)
@@ -106,10 +124,32 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-void pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_handle_t *coll)
+static pp_status_t watch_for(pp_sim_t *sim, int32_t rank, pp_handle_t *handle)
 {
-    if (rank >= 0 && rank < sim->ranks)
-        sim->watches[rank] = (watch_t){.waits = true, .coll = coll};
+    watch_t *watch = &sim->watches[rank];
+    for (size_t i = 0; i < watch->count; i++)
+        if (watch->handles[i] == handle)
+            return PP_OK;
+    if (!pp_grow((void **)&watch->handles, &watch->capacity, watch->count + 1, sizeof(pp_handle_t *)))
+        return pp_fail(PP_ERR_MEMORY, "no memory for what rank %d waits for", rank);
+    watch->handles[watch->count++] = handle;
+    return PP_OK;
+}
+
+pp_status_t pp_sim_watch(pp_sim_t *sim, int32_t rank, pp_handle_t *handle)
+{
+    PP_TRY(check_rank(sim, rank));
+    return watch_for(sim, rank, handle);
+}
+
+void pp_sim_unwatch(pp_sim_t *sim, int32_t rank, const pp_handle_t *handle)
+{
+    if (check_rank(sim, rank) < 0)
+        return;
+    watch_t *watch = &sim->watches[rank];
+    for (size_t i = 0; i < watch->count; i++)
+        if (watch->handles[i] == handle)
+            watch->handles[i--] = watch->handles[--watch->count];
 }
 
 static bool can_go_on(const pp_sim_t *sim, int32_t rank)
@@ -117,12 +157,14 @@ static bool can_go_on(const pp_sim_t *sim, int32_t rank)
     const watch_t  *watch = &sim->watches[rank];
     const pp_ctx_t *ctx = sim->contexts[rank];
     pp_status_t     status;
-    if (!watch->waits || pp_simnet_dead(sim->net, rank))
+    if (watch->count == 0 || pp_simnet_dead(sim->net, rank))
         return false;
     if (sim->stage)
         return pp_stage_done(sim->stage, rank, &status);
-    return ctx->engine.error
-        || (watch->coll ? watch->coll->request.state == PP_COMPLETE : ctx->calls.finished);
+    bool any = ctx->engine.error;
+    for (size_t i = 0; i < watch->count; i++)
+        any |= watch->handles[i] ? watch->handles[i]->request.state == PP_COMPLETE : ctx->calls.finished;
+    return any;
 }
 
 /* Whether the rank's program goes on now; one whose rank is busy reducing goes on when that is over. */
@@ -135,7 +177,7 @@ static pp_status_t goes_on(pp_sim_t *sim, int32_t rank, bool *now)
         return pp_simnet_rouse(sim->net, rank, busy);
     }
     if (*now)
-        sim->watches[rank].waits = false;
+        sim->watches[rank].count = 0;
     return PP_OK;
 }
 
@@ -146,7 +188,7 @@ static bool next_of_all(pp_sim_t *sim, int32_t *rank)
         int32_t next = sim->next_failed++;
         if (!can_go_on(sim, next))
             continue;
-        sim->watches[next].waits = false;
+        sim->watches[next].count = 0;
         *rank = next;
         return true;
     }
@@ -182,7 +224,7 @@ pp_status_t pp_sim_do(pp_sim_t *sim, int32_t rank, const pp_sim_call_t *call)
         return pp_fail(PP_ERR_STATE, "the simulated ranks share no memory");
     pp_status_t status = pp_stage_do(sim->stage, rank, call);
     if (status == PP_PENDING)
-        sim->watches[rank] = (watch_t){.waits = true};
+        PP_TRY(watch_for(sim, rank, NULL));
     return status;
 }
 
@@ -191,11 +233,27 @@ pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status)
     pp_status_t ended = PP_OK;
     PP_TRY(check_rank(sim, rank));
     if (!sim->stage || !pp_stage_done(sim->stage, rank, &ended)) {
-        sim->watches[rank] = (watch_t){.waits = true};
+        PP_TRY(watch_for(sim, rank, NULL));
         return PP_PENDING;
     }
     *status = ended;
     return PP_OK;
+}
+
+uint64_t pp_sim_requested_at(const pp_handle_t *handle) { return handle->request.at; }
+
+void pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits)
+{
+    pp_ctx_t *ctx = pp_sim_ctx(sim, rank);
+    if (!ctx || ctx->freed || ctx->engine.error)
+        return;
+    if (sim->stage) {
+        pp_stage_tell_elsewhere(sim->stage, rank, waits > 0);
+        return;
+    }
+    ctx->team.waits_in_others = waits > 0;
+    ctx->engine.changed = true;
+    pp_engine_settle(&ctx->engine);
 }
 
 uint64_t pp_sim_turns(const pp_sim_t *sim) { return sim->stage ? pp_stage_turns(sim->stage) : 0; }
@@ -212,6 +270,11 @@ pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns)
 uint64_t pp_sim_now_ns(const pp_sim_t *sim) { return pp_simnet_now_ns(sim->net); }
 uint64_t pp_sim_next_ns(const pp_sim_t *sim) { return pp_simnet_next_ns(sim->net); }
 
+int32_t pp_sim_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place)
+{
+    return pp_permuted(pp_mix(seed, handle), round, ranks, place);
+}
+
 void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
 {
     *coverage = (pp_coverage_t){0};
@@ -226,6 +289,8 @@ void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
         coverage->graces_met += one->graces_met;
         coverage->graces_over += one->graces_over;
         coverage->announced += one->announced;
+        coverage->asides += one->asides;
+        coverage->deadlines += one->deadlines;
         for (int bin = 0; bin < PP_STALENESS_BINS; bin++)
             coverage->staleness[bin] += one->staleness[bin];
     }
@@ -244,6 +309,8 @@ void pp_sim_free(pp_sim_t *sim)
         }
     pp_stage_free(sim->stage);
     pp_simnet_free(sim->net);
+    for (int32_t r = 0; sim->watches && r < sim->ranks; r++)
+        free(sim->watches[r].handles);
     free(sim->contexts);
     free(sim->watches);
     free(sim);

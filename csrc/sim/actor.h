@@ -11,7 +11,7 @@
 #define PP_ACTOR_H
 
 #include "../transport/sim.h"
-#include "context.h"
+#include "../progress/context.h"
 
 typedef struct pp_actor pp_actor_t;
 typedef struct pp_stage pp_stage_t;       /* the actors of a simulation */
@@ -28,6 +28,8 @@ void        pp_stage_free(pp_stage_t *stage);
 pp_status_t pp_stage_do(pp_stage_t *stage, int32_t rank, const pp_sim_call_t *call);
 /* Whether its call has ended, and how. */
 bool        pp_stage_done(const pp_stage_t *stage, int32_t rank, pp_status_t *status);
+/* The rank's process waits in another context, or waits there no more. */
+void        pp_stage_tell_elsewhere(pp_stage_t *stage, int32_t rank, bool waits);
 /* The rank was named by an event: it goes on if that was what it waited for. */
 void        pp_stage_go_on(pp_stage_t *stage, int32_t rank);
 /* How often a rank was interrupted so far. */

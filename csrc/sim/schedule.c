@@ -1,14 +1,60 @@
-/* sim_schedule.c - one execution of one schedule over the simulated network: what a round costs. */
+/* schedule.c - one execution of one schedule over the simulated network: what a round costs. */
 #include "../algo/algo.h"
-#include "../exec/engine.h"
+#include "../exec/series.h"
 #include "../transport/sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- the schedule of a rank ------------------------------------------------------------------- */
+
+static pp_status_t make_activation(int32_t rank, int32_t size, pp_graph_t **graph)
+{
+    pp_graph_t *built = pp_graph_new(rank, size, 0);
+    if (!built)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a schedule");
+    if (!built->error)
+        pp_algo_activation(built);
+    pp_algo_finish(built, &(pp_ends_t){.vertices = &built->take, .count = 1});
+    pp_status_t status = pp_graph_commit(built);
+    if (status < 0)
+        pp_graph_free(built);
+    else
+        *graph = built;
+    return status;
+}
+
+/* An activation that nothing follows, or a synchronous allreduce (pp_sim_schedule_t), an element being a byte;
+   segments = 0: by its size. */
+static pp_status_t make_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count, int32_t segments,
+                                 pp_graph_t **graph)
+{
+    static const int32_t algorithms[] = {
+        [PP_SCHEDULE_RECURSIVE_DOUBLING] = PP_RECURSIVE_DOUBLING,
+        [PP_SCHEDULE_RABENSEIFNER] = PP_RABENSEIFNER, [PP_SCHEDULE_RING] = PP_RING};
+    *graph = NULL;
+    if (schedule < 0 || schedule >= PP_SCHEDULE_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "schedule=%d is not one of 0..%d", schedule,
+                       PP_SCHEDULE_COUNT - 1);
+    if (schedule == PP_SCHEDULE_ACTIVATION)
+        return make_activation(rank, size, graph);
+    if (segments == 0)
+        segments = pp_algo_segments(algorithms[schedule], count, size);
+    return pp_algo_synchronous_allreduce(algorithms[schedule], rank, size, count, segments, graph);
+}
+
+pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, int32_t format,
+                                 char **text)
+{
+    return pp_algo_dump(make_schedule, schedule, ranks, bytes, 0, 1, format, text);
+}
+
+/* ---- its execution ---------------------------------------------------------------------------- */
+
 typedef struct run run_t;
 
 typedef struct member {
+    pp_handle_t handle;        /* first: the engine knows it only */
     run_t      *run;
     pp_engine_t engine;
     pp_series_t series;
@@ -33,14 +79,14 @@ static void finish(run_t *run, int32_t rank)
 static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
 {
     member_t *member = owner;
-    share->null = instance->series->graph->count == 0;
+    share->null = instance->template->graph->count == 0;
     share->tally.contributions = 1;
     share->tally.contributors = !share->null;
     if (share->null)
         return;
-    instance->accumulator = pp_pool_get(&instance->series->vectors);
+    instance->accumulator = pp_pool_get(instance->template->vectors);
     if (instance->accumulator)
-        memset(instance->accumulator->data, 0, instance->series->vectors.bytes);
+        memset(instance->accumulator->data, 0, instance->template->vectors->bytes);
     else
         pp_engine_fail(&member->engine, PP_ERR_MEMORY, "no memory for a vector");
 }
@@ -56,7 +102,7 @@ static void on_activated(void *owner, pp_instance_t *instance)
 static void on_done(void *owner, pp_instance_t *instance)
 {
     member_t *member = owner;
-    pp_pool_put(&instance->series->vectors, instance->accumulator);
+    pp_pool_put(instance->template->vectors, instance->accumulator);
     instance->accumulator = NULL;
     if (!member->run->activation)
         finish(member->run, member->engine.rank);
@@ -72,15 +118,24 @@ static const pp_host_t host = {
     .take = on_take, .activated = on_activated, .done = on_done, .retired = on_retired,
 };
 
+static void on_operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
+{
+    pp_series_receive(&((member_t *)handle)->series, peer, message, bytes);
+}
+
+static const pp_handle_kind_t kind = {.init = "a schedule", .operation = on_operation};
+
 static pp_status_t join(run_t *run, int32_t rank, int32_t schedule, size_t bytes)
 {
     member_t    *member = &run->members[rank];
     pp_kernels_t kernels;
     pp_graph_t  *graph;
     member->run = run;
+    member->handle.kind = &kind;
     PP_TRY(pp_kernels_find(PP_SUM, PP_UINT8, &kernels));
     PP_TRY(pp_engine_init(&member->engine, pp_simnet_transport(run->net, rank), 0));
-    PP_TRY(pp_algo_schedule(schedule, rank, run->ranks, bytes, 0, &graph));
+    PP_TRY(pp_engine_register(&member->engine, &member->handle, 0));
+    PP_TRY(make_schedule(schedule, rank, run->ranks, bytes, 0, &graph));
     return pp_series_open(&member->engine, 0, graph, NULL, &kernels, 1, &host, member, &member->series);
 }
 

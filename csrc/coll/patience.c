@@ -1,0 +1,168 @@
+/* patience.c - see patience.h. */
+#include "patience.h"
+
+enum {
+    TELL_SHARE = 8,                  /* of the patience, before a waiting rank tells the others, but */
+    TELL_NS_MAX = 50000000,
+    AGAIN_NS_MIN = 100000000,        /* it tells them again, and twice as late each time: they may not have had the handle */
+    AGAIN_MAX = 20
+};
+
+static uint64_t patience_ns(const pp_allreduce_t *coll)
+{
+    const pp_team_t *team = coll->handle.team;
+    return team->patience_ns >= 0 ? (uint64_t)team->patience_ns
+                                  : pp_habit_patience(&coll->time.habit, &team->habit);
+}
+
+static bool has_patience(const pp_allreduce_t *coll)
+{
+    const pp_team_t *team = coll->handle.team;
+    return team->patience_ns != PP_FOR_EVER && !pp_rule_is_full(&coll->rule) && team->engine->size > 1;
+}
+
+static uint64_t coarse_now(const pp_allreduce_t *coll)
+{
+    pp_transport_t *transport = coll->handle.engine->transport;
+    return transport->ops->coarse_ns ? transport->ops->coarse_ns(transport) : transport->ops->now_ns(transport);
+}
+
+/* ---- this rank's own calls -------------------------------------------------------------------------------- */
+
+void pp_patience_returned(pp_allreduce_t *coll)
+{
+    coll->handle.aside = false;
+    coll->time.held = 0;
+    coll->handle.engine->changed = true;
+}
+
+void pp_patience_before_start(pp_allreduce_t *coll)
+{
+    pp_team_t *team = coll->handle.team;
+    if (coll->handle.aside)
+        pp_patience_returned(coll);
+    coll->time.held = 0;
+    /* Before the request is made and others see it: its own deadline is not over. */
+    if (!pp_handle_waits(&coll->handle) && !pp_engine_has(coll->handle.engine, PP_PLANT_DEADLINE_TWICE))
+        coll->time.overdue = false;
+    if (team->patience_ns >= 0 || coll->time.given_ns == 0)
+        return;
+    uint64_t now = coarse_now(coll), taken = now > coll->time.given_ns ? now - coll->time.given_ns : 0;
+    pp_habit_add(&coll->time.habit, taken);
+    pp_habit_add(&team->habit, taken);
+    coll->time.given_ns = 0;
+}
+
+void pp_patience_started(pp_allreduce_t *coll)
+{
+    /* After a timeout: the request goes on, and its deadline. */
+    if (coll->handle.request.timed_out && pp_handle_waits(&coll->handle))
+        return;
+    coll->time.since_ns = coll->time.tell_ns = 0;
+    coll->time.tells = 0;
+    if (!pp_handle_waits(&coll->handle))
+        return;
+    if (coll->deadline_ns > 0) {
+        coll->time.since_ns = pp_engine_now(coll->handle.engine);
+        pp_engine_alarm(coll->handle.engine, coll->time.since_ns + coll->deadline_ns);
+    }
+    if (has_patience(coll))
+        pp_engine_alarm(coll->handle.engine, 0);
+}
+
+void pp_patience_given(pp_allreduce_t *coll)
+{
+    if (coll->handle.team->patience_ns < 0)
+        coll->time.given_ns = coarse_now(coll);
+}
+
+/* ---- others ------------------------------------------------------------------------------------------------- */
+
+bool pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t number, uint64_t calls)
+{
+    bool news = coll->time.awaited < round + 1
+             || (coll->time.awaited == round + 1 && coll->time.awaited_number < number);
+    if (!news)
+        return false;
+    coll->time.awaited = round + 1;
+    coll->time.awaited_number = number;
+    coll->time.awaited_calls = calls;
+    pp_engine_alarm(coll->handle.engine, 0);
+    return true;
+}
+
+/* Leaves the handle.  Said once in a context, where the application logs: on its next call. */
+static void leave(pp_allreduce_t *coll, uint64_t patience)
+{
+    pp_handle_t *handle = &coll->handle;
+    pp_team_t   *team = handle->team;
+    handle->aside = true;
+    handle->engine->coverage.asides++;
+    pp_engine_undefer(handle->engine);
+    if (team->left_by_patience++ > 0)
+        return;
+    const char *doing = team->in_call                ? "was in a collective call that the others had completed"
+                      : pp_handle_elsewhere(handle)  ? "waited on another handle"
+                                                     : "computed, or was in a call of the application's own";
+    snprintf(team->patience_note, sizeof team->patience_note,
+             "rank %d held round %llu of handle %u up for its patience of %.3g s, and left it to the others: it %s; "
+             "`with ctx.away():` around blocking calls of your own spares the others that time",
+             handle->engine->rank, (unsigned long long)coll->completed, handle->id, (double)patience * 1e-9, doing);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t later(uint64_t from, uint64_t by) { return by < PP_NEVER_NS - from ? from + by : PP_NEVER_NS - 1; }
+
+/* Of a rank that waits. */
+static uint64_t tick_waiting(pp_allreduce_t *coll, uint64_t now)
+{
+    uint64_t next = PP_NEVER_NS;
+    if (coll->time.since_ns == 0)
+        coll->time.since_ns = now;
+    if (coll->deadline_ns > 0 && !coll->time.overdue) {
+        next = coll->time.since_ns + coll->deadline_ns;
+        coll->time.overdue = now >= next;
+        coll->handle.engine->changed |= coll->time.overdue;
+        next = coll->time.overdue ? PP_NEVER_NS : next;
+    }
+    if (!has_patience(coll))
+        return next;
+    uint64_t patience = patience_ns(coll), delay = earlier(patience / TELL_SHARE, TELL_NS_MAX);
+    if (coll->time.tell_ns == 0)
+        coll->time.tell_ns = now + delay;
+    if (coll->time.tells == AGAIN_MAX)
+        return next;
+    if (now >= coll->time.tell_ns) {
+        uint64_t again = patience > AGAIN_NS_MIN ? patience : AGAIN_NS_MIN;
+        coll->ops->await(coll, ++coll->time.told);
+        coll->time.tell_ns = later(now, again << coll->time.tells++);
+    }
+    return earlier(next, coll->time.tell_ns);
+}
+
+/* A rank that is a collective call behind keeps the messages of the round back: it holds it up in any case. */
+static bool holds_up(pp_allreduce_t *coll)
+{
+    return coll->time.awaited >= coll->completed + 1 && !coll->handle.aside && has_patience(coll)
+        && (coll->time.awaited_calls > coll->handle.engine->calls || coll->ops->holds_up(coll));
+}
+
+uint64_t pp_patience_tick(pp_allreduce_t *coll, uint64_t now)
+{
+    uint64_t next = pp_handle_waits(&coll->handle) ? tick_waiting(coll, now) : PP_NEVER_NS;
+    if (!holds_up(coll)) {
+        coll->time.held = 0;
+        return next;
+    }
+    if (coll->time.held != coll->completed + 1) {
+        coll->time.held = coll->completed + 1;
+        coll->time.held_since_ns = now;
+    }
+    uint64_t patience = patience_ns(coll);
+    if (now - coll->time.held_since_ns < patience)
+        return earlier(next, coll->time.held_since_ns + patience);
+    if (pp_engine_has(coll->handle.engine, PP_PLANT_NO_PATIENCE))
+        return next;
+    leave(coll, patience);
+    return next;
+}

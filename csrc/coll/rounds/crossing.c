@@ -1,0 +1,214 @@
+/* crossing.c - the rules of a round, for a node among several.  See leader.h. */
+#include "leader.h"
+
+/* ---- the rules, for a node ------------------------------------------------------------------------------ */
+
+bool pp_crossing_anybody_waits(const pp_view_t *view)
+{
+    for (int32_t index = 0; index < pp_node_size(view->coll); index++)
+        if (pp_word_waits(pp_view_word(view->coll, index), view->round))
+            return true;
+    return false;
+}
+
+/* All ranks here flush.  Those that are out go along with any flush, as long as somebody may still ask for one. */
+bool pp_crossing_all_flush(const pp_view_t *view)
+{
+    const pp_team_t *team = view->coll->handle.team;
+    bool any = !view->coll->handle.ended && team->serves;
+    for (int32_t index = 0; index < pp_node_size(view->coll); index++) {
+        if (!pp_view_flushes(view, index))
+            return false;
+        any |= !pp_node_out(pp_node_of(view->coll), index);
+    }
+    return any;
+}
+
+/* Full waits for everybody who has not left, the others for nobody; max_lag may withhold a part in any case.
+   `crossing`: NULL for ranks that do not lead the round, and do not know who was ready before.  The leader counts on
+   nobody whom it has not latched: who waited elsewhere may be ready no more when its part is taken. */
+bool pp_crossing_permits(const pp_view_t *view, const pp_crossing_t *crossing)
+{
+    const pp_allreduce_t *coll = view->coll;
+    for (int32_t index = 0; pp_rule_is_full(&coll->rule) && index < pp_node_size(coll); index++) {
+        bool ready = crossing ? pp_mask_has(crossing->ready, index)
+                              : pp_view_ready(view, pp_view_word(coll, index), index);
+        if (!ready && !pp_view_left(view, index))
+            return false;
+    }
+    return pp_view_permit(view);
+}
+
+/* It was seen waiting; whatever it does next, it is ready for the round that it brings about. */
+static void mark_trigger(pp_crossing_t *crossing, int32_t index)
+{
+    pp_mask_add(crossing->triggers, index);
+    pp_mask_add(crossing->ready, index);
+}
+
+/* By the leader, when the round is on for it.  Who has announced it has brought it about, whoever else did: the
+   others may have heard of no other initiator. */
+void pp_crossing_find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing)
+{
+    if (crossing->announced)
+        return;
+    crossing->announced = true;
+    crossing->announces = pp_node_size(coll) == 1 || pp_signal_say_activated(coll, crossing->round, PP_CAUSE_POLICY);
+    if (!crossing->announces) {
+        pp_cause_t cause;
+        crossing->triggered = true;
+        mark_trigger(crossing, pp_signal_activated_by(coll, crossing->round, &cause));
+        if (crossing->cause < (uint32_t)cause)
+            crossing->cause = (uint32_t)cause;
+    }
+}
+
+/* Whether the time between the trigger and the taking of contributions is over. */
+static bool is_ripe(const pp_allreduce_t *coll, pp_crossing_t *crossing)
+{
+    pp_engine_t *engine = coll->handle.engine;
+    if (coll->grace_ns == 0 || coll->grace_ns == PP_GRACE_AUTO || pp_rule_is_full(&coll->rule))
+        return true;
+    uint64_t now = pp_engine_now(engine);
+    if (crossing->ripe_ns == 0)
+        crossing->ripe_ns = now + coll->grace_ns;
+    if (now < crossing->ripe_ns)
+        pp_engine_alarm(engine, crossing->ripe_ns);
+    return now >= crossing->ripe_ns;
+}
+
+void pp_crossing_trigger(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause)
+{
+    crossing->triggered = crossing->activated = true;
+    crossing->cause = (uint32_t)cause;
+    pp_crossing_find_announcer(coll, crossing);
+    pp_instance_fire(instance, coll->series.graph->start);
+}
+
+static void trigger_when_ripe(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause)
+{
+    if (is_ripe(coll, crossing))
+        pp_crossing_trigger(coll, crossing, instance, cause);
+}
+
+static bool mark_waiting(const pp_view_t *view, pp_crossing_t *crossing)
+{
+    bool any = false;
+    for (int32_t index = 0; index < pp_node_size(view->coll); index++)
+        if (pp_word_waits(pp_view_word(view->coll, index), view->round)) {
+            mark_trigger(crossing, index);
+            any = true;
+        }
+    return any;
+}
+
+/* ---- first of m ------------------------------------------------------------------------------------- */
+
+static void hand_on(pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place, int32_t node)
+{
+    pp_draw_t message = {.prefix = {.kind = PP_MSG_DRAW, .handle = coll->handle.id, .round = crossing->round},
+                         .place = (uint32_t)place};
+    if (pp_mask_has(crossing->handed_on, place))
+        return;
+    pp_mask_add(crossing->handed_on, place);
+    coll->handle.engine->coverage.draws_handed_on++;
+    pp_engine_control(coll->handle.engine, pp_nodes_leader(pp_nodes_of(coll), node, crossing->round),
+                      &message.prefix, sizeof message);
+}
+
+/* Follows a draw that is this node's, and hands it on if it comes to a rank of another node.  Returns the strength of
+   the cause by which it triggers; -1: it does not. */
+static int32_t follow_draw(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place)
+{
+    pp_draw_end_t end = pp_view_follow(view, coll, place);
+    coll->handle.engine->coverage.draws_handed_on += (uint64_t)end.hops;
+    if (end.verdict == PP_DRAW_OUT_OF_SIGHT)
+        hand_on(coll, crossing, end.place, pp_nodes_of(coll)->node_of[pp_view_drawn_at(coll, end.place)]);
+    if (end.verdict != PP_DRAW_TRIGGERS)
+        return -1;
+    mark_trigger(crossing, pp_view_index_of(coll, pp_view_drawn_at(coll, end.place)));
+    return (int32_t)pp_rule_draw_cause(&coll->rule, end.place);
+}
+
+static void follow_draws(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing,
+                         pp_instance_t *instance)
+{
+    const pp_nodes_t *nodes = pp_nodes_of(coll);
+    int32_t strongest = -1;
+    for (int32_t place = 0; place < coll->rule.k; place++)
+        if (nodes->node_of[pp_view_drawn_at(coll, place)] == nodes->mine)
+            pp_mask_add(crossing->held, place);
+    for (int32_t place = 0; place < coll->handle.engine->size; place++) {
+        if (!pp_mask_has(crossing->held, place))
+            continue;
+        int32_t cause = follow_draw(view, coll, crossing, place);
+        strongest = cause > strongest ? cause : strongest;
+    }
+    if (strongest >= 0)
+        trigger_when_ripe(coll, crossing, instance, strongest);
+}
+
+/* ---- quorum ------------------------------------------------------------------------------------------ */
+
+static pp_ballot_t count_here(const pp_view_t *view, const pp_crossing_t *crossing)
+{
+    const pp_allreduce_t *coll = view->coll;
+    pp_ballot_t sum = {.round = view->round, .calls = pp_engine_calls(coll->handle.engine, true)};
+    for (int32_t index = 0; index < pp_node_size(coll); index++) {
+        pp_facts_t facts = pp_view_facts(view, index);
+        facts.ready = pp_mask_has(crossing->ready, index);
+        pp_rule_count(&sum.count, &facts);
+    }
+    return sum;
+}
+
+static void count_quorum(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing,
+                         pp_instance_t *instance)
+{
+    const pp_nodes_t *nodes = pp_nodes_of(coll);
+    pp_ballots_t *ballots = &coll->on_board->leading->ballots;
+    pp_ballot_t   sum = count_here(view, crossing);
+    pp_cause_t    cause;
+    pp_ballots_add(ballots, &sum);
+    if (nodes->mine != 0)
+        pp_ballots_report(ballots, &coll->handle, &sum,
+                          pp_nodes_leader(nodes, pp_ballots_parent(nodes->mine), sum.round));
+    else if (pp_rule_enough(&coll->rule, &sum.count, &cause))
+        trigger_when_ripe(coll, crossing, instance, (int32_t)cause);
+}
+
+void pp_crossing_latch_ready(const pp_view_t *view, pp_crossing_t *crossing)
+{
+    for (int32_t index = 0; index < pp_node_size(view->coll); index++)
+        if (pp_view_ready(view, pp_view_word(view->coll, index), index))
+            pp_mask_add(crossing->ready, index);
+}
+
+/* Ranks whose deadline is over. */
+static bool mark_overdue(const pp_view_t *view, pp_crossing_t *crossing)
+{
+    bool any = false;
+    for (int32_t index = 0; view->coll->rule.deadline && index < pp_node_size(view->coll); index++) {
+        pp_facts_t facts = pp_view_facts(view, index);
+        if (facts.waits && facts.overdue) {
+            mark_trigger(crossing, index);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* Looks whether this node brings the round about, or can help others to. */
+void pp_crossing_bring_about(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance)
+{
+    if (!crossing->announced && pp_signal_is_activated(coll, crossing->round))
+        pp_crossing_trigger(coll, crossing, instance, PP_CAUSE_POLICY);
+    else if (pp_rule_draws(&coll->rule))
+        follow_draws(view, coll, crossing, instance);
+    else if (pp_rule_counts(&coll->rule))
+        count_quorum(view, coll, crossing, instance);
+    else if (mark_waiting(view, crossing))
+        trigger_when_ripe(coll, crossing, instance, PP_CAUSE_POLICY);
+    if (!crossing->triggered && mark_overdue(view, crossing))
+        trigger_when_ripe(coll, crossing, instance, PP_CAUSE_DEADLINE);
+}

@@ -1,0 +1,81 @@
+/* hold.c - rounds on a board that somebody has waited long for: who holds them up?  See combine.h. */
+#include "combine.h"
+
+void pp_hold_await(pp_allreduce_t *coll, uint64_t round)
+{
+    _Atomic uint64_t *awaited = &coll->on_board->board.shared->awaited;
+    PP_STEP("say");
+    uint64_t seen = atomic_load(awaited);
+    while (seen < round + 1 && !atomic_compare_exchange_weak(awaited, &seen, round + 1))
+        PP_STEP("say");
+    coll->on_board->news = coll->handle.engine->changed = true;
+}
+
+bool pp_hold_is_awaited(const pp_allreduce_t *coll, uint64_t round)
+{
+    PP_STEP("look");
+    return atomic_load(&coll->on_board->board.shared->awaited) == round + 1;
+}
+
+static void tell(const pp_view_t *view, int32_t index)
+{
+    pp_node_t *node = pp_node_of(view->coll);
+    _Atomic uint64_t *held = &view->coll->on_board->board.stations[index].held;
+    PP_STEP("say");
+    if (atomic_load(held) == view->round + 1)
+        return;
+    PP_STEP("say");
+    atomic_store(held, view->round + 1);
+    if (index != node->index)
+        node->wake(node->owner, index, true);
+}
+
+static void tell_drawn(const pp_view_t *view, pp_allreduce_t *coll, const uint64_t *draws)
+{
+    int32_t places = draws ? coll->rule.size : coll->rule.k;
+    for (int32_t place = 0; place < places; place++) {
+        if (draws && !pp_mask_has(draws, place))
+            continue;
+        pp_draw_end_t end = pp_view_follow(view, coll, place);
+        if (end.verdict == PP_DRAW_KEPT)
+            tell(view, pp_view_index_of(coll, pp_view_drawn_at(coll, end.place)));
+    }
+}
+
+static void tell_missing(const pp_view_t *view, pp_allreduce_t *coll, const uint64_t *ready)
+{
+    for (int32_t index = 0; index < pp_node_of(coll)->size; index++) {
+        pp_facts_t facts = pp_view_facts(view, index);
+        bool is_ready = facts.ready || (ready && pp_mask_has(ready, index));
+        if (!is_ready && !pp_facts_gone(&facts))
+            tell(view, index);
+    }
+}
+
+void pp_hold_tell(const pp_view_t *view, pp_allreduce_t *coll, bool activated, const uint64_t *draws,
+                  const uint64_t *ready)
+{
+    const pp_board_t *board = &coll->on_board->board;
+    if (!activated && pp_rule_draws(&coll->rule))
+        tell_drawn(view, coll, draws);
+    else if (!activated && pp_rule_counts(&coll->rule))
+        tell_missing(view, coll, ready);
+    for (int32_t index = 0; pp_is_bounded(coll) && !coll->rule.each && index < board->ranks; index++) {
+        PP_STEP("decide");
+        if (view->round >= atomic_load(&board->stations[index].limit) && pp_view_withholds(view, index))
+            tell(view, index);
+    }
+}
+
+bool pp_hold_is_told(const pp_allreduce_t *coll)
+{
+    PP_STEP("look");
+    return atomic_load(&pp_board_own(&coll->on_board->board)->held) == coll->completed + 1;
+}
+
+bool pp_hold_holds_up(pp_allreduce_t *coll)
+{
+    pp_view_t  view = pp_view_of(coll, coll->completed);
+    pp_facts_t facts = pp_view_facts(&view, pp_node_of(coll)->index);
+    return pp_hold_is_told(coll) && !facts.waits && !pp_facts_gone(&facts);
+}

@@ -1,0 +1,73 @@
+/*
+ * leader.h - a node in a round among several: what its leader knows, and the rules for it (crossing.c).  See leader.c.
+ */
+#ifndef PP_LEADER_H
+#define PP_LEADER_H
+
+#include "ballots.h"
+#include "combine.h"
+
+/* What the leader of a round knows of it. */
+typedef struct pp_crossing {
+    uint64_t round;                  /* UINT64_MAX: none yet */
+    bool     triggered;              /* by a rank of this node */
+    bool     activated;              /* it is on: by us or by a message */
+    bool     announced;              /* to other nodes: by us or by another rank of this node */
+    bool     announces;              /* ... by us */
+    bool     joined;                 /* all ranks of the node flush: it takes their parts silently */
+    bool     gathered;               /* claimed, and everything taken */
+    bool     away;                   /* our part is given */
+    bool     done;                   /* the result is in the ring, but the round not published yet */
+    bool     published;
+    uint32_t cause;
+    uint32_t awaited;                /* number of the last message that somebody waits for it, */
+    bool     waited_for;             /* if there was one */
+    uint64_t ripe_ns;                /* when it may be activated that is due; 0: it has not been */
+    uint64_t triggers[PP_CONTRIBUTORS_WORDS];    /* by index on the node */
+    uint64_t ready[PP_CONTRIBUTORS_WORDS];       /* ... latched: once ready for a round, it counts for that */
+    /* Places of the order of draws: whose draws are this node's to follow, and which it has handed on. */
+    uint64_t held[PP_CONTRIBUTORS_WORDS], handed_on[PP_CONTRIBUTORS_WORDS];
+} pp_crossing_t;
+
+typedef struct pp_leading {
+    pp_crossing_t *crossings;        /* at pp_series_place(round) % count */
+    size_t         count;
+    pp_buffer_t    lent;             /* the ring's memory, as the accumulator of the round that is away */
+    uint32_t       told;             /* reasons to look that this rank has heard of */
+    pp_ballots_t   ballots;
+} pp_leading_t;
+
+/* A draw handed on to a place of the order: PP_MSG_DRAW between nodes. */
+typedef struct pp_draw {
+    pp_prefix_t prefix;
+    uint32_t    place, unused;
+} pp_draw_t;
+
+static inline const pp_nodes_t *pp_nodes_of(const pp_allreduce_t *coll) { return coll->handle.engine->nodes; }
+
+static inline int32_t pp_node_size(const pp_allreduce_t *coll) { return pp_node_of(coll)->size; }
+
+/* Of a round that this rank leads. */
+static inline pp_crossing_t *pp_crossing_of(pp_allreduce_t *coll, uint64_t round)
+{
+    pp_leading_t  *leading = coll->on_board->leading;
+    pp_crossing_t *crossing = &leading->crossings[pp_series_place(&coll->series, round) % leading->count];
+    if (crossing->round != round)
+        *crossing = (pp_crossing_t){.round = round};
+    return crossing;
+}
+
+bool pp_crossing_anybody_waits(const pp_view_t *view);
+/* All ranks here flush.  Those that are out go along with any flush, as long as somebody may still ask for one. */
+bool pp_crossing_all_flush(const pp_view_t *view);
+/* The node may give its part of an activated round.  `crossing`: NULL for ranks that do not lead it. */
+bool pp_crossing_permits(const pp_view_t *view, const pp_crossing_t *crossing);
+void pp_crossing_latch_ready(const pp_view_t *view, pp_crossing_t *crossing);
+/* By the leader, when the round is on for it: who has announced it to the other nodes? */
+void pp_crossing_find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing);
+void pp_crossing_trigger(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause);
+/* Looks whether this node brings the round about, or can help others to. */
+void pp_crossing_bring_about(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing,
+                             pp_instance_t *instance);
+
+#endif

@@ -1,0 +1,89 @@
+/* signals.c - what the ranks of a node say to the one that leads a round.  See combine.h. */
+#include "combine.h"
+
+/* ---- telling the leader ------------------------------------------------------------------------------ */
+
+void pp_signal_tell_leader(pp_allreduce_t *coll, uint64_t round)
+{
+    const pp_nodes_t *nodes = coll->handle.engine->nodes;
+    pp_node_t *node = pp_node_of(coll);
+    int32_t leader = pp_nodes_leader_index(nodes, nodes->mine, round);
+    /* seq_cst: before we look whether it sleeps; a leader says that it sleeps before its last look. */
+    PP_STEP("tell");
+    atomic_fetch_add(&coll->on_board->board.shared->told, 1);
+    if (leader == node->index)
+        coll->handle.engine->changed = true;
+    else
+        node->wake(node->owner, leader, true);
+}
+
+uint32_t pp_signal_told(const pp_allreduce_t *coll)
+{
+    PP_STEP("look");
+    return atomic_load(&coll->on_board->board.shared->told);
+}
+
+/* How often a rank of the node has said that it waits long. */
+uint32_t pp_signal_awaits(const pp_allreduce_t *coll)
+{
+    PP_STEP("look");
+    return atomic_load(&coll->on_board->board.shared->awaits);
+}
+
+/* Other nodes have told about a round that is not open yet: the rank that opens it wakes us. */
+void pp_signal_expect(pp_allreduce_t *coll, uint64_t round)
+{
+    pp_station_t *own = pp_board_own(&coll->on_board->board);
+    PP_STEP("expect");
+    if (atomic_load(&own->expects) < round + 1) {
+        PP_STEP("expect");
+        atomic_store(&own->expects, round + 1);
+    }
+    coll->handle.engine->changed = true;        /* and if it has been opened meanwhile, we look ourselves */
+}
+
+bool pp_signal_is_expected(const pp_allreduce_t *coll, uint64_t round)
+{
+    const pp_nodes_t *nodes = coll->handle.engine->nodes;
+    int32_t leader = pp_nodes_leader_index(nodes, nodes->mine, round);
+    PP_STEP("look");
+    return atomic_load(&coll->on_board->board.stations[leader].expects) == round + 1;
+}
+
+/* ---- announcing: a round is on here -------------------------------------------------------------------- */
+
+/* Each leader has a word of its own: other nodes may bring the next round about while one that this node joined
+   silently is not announced yet.  (A rank that is alone on its node leads both, and has nobody to tell.) */
+static _Atomic uint64_t *activated_of(const pp_allreduce_t *coll, uint64_t round)
+{
+    const pp_nodes_t *nodes = coll->handle.engine->nodes;
+    return &coll->on_board->board.stations[pp_nodes_leader_index(nodes, nodes->mine, round)].activated;
+}
+
+bool pp_signal_is_activated(const pp_allreduce_t *coll, uint64_t round)
+{
+    PP_STEP("look");
+    return atomic_load(activated_of(coll, round)) >> PP_ACTIVATED_ROUND_SHIFT == round + 1;
+}
+
+/* Says that the round is on.  True: nobody had, so that it is this rank's to announce it to the other nodes.  (No round
+   completes before somebody has said so, hence a rank that was slow to compare finds another word there.) */
+bool pp_signal_say_activated(const pp_allreduce_t *coll, uint64_t round, pp_cause_t cause)
+{
+    _Atomic uint64_t *word = activated_of(coll, round);
+    PP_STEP("look");
+    uint64_t seen = atomic_load(word);
+    if (seen >> PP_ACTIVATED_ROUND_SHIFT > round)
+        return false;
+    PP_STEP("activate");
+    uint64_t by = (uint64_t)pp_node_of(coll)->index | (cause == PP_CAUSE_DEADLINE ? PP_ACTIVATED_LATE : 0);
+    return atomic_compare_exchange_strong(word, &seen, (round + 1) << PP_ACTIVATED_ROUND_SHIFT | by);
+}
+
+int32_t pp_signal_activated_by(const pp_allreduce_t *coll, uint64_t round, pp_cause_t *cause)
+{
+    PP_STEP("look");
+    uint64_t word = atomic_load(activated_of(coll, round));
+    *cause = word & PP_ACTIVATED_LATE ? PP_CAUSE_DEADLINE : PP_CAUSE_POLICY;
+    return (int32_t)(word & PP_ACTIVATED_BY);
+}

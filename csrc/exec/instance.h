@@ -1,0 +1,124 @@
+/*
+ * instance.h - one execution of a template on a set of ranks.
+ *
+ * An instance is named by its handle and a *key*: 64 bits that all participants know without asking, such as
+ * the number of a round or of a group.  A map says which rank each participant of the template is.  The instance
+ * fires its operations, sends and matches their messages, and tells its host when to give the contribution, when
+ * the result is there, and when nothing of it is outstanding any more.  It does not know who numbers instances,
+ * nor what happens when:
+ *   series.h     numbers the rounds of one template and keeps a window of them open;
+ *   instances.h  opens instances of any keys, on any ranks, in any order.
+ */
+#ifndef PP_INSTANCE_H
+#define PP_INSTANCE_H
+
+#include "../reduce/reduce.h"
+#include "engine.h"
+#include "map.h"
+#include "template.h"
+
+typedef struct pp_vertex_state {
+    uint32_t     arrived;       /* finished predecessors */
+    uint16_t     fired;         /* 0 or 1: operations are consumable */
+    bool         finished;
+    pp_stored_t *message;       /* RECV: what arrived, until the vertex is done with it */
+    const void  *data;          /* RECV: where the incoming elements lie; NULL: none, or in place */
+} pp_vertex_state_t;
+
+/* A register: the tally of the ranks merged so far, and whether any of them had data. */
+typedef struct pp_register {
+    pp_tally_t tally;
+    bool       null;
+    /* Masks of setting->mask_words words: none above PP_CONTRIBUTORS_MAX ranks. */
+    uint64_t  *contributors;
+    uint64_t  *left;            /* ranks that had left when they joined */
+} pp_register_t;
+
+/* What a participant gives to an instance. */
+typedef struct pp_share_of_round {
+    pp_tally_t      tally;
+    bool            null;            /* no data; whatever is in the accumulator */
+    const uint64_t *contributors;    /* masks of ranks; NULL: this rank alone, as the tally says */
+    const uint64_t *left;
+} pp_share_of_round_t;
+
+typedef struct pp_host {
+    /* The take operation fires: put the contribution into instance->accumulator (or leave it NULL), and
+       what is to be said of it into *share. */
+    void (*take)(void *owner, pp_instance_t *instance, pp_share_of_round_t *share);
+    /* The instance is on here (NULL: not interested). */
+    void (*activated)(void *owner, pp_instance_t *instance);
+    /* Whether the instance's activation is this rank's to send (NULL: always); else another of its node has. */
+    bool (*announces)(void *owner, pp_instance_t *instance);
+    /* The accumulator is the result.  The host may take the buffer away. */
+    void (*done)(void *owner, pp_instance_t *instance);
+    /* Every operation has fired, no message is outstanding.  The host of a series answers by pp_series_recycle()
+       when the round is complete as well, that of instances by key by pp_instance_close(); here or later. */
+    void (*retired)(void *owner, pp_instance_t *instance);
+} pp_host_t;
+
+/* What the instances of a handle have in common. */
+typedef struct pp_setting {
+    pp_engine_t        *engine;
+    const pp_host_t    *host;
+    void               *owner;
+    const pp_kernels_t *kernels;
+    void              (*retired)(pp_instance_t *instance);   /* before the host hears of it */
+    uint32_t            handle;
+    bool                by_node;     /* a participant is a node: messages carry the count of calls of its ranks */
+    bool                drawn;       /* an instance has several initiators by coincidence only */
+    size_t              mask_words;  /* of a mask of ranks; 0: too many ranks to name any, or nobody asks */
+} pp_setting_t;
+
+struct pp_instance {
+    const pp_setting_t  *setting;
+    const pp_template_t *template;
+    const pp_map_t      *map;
+    union {
+        uint64_t key;
+        uint64_t round;              /* a series' keys */
+    };
+    uint64_t           calls;   /* stamped on the instance's messages: the engine's when it was activated;
+                                   a call that this round completes must not stamp its last messages */
+    bool               recyclable;  /* of a series: retired and complete */
+    bool               stamped;
+    uint32_t           unfinished;  /* operations that have not finished; 0: retired */
+    pp_vertex_state_t *states;
+    pp_register_t     *registers;
+    uint64_t          *masks;       /* backing store of the registers' masks */
+    void              *context;     /* the host's */
+    pp_buffer_t       *accumulator; /* NULL while nobody merged so far had data */
+    pp_buffer_t       *scratch;
+    pp_buffer_t      **buffers;     /* named ones; each NULL until the first write */
+    const double      *weights;     /* by number: graph->weight_count of them.  Of a series, its host points them out
+                                       before an operation needs them */
+};
+
+/* The memory that every instance of a template needs, made once; reset() makes it ready to run, again and again. */
+pp_status_t pp_instance_make(const pp_setting_t *setting, const pp_template_t *template, pp_instance_t *instance);
+/* Gives buffers back, unless the transport may still read or write them: an instance under way in a context that
+   is given up leaves them to the process. */
+void        pp_instance_release(pp_instance_t *instance);
+/* From here on messages find it; operations without predecessors are ready, but for the nops among them. */
+void        pp_instance_reset(pp_instance_t *instance, const pp_map_t *map, uint64_t key);
+
+/* Fires a vertex without predecessors (start, join, gate). */
+void pp_instance_fire(pp_instance_t *instance, uint32_t vertex);
+static inline bool pp_instance_fired(const pp_instance_t *instance, uint32_t vertex)
+{
+    return instance->states[vertex].fired != 0;
+}
+/* An operation's message.  An engine error if no receive of the instance is its. */
+void pp_instance_message(pp_instance_t *instance, int32_t peer, const pp_prefix_t *prefix, size_t bytes);
+/* Where a buffer begins; made if it was not there.  NULL: no memory, which is latched.  For the host; what a register
+   says of the buffer is another matter. */
+void *pp_instance_buffer(pp_instance_t *instance, uint32_t buffer);
+/* A line for each operation that waits for a message, and whose; `noun` is what a key is the number of. */
+void pp_instance_explain(const pp_instance_t *instance, const char *noun, pp_text_t *text);
+
+/* An operation's message that nobody can ever receive: the engine's error. */
+void pp_instance_refuse(const pp_setting_t *setting, int32_t peer, const pp_prefix_t *prefix);
+/* The beginning of an operation's message. */
+pp_prefix_t pp_instance_prefix(const pp_setting_t *setting, uint64_t key, uint64_t calls, uint32_t tag);
+
+#endif

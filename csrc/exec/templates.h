@@ -1,0 +1,65 @@
+/*
+ * templates.h - templates by algorithm, number of participants, position among them and number of elements: made when
+ * first asked for, and kept, with the memory of their instances, for the next time.
+ *
+ * Which ranks the participants are is no part of a template, so that few serve any number of groups.  Up to `most` that
+ * nobody uses are kept; then the one that was not used for longest goes.
+ */
+#ifndef PP_TEMPLATES_H
+#define PP_TEMPLATES_H
+
+#include "instance.h"
+
+typedef struct pp_template_key {
+    int32_t algorithm, size, position;
+    size_t  count;
+} pp_template_key_t;
+
+/* Makes and commits the graph. */
+typedef pp_status_t (*pp_template_build_t)(const void *builder, const pp_template_key_t *key, pp_graph_t **graph);
+
+/* An instance on a map of its own. */
+typedef struct pp_execution {
+    pp_instance_t        instance;
+    pp_map_t             map;
+    int32_t             *ranks;      /* a listed map's, copied; template->graph->size */
+    double              *weights;    /* copied; template->graph->weight_count */
+    struct pp_kept      *kept;
+    struct pp_execution *next;       /* idle ones */
+} pp_execution_t;
+
+typedef struct pp_kept {
+    pp_template_t     template;
+    pp_template_key_t key;
+    pp_execution_t   *idle;
+    uint32_t          users;
+    struct pp_kept   *next;
+} pp_kept_t;
+
+/* Shared by templates whose buffers are of a size.  It goes when none of them is kept and all buffers are back: a host
+   may have taken some away. */
+typedef struct pp_sized_pool {
+    pp_pool_t             pool;
+    uint32_t              users;     /* templates */
+    struct pp_sized_pool *next;
+} pp_sized_pool_t;
+
+typedef struct pp_templates {
+    const pp_setting_t *setting;
+    pp_template_build_t build;
+    const void         *builder;
+    uint32_t            most;
+    uint32_t            count, made;     /* kept now; made so far */
+    pp_kept_t          *newest;          /* in the order of their last use */
+    pp_sized_pool_t    *pools;
+} pp_templates_t;
+
+void        pp_templates_init(pp_templates_t *templates, const pp_setting_t *setting, pp_template_build_t build,
+                              const void *builder, uint32_t most);
+/* An instance of the template, to be reset. */
+pp_status_t pp_templates_take(pp_templates_t *templates, const pp_template_key_t *key, pp_execution_t **execution);
+void        pp_templates_give_back(pp_templates_t *templates, pp_execution_t *execution);
+/* All that is idle; whatever was taken must have been given back. */
+void        pp_templates_release(pp_templates_t *templates);
+
+#endif

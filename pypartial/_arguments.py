@@ -1,0 +1,121 @@
+"""Arguments: what a caller gave, as the plain value that it stands for, or an `ArgumentError`."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import ArgumentError, Error
+
+if TYPE_CHECKING:
+    from ._native import Native
+
+
+def real_number(value: Any) -> float:
+    """Return `value` as a float, NaN if it is no real number; text is none, whatever it says."""
+    if isinstance(value, (str, bytes, bytearray)):
+        return math.nan
+    try:
+        return float(value)
+    except Exception:  # objects that could be numbers raise what they like
+        return math.nan
+
+
+def whole_number(name: str, value: Any) -> int:
+    """Return `value` as an int if it is an integer (NumPy's too, bool not)."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+        except Exception as error:  # objects that could be integers raise what they like
+            raise ArgumentError(
+                f"{name} must be an integer: this {type(value).__name__} raises "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    raise ArgumentError(f"{name} must be an integer, not {value!r}")
+
+
+def in_range(name: str, value: Any, low: int, high: int) -> int:
+    """Return `value` as an int if it is an integer in ``low..high``."""
+    number = whole_number(name, value)
+    if not low <= number <= high:
+        raise ArgumentError(f"{name} must be in {low}..{high}, not {number}")
+    return number
+
+
+def seconds(timeout: Any) -> float:
+    """Return a timeout as a float."""
+    number = real_number(timeout)
+    if not number >= 0:
+        raise ArgumentError(f"timeout must be 0 or more seconds, not {timeout!r}")
+    return number
+
+
+def positive_seconds(name: str, value: Any, otherwise: str) -> float:
+    """Return a time above 0 as a float; `otherwise` says what else might have been given."""
+    number = real_number(value)
+    if not number > 0:
+        raise ArgumentError(f"{name} must be seconds above 0, or {otherwise}, not {value!r}")
+    return number
+
+
+def as_argument_error(error: Exception) -> Error:
+    """Return what was wrong with an argument as an error of ours."""
+    if isinstance(error, Error):
+        return error
+    try:
+        text = str(error)
+    except Exception:  # an argument's own exception may be as odd as the argument
+        text = "(its text cannot be shown)"
+    wrapped = ArgumentError(f"{type(error).__name__}: {text}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def c_text(native: Native, complaint: Error | None) -> Any:
+    """Return a complaint as a C string, NULL for none.
+
+    It quotes what it complains about, and that may contain anything. To fail here would leave the
+    other ranks alone in the call.
+    """
+    if complaint is None:
+        return native.ffi.NULL
+    text = str(complaint).replace("\0", "\\0")
+    return native.ffi.new("char[]", text.encode(errors="backslashreplace"))
+
+
+def as_shape(shape: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple of lengths."""
+    given: tuple[Any, ...] = (shape,)
+    try:
+        operator.index(shape)
+    except TypeError:
+        try:
+            given = tuple(shape)
+        except TypeError:
+            text = f"shape must be an integer or a tuple of integers, not {shape!r}"
+            raise ArgumentError(text) from None
+    except Exception:  # whole_number() says what it raises
+        pass
+    lengths = tuple(whole_number("a length in shape", length) for length in given)
+    if any(length < 0 for length in lengths):
+        raise ArgumentError(f"shape must not have negative dimensions: {shape!r}")
+    return lengths
+
+
+def array_bytes(shape: tuple[int, ...], element: np.dtype[Any]) -> int:
+    """Return the size of an array that NumPy can make."""
+    if element.hasobject or not element.itemsize:
+        raise ArgumentError(f"dtype {element} is not one of numbers")
+    size_bytes = math.prod(shape) * element.itemsize
+    if size_bytes > np.iinfo(np.intp).max:
+        raise MemoryError(f"no memory for an array of {size_bytes} bytes")
+    try:
+        np.broadcast_to(np.zeros((), element), shape)
+    except ValueError as error:
+        raise ArgumentError(f"no array has the shape {shape}: {error}") from None
+    return size_bytes

@@ -1,0 +1,172 @@
+"""Collective calls: one at a time in a context, finished by the call that began it or the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ._explain import Explainer, Question, RankState, obstacles, report_call
+from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
+from .errors import Error, TimeoutError
+
+if TYPE_CHECKING:
+    from ._core import CData
+    from ._handle import Request
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A collective call that has begun and timed out.
+
+    Attributes
+    ----------
+    name : str
+        "Flush of handle 2".
+    made_with : object
+        What it was given, and what the core writes into.
+    """
+
+    name: str
+    made_with: Any
+
+
+class Away:
+    """A ``with`` block inside of which this rank has left all handles: `Context.away`.
+
+    Parameters
+    ----------
+    live : callable
+        Raises if the context cannot be used.
+    calls : CollectiveCalls
+        Of the context.
+    """
+
+    def __init__(self, live: Callable[[], None], calls: CollectiveCalls) -> None:
+        self._live, self._calls = live, calls
+
+    def __enter__(self) -> None:
+        """Leave all handles; waits for nobody."""
+        self._live()
+        self._calls.go_away()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Come back, after an exception, too; waits for nobody."""
+        try:
+            self._live()
+            self._calls.come_back()
+        except Error:
+            if kind is None:  # else it would hide the exception that passes
+                raise
+
+
+class CollectiveCalls:
+    """The collective calls of a context.
+
+    Parameters
+    ----------
+    native : Native
+    ctx : CData
+        The context.
+    stall_warning : float or None
+        Seconds after which a call logs who is missing.
+    """
+
+    def __init__(self, native: Native, ctx: CData, stall_warning: float | None) -> None:
+        self._native, self._ctx, self._stall_warning = native, ctx, stall_warning
+        self._begun: _Call | None = None
+
+    def begun(self, name: str) -> Any:
+        """Return what a call of this name was made with that timed out; None if there is none."""
+        return self._begun.made_with if self._begun and self._begun.name == name else None
+
+    def go_away(self) -> None:
+        """Begin the call whose inside is the application's."""
+        self.refuse_while_begun()
+        self._native.check(self._native.lib.pp_away_begin(self._ctx))
+
+    def come_back(self) -> None:
+        """End it."""
+        self._native.check(self._native.lib.pp_away_end(self._ctx))
+
+    def refuse_while_begun(self, name: str = "") -> None:
+        """Raise if another call than the named one has timed out: that has to end first."""
+        begun = self._begun
+        if begun is not None and begun.name != name:
+            raise Error(f"{begun.name} timed out, and is still in progress: call it again first")
+
+    def make(
+        self,
+        name: str,
+        request: Request | None,
+        timeout: float | None,
+        begin: Callable[[], tuple[int, Any]],
+    ) -> Any:
+        """Make a collective call, or go on with the one that timed out; raise if it failed.
+
+        Ctrl-C interrupts it. The call is then still in progress, and the context can only be left
+        by an exception.
+
+        Parameters
+        ----------
+        name : str
+            Tells the context's calls apart, and is what errors call it.
+        request : Request or None
+            Whose call it is.
+        timeout : float or None
+        begin : callable
+            Begins the call in the core; returns the status, and what the call was made with.
+
+        Returns
+        -------
+        object
+            What the call was made with.
+        """
+        self.refuse_while_begun(name)
+        call, self._begun = self._begun, None
+        if call is None:
+            status, made_with = begin()
+            self._native.check(status)
+            call = _Call(name, made_with)
+        try:
+            self._finish(name, request, timeout)
+        except TimeoutError:
+            self._begun = call
+            raise
+        return call.made_with
+
+    def _finish(self, name: str, request: Request | None, timeout: float | None) -> None:
+        """Wait until the collective call that was begun is complete; raise if it failed."""
+        native = self._native
+        wait, ctx = native.lib.pp_call_wait, self._ctx
+        first_us = SLICE_US
+        if timeout is not None and timeout < SLICE_S:
+            first_us = int(timeout * 1e6)
+        status = wait(ctx, first_us)
+        if status == native.lib.PP_PENDING:
+            status = wait_in_slices(
+                lambda slice_us: wait(ctx, slice_us),
+                first_us / 1e6,
+                timeout,
+                self._stall_warning,
+                lambda: self._explainer(name, request),
+            )
+        native.check(status)
+
+    def _explainer(self, name: str, request: Request | None) -> Explainer:
+        """Return who says whom a collective call waits for."""
+        native, handle = self._native, request.id if request else 0
+        rank, size = native.lib.pp_ctx_rank(self._ctx), native.lib.pp_ctx_size(self._ctx)
+
+        def report(waited_s: float, answers: list[RankState] | str) -> str:
+            if isinstance(answers, str):
+                return f"{name}: not complete after {waited_s:.1f} s; who is missing: {answers}"
+            return report_call(name, handle, waited_s, answers, rank)
+
+        return Explainer(
+            lambda: Question(native, self._ctx, size, handle),
+            lambda: obstacles(native, native.lib.pp_ctx_obstacles, self._ctx),
+            report,
+            name,
+            handle,
+        )

@@ -1,0 +1,192 @@
+"""What users write, and the C core's constants for it: the one place where they meet.
+
+The tables hold the constants' names, so that this module can be imported without the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from . import errors
+
+if TYPE_CHECKING:
+    from ._core import FFI, CData, Lib
+    from .policy import Policy
+
+Value = TypeVar("Value")
+
+
+class Names(Generic[Value]):
+    """The values of one option or answer, in the core's order, and the constants for them.
+
+    Parameters
+    ----------
+    what : str
+        The option's name, for errors.
+    constants : mapping
+        Names of constants by values.
+    """
+
+    def __init__(self, what: str, constants: Mapping[Value, str]) -> None:
+        self.what = what
+        self._constants = dict(constants)
+
+    def __iter__(self) -> Iterator[Value]:
+        """Give the values."""
+        return iter(self._constants)
+
+    def __contains__(self, value: object) -> bool:
+        """Whether it is one of the values; what cannot be hashed is none."""
+        try:
+            return value in self._constants
+        except TypeError:
+            return False
+
+    def constant(self, lib: Lib, value: Any, what: str | None = None) -> int:
+        """Return the constant for a value.
+
+        Raises
+        ------
+        ArgumentError
+            If there is none; the error names the option as `what`.
+        """
+        if value not in self:
+            allowed = ", ".join(map(repr, self._constants))
+            raise errors.ArgumentError(
+                f"{what or self.what} must be one of {allowed}, not {value!r}"
+            )
+        return int(getattr(lib, self._constants[value]))
+
+    def values(self, lib: Lib) -> dict[int, Value]:
+        """Return the values by their constants."""
+        return {getattr(lib, name): value for value, name in self._constants.items()}
+
+    def value(self, lib: Lib, constant: int) -> Value:
+        """Return the value that a constant stands for.
+
+        Raises
+        ------
+        KeyError
+            If it stands for none.
+        """
+        return self.values(lib)[constant]
+
+
+PROGRESS = Names("progress", {"thread": "PP_PROGRESS_THREAD", "caller": "PP_PROGRESS_CALLER"})
+TRANSPORT = Names("transport", {"auto": "PP_PATH_AUTO", "mpi": "PP_PATH_MPI"})
+TRIGGER = Names("trigger", {"first_of": "PP_FIRST_OF", "quorum": "PP_QUORUM"})
+DELIVER = Names("deliver", {"latest": "PP_LATEST", "sum": "PP_DELIVER_SUM", "each": "PP_EACH"})
+AVERAGE: Names[str | None] = Names(
+    "average",
+    {
+        None: "PP_AVERAGE_NONE",
+        "size": "PP_AVERAGE_SIZE",
+        "contributors": "PP_AVERAGE_CONTRIBUTORS",
+        "contributions": "PP_AVERAGE_CONTRIBUTIONS",
+    },
+)
+OP = Names(
+    "op",
+    {
+        name: f"PP_{name}"
+        for name in ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
+    },
+)
+# By the names of NumPy's types, as far as these do not depend on the machine.
+TYPE = Names(
+    "type",
+    {
+        "int8": "PP_INT8",
+        "int16": "PP_INT16",
+        "int32": "PP_INT32",
+        "int64": "PP_INT64",
+        "uint8": "PP_UINT8",
+        "uint16": "PP_UINT16",
+        "uint32": "PP_UINT32",
+        "uint64": "PP_UINT64",
+        "float16": "PP_FLOAT16",
+        "bfloat16": "PP_BFLOAT16",
+        "float32": "PP_FLOAT32",
+        "float64": "PP_FLOAT64",
+        "longdouble": "PP_LONGDOUBLE",
+        "complex64": "PP_COMPLEX64",
+        "complex128": "PP_COMPLEX128",
+        "clongdouble": "PP_CLONGDOUBLE",
+        "bool": "PP_BOOL",
+    },
+)
+CAUSE = Names(
+    "cause",
+    {
+        "policy": "PP_CAUSE_POLICY",
+        "departed": "PP_CAUSE_DEPARTED",
+        "deadline": "PP_CAUSE_DEADLINE",
+        "flush": "PP_CAUSE_FLUSH",
+    },
+)
+ACTIVITY = Names(
+    "activity",
+    {"computing": "PP_COMPUTING", "waiting": "PP_WAITING", "in a call": "PP_IN_CALL"},
+)
+ALGORITHM = Names(
+    "algorithm",
+    {
+        "auto": "PP_ALGORITHM_AUTO",
+        "recursive_doubling": "PP_RECURSIVE_DOUBLING",
+        "rabenseifner": "PP_RABENSEIFNER",
+        "ring": "PP_RING",
+    },
+)
+FORMAT = Names("format", {"goal": "PP_GOAL", "dot": "PP_DOT"})
+LINK = Names("link", {"node": "PP_LINK_NODE", "network": "PP_LINK_NETWORK"})
+REASON = Names(
+    "reason",
+    {
+        "asked for by algorithm=": "PP_REASON_ASKED",
+        "all ranks share memory": "PP_REASON_SHARED_MEMORY",
+        "by the cost model, with default parameters": "PP_REASON_DEFAULTS",
+        "by the cost model, measured on another number of ranks": "PP_REASON_MODEL",
+        "measured on so many ranks": "PP_REASON_MEASURED",
+    },
+)
+PLANT: Names[str | None] = Names(
+    "plant",
+    {
+        None: "PP_PLANT_NONE",
+        "lost-start": "PP_PLANT_LOST_START",
+        "round-twice": "PP_PLANT_ROUND_TWICE",
+        "lost-draw": "PP_PLANT_LOST_DRAW",
+        "no-patience": "PP_PLANT_NO_PATIENCE",
+        "deadline-twice": "PP_PLANT_DEADLINE_TWICE",
+        "lost-early": "PP_PLANT_LOST_EARLY",
+    },
+)
+ERROR: Names[type[Exception]] = Names(
+    "error",
+    {
+        errors.ArgumentError: "PP_ERR_ARGUMENT",
+        errors.MismatchError: "PP_ERR_MISMATCH",
+        errors.ThreadLevelError: "PP_ERR_THREAD_LEVEL",
+        errors.PeerFailedError: "PP_ERR_PEER_FAILED",
+        MemoryError: "PP_ERR_MEMORY",
+    },
+)
+
+
+def describe_policy(ffi: FFI, lib: Lib, policy: Policy, size: int, config: CData) -> CData:
+    """Fill in a ``pp_allreduce_config_t``'s policy.
+
+    Returns
+    -------
+    CData
+        A text that has to live until the core has read the configuration.
+    """
+    kind, count = policy.trigger(size)
+    text = ffi.new("char[]", repr(policy).encode(errors="backslashreplace"))
+    config.policy = TRIGGER.constant(lib, kind)
+    config.policy_k = count
+    config.deadline_ns = policy.deadline_ns
+    config.grace_ns = policy.grace_ns
+    config.policy_text = text
+    return text

@@ -1,0 +1,444 @@
+"""The persistent partial allreduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._arguments import seconds, whole_number
+from ._buffer import parse_allreduce, type_name
+from ._explain import RankState, report_wait
+from ._handle import Request, _check_status
+from ._names import ALGORITHM, AVERAGE, DELIVER, FORMAT, OP, TYPE, describe_policy
+from ._native import SLICE_S, SLICE_US, Native
+from .errors import ArgumentError, Error
+from .policy import Full, Policy
+from .status import Cause, Status
+from .tuning import algorithm_name, reason_text
+
+if TYPE_CHECKING:
+    from ._buffer import Vector
+    from ._core import CData
+    from .context import Context
+
+__all__ = ["AllreduceRequest"]
+
+_OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP", "OP_NULL")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a request was made with."""
+
+    op: str
+    policy: Policy
+    deliver: str
+    max_lag: int | None
+    average: str | None
+    dtype: np.dtype[Any]
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.op} of {self.count} {self.dtype.name}, {self.policy!r}, '{self.deliver}'"
+
+
+class AllreduceRequest(Request):
+    """A persistent partial allreduce: started, waited for, and started again.
+
+    Made by `Context.Allreduce_init`; what its options mean is described there. It cannot be copied
+    or pickled. For its use by several threads see `Request`.
+    """
+
+    __slots__ = ("_receives", "_settings")
+
+    def __init__(
+        self, context: Context, native: Native, handle: CData, settings: Settings, vector: Vector
+    ) -> None:
+        super().__init__(context, native, handle, vector.owners)
+        self._settings = settings
+        self._receives = [(piece.recv, piece.count) for piece in vector.pieces]
+
+    def View(
+        self, status: Status | None = None, timeout: float | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Wait until the request is complete, and return its result where it lies.
+
+        As `Wait`, without the copy into the receive buffers, if the ranks of the node made the
+        round in memory that they share; the receive buffers then keep what they had. Otherwise
+        (rounds made of messages alone, half precision, buffers from `Context.alloc` that the
+        round has written already) the result is copied there, and the view is one of them.
+
+        Parameters
+        ----------
+        status, timeout
+            As for `Wait`.
+
+        Returns
+        -------
+        numpy.ndarray
+            Read-only, of shape ``(count,)``: the elements of all receive buffers, one after the
+            other. It shows this result until the next call of any method of the request; what it
+            shows afterwards is undefined. Copy what has to stay.
+
+        Raises
+        ------
+        ArgumentError, TimeoutError, Error, PeerFailedError
+            As `Wait`.
+        """
+        _check_status(status)
+        limit = None if timeout is None else seconds(timeout)
+        ffi = self._native.ffi
+        elements, keeper = ffi.new("const void **"), ffi.new("void **")
+
+        def wait(slice_us: int) -> int:
+            return self._lib.pp_wait_view(self._handle, slice_us, self._result, elements, keeper)
+
+        first_us = SLICE_US if limit is None or limit > SLICE_S else int(limit * 1e6)
+        code = wait(first_us)
+        if code:
+            self._wait_on(code, first_us, limit, wait)
+        if status is not None:
+            status._fill(self._result_bytes[:])
+        return self._view(elements[0], keeper[0])
+
+    def _view(self, elements: CData, keeper: CData) -> np.ndarray[Any, Any]:
+        """Return a read-only array of the result, in the library's memory or in ours."""
+        ffi, lib, dtype = self._native.ffi, self._lib, self._settings.dtype
+
+        def array(address: Any, count: int, end: Callable[[Any], Any]) -> np.ndarray[Any, Any]:
+            # The array's base is the buffer, which refers to what `gc` returns: all end together.
+            owner = ffi.gc(ffi.cast("char *", address), end)
+            buffer: Any = ffi.buffer(owner, count * dtype.itemsize)
+            return np.frombuffer(buffer, np.uint8).view(dtype)
+
+        if elements != ffi.NULL:
+            view = array(elements, self._settings.count, lambda _: lib.pp_unalloc(keeper))
+        else:
+            owners = self._owners
+
+            def keep(_: Any) -> int:  # what the array shows, as long as it lives
+                return len(owners)
+
+            parts = [array(at, count, keep) for at, count in self._receives]
+            view = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        view.setflags(write=False)
+        return view
+
+    def More(self, status: Status | None = None) -> bool:
+        """Take the next complete round that was not given yet, if there is one; never blocks.
+
+        Local; for ``deliver="each"``, between the end of a `Wait` (or `Test`) and the next `Start`.
+        A rank that was slow catches up so, and the others need not wait for it: no round completes
+        while a rank has `window` rounds not given.
+
+        Parameters
+        ----------
+        status : Status, optional
+            Filled if the answer is True.
+
+        Returns
+        -------
+        bool
+            Whether there was a round; it is in the receive buffers then.
+
+        Raises
+        ------
+        ArgumentError
+            If `status` is of the wrong kind.
+        Error
+            With another `deliver`, while a request is not collected, or if the handle was freed.
+        PeerFailedError
+            If rounds can no longer complete.
+        """
+        _check_status(status)
+        self._live()
+        if self._settings.deliver != "each":
+            raise Error(
+                f"{self._name()}: More is for deliver='each'; with "
+                f"deliver={self._settings.deliver!r} Wait gives everything"
+            )
+        code = self._lib.pp_more(self._handle, self._result)
+        if code == self._lib.PP_PENDING:
+            return False
+        self._native.check(code)
+        if status is not None:
+            status._fill(self._result_bytes[:])
+        return True
+
+    def _refuse_flush(self) -> None:
+        if self._settings.deliver == "each":
+            raise Error(
+                f"{self._name()}: Flush is for deliver='latest' and 'sum'; with deliver='each' the "
+                "remaining rounds are collected by: for status in request.Drain()"
+            )
+
+    def Drain(self, timeout: float | None = None) -> Iterator[Status]:
+        """Give the remaining rounds one by one, the flush last (``deliver="each"``).
+
+        Every step of the iterator is collective and blocking: it puts one round, oldest first, into
+        the receive buffers. The last one is the flush, the synchronous round with everything that
+        was pending. Iterate to the end on every rank; ranks may take different numbers of steps
+        before it.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most in each step, 0 or more.
+
+        Yields
+        ------
+        Status
+            A new one for every round; the last one's `cause` is ``"flush"``.
+
+        Raises
+        ------
+        ArgumentError
+            If `timeout` is of the wrong kind; nothing was communicated.
+        TimeoutError
+            After `timeout` seconds in one step. The first step of the iterator that the same call
+            gives goes on with it; until then this rank counts as left, and every other collective
+            call of the context raises.
+        Error
+            With another `deliver` (use `Flush`), or if the handle was freed.
+        PeerFailedError
+            If the rounds can no longer complete.
+        """
+        limit = None if timeout is None else seconds(timeout)
+        self._live()
+        if self._settings.deliver != "each":
+            raise Error(
+                f"{self._name()}: Drain is for deliver='each'; with "
+                f"deliver={self._settings.deliver!r} use Flush"
+            )
+        return self._drain(limit)
+
+    def _drain(self, timeout: float | None) -> Iterator[Status]:
+        """Drain's steps; a generator apart, so that Drain raises when it is called."""
+        status = None
+        while status is None or status.cause is not Cause.FLUSH:
+            self._live()
+            self._collect_call(f"Drain of {self._name()}", self._lib.pp_drain_begin, timeout)
+            status = Status()
+            status._fill(self._result_bytes[:])
+            yield status
+
+    @property
+    def op(self) -> str:
+        """The operation's name: ``"SUM"``."""
+        return self._settings.op
+
+    @property
+    def policy(self) -> Policy:
+        """When its rounds are activated."""
+        return self._settings.policy
+
+    @property
+    def deliver(self) -> str:
+        """Which rounds requests are given: ``"latest"``, ``"sum"`` or ``"each"``."""
+        return self._settings.deliver
+
+    @property
+    def max_lag(self) -> int | None:
+        """The staleness bound in rounds; None: no bound."""
+        return self._settings.max_lag
+
+    @property
+    def average(self) -> str | None:
+        """What the sum is divided by: see `Context.Allreduce_init`."""
+        return self._settings.average
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of its buffers."""
+        return self._settings.dtype
+
+    @property
+    def count(self) -> int:
+        """Elements of all its buffers together."""
+        return self._settings.count
+
+    @property
+    def algorithm(self) -> str:
+        """The reduction's schedule, ``"auto"`` no more; ``"shared_memory"``: it needs none."""
+        self._live()
+        return algorithm_name(self._native, self._lib.pp_handle_algorithm(self._handle))
+
+    @property
+    def algorithm_reason(self) -> str:
+        """Why it has this `algorithm`, in words; the same on every rank."""
+        self._live()
+        return reason_text(self._native, self._lib.pp_handle_reason(self._handle))
+
+    def dump(self, format: str = "goal") -> str:
+        """Return this rank's schedule of a round as text. Local.
+
+        Parameters
+        ----------
+        format : {"goal", "dot"}
+            Text in the manner of GOAL (Group Operation Assembly Language), or Graphviz.
+
+        Raises
+        ------
+        ArgumentError
+            For another format.
+        Error
+            If the handle was freed.
+        """
+        self._live()
+        lib, ffi = self._lib, self._native.ffi
+        number = FORMAT.constant(lib, format)
+        text = ffi.new("char **")
+        self._native.check(lib.pp_handle_dump(self._handle, number, text))
+        try:
+            return self._native.text(text[0])
+        finally:
+            lib.pp_text_free(text[0])
+
+    def _fired(self) -> tuple[int, list[int]] | None:
+        """Return (round, how often each operation fired) of the newest retired round, for tests."""
+        self._live()
+        lib, ffi = self._lib, self._native.ffi
+        round_, count = ffi.new("uint64_t *"), ffi.new("size_t *")
+        capacity = 4096
+        while True:
+            fired = ffi.new("uint32_t[]", capacity)
+            status = lib.pp_handle_fired(self._handle, round_, fired, capacity, count)
+            if status == lib.PP_PENDING:
+                return None
+            if count[0] <= capacity:
+                self._native.check(status)
+                return int(round_[0]), [int(fired[i]) for i in range(count[0])]
+            capacity = int(count[0])
+
+    def _describe(self) -> str:
+        return str(self._settings)
+
+    def _report_states(self, name: str, waited_s: float, states: list[RankState]) -> str:
+        if self.max_lag is None or isinstance(self.policy, Full):
+            # With Full a rank "withholds" its part whenever it is not ready.
+            states = [state._replace(withholding=False) for state in states]
+        return report_wait(name, self._id, waited_s, states, self._context.rank, self.policy)
+
+
+# ---- arguments ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What ``Allreduce_init`` was given, as far as it is right.
+
+    Attributes
+    ----------
+    vector : Vector
+    settings : Settings
+    algorithm : str
+    """
+
+    vector: Vector
+    settings: Settings
+    algorithm: str
+
+    @classmethod
+    def read(
+        cls,
+        native: Native,
+        window: int,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Any,
+        options: dict[str, Any],
+    ) -> Arguments:
+        """Read the arguments; `options` are those that are named."""
+        vector = parse_allreduce(sendbuf, recvbuf)
+        settings = Settings(
+            op=_op_name(native.MPI, op),
+            policy=options["policy"],
+            deliver=options["deliver"],
+            max_lag=_resolve_lag(native, window, options["deliver"], options["max_lag"]),
+            average=options["average"],
+            dtype=vector.dtype,
+            count=vector.count,
+        )
+        return cls(vector, settings, options["algorithm"])
+
+    def same_as(self, other: Arguments) -> bool:
+        """Whether another call has the same arguments, the buffers' places included."""
+        return (self.settings, self.algorithm, self.vector.pieces) == (
+            other.settings,
+            other.algorithm,
+            other.vector.pieces,
+        )
+
+    def config(self, native: Native, size: int) -> tuple[CData, object]:
+        """Return the C configuration, and what it points to."""
+        ffi, lib = native.ffi, native.lib
+        vector, settings = self.vector, self.settings
+        if not isinstance(settings.policy, Policy):
+            raise ArgumentError(
+                "policy must be pypartial.Solo(), Majority(), FirstOf(m), Quorum(k) or Full(), not "
+                f"{settings.policy!r}"
+            )
+        name = type_name(vector.dtype)
+        type_, op = TYPE.constant(lib, name), OP.constant(lib, settings.op)
+        if not lib.pp_op_supports(op, type_):
+            raise ArgumentError(f"op {settings.op} is not defined for {vector.dtype.name} elements")
+        average = AVERAGE.constant(lib, settings.average)
+        if settings.average is not None and (
+            settings.op != "SUM" or not ("float" in name or vector.dtype.kind in "fc")
+        ):
+            raise ArgumentError(
+                f"average={settings.average!r} is for SUM of floating or complex types, not for "
+                f"{settings.op} of {vector.dtype.name}"
+            )
+        pieces = ffi.new("pp_piece_t[]", len(vector.pieces))
+        for target, piece in zip(pieces, vector.pieces, strict=True):
+            target.send = ffi.NULL if piece.send is None else ffi.cast("void *", piece.send)
+            target.recv = ffi.cast("void *", piece.recv)
+            target.count = piece.count
+        config = ffi.new("pp_allreduce_config_t *")
+        config.pieces = pieces
+        config.piece_count = len(vector.pieces)
+        config.type = type_
+        config.op = op
+        policy_text = describe_policy(ffi, lib, settings.policy, size, config)
+        config.deliver = DELIVER.constant(lib, settings.deliver)
+        config.max_lag = -1 if settings.max_lag is None else settings.max_lag
+        config.average = average
+        config.algorithm = ALGORITHM.constant(lib, self.algorithm)
+        return config, (pieces, policy_text)
+
+
+def _resolve_lag(
+    native: Native, window: int, deliver: str, max_lag: int | str
+) -> int | None:
+    """Return the bound in rounds, None for none."""
+    DELIVER.constant(native.lib, deliver)
+    if isinstance(max_lag, str) and max_lag == "auto":
+        return None if deliver == "latest" else window - 1
+    if isinstance(max_lag, str):
+        raise ArgumentError(f"max_lag must be 'auto' or an integer, not {max_lag!r}")
+    lag = whole_number("max_lag", max_lag)
+    if not 0 <= lag < window:
+        raise ArgumentError(
+            f"max_lag must be in 0..{window - 1} (below the context's window, "
+            f"{window}), not {lag}"
+        )
+    return lag
+
+
+def _op_name(mpi: Any, op: Any) -> str:
+    """Return the name of a reduction, refusing those that do not exist here."""
+    if op is None:
+        return "SUM"
+    if not isinstance(op, mpi.Op):
+        raise ArgumentError(f"op must be an mpi4py operation such as MPI.SUM, not {op!r}")
+    for name in OP:
+        if op == getattr(mpi, name):
+            return name
+    name = next(
+        (name for name in _OTHER_OPS if op == getattr(mpi, name)), "a user-defined operation"
+    )
+    raise ArgumentError(f"op {name} is not supported: use one of {', '.join(OP)}")

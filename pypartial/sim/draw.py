@@ -1,0 +1,213 @@
+"""The cases of the fuzzer: which scenarios are drawn, and how often.
+
+What a case draws is counted in the fuzzer's table of coverage, so that nothing becomes rare unseen.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from .._core_sim import lib
+from .._names import ALGORITHM
+from ..policy import FirstOf, Full, Majority, Policy, Quorum, Solo
+from .handle import Options
+from .plan import TIMINGS, Phase, Scenario
+
+__all__ = ["draw_scenario"]
+
+# What makes a case long is rare, or there would be few of them.
+_RANKS = (range(1, 2), range(2, 6), range(6, 10), range(10, 18), range(18, 65))
+_RANKS_WEIGHTS = (2, 67, 27.5, 3, 0.5)
+_WINDOWS = (1, 1, 2, 2, 3, 4, 5)
+_LATENCIES = ((500, 5000), (500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))
+# Mostly none: messages that only jitter overtake each other more.
+_NETWORKS = (
+    "",
+    "L=2us,o=500ns,g=300ns,G=0.1ns,S=64",
+    "L=1us,o=200ns,g=2us,G=3ns,noise=500ns",
+    "L=3us,o=400ns,G=1ns,S=4K,jitter=20us,node=3,node.L=200ns,node.o=50ns",
+    "L=1us,o=100ns,reduce=0.05GB/s,node=2,node.L=0ns,node.o=0ns,jitter=2us",
+    "L=0ns,o=0ns",
+)
+_NETWORKS_WEIGHTS = (14, 1, 1, 2, 1, 1)
+_SCALES = (20_000, 20_000, 0, 2_000, 60_000, 500_000)
+_SHARES = (1000, 1000, 300, 50)  # of accesses to shared memory, in a thousand
+_PAUSES = (0, 100, 1_000, 20_000)
+# Rounds wait for late ranks from 48 KiB on, for a time in proportion: 192 bytes and 12.
+_MAGNIFY = (1, 1, 1, 1, 256, 4096)
+_POLICIES: tuple[Callable[..., Policy], ...] = (Solo, Majority, Majority, FirstOf, Quorum, Full)
+_DELIVER = ("latest", "latest", "sum", "each")
+_PATIENCES = (50_000, 300_000, 2_000_000, 200_000_000, -1)
+_DEADLINES = (2e-6, 2e-5, 1e-4, 1e-3)
+_GRACES = (0.0, 2e-6, 5e-5)
+_TIMEOUTS = (0.0, 0.0, 0.0, 0.0, 0.3)
+_MORE = (0.0, 0.0, 0.4)
+# Programs with several handles that only patience keeps alive.
+_SEVERAL = ("contexts", "only", "only", "threads", "threads", "shuffle", "bare", "passes")
+_DTYPES = ("int64", "int64", "int32", "float32", "float64")
+_AVERAGES = (None, "size", "contributors", "contributions")
+
+
+def draw_scenario(seed: int, index: int) -> Scenario:
+    """Draw case `index` of a seed; always the same one.
+
+    Parameters
+    ----------
+    seed, index : int
+        Not negative.
+    """
+    draw = random.Random(f"{seed} {index}")
+    ranks = draw.choice(draw.choices(_RANKS, _RANKS_WEIGHTS)[0])
+    window = draw.choice(_WINDOWS)
+    count = draw.choices((1, 2, 3), (12, 5, 3))[0]
+    collective = draw.random() < 0.75
+    noise = draw.random() < 0.03
+    opened = draw.randint(1, count) if collective else count
+    phases = _draw_phases(draw, count, opened, collective)
+    # With several handles, to hold the requests of a step makes its Starts all come before its
+    # Waits; it must then be so in every step, or a rank may wait for a round that is nobody else's.
+    together = draw.random() < 0.5 or (count > 1 and any(phase.hold for phase in phases))
+    scenario = Scenario(
+        ranks=ranks,
+        seed=draw.getrandbits(32),
+        handles=tuple(_draw_options(draw, ranks, window) for _ in range(count)),
+        phases=phases,
+        opened=opened,
+        window=window,
+        latency=draw.choice(_LATENCIES),
+        network=draw.choices(_NETWORKS, _NETWORKS_WEIGHTS)[0],
+        timing=draw.choice(TIMINGS),
+        scale=draw.choice(_SCALES),
+        together=together,
+        blocking=draw.random() < 0.8,
+        late=draw.choice((0.0, 0.0, 0.5)) if collective else 0.0,
+        # With several handles, a Wait without a Start is outside the patterns that never deadlock.
+        extra=draw.choice((0.0, 0.0, 0.2)) if count == 1 else 0.0,
+        ask=draw.random() < 0.3,
+        last_flush=draw.random() < 0.7,
+        noise=noise,
+        timeout=draw.choice(_TIMEOUTS),
+        more=draw.choice(_MORE) if count == 1 else 0.0,
+        patience=draw.choice(_PATIENCES) if draw.random() < 0.25 else 0,
+    )
+    if draw.random() < 0.35:
+        scenario = _lively(draw, scenario)
+    if draw.random() < 0.5 or any(phase.threads for phase in scenario.phases):
+        return scenario
+    return _sharing(draw, scenario)
+
+
+def _sharing(draw: random.Random, scenario: Scenario) -> Scenario:
+    """The same of ranks that share memory."""
+    handles = tuple(
+        options if draw.random() < 0.1 else replace(options, algorithm="auto")
+        for options in scenario.handles
+    )
+    memory = [draw.choice(_SHARES), draw.choice(_PAUSES)]
+    if draw.random() < 0.5:
+        memory += [draw.randint(1, scenario.ranks), draw.randrange(lib.PP_LAYOUT_COUNT)]
+    magnify = draw.choice(_MAGNIFY)
+    return replace(scenario, handles=handles, memory=tuple(memory), magnify=magnify, ask=False)
+
+
+def _lively(draw: random.Random, scenario: Scenario) -> Scenario:
+    """Make it a program that only patience keeps alive."""
+    several = len(scenario.handles) > 1
+    kinds = ("barrier", "barrier", "contexts", *(_SEVERAL if several else ()))
+    for kind in draw.sample(kinds, draw.choice((1, 1, 2, 3)) if several else 1):
+        scenario = _livelier(draw, scenario, kind)
+    scenario = replace(scenario, patience=draw.choice(_PATIENCES))
+    handles = tuple(_not_full(options, scenario) for options in scenario.handles)
+    scenario = replace(scenario, handles=handles)
+    if scenario.complaint() is None:
+        return scenario
+    # Rounds one by one, and blocking calls of its own: all ranks take equally many.
+    phases = tuple(replace(phase, steps=phase.steps[:1]) for phase in scenario.phases)
+    return replace(scenario, phases=phases, more=0.0, extra=0.0)
+
+
+def _livelier(draw: random.Random, scenario: Scenario, kind: str) -> Scenario:
+    def changed(share: float, change: Callable[[Phase], Phase]) -> Scenario:
+        phases = (change(p) if draw.random() < share else p for p in scenario.phases)
+        return replace(scenario, phases=tuple(phases))
+
+    if kind == "contexts":
+        return replace(scenario, contexts=2)
+    if kind == "shuffle":
+        return replace(scenario, shuffle=True)
+    if kind == "bare":
+        return replace(scenario, more=draw.choice(_MORE), extra=draw.choice((0.0, 0.2)))
+    if kind == "passes":
+        held = changed(0.5, lambda phase: replace(phase, hold=not phase.threads))
+        return replace(held, together=False)
+    if kind == "threads":
+        return changed(0.7, lambda phase: replace(phase, threads=True, hold=False))
+    if kind == "only":
+        index = draw.randrange(len(scenario.handles))
+        return changed(0.7, lambda phase: replace(phase, only=(index,)))
+    return changed(0.6, lambda phase: replace(phase, then=(*phase.then, "barrier")))
+
+
+def _not_full(options: Options, scenario: Scenario) -> Options:
+    if not scenario.is_full(options):
+        return options
+    if scenario.seed % 3 == 0:
+        return replace(options, policy=replace(options.policy, deadline=_DEADLINES[2]))
+    return replace(options, policy=Quorum(scenario.ranks - 1, grace=options.policy.grace))
+
+
+def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
+    kind = draw.choice(_POLICIES)
+    number = [draw.randint(1, ranks)] if kind in (FirstOf, Quorum) else []
+    deadline = draw.choice(_DEADLINES) if draw.random() < 0.2 else None
+    grace = draw.choice(_GRACES) if draw.random() < 0.2 else None
+    policy = kind(*number, deadline=deadline, grace=grace)
+    deliver = draw.choice(_DELIVER)
+    unbounded = deliver == "latest" and draw.random() < 0.6
+    op = draw.choices(("sum", "max"), (4, 1))[0]
+    dtype = draw.choice(_DTYPES)
+    averaged = op == "sum" and dtype.startswith("float")
+    lengths = (2 * ranks, 2 * ranks + 1, 3 * ranks + 5, ranks, 1, 0, 300, 4300, 9000)
+    return Options(
+        count=draw.choices(lengths, (30, 30, 20, 5, 3, 2, 3, 0.5, 0.1))[0],
+        dtype=dtype,
+        op=op,
+        policy=policy,
+        deliver=deliver,
+        max_lag=-1 if unbounded else draw.randint(0, window - 1),
+        average=draw.choice(_AVERAGES) if averaged else None,
+        algorithm=draw.choice(tuple(ALGORITHM)),
+        segments=draw.choice((0, 0, draw.randint(1, lib.PP_LANES_MAX))),
+        pieces=draw.choice((1, 1, 2, 3)),
+        in_place=draw.random() < 0.3,
+    )
+
+
+def _draw_phases(
+    draw: random.Random, handles: int, opened: int, collective: bool
+) -> tuple[Phase, ...]:
+    """Phases whose collective calls are possible: nothing is used before open or after free."""
+    live, unopened = list(range(opened)), list(range(opened, handles))
+    phases = []
+    for _ in range(draw.randint(2, 4)):
+        then = []
+        for _ in range(draw.randint(0, 3) if collective else 0):
+            what = draw.choice(("flush", "flush", "open", "free", "away"))
+            if what == "away":
+                then.append(what)
+            elif what == "open" and unopened:
+                live.append(unopened.pop(0))
+                then.append(f"open {live[-1]}")
+            elif what == "flush":
+                then.append(f"flush {draw.choice(live)}")
+            elif what == "free" and len(live) > 1:
+                then.append(f"free {live.pop(draw.randrange(len(live)))}")
+        hold = draw.random() < 0.3
+        most = draw.choice((4, 7, 9))
+        steps = [draw.randint(0, most) for _ in range(draw.randint(1, 4))]
+        if handles > 1 and hold:  # all ranks hold alike, for the same reason
+            del steps[1:]
+        phases.append(Phase(tuple(steps), tuple(then), hold))
+    return tuple(phases)

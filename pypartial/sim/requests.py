@@ -1,0 +1,258 @@
+"""What programs of simulated ranks yield, made into calls of the core.
+
+Each request becomes the context that it concerns and a *poll*: a function that says whether the
+request is done, and what the program is given then. Ranks that share memory make their calls
+through ``pp_sim_do()``, because another rank may go on in the middle of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._core_sim import ffi, lib
+from .handle import Handle, Options, Round, check
+
+__all__ = ["DONE", "Poll", "Requests"]
+
+Poll = Callable[[], tuple[bool, Any]]
+DONE: Poll = lambda: (True, None)  # noqa: E731
+
+
+def _none() -> None:
+    """Give nothing: the value of calls that have none."""
+
+
+class Requests:
+    """Begins what programs yield, but for what is the simulation's own.
+
+    Parameters
+    ----------
+    sims : sequence
+        The simulation of each context.
+    contexts : sequence
+        By context and rank: the core's ``pp_ctx_t``.
+    memory : bool
+        The ranks share memory.
+    """
+
+    def __init__(self, sims: Sequence[Any], contexts: Sequence[Any], memory: bool) -> None:
+        self.sims, self.contexts, self.memory = sims, contexts, memory
+
+    def begin(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
+        """Begin a request; return its context, and the poll for its end."""
+        kind, *arguments = request
+        if kind in ("ctx_free", "away", "back"):
+            context = arguments[0] if arguments else 0
+            return context, getattr(self, f"_{kind}")(rank, context)
+        if kind == "init":
+            context = arguments[1] if len(arguments) > 1 else 0
+            return context, self._init(rank, arguments[0], context)
+        handle: Handle = arguments[0]
+        assert kind in _OF_A_HANDLE, f"a program yielded {request!r}"
+        return handle.context, getattr(self, f"_{kind}")(rank, *arguments)
+
+    def forget(self, rank: int, request: tuple[Any, ...]) -> None:
+        """The program waits no more for what it had yielded, although it is not done."""
+        handle: Handle = request[1]
+        lib.pp_sim_unwatch(self.sims[handle.context], rank, handle.coll)
+
+    # ---- calls
+
+    def _shared(
+        self, rank: int, context: int, *calls: Any, give: Callable[[int], Any], keep: Any = None
+    ) -> Poll:
+        """Return a poll for calls of a rank that shares memory, made one after the other."""
+        sim, left = self.sims[context], list(calls)
+        status = ffi.new("int32_t *")
+        under_way: list[Any] = []
+
+        def begin() -> None:
+            call = ffi.new("pp_sim_call_t *", left.pop(0))
+            under_way.append((call, keep))  # alive until the call has ended
+            check(lib.pp_sim_do(sim, rank, call))
+
+        def poll() -> tuple[bool, Any]:
+            while left or under_way:
+                if not under_way:
+                    begin()
+                if check(lib.pp_sim_done(sim, rank, status)) == lib.PP_PENDING:
+                    return False, None
+                under_way.clear()
+                check(status[0])
+            return True, give(status[0])
+
+        begin()
+        return poll
+
+    def _collective(
+        self, rank: int, context: int, begin: Any, *then: Any, give: Callable[[], Any], keep: Any
+    ) -> Poll:
+        wait = {"kind": lib.PP_SIM_CALL_WAIT}
+        return self._shared(
+            rank, context, begin, wait, *then, give=lambda _status: give(), keep=keep
+        )
+
+    def _call(self, rank: int, context: int, finish: Callable[[], Any]) -> Poll:
+        """Return a poll for the collective call that has begun."""
+
+        def poll() -> tuple[bool, Any]:
+            if check(lib.pp_call_wait(self.contexts[context][rank], 0)) == lib.PP_PENDING:
+                check(lib.pp_sim_watch(self.sims[context], rank, ffi.NULL))
+                return False, None
+            return True, finish()
+
+        return poll
+
+    # ---- of a context
+
+    def _init(self, rank: int, argument: Options | str, context: int) -> Poll:
+        handle, config, complaint = None, ffi.NULL, ffi.NULL
+        if isinstance(argument, str):
+            complaint = ffi.new("char[]", argument.encode())
+        else:
+            handle = Handle(argument, context)
+            config = handle.config(len(self.contexts[context]))
+        out = ffi.new("pp_handle_t **")
+        if self.memory:
+
+            def give() -> Handle | None:
+                if handle:
+                    handle.coll = out[0]
+                return handle
+
+            begin = {"kind": lib.PP_SIM_INIT_BEGIN, "out": out}
+            begin |= {"config": config, "complaint": complaint}
+            return self._collective(rank, context, begin, give=give, keep=(config, complaint))
+        check(lib.pp_allreduce_init_begin(self.contexts[context][rank], config, complaint, out))
+        if handle:
+            handle.coll = out[0]
+        return self._call(rank, context, lambda: handle)
+
+    def _ctx_free(self, rank: int, context: int) -> Poll:
+        if self.memory:
+            begin = {"kind": lib.PP_SIM_CTX_FREE_BEGIN}
+            return self._collective(rank, context, begin, give=_none, keep=None)
+        check(lib.pp_ctx_free_begin(self.contexts[context][rank]))
+        return self._call(rank, context, _none)
+
+    def _away(self, rank: int, context: int) -> Poll:
+        if self.memory:
+            call = {"kind": lib.PP_SIM_AWAY_BEGIN}
+            return self._shared(rank, context, call, give=lambda _status: None)
+        check(lib.pp_away_begin(self.contexts[context][rank]))
+        return DONE
+
+    def _back(self, rank: int, context: int) -> Poll:
+        if self.memory:
+            call = {"kind": lib.PP_SIM_AWAY_END}
+            return self._shared(rank, context, call, give=lambda _status: None)
+        check(lib.pp_away_end(self.contexts[context][rank]))
+        return DONE
+
+    # ---- of a handle
+
+    def _of(self, handle: Handle, kind: int, **more: Any) -> dict[str, Any]:
+        return {"kind": kind, "coll": handle.coll, "result": handle.result, **more}
+
+    def _start(self, rank: int, handle: Handle) -> Poll:
+        if self.memory:
+            call = self._of(handle, lib.PP_SIM_START)
+            return self._shared(rank, handle.context, call, give=lambda _status: None)
+        check(lib.pp_start(handle.coll))
+        return DONE
+
+    def _wait(self, rank: int, handle: Handle) -> Poll:
+        if self.memory:
+            return self._given(rank, handle, lib.PP_SIM_WAIT)
+        coll, result, sim = handle.coll, handle.result, self.sims[handle.context]
+
+        def poll() -> tuple[bool, Any]:
+            status = lib.pp_test(coll, result)
+            if status == lib.PP_OK:
+                return True, handle.collected()
+            check(status)
+            check(lib.pp_sim_watch(sim, rank, coll))
+            return False, None
+
+        return poll
+
+    def _wait_for(self, rank: int, handle: Handle, timeout_ns: int) -> Poll:
+        if self.memory:  # else the simulation ends the wait
+            return self._given(rank, handle, lib.PP_SIM_WAIT, timeout_ns=timeout_ns)
+        return self._wait(rank, handle)
+
+    def _given(self, rank: int, handle: Handle, kind: int, **more: Any) -> Poll:
+        """Return a poll for a call that may end without a result."""
+
+        def give(status: int) -> Round | None:
+            return handle.collected() if status == lib.PP_OK else None
+
+        return self._shared(rank, handle.context, self._of(handle, kind, **more), give=give)
+
+    def _test(self, rank: int, handle: Handle) -> Poll:
+        if self.memory:
+            return self._given(rank, handle, lib.PP_SIM_TEST)
+
+        def test() -> tuple[bool, Any]:
+            done = check(lib.pp_test(handle.coll, handle.result)) == lib.PP_OK
+            return True, handle.collected() if done else None
+
+        return test
+
+    def _more(self, rank: int, handle: Handle) -> Poll:
+        if self.memory:
+            return self._given(rank, handle, lib.PP_SIM_MORE)
+        done = check(lib.pp_more(handle.coll, handle.result)) == lib.PP_OK
+        return lambda: (True, handle.collected() if done else None)
+
+    def _timed_out(self, rank: int, handle: Handle) -> Poll:
+        if self.memory:
+            call = self._of(handle, lib.PP_SIM_TIMED_OUT)
+            return self._shared(rank, handle.context, call, give=lambda _status: None)
+        check(lib.pp_timed_out(handle.coll))
+        return DONE
+
+    def _flush(self, rank: int, handle: Handle) -> Poll:
+        return self._ended(rank, handle, lib.PP_SIM_FLUSH_BEGIN, lib.pp_flush_begin)
+
+    def _drain(self, rank: int, handle: Handle) -> Poll:
+        return self._ended(rank, handle, lib.PP_SIM_DRAIN_BEGIN, lib.pp_drain_begin)
+
+    def _ended(self, rank: int, handle: Handle, kind: int, begin: Callable[[Any], int]) -> Poll:
+        """Return a poll for a collective call that gives a round."""
+        if self.memory:
+            calls = self._of(handle, kind), self._of(handle, lib.PP_SIM_COLLECT)
+            return self._collective(
+                rank, handle.context, *calls, give=handle.collected, keep=handle
+            )
+        check(begin(handle.coll))
+
+        def collect() -> Round:
+            check(lib.pp_collect(handle.coll, handle.result))
+            return handle.collected()
+
+        return self._call(rank, handle.context, collect)
+
+    def _free(self, rank: int, handle: Handle) -> Poll:
+        discarded = ffi.new("uint64_t *")
+        if self.memory:
+            begin = self._of(handle, lib.PP_SIM_FREE_BEGIN, discarded=discarded)
+            return self._collective(
+                rank, handle.context, begin, give=lambda: int(discarded[0]), keep=discarded
+            )
+        check(lib.pp_handle_free_begin(handle.coll, discarded))
+        return self._call(rank, handle.context, lambda: int(discarded[0]))
+
+
+_OF_A_HANDLE = (
+    "start",
+    "wait",
+    "wait_for",
+    "test",
+    "more",
+    "timed_out",
+    "flush",
+    "drain",
+    "free",
+)

@@ -1,0 +1,157 @@
+"""More, away, and what a rank may do after a Wait that timed out."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import pypartial as pp
+
+pytestmark = [pytest.mark.mpi, pytest.mark.sizes(2, 3, 4)]
+
+
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+def test_more_gives_the_rounds_that_a_rank_missed(comm, transport):
+    """The last rank computes for as long as the window allows; More gives all that it missed."""
+    with pp.Context(comm, transport=transport, window=4) as ctx:
+        send, out = np.zeros(comm.size, "i8"), np.zeros(comm.size, "i8")
+        send[comm.rank] = 1
+        request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver="each")
+        status, rounds, total = pp.Status(), [], np.zeros(comm.size, "i8")
+
+        def take():
+            nonlocal total
+            rounds.append(status.round)
+            total = total + out
+
+        request.Start()
+        request.Wait(status)
+        take()
+        while request.More(status):
+            take()
+        comm.barrier()
+        if comm.rank == 0:
+            for _ in range(3):
+                request.Start()
+                request.Wait(status)
+                take()
+        comm.barrier()
+        while request.More(status):
+            take()
+        assert request.More(status) is False
+        for last in request.Drain():
+            status = last
+            take()
+        assert rounds == list(range(len(rounds)))
+        assert total.tolist() == [4] + [1] * (comm.size - 1)
+        assert request.Free() == 0
+
+
+def test_more_is_for_rounds_and_between_requests(comm, ctx):
+    each = ctx.Allreduce_init(None, np.zeros(2), policy=pp.Full(), deliver="each")
+    other = ctx.Allreduce_init(None, np.zeros(2))
+    with pytest.raises(pp.Error, match="More is for deliver='each'"):
+        other.More()
+    each.Start()
+    with pytest.raises(pp.Error, match="More on a request that was not collected"):
+        each.More()
+    each.Wait()
+    assert each.More() is False
+    each.Free()
+    other.Free()
+
+
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+@pytest.mark.parametrize("policy", [pp.Majority(), pp.Quorum(2)], ids=str)
+def test_a_rank_that_is_away_holds_nobody_up(comm, transport, policy):
+    """Without any patience: the metric's allreduce of one rank waits for the others' rounds."""
+    with pp.Context(comm, transport=transport, patience=None) as ctx:
+        send, out = np.ones(5, "i8"), np.zeros(5, "i8")
+        request = ctx.Allreduce_init(send, out, policy=policy, max_lag=0)
+        total = np.zeros(5, "i8")
+        for step in range(30):
+            request.Start()
+            request.Wait(timeout=60)
+            total += out
+            if step % 10 == 9:
+                with ctx.away():
+                    assert comm.allreduce(1) == comm.size
+        request.Flush()
+        total += out
+        assert total.tolist() == [30 * comm.size] * 5
+        request.Free()
+
+
+def test_nothing_of_the_context_works_while_a_rank_is_away(comm, ctx):
+    request = ctx.Allreduce_init(None, np.zeros(2))
+    raised = []
+
+    def elsewhere():
+        try:
+            request.Start()
+        except pp.Error as error:
+            raised.append(str(error))
+
+    with pytest.raises(KeyError), ctx.away():
+        for call in (request.Start, request.Wait, request.Flush, request.Free, ctx.Free):
+            with pytest.raises(pp.Error, match="away"):
+                call()
+        with pytest.raises(pp.Error, match="away"):
+            ctx.Allreduce_init(None, np.zeros(2))
+        with pytest.raises(pp.Error, match="away"), ctx.away():
+            pass
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        raise KeyError
+    assert len(raised) == 1
+    assert "away" in raised[0]
+    request.Start()
+    request.Wait(timeout=60)
+    request.Free()
+
+
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
+def test_a_program_goes_on_after_a_timeout(comm, transport, deliver):
+    """Starts add to what is pending, and the request stays as it is: nothing is lost."""
+    with pp.Context(comm, transport=transport) as ctx:
+        send, out = np.ones(3, "i8"), np.zeros(3, "i8")
+        request = ctx.Allreduce_init(send, out, policy=pp.Full(), deliver=deliver)
+        status = pp.Status()
+        if comm.rank == 0:
+            for tries in range(3):
+                send[:] = 10**tries
+                request.Start()
+                with pytest.raises(pp.TimeoutError):
+                    request.Wait(timeout=0.001)
+            send[:] = -1  # it is the application's
+            comm.barrier()
+        else:
+            comm.barrier()
+            request.Start()
+        request.Wait(status, timeout=60)
+        assert status.round == 0
+        total, contributions = out.copy(), status.contributions
+        if deliver == "each":
+            for status in request.Drain():
+                total += out
+                contributions += status.contributions
+        else:
+            request.Flush(status)
+            total += out
+            contributions += status.contributions
+        assert total.tolist() == [111 + comm.size - 1] * 3
+        assert contributions == comm.size + 2
+        request.Free()
+
+
+def test_a_start_without_a_timeout_still_needs_its_wait(comm, ctx):
+    request = ctx.Allreduce_init(None, np.zeros(2), policy=pp.Full())
+    request.Start()
+    with pytest.raises(pp.Error, match="not collected"):
+        request.Start()
+    request.Wait(timeout=60)
+    request.Free()

@@ -1,0 +1,713 @@
+/*
+ * groups.c - a schedule on any set of ranks: sums over random groups that overlap, many at once, opened in any order.
+ *
+ *     groups sim RANKS GROUPS SEED     simulated ranks
+ *     groups mpi GROUPS SEED           the ranks of an mpirun, over MPI
+ *     groups bound SEED                simulated: more early messages than may be kept
+ *     groups refusals SEED             what cannot be opened
+ *
+ * It speaks to csrc/exec and the transports, below contexts and handles.  A rank has the `ahead` lowest of its groups
+ * that are not complete open, or opens them in any order: so the lowest of all can always run.  Every element of every
+ * result is compared:
+ *   uint64, sum of the members' parts, by every algorithm;
+ *   float64, the same times weights, by every algorithm; chosen such that no order of additions rounds;
+ *   float32, by three schedules of this file which use named buffers, in an order that is replayed bit for bit.
+ * At the end nothing is open or kept, and no more memory was in use in the second half than in the first.  Over MPI no
+ * communicator was made meanwhile.
+ */
+#include "../../../csrc/algo/algo.h"
+#include "../../../csrc/algo/peers.h"
+#include "../../../csrc/algo/steps.h"
+#include "../../../csrc/exec/instances.h"
+#include "../../../csrc/transport/pp_mpi.h"
+#include "../../../csrc/transport/sim.h"
+#include "check.h"
+
+#include <malloc.h>
+#include <math.h>
+#include <mpi.h>
+#include <sched.h>
+
+enum { KINDS = 3, AHEAD_MAX = 6, TEMPLATES_MAX = 40, RANKS_MAX = 4096, TOY_MAX = 8 };
+/* float32's own schedules, beside PP_RECURSIVE_DOUBLING .. PP_RING. */
+enum { BY_SLOTS = 100, BY_SCRATCH, BY_SUM, TOYS = 3 };
+typedef enum sort { PLAIN, WEIGHTED, TOY } sort_t;
+
+static const int32_t TYPES[KINDS] = {[PLAIN] = PP_UINT64, [WEIGHTED] = PP_FLOAT64, [TOY] = PP_FLOAT32};
+static const size_t  SIZES[] = {1, 1, 2, 3, 8, 8, 64, 300, 1000, 5000, 20000};
+
+static uint64_t seed;
+static int32_t  ranks;
+static int32_t  ahead;
+
+/* ---- the groups, which everybody computes ----------------------------------------------------------- */
+
+typedef struct group {
+    uint64_t number;
+    sort_t   sort;
+    int32_t  algorithm;
+    size_t   count;
+    pp_map_t map;
+    int32_t  members[RANKS_MAX];
+    double   weights[RANKS_MAX];
+} group_t;
+
+static uint64_t drawn(uint64_t number, uint64_t index) { return pp_mix(pp_mix(seed, number), index); }
+
+static void draw_members(group_t *group, int32_t size)
+{
+    int32_t left = size, at = 0;
+    for (int32_t rank = 0; rank < ranks; rank++)
+        if ((int32_t)(drawn(group->number, 100 + (uint64_t)rank) % (uint64_t)(ranks - rank)) < left) {
+            group->members[at++] = rank;
+            left--;
+        }
+    group->map = pp_map_listed(group->members, size);
+    int32_t stride = group->members[1] - group->members[0];
+    for (int32_t i = 2; i < size; i++)
+        if (group->members[i] - group->members[i - 1] != stride)
+            return;
+    group->map = pp_map_strided(group->members[0], stride, size);
+}
+
+/* Small groups in half of all cases, and large vectors rarely. */
+static void draw_group(uint64_t number, group_t *group)
+{
+    const uint64_t wide = drawn(number, 0) % 2 ? (uint64_t)ranks - 1 : (uint64_t)(ranks < 5 ? ranks - 1 : 4);
+    group->number = number;
+    group->sort = (sort_t)(drawn(number, 1) % KINDS);
+    group->count = SIZES[drawn(number, 2) % (drawn(number, 3) % 16 ? 8 : PP_COUNT_OF(SIZES))];
+    int32_t size = 2 + (int32_t)(drawn(number, 4) % wide);
+    group->algorithm = PP_RECURSIVE_DOUBLING + (int32_t)(drawn(number, 5) % 3);
+    if (group->sort == TOY) {
+        group->algorithm = BY_SLOTS + (int32_t)(drawn(number, 5) % TOYS);
+        group->count = group->count > 5000 ? 5000 : group->count;
+        size = size > TOY_MAX ? 2 + size % (TOY_MAX - 1) : size;     /* everybody sends to everybody */
+    }
+    draw_members(group, size);
+    for (int32_t i = 0; i < size; i++)
+        group->weights[i] = group->sort == TOY ? ldexp((double)drawn(number, 9000 + (uint64_t)i), -64)
+                                               : (double)(1 + drawn(number, 9000 + (uint64_t)i) % 15) / 8;
+}
+
+static bool is_member(const group_t *group, int32_t rank)
+{
+    return pp_map_participant(&group->map, rank, group->number) >= 0;
+}
+
+/* What a member gives: element i. */
+static uint64_t integer(const group_t *group, int32_t rank, size_t i)
+{
+    return pp_mix(pp_mix(seed, group->number) + (uint64_t)rank, i);
+}
+
+static double dyadic(const group_t *group, int32_t rank, size_t i)
+{
+    return (double)(integer(group, rank, i) >> 40);
+}
+
+static float rough(const group_t *group, int32_t rank, size_t i)
+{
+    return (float)ldexp((double)(integer(group, rank, i) >> 32), -30) - 1.5f;
+}
+
+static void give(const group_t *group, int32_t rank, void *data)
+{
+    for (size_t i = 0; i < group->count; i++)
+        switch (group->sort) {
+        case PLAIN:    ((uint64_t *)data)[i] = integer(group, rank, i); break;
+        case WEIGHTED: ((double *)data)[i] = dyadic(group, rank, i); break;
+        case TOY:      ((float *)data)[i] = rough(group, rank, i); break;
+        }
+}
+
+/* Rounded as it is assigned, whatever the compiler would keep. */
+static float product_of(const group_t *group, int32_t at, size_t i)
+{
+    volatile float product = (float)group->weights[at] * rough(group, group->members[at], i);
+    return product;
+}
+
+/* BY_SLOTS adds in the order of ranks, BY_SCRATCH its own part first, then the others'; BY_SUM the others', then that
+   sum to its own part. */
+static float replayed(const group_t *group, int32_t mine, size_t i)
+{
+    const int32_t  first = group->algorithm == BY_SLOTS ? 0 : group->algorithm == BY_SCRATCH ? mine : mine == 0;
+    volatile float sum = product_of(group, first, i);
+    for (int32_t at = 0; at < group->map.count; at++)
+        if (at != first && !(group->algorithm == BY_SUM && at == mine))
+            sum = sum + product_of(group, at, i);
+    if (group->algorithm == BY_SUM)
+        sum = product_of(group, mine, i) + sum;
+    return sum;
+}
+
+static bool is_right(const group_t *group, int32_t mine, const void *data, size_t i)
+{
+    uint64_t integers = 0;
+    double   dyadics = 0;
+    if (group->sort == TOY)
+        return ((const float *)data)[i] == replayed(group, mine, i);
+    for (int32_t at = 0; at < group->map.count; at++) {
+        integers += integer(group, group->members[at], i);
+        dyadics += group->weights[at] * dyadic(group, group->members[at], i);
+    }
+    return group->sort == PLAIN ? ((const uint64_t *)data)[i] == integers : ((const double *)data)[i] == dyadics;
+}
+
+/* ---- three schedules with named buffers ----------------------------------------------------------------- */
+
+static pp_operand_t slot(const pp_graph_t *graph, int32_t participant)
+{
+    return (pp_operand_t){1 + (uint32_t)participant, {(size_t)participant * graph->count, graph->count}};
+}
+
+/* The message from one participant to another. */
+static uint32_t tag_of(const pp_graph_t *graph, int32_t from, int32_t to)
+{
+    return (uint32_t)(from * graph->size + to);
+}
+
+/* A register's, once it is `given`. */
+static void send_to_all(pp_graph_t *graph, pp_operand_t part, uint32_t given)
+{
+    for (int32_t to = 0; to < graph->size; to++)
+        if (to != graph->rank)
+            pp_graph_edge(graph, given, pp_graph_send(graph, PP_NEED_ALL, to, tag_of(graph, graph->rank, to), part.reg,
+                                                      part.region));
+}
+
+/* All parts side by side in one buffer, with a register each; then a weighted sum in the order of participants. */
+static uint32_t by_slots(pp_graph_t *graph)
+{
+    const pp_operand_t own = {0, {0, graph->count}};
+    const uint32_t     slots = pp_graph_buffer(graph, graph->count * (size_t)graph->size, "slots");
+    uint32_t           here[TOY_MAX], last = PP_NO_VERTEX;
+    for (int32_t from = 0; from < graph->size; from++)
+        pp_graph_bind(graph, 1 + (uint32_t)from, slots);
+    for (int32_t from = 0; from < graph->size; from++) {
+        const pp_operand_t its = slot(graph, from);
+        here[from] = from == graph->rank ? pp_graph_copy(graph, own, its)
+                   : pp_graph_recv(graph, PP_NEED_ALL, from, tag_of(graph, from, graph->rank), its.reg, its.region,
+                                   PP_IN_PLACE);
+    }
+    pp_graph_edge(graph, graph->take, here[graph->rank]);
+    send_to_all(graph, slot(graph, graph->rank), here[graph->rank]);
+    for (int32_t from = 0; from < graph->size; from++) {
+        uint32_t next = from == 0 ? pp_graph_copy(graph, slot(graph, from), own)
+                                  : pp_graph_merge(graph, slot(graph, from), own, false);
+        pp_graph_weigh(graph, next, (uint32_t)from);
+        pp_graph_edge(graph, here[from], next);
+        if (from > 0)
+            pp_graph_edge(graph, last, next);
+        else if (graph->rank != 0)
+            pp_graph_edge(graph, here[graph->rank], next);
+        last = next;
+    }
+    return last;
+}
+
+/* The own part is copied for the others and weighed; each of theirs is received into scratch and added to it, or
+   (BY_SUM) to a sum that begins as nothing and is added at the end. */
+static uint32_t by_scratch(pp_graph_t *graph, bool by_sum)
+{
+    const pp_operand_t own = {0, {0, graph->count}}, sent = {1, own.region}, sum = {by_sum ? 2 : 0, own.region};
+    pp_graph_bind(graph, sent.reg, pp_graph_buffer(graph, graph->count, "sent"));
+    if (by_sum)
+        pp_graph_bind(graph, sum.reg, pp_graph_buffer(graph, graph->count, "sum"));
+    const uint32_t copy = pp_graph_copy(graph, own, sent), weighed = pp_graph_copy(graph, own, own);
+    uint32_t       last = weighed, lane = graph->take;
+    pp_graph_weigh(graph, weighed, (uint32_t)graph->rank);
+    pp_graph_edge(graph, graph->take, copy);
+    pp_graph_edge(graph, copy, weighed);
+    send_to_all(graph, sent, copy);
+    for (int32_t from = 0; from < graph->size; from++) {
+        if (from == graph->rank)
+            continue;
+        uint32_t recv = pp_graph_recv(graph, PP_NEED_ALL, from, tag_of(graph, from, graph->rank), sum.reg, sum.region, 0);
+        uint32_t reduce = pp_graph_reduce(graph, recv, from < graph->rank);
+        pp_graph_weigh(graph, reduce, (uint32_t)from);
+        pp_graph_edge(graph, lane, recv);
+        pp_graph_edge(graph, last, reduce);
+        lane = last = reduce;
+    }
+    if (!by_sum)
+        return last;
+    uint32_t merged = pp_graph_merge(graph, sum, own, false);
+    pp_graph_edge(graph, last, merged);
+    return merged;
+}
+
+static pp_status_t build_toy(const pp_template_key_t *key, pp_graph_t **out)
+{
+    pp_graph_t *graph = pp_graph_new(key->position, key->size, key->count);
+    graph->gate = pp_graph_nop(graph, PP_NEED_ALL, "gate");
+    pp_graph_take(graph);
+    pp_graph_edge(graph, graph->gate, graph->take);
+    pp_ends_t ends = {.vertices = (uint32_t[]){key->algorithm == BY_SLOTS ? by_slots(graph)
+                                                  : by_scratch(graph, key->algorithm == BY_SUM)}, .count = 1};
+    pp_algo_finish(graph, &ends);
+    *out = graph;
+    return pp_graph_commit(graph);
+}
+
+static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_graph_t **graph)
+{
+    const sort_t sort = *(const sort_t *)builder;
+    const int32_t segments = 1 + (int32_t)(key->count % 3);
+    if (sort == TOY)
+        return build_toy(key, graph);
+    return (sort == PLAIN ? pp_algo_synchronous_allreduce : pp_algo_weighted_allreduce)(
+        key->algorithm, key->position, key->size, key->count, segments, graph);
+}
+
+/* ---- a rank ---------------------------------------------------------------------------------------------- */
+
+typedef struct rank rank_t;
+
+typedef struct part {              /* what a rank has of one sort of groups */
+    pp_handle_t    handle;         /* first: the engine knows it only */
+    rank_t        *rank;
+    sort_t         sort;
+    pp_kernels_t   kernels;
+    pp_instances_t instances;
+} part_t;
+
+typedef struct due {               /* a group of the next `ahead` */
+    uint64_t number;
+    bool     open;
+} due_t;
+
+struct rank {
+    pp_engine_t engine;
+    part_t      parts[KINDS];
+    due_t       due[AHEAD_MAX];
+    int32_t     due_count;
+    uint64_t    next, groups;      /* the next number to look at, of so many */
+    uint64_t    done;
+    uint64_t    random;
+    size_t      early_most;
+};
+
+static group_t scratch_group;      /* too large for the stack */
+
+static const group_t *group_of(uint64_t number)
+{
+    if (scratch_group.number != number || scratch_group.map.count == 0)
+        draw_group(number, &scratch_group);
+    return &scratch_group;
+}
+
+static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
+{
+    part_t        *part = owner;
+    const group_t *group = group_of(instance->key);
+    void          *data = pp_instance_buffer(instance, PP_ACCUMULATOR);
+    share->tally.contributions = 1;
+    if (data)
+        give(group, part->rank->engine.rank, data);
+}
+
+static void on_done(void *owner, pp_instance_t *instance)
+{
+    part_t        *part = owner;
+    const int32_t  rank = part->rank->engine.rank;
+    const group_t *group = group_of(instance->key);
+    const int32_t  mine = pp_map_participant(&group->map, rank, group->number);
+    CHECK(instance->registers[0].tally.contributions == (uint64_t)group->map.count,
+          "%llu parts in group %llu of %d", (unsigned long long)instance->registers[0].tally.contributions,
+          (unsigned long long)group->number, group->map.count);
+    for (size_t i = 0; i < group->count; i++)
+        CHECK(is_right(group, mine, instance->accumulator->data, i), "group %llu: element %zu of %zu is wrong at rank "
+              "%d, algorithm %d, %d members", (unsigned long long)group->number, i, group->count, rank,
+              group->algorithm, group->map.count);
+}
+
+static void on_retired(void *owner, pp_instance_t *instance)
+{
+    part_t *part = owner;
+    rank_t *rank = part->rank;
+    for (int32_t i = 0; i < rank->due_count; i++)
+        if (rank->due[i].number == instance->key) {
+            rank->due[i] = rank->due[--rank->due_count];
+            break;
+        }
+    rank->done++;
+    pp_instance_close(&part->instances, instance);
+}
+
+static void on_operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
+{
+    part_t *part = (part_t *)handle;
+    pp_instances_message(&part->instances, peer, prefix, bytes);
+    if (part->instances.early_bytes > part->rank->early_most)
+        part->rank->early_most = part->instances.early_bytes;
+}
+
+static const pp_host_t        host = {.take = on_take, .done = on_done, .retired = on_retired};
+static const pp_handle_kind_t kind = {.init = "groups", .operation = on_operation};
+
+static void open_part(rank_t *rank, sort_t sort, size_t early_bytes_max)
+{
+    part_t *part = &rank->parts[sort];
+    part->rank = rank;
+    part->sort = sort;
+    part->handle.kind = &kind;
+    must(pp_kernels_find(PP_SUM, TYPES[sort], &part->kernels), "kernels");
+    must(pp_engine_register(&rank->engine, &part->handle, (uint32_t)sort + 1), "handle");
+    const pp_instances_config_t config = {
+        .engine = &rank->engine, .handle = (uint32_t)sort + 1, .host = &host, .owner = part,
+        .kernels = &part->kernels, .names_ranks = sort == PLAIN, .build = build, .builder = &part->sort,
+        .templates_max = TEMPLATES_MAX, .early_bytes_max = early_bytes_max};
+    must(pp_instances_open(&config, &part->instances), "instances");
+}
+
+/* Nobody is further ahead of a rank than `ahead` groups with it. */
+static size_t early_bytes_max(void)
+{
+    return (size_t)ahead * 2 * (size_t)ranks * 3 * (PP_MESSAGE_BYTES + sizeof(pp_stored_t));
+}
+
+static void open_rank(rank_t *rank, pp_transport_t *transport, uint64_t groups, size_t early)
+{
+    *rank = (rank_t){.groups = groups, .random = pp_mix(seed, 77 + (uint64_t)transport->rank)};
+    must(pp_engine_init(&rank->engine, transport, seed), "engine");
+    for (int sort = 0; sort < KINDS; sort++)
+        open_part(rank, (sort_t)sort, early);
+}
+
+static void close_rank(rank_t *rank)
+{
+    for (int sort = 0; sort < KINDS; sort++) {
+        pp_instances_close(&rank->parts[sort].instances);
+        pp_engine_forget(&rank->engine, &rank->parts[sort].handle);
+    }
+    pp_engine_release(&rank->engine);
+}
+
+static void look_ahead(rank_t *rank)
+{
+    for (; rank->due_count < ahead && rank->next < rank->groups; rank->next++)
+        if (is_member(group_of(rank->next), rank->engine.rank))
+            rank->due[rank->due_count++] = (due_t){.number = rank->next};
+}
+
+static void open_group(rank_t *rank, due_t *due)
+{
+    const group_t  *group = group_of(due->number);
+    pp_instances_t *instances = &rank->parts[group->sort].instances;
+    pp_instance_t  *instance;
+    const pp_instance_spec_t spec = {.key = group->number, .algorithm = group->algorithm, .count = group->count,
+                                     .map = group->map, .weights = group->sort == PLAIN ? NULL : group->weights};
+    must(pp_instance_open(instances, &spec, &instance), "open");
+    due->open = true;
+    pp_instance_fire(instance, instance->template->graph->gate);
+    pp_engine_settle(&rank->engine);
+    must(pp_engine_check(&rank->engine), "engine");
+}
+
+static uint64_t roll(rank_t *rank, uint64_t below) { return (rank->random = pp_mix(rank->random, 1)) % below; }
+
+/* Opens one of those that are due, whichever.  false: all are open. */
+static bool open_one(rank_t *rank)
+{
+    look_ahead(rank);
+    int32_t closed = 0, chosen = -1;
+    for (int32_t i = 0; i < rank->due_count; i++)
+        if (!rank->due[i].open && roll(rank, (uint64_t)++closed) == 0)
+            chosen = i;
+    if (chosen >= 0)
+        open_group(rank, &rank->due[chosen]);
+    return chosen >= 0;
+}
+
+static bool is_through(const rank_t *rank) { return rank->due_count == 0 && rank->next == rank->groups; }
+
+/* ---- memory ----------------------------------------------------------------------------------------------- */
+
+/* The most that was in use while the first half of all groups ran, and the second. */
+typedef struct usage {
+    uint64_t looks;
+    size_t   most[2];
+} usage_t;
+
+static void look_at_memory(usage_t *usage, bool second_half)
+{
+    if (usage->looks++ % 64 > 0)
+        return;
+    const struct mallinfo2 info = mallinfo2();
+    const size_t           bytes = info.uordblks + info.hblkhd;
+    if (bytes > usage->most[second_half])
+        usage->most[second_half] = bytes;
+}
+
+/* With few groups a rank, each half has large ones that the other has not. */
+static void check_usage(const usage_t *usage, uint64_t groups)
+{
+    if (groups < 200 * (uint64_t)ranks)
+        return;
+    CHECK(usage->most[1] <= usage->most[0] + usage->most[0] / 8 + (1 << 20), "memory grows: %zu KiB in use in the first "
+          "half, %zu in the second", usage->most[0] >> 10, usage->most[1] >> 10);
+}
+
+static void check_end(rank_t *rank)
+{
+    for (int sort = 0; sort < KINDS; sort++) {
+        const pp_instances_t *instances = &rank->parts[sort].instances;
+        CHECK(instances->open == 0 && instances->known == 0 && instances->early_bytes == 0,
+              "rank %d: %zu instances, %zu keys and %zu bytes are left", rank->engine.rank, instances->open,
+              instances->known, instances->early_bytes);
+        CHECK(instances->templates.count <= TEMPLATES_MAX, "%u templates are kept", instances->templates.count);
+    }
+}
+
+/* ---- simulated ranks ---------------------------------------------------------------------------------------- */
+
+static const pp_network_t NETWORK = {
+    .between = {.latency_ns = 2000, .overhead_ns = 300, .byte_ps = 100, .rendezvous_bytes = 17000, .jitter_ns = 9000},
+    .node_ranks = 1};
+
+static rank_t *some_rank(rank_t *all, uint64_t *random)
+{
+    *random = pp_mix(*random, 2);
+    return &all[*random % (uint64_t)ranks];
+}
+
+static void stuck(const rank_t *all)
+{
+    pp_text_t text = {0};
+    for (int32_t r = 0; r < ranks; r++)
+        for (int sort = 0; sort < KINDS; sort++) {
+            pp_text_add(&text, "rank %d, handle %d:\n", r, sort + 1);
+            pp_instances_explain(&all[r].parts[sort].instances, &text);
+        }
+    fputs(text.chars, stderr);
+    die("nothing moves any more");
+}
+
+static void play(pp_simnet_t *net, rank_t *all, uint64_t groups)
+{
+    uint64_t random = seed, total = 0, done = 0;
+    size_t   early = 0;
+    usage_t  usage = {0};
+    for (uint64_t number = 0; number < groups; number++)
+        total += (uint64_t)group_of(number)->map.count;
+    while (done < total) {
+        bool    moved = false;
+        int32_t rank;
+        for (int i = 0; i < ranks && !moved; i++)
+            moved = open_one(some_rank(all, &random));
+        for (int i = 0; i < 8; i++)
+            moved |= pp_simnet_step(net, &rank);
+        for (int r = 0; !moved && r < ranks; r++)
+            moved = open_one(&all[r]);
+        done = 0;
+        for (int r = 0; r < ranks; r++) {
+            must(pp_engine_check(&all[r].engine), "a rank's engine");
+            done += all[r].done;
+        }
+        if (!moved && done < total)
+            stuck(all);
+        look_at_memory(&usage, done > total / 2);
+    }
+    for (int r = 0; r < ranks; r++) {
+        look_ahead(&all[r]);      /* past the last groups, which may be others' */
+        CHECK(is_through(&all[r]), "rank %d is not through", r);
+        check_end(&all[r]);
+        early = all[r].early_most > early ? all[r].early_most : early;
+    }
+    check_usage(&usage, groups);
+    printf("%llu groups on %d ranks, %d at once; %zu KiB early at most; %zu KiB in use in the first half, %zu in the "
+           "second\n", (unsigned long long)groups, ranks, ahead, early >> 10, usage.most[0] >> 10,
+           usage.most[1] >> 10);
+}
+
+static void simulate(uint64_t groups)
+{
+    pp_simnet_t *net;
+    rank_t      *all = calloc((size_t)ranks, sizeof *all);
+    must(pp_simnet_new(ranks, seed, &NETWORK, &net), "network");
+    for (int32_t r = 0; r < ranks; r++)
+        open_rank(&all[r], pp_simnet_transport(net, r), groups, early_bytes_max());
+    play(net, all, groups);
+    for (int32_t r = 0; r < ranks; r++)
+        close_rank(&all[r]);
+    pp_simnet_free(net);
+    free(all);
+}
+
+/* Rank 1 opens nothing: rank 0's messages are kept up to the bound, and then rank 1 says so. */
+static void overflow(void)
+{
+    pp_simnet_t *net;
+    rank_t       all[2];
+    int32_t      rank;
+    ranks = 2;
+    ahead = AHEAD_MAX;
+    must(pp_simnet_new(ranks, seed, &NETWORK, &net), "network");
+    for (int32_t r = 0; r < ranks; r++)
+        open_rank(&all[r], pp_simnet_transport(net, r), 1000, 400);
+    while (open_one(&all[0]))
+        continue;
+    while (pp_simnet_step(net, &rank))
+        continue;
+    CHECK(pp_engine_check(&all[1].engine) == PP_ERR_MISMATCH, "no mismatch");
+    CHECK(strstr(pp_error_text(), "not open here") && strstr(pp_error_text(), "the bound is 400"), "it says %s",
+          pp_error_text());
+    printf("%s\n", pp_error_text());
+    for (int32_t r = 0; r < ranks; r++)
+        close_rank(&all[r]);
+    pp_simnet_free(net);
+}
+
+/* ---- what cannot be opened ------------------------------------------------------------------------------- */
+
+static void refused(part_t *part, pp_instance_spec_t spec, pp_status_t status, const char *text)
+{
+    pp_instance_t *instance;
+    CHECK(pp_instance_open(&part->instances, &spec, &instance) == status && !instance, "it is opened, or not so: %s", text);
+    CHECK(strstr(pp_error_text(), text), "it says: %s", pp_error_text());
+}
+
+static void refuse_maps(part_t *part, pp_instance_spec_t spec)
+{
+    static const int32_t others[] = {0, 2}, turned[] = {1, 0}, twice[] = {1, 1}, far[] = {1, 4};
+    static const struct { pp_map_t map; const char *text; } wrong[] = {
+        {{.kind = PP_MAP_LISTED, .count = 2, .ranks = others}, "rank 1 is not among the ranks of instance 9"},
+        {{.kind = PP_MAP_LISTED, .count = 2, .ranks = turned}, "names rank 0 after rank 1"},
+        {{.kind = PP_MAP_LISTED, .count = 2, .ranks = twice}, "names rank 1 after rank 1"},
+        {{.kind = PP_MAP_LISTED, .count = 2, .ranks = far}, "names rank 4, which is not in 0..3"},
+        {{.kind = PP_MAP_LISTED, .count = 0, .ranks = far}, "a map of 0 ranks"},
+        {{.kind = PP_MAP_STRIDED, .count = 2, .first = 0, .stride = 2}, "rank 1 is not among"},
+        {{.kind = PP_MAP_STRIDED, .count = 1, .first = 2, .stride = 1}, "rank 1 is not among"},
+        {{.kind = PP_MAP_STRIDED, .count = 2, .first = 1, .stride = 0}, "stride 0, which is not positive"},
+        {{.kind = PP_MAP_STRIDED, .count = 2, .first = -1, .stride = 2}, "from rank -1 to rank 1"},
+        {{.kind = PP_MAP_STRIDED, .count = 3, .first = 1, .stride = INT32_MAX}, "of 0..3"},
+        {{.kind = PP_MAP_COMPUTED, .count = 2}, "instance 9 has a computed map"}};
+    for (size_t i = 0; i < PP_COUNT_OF(wrong); i++) {
+        spec.map = wrong[i].map;
+        refused(part, spec, PP_ERR_ARGUMENT, wrong[i].text);
+    }
+}
+
+/* Rank 1 of 4 opens what it may not. */
+static void refusals(void)
+{
+    pp_simnet_t   *net;
+    pp_instance_t *instance;
+    rank_t         rank;
+    const double   weights[] = {1, 2};
+    ranks = 4;
+    must(pp_simnet_new(ranks, seed, &NETWORK, &net), "network");
+    open_rank(&rank, pp_simnet_transport(net, 1), 0, 0);
+    pp_instance_spec_t spec = {.key = 9, .algorithm = PP_RING, .count = 4, .map = pp_map_strided(1, 2, 2)};
+    refuse_maps(&rank.parts[PLAIN], spec);
+    refused(&rank.parts[WEIGHTED], spec, PP_ERR_ARGUMENT, "instance 9 has no weights");
+    rank.parts[PLAIN].sort = WEIGHTED;        /* a builder that weighs integers */
+    spec.weights = weights;
+    refused(&rank.parts[PLAIN], spec, PP_ERR_ARGUMENT, "instance 9 weighs elements that cannot be weighed");
+    spec.algorithm = PP_ALGORITHM_AUTO;
+    refused(&rank.parts[WEIGHTED], spec, PP_ERR_ARGUMENT, "algorithm=0 is not one of");
+    spec.algorithm = PP_RING;
+    must(pp_instance_open(&rank.parts[WEIGHTED].instances, &spec, &instance), "open");
+    CHECK(pp_instances_find(&rank.parts[WEIGHTED].instances, 9) == instance, "it is not found");
+    refused(&rank.parts[WEIGHTED], spec, PP_ERR_STATE, "instance 9 is open already");
+    close_rank(&rank);                        /* with an open instance */
+    pp_simnet_free(net);
+}
+
+/* ---- real ranks ----------------------------------------------------------------------------------------------- */
+
+static int communicators;
+
+/* Whoever makes a communicator comes by here. */
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *made)
+{
+    communicators++;
+    return PMPI_Comm_dup(comm, made);
+}
+int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *made)
+{
+    communicators++;
+    return PMPI_Comm_split(comm, color, key, made);
+}
+int MPI_Comm_create(MPI_Comm comm, MPI_Group group, MPI_Comm *made)
+{
+    communicators++;
+    return PMPI_Comm_create(comm, group, made);
+}
+int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made)
+{
+    communicators++;
+    return PMPI_Comm_create_group(comm, group, tag, made);
+}
+
+/* One step of a rank: opens a group, polls, or dawdles. */
+static void work(rank_t *rank)
+{
+    if (roll(rank, 2) == 0)
+        open_one(rank);
+    if (pp_engine_poll(&rank->engine) == 0 && roll(rank, 4) == 0)
+        sched_yield();
+    if (roll(rank, 500) == 0)
+        usleep((useconds_t)roll(rank, 300));
+    must(pp_engine_check(&rank->engine), "engine");
+}
+
+static void run_mpi(uint64_t groups)
+{
+    MPI_Comm    comm = MPI_COMM_WORLD;
+    MPI_Request all_through;
+    pp_mpi_t   *mpi;
+    rank_t      rank;
+    uint64_t    total = 0;
+    usage_t     usage = {0};
+    int         over = 0;
+    must(pp_mpi_open(&comm, 0, 0, &mpi), "transport");
+    const int before = communicators;
+    open_rank(&rank, pp_mpi_transport(mpi), groups, early_bytes_max());
+    for (uint64_t number = 0; number < groups; number++)
+        total += is_member(group_of(number), my_rank);
+    for (look_ahead(&rank); !is_through(&rank); look_ahead(&rank)) {
+        work(&rank);
+        look_at_memory(&usage, rank.done > total / 2);
+    }
+    CHECK(rank.done == total, "%llu of %llu groups", (unsigned long long)rank.done, (unsigned long long)total);
+    CHECK(communicators == before, "%d communicators were made", communicators - before);
+    check_usage(&usage, groups);
+    MPI_Ibarrier(comm, &all_through);
+    for (; !over; MPI_Test(&all_through, &over, MPI_STATUS_IGNORE))
+        pp_engine_poll(&rank.engine);
+    check_end(&rank);
+    printf("rank %d: %llu groups, %d at once; %zu KiB early at most; %zu KiB in use in the first half, %zu in the "
+           "second\n", my_rank, (unsigned long long)total, ahead, rank.early_most >> 10, usage.most[0] >> 10,
+           usage.most[1] >> 10);
+    close_rank(&rank);
+    must(pp_mpi_close(mpi), "close");
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc > 2, "usage: groups sim RANKS GROUPS SEED, groups mpi GROUPS SEED, groups bound|refusals SEED");
+    seed = strtoull(argv[argc - 1], NULL, 10);
+    ahead = 1 + (int32_t)(seed % AHEAD_MAX);
+    if (strcmp(argv[1], "sim") == 0 && argc == 5) {
+        ranks = atoi(argv[2]);
+        CHECK(ranks >= 2 && ranks <= RANKS_MAX, "%d ranks", ranks);
+        simulate(strtoull(argv[3], NULL, 10));
+    } else if (strcmp(argv[1], "bound") == 0) {
+        overflow();
+    } else if (strcmp(argv[1], "refusals") == 0) {
+        refusals();
+    } else {
+        int level;
+        MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+        MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
+        MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+        run_mpi(strtoull(argv[2], NULL, 10));
+        MPI_Finalize();
+    }
+    if (my_rank <= 0)
+        printf("%s: passed\n", argv[1]);
+    return 0;
+}

@@ -1,0 +1,84 @@
+"""Elements times weights: what the bits are, and that every build gives the same."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "csrc"
+BUILDS = {
+    "plain": ["-O0"],
+    "as installed": ["-O3"],
+    "with a fused multiply-add": ["-O3", "-mfma", "-mavx2"],
+    "sanitized": ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "these tests need a C compiler"
+    folder = tmp_path_factory.mktemp("weighted")
+    sources = [*sorted((CORE / "base").glob("*.c")), *sorted((CORE / "reduce").glob("*.c"))]
+    flags = Path("/proc/cpuinfo").read_text().split()
+    programs = {}
+    for build, options in BUILDS.items():
+        if "-mfma" in options and not {"fma", "avx2"} <= set(flags):
+            continue  # this machine cannot run it
+        programs[build] = folder / build.replace(" ", "_")
+        subprocess.run(
+            [
+                *(compiler, "-std=gnu11", "-g", *options, f"-I{CORE}", *map(str, sources)),
+                *(str(ROOT / "tests/unit/c/weighted_cases.c"), "-lm", "-o", str(programs[build])),
+            ],
+            check=True,
+        )
+
+    def run(kind, seed):
+        outputs = {
+            build: subprocess.run(
+                [program, kind, str(seed)], check=True, capture_output=True, text=True, timeout=60
+            ).stdout
+            for build, program in programs.items()
+        }
+        assert len(set(outputs.values())) == 1, f"{list(outputs)} differ"
+        return outputs["plain"].splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["float32", "float64", "longdouble"])
+def test_builds_give_the_same_bits(run, kind, seed):
+    assert len(run(kind, seed)) == 6 * 1002
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("float32", "u4"), ("float64", "u8")])
+def test_a_product_is_rounded_and_then_the_sum(run, kind, bits):
+    dtype = np.dtype(kind)
+    one = dtype.type
+    canonical = np.array(np.nan, dtype).view(bits)
+    weight = None
+    for line in run(kind, 7):
+        if line.startswith("weight"):
+            weight = one(float.fromhex(line.split()[1]))
+        elif " " in line and line != "in place":
+            words = [np.array(int(word, 16), bits) for word in line.split()]
+            given, _, kept, _ = (word.view(dtype)[()] for word in words)
+            with np.errstate(all="ignore"):
+                product = one(weight * given)
+                total = one(kept + product)
+            for value, word in ((product, words[1]), (total, words[3])):
+                wanted = canonical if np.isnan(value) else np.array(value, dtype).view(bits)
+                assert wanted == word, (line, weight)
+        else:
+            assert line == "in place"
+
+
+def test_only_floating_types_have_weights(run):
+    for kind in ("int32", "complex64", "bool"):
+        with pytest.raises(subprocess.CalledProcessError):
+            run(kind, 0)
