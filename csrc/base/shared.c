@@ -2,6 +2,8 @@
 #define _GNU_SOURCE              /* memfd_create, fallocate */
 #include "shared.h"
 
+#include "process.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -130,21 +132,10 @@ bool pp_shared_reach(pp_shared_t *shared, size_t end)
 
 /* ---- opening ---------------------------------------------------------------------------------------- */
 
-/* Identifies the namespace of process numbers, if /proc has this process under its own; 0: it has not. */
-static uint64_t process_numbers(void)
-{
-    char        path[64];
-    struct stat own, self;
-    snprintf(path, sizeof path, "/proc/%lld/ns/pid", (long long)getpid());
-    if (stat(path, &own) != 0 || stat("/proc/self/ns/pid", &self) != 0 || own.st_ino != self.st_ino)
-        return 0;
-    return own.st_ino;
-}
-
 bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_t committed,
                       pp_shared_ticket_t *ticket)
 {
-    uint64_t nonce = 0, numbers = process_numbers();
+    uint64_t nonce = 0, numbers = pp_process_numbers();
     *ticket = (pp_shared_ticket_t){0};
     *shared = (pp_shared_t){.fd = -1};
     if (getrandom(&nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce || nonce == 0)
@@ -177,7 +168,7 @@ bool pp_shared_attach(pp_shared_t *shared, const pp_shared_ticket_t *ticket)
         return false;
     /* In another container, or beside its /proc, process numbers mean other processes: who asks by one whether
        a rank lives must not find a stranger.  (There /proc/<pid>/fd may lead to the right memory all the same.) */
-    if (ticket->numbers == 0 || ticket->numbers != process_numbers())
+    if (ticket->numbers == 0 || ticket->numbers != pp_process_numbers())
         return false;
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)ticket->pid, (long long)ticket->fd);
     /* A number that was reused may name anything, a terminal or a pipe included. */

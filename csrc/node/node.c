@@ -2,7 +2,6 @@
 #include "node.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,36 +21,6 @@ size_t pp_commons_bytes(int32_t size)
 }
 
 /* ---- processes -------------------------------------------------------------------------------------- */
-
-/* Start time and state of a process, from /proc/<pid>/stat; false: there is none. */
-static bool look_up(int64_t pid, uint64_t *born, char *state)
-{
-    char  path[40], line[1024];
-    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return false;
-    size_t length = fread(line, 1, sizeof line - 1, file);
-    fclose(file);
-    line[length] = 0;
-    /* The name, in brackets, may contain anything. */
-    const char *rest = strrchr(line, ')');
-    unsigned long long start = 0;
-    /* Field 3 is the state, field 22 the start time. */
-    if (!rest || sscanf(rest + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
-                                  "%*d %llu", state, &start) != 2)
-        return false;
-    *born = start;
-    return true;
-}
-
-bool pp_node_died(const pp_node_t *node, int32_t index)
-{
-    const pp_presence_t *presence = &node->commons->presence[index];
-    uint64_t born;
-    char     state;
-    return !look_up(presence->pid, &born, &state) || born != presence->born || state == 'Z' || state == 'X';
-}
 
 /* CPU time of a process of ours or our user's; false: not to be had. */
 static bool cpu_time(int64_t pid, uint64_t *ns)
@@ -102,10 +71,8 @@ bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t s
         return false;
     if (index == 0)
         atomic_store(&node->commons->top, whole_pages(common));
-    pp_presence_t *presence = &node->commons->presence[index];
-    char state;
-    presence->pid = getpid();
-    return look_up(presence->pid, &presence->born, &state);
+    node->commons->presence[index].pid = getpid();
+    return true;
 }
 
 void pp_node_open_simulated(pp_node_t *node, pp_commons_t *commons, int32_t index, int32_t size,

@@ -37,7 +37,6 @@ enum { PP_PRESENCE_INSIDE = 1, PP_PRESENCE_OUT = 2, PP_PRESENCE_WAITS = 4, PP_PR
 typedef struct pp_presence {
     _Alignas(64) _Atomic uint64_t word;
     int64_t  pid;                    /* written once, before the first handle */
-    uint64_t born;                   /* the process's start time: pids are reused */
     _Atomic uint64_t lent_ns;        /* of a core, to rounds, while it was asleep itself */
 } pp_presence_t;
 
@@ -110,8 +109,6 @@ bool     pp_node_out(const pp_node_t *node, int32_t index);
 uint64_t pp_node_calls(const pp_node_t *node);
 /* A collective call has come to its end for all who are in it. */
 void     pp_node_call_over(pp_node_t *node, uint64_t calls);
-/* Whether the process of a rank has died. */
-bool     pp_node_died(const pp_node_t *node, int32_t index);
 /* Whether a rank sleeps: its process has hardly used a core, but to lend it, since it was last asked about, by this
    rank and at least PP_NODE_IDLE_NS ago.  Never said of simulated ranks. */
 enum { PP_NODE_IDLE_NS = 200000 };

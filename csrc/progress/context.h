@@ -77,7 +77,6 @@ struct pp_ctx {
     bool            returns_soon[2]; /* its habit, by left_after_start */
     uint64_t        thread_cpu_ns;   /* of a thread that has ended */
     uint64_t        sleeps;
-    int32_t         next_looked_after;   /* the rank of the node that is next asked whether it lives */
     uint32_t        vain_looks;          /* of calls that do not sleep */
     uint64_t        looked_after_us;     /* when a thread that slept last did so */
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */

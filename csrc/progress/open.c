@@ -16,7 +16,8 @@
 
 typedef struct pp_opening {
     uint64_t seed, chunk_bytes;
-    int32_t  window, progress, path, node_ranks, thread_level, complains;
+    int32_t  window, progress, path, node_ranks, complains;
+    int      thread_level;
     char     complaint[PP_AGREE_TEXT];
 } pp_opening_t;
 
@@ -52,29 +53,23 @@ static pp_status_t judge(const pp_opening_t *all, int size, int rank)
     return PP_OK;
 }
 
-static pp_status_t agree(MPI_Comm comm, const pp_ctx_config_t *config, const char *complaint)
+static pp_status_t agree(pp_mpi_t *mpi, const pp_ctx_config_t *config, const char *complaint)
 {
-    int rank, size, level;
-    MPI_Comm_rank(comm, &rank);
-    MPI_Comm_size(comm, &size);
-    MPI_Query_thread(&level);
-    pp_opening_t mine = {.seed = config->seed, .chunk_bytes = config->chunk_bytes,
-                         .window = config->window, .progress = config->progress,
-                         .path = config->path, .node_ranks = config->node_ranks,
-                         .thread_level = level, .complains = complaint != NULL};
+    const pp_transport_t *transport = pp_mpi_transport(mpi);
+    pp_opening_t mine, *all;
+    memset(&mine, 0, sizeof mine);
+    mine.seed = config->seed, mine.chunk_bytes = config->chunk_bytes;
+    mine.window = config->window, mine.progress = config->progress;
+    mine.path = config->path, mine.node_ranks = config->node_ranks;
+    mine.complains = complaint != NULL;
+    MPI_Query_thread(&mine.thread_level);
     snprintf(mine.complaint, sizeof mine.complaint, "%s", complaint ? complaint : "");
     if (!complaint && config->window < 1) {
         mine.complains = 1;
         snprintf(mine.complaint, sizeof mine.complaint, "window=%d is not at least 1", config->window);
     }
-    pp_opening_t *all = calloc((size_t)size, sizeof *all);
-    if (!all)
-        return pp_fail(PP_ERR_MEMORY, "no memory to open a context on %d ranks", size);
-    pp_status_t status = PP_OK;
-    if (MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, comm))
-        status = pp_fail(PP_ERR_MPI, "MPI_Allgather failed while opening a context");
-    else
-        status = judge(all, size, rank);
+    PP_TRY(pp_mpi_gather(mpi, &mine, sizeof mine, (void **)&all));
+    pp_status_t status = judge(all, transport->size, transport->rank);
     free(all);
     return status;
 }
@@ -238,7 +233,7 @@ static pp_status_t open_node(pp_ctx_t *ctx, const pp_ctx_config_t *config)
     return PP_OK;
 }
 
-/* The local part, after the transport. */
+/* The local part, after the transport.  On success the lock is held. */
 static pp_status_t begin_to_work(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 {
     int32_t cores = pp_mpi_cores(ctx->mpi);
@@ -248,53 +243,60 @@ static pp_status_t begin_to_work(pp_ctx_t *ctx, const pp_ctx_config_t *config)
     PP_TRY(open_node(ctx, config));
     PP_TRY(pp_ctx_setup(ctx, pp_mpi_transport(ctx->mpi), config));
     ctx->team.cores = cores;
+    pthread_mutex_lock(&ctx->lock);
     pp_status_t status = config->progress == PP_PROGRESS_THREAD ? pp_thread_start(ctx) : PP_OK;
-    if (status < 0)
+    if (status < 0) {
+        pthread_mutex_unlock(&ctx->lock);
         pp_ctx_teardown(ctx);
+    }
     return status;
 }
 
-/* Collective: the local part succeeds everywhere, or is undone everywhere. */
-static pp_status_t begin_together(pp_ctx_t *ctx, const pp_ctx_config_t *config, MPI_Comm comm)
+/* Collective: the local part succeeds everywhere, or is undone everywhere.  Until then the progress thread waits for the
+   lock: messages may be there, but what they are worth is not known. */
+static pp_status_t begin_together(pp_ctx_t *ctx, const pp_ctx_config_t *config, pp_status_t status)
 {
-    int mine = begin_to_work(ctx, config), worst = mine;
-    int code = MPI_Allreduce(&mine, &worst, 1, MPI_INT, MPI_MIN, comm);
-    if (mine >= 0 && (code != MPI_SUCCESS || worst < 0)) {
+    bool begun = false;
+    if (status == PP_OK) {
+        status = begin_to_work(ctx, config);
+        begun = status == PP_OK;
+    }
+    status = pp_mpi_agree(ctx->mpi, status);
+    if (status == PP_OK)
+        pp_mpi_opened(ctx->mpi);
+    if (begun)
+        pthread_mutex_unlock(&ctx->lock);
+    if (begun && status < 0) {
         pp_thread_stop(ctx);
         pp_ctx_teardown(ctx);
-        return code != MPI_SUCCESS ? pp_fail(PP_ERR_MPI, "MPI_Allreduce failed while opening a context")
-                                   : pp_fail(worst, "another rank could not open its context");
     }
-    return mine;
+    return status;
 }
 
-static pp_status_t open_on(MPI_Comm apart, const void *comm, const pp_ctx_config_t *config,
-                           const char *complaint, pp_ctx_t *ctx)
+static pp_status_t open_together(pp_ctx_t *ctx, const pp_ctx_config_t *config, const char *complaint)
 {
-    PP_TRY(agree(apart, config, complaint));
-    PP_TRY(pp_mpi_open(comm, config->chunk_bytes, config->node_ranks, &ctx->mpi));
-    pp_status_t status = begin_together(ctx, config, apart);
-    if (status < 0)
-        pp_mpi_abandon(ctx->mpi);
-    return status;
+    PP_TRY(agree(ctx->mpi, config, complaint));
+    pp_status_t status = pp_mpi_open(ctx->mpi, config->chunk_bytes, config->node_ranks);
+    return status == PP_ERR_PEER_FAILED ? status : begin_together(ctx, config, status);
 }
 
 pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const char *complaint,
                         pp_ctx_t **out)
 {
-    int      initialized, finalized;
-    MPI_Comm apart;
+    int       initialized, finalized;
+    pp_mpi_t *mpi;
     *out = NULL;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (!initialized || finalized)
         return pp_fail(PP_ERR_STATE, "MPI is %s", finalized ? "already finalised" : "not initialised");
-    if (MPI_Comm_dup(*(const MPI_Comm *)comm, &apart))
-        return pp_fail(PP_ERR_MPI, "MPI_Comm_dup failed while opening a context");
-    pp_ctx_t *ctx = calloc(1, sizeof *ctx);
-    pp_status_t status = open_on(apart, comm, config, ctx ? complaint : "no memory for a context", ctx);
-    MPI_Comm_free(&apart);
+    PP_TRY(pp_mpi_meet(comm, &mpi));
+    pp_ctx_t *ctx = calloc(1, sizeof *ctx), nobody = {.mpi = mpi};
+    if (ctx)
+        ctx->mpi = mpi;
+    pp_status_t status = open_together(ctx ? ctx : &nobody, config, ctx ? complaint : "no memory for a context");
     if (status < 0) {
+        pp_mpi_abandon(mpi);
         free(ctx);
         return status;
     }

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     SPIN_POLLS = 50,              /* then yield the core: a thread that we woke may need it */
@@ -18,7 +19,11 @@ enum {
     WAKE_AFTER_US = 40,           /* of waiting for a rank to look by itself; about what a wake-up costs */
     RECENTLY_US = 200,            /* who was away for so long will be so again */
     LOOKS_BEFORE_LEAVING = 4,     /* if rings keep coming: then the progress thread looks */
-    LOOKS_AT_ONE = 1024,          /* in vain, then at one of the others: has he died? */
+    VAIN_LOOKS = 1024,            /* then after some of the others: has one died? */
+    LOOK_LATER_US = 250000,       /* between such looks where there is no hurry */
+    TELL_US = 300000,             /* all others of a failure, before a call returns; and the progress thread */
+    TELL_US_THREAD = 3000000,
+    TELL_PAUSE_US = 200,
     IN_USE_US = 1000000,          /* after a call with bulk about, the progress thread looks by itself, */
     IN_USE_PATIENCE_US = 1000,    /* so often: see patience_us() */
     IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
@@ -117,33 +122,30 @@ int pp_look(pp_ctx_t *ctx)
     return events;
 }
 
-/* While a call waits in vain: what a rank of the node has claimed is never finished if its process has died.  One
-   rank each time, in turn. */
-static void look_after_one(pp_ctx_t *ctx)
-{
-    pp_node_t *node = ctx->engine.node;
-    int32_t    index = ctx->next_looked_after++ % node->size;
-    if (index == node->index || !pp_node_died(node, index))
-        return;
-    pp_engine_fail(&ctx->engine, PP_ERR_PEER_FAILED, "rank %d: its process has died",
-                   pp_mpi_neighbour_rank(ctx->mpi, index));
-}
-
-/* Where sleeps may be short: to look costs tens of microseconds. */
-static void look_after_one_at_intervals(pp_ctx_t *ctx)
+/* What a rank that died has claimed, or owes, never comes.  To look costs tens of microseconds. */
+static void look_after_some(pp_ctx_t *ctx, uint64_t interval_us)
 {
     uint64_t now = now_us();
-    if (now - ctx->looked_after_us < IDLE_US)
+    if (now - ctx->looked_after_us < interval_us)
         return;
     ctx->looked_after_us = now;
-    look_after_one(ctx);
+    pp_mpi_look_after(ctx->mpi);
+}
+
+/* After a sleep.  While somebody waits in vain, and, from time to time, while wake-ups come that may be of others; and
+   on behalf of ranks of other nodes, who cannot look themselves, when nobody waits here. */
+static void look_after_sleep(pp_ctx_t *ctx, pp_sleeper_t sleeper, bool slept)
+{
+    bool waits = sleeper == PP_CALLER_ASLEEP || ctx->team.waiting > 0;   /* or an application only tests */
+    if (waits || !everybody_rings(ctx))
+        look_after_some(ctx, slept && waits ? IDLE_US : LOOK_LATER_US);
 }
 
 /* Where calls do not sleep. */
-static void look_after_one_now_and_then(pp_ctx_t *ctx)
+static void look_after_some_now_and_then(pp_ctx_t *ctx)
 {
-    if (ctx->engine.node && ++ctx->vain_looks % LOOKS_AT_ONE == 0)
-        look_after_one(ctx);
+    if (ctx->mpi && ++ctx->vain_looks % VAIN_LOOKS == 0)
+        look_after_some(ctx, IDLE_US);
 }
 
 /* Looks at the clock if the engine wants to; true: it did. */
@@ -199,20 +201,24 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
         ctx->thread_until_ns = 0;
     if (counted)
         pp_node_awake(ctx->engine.node);
-    /* The progress thread, too, for an application that only tests. */
-    if (slept && ctx->engine.node && (counted || ctx->team.waiting > 0))
-        look_after_one_at_intervals(ctx);
+    look_after_sleep(ctx, sleeper, slept);
     ctx->unheard += slept && !atomic_load(&ctx->attended) && pp_mpi_sequence(ctx->mpi) != ctx->looked;
     return true;
 }
 
-/* The peers learn at once of a failure that would leave them waiting for this rank. */
-static void tell_failure(pp_ctx_t *ctx)
+/* The peers learn at once of a failure that would leave them waiting for this rank; and of a death from everybody, who
+   waits until they know: an application that is told may end its process, and what MPI has not sent by then is lost. */
+static void tell_failure(pp_ctx_t *ctx, uint64_t limit_us)
 {
     if (!ctx->engine.error)
         return;
     pp_exit_tell_gone(&ctx->calls);
     ctx->engine.transport->ops->ring(ctx->engine.transport);
+    for (uint64_t begin = now_us(); !ctx->stop && now_us() - begin < limit_us && !pp_mpi_all_told(ctx->mpi);) {
+        pthread_mutex_unlock(&ctx->lock);
+        usleep(TELL_PAUSE_US);
+        pthread_mutex_lock(&ctx->lock);
+    }
 }
 
 static void pause_core(void)
@@ -253,7 +259,7 @@ void pp_make_way(pp_ctx_t *ctx)
         return;
     }
     let_others(ctx, ctx->crowded);
-    look_after_one_now_and_then(ctx);
+    look_after_some_now_and_then(ctx);
 }
 
 /* As attend() and doze() do it. */
@@ -421,7 +427,7 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
         }
         if (begin >= deadline) {
             if (!ctx->has_thread)
-                look_after_one_now_and_then(ctx);
+                look_after_some_now_and_then(ctx);
             break;
         }
         if (give_way(ctx, &quiet, &now))
@@ -439,7 +445,7 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
         pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
         pp_mpi_defer(ctx->mpi, true);
     }
-    tell_failure(ctx);
+    tell_failure(ctx, TELL_US);
     pp_leave(ctx, false);
     if (told)
         tell_other_contexts(ctx, &told);
@@ -553,7 +559,7 @@ static void *progress(void *arg)
         if (!doze(ctx, PP_PROGRESS_ASLEEP, quiet++, INT64_MAX))
             quiet = 0;
     }
-    tell_failure(ctx);
+    tell_failure(ctx, TELL_US_THREAD);
     pthread_mutex_unlock(&ctx->lock);
     return NULL;
 }

@@ -1,6 +1,6 @@
 /*
  * pp_mpi.h - the transport over MPI point-to-point on a private communicator, and the doorbells between
- * the ranks of a node.  The only files that include <mpi.h> are transport/mpi.c and progress/open.c.
+ * the ranks of a node.  The only files that include <mpi.h> are transport/mpi*.[ch] and progress/open.c.
  *
  * Doorbell.  The ranks of a node share a page with one entry a rank: `sequence`, rung by whoever sent
  * that rank something, and `sleeper`, which says who must be woken by a ring (nobody while a thread
@@ -29,9 +29,19 @@ typedef enum pp_sleeper {
     PP_CALLER_ASLEEP = 2         /* futex bit of a thread inside Wait */
 } pp_sleeper_t;
 
-/* Collective, blocking.  `comm` is the address of an MPI_Comm, which is duplicated.
-   chunk_bytes: largest single MPI message of a bulk transfer.  node_ranks: see pp_ctx_config_t. */
-pp_status_t pp_mpi_open(const void *comm, uint64_t chunk_bytes, int32_t node_ranks, pp_mpi_t **mpi);
+/* Opening, in this order; all of it collective, but for the last, and nothing blocks for ever because a rank has died,
+   if its process can be looked up or MPI says so: PP_ERR_PEER_FAILED.  On any failure the transport is abandoned.
+   `comm` is the address of an MPI_Comm, which is duplicated. */
+pp_status_t pp_mpi_meet(const void *comm, pp_mpi_t **mpi);
+/* What each rank says, `bytes` long, by rank; the caller frees it. */
+pp_status_t pp_mpi_gather(pp_mpi_t *mpi, const void *mine, size_t bytes, void **all);
+/* The worst status of all, with the text of the lowest rank that has it. */
+pp_status_t pp_mpi_agree(pp_mpi_t *mpi, pp_status_t status);
+/* chunk_bytes: largest single MPI message of a bulk transfer.  node_ranks: see pp_ctx_config_t.  The status is not
+   agreed on yet. */
+pp_status_t pp_mpi_open(pp_mpi_t *mpi, uint64_t chunk_bytes, int32_t node_ranks);
+/* From here on the sink is told. */
+void        pp_mpi_opened(pp_mpi_t *mpi);
 pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi);
 int32_t pp_mpi_neighbours(const pp_mpi_t *mpi);     /* ranks with a shared doorbell, me included */
 int32_t pp_mpi_cores(const pp_mpi_t *mpi);          /* that the ranks of the node may use, together; 0: not known */
@@ -76,13 +86,20 @@ void     pp_mpi_defer(pp_mpi_t *mpi, bool defers);
 bool     pp_mpi_owes(pp_mpi_t *mpi);        /* to ranks that have not looked yet */
 void     pp_mpi_wake_owed(pp_mpi_t *mpi);
 
+/* Looks whether some of the node's processes live, others each time: a system call or three for each.  If one does
+   not, the sink is told, and all ranks. */
+void     pp_mpi_look_after(pp_mpi_t *mpi);
+/* After a failure: whether every rank that lives has shown that it knows.  Polls, for nobody else does any more. */
+bool     pp_mpi_all_told(pp_mpi_t *mpi);
+
 /* Rings this rank's own doorbell: wakes whoever sleeps on it. */
 void     pp_mpi_ring_self(pp_mpi_t *mpi);
 
 /* Collective, blocking: completes the standing receives with messages to self, frees the communicator
    and unmaps the page.  Every peer must have sent its last message and this rank received it. */
 pp_status_t pp_mpi_close(pp_mpi_t *mpi);
-/* Local, for a context that is given up: unmaps, leaves the communicator to MPI_Finalize. */
+/* Local, for a context that is given up: unmaps, leaves the communicator to MPI_Finalize unless all gave it up in the
+   opening. */
 void        pp_mpi_abandon(pp_mpi_t *mpi);
 
 #endif
