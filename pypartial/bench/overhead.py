@@ -3,7 +3,8 @@
 Short loops of every kind of call take turns, in an order that rotates; results are medians over the
 loops.  Start+Wait and Allreduce are timed as whole loops.  Start, Wait and Test are halves of a
 pair: the clock is read before, between and after the two, and what a reading takes itself, measured
-in the same run with nothing in between, is subtracted.
+in the same run with nothing in between, is subtracted.  A Wait with a timeout is timed until its
+TimeoutError is caught; what it waits for is a round in a grace period without end.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +31,10 @@ from .trials import Progress
 
 _MPI_CALL = ("Allreduce", "mpi4py")
 _PERSISTENT_CALL = ("Start+Wait", "mpi4py")
+_TIMEOUT_S = 0.005
+_TIMED_OUT_CALL = f"Wait(timeout={_TIMEOUT_S})"
+_TIMED_OUT_SHARE = 100  # one such Wait in place of so many calls: it takes milliseconds
+_ENDLESS_S = 1e6
 _LACKING = "mpi4py's persistent Start and Wait (MPI_Allreduce_init, MPI-4)"
 
 
@@ -110,6 +116,7 @@ def measure(options: OverheadOptions, progress: Progress) -> Outcome[OverheadMet
             _take_turns(meters, clock, options, progress)
         for each in contenders:
             each.free()
+    meters.append(_timeouts(options))
     clock_ns = Spread.of(clock).median
     rows = [row for meter in meters for row in meter.rows(clock_ns)]
     meta = OverheadMeta(
@@ -171,6 +178,36 @@ def _meters(
         theirs, pair = make(Rival.MPI_PERSISTENT, Buffers.NUMPY)
         meters += _pair_meters(theirs, "mpi4py", Buffers.NUMPY, pair)
     return meters
+
+
+def _timeouts(options: OverheadOptions) -> _Meter:
+    """Measure a Wait that ends by its timeout, and return its meter; the others are done.
+
+    By messages, where a grace period lasts although nobody is missing.
+    """
+    pattern = Pattern(1, options.size // DType.FLOAT32.itemsize, DType.FLOAT32)
+    with pp.Context(MPI.COMM_SELF, transport="mpi", patience=None) as ctx:
+        pair = buffer_pair(ctx, Buffers.NUMPY, pattern.contribution(0))
+        endless = ctx.Allreduce_init(pair.send, pair.receive, policy=pp.Solo(grace=_ENDLESS_S))
+        endless.Start()
+
+        def time_out(number: int) -> None:
+            for _ in range(number):
+                with suppress(pp.TimeoutError):
+                    endless.Wait(timeout=_TIMEOUT_S)
+                    pair.receive.fill(-1)  # it gave a result, which is noticed
+
+        def loop(calls: int) -> tuple[float, ...]:
+            pair.receive[:] = pair.send
+            number = max(1, calls // _TIMED_OUT_SHARE)
+            return (timed(functools.partial(time_out, number)).ns / number,)
+
+        meter = _Meter((_TIMED_OUT_CALL,), "pypartial", Buffers.NUMPY, pair, loop, False)
+        with no_garbage_collection():
+            for _ in range(options.loops):
+                meter.turn(options.calls)
+        endless.Free()
+    return meter
 
 
 def _pair_meters(what: Contender, of: str, buffers: Buffers, pair: Pair) -> list[_Meter]:

@@ -43,7 +43,7 @@ def notes(meta: OverheadMeta) -> list[str]:
         "/ Allreduce, / persistent: over mpi4py's Allreduce, and its persistent Start+Wait, on "
         "MPI_COMM_SELF; below 1 is better.",
         f"From Start, Wait and Test alone {meta.clock_ns:.0f} ns are subtracted, the clock's own "
-        "time. Test: of a request that is complete.",
+        "time. Test: of a request that is complete. Wait(timeout=...): until its TimeoutError.",
         *(f"Not measured, because this MPI does not have it: {what}." for what in meta.lacking),
     ]
 

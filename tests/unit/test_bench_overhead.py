@@ -128,6 +128,8 @@ def test_a_run() -> None:
     assert [row.call for row in rows[:8]] == ours * 2
     assert [row.buffers for row in rows[:8]] == ["library"] * 4 + ["numpy"] * 4
     assert {(row.call, row.of) for row in rows[8:]} >= {("Allreduce", "mpi4py")}
+    assert (rows[-1].call, rows[-1].of) == ("Wait(timeout=0.005)", "pypartial")
+    assert rows[-1].ns.p10 >= 5_000_000
     assert all(row.ns.median > 0 and row.verified and row.ratio_to_mpi for row in rows)
     start, wait, both, _ = (row.ns.median for row in rows[:4])
     assert 0.2 * both < start + wait < 5 * both
