@@ -18,6 +18,7 @@ enum {
     YIELD_US_BULK = 2000,         /* a payload on its way moves only while somebody polls */
     WAKE_AFTER_US = 40,           /* of waiting for a rank to look by itself; about what a wake-up costs */
     RECENTLY_US = 200,            /* who was away for so long will be so again */
+    EARLY_US = 150,               /* before an alarm a waiter is awake: a sleep often lasts so much longer */
     LOOKS_BEFORE_LEAVING = 4,     /* if rings keep coming: then the progress thread looks */
     VAIN_LOOKS = 1024,            /* then after some of the others: has one died? */
     LOOK_LATER_US = 250000,       /* between such looks where there is no hurry */
@@ -169,10 +170,12 @@ static int64_t until_alarm_us(const pp_ctx_t *ctx)
 /* Sleeps with the lock released, unless a last poll finds something. */
 static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t limit_us)
 {
-    if (ctx->engine.transport->alarm_ns != UINT64_MAX && tick(ctx, now_us() * 1000))
+    bool     waits = sleeper == PP_CALLER_ASLEEP;
+    uint64_t alarm_ns = ctx->engine.transport->alarm_ns;
+    if (alarm_ns != UINT64_MAX && (tick(ctx, now_us() * 1000) || (waits && until_alarm_us(ctx) <= EARLY_US)))
         return false;
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
-    bool     counted = ctx->engine.node && sleeper == PP_CALLER_ASLEEP;
+    bool     counted = ctx->engine.node && waits;
     pp_mpi_set_sleeper(ctx->mpi, sleeper);
     pp_mpi_ask(ctx->mpi);
     if (counted)
@@ -188,9 +191,9 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     int64_t soon_us = (int64_t)(ctx->team.soon_ns / 1000) + 1;
     if (ctx->team.soon_ns > 0 && patience > soon_us)
         patience = soon_us;
-    int64_t alarm_us = until_alarm_us(ctx);
+    int64_t alarm_us = until_alarm_us(ctx) - (waits ? EARLY_US : 0);
     if (patience > alarm_us)
-        patience = alarm_us;
+        patience = alarm_us > 0 ? alarm_us : 0;
     if (sleeper == PP_PROGRESS_ASLEEP)
         ctx->thread_until_ns = now_us() * 1000 + (uint64_t)patience * 1000;
     ctx->sleeps++;
