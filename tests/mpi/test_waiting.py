@@ -329,16 +329,28 @@ def test_one_collective_call_of_a_context_at_a_time(comm, ctx, gate):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.sizes(2, 4)
-def test_an_idle_context_costs_nothing(comm, ctx):
-    """Under 1 % of a core a rank, more only to look for messages of other nodes."""
-    request = ctx.Allreduce_init(None, np.ones(1), policy=pp.Full())
-    request.Start()
-    request.Wait()
-    comm.barrier()
-    time.sleep(0.2)
-    before, began = time.process_time(), time.monotonic()
-    time.sleep(1.0)
-    used, passed = time.process_time() - before, time.monotonic() - began
-    everybody_rings = ctx.stats().neighbours == comm.size
-    assert used < (0.01 if everybody_rings else 0.1) * passed
-    request.Free()
+@pytest.mark.parametrize("state", ["quiet", "timed"])
+def test_an_idle_context_costs_nothing(comm, state):
+    """Under 1 % of a core a rank, more only to look for messages of other nodes.
+
+    The same with a deadline and patience, of a rank that is waited for, and has left since.
+    """
+    timed = state == "timed"
+    policy = pp.Majority(deadline=0.001) if timed else pp.Full()
+    with pp.Context(comm, seed=7, patience=0.01 if timed else "auto") as ctx:
+        request = ctx.Allreduce_init(None, np.ones(1), policy=policy)
+        request.Start()
+        request.Wait()
+        comm.barrier()
+        for _ in range(3 if timed and comm.rank == 0 else 0):
+            request.Start()
+            request.Wait()
+        comm.barrier()
+        time.sleep(0.2)
+        before, began = time.process_time(), time.monotonic()
+        time.sleep(1.0)
+        used, passed = time.process_time() - before, time.monotonic() - began
+        everybody_rings = ctx.stats().neighbours == comm.size
+        assert used < (0.01 if everybody_rings else 0.1) * passed
+        request.Flush()
+        request.Free()

@@ -1,0 +1,179 @@
+"""Deadlines and grace periods, on ranks that come much later than others. Judged by causes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import pypartial as pp
+
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(2, 3, 4)]
+
+SOON_S = 0.02
+NEVER_S = 600.0  # longer than any test may take
+GRACE_S = 3.0  # long enough for ranks that have only a barrier to pass
+SEED = 5
+
+
+@pytest.fixture
+def gate(comm):
+    """A communicator of the user's own: holds ranks back without the library knowing."""
+    private = comm.Dup()
+    yield private
+    private.Free()
+
+
+@pytest.fixture(params=["auto", "mpi"])
+def ctx(comm, request):
+    """A context in which nobody leaves by patience."""
+    with pp.Context(comm, seed=SEED, transport=request.param, patience=None) as context:
+        yield context
+
+
+def make(ctx, policy, **options):
+    send, out = np.zeros(ctx.size, "i8"), np.zeros(ctx.size, "i8")
+    send[ctx.rank] = 1
+    return ctx.Allreduce_init(send, out, policy=policy, **options), out
+
+
+def drawn_first(comm):
+    """Return who is drawn for the first round of a context's first handle: all ranks are there."""
+    with pp.Context(comm, seed=SEED, patience=None) as ctx:
+        request, _ = make(ctx, pp.Majority())
+        status = pp.Status()
+        request.Start()
+        comm.Barrier()
+        request.Wait(status)
+        request.Flush()
+        request.Free()
+    return status.initiator
+
+
+def named(out):
+    return tuple(np.flatnonzero(out).tolist())
+
+
+@pytest.mark.parametrize("name", ["majority", "first", "quorum", "full"])
+@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
+def test_a_deadline_makes_the_round_without_the_rank_it_waits_for(comm, ctx, gate, name, deliver):
+    absent = drawn_first(comm) if name in ("majority", "first") else comm.size - 1
+    policy = {
+        "majority": pp.Majority(deadline=SOON_S),
+        "first": pp.FirstOf(1, deadline=SOON_S),
+        "quorum": pp.Quorum(comm.size, deadline=SOON_S),
+        "full": pp.Full(deadline=SOON_S),
+    }[name]
+    request, out = make(ctx, policy, deliver=deliver)
+    status = pp.Status()
+    if comm.rank != absent:
+        request.Start()
+        request.Wait(status)
+    gate.Barrier()
+    if comm.rank == absent:
+        request.Start()
+        request.Wait(status)
+    assert status.round == 0
+    assert status.cause == "deadline"
+    assert status.contributors == named(out)
+    assert status.active == len(status.contributors) > 0
+    assert absent not in status.contributors
+    if name in ("majority", "first"):
+        assert status.initiator in status.contributors
+    else:
+        assert status.initiator is None
+    total = out.copy()
+    if deliver == "each":
+        for last in request.Drain():
+            total += out
+            status = last
+    else:
+        request.Flush(status)
+        total += out
+    assert status.cause == "flush"
+    assert total.tolist() == [1] * comm.size
+    assert request.Free() == 0
+
+
+@pytest.mark.parametrize("name", ["majority", "quorum", "full"])
+def test_a_deadline_that_is_not_reached_changes_nothing(comm, ctx, name):
+    policy = {
+        "majority": pp.Majority(deadline=NEVER_S),
+        "quorum": pp.Quorum(comm.size, deadline=NEVER_S),
+        "full": pp.Full(deadline=NEVER_S),
+    }[name]
+    request, out = make(ctx, policy, deliver="each")
+    status = pp.Status()
+    for number in range(10):
+        request.Start()
+        request.Wait(status)
+        assert (status.round, status.cause) == (number, "policy")
+        assert status.contributors == named(out)
+        if name != "majority":
+            assert status.active == comm.size
+    for _ in request.Drain():
+        pass
+    request.Free()
+
+
+def test_a_deadline_does_not_override_max_lag(comm, ctx, gate):
+    """A rank that withholds its part holds the round up until it calls."""
+    request, _ = make(ctx, pp.Solo(deadline=SOON_S), max_lag=0)
+    status, absent = pp.Status(), comm.size - 1
+    request.Start()
+    request.Wait(status)
+    request.Flush()
+    gate.Barrier()
+    if comm.rank != absent:
+        request.Start()
+        with pytest.raises(pp.TimeoutError):
+            request.Wait(timeout=5 * SOON_S)
+        gate.Barrier()
+    else:
+        gate.Barrier()
+        request.Start()
+    request.Wait(status, timeout=60)
+    request.Flush()
+    request.Free()
+
+
+@pytest.mark.sizes(3)
+@pytest.mark.parametrize("name", ["solo", "majority"])
+def test_a_grace_period_lets_late_ranks_in(comm, ctx, gate, name):
+    """In the memory of a node it ends when nobody is missing: else this would take ten minutes."""
+    stats = ctx.stats()
+    on_one_board = stats.shares_memory and stats.neighbours == comm.size
+    if not on_one_board and name == "solo":
+        pytest.skip("by messages it lasts as long as it is said to: once is enough")
+    grace = NEVER_S if on_one_board else GRACE_S
+    policy = {"solo": pp.Solo(grace=grace), "majority": pp.Majority(grace=grace)}[name]
+    first = 0 if name == "solo" else drawn_first(comm)
+    request, out = make(ctx, policy)
+    status = pp.Status()
+    if comm.rank == first:
+        request.Start()
+    gate.Barrier()
+    if comm.rank != first:
+        request.Start()
+    request.Wait(status, timeout=60)
+    assert (status.round, status.cause) == (0, "policy")
+    assert status.contributors == tuple(range(comm.size)) == named(out)
+    if name == "majority":
+        assert status.initiator == first
+    request.Flush()
+    request.Free()
+
+
+def test_without_grace_nobody_is_waited_for(comm, ctx, gate):
+    request, _ = make(ctx, pp.Solo(grace=0))
+    status = pp.Status()
+    if comm.rank == 0:
+        request.Start()
+        request.Wait(status, timeout=60)
+        assert status.contributors == (0,)
+    gate.Barrier()
+    if comm.rank != 0:
+        request.Start()
+        request.Wait(status, timeout=60)
+        assert status.round == 0 or comm.rank > 1  # late, as rank 0 has been given it
+    request.Flush()
+    request.Free()
