@@ -41,3 +41,12 @@ def test_a_drawn_rank_that_computes_holds_its_round_up(ranks, node_ranks, transp
     run.check()
     for rank in range(ranks):
         assert f"end of rank {rank}" in run.lines(rank), run.explain()
+
+
+def test_active_ranks_of_the_first_of_m():
+    """As many as expected, on 8 ranks: (P + 1) / (m + 1), within an interval of 99.9 %."""
+    command = python(str(SCRIPTS / "first_of.py"), "400", "1", "2", "4", "8")
+    run = mpirun(8, command, timeout_s=LIMIT_S, env={"PYPARTIAL_TRANSPORT": ""})
+    run.check()
+    assert len([line for line in run.lines(0) if line.startswith("m ")]) == 4, run.explain()
+    print(*run.lines(0), sep="\n")
