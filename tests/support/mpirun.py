@@ -92,6 +92,7 @@ def mpirun(
     timeout_s: float,
     env: dict[str, str] | None = None,
     options: Sequence[str] = (),
+    grace_s: float = GRACE_S,
 ) -> Run:
     """Run a command on some ranks of this machine, and wait for the end.
 
@@ -102,11 +103,13 @@ def mpirun(
     command : sequence of str
         What each of them executes.
     timeout_s : float
-        mpirun's own limit; Python's is `GRACE_S` longer.
+        mpirun's own limit.
     env : dict, optional
         Variables to set (an empty value: to remove).
     options : sequence of str, optional
         More options of mpirun.
+    grace_s : float
+        By how much Python's limit is longer than mpirun's.
     """
     mark = uuid.uuid4().hex
     full = [*launch(ranks), "--tag-output", "--timeout", str(int(timeout_s)), *options]
@@ -119,7 +122,7 @@ def mpirun(
         environment = make_environment(changes, mark, folder, segments)
         before = shared_files()
         began = time.monotonic()
-        returncode, output = run(full, environment, folder, timeout_s + GRACE_S)
+        returncode, output = run(full, environment, folder, timeout_s + grace_s)
         seconds = time.monotonic() - began
         survivors = end_survivors(mark)
         leftovers = sorted(orphans(shared_files() - before))
