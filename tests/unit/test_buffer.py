@@ -105,23 +105,23 @@ def test_fortran_order():
 @pytest.mark.parametrize(
     ("dtype", "name"),
     [
-        ("?", "BOOL"),
-        ("b", "INT8"),
-        ("h", "INT16"),
-        ("i", "INT32"),
-        ("q", "INT64"),
-        ("B", "UINT8"),
-        ("H", "UINT16"),
-        ("I", "UINT32"),
-        ("Q", "UINT64"),
-        ("e", "FLOAT16"),
-        ("f", "FLOAT32"),
-        ("d", "FLOAT64"),
-        ("g", "LONGDOUBLE"),
-        ("F", "COMPLEX64"),
-        ("D", "COMPLEX128"),
-        ("G", "CLONGDOUBLE"),
-        (ml_dtypes.bfloat16, "BFLOAT16"),
+        ("?", "bool"),
+        ("b", "int8"),
+        ("h", "int16"),
+        ("i", "int32"),
+        ("q", "int64"),
+        ("B", "uint8"),
+        ("H", "uint16"),
+        ("I", "uint32"),
+        ("Q", "uint64"),
+        ("e", "float16"),
+        ("f", "float32"),
+        ("d", "float64"),
+        ("g", "longdouble"),
+        ("F", "complex64"),
+        ("D", "complex128"),
+        ("G", "clongdouble"),
+        (ml_dtypes.bfloat16, "bfloat16"),
     ],
 )
 def test_element_types(dtype, name):
@@ -132,7 +132,7 @@ def test_element_types(dtype, name):
 @pytest.mark.parametrize("code", ["l", "L", "p", "P"])
 def test_integers_go_by_their_size(code):
     dtype = np.dtype(code)
-    assert type_name(dtype) == f"{'U' if code.isupper() else ''}INT{8 * dtype.itemsize}"
+    assert type_name(dtype) == f"{'u' if code.isupper() else ''}int{8 * dtype.itemsize}"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,11 @@ int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *request)
     communicators++;
     return PMPI_Comm_idup(comm, made, request);
 }
+int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *made, MPI_Request *request)
+{
+    communicators++;
+    return PMPI_Comm_idup_with_info(comm, info, made, request);
+}
 int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *made)
 {
     communicators++;

@@ -604,7 +604,7 @@ static void refusals(void)
     ranks = 4;
     must(pp_simnet_new(ranks, seed, &NETWORK, &net), "network");
     open_rank(&rank, pp_simnet_transport(net, 1), 0, 0);
-    pp_instance_spec_t spec = {.key = 9, .algorithm = PP_RING, .count = 4, .map = pp_map_strided(1, 2, 2)};
+    pp_instance_spec_t spec = {.key = 9, .algorithm = PP_ALGORITHM_FIRST, .count = 4, .map = pp_map_strided(1, 2, 2)};
     refuse_maps(&rank.parts[PLAIN], spec);
     refused(&rank.parts[WEIGHTED], spec, PP_ERR_ARGUMENT, "instance 9 has no weights");
     rank.parts[PLAIN].sort = WEIGHTED;        /* a builder that weighs integers */
@@ -612,7 +612,7 @@ static void refusals(void)
     refused(&rank.parts[PLAIN], spec, PP_ERR_ARGUMENT, "instance 9 weighs elements that cannot be weighed");
     spec.algorithm = PP_ALGORITHM_AUTO;
     refused(&rank.parts[WEIGHTED], spec, PP_ERR_ARGUMENT, "algorithm=0 is not one of");
-    spec.algorithm = PP_RING;
+    spec.algorithm = PP_ALGORITHM_FIRST;
     must(pp_instance_open(&rank.parts[WEIGHTED].instances, &spec, &instance), "open");
     CHECK(pp_instances_find(&rank.parts[WEIGHTED].instances, 9) == instance, "it is not found");
     refused(&rank.parts[WEIGHTED], spec, PP_ERR_STATE, "instance 9 is open already");
@@ -643,9 +643,11 @@ static void run_mpi(uint64_t groups)
     uint64_t    total = 0;
     usage_t     usage = {0};
     int         over = 0;
-    must(pp_mpi_open(&comm, 0, 0, &mpi), "transport");
+    must(pp_mpi_meet(&comm, &mpi), "meeting");
+    must(pp_mpi_agree(mpi, pp_mpi_open(mpi, 0, 0)), "transport");
     const int before = communicators;
     open_rank(&rank, pp_mpi_transport(mpi), groups, early_bytes_max());
+    pp_mpi_opened(mpi);
     for (uint64_t number = 0; number < groups; number++)
         total += is_member(group_of(number), my_rank);
     for (look_ahead(&rank); !is_through(&rank); look_ahead(&rank)) {
