@@ -130,6 +130,7 @@ static void update(pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     coll->ops->update(coll);
+    pp_patience_update(coll);
 }
 
 static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)

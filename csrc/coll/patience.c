@@ -147,6 +147,12 @@ static bool holds_up(pp_allreduce_t *coll)
         && (coll->time.awaited_calls > coll->handle.engine->calls || coll->ops->holds_up(coll));
 }
 
+void pp_patience_update(pp_allreduce_t *coll)
+{
+    if (coll->time.awaited == coll->completed + 1 && coll->time.held != coll->completed + 1 && holds_up(coll))
+        pp_engine_alarm(coll->handle.engine, 0);
+}
+
 uint64_t pp_patience_tick(pp_allreduce_t *coll, uint64_t now)
 {
     uint64_t next = pp_handle_waits(&coll->handle) ? tick_waiting(coll, now) : PP_NEVER_NS;

@@ -49,7 +49,9 @@ pp_draw_verdict_t pp_rule_draw(const pp_facts_t *facts)
 {
     if (facts->waits)
         return PP_DRAW_TRIGGERS;
-    return pp_facts_gone(facts) || (facts->pending && facts->elsewhere) ? PP_DRAW_HANDED_ON : PP_DRAW_KEPT;
+    if (facts->out || facts->aside || (facts->pending && facts->elsewhere))
+        return PP_DRAW_HANDED_ON;
+    return facts->left ? PP_DRAW_LENT : PP_DRAW_KEPT;
 }
 
 int32_t pp_rule_next_place(const pp_rule_t *rule, int32_t place)
@@ -68,10 +70,12 @@ pp_draw_end_t pp_rule_follow(const pp_rule_t *rule, int32_t place, pp_facts_at_t
     while (end.place >= 0) {
         pp_facts_t facts;
         end.verdict = facts_at(arg, end.place, &facts) ? pp_rule_draw(&facts) : PP_DRAW_OUT_OF_SIGHT;
-        if (end.verdict != PP_DRAW_HANDED_ON)
-            break;
+        if (end.verdict != PP_DRAW_HANDED_ON && end.verdict != PP_DRAW_LENT)
+            return end;
+        end.lent |= end.verdict == PP_DRAW_LENT;
         end.place = pp_rule_next_place(rule, end.place);
         end.hops++;
     }
+    end.verdict = PP_DRAW_HANDED_ON;
     return end;
 }

@@ -27,6 +27,7 @@ typedef struct pp_facts {
     bool pending;                    /* a contribution */
     bool ready;                      /* latched: once ready for a round, it counts for that round */
     bool left;                       /* in a collective call, or out */
+    bool out;                        /* for good */
     bool aside;                      /* left by patience */
     bool elsewhere;                  /* waits on another handle of its process */
     bool overdue;                    /* has waited for longer than the deadline */
@@ -70,7 +71,11 @@ int32_t pp_order_fill(const pp_rule_t *rule, uint64_t round, const uint64_t *lef
 typedef enum pp_draw_verdict {
     PP_DRAW_KEPT,                    /* the round waits for this rank's next call */
     PP_DRAW_TRIGGERS,
-    PP_DRAW_HANDED_ON,               /* the rank cannot be waited for: it has left, or is pending here but elsewhere */
+    /* The rank cannot be waited for: it is out, has left by patience, or is pending here but elsewhere. */
+    PP_DRAW_HANDED_ON,
+    /* It is in a collective call.  Handed on as well, but only until that has ended: towards ranks that have completed
+       the call it has not left. */
+    PP_DRAW_LENT,
     PP_DRAW_OUT_OF_SIGHT             /* the observer does not know this rank */
 } pp_draw_verdict_t;
 
@@ -85,6 +90,7 @@ typedef struct pp_draw_end {
     pp_draw_verdict_t verdict;
     int32_t place;                   /* -1: handed on by all */
     int32_t hops;
+    bool    lent;                    /* by one of those before, at least */
 } pp_draw_end_t;
 typedef bool (*pp_facts_at_t)(void *arg, int32_t place, pp_facts_t *facts);
 pp_draw_end_t pp_rule_follow(const pp_rule_t *rule, int32_t place, pp_facts_at_t facts_at, void *arg);

@@ -82,6 +82,59 @@ def test_polling_does_not_restart_the_clock(memory):
     assert after < 3 * MS
 
 
+@pytest.mark.parametrize("memory", [(), (300, 1000), (300, 1000, 4)])
+def test_each_rank_that_a_draw_comes_to_has_its_own_patience(memory):
+    """One after the other, although all were told long before that somebody waits."""
+    size, seen = 9, {}
+    last = next(seed for seed in range(10_000) if lib.pp_sim_drawn(seed, 1, 0, size, size - 1) == 0)
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=size))
+        begun = world.now
+        if rank > 0:
+            yield 500 * MS
+        else:
+            seen[rank] = (yield from once(handle, rank)), world.now - begun
+        yield from finish(handle)
+
+    world = World(size, latency=FAST, memory=memory, patience=MS, seed=last)
+    world.run([program(world, rank) for rank in range(size)])
+    result, after = seen[0]
+    assert (result.round, result.cause, result.initiator) == (0, "departed", 0)
+    assert (size - 1) * MS <= after < 2 * size * MS
+
+
+CALLS = {
+    "another handle": lambda handle: ("init", Options(count=SIZE)),
+    "Flush": lambda handle: ("flush", handle),
+    "away": lambda handle: ("away",),
+}
+
+
+@WAYS
+@pytest.mark.parametrize("call", CALLS)
+def test_a_draw_is_only_lent_for_the_time_of_a_collective_call(memory, call):
+    """The round waits for the drawn rank, although a collective call came before it."""
+    seen = {}
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=SIZE))
+        made = yield CALLS[call](handle)
+        if call == "away":
+            yield ("barrier",)
+            yield ("back",)
+        yield ("barrier",)
+        if rank == SIZE - 1:
+            yield 50 * MS
+        seen[rank] = yield from once(handle, rank)
+        if call == "another handle":
+            yield ("free", made)
+        yield from finish(handle)
+
+    run(program, memory=memory, seed=seed_that_draws(SIZE - 1, 2))
+    assert (seen[0].cause, seen[0].initiator) == ("policy", SIZE - 1)
+
+
 @WAYS
 def test_full_waits_as_mpi_does(memory):
     result, after, world = one_round(memory, MS, Full(), 50 * MS)

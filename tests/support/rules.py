@@ -32,6 +32,7 @@ class Facts(NamedTuple):
     pending: bool = False
     ready: bool = False
     left: bool = False
+    out: bool = False
     aside: bool = False
     elsewhere: bool = False
     overdue: bool = False
@@ -41,7 +42,8 @@ class Facts(NamedTuple):
         return self.left or self.aside
 
 
-ALL_FACTS = [Facts(*bits) for bits in product((False, True), repeat=len(Facts._fields))]
+EVERYTHING = (Facts(*bits) for bits in product((False, True), repeat=len(Facts._fields)))
+ALL_FACTS = [facts for facts in EVERYTHING if facts.left or not facts.out]  # who is out has left
 
 
 def declarations(header: str) -> str:

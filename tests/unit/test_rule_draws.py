@@ -19,12 +19,13 @@ WAITS_AND_LEFT = WAITS._replace(left=True)
 COMPUTES = Facts()
 COMPUTES_PENDING = Facts(pending=True)
 LEFT = Facts(left=True)
+OUT = Facts(left=True, out=True)
 ASIDE = Facts(aside=True, pending=True)
 ELSEWHERE = Facts(elsewhere=True)
 ELSEWHERE_PENDING = Facts(elsewhere=True, pending=True, ready=True)
 STATES = [
     *(WAITS, WAITS_AND_LEFT, COMPUTES, COMPUTES_PENDING),
-    *(LEFT, ASIDE, ELSEWHERE, ELSEWHERE_PENDING),
+    *(LEFT, OUT, ASIDE, ELSEWHERE, ELSEWHERE_PENDING),
 ]
 FEW_STATES = [WAITS, COMPUTES, LEFT, ASIDE, ELSEWHERE_PENDING]
 
@@ -34,6 +35,11 @@ SIZES = [*range(1, 8), 13, 64, 65, 130]
 def hands_on(facts: Facts) -> bool:
     """A drawn rank that has left, or is pending here but elsewhere, unless it waits here."""
     return not facts.waits and (facts.gone or (facts.pending and facts.elsewhere))
+
+
+def lends(facts: Facts) -> bool:
+    """What hands the draw on is a collective call, and nothing else."""
+    return hands_on(facts) and not (facts.out or hands_on(facts._replace(left=False)))
 
 
 # ---- the order -----------------------------------------------------------------------------------
@@ -121,6 +127,8 @@ def test_what_becomes_of_a_draw(rules: Rules) -> None:
         verdict = lib.pp_rule_draw(rules.facts(facts))
         if facts.waits:
             assert verdict == lib.PP_DRAW_TRIGGERS
+        elif lends(facts):
+            assert verdict == lib.PP_DRAW_LENT
         else:
             assert verdict == (lib.PP_DRAW_HANDED_ON if hands_on(facts) else lib.PP_DRAW_KEPT)
 
@@ -160,7 +168,9 @@ def test_no_draw_is_lost_and_none_swallows_another(rules: Rules, size: int) -> N
             for place, end in enumerate(ends):
                 lost = end.verdict == lib.PP_DRAW_HANDED_ON
                 assert lost == (end.place == -1) == all(passes[place::m])
-                assert end.hops == (len(passes[place::m]) if lost else (end.place - place) // m)
+                passed = known[place::m] if lost else known[place : end.place : m]
+                assert end.hops == len(passed)
+                assert end.lent == any(map(lends, passed))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -211,7 +221,7 @@ def by_messages(rules: Rules, m: int, events: list[tuple[int, Facts]], size: int
                 verdict = lib.pp_rule_draw(rules.facts(known[at]))
                 if verdict == lib.PP_DRAW_TRIGGERS:
                     triggers.add(at)
-                elif verdict == lib.PP_DRAW_HANDED_ON:
+                elif verdict in (lib.PP_DRAW_HANDED_ON, lib.PP_DRAW_LENT):
                     handed_on.add(at)
                     drawn |= {lib.pp_rule_next_place(rule, at)} - {-1}
                     moved = True

@@ -215,11 +215,11 @@ FEW_HERE = [HERE[i] for i in (0, 2, 3, 6, 9)]
 
 
 def reached_by_draws(rules: Rules, rule: Any, ranks: list[Facts]) -> set[int]:
-    reached = set()
+    reached, passes = set(), (rules.lib.PP_DRAW_HANDED_ON, rules.lib.PP_DRAW_LENT)
     for place in range(rule.k):
         while place >= 0:
             reached.add(place)
-            if rules.lib.pp_rule_draw(rules.facts(ranks[place])) != rules.lib.PP_DRAW_HANDED_ON:
+            if rules.lib.pp_rule_draw(rules.facts(ranks[place])) not in passes:
                 break
             place = rules.lib.pp_rule_next_place(rule, place)
     return reached

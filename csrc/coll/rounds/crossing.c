@@ -1,6 +1,8 @@
 /* crossing.c - the rules of a round, for a node among several.  See leader.h. */
 #include "leader.h"
 
+#include <string.h>
+
 /* ---- the rules, for a node ------------------------------------------------------------------------------ */
 
 bool pp_crossing_anybody_waits(const pp_view_t *view)
@@ -104,13 +106,53 @@ static bool mark_waiting(const pp_view_t *view, pp_crossing_t *crossing)
 
 /* ---- first of m ------------------------------------------------------------------------------------- */
 
-static void hand_on(pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place, int32_t node)
+/* Adds a place to draws that are lent until then; those of earlier loans are over. */
+static void add_loan(uint64_t *places, pp_loan_t *until, int32_t place, pp_loan_t loan)
+{
+    if (*until > loan)
+        return;
+    if (*until < loan)
+        memset(places, 0, PP_CONTRIBUTORS_WORDS * sizeof *places);
+    *until = loan;
+    pp_mask_add(places, place);
+}
+
+void pp_crossing_hear_draw(pp_crossing_t *crossing, const pp_draw_t *message)
+{
+    int32_t place = (int32_t)message->place;
+    if (message->lent)
+        add_loan(crossing->borrowed, &crossing->borrowed_until, place, pp_loan_make(message->prefix.calls));
+    else
+        pp_mask_add(crossing->held, place);
+}
+
+void pp_crossing_draws(const pp_allreduce_t *coll, const pp_crossing_t *crossing, uint64_t *places)
+{
+    bool lasts = pp_loan_lasts(crossing->borrowed_until, pp_engine_calls(coll->handle.engine, true));
+    for (int i = 0; i < PP_CONTRIBUTORS_WORDS; i++)
+        places[i] = crossing->held[i] | (lasts ? crossing->borrowed[i] : 0);
+}
+
+/* Whether the other node has the draw; if not, it is noted that it will. */
+static bool was_handed_on(const pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place, bool lent)
+{
+    uint64_t calls = pp_engine_calls(coll->handle.engine, true);
+    if (pp_mask_has(crossing->handed_on, place)
+        || (lent && pp_loan_lasts(crossing->lent_until, calls) && pp_mask_has(crossing->lent, place)))
+        return true;
+    if (lent)
+        add_loan(crossing->lent, &crossing->lent_until, place, pp_loan_make(calls));
+    else
+        pp_mask_add(crossing->handed_on, place);
+    return false;
+}
+
+static void hand_on(pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place, int32_t node, bool lent)
 {
     pp_draw_t message = {.prefix = {.kind = PP_MSG_DRAW, .handle = coll->handle.id, .round = crossing->round},
-                         .place = (uint32_t)place};
-    if (pp_mask_has(crossing->handed_on, place))
+                         .place = (uint32_t)place, .lent = lent};
+    if (was_handed_on(coll, crossing, place, lent))
         return;
-    pp_mask_add(crossing->handed_on, place);
     coll->handle.engine->coverage.draws_handed_on++;
     pp_engine_control(coll->handle.engine, pp_nodes_leader(pp_nodes_of(coll), node, crossing->round),
                       &message.prefix, sizeof message);
@@ -123,7 +165,8 @@ static int32_t follow_draw(const pp_view_t *view, pp_allreduce_t *coll, pp_cross
     pp_draw_end_t end = pp_view_follow(view, coll, place);
     coll->handle.engine->coverage.draws_handed_on += (uint64_t)end.hops;
     if (end.verdict == PP_DRAW_OUT_OF_SIGHT)
-        hand_on(coll, crossing, end.place, pp_nodes_of(coll)->node_of[pp_view_drawn_at(coll, end.place)]);
+        hand_on(coll, crossing, end.place, pp_nodes_of(coll)->node_of[pp_view_drawn_at(coll, end.place)],
+                end.lent || !pp_mask_has(crossing->held, place));
     if (end.verdict != PP_DRAW_TRIGGERS)
         return -1;
     mark_trigger(crossing, pp_view_index_of(coll, pp_view_drawn_at(coll, end.place)));
@@ -134,12 +177,14 @@ static void follow_draws(const pp_view_t *view, pp_allreduce_t *coll, pp_crossin
                          pp_instance_t *instance)
 {
     const pp_nodes_t *nodes = pp_nodes_of(coll);
+    uint64_t draws[PP_CONTRIBUTORS_WORDS];
     int32_t strongest = -1;
     for (int32_t place = 0; place < coll->rule.k; place++)
         if (nodes->node_of[pp_view_drawn_at(coll, place)] == nodes->mine)
             pp_mask_add(crossing->held, place);
+    pp_crossing_draws(coll, crossing, draws);
     for (int32_t place = 0; place < coll->handle.engine->size; place++) {
-        if (!pp_mask_has(crossing->held, place))
+        if (!pp_mask_has(draws, place))
             continue;
         int32_t cause = follow_draw(view, coll, crossing, place);
         strongest = cause > strongest ? cause : strongest;

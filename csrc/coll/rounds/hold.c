@@ -1,4 +1,5 @@
 /* hold.c - rounds on a board that somebody has waited long for: who holds them up?  See combine.h. */
+#include "../patience.h"
 #include "combine.h"
 
 void pp_hold_await(pp_allreduce_t *coll, uint64_t round)
@@ -17,10 +18,10 @@ bool pp_hold_is_awaited(const pp_allreduce_t *coll, uint64_t round)
     return atomic_load(&coll->on_board->board.shared->awaited) == round + 1;
 }
 
-static void tell(const pp_view_t *view, int32_t index)
+static void tell(const pp_view_t *view, pp_allreduce_t *coll, int32_t index)
 {
-    pp_node_t *node = pp_node_of(view->coll);
-    _Atomic uint64_t *held = &view->coll->on_board->board.stations[index].held;
+    pp_node_t *node = pp_node_of(coll);
+    _Atomic uint64_t *held = &coll->on_board->board.stations[index].held;
     PP_STEP("say");
     if (atomic_load(held) == view->round + 1)
         return;
@@ -28,6 +29,8 @@ static void tell(const pp_view_t *view, int32_t index)
     atomic_store(held, view->round + 1);
     if (index != node->index)
         node->wake(node->owner, index, true);
+    else
+        pp_patience_awaited(coll, view->round, 0, 0);
 }
 
 static void tell_drawn(const pp_view_t *view, pp_allreduce_t *coll, const uint64_t *draws)
@@ -38,7 +41,7 @@ static void tell_drawn(const pp_view_t *view, pp_allreduce_t *coll, const uint64
             continue;
         pp_draw_end_t end = pp_view_follow(view, coll, place);
         if (end.verdict == PP_DRAW_KEPT)
-            tell(view, pp_view_index_of(coll, pp_view_drawn_at(coll, end.place)));
+            tell(view, coll, pp_view_index_of(coll, pp_view_drawn_at(coll, end.place)));
     }
 }
 
@@ -48,7 +51,7 @@ static void tell_missing(const pp_view_t *view, pp_allreduce_t *coll, const uint
         pp_facts_t facts = pp_view_facts(view, index);
         bool is_ready = facts.ready || (ready && pp_mask_has(ready, index));
         if (!is_ready && !pp_facts_gone(&facts))
-            tell(view, index);
+            tell(view, coll, index);
     }
 }
 
@@ -63,7 +66,7 @@ void pp_hold_tell(const pp_view_t *view, pp_allreduce_t *coll, bool activated, c
     for (int32_t index = 0; pp_is_bounded(coll) && !coll->rule.each && index < board->ranks; index++) {
         PP_STEP("decide");
         if (view->round >= atomic_load(&board->stations[index].limit) && pp_view_withholds(view, index))
-            tell(view, index);
+            tell(view, coll, index);
     }
 }
 

@@ -96,7 +96,7 @@ static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *messa
     if (message->kind == PP_MSG_AWAIT) {
         hear_await(coll, message);
     } else if (message->kind == PP_MSG_DRAW) {
-        pp_mask_add(pp_crossing_of(coll, message->round)->held, (int32_t)((const pp_draw_t *)message)->place);
+        pp_crossing_hear_draw(pp_crossing_of(coll, message->round), (const pp_draw_t *)message);
     } else {
         int32_t child = nodes->node_of[peer] - nodes->mine * PP_BALLOT_FANOUT - 1;
         pp_ballots_hear(&coll->on_board->leading->ballots, child, message);
@@ -209,8 +209,11 @@ static void publish(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t
 static void see_who_holds_up(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, pp_phase_t phase)
 {
     spread_await(coll, crossing);
-    if (phase == PP_OPEN && !is_due(view, crossing))
-        pp_hold_tell(view, coll, crossing->activated, crossing->held, crossing->ready);
+    if (phase != PP_OPEN || is_due(view, crossing))
+        return;
+    uint64_t draws[PP_CONTRIBUTORS_WORDS];
+    pp_crossing_draws(coll, crossing, draws);
+    pp_hold_tell(view, coll, crossing->activated, draws, crossing->ready);
 }
 
 /* Goes on with the open round, as far as it can; returns whether to look again. */

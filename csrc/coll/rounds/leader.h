@@ -6,6 +6,7 @@
 
 #include "ballots.h"
 #include "combine.h"
+#include "draws.h"
 
 /* What the leader of a round knows of it. */
 typedef struct pp_crossing {
@@ -27,6 +28,8 @@ typedef struct pp_crossing {
     uint64_t ready[PP_CONTRIBUTORS_WORDS];       /* ... latched: once ready for a round, it counts for that */
     /* Places of the order of draws: whose draws are this node's to follow, and which it has handed on. */
     uint64_t held[PP_CONTRIBUTORS_WORDS], handed_on[PP_CONTRIBUTORS_WORDS];
+    uint64_t borrowed[PP_CONTRIBUTORS_WORDS], lent[PP_CONTRIBUTORS_WORDS];
+    pp_loan_t borrowed_until, lent_until;
 } pp_crossing_t;
 
 typedef struct pp_leading {
@@ -36,12 +39,6 @@ typedef struct pp_leading {
     uint32_t       told;             /* reasons to look that this rank has heard of */
     pp_ballots_t   ballots;
 } pp_leading_t;
-
-/* A draw handed on to a place of the order: PP_MSG_DRAW between nodes. */
-typedef struct pp_draw {
-    pp_prefix_t prefix;
-    uint32_t    place, unused;
-} pp_draw_t;
 
 static inline const pp_nodes_t *pp_nodes_of(const pp_allreduce_t *coll) { return coll->handle.engine->nodes; }
 
@@ -66,6 +63,10 @@ void pp_crossing_latch_ready(const pp_view_t *view, pp_crossing_t *crossing);
 /* By the leader, when the round is on for it: who has announced it to the other nodes? */
 void pp_crossing_find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing);
 void pp_crossing_trigger(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause);
+/* A draw was handed on to a rank of this node. */
+void pp_crossing_hear_draw(pp_crossing_t *crossing, const pp_draw_t *message);
+/* The draws that are this node's to follow now. */
+void pp_crossing_draws(const pp_allreduce_t *coll, const pp_crossing_t *crossing, uint64_t *places);
 /* Looks whether this node brings the round about, or can help others to. */
 void pp_crossing_bring_about(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing,
                              pp_instance_t *instance);

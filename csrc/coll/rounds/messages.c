@@ -12,6 +12,7 @@
 
 #include "../../algo/algo.h"
 #include "ballots.h"
+#include "draws.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +26,9 @@ typedef struct pp_round_state {
     bool     joined;                 /* it took our slot silently, from a Flush */
     bool     gated;                  /* we let it have our part */
     bool     done;                   /* its result is in the accumulator */
-    bool     drawn;                  /* a copy of the draw reached us */
-    bool     handed_on;
+    bool     drawn;                  /* a copy of the draw reached us, */
+    bool     handed_on;              /* or was handed on by us, for good */
+    pp_loan_t borrowed, lent;        /* or for a time */
     uint32_t cause;                  /* pp_cause_t this rank gives it */
     uint64_t own_contributions;      /* my Starts that it took */
     uint64_t starts_taken;
@@ -71,7 +73,7 @@ static pp_facts_t facts_of(const pp_allreduce_t *coll, const pp_round_state_t *s
     const pp_handle_t *handle = &coll->handle;
     return (pp_facts_t){.waits = pp_handle_waits(handle), .pending = pending(coll),
                         .ready = state && state->ready, .left = pp_handle_left(handle),
-                        .aside = handle->aside, .elsewhere = pp_handle_elsewhere(handle),
+                        .out = handle->team->exits, .aside = handle->aside, .elsewhere = pp_handle_elsewhere(handle),
                         .overdue = coll->time.overdue};
 }
 
@@ -90,6 +92,11 @@ static int32_t own_place(pp_allreduce_t *coll)
     return messages->place;
 }
 
+static bool is_for_good(const pp_allreduce_t *coll, const pp_round_state_t *state, int32_t place)
+{
+    return place < coll->rule.k || state->drawn;
+}
+
 /* The place of the draw that has reached this rank for the current round; -1: none has. */
 static int32_t drawn_at(pp_allreduce_t *coll, const pp_round_state_t *state)
 {
@@ -98,7 +105,7 @@ static int32_t drawn_at(pp_allreduce_t *coll, const pp_round_state_t *state)
     if (pp_rule_is_solo(&coll->rule))
         return 0;
     int32_t place = own_place(coll);
-    return place < coll->rule.k || state->drawn ? place : -1;
+    return is_for_good(coll, state, place) || pp_loan_lasts(state->borrowed, coll->handle.engine->calls) ? place : -1;
 }
 
 static bool permits(const pp_allreduce_t *coll, const pp_round_state_t *state)
@@ -191,18 +198,26 @@ static void trigger(pp_allreduce_t *coll, pp_round_state_t *state, pp_instance_t
     pp_instance_fire(instance, coll->series.graph->start);
 }
 
-static void hand_on(pp_allreduce_t *coll, pp_round_state_t *state, int32_t place)
+/* What has reached this rank for a time is handed on for a time, whatever keeps this rank. */
+static void hand_on(pp_allreduce_t *coll, pp_round_state_t *state, int32_t place, bool lent)
 {
     pp_engine_t *engine = coll->handle.engine;
     int32_t next = pp_rule_next_place(&coll->rule, place);
-    state->handed_on = true;
+    lent |= !is_for_good(coll, state, place);
+    if (state->handed_on || (lent && pp_loan_lasts(state->lent, engine->calls)))
+        return;
+    if (lent)
+        state->lent = pp_loan_make(engine->calls);
+    else
+        state->handed_on = true;
     if (next < 0)
         return;
-    if (pp_engine_has(engine, PP_PLANT_LOST_DRAW) && state->drawn && pp_handle_left(&coll->handle))
+    if (pp_engine_has(engine, PP_PLANT_LOST_DRAW) && place >= coll->rule.k && pp_handle_left(&coll->handle))
         return;
-    pp_prefix_t message = {.kind = PP_MSG_DRAW, .handle = coll->handle.id, .round = state->round};
+    pp_draw_t message = {.prefix = {.kind = PP_MSG_DRAW, .handle = coll->handle.id, .round = state->round},
+                         .place = (uint32_t)next, .lent = lent};
     engine->coverage.draws_handed_on++;
-    pp_engine_control(engine, pp_order_rank(&coll->rule, state->round, left_before(coll), next), &message,
+    pp_engine_control(engine, pp_order_rank(&coll->rule, state->round, left_before(coll), next), &message.prefix,
                       sizeof message);
 }
 
@@ -236,13 +251,30 @@ static void bring_about(pp_allreduce_t *coll)
     pp_facts_t facts = facts_of(coll, state);
     int32_t    place = drawn_at(coll, state);
     pp_cause_t cause;
-    if (pp_rule_triggers(&coll->rule, &facts, place, &cause))
+    if (pp_rule_triggers(&coll->rule, &facts, place, &cause)) {
         trigger(coll, state, instance, cause);
-    else if (pp_rule_counts(&coll->rule))
+    } else if (pp_rule_counts(&coll->rule)) {
         count_quorum(coll, state, instance);
-    else if (pp_rule_draws(&coll->rule) && place >= 0 && !state->handed_on
-             && pp_rule_draw(&facts) == PP_DRAW_HANDED_ON)
-        hand_on(coll, state, place);
+    } else if (pp_rule_draws(&coll->rule) && place >= 0) {
+        pp_draw_verdict_t verdict = pp_rule_draw(&facts);
+        if (verdict == PP_DRAW_HANDED_ON || verdict == PP_DRAW_LENT)
+            hand_on(coll, state, place, verdict == PP_DRAW_LENT);
+    }
+}
+
+/* Of a round that is not complete. */
+static void hear_draw(pp_allreduce_t *coll, const pp_draw_t *message)
+{
+    pp_round_state_t *state = state_of(coll, message->prefix.round);
+    pp_loan_t loan = pp_loan_make(message->prefix.calls);
+    if (!state)
+        pp_engine_fail(coll->handle.engine, PP_ERR_INTERNAL, "handle %u: a draw of round %llu came while "
+                       "round %llu runs", coll->handle.id, (unsigned long long)message->prefix.round,
+                       (unsigned long long)coll->completed);
+    else if (!message->lent)
+        state->drawn = true;
+    else if (state->borrowed < loan)
+        state->borrowed = loan;
 }
 
 static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *message)
@@ -252,13 +284,7 @@ static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *messa
     if (message->kind == PP_MSG_AWAIT) {
         hear_await(coll, message);
     } else if (message->kind == PP_MSG_DRAW) {
-        pp_round_state_t *state = state_of(coll, message->round);
-        if (!state)
-            pp_engine_fail(coll->handle.engine, PP_ERR_INTERNAL, "handle %u: a draw of round %llu came while "
-                           "round %llu runs", coll->handle.id, (unsigned long long)message->round,
-                           (unsigned long long)coll->completed);
-        else
-            state->drawn = true;
+        hear_draw(coll, (const pp_draw_t *)message);
     } else {
         pp_ballots_hear(&coll->messages->ballots, peer - coll->handle.engine->rank * PP_BALLOT_FANOUT - 1, message);
     }

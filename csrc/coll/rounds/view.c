@@ -64,6 +64,7 @@ pp_facts_t pp_view_facts(const pp_view_t *view, int32_t index)
     pp_facts_t facts = {.waits = pp_word_waits(word, view->round), .pending = pp_word_pending(word),
                         .aside = word & PP_WORD_ASIDE, .overdue = word & PP_WORD_OVERDUE};
     facts.left = pp_view_left(view, index);
+    facts.out = facts.left && pp_node_out(pp_node_of(view->coll), index);
     facts.elsewhere = facts.pending && !facts.waits && pp_view_elsewhere(view, index);
     facts.ready = pp_facts_ready(&facts);
     return facts;
