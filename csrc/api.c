@@ -286,6 +286,8 @@ static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t
         return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is unknown", c->algorithm);
     if (c->segments < 0 || c->segments > PP_LANES_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "segments=%d is not in 0..%d", c->segments, PP_LANES_MAX);
+    if (!pp_memory_of(c->memory))
+        return pp_fail(PP_ERR_ARGUMENT, "memory=%d is unknown", c->memory);
     if (c->deadline_ns < 0)
         return pp_fail(PP_ERR_ARGUMENT, "deadline_ns=%lld is negative", (long long)c->deadline_ns);
     if (c->average < PP_AVERAGE_NONE || c->average > PP_AVERAGE_CONTRIBUTIONS)

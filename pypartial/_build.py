@@ -16,7 +16,7 @@ import cffi
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "csrc" / "include"
-SIMULATION = re.compile(r"csrc/(sim/|transport/sim)")
+SIMULATION = re.compile(r"csrc/(sim/|transport/sim|reduce/fenced)")
 
 FLAGS = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
 

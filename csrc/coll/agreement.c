@@ -244,7 +244,7 @@ void pp_agreement_explain(const pp_calls_t *calls, pp_text_t *text)
 pp_status_t pp_agreement_open(pp_calls_t *calls, const pp_handle_kind_t *kind)
 {
     pp_kernels_t kernels = {.keep_left = votes_keep_left, .keep_right = votes_keep_right,
-                            .element_bytes = sizeof(pp_vote_t)};
+                            .element_bytes = sizeof(pp_vote_t), .memory = &pp_memory_host};
     pp_engine_t *engine = calls->engine;
     pp_graph_t  *graph = NULL;
     calls->agree.handle = (pp_handle_t){.kind = kind, .team = calls->team};

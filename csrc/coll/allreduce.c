@@ -101,6 +101,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     coll->grace_ns = coll->config.grace_ns < 0 ? PP_GRACE_AUTO : (uint64_t)coll->config.grace_ns;
     coll->rule = rule_of(coll);
     PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
+    kernels.users = pp_memory_of(coll->config.memory);
     PP_TRY(!agreed->region                 ? pp_messages_open(coll, agreed, &kernels)
            : !handle->engine->nodes        ? pp_board_rounds_open(coll, agreed, &kernels)
                                            : pp_leader_open(coll, agreed, &kernels));

@@ -217,6 +217,7 @@ void     pp_rounds_count_as_given(pp_allreduce_t *coll, uint64_t rounds);
 void     pp_rounds_count_staleness(const pp_allreduce_t *coll, uint64_t staleness);
 /* What the sum of a round is divided by; 1: nothing. */
 uint64_t pp_rounds_divisor(const pp_allreduce_t *coll, const pp_tally_t *tally);
+void        pp_rounds_divide(const pp_allreduce_t *coll, void *vector, uint64_t by);
 /* How many segments a schedule cuts the vector into. */
 int32_t  pp_rounds_segments(const pp_allreduce_t *coll, const pp_kernels_t *kernels, int32_t participants);
 /* The first round that max_lag forbids to go on without this rank, unless it is exempt. */

@@ -61,8 +61,9 @@ static void merge(pp_allreduce_t *coll, pp_outcome_t *older, pp_outcome_t *newer
     newer->first = older->first;
     if (coll->ops->own && !(coll->ops->own(coll, older) && coll->ops->own(coll, newer)))
         return;
+    const pp_kernels_t *kernels = &coll->series.kernels;
     if (newer->buffer && older->buffer)
-        coll->series.kernels.keep_right(newer->buffer->data, older->buffer->data, coll->count);
+        kernels->memory->keep_right(kernels, newer->buffer->data, older->buffer->data, coll->count);
     if (!newer->buffer) {
         newer->buffer = older->buffer;
         older->buffer = NULL;
@@ -149,10 +150,10 @@ void pp_deliver_copy_out(const pp_allreduce_t *coll, const pp_outcome_t *outcome
         if (piece->count == 0)
             continue;
         if (from) {
-            pp_store(kernels, piece->recv, from, piece->count);
+            kernels->users->store(kernels, piece->recv, from, piece->count);
             from += piece->count * kernels->element_bytes;
         } else {
-            pp_identity_fill(coll->config.op, coll->config.type, piece->recv, piece->count);
+            kernels->users->fill(kernels, piece->recv, piece->count);
         }
     }
 }

@@ -46,6 +46,12 @@ uint64_t pp_rounds_divisor(const pp_allreduce_t *coll, const pp_tally_t *tally)
     }
 }
 
+void pp_rounds_divide(const pp_allreduce_t *coll, void *vector, uint64_t by)
+{
+    const pp_kernels_t *kernels = &coll->series.kernels;
+    kernels->memory->divide(kernels, vector, coll->count, by);
+}
+
 int32_t pp_rounds_segments(const pp_allreduce_t *coll, const pp_kernels_t *kernels, int32_t participants)
 {
     return coll->config.segments

@@ -162,10 +162,10 @@ uint32_t pp_engine_bulk_tag(pp_engine_t *engine)
     return engine->next_bulk_tag++ % engine->transport->bulk_tags;
 }
 
-void pp_engine_pool(pp_engine_t *engine, size_t bytes, pp_pool_t *pool)
+void pp_engine_pool(pp_engine_t *engine, size_t bytes, const pp_memory_t *memory, pp_pool_t *pool)
 {
-    bool from_blocks = engine->transport->pins_pages && bytes > PP_INLINE_BYTES;
-    pp_pool_init(pool, bytes, from_blocks ? &engine->blocks : NULL);
+    bool from_blocks = memory == &pp_memory_host && engine->transport->pins_pages && bytes > PP_INLINE_BYTES;
+    pp_pool_init(pool, bytes, memory, from_blocks ? &engine->blocks : NULL);
 }
 
 /* ---- settling ------------------------------------------------------------------------------------ */

@@ -138,7 +138,7 @@ pp_bulk_t  *pp_engine_bulk(pp_engine_t *engine, void (*over)(void *owner, uint32
                            uint32_t which);
 uint32_t    pp_engine_bulk_tag(pp_engine_t *engine);
 /* A pool of buffers that may travel as bulk: large ones are cut out of the engine's blocks. */
-void        pp_engine_pool(pp_engine_t *engine, size_t bytes, pp_pool_t *pool);
+void        pp_engine_pool(pp_engine_t *engine, size_t bytes, const pp_memory_t *memory, pp_pool_t *pool);
 
 /* Sends a control message; `message` starts with a prefix whose kind, handle and round are set. */
 void        pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes);

@@ -45,6 +45,12 @@ static char *elements_at(pp_instance_t *instance, uint32_t reg, size_t offset)
     return data ? data + offset * instance->setting->kernels->element_bytes : NULL;
 }
 
+/* For a transport. */
+static void *reach(const pp_setting_t *setting, const void *elements)
+{
+    return elements ? setting->kernels->memory->reach(elements) : NULL;
+}
+
 static void *scratch(pp_instance_t *instance, int8_t lane)
 {
     const pp_template_t *template = instance->template;
@@ -223,7 +229,7 @@ static void fire_send(pp_instance_t *instance, uint32_t vertex)
     size_t head_bytes = write_head(instance, v, &head);
     pp_prefix_t *prefix = (pp_prefix_t *)head.bytes;
     size_t bytes = (prefix->flags & PP_FLAG_DATA) ? region_bytes(setting, v->region) : 0;
-    const char *elements = bytes ? elements_at(instance, v->reg, v->region.offset) : NULL;
+    const void *elements = bytes ? reach(setting, elements_at(instance, v->reg, v->region.offset)) : NULL;
     bool bulk = bytes > PP_INLINE_BYTES;
     if (bulk) {
         prefix->flags |= PP_FLAG_BULK;
@@ -278,7 +284,8 @@ static void recv_bulk(pp_instance_t *instance, uint32_t vertex, void *target, si
     const pp_stored_t *header = instance->states[vertex].message;
     uint32_t           tag = ((const pp_prefix_t *)header->message)->bulk_tag;
     pp_bulk_t         *bulk = pp_engine_bulk(engine, finish_recv, instance, vertex);
-    pp_status_t status = bulk ? transport->ops->bulk_recv(transport, header->peer, tag, target, bytes, bulk) : PP_OK;
+    pp_status_t status = bulk ? transport->ops->bulk_recv(transport, header->peer, tag,
+                                                             reach(instance->setting, target), bytes, bulk) : PP_OK;
     if (status < 0)
         pp_engine_fail(engine, status, "%s", pp_error_text());
 }
@@ -309,7 +316,7 @@ static void land(pp_instance_t *instance, uint32_t vertex)
     if (setting->engine->error)
         return;
     if (in.elements && direct)
-        memcpy(target, in.elements, bytes);
+        setting->kernels->memory->copy(target, in.elements, bytes);
     if (!direct)
         state->data = in.elements ? in.elements : target;
     if (in.elements) {
@@ -338,18 +345,19 @@ static void combine(pp_instance_t *instance, const pp_vertex_t *v, const void *i
 {
     const pp_setting_t *setting = instance->setting;
     const pp_kernels_t *kernels = setting->kernels;
+    const pp_memory_t  *memory = kernels->memory;
     const size_t        count = v->region.count;
     char               *ours = elements_at(instance, v->reg, v->region.offset);
     if (!ours)
         return;
     if (v->weight && null)
-        kernels->weighted->scale(ours, in, count, instance->weights[v->weight - 1]);
+        memory->scale(kernels, ours, in, count, instance->weights[v->weight - 1]);
     else if (v->weight)
-        kernels->weighted->add(ours, in, count, instance->weights[v->weight - 1]);
+        memory->add(kernels, ours, in, count, instance->weights[v->weight - 1]);
     else if (!null)
-        (v->incoming_left ? kernels->keep_right : kernels->keep_left)(ours, in, count);
+        (v->incoming_left ? memory->keep_right : memory->keep_left)(kernels, ours, in, count);
     else if (ours != in)
-        memcpy(ours, in, region_bytes(setting, v->region));
+        memory->copy(ours, in, region_bytes(setting, v->region));
     if (!null || v->weight)
         report_reduced(setting, v->region);
 }
@@ -357,8 +365,9 @@ static void combine(pp_instance_t *instance, const pp_vertex_t *v, const void *i
 /* Broken on purpose, for the fuzzer: a round that two ranks triggered is reduced twice. */
 static void combine_again(pp_instance_t *instance, const pp_vertex_t *v, const void *in, bool null)
 {
+    const pp_kernels_t *kernels = instance->setting->kernels;
     if (!null)
-        instance->setting->kernels->keep_left(elements_at(instance, v->reg, v->region.offset), in, v->region.count);
+        kernels->memory->keep_left(kernels, elements_at(instance, v->reg, v->region.offset), in, v->region.count);
 }
 
 static void fire_reduce(pp_instance_t *instance, uint32_t vertex)

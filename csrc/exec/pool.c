@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-void pp_pool_init(pp_pool_t *pool, size_t bytes, pp_blocks_t *blocks)
+void pp_pool_init(pp_pool_t *pool, size_t bytes, const pp_memory_t *memory, pp_blocks_t *blocks)
 {
-    *pool = (pp_pool_t){.bytes = bytes ? bytes : 1, .blocks = blocks};
+    *pool = (pp_pool_t){.bytes = bytes ? bytes : 1, .memory = memory, .blocks = blocks};
 }
 
 pp_buffer_t *pp_pool_get(pp_pool_t *pool)
@@ -19,7 +19,7 @@ pp_buffer_t *pp_pool_get(pp_pool_t *pool)
     if (!buffer)
         return NULL;
     buffer->data = pool->blocks ? pp_blocks_cut(pool->blocks, pool->bytes, &buffer->block)
-                                : pp_alloc_aligned(pool->bytes);
+                                : pool->memory->allocate(pool->bytes);
     if (!buffer->data) {
         free(buffer);
         return NULL;
@@ -44,7 +44,7 @@ void pp_pool_release(pp_pool_t *pool)
         if (buffer->block)
             pp_blocks_give_back(pool->blocks, buffer->block);
         else
-            free(buffer->data);
+            pool->memory->release(buffer->data);
         free(buffer);
         pool->made--;
     }

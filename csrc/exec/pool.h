@@ -5,7 +5,7 @@
 #ifndef PP_POOL_H
 #define PP_POOL_H
 
-#include "../base/base.h"
+#include "../reduce/memory.h"
 
 typedef struct pp_buffer {
     struct pp_buffer *next;     /* free list */
@@ -17,10 +17,11 @@ typedef struct pp_pool {
     pp_buffer_t *free_list;
     size_t       bytes;         /* of a buffer */
     size_t       made;          /* buffers alive */
-    pp_blocks_t *blocks;        /* to cut them out of; NULL: they are allocated one by one */
+    pp_blocks_t *blocks;        /* of the host's memory, to cut them out of; NULL: they are allocated one by one, */
+    const pp_memory_t *memory;  /* from this */
 } pp_pool_t;
 
-void         pp_pool_init(pp_pool_t *pool, size_t bytes, pp_blocks_t *blocks);
+void         pp_pool_init(pp_pool_t *pool, size_t bytes, const pp_memory_t *memory, pp_blocks_t *blocks);
 pp_buffer_t *pp_pool_get(pp_pool_t *pool);      /* NULL: out of memory */
 void         pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer);   /* NULL is fine */
 /* Every buffer must have been put back. */

@@ -130,7 +130,7 @@ static pp_status_t open_named(pp_series_t *series)
         return pp_fail(PP_ERR_MEMORY, "no memory for the buffers of a schedule");
     for (uint32_t b = 0; b < count; b++) {
         pp_engine_pool(series->engine, series->graph->buffers[b].count * series->kernels.element_bytes,
-                       &series->named[b]);
+                       series->kernels.memory, &series->named[b]);
         series->template.buffers[b] = &series->named[b];
     }
     return PP_OK;
@@ -174,8 +174,8 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, 
     open_setting(series);
     series->template = (pp_template_t){.graph = graph, .vectors = &series->vectors, .scratches = &series->scratches,
                                        .lane_bytes = pp_template_lane_bytes(graph, kernels->element_bytes)};
-    pp_engine_pool(engine, graph->count * kernels->element_bytes, &series->vectors);
-    pp_engine_pool(engine, graph->lane_count * series->template.lane_bytes, &series->scratches);
+    pp_engine_pool(engine, graph->count * kernels->element_bytes, kernels->memory, &series->vectors);
+    pp_engine_pool(engine, graph->lane_count * series->template.lane_bytes, kernels->memory, &series->scratches);
     pp_status_t status = graph->weight_count > 0 && !kernels->weighted
                        ? pp_fail(PP_ERR_ARGUMENT, "handle %u weighs elements that cannot be weighed", id)
                        : series_alloc(series);
@@ -193,8 +193,8 @@ void pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const p
 {
     *series = (pp_series_t){.engine = engine, .id = id, .kernels = *kernels};
     series->mask_words = pp_mask_words(engine->size);
-    pp_pool_init(&series->vectors, count * kernels->element_bytes, NULL);
-    pp_pool_init(&series->scratches, 0, NULL);
+    pp_pool_init(&series->vectors, count * kernels->element_bytes, kernels->memory, NULL);
+    pp_pool_init(&series->scratches, 0, kernels->memory, NULL);
 }
 
 void pp_series_close(pp_series_t *series)

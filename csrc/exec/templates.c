@@ -16,7 +16,7 @@ static pp_pool_t *pool_of(pp_templates_t *templates, size_t bytes)
     pp_sized_pool_t *sized = malloc(sizeof *sized);
     if (!sized)
         return NULL;
-    pp_engine_pool(templates->setting->engine, bytes, &sized->pool);
+    pp_engine_pool(templates->setting->engine, bytes, templates->setting->kernels->memory, &sized->pool);
     sized->users = 1;
     sized->next = templates->pools;
     templates->pools = sized;

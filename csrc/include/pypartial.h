@@ -262,6 +262,11 @@ typedef struct pp_piece {
 /* Segments of a vector: each has its lane of scratch memory. */
 enum { PP_LANES_MAX = 4 };
 
+/* Kinds of memory that buffers may lie in. */
+typedef enum pp_memory_kind {
+    PP_MEMORY_HOST
+} pp_memory_kind_t;
+
 typedef struct pp_allreduce_config {
     const pp_piece_t *pieces;  /* copied; the memory they name must live until the handle is freed */
     size_t   piece_count;
@@ -276,6 +281,7 @@ typedef struct pp_allreduce_config {
     int32_t  segments;         /* of the vector, each reduced by itself, 1..PP_LANES_MAX; 0: by its size */
     int64_t  deadline_ns;      /* a rank that has waited so long triggers; 0: none */
     int64_t  grace_ns;         /* from the trigger to the taking of contributions; -1: by the vector's size */
+    int32_t  memory;           /* pp_memory_kind_t: where the pieces' buffers lie */
     const char *policy_text;   /* the policy as the application wrote it, for texts; read at once; NULL: as PP_... say */
 } pp_allreduce_config_t;
 

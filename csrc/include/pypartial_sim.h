@@ -2,8 +2,8 @@
  * pypartial_sim.h - the simulation: many ranks in one process, in virtual time.
  *
  * Above pypartial.h, whose functions the simulated ranks' programs call, and whose conventions hold here, too.
- * Below csrc/sim only the simulated transport and the engine, for its planted defects and its counters, know
- * this file.  pypartial/_build.py hands everything between the two CDEF marks to cffi.
+ * Below csrc/sim only the simulated transport, fenced memory and the engine, for its planted defects and its counters,
+ * know this file.  pypartial/_build.py hands everything between the two CDEF marks to cffi.
  */
 #ifndef PYPARTIAL_SIM_H
 #define PYPARTIAL_SIM_H
@@ -51,6 +51,11 @@ typedef enum pp_plant {
     PP_PLANT_LOST_EARLY,       /* an operation's message for a round that is not open yet is dropped */
     PP_PLANT_COUNT
 } pp_plant_t;
+
+/* The host's memory, by addresses that only the table of this kind can follow: with bit PP_FENCE_SHIFT set.  To see that
+   nothing else touches what a handle was given. */
+enum { PP_MEMORY_FENCED = PP_MEMORY_HOST + 1 };
+enum { PP_FENCE_SHIFT = 62 };
 
 /* Which ranks are on one node. */
 typedef enum pp_layout {

@@ -1,43 +1,12 @@
 /* move.c - see move.h. */
 #include "move.h"
 
-#include <string.h>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 enum {
     BLOCK_BYTES = 8192,              /* reduced in the first cache before it goes to the targets */
     LINE = 64,
     STREAM_BYTES = 24 << 20,         /* of all vectors together: more than the caches hold */
     COPY_STREAM_BYTES = 32 << 20     /* ... with those that are copied from and to */
 };
-
-/* Past the caches, which what is written would only push other data out of. */
-static void stream(char *to, const char *from, size_t bytes)
-{
-#if defined(__SSE2__)
-    size_t head = (LINE - (uintptr_t)to % LINE) % LINE;
-    if (head < bytes) {
-        memcpy(to, from, head);
-        to += head;
-        from += head;
-        bytes -= head;
-        for (size_t lines = bytes / LINE; lines > 0; lines--, to += LINE, from += LINE)
-            for (int part = 0; part < LINE / 16; part++)
-                _mm_stream_si128((__m128i *)to + part, _mm_loadu_si128((const __m128i *)from + part));
-        bytes %= LINE;
-    }
-#endif
-    memcpy(to, from, bytes);
-}
-
-static void fence_streams(void)
-{
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
-}
 
 static char *vector_at(const pp_board_t *board, uint32_t index, size_t first, size_t element_bytes)
 {
@@ -52,13 +21,13 @@ static void reduce_block(const pp_board_t *board, const pp_kernels_t *kernels, s
     const char *left = vector_at(board, 0, first, element);
     uint32_t merged = 1;
     if (kernels->into && plan->source_count > 1)
-        kernels->into(sum, left, vector_at(board, merged++, first, element), count);
+        kernels->memory->into(kernels, sum, left, vector_at(board, merged++, first, element), count);
     else
-        memcpy(sum, left, count * element);
+        kernels->memory->copy(sum, left, count * element);
     for (uint32_t i = merged; i < plan->source_count; i++)
-        kernels->keep_left(sum, vector_at(board, i, first, element), count);
+        kernels->memory->keep_left(kernels, sum, vector_at(board, i, first, element), count);
     if (plan->divide_by > 1)
-        kernels->divide(sum, count, plan->divide_by);
+        kernels->memory->divide(kernels, sum, count, plan->divide_by);
 }
 
 void pp_move(const pp_board_t *board, const pp_kernels_t *kernels, const pp_piece_t *pieces, size_t first,
@@ -73,27 +42,24 @@ void pp_move(const pp_board_t *board, const pp_kernels_t *kernels, const pp_piec
         reduce_block(board, kernels, first, part, block);
         for (uint32_t t = 0; t < plan->target_count; t++) {
             char *to = vector_at(board, plan->source_count + t, first, element);
-            if (past)
-                stream(to, block, part * element);
-            else
-                memcpy(to, block, part * element);
+            (past ? kernels->memory->copy_past : kernels->memory->copy)(to, block, part * element);
         }
         if (pieces)
             pp_move_out(board, kernels, pieces, first, block, part);
     }
     if (past)
-        fence_streams();
+        kernels->memory->settle();
 }
 
-void pp_move_copy(const pp_board_t *board, void *to, const void *from, size_t bytes)
+void pp_move_copy(const pp_board_t *board, const pp_memory_t *memory, void *to, const void *from, size_t bytes)
 {
     /* A rank's send and receive buffers and its part, and the result. */
     if ((3 * (uint64_t)board->ranks + 1) * board->vector_bytes <= COPY_STREAM_BYTES) {
-        memcpy(to, from, bytes);
+        memory->copy(to, from, bytes);
         return;
     }
-    stream(to, from, bytes);
-    fence_streams();
+    memory->copy_past(to, from, bytes);
+    memory->settle();
 }
 
 void pp_move_out(const pp_board_t *board, const pp_kernels_t *kernels, const pp_piece_t *pieces, size_t first,
@@ -107,10 +73,10 @@ void pp_move_out(const pp_board_t *board, const pp_kernels_t *kernels, const pp_
         }
         size_t part = piece->count - first < count ? piece->count - first : count;
         char  *to = (char *)piece->recv + first * kernels->user_bytes;
-        if (kernels->store)
-            kernels->store(to, next, part);
+        if (pp_users_are_vectors(kernels))
+            pp_move_copy(board, kernels->memory, to, next, part * kernels->element_bytes);
         else
-            pp_move_copy(board, to, next, part * kernels->element_bytes);
+            kernels->users->store(kernels, to, next, part);
         next += part * kernels->element_bytes;
         count -= part;
         first = 0;

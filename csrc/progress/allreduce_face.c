@@ -25,15 +25,15 @@ static void gather(const pp_allreduce_t *coll, const pp_target_t *target)
         const pp_piece_t *piece = &coll->config.pieces[i];
         const void *from = piece->send ? piece->send : piece->recv;
         if (combine)
-            pp_load_combined(kernels, at, from, piece->count);
-        else if (coll->ops->copy_in && !kernels->load && piece->count > 0)
+            kernels->users->load_combined(kernels, at, from, piece->count);
+        else if (coll->ops->copy_in && pp_users_are_vectors(kernels) && piece->count > 0)
             coll->ops->copy_in(coll, at, from, piece->count * kernels->element_bytes);
         else
-            pp_load(kernels, at, from, piece->count);
+            kernels->users->load(kernels, at, from, piece->count);
         at += piece->count * kernels->element_bytes;
     }
     if (!combine && kernels->normalise)
-        kernels->normalise(target->elements, coll->count);
+        kernels->memory->normalise(kernels, target->elements, coll->count);
 }
 
 /* A place for the elements; while a round reads all that there is, this rank works at it. */

@@ -77,6 +77,9 @@ extern const pp_element_t pp_element_int8, pp_element_int16, pp_element_int32, p
         }                                                                         \
     }
 
+/* pp_kernels_find() without kinds of memory. */
+pp_status_t pp_arithmetic_find(int32_t op, int32_t type, pp_kernels_t *kernels);
+
 void   pp_load_longdouble(void *to, const void *from, size_t count);
 size_t pp_type_alignment(int32_t type);    /* 0 for an unknown type */
 

@@ -90,7 +90,7 @@ pp_status_t pp_reduce_local(int32_t op, int32_t type, const void *in, void *inou
 {
     pp_kernels_t kernels;
 
-    PP_TRY(pp_kernels_find(op, type, &kernels));
+    PP_TRY(pp_arithmetic_find(op, type, &kernels));
     if (count == 0)
         return PP_OK;
     PP_TRY(check_buffers(type, in, inout, count));

@@ -31,7 +31,10 @@ typedef struct pp_weighted {
     void (*add)(void *inout, const void *in, size_t count, double weight);   /* inout[i] += weight * in[i] */
 } pp_weighted_t;
 
-/* Everything but load and store works on accumulators. */
+typedef struct pp_memory pp_memory_t;
+
+/* The arithmetic of one operation on one element type, in the host's memory: what the kinds of memory are made of.
+   Everything but load and store works on accumulators. */
 typedef struct pp_kernels {
     pp_kernel_t keep_left;       /* inout[i] = inout[i] (op) in[i] */
     pp_kernel_t keep_right;      /* inout[i] = in[i] (op) inout[i] */
@@ -42,9 +45,11 @@ typedef struct pp_kernels {
     size_t element_bytes;
     pp_convert_t load, store;    /* user's element to accumulator's and back; NULL: the same */
     size_t user_bytes;
+    int32_t op, type;
+    const pp_memory_t *memory, *users;   /* of vectors, and of the application's buffers: memory.h */
 } pp_kernels_t;
 
-/* PP_ERR_ARGUMENT, with names in the text, when MPI does not define `op` on `type`. */
+/* In the host's memory.  PP_ERR_ARGUMENT, with names in the text, when MPI does not define `op` on `type`. */
 pp_status_t pp_kernels_find(int32_t op, int32_t type, pp_kernels_t *kernels);
 
 /* A user's elements into an accumulator: replacing what is there, or combined with it from the right. */

@@ -70,7 +70,7 @@ int32_t pp_op_supports(int32_t op, int32_t type)
     return element && is_op(op) && accumulator_of(element)->kernels[op];
 }
 
-pp_status_t pp_kernels_find(int32_t op, int32_t type, pp_kernels_t *kernels)
+pp_status_t pp_arithmetic_find(int32_t op, int32_t type, pp_kernels_t *kernels)
 {
     const pp_element_t *element = element_of(type);
 
@@ -95,6 +95,7 @@ pp_status_t pp_kernels_find(int32_t op, int32_t type, pp_kernels_t *kernels)
         .load = element->load,
         .store = element->store,
         .user_bytes = element->bytes,
+        .op = op, .type = type,
     };
     return PP_OK;
 }

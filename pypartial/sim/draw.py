@@ -181,6 +181,7 @@ def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
         segments=draw.choice((0, 0, draw.randint(1, lib.PP_LANES_MAX))),
         pieces=draw.choice((1, 1, 2, 3)),
         in_place=draw.random() < 0.3,
+        fenced=draw.random() < 0.1,
     )
 
 

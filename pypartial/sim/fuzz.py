@@ -70,6 +70,7 @@ COVERAGE = {
     "unequal": "unequal numbers of calls",
     "graces": "a grace that was asked for",
     "first_of": "FirstOf(m), 1 < m < P",
+    "fenced": "memory that only its own table reaches",
 }
 LEAST_COVERAGE = 0.01  # share of the cases in which each must occur
 LEAST_ROUNDS = 20  # a case, on average

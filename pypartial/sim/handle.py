@@ -60,6 +60,7 @@ class Options:
     )
     pieces: int = 1  # the vector as a list of so many buffers
     in_place: bool = False  # the contribution is read from the receive buffer
+    fenced: bool = False  # buffers lie where only the table of their kind of memory reaches them
     raw: tuple[tuple[str, int], ...] = ()  # members of the core's struct, as they should not be
 
 
@@ -105,12 +106,13 @@ class Handle:
         self.recv = np.zeros(options.count, options.dtype)
         self.send = self.recv if options.in_place else np.zeros_like(self.recv)
         self.pieces = ffi.new("pp_piece_t[]", options.pieces)
+        fence = options.fenced << lib.PP_FENCE_SHIFT
         bounds = [i * options.count // options.pieces for i in range(options.pieces + 1)]
         for i, piece in enumerate(self.pieces):
             at = bounds[i] * self.send.itemsize
             if not options.in_place:
-                piece.send = ffi.cast("void *", self.send.ctypes.data + at)
-            piece.recv = ffi.cast("void *", self.recv.ctypes.data + at)
+                piece.send = ffi.cast("void *", self.send.ctypes.data + at | fence)
+            piece.recv = ffi.cast("void *", self.recv.ctypes.data + at | fence)
             piece.count = bounds[i + 1] - bounds[i]
         self.result = ffi.new("pp_result_t *")
         self.coll: Any = ffi.NULL
@@ -130,6 +132,7 @@ class Handle:
         config.average = AVERAGE.constant(lib, options.average)
         config.algorithm = ALGORITHMS.constant(lib, options.algorithm)
         config.segments = options.segments
+        config.memory = lib.PP_MEMORY_FENCED if options.fenced else lib.PP_MEMORY_HOST
         for member, value in options.raw:
             setattr(config, member, value)
         return config

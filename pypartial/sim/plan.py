@@ -241,6 +241,7 @@ class Scenario:
             "only": several and any(phase.only for phase in phases),
             "threads": several and any(phase.threads for phase in phases),
             "contexts": self.contexts > 1,
+            "fenced": any(h.fenced for h in self.handles),
             "unequal": any(len(set(phase.steps[: self.ranks])) > 1 for phase in phases),
             "graces": any(options.policy.grace is not None for options in handles),
             "first_of": any(

@@ -187,6 +187,7 @@ def _simpler_options(options: Options, s: Scenario) -> Iterator[Options]:
         "count",
         "pieces",
         "in_place",
+        "fenced",
         "average",
         "dtype",
         "op",

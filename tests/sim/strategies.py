@@ -65,6 +65,7 @@ def options(
         segments=draw(st.integers(0, 4)),
         pieces=draw(st.integers(1, 3)),
         in_place=draw(st.booleans()),
+        fenced=draw(st.booleans()),
     )
 
 

@@ -220,6 +220,8 @@ BAD = {
         {"average": "size", "op": "max", "dtype": "float64"},
         "an average is a SUM of a floating type, not MAX",
     ),
+    "memory": ({"raw": (("memory", 2),)}, "memory=2 is unknown"),
+    "memory below": ({"raw": (("memory", -1),)}, "memory=-1 is unknown"),
     "algorithm": ({"raw": (("algorithm", 4),)}, "algorithm=4 is unknown"),
     "bits of floats": ({"op": "bor", "dtype": "float32"}, "BOR is not defined on float32"),
 }

@@ -114,8 +114,9 @@ bool pp_contribute_return_users(pp_allreduce_t *coll)
         uint64_t word = atomic_load(&pp_board_own(board)->word);
         if (pp_word_users(word) & bit) {
             uint64_t slot = pp_board_slot_offset(board, board->node->index, part);
-            memcpy(pp_node_at(board->node, slot),
-                   pp_node_at(board->node, pp_board_own(board)->parts[part].users), board->vector_bytes);
+            coll->series.kernels.memory->copy(pp_node_at(board->node, slot),
+                                              pp_node_at(board->node, pp_board_own(board)->parts[part].users),
+                                              board->vector_bytes);
             if (pp_station_moved(board, part)) {
                 combine->users_parts &= ~bit;
                 continue;

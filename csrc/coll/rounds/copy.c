@@ -66,7 +66,7 @@ const void *pp_copy_view(pp_allreduce_t *coll, const pp_outcome_t *outcome)
 {
     pp_combine_t *combine = coll->on_board;
     /* One that is converted, or has nothing in it, exists in the receive buffers only. */
-    if (outcome->lies != PP_IN_RING || coll->series.kernels.store || coll->count == 0)
+    if (outcome->lies != PP_IN_RING || !pp_users_are_vectors(&coll->series.kernels) || coll->count == 0)
         return NULL;
     combine->viewed = pp_board_pin(&combine->board, outcome->ring, outcome->round);
     return combine->viewed ? elements_of(coll, outcome) : NULL;
@@ -92,7 +92,7 @@ bool pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome)
                        coll->series.vectors.bytes);
         return false;
     }
-    memcpy(outcome->buffer->data, elements_of(coll, outcome), coll->series.vectors.bytes);
+    coll->series.kernels.memory->copy(outcome->buffer->data, elements_of(coll, outcome), coll->series.vectors.bytes);
     outcome->lies = PP_NOWHERE;
     return true;
 }
@@ -121,5 +121,5 @@ void pp_copy_end_landing(pp_allreduce_t *coll)
 
 void pp_copy_in(const pp_allreduce_t *coll, void *to, const void *from, size_t bytes)
 {
-    pp_move_copy(&coll->on_board->board, to, from, bytes);
+    pp_move_copy(&coll->on_board->board, coll->series.kernels.memory, to, from, bytes);
 }

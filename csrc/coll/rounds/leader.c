@@ -376,7 +376,7 @@ static void done(void *owner, pp_instance_t *instance)
     entry->kept = entry->flush || coll->config.deliver != PP_LATEST;
     uint64_t by = pp_rounds_divisor(coll, &entry->tally);
     if (!entry->null && by > 1)
-        coll->series.kernels.divide(pp_board_result(board, (int32_t)board->plan->entry), coll->count, by);
+        pp_rounds_divide(coll, pp_board_result(board, (int32_t)board->plan->entry), by);
     pp_crossing_of(coll, instance->round)->done = true;
     coll->handle.engine->changed = true;
 }

@@ -387,7 +387,7 @@ static void divide(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
 {
     uint64_t by = pp_rounds_divisor(coll, &outcome->tally);
     if (outcome->buffer && by > 1)
-        coll->series.kernels.divide(outcome->buffer->data, coll->count, by);
+        pp_rounds_divide(coll, outcome->buffer->data, by);
 }
 
 static pp_outcome_t *make_outcome(pp_allreduce_t *coll, const pp_round_state_t *state, pp_instance_t *instance)
@@ -571,6 +571,7 @@ pp_status_t pp_messages_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, co
 {
     pp_engine_t *engine = coll->handle.engine;
     pp_graph_t  *graph = NULL;
+    pp_kernels_t own = *kernels;
     int32_t window = coll->handle.team->window;
     pp_messages_t *messages = coll->messages = calloc(1, sizeof *messages);
     coll->ops = &ops;
@@ -588,5 +589,6 @@ pp_status_t pp_messages_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, co
     coll->config.algorithm = agreed->choice;
     PP_TRY(pp_algo_partial_allreduce(agreed->choice, engine->rank, engine->size, coll->count,
                                      pp_rounds_segments(coll, kernels, engine->size), &graph));
-    return pp_series_open(engine, agreed->id, graph, NULL, kernels, window, &host, coll, &coll->series);
+    own.memory = own.users;
+    return pp_series_open(engine, agreed->id, graph, NULL, &own, window, &host, coll, &coll->series);
 }

@@ -224,7 +224,7 @@ static void find_users(pp_allreduce_t *coll)
     const pp_piece_t *piece = coll->config.pieces;
     size_t bytes = combine->board.vector_bytes;
     uint64_t offset;
-    if (coll->config.piece_count != 1 || bytes == 0 || kernels->load || kernels->store)
+    if (coll->config.piece_count != 1 || bytes == 0 || !pp_users_are_vectors(kernels))
         return;
     combine->users = !kernels->normalise
         && pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv, bytes, &offset);
