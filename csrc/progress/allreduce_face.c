@@ -1,6 +1,7 @@
 /* allreduce_face.c - Start and Wait of a partial allreduce: copying in and out, with the lock released where that
    takes long.  See context.h. */
 #include "../coll/patience.h"
+#include "../node/keeper.h"
 #include "context.h"
 
 #include <stdlib.h>
@@ -169,7 +170,7 @@ static bool views(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outco
 {
     if (!view || !coll->ops->view || !(view->elements = coll->ops->view(coll, outcome)))
         return false;
-    view->keeper = pp_keep_memory(ctx);
+    view->keeper = pp_keeper_hold(ctx->engine.node);
     if (view->keeper)
         return true;
     coll->ops->end_view(coll);

@@ -111,8 +111,6 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const vo
    buffers it may write it; NULL: none. */
 bool        pp_work(pp_ctx_t *ctx, const pp_handle_t *receives);
 
-/* api.c: what keeps the memory of the node mapped as long as a view in it is kept; NULL: no memory. */
-void       *pp_keep_memory(pp_ctx_t *ctx);
 /* A handle that has chunks of a round left to be moved; NULL: none has. */
 pp_handle_t *pp_find_work(const pp_ctx_t *ctx);
 /* Whether some handle would hold others up if this rank left the library now. */
