@@ -307,11 +307,6 @@ pp_status_t pp_start(pp_handle_t *handle)
     return status == PP_OK && note ? PP_NOTE : status;
 }
 
-bool pp_request_complete(const void *handle)
-{
-    return ((const pp_handle_t *)handle)->request.state == PP_COMPLETE;
-}
-
 /* A Wait without a Start gives what was not given yet. */
 static pp_status_t give_without_start(pp_handle_t *handle)
 {

@@ -172,7 +172,7 @@ static void work_for_others(pp_ctx_t *ctx)
     }
 }
 
-/* As pp_ctx_waits_long() tells it. */
+/* As pp_live_waits_long() tells it. */
 static void hear_elsewhere(pp_ctx_t *ctx, bool waits)
 {
     if (ctx->freed || ctx->engine.error)
