@@ -61,7 +61,7 @@ pp_status_t pp_ctx_tune(pp_ctx_t *ctx, const pp_tuned_t *tuned, size_t tuned_cou
         ctx->team.tuned_count = tuned_count;
     }
     unlock(ctx);
-    return copy ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %zu entries of a tuning table", tuned_count);
+    return copy ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %zu rows of a tuning table", tuned_count);
 }
 
 /* After the beginning of a collective call. */

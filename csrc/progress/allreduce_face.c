@@ -37,7 +37,7 @@ static void gather(const pp_allreduce_t *coll, const pp_target_t *target)
         kernels->normalise(target->elements, coll->count);
 }
 
-/* A place for the elements; while a round reads all that there is, this rank works at it. */
+/* Room for the elements; while a round reads all that there is, this rank works at it. */
 static pp_status_t find_target(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *target)
 {
     pp_status_t status;
@@ -178,7 +178,7 @@ static bool views(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outco
     return false;
 }
 
-/* False: the place that the result had in the node's memory was used again, for a later round. */
+/* False: the entry that the result had on the board was used again, for a later round. */
 static bool copy_out(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outcome, pp_view_out_t *view)
 {
     if (views(ctx, coll, outcome, view))
