@@ -2,15 +2,10 @@
 #include "api.h"
 #include "algo/choose.h"
 #include "coll/allreduce.h"
+#include "node/keeper.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-    SMALL_COPY_BYTES = 65536,    /* copied under the lock: taking it twice would cost more */
-    START_MOVES_BYTES = 262144,  /* of a vector whose reduction Start may do itself */
-    BRIEF_COPY_BYTES = 262144    /* copied while attending: waking the progress thread would cost more */
-};
 
 /* Ranks that are in one collective call for so long make sure that it is the same one. */
 static const uint64_t CHECK_ORDER_NS = 2000000000;
@@ -66,7 +61,7 @@ pp_status_t pp_ctx_tune(pp_ctx_t *ctx, const pp_tuned_t *tuned, size_t tuned_cou
         ctx->team.tuned_count = tuned_count;
     }
     unlock(ctx);
-    return copy ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %zu entries of a tuning table", tuned_count);
+    return copy ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %zu rows of a tuning table", tuned_count);
 }
 
 /* After the beginning of a collective call. */
@@ -196,67 +191,13 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
 
 /* ---- memory of the node ------------------------------------------------------------------------------------ */
 
-/* What keeps an array alive: the memory of the node, or, if there is none, memory of our own. */
-typedef struct keeper {
-    pp_shared_t *shared;
-    size_t       offset, bytes;
-    void        *own;
-} keeper_t;
-
-static bool alloc_kept(pp_ctx_t *ctx, keeper_t *keeper, void **memory)
-{
-    pp_node_t *node = ctx->engine.node;
-    if (!node || !node->memory) {
-        keeper->own = *memory = pp_alloc_aligned(keeper->bytes);
-        if (*memory)
-            memset(*memory, 0, keeper->bytes);
-        return *memory;
-    }
-    *memory = pp_node_alloc(node, keeper->bytes);
-    if (!*memory)
-        return false;
-    keeper->offset = (size_t)((char *)*memory - node->base);
-    keeper->shared = pp_shared_use(node->memory);
-    return true;
-}
-
 pp_status_t pp_ctx_alloc(pp_ctx_t *ctx, size_t bytes, void **memory, void **out)
 {
     *memory = *out = NULL;
     PP_TRY(enter(ctx));
-    keeper_t *keeper = calloc(1, sizeof *keeper);
-    pp_status_t status = PP_OK;
-    if (keeper)
-        keeper->bytes = bytes;
-    if (!keeper || !alloc_kept(ctx, keeper, memory)) {
-        free(keeper);
-        status = pp_fail(PP_ERR_MEMORY, "no shared memory for an array of %zu bytes", bytes);
-    } else {
-        *out = keeper;
-    }
+    *out = pp_keeper_alloc(ctx->engine.node, bytes, memory);
     unlock(ctx);
-    return status;
-}
-
-void pp_unalloc(void *kept)
-{
-    keeper_t *keeper = kept;
-    if (!keeper)
-        return;
-    if (keeper->shared && keeper->bytes)
-        pp_shared_give_back(keeper->shared, keeper->offset, keeper->bytes);
-    pp_shared_drop(keeper->shared);
-    free(keeper->own);
-    free(keeper);
-}
-
-/* What keeps memory of the node mapped that a view is in. */
-void *pp_keep_memory(pp_ctx_t *ctx)
-{
-    keeper_t *keeper = calloc(1, sizeof *keeper);
-    if (keeper && ctx->engine.node->memory)
-        keeper->shared = pp_shared_use(ctx->engine.node->memory);
-    return keeper;
+    return *out ? PP_OK : pp_fail(PP_ERR_MEMORY, "no shared memory for an array of %zu bytes", bytes);
 }
 
 /* ---- handles ------------------------------------------------------------------------------------------------ */
@@ -366,11 +307,6 @@ pp_status_t pp_start(pp_handle_t *handle)
     wake_for_alarm(ctx);
     unlock(ctx);
     return status == PP_OK && note ? PP_NOTE : status;
-}
-
-bool pp_request_complete(const void *handle)
-{
-    return ((const pp_handle_t *)handle)->request.state == PP_COMPLETE;
 }
 
 /* A Wait without a Start gives what was not given yet. */

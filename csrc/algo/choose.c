@@ -30,7 +30,7 @@ static double cost_of(const pp_cost_t *cost, int32_t algorithm, size_t count, si
          + chain.bytes_reduced * cost->reduce_ns * 1e-3;
 }
 
-static pp_status_t check_place(int32_t ranks, int32_t link)
+static pp_status_t check_ranks(int32_t ranks, int32_t link)
 {
     if (ranks < 1)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not at least 1", ranks);
@@ -43,7 +43,7 @@ pp_status_t pp_model_cost(const pp_cost_t *cost, int32_t algorithm, size_t count
                           int32_t ranks, double *us)
 {
     *us = 0;
-    PP_TRY(check_place(ranks, PP_LINK_NODE));
+    PP_TRY(check_ranks(ranks, PP_LINK_NODE));
     if (!pp_algo_of(algorithm))
         return pp_algo_unknown(algorithm);
     *us = cost_of(cost, algorithm, count, element_bytes, ranks);
@@ -53,14 +53,14 @@ pp_status_t pp_model_cost(const pp_cost_t *cost, int32_t algorithm, size_t count
 pp_status_t pp_model_defaults(int32_t link, pp_cost_t *cost)
 {
     *cost = (pp_cost_t){0};
-    PP_TRY(check_place(1, link));
+    PP_TRY(check_ranks(1, link));
     *cost = defaults[link];
     return PP_OK;
 }
 
 /* ---- choosing ------------------------------------------------------------------------------------------- */
 
-/* The entry for this kind of link whose number of ranks is nearest, by ratio; NULL: none. */
+/* The row for this kind of link whose number of ranks is nearest, by ratio; NULL: none. */
 static const pp_tuned_t *nearest(const pp_tuned_t *tuned, size_t tuned_count, int32_t ranks, int32_t link)
 {
     const pp_tuned_t *best = NULL;
@@ -89,26 +89,26 @@ static int32_t cheapest(const pp_cost_t *cost, size_t count, size_t element_byte
     return best;
 }
 
-static int32_t measured(const pp_tuned_t *entry, double bytes)
+static int32_t measured(const pp_tuned_t *row, double bytes)
 {
-    int32_t i = entry->switch_count - 1;
-    while (i > 0 && (double)entry->switches[i].bytes > bytes)
+    int32_t i = row->switch_count - 1;
+    while (i > 0 && (double)row->switches[i].bytes > bytes)
         i--;
-    return entry->switches[i].algorithm;
+    return row->switches[i].algorithm;
 }
 
 pp_status_t pp_choose(const pp_tuned_t *tuned, size_t tuned_count, size_t count, size_t element_bytes,
                       int32_t ranks, int32_t link, pp_choice_t *choice)
 {
     *choice = (pp_choice_t){0};
-    PP_TRY(check_place(ranks, link));
-    const pp_tuned_t *entry = nearest(tuned, tuned_count, ranks, link);
-    if (entry && entry->ranks == ranks && entry->switch_count > 0) {
-        choice->algorithm = measured(entry, (double)count * (double)element_bytes);
+    PP_TRY(check_ranks(ranks, link));
+    const pp_tuned_t *row = nearest(tuned, tuned_count, ranks, link);
+    if (row && row->ranks == ranks && row->switch_count > 0) {
+        choice->algorithm = measured(row, (double)count * (double)element_bytes);
         choice->reason = PP_REASON_MEASURED;
     } else {
-        choice->algorithm = cheapest(entry ? &entry->cost : &defaults[link], count, element_bytes, ranks);
-        choice->reason = entry ? PP_REASON_MODEL : PP_REASON_DEFAULTS;
+        choice->algorithm = cheapest(row ? &row->cost : &defaults[link], count, element_bytes, ranks);
+        choice->reason = row ? PP_REASON_MODEL : PP_REASON_DEFAULTS;
     }
     return PP_OK;
 }
@@ -117,19 +117,19 @@ pp_status_t pp_choose(const pp_tuned_t *tuned, size_t tuned_count, size_t count,
 
 static bool is_time(double value) { return isfinite(value) && value >= 0; }
 
-static pp_status_t check_switches(const pp_tuned_t *entry)
+static pp_status_t check_switches(const pp_tuned_t *row)
 {
-    if (entry->switch_count < 0 || entry->switch_count > PP_SWITCHES_MAX)
+    if (row->switch_count < 0 || row->switch_count > PP_SWITCHES_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "%d switch points for %d ranks are not in 0..%d",
-                       entry->switch_count, entry->ranks, PP_SWITCHES_MAX);
-    for (int32_t i = 0; i < entry->switch_count; i++) {
-        const pp_switch_t *at = &entry->switches[i];
+                       row->switch_count, row->ranks, PP_SWITCHES_MAX);
+    for (int32_t i = 0; i < row->switch_count; i++) {
+        const pp_switch_t *at = &row->switches[i];
         if (!pp_algo_of(at->algorithm))
             return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d of a switch point for %d ranks is not one of "
-                           "1..%d", at->algorithm, entry->ranks, pp_algorithm_count());
+                           "1..%d", at->algorithm, row->ranks, pp_algorithm_count());
         if (i == 0 ? at->bytes != 0 : at->bytes <= at[-1].bytes)
             return pp_fail(PP_ERR_ARGUMENT, "switch point %d for %d ranks is at %llu bytes: they begin at 0 "
-                           "and ascend", i, entry->ranks, (unsigned long long)at->bytes);
+                           "and ascend", i, row->ranks, (unsigned long long)at->bytes);
     }
     return PP_OK;
 }
@@ -138,7 +138,7 @@ pp_status_t pp_tuned_check(const pp_tuned_t *tuned, size_t tuned_count)
 {
     for (size_t i = 0; i < tuned_count; i++) {
         const pp_cost_t *cost = &tuned[i].cost;
-        PP_TRY(check_place(tuned[i].ranks, tuned[i].link));
+        PP_TRY(check_ranks(tuned[i].ranks, tuned[i].link));
         PP_TRY(check_switches(&tuned[i]));
         if (!is_time(cost->overhead_us) || !is_time(cost->copy_ns) || !is_time(cost->latency_us)
             || !is_time(cost->byte_ns) || !is_time(cost->reduce_ns))

@@ -4,7 +4,7 @@
 
 #include "../base/base.h"
 
-/* Fails with the wrong value if the entries are not what pp_choose() can rely on. */
+/* Fails with the wrong value if the rows are not what pp_choose() can rely on. */
 pp_status_t pp_tuned_check(const pp_tuned_t *tuned, size_t tuned_count);
 
 #endif

@@ -20,7 +20,7 @@
 
 enum {
     PIECE = 2 << 20,             /* mapped at once */
-    OF_PHYSICAL = 16,            /* a handle's place is up to eight times what is used of it */
+    OF_PHYSICAL = 16,            /* a handle's region is up to eight times what is used of it */
     ASKED_FROM = 16 << 20,       /* before so much is committed, it is looked whether it is there */
 };
 
@@ -225,7 +225,7 @@ void pp_shared_give_back(pp_shared_t *shared, size_t offset, size_t bytes)
     pp_shared_uncommit(shared, offset, bytes);
     pp_range_t *range = malloc(sizeof *range);
     if (!range)
-        return;                  /* the place is lost, of which there is plenty */
+        return;                  /* the range is lost, of which there is plenty */
     *range = (pp_range_t){__atomic_load_n(&shared->given_back, __ATOMIC_RELAXED), offset, bytes};
     while (!__atomic_compare_exchange_n(&shared->given_back, &range->next, range, true, __ATOMIC_RELEASE,
                                         __ATOMIC_RELAXED))

@@ -112,7 +112,7 @@ static void reserve(pp_calls_t *calls, bool complains)
     calls->region = first && !complains && kind->reserve ? kind->reserve(calls->handle) : 0;
     calls->vote.no_region = !node || (first && calls->region == 0);
     if (first)
-        atomic_store(&node->commons->places[calls->agree.round % 2], calls->region);
+        atomic_store(&node->commons->regions[calls->agree.round % 2], calls->region);
 }
 
 /* Where the handle that was agreed on has its rounds in the node's memory; 0: not there. */
@@ -123,7 +123,7 @@ static uint64_t find_region(pp_calls_t *calls)
         calls->handle->kind->unreserve(calls->handle, calls->region);
         calls->region = 0;
     }
-    return none ? 0 : atomic_load(&calls->engine->node->commons->places[(calls->agree.round - 1) % 2]);
+    return none ? 0 : atomic_load(&calls->engine->node->commons->regions[(calls->agree.round - 1) % 2]);
 }
 
 pp_status_t pp_agreement_begin_init(pp_calls_t *calls, const char *complaint, pp_handle_t *handle)

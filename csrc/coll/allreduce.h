@@ -67,7 +67,7 @@ typedef struct pp_rounds_ops {
     /* Messages of this rank make its rounds: the application attends to them while it is here. */
     bool        sends;
 
-    /* A Start: finds a place for its elements (PP_PENDING: none is free; work at the round and ask again), and takes
+    /* A Start: finds room for its elements (PP_PENDING: none is free; work at the round and ask again), and takes
        them as pending when they are there. */
     pp_status_t (*aim)(pp_allreduce_t *, pp_target_t *target);
     void        (*start)(pp_allreduce_t *, const pp_target_t *target);
@@ -105,14 +105,14 @@ typedef struct pp_rounds_ops {
     /* With the lock, around the copying of an outcome that was taken from its request. */
     void        (*begin_copy)(pp_allreduce_t *, const pp_outcome_t *);
     void        (*end_copy)(pp_allreduce_t *);
-    /* False: its place has been used again (PP_LATEST). */
+    /* False: its entry has been used again (PP_LATEST). */
     bool        (*copy_out)(const pp_allreduce_t *, const pp_outcome_t *);
     /* Where the application may read it until end_view(); NULL: copy it out. */
     const void *(*view)(pp_allreduce_t *, const pp_outcome_t *);
     void        (*end_view)(pp_allreduce_t *);
     /* The receive buffers are the application's again. */
     void        (*end_landing)(pp_allreduce_t *);
-    /* A result was handed out; true: others may have waited for the place that it had. */
+    /* A result was handed out; true: others may have waited for the entry that it had. */
     bool        (*handed_out)(pp_allreduce_t *);
     /* Copies a contribution to its part. */
     void        (*copy_in)(const pp_allreduce_t *, void *to, const void *from, size_t bytes);

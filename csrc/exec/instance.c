@@ -290,7 +290,7 @@ static void recv_bulk(pp_instance_t *instance, uint32_t vertex, void *target, si
         pp_engine_fail(engine, status, "%s", pp_error_text());
 }
 
-/* The receive is posted and its message is here: find a place for the elements. */
+/* The receive is posted and its message is here: find room for the elements. */
 static void land(pp_instance_t *instance, uint32_t vertex)
 {
     const pp_setting_t *setting = instance->setting;

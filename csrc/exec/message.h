@@ -54,7 +54,7 @@ typedef struct pp_report {
 /* Who waits long says so to all ranks; each passes it on once. */
 typedef struct pp_await {
     pp_prefix_t prefix;
-    uint32_t    origin;      /* whose word it is, */
+    uint32_t    origin;      /* who says so, */
     uint32_t    number;      /* and its how manieth */
 } pp_await_t;
 

@@ -48,14 +48,14 @@ void pp_series_announce(pp_series_t *series, uint64_t round)
 
 pp_instance_t *pp_series_instance(pp_series_t *series, uint64_t round)
 {
-    uint64_t place = pp_series_place(series, round);
-    pp_instance_t *instance = &series->instances[place % (uint64_t)series->window];
-    return place < series->opened && instance->round == round ? instance : NULL;
+    uint64_t index = pp_series_index(series, round);
+    pp_instance_t *instance = &series->instances[index % (uint64_t)series->window];
+    return index < series->opened && instance->round == round ? instance : NULL;
 }
 
 static bool is_early(const pp_series_t *series, uint64_t round)
 {
-    return pp_series_place(series, round) >= series->opened;
+    return pp_series_index(series, round) >= series->opened;
 }
 
 static void deliver(pp_series_t *series, int32_t peer, const pp_prefix_t *prefix, size_t bytes)

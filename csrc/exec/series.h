@@ -24,10 +24,10 @@ struct pp_series {
        NULL: participants are ranks. */
     const pp_nodes_t *nodes;
     pp_map_t         map;
-    /* The rounds that this rank leads, all without nodes, are first, first + stride, ...  They have places
-       0, 1, ... */
+    /* The rounds that this rank leads, all without nodes, are first, first + stride, ...  Among those they
+       have the indices 0, 1, ... */
     uint64_t         first, stride;
-    uint64_t         opened;        /* places opened so far; place p lives in instances[p % window] */
+    uint64_t         opened;        /* so many so far; that of index i lives in instances[i % window] */
     pp_instance_t   *instances;
     pp_stored_t     *early;         /* messages of rounds not opened yet, in order of arrival */
     pp_pool_t        vectors;       /* accumulators, pending slots, results */
@@ -51,7 +51,7 @@ void pp_series_open_bare(pp_engine_t *engine, uint32_t id, size_t count, const p
 void pp_series_close(pp_series_t *series);
 
 /* Where the round is among those of this rank: which has so many before it. */
-static inline uint64_t pp_series_place(const pp_series_t *series, uint64_t round)
+static inline uint64_t pp_series_index(const pp_series_t *series, uint64_t round)
 {
     if (series->stride == 1)
         return round;
@@ -67,7 +67,7 @@ static inline void pp_series_explain(const pp_instance_t *instance, pp_text_t *t
 {
     pp_instance_explain(instance, "round", text);
 }
-/* The round is retired and complete: its place serves the round `window` later. */
+/* The round is retired and complete: its instance serves the round `window` later. */
 void pp_series_recycle(pp_series_t *series, pp_instance_t *instance);
 
 /* An operation's message; one for a round that is not open yet is kept. */

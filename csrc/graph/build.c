@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Tags are dense, so a large one is a mistake; the tag table has an entry for each. */
+/* Tags are dense, so a large one is a mistake; the tag table has a row for each. */
 enum { TAGS_MAX = 1 << 24, WEIGHTS_MAX = UINT16_MAX };
 
 static void latch(pp_graph_t *graph, pp_status_t status)

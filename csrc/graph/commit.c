@@ -65,11 +65,11 @@ static pp_status_t refuse_double_edges(const pp_graph_t *graph)
 /* Kahn: peels off operations whose predecessors are all gone; what stays lies on or behind a cycle. */
 static pp_status_t refuse_cycles(const pp_graph_t *graph)
 {
-    size_t entries = (size_t)graph->vertex_count + 1;
-    uint32_t *missing = malloc(2 * entries * sizeof *missing);
+    size_t count = (size_t)graph->vertex_count + 1;
+    uint32_t *missing = malloc(2 * count * sizeof *missing);
     if (!missing)
         return pp_fail(PP_ERR_MEMORY, "no memory to check a schedule");
-    uint32_t *queue = missing + entries, head = 0, tail = 0;
+    uint32_t *queue = missing + count, head = 0, tail = 0;
     for (uint32_t v = 0; v < graph->vertex_count; v++) {
         missing[v] = graph->vertices[v].in_count;
         if (missing[v] == 0)

@@ -152,7 +152,7 @@ typedef struct pp_choice {
 } pp_choice_t;
 
 /* The algorithm for `count` elements of `element_bytes` on so many ranks: by the switch points of the
-   entry for just these ranks; else by the model, with the parameters of the entry nearest in ranks, or the
+   row for just these ranks; else by the model, with the parameters of the row nearest in ranks, or the
    defaults. */
 pp_status_t pp_choose(const pp_tuned_t *tuned, size_t tuned_count, size_t count, size_t element_bytes,
                       int32_t ranks, int32_t link, pp_choice_t *choice);
@@ -194,7 +194,7 @@ pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const c
                         pp_ctx_t **ctx);
 
 /* Local.  What AUTO goes by in the handles made from now on; copied.  Rank 0 chooses for all ranks, so
-   that its entries are the only ones that matter. */
+   that its rows are the only ones that matter. */
 pp_status_t pp_ctx_tune(pp_ctx_t *ctx, const pp_tuned_t *tuned, size_t tuned_count);
 /* pp_link_kind_t: between the context's ranks. */
 int32_t     pp_ctx_link(const pp_ctx_t *ctx);
@@ -392,7 +392,7 @@ typedef struct pp_rank_state {
 } pp_rank_state_t;
 
 /* Asks every rank what it is doing with the handle of this id (0: with none) and waits for at most `timeout_us`; `states` has
-   one entry a rank.  Not collective; the other ranks' engines answer.  Over a simulated transport only
+   one a rank.  Not collective; the other ranks' engines answer.  Over a simulated transport only
    this rank's own state is filled in: nobody answers while the caller holds the clock. */
 pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_state_t *states);
 /* The same without waiting: answers are written into `states`, which must live until the question is closed, while
@@ -423,7 +423,7 @@ pp_status_t pp_handle_dump(pp_handle_t *coll, int32_t format, char **text);
 void        pp_text_free(char *text);
 
 /* How often each operation of the schedule fired in the newest retired round: `fired` has `capacity`
-   entries, *count gets the number of operations.  PP_PENDING before the first. */
+   of them, *count gets the number of operations.  PP_PENDING before the first. */
 pp_status_t pp_handle_fired(pp_handle_t *coll, uint64_t *round, uint32_t *fired, size_t capacity,
                           size_t *count);
 

@@ -130,7 +130,7 @@ uint64_t    pp_sim_requested_at(const pp_handle_t *coll);
    simulations. */
 void        pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits);
 /* How often ranks were interrupted at an access to the memory that they share. */
-uint64_t    pp_sim_turns(const pp_sim_t *sim);
+uint64_t    pp_sim_interruptions(const pp_sim_t *sim);
 
 /* The rank's program waits: for the request of `handle`, or with NULL for its collective call; its threads for several.
    All is forgotten when pp_sim_advance() has told of the rank. */
@@ -147,7 +147,7 @@ uint64_t    pp_sim_now_ns(const pp_sim_t *sim);
 uint64_t    pp_sim_next_ns(const pp_sim_t *sim);
 
 /* The rank at a place of the order in which a round's initiators are drawn (PP_FIRST_OF), while nobody has
-   left: places below m are drawn, the others in turn if those leave. */
+   left: places below m are drawn, the others one after the other if those leave. */
 int32_t     pp_sim_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place);
 
 /* How often the interleavings occurred that are hard to get right, over all ranks. */
@@ -165,7 +165,7 @@ typedef struct pp_coverage {
     uint64_t graces_over;      /* or until their time was over */
     uint64_t asides;           /* times that a rank left a handle by patience */
     uint64_t deadlines;        /* rounds that a deadline brought about */
-    /* Parts that ranks gave to rounds, by the staleness of their oldest contribution; the last entry is
+    /* Parts that ranks gave to rounds, by the staleness of their oldest contribution; the last number is
        everything above. */
     uint64_t staleness[33];
 } pp_coverage_t;

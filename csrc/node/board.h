@@ -270,7 +270,7 @@ typedef struct pp_taken {
 } pp_taken_t;
 /* Under the claim: everything that the rank has pending. */
 pp_taken_t pp_board_take(pp_board_t *board, int32_t rank, uint64_t round);
-/* Under the claim: a place in the ring for the round, marked as being written; not that of one of the newest `spared`
+/* Under the claim: an entry of the ring for the round, marked as being written; not that of one of the newest `spared`
    results.  -1: all are kept for somebody. */
 int32_t  pp_board_pick(pp_board_t *board, uint64_t round, uint64_t spared);
 /* Its result may be written; false: no memory. */

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #if PP_SIM
-void (*pp_node_turn)(const char *step);
+void (*pp_node_step)(const char *step);
 #endif
 
 enum { PAGE = 4096 };
@@ -108,12 +108,12 @@ static void add_unused(pp_node_t *node, uint64_t offset, uint64_t bytes)
 {
     pp_range_t *range = malloc(sizeof *range);
     if (!range)
-        return;              /* the place is lost, of which there is plenty */
+        return;              /* the range is lost, of which there is plenty */
     *range = (pp_range_t){node->unused, offset, bytes};
     node->unused = range;
 }
 
-/* Arrays that were freed, and for the first rank the places that the others have given up. */
+/* Arrays that were freed, and for the first rank the regions that the others have given up. */
 static void collect_unused(pp_node_t *node)
 {
     for (pp_range_t *range = pp_shared_taken_back(node->memory), *next; range; range = next) {
@@ -123,11 +123,11 @@ static void collect_unused(pp_node_t *node)
         node->unused = range;
     }
     for (int i = 0; node->index == 0 && i < PP_GIVEN_UP; i++) {
-        uint64_t place = atomic_load(&node->commons->given_up[i]);
-        if (place == 0)
+        uint64_t region = atomic_load(&node->commons->given_up[i]);
+        if (region == 0)
             continue;
         atomic_store(&node->commons->given_up[i], 0);
-        add_unused(node, (place >> 32) * PAGE, (place & UINT32_MAX) * PAGE);
+        add_unused(node, (region >> 32) * PAGE, (region & UINT32_MAX) * PAGE);
     }
 }
 
@@ -146,7 +146,7 @@ static uint64_t reuse(pp_node_t *node, uint64_t bytes)
     return 0;
 }
 
-/* A place for whole pages, mapped here; 0: none. */
+/* The offset of whole pages, mapped here; 0: none. */
 static uint64_t give_out(pp_node_t *node, uint64_t bytes)
 {
     _Atomic uint64_t *top = &node->commons->top;
@@ -178,15 +178,15 @@ uint64_t pp_node_reserve(pp_node_t *node, uint64_t bytes)
     return posix_memalign(&memory, PAGE, bytes) ? 0 : (uint64_t)(uintptr_t)memory;
 }
 
-/* Leaves a place for the first rank to find. */
+/* Leaves a region for the first rank to find. */
 static void give_up(pp_node_t *node, uint64_t offset, uint64_t bytes)
 {
-    uint64_t place = offset / PAGE << 32 | bytes / PAGE;
+    uint64_t region = offset / PAGE << 32 | bytes / PAGE;
     for (int i = 0; bytes / PAGE <= UINT32_MAX && i < PP_GIVEN_UP; i++) {
         uint64_t none = 0;
-        if (atomic_compare_exchange_strong(&node->commons->given_up[i], &none, place))
+        if (atomic_compare_exchange_strong(&node->commons->given_up[i], &none, region))
             return;
-    }                        /* else the place is lost, of which there is plenty */
+    }                        /* else the range is lost, of which there is plenty */
 }
 
 void pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes)
@@ -224,32 +224,32 @@ void *pp_node_alloc(pp_node_t *node, size_t bytes)
 /* ---- presence --------------------------------------------------------------------------------------- */
 
 /* Or waits for something that this node's boards do not show: the rules then look closer. */
-static bool is_away(uint64_t word)
+static bool is_away(uint64_t presence)
 {
-    return word & (PP_PRESENCE_INSIDE | PP_PRESENCE_OUT | PP_PRESENCE_WAITS);
+    return presence & (PP_PRESENCE_INSIDE | PP_PRESENCE_OUT | PP_PRESENCE_WAITS);
 }
 
 bool pp_node_set_presence(pp_node_t *node, uint64_t calls, bool inside, bool out, bool waits)
 {
     pp_commons_t *commons = node->commons;
-    uint64_t word = calls << PP_PRESENCE_CALLS_SHIFT | (out ? PP_PRESENCE_OUT : 0)
+    uint64_t presence = calls << PP_PRESENCE_CALLS_SHIFT | (out ? PP_PRESENCE_OUT : 0)
                   | (inside ? PP_PRESENCE_INSIDE : 0) | (waits ? PP_PRESENCE_WAITS : 0);
-    if (word == node->presence)
+    if (presence == node->presence)
         return false;
     pp_node_call_over(node, calls);
     /* Counted before it is said, and until it is said no more: whoever finds nobody away has come before,
        and whoever goes looks at the rounds afterwards. */
-    if (is_away(word) && !is_away(node->presence)) {
+    if (is_away(presence) && !is_away(node->presence)) {
         PP_STEP("leave");
         atomic_fetch_add(&commons->away, 1);
     }
     PP_STEP("leave");
-    atomic_store(&commons->presence[node->index].word, word);
-    if (!is_away(word) && is_away(node->presence)) {
+    atomic_store(&commons->presence[node->index].shown, presence);
+    if (!is_away(presence) && is_away(node->presence)) {
         PP_STEP("leave");
         atomic_fetch_sub(&commons->away, 1);
     }
-    node->presence = word;
+    node->presence = presence;
     return true;
 }
 
@@ -262,23 +262,23 @@ bool pp_node_anybody_away(const pp_node_t *node)
 bool pp_node_left(const pp_node_t *node, int32_t index)
 {
     PP_STEP("decide");
-    uint64_t word = atomic_load(&node->commons->presence[index].word);
-    if (word & PP_PRESENCE_OUT)
+    uint64_t presence = atomic_load(&node->commons->presence[index].shown);
+    if (presence & PP_PRESENCE_OUT)
         return true;
-    return (word & PP_PRESENCE_INSIDE)
-        && word >> PP_PRESENCE_CALLS_SHIFT >= atomic_load(&node->commons->calls);
+    return (presence & PP_PRESENCE_INSIDE)
+        && presence >> PP_PRESENCE_CALLS_SHIFT >= atomic_load(&node->commons->calls);
 }
 
 bool pp_node_waits(const pp_node_t *node, int32_t index)
 {
     PP_STEP("decide");
-    return atomic_load(&node->commons->presence[index].word) & PP_PRESENCE_WAITS;
+    return atomic_load(&node->commons->presence[index].shown) & PP_PRESENCE_WAITS;
 }
 
 bool pp_node_out(const pp_node_t *node, int32_t index)
 {
     PP_STEP("decide");
-    return atomic_load(&node->commons->presence[index].word) & PP_PRESENCE_OUT;
+    return atomic_load(&node->commons->presence[index].shown) & PP_PRESENCE_OUT;
 }
 
 uint64_t pp_node_calls(const pp_node_t *node)

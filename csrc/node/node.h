@@ -1,8 +1,8 @@
 /*
  * node.h - what the ranks of a node share: memory, and who of them is inside a collective call.
  *
- * Places in the memory are *offsets*, the same for every rank of the node, given out from the bottom up.  That of a
- * handle is reserved by the first rank for all, before it gives its word in the agreement, so that whoever hears of
+ * What is in the memory has an *offset*, the same for every rank of the node, given out from the bottom up.  The region
+ * of a handle is reserved by the first rank for all, before it votes in the agreement, so that whoever hears of
  * the end of the agreement finds it.  A rank maps what has been given out when it opens a handle; memory is committed
  * by whoever is about to use it first.
  */
@@ -13,14 +13,14 @@
 
 #include <stdatomic.h>
 
-/* Before every access to shared state that another rank may change: here simulated ranks take turns.  `step` is
+/* Before every access to shared state that another rank may change: here simulated ranks are interrupted.  `step` is
    the name that the models in tests/model have for it. */
 #if PP_SIM
-extern void (*pp_node_turn)(const char *step);   /* NULL: nobody takes turns */
+extern void (*pp_node_step)(const char *step);   /* NULL: nobody is interrupted */
 #define PP_STEP(step)                   \
     do {                                \
-        if (pp_node_turn)               \
-            pp_node_turn(step);         \
+        if (pp_node_step)               \
+            pp_node_step(step);         \
     } while (0)
 #else
 #define PP_STEP(step) ((void)0)
@@ -28,14 +28,14 @@ extern void (*pp_node_turn)(const char *step);   /* NULL: nobody takes turns */
 
 /* ---- presence: who has left ------------------------------------------------------------------------- */
 
-/* A rank's word: calls << 3 | waits << 2 | out << 1 | inside.  A rank that is out has ended its script: it has left for
-   good.  One that is inside a collective call has left, unless somebody has completed a later call already:
+/* A rank's presence: calls << 3 | waits << 2 | out << 1 | inside.  A rank that is out has ended its script: it has
+   left for good.  One that is inside a collective call has left, unless somebody has completed a later call already:
    then its own is over, too, and it has only not noticed yet. */
 /* It waits: for a handle whose rounds are made of messages, which its own engine completes, or in another context. */
 enum { PP_PRESENCE_INSIDE = 1, PP_PRESENCE_OUT = 2, PP_PRESENCE_WAITS = 4, PP_PRESENCE_CALLS_SHIFT = 3 };
 
 typedef struct pp_presence {
-    _Alignas(64) _Atomic uint64_t word;
+    _Alignas(64) _Atomic uint64_t shown;
     int64_t  pid;                    /* written once, before the first handle */
     _Atomic uint64_t lent_ns;        /* of a core, to rounds, while it was asleep itself */
 } pp_presence_t;
@@ -44,13 +44,13 @@ enum { PP_GIVEN_UP = 32 };
 
 typedef struct pp_commons {
     _Alignas(64) _Atomic uint64_t calls;   /* collective calls completed by whoever completed most */
-    _Atomic uint32_t away;                 /* ranks whose word says inside, out or waits: mostly 0 */
+    _Atomic uint32_t away;                 /* ranks whose presence says inside, out or waits: mostly 0 */
     _Alignas(64) _Atomic uint32_t sleepers;  /* callers asleep: mostly 0 */
     /* Where the first rank of the node has reserved memory for the rounds of a handle that is being agreed on: of
        this agreement and, as long as not everybody has read it, of the one before. */
-    _Atomic uint64_t places[2];
-    _Atomic uint64_t top;                  /* up to here places are given out */
-    /* Places of handles that were given up by other ranks than the first, which uses them again: offset / PAGE << 32 |
+    _Atomic uint64_t regions[2];
+    _Atomic uint64_t top;                  /* up to here offsets are given out */
+    /* Regions that were given up by other ranks than the first, which uses them again: offset / PAGE << 32 |
        bytes / PAGE; 0: free. */
     _Atomic uint64_t given_up[PP_GIVEN_UP];
     pp_presence_t presence[];
@@ -64,9 +64,9 @@ typedef struct pp_node {
     pp_commons_t *commons;
     int32_t       index, size;       /* of this rank among those of the node */
     uint64_t      magnify;           /* simulated: for so many bytes each one of a vector counts; else 1 */
-    uint64_t      presence;          /* my word, as published */
+    uint64_t      presence;          /* mine, as published */
     struct pp_pulse { uint64_t cpu_ns, at_ns; bool idle; } *pulses;   /* of the others, when last asked about */
-    pp_range_t   *unused;            /* places that were given out to this rank */
+    pp_range_t   *unused;            /* ranges that were given out to this rank */
     /* Wakes callers of a rank that sleep in a wait; and, if `serve`, its progress thread. */
     void        (*wake)(void *owner, int32_t index, bool serve);
     /* Whether nobody of a rank looks at anything before it is woken; says nothing of a moment later. */
@@ -87,11 +87,11 @@ static inline void *pp_node_at(const pp_node_t *node, uint64_t offset) { return 
 /* Whether all bytes of a range lie in the memory; their offset. */
 bool     pp_node_holds(const pp_node_t *node, const void *memory, size_t bytes, uint64_t *offset);
 
-/* A place for all, with nothing in it; 0: none left.  Only the first rank may reserve. */
+/* A region for all, with nothing in it; 0: none left.  Only the first rank may reserve. */
 uint64_t pp_node_reserve(pp_node_t *node, uint64_t bytes);
-/* Maps all places that have been given out; false: this process has no address space left. */
+/* Maps all that has been given out; false: this process has no address space left. */
 bool     pp_node_reach(pp_node_t *node);
-/* Nobody uses the place any more: its memory is given back. */
+/* Nobody uses the region any more: its memory is given back. */
 void     pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes);
 bool     pp_node_commit(pp_node_t *node, uint64_t offset, uint64_t bytes);
 /* Committed memory for an array of this rank, and where it is (pp_shared_give_back() is for it); NULL: none. */

@@ -1,6 +1,7 @@
 /* allreduce_face.c - Start and Wait of a partial allreduce: copying in and out, with the lock released where that
    takes long.  See context.h. */
 #include "../coll/patience.h"
+#include "../node/keeper.h"
 #include "context.h"
 
 #include <stdlib.h>
@@ -36,7 +37,7 @@ static void gather(const pp_allreduce_t *coll, const pp_target_t *target)
         kernels->memory->normalise(kernels, target->elements, coll->count);
 }
 
-/* A place for the elements; while a round reads all that there is, this rank works at it. */
+/* Room for the elements; while a round reads all that there is, this rank works at it. */
 static pp_status_t find_target(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *target)
 {
     pp_status_t status;
@@ -169,7 +170,7 @@ static bool views(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outco
 {
     if (!view || !coll->ops->view || !(view->elements = coll->ops->view(coll, outcome)))
         return false;
-    view->keeper = pp_keep_memory(ctx);
+    view->keeper = pp_keeper_hold(ctx->engine.node);
     if (view->keeper)
         return true;
     coll->ops->end_view(coll);
@@ -177,7 +178,7 @@ static bool views(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outco
     return false;
 }
 
-/* False: the place that the result had in the node's memory was used again, for a later round. */
+/* False: the entry that the result had on the board was used again, for a later round. */
 static bool copy_out(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outcome, pp_view_out_t *view)
 {
     if (views(ctx, coll, outcome, view))

@@ -81,7 +81,7 @@ struct pp_ctx {
     uint64_t        looked_after_us;     /* when a thread that slept last did so */
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
-    uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of the list */
+    uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
     uint64_t        thread_until_ns; /* the progress thread sleeps no longer; 0: it does not sleep */
     uint64_t        call_began_ns;   /* the collective call in progress */
     bool            order_checked;   /* whether all ranks are in the same one */
@@ -91,7 +91,7 @@ struct pp_ctx {
     bool            told_apart, told_refused;
     char            note[320];       /* what it was told last */
     char            patience_note[400];
-    struct pp_ctx  *next;            /* list of live contexts, for MPI_Finalize */
+    struct pp_ctx  *next;            /* live.h */
 };
 
 /* Prepares a context on a transport that exists; takes nothing over on failure. */
@@ -106,24 +106,18 @@ uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
    held, returns with it held.  In a simulation it never waits.  `receives`: see pp_work(). */
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
                           int64_t timeout_us, const pp_handle_t *receives);
+/* What a thread waits for that waits for a request (the handle): the other contexts of the process hear of it if that
+   takes long.  Recognised by its address, so there is one of it. */
+bool        pp_request_complete(const void *handle);
 /* Moves data of a round in the node's memory, as long as there is a part left to be moved, with the lock
    released; false: there was none.  `receives`: the handle for whose result the caller waits, and into whose receive
    buffers it may write it; NULL: none. */
 bool        pp_work(pp_ctx_t *ctx, const pp_handle_t *receives);
 
-/* api.c: what keeps the memory of the node mapped as long as a view in it is kept; NULL: no memory. */
-void       *pp_keep_memory(pp_ctx_t *ctx);
 /* A handle that has chunks of a round left to be moved; NULL: none has. */
 pp_handle_t *pp_find_work(const pp_ctx_t *ctx);
 /* Whether some handle would hold others up if this rank left the library now. */
 bool        pp_is_needed(const pp_ctx_t *ctx);
-
-/* What a thread waits for that waits for a request (the handle). */
-bool        pp_request_complete(const void *handle);
-/* open.c: a thread begins (+1) or ends (-1) to wait long for a request of the context.  The other contexts of the process
-   learn that it waits elsewhere.  Without any context's lock. */
-void        pp_ctx_waits_long(pp_ctx_t *ctx, int delta);
-bool        pp_ctx_is_alone(void);
 
 /* Polls, and lets neighbours see up to which ring.  Returns how many events there were. */
 int         pp_look(pp_ctx_t *ctx);
@@ -149,8 +143,5 @@ pp_status_t pp_ctx_usable(pp_ctx_t *ctx);
 
 /* open.c: the collective end of a context, after everybody has closed. */
 pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx);
-/* open.c: adds to and removes from the list that MPI_Finalize walks. */
-void        pp_ctx_enlist(pp_ctx_t *ctx);
-void        pp_ctx_delist(pp_ctx_t *ctx);
 
 #endif

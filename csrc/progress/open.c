@@ -6,7 +6,7 @@
  * communication still works.  A context that is alive then has "left for good": the rank serves the
  * rounds of the others until all of them have come to their end, too.
  */
-#include "context.h"
+#include "live.h"
 
 #include <mpi.h>
 #include <stdlib.h>
@@ -76,10 +76,6 @@ static pp_status_t agree(pp_mpi_t *mpi, const pp_ctx_config_t *config, const cha
 
 /* ---- the end of MPI ------------------------------------------------------------------------------------------ */
 
-static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
-static pp_ctx_t *live;
-static int finalize_key = MPI_KEYVAL_INVALID;
-
 static bool call_finished(const void *calls) { return ((const pp_calls_t *)calls)->finished; }
 
 /* Goes on serving in the background: a peer may wait here before it comes to the end of another context. */
@@ -119,87 +115,32 @@ static void release_left(pp_ctx_t *ctx)
 static int at_finalize(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
-    for (pp_ctx_t **link = &live; *link;) {
-        if ((*link)->forks == pp_fork_count()) {
-            begin_to_leave(*link);
-            link = &(*link)->next;
-        } else {
-            *link = (*link)->next;
-        }
+    for (pp_ctx_t *ctx = pp_live_next(NULL), *next; ctx; ctx = next) {
+        next = pp_live_next(ctx);
+        if (ctx->forks == pp_fork_count())
+            begin_to_leave(ctx);
+        else
+            pp_live_remove(ctx);
     }
-    /* In turn: a context may have no thread of its own. */
+    /* By turns: a context may have no thread of its own. */
     for (bool all = false; !all;) {
         all = true;
-        for (pp_ctx_t *ctx = live; ctx; ctx = ctx->next)
-            all &= has_left(ctx, ctx->next || ctx != live ? 1000 : -1);
+        for (pp_ctx_t *ctx = pp_live_next(NULL); ctx; ctx = pp_live_next(ctx))
+            all &= has_left(ctx, pp_live_is_alone() ? -1 : 1000);
     }
-    while (live) {
-        pp_ctx_t *ctx = live;
-        live = ctx->next;
+    for (pp_ctx_t *ctx; (ctx = pp_live_next(NULL));) {
+        pp_live_remove(ctx);
         release_left(ctx);
     }
     return MPI_SUCCESS;
 }
 
-void pp_ctx_enlist(pp_ctx_t *ctx)
+static void watch_finalize(void)
 {
-    pthread_mutex_lock(&live_lock);
-    if (finalize_key == MPI_KEYVAL_INVALID) {
-        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &finalize_key, NULL);
-        MPI_Comm_set_attr(MPI_COMM_SELF, finalize_key, NULL);
-    }
-    ctx->next = live;
-    live = ctx;
-    pthread_mutex_unlock(&live_lock);
+    int key;
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &key, NULL);
+    MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
 }
-
-void pp_ctx_delist(pp_ctx_t *ctx)
-{
-    pthread_mutex_lock(&live_lock);
-    for (pp_ctx_t **link = &live; *link; link = &(*link)->next)
-        if (*link == ctx) {
-            *link = ctx->next;
-            break;
-        }
-    pthread_mutex_unlock(&live_lock);
-}
-
-/* What went on without this rank, until the others could see that it waits no more, counts as given. */
-static void set_waits_in_others(pp_ctx_t *ctx, uint32_t waits)
-{
-    pp_team_t *team = &ctx->team;
-    uint32_t   before = team->waits_in_others;
-    team->waits_in_others = waits;
-    if (ctx->engine.node)
-        pp_team_publish_presence(team);
-    team->waits_in_others = before;
-    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
-        if (handle->kind->count_as_given)
-            handle->kind->count_as_given(handle);
-    team->waits_in_others = waits;
-    ctx->engine.changed = true;
-    pp_engine_settle(&ctx->engine);
-}
-
-void pp_ctx_waits_long(pp_ctx_t *ctx, int delta)
-{
-    static uint32_t all;
-    pthread_mutex_lock(&live_lock);
-    all += (uint32_t)delta;
-    ctx->long_waits += (uint32_t)delta;
-    for (pp_ctx_t *other = live; other; other = other->next) {
-        if (other == ctx)
-            continue;
-        pthread_mutex_lock(&other->lock);
-        uint32_t waits = all - other->long_waits;
-        if (waits != other->team.waits_in_others && !other->freed && !other->engine.error)
-            set_waits_in_others(other, waits);
-        pthread_mutex_unlock(&other->lock);
-    }
-    pthread_mutex_unlock(&live_lock);
-}
-
-bool pp_ctx_is_alone(void) { return !live || !live->next; }
 
 /* ---- opening and closing -------------------------------------------------------------------------------------- */
 
@@ -300,14 +241,16 @@ pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const c
         free(ctx);
         return status;
     }
-    pp_ctx_enlist(ctx);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_finalize);
+    pp_live_add(ctx);
     *out = ctx;
     return PP_OK;
 }
 
 pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx)
 {
-    pp_ctx_delist(ctx);
+    pp_live_remove(ctx);
     pp_thread_stop(ctx);
     ctx->freed = true;       /* before the lock goes: another thread may ask for statistics */
     pp_ctx_teardown(ctx);

@@ -1,7 +1,7 @@
 /* wait.c - who runs the engine and who sleeps: attending application threads and the progress thread.
    See context.h, and transport/pp_mpi.h for the doorbell's protocol. */
 #define _GNU_SOURCE
-#include "context.h"
+#include "live.h"
 
 #include <sched.h>
 #include <sys/prctl.h>
@@ -405,12 +405,17 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
     return true;
 }
 
+bool pp_request_complete(const void *handle)
+{
+    return ((const pp_handle_t *)handle)->request.state == PP_COMPLETE;
+}
+
 /* Before it sleeps, and when its wait is over: what other contexts of the process wait for of this rank is decided by
    that it waits here. */
 static void tell_other_contexts(pp_ctx_t *ctx, bool *told)
 {
     pthread_mutex_unlock(&ctx->lock);
-    pp_ctx_waits_long(ctx, *told ? -1 : 1);
+    pp_live_waits_long(ctx, *told ? -1 : 1);
     pthread_mutex_lock(&ctx->lock);
     *told = !*told;
 }
@@ -437,7 +442,7 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
             continue;
         if (now >= deadline)   /* it came while we slept */
             break;
-        if (!told && over == pp_request_complete && !pp_ctx_is_alone()) {
+        if (!told && over == pp_request_complete && !pp_live_is_alone()) {
             tell_other_contexts(ctx, &told);
             continue;
         }

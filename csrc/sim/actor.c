@@ -51,7 +51,7 @@ struct pp_stage {
     pp_commons_t **commons;      /* by the lowest rank of a node */
     pp_nodes_t  **nodes;         /* by rank; NULL: there is one node */
     pp_pace_t     pace;
-    uint64_t      seed, draws, turns;
+    uint64_t      seed, draws, interruptions;
 };
 
 static _Thread_local pp_actor_t *current;
@@ -83,14 +83,14 @@ static void interrupt(pp_actor_t *actor, uint64_t ns)
 {
     pp_stage_t *stage = actor->stage;
     actor->resume_ns = pp_simnet_now_ns(stage->net) + ns;
-    stage->turns++;
+    stage->interruptions++;
     if (pp_simnet_rouse(stage->net, actor->rank, actor->resume_ns) < 0)
         pp_engine_fail(&actor->ctx->engine, PP_ERR_MEMORY, "no memory for an event");
     else
         leave_stack(actor);
 }
 
-static void take_turns(const char *step)
+static void step_interrupts(const char *step)
 {
     (void)step;
     pp_actor_t *actor = current;
@@ -172,7 +172,7 @@ static void work_for_others(pp_ctx_t *ctx)
     }
 }
 
-/* As pp_ctx_waits_long() tells it. */
+/* As pp_live_waits_long() tells it. */
 static void hear_elsewhere(pp_ctx_t *ctx, bool waits)
 {
     if (ctx->freed || ctx->engine.error)
@@ -420,7 +420,7 @@ bool pp_stage_done(const pp_stage_t *stage, int32_t rank, pp_status_t *status)
     return actor->done;
 }
 
-uint64_t pp_stage_turns(const pp_stage_t *stage) { return stage->turns; }
+uint64_t pp_stage_interruptions(const pp_stage_t *stage) { return stage->interruptions; }
 
 /* ---- opening and closing ---------------------------------------------------------------------------------------- */
 
@@ -518,7 +518,7 @@ pp_status_t pp_stage_open(pp_simnet_t *net, const pp_sim_config_t *config, pp_ct
     }
     for (int32_t rank = 0; rank < ranks; rank++)
         open_actor(stage, rank, contexts[rank]);
-    pp_node_turn = take_turns;
+    pp_node_step = step_interrupts;
     *out = stage;
     return PP_OK;
 }

@@ -33,6 +33,6 @@ void        pp_stage_tell_elsewhere(pp_stage_t *stage, int32_t rank, bool waits)
 /* The rank was named by an event: it goes on if that was what it waited for. */
 void        pp_stage_go_on(pp_stage_t *stage, int32_t rank);
 /* How often a rank was interrupted so far. */
-uint64_t    pp_stage_turns(const pp_stage_t *stage);
+uint64_t    pp_stage_interruptions(const pp_stage_t *stage);
 
 #endif

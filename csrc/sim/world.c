@@ -256,7 +256,7 @@ void pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits)
     pp_engine_settle(&ctx->engine);
 }
 
-uint64_t pp_sim_turns(const pp_sim_t *sim) { return sim->stage ? pp_stage_turns(sim->stage) : 0; }
+uint64_t pp_sim_interruptions(const pp_sim_t *sim) { return sim->stage ? pp_stage_interruptions(sim->stage) : 0; }
 
 pp_status_t pp_sim_set_now(pp_sim_t *sim, uint64_t time_ns)
 {

@@ -329,14 +329,14 @@ static void explain_apart(pp_mpi_t *mpi, int size, int error)
                  "%d, as in different containers", size, mpi->transport.rank);
 }
 
-typedef struct placed {
+typedef struct resident {
     uint64_t host;
     int32_t  rank;
-} placed_t;
+} resident_t;
 
 static int by_host(const void *left, const void *right)
 {
-    const placed_t *a = left, *b = right;
+    const resident_t *a = left, *b = right;
     if (a->host != b->host)
         return a->host < b->host ? -1 : 1;
     return a->rank < b->rank ? -1 : a->rank > b->rank;
@@ -346,21 +346,21 @@ static int by_host(const void *left, const void *right)
 static pp_status_t find_nodes(pp_mpi_t *mpi, int32_t node_ranks, node_t *node)
 {
     int32_t   size = mpi->transport.size, me = mpi->transport.rank;
-    placed_t *places = calloc((size_t)size, sizeof *places);
+    resident_t *residents = calloc((size_t)size, sizeof *residents);
     node->ranks = calloc((size_t)size, sizeof *node->ranks);
-    if (!places || !node->ranks) {
-        free(places);
+    if (!residents || !node->ranks) {
+        free(residents);
         return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", size);
     }
     for (int32_t r = 0; r < size; r++)
-        places[r] = (placed_t){mpi->cards[r].host, r};
-    qsort(places, (size_t)size, sizeof *places, by_host);
+        residents[r] = (resident_t){mpi->cards[r].host, r};
+    qsort(residents, (size_t)size, sizeof *residents, by_host);
     for (int32_t i = 0, first = 0; i < size; i++) {
-        if (places[i].host != places[first].host || (node_ranks > 0 && i - first == node_ranks))
+        if (residents[i].host != residents[first].host || (node_ranks > 0 && i - first == node_ranks))
             first = i;
-        mpi->cards[places[i].rank].host = (uint64_t)places[first].rank;
+        mpi->cards[residents[i].rank].host = (uint64_t)residents[first].rank;
     }
-    free(places);
+    free(residents);
     for (int32_t r = 0; r < size; r++) {
         if (r == me)
             node->index = node->size;

@@ -14,7 +14,7 @@
 
 enum {
     PARCEL_BYTES_EAGER = 3968,                    /* within a node: 4096 with MPI's own header */
-    DELIVERIES_PER_POLL = 64,                     /* then bulk and sends get their turn */
+    DELIVERIES_PER_POLL = 64,                     /* then it is for bulk and sends */
     PARCEL_BYTES_AT_ONCE = 256                    /* as long as Open MPI sends before MPI_Isend returns */
 };
 
@@ -99,8 +99,8 @@ void pp_mpi_post_parcels(pp_mpi_t *mpi)
     mpi->to_send_count = 0;
 }
 
-/* The place in the list is kept when a parcel goes early because it is full: the next one of the rank
-   takes it.  Room for its request is made now, so that post_parcel() cannot lack memory. */
+/* The rank stays in the list when a parcel goes early because it is full: the next one is there for
+   it.  Room for its request is made now, so that post_parcel() cannot lack memory. */
 static slot_t *open_parcel(pp_mpi_t *mpi, int32_t peer)
 {
     slot_t *slot = pp_mpi_reserve(mpi, 1) ? slot_take(mpi) : NULL;

@@ -46,7 +46,7 @@ static int32_t origin(const event_t *event) { return event->kind == CLEAR ? even
 static int32_t target(const event_t *event) { return event->kind == CLEAR ? event->src : event->dst; }
 
 /* Puts what arrives on its way to the receiver's port.  It comes into the heap at the time when it has
-   passed a port that is free, and so mostly needs no second entry: see receive().  Where o differs, a port
+   passed a port that is free, and so mostly needs no second event: see receive().  Where o differs, a port
    therefore serves in the order in which it could be through. */
 static void travel(pp_simnet_t *net, event_t *event, const pp_link_t *link, uint64_t arrives)
 {

@@ -35,7 +35,7 @@ typedef struct event {
     _Alignas(PP_MESSAGE_ALIGN) unsigned char bytes[];
 } event_t;
 
-typedef struct due {           /* heap entry; the keys lie here so that sifting stays in cache */
+typedef struct due {           /* in the heap; the keys lie here so that sifting stays in cache */
     uint64_t time_ns, key;
     event_t *event;
 } due_t;
@@ -99,7 +99,7 @@ void pp_simnet_reduce(port_t *port, size_t bytes);
 /* There is room: the heap has capacity for all events that exist. */
 void  pp_simnet_push(pp_simnet_t *net, event_t *event, uint64_t time_ns);
 due_t pp_simnet_pop(pp_simnet_t *net);
-/* The entry of an ordered pair of ranks, made if need be; NULL: no memory. */
+/* What is known of an ordered pair of ranks, made if need be; NULL: no memory. */
 pair_t *pp_simnet_pair(pp_simnet_t *net, int32_t src, int32_t dst);
 
 #endif

@@ -7,7 +7,7 @@
 enum {
     ORDER_BITS = 40,           /* of a heap key: below them the number of issue, above the seed's choice */
     HEAP_FANOUT = 4,           /* fewer cache misses than two */
-    PAIRS_MIN = 64             /* places in the table; a power of two */
+    PAIRS_MIN = 64             /* slots of the table; a power of two */
 };
 
 /* ---- the heap ------------------------------------------------------------------------------- */
@@ -23,7 +23,7 @@ void pp_simnet_push(pp_simnet_t *net, event_t *event, uint64_t time_ns)
     /* The seed orders what coincides, but for two events of a pair of ranks: those have one number. */
     uint64_t pair = (uint64_t)(uint32_t)event->src << 32 | (uint32_t)event->dst;
     uint64_t choice = pp_mix(net->seed ^ pair, time_ns) >> ORDER_BITS;
-    /* One that was sent on by a busy receiver keeps its place before those that its sender sent later. */
+    /* One that was sent on by a busy receiver stays before those that its sender sent later. */
     if (!event->received)
         event->order = net->orders++;
     due_t    due = {time_ns, choice << ORDER_BITS | event->order, event};

@@ -6,7 +6,7 @@
  *     ranks, through the sink, from inside poll().  No receive is posted for them: the transport keeps
  *     standing receives, and the engine matches a message by its header.  Nothing is ever cancelled.
  *   - bulk: a payload that follows a message.  The sender names a tag in the message; the receiver
- *     posts the receive when it has a place for the data.  Both buffers belong to the transport until
+ *     posts the receive when it has room for the data.  Both buffers belong to the transport until
  *     it reports the cookie through bulk_done().
  * Single-threaded: the engine's lock protects every call.  No call blocks.
  */

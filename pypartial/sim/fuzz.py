@@ -50,7 +50,7 @@ COVERAGE = {
     "missed": "two or more missed rounds",
     "windows_full": "a full window",
     "draws_handed_on": "a draw handed on",
-    "turns": "turns in shared memory",
+    "interruptions": "interruptions in shared memory",
     "crossings": "nodes that share memory",
     "landings": "results put in place early",
     "graces_met": "a round that waited until all were there",

@@ -504,5 +504,5 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
         rounds += made
     assert world.quiet(), "messages are under way after the end"
     assert sent == received, f"{sent} messages sent, {received} received"
-    coverage = world.coverage() | {"turns": world.turns()}
+    coverage = world.coverage() | {"interruptions": world.interruptions()}
     return Outcome(logs, rounds, coverage)

@@ -226,9 +226,9 @@ class World:
                 sums[name] += int(getattr(counts, name))
         return sums
 
-    def turns(self) -> int:
+    def interruptions(self) -> int:
         """Return how often ranks were interrupted at an access to the memory that they share."""
-        return sum(int(lib.pp_sim_turns(sim)) for sim in self.sims)
+        return sum(int(lib.pp_sim_interruptions(sim)) for sim in self.sims)
 
     def staleness(self) -> list[int]:
         """Return how many parts of rounds were so many rounds stale, from 0 on.

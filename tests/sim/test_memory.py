@@ -124,11 +124,11 @@ def scenario(ranks, nodes_of=0, **options):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 9])
 @pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
 def test_rounds_are_made_in_memory(ranks, deliver):
-    """And ranks take turns inside their calls."""
+    """And ranks are interrupted inside their calls."""
     lag = {} if deliver == "latest" else {"deliver": deliver, "max_lag": 3}
     outcome = check(scenario(ranks, policy=FirstOf(1), **lag))
     assert outcome.rounds > 5
-    assert outcome.coverage["turns"] > 100
+    assert outcome.coverage["interruptions"] > 100
 
 
 POLICIES = {
@@ -150,7 +150,7 @@ def test_nodes_reduce_with_each_other(ranks, nodes_of, deliver, policy):
     outcome = check(scenario(ranks, nodes_of, policy=POLICIES[policy], **lag))
     assert outcome.rounds > 5
     assert outcome.coverage["crossings"] >= outcome.rounds
-    assert outcome.coverage["turns"] > 100
+    assert outcome.coverage["interruptions"] > 100
 
 
 @pytest.mark.parametrize("policy", [Solo(), Quorum(1)])
@@ -269,7 +269,7 @@ def test_a_result_that_is_overwritten_is_not_mixed_with_a_newer(ranks, seed):
 
 def test_a_result_is_not_put_in_place_where_other_nodes_have_a_part_in_it():
     outcome = check(scenario(4, 2, policy=Quorum(4)))
-    assert outcome.coverage["turns"] > 100
+    assert outcome.coverage["interruptions"] > 100
     assert outcome.coverage["landings"] == 0
 
 

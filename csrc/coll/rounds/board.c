@@ -256,7 +256,7 @@ static void publish_entry(pp_allreduce_t *coll, uint64_t round, int32_t index)
     coll->handle.engine->changed = true;
 }
 
-/* Returns false if the result has no place: somebody has to give room first. */
+/* Returns false if the result has no entry: somebody has to give room first. */
 static bool run(pp_allreduce_t *coll, uint64_t round)
 {
     pp_board_t *board = &coll->on_board->board;

@@ -233,7 +233,7 @@ void        pp_on_board_close(pp_allreduce_t *coll);
     .end_view = pp_copy_end_view, .end_landing = pp_copy_end_landing, .handed_out = pp_say_given,                  \
     .holds_up = pp_hold_holds_up, .copy_in = pp_copy_in, .count_as_given = pp_combine_count_as_given, .has_work = pp_on_board_has_work,                             \
     .begin_work = pp_on_board_begin_work, .work = pp_on_board_work, .worked = pp_on_board_worked
-/* A result was handed out; true: others may have waited for the place that it had. */
+/* A result was handed out; true: others may have waited for the entry that it had. */
 bool        pp_say_given(pp_allreduce_t *coll);
 
 #endif

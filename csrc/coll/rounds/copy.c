@@ -79,7 +79,7 @@ void pp_copy_end_view(pp_allreduce_t *coll)
         return;
     combine->viewed = false;
     pp_board_unpin(&combine->board);
-    combine->news = true;                /* a round may have waited for the place */
+    combine->news = true;                /* a round may have waited for the entry */
 }
 
 bool pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome)

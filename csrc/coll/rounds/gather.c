@@ -108,7 +108,7 @@ void pp_gather_wake_waiters(pp_allreduce_t *coll, uint64_t round)
 }
 
 /* How many of the newest results somebody may be copying.  A rank that waits for the round has been given those
-   before: if all do, its result can have the place of the last, whose memory the caches still hold.  (Leaders may have to send
+   before: if all do, its result can have the entry of the last, whose memory the caches still hold.  (Leaders may have to send
    that to other nodes yet.) */
 static uint64_t spared(const pp_allreduce_t *coll, uint64_t round)
 {

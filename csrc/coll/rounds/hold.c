@@ -76,9 +76,15 @@ bool pp_hold_is_told(const pp_allreduce_t *coll)
     return atomic_load(&pp_board_own(&coll->on_board->board)->held) == coll->completed + 1;
 }
 
+/* What this rank was told for is not said: a draw that has reached it, a count, or its bound.  So it asks as one that is
+   drawn, and that no bound holds back: whether anything that it has done since takes it out.  Not that it waits on another
+   handle now and then: nothing latches that here, and each time its patience would begin anew.  One that waits was ready
+   when it began to, even if its part has been taken since. */
 bool pp_hold_holds_up(pp_allreduce_t *coll)
 {
     pp_view_t  view = pp_view_of(coll, coll->completed);
     pp_facts_t facts = pp_view_facts(&view, pp_node_of(coll)->index);
-    return pp_hold_is_told(coll) && !facts.waits && !pp_facts_gone(&facts);
+    facts.elsewhere = false;
+    facts.ready = facts.waits;
+    return pp_hold_is_told(coll) && pp_rule_holds_up(&coll->rule, &facts, true, false, view.round, PP_UNBOUNDED);
 }

@@ -106,7 +106,7 @@ static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *messa
 
 /* ---- leading a round ------------------------------------------------------------------------------------- */
 
-/* Under the claim.  False: there is no place for a result. */
+/* Under the claim.  False: there is no entry for a result. */
 static bool take_parts(pp_allreduce_t *coll, pp_crossing_t *crossing)
 {
     pp_combine_t *combine = coll->on_board;
@@ -413,7 +413,7 @@ static bool has_retired(const pp_allreduce_t *coll)
     const pp_engine_t *engine = coll->handle.engine;
     if (coll->on_board->workers > 0 || engine->queue_head != engine->queue_tail)
         return false;
-    return series->opened == pp_series_place(series, coll->completed) + (uint64_t)series->window;
+    return series->opened == pp_series_index(series, coll->completed) + (uint64_t)series->window;
 }
 
 static void settle(pp_allreduce_t *coll)

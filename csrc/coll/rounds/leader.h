@@ -33,7 +33,7 @@ typedef struct pp_crossing {
 } pp_crossing_t;
 
 typedef struct pp_leading {
-    pp_crossing_t *crossings;        /* at pp_series_place(round) % count */
+    pp_crossing_t *crossings;        /* at pp_series_index(round) % count */
     size_t         count;
     pp_buffer_t    lent;             /* the ring's memory, as the accumulator of the round that is away */
     uint32_t       told;             /* reasons to look that this rank has heard of */
@@ -48,7 +48,7 @@ static inline int32_t pp_node_size(const pp_allreduce_t *coll) { return pp_node_
 static inline pp_crossing_t *pp_crossing_of(pp_allreduce_t *coll, uint64_t round)
 {
     pp_leading_t  *leading = coll->on_board->leading;
-    pp_crossing_t *crossing = &leading->crossings[pp_series_place(&coll->series, round) % leading->count];
+    pp_crossing_t *crossing = &leading->crossings[pp_series_index(&coll->series, round) % leading->count];
     if (crossing->round != round)
         *crossing = (pp_crossing_t){.round = round};
     return crossing;

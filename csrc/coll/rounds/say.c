@@ -75,7 +75,7 @@ bool pp_say_given(pp_allreduce_t *coll)
     pp_say_bounds(coll);
     if (coll->on_board->absorbed == before)
         return false;
-    /* A round may have waited for the place. */
+    /* A round may have waited for the entry. */
     coll->on_board->news = coll->handle.engine->changed = true;
     return true;
 }

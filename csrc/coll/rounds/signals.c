@@ -52,7 +52,7 @@ bool pp_signal_is_expected(const pp_allreduce_t *coll, uint64_t round)
 
 /* ---- announcing: a round is on here -------------------------------------------------------------------- */
 
-/* Each leader has a word of its own: other nodes may bring the next round about while one that this node joined
+/* Each leader has a number of its own: other nodes may bring the next round about while one that this node joined
    silently is not announced yet.  (A rank that is alone on its node leads both, and has nobody to tell.) */
 static _Atomic uint64_t *activated_of(const pp_allreduce_t *coll, uint64_t round)
 {
@@ -67,23 +67,23 @@ bool pp_signal_is_activated(const pp_allreduce_t *coll, uint64_t round)
 }
 
 /* Says that the round is on.  True: nobody had, so that it is this rank's to announce it to the other nodes.  (No round
-   completes before somebody has said so, hence a rank that was slow to compare finds another word there.) */
+   completes before somebody has said so, hence a rank that was slow to compare finds another number there.) */
 bool pp_signal_say_activated(const pp_allreduce_t *coll, uint64_t round, pp_cause_t cause)
 {
-    _Atomic uint64_t *word = activated_of(coll, round);
+    _Atomic uint64_t *activated = activated_of(coll, round);
     PP_STEP("look");
-    uint64_t seen = atomic_load(word);
+    uint64_t seen = atomic_load(activated);
     if (seen >> PP_ACTIVATED_ROUND_SHIFT > round)
         return false;
     PP_STEP("activate");
     uint64_t by = (uint64_t)pp_node_of(coll)->index | (cause == PP_CAUSE_DEADLINE ? PP_ACTIVATED_LATE : 0);
-    return atomic_compare_exchange_strong(word, &seen, (round + 1) << PP_ACTIVATED_ROUND_SHIFT | by);
+    return atomic_compare_exchange_strong(activated, &seen, (round + 1) << PP_ACTIVATED_ROUND_SHIFT | by);
 }
 
 int32_t pp_signal_activated_by(const pp_allreduce_t *coll, uint64_t round, pp_cause_t *cause)
 {
     PP_STEP("look");
-    uint64_t word = atomic_load(activated_of(coll, round));
-    *cause = word & PP_ACTIVATED_LATE ? PP_CAUSE_DEADLINE : PP_CAUSE_POLICY;
-    return (int32_t)(word & PP_ACTIVATED_BY);
+    uint64_t activated = atomic_load(activated_of(coll, round));
+    *cause = activated & PP_ACTIVATED_LATE ? PP_CAUSE_DEADLINE : PP_CAUSE_POLICY;
+    return (int32_t)(activated & PP_ACTIVATED_BY);
 }

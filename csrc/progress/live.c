@@ -1,0 +1,63 @@
+/* live.c - see live.h. */
+#include "live.h"
+
+static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
+static pp_ctx_t *live;
+
+void pp_live_add(pp_ctx_t *ctx)
+{
+    pthread_mutex_lock(&live_lock);
+    ctx->next = live;
+    live = ctx;
+    pthread_mutex_unlock(&live_lock);
+}
+
+void pp_live_remove(pp_ctx_t *ctx)
+{
+    pthread_mutex_lock(&live_lock);
+    for (pp_ctx_t **link = &live; *link; link = &(*link)->next)
+        if (*link == ctx) {
+            *link = ctx->next;
+            break;
+        }
+    pthread_mutex_unlock(&live_lock);
+}
+
+pp_ctx_t *pp_live_next(const pp_ctx_t *ctx) { return ctx ? ctx->next : live; }
+
+bool pp_live_is_alone(void) { return !live || !live->next; }
+
+/* What went on without this rank, until the others could see that it waits no more, counts as given. */
+static void set_waits_in_others(pp_ctx_t *ctx, uint32_t waits)
+{
+    pp_team_t *team = &ctx->team;
+    uint32_t   before = team->waits_in_others;
+    team->waits_in_others = waits;
+    if (ctx->engine.node)
+        pp_team_publish_presence(team);
+    team->waits_in_others = before;
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        if (handle->kind->count_as_given)
+            handle->kind->count_as_given(handle);
+    team->waits_in_others = waits;
+    ctx->engine.changed = true;
+    pp_engine_settle(&ctx->engine);
+}
+
+void pp_live_waits_long(pp_ctx_t *ctx, int delta)
+{
+    static uint32_t all;
+    pthread_mutex_lock(&live_lock);
+    all += (uint32_t)delta;
+    ctx->long_waits += (uint32_t)delta;
+    for (pp_ctx_t *other = live; other; other = other->next) {
+        if (other == ctx)
+            continue;
+        pthread_mutex_lock(&other->lock);
+        uint32_t waits = all - other->long_waits;
+        if (waits != other->team.waits_in_others && !other->freed && !other->engine.error)
+            set_waits_in_others(other, waits);
+        pthread_mutex_unlock(&other->lock);
+    }
+    pthread_mutex_unlock(&live_lock);
+}
