@@ -101,6 +101,11 @@ FOUND = {
     "drawn and gone": """{"ranks":6,"seed":3907898507,"handles":[{"count":13,"max_lag":2}],
         "phases":[{"steps":[3,1,3,1]},{"steps":[5,2,3]}],"timing":"ties","together":true,"blocking":false,
         "extra":0.2,"last_flush":false,"memory":[50,100,2,0]}""",
+    # A deadline was over while the round waited for its grace period, and then a drawn rank of the
+    # node came: both were initiators, and the cause was the weaker one.
+    "overdue and drawn": """{"ranks":4,"seed":2,"handles":[{"count":8,"policy":
+        "majority,deadline=20us,grace=50us"}],"phases":[{"steps":[2]}],"latency":[1000,1000],"timing":"zero","scale":0,
+        "memory":[1000,100,3,2]}""",
 }
 
 

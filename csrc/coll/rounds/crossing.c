@@ -48,6 +48,13 @@ static void mark_trigger(pp_crossing_t *crossing, int32_t index)
     pp_mask_add(crossing->ready, index);
 }
 
+/* The strongest of those by which a rank of this node triggers, as the initiators are all of them. */
+static void give_cause(pp_crossing_t *crossing, int32_t cause)
+{
+    if (crossing->cause < (uint32_t)cause)
+        crossing->cause = (uint32_t)cause;
+}
+
 /* By the leader, when the round is on for it.  Who has announced it has brought it about, whoever else did: the
    others may have heard of no other initiator. */
 void pp_crossing_find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing)
@@ -60,8 +67,7 @@ void pp_crossing_find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing)
         pp_cause_t cause;
         crossing->triggered = true;
         mark_trigger(crossing, pp_signal_activated_by(coll, crossing->round, &cause));
-        if (crossing->cause < (uint32_t)cause)
-            crossing->cause = (uint32_t)cause;
+        give_cause(crossing, (int32_t)cause);
     }
 }
 
@@ -82,13 +88,14 @@ static bool is_ripe(const pp_allreduce_t *coll, pp_crossing_t *crossing)
 void pp_crossing_trigger(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause)
 {
     crossing->triggered = crossing->activated = true;
-    crossing->cause = (uint32_t)cause;
+    give_cause(crossing, cause);
     pp_crossing_find_announcer(coll, crossing);
     pp_instance_fire(instance, coll->series.graph->start);
 }
 
 static void trigger_when_ripe(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, int32_t cause)
 {
+    give_cause(crossing, cause);
     if (is_ripe(coll, crossing))
         pp_crossing_trigger(coll, crossing, instance, cause);
 }

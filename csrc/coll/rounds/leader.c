@@ -347,7 +347,7 @@ static void take(void *owner, pp_instance_t *instance, pp_share_of_round_t *shar
     share->null = entry->null;
     share->contributors = entry->contributors;
     share->left = entry->left;
-    if (share->tally.cause < crossing->cause)
+    if (crossing->triggered && share->tally.cause < crossing->cause)
         share->tally.cause = (uint16_t)crossing->cause;
     for (int32_t i = 0; crossing->triggered && i < pp_node_size(coll); i++)
         if (pp_mask_has(crossing->triggers, i)) {
