@@ -551,6 +551,7 @@ pp_status_t pp_ctx_obstacles(pp_ctx_t *ctx, char **out)
     pp_text_t text = {0};
     pp_text_add(&text, "%s", "");
     pp_agreement_explain(&ctx->calls, &text);
+    pp_flush_explain(&ctx->calls, &text);
     unlock(ctx);
     if (text.failed)
         return pp_fail(PP_ERR_MEMORY, "no memory for a text");

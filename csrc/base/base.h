@@ -74,6 +74,20 @@ typedef struct pp_text {
 
 void pp_text_add(pp_text_t *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* A line that lists ranks, few of them by name: "<before>rank 0 (computing), rank 3 and 13 more". */
+typedef struct pp_listing {
+    pp_text_t  *text;
+    const char *before;
+    uint32_t    count;
+} pp_listing_t;
+
+enum { PP_LISTED = 8 };
+
+/* `does`: what the rank is doing; NULL: not known. */
+void pp_listing_add(pp_listing_t *listing, int32_t rank, const char *does);
+/* Ends the line with `after`.  False: there was no rank, and so there is no line. */
+bool pp_listing_end(const pp_listing_t *listing, const char *after);
+
 /* Sets of ranks as bit masks. */
 static inline size_t pp_mask_words(int32_t ranks) { return ((size_t)ranks + 63) / 64; }
 static inline bool   pp_mask_has(const uint64_t *mask, int32_t rank)

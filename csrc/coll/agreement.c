@@ -228,14 +228,27 @@ void pp_agreement_end_ctx_free(pp_calls_t *calls)
         pp_call_finish(calls, PP_OK);
 }
 
-/* What keeps the call in progress from ending, a line each; of a handle's call the handle tells. */
+/* Ranks of this node that its presence words show to be elsewhere; they are kept only for rounds on boards. */
+static void list_absent(const pp_calls_t *calls, pp_text_t *text)
+{
+    const pp_node_t  *node = calls->engine->node;
+    const pp_nodes_t *nodes = calls->engine->nodes;
+    pp_listing_t listing = {.text = text, .before = "not in the call: "};
+    for (int32_t index = 0; calls->team->board_count > 0 && index < node->size; index++)
+        if (index != node->index && !pp_node_left(node, index))
+            pp_listing_add(&listing, nodes ? pp_nodes_rank(nodes, nodes->mine, index) : index, NULL);
+    pp_listing_end(&listing, "");
+}
+
 void pp_agreement_explain(const pp_calls_t *calls, pp_text_t *text)
 {
     const pp_instance_t *instance = pp_series_instance((pp_series_t *)&calls->agree.series, calls->agree.round);
     if (!is_agreement(calls->kind))
         return;
+    if (!calls->agreed)
+        list_absent(calls, text);
     if (!calls->agreed && instance)
-        pp_series_explain(instance, text);
+        pp_series_explain(instance, "the call", text);
     else if (calls->closing)
         pp_text_add(text, "%d of %d closing messages have come\n", calls->closed,
                     calls->engine->size - 1);

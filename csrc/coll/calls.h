@@ -88,6 +88,7 @@ void        pp_agreement_vote(pp_calls_t *calls);
 /* All votes are in. */
 void        pp_agreement_end_init(pp_calls_t *calls);
 void        pp_agreement_end_ctx_free(pp_calls_t *calls);
+/* What keeps the call in progress, if it is one of these, from ending, a line each. */
 void        pp_agreement_explain(const pp_calls_t *calls, pp_text_t *text);
 
 /* ---- flush.c ------------------------------------------------------------------------------------------- */
@@ -95,6 +96,7 @@ void        pp_agreement_explain(const pp_calls_t *calls, pp_text_t *text);
 extern const pp_team_ops_t pp_flush_ops;
 pp_status_t pp_flush_call_begin(pp_calls_t *calls, pp_handle_t *handle, pp_call_kind_t kind);
 void        pp_flush_end_free(pp_calls_t *calls);
+void        pp_flush_explain(const pp_calls_t *calls, pp_text_t *text);
 
 /* ---- exit.c: ranks that take no part any more ----------------------------------------------------------- */
 

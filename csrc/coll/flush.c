@@ -64,6 +64,17 @@ static void stepped(pp_team_t *team, pp_handle_t *handle)
 
 const pp_team_ops_t pp_flush_ops = {.flushed = flushed, .stepped = stepped};
 
+void pp_flush_explain(const pp_calls_t *calls, pp_text_t *text)
+{
+    bool frees = calls->kind == PP_CALL_FREE;
+    if (calls->finished || (!frees && calls->kind != PP_CALL_FLUSH && calls->kind != PP_CALL_DRAIN))
+        return;
+    if (frees && calls->agreed)
+        pp_text_add(text, "all ranks are in the call; the last messages of the handle are still to come\n");
+    else
+        calls->handle->kind->explain(calls->handle, text);
+}
+
 void pp_flush_end_free(pp_calls_t *calls)
 {
     pp_handle_t *handle = calls->handle;

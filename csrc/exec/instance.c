@@ -530,17 +530,38 @@ void pp_instance_message(pp_instance_t *instance, int32_t peer, const pp_prefix_
         land(instance, vertex);
 }
 
-void pp_instance_explain(const pp_instance_t *instance, const char *noun, pp_text_t *text)
+static bool is_open_receive(const pp_instance_t *instance, uint32_t vertex)
+{
+    const pp_vertex_state_t *state = &instance->states[vertex];
+    return instance->template->graph->vertices[vertex].kind == PP_RECV && state->fired && !state->finished;
+}
+
+void pp_instance_explain(const pp_instance_t *instance, pp_text_t *text)
 {
     const pp_graph_t *graph = instance->template->graph;
     for (uint32_t i = 0; i < graph->vertex_count; i++) {
-        const pp_vertex_t       *v = &graph->vertices[i];
-        const pp_vertex_state_t *state = &instance->states[i];
-        if (v->kind == PP_RECV && state->fired && !state->finished)
-            pp_text_add(text, "%s %llu: l%u: recv from %d tag %u%s\n", noun,
-                        (unsigned long long)instance->key, i, rank_of(instance, v->peer), v->tag,
-                        v->activation ? " activation" : "");
+        const pp_vertex_t *v = &graph->vertices[i];
+        if (is_open_receive(instance, i))
+            pp_text_add(text, "instance %llu: l%u: recv from %d tag %u%s\n", (unsigned long long)instance->key, i,
+                        rank_of(instance, v->peer), v->tag, v->activation ? " activation" : "");
     }
+}
+
+void pp_instance_list_senders(const pp_instance_t *instance, pp_listing_t *listing)
+{
+    const pp_graph_t *graph = instance->template->graph;
+    uint64_t *listed = calloc(pp_mask_words(instance->setting->engine->size), sizeof *listed);
+    listing->text->failed |= !listed;
+    for (uint32_t i = 0; listed && i < graph->vertex_count; i++) {
+        const pp_vertex_t *v = &graph->vertices[i];
+        if (v->activation || !is_open_receive(instance, i))
+            continue;
+        int32_t rank = rank_of(instance, v->peer);
+        if (!pp_mask_has(listed, rank))
+            pp_listing_add(listing, rank, NULL);
+        pp_mask_add(listed, rank);
+    }
+    free(listed);
 }
 
 /* ---- the memory of an instance --------------------------------------------------------------------- */

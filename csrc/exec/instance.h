@@ -113,8 +113,10 @@ void pp_instance_message(pp_instance_t *instance, int32_t peer, const pp_prefix_
 /* Where a buffer begins; made if it was not there.  NULL: no memory, which is latched.  For the host; what a register
    says of the buffer is another matter. */
 void *pp_instance_buffer(pp_instance_t *instance, uint32_t buffer);
-/* A line for each operation that waits for a message, and whose; `noun` is what a key is the number of. */
-void pp_instance_explain(const pp_instance_t *instance, const char *noun, pp_text_t *text);
+/* A line for each operation that waits for a message, and whose. */
+void pp_instance_explain(const pp_instance_t *instance, pp_text_t *text);
+/* The ranks from which data is to come next, each once. */
+void pp_instance_list_senders(const pp_instance_t *instance, pp_listing_t *listing);
 
 /* An operation's message that nobody can ever receive: the engine's error. */
 void pp_instance_refuse(const pp_setting_t *setting, int32_t peer, const pp_prefix_t *prefix);

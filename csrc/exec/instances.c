@@ -239,7 +239,7 @@ void pp_instances_explain(const pp_instances_t *instances, pp_text_t *text)
     for (size_t i = 0; i < instances->bucket_count; i++)
         for (const pp_known_t *known = instances->buckets[i]; known; known = known->next) {
             if (known->execution)
-                pp_instance_explain(&known->execution->instance, "instance", text);
+                pp_instance_explain(&known->execution->instance, text);
             else
                 pp_text_add(text, "instance %llu: not open here, but a message of rank %d is\n",
                             (unsigned long long)known->key, known->early->peer);

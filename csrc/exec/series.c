@@ -117,6 +117,17 @@ static void note_fired(pp_instance_t *instance)
     series->any_retired = true;
 }
 
+/* ---- explaining -------------------------------------------------------------------------------------- */
+
+void pp_series_explain(const pp_instance_t *instance, const char *what, pp_text_t *text)
+{
+    char before[80];
+    snprintf(before, sizeof before, "%s waits for messages of ", what);
+    pp_listing_t listing = {.text = text, .before = before};
+    pp_instance_list_senders(instance, &listing);
+    pp_listing_end(&listing, ", which may wait for others");
+}
+
 /* ---- opening and closing --------------------------------------------------------------------------- */
 
 static pp_status_t open_named(pp_series_t *series)

@@ -63,10 +63,8 @@ pp_instance_t *pp_series_instance(pp_series_t *series, uint64_t round);
 /* Between nodes: sends all activation messages of a round that another rank of the node leads, as that one's `start`
    would. */
 void pp_series_announce(pp_series_t *series, uint64_t round);
-static inline void pp_series_explain(const pp_instance_t *instance, pp_text_t *text)
-{
-    pp_instance_explain(instance, "round", text);
-}
+/* Whose messages keep `what` from going on.  Such a rank may itself wait for others: more is not known here. */
+void pp_series_explain(const pp_instance_t *instance, const char *what, pp_text_t *text);
 /* The round is retired and complete: its instance serves the round `window` later. */
 void pp_series_recycle(pp_series_t *series, pp_instance_t *instance);
 

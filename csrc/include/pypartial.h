@@ -405,8 +405,8 @@ uint32_t    pp_handle_id(const pp_handle_t *coll);
 int32_t     pp_handle_algorithm(const pp_handle_t *coll);   /* what AUTO became */
 int32_t     pp_handle_reason(const pp_handle_t *coll);      /* pp_reason_t: why; the same on all ranks */
 
-/* What keeps the rounds of a handle, or an agreement of all ranks, from going on at this rank, a line each:
-   operations that wait for a message, and whose; who was drawn; a part that is withheld.  Free the text with
+/* What keeps the rounds of a handle, or a collective call, from going on, as far as this rank knows, a line each: who
+   is waited for and what they are doing, or whose messages are missing.  Few ranks are named.  Free the text with
    pp_text_free(). */
 pp_status_t pp_handle_obstacles(pp_handle_t *coll, char **text);
 pp_status_t pp_ctx_obstacles(pp_ctx_t *ctx, char **text);

@@ -494,7 +494,8 @@ class World:
                 handle = request[1]
                 number = lib.pp_handle_id(handle.coll)
                 line += f" of handle {number}: {self._described(rank, handle)}"
-                found = _obstacles(lib.pp_handle_obstacles, handle.coll)
+            if request[0] in ("start", "wait", "wait_for"):
+                found = _obstacles(lib.pp_handle_obstacles, request[1].coll)
             else:
                 found = _obstacles(lib.pp_ctx_obstacles, self.contexts[context][rank])
             lines.append("\n    ".join([line, *found]))

@@ -73,6 +73,7 @@ def test_a_timeout_says_at_once_what_is_known_here(comm, ctx, gate):
             text = str(caught.value)
             assert text.startswith(f"Wait on handle {request.id} (SUM of 1 float64, Full(), "), text
             assert "; as seen from here: round 0" in text
+            assert "rank 1" in text
             assert "heard" not in text  # nobody was asked
             assert isinstance(caught.value, TimeoutError)
         gate.barrier()
@@ -126,7 +127,7 @@ def test_collective_calls_that_timed_out_go_on(comm, ctx, gate):
         """The call of rank 0 times out, and the others come only then."""
         if comm.rank == 0:
             for timeout in (0, 0.002):
-                with pytest.raises(pp.TimeoutError):
+                with pytest.raises(pp.TimeoutError, match=r"as seen from here: .*rank [1-9]"):
                     call(timeout=timeout)
             gate.barrier()
         else:

@@ -114,6 +114,10 @@ bool       pp_view_permit(const pp_view_t *view);
 /* The rank, of all, at a place of the order of draws of the current round. */
 int32_t    pp_view_drawn_at(pp_allreduce_t *coll, int32_t place);
 
+/* ---- who is waited for, in words (explain.c) ----------------------------------------------------------- */
+
+void       pp_on_board_explain(pp_allreduce_t *coll, pp_text_t *text);
+
 /* ---- rounds that somebody has waited long for (hold.c) ---------------------------------------------------- */
 
 /* Says that this rank waits for the next round. */
@@ -209,7 +213,6 @@ bool        pp_on_board_withholds(const pp_allreduce_t *coll);
 bool        pp_on_board_in_mid_round(const pp_allreduce_t *coll);
 bool        pp_on_board_drawn(pp_allreduce_t *coll);
 uint64_t    pp_on_board_joined(const pp_allreduce_t *coll);
-void        pp_on_board_explain(pp_allreduce_t *coll, pp_text_t *text);
 void        pp_on_board_update(pp_allreduce_t *coll);
 /* Goes on with what has changed; returns whether there are results to go on from. */
 bool        pp_on_board_go_on(pp_allreduce_t *coll);

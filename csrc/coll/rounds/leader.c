@@ -397,13 +397,13 @@ static const pp_host_t host = {
 static void explain(pp_allreduce_t *coll, pp_text_t *text)
 {
     const pp_nodes_t *nodes = pp_nodes_of(coll);
-    uint64_t round = pp_turn_round(pp_board_turn(&coll->on_board->board));
+    uint64_t turn = pp_board_turn(&coll->on_board->board), round = pp_turn_round(turn);
     pp_instance_t *instance = leads(coll, round) ? pp_series_instance(&coll->series, round) : NULL;
     pp_on_board_explain(coll, text);
-    pp_text_add(text, "rank %d leads its node in round %llu%s\n", pp_nodes_leader(nodes, nodes->mine, round),
-                (unsigned long long)round, pp_signal_is_activated(coll, round) ? ", which is on" : "");
-    if (instance)
-        pp_series_explain(instance, text);
+    pp_text_add(text, "rank %d speaks for its node in round %llu\n", pp_nodes_leader(nodes, nodes->mine, round),
+                (unsigned long long)round);
+    if (instance && pp_turn_phase(turn) == PP_AWAY)
+        pp_series_explain(instance, "it", text);
 }
 
 /* As far as this rank has led; and nothing of the rounds that were opened since is about to fire. */

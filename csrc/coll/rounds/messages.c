@@ -499,22 +499,60 @@ static bool has_retired(const pp_allreduce_t *coll)
 
 /* ---- explaining ----------------------------------------------------------------------------------------- */
 
+/* Whether they have left, and have handed their draws on, only they know. */
+static void explain_draws(const pp_allreduce_t *coll, const pp_round_state_t *state, pp_text_t *text)
+{
+    pp_listing_t listing = {.text = text, .before = "drawn to trigger it or to hand that on: "};
+    for (int32_t place = 0; place < coll->rule.k; place++) {
+        int32_t rank = pp_order_rank(&coll->rule, state->round, left_before(coll), place);
+        pp_listing_add(&listing, rank, rank == coll->handle.engine->rank ? "this rank" : NULL);
+    }
+    pp_listing_end(&listing, "");
+}
+
+/* The ranks that a rank counts, itself included. */
+static uint32_t subtree(int64_t rank, int64_t size)
+{
+    int64_t ranks = 0;
+    for (int64_t first = rank, last = rank; first < size;
+         first = first * PP_BALLOT_FANOUT + 1, last = (last + 1) * PP_BALLOT_FANOUT)
+        ranks += (last < size ? last : size - 1) - first + 1;
+    return (uint32_t)ranks;
+}
+
+/* As rank 0 has heard. */
+static void explain_count(const pp_allreduce_t *coll, const pp_round_state_t *state, pp_text_t *text)
+{
+    const int32_t size = coll->rule.size;
+    pp_ballot_t   sum = count_subtree(coll, state);
+    pp_listing_t  listing = {.text = text, .before = "not known to be ready: "};
+    pp_text_add(text, "%u of %d ranks are known to be ready, and it needs %d\n", sum.count.ready, size, coll->rule.k);
+    if (!state->ready)
+        pp_listing_add(&listing, 0, "this rank");
+    for (int32_t child = 1; child <= PP_BALLOT_FANOUT && child < size; child++) {
+        const pp_ballot_t *heard = &coll->messages->ballots.children[child - 1];
+        bool     current = heard->round == state->round;
+        uint32_t ranks = subtree(child, size);
+        if (!current || heard->count.ready < ranks)
+            pp_listing_add(&listing, child, ranks > 1                       ? "or ranks that it counts"
+                                            : current && heard->count.left ? "has left"
+                                                                           : NULL);
+    }
+    pp_listing_end(&listing, "");
+}
+
 /* What a round that is not activated waits for. */
 static void explain_rule(const pp_allreduce_t *coll, const pp_round_state_t *state, pp_text_t *text)
 {
-    const pp_rule_t *rule = &coll->rule;
-    if (pp_rule_draws(rule)) {
-        pp_text_add(text, "drawn");
-        for (int32_t place = 0; place < rule->k; place++)
-            pp_text_add(text, " %d", pp_order_rank(rule, state->round, NULL, place));
-        pp_text_add(text, ", then %d\n", pp_order_rank(rule, state->round, NULL, rule->k));
-    } else if (pp_rule_counts(rule)) {
-        pp_ballot_t sum = count_subtree(coll, state);
-        pp_text_add(text, "rank 0 counts; here %u ready and %u left, of %d\n", sum.count.ready, sum.count.left,
-                    rule->k);
-    } else {
+    if (pp_rule_draws(&coll->rule))
+        explain_draws(coll, state, text);
+    else if (!pp_rule_counts(&coll->rule))
         pp_text_add(text, "nobody waits for it\n");
-    }
+    else if (coll->handle.engine->rank == 0)
+        explain_count(coll, state, text);
+    else
+        pp_text_add(text, "rank 0 counts the ranks that are ready, and it needs %d of %d\n", coll->rule.k,
+                    coll->rule.size);
 }
 
 static void explain_state(const pp_allreduce_t *coll, const pp_round_state_t *state, pp_instance_t *instance,
@@ -522,14 +560,21 @@ static void explain_state(const pp_allreduce_t *coll, const pp_round_state_t *st
 {
     unsigned long long round = state->round;
     if (!state->activated && !state->joined) {
-        pp_text_add(text, "round %llu is not activated%s%s: ", round, state->ready ? ", ready" : "",
+        pp_text_add(text, "round %llu is not activated%s%s: ", round, state->ready ? ", though this rank is ready" : "",
                     state->handed_on ? ", its draw handed on" : "");
         explain_rule(coll, state, text);
     } else if (withholds(coll) && state->round == coll->messages->taken) {
-        pp_text_add(text, "round %llu: gate withheld by max_lag\n", round);
+        pp_text_add(text, "round %llu: max_lag keeps this rank from giving its part\n", round);
     } else if (!pp_instance_fired(instance, coll->series.graph->gate)) {
-        pp_text_add(text, "round %llu: gate waits for this rank\n", round);
+        pp_text_add(text, "round %llu waits for this rank to give its part\n", round);
     }
+}
+
+static void explain_senders(const pp_instance_t *instance, pp_text_t *text)
+{
+    char what[40];
+    snprintf(what, sizeof what, "round %llu", (unsigned long long)instance->round);
+    pp_series_explain(instance, what, text);
 }
 
 static void explain(pp_allreduce_t *coll, pp_text_t *text)
@@ -542,7 +587,7 @@ static void explain(pp_allreduce_t *coll, pp_text_t *text)
         if (round == coll->completed || state->activated || state->joined)
             explain_state(coll, state, instance, text);
         if (state->activated || state->joined)
-            pp_series_explain(instance, text);
+            explain_senders(instance, text);
     }
 }
 

@@ -145,37 +145,6 @@ bool pp_on_board_drawn(pp_allreduce_t *coll)
 
 uint64_t pp_on_board_joined(const pp_allreduce_t *coll) { return coll->completed; }
 
-static void explain_ranks(pp_allreduce_t *coll, pp_text_t *text)
-{
-    pp_view_t view = pp_view_of(coll, coll->completed);
-    for (int32_t index = 0; index < pp_node_of(coll)->size; index++) {
-        pp_facts_t facts = pp_view_facts(&view, index);
-        PP_STEP("decide");
-        uint64_t rounds = atomic_load(&coll->on_board->board.stations[index].limit);
-        bool held = pp_is_bounded(coll) && view.round >= rounds && pp_view_withholds(&view, index);
-        bool flushes = pp_view_flushes(&view, index);
-        if (facts.waits || facts.pending || pp_facts_gone(&facts) || held)
-            pp_text_add(text, "rank %d:%s%s%s%s\n", pp_rank_at(coll, index), facts.waits ? " waits" : "",
-                        facts.pending ? " has data pending" : "", held ? " withholds its part by max_lag" : "",
-                        flushes       ? " flushes"
-                        : facts.left  ? " has left"
-                        : facts.aside ? " has left by patience"
-                                      : "");
-    }
-}
-
-void pp_on_board_explain(pp_allreduce_t *coll, pp_text_t *text)
-{
-    static const char *const phases[] = {"is not activated", "is being activated", "is being reduced",
-                                         "is being reduced between nodes"};
-    uint64_t turn = pp_board_turn(&coll->on_board->board);
-    pp_text_add(text, "round %llu %s\n", (unsigned long long)pp_turn_round(turn),
-                phases[pp_turn_phase(turn)]);
-    if (pp_rule_draws(&coll->rule))
-        pp_text_add(text, "drawn first: %d\n", pp_view_drawn_at(coll, 0));
-    explain_ranks(coll, text);
-}
-
 /* ---- opening and closing ---------------------------------------------------------------------------------------- */
 
 static int32_t entries(int32_t window, int32_t ranks)
