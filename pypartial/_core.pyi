@@ -92,6 +92,7 @@ class Lib:
     PP_CAUSE_DEPARTED: int
     PP_CAUSE_DEADLINE: int
     PP_CAUSE_FLUSH: int
+    PP_MEMORY_HOST: int
     PP_AVERAGE_NONE: int
     PP_AVERAGE_SIZE: int
     PP_AVERAGE_CONTRIBUTORS: int

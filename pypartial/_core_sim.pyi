@@ -26,7 +26,6 @@ class Lib(RealLib):
     PP_LAYOUT_IN_TURN: int
     PP_LAYOUT_COUNT: int
     PP_PLANT_NONE: int
-    PP_MEMORY_HOST: int
     PP_MEMORY_FENCED: int
     PP_FENCE_SHIFT: int
     PP_PLANT_LOST_START: int
