@@ -57,6 +57,7 @@ def counting(comm, extra=0):
     return send, np.zeros_like(send)
 
 
+@pytest.mark.sizes(1, 2, 3, 5, 8)
 @pytest.mark.parametrize("policy", [pp.Solo(), pp.Majority()], ids=str)
 def test_every_ring_is_heard(comm, policy, transport):
     """No thread sleeps on until its timeout although a neighbour has rung."""
