@@ -88,6 +88,14 @@ def comm():
     return MPI.COMM_WORLD
 
 
+@pytest.fixture(params=["auto", "mpi"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """What to ask a context for; once, where the environment makes the first the second."""
+    if request.param == "auto" and os.environ.get("PYPARTIAL_TRANSPORT") == "mpi":
+        pytest.skip("PYPARTIAL_TRANSPORT makes it the same as with transport='mpi'")
+    return str(request.param)
+
+
 @pytest.fixture
 def ctx(comm) -> Iterator[pp.Context]:
     """A context over all ranks, freed after the test."""

@@ -23,10 +23,10 @@ def gate(comm):
     private.Free()
 
 
-@pytest.fixture(params=["auto", "mpi"])
-def ctx(comm, request):
+@pytest.fixture
+def ctx(comm, transport):
     """A context in which nobody leaves by patience."""
-    with pp.Context(comm, seed=SEED, transport=request.param, patience=None) as context:
+    with pp.Context(comm, seed=SEED, transport=transport, patience=None) as context:
         yield context
 
 

@@ -12,7 +12,6 @@ import pypartial as pp
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(2, 3, 4)]
 
 
-@pytest.mark.parametrize("transport", ["auto", "mpi"])
 def test_more_gives_the_rounds_that_a_rank_missed(comm, transport):
     """The last rank computes for as long as the window allows; More gives all that it missed."""
     with pp.Context(comm, transport=transport, window=4) as ctx:
@@ -63,7 +62,6 @@ def test_more_is_for_rounds_and_between_requests(comm, ctx):
     other.Free()
 
 
-@pytest.mark.parametrize("transport", ["auto", "mpi"])
 @pytest.mark.parametrize("policy", [pp.Majority(), pp.Quorum(2)], ids=str)
 def test_a_rank_that_is_away_holds_nobody_up(comm, transport, policy):
     """Without any patience: the metric's allreduce of one rank waits for the others' rounds."""
@@ -127,7 +125,6 @@ def test_entering_and_leaving_wait_for_nobody(comm, ctx):
 
 
 @pytest.mark.parametrize("buffers", ["numpy", "library"])
-@pytest.mark.parametrize("transport", ["auto", "mpi"])
 @pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
 def test_a_program_goes_on_after_a_timeout(comm, transport, deliver, buffers):
     """Starts add to what is pending, and the request stays as it is: nothing is lost."""

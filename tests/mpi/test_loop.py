@@ -57,8 +57,8 @@ def counting(comm, extra=0):
     return send, np.zeros_like(send)
 
 
+@pytest.mark.sizes(1, 2, 3, 5, 8)
 @pytest.mark.parametrize("policy", [pp.Solo(), pp.Majority()], ids=str)
-@pytest.mark.parametrize("transport", ["auto", "mpi"])
 def test_every_ring_is_heard(comm, policy, transport):
     """No thread sleeps on until its timeout although a neighbour has rung."""
     send, out = counting(comm)

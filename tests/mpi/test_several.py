@@ -190,8 +190,7 @@ def test_free_instead_of_with(comm):
         ctx.Free()
 
 
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.sizes(2, 3, 4)
+@pytest.mark.sizes(3)
 def test_a_deadlock_is_reported(comm, caplog):
     """Outside the patterns of point 9: two handles, waited for in opposite orders."""
     with pp.Context(comm, stall_warning=0.2) as ctx:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -472,15 +474,17 @@ def test_waiting_ranks_import_no_command_line() -> None:
 
 
 @pytest.fixture
-def mpirun() -> list[str]:
+def mpirun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """How to start three ranks, while no other process of pytest-xdist starts any."""
     beside = shutil.which("mpirun", path=str(Path(sys.executable).parent))
     found = beside or shutil.which("mpirun")
     if found is None:
         pytest.skip("no mpirun here")
     version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
-    if "Open MPI" not in version.stdout:
-        return [found, "-n", "3"]
-    return [found, "-n", "3", "--oversubscribe"]
+    crowd = ["--oversubscribe"] if "Open MPI" in version.stdout else []
+    with (tmp_path_factory.getbasetemp().parent / "mpirun.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield [found, "-n", "3", *crowd]
 
 
 def test_a_usage_error_is_printed_once(mpirun: list[str]) -> None:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -145,6 +145,14 @@ class Schedule:
             for i, op in enumerate(self.operations)
             if op.kind == kind and all(getattr(op, key) == value for key, value in wanted.items())
         ]
+
+    @cached_property
+    def receives(self):
+        """By sender and tag."""
+        places = self.find("recv")
+        found = {(self.operations[i].peer, self.operations[i].tag): i for i in places}
+        assert len(found) == len(places)
+        return found
 
     def labelled(self, label):
         (found,) = (i for i, op in enumerate(self.operations) if op.label == label)
@@ -384,7 +392,8 @@ class Rank:
 
     def __init__(self, schedule, cells, has_data):
         self.schedule, self.ops = schedule, schedule.operations
-        self.cells, self.has_data = cells, has_data
+        self.place = {at: place for place, at in enumerate(cells)}
+        self.has_data = has_data
         self.arrived = [0] * len(self.ops)
         self.fired = [0] * len(self.ops)
         self.values = [GARBAGE] * (len(cells) - 1)
@@ -396,7 +405,7 @@ class Rank:
         self.writing = {}  # receives in place that have not
 
     def span(self, op):
-        return slice(self.cells.index(op.lo), self.cells.index(op.hi))
+        return slice(self.place[op.lo], self.place[op.hi])
 
     def assert_free(self, op, *users):
         assert self.taken
@@ -491,7 +500,7 @@ class Round:
         self.mail[key] = index, message
         if message.buffered:
             self.later("sent", rank, index)
-        (recv,) = self.ranks[op.peer].schedule.find("recv", peer=rank, tag=op.tag)
+        recv = self.ranks[op.peer].schedule.receives[rank, op.tag]
         if self.ranks[op.peer].fired[recv]:
             self.later("land", op.peer, recv)
 
