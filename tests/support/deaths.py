@@ -22,7 +22,7 @@ GO_ON = {
     "continuous": ["--runtime-options", "recoverable,continuous"],
     "ulfm": ["--with-ft", "ulfm", "--mca", "coll", "^han,adapt", "--mca", "btl_tcp_flags", "9"],
 }
-GRACE_S = 1.0
+GRACE_S, LINGER_S = 1.0, 3.0
 SOON_S = 0.03  # a victim lives for so long at most, as in the script
 LINE = re.compile(r"rank (\d+) in (\w+) (hangs|after ([\d.]+) s: (\w+): (.*))")
 
@@ -75,9 +75,8 @@ def kill(
         program = python(str(SCRIPT), *arguments)
         env = {"PYPARTIAL_NODE_RANKS": str(node_ranks or "")}
         # The launcher may stay when all its ranks are gone, and then keeps to no limit.
-        run = mpirun(
-            ranks, program, timeout_s=limit_s, env=env, options=GO_ON[go_on], grace_s=GRACE_S
-        )
+        stays = {"grace_s": GRACE_S, "linger_s": LINGER_S}
+        run = mpirun(ranks, program, timeout_s=limit_s, env=env, options=GO_ON[go_on], **stays)
     return run, [
         Sight(
             int(found[1]), found[2], float(found[4] or "inf"), found[5] or "hangs", found[6] or ""

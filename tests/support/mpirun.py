@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ MARK = "PYPARTIAL_TEST_RUN"
 GRACE_S = 15.0  # between mpirun's own limit and Python's, and for mpirun to end its ranks
 SHM = Path("/dev/shm")
 SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"  # where Open MPI puts its shared memory
+LOOK_S = 0.2  # how often it is looked whether the ranks of a run are gone
 HOSTS = Path(__file__).resolve().parent / "hosts"
 NOT_POSSIBLE = 77  # its exit code
 LIBC = ctypes.CDLL(None)
@@ -93,6 +94,7 @@ def mpirun(
     env: dict[str, str] | None = None,
     options: Sequence[str] = (),
     grace_s: float = GRACE_S,
+    linger_s: float = float("inf"),
 ) -> Run:
     """Run a command on some ranks of this machine, and wait for the end.
 
@@ -110,6 +112,8 @@ def mpirun(
         More options of mpirun.
     grace_s : float
         By how much Python's limit is longer than mpirun's.
+    linger_s : float
+        How long the launcher may stay when there were ranks and all are gone; then it is ended.
     """
     mark = uuid.uuid4().hex
     full = [*launch(ranks), "--tag-output", "--timeout", str(int(timeout_s)), *options]
@@ -122,7 +126,8 @@ def mpirun(
         environment = make_environment(changes, mark, folder, segments)
         before = shared_files()
         began = time.monotonic()
-        returncode, output = run(full, environment, folder, timeout_s + grace_s)
+        lingers = gone_for(linger_s, mark, command)
+        returncode, output = run(full, environment, folder, timeout_s + grace_s, lingers)
         seconds = time.monotonic() - began
         survivors = end_survivors(mark)
         leftovers = sorted(orphans(shared_files() - before))
@@ -217,9 +222,16 @@ def make_environment(
 
 
 def run(
-    command: list[str], environment: dict[str, str], folder: Path, limit_s: float
+    command: list[str],
+    environment: dict[str, str],
+    folder: Path,
+    limit_s: float,
+    over: Callable[[], bool] = lambda: False,
 ) -> tuple[int | None, str]:
-    """Run the command in the folder; return its code, None if it had to be killed, and output."""
+    """Run the command in the folder; return its code, None if it had to be killed, and output.
+
+    It is killed at its limit, or when `over` says so.
+    """
     log = folder / "output"
     with log.open("w+b") as output:
         process = subprocess.Popen(
@@ -232,11 +244,12 @@ def run(
             start_new_session=True,
             preexec_fn=end_with_parent,
         )
-        returncode: int | None
+        until = time.monotonic() + limit_s
+        returncode: int | None = None
         try:
-            returncode = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            returncode = None
+            while returncode is None and time.monotonic() < until and not over():
+                with suppress(subprocess.TimeoutExpired):
+                    returncode = process.wait(LOOK_S)
         finally:
             end(process)
     return returncode, log.read_text(errors="replace")
@@ -277,6 +290,21 @@ def marked(mark: str) -> dict[int, str]:
             continue
         found[int(entry.name)] = b" ".join(words).decode(errors="replace")
     return found
+
+
+def gone_for(seconds: float, mark: str, command: Sequence[str]) -> Callable[[], bool]:
+    """Return who says whether a run had processes with this command, and has none for so long."""
+    last_seen = float("inf")
+
+    def over() -> bool:
+        nonlocal last_seen
+        if seconds == float("inf"):
+            return False
+        if " ".join(command) in map(str.strip, marked(mark).values()):
+            last_seen = time.monotonic()
+        return time.monotonic() - last_seen > seconds
+
+    return over
 
 
 def end_survivors(mark: str, patience_s: float = 3.0) -> list[str]:
