@@ -182,7 +182,6 @@ struct pp_allreduce {
         uint32_t   tells;            /* and for this request */
         uint32_t   awaited_number;
         uint64_t   awaited;          /* 1 + the newest round that another rank says it waits for */
-        uint64_t   awaited_calls;    /* collective calls that one had completed */
         uint64_t   held, held_since_ns;   /* 1 + the round that this rank holds up; 0: none */
         uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
         pp_habit_t habit;

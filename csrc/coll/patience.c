@@ -78,7 +78,7 @@ void pp_patience_given(pp_allreduce_t *coll)
 
 /* ---- others ------------------------------------------------------------------------------------------------- */
 
-bool pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t number, uint64_t calls)
+bool pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t number)
 {
     bool news = coll->time.awaited < round + 1
              || (coll->time.awaited == round + 1 && coll->time.awaited_number < number);
@@ -86,7 +86,6 @@ bool pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t number, 
         return false;
     coll->time.awaited = round + 1;
     coll->time.awaited_number = number;
-    coll->time.awaited_calls = calls;
     pp_engine_alarm(coll->handle.engine, 0);
     return true;
 }
@@ -98,7 +97,7 @@ static void leave(pp_allreduce_t *coll, uint64_t patience)
     pp_team_t   *team = handle->team;
     handle->aside = true;
     handle->engine->coverage.asides++;
-    pp_engine_undefer(handle->engine);
+    handle->engine->changed = true;
     if (team->left_by_patience++ > 0)
         return;
     const char *doing = team->in_call                ? "was in a collective call that the others had completed"
@@ -140,11 +139,10 @@ static uint64_t tick_waiting(pp_allreduce_t *coll, uint64_t now)
     return earlier(next, coll->time.tell_ns);
 }
 
-/* A rank that is a collective call behind keeps the messages of the round back: it holds it up in any case. */
 static bool holds_up(pp_allreduce_t *coll)
 {
     return coll->time.awaited >= coll->completed + 1 && !coll->handle.aside && has_patience(coll)
-        && (coll->time.awaited_calls > coll->handle.engine->calls || coll->ops->holds_up(coll));
+        && coll->ops->holds_up(coll);
 }
 
 void pp_patience_update(pp_allreduce_t *coll)

@@ -18,9 +18,8 @@ void     pp_patience_started(pp_allreduce_t *coll);
 void     pp_patience_returned(pp_allreduce_t *coll);
 /* A result has been handed out. */
 void     pp_patience_given(pp_allreduce_t *coll);
-/* Another rank, which has completed so many collective calls, says that it waits for the round.  True: that is news,
-   to be passed on. */
-bool     pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t number, uint64_t calls);
+/* Another rank says that it waits for the round.  True: that is news, to be passed on. */
+bool     pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t number);
 /* Something has changed: a rank that holds up only now what others have waited for since long, because a draw has reached
    it or a bound, begins to count the time. */
 void     pp_patience_update(pp_allreduce_t *coll);

@@ -75,7 +75,13 @@ static inline bool pp_handle_elsewhere(const pp_handle_t *handle)
 
 /* ---- leaving ---------------------------------------------------------------------------------------- */
 
-static inline bool pp_handle_left(const pp_handle_t *handle) { return handle->team->in_call; }
+/* Not towards ranks that have completed the call; and as rounds are made by all, not any more when one of them is known
+   to have. */
+static inline bool pp_handle_left(const pp_handle_t *handle)
+{
+    const pp_team_t *team = handle->team;
+    return team->in_call && (team->exits || team->engine->calls_heard <= team->engine->calls);
+}
 
 /* Whether this rank takes part in a flush of the handle, if all the others do. */
 static inline bool pp_handle_flushes(const pp_handle_t *handle)

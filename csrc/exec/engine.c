@@ -52,13 +52,20 @@ static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefi
 
 static bool context_wide(uint16_t kind) { return kind >= PP_MSG_ASK; }
 
-/* A rank that has left by patience is back for nobody's message; and that somebody waits is said to all. */
+/* Its sender has completed the call that opens the handle. */
 static bool is_deferred(const pp_engine_t *engine, const pp_prefix_t *prefix)
 {
-    if (prefix->calls <= engine->calls || prefix->kind == PP_MSG_AWAIT)
-        return false;
-    const pp_handle_t *handle = pp_engine_handle(engine, prefix->handle);
-    return !(handle && handle->aside);
+    return prefix->calls > engine->calls && !pp_engine_handle(engine, prefix->handle);
+}
+
+static void hear_calls(pp_engine_t *engine, uint64_t calls)
+{
+    if (calls <= engine->calls_heard)
+        return;
+    engine->calls_heard = calls;
+    engine->changed = true;
+    if (engine->nodes)
+        engine->node_hears(engine->node, calls);
 }
 
 static void on_message(void *owner, int32_t peer, const void *message, size_t bytes)
@@ -67,6 +74,8 @@ static void on_message(void *owner, int32_t peer, const void *message, size_t by
     const pp_prefix_t *prefix = message;
     if (engine->error && prefix->kind != PP_MSG_GONE)
         return;
+    if (!context_wide(prefix->kind))
+        hear_calls(engine, prefix->calls);
     if (context_wide(prefix->kind))
         engine->control(engine->owner, peer, prefix);
     else if (is_deferred(engine, prefix))
@@ -96,8 +105,6 @@ static void on_failed(void *owner, pp_status_t status, int32_t peer, const char 
     else
         pp_engine_fail(engine, status, "%s", text);
 }
-
-void pp_engine_undefer(pp_engine_t *engine) { engine->replay = engine->changed = true; }
 
 void pp_engine_call_ended(pp_engine_t *engine)
 {
@@ -130,7 +137,7 @@ static void replay_kept(pp_engine_t *engine)
 
 void pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes)
 {
-    message->calls = pp_engine_calls(engine, engine->nodes && !context_wide(message->kind));
+    message->calls = pp_engine_calls_known(engine);
     pp_status_t status = engine->transport->ops->send(engine->transport, peer, message, bytes, NULL, 0);
     if (status < 0)
         pp_engine_fail(engine, status, "%s", pp_error_text());

@@ -48,15 +48,15 @@ struct pp_engine {
     pp_handle_t   **handles;        /* by id; NULL: freed.  Number 0 is the agreement's */
     size_t          handle_count, handle_capacity;
 
-    /* Completed collective calls.  A message with a higher count is deferred until this rank's own
-       call has ended: towards its sender this rank has no longer left. */
-    uint64_t        calls;
-    pp_stored_t    *deferred;
+    /* Completed collective calls, and the most that some rank is known to have completed.  A rank that has heard of
+       more than its own has not left any more, although its call has not ended. */
+    uint64_t        calls, calls_heard;
+    pp_stored_t    *deferred;       /* messages to handles that this rank's call is about to open */
 
     pp_firing_t    *queue;          /* ready operations */
     size_t          queue_head, queue_tail, queue_capacity;
     bool            changed;        /* hosts must be asked to update() */
-    bool            replay;         /* deferred messages may be due */
+    bool            replay;         /* messages that were kept may be due */
     bool            settling;       /* pp_engine_settle() is on the stack */
 
     uint32_t        next_bulk_tag;
@@ -68,6 +68,7 @@ struct pp_engine {
 
     struct pp_node *node;           /* memory that this rank shares with others; NULL: none */
     uint64_t      (*node_calls)(const struct pp_node *node);   /* see pp_engine_calls() */
+    void          (*node_hears)(struct pp_node *node, uint64_t calls);   /* a rank elsewhere has completed so many */
     const pp_nodes_t *nodes;        /* there are others, too; NULL: all ranks share it */
 
     /* What a simulation may break in an engine, and what it reads: neither changes anything else. */
@@ -109,8 +110,6 @@ static inline uint64_t pp_engine_now(const pp_engine_t *engine)
 {
     return engine->transport->ops->now_ns(engine->transport);
 }
-/* Kept messages of a handle may be due although this rank's collective call has not ended. */
-void        pp_engine_undefer(pp_engine_t *engine);
 /* Lets the transport deliver what has arrived; every delivery settles. */
 int         pp_engine_poll(pp_engine_t *engine);
 /* Fires what is ready and updates hosts until nothing moves; then what was sent goes on its way. */
@@ -148,6 +147,13 @@ static inline uint64_t pp_engine_calls(const pp_engine_t *engine, bool of_node)
 {
     uint64_t most = of_node ? engine->node_calls(engine->node) : 0;
     return most > engine->calls ? most : engine->calls;
+}
+/* The most calls that somebody is known to have completed, which all messages carry: what one rank knows of them the
+   others learn at the latest with what follows from it. */
+static inline uint64_t pp_engine_calls_known(const pp_engine_t *engine)
+{
+    uint64_t here = pp_engine_calls(engine, engine->nodes);
+    return engine->calls_heard > here ? engine->calls_heard : here;
 }
 /* A collective call of this rank has ended: messages of ranks that are ahead are now due. */
 void        pp_engine_call_ended(pp_engine_t *engine);

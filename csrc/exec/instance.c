@@ -114,20 +114,12 @@ static void finish(pp_instance_t *instance, uint32_t vertex)
         retire(instance);
 }
 
-static void stamp(pp_instance_t *instance)
-{
-    if (!instance->stamped) {
-        instance->stamped = true;
-        instance->calls = pp_engine_calls(instance->setting->engine, instance->setting->by_node);
-    }
-}
-
 /* ---- headers ------------------------------------------------------------------------------------- */
 
-pp_prefix_t pp_instance_prefix(const pp_setting_t *setting, uint64_t key, uint64_t calls, uint32_t tag)
+pp_prefix_t pp_instance_prefix(const pp_setting_t *setting, uint64_t key, uint32_t tag)
 {
-    return (pp_prefix_t){.kind = PP_MSG_OPERATION, .handle = setting->handle, .round = key, .calls = calls,
-                         .tag = tag};
+    return (pp_prefix_t){.kind = PP_MSG_OPERATION, .handle = setting->handle, .round = key,
+                         .calls = pp_engine_calls_known(setting->engine), .tag = tag};
 }
 
 /* Returns the header's length. */
@@ -136,7 +128,7 @@ static size_t write_head(const pp_instance_t *instance, const pp_vertex_t *v, pp
     const pp_setting_t *setting = instance->setting;
     pp_prefix_t *prefix = (pp_prefix_t *)head->bytes;
     size_t mask_bytes = setting->mask_words * sizeof(uint64_t);
-    *prefix = pp_instance_prefix(setting, instance->key, instance->calls, v->tag);
+    *prefix = pp_instance_prefix(setting, instance->key, v->tag);
     if (v->activation)
         return sizeof *prefix;
     const pp_register_t *reg = &instance->registers[v->reg];
@@ -220,7 +212,6 @@ static void fire_send(pp_instance_t *instance, uint32_t vertex)
     const pp_setting_t *setting = instance->setting;
     pp_transport_t *transport = setting->engine->transport;
     const pp_vertex_t *v = &instance->template->graph->vertices[vertex];
-    stamp(instance);
     if (v->activation && setting->host->announces && !setting->host->announces(setting->owner, instance)) {
         finish(instance, vertex);
         return;
@@ -446,7 +437,6 @@ static void fire_take(pp_instance_t *instance, uint32_t vertex)
 {
     const pp_setting_t *setting = instance->setting;
     pp_share_of_round_t share = {.tally.initiator = PP_NO_INITIATOR};
-    stamp(instance);
     setting->engine->running++;
     setting->host->take(setting->owner, instance, &share);
     for (uint32_t r = 0; r < instance->template->graph->reg_count; r++) {
@@ -464,7 +454,6 @@ static void fire_nop(pp_instance_t *instance, uint32_t vertex)
 {
     const pp_setting_t *setting = instance->setting;
     if (vertex == instance->template->graph->activated) {
-        stamp(instance);
         if (setting->host->activated)
             setting->host->activated(setting->owner, instance);
     }
@@ -589,7 +578,7 @@ void pp_instance_reset(pp_instance_t *instance, const pp_map_t *map, uint64_t ke
     const pp_graph_t *graph = instance->template->graph;
     instance->map = map;
     instance->key = key;
-    instance->recyclable = instance->stamped = false;
+    instance->recyclable = false;
     instance->unfinished = graph->vertex_count - (graph->start != PP_NO_VERTEX) - (graph->join != PP_NO_VERTEX);
     memset(instance->masks, 0, 2 * instance->setting->mask_words * graph->reg_count * sizeof(uint64_t));
     memset(instance->states, 0, graph->vertex_count * sizeof *instance->states);

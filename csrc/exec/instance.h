@@ -65,7 +65,6 @@ typedef struct pp_setting {
     const pp_kernels_t *kernels;
     void              (*retired)(pp_instance_t *instance);   /* before the host hears of it */
     uint32_t            handle;
-    bool                by_node;     /* a participant is a node: messages carry the count of calls of its ranks */
     bool                drawn;       /* an instance has several initiators by coincidence only */
     size_t              mask_words;  /* of a mask of ranks; 0: too many ranks to name any, or nobody asks */
 } pp_setting_t;
@@ -78,10 +77,7 @@ struct pp_instance {
         uint64_t key;
         uint64_t round;              /* a series' keys */
     };
-    uint64_t           calls;   /* stamped on the instance's messages: the engine's when it was activated;
-                                   a call that this round completes must not stamp its last messages */
     bool               recyclable;  /* of a series: retired and complete */
-    bool               stamped;
     uint32_t           unfinished;  /* operations that have not finished; 0: retired */
     pp_vertex_state_t *states;
     pp_register_t     *registers;
@@ -121,6 +117,6 @@ void pp_instance_list_senders(const pp_instance_t *instance, pp_listing_t *listi
 /* An operation's message that nobody can ever receive: the engine's error. */
 void pp_instance_refuse(const pp_setting_t *setting, int32_t peer, const pp_prefix_t *prefix);
 /* The beginning of an operation's message. */
-pp_prefix_t pp_instance_prefix(const pp_setting_t *setting, uint64_t key, uint64_t calls, uint32_t tag);
+pp_prefix_t pp_instance_prefix(const pp_setting_t *setting, uint64_t key, uint32_t tag);
 
 #endif

@@ -45,10 +45,11 @@ typedef enum pp_flush_calls { PP_IN_FLUSH = 1, PP_IN_FREE = 2 } pp_flush_calls_t
 typedef struct pp_report {
     pp_prefix_t prefix;
     uint32_t    ready;       /* ranks of the subtree that are ready for prefix.round */
-    uint32_t    left;        /* not ready, and left during call number prefix.calls */
-    uint32_t    aside;       /* not ready, and left by patience: void towards nobody */
+    uint32_t    left;        /* not ready, and left */
+    uint32_t    aside;       /* not ready, and left by patience, or out: void towards nobody */
     uint16_t    waits;       /* 1: somebody of them waits for the round */
     uint16_t    overdue;     /* 1: ... and its deadline is over */
+    uint64_t    left_calls;  /* the least that one of those that left had completed */
 } pp_report_t;
 
 /* Who waits long says so to all ranks; each passes it on once. */

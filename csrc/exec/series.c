@@ -30,14 +30,13 @@ void pp_series_announce(pp_series_t *series, uint64_t round)
 {
     pp_engine_t *engine = series->engine;
     const pp_graph_t *graph = series->graph;
-    uint64_t calls = pp_engine_calls(engine, true);
     /* From the largest subtree on. */
     for (uint32_t i = graph->take; i-- > graph->activated + 1;) {
         const pp_vertex_t *v = &graph->vertices[i];
         if (v->kind != PP_SEND)
             continue;
         int32_t     peer = pp_map_rank(&series->map, v->peer, round);
-        pp_prefix_t prefix = pp_instance_prefix(&series->setting, round, calls, v->tag);
+        pp_prefix_t prefix = pp_instance_prefix(&series->setting, round, v->tag);
         pp_status_t status = engine->transport->ops->send(engine->transport, peer, &prefix, sizeof prefix, NULL, 0);
         if (status < 0)
             pp_engine_fail(engine, status, "%s", pp_error_text());
@@ -164,7 +163,7 @@ static void open_setting(pp_series_t *series)
 {
     series->setting = (pp_setting_t){
         .engine = series->engine, .host = series->host, .owner = series->owner, .kernels = &series->kernels,
-        .retired = note_fired, .handle = series->id, .by_node = series->nodes,
+        .retired = note_fired, .handle = series->id,
         .mask_words = series->mask_words};
 }
 

@@ -259,6 +259,12 @@ bool pp_node_anybody_away(const pp_node_t *node)
     return atomic_load(&node->commons->away) > 0;
 }
 
+static uint64_t most_calls(const pp_commons_t *commons)
+{
+    uint64_t here = atomic_load(&commons->calls), heard = atomic_load(&commons->calls_heard);
+    return here > heard ? here : heard;
+}
+
 bool pp_node_left(const pp_node_t *node, int32_t index)
 {
     PP_STEP("decide");
@@ -266,7 +272,7 @@ bool pp_node_left(const pp_node_t *node, int32_t index)
     if (presence & PP_PRESENCE_OUT)
         return true;
     return (presence & PP_PRESENCE_INSIDE)
-        && presence >> PP_PRESENCE_CALLS_SHIFT >= atomic_load(&node->commons->calls);
+        && presence >> PP_PRESENCE_CALLS_SHIFT >= most_calls(node->commons);
 }
 
 bool pp_node_waits(const pp_node_t *node, int32_t index)
@@ -287,14 +293,16 @@ uint64_t pp_node_calls(const pp_node_t *node)
     return atomic_load(&node->commons->calls);
 }
 
-void pp_node_call_over(pp_node_t *node, uint64_t calls)
+static void raise_to(_Atomic uint64_t *most, uint64_t calls)
 {
-    _Atomic uint64_t *most = &node->commons->calls;
     PP_STEP("leave");
     uint64_t seen = atomic_load(most);
     while (seen < calls && !atomic_compare_exchange_weak(most, &seen, calls))
         PP_STEP("leave");
 }
+
+void pp_node_call_over(pp_node_t *node, uint64_t calls) { raise_to(&node->commons->calls, calls); }
+void pp_node_hears(pp_node_t *node, uint64_t calls) { raise_to(&node->commons->calls_heard, calls); }
 
 /* ---- sleep ------------------------------------------------------------------------------------------ */
 

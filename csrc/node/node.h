@@ -44,6 +44,7 @@ enum { PP_GIVEN_UP = 32 };
 
 typedef struct pp_commons {
     _Alignas(64) _Atomic uint64_t calls;   /* collective calls completed by whoever completed most */
+    _Atomic uint64_t calls_heard;          /* by whoever of another node is known to have completed most */
     _Atomic uint32_t away;                 /* ranks whose presence says inside, out or waits: mostly 0 */
     _Alignas(64) _Atomic uint32_t sleepers;  /* callers asleep: mostly 0 */
     /* Where the first rank of the node has reserved memory for the rounds of a handle that is being agreed on: of
@@ -109,6 +110,8 @@ bool     pp_node_out(const pp_node_t *node, int32_t index);
 uint64_t pp_node_calls(const pp_node_t *node);
 /* A collective call has come to its end for all who are in it. */
 void     pp_node_call_over(pp_node_t *node, uint64_t calls);
+/* A rank of another node has completed so many: those of this node that have not, and are inside, have not left. */
+void     pp_node_hears(pp_node_t *node, uint64_t calls);
 /* Whether a rank sleeps: its process has hardly used a core, but to lend it, since it was last asked about, by this
    rank and at least PP_NODE_IDLE_NS ago.  Never said of simulated ranks. */
 enum { PP_NODE_IDLE_NS = 200000 };

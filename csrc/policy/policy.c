@@ -8,8 +8,8 @@
 void pp_rule_count(pp_count_t *count, const pp_facts_t *facts)
 {
     count->ready += facts->ready;
-    count->left += !facts->ready && facts->left && !facts->aside;
-    count->aside += !facts->ready && facts->aside;
+    count->left += !facts->ready && facts->left && !facts->aside && !facts->out;
+    count->aside += !facts->ready && (facts->aside || facts->out);
     count->waits |= facts->waits;
     count->overdue |= facts->waits && facts->overdue;
 }

@@ -98,8 +98,8 @@ pp_draw_end_t pp_rule_follow(const pp_rule_t *rule, int32_t place, pp_facts_at_t
 /* ---- quorum ------------------------------------------------------------------------------------------- */
 
 typedef struct pp_count {
-    uint32_t ready, left;            /* not ready, and left: in a collective call, or out; */
-    uint32_t aside;                  /* or by patience */
+    uint32_t ready, left;            /* not ready, and left: in a collective call; */
+    uint32_t aside;                  /* or by patience, or out: void towards nobody */
     bool     waits, overdue;         /* anybody */
 } pp_count_t;
 

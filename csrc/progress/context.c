@@ -48,6 +48,7 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
     if (ctx->node.commons)
         ctx->engine.node = &ctx->node;
     ctx->engine.node_calls = pp_node_calls;
+    ctx->engine.node_hears = pp_node_hears;
     ctx->engine.nodes = ctx->nodes;
     if (status >= 0)
         status = pp_calls_open(&ctx->calls, &ctx->team, &ctx->engine, config->window);

@@ -194,8 +194,8 @@ def _draw_phases(
     for _ in range(draw.randint(2, 4)):
         then = []
         for _ in range(draw.randint(0, 3) if collective else 0):
-            what = draw.choice(("flush", "flush", "open", "free", "away"))
-            if what == "away":
+            what = draw.choice(("flush", "flush", "open", "free", "away", "apart"))
+            if what in ("away", "apart"):
                 then.append(what)
             elif what == "open" and unopened:
                 live.append(unopened.pop(0))

@@ -63,6 +63,7 @@ COVERAGE = {
     "patience": "limited patience",
     "barriers": "barriers of the program's own",
     "away": "away()",
+    "apart": "away() of different lengths",
     "polling": "polling",
     "only": "phases over several handles",
     "threads": "interleaved threads",

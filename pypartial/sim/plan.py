@@ -36,7 +36,7 @@ _STEPS_MAX = 1_000_000  # as of `sim skew`
 _MAGNIFY_MAX = 1 << 16  # a chunk of 64 KiB is one byte then
 _CONTEXTS_MAX = 8
 _ACTION = re.compile(r"(flush|open|free) (\d+)")
-_OWN_ACTIONS = ("barrier", "away")
+_OWN_ACTIONS = ("barrier", "away", "apart")
 
 
 # ---- what is to happen ---------------------------------------------------------------------------
@@ -52,7 +52,8 @@ class Phase:
         Rank r makes ``steps[r % len(steps)]``.
     then : tuple of str
         Collective calls: "flush 0", "open 1", "free 0". "barrier" is a blocking call of the
-        program's own, "away" one inside ``away()``.
+        program's own, "away" one inside ``away()``, "apart" work inside ``away()`` that needs
+        nobody else.
     hold : bool
         The last requests are collected after the collective calls, if at all.
     only : tuple of int
@@ -237,6 +238,7 @@ class Scenario:
             "patience": self.patience != 0,
             "barriers": self.ranks > 1 and "barrier" in then,
             "away": self.ranks > 1 and "away" in then,
+            "apart": self.ranks > 1 and "apart" in then,
             "polling": not self.blocking,
             "only": several and any(phase.only for phase in phases),
             "threads": several and any(phase.threads for phase in phases),

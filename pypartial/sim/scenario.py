@@ -372,12 +372,18 @@ class _Rank:
 
     def away(self) -> Generator[Any, Any, None]:
         """A blocking call of the program's own, spared by ``away()``."""
+        yield from self.inside_away([self.work(), ("barrier",)])
+
+    def apart(self) -> Generator[Any, Any, None]:
+        """Inside ``away()`` for a time that is each rank's own: no other rank is waited for."""
+        yield from self.inside_away([self.work() for _ in range(5)])
+
+    def inside_away(self, requests: list[Any]) -> Generator[Any, Any, None]:
         self.calls += 1
         begun = self.world.now
         for context in range(self.scenario.contexts):
             yield ("away", context)
-        yield self.work()
-        yield ("barrier",)
+        yield from requests
         for context in range(self.scenario.contexts):
             yield ("back", context)
         for log in self.logs:

@@ -6,7 +6,7 @@ import pytest
 from programs import finish, name
 
 from pypartial._core_sim import lib
-from pypartial.policy import Full, Majority, Solo
+from pypartial.policy import Full, Majority, Quorum, Solo
 from pypartial.sim.handle import Options
 from pypartial.sim.world import Deadlock, World
 
@@ -337,3 +337,24 @@ def test_threads_of_a_rank_are_elsewhere_for_each_other():
 
     for seed in range(20):
         run(program, seed=seed, patience=MS)
+
+
+@WAYS
+@pytest.mark.parametrize("policy", [Solo(), Majority(), Quorum(2), Full()])
+def test_a_rank_that_is_a_call_ahead_serves_one_that_has_not_come_to_that_call(memory, policy):
+    """Nobody waits in away(): the others are in the Flush that follows while rank 0 makes rounds."""
+    made = {}
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=SIZE, policy=policy))
+        results = []
+        for _ in range(5 if rank == 0 else 0):
+            results.append((yield from once(handle, rank)))
+        yield ("away",)
+        yield ("back",)
+        made[rank] = [(r.round, r.contributors) for r in results]
+        yield from finish(handle)
+
+    for seed in range(SIZE):
+        run(program, memory=memory, seed=seed)
+        assert made[0] == [(number, (0,)) for number in range(5)]

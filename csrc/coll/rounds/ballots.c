@@ -15,13 +15,14 @@ void pp_ballots_hear(pp_ballots_t *ballots, int32_t child, const pp_prefix_t *me
     /* Each round's come from another rank of a node: one of the round before may be the later to arrive. */
     if (last->round != UINT64_MAX && last->round > message->round)
         return;
-    *last = (pp_ballot_t){.round = message->round, .calls = message->calls,
+    *last = (pp_ballot_t){.round = message->round, .left_calls = report->left_calls,
                           .count = {.ready = report->ready, .left = report->left, .aside = report->aside,
                                     .waits = report->waits, .overdue = report->overdue}};
 }
 
-void pp_ballots_add(const pp_ballots_t *ballots, pp_ballot_t *sum)
+void pp_ballots_add(const pp_ballots_t *ballots, pp_ballot_t *sum, uint64_t calls)
 {
+    sum->left_calls = sum->count.left > 0 ? calls : UINT64_MAX;
     for (int i = 0; i < PP_BALLOT_FANOUT; i++) {
         const pp_ballot_t *child = &ballots->children[i];
         if (child->round != sum->round)
@@ -30,9 +31,11 @@ void pp_ballots_add(const pp_ballots_t *ballots, pp_ballot_t *sum)
         sum->count.aside += child->count.aside;
         sum->count.waits |= child->count.waits;
         sum->count.overdue |= child->count.overdue;
-        /* Towards a rank that has completed more calls, "left" is void. */
-        if (child->calls == sum->calls)
-            sum->count.left += child->count.left;
+        if (child->left_calls < calls)
+            continue;
+        sum->count.left += child->count.left;
+        if (child->left_calls < sum->left_calls)
+            sum->left_calls = child->left_calls;
     }
 }
 
@@ -40,7 +43,7 @@ static bool same(const pp_ballot_t *a, const pp_ballot_t *b)
 {
     return a->round == b->round && a->count.ready == b->count.ready && a->count.left == b->count.left
         && a->count.aside == b->count.aside && a->count.waits == b->count.waits && a->count.overdue == b->count.overdue
-        && (a->calls == b->calls || (a->count.left == 0 && b->count.left == 0));
+        && (a->left_calls == b->left_calls || a->count.left == 0);
 }
 
 void pp_ballots_report(pp_ballots_t *ballots, const pp_handle_t *handle, const pp_ballot_t *sum, int32_t parent_rank)
@@ -48,7 +51,7 @@ void pp_ballots_report(pp_ballots_t *ballots, const pp_handle_t *handle, const p
     pp_report_t message = {
         .prefix = {.kind = PP_MSG_REPORT, .handle = handle->id, .round = sum->round},
         .ready = sum->count.ready, .left = sum->count.left, .aside = sum->count.aside,
-        .waits = sum->count.waits, .overdue = sum->count.overdue};
+        .waits = sum->count.waits, .overdue = sum->count.overdue, .left_calls = sum->left_calls};
     if (ballots->reported.round != sum->round)
         ballots->reported = (pp_ballot_t){.round = sum->round};
     if (same(&ballots->reported, sum))

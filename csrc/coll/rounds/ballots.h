@@ -13,8 +13,9 @@
 enum { PP_BALLOT_FANOUT = 16 };
 
 typedef struct pp_ballot {
-    uint64_t   round, calls;         /* collective calls that its sender had completed */
+    uint64_t   round;
     pp_count_t count;
+    uint64_t   left_calls;           /* collective calls that each of those that left has completed, at least */
 } pp_ballot_t;
 
 typedef struct pp_ballots {
@@ -27,8 +28,9 @@ static inline int32_t pp_ballots_parent(int32_t participant) { return (participa
 void pp_ballots_open(pp_ballots_t *ballots);
 /* A report of a child (0 .. PP_BALLOT_FANOUT - 1).  Reports of rounds that are over are harmless. */
 void pp_ballots_hear(pp_ballots_t *ballots, int32_t child, const pp_prefix_t *report);
-/* Adds the children's. */
-void pp_ballots_add(const pp_ballots_t *ballots, pp_ballot_t *sum);
+/* Adds the children's to those of a participant that has completed so many collective calls.  Towards a rank that has
+   completed more, "left" is void. */
+void pp_ballots_add(const pp_ballots_t *ballots, pp_ballot_t *sum, uint64_t calls);
 /* Tells the parent, unless it knows. */
 void pp_ballots_report(pp_ballots_t *ballots, const pp_handle_t *handle, const pp_ballot_t *sum, int32_t parent_rank);
 

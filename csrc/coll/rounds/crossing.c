@@ -3,6 +3,18 @@
 
 #include <string.h>
 
+pp_crossing_t *pp_crossing_of(pp_allreduce_t *coll, uint64_t round)
+{
+    pp_leading_t  *leading = coll->on_board->leading;
+    pp_crossing_t *crossing = &leading->crossings[pp_series_index(&coll->series, round) % leading->count];
+    if (crossing->round == round)
+        return crossing;
+    *crossing = (pp_crossing_t){.round = round, .held = crossing->held, .handed_on = crossing->handed_on};
+    if (crossing->held)
+        memset(crossing->held, 0, 2 * (size_t)coll->rule.size * sizeof *crossing->held);
+    return crossing;
+}
+
 /* ---- the rules, for a node ------------------------------------------------------------------------------ */
 
 bool pp_crossing_anybody_waits(const pp_view_t *view)
@@ -113,53 +125,29 @@ static bool mark_waiting(const pp_view_t *view, pp_crossing_t *crossing)
 
 /* ---- first of m ------------------------------------------------------------------------------------- */
 
-/* Adds a place to draws that are lent until then; those of earlier loans are over. */
-static void add_loan(uint64_t *places, pp_loan_t *until, int32_t place, pp_loan_t loan)
-{
-    if (*until > loan)
-        return;
-    if (*until < loan)
-        memset(places, 0, PP_CONTRIBUTORS_WORDS * sizeof *places);
-    *until = loan;
-    pp_mask_add(places, place);
-}
-
 void pp_crossing_hear_draw(pp_crossing_t *crossing, const pp_draw_t *message)
 {
-    int32_t place = (int32_t)message->place;
-    if (message->lent)
-        add_loan(crossing->borrowed, &crossing->borrowed_until, place, pp_loan_make(message->prefix.calls));
-    else
-        pp_mask_add(crossing->held, place);
+    pp_loan_t *held = &crossing->held[message->place];
+    if (*held < message->until)
+        *held = message->until;
 }
 
 void pp_crossing_draws(const pp_allreduce_t *coll, const pp_crossing_t *crossing, uint64_t *places)
 {
-    bool lasts = pp_loan_lasts(crossing->borrowed_until, pp_engine_calls(coll->handle.engine, true));
-    for (int i = 0; i < PP_CONTRIBUTORS_WORDS; i++)
-        places[i] = crossing->held[i] | (lasts ? crossing->borrowed[i] : 0);
-}
-
-/* Whether the other node has the draw; if not, it is noted that it will. */
-static bool was_handed_on(const pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place, bool lent)
-{
     uint64_t calls = pp_engine_calls(coll->handle.engine, true);
-    if (pp_mask_has(crossing->handed_on, place)
-        || (lent && pp_loan_lasts(crossing->lent_until, calls) && pp_mask_has(crossing->lent, place)))
-        return true;
-    if (lent)
-        add_loan(crossing->lent, &crossing->lent_until, place, pp_loan_make(calls));
-    else
-        pp_mask_add(crossing->handed_on, place);
-    return false;
+    memset(places, 0, PP_CONTRIBUTORS_WORDS * sizeof *places);
+    for (int32_t place = 0; crossing->held && place < coll->rule.size; place++)
+        if (pp_loan_lasts(crossing->held[place], calls))
+            pp_mask_add(places, place);
 }
 
-static void hand_on(pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place, int32_t node, bool lent)
+static void hand_on(pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place, int32_t node, pp_loan_t until)
 {
     pp_draw_t message = {.prefix = {.kind = PP_MSG_DRAW, .handle = coll->handle.id, .round = crossing->round},
-                         .place = (uint32_t)place, .lent = lent};
-    if (was_handed_on(coll, crossing, place, lent))
+                         .place = (uint64_t)place, .until = until};
+    if (crossing->handed_on[place] >= until)
         return;
+    crossing->handed_on[place] = until;
     coll->handle.engine->coverage.draws_handed_on++;
     pp_engine_control(coll->handle.engine, pp_nodes_leader(pp_nodes_of(coll), node, crossing->round),
                       &message.prefix, sizeof message);
@@ -173,7 +161,7 @@ static int32_t follow_draw(const pp_view_t *view, pp_allreduce_t *coll, pp_cross
     coll->handle.engine->coverage.draws_handed_on += (uint64_t)end.hops;
     if (end.verdict == PP_DRAW_OUT_OF_SIGHT)
         hand_on(coll, crossing, end.place, pp_nodes_of(coll)->node_of[pp_view_drawn_at(coll, end.place)],
-                end.lent || !pp_mask_has(crossing->held, place));
+                pp_loan_make(crossing->held[place], end.lent, pp_engine_calls(coll->handle.engine, true)));
     if (end.verdict != PP_DRAW_TRIGGERS)
         return -1;
     mark_trigger(crossing, pp_view_index_of(coll, pp_view_drawn_at(coll, end.place)));
@@ -188,7 +176,7 @@ static void follow_draws(const pp_view_t *view, pp_allreduce_t *coll, pp_crossin
     int32_t strongest = -1;
     for (int32_t place = 0; place < coll->rule.k; place++)
         if (nodes->node_of[pp_view_drawn_at(coll, place)] == nodes->mine)
-            pp_mask_add(crossing->held, place);
+            crossing->held[place] = PP_FOR_GOOD;
     pp_crossing_draws(coll, crossing, draws);
     for (int32_t place = 0; place < coll->handle.engine->size; place++) {
         if (!pp_mask_has(draws, place))
@@ -205,7 +193,7 @@ static void follow_draws(const pp_view_t *view, pp_allreduce_t *coll, pp_crossin
 static pp_ballot_t count_here(const pp_view_t *view, const pp_crossing_t *crossing)
 {
     const pp_allreduce_t *coll = view->coll;
-    pp_ballot_t sum = {.round = view->round, .calls = pp_engine_calls(coll->handle.engine, true)};
+    pp_ballot_t sum = {.round = view->round};
     for (int32_t index = 0; index < pp_node_size(coll); index++) {
         pp_facts_t facts = pp_view_facts(view, index);
         facts.ready = pp_mask_has(crossing->ready, index);
@@ -221,7 +209,7 @@ static void count_quorum(const pp_view_t *view, pp_allreduce_t *coll, pp_crossin
     pp_ballots_t *ballots = &coll->on_board->leading->ballots;
     pp_ballot_t   sum = count_here(view, crossing);
     pp_cause_t    cause;
-    pp_ballots_add(ballots, &sum);
+    pp_ballots_add(ballots, &sum, pp_engine_calls(coll->handle.engine, true));
     if (nodes->mine != 0)
         pp_ballots_report(ballots, &coll->handle, &sum,
                           pp_nodes_leader(nodes, pp_ballots_parent(nodes->mine), sum.round));

@@ -30,7 +30,7 @@ static void tell(const pp_view_t *view, pp_allreduce_t *coll, int32_t index)
     if (index != node->index)
         node->wake(node->owner, index, true);
     else
-        pp_patience_awaited(coll, view->round, 0, 0);
+        pp_patience_awaited(coll, view->round, 0);
 }
 
 static void tell_drawn(const pp_view_t *view, pp_allreduce_t *coll, const uint64_t *draws)

@@ -50,9 +50,6 @@ static void hear_await(pp_allreduce_t *coll, const pp_prefix_t *message)
 {
     pp_crossing_t *crossing = pp_crossing_of(coll, message->round);
     uint32_t number = ((const pp_await_t *)message)->number;
-    /* The leader itself may be the one that is a call behind: its engine keeps the round's messages back. */
-    if (message->calls > coll->handle.engine->calls)
-        pp_patience_awaited(coll, message->round, number, message->calls);
     if (crossing->waited_for && crossing->awaited >= number)
         return;
     crossing->waited_for = true;
@@ -434,6 +431,15 @@ static bool is_needed(pp_allreduce_t *coll) { return pp_on_board_has_work(coll) 
 
 static const pp_way_t way = {.look = look, .has_news = has_news, .gathered = gathered, .merge_awaited = pp_signal_tell_leader};
 
+static void free_leading(pp_leading_t *leading)
+{
+    if (leading) {
+        free(leading->crossings);
+        free(leading->loans);
+    }
+    free(leading);
+}
+
 /* Rounds under way in a context that is given up: what was lent to them is not theirs to free. */
 static void close_rounds(pp_allreduce_t *coll)
 {
@@ -442,9 +448,7 @@ static void close_rounds(pp_allreduce_t *coll)
     for (int32_t i = 0; leading && series->instances && i < series->window; i++)
         if (series->instances[i].accumulator == &leading->lent)
             series->instances[i].accumulator = NULL;
-    if (leading)
-        free(leading->crossings);
-    free(leading);
+    free_leading(leading);
     pp_on_board_close(coll);
 }
 
@@ -454,20 +458,25 @@ static const pp_rounds_ops_t ops = {
 };
 
 /* Other nodes may tell of the round after those that are open here. */
-static pp_leading_t *new_leading(int32_t window)
+static pp_leading_t *new_leading(const pp_rule_t *rule, int32_t window)
 {
     pp_leading_t *leading = calloc(1, sizeof *leading);
     size_t count = (size_t)window + 2;
     if (!leading)
         return NULL;
+    size_t loans = pp_rule_draws(rule) ? (size_t)rule->size : 0;       /* held, and as many handed on */
     leading->crossings = calloc(count, sizeof *leading->crossings);
-    if (!leading->crossings) {
-        free(leading);
+    leading->loans = calloc(count * 2 * loans + 1, sizeof *leading->loans);
+    if (!leading->crossings || !leading->loans) {
+        free_leading(leading);
         return NULL;
     }
     leading->count = count;
-    for (size_t i = 0; i < count; i++)
-        leading->crossings[i].round = UINT64_MAX;
+    for (size_t i = 0; i < count; i++) {
+        pp_loan_t *held = leading->loans + 2 * loans * i;
+        leading->crossings[i] = (pp_crossing_t){.round = UINT64_MAX, .held = loans ? held : NULL,
+                                                .handed_on = loans ? held + loans : NULL};
+    }
     pp_ballots_open(&leading->ballots);
     return leading;
 }
@@ -484,6 +493,6 @@ pp_status_t pp_leader_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, cons
                                      pp_rounds_segments(coll, kernels, nodes->count), &graph));
     PP_TRY(pp_series_open(engine, agreed->id, graph, nodes, kernels, window, &host, coll, &coll->series));
     PP_TRY(pp_on_board_open(coll, &way, agreed->region));
-    coll->on_board->leading = new_leading(window);
+    coll->on_board->leading = new_leading(&coll->rule, window);
     return coll->on_board->leading ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %d rounds", window);
 }

@@ -26,15 +26,15 @@ typedef struct pp_crossing {
     uint64_t ripe_ns;                /* when it may be activated that is due; 0: it has not been */
     uint64_t triggers[PP_CONTRIBUTORS_WORDS];    /* by index on the node */
     uint64_t ready[PP_CONTRIBUTORS_WORDS];       /* ... latched: once ready for a round, it counts for that */
-    /* Places of the order of draws: whose draws are this node's to follow, and which it has handed on. */
-    uint64_t held[PP_CONTRIBUTORS_WORDS], handed_on[PP_CONTRIBUTORS_WORDS];
-    uint64_t borrowed[PP_CONTRIBUTORS_WORDS], lent[PP_CONTRIBUTORS_WORDS];
-    pp_loan_t borrowed_until, lent_until;
+    /* By place in the order of draws: until when that draw is this node's to follow, and until when it has handed it on.
+       Only if there are draws. */
+    pp_loan_t *held, *handed_on;
 } pp_crossing_t;
 
 typedef struct pp_leading {
     pp_crossing_t *crossings;        /* at pp_series_index(round) % count */
     size_t         count;
+    pp_loan_t     *loans;            /* of all crossings */
     pp_buffer_t    lent;             /* the ring's memory, as the accumulator of the round that is away */
     uint32_t       told;             /* reasons to look that this rank has heard of */
     pp_ballots_t   ballots;
@@ -45,14 +45,7 @@ static inline const pp_nodes_t *pp_nodes_of(const pp_allreduce_t *coll) { return
 static inline int32_t pp_node_size(const pp_allreduce_t *coll) { return pp_node_of(coll)->size; }
 
 /* Of a round that this rank leads. */
-static inline pp_crossing_t *pp_crossing_of(pp_allreduce_t *coll, uint64_t round)
-{
-    pp_leading_t  *leading = coll->on_board->leading;
-    pp_crossing_t *crossing = &leading->crossings[pp_series_index(&coll->series, round) % leading->count];
-    if (crossing->round != round)
-        *crossing = (pp_crossing_t){.round = round};
-    return crossing;
-}
+pp_crossing_t *pp_crossing_of(pp_allreduce_t *coll, uint64_t round);
 
 bool pp_crossing_anybody_waits(const pp_view_t *view);
 /* All ranks here flush.  Those that are out go along with any flush, as long as somebody may still ask for one. */

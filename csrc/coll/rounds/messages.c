@@ -26,9 +26,7 @@ typedef struct pp_round_state {
     bool     joined;                 /* it took our slot silently, from a Flush */
     bool     gated;                  /* we let it have our part */
     bool     done;                   /* its result is in the accumulator */
-    bool     drawn;                  /* a copy of the draw reached us, */
-    bool     handed_on;              /* or was handed on by us, for good */
-    pp_loan_t borrowed, lent;        /* or for a time */
+    pp_loan_t held, handed_on;       /* a copy of the draw has reached us so; and we have handed it on so */
     uint32_t cause;                  /* pp_cause_t this rank gives it */
     uint64_t own_contributions;      /* my Starts that it took */
     uint64_t starts_taken;
@@ -92,9 +90,9 @@ static int32_t own_place(pp_allreduce_t *coll)
     return messages->place;
 }
 
-static bool is_for_good(const pp_allreduce_t *coll, const pp_round_state_t *state, int32_t place)
+static pp_loan_t held_until(const pp_allreduce_t *coll, const pp_round_state_t *state, int32_t place)
 {
-    return place < coll->rule.k || state->drawn;
+    return place < coll->rule.k ? PP_FOR_GOOD : state->held;
 }
 
 /* The place of the draw that has reached this rank for the current round; -1: none has. */
@@ -105,7 +103,7 @@ static int32_t drawn_at(pp_allreduce_t *coll, const pp_round_state_t *state)
     if (pp_rule_is_solo(&coll->rule))
         return 0;
     int32_t place = own_place(coll);
-    return is_for_good(coll, state, place) || pp_loan_lasts(state->borrowed, coll->handle.engine->calls) ? place : -1;
+    return pp_loan_lasts(held_until(coll, state, place), coll->handle.engine->calls) ? place : -1;
 }
 
 static bool permits(const pp_allreduce_t *coll, const pp_round_state_t *state)
@@ -169,7 +167,7 @@ static void await(pp_allreduce_t *coll, uint32_t number) { pass_on(coll, coll->c
 static void hear_await(pp_allreduce_t *coll, const pp_prefix_t *message)
 {
     uint32_t number = ((const pp_await_t *)message)->number;
-    if (pp_patience_awaited(coll, message->round, number, message->calls))
+    if (pp_patience_awaited(coll, message->round, number))
         pass_on(coll, message->round, number);
 }
 
@@ -198,24 +196,20 @@ static void trigger(pp_allreduce_t *coll, pp_round_state_t *state, pp_instance_t
     pp_instance_fire(instance, coll->series.graph->start);
 }
 
-/* What has reached this rank for a time is handed on for a time, whatever keeps this rank. */
-static void hand_on(pp_allreduce_t *coll, pp_round_state_t *state, int32_t place, bool lent)
+static void hand_on(pp_allreduce_t *coll, pp_round_state_t *state, int32_t place, bool lends)
 {
     pp_engine_t *engine = coll->handle.engine;
-    int32_t next = pp_rule_next_place(&coll->rule, place);
-    lent |= !is_for_good(coll, state, place);
-    if (state->handed_on || (lent && pp_loan_lasts(state->lent, engine->calls)))
+    int32_t   next = pp_rule_next_place(&coll->rule, place);
+    pp_loan_t until = pp_loan_make(held_until(coll, state, place), lends, engine->calls);
+    if (state->handed_on >= until)
         return;
-    if (lent)
-        state->lent = pp_loan_make(engine->calls);
-    else
-        state->handed_on = true;
+    state->handed_on = until;
     if (next < 0)
         return;
     if (pp_engine_has(engine, PP_PLANT_LOST_DRAW) && place >= coll->rule.k && pp_handle_left(&coll->handle))
         return;
     pp_draw_t message = {.prefix = {.kind = PP_MSG_DRAW, .handle = coll->handle.id, .round = state->round},
-                         .place = (uint32_t)next, .lent = lent};
+                         .place = (uint64_t)next, .until = until};
     engine->coverage.draws_handed_on++;
     pp_engine_control(engine, pp_order_rank(&coll->rule, state->round, left_before(coll), next), &message.prefix,
                       sizeof message);
@@ -224,9 +218,9 @@ static void hand_on(pp_allreduce_t *coll, pp_round_state_t *state, int32_t place
 static pp_ballot_t count_subtree(const pp_allreduce_t *coll, const pp_round_state_t *state)
 {
     pp_facts_t facts = facts_of(coll, state);
-    pp_ballot_t sum = {.round = state->round, .calls = coll->handle.engine->calls};
+    pp_ballot_t sum = {.round = state->round};
     pp_rule_count(&sum.count, &facts);
-    pp_ballots_add(&coll->messages->ballots, &sum);
+    pp_ballots_add(&coll->messages->ballots, &sum, coll->handle.engine->calls);
     return sum;
 }
 
@@ -266,15 +260,12 @@ static void bring_about(pp_allreduce_t *coll)
 static void hear_draw(pp_allreduce_t *coll, const pp_draw_t *message)
 {
     pp_round_state_t *state = state_of(coll, message->prefix.round);
-    pp_loan_t loan = pp_loan_make(message->prefix.calls);
     if (!state)
         pp_engine_fail(coll->handle.engine, PP_ERR_INTERNAL, "handle %u: a draw of round %llu came while "
                        "round %llu runs", coll->handle.id, (unsigned long long)message->prefix.round,
                        (unsigned long long)coll->completed);
-    else if (!message->lent)
-        state->drawn = true;
-    else if (state->borrowed < loan)
-        state->borrowed = loan;
+    else if (state->held < message->until)
+        state->held = message->until;
 }
 
 static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *message)

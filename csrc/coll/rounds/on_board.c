@@ -16,7 +16,7 @@ enum {
 static void hear_told(pp_allreduce_t *coll)
 {
     if (pp_hold_is_told(coll))
-        pp_patience_awaited(coll, coll->completed, 0, 0);
+        pp_patience_awaited(coll, coll->completed, 0);
 }
 
 bool pp_on_board_has_news(pp_allreduce_t *coll)
