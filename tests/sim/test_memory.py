@@ -101,6 +101,10 @@ FOUND = {
     "drawn and gone": """{"ranks":6,"seed":3907898507,"handles":[{"count":13,"max_lag":2}],
         "phases":[{"steps":[3,1,3,1]},{"steps":[5,2,3]}],"timing":"ties","together":true,"blocking":false,
         "extra":0.2,"last_flush":false,"memory":[50,100,2,0]}""",
+    # A node that had joined a round silently brought it about when its result was there already.
+    "triggered when it was done": """{"ranks":4,"seed":2,"handles":[{"count":8,"policy":
+        "quorum:1,deadline=100us,grace=50us"}],"phases":[{"steps":[0,0,0,1]}],
+        "latency":[1000,1000],"timing":"zero","scale":0,"memory":[1000,20000,3,2]}""",
     # A deadline was over while the round waited for its grace period, and then a drawn rank of the
     # node came: both were initiators, and the cause was the weaker one.
     "overdue and drawn": """{"ranks":4,"seed":2,"handles":[{"count":8,"policy":

@@ -342,7 +342,7 @@ def test_threads_of_a_rank_are_elsewhere_for_each_other():
 @WAYS
 @pytest.mark.parametrize("policy", [Solo(), Majority(), Quorum(2), Full()])
 def test_a_rank_that_is_a_call_ahead_serves_one_that_has_not_come_to_that_call(memory, policy):
-    """Nobody waits in away(): the others are in the Flush that follows while rank 0 makes rounds."""
+    """Nobody waits in away(): the others are in the Flush after it while rank 0 makes rounds."""
     made = {}
 
     def program(world, rank):

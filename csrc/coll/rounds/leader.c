@@ -224,7 +224,8 @@ static bool lead(pp_allreduce_t *coll, uint64_t turn)
     pp_view_t view = pp_view_of(coll, round);
     if (pp_turn_phase(turn) == PP_OPEN)
         pp_crossing_latch_ready(&view, crossing);
-    if (!crossing->activated)
+    /* Not once its result is here: the instance may be that of another round before it is fired. */
+    if (!crossing->activated && !crossing->done)
         pp_crossing_bring_about(&view, coll, crossing, instance);
     if (pp_hold_is_awaited(coll, round))
         see_who_holds_up(&view, coll, crossing, pp_turn_phase(turn));
