@@ -55,6 +55,9 @@ void pp_patience_before_start(pp_allreduce_t *coll)
 
 void pp_patience_started(pp_allreduce_t *coll)
 {
+    /* It was told before that it holds the round up, is back, and may hold it up again: nobody tells it twice. */
+    if (coll->time.awaited == coll->completed + 1)
+        pp_engine_alarm(coll->handle.engine, 0);
     /* After a timeout: the request goes on, and its deadline. */
     if (coll->handle.request.timed_out && pp_handle_waits(&coll->handle))
         return;

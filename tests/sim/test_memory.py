@@ -105,6 +105,11 @@ FOUND = {
     "triggered when it was done": """{"ranks":4,"seed":2,"handles":[{"count":8,"policy":
         "quorum:1,deadline=100us,grace=50us"}],"phases":[{"steps":[0,0,0,1]}],
         "latency":[1000,1000],"timing":"zero","scale":0,"memory":[1000,20000,3,2]}""",
+    # A rank that was back after its patience held the same round up again, and was not told again.
+    "held up twice": """{"ranks":16,"seed":2,"handles":[{"count":32,"max_lag":1}],"phases":
+        [{"steps":[1],"then":["barrier"]}],"latency":[1000,1000],"network":
+        "L=3us,o=400ns,G=1ns,S=4K,jitter=20us,node=3,node.L=200ns,node.o=50ns","timing":"heavy",
+        "late":0.5,"extra":0.2,"memory":[1000,0,16,0],"patience":300000}""",
     # A deadline was over while the round waited for its grace period, and then a drawn rank of the
     # node came: both were initiators, and the cause was the weaker one.
     "overdue and drawn": """{"ranks":4,"seed":2,"handles":[{"count":8,"policy":
