@@ -310,12 +310,16 @@ pp_status_t pp_start(pp_handle_t *handle)
 }
 
 /* A Wait without a Start gives what was not given yet. */
-static pp_status_t give_without_start(pp_handle_t *handle)
+static pp_status_t give_without_start(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     if (handle->request.state != PP_IDLE)
         return PP_OK;
-    if (handle->face->give(handle) == PP_PENDING)
+    pp_look(ctx);
+    if (handle->face->give(handle) == PP_PENDING) {
+        PP_TRY(pp_engine_check(&ctx->engine));
         return pp_fail(PP_ERR_STATE, "nothing was started and there is nothing to give: call Start first");
+    }
+    pp_engine_settle(&ctx->engine);      /* what this rank's bound has kept back may go on */
     return PP_OK;
 }
 
@@ -328,9 +332,10 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_handle(handle, &ctx));
-    handle->request.timed_out = false;
+    if (timeout_us != 0)                 /* a Test leaves it as the last Wait has ended */
+        handle->request.timed_out = false;
     pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "Wait or Test")
-                                                         : give_without_start(handle);
+                                                         : give_without_start(ctx, handle);
     if (status >= 0 && needs_help(ctx, handle))
         status = pp_help_until(ctx, pp_request_complete, handle, timeout_us,
                                view || timeout_us == 0 ? NULL : handle);
@@ -378,6 +383,8 @@ pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
     if (status >= 0) {
         pp_look(ctx);
         status = handle->face->more(ctx, handle, result);
+        if (status == PP_OK)
+            pp_engine_settle(&ctx->engine);
     }
     unlock(ctx);
     return status;

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def real_number(value: Any) -> float:
-    """Return `value` as a float, NaN if it is no real number; text is none, whatever it says."""
-    if isinstance(value, (str, bytes, bytearray)):
+    """Return `value` as a float, NaN if it is no real number: text and bool are none."""
+    if isinstance(value, (str, bytes, bytearray, bool)):
         return math.nan
     try:
         return float(value)

@@ -132,7 +132,8 @@ class Request:
             request stays as it is: it can be waited for again, and the next `Start` adds to what is
             pending.
         Error
-            If nothing was started and there is nothing to give, or the handle was freed.
+            If nothing was started and there is nothing to give, the handle was freed, or this rank
+            is inside `Context.away`.
         PeerFailedError
             If the round can no longer complete.
         """

@@ -76,7 +76,7 @@ class Context:
         holds the others up.
     transport : {"auto", "mpi"}, optional
         ``"auto"``: if all ranks are on one node, rounds are made in memory that they share, by
-        those who are there, and nobody is woken who is not waiting; otherwise by messages.
+        those who are there, and nobody is woken who is not waiting; between nodes by messages.
         Ranks of one node that cannot share memory, because there is too little or because they are
         in different containers, use messages, too; the first of them gives a `RuntimeWarning`.
         ``"mpi"`` forces point-to-point MPI between all ranks. The environment variable
@@ -112,7 +112,8 @@ class Context:
     a step of `Drain` and `Free` of its requests), and all ranks do them in the same order. While a
     thread is inside one, a second one, and `Request.Start` of any request of the context, raise
     `Error` in other threads, without having any effect; `Request.Wait`, `Request.Test`, `stats` and
-    `alloc` work. Threads that use different contexts do not affect each other.
+    `alloc` work. Inside `away` all of them but `stats` and `alloc` raise. Threads that use
+    different contexts do not affect each other.
 
     A forked child process must not use a context: every call raises `Error` there. Nor can it make
     one if MPI was initialised before the fork: it shares MPI's state with its parent, whose job
@@ -285,6 +286,10 @@ class Context:
         nobody. Inside, this rank has left all handles of the context, so that the others' rounds
         go on without it while it is in a blocking call of its own: an allreduce of a metric, a
         barrier, a checkpoint. An exception inside ends it, and passes on.
+
+        A rank counts as back when any rank is known to have left the block. So calls inside are
+        safe in which all ranks of the context take part. If only some of them meet there, rounds of
+        ranks that have not come yet may wait for those, until their patience is over.
 
         Returns
         -------

@@ -174,6 +174,7 @@ def test_without_grace_nobody_is_waited_for(comm, ctx, gate):
     if comm.rank != 0:
         request.Start()
         request.Wait(status, timeout=60)
-        assert status.round == 0 or comm.rank > 1  # late, as rank 0 has been given it
+        # Late, as rank 0 has been given round 0; with others that came before, theirs.
+        assert status.round == 0 if comm.size == 2 else status.round < comm.size
     request.Flush()
     request.Free()
