@@ -378,7 +378,7 @@ def test_wait_without_a_start_gives_what_was_not_given(comm, ctx):
 
 def test_wrong_values_in_wait(comm, ctx):
     request = ctx.Allreduce_init(None, np.zeros(1), policy=pp.Full())
-    for timeout in (-1, float("nan"), "1", [2], 3j):
+    for timeout in (-1, float("nan"), "1", True, [2], 3j):
         with pytest.raises(pp.ArgumentError, match=re.escape(f"seconds, not {timeout!r}")):
             request.Wait(timeout=timeout)
         with pytest.raises(pp.ArgumentError, match=re.escape(f"seconds, not {timeout!r}")):

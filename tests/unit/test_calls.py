@@ -194,7 +194,7 @@ def test_a_step_of_drain_that_timed_out_goes_on_with_the_next_drain(core, made):
     assert core.said == ["drain", "collect"]
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
 def test_a_bad_timeout_begins_nothing(core, made, timeout):
     request, each = made(), made(deliver="each")
     for call in (request.Flush, request.Free, each.Drain):

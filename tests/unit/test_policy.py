@@ -163,13 +163,13 @@ def test_numpy_numbers_become_plain_ones():
     assert (type(policy.k), type(policy.deadline)) == (int, float)
 
 
-@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "1", [], 1e30])
+@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "1", True, [], 1e30])
 def test_a_deadline_is_a_time_above_0(value):
     with pytest.raises(pp.ArgumentError, match=r"deadline must be a finite .* above 0"):
         pp.Majority(deadline=value)
 
 
-@pytest.mark.parametrize("value", [-1e-9, math.inf, math.nan, "1", [], 1e30])
+@pytest.mark.parametrize("value", [-1e-9, math.inf, math.nan, "1", True, [], 1e30])
 def test_a_grace_is_a_time_of_0_or_more(value):
     with pytest.raises(pp.ArgumentError, match=r"grace must be a finite .* of 0 or more"):
         pp.Majority(grace=value)
