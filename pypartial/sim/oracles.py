@@ -518,14 +518,18 @@ class _Handle:
         elif oldest in given:
             own = given[oldest]
             expected = max(0, r.round - own.result.round)
-            if r.staleness != expected and not self.replaced(own, r):
+            if r.staleness != expected and not self.replaced(own, r, oldest in own.added):
                 _fail(f"staleness should be {expected}", record)
 
-    def replaced(self, own: Record, r: Round) -> bool:
-        """Whether staleness counts from a result that was overwritten before it was collected."""
+    def replaced(self, own: Record, r: Round, added: bool) -> bool:
+        """Whether staleness counts from a result that was overwritten before it was collected.
+
+        What was `added` to the request counts from the one that it had then: a later one.
+        """
         if not self.scenario.memory or own.at is None or own.result.round < own.at:
             return False
-        return r.staleness in (max(0, r.round - own.at), max(0, r.round - own.at + 1))
+        most = max(0, r.round - own.at + 1)
+        return r.staleness <= most if added else r.staleness in (max(0, r.round - own.at), most)
 
     def operations(self, log: Log) -> None:
         """A round fires every operation of its schedule once; start or join may be absent."""
