@@ -63,7 +63,7 @@ COVERAGE = {
     "patience": "limited patience",
     "barriers": "barriers of the program's own",
     "away": "away()",
-    "apart": "away() of different lengths",
+    "apart": "ranks away for different times",
     "polling": "polling",
     "only": "phases over several handles",
     "threads": "interleaved threads",
