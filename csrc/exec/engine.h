@@ -155,7 +155,7 @@ static inline uint64_t pp_engine_calls_known(const pp_engine_t *engine)
     uint64_t here = pp_engine_calls(engine, engine->nodes);
     return engine->calls_heard > here ? engine->calls_heard : here;
 }
-/* A collective call of this rank has ended: messages of ranks that are ahead are now due. */
+/* A collective call of this rank has ended: messages to the handle that it opened are now due. */
 void        pp_engine_call_ended(pp_engine_t *engine);
 
 #endif

@@ -34,7 +34,7 @@ typedef struct pp_prefix {
     uint16_t kind, flags;
     uint32_t handle;
     uint64_t round;
-    uint64_t calls;      /* collective calls the sender had completed: see pp_engine_t.calls */
+    uint64_t calls;      /* the most collective calls that the sender knows somebody to have completed */
     uint32_t tag;        /* OPERATION: the receiver's RECV vertex */
     uint32_t bulk_tag;
 } pp_prefix_t;

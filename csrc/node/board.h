@@ -46,7 +46,7 @@ typedef enum pp_phase { PP_OPEN, PP_TAKING, PP_MOVING, PP_AWAY } pp_phase_t;
 enum { PP_TURN_PHASE = 3, PP_TURN_NEWS = 4, PP_TURN_MERGES = 8, PP_TURN_OWNER_SHIFT = 4,
        PP_TURN_OWNER = 0xfff, PP_TURN_ROUND_SHIFT = 16 };
 
-/* pp_station_t.activated: LATE if whoever said so was not drawn, but its deadline is over. */
+/* pp_station_t.activated: LATE if the rank that said so was not drawn, but its deadline is over. */
 enum { PP_ACTIVATED_ROUND_SHIFT = 16, PP_ACTIVATED_LATE = 0x8000, PP_ACTIVATED_BY = 0x7fff };
 
 static inline uint64_t   pp_turn_round(uint64_t turn) { return turn >> PP_TURN_ROUND_SHIFT; }

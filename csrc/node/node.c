@@ -261,7 +261,9 @@ bool pp_node_anybody_away(const pp_node_t *node)
 
 static uint64_t most_calls(const pp_commons_t *commons)
 {
-    uint64_t here = atomic_load(&commons->calls), heard = atomic_load(&commons->calls_heard);
+    uint64_t here = atomic_load(&commons->calls);
+    PP_STEP("decide");
+    uint64_t heard = atomic_load(&commons->calls_heard);
     return here > heard ? here : heard;
 }
 

@@ -2,9 +2,9 @@
  * node.h - what the ranks of a node share: memory, and who of them is inside a collective call.
  *
  * What is in the memory has an *offset*, the same for every rank of the node, given out from the bottom up.  The region
- * of a handle is reserved by the first rank for all, before it votes in the agreement, so that whoever hears of
- * the end of the agreement finds it.  A rank maps what has been given out when it opens a handle; memory is committed
- * by whoever is about to use it first.
+ * of a handle is reserved by the first rank for all, before it votes in the agreement, so that each rank that
+ * hears of the end of the agreement finds it.  A rank maps what has been given out when it opens a handle; the rank that
+ * is about to use memory first commits it.
  */
 #ifndef PP_NODE_H
 #define PP_NODE_H
@@ -43,8 +43,8 @@ typedef struct pp_presence {
 enum { PP_GIVEN_UP = 32 };
 
 typedef struct pp_commons {
-    _Alignas(64) _Atomic uint64_t calls;   /* collective calls completed by whoever completed most */
-    _Atomic uint64_t calls_heard;          /* by whoever of another node is known to have completed most */
+    _Alignas(64) _Atomic uint64_t calls;   /* collective calls completed by the rank that completed most; */
+    _Atomic uint64_t calls_heard;          /* and by a rank of another node, as far as is known */
     _Atomic uint32_t away;                 /* ranks whose presence says inside, out or waits: mostly 0 */
     _Alignas(64) _Atomic uint32_t sleepers;  /* callers asleep: mostly 0 */
     /* Where the first rank of the node has reserved memory for the rounds of a handle that is being agreed on: of

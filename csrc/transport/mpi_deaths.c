@@ -1,8 +1,8 @@
 /*
  * mpi_deaths.c - that a rank has died is seen by somebody, and told to all.
  *
- * Ranks of one node look whether the others' processes live; MPI may say so itself.  Whoever learns of it, by whatever
- * way, sends everybody an *obituary*: who is told by one rank tells all the others once more, because the teller may
+ * Ranks of one node look whether the others' processes live; MPI may say so itself.  A rank that learns of it, by
+ * whatever way, sends all others an *obituary*: a rank that is told tells all the others once more, because the teller may
  * be failing itself, and MPI may not reach everybody in its name.  So every rank hears one from every other that lives,
  * which is how it knows that they have been told.
  */

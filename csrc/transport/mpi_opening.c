@@ -1,8 +1,8 @@
 /*
  * mpi_opening.c - the collective opening of the transport over MPI.
  *
- * It never blocks inside MPI: all that ranks tell each other here they *gather*, by nonblocking calls, and whoever waits
- * looks meanwhile whether the others live.  The first thing that is gathered is who they are; a rank that dies before
+ * It never blocks inside MPI: all that ranks tell each other here they *gather*, by nonblocking calls, and a rank that
+ * waits looks meanwhile whether the others live.  The first thing that is gathered is who they are; a rank that dies before
  * it has ever said so is missed by MPI alone.
  */
 #define _GNU_SOURCE   /* sched_getaffinity */

@@ -180,7 +180,7 @@ static inline void slot_put(pp_mpi_t *mpi, slot_t *slot)
    sleep, for there will be no second ring. */
 static inline bool pp_mpi_announced_not_received(const pp_mpi_t *mpi)
 {
-    /* relaxed: whoever is about to sleep has read the sequence before (see pp_bell_announce). */
+    /* relaxed: a thread that is about to sleep has read the sequence before (see pp_bell_announce). */
     uint32_t announced = atomic_load_explicit(&mpi->bell->announced, memory_order_relaxed);
     return (int32_t)(announced - mpi->received_near) > 0;   /* < 0: received before the ring */
 }

@@ -2,7 +2,7 @@
  * pp_mpi.h - the transport over MPI point-to-point on a private communicator, and the doorbells between
  * the ranks of a node.  The only files that include <mpi.h> are transport/mpi*.[ch] and progress/open.c.
  *
- * Doorbell.  The ranks of a node share a page with one bell a rank: `sequence`, rung by whoever sent
+ * Doorbell.  The ranks of a node share a page with one bell a rank: `sequence`, rung by a rank that sent
  * that rank something, and `sleeper`, which says who must be woken by a ring (nobody while a thread
  * of the rank is polling).  Ring: sequence++ (seq_cst), then read sleeper, futex wake if somebody is
  * asleep.  Sleep: read sequence, publish sleeper (seq_cst), poll once more, futex-wait while sequence
@@ -11,7 +11,7 @@
  * received pp_mpi_is_under_way() says so, and nobody may sleep for long.
  * The page is an anonymous memfd, opened by the others through /proc/<pid>/fd, so nothing can be left
  * behind in /dev/shm.  Ranks that cannot open it (another host, another container) are reached by
- * MPI alone, and whoever has such peers sleeps for bounded times only.
+ * MPI alone, and a rank that has such peers sleeps for bounded times only.
  */
 #ifndef PP_TRANSPORT_MPI_H
 #define PP_TRANSPORT_MPI_H

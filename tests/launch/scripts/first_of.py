@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 import random
 import sys
-import traceback
 from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
+from whole import whole
 
 import pypartial as pp
 
@@ -79,12 +79,6 @@ def main() -> None:
     rounds, *draws = map(int, sys.argv[1:])
     for m in draws:
         check(m, rounds)
-    print(f"end of rank {comm.rank}", flush=True)
 
 
-try:
-    main()
-except Exception:
-    sys.stderr.write(f"rank {comm.rank}:\n{traceback.format_exc()}")
-    sys.stderr.flush()
-    comm.Abort(1)
+whole(main)

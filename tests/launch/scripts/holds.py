@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import itertools
 import sys
-import traceback
 from contextlib import ExitStack
 
 import numpy as np
 from mpi4py import MPI
+from whole import whole
 
 import pypartial as pp
 
@@ -109,12 +109,6 @@ def main() -> None:
     for transport in sys.argv[1:]:
         for same_context in (False, True):
             check(transport, same_context=same_context)
-    print(f"end of rank {comm.rank}", flush=True)
 
 
-try:
-    main()
-except Exception:
-    sys.stderr.write(f"rank {comm.rank}:\n{traceback.format_exc()}")
-    sys.stderr.flush()
-    comm.Abort(1)
+whole(main)
