@@ -11,7 +11,9 @@ has loaded before (`pypartial/_native.py` imports mpi4py first and checks that i
 import os
 import shlex
 import shutil
+import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +35,8 @@ load your cluster's MPI module, or set PYPARTIAL_MPICC to its mpicc."""
 ALIKE = ("csrc/base/", "csrc/graph/", "csrc/reduce/", "csrc/algo/")
 UNLIKE = ("csrc/reduce/memory.c",)
 
+TOGETHER = "-flto=auto"  # of GCC and Clang
+
 
 def find_mpicc():
     """Return the MPI compiler wrapper as a list of words, or None."""
@@ -45,6 +49,28 @@ def find_mpicc():
     beside = os.path.dirname(sys.executable)
     found = shutil.which("mpicc", path=beside) or shutil.which("mpicc")
     return [found] if found else None
+
+
+def optimises_as_a_whole(compiler):
+    """Whether `compiler`, a list of words, and its linker can optimise at link time, and may.
+
+    A Start and a Wait pass some forty functions of a dozen files, most of them short: inlined
+    across files they take 7 % less.
+    """
+    compiling = shlex.split(os.environ.get("CFLAGS", ""))
+    linking = shlex.split(os.environ.get("LDFLAGS", ""))
+    words = [*compiler, *compiling, *linking]
+    chosen = any(word.startswith(("-flto", "-fno-lto")) for word in words)
+    if chosen or "-O0" in compiling or "LDSHARED" in os.environ:  # it shall be quick, or is unknown
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        # A program: a linker without the plugin finds no main, but would make an empty library.
+        one, two, both = (os.path.join(folder, name) for name in ("one.c", "two.c", "both"))
+        Path(one).write_text("int two(void); int main(void) { return two(); }")
+        Path(two).write_text("int two(void); int two(void) { return 0; }")
+        command = [*compiler, *compiling, TOGETHER, "-fPIC", one, two, "-o", both, *linking]
+        tried = subprocess.run(command, capture_output=True)
+    return tried.returncode == 0
 
 
 def is_from_a_build_requirement(mpicc):
@@ -73,6 +99,10 @@ class BuildWithMpicc(build_ext):
             os.environ.setdefault("OMPI_CC", os.environ["CC"])
             os.environ.setdefault("MPICH_CC", os.environ["CC"])
         os.environ["CC"] = shlex.join(mpicc)
+        if optimises_as_a_whole(mpicc):
+            for extension in self.extensions:
+                extension.extra_compile_args = [*extension.extra_compile_args, TOGETHER]
+                extension.extra_link_args = [*extension.extra_link_args, TOGETHER]
         if is_from_a_build_requirement(mpicc):
             prefix = Path(shutil.which(mpicc[0])).resolve().parent.parent
             # From the module's place in site-packages to the environment's lib; an editable
