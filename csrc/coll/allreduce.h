@@ -102,9 +102,6 @@ typedef struct pp_rounds_ops {
     /* The application gets sendbuf back: what is pending of it is copied aside.  False: a round reads it; work at it
        and ask again.  Without the lock. */
     bool        (*return_users)(pp_allreduce_t *);
-    /* With the lock, around the copying of an outcome that was taken from its request. */
-    void        (*begin_copy)(pp_allreduce_t *, const pp_outcome_t *);
-    void        (*end_copy)(pp_allreduce_t *);
     /* False: its entry has been used again (PP_LATEST). */
     bool        (*copy_out)(const pp_allreduce_t *, const pp_outcome_t *);
     /* Where the application may read it until end_view(); NULL: copy it out. */
@@ -186,6 +183,11 @@ struct pp_allreduce {
         uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
         pp_habit_t habit;
     } time;
+
+    /* What return_users() and end_view() have to end: nothing, mostly, and then they are not called. */
+    uint32_t users_parts;            /* parts that others may still read in sendbuf */
+    bool     viewed;                 /* the application reads a result where it lies */
+    const pp_outcome_t *copied;      /* with the lock released: no longer the request's, but needed */
 
     /* Of the round before `completed`: ranks that its header lists as left. */
     bool     any_left_before;

@@ -21,6 +21,9 @@ static bool has_patience(const pp_allreduce_t *coll)
     return team->patience_ns != PP_FOR_EVER && !pp_rule_is_full(&coll->rule) && team->engine->size > 1;
 }
 
+/* A rank that is alone holds nobody up. */
+static bool by_habit(const pp_team_t *team) { return team->patience_ns < 0 && team->engine->size > 1; }
+
 static uint64_t coarse_now(const pp_allreduce_t *coll)
 {
     pp_transport_t *transport = coll->handle.engine->transport;
@@ -45,7 +48,7 @@ void pp_patience_before_start(pp_allreduce_t *coll)
     /* Before the request is made and others see it: its own deadline is not over. */
     if (!pp_handle_waits(&coll->handle) && !pp_engine_has(coll->handle.engine, PP_PLANT_DEADLINE_TWICE))
         coll->time.overdue = false;
-    if (team->patience_ns >= 0 || coll->time.given_ns == 0)
+    if (coll->time.given_ns == 0)
         return;
     uint64_t now = coarse_now(coll), taken = now > coll->time.given_ns ? now - coll->time.given_ns : 0;
     pp_habit_add(&coll->time.habit, taken);
@@ -75,7 +78,7 @@ void pp_patience_started(pp_allreduce_t *coll)
 
 void pp_patience_given(pp_allreduce_t *coll)
 {
-    if (coll->handle.team->patience_ns < 0)
+    if (by_habit(coll->handle.team))
         coll->time.given_ns = coarse_now(coll);
 }
 

@@ -100,7 +100,7 @@ static pp_status_t start_attending(pp_ctx_t *ctx, pp_allreduce_t *coll)
 static void end_view(pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
-    if (coll->ops->end_view)
+    if (coll->viewed)
         coll->ops->end_view(coll);
 }
 
@@ -151,18 +151,20 @@ static pp_outcome_t *take_outcome(pp_allreduce_t *coll)
 /* The application gets sendbuf back, if rounds read it where it is. */
 static pp_status_t return_sendbuf(pp_ctx_t *ctx, pp_allreduce_t *coll)
 {
+    if (!coll->ops->return_users)
+        return PP_OK;
     bool large = copies_long(coll);
-    for (bool returned = !coll->ops->return_users; !returned;) {
+    while (coll->users_parts != 0) {
         if (large)
             pthread_mutex_unlock(&ctx->lock);
-        returned = coll->ops->return_users(coll);
+        bool returned = coll->ops->return_users(coll);
         if (large)
             pthread_mutex_lock(&ctx->lock);
         if (!returned && !pp_work(ctx, NULL))
             pp_make_way(ctx);
         PP_TRY(pp_engine_check(&ctx->engine));
     }
-    return PP_OK;
+    return pp_engine_check(&ctx->engine);
 }
 
 /* The result is read where it lies; the memory that it is in stays mapped as long as the view is kept. */
@@ -196,15 +198,15 @@ static pp_outcome_t *copy_newest(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_view_ou
     bool large = copies_long(coll);
     for (;;) {
         pp_outcome_t *outcome = take_outcome(coll);
-        if (coll->ops->begin_copy)
-            coll->ops->begin_copy(coll, outcome);
-        if (large)
+        if (large) {
+            coll->copied = outcome;
             pthread_mutex_unlock(&ctx->lock);
+        }
         bool copied = copy_out(ctx, coll, outcome, view);
-        if (large)
+        if (large) {
             pthread_mutex_lock(&ctx->lock);
-        if (coll->ops->end_copy)
-            coll->ops->end_copy(coll);
+            coll->copied = NULL;
+        }
         if (copied)
             return outcome;
         pp_outcome_free(coll, outcome);

@@ -41,7 +41,6 @@ struct pp_combine {
     pp_board_t board;
     bool       users;                /* contributions are read where the application has them: sendbuf is in
                                         the memory of the node */
-    uint32_t   users_parts;          /* parts that may still be read there */
     uint64_t   starts_taken;         /* my Starts that rounds up to the newest one looked at have taken */
     uint64_t   limit, absorbed;      /* as published */
     bool       news;                 /* something has changed, and nobody has looked at the round since */
@@ -62,8 +61,7 @@ struct pp_combine {
     bool      *landed;
     uint32_t   landed_count;
     uint64_t   landed_round;
-    const pp_outcome_t *copied;      /* out of the ring, with the lock released: no longer the request's, but needed */
-    bool       viewed;               /* an entry of the ring is pinned */
+    bool       landed_given;         /* the result handed out has such chunks */
     bool       merges;               /* this rank adds to a part of its own that is pending; */
     bool       merges_away;          /* it began while a round was away */
     int32_t   *order;                /* of draws of the round `order_round`, its first `ordered` places */
@@ -196,8 +194,6 @@ void        pp_contribute_forgive(pp_allreduce_t *coll);
 
 /* ---- results (copy.c) ---------------------------------------------------------------------------------------- */
 
-void        pp_copy_begin(pp_allreduce_t *coll, const pp_outcome_t *outcome);
-void        pp_copy_end(pp_allreduce_t *coll);
 bool        pp_copy_out(const pp_allreduce_t *coll, const pp_outcome_t *outcome);
 const void *pp_copy_view(pp_allreduce_t *coll, const pp_outcome_t *outcome);
 void        pp_copy_end_view(pp_allreduce_t *coll);
@@ -232,7 +228,7 @@ void        pp_on_board_close(pp_allreduce_t *coll);
     .ready = pp_on_board_ready, .withholds = pp_on_board_withholds, .in_mid_round = pp_on_board_in_mid_round,      \
     .drawn = pp_on_board_drawn, .joined = pp_on_board_joined, .discard = pp_contribute_discard,                    \
     .forgive = pp_contribute_forgive, .own = pp_copy_own, .return_users = pp_contribute_return_users,              \
-    .begin_copy = pp_copy_begin, .end_copy = pp_copy_end, .copy_out = pp_copy_out, .view = pp_copy_view,           \
+    .copy_out = pp_copy_out, .view = pp_copy_view,                                                                 \
     .end_view = pp_copy_end_view, .end_landing = pp_copy_end_landing, .handed_out = pp_say_given,                  \
     .holds_up = pp_hold_holds_up, .copy_in = pp_copy_in, .count_as_given = pp_combine_count_as_given, .has_work = pp_on_board_has_work,                             \
     .begin_work = pp_on_board_begin_work, .work = pp_on_board_work, .worked = pp_on_board_worked

@@ -77,7 +77,7 @@ static void link(pp_allreduce_t *coll, int32_t part, uint64_t given)
     if (combine->users) {
         pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv,
                       combine->board.vector_bytes, &own->users);
-        combine->users_parts |= 1u << part;
+        coll->users_parts |= 1u << part;
     }
     pp_station_link(&combine->board, part, combine->users, pp_say_state_of(coll));
     combine->news = true;
@@ -106,9 +106,9 @@ bool pp_contribute_return_users(pp_allreduce_t *coll)
 {
     pp_combine_t *combine = coll->on_board;
     pp_board_t *board = &combine->board;
-    for (int part = 0; combine->users_parts >> part; part++) {
+    for (int part = 0; coll->users_parts >> part; part++) {
         uint32_t bit = 1u << part;
-        if (!(combine->users_parts & bit))
+        if (!(coll->users_parts & bit))
             continue;
         PP_STEP("move");
         uint64_t word = atomic_load(&pp_board_own(board)->word);
@@ -118,14 +118,14 @@ bool pp_contribute_return_users(pp_allreduce_t *coll)
                                               pp_node_at(board->node, pp_board_own(board)->parts[part].users),
                                               board->vector_bytes);
             if (pp_station_moved(board, part)) {
-                combine->users_parts &= ~bit;
+                coll->users_parts &= ~bit;
                 continue;
             }
         }
         PP_STEP("move");
         if (!pp_board_has_read(board, atomic_load(&pp_board_own(board)->taken)))
             return false;
-        combine->users_parts &= ~bit;
+        coll->users_parts &= ~bit;
     }
     return true;
 }

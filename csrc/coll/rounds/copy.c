@@ -42,20 +42,13 @@ static bool has_landed(const pp_combine_t *combine, const pp_outcome_t *outcome)
     return combine->landed_count > 0 && combine->landed_round == outcome->round;
 }
 
-void pp_copy_begin(pp_allreduce_t *coll, const pp_outcome_t *outcome)
-{
-    coll->on_board->copied = outcome;
-    coll->handle.engine->coverage.landings += has_landed(coll->on_board, outcome);
-}
-
-void pp_copy_end(pp_allreduce_t *coll) { coll->on_board->copied = NULL; }
-
 bool pp_copy_out(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
 {
-    const pp_combine_t *combine = coll->on_board;
+    pp_combine_t *combine = coll->on_board;
     if (outcome->lies == PP_IN_RECEIVE)
         return true;
-    if (has_landed(combine, outcome))
+    combine->landed_given = has_landed(combine, outcome);
+    if (combine->landed_given)
         copy_rest(coll, outcome);
     else
         copy_elements(coll, outcome, 0, coll->count);
@@ -68,16 +61,16 @@ const void *pp_copy_view(pp_allreduce_t *coll, const pp_outcome_t *outcome)
     /* One that is converted, or has nothing in it, exists in the receive buffers only. */
     if (outcome->lies != PP_IN_RING || !pp_users_are_vectors(&coll->series.kernels) || coll->count == 0)
         return NULL;
-    combine->viewed = pp_board_pin(&combine->board, outcome->ring, outcome->round);
-    return combine->viewed ? elements_of(coll, outcome) : NULL;
+    coll->viewed = pp_board_pin(&combine->board, outcome->ring, outcome->round);
+    return coll->viewed ? elements_of(coll, outcome) : NULL;
 }
 
 void pp_copy_end_view(pp_allreduce_t *coll)
 {
     pp_combine_t *combine = coll->on_board;
-    if (!combine->viewed)
+    if (!coll->viewed)
         return;
-    combine->viewed = false;
+    coll->viewed = false;
     pp_board_unpin(&combine->board);
     combine->news = true;                /* a round may have waited for the entry */
 }
@@ -114,9 +107,12 @@ bool pp_copy_begin_landing(pp_allreduce_t *coll)
 void pp_copy_end_landing(pp_allreduce_t *coll)
 {
     pp_combine_t *combine = coll->on_board;
-    if (combine->landed_count > 0)
-        memset(combine->landed, 0, combine->chunks * sizeof *combine->landed);
+    if (combine->landed_count == 0)
+        return;
+    memset(combine->landed, 0, combine->chunks * sizeof *combine->landed);
     combine->landed_count = 0;
+    coll->handle.engine->coverage.landings += combine->landed_given;
+    combine->landed_given = false;
 }
 
 void pp_copy_in(const pp_allreduce_t *coll, void *to, const void *from, size_t bytes)

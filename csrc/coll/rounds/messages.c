@@ -4,10 +4,9 @@
  * A rank knows itself, and what messages say.  `taken` rounds have taken its slot;
  * opened - window <= completed <= taken <= opened.
  *
- * Draws.  A rank that cannot be waited for hands the draw on, once a round, or lends it
- * (draws.h), and keeps it.  Quorums.  Ready and left
- * ranks are counted along a tree to rank 0, which activates the round.  Full needs no count: a waiting rank
- * activates the round, and each rank gives its part when it is ready, or has left.
+ * Draws.  A rank that cannot be waited for hands the draw on, once a round, or lends it (draws.h), and keeps it.
+ * Quorums.  Ready and left ranks are counted along a tree to rank 0, which activates the round.  Full needs no count: a
+ * waiting rank activates the round, and each rank gives its part when it is ready, or has left.
  */
 #include "../patience.h"
 

@@ -23,7 +23,7 @@ uint64_t pp_say_state_of(const pp_allreduce_t *coll)
 uint64_t pp_say_absorbed(const pp_allreduce_t *coll)
 {
     uint64_t least = coll->completed;
-    const pp_outcome_t *given = coll->request.outcome ? coll->request.outcome : coll->on_board->copied;
+    const pp_outcome_t *given = coll->request.outcome ? coll->request.outcome : coll->copied;
     if (coll->handle.team->exits)
         return UINT64_MAX;
     if (given && given->lies == PP_IN_RING)
