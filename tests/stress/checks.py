@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import faulthandler
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # `support`
+
+from support.ending import end_all_at_an_error
 
 import pypartial as pp
 
@@ -61,10 +62,6 @@ def run(main: Callable[[], None], limit_s: float) -> None:
     """Run a command: after `limit_s` or at an exception all ranks end, and say where they were."""
     faulthandler.dump_traceback_later(limit_s, exit=True)
     try:
-        main()
-    except Exception:
-        sys.stderr.write(f"rank {MPI.COMM_WORLD.rank}:\n{traceback.format_exc()}")
-        sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+        end_all_at_an_error(main)
     finally:
         faulthandler.cancel_dump_traceback_later()

@@ -15,12 +15,14 @@ from support.mpirun import Run, mpirun, python
 
 SCRIPT = Path(__file__).resolve().parent.parent / "launch" / "scripts" / "dies.py"
 MOMENTS = ("wait", "round", "flush", "init", "open", "before")
-# Without MPI's fault tolerance, and with it: then between hosts with collective modules that know
-# it, and without remote writes over TCP. (When a connection breaks, Open MPI 5.0.11 finishes a
-# write by a message on that very connection, whose lock it holds: the rank stays in MPI for ever.)
+# Without remote writes over TCP: when a connection breaks, Open MPI 5.0.11 finishes a write by a
+# message on that very connection, whose lock it holds (mca_btl_tcp_endpoint_close calls
+# mca_btl_tcp_endpoint_send), and the rank stays in MPI for ever.
+NO_REMOTE_WRITES = ["--mca", "btl_tcp_flags", "9"]
+# Without MPI's fault tolerance, and with it: then with collective modules that know it.
 GO_ON = {
-    "continuous": ["--runtime-options", "recoverable,continuous"],
-    "ulfm": ["--with-ft", "ulfm", "--mca", "coll", "^han,adapt", "--mca", "btl_tcp_flags", "9"],
+    "continuous": ["--runtime-options", "recoverable,continuous", *NO_REMOTE_WRITES],
+    "ulfm": ["--with-ft", "ulfm", "--mca", "coll", "^han,adapt", *NO_REMOTE_WRITES],
 }
 GRACE_S, LINGER_S = 1.0, 3.0
 SOON_S = 0.03  # a victim lives for so long at most, as in the script

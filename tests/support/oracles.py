@@ -144,7 +144,7 @@ def check_logs(
             missed |= check_missed(where, log, len(table), request)
         own = cumulated[:, rank]
         check_included(where, log, own)
-        check_staleness(where, log, own, request)
+        check_staleness(where, log, own, request, left)
     check_initiators(records, table, request)
     if not left:
         check_departed(records, table)
@@ -299,7 +299,11 @@ def check_included(where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, A
 
 
 def check_staleness(
-    where: str, log: np.ndarray[Any, Any], own: np.ndarray[Any, Any], request: pp.Request
+    where: str,
+    log: np.ndarray[Any, Any],
+    own: np.ndarray[Any, Any],
+    request: pp.AllreduceRequest,
+    left: bool,
 ) -> None:
     """The age of this rank's oldest contribution in the round, by the round its call was given."""
     calls = log[asked(log)]
@@ -314,7 +318,10 @@ def check_staleness(
     good = log["staleness"] == truth
     if overwrites(request):  # it counts from what the call would have been given
         due = given_unless_replaced(calls, given)[np.minimum(oldest, len(given) - 1)]
-        good |= log["staleness"] == np.where(has_data & (due >= 0), np.maximum(0, rounds - due), 0)
+        most = np.where(has_data & (due >= 0), np.maximum(0, rounds - due), 0)
+        good |= log["staleness"] == most
+        if left:  # `missed` is less than what completed, and `due` the least that it can have been
+            good |= (log["staleness"] >= truth) & (log["staleness"] <= most)
     require(good, where + "wrong `staleness`", log)
 
 

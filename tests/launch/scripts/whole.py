@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from mpi4py import MPI
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # `support`
+
+from support.ending import end_all_at_an_error
+
 
 def whole(main: Callable[[], None]) -> None:
-    """Run a script's main function; an error ends all ranks, after it was printed with its rank."""
-    rank = MPI.COMM_WORLD.rank
-    try:
-        main()
-    except Exception:
-        sys.stderr.write(f"rank {rank}:\n{traceback.format_exc()}")
-        sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
-    print(f"end of rank {rank}", flush=True)
+    """Run a script's main function, and say at its end that this rank came there."""
+    end_all_at_an_error(main)
+    print(f"end of rank {MPI.COMM_WORLD.rank}", flush=True)
