@@ -50,4 +50,10 @@ class ThreadLevelError(Error):
 
 
 class PeerFailedError(Error):
-    """Another rank died or gave up, so rounds can no longer complete."""
+    """Another rank died or gave up, so rounds can no longer complete.
+
+    A rank lives to see it if the launcher lets jobs go on (Open MPI: ``--with-ft ulfm`` or
+    ``--runtime-options recoverable,continuous``). Between hosts over TCP give ``--mca btl_tcp_flags
+    9`` as well: Open MPI 5 may otherwise never return when a connection breaks under a large
+    payload.
+    """
