@@ -39,8 +39,8 @@ pp_nodes_t *pp_nodes_new(const int32_t *lowest, int32_t ranks, int32_t rank)
         return NULL;
     nodes->count = count_nodes(lowest, ranks);
     nodes->first = calloc((size_t)nodes->count + 1, sizeof *nodes->first);
-    nodes->ranks = calloc((size_t)ranks, sizeof *nodes->ranks);
-    nodes->node_of = calloc((size_t)ranks, sizeof *nodes->node_of);
+    nodes->ranks = calloc((uint32_t)ranks, sizeof *nodes->ranks);
+    nodes->node_of = calloc((uint32_t)ranks, sizeof *nodes->node_of);
     if (!nodes->first || !nodes->ranks || !nodes->node_of) {
         pp_nodes_free(nodes);
         return NULL;

@@ -22,7 +22,7 @@
 enum {
     LIMIT_S = 60,              /* a wait that takes so long has hung */
     ROUNDS_MAX = 1 << 14,      /* of a handle */
-    STUCK_US = 200000,         /* two threads of one rank: when to leave a request to the Flush */
+    PATIENCE_NS = 20000000,    /* threads: of a rank whose thread is through, towards the others' */
 };
 
 static const size_t sizes[] = {1, 640, 5120, 38400};   /* 8 B, 5 KB: cut; 40 KB: bulk; 300 KB: in place */
@@ -63,11 +63,10 @@ typedef struct handle {
     uint64_t  random;
 } handle_t;
 
-static pp_ctx_t *open_ctx(MPI_Comm comm, uint64_t chunk_bytes, int window, int progress)
+static pp_ctx_t *open_ctx(MPI_Comm comm, pp_ctx_config_t config)
 {
-    pp_ctx_config_t config = {.seed = seed, .chunk_bytes = chunk_bytes, .window = window,
-                              .progress = progress};
     pp_ctx_t *ctx;
+    config.seed = seed;
     MUST(pp_ctx_open(&comm, &config, NULL, &ctx));
     return ctx;
 }
@@ -204,17 +203,14 @@ static void start(handle_t *h)
         memset(h->send, 0xa5, h->count * 8);
 }
 
-/* Collects in one of several ways; false: not within `patience_us` (< 0: it has to). */
-static bool collect(handle_t *h, int64_t patience_us)
+/* In one of several ways. */
+static void collect(handle_t *h)
 {
     pp_result_t result;
     uint64_t    begin = now_us(), way = below(&h->random, 4);
     pp_status_t status = PP_PENDING;
     while (status == PP_PENDING) {
-        uint64_t waited = now_us() - begin;
-        if (patience_us >= 0 && waited > (uint64_t)patience_us)
-            return false;
-        if (waited > LIMIT_S * 1000000ULL) {
+        if (now_us() - begin > LIMIT_S * 1000000ULL) {
             explain(h);
             die("a Wait hangs");
         }
@@ -226,13 +222,12 @@ static bool collect(handle_t *h, int64_t patience_us)
             if (status == PP_PENDING && below(&h->random, 8) == 0)
                 ask(h);
         } else {
-            status = MUST(pp_wait(h->coll, patience_us >= 0 ? 20000 : 1000000, &result));
+            status = MUST(pp_wait(h->coll, 1000000, &result));
         }
     }
     CHECK(h->config.max_lag < 0 || result.missed <= (uint64_t)h->config.max_lag,
           "%llu rounds missed, max_lag is %d", (unsigned long long)result.missed, h->config.max_lag);
     account(h, &result);
-    return true;
 }
 
 static void step(handle_t *h)
@@ -241,7 +236,7 @@ static void step(handle_t *h)
     start(h);
     if (below(&h->random, 4) == 0)
         delay(&h->random);
-    collect(h, -1);
+    collect(h);
 }
 
 /* Everything pending, and everything not given yet. */
@@ -317,9 +312,10 @@ static void part_loops(int scale)
 {
     static const struct { int policy, k; } policies[] = {
         {PP_FIRST_OF, FIELDS}, {PP_FIRST_OF, 1}, {PP_FIRST_OF, 2}, {PP_QUORUM, 2}, {PP_QUORUM, FIELDS}};
-    pp_ctx_t *plain = open_ctx(MPI_COMM_WORLD, 0, 4, PP_PROGRESS_THREAD);
-    pp_ctx_t *chunks = open_ctx(MPI_COMM_WORLD, 10000, 2, PP_PROGRESS_THREAD);
-    pp_ctx_t *caller = open_ctx(MPI_COMM_WORLD, 30000, 1, PP_PROGRESS_CALLER);
+    pp_ctx_t *plain = open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.window = 4});
+    pp_ctx_t *chunks = open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.chunk_bytes = 10000, .window = 2});
+    pp_ctx_t *caller = open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.chunk_bytes = 30000, .window = 1,
+                                                                  .progress = PP_PROGRESS_CALLER});
     uint64_t  common = seed, rounds = 0;
     char      name[100];
     for (int i = 0; i < 5 * PP_DELIVER_COUNT * 4; i++) {
@@ -350,28 +346,20 @@ static void part_loops(int scale)
 /* ---- threads ------------------------------------------------------------------------------------------ */
 
 typedef struct job {
-    handle_t   *h;
-    int         steps;
-    atomic_bool done;
-    struct job *sibling;       /* on another handle of the context; NULL: none */
+    handle_t *h;
+    int       steps;
 } job_t;
 
-/* With draws and quorums, two threads that wait for each other's ranks can be stuck once one of them is
-   through: the other then leaves its request to the Flush. */
+/* A rank whose thread is through holds the others up, by its draws, its place in a quorum and max_lag,
+   until its patience is over. */
 static void *work(void *arg)
 {
     job_t *job = arg;
-    bool   stuck = false;
-    for (int i = 0; i < job->steps && !stuck; i++) {
-        delay(&job->h->random);
-        start(job->h);
-        while (!collect(job->h, STUCK_US))
-            if ((stuck = job->sibling && atomic_load(&job->sibling->done)))
-                break;
+    for (int i = 0; i < job->steps; i++) {
+        step(job->h);
         if (i % 16 == 15)
             ask(job->h);
     }
-    atomic_store(&job->done, true);
     return NULL;
 }
 
@@ -423,16 +411,16 @@ static void part_threads(int scale)
     MPI_Comm half, turned;
     MPI_Comm_split(MPI_COMM_WORLD, my_rank % 2, my_rank, &half);
     MPI_Comm_split(MPI_COMM_WORLD, 0, ranks - my_rank, &turned);
-    pp_ctx_t *ctxs[3] = {open_ctx(MPI_COMM_WORLD, 20000, 3, PP_PROGRESS_THREAD),
-                         open_ctx(half, 0, 2, PP_PROGRESS_THREAD),
-                         open_ctx(turned, 0, 4, PP_PROGRESS_THREAD)};
+    pp_ctx_config_t large = {.chunk_bytes = 20000, .window = 3, .patience_ns = PATIENCE_NS};
+    pp_ctx_config_t narrow = {.window = 2, .patience_ns = PATIENCE_NS};
+    pp_ctx_config_t wide = {.window = 4, .patience_ns = PATIENCE_NS};
+    pp_ctx_t *ctxs[3] = {open_ctx(MPI_COMM_WORLD, large), open_ctx(half, narrow), open_ctx(turned, wide)};
     uint64_t  common = seed + 5;
     for (int round = 0; round < 2 + 2 * scale; round++) {
         static const struct { int policy, k; } policies[] = {
             {PP_FIRST_OF, FIELDS}, {PP_QUORUM, FIELDS}, {PP_FIRST_OF, 1}, {PP_QUORUM, 2}};
         handle_t h[4];
         job_t    jobs[4];
-        memset(jobs, 0, sizeof jobs);
         stage = "threads, creation";
         for (int i = 0; i < 4; i++) {
             uint64_t policy = below(&common, 4);
@@ -445,13 +433,6 @@ static void part_threads(int scale)
             h[i].random += (uint64_t)i;
             jobs[i].h = &h[i];
             jobs[i].steps = h[i].count > 10000 ? 20 : 60;
-            jobs[i].sibling = i < 2 ? &jobs[1 - i] : NULL;
-        }
-        for (int i = 2; i < 4; i++) {      /* nobody to wait for who is already through */
-            if (h[i].config.policy == PP_FIRST_OF && h[i].config.policy_k < h[i].size)
-                jobs[i].sibling = &jobs[5 - i];
-            if (h[i].config.policy == PP_QUORUM && h[i].config.policy_k < h[i].size)
-                jobs[i].sibling = &jobs[5 - i];
         }
         stage = "threads at work";
         run_jobs(jobs, 4, ctxs, 3);
@@ -478,7 +459,7 @@ static void part_errors(int scale)
         CHECK(pp_ctx_open(&comm, &config, NULL, &ctx) == PP_ERR_MISMATCH && !ctx, "two windows");
         config.window = 2;
         CHECK(pp_ctx_open(&comm, &config, my_rank ? NULL : "no", &ctx) < 0 && !ctx, "a complaint");
-        ctx = open_ctx(comm, 0, 2, PP_PROGRESS_THREAD);
+        ctx = open_ctx(comm, (pp_ctx_config_t){.window = 2});
         open_handle(&h, ctx, comm, (shape_t){.policy = PP_QUORUM, .k = FIELDS, .deliver = PP_EACH,
                                              .max_lag = 1, .count = 640});
         pp_handle_t *other;
@@ -493,7 +474,7 @@ static void part_errors(int scale)
         CHECK(pp_flush_begin(h.coll) == PP_ERR_STATE, "Flush of PP_EACH");
         start(&h);
         CHECK(pp_start(h.coll) == PP_ERR_STATE, "two Starts");
-        collect(&h, -1);
+        collect(&h);
         MUST(pp_ctx_free_begin(ctx));
         CHECK(pp_call_wait(ctx, LIMIT_S * 1000000LL) == PP_ERR_STATE, "a live handle");
         flush(&h);
@@ -522,8 +503,8 @@ static void leave_behind(pp_ctx_t **ctxs)
 static void part_exit(int scale)
 {
     stage = "exit";
-    pp_ctx_t *ctxs[2] = {open_ctx(MPI_COMM_WORLD, 50000, 2, PP_PROGRESS_THREAD),
-                         open_ctx(MPI_COMM_WORLD, 0, 3, PP_PROGRESS_THREAD)};
+    pp_ctx_t *ctxs[2] = {open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.chunk_bytes = 50000, .window = 2}),
+                         open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.window = 3})};
     leave_behind(ctxs);
     for (int i = 0; i < 4 + my_rank * 10 * scale; i++)
         step(&left_behind[0]);
@@ -533,7 +514,7 @@ static void part_exit(int scale)
 }
 
 typedef struct victim {
-    handle_t   *h;
+    handle_t *h;
     pp_status_t status;
 } victim_t;
 
@@ -553,8 +534,8 @@ static void part_abandon(int scale)
 {
     (void)scale;
     stage = "abandon";
-    pp_ctx_t *ctxs[2] = {open_ctx(MPI_COMM_WORLD, 50000, 2, PP_PROGRESS_THREAD),
-                         open_ctx(MPI_COMM_WORLD, 0, 3, PP_PROGRESS_THREAD)};
+    pp_ctx_t *ctxs[2] = {open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.chunk_bytes = 50000, .window = 2}),
+                         open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.window = 3})};
     victim_t  victims[LEFT_BEHIND];
     pthread_t threads[LEFT_BEHIND];
     leave_behind(ctxs);
