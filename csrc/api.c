@@ -303,7 +303,7 @@ pp_status_t pp_start(pp_handle_t *handle)
         status = pp_call_check_none(&ctx->calls, "Start");
     else
         status = handle->face->start(ctx, handle);
-    bool note = ctx->team.patience_note[0];
+    bool note = ctx->team.has_note;
     wake_for_alarm(ctx);
     unlock(ctx);
     return status == PP_OK && note ? PP_NOTE : status;
@@ -465,9 +465,9 @@ const char *pp_ctx_patience_note(pp_ctx_t *ctx)
     if (pp_ctx_usable(ctx) < 0)
         return NULL;
     pthread_mutex_lock(&ctx->lock);
-    bool any = ctx->team.patience_note[0];
+    bool any = ctx->team.has_note;
     snprintf(ctx->patience_note, sizeof ctx->patience_note, "%s", ctx->team.patience_note);
-    ctx->team.patience_note[0] = 0;
+    ctx->team.has_note = false;
     pthread_mutex_unlock(&ctx->lock);
     return any ? ctx->patience_note : NULL;
 }

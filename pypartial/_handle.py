@@ -137,10 +137,18 @@ class Request:
         PeerFailedError
             If the round can no longer complete.
         """
-        if status is None and timeout is None:  # what a loop costs: the shortest way
+        # What a loop costs, without and with a status: the shortest ways.
+        if status is None and timeout is None:
             code = self._pp_wait_slice(self._handle)
             if code:
                 self._wait_on(code, SLICE_US, None)
+            return True
+        if timeout is None and type(status) is Status:
+            code = self._pp_wait(self._handle, SLICE_US, self._result)
+            if code:
+                self._wait_on(code, SLICE_US, None)
+            status._data = self._result_bytes[:]
+            status._values = None
             return True
         if status is not None and not isinstance(status, Status):
             raise ArgumentError(f"status must be a pypartial.Status, not {status!r}")

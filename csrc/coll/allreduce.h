@@ -64,15 +64,26 @@ typedef struct pp_target {
 } pp_target_t;
 
 typedef struct pp_rounds_ops {
+    /* ---- what every Start and every Wait need, in one line of a cache */
     /* Messages of this rank make its rounds: the application attends to them while it is here. */
-    bool        sends;
-
+    _Alignas(64) bool sends;
     /* A Start: finds room for its elements (PP_PENDING: none is free; work at the round and ask again), and takes
        them as pending when they are there. */
     pp_status_t (*aim)(pp_allreduce_t *, pp_target_t *target);
     void        (*start)(pp_allreduce_t *, const pp_target_t *target);
     /* After a Start: goes on as far as it can. */
     void        (*settle)(pp_allreduce_t *);
+    /* Copies a contribution to its part, in memory that ranks share; NULL where there is none, as the next three. */
+    void        (*copy_in)(const pp_allreduce_t *, void *to, const void *from, size_t bytes);
+    /* The application gets sendbuf back: what is pending of it is copied aside.  False: a round reads it; work at it
+       and ask again.  Without the lock. */
+    bool        (*return_users)(pp_allreduce_t *);
+    /* False: its entry has been used again (PP_LATEST). */
+    bool        (*copy_out)(const pp_allreduce_t *, const pp_outcome_t *);
+    /* A result was handed out; true: others may have waited for the entry that it had. */
+    bool        (*handed_out)(pp_allreduce_t *);
+
+    /* ---- the rest */
     void        (*update)(pp_allreduce_t *);
 
     /* Facts about this rank. */
@@ -99,20 +110,11 @@ typedef struct pp_rounds_ops {
     /* ---- rounds in memory that ranks share; NULL where outcomes have buffers of their own. */
     /* Gives the outcome a buffer of its own; false: no memory, latched. */
     bool        (*own)(pp_allreduce_t *, pp_outcome_t *);
-    /* The application gets sendbuf back: what is pending of it is copied aside.  False: a round reads it; work at it
-       and ask again.  Without the lock. */
-    bool        (*return_users)(pp_allreduce_t *);
-    /* False: its entry has been used again (PP_LATEST). */
-    bool        (*copy_out)(const pp_allreduce_t *, const pp_outcome_t *);
     /* Where the application may read it until end_view(); NULL: copy it out. */
     const void *(*view)(pp_allreduce_t *, const pp_outcome_t *);
     void        (*end_view)(pp_allreduce_t *);
     /* The receive buffers are the application's again. */
     void        (*end_landing)(pp_allreduce_t *);
-    /* A result was handed out; true: others may have waited for the entry that it had. */
-    bool        (*handed_out)(pp_allreduce_t *);
-    /* Copies a contribution to its part. */
-    void        (*copy_in)(const pp_allreduce_t *, void *to, const void *from, size_t bytes);
 
     /* While this rank is exempt from max_lag: what has gone on counts as given. */
     void        (*count_as_given)(pp_allreduce_t *);
@@ -144,18 +146,10 @@ void        pp_board_rounds_unreserve(const pp_allreduce_t *coll, uint64_t regio
 struct pp_allreduce {
     pp_handle_t            handle;
     const pp_rounds_ops_t *ops;
-    pp_series_t            series;   /* on one node: kernels, and pools, no rounds */
     union {                          /* what `ops` keeps */
         struct pp_messages     *messages;
         struct pp_combine  *on_board;
     };
-    pp_allreduce_config_t  config;   /* pieces: our copy */
-    size_t                 count;    /* elements of all pieces */
-    int32_t                reason;   /* pp_reason_t: why it has its algorithm */
-    pp_rule_t              rule;
-    uint64_t               max_lag;  /* PP_UNBOUNDED if there is none */
-    uint64_t               deadline_ns;   /* 0: none */
-    uint64_t               grace_ns;      /* PP_GRACE_AUTO */
 
     uint64_t starts;                 /* so far */
     uint64_t completed;              /* rounds */
@@ -171,6 +165,11 @@ struct pp_allreduce {
         uint64_t      missed;
     } request;
 
+    /* What return_users() and end_view() have to end: nothing, mostly, and then they are not called. */
+    uint32_t users_parts;            /* parts that others may still read in sendbuf */
+    bool     viewed;                 /* the application reads a result where it lies */
+    const pp_outcome_t *copied;      /* with the lock released: no longer the request's, but needed */
+
     struct {                         /* see patience.h */
         uint64_t   since_ns;         /* when the request was first seen outstanding; 0: not yet */
         bool       overdue;          /* its deadline is over */
@@ -184,10 +183,14 @@ struct pp_allreduce {
         pp_habit_t habit;
     } time;
 
-    /* What return_users() and end_view() have to end: nothing, mostly, and then they are not called. */
-    uint32_t users_parts;            /* parts that others may still read in sendbuf */
-    bool     viewed;                 /* the application reads a result where it lies */
-    const pp_outcome_t *copied;      /* with the lock released: no longer the request's, but needed */
+    pp_allreduce_config_t  config;   /* pieces: our copy */
+    size_t                 count;    /* elements of all pieces */
+    int32_t                reason;   /* pp_reason_t: why it has its algorithm */
+    pp_rule_t              rule;
+    uint64_t               max_lag;  /* PP_UNBOUNDED if there is none */
+    uint64_t               deadline_ns;   /* 0: none */
+    uint64_t               grace_ns;      /* PP_GRACE_AUTO */
+    pp_series_t            series;   /* on one node: kernels, and pools, no rounds */
 
     /* Of the round before `completed`: ranks that its header lists as left. */
     bool     any_left_before;

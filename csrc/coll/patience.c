@@ -109,6 +109,7 @@ static void leave(pp_allreduce_t *coll, uint64_t patience)
     const char *doing = team->in_call                ? "was in a collective call that the others had completed"
                       : pp_handle_elsewhere(handle)  ? "waited on another handle"
                                                      : "computed, or was in a call of the application's own";
+    team->has_note = true;
     snprintf(team->patience_note, sizeof team->patience_note,
              "rank %d held round %llu of handle %u up for its patience of %.3g s, and left it to the others: it %s; "
              "`with ctx.away():` around blocking calls of your own spares the others that time",

@@ -37,7 +37,7 @@ struct pp_team {
     int64_t     patience_ns;         /* < 0: by habit; PP_FOR_EVER */
     pp_habit_t  habit;               /* times between results and Starts, of all handles */
     uint64_t    left_by_patience;    /* how often */
-    char        patience_note[400];  /* about the first; "": none, or it was told */
+    bool        has_note;            /* about the first: `patience_note`, until it is told */
     uint64_t    discarded;           /* Starts that the Free in progress threw away */
 
     /* This rank. */
@@ -56,6 +56,8 @@ struct pp_team {
     uint64_t    soon_ns;             /* a round there is due in so long: a waiter does not sleep; 0: none */
     uint64_t    shared_rounds;       /* completed there; and those that this rank ran */
     uint64_t    shared_led;
+
+    char        patience_note[400];
 };
 
 /* ---- requests --------------------------------------------------------------------------------------- */

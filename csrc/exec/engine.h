@@ -55,6 +55,7 @@ struct pp_engine {
 
     pp_firing_t    *queue;          /* ready operations */
     size_t          queue_head, queue_tail, queue_capacity;
+    pp_status_t     error;          /* the first failure; every later call returns it */
     bool            changed;        /* hosts must be asked to update() */
     bool            replay;         /* messages that were kept may be due */
     bool            settling;       /* pp_engine_settle() is on the stack */
@@ -75,8 +76,6 @@ struct pp_engine {
     int32_t         plant;          /* pp_plant_t; simulated ranks only */
     pp_coverage_t   coverage;
 
-    /* First failure; every later call returns it. */
-    pp_status_t     error;
     char            error_text[PP_ERROR_TEXT];
 
     /* Context-wide control messages (CLOSE, EXIT, GONE, ASK, TELL) go to the owner. */

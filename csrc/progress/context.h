@@ -34,7 +34,7 @@ typedef struct pp_view_out {
 /* What applications do with handles of a kind.  With the context's lock, which is released meanwhile where a copy
    takes long. */
 typedef struct pp_face {
-    pp_status_t (*start)(pp_ctx_t *, pp_handle_t *);
+    _Alignas(64) pp_status_t (*start)(pp_ctx_t *, pp_handle_t *);
     /* Without a request: makes one of what was not given yet.  PP_PENDING: there is nothing. */
     pp_status_t (*give)(pp_handle_t *);
     /* A Wait ends without a result. */
@@ -55,20 +55,24 @@ typedef struct pp_face {
 extern const pp_face_t pp_allreduce_face;
 
 struct pp_ctx {
+    /* First what every call looks at: a rank that comes late finds little of its memory in the caches. */
     pthread_mutex_t lock;
+    bool            freed, abandoned;
+    bool            has_thread;
+    atomic_bool     attended;        /* an application thread polls */
+    uint64_t        forks;           /* pp_fork_count() at creation */
+    uint64_t        thread_until_ns; /* the progress thread sleeps no longer; 0: it does not sleep */
+    pp_mpi_t       *mpi;             /* NULL in a simulation */
     pp_engine_t     engine;
     pp_team_t       team;
     pp_calls_t      calls;
     pp_node_t       node;            /* used if engine.node */
     const pp_nodes_t *nodes;         /* kept by the transport, or the simulation; NULL: one node, or each rank alone */
-    pp_mpi_t       *mpi;             /* NULL in a simulation */
     pp_actor_ops_t  actor;
     bool            crowded;         /* more ranks than cores: waiters give the core away at once */
 
     pthread_t       thread;
-    bool            has_thread;
     bool            stop;            /* under the lock */
-    atomic_bool     attended;        /* an application thread polls */
     pthread_cond_t  unattended;      /* an application thread has left */
     uint64_t        usual_wait_us;   /* running mean */
     uint32_t        looked;          /* the doorbell's sequence before the last poll */
@@ -82,11 +86,8 @@ struct pp_ctx {
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
-    uint64_t        thread_until_ns; /* the progress thread sleeps no longer; 0: it does not sleep */
     uint64_t        call_began_ns;   /* the collective call in progress */
     bool            order_checked;   /* whether all ranks are in the same one */
-    uint64_t        forks;           /* pp_fork_count() at creation */
-    bool            freed, abandoned;
     bool            path_forced;     /* by the application: nothing to be told about it */
     bool            told_apart, told_refused;
     char            note[320];       /* what it was told last */
