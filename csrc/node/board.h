@@ -112,9 +112,9 @@ typedef struct pp_station {
     /* 1 + the last round, of those that the owner leads, that is on here, by a message or by a rank of the node;
        then, in the lower 16 bits, who has said so first, and sends the activation to the other nodes. */
     _Atomic uint64_t activated;
-    uint64_t         receive;        /* offset of the receive buffer, if it lies in the memory */
-    /* Seldom read: on a line of its own. */
     _Atomic uint64_t held;           /* 1 + a round that others wait for, and that the owner holds up */
+    /* Read for owners whose word says DIRECT: up to here a station is one line. */
+    uint64_t         receive;        /* offset of the receive buffer, if it lies in the memory */
     _Alignas(64) pp_part_t parts[PP_PARTS];
 } pp_station_t;
 

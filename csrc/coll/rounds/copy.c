@@ -95,7 +95,7 @@ bool pp_copy_begin_landing(pp_allreduce_t *coll)
     pp_combine_t *combine = coll->on_board;
     /* Results that go to the receive buffers directly are not put there twice, those that other nodes have a part in
        are not ready yet. */
-    if (!combine->landed || !combine->way->alone || pp_board_own(&combine->board)->receive || !pp_handle_waits(&coll->handle))
+    if (!combine->landed || !combine->way->alone || combine->direct || !pp_handle_waits(&coll->handle))
         return false;
     /* The round that is under way is what the request will be given, unless it is overwritten before. */
     if (combine->landed_round != coll->completed)

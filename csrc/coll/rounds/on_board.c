@@ -198,7 +198,8 @@ static void find_users(pp_allreduce_t *coll)
     combine->users = !kernels->normalise
         && pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv, bytes, &offset);
     /* What comes back from other nodes is not written to several buffers. */
-    if (combine->way->alone && pp_node_holds(combine->board.node, piece->recv, bytes, &offset))
+    combine->direct = combine->way->alone && pp_node_holds(combine->board.node, piece->recv, bytes, &offset);
+    if (combine->direct)
         pp_board_own(&combine->board)->receive = offset;
 }
 

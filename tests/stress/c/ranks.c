@@ -22,7 +22,7 @@
 enum {
     LIMIT_S = 60,              /* a wait that takes so long has hung */
     ROUNDS_MAX = 1 << 14,      /* of a handle */
-    PATIENCE_NS = 20000000,    /* threads: of a rank whose thread is through, towards the others' */
+    PATIENCE_NS = 20000000,    /* threads */
 };
 
 static const size_t sizes[] = {1, 640, 5120, 38400};   /* 8 B, 5 KB: cut; 40 KB: bulk; 300 KB: in place */
@@ -350,8 +350,6 @@ typedef struct job {
     int       steps;
 } job_t;
 
-/* A rank whose thread is through holds the others up, by its draws, its place in a quorum and max_lag,
-   until its patience is over. */
 static void *work(void *arg)
 {
     job_t *job = arg;
@@ -406,35 +404,35 @@ static void run_jobs(job_t *jobs, int count, pp_ctx_t **ctxs, int ctx_count)
         verify(jobs[i].h);
 }
 
-static void part_threads(int scale)
+/* A rank whose thread is through holds the others up, by its draws, its place in a quorum and max_lag, until its
+   patience is over.  For ever: then every request is given the round of its own number, which is complete
+   everywhere when a thread is through, and what stands still has lost something. */
+static void threads_at_work(int64_t patience_ns, int rounds, MPI_Comm half, MPI_Comm turned, uint64_t *common)
 {
-    MPI_Comm half, turned;
-    MPI_Comm_split(MPI_COMM_WORLD, my_rank % 2, my_rank, &half);
-    MPI_Comm_split(MPI_COMM_WORLD, 0, ranks - my_rank, &turned);
-    pp_ctx_config_t large = {.chunk_bytes = 20000, .window = 3, .patience_ns = PATIENCE_NS};
-    pp_ctx_config_t narrow = {.window = 2, .patience_ns = PATIENCE_NS};
-    pp_ctx_config_t wide = {.window = 4, .patience_ns = PATIENCE_NS};
+    pp_ctx_config_t large = {.chunk_bytes = 20000, .window = 3, .patience_ns = patience_ns};
+    pp_ctx_config_t narrow = {.window = 2, .patience_ns = patience_ns};
+    pp_ctx_config_t wide = {.window = 4, .patience_ns = patience_ns};
     pp_ctx_t *ctxs[3] = {open_ctx(MPI_COMM_WORLD, large), open_ctx(half, narrow), open_ctx(turned, wide)};
-    uint64_t  common = seed + 5;
-    for (int round = 0; round < 2 + 2 * scale; round++) {
+    for (int round = 0; round < rounds; round++) {
         static const struct { int policy, k; } policies[] = {
             {PP_FIRST_OF, FIELDS}, {PP_QUORUM, FIELDS}, {PP_FIRST_OF, 1}, {PP_QUORUM, 2}};
         handle_t h[4];
         job_t    jobs[4];
         stage = "threads, creation";
         for (int i = 0; i < 4; i++) {
-            uint64_t policy = below(&common, 4);
+            uint64_t policy = below(common, 4);
+            int      deliver = (int)below(common, PP_DELIVER_COUNT);
             shape_t  shape = {.policy = policies[policy].policy, .k = policies[policy].k,
-                              .deliver = (int)below(&common, PP_DELIVER_COUNT), .max_lag = 1,
-                              .algorithm = PP_ALGORITHM_AUTO, .count = sizes[below(&common, 4)],
-                              .in_place = below(&common, 3) == 0};
+                              .deliver = patience_ns == INT64_MAX ? PP_EACH : deliver, .max_lag = 1,
+                              .algorithm = PP_ALGORITHM_AUTO, .count = sizes[below(common, 4)],
+                              .in_place = below(common, 3) == 0};
             pp_ctx_t *ctx = ctxs[i < 2 ? 0 : i - 1];
             open_handle(&h[i], ctx, i < 2 ? MPI_COMM_WORLD : i == 2 ? half : turned, shape);
             h[i].random += (uint64_t)i;
             jobs[i].h = &h[i];
             jobs[i].steps = h[i].count > 10000 ? 20 : 60;
         }
-        stage = "threads at work";
+        stage = patience_ns == INT64_MAX ? "threads at work" : "threads at work, with patience";
         run_jobs(jobs, 4, ctxs, 3);
         stage = "threads, the end";
         for (int i = 0; i < 4; i++)
@@ -442,6 +440,16 @@ static void part_threads(int scale)
     }
     for (int i = 0; i < 3; i++)
         close_ctx(ctxs[i]);
+}
+
+static void part_threads(int scale)
+{
+    MPI_Comm half, turned;
+    uint64_t common = seed + 5;
+    MPI_Comm_split(MPI_COMM_WORLD, my_rank % 2, my_rank, &half);
+    MPI_Comm_split(MPI_COMM_WORLD, 0, ranks - my_rank, &turned);
+    threads_at_work(PATIENCE_NS, 1 + scale, half, turned, &common);
+    threads_at_work(INT64_MAX, 1 + scale, half, turned, &common);
     MPI_Comm_free(&half);
     MPI_Comm_free(&turned);
 }
