@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,14 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 os.environ["PYPARTIAL_TUNING"] = "off"  # no choice depends on what was measured here before
 sys.path[:0] = [str(TESTS), str(TESTS / "sim")]  # `support`; the simulation's `world`
+
+from support.mpirun import SEGMENTS  # noqa: E402
+
+# An MPI of one process that aborts leaves its shared memory behind: where it goes with the session.
+# (Ranks share theirs; `support.mpirun` sees to them.)
+if SEGMENTS not in os.environ and "OMPI_COMM_WORLD_SIZE" not in os.environ:
+    segments = tempfile.TemporaryDirectory(prefix="pp-mpi-")
+    os.environ[SEGMENTS] = segments.name
 
 
 def pytest_report_header() -> list[str]:

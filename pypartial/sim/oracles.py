@@ -190,10 +190,14 @@ class _Handle:
         passed = dict.fromkeys(self.rounds, 0)  # ranks that were given a newer one in its place
         given: dict[int, int] = {}  # when a round was first given to somebody
         for rank, log in enumerate(self.logs):
+            newest = -1
             for record in log.records:
                 r = record.result
                 given[r.round] = min(given.get(r.round, record.ended), record.ended)
-                if record.kind == "wait" and record.at == r.round and r.included:
+                # A late request, whose result was overwritten, may be given the round after it.
+                late = record.at is not None and record.at > newest + 1
+                newest = r.round
+                if record.kind == "wait" and record.at == r.round and r.included and not late:
                     ready[r.round][rank] = record
                 elif record.kind == "wait" and record.at in passed and record.at < r.round:
                     passed[record.at] += 1

@@ -101,6 +101,12 @@ FOUND = {
     "drawn and gone": """{"ranks":6,"seed":3907898507,"handles":[{"count":13,"max_lag":2}],
         "phases":[{"steps":[3,1,3,1]},{"steps":[5,2,3]}],"timing":"ties","together":true,"blocking":false,
         "extra":0.2,"last_flush":false,"memory":[50,100,2,0]}""",
+    # The oracle's: a request that was late was given the round after it, for its result had been
+    # overwritten, and did not count as ready for that.
+    "late and overwritten": """{"ranks":4,"seed":3924414207,"handles":[{"count":9,"max_lag":0}],
+        "phases":[{"steps":[3,0,3],"then":["apart","apart"]},{"steps":[1]}],"window":1,
+        "latency":[1000,1000],"timing":"ties","scale":60000,"late":0.5,"memory":[1000,20000,4,2],
+        "patience":50000}""",
     # A node that had joined a round silently brought it about when its result was there already.
     "triggered when it was done": """{"ranks":4,"seed":2,"handles":[{"count":8,"policy":
         "quorum:1,deadline=100us,grace=50us"}],"phases":[{"steps":[0,0,0,1]}],
