@@ -85,11 +85,13 @@ static inline bool pp_handle_left(const pp_handle_t *handle)
     return team->in_call && (team->exits || team->engine->calls_heard <= team->engine->calls);
 }
 
-/* Whether this rank takes part in a flush of the handle, if all the others do. */
+/* Whether this rank takes part in a flush of the handle, if all the others do.  Not once it has heard that its call is
+   over elsewhere: the flush is then a round that it has joined already, and a later one is that of the next call. */
 static inline bool pp_handle_flushes(const pp_handle_t *handle)
 {
     const pp_team_t *team = handle->team;
-    return team->exits ? team->serves && !handle->ended : handle->leaving != PP_STAYS;
+    return team->exits ? team->serves && !handle->ended
+                       : handle->leaving != PP_STAYS && team->engine->calls_heard <= team->engine->calls;
 }
 
 /* The call of pp_flush_calls_t that this rank is in; 0: none, or it is out. */

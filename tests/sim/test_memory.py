@@ -101,6 +101,12 @@ FOUND = {
     "drawn and gone": """{"ranks":6,"seed":3907898507,"handles":[{"count":13,"max_lag":2}],
         "phases":[{"steps":[3,1,3,1]},{"steps":[5,2,3]}],"timing":"ties","together":true,"blocking":false,
         "extra":0.2,"last_flush":false,"memory":[50,100,2,0]}""",
+    # By messages: a rank that had not finished the last round of its Flush joined a round of the
+    # next one as if it were in that, which then was a flush without what it started afterwards.
+    "in the flush before": """{"ranks":3,"seed":0,"handles":[{"count":6,"policy":"quorum:1",
+        "algorithm":"rabenseifner"}],"phases":[{"steps":[0],"then":["flush 0"]},{"steps":[0,1,1],
+        "then":["flush 0"],"hold":true},{"steps":[0],"then":["away"]}],"latency":[1000,1000],
+        "network":"L=2us,o=500ns,g=300ns,G=0.1ns,S=64","timing":"heavy"}""",
     # The oracle's: a request that was late was given the round after it, for its result had been
     # overwritten, and did not count as ready for that.
     "late and overwritten": """{"ranks":4,"seed":3924414207,"handles":[{"count":9,"max_lag":0}],
