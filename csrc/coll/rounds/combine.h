@@ -41,7 +41,7 @@ struct pp_combine {
     pp_board_t board;
     bool       users;                /* contributions are read where the application has them: sendbuf is in
                                         the memory of the node */
-    bool       direct;               /* results may be written where the application wants them: so does recvbuf */
+    bool       direct;               /* results may be written where the application wants them: recvbuf is, too */
     uint64_t   starts_taken;         /* my Starts that rounds up to the newest one looked at have taken */
     uint64_t   limit, absorbed;      /* as published */
     bool       news;                 /* something has changed, and nobody has looked at the round since */

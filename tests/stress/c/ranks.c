@@ -522,7 +522,7 @@ static void part_exit(int scale)
 }
 
 typedef struct victim {
-    handle_t *h;
+    handle_t   *h;
     pp_status_t status;
 } victim_t;
 
