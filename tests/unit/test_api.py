@@ -21,9 +21,9 @@ import pytest
 
 import pypartial as pp
 from pypartial import _explain, _native, allreduce
-from pypartial._mpi_library import identify, is_mpi_library, mapped_files
 from pypartial._buffer import Vector
 from pypartial._calls import CollectiveCalls
+from pypartial._mpi_library import identify, is_mpi_library, mapped_files
 from pypartial.status import RESULT
 
 PACKAGE = Path(pp.__file__).parent
