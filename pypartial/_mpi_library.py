@@ -199,7 +199,10 @@ def install_command(library: Library) -> str:
 
 
 def _origin() -> str:
-    """Return where this package was installed from: a folder or an address."""
+    """Return where this package came from: the folder that can be built again."""
+    checkout = Path(__file__).resolve().parent.parent
+    if (checkout / "setup.py").exists():
+        return str(checkout)
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
