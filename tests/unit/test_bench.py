@@ -74,7 +74,7 @@ def test_good_options_have_no_complaint() -> None:
     [
         ({"sizes": (66,)}, "--size 66: not a multiple of 4 bytes, the size of float32"),
         ({"sizes": (4,), "dtype": DType.INT64}, "not a multiple of 8 bytes"),
-        ({"policies": (Quorum(9),)}, "quorum:9: Quorum(9): the context has only 8 ranks"),
+        ({"policies": (Quorum(9),)}, "Quorum(9) asks for 9 ranks; the context has only 8 ranks"),
         ({"sizes": (64, 64)}, "--size: the same value is given twice"),
         ({"seed": 1 << 64}, "--seed 18446744073709551616: not in 0..2**64 - 1"),
     ],

@@ -226,8 +226,8 @@ def test_counts_that_differ():
 
 def test_counts_beyond_the_buffer():
     send, receive = pair()
-    refused("sendbuf: the buffer has 6 elements, not 7", [send, 7], receive)
-    refused("not -1", send, [receive, -1])
+    refused("sendbuf: the count is 7, but the buffer has 6 elements", [send, 7], receive)
+    refused("the count is -1", send, [receive, -1])
     refused("not a count", send, [receive, (6, 0)])
     refused("not a count", send, [receive, 3, 3])
     refused("4 items", send, [receive, 3, 0, MPI.FLOAT])

@@ -162,7 +162,7 @@ def test_a_free_that_timed_out_is_all_that_the_handle_can_do(core, made):
     with pytest.raises(pp.TimeoutError):
         request.Free(timeout=0)
     for call in (request.Start, request.Wait, request.Flush, request.dump):
-        with pytest.raises(pp.Error, match="its Free timed out; call it again"):
+        with pytest.raises(pp.Error, match="its Free timed out; call Free again"):
             call()
     core.pending = 0
     assert request.Free() == 7
