@@ -76,6 +76,7 @@ SECTIONS = (
     "Returns",
     "Yields",
     "Raises",
+    "Warns",
     "See Also",
     "Notes",
     "References",
@@ -486,7 +487,7 @@ def test_a_request_refuses_everything_after_its_end(core, request_):
 
 
 def test_flush_and_drain_go_with_deliver(request_):
-    with pytest.raises(pp.Error, match="deliver='latest' use Flush"):
+    with pytest.raises(pp.Error, match="deliver='latest' call Flush"):
         request_.Drain()
 
 
