@@ -454,8 +454,8 @@ def _resolve_lag(
     lag = whole_number("max_lag", max_lag)
     if not 0 <= lag < window:
         raise ArgumentError(
-            f"max_lag must be in 0..{window - 1} (below the context's window, {window}), not {lag}; "
-            "a larger one needs a context with a larger window"
+            f"max_lag must be in 0..{window - 1} (below the context's window, {window}), not "
+            f"{lag}: for a larger one make the context with a larger window"
         )
     return lag
 

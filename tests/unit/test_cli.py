@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from support.mpirun import SEGMENTS
 
+import pypartial
 from pypartial import cli, tuning
 from pypartial.bench import launch
 from pypartial.bench.options import (
@@ -281,6 +283,38 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "powers of 1024" in capsys.readouterr().out
 
 
+COMMANDS = (
+    *("", "info", "bench", "bench skew", "bench latency", "bench overhead", "tune"),
+    *("sim", "sim fuzz", "sim skew", "sim schedule"),
+)
+
+
+def test_all_commands_are_tested_for_their_help() -> None:
+    found = {""}
+    groups = [("", typer.main.get_command(app.app))]
+    while groups:
+        prefix, group = groups.pop()
+        for name, command in getattr(group, "commands", {}).items():
+            found.add(f"{prefix}{name}")
+            groups.append((f"{prefix}{name} ", command))
+    assert found == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_h_is_short_for_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.parse([*command.split(), "--help"], 1) == 0
+    long = capsys.readouterr().out
+    assert app.parse([*command.split(), "-h"], 1) == 0
+    assert capsys.readouterr().out == long
+    assert " ".join(["Usage: pypartial", *command.split()]) in long
+    assert "-h, --help" in long
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.parse(["--version"], 1) == 0
+    assert capsys.readouterr().out == f"pypartial {pypartial.__version__}\n"
+
+
 def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.parse([], 1) == 2
     assert "Commands" in "".join(capsys.readouterr())
@@ -463,6 +497,11 @@ def test_help_needs_no_mpi() -> None:
     done = run(sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
     assert "Usage: pypartial" in done.stdout
+
+
+def test_the_version_of_the_installed_command() -> None:
+    done = run(sys.executable, "-m", "pypartial", "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "pypartial 0.1.0\n", "")
 
 
 def test_waiting_ranks_import_no_command_line() -> None:
