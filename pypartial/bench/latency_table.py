@@ -31,13 +31,13 @@ def print_report(report: Report[LatencyMeta, LatencyRow]) -> None:
 
 
 def notes(meta: LatencyMeta) -> list[str]:
-    """Return what a reader should know to read the table."""
+    """Return the notes that explain the table."""
     return [
         "µs: mean time of a call in a block on the slowest rank, median over the blocks; max: that "
         "of the worst block.",
         "/ MPI, / memcpy: µs over MPI_Allreduce's (below 1 is better), and over those of a copy by "
         "all ranks at once. GB/s: size / µs. calls: blocks x calls.",
-        "CPU: the calling thread inside the calls, and the progress thread, a rank and call.",
+        "CPU: of the calling thread inside the calls and of the progress thread, per rank and call.",
         *(f"Not measured, because this MPI does not have it: {what}." for what in meta.lacking),
         *circumstances(meta),
     ]

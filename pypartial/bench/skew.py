@@ -42,9 +42,9 @@ def measure(
     options : SkewOptions
         The same on every rank.
     comm : mpi4py.MPI.Intracomm
-        Duplicated, and not used otherwise.
+        All ranks. The benchmark communicates on duplicates of it only.
     progress : callable
-        Told on this rank, now and then, what is measured; once for each of the `turns`.
+        Called on this rank with what is being measured, once for each of the `turns`.
 
     Returns
     -------
@@ -54,7 +54,8 @@ def measure(
     Raises
     ------
     MemoryError
-        Naming the size, on this rank only: the caller must end the others.
+        If a size does not fit; the text names it. Only this rank raises: the caller must end the
+        other ranks.
     """
     baseline, control = comm.Dup(), comm.Dup()
     pace = Pace(control, options)

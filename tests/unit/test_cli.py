@@ -97,7 +97,7 @@ def test_every_option(tmp_path: Path) -> None:
         ("--transport tcp", "--transport"),
         ("--dtype float16", "--dtype"),
         ("--size 9999999999G", "'9999999999G' is too large"),
-        ("--seed 18446744073709551616", "--seed 18446744073709551616: not in"),
+        ("--seed 18446744073709551616", "--seed 18446744073709551616 is not in"),
         ("--json no-such-folder/skew.json", "there is no folder no-such-folder"),
         ("--json /proc/skew.json", "--json /proc/skew.json: cannot be written: No such file"),
         ("--plot /proc/skew.png", "--plot /proc/skew.png: cannot be written: No such file"),
@@ -215,7 +215,7 @@ def test_every_option_of_tune(table: Path, tmp_path: Path) -> None:
     ("words", "ranks", "message"),
     [
         ("", 1, "one rank sends no messages: start several, with mpirun -n 4 pypartial tune"),
-        ("--ranks 5", 4, "--ranks 5: there are 4; start more with mpirun -n 5"),
+        ("--ranks 5", 4, "--ranks 5: there are only 4 ranks; start more, with mpirun -n 5 pypartial tune"),
         ("--ranks 1", 4, "--ranks"),
         ("--ranks 2 --ranks 2", 4, "--ranks: the same value is given twice"),
         ("--size 7", 4, "--size 7: not a multiple of 4 bytes"),
