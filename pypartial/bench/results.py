@@ -36,8 +36,8 @@ class Row:
     verified : bool
         Every sum and status of every round was right, warm-up and flush included.
     slowdown : float or None
-        Of what late ranks compute until their calls: the time that as much computation takes over
-        that in rounds in which nobody calls, less 1.  None where they do not compute.
+        How much longer the late ranks' computation until their calls takes than the same
+        computation in rounds without any call: the ratio less 1. None if ranks do not compute.
     """
 
     policy: str

@@ -315,5 +315,5 @@ def test_a_question_that_cannot_be_asked(core, made, caplog):
     core.pending = 4
     core.pp_question_open = lambda *_: -7
     request._wait_on(1, 10_000, None)
-    assert "cannot ask the ranks: what the core says" in caplog.records[0].getMessage()
+    assert "cannot ask the other ranks: what the core says" in caplog.records[0].getMessage()
     assert core.said == []

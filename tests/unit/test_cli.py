@@ -215,7 +215,7 @@ def test_every_option_of_tune(table: Path, tmp_path: Path) -> None:
     ("words", "ranks", "message"),
     [
         ("", 1, "one rank sends no messages: start several, with mpirun -n 4 pypartial tune"),
-        ("--ranks 5", 4, "--ranks 5: there are only 4 ranks; start more, with mpirun -n 5 pypartial tune"),
+        ("--ranks 5", 4, "--ranks 5: there are only 4 ranks; start more, with mpirun -n 5"),
         ("--ranks 1", 4, "--ranks"),
         ("--ranks 2 --ranks 2", 4, "--ranks: the same value is given twice"),
         ("--size 7", 4, "--size 7: not a multiple of 4 bytes"),
