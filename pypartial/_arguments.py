@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from .errors import ArgumentError, Error
 
 if TYPE_CHECKING:
     from ._native import Native
+
+INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
 
 
 def real_number(value: Any) -> float:
@@ -121,3 +125,51 @@ def array_bytes(shape: tuple[int, ...], element: np.dtype[Any]) -> int:
     except ValueError as error:
         raise ArgumentError(f"NumPy cannot make an array of shape {shape}: {error}") from None
     return size_bytes
+
+
+# ---- of a context --------------------------------------------------------------------------------
+
+
+def check_communicator(mpi: Any, comm: Any) -> None:
+    """Raise if no communication is possible, so that the ranks cannot agree on an error."""
+    if not isinstance(comm, mpi.Comm):
+        raise ArgumentError(
+            f"comm must be an mpi4py communicator such as MPI.COMM_WORLD, not {comm!r}"
+        )
+    if not mpi.Is_initialized():
+        raise Error("MPI is not initialised: call MPI.Init_thread() first (mpi4py.rc.initialize)")
+    if mpi.Is_finalized():
+        raise Error("MPI is finalised already")
+    if comm == mpi.COMM_NULL:
+        raise ArgumentError("comm is MPI.COMM_NULL: this rank has no communicator to use")
+    if comm.Is_inter():
+        raise ArgumentError("comm is an intercommunicator; pass an intracommunicator")
+
+
+def patience_ns(value: Any, progress: str) -> int:
+    """Return a patience in nanoseconds, as the core takes it."""
+    if value is None:
+        return INT64_MAX
+    if isinstance(value, str) and value == "auto":
+        return -1
+    patience = positive_seconds("patience", value, "'auto', or None")
+    if progress == "caller":
+        raise ArgumentError(
+            f"patience={value!r} is not possible with progress='caller': the library has no thread "
+            "there that could say that this rank has left; pass None or 'auto', and put blocking "
+            "calls of your own into ctx.away()"
+        )
+    return min(max(1, round(min(patience, 1e9) * 1e9)), INT64_MAX - 1)
+
+
+def node_ranks() -> int:
+    """Return how many ranks of a node count as a node of their own; 0: all of them."""
+    given = os.environ.get("PYPARTIAL_NODE_RANKS", "")
+    if not given:
+        return 0
+    if not given.isdecimal() or not 1 <= int(given) <= INT32_MAX:
+        raise ArgumentError(
+            f"the environment variable PYPARTIAL_NODE_RANKS={given!r} is not a positive integer: "
+            "set it to a number of ranks, or unset it"
+        )
+    return int(given)

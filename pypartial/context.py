@@ -15,11 +15,15 @@ import numpy.typing as npt
 
 from . import _native, tuning
 from ._arguments import (
+    INT32_MAX,
     array_bytes,
     as_argument_error,
     as_shape,
     c_text,
+    check_communicator,
     in_range,
+    node_ranks,
+    patience_ns,
     positive_seconds,
     seconds,
 )
@@ -39,8 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["Context"]
 
 SEED_LIMIT = 1 << 64
-INT32_MAX = (1 << 31) - 1
-INT64_MAX = (1 << 63) - 1
 
 _DEFAULT_POLICY = Majority()
 _REMEDY = (
@@ -185,7 +187,7 @@ class Context:
                 "multiprocessing with the start method 'spawn')"
             )
         self._native = native = _native.load()
-        _check_communicator(native.MPI, comm)
+        check_communicator(native.MPI, comm)
         self._comm = comm
         self._requests: dict[int, Request] = {}
         ffi, lib = native.ffi, native.lib
@@ -198,9 +200,9 @@ class Context:
             self._stall_warning = stall_warning
             if stall_warning is not None:
                 self._stall_warning = positive_seconds("stall_warning", stall_warning, "None")
-            config.patience_ns = _patience_ns(patience, progress)
+            config.patience_ns = patience_ns(patience, progress)
             config.path = _transport(lib, transport)
-            config.node_ranks = _node_ranks()
+            config.node_ranks = node_ranks()
         except Exception as error:
             complaint = as_argument_error(error)
         out = ffi.new("pp_ctx_t **")
@@ -658,25 +660,6 @@ def _watch_finalize(mpi: Any) -> None:
     mpi.COMM_SELF.Set_attr(mpi.Comm.Create_keyval(delete_fn=ended), None)
 
 
-# ---- arguments ----------------------------------------------------------------------------------
-
-
-def _check_communicator(mpi: Any, comm: Any) -> None:
-    """Raise if no communication is possible, so that the ranks cannot agree on an error."""
-    if not isinstance(comm, mpi.Comm):
-        raise ArgumentError(
-            f"comm must be an mpi4py communicator such as MPI.COMM_WORLD, not {comm!r}"
-        )
-    if not mpi.Is_initialized():
-        raise Error("MPI is not initialised: call MPI.Init_thread() first (mpi4py.rc.initialize)")
-    if mpi.Is_finalized():
-        raise Error("MPI is finalised already")
-    if comm == mpi.COMM_NULL:
-        raise ArgumentError("comm is MPI.COMM_NULL: this rank has no communicator to use")
-    if comm.Is_inter():
-        raise ArgumentError("comm is an intercommunicator; pass an intracommunicator")
-
-
 def _check_same(arguments: Arguments | None, before: Arguments | None) -> None:
     """Raise if a call has other arguments than the one that timed out and that it goes on with."""
     if before is not None and (arguments is None or not arguments.same_as(before)):
@@ -693,32 +676,3 @@ def _transport(lib: Lib, value: Any) -> int:
     if value != "auto" or not given:
         return number
     return TRANSPORT.constant(lib, given, "the environment variable PYPARTIAL_TRANSPORT")
-
-
-def _patience_ns(value: Any, progress: str) -> int:
-    """Return a patience in nanoseconds, as the core takes it."""
-    if value is None:
-        return INT64_MAX
-    if isinstance(value, str) and value == "auto":
-        return -1
-    patience = positive_seconds("patience", value, "'auto', or None")
-    if progress == "caller":
-        raise ArgumentError(
-            f"patience={value!r} is not possible with progress='caller': the library has no thread "
-            "there that could say that this rank has left; pass None or 'auto', and put blocking "
-            "calls of your own into ctx.away()"
-        )
-    return min(max(1, round(min(patience, 1e9) * 1e9)), INT64_MAX - 1)
-
-
-def _node_ranks() -> int:
-    """Return how many ranks of a node count as a node of their own; 0: all of them."""
-    given = os.environ.get("PYPARTIAL_NODE_RANKS", "")
-    if not given:
-        return 0
-    if not given.isdecimal() or not 1 <= int(given) <= INT32_MAX:
-        raise ArgumentError(
-            f"the environment variable PYPARTIAL_NODE_RANKS={given!r} is not a positive integer: "
-            "set it to a number of ranks, or unset it"
-        )
-    return int(given)

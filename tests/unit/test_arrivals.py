@@ -331,7 +331,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"{tmp_path} cannot be read: Is a directory"):
         model(f"{name}:{tmp_path}")
     os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
-    with pytest.raises(ValueError, match="pipe' cannot be read: it is no ordinary file"):
+    with pytest.raises(ValueError, match="pipe' cannot be read: it is not a regular file"):
         model(f"{name}:{tmp_path}/pipe")
     with pytest.raises(ValueError, match=r"'a\\x00b' cannot be read"):
         model(f"{name}:a\0b")
@@ -386,10 +386,10 @@ def test_nonsense_is_named(text: str, named: str) -> None:
     [
         ((0, 1, 1, 1), "ranks=0: not in 1.."),
         ((1, 0, 1, 1), "steps=0: not in 1.."),
-        ((1, 1, -1, 1), "seed=-1: not in 0.."),
-        ((1, 1, 1 << 64, 1), "seed=18446744073709551616: not in 0..18446744073709551615"),
-        ((1, 1, 1, -1), "base_ns=-1: not in 0.."),
-        ((1, 1, 1, LONGEST_NS + 1), "base_ns=1000000000000001: not in 0..1000000000000000"),
+        ((1, 1, -1, 1), "seed=-1 is not in 0.."),
+        ((1, 1, 1 << 64, 1), "seed=18446744073709551616 is not in 0..18446744073709551615"),
+        ((1, 1, 1, -1), "base_ns=-1 is not in 0.."),
+        ((1, 1, 1, LONGEST_NS + 1), "base_ns=1000000000000001 is not in 0..1000000000000000"),
     ],
 )
 def test_arguments_out_of_range_are_named(arguments: tuple[int, ...], named: str) -> None:
