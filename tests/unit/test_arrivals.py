@@ -358,7 +358,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str) -> None:
         ("normal:100ms", "is incomplete or too long: write normal:100ms:10ms"),
         ("normal:100ms:-1ms", "'-1ms' is not a duration"),
         ("normal:100ms:", "is incomplete or too long"),
-        ("lognormal:0:1ms", "'lognormal:0:1ms': the mean of log-normal times is above 0"),
+        ("lognormal:0:1ms", "'lognormal:0:1ms': the mean of log-normal times must be above 0"),
         ("ucf101:2", "'ucf101:2': ucf101 takes no values; write ucf101"),
         ("slow:8:2x", "'slow:8:2x': '8' is not one of 8 ranks; write 0..7"),
         ("slow:-1:2x", "'-1' is not one of 8 ranks"),
@@ -384,8 +384,8 @@ def test_nonsense_is_named(text: str, named: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ((0, 1, 1, 1), "ranks=0: not in 1.."),
-        ((1, 0, 1, 1), "steps=0: not in 1.."),
+        ((0, 1, 1, 1), "ranks=0 is not in 1.."),
+        ((1, 0, 1, 1), "steps=0 is not in 1.."),
         ((1, 1, -1, 1), "seed=-1 is not in 0.."),
         ((1, 1, 1 << 64, 1), "seed=18446744073709551616 is not in 0..18446744073709551615"),
         ((1, 1, 1, -1), "base_ns=-1 is not in 0.."),
