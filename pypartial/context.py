@@ -447,11 +447,11 @@ class Context:
         needed, and kept until `Request.Free`.
 
         *In shared memory*: up to 8 vectors of contributions for each rank of a node, and for the
-        whole node up to ``window + 3 + min(r, 8)`` results, r being its ranks. Mostly one of the 8
-        is used; `Solo` uses nearly all of them: 8 to 10 vectors a rank were measured with 4 MB.
-        `Stats.buffer_bytes` does not count this memory. Results that this rank was not given yet
-        may take memory of its own as well: 1 vector for ``"latest"`` and ``"sum"``, up to `window`
-        for ``"each"``, and more while the rank is inside a collective call.
+        whole node up to ``window + 3 + min(r, 8)`` results, r being its ranks. `Stats.buffer_bytes`
+        does not count these. Results that this rank was not given yet may take vectors of its own
+        memory: 1 for ``"latest"`` and ``"sum"``, up to `window` for ``"each"``, and more while the
+        rank is inside a collective call. Measured in all with vectors of 4 MB: 1 to 2 vectors a
+        rank in a loop with `Full`, 8 to 10 with `Solo`, where ranks run ahead of each other.
 
         *By messages*, for each rank: 1 pending contribution; up to `window` vectors for rounds in
         flight and the result; scratch for each round in flight, of n bytes (recursive doubling),
