@@ -69,7 +69,7 @@ class CollectiveCalls:
     ctx : CData
         The context.
     stall_warning : float or None
-        Seconds after which a call logs who is missing.
+        Seconds after which a call logs which ranks are missing.
     """
 
     def __init__(self, native: Native, ctx: CData, stall_warning: float | None) -> None:

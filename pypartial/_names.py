@@ -147,7 +147,7 @@ REASON = Names(
         "all ranks share memory": "PP_REASON_SHARED_MEMORY",
         "by the cost model, with default parameters": "PP_REASON_DEFAULTS",
         "by the cost model, measured on another number of ranks": "PP_REASON_MODEL",
-        "measured on so many ranks": "PP_REASON_MEASURED",
+        "measured on this number of ranks": "PP_REASON_MEASURED",
     },
 )
 PLANT: Names[str | None] = Names(

@@ -57,8 +57,8 @@ class AllreduceRequest(Request):
     """A persistent partial allreduce: started, waited for, and started again.
 
     `Context.Allreduce_init` makes it and describes its options; applications do not call the
-    constructor. `Request` describes the life of a request, who owns the buffers when, and its use
-    by several threads. A request cannot be copied or pickled.
+    constructor. `Request` describes the life of a request, the owner of its buffers at each time,
+    and its use by several threads. A request cannot be copied or pickled.
 
     Besides the methods of every `Request` it has
 

@@ -132,7 +132,7 @@ class AllreduceOptions:
     plot: Path | None = None
 
     def complaint(self, ranks: int) -> str | None:
-        """Return what is wrong with these options on so many ranks; None if nothing is."""
+        """Return what is wrong with these options on `ranks` ranks; None if nothing is."""
         for size in self.sizes:
             if size % self.dtype.itemsize:
                 return (
@@ -182,7 +182,7 @@ class LatencyOptions(AllreduceOptions):
     calls: int | None = None
 
     def complaint(self, ranks: int) -> str | None:
-        """Return what is wrong with these options on so many ranks; None if nothing is."""
+        """Return what is wrong with these options on `ranks` ranks; None if nothing is."""
         for policy in self.policies:
             if isinstance(policy, Rival):
                 return f"--policy {policy}: MPI's own are always measured here; leave it out"
@@ -250,7 +250,7 @@ class TuneOptions:
     json: Path | None = None
 
     def complaint(self, ranks: int) -> str | None:
-        """Return what is wrong with these options on so many ranks; None if nothing is."""
+        """Return what is wrong with these options on `ranks` ranks; None if nothing is."""
         if ranks == 1:
             return "one rank sends no messages: start several, with mpirun -n 4 pypartial tune"
         for number in self.ranks:

@@ -60,7 +60,7 @@ class LatencyRow(Row):
     A block's value is the mean time of a call on the slowest rank; `latency_us` is taken over the
     blocks, and `speedup_vs_mpi` from the medians.  `rounds` are the calls of all blocks, and
     `cpu_us_per_round` is a median over the blocks, too.  `active` is of those rounds whose status
-    was looked at; of what is not of the library: all ranks.
+    was read; for ways that are not of this library: all ranks.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class OverheadRow:
 
 @dataclass(frozen=True)
 class TuneRow:
-    """One algorithm at one size on so many ranks.
+    """One algorithm at one size on one number of ranks.
 
     Attributes
     ----------

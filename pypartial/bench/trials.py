@@ -78,7 +78,7 @@ class Trial(Generic[AnyLedger]):
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Drop the samples taken so far; what was wrong is kept."""
+        """Drop the samples taken so far, but keep the failures."""
         self.turn_ns, self.turn_cpu_ns, self.active = [], [], []
         self.calls = self.late = 0
 
@@ -146,7 +146,7 @@ class Rounds(Trial[Ledger]):
         self.ledger.compare(self.comm.allgather(self.ledger.digests))
 
     def forget(self) -> None:
-        """Drop the samples taken so far; what was wrong is kept."""
+        """Drop the samples taken so far, but keep the failures."""
         super().forget()
         self.latency_ns = []
 
@@ -235,7 +235,7 @@ class Loop(Trial[LoopLedger]):
         self.active = list(merged.values()) or [self.comm.size]
 
     def forget(self) -> None:
-        """Drop the samples taken so far; what was wrong is kept."""
+        """Drop the samples taken so far, but keep the failures."""
         super().forget()
         self._seen_active = {}
 

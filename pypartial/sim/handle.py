@@ -56,7 +56,7 @@ class Options:
     average: str | None = None
     algorithm: str = "auto"
     segments: int = 0  # of the vector in rounds made of messages; 0: by its size
-    pieces: int = 1  # the vector as a list of so many buffers
+    pieces: int = 1  # the number of buffers that form the vector
     in_place: bool = False  # Start reads the receive buffer
     fenced: bool = False  # buffers that only the table of their kind of memory can reach
     raw: tuple[tuple[str, int], ...] = ()  # wrong values for members of the core's struct

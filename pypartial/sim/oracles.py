@@ -121,7 +121,7 @@ class _Handle:
             except AssertionError as error:
                 raise AssertionError(f"rank {rank}: {error}") from error
 
-    # ---- what all ranks must be told alike
+    # ---- what must be identical on all ranks
 
     def agreement(self) -> None:
         """Agreement: status and result of a round are identical on every rank."""
@@ -174,7 +174,7 @@ class _Handle:
             if k == self.ranks and r.cause == "policy" and r.active != self.ranks:
                 _fail("a full round without everybody", r)
 
-    # ---- who was there
+    # ---- which ranks were ready
 
     def attendance(self) -> None:
         """Check which ranks were ready for a round, which had left, and which triggered it.
@@ -423,7 +423,7 @@ class _Handle:
                     f"{log.discarded} discarded"
                 )
 
-    # ---- what one rank is told, in order
+    # ---- the results of one rank, in order
 
     def order(self, log: Log) -> None:
         """Check delivery: no round twice; with "sum" and "each", no round left out."""
@@ -446,7 +446,7 @@ class _Handle:
         done: int | None = 0  # rounds complete when the previous request was
         calls = 0  # collective calls begun by then
         previous = 0  # when it was made
-        ahead = 0  # at most so many rounds counted as given then, because they were in flight
+        ahead = 0  # the most rounds in flight that counted as given then
         refused = dict(log.refused)
         absences = self.absences(log) if self.scenario.patience else []
         for number, record in enumerate(log.records):

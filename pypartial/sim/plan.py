@@ -39,7 +39,7 @@ _ACTION = re.compile(r"(flush|open|free) (\d+)")
 _OWN_ACTIONS = ("barrier", "away", "apart")
 
 
-# ---- what is to happen ---------------------------------------------------------------------------
+# ---- the data ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

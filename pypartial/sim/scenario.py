@@ -35,7 +35,7 @@ _TESTS_BEFORE_GIVING_UP = 2000
 _LONGEST_PAUSE_NS = 10_000_000
 
 
-# ---- what happened -------------------------------------------------------------------------------
+# ---- logs ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -240,7 +240,7 @@ class _Rank:
         if length > ranks + self.rank:
             vector[ranks + self.rank] = start
 
-    # ---- what it calls
+    # ---- calls of one handle
 
     def start(self, index: int) -> Generator[Any, Any, None]:
         yield from self.contribute(index, None)
@@ -250,7 +250,7 @@ class _Rank:
         log, handle = self.logs[index], self.handles[index]
         log.starts += 1
         log.started.append(self.world.now)
-        handle.recv.fill(99)  # nor does anybody mind what was in there
+        handle.recv.fill(99)  # the library must not need its old content
         self.fill(index, handle, log.starts)
         if pending is None:
             self.requests[index] = self.request("wait", index)
@@ -290,9 +290,9 @@ class _Rank:
                 if result is not None:
                     break
                 yield int(self.random.random() * pause)
-                pause = min(pause + pause // 2, _LONGEST_PAUSE_NS)  # or a long wait takes forever
+                pause = min(pause + pause // 2, _LONGEST_PAUSE_NS)  # else a long wait takes forever
             else:
-                since = self.world.now  # if nothing can come, the world says what is waited for
+                since = self.world.now  # in a deadlock, the world says what it waits for
                 result = yield ("wait", handle)
                 assert self.world.now > since, f"rank {self.rank}: Wait gives what Test did not"
         self.given(index, self.requests.pop(index), result)
@@ -368,7 +368,7 @@ class _Rank:
         self.handles[index] = handle
         self.templates[index] = _template(self.scenario.ranks, self.rank, handle.send)
 
-    # ---- in which order
+    # ---- the order of calls
 
     def away(self) -> Generator[Any, Any, None]:
         """Make a blocking call of the program's own, inside ``away()``."""

@@ -639,7 +639,7 @@ def test_tune_from_start_to_end(mpirun: list[str], table: Path, tmp_path: Path) 
     done = run(*command, "info")
     assert f"{table}: measured {both[0]['date'][:10]}" in done.stdout
     assert "measured for  ranks: 2 (node), 3 (node)" in done.stdout
-    assert re.search(r"3 ranks +\w+.*; measured on so many ranks", done.stdout)
+    assert re.search(r"3 ranks +\w+.*; measured on this number of ranks", done.stdout)
 
 
 def test_tune_writes_no_table_of_wrong_sums(mpirun: list[str], table: Path) -> None:
