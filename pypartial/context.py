@@ -664,8 +664,8 @@ def _check_same(arguments: Arguments | None, before: Arguments | None) -> None:
     """Raise if a call has other arguments than the one that timed out and that it goes on with."""
     if before is not None and (arguments is None or not arguments.same_as(before)):
         raise ArgumentError(
-            "this Allreduce_init goes on with the one that timed out, so it must have the same "
-            f"arguments and buffers: {before.settings}"
+            "Allreduce_init goes on with the call that timed out, which had other arguments: "
+            f"{before.settings}; pass the same arguments and buffers"
         )
 
 
