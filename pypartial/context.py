@@ -443,8 +443,9 @@ class Context:
         Notes
         -----
         **Memory**, besides the application's buffers. A vector of n bytes means all buffers of one
-        rank together; half-precision elements count 4 bytes. Memory is taken when it is first
-        needed, and kept until `Request.Free`.
+        rank together; half-precision elements count 4 bytes. The library takes memory when it first
+        needs it, and keeps it until `Request.Free`. It takes the address space of all shared
+        vectors at once, which matters under a limit (``ulimit -v``).
 
         *In shared memory*: up to 8 vectors of contributions for each rank of a node, and for the
         whole node up to ``window + 3 + min(r, 8)`` results, r being its ranks. `Stats.buffer_bytes`
@@ -454,11 +455,11 @@ class Context:
         rank in a loop with `Full`, 8 to 10 with `Solo`, where ranks run ahead of each other.
 
         *By messages*, for each rank: 1 pending contribution; up to `window` vectors for rounds in
-        flight and the result; scratch for each round in flight, of n bytes (recursive doubling),
-        n / 2 (Rabenseifner) or n / P (ring); results not given yet, as above. Buffers of more than
-        16 KiB are cut out of blocks of huge pages of 2 MiB, which the handles of a context share.
-        `Stats.buffer_bytes` counts the vectors and the scratch. docs/engine.md, "Memory", says
-        more.
+        flight and the result; above 16 KiB scratch for each round in flight, of n bytes (recursive
+        doubling), n / 2 (Rabenseifner) or n / P (ring); results not given yet, as above. Buffers of
+        more than 16 KiB are cut out of blocks of huge pages of 2 MiB, which the handles of a
+        context share. `Stats.buffer_bytes` counts the vectors and the scratch. docs/engine.md,
+        "Memory", says more.
 
         References
         ----------
