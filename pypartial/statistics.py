@@ -1,4 +1,4 @@
-"""Statistics over samples, as the commands report them."""
+"""Statistics over samples, for the reports of the commands."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def student_quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t distribution.
+    """Return the 97.5 % quantile of Student's t distribution with `freedom` degrees of freedom.
 
-    Cornish-Fisher expansion around the normal quantile (Abramowitz and Stegun, 26.7.5): within
-    0.1 % from 6 degrees of freedom on.
+    It is the Cornish-Fisher expansion around the normal quantile (Abramowitz and Stegun, 26.7.5),
+    right within 0.1 % from 6 degrees of freedom on.
     """
     z = 1.959963984540054
     return (
@@ -30,8 +30,8 @@ def student_quantile(freedom: int) -> float:
 def confidence_interval(samples: npt.ArrayLike) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of a mean; None for fewer than two samples.
 
-    mean ± t · s / √n for independent samples, with the sample standard deviation s and Student's t
-    for n-1 degrees of freedom.
+    For independent samples it is mean ± t · s / √n, with the sample standard deviation s and
+    Student's t for n-1 degrees of freedom.
     """
     values = np.asarray(samples, dtype=float)
     if values.size < 2:
@@ -77,7 +77,7 @@ class Active:
         )
 
     def agrees_with(self, expected: float) -> bool:
-        """Whether the expectation lies in the confidence interval (its ends included)."""
+        """Return whether the confidence interval, its ends included, contains `expected`."""
         if self.ci95 is None:
             return self.mean == expected
         return self.ci95[0] <= expected <= self.ci95[1]
@@ -85,7 +85,7 @@ class Active:
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of many samples, and where four fifths of them lie."""
+    """The median of many samples, and the range that holds four fifths of them."""
 
     median: float
     p10: float

@@ -74,9 +74,9 @@ def test_good_options_have_no_complaint() -> None:
     [
         ({"sizes": (66,)}, "--size 66: not a multiple of 4 bytes, the size of float32"),
         ({"sizes": (4,), "dtype": DType.INT64}, "not a multiple of 8 bytes"),
-        ({"policies": (Quorum(9),)}, "quorum:9: Quorum(9): the context has only 8 ranks"),
+        ({"policies": (Quorum(9),)}, "Quorum(9) asks for 9 ranks; the context has only 8 ranks"),
         ({"sizes": (64, 64)}, "--size: the same value is given twice"),
-        ({"seed": 1 << 64}, "--seed 18446744073709551616: not in 0..2**64 - 1"),
+        ({"seed": 1 << 64}, "--seed 18446744073709551616 is not in 0..2**64 - 1"),
     ],
 )
 def test_bad_options_are_named(changes: dict[str, Any], words: str) -> None:
@@ -239,7 +239,7 @@ def test_a_contribution_that_is_lost_is_noticed() -> None:
 def test_a_buffer_left_as_it_was_is_noticed() -> None:
     ledger = Ledger(PATTERN, SOLO, rank=0)
     ledger.enter(np.full(6, -1, dtype="float32"), status_of(0, [1, 0, 0], 0))
-    assert "no sum of contributions" in ledger.failures[0]
+    assert "not a sum of contributions" in ledger.failures[0]
 
 
 def test_ranks_that_saw_different_rounds_are_noticed() -> None:
