@@ -179,7 +179,12 @@ class Run:
                 yield side
         say("")
 
-    def bench(
+    def bench(self, ranks: int, command: str, **how: Any) -> list[Row]:
+        """Launch a command of pypartial on some ranks; return the rows of its results."""
+        rows: list[Row] = self.results(ranks, command, **how)["rows"]
+        return rows
+
+    def results(
         self,
         ranks: int,
         command: str,
@@ -187,39 +192,33 @@ class Run:
         env: Mapping[str, str] | None = None,
         python: str = sys.executable,
         launcher: Sequence[str] | None = None,
-    ) -> list[Row]:
-        """Launch a command of pypartial on some ranks; return the rows of its results."""
-        words = [*start(ranks, launcher), python, "-m", "pypartial", *command.split()]
-        return self._rows(ranks, words, dict(env or {}), command, "--json")
+    ) -> dict[str, Any]:
+        """Launch a command of pypartial on some ranks; return what it saves as JSON."""
+        words = [*start(ranks, launcher), python, "-m", "pypartial", *command.split(), "--json"]
+        return self._launch(ranks, words, dict(env or {}), command)
 
     def program(
-        self,
-        ranks: int,
-        words: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        launcher: Sequence[str] | None = None,
+        self, ranks: int, words: Sequence[str], env: Mapping[str, str] | None = None
     ) -> list[Row]:
-        """Launch a program of this folder that writes such a file, as its last argument says."""
-        full = [*start(ranks, launcher), *words]
-        return self._rows(ranks, full, dict(env or {}), shlex.join(words), None)
+        """Launch a program that writes such a file, whose name is its last argument."""
+        full = [*start(ranks, None), *words]
+        rows: list[Row] = self._launch(ranks, full, dict(env or {}), shlex.join(words))["rows"]
+        return rows
 
-    def _rows(
-        self, ranks: int, words: list[str], env: dict[str, str], command: str, option: str | None
-    ) -> list[Row]:
+    def _launch(
+        self, ranks: int, words: list[str], env: dict[str, str], command: str
+    ) -> dict[str, Any]:
         with scratch() as (folder, segments):
             file = folder / "results.json"
             changes = {"PYPARTIAL_TUNING": "off", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
             environment = make_environment({**changes, **env}, "", folder, segments)
-            words = [*words, *([option] if option else []), str(file)]
-            code, output = run(words, environment, folder, LIMIT_S)
+            code, output = run([*words, str(file)], environment, folder, LIMIT_S)
             if code != 0:
                 raise Problem(f"{shlex.join(words)}\nexit code {code}\n{tail(output)}")
-            results = json.loads(file.read_text(encoding="utf-8"))
+            results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         self.ranks.add(ranks)
         self.launches.append({"command": command, "ranks": ranks, "env": env, **results})
-        rows: list[Row] = results["rows"]
-        return rows
+        return results
 
     def meta(self, name: str) -> str:
         """Return what the launches said of themselves, each answer once."""

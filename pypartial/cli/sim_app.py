@@ -205,6 +205,15 @@ def schedule(
     ] = "64",
     network: Annotated[str, typer.Option(metavar="NETWORK", help=_NETWORK_HELP)] = _NETWORK,
     seed: Annotated[int, typer.Option(min=0, help="Of what the network draws.")] = 0,
+    segments: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=4,
+            help="Pieces in which the vector goes through the schedule, one behind the other. "
+            "Default: by its size, as on real ranks.",
+        ),
+    ] = None,
     headers: Annotated[
         bool,
         typer.Option(
@@ -232,6 +241,7 @@ def schedule(
         size=read("--bytes", parse_size, size),
         network=dataclasses.replace(_network(network), headers_free=not headers),
         seed=_seed(seed),
+        segments=segments or 0,
         quiet=quiet,
         dump=dump,
         json=json,
@@ -239,6 +249,8 @@ def schedule(
     complaint = files_complaint(json, None)
     if dump is not None and json is not None:
         complaint = "--json: nothing is executed with --dump"
+    if complaint is None and dump is not None and segments is not None:
+        complaint = "--segments: --dump writes a schedule of one segment"
     if complaint is not None:
         raise typer.BadParameter(complaint)
     context.obj.job = options

@@ -183,6 +183,8 @@ class ScheduleOptions:
     ranks, size, seed : int
         `size` in bytes of a rank's vector.
     network : Network
+    segments : int
+        Of the vector; 0: by its size.
     quiet : bool
         Print the latest time only.
     dump : Dump or None
@@ -195,6 +197,7 @@ class ScheduleOptions:
     size: int
     network: Network
     seed: int = 0
+    segments: int = 0
     quiet: bool = False
     dump: Dump | None = None
     json: Path | None = None
