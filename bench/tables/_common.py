@@ -13,6 +13,7 @@ import os
 import shlex
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -33,6 +34,7 @@ LIMIT_S = 900.0  # for one launch
 RESAMPLES = 10_000
 SEED = 2020
 TAIL_LINES = 15
+WIDTH = 120
 NOT_HERE = 77  # exit code: this machine lacks what the table needs
 
 Row = dict[str, Any]
@@ -117,7 +119,7 @@ class Table:
     head : list of str
     rows : list of list of str
     notes : str
-        What the cells are: it opens the line under the table.
+        What the cells are: it stands under the table, above the conditions.
     """
 
     head: list[str]
@@ -139,8 +141,12 @@ def cell(text: str) -> str:
 
 def fragment(script: str, table: Table, conditions: str) -> str:
     """Return what stands in the documentation, its marks included."""
-    under = " ".join(filter(None, [table.notes, conditions]))
-    return f"{BEGIN.format(script)}\n\n{table.markdown()}\n\n{under}\n\n{END}\n"
+    notes = "\n\n".join(wrapped(text) for text in (table.notes, conditions) if text)
+    return f"{BEGIN.format(script)}\n\n{table.markdown()}\n\n{notes}\n\n{END}\n"
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 # ---- launching ----------------------------------------------------------------------------------

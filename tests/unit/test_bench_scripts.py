@@ -161,7 +161,9 @@ def test_a_fragment(common):
         "| 8 B | 1.5 |",
         "| a \\| b | two lines |",
         "",
-        "Notes. *conditions*",
+        "Notes.",
+        "",
+        "*conditions*",
         "",
         END,
     ]
