@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from _common import ROOT, WORK, NotHere, Problem, say, tail
 
-SIMULATION = re.compile(r"csrc/(sim/|transport/sim|reduce/fenced)")
-FLAGS = ["-O3", "-std=gnu11", "-flto=auto", "-pthread", "-DPP_SIM=0", '-DPP_VERSION="bench"']
+# What of the checkout is not copied to be built elsewhere.
+BUILT = (".*", "build", "dist", "venv", "*.so", "*.o", "*.egg-info", "_core*.c", "__pycache__")
 # What pypartial itself needs where it is built and run; the MPI comes on top.
 NEEDS = ("cffi", "mpi4py", "numpy", "rich", "setuptools", "typer")
 
@@ -24,21 +24,17 @@ def compile_c(name: str) -> Path:
     if mpicc is None:
         raise NotHere("there is no mpicc")
     program = WORK / name
-    sources = [ROOT / "bench" / "c" / f"{name}.c"]
-    sources += [
-        path
-        for path in sorted((ROOT / "csrc").rglob("*.c"))
-        if not SIMULATION.match(path.relative_to(ROOT).as_posix())
-    ]
+    build = runpy.run_path(str(ROOT / "pypartial" / "_build.py"))
+    sources = [ROOT / "bench" / "c" / f"{name}.c", *(ROOT / source for source in build["REAL"])]
     newest = max(path.stat().st_mtime for path in [*sources, *(ROOT / "csrc").rglob("*.h")])
     if program.exists() and program.stat().st_mtime > newest:
         return program
     WORK.mkdir(parents=True, exist_ok=True)
     say(f"compiling {name}")
-    words = [mpicc, *FLAGS, "-I", str(ROOT / "csrc" / "include"), *map(str, sources)]
-    done = subprocess.run(
-        [*words, "-o", str(program), "-lm", "-ldl"], capture_output=True, text=True, check=False
-    )
+    words = [mpicc, *build["FLAGS"], "-flto=auto", "-DPP_SIM=0"]
+    words += [f'-DPP_VERSION="{build["version"]()}"', f"-I{ROOT / 'csrc' / 'include'}"]
+    words += [*map(str, sources), "-o", str(program), "-lm", "-ldl"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Problem(f"{mpicc} cannot compile {name}:\n{tail(done.stderr)}")
     return program
@@ -74,15 +70,8 @@ def build_for(environment: Path, variables: dict[str, str]) -> Path:
     """Compile pypartial as it stands for an environment's MPI; return the folder to import."""
     say(f"building pypartial for {environment.name}")
     folder = environment / "source"
-    for room in ("csrc", "pypartial"):
-        shutil.copytree(
-            ROOT / room,
-            folder / room,
-            ignore=shutil.ignore_patterns("*.so", "*.o", "_core*.c", "__pycache__"),
-            dirs_exist_ok=True,
-        )
-    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy2(ROOT / file, folder / file)
+    ignored = shutil.ignore_patterns(*BUILT)
+    shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
     made = subprocess.run(
         [str(environment / "bin" / "python"), "setup.py", "-q", "build_ext", "--inplace"],
         cwd=folder,
