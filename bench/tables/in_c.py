@@ -61,10 +61,10 @@ def from_python(run: Run, ranks: int, _program: str) -> dict[str, float]:
 
 def cells(launches: list[dict[str, float]], way: str) -> list[str]:
     times = sorted(one[way] for one in launches)
-    return [
-        number(times[len(times) // 2]),
-        middle([one[way] / one["mpi"] for one in launches]),
-    ]
+    ratios = [one[way] / one["mpi"] for one in launches]
+    small = max(ratios) < 0.01  # solo, where others are late
+    text = f"1 / {middle([1 / ratio for ratio in ratios])}" if small else middle(ratios)
+    return [number(times[len(times) // 2]), text]
 
 
 if __name__ == "__main__":
