@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from _common import PROGRAMS, Run, Table, find, main, number, size_text
+from _common import PROGRAMS, Run, Table, find, main, size_text
 
 SECONDS = (120, 30)
 REPEATS = (1, 1)
@@ -23,7 +23,8 @@ NAMES = {
 HEAD = ["ranks", "policy", *NAMES.values()]
 NOTES = (
     f"Vectors of {size_text(SIZE)} a rank, beside the send and receive buffers; in brackets MB of "
-    "all ranks. Pages that several processes share count once (PSS). After 30 rounds."
+    "all ranks. Pages that several processes share count once (PSS). The handle's defaults, "
+    "after 30 rounds."
 )
 
 
@@ -42,7 +43,8 @@ def measure(run: Run) -> Table:
 
 
 def text(row: dict, ranks: int) -> str:
-    return f"{number(row['bytes'] / ranks / SIZE)} ({row['bytes'] / 1e6:,.0f})"
+    grown = max(0, row["bytes"])
+    return f"{grown / ranks / SIZE:.1f} ({grown / 1e6:,.0f})"
 
 
 if __name__ == "__main__":
