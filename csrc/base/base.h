@@ -8,7 +8,7 @@
 #include "../include/pypartial.h"
 
 /* 1: this build has what simulated ranks need of the engine: hooks where they are interrupted, and where defects
-   are planted.  They cost too much on real ranks (docs/performance.md, "Two builds"). */
+   are planted.  They cost too much on real ranks (docs/performance-history.md, "Two builds"). */
 #ifndef PP_SIM
 #define PP_SIM 0
 #endif

@@ -184,9 +184,9 @@ typedef struct pp_sim_traffic {
     uint64_t messages, bytes;  /* sent by all ranks, headers included unless they are free */
 } pp_sim_traffic_t;
 
-/* One execution of one schedule for `bytes` bytes, from time 0: each rank's finishing time, into
-   `finished_ns` with an entry a rank. */
-pp_status_t pp_sim_schedule(int32_t schedule, int32_t ranks, size_t bytes, uint64_t seed,
+/* One execution of one schedule for `bytes` bytes in `segments` segments (1..PP_LANES_MAX; 0: by the size), from
+   time 0: each rank's finishing time, into `finished_ns` with an entry a rank. */
+pp_status_t pp_sim_schedule(int32_t schedule, int32_t ranks, size_t bytes, int32_t segments, uint64_t seed,
                             const pp_network_t *network, uint64_t *finished_ns,
                             pp_sim_traffic_t *traffic);
 /* The same schedule as text. */

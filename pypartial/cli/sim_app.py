@@ -264,6 +264,15 @@ def schedule(
             "times.",
         ),
     ] = 0,
+    segments: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=4,
+            help="Pieces in which the vector goes through the schedule, one behind the other. "
+            "Default: by its size, as on real ranks.",
+        ),
+    ] = None,
     headers: Annotated[
         bool,
         typer.Option(
@@ -296,6 +305,7 @@ def schedule(
         size=read("--bytes", parse_size, size),
         network=dataclasses.replace(_network(network), headers_free=not headers),
         seed=_seed(seed),
+        segments=segments or 0,
         quiet=quiet,
         dump=dump,
         json=json,
@@ -303,6 +313,8 @@ def schedule(
     complaint = files_complaint(json, None)
     if dump is not None and json is not None:
         complaint = "--json: with --dump nothing is executed; leave one of the two out"
+    if complaint is None and dump is not None and segments is not None:
+        complaint = "--segments: --dump writes a schedule of one segment"
     if complaint is not None:
         raise typer.BadParameter(complaint)
     context.obj.job = options

@@ -140,7 +140,12 @@ def _schedule(options: ScheduleOptions) -> int:
         sys.stdout.write(dump(options.schedule, options.ranks, options.size, dot=dot))
         return 0
     execution = execute(
-        options.schedule, options.ranks, options.size, options.network, options.seed
+        options.schedule,
+        options.ranks,
+        options.size,
+        options.network,
+        options.seed,
+        options.segments,
     )
     if options.quiet:
         print(execution.finished_ns.max())

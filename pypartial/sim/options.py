@@ -188,6 +188,8 @@ class ScheduleOptions:
     size : int
         Bytes of a rank's vector.
     network : Network
+    segments : int
+        Of the vector; 0: by its size.
     quiet : bool
         Print only the time at which the last rank finishes.
     dump : Dump or None
@@ -201,6 +203,7 @@ class ScheduleOptions:
     size: int
     network: Network
     seed: int = 0
+    segments: int = 0
     quiet: bool = False
     dump: Dump | None = None
     json: Path | None = None

@@ -56,7 +56,7 @@ class Execution:
 
 
 def execute(
-    schedule: str, ranks: int, size: int, network: Network, seed: int = 0
+    schedule: str, ranks: int, size: int, network: Network, seed: int = 0, segments: int = 0
 ) -> Execution:
     """Execute a schedule once, from time 0.
 
@@ -70,6 +70,8 @@ def execute(
     network : Network
     seed : int
         Seed of the network's draws.
+    segments : int
+        Segments of the vector, each reduced by itself; 0: by its size, as on real ranks.
 
     Raises
     ------
@@ -87,6 +89,7 @@ def execute(
             _number(schedule),
             ranks,
             size,
+            segments,
             seed,
             described,
             ffi.cast("uint64_t *", finished.ctypes.data),

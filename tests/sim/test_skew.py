@@ -243,6 +243,16 @@ def test_schedules_are_written(schedule: str, form: str) -> None:
     assert ("activation" in ran.stdout) == (schedule == "activation")
 
 
+def test_segments_of_a_schedule() -> None:
+    words = ("schedule", "ring", "--ranks", "2", "--bytes", "16M", "--quiet", "--network")
+    words += ("L=2us,o=500ns,G=0.25ns,reduce=4GB/s",)
+    one, default = (int(command(*words, *more).stdout) for more in (("--segments", "1"), ()))
+    assert default < one
+    refused = command(*words[:4], "--dump", "dot", "--segments", "2")
+    assert refused.returncode == 2
+    assert "--segments" in refused.stderr
+
+
 def test_schedules_are_saved(tmp_path) -> None:
     path = tmp_path / "times.json"
     ran = command("schedule", "ring", "--ranks", "3", "--bytes", "12", "--json", str(path))

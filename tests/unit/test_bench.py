@@ -283,10 +283,27 @@ def test_a_lack_of_memory_names_the_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("freedom", "quantile"), [(6, 2.4469), (9, 2.2622), (29, 2.0452), (199, 1.9720)]
+    ("freedom", "quantile"),
+    [  # scipy.special.stdtrit(freedom, 0.975)
+        (1, 12.706204736),
+        (2, 4.302652730),
+        (5, 2.570581836),
+        (6, 2.446911851),
+        (9, 2.262157163),
+        (10, 2.228138852),
+        (29, 2.045229642),
+        (199, 1.971956544),
+    ],
 )
 def test_quantiles_of_student(freedom: int, quantile: float) -> None:
-    assert student_quantile(freedom) == pytest.approx(quantile, rel=1e-3)
+    assert student_quantile(freedom) == pytest.approx(quantile, rel=1e-4)
+
+
+def test_quantiles_of_student_fall() -> None:
+    """Where the table ends and the expansion begins, too."""
+    quantiles = [student_quantile(freedom) for freedom in range(1, 300)]
+    assert quantiles == sorted(quantiles, reverse=True)
+    assert quantiles[-1] > 1.959964
 
 
 def test_confidence_intervals() -> None:
