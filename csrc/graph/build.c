@@ -171,8 +171,8 @@ void pp_graph_bind(pp_graph_t *graph, uint32_t reg, uint32_t buffer)
         return;
     if (buffer > graph->buffer_count || reg < graph->reg_count || reg < graph->bound_count || reg == UINT32_MAX) {
         latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: register %u cannot be bound to buffer %u: there are %u "
-                             "named buffers, and registers below %u are in use", graph->rank, reg, buffer, graph->buffer_count,
-                             reg < graph->reg_count ? graph->reg_count : graph->bound_count));
+                             "named buffers, and registers below %u are in use", graph->rank, reg, buffer,
+                             graph->buffer_count, reg < graph->reg_count ? graph->reg_count : graph->bound_count));
         return;
     }
     void *array = graph->bound;
@@ -228,7 +228,7 @@ void pp_graph_weigh(pp_graph_t *graph, uint32_t vertex, uint32_t weight)
     pp_vertex_t *v = vertex < graph->vertex_count ? &graph->vertices[vertex] : NULL;
     if (!v || (v->kind != PP_REDUCE && !(v->kind == PP_COPY && v->local)) || weight >= WEIGHTS_MAX) {
         latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: operation %u cannot have weight %u: only a reduce or a local "
-                             "copy has a weight, below %d", graph->rank, vertex, weight, WEIGHTS_MAX));
+                             "copy has a weight, and its number is below 65535", graph->rank, vertex, weight));
         return;
     }
     v->weight = (uint16_t)(weight + 1);
