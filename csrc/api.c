@@ -320,7 +320,7 @@ static pp_status_t give_without_start(pp_ctx_t *ctx, pp_handle_t *handle)
         PP_TRY(pp_engine_check(&ctx->engine));
         return pp_fail(PP_ERR_STATE, "nothing was started and there is nothing to give: call Start first");
     }
-    pp_engine_settle(&ctx->engine);      /* what this rank's bound has kept back may go on */
+    pp_engine_settle(&ctx->engine);      /* a round that this rank's bound held back may go on */
     return PP_OK;
 }
 

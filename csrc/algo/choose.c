@@ -112,7 +112,7 @@ pp_status_t pp_choose(const pp_tuned_t *tuned, size_t tuned_count, size_t count,
     return PP_OK;
 }
 
-/* ---- what is handed in ---------------------------------------------------------------------------------- */
+/* ---- checks of a tuning table --------------------------------------------------------------------------- */
 
 static bool is_time(double value) { return isfinite(value) && value >= 0; }
 

@@ -42,7 +42,7 @@ typedef enum pp_status {
     PP_ERR_PEER_FAILED = -5,   /* another rank died or gave the context up: PeerFailedError */
     PP_ERR_MEMORY = -6,        /* out of memory: MemoryError */
     PP_ERR_MPI = -7,           /* the MPI library reported an error: Error */
-    PP_ERR_INTERNAL = -8       /* a defect of ours: Error */
+    PP_ERR_INTERNAL = -8       /* a defect of the library: Error */
 } pp_status_t;
 
 /* Local.  The text of the last error that a call in this thread returned; "" if there was none, never NULL.  Valid

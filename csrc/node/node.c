@@ -35,7 +35,7 @@ static bool cpu_time(int64_t pid, uint64_t *ns)
 
 bool pp_node_idles(pp_node_t *node, int32_t index, uint64_t now_ns)
 {
-    enum { HARDLY = 8 };             /* less than one part in so many */
+    enum { HARDLY = 8 };             /* an idle process uses less than this part of a core */
     uint64_t cpu_ns;
     if (!node->memory)
         return false;

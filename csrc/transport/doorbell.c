@@ -78,8 +78,8 @@ bool pp_bell_answered(pp_bell_t *bell, pp_ring_t ring)
     if (atomic_load_explicit(&bell->sleeper, memory_order_seq_cst) == 0)
         return true;
     /* A message can be received before its ring, and then its receiver does not look again.  The counts are of all
-       neighbours together: if our message was not received, but one that another neighbour has not announced yet was,
-       then that neighbour will find its ring not answered. */
+       neighbours together: if this rank's message was not received, but one that another neighbour has not announced
+       yet was, then that neighbour will find its ring not answered. */
     uint32_t looked = atomic_load_explicit(&bell->looked, memory_order_relaxed);
     uint32_t received = atomic_load_explicit(&bell->received, memory_order_relaxed);
     return (int32_t)(looked - ring.sequence) >= 0 || (int32_t)(received - ring.announced) >= 0;

@@ -70,7 +70,7 @@ static void give_cause(pp_crossing_t *crossing, int32_t cause)
 }
 
 /* Called by the leader when the round is on for it.  The rank that has announced the round counts as an initiator,
-   whoever else does: the other nodes may have heard of no other. */
+   even if other ranks do, too: the other nodes may have heard of no other. */
 void pp_crossing_find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing)
 {
     if (crossing->announced)
