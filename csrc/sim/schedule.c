@@ -24,8 +24,8 @@ static pp_status_t make_activation(int32_t rank, int32_t size, pp_graph_t **grap
     return status;
 }
 
-/* An activation that nothing follows, or a synchronous allreduce (pypartial_sim.h), an element being a byte;
-   segments = 0: by its size. */
+/* An activation alone, or a synchronous allreduce (pypartial_sim.h) of elements of one byte; segments = 0: by the
+   vector's size. */
 static pp_status_t make_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count, int32_t segments,
                                  pp_graph_t **graph)
 {
@@ -178,7 +178,7 @@ static pp_status_t execute(run_t *run, pp_sim_traffic_t *traffic)
         traffic->bytes += transport->bytes_sent;
     }
     if (run->finished != run->ranks)
-        return pp_fail(PP_ERR_INTERNAL, "%d of %d ranks finished the schedule", run->finished, run->ranks);
+        return pp_fail(PP_ERR_INTERNAL, "only %d of %d ranks finished the schedule", run->finished, run->ranks);
     return PP_OK;
 }
 

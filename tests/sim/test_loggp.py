@@ -282,7 +282,7 @@ def test_a_death_that_nobody_is_told_of_is_a_deadlock_with_its_reason() -> None:
     with pytest.raises(Deadlock) as caught:
         world.run([looping(rank, {}) for rank in range(5)])
     text = str(caught.value)
-    assert "waits for messages of rank 3" in text
+    assert "waits for messages from rank 3" in text
     assert "rank 3 in" not in text
 
 

@@ -212,12 +212,12 @@ def test_a_death_in_the_loop() -> None:
     run_ = run(5, 20, "normal:1ms:100us")
     with pytest.raises(CoreError, match="rank 2"):
         rows(dataclasses.replace(run_, death=Death(2, 7_000_000, 1_000_000)), "majority")
-    with pytest.raises(Deadlock, match="waits for messages of rank 2"):
+    with pytest.raises(Deadlock, match="waits for messages from rank 2"):
         rows(dataclasses.replace(run_, death=Death(2, 7_000_000, None)), "majority")
     ran = command("skew", "--ranks", "5", "--arrivals", "normal:1ms:100us", "--kill", "2:7ms")
     assert ran.returncode == 1
     assert "deadlock" in ran.stderr
-    assert "waits for messages of rank 2" in ran.stderr
+    assert "waits for messages from rank 2" in ran.stderr
 
 
 # ---- schedules ------------------------------------------------------------------------------

@@ -184,15 +184,15 @@ def test_the_nearest_entry_lends_its_costs(native: _native.Native) -> None:
     [
         ({"ranks": 0}, "ranks=0"),
         ({"link": 2}, "link=2"),
-        ({"switch_count": 9}, "9 switch points"),
-        ({"switch_count": -1}, "-1 switch points"),
+        ({"switch_count": 9}, "switch_count=9 of the row for 4 ranks"),
+        ({"switch_count": -1}, "switch_count=-1 of the row"),
         ({"switches": [(0, 0)]}, "algorithm=0"),
         ({"switches": [(0, 4)]}, "algorithm=4"),
         ({"switches": [(1, 1)]}, "is at 1 bytes"),
         ({"switches": [(0, 1), (9, 2), (9, 1)]}, "switch point 2 for 4 ranks is at 9 bytes"),
-        ({"latency_us": -1.0}, "-1 us"),
-        ({"byte_ns": math.nan}, "nan ns"),
-        ({"copy_ns": math.inf}, "inf ns"),
+        ({"latency_us": -1.0}, "latency_us=-1"),
+        ({"byte_ns": math.nan}, "byte_ns=nan"),
+        ({"copy_ns": math.inf}, "copy_ns=inf"),
     ],
 )
 def test_what_the_core_refuses(change: dict[str, Any], text: str) -> None:
