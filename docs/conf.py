@@ -1,0 +1,71 @@
+"""Settings of the documentation site, which `ci/docs` builds. Nothing here needs the network."""
+
+import sys
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import pypartial  # noqa: E402
+from support import helps  # noqa: E402
+
+project = "pypartial"
+author = "The pypartial authors"
+copyright = author
+version = release = pypartial.__version__
+
+extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+exclude_patterns = ["**/README.md"]
+nitpicky = True
+smartquotes = False  # two hyphens are two hyphens
+highlight_language = "none"  # of indented blocks: they are commands and their output
+
+# ---- pages --------------------------------------------------------------------------------------
+
+myst_heading_anchors = 4
+
+# ---- docstrings ---------------------------------------------------------------------------------
+
+default_role = "autolink"  # a name in backticks is a link if there is such an object
+autosummary_generate = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the docstrings name the types
+numpydoc_show_class_members = False
+
+# ---- HTML ---------------------------------------------------------------------------------------
+
+html_theme = "furo"
+html_title = f"pypartial {release}"
+html_static_path = ["style"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_use_index = True
+
+
+class CommandHelp(SphinxDirective):
+    """What a command of this version prints for ``--help``: ``{command-help} pypartial info``."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        """Ask the command."""
+        command = self.arguments[0]
+        try:
+            text = helps.help_of(command)
+        except (OSError, RuntimeError) as error:
+            logging.getLogger(__name__).warning("%s", error, location=self.get_location())
+            return []
+        return [nodes.literal_block(text, text, language="none")]
+
+
+def setup(app: Sphinx) -> None:
+    """Add the directive of docs/commands.md."""
+    app.add_directive(helps.DIRECTIVE, CommandHelp)
