@@ -1,10 +1,13 @@
 """Settings of the documentation site, which `ci/docs` builds. Nothing here needs the network."""
 
+import importlib.util
 import sys
 from pathlib import Path
 
 from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
@@ -19,7 +22,7 @@ author = "The pypartial authors"
 copyright = author
 version = release = pypartial.__version__
 
-extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc"]
 exclude_patterns = ["**/README.md"]
 nitpicky = True
 smartquotes = False  # two hyphens are two hyphens
@@ -31,8 +34,7 @@ myst_heading_anchors = 4
 
 # ---- docstrings ---------------------------------------------------------------------------------
 
-default_role = "autolink"  # a name in backticks is a link if there is such an object
-autosummary_generate = False
+default_role = "py:obj"  # what stands in backticks: `find` below
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings name the types
 numpydoc_show_class_members = False
@@ -66,6 +68,30 @@ class CommandHelp(SphinxDirective):
         return [nodes.literal_block(text, text, language="none")]
 
 
+def find(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.TextElement
+) -> nodes.Node | None:
+    """Find what a docstring has in backticks and Sphinx does not find.
+
+    That is a method of a request, a parameter (lower case, no dot), or a name of another package,
+    to which there is no link. Anything else stays a warning.
+    """
+    if node.get("reftype") != "obj":
+        return None
+    name, place = node["reftarget"], node["refdoc"]
+    for owner in (pypartial.Request, pypartial.AllreduceRequest):
+        if not name.startswith("_") and name in vars(owner):
+            target = f"pypartial.{owner.__name__}.{name}"
+            domain = env.domains.python_domain
+            return domain.resolve_xref(env, place, app.builder, "obj", target, node, text)
+    package, dot, _ = name.partition(".")
+    is_parameter = name.isidentifier() and name.islower()
+    if is_parameter or (dot and package != "pypartial" and importlib.util.find_spec(package)):
+        return nodes.emphasis(text.astext(), text.astext())
+    return None
+
+
 def setup(app: Sphinx) -> None:
-    """Add the directive of docs/commands.md."""
+    """Add the directive of docs/commands.md, and the links of docstrings."""
     app.add_directive(helps.DIRECTIVE, CommandHelp)
+    app.connect("missing-reference", find)

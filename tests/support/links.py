@@ -14,7 +14,8 @@ _LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "lin
 # ... but for links that only say where something is.
 _NOT_LOADED = {"canonical", "next", "prev", "index", "search", "author", "license", "up"}
 _FETCHED_BY_CSS = re.compile(r"""url\(\s*['"]?(https?:)?//|@import\s+['"](https?:)?//""")
-_MARKDOWN_LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^()\s]+)\)")
+_MARKDOWN_CODE = re.compile(r"(`+).+?\1")
+_MARKDOWN_LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
 
 
 @dataclass
@@ -93,7 +94,7 @@ def markdown_links(text: str) -> Iterator[str]:
         if line.lstrip().startswith(("```", "~~~")):
             code = not code
         elif not code:
-            yield from _MARKDOWN_LINK.findall(line)
+            yield from _MARKDOWN_LINK.findall(_MARKDOWN_CODE.sub("``", line))
 
 
 def check_markdown(root: Path, file: Path) -> list[str]:
