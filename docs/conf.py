@@ -14,8 +14,9 @@ from sphinx.util.docutils import SphinxDirective
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-import pypartial  # noqa: E402
 from support import helps  # noqa: E402
+
+import pypartial  # noqa: E402
 
 project = "pypartial"
 author = "The pypartial authors"
@@ -80,7 +81,7 @@ def find(
         return None
     name, place = node["reftarget"], node["refdoc"]
     for owner in (pypartial.Request, pypartial.AllreduceRequest):
-        if not name.startswith("_") and name in vars(owner):
+        if name[0].isupper() and name in vars(owner):
             target = f"pypartial.{owner.__name__}.{name}"
             domain = env.domains.python_domain
             return domain.resolve_xref(env, place, app.builder, "obj", target, node, text)

@@ -1,4 +1,4 @@
-"""Links: of a built site to its own pages and anchors, and of Markdown to the repository's files."""
+"""Links: of a built site to its pages and anchors, and of Markdown to the repository's files."""
 
 from __future__ import annotations
 

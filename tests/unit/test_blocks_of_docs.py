@@ -143,7 +143,9 @@ def test_a_page_is_joined_from_its_first_block_on():
     late = "```python\nx = 1\n```\n<!-- one program -->\n```python\ny = 1\n```\n"
     with pytest.raises(MarkError, match="first block only"):
         blocks.programs("p.md", late)
-    ranks = "<!-- one program -->\n```python\nx = 1\n```\n<!-- ranks: 2 -->\n```python\ny = 1\n```\n"
+    ranks = (
+        "<!-- one program -->\n```python\nx = 1\n```\n<!-- ranks: 2 -->\n```python\ny = 1\n```\n"
+    )
     with pytest.raises(MarkError, match="before its first block"):
         blocks.programs("p.md", ranks)
 
