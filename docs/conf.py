@@ -43,6 +43,7 @@ numpydoc_show_class_members = False
 # ---- HTML ---------------------------------------------------------------------------------------
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # furo's own underlines names as if they were links
 html_title = f"pypartial {release}"
 html_static_path = ["style"]
 html_css_files = ["site.css"]
@@ -92,7 +93,16 @@ def find(
     return None
 
 
+def hide_constructor(
+    app: Sphinx, what: str, name: str, found: object, options: object, *_: object
+) -> tuple[str, str] | None:
+    """Show no arguments of classes of which the library makes the objects."""
+    made_by_library = isinstance(found, type) and issubclass(found, pypartial.Request)
+    return ("", "") if made_by_library else None
+
+
 def setup(app: Sphinx) -> None:
-    """Add the directive of docs/commands.md, and the links of docstrings."""
+    """Add the directive of docs/commands.md, and what docstrings need."""
     app.add_directive(helps.DIRECTIVE, CommandHelp)
+    app.connect("autodoc-process-signature", hide_constructor)
     app.connect("missing-reference", find)
