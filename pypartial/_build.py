@@ -10,6 +10,7 @@ compiler is used, and which MPI, is decided in `setup.py`.
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import cffi
@@ -27,30 +28,13 @@ const char *pp_built_for(void);
 const char *pp_mpi_file(void);
 """
 
-IDENTITY_SOURCE = r"""
-#define _GNU_SOURCE 1
-#include <dlfcn.h>
-#include <mpi.h>
-
-#define PP_STR_(x) #x
-#define PP_STR(x) PP_STR_(x)
-
+IDENTITY_SOURCE = (
+    "#define _GNU_SOURCE 1\n#include <dlfcn.h>\n"
+    + runpy.run_path(str(ROOT / "pypartial" / "_mpi_library.py"))["BUILT_FOR"]
+    + r"""
 static const char *pp_built_for(void)
 {
-#if defined(I_MPI_VERSION)
-    return "Intel MPI " I_MPI_VERSION;
-#elif defined(MVAPICH_VERSION)
-    return "MVAPICH " MVAPICH_VERSION;
-#elif defined(MVAPICH2_VERSION)
-    return "MVAPICH " MVAPICH2_VERSION;
-#elif defined(MPICH_VERSION)
-    return "MPICH " MPICH_VERSION;
-#elif defined(OPEN_MPI)
-    return "Open MPI " PP_STR(OMPI_MAJOR_VERSION) "." PP_STR(OMPI_MINOR_VERSION) "."
-           PP_STR(OMPI_RELEASE_VERSION);
-#else
-    return "unknown MPI " PP_STR(MPI_VERSION) "." PP_STR(MPI_SUBVERSION);
-#endif
+    return PP_BUILT_FOR;
 }
 
 /* The file that provides MPI_Init in this process, as seen from this module. */
@@ -63,6 +47,7 @@ static const char *pp_mpi_file(void)
     return info.dli_fname;
 }
 """
+)
 
 
 def declarations(header: Path) -> str:

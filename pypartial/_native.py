@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from ._mpi_library import Library, identify, install_command, is_mpi_library, mapped_files
 from ._names import ERROR
 from .status import RESULT, RESULT_FIELDS
 
@@ -35,15 +35,6 @@ LOGGER = logging.getLogger("pypartial")
 # A wait in C returns to Python this often, for Ctrl-C, timeouts and stall warnings.
 SLICE_S = 0.05
 SLICE_US = int(SLICE_S * 1e6)
-
-REBUILD = (
-    "Rebuild pypartial with the mpicc of the MPI that mpi4py uses:\n"
-    "  PYPARTIAL_MPICC=/path/to/its/bin/mpicc "
-    "pip install --force-reinstall --no-deps --no-cache-dir pypartial\n"
-    "or start Python with the MPI that pypartial was built for (mpi4py picks its MPI at import: "
-    "environment variable MPI4PY_LIBMPI, the virtual environment's lib folder, the system's)."
-)
-
 
 @dataclass(frozen=True)
 class Native:
@@ -107,8 +98,7 @@ def load() -> Native:
 
     library = MPI.Get_library_version().strip()
     mapped = mapped_files()
-    mpi_files = ", ".join(sorted(filter(is_mpi_library, mapped))) or "a file we could not find"
-    used = f"mpi4py uses: {library.splitlines()[0]}\n  ({mpi_files})"
+    used = Library(library.splitlines()[0], tuple(sorted(filter(is_mpi_library, mapped))))
     try:
         from . import _core
     except ModuleNotFoundError as error:
@@ -119,46 +109,30 @@ def load() -> Native:
             "source tree, run pip install --no-build-isolation -e ."
         ) from None
     except ImportError as error:
-        raise ImportError(
-            f"pypartial's compiled module cannot be loaded: {error}\n{used}\n{REBUILD}"
-        ) from error
+        problem = f"pypartial's compiled module cannot be loaded: {error}"
+        raise ImportError(explain(problem, None, used)) from error
     ffi, lib = _core.ffi, _core.lib
-    built_for = ffi.string(lib.pp_built_for()).decode()
     file = os.path.realpath(ffi.string(lib.pp_mpi_file()).decode())
-    built = f"pypartial was built for: {built_for}\n  (and is served by {file})"
-    if identify(built_for) != identify(library):
-        raise ImportError(f"pypartial was built for another MPI.\n{built}\n{used}\n{REBUILD}")
+    built_for = Library(ffi.string(lib.pp_built_for()).decode(), (file,))
+    if identify(built_for.version) != identify(library):
+        raise ImportError(explain("pypartial was built for another MPI.", built_for, used))
     if mapped and file not in mapped:
-        raise ImportError(
-            f"pypartial and mpi4py use two MPI libraries.\n{built}\n{used}\n{REBUILD}"
-        )
+        problem = "pypartial and mpi4py use two MPI libraries."
+        raise ImportError(explain(problem, built_for, used))
     check_layout(ffi)
-    return Native(ffi, lib, MPI, built_for, library, file)
+    return Native(ffi, lib, MPI, built_for.version, library, file)
 
 
-def identify(text: str) -> tuple[str, str]:
-    """Return name and major.minor of an MPI from its version text, in lower case."""
-    names = ("open mpi", "mvapich", "intel", "mpich")
-    lower = text.lower()
-    name = next((name for name in names if name in lower), lower.split(" ")[0])
-    number = re.search(r"(\d+)\.(\d+)", lower)
-    return name, ".".join(number.groups()) if number else ""
-
-
-def mapped_files() -> set[str]:
-    """Return the files mapped into this process; empty where there is no /proc."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            lines = maps.read().splitlines()
-    except OSError:
-        return set()
-    fields = (line.split(maxsplit=5) for line in lines)
-    return {field[5] for field in fields if len(field) == 6 and field[5].startswith("/")}
-
-
-def is_mpi_library(path: str) -> bool:
-    """Whether the file's name is that of an MPI library."""
-    return re.match(r"libmpi(ch|_abi|_cray)?\.so", os.path.basename(path)) is not None
+def explain(problem: str, built_for: Library | None, used: Library) -> str:
+    """Return what is wrong with the two libraries, and what to do."""
+    built = "" if built_for is None else f"pypartial was built for: {built_for}\n"
+    return (
+        f"{problem}\n{built}mpi4py uses: {used}\n"
+        f"Build pypartial for the MPI that mpi4py uses:\n  {install_command(used)}\n"
+        "or start Python with the MPI that pypartial was built for (mpi4py picks its MPI at "
+        "import: environment variable MPI4PY_LIBMPI, the virtual environment's lib folder, the "
+        "system's)."
+    )
 
 
 def check_layout(ffi: FFI) -> None:

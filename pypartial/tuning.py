@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._mpi_library import identify
 from ._names import LINK, REASON, Names, algorithms
-from ._native import LOGGER, identify
+from ._native import LOGGER
 
 if TYPE_CHECKING:
     from ._core import CData

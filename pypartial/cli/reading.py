@@ -34,7 +34,7 @@ def files_complaint(json: Path | None, plot: Path | None) -> str | None:
     if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
         return f"--plot {plot}: the name must end in .png, .pdf or .svg"
     if importlib.util.find_spec("matplotlib") is None:
-        return f"--plot {plot}: needs matplotlib (pip install 'pypartial[plot]')"
+        return f"--plot {plot}: needs matplotlib (pip install matplotlib)"
     return None
 
 

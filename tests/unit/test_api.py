@@ -23,6 +23,7 @@ import pypartial as pp
 from pypartial import _explain, _native, allreduce
 from pypartial._buffer import Vector
 from pypartial._calls import CollectiveCalls
+from pypartial._mpi_library import identify, is_mpi_library, mapped_files
 from pypartial.status import RESULT
 
 PACKAGE = Path(pp.__file__).parent
@@ -626,15 +627,13 @@ def test_report_of_different_collective_calls_of_many_ranks():
     ],
 )
 def test_identity_of_an_mpi(text, identity):
-    assert _native.identify(text) == identity
+    assert identify(text) == identity
 
 
 def test_which_files_are_mpi_libraries():
-    assert all(
-        map(_native.is_mpi_library, ["/a/libmpi.so.40", "/a/libmpi.so.12.3", "/libmpich.so"])
-    )
-    assert not any(map(_native.is_mpi_library, ["/a/libmpi_mpifh.so.40", "/a/libmpiprof.so", "/a"]))
-    assert os.path.realpath(sys.executable) in {os.path.realpath(f) for f in _native.mapped_files()}
+    assert all(map(is_mpi_library, ["/a/libmpi.so.40", "/a/libmpi.so.12.3", "/libmpich.so"]))
+    assert not any(map(is_mpi_library, ["/a/libmpi_mpifh.so.40", "/a/libmpiprof.so", "/a"]))
+    assert os.path.realpath(sys.executable) in {os.path.realpath(f) for f in mapped_files()}
 
 
 @pytest.fixture
@@ -647,8 +646,8 @@ def native():
 def test_the_core_runs_on_mpi4pys_mpi(native):
     assert native is _native.load()
     assert native.text(native.lib.pp_version()) == pp.__version__
-    assert _native.identify(native.built_for) == _native.identify(native.library)
-    assert _native.is_mpi_library(native.library_file)
+    assert identify(native.built_for) == identify(native.library)
+    assert is_mpi_library(native.library_file)
 
 
 def test_a_slice_is_as_long_as_the_core_waits(native):

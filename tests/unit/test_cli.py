@@ -271,7 +271,7 @@ def test_a_plot_without_matplotlib(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     assert skew("--plot", "skew.png") == 2
-    assert "pip install 'pypartial[plot]'" in capsys.readouterr().err
+    assert "pip install matplotlib" in capsys.readouterr().err
 
 
 def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -784,7 +784,7 @@ def test_info_says_what_is_chosen_by(table: Path, content: str | None, words: st
 def test_missing_packages_are_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     found = dict(info.optional_packages())
-    assert "pip install 'pypartial[plot]'" in found["matplotlib"]
+    assert "pip install matplotlib" in found["matplotlib"]
     assert set(found) == {"matplotlib", "ml_dtypes", "torch", "cupy"}
 
 

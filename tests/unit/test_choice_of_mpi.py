@@ -1,0 +1,153 @@
+"""Which MPI the package is built for: the wrapper that setup.py takes, and when it refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pypartial import _mpi_library as mpi_library
+
+ROOT = Path(__file__).resolve().parents[2]
+# Runs setup.py without setuptools, so that it builds nothing; prints what it would compile with.
+CHOOSE = """
+import runpy, sys
+from types import ModuleType, SimpleNamespace
+modules = {"": {"setup": lambda **options: None}, ".command": {}}
+modules |= {".command.build": {"build": object}, ".command.build_ext": {"build_ext": object}}
+for name, content in modules.items():
+    module = ModuleType("setuptools" + name)
+    vars(module).update(content)
+    sys.modules["setuptools" + name] = module
+made = runpy.run_path("setup.py")
+print(*made["find_mpicc"]() or ["none"])
+"""
+
+
+def wrapper() -> str:
+    found = shutil.which("mpicc", path=os.path.dirname(sys.executable)) or shutil.which("mpicc")
+    if found is None:
+        pytest.skip("there is no mpicc")
+    return found
+
+
+def stub(folder: Path, version: str, name: str = "mpicc") -> Path:
+    """Make a wrapper that compiles for an Open MPI of this version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    major, minor, release = version.split(".")
+    (folder / "mpi.h").write_text(
+        f"#define OPEN_MPI 1\n#define OMPI_MAJOR_VERSION {major}\n"
+        f"#define OMPI_MINOR_VERSION {minor}\n#define OMPI_RELEASE_VERSION {release}\n"
+    )
+    program = folder / name
+    program.write_text(f'#!/bin/sh\nexec ${{OMPI_CC:-cc}} -I{folder} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def choose(tmp_path: Path, mpi4py: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Let setup.py choose in an environment without packages, but perhaps with this mpi4py."""
+    modules = tmp_path / "modules"
+    if mpi4py:
+        (modules / "mpi4py").mkdir(parents=True)
+        (modules / "mpi4py" / "__init__.py").write_text("class rc: pass\n")
+        (modules / "mpi4py" / "MPI.py").write_text(
+            f"def Get_library_version():\n    return {mpi4py!r}\n"
+        )
+    home = Path(sys._base_executable)  # type: ignore[attr-defined]
+    beside = tmp_path / "python" / "bin"
+    beside.mkdir(parents=True, exist_ok=True)
+    (beside.parent / "pyvenv.cfg").write_text(f"home = {home.parent}\n")
+    (beside / "python").symlink_to(home)
+    path = os.pathsep.join([str(tmp_path / "path"), "/usr/bin", "/bin"])
+    return subprocess.run(
+        [str(beside / "python"), "-c", CHOOSE],
+        cwd=ROOT,
+        env={"PATH": path, "PYTHONPATH": str(modules), **variables},
+        capture_output=True,
+        text=True,
+    )
+
+
+def chosen(run: subprocess.CompletedProcess[str]) -> str:
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def test_what_a_wrapper_compiles_for(tmp_path):
+    assert mpi_library.built_for([str(stub(tmp_path, "4.1.4"))]) == "Open MPI 4.1.4"
+    assert mpi_library.built_for(["cc"]) is None
+    assert mpi_library.built_for([str(tmp_path / "nothing")]) is None
+
+
+def test_a_wrapper_is_known_by_what_it_does(tmp_path):
+    disguised = stub(tmp_path, "4.1.4", name="my-compiler")
+    assert mpi_library.is_wrapper([str(disguised)])
+    assert not mpi_library.is_wrapper(["cc"])
+    assert not mpi_library.is_wrapper([str(tmp_path / "nothing")])
+
+
+def test_the_mpi_of_this_environment():
+    real = wrapper()
+    assert mpi_library.is_wrapper([real])
+    assert mpi_library.library_folders([real])
+    library = mpi_library.of_mpi4py()
+    if library is None:
+        pytest.skip("mpi4py finds no MPI")
+    assert library.files
+    found = mpi_library.wrapper_of(library)
+    assert found is not None
+    named = mpi_library.built_for([found])
+    assert named is not None
+    assert mpi_library.identify(named) == mpi_library.identify(library.version)
+
+
+def test_variables_come_first(tmp_path):
+    stub(tmp_path / "path", "5.0.1")
+    one, two = stub(tmp_path / "one", "4.1.1"), stub(tmp_path / "two", "4.1.2")
+    both = choose(tmp_path, PYPARTIAL_MPICC=str(one), MPICC=str(two))
+    assert chosen(both) == str(one)
+
+
+def test_then_path(tmp_path):
+    found = stub(tmp_path / "path", "5.0.1")
+    assert chosen(choose(tmp_path)) == str(found)
+
+
+def test_beside_the_interpreter_comes_before_path(tmp_path):
+    stub(tmp_path / "path", "5.0.1")
+    beside = stub(tmp_path / "python" / "bin", "4.1.4")
+    assert chosen(choose(tmp_path)) == str(beside)
+
+
+def test_mpi4py_is_asked_which_of_them(tmp_path):
+    fitting = stub(tmp_path / "path", "5.0.1")
+    stub(tmp_path / "python" / "bin", "4.1.4")
+    assert chosen(choose(tmp_path, mpi4py="Open MPI v5.0.9, package: x")) == str(fitting)
+
+
+def test_a_build_for_another_mpi_is_refused(tmp_path):
+    found = stub(tmp_path / "path", "4.1.4")
+    run = choose(tmp_path, mpi4py="MPICH Version: 4.3.1")
+    assert run.returncode == 1
+    assert "mpi4py loads: MPICH Version: 4.3.1" in run.stderr
+    assert f"{found} is for: Open MPI 4.1.4" in run.stderr
+    assert "PYPARTIAL_MPICC=" in run.stderr
+
+
+@pytest.mark.parametrize("variable", ["PYPARTIAL_MPICC", "MPICC"])
+def test_a_variable_that_names_no_wrapper(tmp_path, variable):
+    stub(tmp_path / "path", "5.0.1")
+    nothing = choose(tmp_path, **{variable: "/no/such/mpicc"})
+    assert nothing.returncode == 1
+    assert nothing.stderr.strip() == f"{variable}=/no/such/mpicc: no such program"
+
+
+def test_no_wrapper_at_all(tmp_path):
+    if shutil.which("mpicc", path="/usr/bin:/bin"):
+        pytest.skip("the system has an mpicc")
+    assert chosen(choose(tmp_path)) == "none"

