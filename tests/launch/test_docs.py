@@ -26,7 +26,9 @@ def test_a_program_of_the_docs(program, tmp_path):
 
 
 def test_the_table_of_memory_is_made_by_its_script():
-    script = python("-m", "mpi4py", str(ROOT / "bench" / "memory.py"), "--size", "1M", "--steps", "5")
+    script = python(
+        "-m", "mpi4py", str(ROOT / "bench" / "memory.py"), "--size", "1M", "--steps", "5"
+    )
     run = mpirun(2, script, timeout_s=blocks.LIMIT_S)
     run.check()
     rows = [line.split("|")[1:-1] for line in run.lines(0) if line.startswith("|")]
