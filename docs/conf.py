@@ -67,7 +67,8 @@ class CommandHelp(SphinxDirective):
         except (OSError, RuntimeError) as error:
             logging.getLogger(__name__).warning("%s", error, location=self.get_location())
             return []
-        return [nodes.literal_block(text, text, language="none")]
+        wide = max(map(len, text.splitlines())) > helps.WIDTH + 5
+        return [nodes.literal_block(text, text, language="none", classes=["wide"] if wide else [])]
 
 
 def find(
