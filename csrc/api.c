@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ranks that are in one collective call for so long make sure that it is the same one. */
+/* After this time in a collective call a rank asks the others whether they are in the same one. */
 static const uint64_t CHECK_ORDER_NS = 2000000000;
 
 static void unlock(pp_ctx_t *ctx) { pthread_mutex_unlock(&ctx->lock); }
@@ -64,7 +64,7 @@ pp_status_t pp_ctx_tune(pp_ctx_t *ctx, const pp_tuned_t *tuned, size_t tuned_cou
     return copy ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %zu rows of a tuning table", tuned_count);
 }
 
-/* After the beginning of a collective call. */
+/* To be called after a collective call has begun. */
 static void began(pp_ctx_t *ctx, pp_status_t status)
 {
     pp_transport_t *transport = ctx->engine.transport;
@@ -84,7 +84,7 @@ pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
     return status;
 }
 
-/* An abandoned context still has to tell its peers at MPI_Finalize, which then releases it. */
+/* An abandoned context must still tell its peers at MPI_Finalize, which then releases it. */
 void pp_ctx_release(pp_ctx_t *ctx)
 {
     if (!ctx || !ctx->freed)
@@ -109,8 +109,8 @@ static pp_status_t collect_call(pp_ctx_t *ctx)
     return status;
 }
 
-/* Ranks that are in different collective calls would wait for ever: asks once, after the time that ranks
-   which are merely late take. */
+/* Ranks in different collective calls would wait for ever.  So this rank asks once, when the others have had time to be
+   merely late. */
 static void check_order(pp_ctx_t *ctx)
 {
     pp_transport_t *transport = ctx->engine.transport;
@@ -127,7 +127,7 @@ pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
     PP_TRY(enter(ctx));
     if (ctx->calls.kind == PP_CALL_NONE || ctx->calls.kind == PP_CALL_AWAY) {
         unlock(ctx);
-        return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress");
+        return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress: begin one first");
     }
     pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us, NULL);
     if (status == PP_OK)
@@ -160,7 +160,7 @@ const char *pp_ctx_note(pp_ctx_t *ctx)
     } else if (ctx->team.refused_bytes > 0 && !ctx->told_refused) {
         ctx->told_refused = true;
         snprintf(ctx->note, sizeof ctx->note, "the rounds of a handle are made of messages: the memory that the "
-                 "ranks of the node share has no room for the %llu bytes that it needs at most",
+                 "ranks of the node share has no room for the %llu bytes that the handle may need",
                  (unsigned long long)ctx->team.refused_bytes);
         note = ctx->note;
     }
@@ -211,28 +211,28 @@ static pp_status_t check_config(const pp_ctx_t *ctx, const pp_allreduce_config_t
         return pp_fail(PP_ERR_ARGUMENT, "operation %s is not defined on %s", pp_op_name(c->op),
                        pp_type_name(c->type));
     if (c->policy < 0 || c->policy >= PP_POLICY_COUNT)
-        return pp_fail(PP_ERR_ARGUMENT, "policy=%d is unknown", c->policy);
+        return pp_fail(PP_ERR_ARGUMENT, "policy=%d is not a pp_policy_t", c->policy);
     if (c->policy_k < 1 || c->policy_k > ctx->engine.size)
         return pp_fail(PP_ERR_ARGUMENT, "k=%d of the policy is not in 1..%d", c->policy_k,
                        ctx->engine.size);
     if (c->deliver < 0 || c->deliver >= PP_DELIVER_COUNT)
-        return pp_fail(PP_ERR_ARGUMENT, "deliver=%d is unknown", c->deliver);
+        return pp_fail(PP_ERR_ARGUMENT, "deliver=%d is not a pp_deliver_t", c->deliver);
     if (c->max_lag < 0 && c->deliver != PP_LATEST)
         return pp_fail(PP_ERR_ARGUMENT, "max_lag=%d: only deliver=\"latest\" can be unbounded",
                        c->max_lag);
     if (c->max_lag >= ctx->team.window)
-        return pp_fail(PP_ERR_ARGUMENT, "max_lag=%d needs a window of at least %d, and it is %d",
+        return pp_fail(PP_ERR_ARGUMENT, "max_lag=%d needs a window of at least %d, but the context has window=%d",
                        c->max_lag, c->max_lag + 1, ctx->team.window);
     if (c->algorithm < 0 || c->algorithm > pp_algorithm_count())
-        return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is unknown", c->algorithm);
+        return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d is not the number of an algorithm", c->algorithm);
     if (c->segments < 0 || c->segments > PP_LANES_MAX)
         return pp_fail(PP_ERR_ARGUMENT, "segments=%d is not in 0..%d", c->segments, PP_LANES_MAX);
     if (!pp_memory_of(c->memory))
-        return pp_fail(PP_ERR_ARGUMENT, "memory=%d is unknown", c->memory);
+        return pp_fail(PP_ERR_ARGUMENT, "memory=%d is not a kind of memory", c->memory);
     if (c->deadline_ns < 0)
         return pp_fail(PP_ERR_ARGUMENT, "deadline_ns=%lld is negative", (long long)c->deadline_ns);
     if (c->average < PP_AVERAGE_NONE || c->average > PP_AVERAGE_CONTRIBUTIONS)
-        return pp_fail(PP_ERR_ARGUMENT, "average=%d is unknown", c->average);
+        return pp_fail(PP_ERR_ARGUMENT, "average=%d is not a pp_average_t", c->average);
     return PP_OK;
 }
 
@@ -241,7 +241,7 @@ static pp_status_t check_average(const pp_allreduce_config_t *config)
     pp_kernels_t kernels;
     PP_TRY(pp_kernels_find(config->op, config->type, &kernels));
     if (config->average != PP_AVERAGE_NONE && (config->op != PP_SUM || !kernels.divide))
-        return pp_fail(PP_ERR_ARGUMENT, "an average is a SUM of a floating type, not %s of %s",
+        return pp_fail(PP_ERR_ARGUMENT, "an average needs SUM of a floating type, not %s of %s",
                        pp_op_name(config->op), pp_type_name(config->type));
     return PP_OK;
 }
@@ -266,7 +266,7 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
 {
     *out = NULL;
     PP_TRY(enter(ctx));
-    /* A bad argument found here is agreed upon like one that the caller found. */
+    /* The ranks agree on a wrong argument found here as on one that the caller found. */
     pp_handle_t *handle = NULL;
     if (!complaint && pp_allreduce_make(ctx, config, &handle) < 0)
         complaint = pp_error_text();
@@ -283,7 +283,8 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     return status;
 }
 
-/* The progress thread sees to what depends on time, while the application is elsewhere. */
+/* Rings the progress thread if it would sleep beyond the alarm: it looks at the clock while the application computes.
+   */
 static void wake_for_alarm(pp_ctx_t *ctx)
 {
     uint64_t alarm = ctx->engine.transport->alarm_ns;
@@ -319,7 +320,7 @@ static pp_status_t give_without_start(pp_ctx_t *ctx, pp_handle_t *handle)
         PP_TRY(pp_engine_check(&ctx->engine));
         return pp_fail(PP_ERR_STATE, "nothing was started and there is nothing to give: call Start first");
     }
-    pp_engine_settle(&ctx->engine);      /* what this rank's bound has kept back may go on */
+    pp_engine_settle(&ctx->engine);      /* a round that this rank's bound held back may go on */
     return PP_OK;
 }
 
@@ -332,7 +333,7 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_handle(handle, &ctx));
-    if (timeout_us != 0)                 /* a Test leaves it as the last Wait has ended */
+    if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
         handle->request.timed_out = false;
     pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "Wait or Test")
                                                          : give_without_start(ctx, handle);
@@ -400,9 +401,10 @@ static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_
     pp_status_t status = PP_OK;
     handle->face->end_view(handle);
     if (kind == PP_CALL_FLUSH && each)
-        status = pp_fail(PP_ERR_STATE, "deliver=\"each\" gives one round at a time: use Drain");
+        status = pp_fail(PP_ERR_STATE, "Flush on a handle with deliver=\"each\", which gives one round at a time: use "
+                         "Drain");
     if (kind == PP_CALL_DRAIN && !each)
-        status = pp_fail(PP_ERR_STATE, "Drain is for deliver=\"each\": use Flush");
+        status = pp_fail(PP_ERR_STATE, "Drain on a handle without deliver=\"each\": use Flush");
     if (status >= 0)
         status = pp_flush_call_begin(&ctx->calls, handle, kind);
     if (status >= 0)
@@ -427,7 +429,7 @@ pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
     PP_TRY(enter_handle(handle, &ctx));
     if (handle->request.state != PP_COMPLETE) {
         unlock(ctx);
-        return pp_fail(PP_ERR_STATE, "there is no result to collect: Flush or Drain has not finished");
+        return pp_fail(PP_ERR_STATE, "there is no result to collect: no Flush or Drain of the handle has finished");
     }
     pp_status_t status = handle->face->hand_out(ctx, handle, result, NULL);
     unlock(ctx);
@@ -450,7 +452,7 @@ pp_status_t pp_away_end(pp_ctx_t *ctx)
     PP_TRY(enter(ctx));
     pp_status_t status = PP_OK;
     if (ctx->calls.kind != PP_CALL_AWAY) {
-        status = pp_fail(PP_ERR_STATE, "this rank is not inside ctx.away()");
+        status = pp_fail(PP_ERR_STATE, "this rank is not inside ctx.away(), and cannot leave it");
     } else {
         pp_call_finish(&ctx->calls, PP_OK);
         ctx->calls.kind = PP_CALL_NONE;
@@ -502,7 +504,7 @@ pp_status_t pp_question_open(pp_ctx_t *ctx, uint32_t handle, pp_rank_state_t *st
     return question ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a question");
 }
 
-/* Whether or not the context has failed meanwhile: the engine must not write into it any more. */
+/* Also if the context has failed meanwhile: the engine must no longer write into the question. */
 void pp_question_close(pp_ctx_t *ctx, pp_question_t *question)
 {
     pthread_mutex_lock(&ctx->lock);
@@ -513,7 +515,7 @@ void pp_question_close(pp_ctx_t *ctx, pp_question_t *question)
 
 uint32_t pp_handle_id(const pp_handle_t *handle) { return handle->id; }
 
-/* The partial allreduce behind a handle, whose schedule is asked about. */
+/* The partial allreduce behind a handle; NULL: it is of another kind, and has no schedule. */
 static const pp_allreduce_t *scheduled(const pp_handle_t *handle)
 {
     return pp_is_allreduce(handle) ? pp_allreduce_of(handle) : NULL;

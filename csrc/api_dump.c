@@ -14,7 +14,7 @@ static pp_status_t check_arguments(int32_t algorithm, size_t count, int32_t type
     if (element_bytes == 0)
         return pp_fail(PP_ERR_ARGUMENT, "type=%d is not one of 0..%d", type, PP_TYPE_COUNT - 1);
     if (count > SIZE_MAX / element_bytes)
-        return pp_fail(PP_ERR_ARGUMENT, "count=%zu elements of %zu bytes are more than memory can hold",
+        return pp_fail(PP_ERR_ARGUMENT, "count=%zu elements of %zu bytes are more than any memory can hold",
                        count, element_bytes);
     return PP_OK;
 }

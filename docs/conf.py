@@ -33,6 +33,9 @@ highlight_language = "none"  # of indented blocks: they are commands and their o
 
 myst_heading_anchors = 4
 
+# Files of the repository that pages link to, and the pages that they are here.
+PAGES = {"../README.md": "index.md", "../bench/README.md": "benchmarks.md"}
+
 # ---- docstrings ---------------------------------------------------------------------------------
 
 default_role = "py:obj"  # what stands in backticks: `find` below
@@ -76,22 +79,31 @@ def find(
 ) -> nodes.Node | None:
     """Find what a docstring has in backticks and Sphinx does not find.
 
-    That is a method of a request, a parameter (lower case, no dot), or a name of another package,
-    to which there is no link. Anything else stays a warning.
+    That is a method of a request, a field of a data class, a parameter (lower case, no dot), or a
+    name of another package, to which there is no link. Anything else stays a warning.
     """
     if node.get("reftype") != "obj":
         return None
-    name, place = node["reftarget"], node["refdoc"]
+    name, target = node["reftarget"], None
+    package, dot, field = name.partition(".")
     for owner in (pypartial.Request, pypartial.AllreduceRequest):
         if name[0].isupper() and name in vars(owner):
             target = f"pypartial.{owner.__name__}.{name}"
-            domain = env.domains.python_domain
-            return domain.resolve_xref(env, place, app.builder, "obj", target, node, text)
-    package, dot, _ = name.partition(".")
+    if field in getattr(getattr(pypartial, package, None), "__dataclass_fields__", ()):
+        target = f"pypartial.{package}"
+    if target is not None:
+        domain, place = env.domains.python_domain, node["refdoc"]
+        return domain.resolve_xref(env, place, app.builder, "obj", target, node, text)
     is_parameter = name.isidentifier() and name.islower()
     if is_parameter or (dot and package != "pypartial" and importlib.util.find_spec(package)):
         return nodes.emphasis(text.astext(), text.astext())
     return None
+
+
+def link_pages(app: Sphinx, page: str, source: list[str]) -> None:
+    """Let links to files that are pages here lead to these."""
+    for file, name in PAGES.items():
+        source[0] = source[0].replace(f"]({file}", f"]({name}")
 
 
 def hide_constructor(
@@ -103,7 +115,8 @@ def hide_constructor(
 
 
 def setup(app: Sphinx) -> None:
-    """Add the directive of docs/commands.md, and what docstrings need."""
+    """Add the directive of docs/commands.md, and what links and docstrings need."""
     app.add_directive(helps.DIRECTIVE, CommandHelp)
     app.connect("autodoc-process-signature", hide_constructor)
+    app.connect("source-read", link_pages)
     app.connect("missing-reference", find)

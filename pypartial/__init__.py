@@ -1,8 +1,8 @@
 """Partial collectives for MPI: an allreduce that does not wait for the slowest rank.
 
-A partial collective completes on all ranks although only some of them have called: a `Policy` says
-how many. Ranks that come later find the result waiting; what they contribute goes into the next
-round, so nothing is lost. It feels like mpi4py::
+A partial collective completes on all ranks although only some of them have called. A `Policy` says
+which ranks it waits for. A rank that comes later finds the result there, and its contribution goes
+into the next round, so nothing is lost. The calls follow mpi4py::
 
     from mpi4py import MPI
     import numpy as np, pypartial as pp
@@ -12,13 +12,16 @@ round, so nothing is lost. It feels like mpi4py::
         req = ctx.Allreduce_init(g, out, op=MPI.SUM, policy=pp.Majority())
         st = pp.Status()
         for step in range(100):
-            req.Start()
-            req.Wait(st)
-        req.Flush(st)
+            req.Start()  # contributes g; never waits for another rank
+            req.Wait(st)  # until a round is complete; its sum is in out
+        req.Flush(st)  # collective: one more round with everything that is pending
         req.Free()
 
-Importing the package loads NumPy only. MPI is initialised by importing ``mpi4py.MPI``, as always,
-and the C core is loaded, and checked to use mpi4py's MPI, when the first `Context` is made.
+Begin with `Context`, `Context.Allreduce_init`, `Request` and `Policy`; `Status` says what a round
+contained.
+
+``import pypartial`` loads NumPy only. ``import mpi4py.MPI`` initialises MPI, as always. The first
+`Context` loads the C core and checks that it uses the MPI library that mpi4py has loaded.
 """
 
 from ._handle import Request, Startall, Waitall

@@ -1,7 +1,8 @@
-"""From what mpi4py users pass as buffers to pointers, counts and one element type.
+"""Buffers: from what mpi4py users pass to pointers, counts and one element type.
 
-Pure: needs neither MPI nor the C core. MPI's own objects (`MPI.IN_PLACE`, datatypes) are recognised
-if mpi4py.MPI is loaded; nobody can pass one otherwise.
+This module needs neither MPI nor the C core. It recognises objects of MPI (`MPI.IN_PLACE`,
+datatypes) and masked arrays through `sys.modules`: where their module is not loaded, the caller
+cannot have made one.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ DType = np.dtype[Any]
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of the user's memory: where to read, where to write, how many elements."""
+    """A piece of the user's memory: addresses to read and to write, and a number of elements."""
 
-    send: int | None  # address; None: in place
+    send: int | None  # None: in place, `recv` is read
     recv: int
     count: int
 
 
 @dataclass
 class Vector:
-    """The pieces of one handle: one vector of one element type.
+    """The pieces of one handle, which form one vector of one element type.
 
-    `owners` keeps the memory alive, and unresizable, for as long as this object lives.
+    `owners` keeps the memory alive, and NumPy from resizing it, for as long as this object lives.
     """
 
     pieces: list[Piece]
@@ -44,15 +45,15 @@ class Vector:
 
     @property
     def count(self) -> int:
-        """Elements of all pieces."""
+        """Number of elements of all pieces together."""
         return sum(piece.count for piece in self.pieces)
 
 
 @dataclass
 class Memory:
-    """One buffer argument, understood."""
+    """What one buffer argument stands for."""
 
-    name: str  # "sendbuf", "recvbuf[2]": for messages
+    name: str  # "sendbuf", "recvbuf[2]": for errors
     address: int
     dtype: DType
     count: int
@@ -67,7 +68,7 @@ class Memory:
 
 
 def parse_allreduce(sendbuf: Any, recvbuf: Any) -> Vector:
-    """Understand the buffers of an allreduce.
+    """Read the buffers of an allreduce.
 
     Parameters
     ----------
@@ -82,7 +83,7 @@ def parse_allreduce(sendbuf: Any, recvbuf: Any) -> Vector:
     Raises
     ------
     ArgumentError
-        Naming the argument and the value that is wrong.
+        If an argument is wrong; the text names it and its value.
     """
     receives = [understand(*named, writable=True) for named in split("recvbuf", recvbuf)]
     sends: list[Memory | None]
@@ -96,7 +97,7 @@ def parse_allreduce(sendbuf: Any, recvbuf: Any) -> Vector:
     if len(sends) != len(receives):
         raise ArgumentError(
             f"sendbuf is a list of {len(sends)} buffers and recvbuf one of {len(receives)}: "
-            "they must go together"
+            "pass two lists of equal length"
         )
     for send, receive in zip(sends, receives, strict=True):
         check_pair(send, receive)
@@ -162,13 +163,15 @@ def is_count(value: Any) -> bool:
 
 
 def understand(name: str, spec: Any, *, writable: bool) -> Memory:
-    """Turn one buffer specification into an address, an element type and a count."""
+    """Return the address, the element type and the count of one buffer specification."""
     buffer, count, datatype = unpack(name, spec)
     if is_in_place(buffer):
         raise ArgumentError(f"{name} is {buffer!r}, which is possible for sendbuf only")
     array, readonly, typed, owner = view(name, buffer)
     if writable and readonly:
-        raise ArgumentError(f"{name} is read-only: the result could not be written to it")
+        raise ArgumentError(
+            f"{name} is read-only, so the result cannot be written to it: pass a writable array"
+        )
     orders = ("C" if array.flags.c_contiguous else "") + ("F" if array.flags.f_contiguous else "")
     if not orders:
         raise ArgumentError(
@@ -176,7 +179,10 @@ def understand(name: str, spec: Any, *, writable: bool) -> Memory:
             "pass a contiguous array, or a copy"
         )
     if not array.dtype.isnative:
-        raise ArgumentError(f"{name} has dtype {array.dtype.str!r}: not in native byte order")
+        raise ArgumentError(
+            f"{name} has dtype {array.dtype.str!r}, which is not in native byte order: pass a copy "
+            "made by array.astype(array.dtype.newbyteorder('='))"
+        )
     dtype, available = array.dtype, array.size
     if datatype is not None:
         dtype = element_type(name, datatype)
@@ -195,11 +201,14 @@ def understand(name: str, spec: Any, *, writable: bool) -> Memory:
     if count is None:
         count = available
     elif not 0 <= count <= available:
-        raise ArgumentError(f"{name}: the buffer has {available} elements, not {count}")
+        raise ArgumentError(
+            f"{name}: the count is {count}, but the buffer has {available} elements"
+        )
     address = int(array.__array_interface__["data"][0])
     if address % dtype.alignment and count:
         raise ArgumentError(
-            f"{name} is not aligned: address {address:#x} is no multiple of {dtype.alignment} bytes"
+            f"{name} is not aligned: its address {address:#x} is not a multiple of "
+            f"{dtype.alignment} bytes; pass a copy"
         )
     return Memory(name, address, dtype, count, readonly, array.shape, orders, owner)
 
@@ -219,8 +228,8 @@ def unpack(name: str, spec: Any) -> tuple[Any, int | None, Any]:
     if rest or not (count is None or is_count(count)) or isinstance(count, tuple):
         wrong = rest[0] if rest else count
         raise ArgumentError(
-            f"{name}: {describe(wrong)} is not a count; displacements and several counts are not "
-            "supported"
+            f"{name}: {describe(wrong)} is not a count: pass one integer (displacements and "
+            "several counts are not supported)"
         )
     return buffer, None if count is None else int(count), datatype
 
@@ -229,8 +238,20 @@ def unpack(name: str, spec: Any) -> tuple[Any, int | None, Any]:
 
 
 def view(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool, bool, Any]:
-    """Return (array over the same memory, read-only, has a type of its own, what to keep alive)."""
-    if isinstance(buffer, np.ma.MaskedArray):
+    """Return an array over the same memory, and what is known of it.
+
+    Returns
+    -------
+    array : numpy.ndarray
+    readonly : bool
+    typed : bool
+        Whether the buffer has an element type of its own; plain bytes have none.
+    owner : object
+        What to keep alive.
+    """
+    # `np.ma` would import numpy.ma, which costs milliseconds on each of many ranks.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if isinstance(buffer, masked):
         raise ArgumentError(
             f"{name} is a masked array, whose mask would be ignored: pass its data (array.data) "
             "or a filled copy (array.filled(value))"
@@ -252,14 +273,15 @@ def view(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool, bool, Any]:
         array = np.asarray(memory)
     except (ValueError, NotImplementedError) as error:
         raise ArgumentError(
-            f"{name} has elements of format {memory.format!r}, which NumPy does not know"
+            f"{name} has elements of format {memory.format!r}, which NumPy does not know: pass a "
+            "NumPy array of numbers"
         ) from error
     # Plain bytes may be given any type: [bytearray, MPI.DOUBLE].
     return array, memory.readonly, memory.format != "B", (buffer, array)
 
 
 def refuse_device_memory(name: str, buffer: Any) -> None:
-    """Raise if the memory is not the host's; pinned and managed memory is."""
+    """Raise if the memory is not the host's; pinned and managed memory are the host's."""
     device = None
     if hasattr(buffer, "__cuda_array_interface__"):
         device = "__cuda_array_interface__"
@@ -270,7 +292,7 @@ def refuse_device_memory(name: str, buffer: Any) -> None:
     if device is not None:
         raise ArgumentError(
             f"{name} is {describe(buffer)} in device memory ({device}): device buffers are not "
-            "supported yet, copy to host memory first"
+            "supported yet; copy it to host memory first"
         )
 
 
@@ -278,13 +300,13 @@ def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
     """Return an array over a DLPack exporter's memory, and whether that is read-only."""
     try:
         array: npt.NDArray[Any] = np.from_dlpack(buffer)
-    except Exception as error:  # exporters raise what they like
+    except Exception as error:  # an exporter may raise anything
         text = f"{name} is {describe(buffer)}, whose DLPack export failed: {error}"
         raise ArgumentError(text) from error
     if array.flags.writeable:
         return array, False
-    # NumPy makes read-only arrays of exports that cannot say whether they are: those of the first
-    # DLPack versions, whose __dlpack__ does not know `max_version`. By custom they are writable.
+    # The first DLPack versions, whose __dlpack__ does not know `max_version`, cannot say whether an
+    # export is read-only. NumPy makes read-only arrays of these; by custom they are writable.
     try:
         buffer.__dlpack__(max_version=(1, 0))
     except TypeError:
@@ -295,7 +317,7 @@ def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
 
 
 def check_pair(send: Memory | None, receive: Memory) -> None:
-    """Check that a piece's two sides go together."""
+    """Check that a send and a receive buffer fit each other."""
     if send is None:
         return
     if send.dtype != receive.dtype:
@@ -311,7 +333,7 @@ def check_pair(send: Memory | None, receive: Memory) -> None:
     if not set(send.orders) & set(receive.orders):
         raise ArgumentError(
             f"{send.name} and {receive.name} are arrays of opposite memory order (one C, one "
-            "Fortran): their elements would be mixed up"
+            "Fortran), so their elements would be mixed up: pass arrays of one order"
         )
 
 
@@ -322,7 +344,7 @@ def check_one_type(receives: Sequence[Memory]) -> None:
         if other.dtype != first.dtype:
             raise ArgumentError(
                 f"{first.name} has dtype {first.dtype.name} and {other.name} {other.dtype.name}: "
-                "the buffers of one handle must have one dtype; make a handle for each"
+                "the buffers of one handle must have one dtype; make one handle for each dtype"
             )
 
 
@@ -330,7 +352,8 @@ def check_overlaps(sends: Sequence[Memory | None], receives: Sequence[Memory]) -
     """Check that no receive buffer shares memory with any other buffer."""
     memories = [(m.address, m.end, m, False) for m in sends if m is not None and m.count]
     memories += [(m.address, m.end, m, True) for m in receives if m.count]
-    last: dict[bool, Memory | None] = {False: None, True: None}  # of each kind, reaching furthest
+    # Of the send (False) and the receive buffers (True) so far, the one that reaches furthest.
+    last: dict[bool, Memory | None] = {False: None, True: None}
     for start, end, memory, is_receive in sorted(memories, key=lambda entry: entry[0]):
         for kind in (True, False) if is_receive else (True,):
             other = last[kind]
@@ -347,14 +370,14 @@ def check_overlaps(sends: Sequence[Memory | None], receives: Sequence[Memory]) -
 
 
 def type_name(dtype: DType, name: str = "the buffer") -> str:
-    """Return the library's name of a dtype: ``"float32"``, also where NumPy has another.
+    """Return the library's name of a dtype, such as ``"float32"``; NumPy's may differ.
 
     Raises
     ------
     ArgumentError
         If the library does not reduce elements of this type.
     """
-    if dtype.name == "bfloat16":  # ml_dtypes, found by name: it need not be installed
+    if dtype.name == "bfloat16":  # of ml_dtypes, which need not be installed
         return "bfloat16"
     bits = 8 * dtype.itemsize
     if dtype.kind == "b":
@@ -379,29 +402,39 @@ def element_type(name: str, datatype: Any) -> DType:
         try:
             return np.dtype(datatype).newbyteorder("=")
         except TypeError as error:
-            raise ArgumentError(f"{name}: {datatype!r} is not a typecode") from error
+            raise ArgumentError(
+                f"{name}: {datatype!r} is not a typecode; write one such as 'f' or 'float32'"
+            ) from error
     mpi = sys.modules["mpi4py.MPI"]
     spelled = spell(datatype)
     if datatype == mpi.DATATYPE_NULL:
         raise ArgumentError(
-            f"{name}: the datatype is MPI_DATATYPE_NULL, so this MPI does not have it; leave it "
-            "out and pass an array of the NumPy dtype (ml_dtypes.bfloat16 for bfloat16)"
+            f"{name}: the datatype is MPI_DATATYPE_NULL, because this MPI does not have the type: "
+            "leave it out, and pass an array of the NumPy dtype (ml_dtypes.bfloat16 for bfloat16)"
         )
     if not datatype.is_predefined:
-        raise ArgumentError(f"{name}: {spelled} is a derived datatype; only predefined ones reduce")
+        raise ArgumentError(
+            f"{name}: {spelled} is a derived datatype, and only predefined ones can be reduced: "
+            "pass a contiguous array"
+        )
     if datatype == getattr(mpi, "BFLOAT16_T", mpi.DATATYPE_NULL):
         try:
             return np.dtype("bfloat16")  # known once ml_dtypes is imported
         except TypeError as error:
-            raise ArgumentError(f"{name}: for {spelled} import ml_dtypes first") from error
+            raise ArgumentError(
+                f"{name}: {spelled} elements need the package ml_dtypes: import it first"
+            ) from error
     kind = datatype.typestr[:1]
     if kind not in "biufc" or "LOGICAL" in spelled:
-        raise ArgumentError(f"{name}: {spelled} elements cannot be reduced")
+        raise ArgumentError(
+            f"{name}: {spelled} elements cannot be reduced: use integers, floats, complex numbers "
+            "or bool"
+        )
     return np.dtype(str(datatype.typestr))
 
 
 def spell(datatype: Any) -> str:
-    """Return how a datatype is written."""
+    """Return a datatype's name."""
     return repr(datatype) if isinstance(datatype, str) else datatype.Get_name() or "a datatype"
 
 

@@ -1,4 +1,4 @@
-"""Collective calls: one at a time in a context, finished by the call that began it or the next."""
+"""Collective calls: a context does one at a time; a call that timed out goes on when repeated."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class _Call:
     Attributes
     ----------
     name : str
-        "Flush of handle 2".
+        Such as "Flush of handle 2".
     made_with : object
-        What it was given, and what the core writes into.
+        The arguments of the call, and the objects that the core writes its results to.
     """
 
     name: str
@@ -32,31 +32,31 @@ class _Call:
 
 
 class Away:
-    """A ``with`` block inside of which this rank has left all handles: `Context.away`.
+    """A ``with`` block in which this rank has left all handles; made by `Context.away`.
 
     Parameters
     ----------
     live : callable
         Raises if the context cannot be used.
     calls : CollectiveCalls
-        Of the context.
+        The collective calls of the context.
     """
 
     def __init__(self, live: Callable[[], None], calls: CollectiveCalls) -> None:
         self._live, self._calls = live, calls
 
     def __enter__(self) -> None:
-        """Leave all handles; waits for nobody."""
+        """Leave all handles; does not block."""
         self._live()
         self._calls.go_away()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Come back, after an exception, too; waits for nobody."""
+        """Come back, also after an exception; does not block."""
         try:
             self._live()
             self._calls.come_back()
         except Error:
-            if kind is None:  # else it would hide the exception that passes
+            if kind is None:  # must not hide the exception that left the block
                 raise
 
 
@@ -69,7 +69,7 @@ class CollectiveCalls:
     ctx : CData
         The context.
     stall_warning : float or None
-        Seconds after which a call logs who is missing.
+        Seconds after which a call logs which ranks are missing.
     """
 
     def __init__(self, native: Native, ctx: CData, stall_warning: float | None) -> None:
@@ -77,20 +77,20 @@ class CollectiveCalls:
         self._begun: _Call | None = None
 
     def begun(self, name: str) -> Any:
-        """Return what a call of this name was made with that timed out; None if there is none."""
+        """Return what the call of this name that timed out was made with; None if none did."""
         return self._begun.made_with if self._begun and self._begun.name == name else None
 
     def go_away(self) -> None:
-        """Begin the call whose inside is the application's."""
+        """Begin the call that is a ``with`` block of the application."""
         self.refuse_while_begun()
         self._native.check(self._native.lib.pp_away_begin(self._ctx))
 
     def come_back(self) -> None:
-        """End it."""
+        """End that call."""
         self._native.check(self._native.lib.pp_away_end(self._ctx))
 
     def refuse_while_begun(self, name: str = "") -> None:
-        """Raise if another call than the named one has timed out: that has to end first."""
+        """Raise if a call of another name has timed out and is still in progress."""
         begun = self._begun
         if begun is not None and begun.name != name:
             raise Error(f"{begun.name} timed out, and is still in progress: call it again first")
@@ -104,18 +104,18 @@ class CollectiveCalls:
     ) -> Any:
         """Make a collective call, or go on with the one that timed out; raise if it failed.
 
-        Ctrl-C interrupts it. The call is then still in progress, and the context can only be left
-        by an exception.
+        Ctrl-C interrupts the call, which then stays in progress: the application can leave the
+        context by an exception only.
 
         Parameters
         ----------
         name : str
-            Tells the context's calls apart, and is what errors call it.
+            Identifies the call among those of the context, and names it in errors.
         request : Request or None
-            Whose call it is.
+            The request that the call belongs to; None for a call of the context.
         timeout : float or None
         begin : callable
-            Begins the call in the core; returns the status, and what the call was made with.
+            Begins the call in the core; returns its status and what the call was made with.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class CollectiveCalls:
         return call.made_with
 
     def _finish(self, name: str, request: Request | None, timeout: float | None) -> None:
-        """Wait until the collective call that was begun is complete; raise if it failed."""
+        """Wait until the call in progress is complete; raise if it failed."""
         native = self._native
         wait, ctx = native.lib.pp_call_wait, self._ctx
         first_us = SLICE_US
@@ -154,13 +154,13 @@ class CollectiveCalls:
         native.check(status)
 
     def _explainer(self, name: str, request: Request | None) -> Explainer:
-        """Return who says whom a collective call waits for."""
+        """Return the object that says which ranks a collective call waits for."""
         native, handle = self._native, request.id if request else 0
         rank, size = native.lib.pp_ctx_rank(self._ctx), native.lib.pp_ctx_size(self._ctx)
 
         def report(waited_s: float, answers: list[RankState] | str) -> str:
             if isinstance(answers, str):
-                return f"{name}: not complete after {waited_s:.1f} s; who is missing: {answers}"
+                return f"{name}: not complete after {waited_s:.1f} s; missing ranks: {answers}"
             return report_call(name, handle, waited_s, answers, rank)
 
         return Explainer(

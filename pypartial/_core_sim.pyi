@@ -62,6 +62,7 @@ class Lib(RealLib):
         schedule: int,
         ranks: int,
         size: int,
+        segments: int,
         seed: int,
         network: CData,
         finished_ns: CData,

@@ -1,4 +1,4 @@
-"""Who is waited for, in words: what ranks say about themselves, and what is seen from here."""
+"""Which ranks a wait waits for, in words: from what they answer, and from what this rank knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ._core import CData
     from ._native import Native
 
-# How long answers are waited for, while the wait that is asked about goes on.
+# How long a question waits for answers, in seconds; the application's wait goes on meanwhile.
 ASK_S = 0.5
 
 
@@ -39,10 +39,10 @@ LISTED = 16  # ranks named one by one in a report
 
 
 class Question:
-    """What every rank is asked about a handle, and what has been answered so far.
+    """A question to every rank about a handle, and the answers so far.
 
-    To ask does not wait for anybody: answers come in while the core is driven, by the wait that is
-    asked about or by the progress thread.
+    Asking does not block. Answers arrive while the core is driven, by the wait that the question is
+    about or by the progress thread.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Question:
     size : int
         Number of ranks.
     handle : int
-        Its number; 0: none.
+        The handle's number; 0: none.
     """
 
     def __init__(self, native: Native, ctx: CData, size: int, handle: int) -> None:
@@ -65,19 +65,19 @@ class Question:
         self._open = status >= 0
 
     def complete(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """Return whether all ranks have answered, or the time for answers is over."""
         if not self._open or time.monotonic() >= self.asked_at + ASK_S:
             return True
         return all(state.answered for state in self._states)
 
     def end(self) -> None:
-        """Take no more answers: the core forgets the question."""
+        """Take no more answers, and have the core drop the question."""
         if self._open:
             self._open = False
             self._native.lib.pp_question_close(self._ctx, self._question[0])
 
     def answers(self) -> list[RankState] | str:
-        """Return what the ranks have said; a text if they could not be asked. Ends the question."""
+        """End the question; return the answers, or a text if the ranks could not be asked."""
         self.end()
         if self.failure is not None:
             return self.failure
@@ -101,20 +101,20 @@ class Question:
 
 
 class Explainer:
-    """Says who a wait waits for: with a question to all ranks, or at once with what is known here.
+    """Says which ranks a wait waits for: by asking them, or at once by what this rank knows.
 
     Parameters
     ----------
     ask : callable
-        Asks the ranks.
+        Asks the ranks, and returns the question.
     obstacles : callable
-        Says what keeps the wait from going on, as seen from here: a line each.
+        Returns what keeps the wait from going on, as far as this rank knows, one line for each.
     report : callable
-        Puts into words whom a wait waits for, given the seconds waited and the answers.
+        Returns in words which ranks the wait waits for, given the seconds waited and the answers.
     what : str
-        The wait: "Wait on handle 2".
+        The wait, such as "Wait on handle 2".
     handle : int
-        Its number; 0: none.
+        The handle's number; 0: none.
     """
 
     def __init__(
@@ -132,22 +132,22 @@ class Explainer:
 
     @property
     def asking(self) -> bool:
-        """Whether answers are waited for."""
+        """Whether a question is open."""
         return self._question is not None
 
     def ask(self) -> None:
-        """Ask the ranks; does not wait for their answers."""
+        """Ask the ranks, without waiting for their answers."""
         if self._question is None:
             self._question = self._ask()
 
     def told(self, waited_s: float) -> str | None:
-        """Return the report when the answers are there; None before."""
+        """Return the report once the question is complete; None before."""
         if self._question is None or not self._question.complete():
             return None
         return self._report(waited_s, self._take())
 
     def here(self, waited_s: float) -> str:
-        """Return what is known here, at once, and what was heard last."""
+        """Return at once what this rank knows, and the newest answers if there are any."""
         if self._question is not None and (self._heard is None or self._question.complete()):
             self._take()
         text = f"{self._what}: not complete after {format_duration(waited_s * 1e9)}"
@@ -157,7 +157,7 @@ class Explainer:
         if self._heard is not None:
             at, states = self._heard
             text += (
-                f"; heard {format_duration((time.monotonic() - at) * 1e9)} ago: "
+                f"; the ranks' answers {format_duration((time.monotonic() - at) * 1e9)} ago: "
                 f"{each_does(states, self._handle)}"
             )
         return text
@@ -178,10 +178,10 @@ class Explainer:
 
 
 def obstacles(native: Native, explain: Callable[[Any, Any], int], of: CData) -> list[str]:
-    """Return what keeps a handle's rounds, or a context's call, from going on: a line each."""
+    """Return what keeps a handle's rounds or a context's call from going on, a line for each."""
     text = native.ffi.new("char **")
     if explain(of, text) < 0:
-        return []  # it has failed: the wait's own error says why
+        return []  # the handle or context has failed; the wait's own error says why
     try:
         return native.text(text[0]).splitlines()
     finally:
@@ -191,7 +191,7 @@ def obstacles(native: Native, explain: Callable[[Any, Any], int], of: CData) -> 
 def report_wait(
     name: str, handle: int, waited_s: float, states: Sequence[RankState], me: int, policy: Policy
 ) -> str:
-    """Say whom a rank that waits on a handle waits for, and what they are doing."""
+    """Say which ranks keep a Wait on a handle waiting, and what each of them is doing."""
     current = states[me].completed
     activated = any(state.answered and state.joined > current for state in states)
     silent = [state for state in states if not state.answered]
@@ -217,7 +217,7 @@ def report_wait(
 def report_call(
     call: str, handle: int, waited_s: float, states: Sequence[RankState], me: int
 ) -> str:
-    """Say whom a rank inside a collective call waits for, and what they are doing."""
+    """Say which ranks keep a collective call waiting, and what each of them is doing."""
     calls = states[me].calls
     missing, inside = [], []
     for state in states:
@@ -239,14 +239,14 @@ def report_call(
 
 
 def each_is_inside(states: Sequence[RankState]) -> str:
-    """List the handles whose collective calls ranks are in, and those ranks."""
+    """List the ranks inside collective calls, by the handle of the call."""
     texts = []
     for handle in sorted({state.handle for state in states}):
         ranks = [state.rank for state in states if state.handle == handle]
         names = ", ".join(map(str, ranks[:LISTED]))
         if len(ranks) > LISTED:
             names += f" and {len(ranks) - LISTED} more"
-        # A handle has no number yet while it is made, and the context's calls belong to none.
+        # A handle has no number while it is made, and a call of the context belongs to no handle.
         which = (
             f"a call of handle {handle}"
             if handle
@@ -257,7 +257,7 @@ def each_is_inside(states: Sequence[RankState]) -> str:
 
 
 def each_does(states: Sequence[RankState], handle: int) -> str:
-    """List ranks and what each is doing."""
+    """List the ranks, and what each of them is doing."""
     texts = [f"rank {state.rank} ({does(state, handle)})" for state in states[:LISTED]]
     if len(states) > LISTED:
         texts.append(f"and {len(states) - LISTED} more")
@@ -265,7 +265,7 @@ def each_does(states: Sequence[RankState], handle: int) -> str:
 
 
 def does(state: RankState, handle: int) -> str:
-    """Say what a rank is doing, as seen from `handle`."""
+    """Say what a rank is doing; `handle` is the one that the report is about."""
     if not state.answered:
         return "no answer: outside the library with progress='caller', stopped, or gone"
     calls = f"{state.calls} collective calls done"

@@ -1,4 +1,4 @@
-"""Requests: what the handles of all kinds of collectives have in common."""
+"""Requests: what the handles of all kinds of collectives share."""
 
 from __future__ import annotations
 
@@ -24,18 +24,50 @@ Value = TypeVar("Value")
 class Request:
     """A persistent collective: started, waited for, and started again.
 
-    Base of the requests of all kinds, which the methods ``*_init`` of a `Context` make. It cannot
-    be copied or pickled.
+    `Context.Allreduce_init` makes an `AllreduceRequest`, which has all of this and `View`, `More`
+    and `Drain`. Applications do not call the constructor. A request cannot be copied or pickled.
+
+    One pass of a loop is `Start`, then `Wait`, or `Test` until it returns True:
+
+    - `Start` is local. It contributes a copy of the send buffers, and never waits for another rank.
+    - `Wait` blocks until a round is complete; `Test` does not block. Both *collect* the request:
+      its result is then in the receive buffers.
+    - `Flush` and `Free` are collective and blocking: every rank calls them, in the same order.
+
+    Ranks may start a request different numbers of times. Every Start's contribution enters exactly
+    one round.
 
     Notes
     -----
-    One thread at a time may use a request. Different requests may be started and waited for by
-    different threads, but a context does one collective call at a time: while a thread is inside
-    one (`Flush`, a step of `Drain`, `Free`, ``*_init``, `Context.Free`), `Start` of
-    any request of that context, and a second collective call, raise `Error` in other threads.
-    Nothing was contributed or communicated then; the call can be repeated when the other one has
-    returned. `Wait` and `Test` work at any time. Requests of different contexts do not affect each
-    other.
+    **Buffers.** The library reads the send buffers inside `Start` only, and writes the receive
+    buffers inside `Wait`, `Test`, `Flush` and the calls of `AllreduceRequest` only. At all other
+    times they belong to the application. Buffers from `Context.alloc` are the exception: they
+    belong to the library from `Start` until its `Wait` or `Test` has returned True. The request
+    keeps all buffers alive until it is freed.
+
+    **Threads.** One thread at a time may use a request. Different threads may start and wait for
+    different requests. A context does one collective call at a time: while a thread is inside one
+    (`Flush`, a step of `AllreduceRequest.Drain`, `Free`, ``*_init``, `Context.Free`), `Start` of
+    any request of that context, and a second collective call, raise `Error` in other threads. Such
+    a call has contributed and communicated nothing; repeat it when the other call has returned.
+    `Wait` and `Test` work at any time. Requests of different contexts do not affect each other.
+
+    References
+    ----------
+    S. Li et al., "Taming Unbalanced Training Workloads in Deep Learning with Partial Collective
+    Operations" (eager-SGD), PPoPP 2020, sections 4 and 5.
+
+    Examples
+    --------
+    >>> request = ctx.Allreduce_init(gradient, total)  # doctest: +SKIP
+    >>> status = pp.Status()  # doctest: +SKIP
+    >>> for step in range(100):  # doctest: +SKIP
+    ...     compute(gradient)
+    ...     request.Start()  # contributes; `gradient` may be overwritten at once
+    ...     request.Wait(status)  # the sum of a round is in `total`
+    >>> request.Flush(status)  # what was still pending  # doctest: +SKIP
+    >>> request.Free()  # doctest: +SKIP
+    0
     """
 
     __slots__ = (
@@ -61,14 +93,15 @@ class Request:
     _pp_test: Callable[[Any, Any], int]
 
     def __init__(self, context: Context, native: Native, handle: CData, owners: list[Any]) -> None:
+        """Wrap a handle of the C core; the ``*_init`` methods of a context do this."""
         self._context = context
         self._native = native
         self._handle = handle
-        self._owners = owners  # the user's buffers, pinned
+        self._owners = owners  # keep the user's buffers alive
         self._gone: str | None = None  # why the handle cannot be used any more
         self._lib = lib = native.lib
         self._id: int = lib.pp_handle_id(handle)
-        # Looked up once: Start and Wait are to cost little.
+        # Looked up once, because Start and Wait must cost little.
         self._pp_start = lib.pp_start
         self._pp_wait = lib.pp_wait
         self._pp_wait_slice = lib.pp_wait_slice
@@ -81,20 +114,22 @@ class Request:
     def Start(self) -> None:
         """Contribute what is in the send buffers, and ask for a result.
 
-        Local; does not wait for other ranks. Copies the send buffers (with ``MPI.IN_PLACE``: the
-        receive buffers), which may be overwritten as soon as it returns. The copy enters exactly
-        one round: the next that is activated, by the policy, on this rank. If a round has
-        completed since the previous request did, this request is late: it completes at once with
-        that round's result, and its contribution goes into the next round.
+        Local; never waits for another rank. It copies the send buffers (with ``MPI.IN_PLACE``: the
+        receive buffers), and the application may overwrite them as soon as it returns. The copy
+        enters exactly one round, the next one that is activated on this rank.
+
+        The request is *late* if a round has completed since the previous request did. It is then
+        complete at once with that round's result, and its contribution goes into the next round.
 
         Raises
         ------
         Error
-            If the previous request was not collected by `Wait` or `Test`, nor ended its last `Wait`
-            by a `TimeoutError`; if another thread is inside a collective call of the context; or if
-            the handle was freed. Nothing was contributed.
+            If the previous request was not collected by `Wait` or `Test` (unless its last `Wait`
+            raised `TimeoutError`: this Start then adds to what is pending); if another thread is
+            inside a collective call of the context; or if the handle was freed. Nothing was
+            contributed.
         PeerFailedError
-            If rounds can no longer complete.
+            If another rank has failed, so that no round can complete any more.
         """
         status = self._pp_start(self._handle)
         if status:
@@ -104,18 +139,21 @@ class Request:
     def Wait(self, status: Status | None = None, timeout: float | None = None) -> bool:
         """Wait until the request is complete; the result is then in the receive buffers.
 
-        Blocks until a round completes, not until all ranks have called. Without a request it
-        collects what was not given yet, if there is any. Ctrl-C interrupts it; so does `timeout`,
-        and the request then stays outstanding. (Ctrl-C at the very moment of completion may leave
-        it collected.) After the context's `stall_warning` seconds a warning on the logger
-        ``"pypartial"`` says who is waited for.
+        Local and blocking: it returns when a round is complete, whether or not all ranks have
+        called. What it delivers is the ``deliver=`` of `Context.Allreduce_init`. If nothing was
+        started since the last result, it delivers rounds that this rank was not given yet, if there
+        are any.
+
+        Ctrl-C interrupts it and leaves the request outstanding. (Ctrl-C at the very moment of
+        completion may leave it collected.) A wait longer than the context's `stall_warning` seconds
+        logs a warning (logger ``"pypartial"``) that names the ranks it waits for.
 
         Parameters
         ----------
         status : Status, optional
             Filled with what the request completed with.
         timeout : float, optional
-            Seconds to wait at most, 0 or more.
+            Seconds to wait at most, 0 or more. None: no limit.
 
         Returns
         -------
@@ -125,19 +163,19 @@ class Request:
         Raises
         ------
         ArgumentError
-            If `status` or `timeout` is of the wrong kind; nothing was waited for.
+            If `status` is not a `Status`, or `timeout` is not 0 or more seconds. The call has not
+            waited.
         TimeoutError
-            After `timeout` seconds; the text says what is known on this rank: what the round waits
-            for, and what the other ranks answered if they were asked for a stall warning. The
-            request stays as it is: it can be waited for again, and the next `Start` adds to what is
-            pending.
+            After `timeout` seconds. The text says what the round waits for, as far as this rank
+            knows. The request stays outstanding: wait for it again, or call `Start`, which adds to
+            what is pending.
         Error
-            If nothing was started and there is nothing to give, the handle was freed, or this rank
-            is inside `Context.away`.
+            If nothing was started and there is no round to deliver, if the handle was freed, or if
+            this rank is inside `Context.away`.
         PeerFailedError
-            If the round can no longer complete.
+            If another rank has failed, so that the round cannot complete any more.
         """
-        # What a loop costs, without and with a status: the shortest ways.
+        # The two cases of a loop, with and without a status, take the shortest ways.
         if status is None and timeout is None:
             code = self._pp_wait_slice(self._handle)
             if code:
@@ -165,17 +203,18 @@ class Request:
         return True
 
     def Test(self, status: Status | None = None) -> bool:
-        """Collect the request if it is complete; never blocks.
+        """Collect the request if it is complete. Local; never blocks.
 
         Parameters
         ----------
         status : Status, optional
-            Filled if the answer is True.
+            Filled if the method returns True.
 
         Returns
         -------
         bool
-            Whether the request was complete: as after `Wait` then, else nothing has changed.
+            True if the request was complete: everything is then as after `Wait`. False if it was
+            not: nothing has changed.
 
         Raises
         ------
@@ -200,7 +239,7 @@ class Request:
         timeout: float | None,
         wait: Callable[[int], int] | None = None,
     ) -> None:
-        """Wait's slow path: it was pending, or failed, in the first slice."""
+        """Go on with a Wait that was pending, or failed, in its first slice."""
         if code == 1:  # PP_PENDING
             try:
                 code = wait_in_slices(
@@ -211,7 +250,7 @@ class Request:
                     self._explainer,
                 )
             except TimeoutError:
-                self._native.check(self._lib.pp_timed_out(self._handle))  # Start may follow
+                self._native.check(self._lib.pp_timed_out(self._handle))  # allows a Start
                 raise
         if code:
             raise self._native.error(code)
@@ -219,34 +258,37 @@ class Request:
     # ---- collective calls -----------------------------------------------------------------------
 
     def Flush(self, status: Status | None = None, timeout: float | None = None) -> None:
-        """Run a last, synchronous round with everything that is pending on any rank.
+        """Run one more, synchronous round with everything that is pending on any rank.
 
-        Collective, blocking. Nothing is pending anywhere afterwards, a request still outstanding
-        is complete and collected, and the receive buffers hold the flush's result: with
-        ``deliver="sum"`` together with all rounds not given yet. The handle can be used again.
-        While a rank is inside it serves the rounds of ranks that are still on their way.
+        Collective, blocking. It returns when all ranks have called it. Nothing is pending anywhere
+        then. The receive buffers hold the result of this round; with ``deliver="sum"`` it is
+        combined with all rounds that this rank was not given yet. A request that was outstanding is
+        complete and collected. The handle can be used again.
+
+        A rank inside this call has left the handle, and serves the rounds of ranks that have not
+        come yet.
 
         Parameters
         ----------
         status : Status, optional
             Filled; its `cause` is ``"flush"``.
         timeout : float, optional
-            Seconds to wait at most, 0 or more.
+            Seconds to wait at most, 0 or more. None: no limit.
 
         Raises
         ------
         ArgumentError
-            If `status` or `timeout` is of the wrong kind. This is a local error, raised before
-            anything is communicated: the other ranks wait in their Flush, and the call can be
-            repeated.
+            If `status` is not a `Status`, or `timeout` is not 0 or more seconds. The error is local
+            and nothing was communicated: the other ranks wait in their Flush. Repeat the call.
         TimeoutError
-            After `timeout` seconds. The same call goes on with it; until then this rank counts as
-            left, and every other collective call of the context raises.
+            After `timeout` seconds. The same call, made again, goes on with it. Until then this
+            rank counts as left, and every other collective call of the context raises.
         Error
-            With ``deliver="each"``, where the remaining rounds come one by one from `Drain`; if
-            another thread is inside a collective call of the context; or if the handle was freed.
+            With ``deliver="each"``: there `AllreduceRequest.Drain` gives the remaining rounds one
+            by one. Also if another thread is inside a collective call of the context, or if the
+            handle was freed.
         PeerFailedError
-            If the round can no longer complete.
+            If another rank has failed, so that the round cannot complete any more.
         """
         _check_status(status)
         limit = None if timeout is None else seconds(timeout)
@@ -262,37 +304,39 @@ class Request:
     def _collect_call(
         self, name: str, begin: Callable[[CData], int], timeout: float | None
     ) -> None:
-        """Make a collective call of this handle that gives a result."""
+        """Make a collective call of this handle that delivers a result."""
         self._context._calls.make(name, self, timeout, lambda: (begin(self._handle), None))
         self._native.check(self._lib.pp_collect(self._handle, self._result))
 
     def Free(self, timeout: float | None = None) -> int:
-        """End the handle and release its buffers.
+        """End the handle and release its memory.
 
-        Collective, blocking. Contributions of this rank that no round has taken are discarded: call
-        `Flush` (or `Drain`) before to have them reduced.
+        Collective, blocking. Contributions of this rank that no round has taken are discarded; call
+        `Flush` (or `AllreduceRequest.Drain`) before to have them reduced. The application's buffers
+        are no longer kept alive.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most, 0 or more.
+            Seconds to wait at most, 0 or more. None: no limit.
 
         Returns
         -------
         int
-            The number of contributions (Starts) of this rank that were discarded.
+            How many contributions (Starts) of this rank were discarded.
 
         Raises
         ------
         ArgumentError
-            If `timeout` is of the wrong kind; nothing was communicated.
+            If `timeout` is not 0 or more seconds; nothing was communicated.
         TimeoutError
-            After `timeout` seconds. The same call goes on with it; until then this rank counts as
-            left, and every other call of the handle, and collective call of the context, raises.
+            After `timeout` seconds. The same call, made again, goes on with it. Until then this
+            rank counts as left, and every other call of the handle, and every other collective call
+            of the context, raises.
         Error
             If the handle was freed already.
         PeerFailedError
-            If the ranks can no longer agree on the end.
+            If another rank has failed, so that the ranks cannot agree on the end any more.
         """
         limit = None if timeout is None else seconds(timeout)
         name = f"Free of {self._name()}"
@@ -302,8 +346,8 @@ class Request:
         try:
             discarded = context._calls.make(name, self, limit, self._begin_free)
         except TimeoutError:
-            # The core goes on, and releases the handle at any time from now on.
-            self._refuse(f"{self._name()} is being freed: its Free timed out; call it again")
+            # The core goes on with the call, and may release the handle at any time from now on.
+            self._refuse(f"{self._name()} is being freed: its Free timed out; call Free again")
             raise
         except Error:
             raise
@@ -323,23 +367,23 @@ class Request:
 
     @property
     def context(self) -> Context:
-        """The context it was made in."""
+        """The context that the request was made in."""
         return self._context
 
     @property
     def id(self) -> int:
-        """The handle's number, the same on every rank; messages name it."""
+        """The handle's number, the same on every rank; errors and warnings name it."""
         return self._id
 
     def _name(self) -> str:
         return f"handle {self._id}"
 
     def _describe(self) -> str:
-        """Return what it was made with, in words."""
+        """Return in words what the request was made with."""
         return ""
 
     def __reduce__(self) -> NoReturn:
-        # Asked for by copy, deepcopy and pickle alike.
+        # Copy, deepcopy and pickle all call this.
         raise TypeError(
             "a pypartial.Request cannot be copied or pickled: it stands for a handle of this "
             "process"
@@ -356,7 +400,7 @@ class Request:
             raise Error(self._gone)
 
     def _refuse(self, why: str) -> None:
-        """From now on raise `Error(why)` at every call: the C handle must not be used."""
+        """Make every further call raise `Error(why)`: the C handle must not be used any more."""
 
         def refuse(*_: Any) -> int:
             raise Error(why)
@@ -367,7 +411,7 @@ class Request:
         self._owners = []
 
     def _explainer(self) -> Explainer:
-        """Return who says whom a Wait waits for."""
+        """Return the object that says which ranks a Wait waits for."""
         native, context = self._native, self._context
         return Explainer(
             lambda: Question(native, context._ctx, context.size, self._id),
@@ -378,10 +422,11 @@ class Request:
         )
 
     def _report_wait(self, waited_s: float, answers: list[RankState] | str) -> str:
-        """Say whom a Wait waits for, from what the ranks have answered."""
+        """Say which ranks a Wait waits for, from what the ranks have answered."""
         name = f"Wait on {self._name()} ({self._describe()})"
         if isinstance(answers, str):
-            return f"{name}: {waited_s:.1f} s so far; cannot ask the ranks: {answers}"
+            waited = f"not complete after {waited_s:.1f} s"
+            return f"{name}: {waited}; cannot ask the other ranks: {answers}"
         return self._report_states(name, waited_s, answers)
 
     def _report_states(self, name: str, waited_s: float, states: list[RankState]) -> str:
@@ -389,9 +434,9 @@ class Request:
 
 
 def Startall(requests: Iterable[Request]) -> None:
-    """Start several requests, in order.
+    """Call `Request.Start` of several requests, in order.
 
-    Local. Give the requests in the same order on every rank.
+    Local; never waits for another rank. Pass the requests in the same order on every rank.
 
     Parameters
     ----------
@@ -400,9 +445,9 @@ def Startall(requests: Iterable[Request]) -> None:
     Raises
     ------
     ArgumentError
-        If something else is among them; nothing was started.
-    Error
-        As `Request.Start`; the requests before the one that failed are started.
+        If an item is not a `Request`; nothing was started.
+    Error, PeerFailedError
+        As `Request.Start`. The requests before the one that failed are started.
     """
     for request in _all_of(Request, "requests", requests):
         request.Start()
@@ -413,16 +458,16 @@ def Waitall(
     statuses: Iterable[Status] | None = None,
     timeout: float | None = None,
 ) -> bool:
-    """Wait for several requests, in order.
+    """Call `Request.Wait` of several requests, in order. Local, blocking.
 
     Parameters
     ----------
     requests : iterable of Request
         In the order in which they were started, the same on every rank.
     statuses : iterable of Status, optional
-        As many as requests; each is filled.
+        As many as there are requests; each is filled.
     timeout : float, optional
-        Seconds for all of them together.
+        Seconds to wait at most for all requests together, 0 or more. None: no limit.
 
     Returns
     -------
@@ -432,17 +477,20 @@ def Waitall(
     Raises
     ------
     ArgumentError
-        If an argument is of the wrong kind, or the numbers of requests and statuses differ; nothing
-        was waited for.
+        If an argument is of the wrong kind, or if there are not as many statuses as requests. The
+        call has not waited.
     TimeoutError, Error, PeerFailedError
-        As `Request.Wait`; the requests before the one that failed are collected.
+        As `Request.Wait`. The requests before the one that failed are collected.
     """
     wait_for = _all_of(Request, "requests", requests)
     fill: Sequence[Status | None] = [None] * len(wait_for)
     if statuses is not None:
         fill = _all_of(Status, "statuses", statuses)
         if len(fill) != len(wait_for):
-            raise ArgumentError(f"{len(wait_for)} requests, but {len(fill)} statuses")
+            raise ArgumentError(
+                f"there are {len(wait_for)} requests, but {len(fill)} statuses: pass one status "
+                "for each request"
+            )
     deadline = None if timeout is None else time.monotonic() + seconds(timeout)
     for request, status in zip(wait_for, fill, strict=True):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -451,7 +499,7 @@ def Waitall(
 
 
 def _all_of(kind: type[Value], name: str, values: Iterable[Value]) -> list[Value]:
-    """Return the values as a list if all of them are of a kind; nothing is done with any before."""
+    """Return the values as a list; raise unless all of them are of a kind."""
     try:
         iterator = iter(values)
     except TypeError:

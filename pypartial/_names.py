@@ -1,6 +1,6 @@
-"""What users write, and the C core's constants for it: the one place where they meet.
+"""Tables of the words that users write and the C core's constants for them.
 
-The tables hold the constants' names, so that this module can be imported without the core.
+The tables hold the names of the constants, so that this module can be imported without the core.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Value = TypeVar("Value")
 
 
 class Names(Collection[Value]):
-    """The values of one option or answer, in the core's order, and the constants for them.
+    """The values of one option or answer, in the core's order, and their constants.
 
     Parameters
     ----------
     what : str
         The option's name, for errors.
     constants : mapping
-        Names of constants, or numbers, by values.
+        For each value the name of its constant, or a number.
     """
 
     def __init__(self, what: str, constants: Mapping[Value, str | int]) -> None:
@@ -34,7 +34,7 @@ class Names(Collection[Value]):
         self._constants = dict(constants)
 
     def __iter__(self) -> Iterator[Value]:
-        """Give the values."""
+        """Yield the values."""
         return iter(self._constants)
 
     def __len__(self) -> int:
@@ -42,19 +42,19 @@ class Names(Collection[Value]):
         return len(self._constants)
 
     def __contains__(self, value: object) -> bool:
-        """Whether it is one of the values; what cannot be hashed is none."""
+        """Return whether `value` is one of the values; an unhashable object is not."""
         try:
             return value in self._constants
         except TypeError:
             return False
 
     def constant(self, lib: Lib, value: Any, what: str | None = None) -> int:
-        """Return the constant for a value.
+        """Return the constant of a value.
 
         Raises
         ------
         ArgumentError
-            If there is none; the error names the option as `what`.
+            If `value` is not one of the values. The error calls the option `what`.
         """
         if value not in self:
             allowed = ", ".join(map(repr, self._constants))
@@ -64,7 +64,7 @@ class Names(Collection[Value]):
         return _number(lib, self._constants[value])
 
     def values(self, lib: Lib) -> dict[int, Value]:
-        """Return the values by their constants."""
+        """Return a dict from constants to values."""
         return {_number(lib, name): value for value, name in self._constants.items()}
 
     def value(self, lib: Lib, constant: int) -> Value:
@@ -73,7 +73,7 @@ class Names(Collection[Value]):
         Raises
         ------
         KeyError
-            If it stands for none.
+            If the constant belongs to no value.
         """
         return self.values(lib)[constant]
 
@@ -102,7 +102,7 @@ OP = Names(
         for name in ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
     },
 )
-# By the names of NumPy's types, as far as these do not depend on the machine.
+# The names are NumPy's where these do not depend on the machine.
 TYPE = Names(
     "type",
     {
@@ -147,7 +147,7 @@ REASON = Names(
         "all ranks share memory": "PP_REASON_SHARED_MEMORY",
         "by the cost model, with default parameters": "PP_REASON_DEFAULTS",
         "by the cost model, measured on another number of ranks": "PP_REASON_MODEL",
-        "measured on so many ranks": "PP_REASON_MEASURED",
+        "measured on this number of ranks": "PP_REASON_MEASURED",
     },
 )
 PLANT: Names[str | None] = Names(
@@ -176,26 +176,26 @@ ERROR: Names[type[Exception]] = Names(
 
 @functools.cache
 def algorithms(ffi: FFI, lib: Lib) -> Names[str]:
-    """Return the algorithms that the core has: its table is the only place that names them."""
+    """Return the algorithms of the core, whose table is the only place that names them."""
     names = [lib.pp_algorithm_name(number) for number in range(1, lib.pp_algorithm_count() + 1)]
     numbers = {ffi.string(name).decode(): number for number, name in enumerate(names, 1)}
     return Names("algorithm", numbers)
 
 
 def algorithm_options(ffi: FFI, lib: Lib) -> Names[str]:
-    """Return what ``algorithm=`` may be: one of them, or "auto"."""
+    """Return the values of ``algorithm=``: "auto", and the algorithms of the core."""
     known = algorithms(ffi, lib)
     numbers: dict[str, str | int] = {"auto": "PP_ALGORITHM_AUTO"}
     return Names("algorithm", numbers | {name: known.constant(lib, name) for name in known})
 
 
 def describe_policy(ffi: FFI, lib: Lib, policy: Policy, size: int, config: CData) -> CData:
-    """Fill in a ``pp_allreduce_config_t``'s policy.
+    """Fill in the policy of a ``pp_allreduce_config_t``.
 
     Returns
     -------
     CData
-        A text that has to live until the core has read the configuration.
+        A C string that must live until the core has read the configuration.
     """
     kind, count = policy.trigger(size)
     text = ffi.new("char[]", repr(policy).encode(errors="backslashreplace"))

@@ -1,11 +1,11 @@
 """The seam to the C core: loading it, its errors as exceptions, and waiting in slices.
 
-`import pypartial` neither loads the compiled module nor initialises MPI: `load` does both, when
+``import pypartial`` neither loads the compiled module nor initialises MPI; `load` does both, when
 the first `Context` is made. So the pure parts of the package, and ``pypartial --help``, work
-without MPI. `load` imports `mpi4py.MPI` before the compiled module. The dynamic linker then serves
-the module's MPI library, which it asks for by soname, with the one that mpi4py has loaded; `load`
-checks that it was so, and that the version is the one the module was compiled for (Open MPI 4.1
-and 5.0 share a soname).
+without MPI. `load` imports `mpi4py.MPI` before the compiled module. The module asks for its MPI
+library by soname, and the dynamic linker gives it the one that mpi4py has loaded. `load` checks
+this, and that its version is the one the module was compiled for: Open MPI 4.1 and 5.0 share a
+soname.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Native", "load", "wait_in_slices"]
 
 LOGGER = logging.getLogger("pypartial")
 
-# A wait in C returns to Python this often, for Ctrl-C, timeouts and stall warnings.
+# A wait in C returns to Python after this time, for Ctrl-C, timeouts and stall warnings.
 SLICE_S = 0.05
 SLICE_US = int(SLICE_S * 1e6)
 
@@ -43,11 +43,11 @@ class Native:
     Attributes
     ----------
     ffi, lib
-        The cffi module's interface.
+        The two objects of the cffi module.
     MPI : module
         `mpi4py.MPI`.
     built_for : str
-        The MPI that the module was compiled for, as its headers said.
+        The MPI that the module was compiled for, by its headers.
     library : str
         ``MPI.Get_library_version()``.
     library_file : str
@@ -67,7 +67,7 @@ class Native:
         return data.decode("utf-8", "replace")
 
     def error(self, status: int) -> Exception:
-        """Return the exception for the error that a call on this thread has just returned."""
+        """Return the exception for the error that the last call on this thread returned."""
         lib = self.lib
         text = self.text(lib.pp_error_text()) or f"the C core returned status {status}"
         if status == lib.PP_ERR_INTERNAL:
@@ -82,7 +82,7 @@ class Native:
 
 @functools.cache
 def load() -> Native:
-    """Load mpi4py's MPI (which initialises MPI unless ``mpi4py.rc`` says no) and the C core.
+    """Load mpi4py's MPI and the C core; initialise MPI unless ``mpi4py.rc`` says no.
 
     Returns
     -------
@@ -136,11 +136,13 @@ def explain(problem: str, built_for: Library | None, used: Library) -> str:
 
 
 def check_layout(ffi: FFI) -> None:
-    """Check that the struct `Status` decodes is the one the core fills."""
+    """Check that `Status` decodes the struct that the core fills."""
     fields = dict(ffi.typeof("pp_result_t").fields)
     names = tuple(sorted(fields, key=lambda name: fields[name].offset))
     if names != RESULT_FIELDS or ffi.sizeof("pp_result_t") != RESULT.size:
-        raise ImportError("pypartial._core is of another version than the Python files: reinstall")
+        raise ImportError(
+            "pypartial._core is of another version than the Python files: install the package again"
+        )
 
 
 def wait_in_slices(
@@ -152,8 +154,8 @@ def wait_in_slices(
 ) -> int:
     """Repeat a C wait in slices until it is no longer pending.
 
-    Between the slices Python sees signals, so Ctrl-C raises KeyboardInterrupt from here; what was
-    waited for stays as it is.
+    Between the slices Python handles signals, so Ctrl-C raises KeyboardInterrupt here. The request
+    or call that the wait is about stays as it is.
 
     Parameters
     ----------
@@ -163,11 +165,11 @@ def wait_in_slices(
     waited_s : float
         Seconds spent waiting before this call.
     timeout : float or None
-        Seconds after which to raise, those included.
+        Seconds after which to raise, `waited_s` included.
     stall_warning : float or None
         Seconds after which to log a warning, and again whenever the time waited has doubled.
     explainer : callable
-        Makes what says who is waited for.
+        Makes the `Explainer` that says which ranks the wait waits for.
 
     Returns
     -------
@@ -177,7 +179,7 @@ def wait_in_slices(
     Raises
     ------
     TimeoutError
-        After `timeout` seconds, with what is known at once as its text.
+        After `timeout` seconds. The text says what this rank knows without asking.
     """
     never = float("inf")
     began = time.monotonic() - waited_s
@@ -190,7 +192,7 @@ def wait_in_slices(
             if now >= deadline:
                 raise errors.TimeoutError((explain or explainer()).here(now - began))
             if now >= warn_at:
-                # The wait goes on while the ranks are asked.
+                # The wait goes on while the ranks answer.
                 explain, warn_at = explain or explainer(), began + 2 * (now - began)
                 explain.ask()
             text = explain.told(now - began) if explain else None

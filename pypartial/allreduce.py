@@ -1,4 +1,4 @@
-"""The persistent partial allreduce."""
+"""Requests of a partial allreduce, and the arguments that they are made with."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP", "OP_NULL")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a request was made with."""
+    """The options that a request was made with."""
 
     op: str
     policy: Policy
@@ -56,8 +56,15 @@ class Settings:
 class AllreduceRequest(Request):
     """A persistent partial allreduce: started, waited for, and started again.
 
-    Made by `Context.Allreduce_init`; what its options mean is described there. It cannot be copied
-    or pickled. For its use by several threads see `Request`.
+    `Context.Allreduce_init` makes it and describes its options; applications do not call the
+    constructor. `Request` describes the life of a request, the owner of its buffers at each time,
+    and its use by several threads. A request cannot be copied or pickled.
+
+    Besides the methods of every `Request` it has
+
+    - `View`: a `Request.Wait` that gives the result where it lies, without a copy;
+    - `More` and `Drain`, for ``deliver="each"``: the next complete round without waiting, and all
+      remaining rounds up to the flush.
     """
 
     __slots__ = ("_receives", "_settings")
@@ -65,6 +72,7 @@ class AllreduceRequest(Request):
     def __init__(
         self, context: Context, native: Native, handle: CData, settings: Settings, vector: Vector
     ) -> None:
+        """Wrap a handle of the C core; `Context.Allreduce_init` does this."""
         super().__init__(context, native, handle, vector.owners)
         self._settings = settings
         self._receives = [(piece.recv, piece.count) for piece in vector.pieces]
@@ -74,27 +82,30 @@ class AllreduceRequest(Request):
     ) -> np.ndarray[Any, Any]:
         """Wait until the request is complete, and return its result where it lies.
 
-        As `Wait`, without the copy into the receive buffers, if the ranks of the node made the
-        round in memory that they share; the receive buffers then keep what they had. Otherwise
-        (rounds made of messages alone, half precision, buffers from `Context.alloc` that the
-        round has written already) the result is copied there, and the view is one of them.
+        Local and blocking, as `Request.Wait`. If the ranks of the node made the round in shared
+        memory, the result is not copied: the view shows that memory, and the receive buffers keep
+        what they had. In three cases the result is in the receive buffers instead, and the view
+        shows these: rounds made of messages alone, half precision, and buffers from `Context.alloc`
+        that the round has written already.
 
         Parameters
         ----------
-        status, timeout
-            As for `Wait`.
+        status : Status, optional
+            Filled with what the request completed with.
+        timeout : float, optional
+            Seconds to wait at most, 0 or more. None: no limit.
 
         Returns
         -------
         numpy.ndarray
-            Read-only, of shape ``(count,)``: the elements of all receive buffers, one after the
-            other. It shows this result until the next call of any method of the request; what it
-            shows afterwards is undefined. Copy what has to stay.
+            Read-only, of shape ``(count,)`` and the element type of the receive buffers, whose
+            elements it holds one buffer after the other. It shows this result until the next call
+            of any method of the request, and something undefined afterwards: copy what has to stay.
 
         Raises
         ------
         ArgumentError, TimeoutError, Error, PeerFailedError
-            As `Wait`.
+            As `Request.Wait`.
         """
         _check_status(status)
         limit = None if timeout is None else seconds(timeout)
@@ -113,11 +124,11 @@ class AllreduceRequest(Request):
         return self._view(elements[0], keeper[0])
 
     def _view(self, elements: CData, keeper: CData) -> np.ndarray[Any, Any]:
-        """Return a read-only array of the result, in the library's memory or in ours."""
+        """Return a read-only array of the result, in shared memory or in the receive buffers."""
         ffi, lib, dtype = self._native.ffi, self._lib, self._settings.dtype
 
         def array(address: Any, count: int, end: Callable[[Any], Any]) -> np.ndarray[Any, Any]:
-            # The array's base is the buffer, which refers to what `gc` returns: all end together.
+            # The array keeps the buffer alive, and the buffer `owner`: all end together.
             owner = ffi.gc(ffi.cast("char *", address), end)
             buffer: Any = ffi.buffer(owner, count * dtype.itemsize)
             return np.frombuffer(buffer, np.uint8).view(dtype)
@@ -127,7 +138,7 @@ class AllreduceRequest(Request):
         else:
             owners = self._owners
 
-            def keep(_: Any) -> int:  # what the array shows, as long as it lives
+            def keep(_: Any) -> int:  # refers to the buffers as long as the array lives
                 return len(owners)
 
             parts = [array(at, count, keep) for at, count in self._receives]
@@ -136,37 +147,39 @@ class AllreduceRequest(Request):
         return view
 
     def More(self, status: Status | None = None) -> bool:
-        """Take the next complete round that was not given yet, if there is one; never blocks.
+        """Take the next complete round that this rank was not given yet. Local; never blocks.
 
-        Local; for ``deliver="each"``, between the end of a `Wait` (or `Test`) and the next `Start`.
-        A rank that was slow catches up so, and the others need not wait for it: no round completes
-        while a rank has `window` rounds not given.
+        For ``deliver="each"``. Call it after `Request.Wait` or `Request.Test` has collected a
+        request, and before the next `Request.Start`. A slow rank catches up in this way, so that
+        the others need not wait for it: no round completes while a rank has `window` rounds that it
+        was not given.
 
         Parameters
         ----------
         status : Status, optional
-            Filled if the answer is True.
+            Filled if the method returns True.
 
         Returns
         -------
         bool
-            Whether there was a round; it is in the receive buffers then.
+            True if there was such a round; its result is then in the receive buffers. False if
+            there was none.
 
         Raises
         ------
         ArgumentError
-            If `status` is of the wrong kind.
+            If `status` is not a `Status`.
         Error
             With another `deliver`, while a request is not collected, or if the handle was freed.
         PeerFailedError
-            If rounds can no longer complete.
+            If another rank has failed, so that no round can complete any more.
         """
         _check_status(status)
         self._live()
         if self._settings.deliver != "each":
             raise Error(
                 f"{self._name()}: More is for deliver='each'; with "
-                f"deliver={self._settings.deliver!r} Wait gives everything"
+                f"deliver={self._settings.deliver!r} call Wait, which delivers everything"
             )
         code = self._lib.pp_more(self._handle, self._result)
         if code == self._lib.PP_PENDING:
@@ -179,22 +192,22 @@ class AllreduceRequest(Request):
     def _refuse_flush(self) -> None:
         if self._settings.deliver == "each":
             raise Error(
-                f"{self._name()}: Flush is for deliver='latest' and 'sum'; with deliver='each' the "
-                "remaining rounds are collected by: for status in request.Drain()"
+                f"{self._name()}: Flush is for deliver='latest' and 'sum'; with deliver='each' "
+                "collect the remaining rounds by: for status in request.Drain()"
             )
 
     def Drain(self, timeout: float | None = None) -> Iterator[Status]:
-        """Give the remaining rounds one by one, the flush last (``deliver="each"``).
+        """Deliver the remaining rounds one by one, the flush last.
 
-        Every step of the iterator is collective and blocking: it puts one round, oldest first, into
-        the receive buffers. The last one is the flush, the synchronous round with everything that
-        was pending. Iterate to the end on every rank; ranks may take different numbers of steps
-        before it.
+        For ``deliver="each"``, in place of `Request.Flush`. Every step of the iterator is
+        collective and blocking, and puts one round, the oldest first, into the receive buffers. The
+        last round is the flush, the synchronous round with everything that was pending. Iterate to
+        the end on every rank. Ranks may need different numbers of steps before the flush.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most in each step, 0 or more.
+            Seconds to wait at most in each step, 0 or more. None: no limit.
 
         Yields
         ------
@@ -204,27 +217,32 @@ class AllreduceRequest(Request):
         Raises
         ------
         ArgumentError
-            If `timeout` is of the wrong kind; nothing was communicated.
+            If `timeout` is not 0 or more seconds; nothing was communicated.
         TimeoutError
-            After `timeout` seconds in one step. The first step of the iterator that the same call
-            gives goes on with it; until then this rank counts as left, and every other collective
-            call of the context raises.
+            After `timeout` seconds in one step. Call `Drain` again: the first step of the new
+            iterator goes on with it. Until then this rank counts as left, and every other
+            collective call of the context raises.
         Error
-            With another `deliver` (use `Flush`), or if the handle was freed.
+            With another `deliver` (call `Request.Flush`), or if the handle was freed.
         PeerFailedError
-            If the rounds can no longer complete.
+            If another rank has failed, so that the rounds cannot complete any more.
+
+        Examples
+        --------
+        >>> for status in request.Drain():  # doctest: +SKIP
+        ...     step(out)  # this round's result is in the receive buffer
         """
         limit = None if timeout is None else seconds(timeout)
         self._live()
         if self._settings.deliver != "each":
             raise Error(
                 f"{self._name()}: Drain is for deliver='each'; with "
-                f"deliver={self._settings.deliver!r} use Flush"
+                f"deliver={self._settings.deliver!r} call Flush"
             )
         return self._drain(limit)
 
     def _drain(self, timeout: float | None) -> Iterator[Status]:
-        """Drain's steps; a generator apart, so that Drain raises when it is called."""
+        """Yield Drain's steps; a generator of its own, so that Drain itself can raise at once."""
         status = None
         while status is None or status.cause is not Cause.FLUSH:
             self._live()
@@ -235,17 +253,17 @@ class AllreduceRequest(Request):
 
     @property
     def op(self) -> str:
-        """The operation's name: ``"SUM"``."""
+        """The operation's name, such as ``"SUM"``."""
         return self._settings.op
 
     @property
     def policy(self) -> Policy:
-        """When its rounds are activated."""
+        """The policy: when rounds are activated."""
         return self._settings.policy
 
     @property
     def deliver(self) -> str:
-        """Which rounds requests are given: ``"latest"``, ``"sum"`` or ``"each"``."""
+        """What a request delivers: ``"latest"``, ``"sum"`` or ``"each"``."""
         return self._settings.deliver
 
     @property
@@ -255,43 +273,48 @@ class AllreduceRequest(Request):
 
     @property
     def average(self) -> str | None:
-        """What the sum is divided by: see `Context.Allreduce_init`."""
+        """What the sum is divided by, or None: see `Context.Allreduce_init`."""
         return self._settings.average
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Element type of its buffers."""
+        """Element type of the buffers."""
         return self._settings.dtype
 
     @property
     def count(self) -> int:
-        """Elements of all its buffers together."""
+        """Number of elements of all receive buffers together."""
         return self._settings.count
 
     @property
     def algorithm(self) -> str:
-        """The reduction's schedule, ``"auto"`` no more; ``"shared_memory"``: it needs none."""
+        """The algorithm in use, never ``"auto"``; ``"shared_memory"`` if rounds need none."""
         self._live()
         return algorithm_name(self._native, self._lib.pp_handle_algorithm(self._handle))
 
     @property
     def algorithm_reason(self) -> str:
-        """Why it has this `algorithm`, in words; the same on every rank."""
+        """Why the handle has this `algorithm`, in words; the same on every rank."""
         self._live()
         return reason_text(self._native, self._lib.pp_handle_reason(self._handle))
 
     def dump(self, format: str = "goal") -> str:
-        """Return this rank's schedule of a round as text. Local.
+        """Return this rank's schedule of a round as text. Local; does not block.
 
         Parameters
         ----------
         format : {"goal", "dot"}
-            Text in the manner of GOAL (Group Operation Assembly Language), or Graphviz.
+            ``"goal"``: text in the manner of GOAL (Group Operation Assembly Language). ``"dot"``:
+            a graph for Graphviz.
+
+        Returns
+        -------
+        str
 
         Raises
         ------
         ArgumentError
-            For another format.
+            If `format` is not one of the two.
         Error
             If the handle was freed.
         """
@@ -306,7 +329,7 @@ class AllreduceRequest(Request):
             lib.pp_text_free(text[0])
 
     def _fired(self) -> tuple[int, list[int]] | None:
-        """Return (round, how often each operation fired) of the newest retired round, for tests."""
+        """Return the newest retired round and how often each operation fired in it, for tests."""
         self._live()
         lib, ffi = self._lib, self._native.ffi
         round_, count = ffi.new("uint64_t *"), ffi.new("size_t *")
@@ -326,7 +349,7 @@ class AllreduceRequest(Request):
 
     def _report_states(self, name: str, waited_s: float, states: list[RankState]) -> str:
         if self.max_lag is None or isinstance(self.policy, Full):
-            # With Full a rank "withholds" its part whenever it is not ready.
+            # With Full, the core says "withholding" of any rank that is not ready.
             states = [state._replace(withholding=False) for state in states]
         return report_wait(name, self._id, waited_s, states, self._context.rank, self.policy)
 
@@ -336,7 +359,7 @@ class AllreduceRequest(Request):
 
 @dataclass(frozen=True)
 class Arguments:
-    """What ``Allreduce_init`` was given, as far as it is right.
+    """The arguments of ``Allreduce_init``, read and found right.
 
     Attributes
     ----------
@@ -359,7 +382,7 @@ class Arguments:
         op: Any,
         options: dict[str, Any],
     ) -> Arguments:
-        """Read the arguments; `options` are those that are named."""
+        """Read the arguments; `options` holds the keyword-only ones by name."""
         vector = parse_allreduce(sendbuf, recvbuf)
         settings = Settings(
             op=_op_name(native.MPI, op),
@@ -373,7 +396,7 @@ class Arguments:
         return cls(vector, settings, options["algorithm"])
 
     def same_as(self, other: Arguments) -> bool:
-        """Whether another call has the same arguments, the buffers' places included."""
+        """Whether another call has the same arguments, the addresses of buffers included."""
         return (self.settings, self.algorithm, self.vector.pieces) == (
             other.settings,
             other.algorithm,
@@ -381,7 +404,7 @@ class Arguments:
         )
 
     def config(self, native: Native, size: int) -> tuple[CData, object]:
-        """Return the C configuration, and what it points to."""
+        """Return the C configuration, and the objects that must live as long as it."""
         ffi, lib = native.ffi, native.lib
         vector, settings = self.vector, self.settings
         if not isinstance(settings.policy, Policy):
@@ -399,7 +422,7 @@ class Arguments:
         ):
             raise ArgumentError(
                 f"average={settings.average!r} is for SUM of floating or complex types, not for "
-                f"{settings.op} of {vector.dtype.name}"
+                f"{settings.op} of {vector.dtype.name}; pass average=None"
             )
         pieces = ffi.new("pp_piece_t[]", len(vector.pieces))
         for target, piece in zip(pieces, vector.pieces, strict=True):
@@ -422,7 +445,7 @@ class Arguments:
 def _resolve_lag(
     native: Native, window: int, deliver: str, max_lag: int | str
 ) -> int | None:
-    """Return the bound in rounds, None for none."""
+    """Return the bound in rounds; None if there is no bound."""
     DELIVER.constant(native.lib, deliver)
     if isinstance(max_lag, str) and max_lag == "auto":
         return None if deliver == "latest" else window - 1
@@ -431,14 +454,14 @@ def _resolve_lag(
     lag = whole_number("max_lag", max_lag)
     if not 0 <= lag < window:
         raise ArgumentError(
-            f"max_lag must be in 0..{window - 1} (below the context's window, "
-            f"{window}), not {lag}"
+            f"max_lag must be in 0..{window - 1} (below the context's window, {window}), not "
+            f"{lag}: for a larger one make the context with a larger window"
         )
     return lag
 
 
 def _op_name(mpi: Any, op: Any) -> str:
-    """Return the name of a reduction, refusing those that do not exist here."""
+    """Return the name of an operation; raise if the library does not have it."""
     if op is None:
         return "SUM"
     if not isinstance(op, mpi.Op):

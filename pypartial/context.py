@@ -15,11 +15,15 @@ import numpy.typing as npt
 
 from . import _native, tuning
 from ._arguments import (
+    INT32_MAX,
     array_bytes,
     as_argument_error,
     as_shape,
     c_text,
+    check_communicator,
     in_range,
+    node_ranks,
+    patience_ns,
     positive_seconds,
     seconds,
 )
@@ -39,28 +43,26 @@ if TYPE_CHECKING:
 __all__ = ["Context"]
 
 SEED_LIMIT = 1 << 64
-INT32_MAX = (1 << 31) - 1
-INT64_MAX = (1 << 63) - 1
 
 _DEFAULT_POLICY = Majority()
 _REMEDY = (
-    "If that is not meant, look at the limits on memory and on the sizes of address space and "
-    "files (ulimit -v, ulimit -f), and at the containers' settings; transport='mpi' asks for "
-    "messages, and silences this"
+    "To share memory, raise the limits on memory, address space and file size (ulimit -v, "
+    "ulimit -f) or change the containers' settings; to keep messages without this warning, pass "
+    "transport='mpi'"
 )
 
 
 class Context:
     """One rank's view of a communicator, in which partial collectives are made.
 
-    Making one is collective and blocking: all ranks of `comm` make it, and all succeed or fail
-    together. `seed`, `window` and `transport` must be the same on all ranks, which is checked;
-    `progress`, `patience` and `stall_warning` may differ. The communicator is duplicated; the
-    library never communicates on the user's own. Several contexts, on overlapping communicators,
-    may live at once. A context cannot be copied or pickled.
+    Making a context is collective and blocking: all ranks of `comm` make it, and all succeed or
+    fail together. `seed`, `window` and `transport` must be the same on all ranks, which is checked;
+    `progress`, `patience` and `stall_warning` may differ. The context duplicates the communicator
+    and never communicates on `comm` itself afterwards. Several contexts, on overlapping
+    communicators, may live at once. A context cannot be copied or pickled.
 
-    Use it in a ``with`` block, or call `Free`. Leaving the block normally frees the context
-    (collective); leaving it by an exception communicates nothing: the library's thread stops, the
+    Use it in a ``with`` block, or call `Free`. Leaving the block normally frees the context, which
+    is collective. Leaving it by an exception communicates nothing: the library's thread stops, the
     handles become unusable, and the exception passes on.
 
     Parameters
@@ -68,30 +70,37 @@ class Context:
     comm : mpi4py.MPI.Comm
         An intracommunicator.
     seed : int, optional
-        Seed of the random draws (`Majority`), 0 to 2**64 - 1.
+        Seed of the random draws (`Majority`, `FirstOf`), 0 to 2**64 - 1.
     progress : {"thread", "caller"}, optional
-        ``"thread"``: a thread of the library serves the rounds of other ranks at any time; MPI
-        must have been initialised with ``MPI_THREAD_MULTIPLE``, which is mpi4py's default.
-        ``"caller"``: they are served only inside this library's calls, so a rank that computes
-        holds the others up.
+        Which thread serves the rounds of other ranks while this rank computes. ``"thread"``: a
+        thread of the library. MPI must then have the level ``MPI_THREAD_MULTIPLE``, which mpi4py
+        asks for by default. ``"caller"``: none; this rank serves them only inside its own calls of
+        the library, so it holds the others up while it computes.
     transport : {"auto", "mpi"}, optional
-        ``"auto"``: if all ranks are on one node, rounds are made in memory that they share, by
-        those who are there, and nobody is woken who is not waiting; between nodes by messages.
-        Ranks of one node that cannot share memory, because there is too little or because they are
-        in different containers, use messages, too; the first of them gives a `RuntimeWarning`.
-        ``"mpi"`` forces point-to-point MPI between all ranks. The environment variable
-        ``PYPARTIAL_TRANSPORT``, if it is set, stands for ``"auto"``.
+        How ranks exchange data. ``"auto"``: the ranks of a node share memory. If all ranks are on
+        one node, the ranks that are inside the library make each round there, also on behalf of
+        absent ranks, and wake no rank that does not wait. With several nodes a round has two
+        levels: on each node the ranks combine their contributions in shared memory; between nodes
+        one rank of each node, another one in every round, exchanges messages, by the library's
+        thread if that rank computes. All ranks exchange messages instead in four cases: every rank
+        is alone on its node; the context has more than 1,024 ranks; a handle names an `algorithm`;
+        ranks of a node cannot share memory, because there is too little or because they are in
+        different containers. The first rank with the last problem gives a `RuntimeWarning`.
+        ``"mpi"``: all ranks exchange messages, also those of one node. The environment variable
+        ``PYPARTIAL_TRANSPORT``, if it is set, takes the place of ``"auto"``.
     window : int, optional
-        Rounds of one handle that may be in flight at once, at least 1.
+        How many rounds of one handle may be in flight at once, at least 1. It also bounds
+        `max_lag`, and the rounds that ``deliver="each"`` keeps for a slow rank.
     patience : float or "auto" or None, optional
-        Seconds, above 0, for which this rank may hold up rounds that others wait for while it does
-        not call: then the library says for it that it has left, and the rounds go on without it.
-        ``"auto"``: five times the usual time between its calls, and at least 1 s. None: never. Not
-        with ``progress="caller"``, where nobody could say it.
+        Seconds, above 0. This rank may hold up a round that others wait for, for this long, while
+        it does not call. The library's thread then says that this rank has left, and the round goes
+        on without it. ``"auto"``: five times this rank's usual time between a result and its next
+        Start, and at least 1 s. None: never. Only None and ``"auto"`` are possible with
+        ``progress="caller"``, where no thread could say so.
     stall_warning : float or None, optional
-        Seconds after which a wait logs a warning (logger ``"pypartial"``) that names the handle,
-        the round, the ranks waited for and what each is doing; repeated whenever the time waited
-        has doubled. None: never.
+        Seconds, above 0. A wait that takes longer logs a warning (logger ``"pypartial"``) that
+        names the handle, the round, the ranks it waits for and what each of them is doing. The
+        warning is repeated whenever the time waited has doubled. None: never.
 
     Raises
     ------
@@ -102,22 +111,28 @@ class Context:
     ThreadLevelError
         If ``progress="thread"`` and MPI's thread level is too low on some rank.
     Error
-        If MPI is not initialised, or finalised already; or in a forked child (see below).
+        If MPI is not initialised, or is finalised already; or in a forked child (see the notes).
     ImportError
-        If the library was built for another MPI than the one mpi4py uses.
+        If the library was built for another MPI than the one that mpi4py uses.
+
+    Warns
+    -----
+    RuntimeWarning
+        If ranks of one node cannot share memory, and ``transport="auto"``.
 
     Notes
     -----
-    Threads: a context does one collective call at a time (`Allreduce_init`, `Free`, and `Flush`,
-    a step of `Drain` and `Free` of its requests), and all ranks do them in the same order. While a
-    thread is inside one, a second one, and `Request.Start` of any request of the context, raise
-    `Error` in other threads, without having any effect; `Request.Wait`, `Request.Test`, `stats` and
-    `alloc` work. Inside `away` all of them but `stats` and `alloc` raise. Threads that use
-    different contexts do not affect each other.
+    **Threads.** A context does one collective call at a time: `Allreduce_init`, `Free`, and of its
+    requests `Request.Flush`, `Request.Free` and a step of `AllreduceRequest.Drain`. All ranks make
+    these calls in the same order. While a thread is inside one, a second collective call, and
+    `Request.Start` of any request of the context, raise `Error` in other threads and have no
+    effect. `Request.Wait`, `Request.Test`, `stats` and `alloc` work at any time. Inside `away` all
+    of them but `stats` and `alloc` raise. Threads that use different contexts do not affect each
+    other.
 
-    A forked child process must not use a context: every call raises `Error` there. Nor can it make
-    one if MPI was initialised before the fork: it shares MPI's state with its parent, whose job
-    would hang.
+    **Forked processes.** A forked child process must not use a context: every call raises `Error`
+    there. It cannot make one either if MPI was initialised before the fork: it shares MPI's state
+    with its parent, whose job would hang.
 
     References
     ----------
@@ -150,7 +165,7 @@ class Context:
         "_window",
     )
 
-    # Largest single MPI transfer in bytes; 0: the core's default. Lowered by tests.
+    # Largest single MPI transfer in bytes; 0: the core's default. Tests lower it.
     _chunk_bytes: ClassVar[int] = 0
 
     def __init__(
@@ -172,7 +187,7 @@ class Context:
                 "multiprocessing with the start method 'spawn')"
             )
         self._native = native = _native.load()
-        _check_communicator(native.MPI, comm)
+        check_communicator(native.MPI, comm)
         self._comm = comm
         self._requests: dict[int, Request] = {}
         ffi, lib = native.ffi, native.lib
@@ -185,13 +200,13 @@ class Context:
             self._stall_warning = stall_warning
             if stall_warning is not None:
                 self._stall_warning = positive_seconds("stall_warning", stall_warning, "None")
-            config.patience_ns = _patience_ns(patience, progress)
+            config.patience_ns = patience_ns(patience, progress)
             config.path = _transport(lib, transport)
-            config.node_ranks = _node_ranks()
+            config.node_ranks = node_ranks()
         except Exception as error:
             complaint = as_argument_error(error)
         out = ffi.new("pp_ctx_t **")
-        # The communicator enters as the address of its MPI_Comm.
+        # The core takes the communicator as the address of its MPI_Comm.
         address = ffi.cast("const void *", native.MPI._addressof(comm))
         status = lib.pp_ctx_open(address, config, c_text(native, complaint), out)
         if complaint is not None:
@@ -217,7 +232,7 @@ class Context:
 
     @property
     def rank(self) -> int:
-        """This rank's number."""
+        """This rank's number in the communicator."""
         return self._rank
 
     @property
@@ -226,7 +241,11 @@ class Context:
         return self._comm
 
     def stats(self) -> Stats:
-        """Return counters of this rank. Local, does not block.
+        """Return this rank's counters: rounds, messages, memory, sleeps. Local; does not block.
+
+        Returns
+        -------
+        Stats
 
         Raises
         ------
@@ -239,30 +258,37 @@ class Context:
         return Stats(**{name: int(getattr(stats, name)) for name in Stats.__dataclass_fields__})
 
     def alloc(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = float) -> npt.NDArray[Any]:
-        """Return a new array for use as a buffer. Local.
+        """Return a new array that rounds can read and write in place. Local; does not block.
 
-        Its zeroed memory is shared by the ranks of a node if they share any, and begins on a page.
-        A request whose buffers lie in it reads and writes them where they are, without a copy, if
-        each is one array and the element type is reduced as it is (not float16, bfloat16, long
-        double, bool or a logical operation). Such buffers, `sendbuf` and `recvbuf`, belong to the
-        library from `Start` until its `Wait` (or `Test`) has returned true: write to them only
-        then.
-        The array lives as long as Python refers to it, also after the context is freed.
+        The array is zeroed and begins on a page. Its memory is shared by the ranks of the node if
+        the context shares any, else it is ordinary memory. A request whose send or receive buffer
+        is such an array uses it without a copy, if the buffer is one array and the library reduces
+        the element type as it is (not float16, bfloat16, long double, bool, nor a logical
+        operation). Between nodes only send buffers are used in place.
+
+        Such a buffer, `sendbuf` or `recvbuf`, belongs to the library from `Request.Start` until its
+        `Request.Wait` or `Request.Test` has returned True: do not write to it in between. The array
+        lives as long as Python refers to it, also after the context is freed.
 
         Parameters
         ----------
         shape : int or tuple of int
             As for `numpy.zeros`.
         dtype : dtype, optional
-            Element type, float64 if not given.
+            Element type; float64 by default.
+
+        Returns
+        -------
+        numpy.ndarray
+            Writable, C-contiguous, of this shape and type, filled with zeros.
 
         Raises
         ------
         ArgumentError
-            If `shape` is neither an integer nor integers, or not one that an array can have, or
-            if elements of `dtype` are Python objects, or have no bytes.
+            If `shape` is not an integer or integers from 0 on, if no array can have this shape, or
+            if `dtype` is not a type of numbers.
         MemoryError
-            If there is not so much memory.
+            If there is not enough memory.
         Error
             If the context was freed.
         """
@@ -282,14 +308,16 @@ class Context:
     def away(self) -> Away:
         """Leave all handles for the time of a ``with`` block.
 
-        A collective call whose inside belongs to the application: entering and leaving wait for
-        nobody. Inside, this rank has left all handles of the context, so that the others' rounds
-        go on without it while it is in a blocking call of its own: an allreduce of a metric, a
-        barrier, a checkpoint. An exception inside ends it, and passes on.
+        Put it around blocking calls of the application's own: an allreduce of a metric, a barrier,
+        a checkpoint. Inside, this rank has left all handles of the context, so that the rounds of
+        other ranks go on without it. The block is a collective call of the context: every rank
+        makes it, in the same order as its other collective calls. Entering and leaving do not
+        block. An exception inside ends the block, and passes on.
 
-        A rank counts as back when any rank is known to have left the block. So calls inside are
-        safe in which all ranks of the context take part. If only some of them meet there, rounds of
-        ranks that have not come yet may wait for those, until their patience is over.
+        Calls inside are safe if all ranks of the context take part in them. If only some ranks
+        meet, a rank that has not come yet may wait in a round for a rank that is still inside,
+        until that rank's patience is over: a rank inside counts as back as soon as the library
+        knows that any rank has left the block.
 
         Returns
         -------
@@ -298,10 +326,10 @@ class Context:
         Raises
         ------
         Error
-            From entering: if this rank is away already, another thread is inside a collective call
-            of the context, a call timed out and has not ended yet, or the context was freed. From
-            `Request.Start`, `Request.Wait` and every collective call of the context, in every
-            thread, while it is away.
+            From entering the block: if this rank is away already, if another thread is inside a
+            collective call of the context, if a collective call timed out and has not ended yet, or
+            if the context was freed. While this rank is away, also from `Request.Start`,
+            `Request.Wait` and every collective call of the context, in every thread.
 
         Examples
         --------
@@ -311,7 +339,7 @@ class Context:
         return Away(self._live, self._calls)
 
     def _log_note(self) -> None:
-        """Pass on to the log what the core has to say of this rank's patience."""
+        """Log what the core has to tell about this rank's patience, if anything."""
         note = self._native.lib.pp_ctx_patience_note(self._ctx)
         if note:
             _native.LOGGER.warning("%s", self._native.text(note))
@@ -334,82 +362,104 @@ class Context:
         """Make a persistent partial allreduce.
 
         Collective, blocking; no data moves yet. Each `Request.Start` contributes what is in
-        `sendbuf`; each `Request.Wait` gives the result of a *round*, which reduces the
-        contributions of those ranks that were there when `policy` was satisfied, and what others
-        had pending. Every contribution enters exactly one round, sooner or later. The result is
-        identical on every rank, bit for bit.
+        `sendbuf`. Each `Request.Wait` delivers the result of a *round*: the reduction of what the
+        ready ranks contributed when `policy` was satisfied, and of what late ranks had pending from
+        earlier Starts. Every contribution enters exactly one round. The result is identical on
+        every rank, bit for bit.
 
         Parameters
         ----------
         sendbuf, recvbuf : buffer, or list of buffers
-            A buffer is any contiguous object with the buffer protocol, or a DLPack exporter in host
-            memory, of any shape; or ``[buf, count]``, ``[buf, type]``, ``[buf, count, type]``, with
-            `count` in elements and `type` an MPI datatype. `sendbuf` may be ``MPI.IN_PLACE`` or
-            None: each Start then reads `recvbuf`. Given two lists of equal length, for example
-            ``([g1, g2], [o1, o2])``, they are reduced in one round with one set of contributors.
-            All must have one element type: integers, float16, bfloat16 (of ml_dtypes), float32,
-            float64, long double, complex, or bool. A send and a receive buffer must not overlap.
-            The objects are kept alive until the request is freed. `sendbuf` is read inside `Start`
-            only, `recvbuf` is written inside `Wait`, `Test`, `Flush` and `Drain` only; at other
-            times they are the application's. (A `Wait` that ends by a timeout or Ctrl-C may have
-            written to part of `recvbuf`, and writes all of it when it is called again.)
+            What a rank contributes, and where its results go; both hold the same number of elements
+            of one type. A buffer is a contiguous object of any shape with the buffer protocol, or a
+            DLPack exporter in host memory; or ``[buf, count]``, ``[buf, type]``,
+            ``[buf, count, type]``, with `count` in elements and `type` an MPI datatype. `sendbuf`
+            may be ``MPI.IN_PLACE`` or None: each Start then reads `recvbuf`. Two lists of equal
+            length, for example ``([g1, g2], [o1, o2])``, are reduced in one round with one set of
+            contributors. The element type is an integer, float16, bfloat16 (of ml_dtypes), float32,
+            float64, long double, complex or bool. A receive buffer must not overlap another buffer.
+
+            The request keeps the buffers alive until it is freed. The library reads `sendbuf`
+            inside `Request.Start` only, and writes `recvbuf` inside `Wait`, `Test`, `Flush`,
+            `View`, `More` and a step of `Drain` only; at all other times they are the
+            application's. (A `Wait` that ends by a timeout or Ctrl-C may have written part of
+            `recvbuf`; the next `Wait` writes all of it.) For arrays of `alloc` see there.
         op : mpi4py.MPI.Op, optional
             ``MPI.SUM`` (the default), PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR or BXOR, as MPI
-            defines them for the element type. Half-precision types travel and accumulate in
-            float32, and are rounded once, in `Wait`.
+            defines them for the element type. float16 and bfloat16 travel and accumulate as
+            float32, and are rounded once, when a result is copied to `recvbuf`.
         policy : Policy, optional
             When a round is activated: `Solo`, `Majority` (the default), `FirstOf`, `Quorum` or
             `Full`.
         deliver : {"latest", "sum", "each"}, optional
-            What a request is given: the newest round (eager-SGD); all rounds not given yet,
-            combined by `op` (the default); or one round per request, in order. What ranks add up
-            is the same in the end with ``"sum"`` and ``"each"``; with ``"latest"`` a rank that
-            misses rounds never sees their results.
+            What a request delivers. ``"latest"``: the newest complete round, as eager-SGD does; a
+            rank never sees the results of rounds that it missed. ``"sum"`` (the default): all
+            rounds that this rank was not given yet, combined by `op`. ``"each"``: one round for
+            each request, in order. With ``"sum"`` and ``"each"`` all ranks' results add up to the
+            same in the end.
         max_lag : int or "auto", optional
-            Staleness bound: at most that many rounds complete between the completion of one request
-            of this rank and its next Start. ``"auto"``: no bound for ``"latest"``, else window - 1.
-            Not more than window - 1.
+            Staleness bound in rounds, 0 to window - 1: at most this many rounds complete between
+            the completion of one request of this rank and its next Start; other ranks wait if
+            necessary. ``"auto"``: no bound for ``"latest"``, else window - 1.
         average : {"size", "contributors", "contributions"}, optional
-            Divide the sum by the number of ranks, of contributors, or of contributions of the
-            round. For SUM of floating or complex types.
+            Divide the sum by the number of ranks, of the round's contributors, or of its
+            contributions. For SUM of floating or complex types.
         algorithm : str, optional
-            The reduction's schedule, one of those of docs/algorithms.md: ``"ring"``, for example.
-            ``"auto"``: what is fastest for such a vector on so many
-            ranks, by what ``pypartial tune`` measured on this machine, or else by a cost model;
-            rank 0 decides for all, and only its tuning table is read. Where all ranks share memory,
-            rounds need no schedule. See `AllreduceRequest.algorithm` and
-            `AllreduceRequest.algorithm_reason`.
+            The algorithm of rounds that are made of messages, by its name in docs/algorithms.md,
+            such as ``"ring"``. ``"auto"``: the fastest one for such a vector on so many ranks, as
+            ``pypartial tune`` measured it on this machine, or else by a cost model. Rank 0 chooses
+            for all ranks, and only its tuning table is read. Where all ranks share memory,
+            ``"auto"`` needs no algorithm; any other name forces messages between all ranks, also on
+            one node. See `AllreduceRequest.algorithm` and `AllreduceRequest.algorithm_reason`.
         timeout : float, optional
-            Seconds to wait at most for the other ranks, 0 or more.
+            Seconds to wait at most for the other ranks, 0 or more. None: no limit.
 
         Returns
         -------
         AllreduceRequest
-            To be freed by its `Request.Free` before the context.
+            Free it by `Request.Free` before the context.
 
         Raises
         ------
         ArgumentError
-            If an argument of this rank is wrong; the other ranks raise `MismatchError`, so nobody
+            If an argument of this rank is wrong. The other ranks raise `MismatchError`, so no rank
             hangs.
         MismatchError
-            If the ranks differ in count, type, operation, policy or options, or another rank's
-            arguments are wrong.
+            If the ranks differ in count, type, operation, policy or options, or if another rank's
+            arguments are wrong. Every rank raises.
         TimeoutError
-            After `timeout` seconds. The same call, with the same arguments, goes on with it; until
-            then this rank counts as left, and every other collective call of the context raises.
+            After `timeout` seconds. The same call, made again with the same arguments, goes on with
+            it. Until then this rank counts as left, and every other collective call of the context
+            raises.
         Error
-            If the context was freed, or another thread is inside a collective call of it.
+            If the context was freed, or if another thread is inside a collective call of it.
+
+        Warns
+        -----
+        RuntimeWarning
+            If ``transport="auto"`` and the memory that the ranks of a node share has no room for
+            the handle, whose rounds are then made of messages.
 
         Notes
         -----
-        Memory per handle and rank, beside the user's buffers: at most window + 1 buffers of the
-        vector's size (the pending contribution, rounds in flight, results not given yet) and one
-        scratch buffer for each round in flight. Buffers are allocated when first needed and kept
-        until `Request.Free`; ``deliver="each"`` allocates more while the rank is inside a
-        collective call and results queue up. Half-precision types take 4 bytes an element in them,
-        and buffers of 512 KiB or more are made of pages of 2 MiB. `stats` reports the sum of the
-        vectors as ``buffer_bytes``.
+        **Memory**, besides the application's buffers. A vector of n bytes means all buffers of one
+        rank together; half-precision elements count 4 bytes. The library takes memory when it first
+        needs it, and keeps it until `Request.Free`. It takes the address space of all shared
+        vectors at once, which matters under a limit (``ulimit -v``).
+
+        *In shared memory*: up to 8 vectors of contributions for each rank of a node, and for the
+        whole node up to ``window + 3 + min(r, 8)`` results, r being its ranks. `Stats.buffer_bytes`
+        does not count these. Results that this rank was not given yet may take vectors of its own
+        memory: 1 for ``"latest"`` and ``"sum"``, up to `window` for ``"each"``, and more while the
+        rank is inside a collective call. Measured in all with vectors of 4 MB: 1 to 2 vectors a
+        rank in a loop with `Full`, 8 to 10 with `Solo`, where ranks run ahead of each other.
+
+        *By messages*, for each rank: 1 pending contribution; up to `window` vectors for rounds in
+        flight and the result; above 16 KiB scratch for each round in flight, of n bytes (recursive
+        doubling), n / 2 (Rabenseifner) or n / P (ring); results not given yet, as above. Buffers of
+        more than 16 KiB are cut out of blocks of huge pages of 2 MiB, which the handles of a
+        context share. `Stats.buffer_bytes` counts the vectors and the scratch. docs/engine.md,
+        "Memory", says more.
 
         References
         ----------
@@ -461,7 +511,7 @@ class Context:
         return request
 
     def _warn(self) -> None:
-        """Pass on what the core has to tell the user; called by what the user calls."""
+        """Give the warning that the core has for the user, if any; call it from public methods."""
         note = self._native.lib.pp_ctx_note(self._ctx)
         if note:
             text = self._native.ffi.string(note).decode(errors="replace")
@@ -472,10 +522,10 @@ class Context:
         def __getattr__(self, name: str) -> Any:
             if name in ("Allreduce", "Iallreduce", "allreduce"):
                 raise AttributeError(
-                    f"a Context has no one-shot {name}: the other ranks must hold the schedule "
-                    "before one of them calls. Make the persistent collective once, on all ranks, "
-                    "and use it many times: request = ctx.Allreduce_init(sendbuf, recvbuf); then "
-                    "request.Start() and request.Wait()"
+                    f"a Context has no one-shot {name}, because all ranks must have made a "
+                    "collective before one of them calls it. Make a persistent one once, on all "
+                    "ranks, and use it many times: request = ctx.Allreduce_init(sendbuf, recvbuf); "
+                    "then request.Start() and request.Wait()"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -484,22 +534,22 @@ class Context:
     def Free(self, timeout: float | None = None) -> None:
         """End the context and release what it holds.
 
-        Collective, blocking. All handles must have been freed before, on every rank.
+        Collective, blocking. Free all handles before, on every rank.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most, 0 or more.
+            Seconds to wait at most, 0 or more. None: no limit.
 
         Raises
         ------
         ArgumentError
-            If `timeout` is of the wrong kind; nothing was communicated.
+            If `timeout` is not 0 or more seconds; nothing was communicated.
         TimeoutError
-            After `timeout` seconds. The same call goes on with it; until then every other
-            collective call of the context raises.
+            After `timeout` seconds. The same call, made again, goes on with it. Until then every
+            other collective call of the context raises.
         Error
-            If handles are live, or the context was freed already.
+            If handles are live, or if the context was freed already.
         MismatchError
             If another rank has live handles.
         """
@@ -523,7 +573,7 @@ class Context:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Free the context; after an exception abandon it, which communicates nothing."""
+        """Free the context; after an exception only abandon it, without communication."""
         if self._ctx == self._native.ffi.NULL:
             return
         if kind is not None:
@@ -536,10 +586,10 @@ class Context:
             raise
 
     def _abandon(self) -> None:
-        """Stop without a word to the other ranks."""
+        """Stop the context without telling the other ranks."""
         if self._gone is None:
             _live_contexts.discard(self)
-            self._refuse("the context was abandoned: its with block was left by an exception")
+            self._refuse("the context was abandoned, because an exception left its with block")
             self._native.lib.pp_ctx_abandon(self._ctx)
 
     def _live(self) -> None:
@@ -547,18 +597,18 @@ class Context:
             raise Error(self._gone)
 
     def _refuse(self, why: str) -> None:
-        """From now on raise `Error(why)` at every call of the context and its requests."""
+        """Make every further call of the context and its requests raise `Error(why)`."""
         self._gone = why
         for request in self._requests.values():
             request._refuse(why)
         self._requests.clear()
 
     def _forget(self, request: Request) -> None:
-        """Let go of a request that was freed."""
+        """Drop a request that was freed."""
         self._requests.pop(request.id, None)
 
     def __reduce__(self) -> NoReturn:
-        # Asked for by copy, deepcopy and pickle alike.
+        # Copy, deepcopy and pickle all call this.
         raise TypeError(
             "a pypartial.Context cannot be copied or pickled: it is this process's view of a "
             "communicator"
@@ -573,16 +623,16 @@ class Context:
 # ---- forked children, and the end of MPI ---------------------------------------------------------
 
 # Whether this process was forked from one in which MPI was initialised. MPI would take it for its
-# parent, and what it sends and receives would be missing there.
+# parent, which would miss the messages that it sends and receives.
 _shares_mpi = False
 
-# A context that nobody refers to any more goes on serving its peers until MPI_Finalize, in the
-# core, which touches the application's buffers only in calls.
+# The core goes on serving the peers of a context until MPI_Finalize, even if the application has
+# dropped the context. It touches the application's buffers only inside calls.
 _live_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
 def _refuse_all(why: str) -> None:
-    """Make all contexts unusable, so that no call has to look whether it is too late."""
+    """Make all contexts unusable, so that no call needs to check for the reason."""
     for context in list(_live_contexts):
         if context._gone is None:
             context._refuse(why)
@@ -590,7 +640,7 @@ def _refuse_all(why: str) -> None:
 
 
 def _forked() -> None:
-    """End what a forked child cannot use."""
+    """Make all contexts unusable in a forked child."""
     global _shares_mpi
     mpi = sys.modules.get("mpi4py.MPI")
     _shares_mpi = _shares_mpi or (mpi is not None and mpi.Is_initialized())
@@ -602,72 +652,28 @@ os.register_at_fork(after_in_child=_forked)
 
 @functools.cache
 def _watch_finalize(mpi: Any) -> None:
-    """Have MPI_Finalize, where the core releases what was not freed, end the contexts here too."""
+    """Have MPI_Finalize make all contexts unusable: the core releases their memory there."""
 
     def ended(comm: Any, keyval: int, value: Any) -> None:
         _refuse_all("MPI is finalised already")
 
-    # MPI_Finalize deletes the attributes of COMM_SELF first of all (MPI 4.0, section 11.2.4).
+    # MPI_Finalize begins by deleting the attributes of COMM_SELF (MPI 4.0, section 11.2.4).
     mpi.COMM_SELF.Set_attr(mpi.Comm.Create_keyval(delete_fn=ended), None)
 
 
-# ---- arguments ----------------------------------------------------------------------------------
-
-
-def _check_communicator(mpi: Any, comm: Any) -> None:
-    """Raise for what makes communication impossible, so that there is nobody to agree with."""
-    if not isinstance(comm, mpi.Comm):
-        raise ArgumentError(f"comm must be an mpi4py communicator, not {comm!r}")
-    if not mpi.Is_initialized():
-        raise Error("MPI is not initialised: call MPI.Init_thread() first (mpi4py.rc.initialize)")
-    if mpi.Is_finalized():
-        raise Error("MPI is finalised already")
-    if comm == mpi.COMM_NULL:
-        raise ArgumentError("comm is MPI.COMM_NULL")
-    if comm.Is_inter():
-        raise ArgumentError("comm is an intercommunicator; pass an intracommunicator")
-
-
 def _check_same(arguments: Arguments | None, before: Arguments | None) -> None:
-    """Raise if a call cannot go on with the one that timed out: it has other arguments."""
+    """Raise if a call has other arguments than the one that timed out and that it goes on with."""
     if before is not None and (arguments is None or not arguments.same_as(before)):
         raise ArgumentError(
             "Allreduce_init goes on with the call that timed out, which had other arguments: "
-            f"{before.settings}"
+            f"{before.settings}; pass the same arguments and buffers"
         )
 
 
 def _transport(lib: Lib, value: Any) -> int:
-    """Return the core's number; the environment stands for "auto"."""
+    """Return the core's constant; the environment variable takes the place of "auto"."""
     number = TRANSPORT.constant(lib, value)
     given = os.environ.get("PYPARTIAL_TRANSPORT", "")
     if value != "auto" or not given:
         return number
     return TRANSPORT.constant(lib, given, "the environment variable PYPARTIAL_TRANSPORT")
-
-
-def _patience_ns(value: Any, progress: str) -> int:
-    """Return a patience as the core has it."""
-    if value is None:
-        return INT64_MAX
-    if isinstance(value, str) and value == "auto":
-        return -1
-    patience = positive_seconds("patience", value, "'auto', or None")
-    if progress == "caller":
-        raise ArgumentError(
-            f"patience={value!r}: with progress='caller' this rank's engine runs inside its own "
-            "calls only, so nobody could say for it that it has left; use ctx.away()"
-        )
-    return min(max(1, round(min(patience, 1e9) * 1e9)), INT64_MAX - 1)
-
-
-def _node_ranks() -> int:
-    """Return how many ranks of a node are to be taken for one; 0: all of them."""
-    given = os.environ.get("PYPARTIAL_NODE_RANKS", "")
-    if not given:
-        return 0
-    if not given.isdecimal() or not 1 <= int(given) <= INT32_MAX:
-        raise ArgumentError(
-            f"the environment variable PYPARTIAL_NODE_RANKS={given!r} is no number of ranks"
-        )
-    return int(given)

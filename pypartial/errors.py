@@ -1,4 +1,4 @@
-"""The exceptions of the library. Every one of them is an `Error`."""
+"""The exceptions of the library: each of them is an `Error`."""
 
 from __future__ import annotations
 
@@ -17,43 +17,57 @@ __all__ = [
 class Error(Exception):
     """Base of all errors of pypartial.
 
-    Raised itself for calls that are not allowed now (a handle used after `Free`, `Start` on a
-    request that was not collected, a context in a forked child), for errors that the MPI library
-    reports, and for internal failures.
+    The library raises it directly for three kinds of failures: a call that is not allowed at this
+    moment (a handle used after `Request.Free`, `Request.Start` on a request that was not collected,
+    a context in a forked child), an error that the MPI library reports, and an internal failure.
     """
 
 
 class ArgumentError(Error, ValueError):
-    """An argument of this rank is wrong; the text names the value.
+    """An argument of this rank is wrong; the text names the argument and its value.
 
-    In a collective call every rank raises: the rank with the wrong argument this error, the others
-    a `MismatchError` that quotes it.
+    When a context or a handle is made, every rank raises: the rank with the wrong argument this
+    error, the other ranks a `MismatchError` that quotes it. In all other calls the error is local:
+    nothing was communicated, and the call can be repeated with a correct argument.
     """
 
 
 class MismatchError(Error):
-    """The ranks called a collective function with arguments that do not go together."""
+    """The ranks made a collective call differently.
+
+    Their arguments differ, another rank's arguments are wrong, or the ranks are in different
+    collective calls. The text names the ranks and the values. When a context or a handle is made,
+    every rank raises.
+    """
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """A wait took longer than its timeout.
+    """A wait took longer than its ``timeout=``.
 
-    The text names the handle or the call, and says at once what is known on this rank: what stands
-    in its way as seen from here, and what the ranks answered if they were asked, as they are when a
-    stall warning is due. A request is still outstanding: it can be waited for again, and the next
-    `Start` adds to what is pending. A collective call goes on when it is called again.
+    The text names the handle or the call and what it waits for, as far as this rank knows without
+    asking. If a stall warning was due before, this rank has asked the others, and the text also
+    holds what they answered.
+
+    Nothing is lost. A request is still outstanding: the application can wait for it again, and a
+    `Request.Start` adds to what is pending. A collective call is still in progress: the same call,
+    made again, goes on with it.
     """
 
 
 class ThreadLevelError(Error):
-    """MPI was initialised with a thread level that is too low for ``progress="thread"``."""
+    """MPI's thread level is too low for ``progress="thread"``.
+
+    The progress thread needs ``MPI_THREAD_MULTIPLE``. Ask for it before MPI is initialised, which
+    mpi4py does by default, or make the context with ``progress="caller"``.
+    """
 
 
 class PeerFailedError(Error):
-    """Another rank died or gave up, so rounds can no longer complete.
+    """Another rank died or gave up, so no further round can complete.
 
-    A rank lives to see it if the launcher lets jobs go on (Open MPI: ``--with-ft ulfm`` or
+    By default the launcher ends the whole job when a rank dies. The other ranks see this error only
+    if the launcher lets the job go on (Open MPI: ``--with-ft ulfm`` or
     ``--runtime-options recoverable,continuous``). Between hosts over TCP give ``--mca btl_tcp_flags
-    9`` as well: Open MPI 5 may otherwise never return when a connection breaks under a large
+    9`` as well: otherwise Open MPI 5 may never return when a connection breaks under a large
     payload.
     """

@@ -1,12 +1,13 @@
-"""Policies: how many ranks a round waits for.
+"""Policies: which ranks a round waits for.
 
-A round of a partial collective is *activated* when its policy is satisfied; every rank then takes
-part in it, those that are not there yet with what they have pending, or with nothing. Ranks that
-were there are its *active* ranks. See eager-SGD (Li et al., PPoPP 2020), sections 4 and 5.
+A round of a partial collective is *activated* when its policy is satisfied. Every rank then takes
+part. A rank that has called contributes its new data; a late rank contributes what it has pending
+from earlier calls, or nothing. The ranks that were ready when the round took contributions are its
+*active* ranks. See eager-SGD (Li et al., PPoPP 2020), sections 4 and 5.
 
-Policies are written as text, in options of commands and in reports: ``solo``, ``first:3``,
-``majority``, ``quorum:4`` or ``full``, each followed by ``,deadline=5ms`` or ``,grace=200us`` if
-it has one. `Policy.parse` reads what ``str(policy)`` writes.
+Commands and reports write a policy as text: ``solo``, ``first:3``, ``majority``, ``quorum:4`` or
+``full``, each followed by ``,deadline=5ms`` and ``,grace=200us`` if it has them. `Policy.parse`
+reads what ``str(policy)`` writes.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ class Trigger(NamedTuple):
     Attributes
     ----------
     kind : {"first_of", "quorum"}
-        The first of so many drawn ranks to wait for the round; or so many ready ranks.
+        ``"first_of"``: the first of `ranks` drawn ranks to wait for the round activates it.
+        ``"quorum"``: the round is activated when `ranks` ranks are ready.
     ranks : int
-        From 1 to the number of ranks.
+        From 1 to the number of ranks of the context.
     """
 
     kind: Literal["first_of", "quorum"]
@@ -42,25 +44,28 @@ class Trigger(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Policy(ABC):
-    """Base of the policies. Immutable, compared by value.
+    """When a round is activated: the base of all policies.
 
-    A policy of one's own is a frozen dataclass derived from this class, with a `word` for its text
-    form, at most one positional field, an integer, and a method `trigger`.
+    Use one of `Solo`, `Majority`, `FirstOf`, `Quorum` and `Full`. A policy is immutable, and
+    policies are compared by value. An application can define its own: a frozen dataclass derived
+    from this class, with a `word` for its text form, at most one positional field, which is an
+    integer, and a method `trigger`.
 
     Parameters
     ----------
     deadline : float, optional
-        Seconds, above 0. A rank that has waited so long for a round activates it, with the ranks
-        that are ready then; its cause is ``"deadline"``. A deadline does not override `max_lag`.
-        None: no deadline.
+        Seconds, above 0. A rank that has waited for a round for this long activates it with the
+        ranks that are ready then; the round's cause is ``"deadline"``. A deadline does not override
+        `max_lag`: a rank that `max_lag` protects still has its patience. None: no deadline.
     grace : float, optional
-        Seconds, 0 or more, from the activation of a round until it takes contributions, so that
-        ranks that come a little later are all in. None: chosen by the size of the vector.
+        Seconds, 0 or more, between the activation of a round and the moment when it takes
+        contributions. Ranks that come a little later are then in the round. None: the library
+        chooses by the size of the vector.
 
     Raises
     ------
     ArgumentError
-        If one of them is of the wrong kind.
+        If `deadline` or `grace` is not a number of seconds in its range.
     """
 
     word: ClassVar[str] = ""
@@ -69,7 +74,7 @@ class Policy(ABC):
     grace: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the fields and keep them as plain numbers."""
+        """Check the fields, and keep them as int and float."""
         for entry in _counts(type(self)):
             name = f"{type(self).__name__}({entry.name})"
             count = whole_number(name, getattr(self, entry.name))
@@ -95,25 +100,26 @@ class Policy(ABC):
 
     @abstractmethod
     def trigger(self, size: int) -> Trigger:
-        """Return what activates a round among `size` ranks.
+        """Return what activates a round of a context with `size` ranks.
 
         Raises
         ------
         ArgumentError
-            If the policy asks for more ranks than there are.
+            If the policy asks for more ranks than the context has.
         """
 
     def least_active(self, size: int) -> int:
-        """Return how many ranks are active at least in a round whose cause is ``"policy"``."""
+        """Return the least number of active ranks in a round whose cause is ``"policy"``."""
         kind, count = self.trigger(size)
         return count if kind == "quorum" else 1
 
     def expected_active(self, size: int) -> float | None:
-        """Return a round's active ranks in expectation, for arrivals at distinct times.
+        """Return the expected number of active ranks if all ranks arrive at distinct times.
 
-        The first of m drawn ranks is in expectation the (P + 1) / (m + 1)-th of P to arrive; for
-        m = P and m = 1 see eager-SGD, section 6.1. A quorum has as many as it asks for. None with
-        a deadline or a grace period, where it depends on how late the ranks are.
+        For m drawn ranks out of P = `size` this is (P + 1) / (m + 1), because that is the expected
+        place of the first drawn rank in the order of arrivals; for m = P and m = 1 see eager-SGD,
+        section 6.1. For a quorum it is the number that the quorum asks for. None with a deadline or
+        a grace period: the number then depends on how late the ranks are.
         """
         if self.deadline is not None or self.grace:
             return None
@@ -122,24 +128,34 @@ class Policy(ABC):
 
     @property
     def deadline_ns(self) -> int:
-        """The deadline in nanoseconds, as the core has it; 0: none."""
+        """The deadline in nanoseconds, as the C core takes it; 0: none."""
         return 0 if self.deadline is None else max(1, round(self.deadline * 1e9))
 
     @property
     def grace_ns(self) -> int:
-        """The grace period in nanoseconds, as the core has it; -1: the core's choice."""
+        """The grace period in nanoseconds, as the C core takes it; -1: the core chooses."""
         return -1 if self.grace is None else round(self.grace * 1e9)
 
     @staticmethod
     def parse(text: str) -> Policy:
         """Return the policy that a text such as ``first:3,deadline=5ms`` names.
 
-        Upper and lower case mean the same.
+        Parameters
+        ----------
+        text : str
+            ``solo``, ``first:M``, ``majority``, ``quorum:K`` or ``full``; behind it
+            ``,deadline=TIME`` and ``,grace=TIME``, where a time is written ``5ms`` or ``200us``.
+            Upper and lower case mean the same.
 
         Raises
         ------
         ArgumentError
-            If it names none.
+            If the text names no policy.
+
+        Examples
+        --------
+        >>> pp.Policy.parse("quorum:4,deadline=5ms")  # doctest: +SKIP
+        Quorum(4, deadline=0.005)
         """
         head, *options = text.strip().lower().split(",")
         word, colon, number = head.strip().partition(":")
@@ -180,7 +196,8 @@ class Policy(ABC):
 
     def _at_most(self, count: int, size: int) -> int:
         if count > size:
-            raise ArgumentError(f"{self!r}: the context has only {size} ranks")
+            there = "1 rank" if size == 1 else f"{size} ranks"
+            raise ArgumentError(f"{self!r} asks for {count} ranks; the context has only {there}")
         return count
 
 
@@ -188,8 +205,13 @@ class Policy(ABC):
 class Solo(Policy):
     """The first rank to wait for a round triggers it (eager-SGD, section 4.2: solo allreduce).
 
-    Nobody waits for anybody; often only one rank is active. Under heavy skew training loses
-    accuracy with it (section 6.3). The same as ``FirstOf(P)``.
+    No rank waits for another one, and often only one rank is active. Under heavy skew, training
+    with it loses accuracy (section 6.3). The same as ``FirstOf(P)`` for P ranks.
+
+    Parameters
+    ----------
+    deadline, grace : float, optional
+        As for every `Policy`.
     """
 
     word: ClassVar[str] = "solo"
@@ -203,9 +225,14 @@ class Solo(Policy):
 class Majority(Policy):
     """One rank, drawn anew for every round, triggers it (eager-SGD, section 4.3).
 
-    The draw is the same on all ranks and depends on the context's seed and the round. If the ranks
-    arrive at distinct times, (P + 1) / 2 of P ranks are active in expectation (Lemma 5.1). This is
-    an expectation: for a guarantee in every round use `Quorum`. The same as ``FirstOf(1)``.
+    All ranks draw the same rank, from the context's seed and the number of the round. If the ranks
+    arrive at distinct times, (P + 1) / 2 of P ranks are active in expectation (Lemma 5.1). A single
+    round may have fewer; use `Quorum` for a guarantee in every round. The same as ``FirstOf(1)``.
+
+    Parameters
+    ----------
+    deadline, grace : float, optional
+        As for every `Policy`.
     """
 
     word: ClassVar[str] = "majority"
@@ -219,7 +246,7 @@ class Majority(Policy):
 class FirstOf(Policy):
     """The first of `m` ranks, drawn anew for every round, triggers it.
 
-    Between `Majority` (m = 1) and `Solo` (m = P): if the ranks arrive at distinct times,
+    It lies between `Majority` (m = 1) and `Solo` (m = P). If the ranks arrive at distinct times,
     (P + 1) / (m + 1) of P ranks are active in expectation.
 
     Parameters
@@ -232,7 +259,8 @@ class FirstOf(Policy):
     Raises
     ------
     ArgumentError
-        If `m` is not an integer or below 1; above the size: from `Context.Allreduce_init`.
+        If `m` is not an integer, or below 1. `Context.Allreduce_init` raises it if `m` is above the
+        size of the context.
     """
 
     word: ClassVar[str] = "first"
@@ -246,10 +274,11 @@ class FirstOf(Policy):
 
 @dataclass(frozen=True, repr=False)
 class Quorum(Policy):
-    """At least `k` ranks are ready: a guarantee for every round whose cause is ``"policy"``.
+    """A round waits until `k` ranks are ready.
 
-    When fewer than `k` ranks have not left (into a collective call of the context), all of those
-    are enough; the round's cause is then ``"departed"``.
+    Every round whose cause is ``"policy"`` has at least `k` active ranks. A rank that is inside a
+    collective call of the context, or whose patience is over, has left. If fewer than `k` ranks
+    have not left, the round waits for all of these only, and its cause is ``"departed"``.
 
     Parameters
     ----------
@@ -261,7 +290,8 @@ class Quorum(Policy):
     Raises
     ------
     ArgumentError
-        If `k` is not an integer or below 1; above the size: from `Context.Allreduce_init`.
+        If `k` is not an integer, or below 1. `Context.Allreduce_init` raises it if `k` is above the
+        size of the context.
     """
 
     word: ClassVar[str] = "quorum"
@@ -275,7 +305,16 @@ class Quorum(Policy):
 
 @dataclass(frozen=True, repr=False)
 class Full(Policy):
-    """All ranks are ready: the synchronous collective, by the same code (``Quorum(P)``)."""
+    """A round waits until all ranks are ready: the synchronous collective, ``Quorum(P)``.
+
+    A rank inside a collective call of the context has left, as for `Quorum`. For any other slow
+    rank Full waits as MPI does: the slow rank's patience does not end the wait.
+
+    Parameters
+    ----------
+    deadline, grace : float, optional
+        As for every `Policy`.
+    """
 
     word: ClassVar[str] = "full"
 
@@ -285,12 +324,12 @@ class Full(Policy):
 
 
 def _counts(kind: type[Policy]) -> list[Field[Any]]:
-    """Return the fields of a policy that are numbers of ranks."""
+    """Return the fields of a policy that hold a number of ranks."""
     return [entry for entry in fields(kind) if not entry.kw_only]
 
 
 def _kinds(base: Any) -> Iterator[type[Policy]]:
-    """Give all policies that there are, those of an application too."""
+    """Yield all classes of policies, those of the application included."""
     for kind in base.__subclasses__():
         yield kind
         yield from _kinds(kind)
@@ -303,6 +342,6 @@ def _not_a_policy(text: str) -> str:
         if kind.word
     ]
     return (
-        f"{text!r} is not a policy: choose among {', '.join(forms)}, with numbers from 1 on; "
-        "behind it may stand ,deadline=TIME and ,grace=TIME"
+        f"{text!r} is not a policy: write one of {', '.join(forms)} with a number from 1 on for "
+        "the capital letter, and after it, if you like, ,deadline=TIME and ,grace=TIME (5ms, 200us)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, EnumMeta
 from typing import Any
 
 from ._names import CAUSE
@@ -13,26 +13,74 @@ from .errors import Error
 __all__ = ["Activation", "Cause", "Stats", "Status"]
 
 
-class Cause(str, Enum):
-    """Why a round was activated: the strongest cause of all ranks, in ascending order.
+class _OwnNames(EnumMeta):
+    """Lists the members of an enumeration of strings, and not what `str` has: `help` reads this."""
 
-    Members compare equal to their values: ``status.cause == "policy"``.
+    def __dir__(cls) -> list[str]:
+        return ["__class__", "__doc__", "__members__", "__module__", *cls.__members__]
+
+
+class Cause(str, Enum, metaclass=_OwnNames):
+    """Why a round was activated: the value of `Status.cause`.
+
+    If several ranks activate a round for different causes, the strongest cause counts. The members
+    below are in ascending order. A member is a string and equals its value:
+    ``status.cause == "policy"``.
+
+    Attributes
+    ----------
+    POLICY
+        ``"policy"``: the handle's policy was satisfied.
+    DEPARTED
+        ``"departed"``: ranks that the policy needed have left the handle, because they are inside a
+        collective call of the context or their patience was over. The round went on without them.
+    DEADLINE
+        ``"deadline"``: a rank had waited for as long as the policy's ``deadline=``.
+    FLUSH
+        ``"flush"``: the round is the last, synchronous one of `Request.Flush`,
+        `AllreduceRequest.Drain` or `Request.Free`.
+
+    Examples
+    --------
+    >>> import pypartial as pp
+    >>> pp.Cause.DEPARTED == "departed"
+    True
     """
 
-    POLICY = "policy"  #: the policy was satisfied
-    DEPARTED = "departed"  #: ranks that were needed have left; those that remain were enough
-    DEADLINE = "deadline"  #: a rank had waited for its deadline
-    FLUSH = "flush"  #: the last, synchronous round of `Flush`, `Drain` or `Free`
+    POLICY = "policy"
+    DEPARTED = "departed"
+    DEADLINE = "deadline"
+    FLUSH = "flush"
 
     def __str__(self) -> str:
         return self.value
 
 
-class Activation(str, Enum):
-    """What activated a round on this rank. Members compare equal to their values."""
+class Activation(str, Enum, metaclass=_OwnNames):
+    """Whether this rank or another one activated a round: the value of `Status.activation`.
 
-    INTERNAL = "internal"  #: this rank's own call
-    EXTERNAL = "external"  #: a message of another rank
+    A member is a string and equals its value: ``status.activation == "internal"``. The value is
+    this rank's own; other ranks may have another one for the same round. See eager-SGD (Li et al.,
+    PPoPP 2020), section 4.1.1.
+
+    Attributes
+    ----------
+    INTERNAL
+        ``"internal"``: this rank triggered the round by its own call. Several ranks may trigger the
+        same round.
+    EXTERNAL
+        ``"external"``: other ranks triggered the round. This rank was told by a message, or found
+        the round in the memory that the ranks of its node share.
+
+    Examples
+    --------
+    >>> import pypartial as pp
+    >>> pp.Activation.EXTERNAL == "external"
+    True
+    """
+
+    INTERNAL = "internal"
+    EXTERNAL = "external"
 
     def __str__(self) -> str:
         return self.value
@@ -59,40 +107,61 @@ _WORDS = slice(6, 22)
 
 
 class Status:
-    """What a request completed with; filled by `Wait`, `Test`, `Flush` and `Drain`.
+    """What a request completed with: which round, which ranks contributed, how stale it is.
 
-    ``Status()`` makes an empty one, to be passed to those calls any number of times; each
-    overwrites it. The attributes up to `initiator` describe the round and are identical on every
-    rank; the others are this rank's own. Reading an attribute of an empty status raises `Error`. A
-    status owns its values: it can be copied, compared and pickled, and outlives the request.
+    ``Status()`` makes an empty one. Pass it to `Request.Wait`, `Request.Test`, `Request.Flush`,
+    `AllreduceRequest.View` or `AllreduceRequest.More`; each call overwrites it, so one status
+    serves a whole loop. `AllreduceRequest.Drain` gives a new one for each round.
+
+    A status owns its values. It can be copied, compared and pickled, and it outlives the request.
 
     Attributes
     ----------
     round : int
-        The newest round delivered. Rounds of a handle are counted from 0.
+        The newest round that was delivered. The rounds of a handle are numbered from 0. The
+        attributes from here to `initiator` describe this round and are identical on every rank.
     active : int
-        Ranks that were ready when the round took their contributions (NAP of eager-SGD, 6.1).
+        How many ranks were ready when the round took their contributions (NAP of eager-SGD, section
+        6.1).
     contributors : tuple of int or None
-        Ranks with data in the round, in ascending order, late data included. None above 1024 ranks.
+        The ranks with data in the round, in ascending order, ranks with late data included. None
+        above 1,024 ranks, where rounds do not carry this list.
     contributions : int
-        Number of `Start` calls, of all ranks, whose data the round contains.
+        How many `Request.Start` calls, of all ranks together, the round contains.
     cause : Cause
         Why the round was activated: ``"policy"``, ``"departed"``, ``"deadline"`` or ``"flush"``.
     initiator : int or None
-        Lowest rank that triggered the round. None for `Quorum`, `Full` and flush rounds.
+        The lowest rank that triggered the round. None for the rounds of `Quorum` and `Full`, and
+        for a flush.
     first : int
-        The oldest round delivered: below `round` only for ``deliver="sum"``.
+        The oldest round that was delivered; below `round` only with ``deliver="sum"``. This
+        attribute and the following ones are this rank's own.
     included : bool
-        Whether the contribution of this call is in a round up to `round`.
+        Whether this call's contribution is in a round up to `round`. False for a late request: its
+        contribution goes into the next round.
     missed : int
-        Rounds that completed between the completion of this rank's previous request and this
-        `Start`.
+        How many rounds completed between the completion of this rank's previous request and this
+        request's Start.
     staleness : int
-        Age in rounds of the oldest contribution of this rank in `round`; 0 if it is fresh or there
-        is none.
+        How old this rank's oldest contribution in `round` is: `round` minus the round that the
+        contribution's own call was given. 0 if the contribution is fresh, or if this rank has none.
     activation : Activation
-        ``"internal"`` if a call of this rank activated the round here, ``"external"`` if a message
-        did.
+        ``"internal"`` if this rank triggered the round by its own call, ``"external"`` if other
+        ranks did.
+
+    Raises
+    ------
+    Error
+        If an attribute of an empty status is read.
+
+    Examples
+    --------
+    >>> status = pp.Status()  # doctest: +SKIP
+    >>> request.Start()  # doctest: +SKIP
+    >>> request.Wait(status)  # doctest: +SKIP
+    True
+    >>> status.round, status.contributors, status.included  # doctest: +SKIP
+    (17, (0, 2, 3), True)
     """
 
     __slots__ = ("_data", "_values")
@@ -105,7 +174,7 @@ class Status:
         self._values = None
 
     def _fill(self, data: bytes) -> None:
-        """Take over the bytes of a pp_result_t; they are decoded when first looked at."""
+        """Keep the bytes of a pp_result_t; they are decoded when an attribute is read."""
         self._data = data
         self._values = None
 
@@ -113,23 +182,23 @@ class Status:
         values = self._values
         if values is None:
             if not self._data:
-                raise Error("this Status is empty: no call has filled it yet")
+                raise Error("this Status is empty: pass it to Wait, Test, Flush or View first")
             values = self._values = RESULT.unpack(self._data)
         return values
 
     @property
     def round(self) -> int:
-        """The newest round delivered."""
+        """The newest round that was delivered; rounds are numbered from 0."""
         return self._decode()[0]
 
     @property
     def contributions(self) -> int:
-        """Number of `Start` calls, of all ranks, whose data the round contains."""
+        """How many `Request.Start` calls, of all ranks together, the round contains."""
         return self._decode()[1]
 
     @property
     def active(self) -> int:
-        """Ranks that were ready when the round took their contributions."""
+        """How many ranks were ready when the round took their contributions."""
         return self._decode()[2]
 
     @property
@@ -139,13 +208,13 @@ class Status:
 
     @property
     def initiator(self) -> int | None:
-        """Lowest rank that triggered the round; None for `Quorum`, `Full` and flush rounds."""
+        """The lowest rank that triggered the round; None for `Quorum`, `Full` and a flush."""
         rank = self._decode()[4]
         return None if rank < 0 else rank
 
     @property
     def contributors(self) -> tuple[int, ...] | None:
-        """Ranks with data in the round, ascending; None above 1024 ranks."""
+        """The ranks with data in the round, ascending; None above 1,024 ranks."""
         values = self._decode()
         if not values[5]:
             return None
@@ -159,27 +228,27 @@ class Status:
 
     @property
     def first(self) -> int:
-        """The oldest round delivered: below `round` only for ``deliver="sum"``."""
+        """The oldest round that was delivered; below `round` only with ``deliver="sum"``."""
         return self._decode()[22]
 
     @property
     def missed(self) -> int:
-        """Rounds completed between this rank's previous completion and this `Start`."""
+        """Rounds completed between the completion of the previous request and this Start."""
         return self._decode()[23]
 
     @property
     def staleness(self) -> int:
-        """Age in rounds of the oldest contribution of this rank in `round`."""
+        """How many rounds old this rank's oldest contribution in `round` is; 0 if fresh or none."""
         return self._decode()[24]
 
     @property
     def included(self) -> bool:
-        """Whether the contribution of this call is in a round up to `round`."""
+        """Whether this call's contribution is in a round up to `round`."""
         return bool(self._decode()[25])
 
     @property
     def activation(self) -> Activation:
-        """What activated the round on this rank."""
+        """Whether this rank or another one triggered the round."""
         return Activation.EXTERNAL if self._decode()[26] else Activation.INTERNAL
 
     def __eq__(self, other: object) -> bool:
@@ -209,36 +278,43 @@ class Status:
 
 @dataclass(frozen=True)
 class Stats:
-    """What a context has done so far on this rank.
+    """Counters of a context on this rank, from `Context.stats`.
 
     Attributes
     ----------
     rounds : int
-        Rounds completed here, over all handles.
-    shared_rounds, shared_led : int
-        Of those, the rounds that were made in shared memory, and the ones this rank began.
+        Rounds completed on this rank, over all handles.
+    shared_rounds : int
+        How many of `rounds` the ranks of this node made in the memory that they share: the whole
+        round if all ranks are on this node, else this node's part of it.
+    shared_led : int
+        How many of `shared_rounds` this rank claimed, and so began, for its node.
     messages_sent, messages_received : int
-        Small messages: headers, control, and payloads that travel with their header.
+        Small messages: headers, control messages, and payloads that travel with their header.
     bytes_sent : int
-        Headers included.
+        Bytes sent, headers included.
     bulk_sent : int
         Payloads that travelled as messages of their own.
     rings : int
-        Wake-ups of sleeping ranks of this node.
+        How often this rank woke a sleeping rank of its node.
     sleeps : int
-        Times a thread of the library went to sleep.
+        How often a thread of the library went to sleep on this rank.
     unheard : int
-        Sleeps that ended by their timeout although a neighbour had rung; more than a few are a
+        Sleeps that ended by their timeout although a neighbour had rung. More than a few are a
         defect of the library.
     progress_cpu_ns : int
         CPU time of the progress thread, in nanoseconds.
     buffer_bytes : int
-        Memory of this rank held for contributions, rounds and results, over all handles. What they
-        have in memory that the ranks of the node share belongs to all of them, and is not counted.
+        Bytes of this process's own memory that all handles hold for contributions, rounds and
+        results. What the handles hold in the memory that the ranks of a node share is not counted:
+        see the notes of `Context.Allreduce_init`.
     neighbours : int
-        Ranks, this one included, that can be woken without a message.
+        Ranks of this node, this one included, that can be woken without a message.
     shares_memory : int
-        1 if the context's rounds may be made in memory that all its ranks share.
+        1 if the ranks of each node share memory and make their part of a round there. The context
+        may have several nodes. 0 if all ranks exchange messages instead: with ``transport="mpi"``,
+        above 1,024 ranks, if every rank is alone on its node, or if ranks of a node cannot share
+        memory. A single handle may use messages although this is 1: see `Context.Allreduce_init`.
     thread_level : int
         MPI's thread level: 0 single, 1 funneled, 2 serialized, 3 multiple.
     """

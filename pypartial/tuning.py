@@ -1,13 +1,14 @@
-"""What ``pypartial tune`` measured: the file, and how ``algorithm="auto"`` comes to know it.
+"""The tuning table: what ``pypartial tune`` measured, for ``algorithm="auto"`` to choose by.
 
-The file is JSON: ``{"schema": 1, "entries": [...]}``, an entry for each number of ranks on a kind
-of link, with what was measured, on which machine, with which MPI and when (`Entry`). It is
-``tuning.json`` in the folder ``pypartial`` of the user's cache, ``$XDG_CACHE_HOME`` or
-``~/.cache``. The environment variable ``PYPARTIAL_TUNING`` names another file, or says ``off``.
+The table is a JSON file: ``{"schema": 1, "entries": [...]}``, with an `Entry` for each number of
+ranks on a kind of link. An entry says what was measured, on which machine, with which MPI and when.
+The file is ``tuning.json`` in the folder ``pypartial`` of the user's cache, which is
+``$XDG_CACHE_HOME`` or ``~/.cache``. The environment variable ``PYPARTIAL_TUNING`` names another
+file, or says ``off``.
 
-Rank 0 chooses for all ranks of a context, so that only its table is read. A table that cannot be
-used is ignored, with a warning: choices are then made by the cost model with its default
-parameters, and every algorithm is right.
+Rank 0 chooses for all ranks of a context, and only its table is read. A table that cannot be used
+is ignored, with a warning. The cost model then chooses with its default parameters; every algorithm
+gives right results.
 """
 
 from __future__ import annotations
@@ -40,7 +41,21 @@ _BYTES_MAX = 1 << 62
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters of the cost model: ``pp_cost_t`` of the C core."""
+    """Parameters of the cost model, ``pp_cost_t`` of the C core.
+
+    Attributes
+    ----------
+    overhead_us : float
+        Microseconds of a round, whatever its algorithm.
+    copy_ns : float
+        Nanoseconds for each byte of the vector, whatever the algorithm.
+    latency_us : float
+        Microseconds of a message, however short.
+    byte_ns : float
+        Nanoseconds for each byte sent.
+    reduce_ns : float
+        Nanoseconds for each byte reduced.
+    """
 
     overhead_us: float
     copy_ns: float
@@ -51,7 +66,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Switch:
-    """From so many bytes on, this algorithm."""
+    """A switch point: from `bytes` bytes of a vector on, use `algorithm`."""
 
     bytes: int
     algorithm: str
@@ -59,7 +74,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class Measured:
-    """What an allreduce of so many bytes took, in microseconds by algorithm."""
+    """What an allreduce of `bytes` bytes took, in microseconds by algorithm."""
 
     bytes: int
     us: Mapping[str, float]
@@ -72,22 +87,23 @@ class Entry:
     Attributes
     ----------
     ranks : int
-        One a node, if the link is "network".
+        How many ranks took part; one of each node if the link is ``"network"``.
     link : {"node", "network"}
+        Whether the ranks were on one node, or on several.
     mpi, version : str
-        The MPI library, and this package's version.
+        The MPI library, and the version of this package.
     host : str
-        Rank 0's.
+        The host of rank 0.
     cores : int
-        Of that host.
+        The cores of that host.
     date : str
-        UTC, ISO 8601.
+        Date and time in UTC, ISO 8601.
     cost : Cost
-        Fitted.
+        The parameters of the cost model, fitted to `measured`.
     switches : tuple of Switch
-        Ascending, the first at 0 bytes.
+        Ascending, the first at 0 bytes; chosen by `measured`.
     measured : tuple of Measured
-        What both were made from.
+        The measured times.
     """
 
     ranks: int
@@ -104,18 +120,18 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """What there is to choose by.
+    """The entries of the tuning table that are valid here.
 
     Attributes
     ----------
     path : Path or None
-        The file; None if it is switched off, or there is no place for one.
+        The file; None if tuning is off, or if the user has no home directory.
     entries : tuple of Entry
-        Those of the file that were measured with this MPI and version, on as many cores.
+        The entries of the file that were measured with this MPI and version, on as many cores.
     why : str
-        In words: why there are none, or where they are from.
+        In words: where the entries come from, or why there are none.
     ignored : bool
-        The file is there, but is broken or outdated.
+        Whether there is a file that is not used because it is broken or outdated.
     """
 
     path: Path | None
@@ -136,7 +152,7 @@ class Choice:
 
 
 def location(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the table's file, which need not exist; None if tuning is off or nobody is at home."""
+    """Return the table's file, which need not exist; None if tuning is off or there is no home."""
     given = environ.get(VARIABLE, "")
     if given == "off":
         return None
@@ -154,16 +170,16 @@ def parse(text: str) -> tuple[Entry, ...]:
     Raises
     ------
     ValueError
-        If it is none that this version understands; the text says what is wrong.
+        If the text is not a table that this version understands; the error says why.
     """
     import json
 
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
     if not isinstance(table, dict) or not isinstance(table.get("entries"), list):
-        raise ValueError("it is no tuning table")
+        raise ValueError("it is not a tuning table: it has no list of entries")
     if table.get("schema") != SCHEMA:
         schema = f"{table.get('schema')!r:.60}"
         raise ValueError(f"its schema is {schema}, and this version reads {SCHEMA}")
@@ -171,16 +187,16 @@ def parse(text: str) -> tuple[Entry, ...]:
 
 
 def read(path: Path) -> tuple[Entry, ...] | None:
-    """Read a table's file; None if there is none.
+    """Return the entries of a table's file; None if there is no such file.
 
     Raises
     ------
     ValueError
-        As `parse`, or the file cannot be read.
+        As `parse`, or if the file cannot be read.
     """
     try:
         if path.exists() and not path.is_file():
-            raise ValueError("it is no ordinary file")
+            raise ValueError("it is not a regular file")
         with open(path, encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)
     except FileNotFoundError:
@@ -188,22 +204,22 @@ def read(path: Path) -> tuple[Entry, ...] | None:
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ValueError("it is no text") from None
+        raise ValueError("it is not text in UTF-8") from None
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"it has more than {_MOST_CHARACTERS} characters")
     return parse(text)
 
 
 def write(native: Native, path: Path, new: Sequence[Entry]) -> None:
-    """Write entries into a table, beside those that it has for other ranks, links and machines.
+    """Write entries into a table, and keep its entries for other ranks, links and machines.
 
-    The file is replaced as a whole, so that a reader sees the old or the new one, and writers take
-    turns. What is broken or outdated is dropped.
+    The file is replaced as a whole, so that a reader sees the old or the new one; writers take
+    turns. Broken and outdated entries are dropped.
 
     Raises
     ------
     OSError
-        If that is not possible; the file is then as it was.
+        If the file cannot be written; it is then as it was.
     """
     import fcntl
     import json
@@ -211,7 +227,7 @@ def write(native: Native, path: Path, new: Sequence[Entry]) -> None:
 
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
-        raise OSError(f"{target} is no ordinary file")
+        raise OSError(f"{target} is not a regular file")
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target.with_name(target.name + ".lock"), "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -234,7 +250,7 @@ def write(native: Native, path: Path, new: Sequence[Entry]) -> None:
 
 @contextlib.contextmanager
 def _temporary(made: tuple[int, str]) -> Iterator[tuple[int, str]]:
-    """Remove a temporary file unless it was given another name."""
+    """Remove a temporary file if the block fails."""
     try:
         yield made
     except BaseException:
@@ -289,7 +305,7 @@ def _entry(number: int, values: Any) -> Entry:
 
 def _mapping(where: str, values: Any) -> dict[str, Any]:
     if not isinstance(values, dict):
-        raise ValueError(f"{where}: {values!r:.60} is no object")
+        raise ValueError(f"{where}: {values!r:.60} is not an object")
     return values
 
 
@@ -297,13 +313,13 @@ def _record(where: str, values: Any, kind: type) -> dict[str, Any]:
     names = [field.name for field in fields(kind)]
     given = _mapping(where, values)
     if sorted(given) != sorted(names):
-        raise ValueError(f"{where}: it has {sorted(given)}, not {sorted(names)}")
+        raise ValueError(f"{where}: its keys are {sorted(given)}, not {sorted(names)}")
     return given
 
 
 def _records(where: str, values: Any, kind: type) -> list[dict[str, Any]]:
     if not isinstance(values, list):
-        raise ValueError(f"{where}: {values!r:.60} is no list")
+        raise ValueError(f"{where}: {values!r:.60} is not a list")
     return [_record(where, one, kind) for one in values]
 
 
@@ -315,13 +331,13 @@ def _whole(where: str, value: Any, least: int, most: int) -> int:
 
 def _time(where: str, value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < 1e15:  # also refuses NaN
-        raise ValueError(f"{where}: {value!r:.60} is no time")
+        raise ValueError(f"{where}: {value!r:.60} is not a time from 0 on")
     return float(value)
 
 
 def _text(where: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{where}: {value!r:.60} is no text")
+        raise ValueError(f"{where}: {value!r:.60} is not a text")
     return value
 
 
@@ -335,7 +351,7 @@ def _name(where: str, value: Any, names: Names[str]) -> str:
 
 
 def load(native: Native, path: Path | None) -> Table:
-    """Find out what there is to choose by on this machine."""
+    """Return the entries of a table that are valid on this machine, and why."""
     if path is None:
         return Table(None, (), f"{VARIABLE}=off" if VARIABLE in os.environ else "no home directory")
     try:
@@ -365,12 +381,12 @@ def load(native: Native, path: Path | None) -> Table:
 
 
 def _shown(text: str) -> str:
-    """Return a text from a file as it may be printed: a terminal obeys what is hidden in it."""
+    """Return a text of a file without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _check_algorithms(entries: Sequence[Entry], known: Names[str]) -> None:
-    """Raise `ValueError` for the name of an algorithm that the core does not have."""
+    """Raise `ValueError` if entries name an algorithm that the core does not have."""
     for number, entry in enumerate(entries):
         for switch in entry.switches:
             _name(f"entry {number}, switches", switch.algorithm, known)
@@ -380,7 +396,7 @@ def _check_algorithms(entries: Sequence[Entry], known: Names[str]) -> None:
 
 
 def use(native: Native, ctx: CData) -> None:
-    """Have a context choose by this machine's table; on its rank 0, after it was opened."""
+    """Give a context this machine's table, on its rank 0, after the context was opened."""
     table = load(native, location())
     if table.ignored:
         _warn(f"the tuning table {table.path} is ignored: {table.why}")
@@ -391,7 +407,7 @@ def use(native: Native, ctx: CData) -> None:
 
 @functools.cache
 def _warn(text: str) -> None:
-    """Log a warning once in a process, however many contexts it makes."""
+    """Log a warning once in this process, however many contexts it makes."""
     LOGGER.warning("%s", text)
 
 
@@ -411,7 +427,7 @@ def to_c(native: Native, entries: Sequence[Entry]) -> CData:
 
 
 def set_cost(target: CData, cost: Cost) -> None:
-    """Fill a ``pp_cost_t``."""
+    """Fill in a ``pp_cost_t``."""
     for name, value in asdict(cost).items():
         setattr(target, name, value)
 
@@ -419,7 +435,7 @@ def set_cost(target: CData, cost: Cost) -> None:
 def choose(
     native: Native, entries: Sequence[Entry], size: int, itemsize: int, ranks: int, link: str
 ) -> Choice:
-    """Return what "auto" becomes for a vector of `size` bytes, and why."""
+    """Return the algorithm that "auto" stands for with a vector of `size` bytes, and why."""
     lib = native.lib
     choice = native.ffi.new("pp_choice_t *")
     tuned = to_c(native, entries)
@@ -442,7 +458,7 @@ def reason_text(native: Native, reason: int) -> str:
 def spans(
     native: Native, entries: Sequence[Entry], ranks: int, link: str
 ) -> tuple[list[Switch], str]:
-    """Return where "auto" switches for float32 vectors, to a power of two, and why."""
+    """Return the sizes, powers of two, from which "auto" stands for which algorithm, and why."""
     found: list[Switch] = []
     reason = ""
     for exponent in range(2, 31):

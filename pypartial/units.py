@@ -1,4 +1,4 @@
-"""Sizes, durations and rates as people write them, read and written."""
+"""Sizes, durations and rates as people write them: parsing and formatting."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _RATE_EXPONENTS = {None: 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes in a size such as ``64``, ``64K``, ``4M`` or ``1G``.
+    """Return the number of bytes of a size such as ``64``, ``64K``, ``4M`` or ``1G``.
 
-    Suffixes are powers of 1024, in either case; ``KB`` and ``KiB`` mean the same as ``K``.
+    Suffixes are powers of 1024, in upper or lower case; ``KB`` and ``KiB`` mean the same as ``K``.
 
     Raises
     ------
     ValueError
-        If the text is no size, is zero, or more than any memory.
+        If the text is not a size, or if the size is zero, or 2**63 bytes or more.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None or not match[1].strip("0"):
         raise ValueError(f"{text!r} is not a size: write bytes, or K, M or G, such as 64 or 64K")
     digits = match[1].lstrip("0")
-    # Counted first: Python converts no integer of thousands of digits.
+    # Python refuses to convert integers of thousands of digits, so count the digits first.
     size = _SIZE_LIMIT if len(digits) > 19 else int(digits) * _SIZE_FACTORS[match[2].upper()]
     if size >= _SIZE_LIMIT:
         raise ValueError(f"{text!r} is too large: no memory has 2**63 bytes")
@@ -42,20 +42,20 @@ def format_size(size: int) -> str:
     """Return a size as people write it: ``64 B``, ``64 KB``, ``1.5 MB`` (units of 1024)."""
     for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
         if size >= factor:
-            # All digits of what :g would write as a power of ten.
+            # :g would write large numbers with an exponent.
             number = size / factor
             return f"{number:.0f} {unit}" if number >= 1e5 else f"{number:g} {unit}"
     return f"{size} B"
 
 
 def parse_duration(text: str) -> int:
-    """Return the nanoseconds in a duration such as ``1ms``, ``500us``, ``0.5s`` or ``0``.
+    """Return the nanoseconds of a duration such as ``1ms``, ``500us``, ``0.5s`` or ``0``.
 
     Raises
     ------
     ValueError
-        If the text is no duration, or 2**63 ns or more; a number without a unit is a duration only
-        when it is zero.
+        If the text is not a duration, or if the duration is 2**63 ns or more. Only zero needs no
+        unit.
     """
     picoseconds = None if text.strip().endswith("ps") else _picoseconds(text)
     if picoseconds is None:
@@ -64,12 +64,12 @@ def parse_duration(text: str) -> int:
 
 
 def parse_picoseconds(text: str) -> int:
-    """Return the picoseconds in a short duration such as ``100ps``, ``0.1ns`` or ``0``.
+    """Return the picoseconds of a short duration such as ``100ps``, ``0.1ns`` or ``0``.
 
     Raises
     ------
     ValueError
-        If the text is no duration, or shorter than 1 ps but not 0.
+        If the text is not a duration, or if the duration is above 0 and below 1 ps.
     """
     picoseconds = _picoseconds(text)
     if picoseconds is None:
@@ -80,14 +80,14 @@ def parse_picoseconds(text: str) -> int:
 
 
 def _picoseconds(text: str) -> Fraction | None:
-    """Return a duration exactly, in picoseconds; None if the text is none."""
+    """Return a duration exactly, in picoseconds; None if the text is not a duration."""
     number = text.strip()
     if number == "0":
         return Fraction(0)
     match = _DURATION.fullmatch(number)
     if match is None:
         return None
-    # As a float first: Python converts no integer of thousands of digits.
+    # Python refuses to convert integers of thousands of digits, so look at the float first.
     if float(match[1]) * _PICOSECONDS[match[2]] <= 2.0 * _DURATION_LIMIT_PS:
         picoseconds = Fraction(match[1]) * _PICOSECONDS[match[2]]
         if picoseconds < _DURATION_LIMIT_PS:
@@ -101,12 +101,12 @@ def spell_duration(nanoseconds: int) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """Return the seconds in a duration such as ``1ms``, ``500us``, ``0.5s`` or ``0``.
+    """Return the seconds of a duration such as ``1ms``, ``500us``, ``0.5s`` or ``0``.
 
     Raises
     ------
     ValueError
-        If the text is no duration, or 2**63 ns or more.
+        If the text is not a duration, or if the duration is 2**63 ns or more.
     """
     picoseconds = None if text.strip().endswith("ps") else _picoseconds(text)
     if picoseconds is None:
@@ -116,17 +116,22 @@ def parse_seconds(text: str) -> float:
 
 def spell_seconds(seconds: float) -> str:
     """Return a duration so that `parse_seconds` reads back the same float: ``5ms``, ``0``."""
-    # The shortest digits that stand for this float, which a change of the unit only moves.
+    # repr() gives the shortest digits for this float; changing the unit only moves the point.
     return _spell(Decimal(repr(seconds)).scaleb(9))
 
 
 def parse_patience(text: str) -> float | Literal["auto"] | None:
-    """Return the patience that ``none``, ``auto`` or a duration above 0 means: seconds, or None.
+    """Return the patience that ``none``, ``auto`` or a duration above 0 stands for.
+
+    Returns
+    -------
+    float or "auto" or None
+        Seconds if the text is a duration.
 
     Raises
     ------
     ValueError
-        If the text is none of them.
+        If the text is neither of the words, nor a duration above 0.
     """
     word = text.strip().lower()
     if word == "none":
@@ -135,7 +140,7 @@ def parse_patience(text: str) -> float | Literal["auto"] | None:
         return "auto"
     seconds = parse_seconds(word)
     if not seconds:
-        raise ValueError(f"{text!r}: a patience is above 0; none is for ever")
+        raise ValueError(f"{text!r}: a patience is above 0; write none for ever")
     return seconds
 
 
@@ -152,7 +157,7 @@ def format_duration(nanoseconds: float) -> str:
     """Return a duration as people write it, with four digits: ``200 ns``, ``1.5 ms``, ``12 s``."""
     number = nanoseconds
     for unit in ("ns", "us", "ms"):
-        # Rounded first: 999.99 us are 1 ms.
+        # Round before comparing: 999.99 us are 1 ms.
         text = f"{number:.4g}"
         if abs(float(text)) < 1000:
             return f"{text} {unit}"
@@ -161,7 +166,7 @@ def format_duration(nanoseconds: float) -> str:
 
 
 def parse_rate(text: str) -> Fraction:
-    """Return the bytes per second in a rate such as ``10GB/s`` or ``1.5GiB/s``.
+    """Return the bytes per second of a rate such as ``10GB/s`` or ``1.5GiB/s``.
 
     K, M, G and T are powers of 1000, as for all rates of memories and networks; Ki, Mi, Gi and Ti
     are powers of 1024.
@@ -169,10 +174,10 @@ def parse_rate(text: str) -> Fraction:
     Raises
     ------
     ValueError
-        If the text is no rate, or zero.
+        If the text is not a rate, or if the rate is zero.
     """
     match = _RATE.fullmatch(text.strip())
-    # 24 digits: more than any machine, and fewer than Python refuses to convert.
+    # 24 digits are more than any rate has, and fewer than Python refuses to convert.
     if match is None or len(match[1]) > 24 or not Fraction(match[1]):
         raise ValueError(f"{text!r} is not a rate: write bytes per second, such as 10GB/s")
     thousand = Fraction(1024 if match[3] else 1000)

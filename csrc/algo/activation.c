@@ -1,4 +1,4 @@
-/* activation.c - "the round is on", from any ranks to all (eager-SGD, section 4.1.1).  See algo.h. */
+/* activation.c - tells all ranks that the round is on, from any initiators (eager-SGD, section 4.1.1).  See algo.h. */
 #include "algo.h"
 #include "peers.h"
 
@@ -11,7 +11,7 @@ static uint32_t mark_activation(pp_graph_t *graph, uint32_t vertex)
     return vertex;
 }
 
-/* Sends and receives of all dimensions; each array's first index is returned, the rest follow. */
+/* Adds the sends and receives of all dimensions; *send and *recv get the first vertex of each, the others follow. */
 static void add_messages(pp_graph_t *graph, uint32_t dimensions, uint32_t *send, uint32_t *recv)
 {
     *send = *recv = graph->vertex_count;
@@ -26,10 +26,9 @@ static void add_messages(pp_graph_t *graph, uint32_t dimensions, uint32_t *send,
     }
 }
 
-/* tell_i tells the dimensions below i, from the largest on, and then that the round is on here; tell_0 also
-   sends what is redundant.  A chain instead of an edge from every receive to every send: so redundant
-   receives, which are most of them, cost one step.  The order of these edges is the order of the sends: see
-   algo.h. */
+/* tell_i fires the sends of the dimensions below i, the largest first, and then `activated`; tell_0 also fires the
+   redundant sends.  The tells form a chain, instead of an edge from every receive to every send, so a redundant receive
+   costs one step, and most receives are redundant.  The order of these edges is the order of the sends: see algo.h. */
 void pp_algo_activation(pp_graph_t *graph)
 {
     const uint32_t dimensions = pp_peers_dimensions(graph->size);

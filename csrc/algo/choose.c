@@ -1,11 +1,10 @@
 /*
  * choose.c - the cheapest algorithm for a vector, a number of ranks and a kind of link.
  *
- * The model follows LogGP: beside what a round costs anyhow, the time of an allreduce is that of its
- * longest chain of messages (pp_algo_t), each of which costs a latency, and a time for every byte that it carries
- * and that is reduced afterwards.  It is linear in its parameters, so that `pypartial tune` can fit them
- * to what it measures.  Where it was measured for just so many ranks, the measured switch points decide
- * instead.
+ * The model follows LogGP.  The time of an allreduce is a fixed cost plus the time of its longest chain of messages
+ * (pp_algo_t).  Each message costs a latency, and a time for every byte that it carries and for every byte that is
+ * reduced afterwards.  The model is linear in its parameters, so `pypartial tune` can fit them to measured times.  If
+ * this number of ranks was measured itself, the measured switch points decide instead.
  */
 #include "choose.h"
 #include "table.h"
@@ -60,7 +59,7 @@ pp_status_t pp_model_defaults(int32_t link, pp_cost_t *cost)
 
 /* ---- choosing ------------------------------------------------------------------------------------------- */
 
-/* The row for this kind of link whose number of ranks is nearest, by ratio; NULL: none. */
+/* The row for this kind of link whose number of ranks is nearest by ratio; NULL: there is none for this link. */
 static const pp_tuned_t *nearest(const pp_tuned_t *tuned, size_t tuned_count, int32_t ranks, int32_t link)
 {
     const pp_tuned_t *best = NULL;
@@ -113,14 +112,14 @@ pp_status_t pp_choose(const pp_tuned_t *tuned, size_t tuned_count, size_t count,
     return PP_OK;
 }
 
-/* ---- what is handed in ---------------------------------------------------------------------------------- */
+/* ---- checks of a tuning table --------------------------------------------------------------------------- */
 
 static bool is_time(double value) { return isfinite(value) && value >= 0; }
 
 static pp_status_t check_switches(const pp_tuned_t *row)
 {
     if (row->switch_count < 0 || row->switch_count > PP_SWITCHES_MAX)
-        return pp_fail(PP_ERR_ARGUMENT, "%d switch points for %d ranks are not in 0..%d",
+        return pp_fail(PP_ERR_ARGUMENT, "switch_count=%d of the row for %d ranks is not in 0..%d",
                        row->switch_count, row->ranks, PP_SWITCHES_MAX);
     for (int32_t i = 0; i < row->switch_count; i++) {
         const pp_switch_t *at = &row->switches[i];
@@ -128,8 +127,9 @@ static pp_status_t check_switches(const pp_tuned_t *row)
             return pp_fail(PP_ERR_ARGUMENT, "algorithm=%d of a switch point for %d ranks is not one of "
                            "1..%d", at->algorithm, row->ranks, pp_algorithm_count());
         if (i == 0 ? at->bytes != 0 : at->bytes <= at[-1].bytes)
-            return pp_fail(PP_ERR_ARGUMENT, "switch point %d for %d ranks is at %llu bytes: they begin at 0 "
-                           "and ascend", i, row->ranks, (unsigned long long)at->bytes);
+            return pp_fail(PP_ERR_ARGUMENT, "switch point %d for %d ranks is at %llu bytes: the first must be at 0 "
+                           "bytes, each other one above the one before", i, row->ranks,
+                           (unsigned long long)at->bytes);
     }
     return PP_OK;
 }
@@ -142,9 +142,9 @@ pp_status_t pp_tuned_check(const pp_tuned_t *tuned, size_t tuned_count)
         PP_TRY(check_switches(&tuned[i]));
         if (!is_time(cost->overhead_us) || !is_time(cost->copy_ns) || !is_time(cost->latency_us)
             || !is_time(cost->byte_ns) || !is_time(cost->reduce_ns))
-            return pp_fail(PP_ERR_ARGUMENT, "a cost for %d ranks is no time: %g us, %g ns, %g us, %g ns, "
-                           "%g ns", tuned[i].ranks, cost->overhead_us, cost->copy_ns, cost->latency_us,
-                           cost->byte_ns, cost->reduce_ns);
+            return pp_fail(PP_ERR_ARGUMENT, "a cost for %d ranks is not a finite time of 0 or more: overhead_us=%g, "
+                           "copy_ns=%g, latency_us=%g, byte_ns=%g, reduce_ns=%g", tuned[i].ranks, cost->overhead_us,
+                           cost->copy_ns, cost->latency_us, cost->byte_ns, cost->reduce_ns);
     }
     return PP_OK;
 }

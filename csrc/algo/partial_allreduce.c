@@ -7,8 +7,8 @@
 enum { SEGMENT_BYTES_MIN = 1 << 20 };
 
 /*
- * `done` hands the accumulator over, so it also waits for the sends that nothing else waits for: they
- * may still read it.  Marks in `waited_for` the operations that have a successor.
+ * `done` hands the accumulator over, so it also waits for the sends that no other operation waits for: they may still
+ * read it.  This function marks in `waited_for` the operations that have a successor.
  */
 static void mark_predecessors(const pp_graph_t *graph, bool *waited_for)
 {
@@ -41,9 +41,8 @@ void pp_algo_finish(pp_graph_t *graph, const pp_ends_t *last)
 }
 
 /*
- * With four segments transfers and reductions overlap, and more only get into each other's way
- * (docs/performance.md, "Segments").  No segment gets small for a message: a ring cuts each once more, into a
- * chunk a rank.
+ * With four segments transfers and reductions overlap; more segments only hinder each other (docs/performance.md,
+ * "Segments").  Each message keeps a fair size: a ring cuts a segment once more, into one chunk a rank.
  */
 int32_t pp_algo_segments(int32_t algorithm, size_t bytes, int32_t ranks)
 {
@@ -71,7 +70,7 @@ static void append(int32_t algorithm, int32_t segments, bool weighted, pp_graph_
     pp_steps_release(&steps);
 }
 
-/* Appends the allreduce and the end, commits.  Takes the graph over: it is freed on failure. */
+/* Appends the allreduce and the end, and commits.  Takes the graph over: on failure it is freed. */
 static pp_status_t complete(int32_t algorithm, int32_t segments, bool weighted, pp_graph_t *built,
                             pp_graph_t **graph)
 {

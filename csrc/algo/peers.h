@@ -1,4 +1,4 @@
-/* peers.h - who talks to whom, and about which part of the vector.  Arithmetic only. */
+/* peers.h - the peers of a rank, and parts of the vector.  Arithmetic only. */
 #ifndef PP_PEERS_H
 #define PP_PEERS_H
 
@@ -20,9 +20,9 @@ static inline int32_t pp_peers_shift(int32_t rank, int32_t distance, int32_t siz
     return (int32_t)(shifted < 0 ? shifted + size : shifted);
 }
 
-/* Whom a rank tells in a dimension of the activation, and who tells it.  For a power of two these are the
-   partners of recursive doubling: an activated rank then sends its first partner the activation and the
-   first data at once.  Otherwise dissemination, r + 2^i mod P. */
+/* The rank that a rank tells in a dimension of the activation, and the rank that tells it.  If P is a power of two,
+   these are the partners of recursive doubling: an activated rank then sends its first partner the activation together
+   with the first data.  Otherwise dissemination: r + 2^i mod P. */
 static inline int32_t pp_peers_told(int32_t rank, uint32_t dimension, int32_t size)
 {
     int32_t distance = 1 << dimension;
@@ -35,7 +35,7 @@ static inline int32_t pp_peers_teller(int32_t rank, uint32_t dimension, int32_t 
     return (size & (size - 1)) == 0 ? rank ^ distance : pp_peers_shift(rank, -distance, size);
 }
 
-/* The lower or upper half of a region; the lower one is the smaller if it does not divide. */
+/* The lower or upper half of a region; the lower half is the smaller one if the count is odd. */
 static inline pp_region_t pp_peers_half(pp_region_t region, bool upper)
 {
     size_t lower = region.count / 2;
@@ -53,15 +53,15 @@ static inline pp_region_t pp_peers_chunk(size_t count, int32_t index, int32_t pa
 }
 
 /*
- * Folding P ranks onto 2^k: the first `pairs` pairs of ranks (2i, 2i + 1) act as one, through the even
- * one; the odd one is a spare.  Positions 0 .. 2^k - 1 stand for contiguous blocks of ranks, in order,
- * so that combining neighbouring blocks keeps the operands in rank order.
+ * Folding P ranks onto 2^k positions: each of the first `pairs` pairs of ranks (2i, 2i + 1) has one position.  The even
+ * rank acts for the pair; the odd one is a spare.  Positions 0 .. 2^k - 1 stand for contiguous blocks of ranks, in
+ * order, so combining neighbouring blocks keeps the operands in rank order.
  */
 typedef struct pp_fold {
     int32_t size;        /* 2^k */
     int32_t pairs;       /* P - 2^k */
-    int32_t position;    /* of this rank, or -1: it is a spare */
-    int32_t partner;     /* the other rank of its pair, or -1 */
+    int32_t position;    /* of this rank; -1: it is a spare */
+    int32_t partner;     /* the other rank of its pair; -1: it is in no pair */
 } pp_fold_t;
 
 static inline pp_fold_t pp_fold_make(int32_t rank, int32_t size)

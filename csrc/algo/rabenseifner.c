@@ -1,21 +1,21 @@
 /*
  * rabenseifner.c - reduce-scatter by recursive halving, allgather by recursive doubling.
  *
- * The halving goes through distances 1, 2, 4, ...: neighbours first.  After distance 2^i a position holds
- * one of 2^(i+1) parts of the segment, reduced over the contiguous block of positions that differ from it
- * in the low i + 1 bits.  So every element goes through the same tree of blocks, lower ranks left, and
- * the result is bit for bit that of recursive doubling.  (The textbook order, far partners first, sends
- * as many bytes but combines every second, fourth, ... rank.)
+ * The halving goes through the distances 1, 2, 4, ...: neighbours come first.  After distance 2^i a position holds one
+ * of 2^(i+1) parts of the segment, reduced over the contiguous block of positions that differ from it in the low i + 1
+ * bits.  So every element goes through the same tree of blocks, lower ranks left, and the result is bit for bit that
+ * of recursive doubling.  (The textbook order, with far partners first, sends as many bytes but combines every second,
+ * fourth, ... rank.)
  *
- * The register describes what this rank still holds: who is merged in the part, and whether it is null.
- * The allgather replaces it by equal ones, since every part has gone through all ranks.
+ * The register describes the part that this rank holds: which ranks are merged in it, and whether it is null.  The
+ * allgather replaces the register by equal ones, because every part has gone through all ranks.
  */
 #include "fold.h"
 #include "table.h"
 
 enum { HALVINGS_MAX = 31 };
 
-/* What the halvings leave behind for the allgather, which undoes them in reverse. */
+/* One halving; the allgather undoes the halvings in reverse order. */
 typedef struct halving {
     pp_region_t kept, given;
 } halving_t;
@@ -45,7 +45,7 @@ static void reduce_scatter(pp_steps_t *steps, const pp_fold_t *fold, halving_t *
 
 static void allgather(pp_steps_t *steps, const pp_fold_t *fold, const halving_t *halvings)
 {
-    /* A partner may be ahead: no receive may replace the register before the last reduce here. */
+    /* A partner may be ahead, but no receive may replace the register before the last reduce here. */
     const uint32_t scattered = pp_steps_held(steps);
     for (int32_t distance = fold->size / 2, i = (int32_t)pp_peers_dimensions(fold->size) - 1; i >= 0;
          distance /= 2, i--, steps->tag++) {
@@ -77,7 +77,7 @@ static pp_chain_t chain(size_t count, double element_bytes, int32_t ranks)
         count = count / 2 + count % 2;
         const double bytes = (double)count * element_bytes;
         pp_chain_message(&chain, bytes, true);
-        pp_chain_message(&chain, bytes, false);     /* on the way back, in the allgather */
+        pp_chain_message(&chain, bytes, false);     /* the allgather's */
     }
     return chain;
 }

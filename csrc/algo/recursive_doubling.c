@@ -1,8 +1,8 @@
 /*
  * recursive_doubling.c - log2 P exchanges of the whole segment.
  *
- * After the exchange at distance 2^i a position holds the reduction of the 2^(i+1) positions that differ
- * from it in the low i + 1 bits: a contiguous block, equal on all of them.
+ * After the exchange at distance 2^i a position holds the reduction of the 2^(i+1) positions that differ from it in
+ * the low i + 1 bits.  These positions are a contiguous block and hold equal data.
  */
 #include "fold.h"
 #include "table.h"

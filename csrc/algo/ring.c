@@ -1,10 +1,10 @@
 /*
- * ring.c - P - 1 steps of reduce-scatter and P - 1 of allgather, all to the right neighbour.
+ * ring.c - P - 1 steps of reduce-scatter and P - 1 of allgather, each to the right neighbour.
  *
- * Chunk c starts at rank c and collects one rank a step: c, c + 1, ..., P - 1, 0, ..., c - 1.  What comes
- * in is always the left operand, so a chunk is reduced along this one path, the same for everybody, but
- * in rank order only up to the rotation: a ring cannot do better, and the operations commute.  Each chunk
- * has a register, whose header is complete when the path is.
+ * Chunk c starts at rank c and collects one rank a step: c, c + 1, ..., P - 1, 0, ..., c - 1.  The received operand is
+ * always the left one, so a chunk is reduced along one path, the same for all ranks.  The path is in rank order only up
+ * to the rotation: a ring cannot do better, and the operations commute.  Each chunk has a register; its header is
+ * complete at the end of the path.
  */
 #include "table.h"
 
@@ -17,7 +17,7 @@ static pp_step_t chunk_step(const pp_steps_t *steps, int32_t peer, int32_t chunk
     return (pp_step_t){.peer = peer, .tag = steps->tag, .reg = steps->reg + (uint32_t)chunk, .region = region};
 }
 
-/* Rank r sends chunk r first; in each later step the chunk that it has just reduced. */
+/* Rank r first sends chunk r, and in each later step the chunk that it has just reduced. */
 static void reduce_scatter(pp_steps_t *steps, uint32_t *sent)
 {
     const pp_graph_t *graph = steps->graph;
@@ -31,8 +31,8 @@ static void reduce_scatter(pp_steps_t *steps, uint32_t *sent)
     }
 }
 
-/* Rank r passes chunk r + 1 on first, then what has just come in.  What comes in replaces the chunk that
-   went out in the same step of the reduce-scatter. */
+/* Rank r first passes chunk r + 1 on, and in each later step the chunk that it has just received.  A received chunk
+   replaces the one that this rank sent in the same step of the reduce-scatter. */
 static void allgather(pp_steps_t *steps, const uint32_t *sent)
 {
     pp_graph_t *graph = steps->graph;

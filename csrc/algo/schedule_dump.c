@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* All ranks are built at once, and the text of a ring grows with the square of their number. */
+/* The schedules of all ranks are built at once, and the text of a ring grows with the square of their number. */
 enum { RANKS_MAX = 1024 };
 
 pp_status_t pp_algo_dump_check(int32_t size, int32_t format)

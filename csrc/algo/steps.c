@@ -41,7 +41,7 @@ void pp_steps_begin_segment(pp_steps_t *steps, pp_region_t segment)
     steps->reg = steps->lane < 0 ? 0 : graph->reg_count;
     steps->lane++;
     uint32_t given = graph->take;
-    /* A receive may be posted before this rank gives its part, but not before the round is on. */
+    /* A receive may be posted before this rank gives its part, but not before the round is activated. */
     steps->scratch = graph->activated != PP_NO_VERTEX ? graph->activated : graph->take;
     if (steps->weighted) {
         const pp_operand_t own = {steps->reg, segment};
@@ -57,7 +57,7 @@ void pp_steps_end_segment(pp_steps_t *steps, pp_ends_t *ends)
     pp_graph_t *graph = steps->graph;
     for (size_t i = 0; i < steps->held.count; i++)
         add_end(graph, ends, steps->held.vertices[i]);
-    /* Every rank's template has the same number of tags and registers, whether or not it uses all of them. */
+    /* Every rank's template has the same number of tags and registers, even if it does not use all of them. */
     if (graph->tag_count < steps->tag)
         graph->tag_count = steps->tag;
     if (graph->reg_count <= steps->reg)

@@ -1,5 +1,5 @@
-/* table.c - the algorithms, in the order of their numbers, from 1 on.  The first is for vectors of a few bytes: ranks
-   vote by it. */
+/* table.c - the algorithms, in the order of their numbers, from 1 on.  The first must suit vectors of a few bytes: the
+   ranks vote by it. */
 #include "table.h"
 
 #define ALGORITHMS(A) \

@@ -1,5 +1,5 @@
 /*
- * base.h - what every room may use: error text, checked allocation, seeded random numbers.
+ * base.h - what every room may use: error text, checked allocation, seeded random numbers, texts, masks.
  * Nothing here knows of graphs, transports or MPI.
  */
 #ifndef PP_BASE_H
@@ -7,8 +7,8 @@
 
 #include "../include/pypartial.h"
 
-/* 1: this build has what simulated ranks need of the engine: hooks where they are interrupted, and where defects
-   are planted.  They cost too much on real ranks (docs/performance.md, "Two builds"). */
+/* 1: this build has the hooks that simulated ranks need: there ranks are interrupted, and defects are planted.  The
+   hooks cost too much on real ranks (docs/performance-history.md, "Two builds"). */
 #ifndef PP_SIM
 #define PP_SIM 0
 #endif
@@ -31,41 +31,43 @@ pp_status_t pp_fail(pp_status_t status, const char *format, ...)
 
 #define PP_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Memory aligned for vector loads and cache lines (64 bytes); release with free().  NULL if there is
-   none.  Contents undefined. */
+/* Memory aligned for vector loads and cache lines (64 bytes), its contents undefined; the caller releases it by free().
+   NULL: no memory. */
 void *pp_alloc_aligned(size_t bytes);
 
-/* Blocks of huge pages of our own, out of which long-lived vectors are cut: a copy between processes pins
-   memory page by page, and malloc() may hand out memory that has small pages already. */
+/* Blocks of huge pages, out of which long-lived vectors are cut.  A copy between processes pins memory page by page,
+   and malloc() may hand out memory that has small pages already. */
 typedef struct pp_block {
     struct pp_block *next;
     char            *memory;
     size_t           bytes, used;
-    size_t           live;       /* vectors that have not been given back; 0: the block goes, too */
+    size_t           live;       /* vectors not given back yet; at 0 the block is unmapped */
 } pp_block_t;
 
 typedef struct pp_blocks {
     pp_block_t *first;
 } pp_blocks_t;
 
-/* Memory aligned as above, and the block that it is to be given back to; NULL if there is none. */
+/* Memory aligned as above, and in *block the block that it came from; the caller gives it back to that block.  NULL: no
+   memory. */
 void *pp_blocks_cut(pp_blocks_t *blocks, size_t bytes, pp_block_t **block);
 void  pp_blocks_give_back(pp_blocks_t *blocks, pp_block_t *block);
 
-/* Doubles the capacity of a malloc'd array until it holds `wanted` elements; false: out of memory,
-   array untouched. */
+/* Doubles the capacity of a malloc'd array until it holds `wanted` elements.  False: no memory; the array is
+   unchanged. */
 bool pp_grow(void **array, size_t *capacity, size_t wanted, size_t element_bytes);
 
 /* splitmix64: a counter-based generator.  pp_mix(seed, i) is the i-th number of the stream `seed`,
    the same on every machine. */
 uint64_t pp_mix(uint64_t seed, uint64_t index);
 
-/* A permutation of 0..count-1 drawn from (seed, index): what stands at a place, and at which place a value
-   stands.  Of both, one at a time, in constant time and memory. */
+/* A permutation of 0..count-1 drawn from (seed, index): the value at a place, and the place of a value.  Each call
+   takes constant time and memory. */
 int32_t pp_permuted(uint64_t seed, uint64_t index, int32_t count, int32_t place);
 int32_t pp_permuted_place(uint64_t seed, uint64_t index, int32_t count, int32_t value);
 
-/* A growing text, for dumps.  After an allocation failure it stays NULL-terminated and `failed`. */
+/* A growing text; zeroed, it is empty.  The caller frees `chars`.  After an allocation failure `failed` is set, and the
+   text keeps what it had. */
 typedef struct pp_text {
     char  *chars;
     size_t length, capacity;
@@ -85,7 +87,7 @@ enum { PP_LISTED = 8 };
 
 /* `does`: what the rank is doing; NULL: not known. */
 void pp_listing_add(pp_listing_t *listing, int32_t rank, const char *does);
-/* Ends the line with `after`.  False: there was no rank, and so there is no line. */
+/* Ends the line with `after`.  False: no rank was added, so no line was written. */
 bool pp_listing_end(const pp_listing_t *listing, const char *after);
 
 /* Sets of ranks as bit masks. */

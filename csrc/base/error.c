@@ -10,7 +10,7 @@ static _Thread_local char error_text[TEXT_BYTES];
 
 pp_status_t pp_fail(pp_status_t status, const char *format, ...)
 {
-    /* Not straight into error_text: an argument may be the text that is being replaced. */
+    /* Not straight into error_text: an argument may be error_text itself. */
     char fresh[TEXT_BYTES];
     va_list args;
 

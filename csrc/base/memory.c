@@ -7,14 +7,14 @@
 
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20, FIRST_CAPACITY = 8 };
 
-/* Large vectors go through the kernel (a copy between processes pins page by page): huge pages, as NumPy
-   asks for, halve that.  Only a hint. */
+/* Large vectors are copied between processes by the kernel, which pins them page by page.  Huge pages, which NumPy asks
+   for, too, halve that time.  The kernel may ignore the hint. */
 static void *alloc_huge(size_t bytes)
 {
     size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     void  *memory = aligned_alloc(HUGE_PAGE, rounded);
     if (memory)
-        madvise(memory, rounded, MADV_HUGEPAGE);     /* all of it: a part of a page is not made huge */
+        madvise(memory, rounded, MADV_HUGEPAGE);     /* whole pages: the kernel makes no part of a page huge */
     return memory;
 }
 
@@ -24,14 +24,14 @@ void *pp_alloc_aligned(size_t bytes)
         return NULL;
     if (bytes >= HUGE_PAGE / 4 && bytes <= PTRDIFF_MAX - HUGE_PAGE)
         return alloc_huge(bytes);
-    /* aligned_alloc() wants a multiple of the alignment; not 0, so that NULL means "no memory". */
+    /* aligned_alloc() wants a multiple of the alignment.  At least one line, so that NULL means "no memory". */
     size_t lines = bytes / ALIGNMENT + (bytes % ALIGNMENT != 0);
     return aligned_alloc(ALIGNMENT, (lines ? lines : 1) * ALIGNMENT);
 }
 
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/* Whole huge pages, aligned as they must be. */
+/* `bytes` of whole huge pages, aligned to such a page. */
 static char *map_huge(size_t bytes)
 {
     char *memory = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

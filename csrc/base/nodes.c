@@ -11,7 +11,7 @@ static int32_t count_nodes(const int32_t *lowest, int32_t ranks)
     return count;
 }
 
-/* Nodes in the order of their lowest ranks, which come before all others of their node. */
+/* Numbers the nodes in the order of their lowest ranks: a node's lowest rank comes before its others. */
 static void number(pp_nodes_t *nodes, const int32_t *lowest, int32_t ranks)
 {
     int32_t next = 0;

@@ -1,9 +1,9 @@
 /*
- * nodes.h - which ranks of a context are on which node, and who speaks for a node.
+ * nodes.h - which ranks of a context are on which node, and which rank leads a node in a round.
  *
- * Between nodes a round is a schedule of which every node is one participant.  In each round another rank
- * *leads* its node: it receives the round's messages, and sends them, but that any rank may announce the round.
- * All know who that is, so nobody is asked, and no rank of a node has to be there more often than the others.
+ * Between nodes a round is a schedule whose participants are nodes.  In each round another rank *leads* its node: the
+ * leader receives the round's messages and sends them.  Only the announcement of a round may come from any rank.
+ * Every rank computes the leader from the round's number, so no rank asks for it, and the work is shared evenly.
  */
 #ifndef PP_NODES_H
 #define PP_NODES_H
@@ -11,13 +11,13 @@
 #include "base.h"
 
 typedef struct pp_nodes {
-    int32_t  count, mine;        /* nodes, numbered by their lowest ranks; this rank's */
-    int32_t *first;              /* count + 1: where a node's ranks begin in `ranks` */
-    int32_t *ranks;              /* by node, then ascending: a rank's place there is its index on the node */
+    int32_t  count, mine;        /* nodes, numbered in the order of their lowest ranks; this rank's node */
+    int32_t *first;              /* count + 1 entries: where a node's ranks begin in `ranks` */
+    int32_t *ranks;              /* by node, ascending; a rank's position among its node's is its index on the node */
     int32_t *node_of;            /* by rank */
 } pp_nodes_t;
 
-/* `lowest` names, by rank, the lowest rank of its node.  NULL: no memory. */
+/* `lowest`: for each rank the lowest rank of its node.  NULL: no memory. */
 pp_nodes_t *pp_nodes_new(const int32_t *lowest, int32_t ranks, int32_t rank);
 void        pp_nodes_free(pp_nodes_t *nodes);
 

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Start time and state of a process, from /proc/<pid>/stat; false: not to be had. */
+/* Start time and state of a process, from /proc/<pid>/stat; false: that file cannot be read. */
 static bool look_up(int64_t pid, uint64_t *born, char *state)
 {
     char  path[40], line[1024];
@@ -18,7 +18,7 @@ static bool look_up(int64_t pid, uint64_t *born, char *state)
     size_t length = fread(line, 1, sizeof line - 1, file);
     fclose(file);
     line[length] = 0;
-    /* The name, in brackets, may contain anything. */
+    /* The process's name, in brackets, may contain brackets: the last one ends it. */
     const char *rest = strrchr(line, ')');
     unsigned long long start = 0;
     /* Field 3 is the state, field 22 the start time. */
@@ -54,6 +54,6 @@ bool pp_process_died(const pp_process_t *process)
     char     state;
     if (look_up(process->pid, &born, &state))
         return born != process->born || state == 'Z' || state == 'X';
-    /* No more files for this process, for example, is no news of the other. */
+    /* The look-up can fail for a reason of this process's own, such as no free file descriptor. */
     return kill((pid_t)process->pid, 0) != 0 && errno == ESRCH;
 }

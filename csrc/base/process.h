@@ -1,6 +1,6 @@
 /*
- * process.h - whether another process of this machine lives, by its number and its start time (numbers are used
- * again).  Of a process whose numbers are of another namespace nothing can be said.
+ * process.h - whether another process of this machine lives, by its number and its start time: the kernel uses numbers
+ * again.  About a process whose number is of another namespace nothing can be said.
  */
 #ifndef PP_PROCESS_H
 #define PP_PROCESS_H
@@ -10,14 +10,14 @@
 typedef struct pp_process {
     int64_t  pid;
     uint64_t born;             /* start time */
-    uint64_t numbers;          /* what process numbers `pid` is one of; 0: others cannot look this process up */
+    uint64_t numbers;          /* the namespace that `pid` is of; 0: other processes cannot look this one up */
 } pp_process_t;
 
-/* This process, as it is known to others with the same process numbers. */
+/* This process, as others of the same namespace know it. */
 pp_process_t pp_process_self(void);
-/* Identifies the namespace of process numbers, if /proc has this process under its own; 0: it has not. */
+/* The namespace of this process's number; 0: /proc does not list this process under its own number. */
 uint64_t     pp_process_numbers(void);
-/* Of a process with the numbers of this one. */
+/* `process` must be of the same namespace as this one. */
 bool         pp_process_died(const pp_process_t *process);
 
 #endif

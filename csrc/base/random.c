@@ -17,11 +17,11 @@ uint64_t pp_mix(uint64_t seed, uint64_t index)
 }
 
 /*
- * A Feistel network (Luby and Rackoff, 1988) on the smallest even number of bits that holds 0..count-1,
- * walked until it ends inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): less than
- * four times on average.  It needs no memory, and runs backwards.
+ * A Feistel network (Luby and Rackoff, 1988) on the smallest even number of bits that holds 0..count-1.  It is applied
+ * until the value is below count (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): less than four
+ * times on average.  It needs no memory and can be inverted.
  */
-enum { ROUNDS = 16 };   /* fewer leave some orders of a few ranks likelier than others */
+enum { ROUNDS = 16 };   /* with fewer, some orders of a few ranks are likelier than others */
 
 static uint32_t half_bits(int32_t count)
 {
@@ -36,7 +36,7 @@ static uint64_t scramble(uint64_t key, uint32_t round, uint64_t half, uint32_t b
     return pp_mix(pp_mix(key, round), half) >> (64 - bits);
 }
 
-/* A Feistel network makes even permutations only: swapping two values in every other one makes up for it. */
+/* A Feistel network makes even permutations only.  So half of the permutations, chosen by the key, swap two values. */
 static int32_t swap_or_not(uint64_t key, int32_t value)
 {
     return value < 2 && pp_mix(key, ROUNDS) & 1 ? 1 - value : value;

@@ -19,22 +19,22 @@
 #endif
 
 enum {
-    PIECE = 2 << 20,             /* mapped at once */
-    OF_PHYSICAL = 16,            /* a handle's region is up to eight times what is used of it */
-    ASKED_FROM = 16 << 20,       /* before so much is committed, it is looked whether it is there */
+    PIECE = 2 << 20,             /* memory is mapped in pieces of this size */
+    OF_PHYSICAL = 16,            /* times the machine's memory: a handle uses as little as an eighth of its region */
+    ASKED_FROM = 16 << 20,       /* from this size on the machine is asked before memory is committed */
 };
 
 typedef struct label {
     _Alignas(PP_SHARED_LABEL) uint64_t nonce;
 } label_t;
 
-_Static_assert(sizeof(label_t) == PP_SHARED_LABEL, "what follows starts on a line of its own");
+_Static_assert(sizeof(label_t) == PP_SHARED_LABEL, "the memory behind the label starts on a cache line of its own");
 
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /* ---- address space ---------------------------------------------------------------------------------- */
 
-/* The largest range of addresses with nothing in it, and how many bytes are in use. */
+/* The largest hole in this process's addresses, and how many bytes are in use. */
 typedef struct space {
     uint64_t hole, hole_bytes, used;
 } space_t;
@@ -47,7 +47,7 @@ static bool look_at_space(space_t *space)
     *space = (space_t){0};
     if (!maps)
         return false;
-    /* What follows the two addresses is of no interest, nor is the kernel's own page at the very end. */
+    /* The rest of a line is skipped, and so is the kernel's own page at the very end. */
     while (fscanf(maps, "%llx-%llx%*[^\n]", &from, &to) == 2 && from <= INT64_MAX) {
         if (from > before && from - before > space->hole_bytes)
             *space = (space_t){before, from - before, space->used};
@@ -67,7 +67,7 @@ uint64_t pp_shared_room(void)
     if (!look_at_space(&space))
         return 0;
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    /* A quarter: memory begins in the middle of the hole, and other contexts come after it. */
+    /* A quarter: memory begins in the middle of the hole, and later contexts need room, too. */
     uint64_t room = least(space.hole_bytes / 4, (uint64_t)sysconf(_SC_PHYS_PAGES) * page * OF_PHYSICAL);
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         room = least(room, limit.rlim_cur > space.used ? (limit.rlim_cur - space.used) / 2 : 0);
@@ -76,14 +76,14 @@ uint64_t pp_shared_room(void)
     return room / page * page;
 }
 
-/* An address from which memory can grow: in the middle of a hole, for the kernel hands out its ends. */
+/* An address from which memory can grow: the middle of the largest hole, because the kernel hands out its ends. */
 static void *where_to_grow(void)
 {
     space_t space;
     return look_at_space(&space) ? (void *)(uintptr_t)((space.hole + space.hole_bytes / 2) / PIECE * PIECE) : NULL;
 }
 
-/* Maps bytes behind `fd` at `where`, or nowhere. */
+/* Maps bytes of `fd` at exactly `where`; false: not possible, and nothing is mapped. */
 static bool map_at(void *where, int fd, size_t offset, size_t bytes)
 {
     int   flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
@@ -96,7 +96,7 @@ static bool map_at(void *where, int fd, size_t offset, size_t bytes)
     return memory == where;
 }
 
-/* Maps the first `bytes` behind `fd` (-1: private memory), which is the segment's from here on. */
+/* Maps the first `bytes` of `fd` (-1: private memory).  Takes the descriptor over, also on failure. */
 static bool map(pp_shared_t *shared, int fd, size_t bytes, size_t most)
 {
     int   flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_NORESERVE;
@@ -141,7 +141,7 @@ bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_
     if (getrandom(&nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce || nonce == 0)
         return false;
     if (numbers == 0)
-        errno = ESRCH;           /* nobody could find this process */
+        errno = ESRCH;           /* other processes could not find this one */
     else if (bytes < committed)
         errno = ENOMEM;
     int fd = numbers == 0 || bytes < committed ? -1 : memfd_create(name, MFD_CLOEXEC);
@@ -166,12 +166,13 @@ bool pp_shared_attach(pp_shared_t *shared, const pp_shared_ticket_t *ticket)
     *shared = (pp_shared_t){.fd = -1};
     if (ticket->nonce == 0)
         return false;
-    /* In another container, or beside its /proc, process numbers mean other processes: who asks by one whether
-       a rank lives must not find a stranger.  (There /proc/<pid>/fd may lead to the right memory all the same.) */
+    /* In another container, or with the /proc of another, a process number means another process.  A rank that asks by
+       number whether a peer lives must not find a stranger.  (/proc/<pid>/fd may lead to the right memory all the
+       same.) */
     if (ticket->numbers == 0 || ticket->numbers != pp_process_numbers())
         return false;
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)ticket->pid, (long long)ticket->fd);
-    /* A number that was reused may name anything, a terminal or a pipe included. */
+    /* If the number was used again, the path may name anything, even a terminal or a pipe. */
     int         fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat info;
     if (fd < 0)
@@ -192,7 +193,7 @@ bool pp_shared_private(pp_shared_t *shared, size_t bytes) { return map(shared, -
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
-/* Whether the machine has so much memory left.  The kernel would find out page by page, and end a process. */
+/* Whether the machine has this much memory left.  The kernel would find out page by page, and then end a process. */
 static bool is_there(size_t bytes)
 {
     char               line[128];
@@ -214,7 +215,7 @@ bool pp_shared_commit(pp_shared_t *shared, size_t offset, size_t bytes)
 
 void pp_shared_uncommit(pp_shared_t *shared, size_t offset, size_t bytes)
 {
-    /* Whole pages; a failure only keeps memory that will be used again. */
+    /* Whole pages.  A failure only keeps memory that will be used again. */
     if (shared->fd >= 0)
         (void)fallocate(shared->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
                         (off_t)bytes);
@@ -225,7 +226,7 @@ void pp_shared_give_back(pp_shared_t *shared, size_t offset, size_t bytes)
     pp_shared_uncommit(shared, offset, bytes);
     pp_range_t *range = malloc(sizeof *range);
     if (!range)
-        return;                  /* the range is lost, of which there is plenty */
+        return;                  /* the range's addresses are lost; there are plenty */
     *range = (pp_range_t){__atomic_load_n(&shared->given_back, __ATOMIC_RELAXED), offset, bytes};
     while (!__atomic_compare_exchange_n(&shared->given_back, &range->next, range, true, __ATOMIC_RELEASE,
                                         __ATOMIC_RELAXED))
@@ -277,7 +278,7 @@ pp_shared_t *pp_shared_use(pp_shared_t *kept)
 
 void pp_shared_drop(pp_shared_t *kept)
 {
-    /* Before the last user unmaps it, the others are through with it. */
+    /* Acquire and release: all other users have finished with the memory before the last one unmaps it. */
     if (!kept || __atomic_sub_fetch(&kept->users, 1, __ATOMIC_ACQ_REL) > 0)
         return;
     pp_shared_free(kept);

@@ -8,8 +8,8 @@
 
 /* ---- votes -------------------------------------------------------------------------------------------- */
 
-/* A vote's signature is that of its lowest rank; a complaint about a difference names that rank and one
-   whose signature differs. */
+/* A merged vote has the signature of its lowest rank.  A complaint about a difference names that rank and one whose
+   signature differs. */
 static void differ(pp_vote_t *vote, const pp_vote_t *other)
 {
     vote->complains = 2;
@@ -93,8 +93,8 @@ void pp_agreement_vote(pp_calls_t *calls)
 static pp_status_t begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle, const char *complaint)
 {
     if (calls->exited > 0)
-        return pp_fail(PP_ERR_PEER_FAILED, "%d ranks have ended their scripts without freeing the "
-                       "context: this collective call can never complete", calls->exited);
+        return pp_fail(PP_ERR_PEER_FAILED, "this collective call can never complete: %d of the other ranks have ended "
+                       "their scripts without freeing the context", calls->exited);
     PP_TRY(pp_call_begin(calls, kind, handle));
     calls->vote = (pp_vote_t){.rank = calls->engine->rank, .complaining_rank = calls->engine->rank,
                               .complains = complaint != NULL, .call = kind};
@@ -103,7 +103,7 @@ static pp_status_t begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *ha
     return PP_OK;
 }
 
-/* The first rank of a node does it for all, before it votes. */
+/* Before it votes, the first rank of a node reserves the region for all ranks of the node. */
 static void reserve(pp_calls_t *calls, bool complains)
 {
     pp_node_t *node = calls->engine->node;
@@ -115,7 +115,7 @@ static void reserve(pp_calls_t *calls, bool complains)
         atomic_store(&node->commons->regions[calls->agree.round % 2], calls->region);
 }
 
-/* Where the handle that was agreed on has its rounds in the node's memory; 0: not there. */
+/* The region of the handle that was agreed on, in the node's memory; 0: its rounds are not made there. */
 static uint64_t find_region(pp_calls_t *calls)
 {
     bool none = calls->vote.no_region || calls->vote.complains;
@@ -156,7 +156,7 @@ static pp_status_t verdict(pp_calls_t *calls)
 {
     const pp_vote_t *vote = &calls->vote;
     if (vote->complains == 1) {
-        /* Of several ranks with wrong arguments the first is quoted, but each has wrong ones. */
+        /* The text quotes the lowest rank that complains; but each that does gets PP_ERR_ARGUMENT. */
         bool mine = calls->complained;
         snprintf(calls->text, sizeof calls->text, "rank %d: %s", vote->complaining_rank,
                  vote->complaint);
@@ -187,13 +187,13 @@ void pp_agreement_end_init(pp_calls_t *calls)
         pp_call_finish(calls, status);
         return;
     }
-    /* Numbered by agreements, not by handles: ranks whose *_init met another rank's Free of the context have counted
-       alike. */
+    /* The id is the number of the agreement, not of the handle: so ranks whose *_init met another rank's Free of the
+       context have counted alike. */
     const pp_agreed_t agreed = {.id = (uint32_t)calls->agree.round, .choice = calls->vote.signature.choice,
                                 .reason = calls->vote.signature.reason, .region = region};
     status = open_handle(calls, handle, &agreed);
     if (status < 0) {
-        /* The others have the handle, and would wait for us. */
+        /* The other ranks have the handle, and would wait for this one. */
         snprintf(calls->text, sizeof calls->text, "%s", pp_error_text());
         pp_engine_fail(calls->engine, status, "%s", calls->text);
         pp_exit_tell_gone(calls);
@@ -228,7 +228,8 @@ void pp_agreement_end_ctx_free(pp_calls_t *calls)
         pp_call_finish(calls, PP_OK);
 }
 
-/* Ranks of this node that its presence words show to be elsewhere; they are kept only for rounds on boards. */
+/* Lists the ranks of this node that are not in the call, by their presence; it is published only with rounds on
+   boards. */
 static void list_absent(const pp_calls_t *calls, pp_text_t *text)
 {
     const pp_node_t  *node = calls->engine->node;
@@ -250,7 +251,7 @@ void pp_agreement_explain(const pp_calls_t *calls, pp_text_t *text)
     if (!calls->agreed && instance)
         pp_series_explain(instance, "the call", text);
     else if (calls->closing)
-        pp_text_add(text, "%d of %d closing messages have come\n", calls->closed,
+        pp_text_add(text, "this rank has received %d of the %d closing messages of the other ranks\n", calls->closed,
                     calls->engine->size - 1);
 }
 

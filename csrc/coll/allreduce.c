@@ -1,4 +1,4 @@
-/* allreduce.c - a partial allreduce as a kind of handle: its arguments, and the way that its rounds are made. */
+/* allreduce.c - a partial allreduce as a kind of handle: its arguments, and the choice how its rounds are made. */
 #include "allreduce.h"
 #include "patience.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- arguments ---------------------------------------------------------------------------------------- */
 
-/* What a handle's messages are made by, and why, as this rank sees it; rank 0's choice counts. */
+/* The algorithm that this rank would choose, and why; rank 0's choice counts. */
 static pp_status_t choose(const pp_allreduce_t *coll, pp_choice_t *choice)
 {
     const pp_team_t *team = coll->handle.team;
@@ -21,7 +21,7 @@ static pp_status_t choose(const pp_allreduce_t *coll, pp_choice_t *choice)
                      engine->nodes ? engine->nodes->count : engine->size, team->link, choice);
 }
 
-/* As the application knows it. */
+/* The policy as the application writes it. */
 static void name_policy(const pp_allreduce_config_t *config, int32_t size, char *name, size_t bytes)
 {
     if (config->policy_text)
@@ -88,7 +88,8 @@ static pp_rule_t rule_of(const pp_allreduce_t *coll)
 {
     const pp_engine_t *engine = coll->handle.engine;
     return (pp_rule_t){.policy = coll->config.policy, .k = coll->config.policy_k, .size = engine->size,
-                       .deadline = coll->config.deadline_ns > 0, .each = coll->config.deliver == PP_EACH, .seed = pp_mix(engine->seed, coll->handle.id)};
+                       .deadline = coll->config.deadline_ns > 0, .each = coll->config.deliver == PP_EACH,
+                       .seed = pp_mix(engine->seed, coll->handle.id)};
 }
 
 static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
@@ -140,8 +141,8 @@ static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *messag
     if (coll->ops->control)
         coll->ops->control(coll, peer, message);
     else
-        pp_engine_fail(handle->engine, PP_ERR_INTERNAL, "message of kind %u from rank %d to handle %u, whose rounds "
-                       "are made in shared memory", message->kind, peer, handle->id);
+        pp_engine_fail(handle->engine, PP_ERR_INTERNAL, "a message of kind %u came from rank %d to handle %u, whose "
+                       "rounds are made in shared memory", message->kind, peer, handle->id);
 }
 
 static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
@@ -150,8 +151,8 @@ static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *mess
     if (coll->series.graph)
         pp_series_receive(&coll->series, peer, message, bytes);
     else
-        pp_engine_fail(handle->engine, PP_ERR_INTERNAL, "rank %d sent an operation to handle %u, which has none",
-                       peer, handle->id);
+        pp_engine_fail(handle->engine, PP_ERR_INTERNAL, "rank %d sent an operation's message to handle %u, whose "
+                       "rounds are made in shared memory", peer, handle->id);
 }
 
 static void replay(pp_handle_t *handle) { pp_series_replay_early(&pp_allreduce_of(handle)->series); }

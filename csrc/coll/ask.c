@@ -1,4 +1,4 @@
-/* ask.c - "what are you doing?": asked by a rank that waits too long, answered by the engines. */
+/* ask.c - "what are you doing?": a rank that waits too long asks, the other ranks' engines answer. */
 #include "calls.h"
 
 #include <string.h>
@@ -54,7 +54,7 @@ static void name_call(const pp_rank_state_t *state, char *name, size_t bytes)
         snprintf(name, bytes, "%s of handle %u", calls[state->call], state->handle);
 }
 
-/* Two ranks inside collective calls of one number are in the same call, or will never come out. */
+/* Two ranks inside collective calls of one number are in the same call, or they will never come out. */
 static void compare_calls(pp_calls_t *calls, int32_t peer, const pp_rank_state_t *theirs)
 {
     pp_rank_state_t mine;
@@ -108,7 +108,7 @@ void pp_ask_answer(pp_calls_t *calls, int32_t peer, const pp_tell_t *question)
     compare_calls(calls, peer, &question->state);
 }
 
-/* An answer to a question that was given up on is of no use to the next one. */
+/* An answer counts only for its own question, not for a later one. */
 void pp_ask_told(pp_calls_t *calls, int32_t peer, const pp_tell_t *answer)
 {
     for (pp_question_t *question = calls->questions; question; question = question->next)

@@ -1,7 +1,7 @@
 /* call.c - the collective call in progress.  See calls.h. */
 #include "calls.h"
 
-/* Some round has begun here and is not done. */
+/* Whether a round has begun here and is not done. */
 static bool in_mid_round(const pp_engine_t *engine)
 {
     bool any = false;
@@ -15,8 +15,9 @@ pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what)
     if (calls->kind == PP_CALL_NONE)
         return PP_OK;
     if (calls->kind == PP_CALL_AWAY)
-        return pp_fail(PP_ERR_STATE, "%s inside ctx.away(): leave it first, in all threads", what);
-    return pp_fail(PP_ERR_STATE, "%s inside a collective call of this context that is still in progress", what);
+        return pp_fail(PP_ERR_STATE, "%s inside ctx.away(): leave the block first, in all threads", what);
+    return pp_fail(PP_ERR_STATE, "%s inside a collective call of this context that is still in progress: finish that "
+                   "call first", what);
 }
 
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle)

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Looks whether the call in progress has come to its end. */
+/* Ends the call in progress if it is over. */
 static void update(pp_handle_t *handle)
 {
     pp_calls_t *calls = pp_calls_of(handle->team);
@@ -27,7 +27,7 @@ static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *mess
 
 static void replay(pp_handle_t *handle) { pp_series_replay_early(&pp_calls_of(handle->team)->agree.series); }
 
-/* Handle 0: on it the ranks vote. */
+/* Handle 0, on which the ranks vote. */
 static const pp_handle_kind_t agreement = {.update = update, .operation = operation, .replay = replay};
 
 /* Messages of the context. */
@@ -45,7 +45,8 @@ static void control(void *owner, int32_t peer, const pp_prefix_t *message)
 
 pp_status_t pp_calls_open(pp_calls_t *calls, pp_team_t *team, pp_engine_t *engine, int32_t window)
 {
-    *team = (pp_team_t){.engine = engine, .window = window, .patience_ns = PP_FOR_EVER, .ops = &pp_flush_ops, .calls = calls};
+    *team = (pp_team_t){.engine = engine, .window = window, .patience_ns = PP_FOR_EVER, .ops = &pp_flush_ops,
+                        .calls = calls};
     *calls = (pp_calls_t){.team = team, .engine = engine};
     engine->control = control;
     engine->owner = calls;

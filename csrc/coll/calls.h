@@ -1,8 +1,8 @@
 /*
- * calls.h - collective calls, written as state machines so that a rank inside one goes on serving the rounds of the
- * others.  One call at a time.
+ * calls.h - collective calls.  They are state machines, so that a rank inside a call goes on serving the rounds of the
+ * others.  A context has one call at a time.
  *
- * Initialisation and the release of a context are *agreements*: a synchronous allreduce of one vote (handle 0) whose
+ * Initialisation and the release of a context are *agreements*: a synchronous allreduce of one vote (handle 0), whose
  * merge keeps the lowest rank's signature and the first complaint.  Flush, Drain and Free of a handle end with a round
  * of that handle in which every rank had left for good.
  */
@@ -16,12 +16,13 @@ typedef enum pp_call_kind {
     PP_CALL_EXIT, PP_CALL_AWAY
 } pp_call_kind_t;
 
-/* One rank's vote in an agreement; merging two keeps the lower rank's, or the first complaint. */
+/* A vote in an agreement: one rank's, or several merged.  A merge keeps the lower rank's signature, and the first
+   complaint. */
 typedef struct pp_vote {
-    int32_t rank;                    /* whose signature this is */
-    int32_t complains;               /* 0: nobody so far; 1: an argument; 2: a difference */
+    int32_t rank;                    /* the rank whose signature this is */
+    int32_t complains;               /* 0: no rank so far; 1: about an argument; 2: about a difference */
     int32_t complaining_rank;
-    int32_t no_region;               /* some node has no room for the rounds in its memory */
+    int32_t no_region;               /* 1: some node has no room for the rounds in its memory */
     int32_t call;                    /* pp_call_kind_t: compared, like the signature */
     int32_t unused;
     pp_signature_t signature;
@@ -38,9 +39,9 @@ typedef struct pp_question {
 typedef struct pp_calls {
     pp_team_t     *team;
     pp_engine_t   *engine;
-    pp_call_kind_t kind;             /* in progress; PP_CALL_NONE */
-    pp_handle_t   *handle;           /* its handle, if it has one */
-    bool           finished;         /* the engine is through; pp_call_wait() has not collected it */
+    pp_call_kind_t kind;             /* of the call in progress; PP_CALL_NONE */
+    pp_handle_t   *handle;           /* the call's handle, if it has one */
+    bool           finished;         /* the engine has finished the call; pp_call_wait() has not collected it */
     pp_status_t    status;
     char           text[2 * PP_AGREE_TEXT + 100];
 
@@ -49,46 +50,46 @@ typedef struct pp_calls {
         pp_series_t series;
         uint64_t    round;
     } agree;
-    pp_vote_t      vote;             /* mine, then everybody's */
+    pp_vote_t      vote;             /* this rank's; after the agreement that of all */
     uint64_t       region;           /* reserved by this rank for the handle being made; 0: none */
-    bool           complained;       /* my arguments were wrong */
-    bool           entered;          /* my vote is in */
-    bool           agreed;           /* everybody's is; or the flush round of a Free is complete */
+    bool           complained;       /* this rank's arguments were wrong */
+    bool           entered;          /* this rank has voted */
+    bool           agreed;           /* all ranks have voted; or the flush round of a Free is complete */
 
-    /* Peers that have sent their last message, have ended their scripts, gave the context up. */
+    /* Peers that have sent their last message, have ended their scripts, have given the context up. */
     int32_t        closed, exited, gone;
-    bool           closing;          /* our last message is sent: not even an answer may follow it */
+    bool           closing;          /* this rank has sent its last message: not even an answer may follow it */
     bool           told_gone;
-    uint64_t      *discarded_out;    /* where the caller of a Free wants to know */
+    uint64_t      *discarded_out;    /* a Free's result for its caller */
 
     uint64_t       ask_number;
-    pp_question_t *questions;        /* being asked, by one thread each */
+    pp_question_t *questions;        /* open questions, each of one thread */
 } pp_calls_t;
 
 /* ---- the call in progress (call.c) ---------------------------------------------------------------------- */
 
-/* PP_ERR_STATE if a call is in progress.  `what`: cannot be done then. */
+/* PP_ERR_STATE if a call is in progress.  `what`: the caller's function, for the text. */
 pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what);
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle);
 void        pp_call_finish(pp_calls_t *calls, pp_status_t status);
 void        pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind);
-/* A handle whose creation will not come to its end is nobody's yet. */
+/* Releases a handle whose creation will never end: no one else has it yet. */
 void        pp_call_drop_unborn(pp_calls_t *calls);
 
 /* ---- agreement.c --------------------------------------------------------------------------------------- */
 
 pp_status_t pp_agreement_open(pp_calls_t *calls, const pp_handle_kind_t *kind);
-/* `complaint`: what is wrong with this rank's arguments; NULL: nothing. */
+/* `complaint`: what is wrong with this rank's arguments; NULL: they are right. */
 pp_status_t pp_agreement_begin_init(pp_calls_t *calls, const char *complaint, pp_handle_t *handle);
 /* Opens a handle as if all ranks had agreed on it. */
 pp_status_t pp_agreement_pretend(pp_calls_t *calls, pp_handle_t *handle);
 pp_status_t pp_agreement_begin_ctx_free(pp_calls_t *calls);
-/* Gives this rank's vote when it can. */
+/* Votes, if this rank can. */
 void        pp_agreement_vote(pp_calls_t *calls);
-/* All votes are in. */
+/* All ranks have voted: end the call. */
 void        pp_agreement_end_init(pp_calls_t *calls);
 void        pp_agreement_end_ctx_free(pp_calls_t *calls);
-/* What keeps the call in progress, if it is one of these, from ending, a line each. */
+/* If the call in progress is an agreement, adds a line for each thing that keeps it from ending. */
 void        pp_agreement_explain(const pp_calls_t *calls, pp_text_t *text);
 
 /* ---- flush.c ------------------------------------------------------------------------------------------- */
@@ -98,11 +99,11 @@ pp_status_t pp_flush_call_begin(pp_calls_t *calls, pp_handle_t *handle, pp_call_
 void        pp_flush_end_free(pp_calls_t *calls);
 void        pp_flush_explain(const pp_calls_t *calls, pp_text_t *text);
 
-/* ---- exit.c: ranks that take no part any more ----------------------------------------------------------- */
+/* ---- exit.c: ranks that no longer take part ------------------------------------------------------------- */
 
-/* The script has ended without Free: serve the others until they have ended, too. */
+/* The script has ended without Free: serves the other ranks until they have ended, too. */
 void        pp_exit_begin(pp_calls_t *calls);
-/* Tells the peers, once, that this rank takes no part any more. */
+/* Tells the peers, once, that this rank no longer takes part. */
 void        pp_exit_tell_gone(pp_calls_t *calls);
 void        pp_exit_peer_gone(pp_calls_t *calls, int32_t peer, const pp_gone_t *message);
 void        pp_exit_peer_exited(pp_calls_t *calls, int32_t peer);
@@ -110,13 +111,13 @@ bool        pp_exit_is_over(const pp_calls_t *calls);
 
 /* ---- ask.c: "what are you doing?" ------------------------------------------------------------------------ */
 
-/* Sends the question; the answers arrive in question->answers until all peers have answered. */
+/* Sends the question to all peers; their answers arrive in question->answers. */
 void        pp_ask_begin(pp_calls_t *calls, uint32_t handle, pp_rank_state_t *answers, pp_question_t *question);
 bool        pp_ask_answered(const pp_question_t *question);
 void        pp_ask_end(pp_calls_t *calls, pp_question_t *question);
 void        pp_ask_answer(pp_calls_t *calls, int32_t peer, const pp_tell_t *question);
-/* Tells all peers what this rank is doing.  Two ranks inside different collective calls of one number
-   will never come out: both fail when a question or an answer shows it. */
+/* Tells all peers what this rank is doing.  Two ranks inside different collective calls of one number will never come
+   out: both fail when a question or an answer shows it. */
 void        pp_ask_order(pp_calls_t *calls);
 void        pp_ask_told(pp_calls_t *calls, int32_t peer, const pp_tell_t *answer);
 

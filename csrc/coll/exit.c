@@ -1,11 +1,11 @@
-/* exit.c - ranks that take no part any more: scripts that have ended, contexts that were given up.  See calls.h. */
+/* exit.c - ranks that no longer take part: scripts that have ended, contexts that were given up.  See calls.h. */
 #include "calls.h"
 
 #include <string.h>
 
 bool pp_exit_is_over(const pp_calls_t *calls) { return calls->exited + calls->gone >= calls->engine->size - 1; }
 
-/* A vote that is in cannot be taken back: the others may agree without us, and wait for what follows. */
+/* This rank may have voted, and cannot take that back: the others may agree, and then wait for it. */
 static bool agreement_interrupted(const pp_calls_t *calls)
 {
     return (calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE) && !calls->finished;
@@ -14,10 +14,10 @@ static bool agreement_interrupted(const pp_calls_t *calls)
 void pp_exit_begin(pp_calls_t *calls)
 {
     pp_engine_t *engine = calls->engine;
-    if (calls->closing)      /* everybody frees the context: wait for their last messages, and send none */
+    if (calls->closing)      /* all ranks free the context: this one waits for their last messages, and sends none */
         return;
     if (agreement_interrupted(calls)) {
-        pp_engine_fail(engine, PP_ERR_STATE, "the script ended inside a collective call");
+        pp_engine_fail(engine, PP_ERR_STATE, "its script ended inside a collective call");
         pp_exit_tell_gone(calls);
         return;
     }
@@ -54,7 +54,7 @@ void pp_exit_peer_gone(pp_calls_t *calls, int32_t peer, const pp_gone_t *message
     calls->engine->changed = true;
     if (calls->kind == PP_CALL_EXIT)
         return;
-    /* What concerns all ranks is passed on as it is, so that all of them show the first cause. */
+    /* An error that concerns all ranks is passed on as it is, so that all of them show the first cause. */
     if (message->status == PP_ERR_MISMATCH || message->status == PP_ERR_PEER_FAILED)
         pp_engine_fail(calls->engine, message->status, "%s", message->text);
     else
@@ -69,6 +69,6 @@ void pp_exit_peer_exited(pp_calls_t *calls, int32_t peer)
     calls->team->serves = !pp_exit_is_over(calls);
     calls->engine->changed = true;
     if (agreeing && !calls->agreed)
-        pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "rank %d has ended its script without freeing "
-                       "the context: this collective call can never complete", peer);
+        pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "this collective call can never complete: rank %d has ended "
+                       "its script without freeing the context", peer);
 }

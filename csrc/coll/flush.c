@@ -1,10 +1,10 @@
-/* flush.c - calls that end the rounds of a handle for a while, or for good.  See calls.h. */
+/* flush.c - Flush, Drain and Free: calls that end the rounds of a handle, for a while or for good.  See calls.h. */
 #include "calls.h"
 
 static const pp_leaving_t leaving[] = {
     [PP_CALL_FLUSH] = PP_FLUSHES, [PP_CALL_DRAIN] = PP_STEPS, [PP_CALL_FREE] = PP_FREES};
 
-/* The handle itself may be released from here on. */
+/* From here on the handle may be released. */
 static void stays(pp_handle_t *handle) { handle->leaving = PP_STAYS; }
 
 pp_status_t pp_flush_call_begin(pp_calls_t *calls, pp_handle_t *handle, pp_call_kind_t kind)
@@ -17,7 +17,7 @@ pp_status_t pp_flush_call_begin(pp_calls_t *calls, pp_handle_t *handle, pp_call_
     if (kind == PP_CALL_FREE)
         team->discarded += handle->kind->discard(handle);
     if (kind == PP_CALL_DRAIN && handle->kind->can_give(handle)) {
-        /* Nothing to wait for: this step has not left. */
+        /* This step has nothing to wait for, so the rank has not left. */
         stays(handle);
         team->in_call = false;
         calls->finished = true;
@@ -33,7 +33,7 @@ static void flushed(pp_team_t *team, pp_handle_t *handle, uint32_t flush_calls)
     pp_engine_t *engine = team->engine;
     handle->ended = flush_calls & PP_IN_FREE;
     if (team->exits) {
-        /* The others' call is over; we stay outside, but must not fall behind their count. */
+        /* The other ranks' call is over.  This one stays out, but must not fall behind their count. */
         engine->calls++;
         engine->replay = engine->changed = true;
         return;
@@ -42,7 +42,7 @@ static void flushed(pp_team_t *team, pp_handle_t *handle, uint32_t flush_calls)
         return;
     stays(handle);
     if (calls->kind == PP_CALL_FREE) {
-        calls->agreed = engine->changed = true;     /* the last messages of the handle are still to come */
+        calls->agreed = engine->changed = true;     /* the last messages of the handle have not come yet */
     } else {
         handle->kind->give(handle);
         pp_call_finish(calls, PP_OK);
@@ -70,7 +70,7 @@ void pp_flush_explain(const pp_calls_t *calls, pp_text_t *text)
     if (calls->finished || (!frees && calls->kind != PP_CALL_FLUSH && calls->kind != PP_CALL_DRAIN))
         return;
     if (frees && calls->agreed)
-        pp_text_add(text, "all ranks are in the call; the last messages of the handle are still to come\n");
+        pp_text_add(text, "all ranks are in the call; this rank waits for the last messages of the handle\n");
     else
         calls->handle->kind->explain(calls->handle, text);
 }

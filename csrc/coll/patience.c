@@ -2,9 +2,9 @@
 #include "patience.h"
 
 enum {
-    TELL_SHARE = 8,                  /* of the patience, before a waiting rank tells the others, but */
-    TELL_NS_MAX = 50000000,
-    AGAIN_NS_MIN = 100000000,        /* it tells them again, and twice as late each time: they may not have had the handle */
+    TELL_SHARE = 8,                  /* after so large a part of the patience a waiting rank tells the others, */
+    TELL_NS_MAX = 50000000,          /* but no later than this */
+    AGAIN_NS_MIN = 100000000,        /* it tells them again, twice as late each time: the handle may be new to them */
     AGAIN_MAX = 20
 };
 
@@ -21,7 +21,7 @@ static bool has_patience(const pp_allreduce_t *coll)
     return team->patience_ns != PP_FOR_EVER && !pp_rule_is_full(&coll->rule) && team->engine->size > 1;
 }
 
-/* A rank that is alone holds nobody up. */
+/* Whether the patience is automatic.  A rank that is alone holds no other up. */
 static bool by_habit(const pp_team_t *team) { return team->patience_ns < 0 && team->engine->size > 1; }
 
 static uint64_t coarse_now(const pp_allreduce_t *coll)
@@ -45,7 +45,7 @@ void pp_patience_before_start(pp_allreduce_t *coll)
     if (coll->handle.aside)
         pp_patience_returned(coll);
     coll->time.held = 0;
-    /* Before the request is made and others see it: its own deadline is not over. */
+    /* Before the request is made and other ranks see it: a new request's deadline is not over. */
     if (!pp_handle_waits(&coll->handle) && !pp_engine_has(coll->handle.engine, PP_PLANT_DEADLINE_TWICE))
         coll->time.overdue = false;
     if (coll->time.given_ns == 0)
@@ -58,10 +58,11 @@ void pp_patience_before_start(pp_allreduce_t *coll)
 
 void pp_patience_started(pp_allreduce_t *coll)
 {
-    /* It was told before that it holds the round up, is back, and may hold it up again: nobody tells it twice. */
+    /* This rank was told before that it holds the round up.  It is back, and may hold it up again; but no rank tells it
+       twice. */
     if (coll->time.awaited == coll->completed + 1)
         pp_engine_alarm(coll->handle.engine, 0);
-    /* After a timeout: the request goes on, and its deadline. */
+    /* After a timeout the request goes on, and so does its deadline. */
     if (coll->handle.request.timed_out && pp_handle_waits(&coll->handle))
         return;
     coll->time.since_ns = coll->time.tell_ns = 0;
@@ -96,7 +97,7 @@ bool pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t number)
     return true;
 }
 
-/* Leaves the handle.  Said once in a context, where the application logs: on its next call. */
+/* Leaves the handle.  The note is for the application's log, once in a context: its next call returns PP_NOTE. */
 static void leave(pp_allreduce_t *coll, uint64_t patience)
 {
     pp_handle_t *handle = &coll->handle;
@@ -111,15 +112,15 @@ static void leave(pp_allreduce_t *coll, uint64_t patience)
                                                      : "computed, or was in a call of the application's own";
     team->has_note = true;
     snprintf(team->patience_note, sizeof team->patience_note,
-             "rank %d held round %llu of handle %u up for its patience of %.3g s, and left it to the others: it %s; "
-             "`with ctx.away():` around blocking calls of your own spares the others that time",
+             "rank %d held up round %llu of handle %u for its patience of %.3g s, and then left it to the others: it "
+             "%s. Put `with ctx.away():` around blocking calls of your own to spare the other ranks that time",
              handle->engine->rank, (unsigned long long)coll->completed, handle->id, (double)patience * 1e-9, doing);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t later(uint64_t from, uint64_t by) { return by < PP_NEVER_NS - from ? from + by : PP_NEVER_NS - 1; }
 
-/* Of a rank that waits. */
+/* The tick of a rank that waits. */
 static uint64_t tick_waiting(pp_allreduce_t *coll, uint64_t now)
 {
     uint64_t next = PP_NEVER_NS;

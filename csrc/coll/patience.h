@@ -1,28 +1,29 @@
 /*
- * patience.h - what time does to a handle: deadlines of those who wait, patience with those who do not.
+ * patience.h - what time does to a handle: deadlines of ranks that wait, patience of ranks that do not.
  *
- * A rank that waits long says so to the others (ops->await).  One that finds that it holds that round up, and does so
- * for longer than its patience, leaves the handle by patience: pp_handle_t.aside.  No clocks are compared; each rank
- * measures with its own.  Nothing here costs a rank anything that does not wait long: the clock is read when somebody
- * is about to sleep (pp_engine_alarm()).
+ * A rank that waits long tells the others (ops->await).  A rank that finds that it holds that round up, for longer than
+ * its patience, leaves the handle by patience: pp_handle_t.aside.  Each rank measures with its own clock; no clocks are
+ * compared.  A rank that does not wait long pays nothing: the clock is read when a thread is about to sleep
+ * (pp_engine_alarm()).
  */
 #ifndef PP_PATIENCE_H
 #define PP_PATIENCE_H
 
 #include "allreduce.h"
 
-/* A Start has made a request, or added to one; before: what happened until then counts as before. */
+/* Before and after a Start makes its request, or adds to one. */
 void     pp_patience_before_start(pp_allreduce_t *coll);
 void     pp_patience_started(pp_allreduce_t *coll);
 /* A Flush, Drain or Free begins: this rank is back. */
 void     pp_patience_returned(pp_allreduce_t *coll);
 /* A result has been handed out. */
 void     pp_patience_given(pp_allreduce_t *coll);
-/* Another rank says that it waits for the round.  True: that is news, to be passed on. */
+/* Another rank says that it waits for the round.  True: that is news, and this rank passes it on. */
 bool     pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t number);
-/* Something has changed: a rank that holds up only now what others have waited for since long, because a draw has reached
-   it or a bound, begins to count the time. */
+/* Something has changed.  A round may have been waited for long before this rank began to hold it up, because a draw or
+   its bound has reached this rank only now: then this rank begins to count the time. */
 void     pp_patience_update(pp_allreduce_t *coll);
+/* Looks at the time; returns the time of the next look, PP_NEVER_NS: none. */
 uint64_t pp_patience_tick(pp_allreduce_t *coll, uint64_t now_ns);
 
 #endif

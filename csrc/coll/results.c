@@ -1,4 +1,4 @@
-/* results.c - what completed rounds become: outcomes that requests are given.  See allreduce.h. */
+/* results.c - the outcomes of completed rounds, and how requests are given them.  See allreduce.h. */
 #include "allreduce.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ pp_outcome_t *pp_outcome_new(pp_allreduce_t *coll)
     return outcome;
 }
 
-/* Kept for the next round; its fields are written anew. */
+/* Keeps the outcome for a later round, which writes all its fields anew. */
 void pp_outcome_free(pp_allreduce_t *coll, pp_outcome_t *outcome)
 {
     if (!outcome)
@@ -55,7 +55,7 @@ pp_outcome_t *pp_deliver_pop(pp_allreduce_t *coll)
     return outcome;
 }
 
-/* The sum of two results is described by the newer one; the older operand is the left one. */
+/* The newer of two merged results describes both; the older operand is the left one. */
 static void merge(pp_allreduce_t *coll, pp_outcome_t *older, pp_outcome_t *newer)
 {
     newer->first = older->first;
@@ -92,8 +92,8 @@ void pp_deliver_complete_request(pp_allreduce_t *coll)
         coll->seen = coll->completed;
 }
 
-/* What a Flush or a drain step gives is settled when the engine is through with it: rounds that complete
-   before the application comes for it belong to the next request. */
+/* The outcome of a Flush, or of a step of a Drain, is fixed when the engine has finished it.  Rounds that complete
+   before the application collects it belong to the next request. */
 void pp_deliver_bind(pp_allreduce_t *coll)
 {
     coll->request.start = coll->starts;
@@ -118,11 +118,11 @@ void pp_deliver_round(pp_allreduce_t *coll, pp_outcome_t *outcome)
         team->ops->stepped(team, &coll->handle);
 }
 
-/* Before a Flush, Drain or Free: what a request was given and nobody collected is not given after all. */
+/* Before a Flush, Drain or Free: takes back the outcome of a request that the application has not collected. */
 void pp_deliver_drop_request(pp_allreduce_t *coll)
 {
     pp_outcome_t *outcome = coll->request.outcome;
-    /* Its call is given the flush, the last round there is: in none can it be stale. */
+    /* The call is given the flush, the last round there is, so its contribution cannot be stale. */
     if (pp_handle_waits(&coll->handle))
         coll->ops->forgive(coll);
     pp_team_wait_ends(&coll->handle, coll->ops->own, PP_IDLE);

@@ -1,4 +1,4 @@
-/* rounds.c - what every way to make rounds does alike.  See allreduce.h. */
+/* rounds.c - what all ways to make rounds share.  See allreduce.h. */
 #include "allreduce.h"
 
 #include "../algo/algo.h"
@@ -69,7 +69,7 @@ static void remember_left(pp_allreduce_t *coll, const pp_tally_t *tally, const u
 static void check_calls(pp_allreduce_t *coll, const pp_tally_t *tally)
 {
     if (tally->flush_calls == (PP_IN_FLUSH | PP_IN_FREE))
-        pp_engine_fail(coll->handle.engine, PP_ERR_MISMATCH, "handle %u: some ranks are in Free and others in "
+        pp_engine_fail(coll->handle.engine, PP_ERR_MISMATCH, "handle %u: some ranks are in Free, others in "
                        "Flush or Drain: collective calls must be in the same order on all ranks",
                        coll->handle.id);
 }
@@ -93,7 +93,7 @@ void pp_rounds_complete(pp_allreduce_t *coll, pp_outcome_t *outcome, const uint6
 
 uint64_t pp_rounds_request(pp_allreduce_t *coll)
 {
-    /* After a timeout: the request stays as it is. */
+    /* After a timeout the request stays as it is. */
     if (coll->handle.request.state != PP_IDLE) {
         coll->starts++;
         return coll->request.outcome ? coll->request.outcome->round : coll->completed;

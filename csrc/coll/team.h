@@ -2,8 +2,8 @@
  * team.h - what a rank knows of itself and of the others in one context, for all its handles.
  *
  * Everything in coll/ is written like the engine: state machines without clock, thread or MPI.  Three things drive
- * them: messages, functions called under the context's lock, and update(), which the engine calls whenever
- * something that the rules look at may have changed.
+ * them: messages, functions called under the context's lock, and update(), which the engine calls when something may
+ * have changed that the rules look at.
  */
 #ifndef PP_TEAM_H
 #define PP_TEAM_H
@@ -16,11 +16,11 @@
 
 typedef struct pp_team pp_team_t;
 
-/* What the collective calls of the context want to hear of a handle's rounds. */
+/* What a handle's rounds tell the collective calls of the context. */
 typedef struct pp_team_ops {
-    /* Its flush round is complete; the ranks in it were in these calls (pp_flush_calls_t). */
+    /* The flush round is complete; the ranks in it were in these calls (pp_flush_calls_t). */
     void (*flushed)(pp_team_t *, pp_handle_t *, uint32_t flush_calls);
-    /* A round is complete that is not the flush: a step of a Drain may have something to give. */
+    /* Another round than the flush is complete: a step of a Drain may have something to give. */
     void (*stepped)(pp_team_t *, pp_handle_t *);
 } pp_team_ops_t;
 
@@ -29,31 +29,31 @@ struct pp_team {
     const pp_team_ops_t *ops;
     struct pp_calls     *calls;      /* what `ops` keeps */
     int32_t     window;              /* rounds of a handle in flight at once */
-    int32_t     cores;               /* that the ranks of the node may use; 0: not known */
+    int32_t     cores;               /* that the ranks of the node may use, together; 0: not known */
     uint32_t    live_handles;
-    pp_tuned_t *tuned;               /* ours: what was measured, for the choices of rank 0 */
+    pp_tuned_t *tuned;               /* the tuning table, for the choices of rank 0; owned */
     size_t      tuned_count;
     int32_t     link;                /* pp_link_kind_t: between the ranks */
     int64_t     patience_ns;         /* < 0: by habit; PP_FOR_EVER */
     pp_habit_t  habit;               /* times between results and Starts, of all handles */
-    uint64_t    left_by_patience;    /* how often */
-    bool        has_note;            /* about the first: `patience_note`, until it is told */
-    uint64_t    discarded;           /* Starts that the Free in progress threw away */
+    uint64_t    left_by_patience;    /* how often this rank has left a handle by patience */
+    bool        has_note;            /* `patience_note` has a text about the first time, not told yet */
+    uint64_t    discarded;           /* Starts that the Free in progress has discarded */
 
     /* This rank. */
     bool        in_call;             /* it has left: it is inside a collective call */
-    bool        exits;               /* its script has ended: it only serves the others, */
-    bool        serves;              /* as long as one of them may still flush a handle */
-    uint32_t    waiting;             /* handles with an outstanding on-time request, */
-    uint32_t    unseen;              /* of them those whose requests the node's other ranks cannot see */
+    bool        exits;               /* its script has ended: it only serves the other ranks */
+    bool        serves;              /* one of them may still flush a handle */
+    uint32_t    waiting;             /* handles with an outstanding on-time request */
+    uint32_t    unseen;              /* those of them whose requests the other ranks of the node cannot see */
     uint64_t    waits;               /* such requests made so far */
     uint32_t    waits_in_others;     /* threads of this process that wait long in other contexts */
 
-    /* Of rounds in the node's memory. */
-    struct pp_board **boards;        /* of the live handles that have one */
+    /* Rounds in the node's memory. */
+    struct pp_board **boards;        /* the boards of the live handles that have one */
     size_t      board_count, board_capacity;
-    uint64_t    refused_bytes;       /* of the first handle for which it had no room; 0: none */
-    uint64_t    soon_ns;             /* a round there is due in so long: a waiter does not sleep; 0: none */
+    uint64_t    refused_bytes;       /* needed by the first handle for which the memory had no room; 0: none */
+    uint64_t    soon_ns;             /* a round there is ripe after this time, so a waiter does not sleep; 0: none */
     uint64_t    shared_rounds;       /* completed there; and those that this rank ran */
     uint64_t    shared_led;
 
@@ -62,14 +62,14 @@ struct pp_team {
 
 /* ---- requests --------------------------------------------------------------------------------------- */
 
-/* The handle's request is outstanding: this rank waits.  `seen`: the other ranks of the node see it. */
+/* The handle's request is outstanding: this rank waits.  `seen`: the other ranks of the node see the request. */
 void pp_team_wait_begins(pp_handle_t *handle, bool seen);
-/* It is complete, or given up. */
+/* The request is complete, or given up. */
 void pp_team_wait_ends(pp_handle_t *handle, bool seen, pp_request_state_t state);
 
 static inline bool pp_handle_waits(const pp_handle_t *handle) { return handle->request.state == PP_OUTSTANDING; }
 
-/* Waits on another handle, of whatever context. */
+/* This rank waits on another handle of its process, in this or another context. */
 static inline bool pp_handle_elsewhere(const pp_handle_t *handle)
 {
     return handle->team->waiting > (pp_handle_waits(handle) ? 1u : 0u) || handle->team->waits_in_others > 0;
@@ -77,16 +77,16 @@ static inline bool pp_handle_elsewhere(const pp_handle_t *handle)
 
 /* ---- leaving ---------------------------------------------------------------------------------------- */
 
-/* Not towards ranks that have completed the call; and as rounds are made by all, not any more when one of them is known
-   to have. */
+/* This rank is inside a collective call, or out.  Towards a rank that has completed the call it has not left.  Rounds
+   are made by all ranks, so it has not left any more as soon as one rank is known to have completed the call. */
 static inline bool pp_handle_left(const pp_handle_t *handle)
 {
     const pp_team_t *team = handle->team;
     return team->in_call && (team->exits || team->engine->calls_heard <= team->engine->calls);
 }
 
-/* Whether this rank takes part in a flush of the handle, if all the others do.  Not once it has heard that its call is
-   over elsewhere: the flush is then a round that it has joined already, and a later one is that of the next call. */
+/* Whether this rank takes part in a flush of the handle, if all the others do.  Not when it has heard that its call is
+   over elsewhere: then it has joined the flush already, and a later round belongs to the next call. */
 static inline bool pp_handle_flushes(const pp_handle_t *handle)
 {
     const pp_team_t *team = handle->team;
@@ -94,7 +94,7 @@ static inline bool pp_handle_flushes(const pp_handle_t *handle)
                        : handle->leaving != PP_STAYS && team->engine->calls_heard <= team->engine->calls;
 }
 
-/* The call of pp_flush_calls_t that this rank is in; 0: none, or it is out. */
+/* Which of pp_flush_calls_t this rank is in; 0: neither, or it is out. */
 static inline uint32_t pp_handle_flush_call(const pp_handle_t *handle)
 {
     return handle->team->exits || handle->leaving == PP_STAYS ? 0
@@ -102,14 +102,14 @@ static inline uint32_t pp_handle_flush_call(const pp_handle_t *handle)
                                                               : PP_IN_FLUSH;
 }
 
-/* Has left the handle, for whatever reason. */
+/* This rank has left the handle: it is in a collective call, out, or has left by patience. */
 static inline bool pp_handle_gone(const pp_handle_t *handle) { return pp_handle_left(handle) || handle->aside; }
 
 /* ---- the node's memory -------------------------------------------------------------------------------- */
 
 pp_status_t pp_team_add_board(pp_team_t *team, struct pp_board *board);
 void        pp_team_remove_board(pp_team_t *team, const struct pp_board *board);
-/* Tells the ranks of the node where this rank is. */
+/* Publishes this rank's presence to the ranks of the node. */
 void        pp_team_publish_presence(const pp_team_t *team);
 
 /* ---- all handles -------------------------------------------------------------------------------------- */

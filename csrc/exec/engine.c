@@ -34,7 +34,7 @@ bool pp_engine_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const
     return true;
 }
 
-/* Due: not from a rank that is a collective call ahead. */
+/* Takes a message that is due: its sender is not a collective call ahead of the handle. */
 static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefix, size_t bytes)
 {
     pp_handle_t *handle = pp_engine_handle(engine, prefix->handle);
@@ -43,16 +43,16 @@ static void dispatch(pp_engine_t *engine, int32_t peer, const pp_prefix_t *prefi
     } else if (handle && prefix->kind == PP_MSG_OPERATION && handle->kind->operation) {
         handle->kind->operation(handle, peer, prefix, bytes);
     } else if (handle || prefix->kind == PP_MSG_OPERATION) {
-        /* Only late control messages of a freed handle have nobody left to tell. */
+        /* Only a late control message to a freed handle may find no receiver. */
         pp_engine_fail(engine, PP_ERR_INTERNAL, "rank %d sent a message of kind %u and round %llu to handle %u, "
-                       "which %s", peer, prefix->kind, (unsigned long long)prefix->round, prefix->handle,
+                       "which %s here", peer, prefix->kind, (unsigned long long)prefix->round, prefix->handle,
                        handle ? "expects none" : "is not open");
     }
 }
 
 static bool context_wide(uint16_t kind) { return kind >= PP_MSG_ASK; }
 
-/* Its sender has completed the call that opens the handle. */
+/* The sender has completed the call that opens the handle; this rank has not. */
 static bool is_deferred(const pp_engine_t *engine, const pp_prefix_t *prefix)
 {
     return prefix->calls > engine->calls && !pp_engine_handle(engine, prefix->handle);
@@ -113,8 +113,8 @@ void pp_engine_call_ended(pp_engine_t *engine)
     engine->replay = true;
 }
 
-/* Kept messages whose time has come, in the order of arrival (which keeps every pair in order).  Only
-   called from settle, so that the lists are never walked twice at once. */
+/* Delivers the kept messages that are due now, in the order of arrival, which keeps those of a pair of ranks in order.
+   Called from settle only, so that the lists are never walked twice at once. */
 static void replay_kept(pp_engine_t *engine)
 {
     pp_stored_t **link = &engine->deferred;
@@ -232,7 +232,7 @@ void pp_engine_tick(pp_engine_t *engine)
 {
     uint64_t now = pp_engine_now(engine), next = PP_NEVER_NS;
     engine->transport->alarm_ns = PP_NEVER_NS;
-    engine->changed = true;   /* what waits for its time in an update sets its alarm again */
+    engine->changed = true;   /* an update() that waits for a time sets its alarm again */
     for (size_t i = 1; i < engine->handle_count && !engine->error; i++) {
         pp_handle_t *handle = engine->handles[i];
         uint64_t     at = handle && handle->kind->tick ? handle->kind->tick(handle, now) : PP_NEVER_NS;

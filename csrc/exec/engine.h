@@ -1,11 +1,11 @@
 /*
  * engine.h - the single-threaded state machine of one rank in one context.
  *
- * It knows no atomics, no clock, no thread and no MPI: whoever holds the context's lock drives it, by delivering
- * messages (through the transport's sink) and by the functions of coll/.  After every stimulus
- * pp_engine_settle() fires whatever has become ready, until nothing moves any more.
+ * It knows no atomics, no clock, no thread and no MPI.  The thread that holds the context's lock drives it: it delivers
+ * messages (through the transport's sink) and calls the functions of coll/.  After every stimulus pp_engine_settle()
+ * fires what has become ready, until nothing moves any more.
  *
- * What it fires and what bulk transfers are for is no business of its own: instance.h.
+ * The engine does not know what it fires, nor what bulk transfers are for: instance.h does.
  */
 #ifndef PP_ENGINE_H
 #define PP_ENGINE_H
@@ -22,8 +22,8 @@ typedef struct pp_engine   pp_engine_t;
 typedef struct pp_series   pp_series_t;
 typedef struct pp_instance pp_instance_t;
 
-/* A bulk transfer under way: what its cookie points at.  It comes from the engine, which takes it back when the
-   transfer is over. */
+/* A bulk transfer under way; its cookie points at this.  The engine gives it out, and takes it back when the transfer
+   is over. */
 typedef struct pp_bulk {
     void          (*over)(void *owner, uint32_t which);
     void           *owner;
@@ -31,7 +31,7 @@ typedef struct pp_bulk {
     struct pp_bulk *next, *next_made;
 } pp_bulk_t;
 
-/* What is ready to be done: an operation of an instance. */
+/* Something that is ready to be fired: an operation of an instance. */
 typedef struct pp_firing {
     void   (*fire)(void *owner, uint32_t which);
     void    *owner;
@@ -45,34 +45,34 @@ struct pp_engine {
     int32_t         rank, size;
     uint64_t        seed;
 
-    pp_handle_t   **handles;        /* by id; NULL: freed.  Number 0 is the agreement's */
+    pp_handle_t   **handles;        /* by id; NULL: freed.  Handle 0 is the agreement's */
     size_t          handle_count, handle_capacity;
 
-    /* Completed collective calls, and the most that some rank is known to have completed.  A rank that has heard of
-       more than its own has not left any more, although its call has not ended. */
+    /* The collective calls that this rank has completed, and the most that any rank is known to have completed.  If
+       that is more, this rank has not left any more, although its call has not ended. */
     uint64_t        calls, calls_heard;
     pp_stored_t    *deferred;       /* messages to handles that this rank's call is about to open */
 
     pp_firing_t    *queue;          /* ready operations */
     size_t          queue_head, queue_tail, queue_capacity;
     pp_status_t     error;          /* the first failure; every later call returns it */
-    bool            changed;        /* hosts must be asked to update() */
-    bool            replay;         /* messages that were kept may be due */
+    bool            changed;        /* update() of all handles must be called */
+    bool            replay;         /* kept messages may be due */
     bool            settling;       /* pp_engine_settle() is on the stack */
 
     uint32_t        next_bulk_tag;
     pp_bulk_t      *idle_bulks, *bulks;     /* those not under way; all */
     pp_blocks_t     blocks;         /* of large vectors and scratch */
     uint64_t        rounds;         /* completed, over all series */
-    uint32_t        running;        /* rounds that have taken our part and are not done: more messages
-                                       are to come soon */
+    uint32_t        running;        /* rounds that have taken this rank's part and are not done: more messages will
+                                       come soon */
 
-    struct pp_node *node;           /* memory that this rank shares with others; NULL: none */
+    struct pp_node *node;           /* the memory that this rank shares with others; NULL: none */
     uint64_t      (*node_calls)(const struct pp_node *node);   /* see pp_engine_calls() */
-    void          (*node_hears)(struct pp_node *node, uint64_t calls);   /* a rank elsewhere has completed so many */
-    const pp_nodes_t *nodes;        /* there are others, too; NULL: all ranks share it */
+    void          (*node_hears)(struct pp_node *node, uint64_t calls);   /* see pp_node_hears() */
+    const pp_nodes_t *nodes;        /* the nodes, if there are several; NULL: all ranks share `node`, or none does */
 
-    /* What a simulation may break in an engine, and what it reads: neither changes anything else. */
+    /* For simulations: a planted defect, and counters that change nothing else. */
     int32_t         plant;          /* pp_plant_t; simulated ranks only */
     pp_coverage_t   coverage;
 
@@ -83,7 +83,7 @@ struct pp_engine {
     void           *owner;
 };
 
-/* Handles are registered under an id when the ranks have agreed on them. */
+/* Registers a handle under its id, when the ranks have agreed on it. */
 pp_status_t pp_engine_register(pp_engine_t *engine, pp_handle_t *handle, uint32_t id);
 void        pp_engine_forget(pp_engine_t *engine, pp_handle_t *handle);
 static inline pp_handle_t *pp_engine_handle(const pp_engine_t *engine, uint32_t id)
@@ -91,7 +91,7 @@ static inline pp_handle_t *pp_engine_handle(const pp_engine_t *engine, uint32_t 
     return id < engine->handle_count ? engine->handles[id] : NULL;
 }
 
-/* Whether a defect was put into this engine (pp_plant_t). */
+/* Whether this defect is planted in the engine (pp_plant_t). */
 static inline bool pp_engine_has(const pp_engine_t *engine, int32_t plant)
 {
     return PP_SIM && engine->plant == plant;
@@ -100,61 +100,63 @@ static inline bool pp_engine_has(const pp_engine_t *engine, int32_t plant)
 pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint64_t seed);
 void        pp_engine_release(pp_engine_t *engine);
 
-/* The engine is to look at what depends on time at `time_ns`; 0: soon, before anybody sleeps.  An earlier alarm
-   stands. */
+/* Makes the engine look at what depends on time at `time_ns`; 0: soon, before a thread sleeps.  An earlier alarm
+   stays. */
 void        pp_engine_alarm(pp_engine_t *engine, uint64_t time_ns);
-/* Looks now, and sets the next alarm. */
+/* Looks at what depends on time now, and sets the next alarm. */
 void        pp_engine_tick(pp_engine_t *engine);
 static inline uint64_t pp_engine_now(const pp_engine_t *engine)
 {
     return engine->transport->ops->now_ns(engine->transport);
 }
-/* Lets the transport deliver what has arrived; every delivery settles. */
+/* Lets the transport deliver what has arrived; each delivery settles.  Returns the number of events. */
 int         pp_engine_poll(pp_engine_t *engine);
-/* Fires what is ready and updates hosts until nothing moves; then what was sent goes on its way. */
+/* Fires what is ready and calls update() until nothing moves; then rings for the messages sent meanwhile. */
 void        pp_engine_settle(pp_engine_t *engine);
-/* Latches the first error; later ones are consequences. */
+/* Latches the first error; later errors are its consequences and are ignored. */
 void        pp_engine_fail(pp_engine_t *engine, pp_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The latched error as the calling thread's error, PP_OK if there is none. */
+/* Sets the latched error as the calling thread's error, and returns it; PP_OK: there is none. */
 pp_status_t pp_engine_check(const pp_engine_t *engine);
 
-/* Keeps a message at the end of a list; false: no memory, which is latched. */
+/* Keeps a message at the end of a list; false: no memory, and this error is latched. */
 bool        pp_engine_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message, size_t bytes);
 
-/* Room for one more in the queue of what is ready; false: no memory, which is latched. */
+/* Makes room for one more in the queue of ready operations; false: no memory, and this error is latched. */
 bool        pp_engine_grow_queue(pp_engine_t *engine);
-/* In the order in which they became ready; pp_engine_settle() fires them. */
+/* Queues an operation that is ready; pp_engine_settle() fires them in this order. */
 static inline void pp_engine_ready(pp_engine_t *engine, void (*fire)(void *owner, uint32_t which), void *owner,
                                    uint32_t which)
 {
     if (engine->queue_tail < engine->queue_capacity || pp_engine_grow_queue(engine))
         engine->queue[engine->queue_tail++] = (pp_firing_t){fire, owner, which};
 }
-/* A transfer's cookie, and the next tag.  NULL: no memory, which is latched. */
+/* A cookie for a transfer.  NULL: no memory, and this error is latched. */
 pp_bulk_t  *pp_engine_bulk(pp_engine_t *engine, void (*over)(void *owner, uint32_t which), void *owner,
                            uint32_t which);
+/* The next tag for a transfer. */
 uint32_t    pp_engine_bulk_tag(pp_engine_t *engine);
 /* A pool of buffers that may travel as bulk: large ones are cut out of the engine's blocks. */
 void        pp_engine_pool(pp_engine_t *engine, size_t bytes, const pp_memory_t *memory, pp_pool_t *pool);
 
 /* Sends a control message; `message` starts with a prefix whose kind, handle and round are set. */
 void        pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes);
-/* Completed collective calls: of this rank; or of whoever of its node completed most, for whom it speaks
-   between nodes, or ends one: a rank that has ended its script may not have noticed the last ones. */
+/* The collective calls that this rank has completed; or (`of_node`) the most that a rank of its node has completed.
+   The latter counts between nodes, where a leader speaks for its node, and at the end of a call: a rank that has ended
+   its script may not have noticed the last calls. */
 static inline uint64_t pp_engine_calls(const pp_engine_t *engine, bool of_node)
 {
     uint64_t most = of_node ? engine->node_calls(engine->node) : 0;
     return most > engine->calls ? most : engine->calls;
 }
-/* The most calls that somebody is known to have completed, which all messages carry: what one rank knows of them the
-   others learn at the latest with what follows from it. */
+/* The most calls that any rank is known to have completed.  All messages carry it, so a rank learns of a completed call
+   no later than of its consequences. */
 static inline uint64_t pp_engine_calls_known(const pp_engine_t *engine)
 {
     uint64_t here = pp_engine_calls(engine, engine->nodes);
     return engine->calls_heard > here ? engine->calls_heard : here;
 }
-/* A collective call of this rank has ended: messages to the handle that it opened are now due. */
+/* A collective call of this rank has ended: messages to a handle that it opened are due now. */
 void        pp_engine_call_ended(pp_engine_t *engine);
 
 #endif

@@ -38,14 +38,14 @@ void *pp_instance_buffer(pp_instance_t *instance, uint32_t buffer)
     return *held ? (*held)->data : NULL;
 }
 
-/* Elements of a register's buffer, which is made if nobody had data for it so far. */
+/* Elements of a register's buffer; the buffer is made if no rank had data for it so far. */
 static char *elements_at(pp_instance_t *instance, uint32_t reg, size_t offset)
 {
     char *data = pp_instance_buffer(instance, pp_graph_buffer_of(instance->template->graph, reg));
     return data ? data + offset * instance->setting->kernels->element_bytes : NULL;
 }
 
-/* For a transport. */
+/* The address of elements for a transport. */
 static void *reach(const pp_setting_t *setting, const void *elements)
 {
     return elements ? setting->kernels->memory->reach(elements) : NULL;
@@ -98,8 +98,8 @@ static void retire(pp_instance_t *instance)
     setting->host->retired(setting->owner, instance);
 }
 
-/* The operation is over: its successors have one predecessor less to wait for.  The count goes on
-   beyond `need`, so whoever has fired is never ready again (consumable). */
+/* The operation is over: its successors have one predecessor less to wait for.  The count goes on beyond `need`, so an
+   operation that has fired is never ready again (consumable). */
 static void finish(pp_instance_t *instance, uint32_t vertex)
 {
     const pp_graph_t *graph = instance->template->graph;
@@ -146,11 +146,11 @@ static size_t write_head(const pp_instance_t *instance, const pp_vertex_t *v, pp
     return align_up(length);
 }
 
-/* What a data message carries, found again in its bytes. */
+/* The parts of a data message, as pointers into its bytes. */
 typedef struct pp_incoming {
     const pp_tally_t *tally;
     const uint64_t   *contributors, *left;
-    const void       *elements;       /* NULL: none inline */
+    const void       *elements;       /* NULL: no elements are inline */
 } pp_incoming_t;
 
 static pp_incoming_t read_head(const pp_setting_t *setting, const pp_stored_t *stored)
@@ -179,13 +179,13 @@ static void merge_masks(const pp_setting_t *setting, pp_register_t *reg, const p
         reg->left[w] |= in->left[w];
 }
 
-/* The rank behind a peer of the schedule. */
+/* The rank of a peer of the schedule. */
 static int32_t rank_of(const pp_instance_t *instance, int32_t peer)
 {
     return pp_map_rank(instance->map, peer, instance->key);
 }
 
-/* An activation comes from whichever rank of a node brought the round about. */
+/* An activation may come from any rank of the peer's node; other messages come from the peer's rank only. */
 static bool may_come_from(const pp_instance_t *instance, const pp_vertex_t *v, int32_t rank)
 {
     return v->activation ? pp_map_participant(instance->map, rank, instance->key) == v->peer
@@ -237,7 +237,7 @@ static void fire_send(pp_instance_t *instance, uint32_t vertex)
         finish(instance, vertex);
 }
 
-/* A placed region replaces ours, and its header, complete by then, replaces the register. */
+/* A placed region replaces this rank's, and its header, which is complete then, replaces the register. */
 static void place_register(pp_instance_t *instance, uint32_t vertex)
 {
     const pp_setting_t *setting = instance->setting;
@@ -256,7 +256,7 @@ static void forget_message(pp_vertex_state_t *state)
     state->data = NULL;
 }
 
-/* Elements and header of a RECV are here.  A REDUCE still needs the message. */
+/* Elements and header of a RECV are here.  A later REDUCE still needs the message. */
 static void finish_recv(void *owner, uint32_t vertex)
 {
     pp_instance_t     *instance = owner;
@@ -281,7 +281,7 @@ static void recv_bulk(pp_instance_t *instance, uint32_t vertex, void *target, si
         pp_engine_fail(engine, status, "%s", pp_error_text());
 }
 
-/* The receive is posted and its message is here: find room for the elements. */
+/* The receive is posted and its message is here: finds room for the elements. */
 static void land(pp_instance_t *instance, uint32_t vertex)
 {
     const pp_setting_t *setting = instance->setting;
@@ -294,7 +294,7 @@ static void land(pp_instance_t *instance, uint32_t vertex)
     }
     pp_incoming_t in = read_head(setting, state->message);
     size_t bytes = region_bytes(setting, v->region);
-    /* Before the take nobody knows yet whether the accumulator will hold something of ours. */
+    /* Before the take it is not known whether the accumulator will hold a contribution of this rank. */
     bool taken = instance->states[instance->template->graph->take].fired;
     bool direct = v->lane == PP_IN_PLACE || (taken && instance->registers[v->reg].null && !v->weight);
     state->data = NULL;
@@ -317,7 +317,7 @@ static void land(pp_instance_t *instance, uint32_t vertex)
     recv_bulk(instance, vertex, target, bytes);
 }
 
-/* Rounds that several ranks triggered before they heard of each other. */
+/* Two ranks triggered the round before they heard of each other. */
 static bool initiators_meet(const pp_tally_t *ours, const pp_tally_t *theirs)
 {
     return ours->initiator != PP_NO_INITIATOR && theirs->initiator != PP_NO_INITIATOR
@@ -331,7 +331,8 @@ static void report_reduced(const pp_setting_t *setting, pp_region_t region)
         transport->ops->reduced(transport, region_bytes(setting, region));
 }
 
-/* The elements of a region, whether it was null or not.  `in` may be where they go: then they are only weighed. */
+/* Combines `in` with the elements of a region, which are replaced if the region was `null`.  `in` may be the region
+   itself: then it is only weighed. */
 static void combine(pp_instance_t *instance, const pp_vertex_t *v, const void *in, bool null)
 {
     const pp_setting_t *setting = instance->setting;
@@ -353,7 +354,7 @@ static void combine(pp_instance_t *instance, const pp_vertex_t *v, const void *i
         report_reduced(setting, v->region);
 }
 
-/* Broken on purpose, for the fuzzer: a round that two ranks triggered is reduced twice. */
+/* A planted defect, for the fuzzer: where two initiators meet, a part is reduced twice. */
 static void combine_again(pp_instance_t *instance, const pp_vertex_t *v, const void *in, bool null)
 {
     const pp_kernels_t *kernels = instance->setting->kernels;
@@ -385,7 +386,7 @@ static void fire_reduce(pp_instance_t *instance, uint32_t vertex)
     finish(instance, vertex);
 }
 
-/* Nobody is merged in the register. */
+/* Makes the register one in which no rank is merged. */
 static void forget_ranks(const pp_setting_t *setting, pp_register_t *reg)
 {
     reg->tally = (pp_tally_t){.initiator = PP_NO_INITIATOR};
@@ -393,7 +394,7 @@ static void forget_ranks(const pp_setting_t *setting, pp_register_t *reg)
     memset(reg->left, 0, setting->mask_words * sizeof(uint64_t));
 }
 
-/* A REDUCE of, or a COPY from, another register. */
+/* A REDUCE or COPY that reads another register. */
 static void fire_local(pp_instance_t *instance, uint32_t vertex)
 {
     const pp_setting_t  *setting = instance->setting;
@@ -491,7 +492,7 @@ void pp_instance_fire(pp_instance_t *instance, uint32_t vertex)
 
 void pp_instance_refuse(const pp_setting_t *setting, int32_t peer, const pp_prefix_t *prefix)
 {
-    pp_engine_fail(setting->engine, PP_ERR_INTERNAL, "handle %u, round %llu: no receive for tag %u from rank %d",
+    pp_engine_fail(setting->engine, PP_ERR_INTERNAL, "handle %u has no receive in round %llu for tag %u from rank %d",
                    setting->handle, (unsigned long long)prefix->round, prefix->tag, peer);
 }
 
@@ -531,8 +532,9 @@ void pp_instance_explain(const pp_instance_t *instance, pp_text_t *text)
     for (uint32_t i = 0; i < graph->vertex_count; i++) {
         const pp_vertex_t *v = &graph->vertices[i];
         if (is_open_receive(instance, i))
-            pp_text_add(text, "instance %llu: l%u: recv from %d tag %u%s\n", (unsigned long long)instance->key, i,
-                        rank_of(instance, v->peer), v->tag, v->activation ? " activation" : "");
+            pp_text_add(text, "instance %llu: l%u waits for a message from rank %d with tag %u%s\n",
+                        (unsigned long long)instance->key, i, rank_of(instance, v->peer), v->tag,
+                        v->activation ? ", an activation" : "");
     }
 }
 

@@ -1,13 +1,12 @@
 /*
  * instance.h - one execution of a template on a set of ranks.
  *
- * An instance is named by its handle and a *key*: 64 bits that all participants know without asking, such as
- * the number of a round or of a group.  A map says which rank each participant of the template is.  The instance
- * fires its operations, sends and matches their messages, and tells its host when to give the contribution, when
- * the result is there, and when nothing of it is outstanding any more.  It does not know who numbers instances,
- * nor what happens when:
+ * An instance is named by its handle and a *key*: 64 bits that all participants know without asking, such as the number
+ * of a round or of a group.  A map says which rank each participant of the template is.  The instance fires its
+ * operations, and sends and matches their messages.  It tells its host when to give the contribution, when the result
+ * is there, and when nothing of it is outstanding any more.  Others choose keys and times:
  *   series.h     numbers the rounds of one template and keeps a window of them open;
- *   instances.h  opens instances of any keys, on any ranks, in any order.
+ *   instances.h  opens instances with any keys, on any ranks, in any order.
  */
 #ifndef PP_INSTANCE_H
 #define PP_INSTANCE_H
@@ -21,8 +20,8 @@ typedef struct pp_vertex_state {
     uint32_t     arrived;       /* finished predecessors */
     uint16_t     fired;         /* 0 or 1: operations are consumable */
     bool         finished;
-    pp_stored_t *message;       /* RECV: what arrived, until the vertex is done with it */
-    const void  *data;          /* RECV: where the incoming elements lie; NULL: none, or in place */
+    pp_stored_t *message;       /* RECV: its message, while the vertex needs it */
+    const void  *data;          /* RECV: where the incoming elements are; NULL: there are none, or they are in place */
 } pp_vertex_state_t;
 
 /* A register: the tally of the ranks merged so far, and whether any of them had data. */
@@ -37,23 +36,23 @@ typedef struct pp_register {
 /* What a participant gives to an instance. */
 typedef struct pp_share_of_round {
     pp_tally_t      tally;
-    bool            null;            /* no data; whatever is in the accumulator */
+    bool            null;            /* no data, whatever the accumulator holds */
     const uint64_t *contributors;    /* masks of ranks; NULL: this rank alone, as the tally says */
     const uint64_t *left;
 } pp_share_of_round_t;
 
 typedef struct pp_host {
-    /* The take operation fires: put the contribution into instance->accumulator (or leave it NULL), and
-       what is to be said of it into *share. */
+    /* The take operation fires: the host puts the contribution into instance->accumulator (or leaves it NULL), and
+       describes it in *share. */
     void (*take)(void *owner, pp_instance_t *instance, pp_share_of_round_t *share);
-    /* The instance is on here (NULL: not interested). */
+    /* The instance is on here.  NULL: the host does not need to know. */
     void (*activated)(void *owner, pp_instance_t *instance);
-    /* Whether the instance's activation is this rank's to send (NULL: always); else another of its node has. */
+    /* Whether this rank sends the instance's activation (NULL: always); false: another rank of its node has sent it. */
     bool (*announces)(void *owner, pp_instance_t *instance);
     /* The accumulator is the result.  The host may take the buffer away. */
     void (*done)(void *owner, pp_instance_t *instance);
-    /* Every operation has fired, no message is outstanding.  The host of a series answers by pp_series_recycle()
-       when the round is complete as well, that of instances by key by pp_instance_close(); here or later. */
+    /* Every operation has fired, and no message is outstanding.  The host of a series calls pp_series_recycle() when
+       the round is complete as well; that of instances by key calls pp_instance_close().  Here or later. */
     void (*retired)(void *owner, pp_instance_t *instance);
 } pp_host_t;
 
@@ -65,8 +64,8 @@ typedef struct pp_setting {
     const pp_kernels_t *kernels;
     void              (*retired)(pp_instance_t *instance);   /* before the host hears of it */
     uint32_t            handle;
-    bool                drawn;       /* an instance has several initiators by coincidence only */
-    size_t              mask_words;  /* of a mask of ranks; 0: too many ranks to name any, or nobody asks */
+    bool                drawn;       /* initiators are drawn: several of one instance are a coincidence, and counted */
+    size_t              mask_words;  /* of a mask of ranks; 0: too many ranks for masks, or none is wanted */
 } pp_setting_t;
 
 struct pp_instance {
@@ -77,25 +76,25 @@ struct pp_instance {
         uint64_t key;
         uint64_t round;              /* a series' keys */
     };
-    bool               recyclable;  /* of a series: retired and complete */
+    bool               recyclable;  /* in a series: retired and complete */
     uint32_t           unfinished;  /* operations that have not finished; 0: retired */
     pp_vertex_state_t *states;
     pp_register_t     *registers;
-    uint64_t          *masks;       /* backing store of the registers' masks */
+    uint64_t          *masks;       /* memory of the registers' masks */
     void              *context;     /* the host's */
-    pp_buffer_t       *accumulator; /* NULL while nobody merged so far had data */
+    pp_buffer_t       *accumulator; /* NULL while no rank merged so far had data */
     pp_buffer_t       *scratch;
-    pp_buffer_t      **buffers;     /* named ones; each NULL until the first write */
-    const double      *weights;     /* by number: graph->weight_count of them.  Of a series, its host points them out
-                                       before an operation needs them */
+    pp_buffer_t      **buffers;     /* named buffers; each is NULL until the first write */
+    const double      *weights;     /* by number: graph->weight_count of them.  In a series the host sets the pointer
+                                       before an operation needs it */
 };
 
-/* The memory that every instance of a template needs, made once; reset() makes it ready to run, again and again. */
+/* Allocates the memory of an instance, once; pp_instance_reset() makes it ready to run, again and again. */
 pp_status_t pp_instance_make(const pp_setting_t *setting, const pp_template_t *template, pp_instance_t *instance);
-/* Gives buffers back, unless the transport may still read or write them: an instance under way in a context that
-   is given up leaves them to the process. */
+/* Gives buffers back, unless the transport may still read or write them: an instance under way in a context that is
+   given up leaves them to the process. */
 void        pp_instance_release(pp_instance_t *instance);
-/* From here on messages find it; operations without predecessors are ready, but for the nops among them. */
+/* From here on messages find the instance.  Operations without predecessors are ready, except nops. */
 void        pp_instance_reset(pp_instance_t *instance, const pp_map_t *map, uint64_t key);
 
 /* Fires a vertex without predecessors (start, join, gate). */
@@ -104,19 +103,19 @@ static inline bool pp_instance_fired(const pp_instance_t *instance, uint32_t ver
 {
     return instance->states[vertex].fired != 0;
 }
-/* An operation's message.  An engine error if no receive of the instance is its. */
+/* Takes an operation's message.  If the instance has no receive for it, the engine fails. */
 void pp_instance_message(pp_instance_t *instance, int32_t peer, const pp_prefix_t *prefix, size_t bytes);
-/* Where a buffer begins; made if it was not there.  NULL: no memory, which is latched.  For the host; what a register
-   says of the buffer is another matter. */
+/* The address of a buffer, which is allocated if it was not.  NULL: no memory, and this error is latched.  For the
+   host; no register changes. */
 void *pp_instance_buffer(pp_instance_t *instance, uint32_t buffer);
-/* A line for each operation that waits for a message, and whose. */
+/* Adds a line for each operation that waits for a message, with the rank that is to send it. */
 void pp_instance_explain(const pp_instance_t *instance, pp_text_t *text);
-/* The ranks from which data is to come next, each once. */
+/* Lists the ranks from which data is to come next, each once. */
 void pp_instance_list_senders(const pp_instance_t *instance, pp_listing_t *listing);
 
-/* An operation's message that nobody can ever receive: the engine's error. */
+/* Fails the engine because of an operation's message that has no receive. */
 void pp_instance_refuse(const pp_setting_t *setting, int32_t peer, const pp_prefix_t *prefix);
-/* The beginning of an operation's message. */
+/* The prefix of an operation's message. */
 pp_prefix_t pp_instance_prefix(const pp_setting_t *setting, uint64_t key, uint32_t tag);
 
 #endif

@@ -79,9 +79,9 @@ static void keep_early(pp_instances_t *instances, int32_t peer, const pp_prefix_
     pp_engine_t *engine = instances->setting.engine;
     pp_known_t  *known;
     if (instances->early_bytes + kept_bytes(bytes) > instances->early_bytes_max) {
-        pp_engine_fail(engine, PP_ERR_MISMATCH, "rank %d sent a message of instance %llu of handle %u, which is not "
-                       "open here, and %zu bytes of such messages are kept already; the bound is %zu. The ranks do "
-                       "not open the same instances, or this one is too far behind", peer,
+        pp_engine_fail(engine, PP_ERR_MISMATCH, "rank %d sent a message for instance %llu of handle %u, which is not "
+                       "open here. This rank keeps %zu bytes of such messages already; the bound is %zu bytes. Either "
+                       "the ranks do not open the same instances, or this rank is too far behind", peer,
                        (unsigned long long)prefix->round, instances->setting.handle, instances->early_bytes,
                        instances->early_bytes_max);
         return;
@@ -128,7 +128,8 @@ static pp_status_t take(pp_instances_t *instances, const pp_instance_spec_t *spe
 {
     const pp_engine_t *engine = instances->setting.engine;
     if (spec->map.kind == PP_MAP_COMPUTED)
-        return pp_fail(PP_ERR_ARGUMENT, "instance %llu has a computed map", (unsigned long long)spec->key);
+        return pp_fail(PP_ERR_ARGUMENT, "instance %llu has a computed map, but needs a strided or listed one",
+                       (unsigned long long)spec->key);
     PP_TRY(pp_map_check(&spec->map, engine->size));
     const pp_template_key_t key = {.algorithm = spec->algorithm, .size = spec->map.count, .count = spec->count,
                                    .position = pp_map_participant(&spec->map, engine->rank, spec->key)};
@@ -140,11 +141,13 @@ static pp_status_t take(pp_instances_t *instances, const pp_instance_spec_t *spe
         || (spec->weights && instances->setting.kernels->weighted))
         return PP_OK;
     pp_templates_give_back(&instances->templates, *execution);
-    return pp_fail(PP_ERR_ARGUMENT, spec->weights ? "instance %llu weighs elements that cannot be weighed"
-                                                  : "instance %llu has no weights", (unsigned long long)spec->key);
+    return pp_fail(PP_ERR_ARGUMENT, spec->weights ? "instance %llu weighs elements that cannot be weighed: weights are "
+                                                    "for a SUM of a floating type"
+                                                  : "instance %llu has no weights, but its schedule needs them",
+                   (unsigned long long)spec->key);
 }
 
-/* Makes it this instance. */
+/* Makes the execution this instance. */
 static void settle(pp_execution_t *execution, const pp_instance_spec_t *spec)
 {
     const size_t size = (size_t)spec->map.count;
@@ -241,7 +244,7 @@ void pp_instances_explain(const pp_instances_t *instances, pp_text_t *text)
             if (known->execution)
                 pp_instance_explain(&known->execution->instance, text);
             else
-                pp_text_add(text, "instance %llu: not open here, but a message of rank %d is\n",
+                pp_text_add(text, "instance %llu: not open here, but a message from rank %d has come\n",
                             (unsigned long long)known->key, known->early->peer);
         }
 }

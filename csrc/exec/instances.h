@@ -1,16 +1,16 @@
 /*
- * instances.h - the instances of one handle that are named by keys: many at once, opened in any order, each on
- * ranks of its own.
+ * instances.h - the instances of one handle that are named by keys: many at once, opened in any order, each on its own
+ * ranks.
  *
- * Whoever takes part in an instance opens it, with the same key, algorithm, count and map as everybody else in it, fires
- * its gate when it may give its part, and closes it when it has retired (host->retired).  Nothing is agreed on, and no
- * communicator made.
+ * Each participant of an instance opens it, with the same key, algorithm, count and map as the others; fires its gate
+ * when it may give its part; and closes it when it has retired (host->retired).  The ranks agree on nothing, and no
+ * communicator is made.
  *
- * A message that comes before its instance is opened is kept: up to `early_bytes_max` of them at once.  More is an error
- * of the engine, which names the sender and the key; this rank then does not open what the others do, or is later than
- * its handle allows.  What a handle must allow: before a rank has opened an instance, others can have sent it no more
- * than one message for each receive of its template, each a header and at most PP_INLINE_BYTES (bulk waits for its
- * receiver); times the number of instances that its peers may be ahead of it.
+ * A message that comes before its instance is open is kept, up to `early_bytes_max` bytes of such messages at once.  A
+ * message beyond that is an error of the engine, which names the sender and the key: either this rank does not open the
+ * instances that the others do, or it is later than its handle allows.  A handle must allow, for each instance that its
+ * peers may be ahead of this rank, one message for each receive of its template, each a header and at most
+ * PP_INLINE_BYTES (bulk waits for its receiver).
  */
 #ifndef PP_INSTANCES_H
 #define PP_INSTANCES_H
@@ -52,27 +52,27 @@ typedef struct pp_instances {
 /* What an instance is. */
 typedef struct pp_instance_spec {
     uint64_t      key;
-    int32_t       algorithm;         /* whatever the handle's builder makes of it */
+    int32_t       algorithm;         /* its meaning is the handle's builder's */
     size_t        count;             /* elements of the vector */
     pp_map_t      map;               /* strided or listed; this rank is in it.  The list is copied */
-    const double *weights;           /* by number, as many as the template has; NULL: it has none.  Copied */
+    const double *weights;           /* by number, as many as the template has; copied.  NULL: it has none */
     void         *context;           /* for the host */
 } pp_instance_spec_t;
 
 pp_status_t    pp_instances_open(const pp_instances_config_t *config, pp_instances_t *instances);
-/* In a context that is given up instances may be open. */
+/* If the context is given up, instances may still be open. */
 void           pp_instances_close(pp_instances_t *instances);
 
 /* PP_ERR_ARGUMENT if the map or the weights are wrong, PP_ERR_STATE if the key is open. */
 pp_status_t    pp_instance_open(pp_instances_t *instances, const pp_instance_spec_t *spec, pp_instance_t **instance);
-/* It has retired. */
+/* The instance must have retired. */
 void           pp_instance_close(pp_instances_t *instances, pp_instance_t *instance);
 /* NULL: not open. */
 pp_instance_t *pp_instances_find(const pp_instances_t *instances, uint64_t key);
 
-/* For the handle's kind: an operation's message, whether or not its instance is open. */
+/* Called by the handle's kind: takes an operation's message, or keeps it if its instance is not open. */
 void           pp_instances_message(pp_instances_t *instances, int32_t peer, const pp_prefix_t *prefix, size_t bytes);
-/* What each open instance waits for, and keys of which only messages are here. */
+/* Adds lines: what each open instance waits for, and the keys of which only messages are here. */
 void           pp_instances_explain(const pp_instances_t *instances, pp_text_t *text);
 uint64_t       pp_instances_buffer_bytes(const pp_instances_t *instances);
 

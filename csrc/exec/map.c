@@ -31,22 +31,22 @@ static pp_status_t check_strided(const pp_map_t *map, int32_t size)
     if (map->stride < 1)
         return pp_fail(PP_ERR_ARGUMENT, "a map has stride %d, which is not positive", map->stride);
     if (map->first < 0 || last >= size)
-        return pp_fail(PP_ERR_ARGUMENT, "a map of %d ranks goes from rank %d to rank %lld, of 0..%d", map->count,
-                       map->first, (long long)last, size - 1);
+        return pp_fail(PP_ERR_ARGUMENT, "a map of %d ranks goes from rank %d to rank %lld, but ranks are in 0..%d",
+                       map->count, map->first, (long long)last, size - 1);
     return PP_OK;
 }
 
 pp_status_t pp_map_check(const pp_map_t *map, int32_t size)
 {
     if (map->count < 1)
-        return pp_fail(PP_ERR_ARGUMENT, "a map of %d ranks", map->count);
+        return pp_fail(PP_ERR_ARGUMENT, "a map has %d ranks, which is not at least 1", map->count);
     if (map->kind == PP_MAP_STRIDED)
         return check_strided(map, size);
     for (int32_t i = 0; i < map->count; i++) {
         if (map->ranks[i] < 0 || map->ranks[i] >= size)
             return pp_fail(PP_ERR_ARGUMENT, "a map names rank %d, which is not in 0..%d", map->ranks[i], size - 1);
         if (i > 0 && map->ranks[i] <= map->ranks[i - 1])
-            return pp_fail(PP_ERR_ARGUMENT, "a map names rank %d after rank %d; ranks must ascend", map->ranks[i],
+            return pp_fail(PP_ERR_ARGUMENT, "a map names rank %d after rank %d, but ranks must ascend", map->ranks[i],
                            map->ranks[i - 1]);
     }
     return PP_OK;

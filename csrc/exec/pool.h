@@ -1,6 +1,6 @@
 /*
  * pool.h - buffers of one size, allocated when first needed and kept until the pool is released.
- * Last in, first out, so that a warm buffer is reused first.
+ * The last buffer put back is given out first, because it is warm.
  */
 #ifndef PP_POOL_H
 #define PP_POOL_H
@@ -10,19 +10,19 @@
 typedef struct pp_buffer {
     struct pp_buffer *next;     /* free list */
     void             *data;     /* 64-byte aligned */
-    pp_block_t       *block;    /* that it was cut out of; NULL: its own memory */
+    pp_block_t       *block;    /* the block that it was cut out of; NULL: it has memory of its own */
 } pp_buffer_t;
 
 typedef struct pp_pool {
     pp_buffer_t *free_list;
     size_t       bytes;         /* of a buffer */
     size_t       made;          /* buffers alive */
-    pp_blocks_t *blocks;        /* of the host's memory, to cut them out of; NULL: they are allocated one by one, */
-    const pp_memory_t *memory;  /* from this */
+    pp_blocks_t *blocks;        /* blocks of the host's memory to cut buffers out of; NULL: each is allocated alone */
+    const pp_memory_t *memory;  /* the kind of memory */
 } pp_pool_t;
 
 void         pp_pool_init(pp_pool_t *pool, size_t bytes, const pp_memory_t *memory, pp_blocks_t *blocks);
-pp_buffer_t *pp_pool_get(pp_pool_t *pool);      /* NULL: out of memory */
+pp_buffer_t *pp_pool_get(pp_pool_t *pool);      /* NULL: no memory */
 void         pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer);   /* NULL is fine */
 /* Every buffer must have been put back. */
 void         pp_pool_release(pp_pool_t *pool);

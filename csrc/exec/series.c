@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- between nodes: a participant is whoever leads a node in the round ------------------------------ */
+/* ---- between nodes: a participant is the rank that leads a node in the round ------------------------ */
 
 static int32_t leader(const pp_map_t *map, int32_t node, uint64_t round)
 {
@@ -30,7 +30,7 @@ void pp_series_announce(pp_series_t *series, uint64_t round)
 {
     pp_engine_t *engine = series->engine;
     const pp_graph_t *graph = series->graph;
-    /* From the largest subtree on. */
+    /* The largest subtree first. */
     for (uint32_t i = graph->take; i-- > graph->activated + 1;) {
         const pp_vertex_t *v = &graph->vertices[i];
         if (v->kind != PP_SEND)
@@ -121,7 +121,7 @@ static void note_fired(pp_instance_t *instance)
 void pp_series_explain(const pp_instance_t *instance, const char *what, pp_text_t *text)
 {
     char before[80];
-    snprintf(before, sizeof before, "%s waits for messages of ", what);
+    snprintf(before, sizeof before, "%s waits for messages from ", what);
     pp_listing_t listing = {.text = text, .before = before};
     pp_instance_list_senders(instance, &listing);
     pp_listing_end(&listing, ", which may wait for others");
@@ -187,7 +187,8 @@ pp_status_t pp_series_open(pp_engine_t *engine, uint32_t id, pp_graph_t *graph, 
     pp_engine_pool(engine, graph->count * kernels->element_bytes, kernels->memory, &series->vectors);
     pp_engine_pool(engine, graph->lane_count * series->template.lane_bytes, kernels->memory, &series->scratches);
     pp_status_t status = graph->weight_count > 0 && !kernels->weighted
-                       ? pp_fail(PP_ERR_ARGUMENT, "handle %u weighs elements that cannot be weighed", id)
+                       ? pp_fail(PP_ERR_ARGUMENT, "handle %u weighs elements that cannot be weighed: weights are for a "
+                                 "SUM of a floating type", id)
                        : series_alloc(series);
     if (status < 0) {
         pp_series_close(series);

@@ -1,4 +1,4 @@
-/* stored.h - messages that are kept because nothing can take them in yet. */
+/* stored.h - messages that are kept until they can be delivered. */
 #ifndef PP_STORED_H
 #define PP_STORED_H
 
@@ -13,7 +13,7 @@ typedef struct pp_stored {
 
 /* NULL: no memory. */
 pp_stored_t *pp_stored_new(int32_t peer, const void *message, size_t bytes);
-/* At the end: the messages of a pair of ranks stay in order. */
+/* Appends, so that the messages of a pair of ranks stay in order. */
 void         pp_stored_append(pp_stored_t **list, pp_stored_t *stored);
 void         pp_stored_free_all(pp_stored_t **list);
 

@@ -1,4 +1,4 @@
-/* template.h - a schedule as one rank runs it: the committed graph, and where its instances' memory comes from. */
+/* template.h - a schedule as one rank runs it: the committed graph, and the pools of its instances' memory. */
 #ifndef PP_TEMPLATE_H
 #define PP_TEMPLATE_H
 
@@ -10,10 +10,10 @@ typedef struct pp_template {
     size_t      lane_bytes;      /* lanes of scratch begin on cache lines of their own */
     pp_pool_t  *vectors;         /* accumulators */
     pp_pool_t  *scratches;
-    pp_pool_t **buffers;         /* named ones: graph->buffer_count; NULL: there are none */
+    pp_pool_t **buffers;         /* of named buffers: graph->buffer_count; NULL: there are none */
 } pp_template_t;
 
-/* Of scratch, for one instance of the graph. */
+/* Bytes of a lane of scratch, for one instance of the graph. */
 static inline size_t pp_template_lane_bytes(const pp_graph_t *graph, size_t element_bytes)
 {
     enum { LANE_ALIGN = 64 };

@@ -132,7 +132,7 @@ static pp_status_t make_kept(pp_templates_t *templates, const pp_template_key_t 
     return PP_OK;
 }
 
-/* Removes it from the list. */
+/* Removes the template from the list. */
 static pp_kept_t *find_kept(pp_templates_t *templates, const pp_template_key_t *key)
 {
     for (pp_kept_t **link = &templates->newest; *link; link = &(*link)->next) {

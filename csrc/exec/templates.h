@@ -1,9 +1,9 @@
 /*
- * templates.h - templates by algorithm, number of participants, position among them and number of elements: made when
- * first asked for, and kept, with the memory of their instances, for the next time.
+ * templates.h - templates by algorithm, number of participants, position among them and number of elements.  A template
+ * is made when it is first needed, and kept for the next time with the memory of its instances.
  *
- * Which ranks the participants are is no part of a template, so that few serve any number of groups.  Up to `most` that
- * nobody uses are kept; then the one that was not used for longest goes.
+ * A template does not say which ranks its participants are, so a few templates serve any number of groups.  Up to
+ * `most` unused ones are kept; then the one that was not used for the longest time is released.
  */
 #ifndef PP_TEMPLATES_H
 #define PP_TEMPLATES_H
@@ -22,10 +22,10 @@ typedef pp_status_t (*pp_template_build_t)(const void *builder, const pp_templat
 typedef struct pp_execution {
     pp_instance_t        instance;
     pp_map_t             map;
-    int32_t             *ranks;      /* a listed map's, copied; template->graph->size */
-    double              *weights;    /* copied; template->graph->weight_count */
+    int32_t             *ranks;      /* copy of a listed map's ranks: template->graph->size */
+    double              *weights;    /* copy: template->graph->weight_count */
     struct pp_kept      *kept;
-    struct pp_execution *next;       /* idle ones */
+    struct pp_execution *next;       /* in the list of idle ones */
 } pp_execution_t;
 
 typedef struct pp_kept {
@@ -36,8 +36,8 @@ typedef struct pp_kept {
     struct pp_kept   *next;
 } pp_kept_t;
 
-/* Shared by templates whose buffers are of a size.  It goes when none of them is kept and all buffers are back: a host
-   may have taken some away. */
+/* A pool that templates share whose buffers have the same size.  It is released when none of these templates is kept
+   and all buffers are back: a host may have taken some away. */
 typedef struct pp_sized_pool {
     pp_pool_t             pool;
     uint32_t              users;     /* templates */
@@ -49,17 +49,17 @@ typedef struct pp_templates {
     pp_template_build_t build;
     const void         *builder;
     uint32_t            most;
-    uint32_t            count, made;     /* kept now; made so far */
-    pp_kept_t          *newest;          /* in the order of their last use */
+    uint32_t            count, made;     /* templates kept now; made so far */
+    pp_kept_t          *newest;          /* a list in the order of the last use */
     pp_sized_pool_t    *pools;
 } pp_templates_t;
 
 void        pp_templates_init(pp_templates_t *templates, const pp_setting_t *setting, pp_template_build_t build,
                               const void *builder, uint32_t most);
-/* An instance of the template, to be reset. */
+/* Gives an instance of the template, which the caller resets. */
 pp_status_t pp_templates_take(pp_templates_t *templates, const pp_template_key_t *key, pp_execution_t **execution);
 void        pp_templates_give_back(pp_templates_t *templates, pp_execution_t *execution);
-/* All that is idle; whatever was taken must have been given back. */
+/* Releases all templates; all executions must have been given back. */
 void        pp_templates_release(pp_templates_t *templates);
 
 #endif

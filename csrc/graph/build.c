@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Tags are dense, so a large one is a mistake; the tag table has a row for each. */
+/* Tags are dense, so a large one is a mistake; and the tag table has a row for each. */
 enum { TAGS_MAX = 1 << 24, WEIGHTS_MAX = UINT16_MAX };
 
 static void latch(pp_graph_t *graph, pp_status_t status)
@@ -45,7 +45,7 @@ void pp_graph_free(pp_graph_t *graph)
 static bool writable(pp_graph_t *graph)
 {
     if (!graph->error && graph->outs)
-        latch(graph, pp_fail(PP_ERR_STATE, "rank %d: the schedule is committed", graph->rank));
+        latch(graph, pp_fail(PP_ERR_STATE, "rank %d: the schedule is committed and cannot be changed", graph->rank));
     return !graph->error;
 }
 
@@ -72,13 +72,14 @@ static bool accept_operand(pp_graph_t *graph, const char *kind, uint32_t reg, pp
     if (!writable(graph))
         return false;
     if (reg == UINT32_MAX) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s has register %u", graph->rank, kind, reg));
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s has register %u, which is too large", graph->rank, kind,
+                             reg));
         return false;
     }
     const size_t count = pp_graph_buffer_count(graph, pp_graph_buffer_of(graph, reg));
     if (region.offset > count || region.count > count - region.offset) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s covers %zu elements from %zu on, of a vector of %zu",
-                             graph->rank, kind, region.count, region.offset, count));
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s covers %zu elements from element %zu on, but its buffer "
+                             "has %zu elements", graph->rank, kind, region.count, region.offset, count));
         return false;
     }
     if (reg >= graph->reg_count)
@@ -96,7 +97,7 @@ static bool accept_message(pp_graph_t *graph, const pp_vertex_t *v)
         latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s names peer %d, which is not another rank "
                              "of 0..%d", graph->rank, kind, v->peer, graph->size - 1));
     else if (v->tag >= TAGS_MAX)
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s has tag %u; tags end at %d", graph->rank,
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s has tag %u, which is not in 0..%d", graph->rank,
                              kind, v->tag, TAGS_MAX - 1));
     if (!accept_operand(graph, kind, v->reg, v->region))
         return false;
@@ -124,7 +125,7 @@ uint32_t pp_graph_recv(pp_graph_t *graph, uint32_t need, int32_t peer, uint32_t 
     const pp_vertex_t recv = {.kind = PP_RECV, .need = need, .peer = peer, .tag = tag, .reg = reg,
                               .region = region, .lane = lane};
     if (lane < PP_IN_PLACE || lane >= PP_LANES_MAX)
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a recv names lane %d of scratch, which has %d",
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a recv names lane %d of scratch, which has %d lanes",
                              graph->rank, lane, PP_LANES_MAX));
     return accept_message(graph, &recv) ? add_vertex(graph, recv) : PP_NO_VERTEX;
 }
@@ -135,7 +136,7 @@ uint32_t pp_graph_reduce(pp_graph_t *graph, uint32_t recv, bool incoming_left)
         return PP_NO_VERTEX;
     if (recv >= graph->vertex_count || graph->vertices[recv].kind != PP_RECV
         || graph->vertices[recv].lane == PP_IN_PLACE) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a reduce names operation %u, which is no recv "
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a reduce names operation %u, which is not a recv "
                              "into scratch", graph->rank, recv));
         return PP_NO_VERTEX;
     }
@@ -169,9 +170,9 @@ void pp_graph_bind(pp_graph_t *graph, uint32_t reg, uint32_t buffer)
     if (!writable(graph))
         return;
     if (buffer > graph->buffer_count || reg < graph->reg_count || reg < graph->bound_count || reg == UINT32_MAX) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: register %u cannot be bound to buffer %u: there are %u, and "
-                             "registers below %u are in use", graph->rank, reg, buffer, graph->buffer_count,
-                             reg < graph->reg_count ? graph->reg_count : graph->bound_count));
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: register %u cannot be bound to buffer %u: there are %u "
+                             "named buffers, and registers below %u are in use", graph->rank, reg, buffer,
+                             graph->buffer_count, reg < graph->reg_count ? graph->reg_count : graph->bound_count));
         return;
     }
     void *array = graph->bound;
@@ -191,8 +192,8 @@ static uint32_t add_local(pp_graph_t *graph, uint8_t kind, pp_operand_t from, pp
     if (!accept_operand(graph, name, from.reg, from.region) || !accept_operand(graph, name, into.reg, into.region))
         return PP_NO_VERTEX;
     if (from.region.count != into.region.count) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s of %zu elements into %zu", graph->rank, name,
-                             from.region.count, into.region.count));
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s brings %zu elements into a region of %zu", graph->rank,
+                             name, from.region.count, into.region.count));
         return PP_NO_VERTEX;
     }
     const size_t distance = from.region.offset > into.region.offset ? from.region.offset - into.region.offset
@@ -201,8 +202,8 @@ static uint32_t add_local(pp_graph_t *graph, uint8_t kind, pp_operand_t from, pp
                         && distance < into.region.count;
     const bool   itself = kind == PP_COPY && distance == 0 && from.reg == into.reg;
     if ((overlap || from.reg == into.reg) && !itself) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s of register %u into %u: they are the same, or overlap",
-                             graph->rank, name, from.reg, into.reg));
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a %s goes from register %u into register %u, but they are the "
+                             "same, or their regions overlap", graph->rank, name, from.reg, into.reg));
         return PP_NO_VERTEX;
     }
     return add_vertex(graph, (pp_vertex_t){.kind = kind, .need = PP_NEED_ALL, .local = true, .source = from.reg,
@@ -226,8 +227,8 @@ void pp_graph_weigh(pp_graph_t *graph, uint32_t vertex, uint32_t weight)
         return;
     pp_vertex_t *v = vertex < graph->vertex_count ? &graph->vertices[vertex] : NULL;
     if (!v || (v->kind != PP_REDUCE && !(v->kind == PP_COPY && v->local)) || weight >= WEIGHTS_MAX) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: operation %u cannot have weight %u", graph->rank, vertex,
-                             weight));
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: operation %u cannot have weight %u: only a reduce or a local "
+                             "copy has a weight, and its number is below 65535", graph->rank, vertex, weight));
         return;
     }
     v->weight = (uint16_t)(weight + 1);
@@ -242,7 +243,7 @@ uint32_t pp_graph_take(pp_graph_t *graph)
     if (!writable(graph))
         return PP_NO_VERTEX;
     if (graph->take != PP_NO_VERTEX) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: a schedule takes the contribution once",
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: the schedule takes the contribution a second time",
                              graph->rank));
         return PP_NO_VERTEX;
     }
@@ -259,8 +260,8 @@ void pp_graph_edge(pp_graph_t *graph, uint32_t from, uint32_t to)
     if (!writable(graph))
         return;
     if (from >= graph->vertex_count || to >= graph->vertex_count) {
-        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: an edge from operation %u to %u, of %u",
-                             graph->rank, from, to, graph->vertex_count));
+        latch(graph, pp_fail(PP_ERR_ARGUMENT, "rank %d: an edge goes from operation %u to operation %u, but there are "
+                             "%u operations", graph->rank, from, to, graph->vertex_count));
         return;
     }
     void *array = graph->edges;

@@ -1,4 +1,4 @@
-/* check.c - do the templates of all ranks fit together? */
+/* check.c - whether the templates of all ranks fit together.  See graph.h. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -9,8 +9,8 @@ static pp_status_t check_one(const pp_graph_t *graph, const pp_graph_t *first, i
     if (!graph || !graph->outs || graph->error)
         return pp_fail(PP_ERR_STATE, "rank %d: the schedule is not committed", rank);
     if (graph->rank != rank || graph->size != size)
-        return pp_fail(PP_ERR_ARGUMENT, "the schedule in place %d of %d is rank %d's of %d ranks", rank,
-                       size, graph->rank, graph->size);
+        return pp_fail(PP_ERR_ARGUMENT, "schedule %d of %d is not that of this rank and size, but of rank %d of %d",
+                       rank, size, graph->rank, graph->size);
     if (graph->count != first->count)
         return pp_fail(PP_ERR_MISMATCH, "rank %d: the vector has %zu elements, rank 0's has %zu", rank,
                        graph->count, first->count);
@@ -24,17 +24,17 @@ static pp_status_t match_send(const pp_graph_t *from, uint32_t index, const pp_g
     const pp_vertex_t *send = &from->vertices[index];
     uint32_t found = send->tag < to->tag_count ? to->recv_by_tag[send->tag] : PP_NO_VERTEX;
     if (found == PP_NO_VERTEX || to->vertices[found].peer != from->rank)
-        return pp_fail(PP_ERR_MISMATCH, "rank %d sends l%u to %d with tag %u, which it does not receive "
-                       "from there", from->rank, index, to->rank, send->tag);
+        return pp_fail(PP_ERR_MISMATCH, "rank %d sends l%u to rank %d with tag %u, but that rank has no such receive",
+                       from->rank, index, to->rank, send->tag);
     const pp_vertex_t *recv = &to->vertices[found];
     if (matched[send->tag])
-        return pp_fail(PP_ERR_MISMATCH, "rank %d sends l%u to %d with tag %u, a second time",
+        return pp_fail(PP_ERR_MISMATCH, "rank %d sends l%u to rank %d with tag %u, which it has used already",
                        from->rank, index, to->rank, send->tag);
     matched[send->tag] = true;
     if (recv->activation != send->activation)
         return pp_fail(PP_ERR_MISMATCH, "l%u of rank %d and l%u of rank %d: only one of the two is an "
                        "activation", index, from->rank, found, to->rank);
-    /* Whoever keeps parts in named buffers numbers their registers for itself. */
+    /* A rank that keeps parts in named buffers chooses the numbers of their registers itself. */
     bool named = pp_graph_buffer_of(from, send->reg) != PP_ACCUMULATOR
               || pp_graph_buffer_of(to, recv->reg) != PP_ACCUMULATOR;
     if (recv->reg != send->reg && !named)
@@ -61,8 +61,8 @@ static pp_status_t match_all(pp_graph_t *const *graphs, int32_t size, size_t tag
         for (uint32_t tag = 0; tag < graph->tag_count; tag++) {
             uint32_t recv = graph->recv_by_tag[tag];
             if (recv != PP_NO_VERTEX && !matched[(size_t)rank * tags + tag])
-                return pp_fail(PP_ERR_MISMATCH, "rank %d receives l%u from %d with tag %u, which it "
-                               "does not send", rank, recv, graph->vertices[recv].peer, tag);
+                return pp_fail(PP_ERR_MISMATCH, "rank %d receives l%u from rank %d with tag %u, but that rank has no "
+                               "such send", rank, recv, graph->vertices[recv].peer, tag);
         }
     }
     return PP_OK;
@@ -81,7 +81,7 @@ static pp_status_t check_tag_counts(pp_graph_t *const *graphs, int32_t size)
 pp_status_t pp_graph_check(pp_graph_t *const *graphs, int32_t size)
 {
     if (size < 1)
-        return pp_fail(PP_ERR_ARGUMENT, "schedules of %d ranks", size);
+        return pp_fail(PP_ERR_ARGUMENT, "size=%d ranks is not at least 1", size);
     size_t tags = 0;
     for (int32_t rank = 0; rank < size; rank++) {
         PP_TRY(check_one(graphs[rank], graphs[0], rank, size));

@@ -1,4 +1,4 @@
-/* commit.c - freezes a template: successor and tag tables, and what must not be in it. */
+/* commit.c - freezes a template: makes the tables of successors and tags, and refuses faults.  See graph.h. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static pp_status_t settle_needs(pp_graph_t *graph)
         if (v->need == PP_NEED_ALL)
             v->need = v->in_count;
         if (v->need > v->in_count)
-            return pp_fail(PP_ERR_ARGUMENT, "rank %d: operation l%u needs %u predecessors and has %u",
+            return pp_fail(PP_ERR_ARGUMENT, "rank %d: operation l%u needs %u predecessors, but has %u",
                            graph->rank, i, v->need, v->in_count);
     }
     return PP_OK;
@@ -62,7 +62,7 @@ static pp_status_t refuse_double_edges(const pp_graph_t *graph)
     return status;
 }
 
-/* Kahn: peels off operations whose predecessors are all gone; what stays lies on or behind a cycle. */
+/* Kahn: removes operations without predecessors, again and again; those that remain lie on or behind a cycle. */
 static pp_status_t refuse_cycles(const pp_graph_t *graph)
 {
     size_t count = (size_t)graph->vertex_count + 1;
@@ -84,8 +84,8 @@ static pp_status_t refuse_cycles(const pp_graph_t *graph)
     pp_status_t status = PP_OK;
     for (uint32_t v = 0; v < graph->vertex_count && status == PP_OK; v++)
         if (missing[v] > 0)
-            status = pp_fail(PP_ERR_ARGUMENT, "rank %d: operation l%u waits, through a cycle, for "
-                             "itself or for one that does", graph->rank, v);
+            status = pp_fail(PP_ERR_ARGUMENT, "rank %d: operation l%u lies on or behind a cycle, and can never fire",
+                             graph->rank, v);
     free(missing);
     return status;
 }
@@ -129,7 +129,7 @@ pp_status_t pp_graph_commit(pp_graph_t *graph)
     if (graph->error)
         return graph->error;
     if (graph->outs)
-        return pp_fail(PP_ERR_STATE, "rank %d: the schedule is committed", graph->rank);
+        return pp_fail(PP_ERR_STATE, "rank %d: the schedule is committed already", graph->rank);
     graph->error = freeze(graph);
     free(graph->edges);
     graph->edges = NULL;

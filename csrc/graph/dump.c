@@ -15,14 +15,14 @@
  *       l11 requires l10, l9
  *     }
  *
- * An operation without "requires" waits for nothing; a nop of that kind is fired from outside.  A vertex
- * that waits for some of its predecessors says "any of" or "2 of".
+ * An operation without "requires" waits for nothing; if it is a nop, the host fires it.  An operation that waits for
+ * some of its predecessors only says "any of" or "2 of".
  */
 #include "dump.h"
 
 #include <stdlib.h>
 
-/* Predecessors, in the manner of pp_graph_t.outs. */
+/* Predecessors, laid out like pp_graph_t.outs. */
 typedef struct ins {
     uint32_t *begin;      /* vertex_count + 1 */
     uint32_t *from;
@@ -37,7 +37,7 @@ static bool ins_make(const pp_graph_t *graph, ins_t *ins)
     ins->from = malloc((edges + 1) * sizeof *ins->from);
     if (!ins->begin || !ins->from)
         return false;
-    /* begin[v + 1] first runs from where v's list begins to where it ends. */
+    /* begin[v + 1] is where v's list begins, and runs to where it ends while the list is filled. */
     for (uint32_t v = 0; v < graph->vertex_count; v++)
         ins->begin[v + 2] = ins->begin[v + 1] + graph->vertices[v].in_count;
     for (uint32_t v = 0; v < graph->vertex_count; v++)
@@ -151,7 +151,7 @@ static const char *const DOT_SHAPES[] = {
     [PP_COPY] = "ellipse",
 };
 
-/* An operation that does not wait for all of its predecessors is dashed. */
+/* Draws an operation dashed if it does not wait for all of its predecessors. */
 static void dot_vertex(const pp_graph_t *graph, uint32_t index, size_t element_bytes, pp_text_t *text)
 {
     const pp_vertex_t *v = &graph->vertices[index];

@@ -1,32 +1,32 @@
 /*
- * graph.h - schedule templates: an immutable DAG of operations, one per rank.
+ * graph.h - schedule templates: an immutable DAG of operations, one for each rank.
  *
- * A vertex fires when the number of its finished predecessors *equals* its `need`: all of them (AND),
- * one (OR) or k.  Later arrivals find the count beyond `need`, so an operation is consumable by
- * construction (eager-SGD, section 4.1.1).  A round is a fresh instance of the template, so a
- * schedule is persistent by construction; instances live in exec/.
+ * A vertex fires when the number of its finished predecessors *equals* its `need`: all of them (AND), one (OR) or k.
+ * Later predecessors raise the count beyond `need`, so an operation is consumable by construction (eager-SGD,
+ * section 4.1.1).  Each round is a fresh instance of the template, so a schedule is persistent by construction.
+ * Instances live in exec/.
  *
- * Data model of an operation.  A round has one *accumulator*: the vector being reduced.  It starts as
- * this rank's contribution, or as null.  A *register* is a header (who has contributed so far) with a
- * null flag; it describes a region of the accumulator.  Schedules that treat the vector as one piece
- * use register 0; a ring uses one a chunk, and a vector that is cut into segments others for each.
- *   SEND    the register's header to `peer`, and the region's elements unless the register is null
- *   RECV    a header and a region from `peer`, into a lane of scratch (a REDUCE follows) or straight into
- *           the accumulator and the register (PP_IN_PLACE: it replaces them)
- *   REDUCE  merges what the RECV `source` brought into the register and the region; the lower rank's
- *           operand is always the left one (`incoming_left`)
- *   COPY    takes the pending slot as the accumulator ("take"); one a template.  Others copy a region, with its
- *           register, to another one
- *   NOP     joins edges; fired by its predecessors, or from outside if it has none
+ * Data of a round.  The *accumulator* is the vector being reduced.  It starts as this rank's contribution, or as null.
+ * A *register* describes a region of the accumulator: it is a header, which says who has contributed so far, and a null
+ * flag.  A schedule that treats the vector as one piece uses register 0.  A ring uses one register a chunk.  Each
+ * segment of a vector has registers of its own.
+ *   SEND    sends the register's header to `peer`, and the region's elements unless the register is null
+ *   RECV    receives a header and a region from `peer`: into a lane of scratch, for a REDUCE, or straight into
+ *           the register and the accumulator, which it replaces (PP_IN_PLACE)
+ *   REDUCE  merges the message of the RECV `source` into the register and the region; the lower rank's operand is
+ *           always the left one (`incoming_left`)
+ *   COPY    "take": makes the pending slot the accumulator; a template has one.  Any other COPY copies a region and
+ *           its register to another one
+ *   NOP     joins edges; its predecessors fire it, or, if it has none, the host does
  *
  * Besides the accumulator a template may have *named buffers*: pp_graph_buffer().  A register that is bound to one
- * describes a region of that buffer, and begins null; all operations then work there.  A REDUCE may merge such a
- * region instead of what a RECV brought.  REDUCE and COPY may carry a *weight*, by its number; the numbers' values
- * are the instance's: into += w * in, into = w * in.
+ * describes a region of that buffer and begins null; all operations on the register then work there.  A REDUCE may
+ * merge such a region instead of a message.  REDUCE and COPY may name a *weight* by its number; the instance has the
+ * weights' values: into += w * in, into = w * in.
  *
- * A message is named by (sender, receiver, tag): tags are dense per template, the same step has the
- * same tag on both sides, and one rank never receives two messages of one tag in a round.  The number
- * of messages of a round therefore never depends on who started it.
+ * A message is named by (sender, receiver, tag).  Tags are dense in a template.  A step has the same tag on both sides,
+ * and a rank receives at most one message of a tag in a round.  So the number of messages of a round does not depend
+ * on the rank that started it.
  *
  * Pure data: no atomics, no clock, no thread.
  */
@@ -47,7 +47,7 @@ typedef struct pp_operand {
     pp_region_t region;
 } pp_operand_t;
 
-/* Buffers are numbered; named ones from 1 on. */
+/* Buffers are numbered: the accumulator is 0, named buffers count from 1. */
 enum { PP_ACCUMULATOR = 0 };
 
 typedef struct pp_graph_buffer {
@@ -59,8 +59,8 @@ typedef struct pp_vertex {
     uint8_t     kind;            /* pp_kind_t */
     int8_t      lane;            /* RECV: of scratch, or PP_IN_PLACE */
     bool        activation;      /* SEND, RECV: carries no header of data, only "round r is on" */
-    bool        incoming_left;   /* REDUCE */
-    uint32_t    need;            /* finished predecessors it waits for */
+    bool        incoming_left;   /* REDUCE: what it merges is the left operand */
+    uint32_t    need;            /* finished predecessors that it waits for */
     union {
         struct {
             int32_t  peer;       /* SEND, RECV */
@@ -70,16 +70,16 @@ typedef struct pp_vertex {
     };
     uint32_t    reg;             /* register; all but NOP */
     uint32_t    source;          /* REDUCE: the RECV whose data it merges; `local`: the register */
-    uint32_t    in_count;        /* edges that enter it */
+    uint32_t    in_count;        /* its predecessors */
     uint16_t    weight;          /* REDUCE, its RECV, COPY: 1 + the weight's number; 0: none */
-    bool        local;           /* REDUCE, COPY: from another register */
-    uint32_t    outs_begin, outs_end;  /* into pp_graph.outs, in the order of pp_graph_edge() calls:
-                                          successors fire in that order, so add the urgent first */
+    bool        local;           /* REDUCE, COPY: it reads another register, not a message */
+    uint32_t    outs_begin, outs_end;  /* its successors in pp_graph.outs, in the order of pp_graph_edge() calls.
+                                          They fire in that order, so add the urgent ones first */
     pp_region_t region;
     const char *label;           /* static text for dumps, e.g. "take" */
 } pp_vertex_t;
 
-_Static_assert(sizeof(pp_vertex_t) <= 64, "an operation is one cache line: many ranks are simulated");
+_Static_assert(sizeof(pp_vertex_t) <= 64, "an operation fits one cache line, because many ranks are simulated");
 
 enum { PP_NEED_ALL = 0, PP_NEED_ANY = 1 };
 enum { PP_NO_VERTEX = 0xffffffffu };
@@ -94,19 +94,19 @@ typedef struct pp_graph {
     uint32_t    *recv_by_tag;    /* tag -> RECV vertex or PP_NO_VERTEX; valid after commit */
     uint32_t     tag_count;
     uint32_t     reg_count;
-    size_t       scratch_count;  /* elements of the largest region that a RECV puts into scratch */
-    uint32_t     lane_count;     /* such regions side by side in it */
-    pp_graph_buffer_t *buffers;  /* named ones: buffer b is buffers[b - 1] */
+    size_t       scratch_count;  /* elements of a lane of scratch: of the largest region that a RECV puts there */
+    uint32_t     lane_count;     /* lanes of scratch */
+    pp_graph_buffer_t *buffers;  /* named buffers: number b is buffers[b - 1] */
     uint32_t     buffer_count;
-    uint32_t    *bound;          /* registers' buffers; of those from bound_count on it is the accumulator */
+    uint32_t    *bound;          /* the buffer of each register; registers from bound_count on use the accumulator */
     uint32_t     bound_count;
     uint32_t     weight_count;
 
-    /* Where protocols hook in; PP_NO_VERTEX if the schedule has none. */
-    uint32_t start;              /* NOP without predecessors: internal activation */
-    uint32_t join;               /* NOP without predecessors: join without telling anyone (flush) */
-    uint32_t gate;               /* NOP without predecessors: this rank may give its part now */
-    uint32_t activated;          /* NOP: the round is on here (start, a message, or join) */
+    /* Where protocols hook in; PP_NO_VERTEX: the schedule has no such vertex. */
+    uint32_t start;              /* NOP that the host fires: internal activation */
+    uint32_t join;               /* NOP that the host fires: join the round and tell no rank (flush) */
+    uint32_t gate;               /* NOP that the host fires: this rank may give its part now */
+    uint32_t activated;          /* NOP: the round is on here, by start, a message or join */
     uint32_t take;               /* COPY: needs `activated` and `gate` */
     uint32_t done;               /* NOP: the accumulator is the result */
 
@@ -116,8 +116,8 @@ typedef struct pp_graph {
     pp_status_t  error;          /* first error of the builder; commit returns it */
 } pp_graph_t;
 
-/* Builder.  Errors are latched in the graph and reported by pp_graph_commit(), so that an algorithm
-   reads like its paper.  NULL only when out of memory. */
+/* The builder.  It latches its first error in the graph, and pp_graph_commit() returns that, so that an algorithm reads
+   like its paper.  NULL: no memory. */
 pp_graph_t *pp_graph_new(int32_t rank, int32_t size, size_t count);
 void        pp_graph_free(pp_graph_t *graph);
 
@@ -131,17 +131,17 @@ uint32_t pp_graph_reduce(pp_graph_t *graph, uint32_t recv, bool incoming_left);
 uint32_t pp_graph_take(pp_graph_t *graph);
 void     pp_graph_edge(pp_graph_t *graph, uint32_t from, uint32_t to);
 
-/* A buffer of `count` elements; returns its number.  Its memory is there from the first write on to the end of the
-   instance. */
+/* Adds a named buffer of `count` elements; returns its number.  An instance has its memory from the first write to its
+   end. */
 uint32_t pp_graph_buffer(pp_graph_t *graph, size_t count, const char *label);
-/* From here on the register describes a region of that buffer.  Before its first use. */
+/* From here on the register describes a region of that buffer.  To be called before the register is used. */
 void     pp_graph_bind(pp_graph_t *graph, uint32_t reg, uint32_t buffer);
-/* The region and its register replace the other's; nothing is copied from a null register.  Onto itself: for a
-   weight. */
+/* Replaces the region and register `into` by `from`; copies no elements from a null register.  A copy onto itself only
+   applies a weight. */
 uint32_t pp_graph_copy(pp_graph_t *graph, pp_operand_t from, pp_operand_t into);
-/* The region and its register are merged into the other's. */
+/* Merges the region and register `from` into `into`. */
 uint32_t pp_graph_merge(pp_graph_t *graph, pp_operand_t from, pp_operand_t into, bool from_left);
-/* A REDUCE or COPY multiplies what it brings by a weight of the instance, rounded before it is added. */
+/* The REDUCE or COPY multiplies its input by a weight of the instance; the product is rounded before it is added. */
 void     pp_graph_weigh(pp_graph_t *graph, uint32_t vertex, uint32_t weight);
 
 static inline uint32_t pp_graph_buffer_of(const pp_graph_t *graph, uint32_t reg)
@@ -154,12 +154,12 @@ static inline size_t pp_graph_buffer_count(const pp_graph_t *graph, uint32_t buf
     return buffer == PP_ACCUMULATOR ? graph->count : graph->buffers[buffer - 1].count;
 }
 
-/* Freezes the template: computes `need` of PP_NEED_ALL vertices, the successor and tag tables;
-   refuses cycles, duplicate tags, edges out of range and needs that can never be met. */
+/* Freezes the template: computes the `need` of PP_NEED_ALL vertices and the tables of successors and tags.  Refuses
+   cycles, duplicate tags, edges out of range and needs that can never be met. */
 pp_status_t pp_graph_commit(pp_graph_t *graph);
 
-/* All ranks' templates together: every send has exactly one receive of the same tag, register and
-   number of elements, and the other way round.  The text names the first offender. */
+/* Checks all ranks' templates together: each send has exactly one receive of the same tag, register and number of
+   elements, and each receive one send.  The error text names the first operation that has none. */
 pp_status_t pp_graph_check(pp_graph_t *const *graphs, int32_t size);
 
 /* Appends the template as DOT or as GOAL-like text ("l3: send 8b to 5 tag 2", "l3 requires l1"; an OR

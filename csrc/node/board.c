@@ -6,8 +6,8 @@
 
 enum { LINE = 64, PAGE = 4096 };
 
-static const uint64_t STATE_BITS = PP_WORD_WAITS | PP_WORD_DIRECT | PP_WORD_OVERDUE | PP_WORD_ASIDE | UINT64_C(7) << PP_WORD_LEAVING_SHIFT
-                                 | ~UINT64_C(0) << PP_WORD_ROUND_SHIFT;
+static const uint64_t STATE_BITS = PP_WORD_WAITS | PP_WORD_DIRECT | PP_WORD_OVERDUE | PP_WORD_ASIDE
+                                 | UINT64_C(7) << PP_WORD_LEAVING_SHIFT | ~UINT64_C(0) << PP_WORD_ROUND_SHIFT;
 static const uint64_t PART_BITS = UINT64_C(0xffff) << PP_WORD_PENDING_SHIFT;
 
 static uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
@@ -18,7 +18,7 @@ typedef struct layout {
     uint64_t stations, plan, ring, entry_bytes, slots, results, stride, bytes;
 } layout_t;
 
-/* Vectors of a page and more begin on a page of their own, which is theirs to commit. */
+/* A vector of a page or more begins on a page of its own, so it can be committed alone. */
 static layout_t lay_out(int32_t ranks, int32_t entries, size_t vector_bytes)
 {
     uint64_t P = (uint64_t)ranks, K = (uint64_t)entries;
@@ -75,14 +75,14 @@ bool pp_board_detach(pp_board_t *board)
 
 /* ---- stations ------------------------------------------------------------------------------------------ */
 
-/* Whether nobody reads parts any more that a round below `taken` has taken. */
+/* Whether all parts have been read that rounds below `taken` have taken. */
 bool pp_board_has_read(const pp_board_t *board, uint64_t taken)
 {
     uint64_t turn = pp_board_turn(board);
     return pp_turn_round(turn) + (pp_turn_phase(turn) == PP_AWAY) >= taken;
 }
 
-/* Parts that were taken are read until their round is complete, or away. */
+/* A taken part is read until its round is complete, or AWAY. */
 static void forget_read_parts(pp_board_t *board)
 {
     pp_station_t *own = pp_board_own(board);
@@ -90,7 +90,7 @@ static void forget_read_parts(pp_board_t *board)
     uint32_t pending = pp_word_pending(atomic_load(&own->word));
     if (!(board->linked & ~pending))
         return;
-    /* After the word: a take that it shows is counted here. */
+    /* After the word, so that a take which the word shows is counted here. */
     PP_STEP("link");
     uint64_t taken = atomic_load(&own->taken);
     if (pp_board_has_read(board, taken))
@@ -121,7 +121,7 @@ void pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state
                    | (uint64_t)users << (PP_WORD_USERS_SHIFT + part);
     PP_STEP("link");
     uint64_t word = atomic_load_explicit(&own->word, memory_order_relaxed);
-    /* Releases the part; seq_cst: before this rank looks whether the round is to be run. */
+    /* Releases the part; seq_cst: before this rank looks whether the round is due. */
     while (!atomic_compare_exchange_weak(&own->word, &word, (word & PART_BITS) | added | state))
         PP_STEP("link");
     board->linked |= 1u << part;
@@ -184,13 +184,14 @@ bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns)
     for (;;) {
         if ((seen & ~RIPE_TIME) == ripe_tag(round))
             return false;
-        /* After the load: if the round is over, somebody may wait for what was set for a later one. */
+        /* After the load: if the round is over, a rank may wait for the time set for a later round. */
         if (pp_turn_round(pp_board_turn(board)) != round)
             return false;
         PP_STEP("ripen");
         if (atomic_compare_exchange_strong(&board->shared->ripe, &seen, ripe_tag(round) | (time_ns & RIPE_TIME)))
             return true;
-        /* By somebody for this round; or late, for one before that was over in no time because all were there. */
+        /* Another rank has set it: for this round, or late for an earlier one that ended at once because all were
+           there. */
     }
 }
 
@@ -199,7 +200,7 @@ bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, u
     PP_STEP("ripen");
     /* seq_cst: a sleeper's last look, after it has counted itself. */
     uint64_t seen = atomic_load(&board->shared->ripe);
-    /* Sign-extended from 48 bits: times are close to each other, but for what was left behind 65536 rounds ago. */
+    /* Sign-extended from 48 bits: the two times are close, unless a round 65536 rounds ago has set this one. */
     *left_ns = (int64_t)((seen - now_ns) << 16) >> 16;
     if (*left_ns > 0 && (uint64_t)*left_ns > longest_ns)
         *left_ns = 0;
@@ -234,7 +235,7 @@ bool pp_board_release(pp_board_t *board, uint64_t round)
     if (atomic_compare_exchange_strong(&board->shared->turn, &expected,
                                        round << PP_TURN_ROUND_SHIFT | PP_OPEN))
         return true;
-    /* Before the new look. */
+    /* There is NEWS: clear it before the claimer looks again. */
     PP_STEP("release");
     atomic_store(&board->shared->turn, claimed);
     return false;
@@ -246,7 +247,7 @@ pp_taken_t pp_board_take(pp_board_t *board, int32_t rank, uint64_t round)
     PP_STEP("take");
     uint64_t word = atomic_load(&station->word);
     if (!pp_word_pending(word))
-        return (pp_taken_t){.word = word};           /* null: nothing to write */
+        return (pp_taken_t){.word = word};           /* null: there is nothing to write */
     PP_STEP("take");
     atomic_store_explicit(&station->taken, round + 1, memory_order_relaxed);
     PP_STEP("take");
@@ -267,8 +268,8 @@ static uint32_t end_of(uint64_t tickets) { return tickets & 0xffff; }
 
 void pp_board_begin_plan(pp_board_t *board)
 {
-    /* Whoever read the last plan has finished its chunks.  That is known from the turn, too, but by way of the
-       process that published: so a thread of this one, whose reads a checker of races has seen, is known directly. */
+    /* All readers of the last plan have finished their chunks.  The turn says so, too, but by way of the publisher's
+       process.  This load says it directly of threads of this process, whose reads a race checker has seen. */
     PP_STEP("pick");
     (void)atomic_load_explicit(&board->shared->unfinished, memory_order_acquire);
 }
@@ -279,7 +280,7 @@ void pp_board_hand_out(pp_board_t *board, uint64_t round)
     PP_STEP("hand_out");
     atomic_store_explicit(&shared->unfinished, board->plan->chunks, memory_order_relaxed);
     PP_STEP("hand_out");
-    /* Releases the plan to whoever gets a ticket. */
+    /* Releases the plan to the threads that get a ticket. */
     atomic_store_explicit(&shared->tickets, tickets_of(round, 0, board->plan->chunks), memory_order_release);
     PP_STEP("hand_out");
     atomic_store(&shared->turn, turn_of(board, round, PP_MOVING));
@@ -305,7 +306,7 @@ bool pp_board_ticket(pp_board_t *board, uint64_t round, uint32_t *chunk)
             return false;
         uint64_t rest = front ? tickets_of(round, first + 1, end) : tickets_of(round, first, end - 1);
         PP_STEP("ticket");
-        /* The round cannot end before this chunk is finished: the plan stands still from here on. */
+        /* The round cannot end before this chunk is finished, so nobody writes the plan until then. */
         if (atomic_compare_exchange_weak_explicit(tickets, &seen, rest, memory_order_acquire,
                                                   memory_order_acquire)) {
             *chunk = front ? first : end - 1;
@@ -317,7 +318,7 @@ bool pp_board_ticket(pp_board_t *board, uint64_t round, uint32_t *chunk)
 bool pp_board_finished(pp_board_t *board)
 {
     PP_STEP("finish");
-    /* Releases this chunk, and acquires all the others for the last. */
+    /* Releases this chunk; the thread that finishes the last one acquires all others. */
     return atomic_fetch_sub_explicit(&board->shared->unfinished, 1, memory_order_acq_rel) == 1;
 }
 
@@ -392,7 +393,8 @@ bool pp_board_pin(pp_board_t *board, int32_t index, uint64_t round)
     if (atomic_fetch_add(&board->shared->pins, 1) < PP_PINS_MAX) {
         PP_STEP("pin");
         atomic_store(&pp_board_own(board)->pinned, round + 1);
-        /* seq_cst, as a writer's mark and its look at the pins: one of us sees the other. */
+        /* seq_cst, like the writer's mark and its look at the pins: the reader sees the writer, or the other way
+           round. */
         PP_STEP("pin");
         if (atomic_load(sequence) == complete(round))
             return true;
@@ -409,7 +411,7 @@ void pp_board_unpin(pp_board_t *board)
     atomic_fetch_sub(&board->shared->pins, 1);
 }
 
-/* Of the entries that may be overwritten the one used last, whose memory is warm. */
+/* Of the entries that may be overwritten, the one used last: its memory is warm. */
 static int32_t choose(const pp_board_t *board, uint64_t round, uint64_t spared)
 {
     int32_t  best = -1, unused = -1;
@@ -444,9 +446,9 @@ int32_t pp_board_pick(pp_board_t *board, uint64_t round, uint64_t spared)
         if (before != 0 && is_pinned(board, entry->round)) {
             PP_STEP("pick");
             atomic_store(&entry->sequence, before);
-            continue;        /* somebody was quicker */
+            continue;        /* a reader has pinned it since */
         }
-        /* Whoever reads something of what follows finds the entry changed. */
+        /* A reader that sees any of the writes below also sees that the entry has changed. */
         atomic_thread_fence(memory_order_release);
         entry->round = round;
         return index;
@@ -471,7 +473,7 @@ void pp_board_publish(pp_board_t *board, uint64_t round, int32_t index)
     }
     PP_STEP("publish");
     atomic_store_explicit(&entry->sequence, complete(round), memory_order_release);
-    /* seq_cst: before the publisher looks who sleeps. */
+    /* seq_cst: before the publisher looks for sleepers. */
     PP_STEP("publish");
     atomic_store(&board->shared->turn, (round + 1) << PP_TURN_ROUND_SHIFT | PP_OPEN);
 }

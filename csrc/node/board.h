@@ -1,27 +1,28 @@
 /*
  * board.h - the rounds of one handle, in memory that the ranks of a node share.
  *
- * Ranks that are present finish a round for those that are absent (combining): whoever finds that a round is
- * to be run *claims* it, *takes* what every rank has pending, and *publishes* the result in a ring, while
- * nobody is woken who is not inside the library waiting for it.  A large round is handed out in chunks, by
- * *tickets*, to all who are there.
+ * Ranks that are present finish a round for those that are absent (combining).  A rank that finds a round due, the
+ * *claimer*, *claims* it, *takes* the pending parts of all ranks, and *publishes* the result in a ring.  It wakes only
+ * ranks that sleep in a Wait for the round.  The data of a large round are cut into chunks; ranks that are inside the
+ * library take them by *tickets*.
  *
- *   station   one a rank: the parts it has pending, whether it waits, how far its max_lag lets rounds go.
+ *   station   one a rank: its pending parts, whether it waits, how far its max_lag lets rounds go.
  *             Only its owner adds to it; a taker takes all parts at once, by compare-and-swap on its word.
  *   turn      one a handle: the round to be run next and its phase
  *                 OPEN -> TAKING -> OPEN of the next round               (small: the claimer moves the data)
- *                                -> MOVING -> OPEN of the next round     (whoever finishes the last chunk)
- *             Rounds of a handle are strictly one after the other, and complete when `turn` moves on.
- *             With several nodes, a node's part is all that its ranks give, and the rank that leads it in the
- *             round (nodes.h) takes it to the others:
+ *                                -> MOVING -> OPEN of the next round     (large: the rank that finishes the last chunk
+ *                                                                         publishes)
+ *             Rounds of a handle are strictly one after the other.  A round is complete when `turn` moves on.
+ *             With several nodes, a node's part is all that its ranks give, and the leader of the node in the round
+ *             (nodes.h) takes it to the other nodes:
  *                 OPEN -> TAKING [-> MOVING] -> AWAY -> OPEN of the next round
- *   ring      entries, each the header and the result of one round, written under the claim.  Readers copy
- *             and compare the entry's sequence number afterwards.
+ *   ring      entries, each with the header and the result of one round, written under the claim.  A reader copies,
+ *             and then compares the entry's sequence number.
  *
- * Whoever changes something that could bring a round about does so by a seq_cst access, and then looks
- * itself whether the round is to be run now: of several, the last sees what all have done.  If it finds the
- * turn claimed, it leaves NEWS there: a claimer that decides against the round takes note when it opens the
- * turn again.
+ * A rank that changes something that could bring a round about does so by a seq_cst access, and then looks itself
+ * whether the round is due.  Of several such ranks the last sees what all have done.  A rank that finds the turn
+ * claimed leaves NEWS there: a claimer that decides against the round sees it when it opens the turn again, and looks
+ * again.
  *
  * Each PP_STEP names the step of the models in tests/model that the access belongs to.
  */
@@ -32,21 +33,21 @@
 #include "node.h"
 
 enum {
-    PP_PARTS = 8,                    /* of a station; more that are pending are combined */
+    PP_PARTS = 8,                    /* of a station; a Start that finds all in use adds to a pending one */
     PP_BOARD_MASK_WORDS = PP_CONTRIBUTORS_WORDS
 };
 
 /* ---- the turn ----------------------------------------------------------------------------------------- */
 
-/* round << 16 | owner << 4 | MERGES | NEWS | phase.  The owner is who claimed it.
-   AWAY: what was taken is being reduced with what other nodes gave; nobody reads parts any more.  MERGES: the
-   owner changes a part of its own that is pending.  While TAKING it has the claim only for that; while AWAY the
-   round is not published before it has. */
+/* round << 16 | owner << 4 | MERGES | NEWS | phase.  The owner is the rank that claimed the turn. AWAY: the node's
+   part is being reduced with those of other nodes; parts of stations are no longer read. MERGES: the owner adds to a
+   pending part of its own.  While TAKING, it has the claim for nothing else; while AWAY, the round is published only
+   after it has finished. */
 typedef enum pp_phase { PP_OPEN, PP_TAKING, PP_MOVING, PP_AWAY } pp_phase_t;
 enum { PP_TURN_PHASE = 3, PP_TURN_NEWS = 4, PP_TURN_MERGES = 8, PP_TURN_OWNER_SHIFT = 4,
        PP_TURN_OWNER = 0xfff, PP_TURN_ROUND_SHIFT = 16 };
 
-/* pp_station_t.activated: LATE if the rank that said so was not drawn, but its deadline is over. */
+/* pp_station_t.activated.  LATE: the rank in BY was not drawn; its deadline is over. */
 enum { PP_ACTIVATED_ROUND_SHIFT = 16, PP_ACTIVATED_LATE = 0x8000, PP_ACTIVATED_BY = 0x7fff };
 
 static inline uint64_t   pp_turn_round(uint64_t turn) { return turn >> PP_TURN_ROUND_SHIFT; }
@@ -55,15 +56,15 @@ static inline pp_phase_t pp_turn_phase(uint64_t turn) { return (pp_phase_t)(turn
 /* ---- stations ----------------------------------------------------------------------------------------- */
 
 /* A station's word:
-     WAITS     its owner has an outstanding request on-time for `round`: over when that round is complete
-     DIRECT    ... and a receive buffer in the memory of the node, into which the result may be written
-     OVERDUE   ... and has done so for longer than its deadline
+     WAITS     its owner has an outstanding on-time request for ROUND; stale when that round is complete
+     DIRECT    ... and its receive buffer is in the memory of the node: the result may be written into it
+     OVERDUE   ... and it has waited for longer than its deadline
      ASIDE     its owner has left the handle by patience
-     PENDING   a bit for each part linked and not taken
-     USERS     a bit for each of them that lies where the application put it, not in the station's buffer
+     PENDING   a bit for each part that is linked and not taken
+     USERS     a bit for each of these parts that is still in the application's buffer, not in the station's
      LEAVING   pp_leaving_t
-     ROUND     for which the owner waits, or takes a step of a Drain; or how many flush rounds of the handle
-               were complete when it began to flush: the lower 40 bits */
+     ROUND     the round for which the owner waits, or takes a step of a Drain; or the number of flush rounds of the
+               handle that were complete when the owner began to flush.  The lower 40 bits */
 enum {
     PP_WORD_WAITS = 1,
     PP_WORD_DIRECT = 2,
@@ -93,34 +94,34 @@ static inline pp_leaving_t pp_word_leaving(uint64_t word, uint64_t round, uint64
     return pp_word_is_of(word, leaving == PP_STEPS ? round : flushes) ? leaving : PP_STAYS;
 }
 
-/* What a Start, or several combined, put in.  Written by the owner before it is linked. */
+/* One Start's contribution, or those of several combined.  The owner writes it before it links it. */
 typedef struct pp_part {
     uint64_t contributions;
-    uint64_t starts;                 /* the owner's Starts up to and including it */
-    _Atomic uint64_t oldest_given;   /* the round that its oldest contribution's own call was given */
-    uint64_t users;                  /* offset, while the word's bit says so */
+    uint64_t starts;                 /* the owner's Starts up to and including the newest in the part */
+    _Atomic uint64_t oldest_given;   /* the round that the oldest contribution's own call was given */
+    uint64_t users;                  /* offset of the application's buffer, while the USERS bit is set */
 } pp_part_t;
 
 typedef struct pp_station {
     _Alignas(64) _Atomic uint64_t word;
-    _Atomic uint64_t limit;          /* rounds from here on may not take the parts, unless the owner has left
-                                        or waits elsewhere (max_lag) */
-    _Atomic uint64_t absorbed;       /* of rounds before, the owner needs no entry of the ring any more */
+    _Atomic uint64_t limit;          /* rounds from here on may not take the parts (max_lag), unless the owner has
+                                        left or waits elsewhere */
+    _Atomic uint64_t absorbed;       /* the owner needs no ring entry of the rounds below this one */
     _Atomic uint64_t taken;          /* 1 + the last round that took a part; 0: none.  Written by takers */
     _Atomic uint64_t pinned;         /* 1 + a round whose entry the owner reads in place; 0: none */
-    _Atomic uint64_t expects;        /* 1 + the last round that other nodes have told it about, who leads it */
-    /* 1 + the last round, of those that the owner leads, that is on here, by a message or by a rank of the node;
-       then, in the lower 16 bits, who has said so first, and sends the activation to the other nodes. */
+    _Atomic uint64_t expects;        /* 1 + the last round that other nodes have told the owner, its leader, about */
+    /* 1 + the last round that is on here, of those that the owner leads: a message or a rank of the node has activated
+       it.  In the lower 16 bits the first rank that said so, which sends the activation to the other nodes. */
     _Atomic uint64_t activated;
-    _Atomic uint64_t held;           /* 1 + a round that others wait for, and that the owner holds up */
-    /* Read for owners whose word says DIRECT: up to here a station is one line. */
-    uint64_t         receive;        /* offset of the receive buffer, if it lies in the memory */
+    _Atomic uint64_t held;           /* 1 + a round that others wait for and that the owner holds up */
+    /* Up to here a station is one cache line.  The rest is read only if the word says DIRECT. */
+    uint64_t         receive;        /* offset of the receive buffer, if it is in the memory of the node */
     _Alignas(64) pp_part_t parts[PP_PARTS];
 } pp_station_t;
 
 /* ---- the ring ------------------------------------------------------------------------------------------ */
 
-typedef struct pp_share {            /* of a rank in a round to which it contributed */
+typedef struct pp_share {            /* a rank's share in a round to which it contributed */
     uint64_t contributions, starts, oldest_given;
 } pp_share_t;
 
@@ -128,9 +129,9 @@ typedef struct pp_share {            /* of a rank in a round to which it contrib
 typedef struct pp_ring_entry {
     _Alignas(64) _Atomic uint64_t sequence;   /* 2 (round + 1): complete; odd: being written; 0: never used */
     uint64_t   round;
-    uint32_t   null;                 /* nobody had data */
-    uint32_t   elsewhere;            /* no copy of the result in the ring: everybody got it directly */
-    uint32_t   kept;                 /* until everybody has absorbed it */
+    uint32_t   null;                 /* 1: no rank had data */
+    uint32_t   elsewhere;            /* 1: the result is not in the ring, because all ranks got it directly */
+    uint32_t   kept;                 /* 1: the entry is kept until all ranks have absorbed it */
     uint32_t   flush;
     pp_tally_t tally;
     uint64_t   contributors[PP_BOARD_MASK_WORDS], left[PP_BOARD_MASK_WORDS];
@@ -140,7 +141,7 @@ typedef struct pp_ring_entry {
 
 /* ---- moving -------------------------------------------------------------------------------------------- */
 
-/* What there is to do in a round, for whoever holds a ticket of it. */
+/* The work of a round, for the threads that hold its tickets. */
 typedef struct pp_plan {
     uint32_t entry;                  /* of the ring */
     uint32_t source_count, target_count;
@@ -152,20 +153,20 @@ typedef struct pp_plan {
 
 typedef struct pp_board_shared {
     _Alignas(64) _Atomic uint64_t turn;
-    /* When a round that is to be run may be taken: the lower 16 bits of the round + 1, then of a time in ns the
-       lower 48.  What is in it for another round says nothing. */
+    /* When a round that is due may be taken: the lower 16 bits of the round + 1, then the lower 48 bits of a time in
+       ns. A value set for another round means nothing. */
     _Atomic uint64_t ripe;
-    _Atomic uint32_t latecomers;         /* ranks have lately come too late by little: rounds wait longer for them */
-    /* Lower 32 bits of the round, then the first chunk that is not handed out, and the one after the last, 16
-       bits each: a late helper's compare-and-swap fails. */
+    _Atomic uint32_t latecomers;         /* > 0: ranks have lately come too late by little, so rounds wait longer */
+    /* The lower 32 bits of the round, then 16 bits each: the first chunk that is not handed out, and the end of those
+       chunks.  With the round in it, the compare-and-swap of a late helper fails. */
     _Alignas(64) _Atomic uint64_t tickets;
-    /* Between nodes: for the rank that leads the round that is open, a counter of reasons to look at it. */
+    /* Between nodes: a counter of reasons for the leader of the open round to look at it. */
     _Alignas(64) _Atomic uint32_t told;
     _Atomic uint32_t awaits;         /* how often a rank of this node has said that it waits long */
-    _Atomic uint64_t awaited;        /* 1 + the newest round that somebody has waited long for */
+    _Atomic uint64_t awaited;        /* 1 + the newest round that a rank has waited long for */
     _Alignas(64) _Atomic uint32_t unfinished;  /* chunks */
     _Atomic uint32_t flushes;        /* flush rounds complete */
-    _Atomic uint32_t pins;           /* ranks that have one, or try to */
+    _Atomic uint32_t pins;           /* ranks that have pinned an entry, or are trying to */
     _Atomic uint32_t detached;       /* ranks that will not look at the board again */
 } pp_board_shared_t;
 
@@ -183,21 +184,21 @@ typedef struct pp_board {
     char              *ring;
     size_t             entry_bytes;
     uint64_t           slots, results;    /* offsets of the stations' buffers and of the ring's */
-    uint64_t           spared;            /* newest rounds whose entries are not overwritten while somebody may copy
-                                             them; >= 1 */
-    uint64_t           state;             /* what my word says of me */
-    uint32_t           linked;            /* my parts that are pending, or may still be read */
-    uint32_t           committed;         /* my own buffers that may be touched */
-    bool              *result_committed;  /* ... and results that this rank has committed */
+    uint64_t           spared;            /* the number of newest rounds whose entries are not overwritten while a rank
+                                             may copy them; at least 1 */
+    uint64_t           state;             /* the state that this rank's word says */
+    uint32_t           linked;            /* this rank's parts that are pending, or may still be read */
+    uint32_t           committed;         /* this rank's buffers that are committed */
+    bool              *result_committed;  /* results that this rank has committed */
 } pp_board_t;
 
-/* Bytes of address space that a board takes; `vector_bytes` are of accumulators. */
+/* The address space of a board; `vector_bytes`: of an accumulator. */
 uint64_t pp_board_bytes(int32_t ranks, int32_t entries, size_t vector_bytes);
-/* By the rank that reserved the region, before anybody opens it; false: no memory. */
+/* Called by the rank that reserved the region, before any rank opens it.  False: no memory. */
 bool     pp_board_prepare(pp_node_t *node, uint64_t offset, int32_t entries, size_t vector_bytes);
 pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, int32_t entries, size_t vector_bytes,
                           uint64_t spared, pp_board_t *board);
-/* This rank will not look at it any more; true: nobody will. */
+/* This rank will not look at the board again.  True: it is the last one. */
 bool     pp_board_detach(pp_board_t *board);
 
 static inline pp_ring_entry_t *pp_board_entry(const pp_board_t *board, int32_t index)
@@ -205,7 +206,7 @@ static inline pp_ring_entry_t *pp_board_entry(const pp_board_t *board, int32_t i
     return (pp_ring_entry_t *)(board->ring + (size_t)index * board->entry_bytes);
 }
 enum { PP_CHUNKS_MAX = 65535 };
-/* Entries that may be pinned at once; others than these are always left for new rounds. */
+/* Entries that may be pinned at once; the ring has as many more, so that new rounds always find one. */
 enum { PP_PINS_MAX = 8 };
 
 static inline void *pp_board_result(const pp_board_t *board, int32_t index)
@@ -223,15 +224,16 @@ static inline pp_station_t *pp_board_own(const pp_board_t *board)
 
 /* ---- by the owner of a station -------------------------------------------------------------------------- */
 
-/* A part that nobody reads, or may still read; its buffer is committed.  -1: all are in use; -2: no memory. */
+/* A part that is neither pending nor still being read; its buffer is committed.  -1: all are in use; -2: no memory. */
 int32_t  pp_station_free_part(pp_board_t *board);
-/* Adds the part, and replaces what the word says of its owner by `state` (WAITS, DIRECT, LEAVING, ROUND). */
+/* Links the part, and replaces the owner's state in the word (WAITS, DIRECT, LEAVING, ROUND) by `state`. */
 void     pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state);
-/* Only replaces that; false: it said so already. */
+/* Replaces the state only; false: the word said so already. */
 bool     pp_station_say(pp_board_t *board, uint64_t state);
-/* Takes everything back that is pending; the parts, as bits.  Not while a round is being taken: 0. */
+/* Takes back all pending parts, and returns them as bits; 0 while a round is being taken. */
 uint32_t pp_station_withdraw(pp_board_t *board);
-/* The part's elements are in the station's buffer now; false: a round has taken them from where they were. */
+/* Says that the part's elements are in the station's buffer now; false: a round has taken them from the application's.
+   */
 bool     pp_station_moved(pp_board_t *board, int32_t part);
 
 /* ---- rounds ---------------------------------------------------------------------------------------------- */
@@ -246,60 +248,61 @@ static inline uint64_t pp_board_flushes(const pp_board_t *board)
     PP_STEP("look");
     return atomic_load(&board->shared->flushes);
 }
-/* The round is due, but is to be taken only at `time_ns`, so that ranks that come at about the same time are in; false:
-   it was known already, or is over. */
+/* Says that the round is due but is taken only at `time_ns`, so that ranks that come at about the same time are in it.
+   False: a time was set already, or the round is over. */
 bool pp_board_set_ripe(pp_board_t *board, uint64_t round, uint64_t time_ns);
-/* Whether such a time was set for the round, and how long it still is to it; it was set for `longest_ns` at most. */
+/* Whether such a time was set for the round; *left_ns is the time left, counted as 0 if it is more than `longest_ns`.
+   */
 bool pp_board_ripens(const pp_board_t *board, uint64_t round, uint64_t now_ns, uint64_t longest_ns, int64_t *left_ns);
-/* Claims the round that `turn` shows open. */
+/* Claims the round that `turn` shows open; false: the turn has changed. */
 bool pp_board_claim(pp_board_t *board, uint64_t turn);
-/* As a claim, to change a part of one's own that is pending: no round will be taken by it. */
+/* The same, but only to change a pending part of this rank: this claim takes no round. */
 bool pp_board_hold(pp_board_t *board, uint64_t turn);
-/* Whether the round, not only a part, is taken. */
+/* Whether the turn is claimed for its round, and not only to change a part. */
 static inline bool pp_turn_taken(uint64_t turn)
 {
     return pp_turn_phase(turn) != PP_OPEN && !(pp_turn_phase(turn) == PP_TAKING && (turn & PP_TURN_MERGES));
 }
-/* The turn is claimed: whoever has it is to look again.  False: it is not as `turn` says any more. */
+/* The turn is claimed: asks the claimer to look again.  False: the turn has changed. */
 bool pp_board_leave_news(pp_board_t *board, uint64_t turn);
-/* Decided against the round.  False: there is news; the claim is still ours. */
+/* The claimer decides against the round, and opens the turn again.  False: there is NEWS, and it keeps the claim. */
 bool pp_board_release(pp_board_t *board, uint64_t round);
 
 typedef struct pp_taken {
-    uint64_t word;                   /* as it was */
-    uint32_t parts;                  /* bits */
+    uint64_t word;                   /* before the take */
+    uint32_t parts;                  /* as bits */
 } pp_taken_t;
-/* Under the claim: everything that the rank has pending. */
+/* Under the claim: takes all pending parts of the rank. */
 pp_taken_t pp_board_take(pp_board_t *board, int32_t rank, uint64_t round);
-/* Under the claim: an entry of the ring for the round, marked as being written; not that of one of the newest `spared`
-   results.  -1: all are kept for somebody. */
+/* Under the claim: picks an entry of the ring for the round and marks it as being written.  Never picks that of one of
+   the newest `spared` results.  -1: all entries are kept for some rank. */
 int32_t  pp_board_pick(pp_board_t *board, uint64_t round, uint64_t spared);
-/* Its result may be written; false: no memory. */
+/* Commits the memory of the entry's result; false: no memory. */
 bool     pp_board_commit_result(pp_board_t *board, int32_t entry);
 
-/* Under the claim, before a plan is written whose chunks will be handed out. */
+/* Under the claim, before this rank writes a plan whose chunks it will hand out. */
 void     pp_board_begin_plan(pp_board_t *board);
 /* Under the claim: hands the plan's chunks out. */
 void     pp_board_hand_out(pp_board_t *board, uint64_t round);
-/* A chunk of the round to work at; false: none is left, or the round is over.  Ranks with an even index take
-   from the front, the others from the back: in a loop the same data stay near the same core. */
+/* Gives this rank a chunk of the round; false: none is left, or the round is over.  Ranks with an even index take
+   chunks from the front, the others from the back: in a loop the same data stay near the same core. */
 bool     pp_board_ticket(pp_board_t *board, uint64_t round, uint32_t *chunk);
 bool pp_board_tickets_left(const pp_board_t *board);
-/* The chunk is finished; true: it was the last, and the round is to be published. */
+/* This rank has finished a chunk.  True: it was the last one, and this rank publishes the round. */
 bool     pp_board_finished(pp_board_t *board);
-/* Whether nobody reads parts any more that a round below `taken` has taken. */
+/* Whether all parts have been read that rounds below `taken` have taken. */
 bool     pp_board_has_read(const pp_board_t *board, uint64_t taken);
 /* Completes the round whose result is in the entry. */
 void     pp_board_publish(pp_board_t *board, uint64_t round, int32_t entry);
 
 /* ---- between nodes ---------------------------------------------------------------------------------------- */
 
-/* By the leader of the round, or whoever has finished its last chunk: everything is taken and combined. */
+/* Called by the round's leader, or by the rank that has finished its last chunk: all parts are taken and combined. */
 void     pp_board_send_away(pp_board_t *board, uint64_t round);
-/* By the leader: the round is to be published, and is taken again for it.  False: a rank is adding to a part, and
-   tells the leader when it has. */
+/* Called by the leader, which then has the claim and publishes the round.  False: a rank is adding to a part; it tells
+   the leader when it has finished. */
 bool     pp_board_bring_back(pp_board_t *board, uint64_t round);
-/* While a round is away this rank may add to a part of its own that is pending; false: not as `turn` says. */
+/* While a round is AWAY: this rank begins to add to a pending part of its own.  False: the turn has changed. */
 bool     pp_board_begin_merge(pp_board_t *board, uint64_t turn);
 /* True: the leader wanted to bring the round back meanwhile. */
 bool     pp_board_end_merge(pp_board_t *board, uint64_t round);
@@ -308,13 +311,13 @@ bool     pp_board_end_merge(pp_board_t *board, uint64_t round);
 
 /* The entry of a round; -1: it is not in the ring any more. */
 int32_t  pp_board_find(const pp_board_t *board, uint64_t round);
-/* The oldest round from `round` on that the ring still has; UINT64_MAX: none. */
+/* The oldest round from `round` on that is still in the ring; UINT64_MAX: none. */
 uint64_t pp_board_oldest(const pp_board_t *board, uint64_t round);
-/* Keeps a round's entry from being overwritten, until pp_board_unpin(); one a rank.  False: it has been already, or
-   too many are pinned. */
+/* Keeps a round's entry from being overwritten until pp_board_unpin(); a rank pins one at a time.  False: the entry has
+   been overwritten already, or too many are pinned. */
 bool     pp_board_pin(pp_board_t *board, int32_t entry, uint64_t round);
 void     pp_board_unpin(pp_board_t *board);
-/* Whether the entry was still the round's until now. */
+/* Whether the entry has been the round's up to now. */
 bool     pp_board_still(const pp_board_t *board, int32_t entry, uint64_t round);
 
 #endif

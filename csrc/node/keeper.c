@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keeps the memory of the node, or, if there is none, memory of our own. */
+/* Keeps memory of the node alive, or, if there is none, memory of this process. */
 typedef struct keeper {
     pp_shared_t *shared;
     size_t       offset, bytes;

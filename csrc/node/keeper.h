@@ -1,17 +1,18 @@
 /*
- * keeper.h - what keeps memory alive that an application may use for longer than the context lives: an array in the
- * memory of the node, or what a view of a result shows.
+ * keeper.h - a keeper keeps memory alive that an application may use for longer than the context lives: an array in the
+ * memory of the node, or a result that the application views in place.
  *
- * The public side is a pointer that pp_unalloc() frees, on any thread, with no lock: garbage collectors call it.
+ * The application has a pointer that it frees by pp_unalloc(), in any thread and without a lock: garbage collectors do.
  */
 #ifndef PP_KEEPER_H
 #define PP_KEEPER_H
 
 #include "node.h"
 
-/* Memory for an array, zeroed, and its keeper; NULL: none.  `node`: NULL, or without memory: the process's own. */
+/* Allocates zeroed memory for an array; returns its keeper, NULL: no memory.  If `node` is NULL or has no memory, the
+   array is in memory of this process. */
 void *pp_keeper_alloc(pp_node_t *node, size_t bytes, void **memory);
-/* Keeps the memory of the node mapped; NULL: no memory. */
+/* Keeps the memory of the node mapped.  NULL: no memory for the keeper. */
 void *pp_keeper_hold(const pp_node_t *node);
 
 #endif

@@ -2,10 +2,10 @@
 #include "move.h"
 
 enum {
-    BLOCK_BYTES = 8192,              /* reduced in the first cache before it goes to the targets */
+    BLOCK_BYTES = 8192,              /* a block is reduced in the first cache before it goes to the targets */
     LINE = 64,
-    STREAM_BYTES = 24 << 20,         /* of all vectors together: more than the caches hold */
-    COPY_STREAM_BYTES = 32 << 20     /* ... with those that are copied from and to */
+    STREAM_BYTES = 24 << 20,         /* all vectors together: above this they do not fit the caches */
+    COPY_STREAM_BYTES = 32 << 20     /* the same, with the buffers that are copied from and to */
 };
 
 static char *vector_at(const pp_board_t *board, uint32_t index, size_t first, size_t element_bytes)
@@ -53,7 +53,7 @@ void pp_move(const pp_board_t *board, const pp_kernels_t *kernels, const pp_piec
 
 void pp_move_copy(const pp_board_t *board, const pp_memory_t *memory, void *to, const void *from, size_t bytes)
 {
-    /* A rank's send and receive buffers and its part, and the result. */
+    /* Of each rank the send and receive buffers and a part; and the result. */
     if ((3 * (uint64_t)board->ranks + 1) * board->vector_bytes <= COPY_STREAM_BYTES) {
         memory->copy(to, from, bytes);
         return;

@@ -22,7 +22,7 @@ size_t pp_commons_bytes(int32_t size)
 
 /* ---- processes -------------------------------------------------------------------------------------- */
 
-/* CPU time of a process of ours or our user's; false: not to be had. */
+/* CPU time of a process of this user; false: the kernel does not tell it. */
 static bool cpu_time(int64_t pid, uint64_t *ns)
 {
     clockid_t       clock;
@@ -35,7 +35,7 @@ static bool cpu_time(int64_t pid, uint64_t *ns)
 
 bool pp_node_idles(pp_node_t *node, int32_t index, uint64_t now_ns)
 {
-    enum { HARDLY = 8 };             /* less than one part in so many */
+    enum { HARDLY = 8 };             /* an idle process uses less than this part of a core */
     uint64_t cpu_ns;
     if (!node->memory)
         return false;
@@ -46,7 +46,7 @@ bool pp_node_idles(pp_node_t *node, int32_t index, uint64_t now_ns)
     if (!cpu_time(presence->pid, &cpu_ns))
         return false;
     cpu_ns -= atomic_load_explicit(&presence->lent_ns, memory_order_relaxed);
-    /* Signed: what was lent may be known before it is used, or after. */
+    /* Signed: the time lent may be counted before the CPU time of it, or after. */
     int64_t used_ns = (int64_t)(cpu_ns - pulse->cpu_ns);
     pulse->idle = pulse->at_ns != 0 && used_ns < (int64_t)((now_ns - pulse->at_ns) / HARDLY);
     pulse->cpu_ns = cpu_ns;
@@ -108,12 +108,12 @@ static void add_unused(pp_node_t *node, uint64_t offset, uint64_t bytes)
 {
     pp_range_t *range = malloc(sizeof *range);
     if (!range)
-        return;              /* the range is lost, of which there is plenty */
+        return;              /* the range's addresses are lost; there are plenty */
     *range = (pp_range_t){node->unused, offset, bytes};
     node->unused = range;
 }
 
-/* Arrays that were freed, and for the first rank the regions that the others have given up. */
+/* Collects arrays that were freed; the first rank also collects regions that the other ranks have given up. */
 static void collect_unused(pp_node_t *node)
 {
     for (pp_range_t *range = pp_shared_taken_back(node->memory), *next; range; range = next) {
@@ -146,7 +146,7 @@ static uint64_t reuse(pp_node_t *node, uint64_t bytes)
     return 0;
 }
 
-/* The offset of whole pages, mapped here; 0: none. */
+/* The offset of free whole pages, mapped in this process; 0: none are left. */
 static uint64_t give_out(pp_node_t *node, uint64_t bytes)
 {
     _Atomic uint64_t *top = &node->commons->top;
@@ -186,7 +186,7 @@ static void give_up(pp_node_t *node, uint64_t offset, uint64_t bytes)
         uint64_t none = 0;
         if (atomic_compare_exchange_strong(&node->commons->given_up[i], &none, region))
             return;
-    }                        /* else the range is lost, of which there is plenty */
+    }                        /* else the range's addresses are lost; there are plenty */
 }
 
 void pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes)
@@ -223,7 +223,7 @@ void *pp_node_alloc(pp_node_t *node, size_t bytes)
 
 /* ---- presence --------------------------------------------------------------------------------------- */
 
-/* Or waits for something that this node's boards do not show: the rules then look closer. */
+/* Inside a call, or out, or waiting for something that the boards do not show: then the rules look closer. */
 static bool is_away(uint64_t presence)
 {
     return presence & (PP_PRESENCE_INSIDE | PP_PRESENCE_OUT | PP_PRESENCE_WAITS);
@@ -237,8 +237,8 @@ bool pp_node_set_presence(pp_node_t *node, uint64_t calls, bool inside, bool out
     if (presence == node->presence)
         return false;
     pp_node_call_over(node, calls);
-    /* Counted before it is said, and until it is said no more: whoever finds nobody away has come before,
-       and whoever goes looks at the rounds afterwards. */
+    /* A rank is counted before it shows that it goes away, and until after it shows that it is back.  So a rank that
+       finds nobody away has looked before, and the rank that goes away looks at the rounds afterwards. */
     if (is_away(presence) && !is_away(node->presence)) {
         PP_STEP("leave");
         atomic_fetch_add(&commons->away, 1);

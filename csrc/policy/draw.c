@@ -1,7 +1,7 @@
-/* draw.c - the order of draws, and how a draw goes through it.  See policy.h. */
+/* draw.c - the order of draws, and the way of a draw through it.  See policy.h. */
 #include "policy.h"
 
-/* In two passes: who had not left, then who had. */
+/* In two passes: first the ranks that had not left, then those that had. */
 int32_t pp_order_rank(const pp_rule_t *rule, uint64_t round, const uint64_t *left, int32_t place)
 {
     if (!left)

@@ -16,7 +16,8 @@ void pp_rule_count(pp_count_t *count, const pp_facts_t *facts)
 
 bool pp_rule_enough(const pp_rule_t *rule, const pp_count_t *count, pp_cause_t *cause)
 {
-    bool enough = count->ready >= (uint32_t)rule->k || count->ready + count->left + count->aside == (uint32_t)rule->size;
+    bool enough = count->ready >= (uint32_t)rule->k
+               || count->ready + count->left + count->aside == (uint32_t)rule->size;
     *cause = enough ? PP_CAUSE_POLICY : PP_CAUSE_DEADLINE;
     return count->waits && (enough || count->overdue);
 }
@@ -52,7 +53,7 @@ bool pp_rule_holds_up(const pp_rule_t *rule, const pp_facts_t *facts, bool drawn
 {
     if (pp_rule_is_full(rule))
         return false;
-    /* For "each" patience lifts nothing that a bound holds back. */
+    /* With "each" patience does not lift the bound. */
     bool withholds = !rule->each && pp_rule_withholds(rule, facts, round, bound);
     if (activated || withholds)
         return withholds;
@@ -87,7 +88,7 @@ uint64_t pp_habit_patience(const pp_habit_t *own, const pp_habit_t *others)
     return 5 * usual > LEAST_NS ? 5 * usual : LEAST_NS;
 }
 
-/* ---- what came of it ----------------------------------------------------------------------------------------- */
+/* ---- the verdict on a complete round --------------------------------------------------------------------------- */
 
 void pp_rule_judge(const pp_rule_t *rule, pp_tally_t *tally)
 {

@@ -1,5 +1,5 @@
-/* allreduce_face.c - Start and Wait of a partial allreduce: copying in and out, with the lock released where that
-   takes long.  See context.h. */
+/* allreduce_face.c - Start and Wait of a partial allreduce: copying in and out, with the lock released if that takes
+   long.  See context.h. */
 #include "../coll/patience.h"
 #include "../node/keeper.h"
 #include "context.h"
@@ -7,16 +7,16 @@
 #include <stdlib.h>
 
 enum {
-    SMALL_COPY_BYTES = 65536,    /* copied under the lock: taking it twice would cost more */
-    START_MOVES_BYTES = 262144,  /* of a vector whose reduction Start may do itself */
-    BRIEF_COPY_BYTES = 262144    /* copied while attending: waking the progress thread would cost more */
+    SMALL_COPY_BYTES = 65536,    /* up to this, copied under the lock: taking it twice would cost more */
+    START_MOVES_BYTES = 262144,  /* up to this, Start itself may work at the reduction */
+    BRIEF_COPY_BYTES = 262144    /* up to this, copied while attending: waking the progress thread would cost more */
 };
 
 static bool copies_long(const pp_allreduce_t *coll) { return coll->series.vectors.bytes > SMALL_COPY_BYTES; }
 
 /* ---- Start -------------------------------------------------------------------------------------------- */
 
-/* Copies the user's elements to the target, or combines them with what is there. */
+/* Copies the user's elements to the target, or combines them with the elements that are there. */
 static void gather(const pp_allreduce_t *coll, const pp_target_t *target)
 {
     const pp_kernels_t *kernels = &coll->series.kernels;
@@ -37,7 +37,7 @@ static void gather(const pp_allreduce_t *coll, const pp_target_t *target)
         kernels->memory->normalise(kernels, target->elements, coll->count);
 }
 
-/* Room for the elements; while a round reads all that there is, this rank works at it. */
+/* Finds room for the elements.  While a round reads all parts, this rank works at the round. */
 static pp_status_t find_target(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *target)
 {
     pp_status_t status;
@@ -51,8 +51,8 @@ static pp_status_t find_target(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t 
     return status;
 }
 
-/* Only this thread adds to what is pending, so a target stays as it is while the lock is released; but for one that a
-   round may take at any moment. */
+/* Only this thread adds to what is pending, so a target stays as it is while the lock is released.  The exception is a
+   `locked` target, which a round may take at any moment. */
 static pp_status_t contribute(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *target)
 {
     PP_TRY(find_target(ctx, coll, target));
@@ -76,7 +76,7 @@ static pp_status_t start_and_settle(pp_ctx_t *ctx, pp_allreduce_t *coll, const p
     return PP_OK;
 }
 
-/* While a contribution is copied that takes long, messages are the progress thread's. */
+/* Whether the progress thread looks after messages while this thread copies, because the copy takes long. */
 static bool leaves_messages(const pp_allreduce_t *coll) { return coll->series.vectors.bytes > BRIEF_COPY_BYTES; }
 
 /* Attends to the messages that this rank's Start sends and finds. */
@@ -85,7 +85,7 @@ static pp_status_t start_attending(pp_ctx_t *ctx, pp_allreduce_t *coll)
     pp_target_t target;
     pp_returned(ctx);
     bool arrived = !leaves_messages(coll) && pp_arrive(ctx);
-    /* What has arrived already is served first; not once a target is found, which a round could take. */
+    /* Messages that have arrived are served before a target is found, because a round could take the target. */
     pp_look(ctx);
     pp_status_t status = contribute(ctx, coll, &target);
     if (status >= 0) {
@@ -138,7 +138,7 @@ static void give_up(pp_handle_t *handle)
 
 static bool at_once(const pp_handle_t *handle) { return pp_allreduce_of(handle)->ops->copy_out; }
 
-/* Takes the request's outcome away: nobody else has it then. */
+/* Takes the outcome from the request: only the caller has it then. */
 static pp_outcome_t *take_outcome(pp_allreduce_t *coll)
 {
     pp_outcome_t *outcome = coll->request.outcome;
@@ -148,7 +148,7 @@ static pp_outcome_t *take_outcome(pp_allreduce_t *coll)
     return outcome;
 }
 
-/* The application gets sendbuf back, if rounds read it where it is. */
+/* The application gets sendbuf back, if rounds read it in place. */
 static pp_status_t return_sendbuf(pp_ctx_t *ctx, pp_allreduce_t *coll)
 {
     if (!coll->ops->return_users)
@@ -167,7 +167,8 @@ static pp_status_t return_sendbuf(pp_ctx_t *ctx, pp_allreduce_t *coll)
     return pp_engine_check(&ctx->engine);
 }
 
-/* The result is read where it lies; the memory that it is in stays mapped as long as the view is kept. */
+/* Lets the application read the result in place, if that is possible.  The memory stays mapped while the keeper lives.
+   */
 static bool views(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outcome, pp_view_out_t *view)
 {
     if (!view || !coll->ops->view || !(view->elements = coll->ops->view(coll, outcome)))
@@ -180,7 +181,7 @@ static bool views(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outco
     return false;
 }
 
-/* False: the entry that the result had on the board was used again, for a later round. */
+/* False: a later round has used the result's entry on the board. */
 static bool copy_out(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *outcome, pp_view_out_t *view)
 {
     if (views(ctx, coll, outcome, view))
@@ -191,8 +192,8 @@ static bool copy_out(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_outcome_t *ou
     return true;
 }
 
-/* Copies with the lock released if that takes long.  NULL: the result was overwritten, and a failure keeps newer
-   ones away. */
+/* Copies the result out, with the lock released if that takes long.  If the result was overwritten, the newest one.
+   NULL: there is none, because of a failure. */
 static pp_outcome_t *copy_newest(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_view_out_t *view)
 {
     bool large = copies_long(coll);
@@ -225,7 +226,7 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     pp_status_t   status = PP_OK;
     pp_outcome_t *outcome = copy_newest(ctx, coll, view);
     if (!outcome && (status = pp_engine_check(&ctx->engine)) >= 0)
-        status = pp_fail(PP_ERR_INTERNAL, "handle %u: a result is gone, and there is none after it", handle->id);
+        status = pp_fail(PP_ERR_INTERNAL, "handle %u: a result was overwritten, and there is no newer one", handle->id);
     else if (outcome && result)
         pp_deliver_describe(coll, outcome, coll->request.start, coll->request.missed, result);
     pp_outcome_free(coll, outcome);

@@ -33,7 +33,7 @@ pp_status_t pp_ctx_usable(pp_ctx_t *ctx)
 pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_config_t *config)
 {
     ctx->forks = pp_fork_count();
-    /* Whoever finds it taken spins for a moment: it is held for about a microsecond at a time. */
+    /* A thread that finds the lock taken spins for a moment: it is held for about a microsecond at a time. */
     pthread_mutexattr_t adaptive;
     pthread_mutexattr_init(&adaptive);
     pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);

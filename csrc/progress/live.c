@@ -27,7 +27,7 @@ pp_ctx_t *pp_live_next(const pp_ctx_t *ctx) { return ctx ? ctx->next : live; }
 
 bool pp_live_is_alone(void) { return !live || !live->next; }
 
-/* What went on without this rank, until the others could see that it waits no more, counts as given. */
+/* Rounds that went on without this rank, until the other ranks could see that it no longer waits, count as given. */
 static void set_waits_in_others(pp_ctx_t *ctx, uint32_t waits)
 {
     pp_team_t *team = &ctx->team;

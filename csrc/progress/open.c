@@ -2,9 +2,9 @@
  * open.c - contexts over MPI: the collective opening and closing, and what happens when a script ends
  * without Free.
  *
- * The backstop is an attribute on MPI_COMM_SELF: MPI deletes it first thing in MPI_Finalize, while
- * communication still works.  A context that is alive then has "left for good": the rank serves the
- * rounds of the others until all of them have come to their end, too.
+ * For that case there is an attribute on MPI_COMM_SELF: MPI deletes it first of all in MPI_Finalize, while
+ * communication still works.  A context that is alive then has "left for good": the rank serves the rounds of the
+ * other ranks until all of them have ended, too.
  */
 #include "live.h"
 
@@ -43,13 +43,14 @@ static pp_status_t judge(const pp_opening_t *all, int size, int rank)
             return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 has PYPARTIAL_NODE_RANKS=%d, rank %d has "
                            "%d", all[0].node_ranks, r, all[r].node_ranks);
         if (all[r].chunk_bytes != all[0].chunk_bytes)
-            return pp_fail(PP_ERR_MISMATCH, "the ranks disagree on the chunk size");
+            return pp_fail(PP_ERR_MISMATCH, "the ranks disagree: rank 0 has chunk_bytes=%llu, rank %d has %llu",
+                           (unsigned long long)all[0].chunk_bytes, r, (unsigned long long)all[r].chunk_bytes);
     }
     for (int r = 0; r < size; r++)
         if (all[r].progress == PP_PROGRESS_THREAD && all[r].thread_level < MPI_THREAD_MULTIPLE)
             return pp_fail(PP_ERR_THREAD_LEVEL, "progress=\"thread\" needs MPI_THREAD_MULTIPLE, but MPI "
-                           "on rank %d was initialised with a lower level; initialise with it, or use "
-                           "progress=\"caller\"", r);
+                           "on rank %d was initialised with a lower level: initialise MPI with MPI_THREAD_MULTIPLE, or "
+                           "use progress=\"caller\"", r);
     return PP_OK;
 }
 
@@ -78,7 +79,7 @@ static pp_status_t agree(pp_mpi_t *mpi, const pp_ctx_config_t *config, const cha
 
 static bool call_finished(const void *calls) { return ((const pp_calls_t *)calls)->finished; }
 
-/* Goes on serving in the background: a peer may wait here before it comes to the end of another context. */
+/* The context goes on serving in the background: a peer may wait here before it comes to the end of another context. */
 static void begin_to_leave(pp_ctx_t *ctx)
 {
     pthread_mutex_lock(&ctx->lock);
@@ -91,7 +92,7 @@ static void begin_to_leave(pp_ctx_t *ctx)
     pthread_mutex_unlock(&ctx->lock);
 }
 
-/* A context with an error, abandoned ones included, has. */
+/* Whether the context has finished leaving.  One with an error has, and so has an abandoned one. */
 static bool has_left(pp_ctx_t *ctx, int64_t timeout_us)
 {
     pthread_mutex_lock(&ctx->lock);
@@ -122,7 +123,7 @@ static int at_finalize(MPI_Comm comm, int key, void *value, void *extra)
         else
             pp_live_remove(ctx);
     }
-    /* By turns: a context may have no thread of its own. */
+    /* In turns, because a context may have no thread of its own. */
     for (bool all = false; !all;) {
         all = true;
         for (pp_ctx_t *ctx = pp_live_next(NULL); ctx; ctx = pp_live_next(ctx))
@@ -156,7 +157,7 @@ static bool sleeps(void *owner, int32_t index)
     return pp_mpi_sleeps(ctx->mpi, index);
 }
 
-/* If the ranks of each node share memory, rounds are made there; but not if every rank is alone on its node. */
+/* If the ranks of each node share memory, rounds are made there, unless every rank is alone on its node. */
 static pp_status_t open_node(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 {
     const pp_nodes_t *nodes = pp_mpi_nodes(ctx->mpi);
@@ -178,7 +179,7 @@ static pp_status_t open_node(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 static pp_status_t begin_to_work(pp_ctx_t *ctx, const pp_ctx_config_t *config)
 {
     int32_t cores = pp_mpi_cores(ctx->mpi);
-    /* More ranks than cores: whoever waits must make room. */
+    /* With more ranks than cores a waiting thread must make room. */
     ctx->crowded = cores > 0 && pp_mpi_neighbours(ctx->mpi) > cores;
     ctx->path_forced = config->path == PP_PATH_MPI;
     PP_TRY(open_node(ctx, config));
@@ -193,8 +194,8 @@ static pp_status_t begin_to_work(pp_ctx_t *ctx, const pp_ctx_config_t *config)
     return status;
 }
 
-/* Collective: the local part succeeds everywhere, or is undone everywhere.  Until then the progress thread waits for the
-   lock: messages may be there, but what they are worth is not known. */
+/* Collective: the local part succeeds on all ranks, or is undone on all.  Until that is known the progress thread waits
+   for the lock, because it must not act on messages that have come already. */
 static pp_status_t begin_together(pp_ctx_t *ctx, const pp_ctx_config_t *config, pp_status_t status)
 {
     bool begun = false;
@@ -230,7 +231,8 @@ pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const c
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (!initialized || finalized)
-        return pp_fail(PP_ERR_STATE, "MPI is %s", finalized ? "already finalised" : "not initialised");
+        return pp_fail(PP_ERR_STATE, "a context needs MPI, which is %s",
+                       finalized ? "already finalised" : "not initialised");
     PP_TRY(pp_mpi_meet(comm, &mpi));
     pp_ctx_t *ctx = calloc(1, sizeof *ctx), nobody = {.mpi = mpi};
     if (ctx)
@@ -252,7 +254,7 @@ pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx)
 {
     pp_live_remove(ctx);
     pp_thread_stop(ctx);
-    ctx->freed = true;       /* before the lock goes: another thread may ask for statistics */
+    ctx->freed = true;       /* before the lock is destroyed: another thread may ask for statistics */
     pp_ctx_teardown(ctx);
     pp_status_t status = pp_mpi_close(ctx->mpi);
     ctx->mpi = NULL;

@@ -1,4 +1,4 @@
-/* wait.c - who runs the engine and who sleeps: attending application threads and the progress thread.
+/* wait.c - which thread runs the engine and which sleeps: attending application threads and the progress thread.
    See context.h, and transport/pp_mpi.h for the doorbell's protocol. */
 #define _GNU_SOURCE
 #include "live.h"
@@ -9,28 +9,28 @@
 #include <unistd.h>
 
 enum {
-    SPIN_POLLS = 50,              /* then yield the core: a thread that we woke may need it */
+    SPIN_POLLS = 50,              /* polls before a waiter yields the core: a thread that it woke may need it */
     SPIN_POLLS_CROWDED = 2,
-    YIELD_MIN_US = 30,            /* then sleep on the doorbell: after several times the usual wait */
+    YIELD_MIN_US = 30,            /* time before it sleeps on the doorbell: several times the usual wait */
     YIELD_MAX_US = 1000,
-    YIELD_WORTHWHILE_US = 250,    /* but if waits usually take longer than this, sleep at once */
-    YIELD_US_ROUND = 60,          /* a round is running: the next message will not be long */
-    YIELD_US_BULK = 2000,         /* a payload on its way moves only while somebody polls */
-    WAKE_AFTER_US = 40,           /* of waiting for a rank to look by itself; about what a wake-up costs */
-    RECENTLY_US = 200,            /* who was away for so long will be so again */
-    EARLY_US = 150,               /* before an alarm a waiter is awake: a sleep often lasts so much longer */
-    LOOKS_BEFORE_LEAVING = 4,     /* if rings keep coming: then the progress thread looks */
-    VAIN_LOOKS = 1024,            /* then after some of the others: has one died? */
-    LOOK_LATER_US = 250000,       /* between such looks where there is no hurry */
-    TELL_US = 300000,             /* all others of a failure, before a call returns; and the progress thread */
-    TELL_US_THREAD = 3000000,
+    YIELD_WORTHWHILE_US = 250,    /* if waits usually take longer than this, it sleeps at once */
+    YIELD_US_ROUND = 60,          /* a round is running: the next message will come soon */
+    YIELD_US_BULK = 2000,         /* a payload under way moves only while a thread polls */
+    WAKE_AFTER_US = 40,           /* time that a rank gets to look by itself; about the cost of a wake-up */
+    RECENTLY_US = 200,            /* an application that came back within this time will do so again */
+    EARLY_US = 150,               /* a waiter is awake so long before an alarm: a sleep often lasts so much longer */
+    LOOKS_BEFORE_LEAVING = 4,     /* if rings keep coming after that, the progress thread looks */
+    VAIN_LOOKS = 1024,            /* looks in vain before a call looks whether another rank has died */
+    LOOK_LATER_US = 250000,       /* between such looks, if there is no hurry */
+    TELL_US = 300000,             /* time to tell all ranks of a failure, before a call returns */
+    TELL_US_THREAD = 3000000,     /* the same, before the progress thread ends */
     TELL_PAUSE_US = 200,
-    IN_USE_US = 1000000,          /* after a call with bulk about, the progress thread looks by itself, */
-    IN_USE_PATIENCE_US = 1000,    /* so often: see patience_us() */
-    IDLE_US = 100000,             /* every peer can ring: the timeout is a safety net */
+    IN_USE_US = 1000000,          /* for this time after a call with bulk the progress thread looks by itself, */
+    IN_USE_PATIENCE_US = 1000,    /* at this interval: see patience_us() */
+    IDLE_US = 100000,             /* every peer can ring, so the timeout is only a safety net */
     BACKOFF_MIN_US = 20,          /* something moves that only polling sees */
     BACKOFF_MAX_US = 500,
-    BACKOFF_IDLE_US = 1500,       /* after so many looks in vain: */
+    BACKOFF_IDLE_US = 1500,       /* the same, after IDLE_POLLS looks in vain */
     IDLE_POLLS = 200
 };
 
@@ -46,8 +46,8 @@ static bool everybody_rings(const pp_ctx_t *ctx)
     return pp_mpi_neighbours(ctx->mpi) == ctx->engine.size;
 }
 
-/* How long a sleep may last: for ever if every peer rings, else with bounded back-off.  Bulk that
-   pp_leave() left to a call that then did not come is found within IN_USE_PATIENCE_US. */
+/* How long a sleep may last.  If every peer rings, a timeout is only a safety net; else the time backs off, within
+   bounds.  Bulk that pp_leave() left to a call that then did not come is found within IN_USE_PATIENCE_US. */
 static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 {
     const pp_transport_t *transport = ctx->engine.transport;
@@ -67,7 +67,7 @@ static int look_at_boards(pp_ctx_t *ctx)
 {
     int any = 0;
     ctx->team.soon_ns = 0;
-    if (ctx->engine.error || !ctx->engine.node)      /* after an error nobody catches up any more */
+    if (ctx->engine.error || !ctx->engine.node)      /* after an error no handle catches up any more */
         return 0;
     PP_FOR_EACH_HANDLE(&ctx->engine, handle)
         any |= handle->kind->poll && handle->kind->poll(handle);
@@ -123,7 +123,8 @@ int pp_look(pp_ctx_t *ctx)
     return events;
 }
 
-/* What a rank that died has claimed, or owes, never comes.  To look costs tens of microseconds. */
+/* Looks whether other ranks live: a round that a dead rank has claimed, or a message that it owes, never comes.  A look
+   costs tens of microseconds. */
 static void look_after_some(pp_ctx_t *ctx, uint64_t interval_us)
 {
     uint64_t now = now_us();
@@ -133,23 +134,24 @@ static void look_after_some(pp_ctx_t *ctx, uint64_t interval_us)
     pp_mpi_look_after(ctx->mpi);
 }
 
-/* After a sleep.  While somebody waits in vain, and, from time to time, while wake-ups come that may be of others; and
-   on behalf of ranks of other nodes, who cannot look themselves, when nobody waits here. */
+/* Looks whether other ranks live, after a sleep: while a thread waits in vain; from time to time also while wake-ups
+   come, which may be from others; and if no thread waits here, for ranks of other nodes, which cannot look themselves.
+   */
 static void look_after_sleep(pp_ctx_t *ctx, pp_sleeper_t sleeper, bool slept)
 {
-    bool waits = sleeper == PP_CALLER_ASLEEP || ctx->team.waiting > 0;   /* or an application only tests */
+    bool waits = sleeper == PP_CALLER_ASLEEP || ctx->team.waiting > 0;   /* or the application only tests */
     if (waits || !everybody_rings(ctx))
         look_after_some(ctx, slept && waits ? IDLE_US : LOOK_LATER_US);
 }
 
-/* Where calls do not sleep. */
+/* The same for calls that do not sleep. */
 static void look_after_some_now_and_then(pp_ctx_t *ctx)
 {
     if (ctx->mpi && ++ctx->vain_looks % VAIN_LOOKS == 0)
         look_after_some(ctx, IDLE_US);
 }
 
-/* Looks at the clock if the engine wants to; true: it did. */
+/* Lets the engine look at the clock if its alarm is due; true: it was. */
 static bool tick(pp_ctx_t *ctx, uint64_t now_ns)
 {
     if (ctx->engine.transport->alarm_ns > now_ns || ctx->engine.error)
@@ -167,7 +169,7 @@ static int64_t until_alarm_us(const pp_ctx_t *ctx)
     return alarm <= now ? 0 : (int64_t)((alarm - now) / 1000) + 1;
 }
 
-/* Sleeps with the lock released, unless a last poll finds something. */
+/* Sleeps with the lock released, unless a last poll finds something; false: it did. */
 static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t limit_us)
 {
     bool     waits = sleeper == PP_CALLER_ASLEEP;
@@ -186,8 +188,8 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
         return false;
     }
     int64_t patience = patience_us(ctx, quiet_polls);   /* after the poll: it may have left bulk */
-    /* The progress thread sleeps until a round is ripe: awake it would keep the application from the lock, which the
-       round may wait for. */
+    /* The progress thread sleeps until a round is ripe.  If it were awake, it would keep the lock from the application,
+       for which the round may wait. */
     int64_t soon_us = (int64_t)(ctx->team.soon_ns / 1000) + 1;
     if (ctx->team.soon_ns > 0 && patience > soon_us)
         patience = soon_us;
@@ -209,8 +211,9 @@ static bool doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int6
     return true;
 }
 
-/* The peers learn at once of a failure that would leave them waiting for this rank; and of a death from everybody, who
-   waits until they know: an application that is told may end its process, and what MPI has not sent by then is lost. */
+/* Tells the peers of a failure at once, because they would wait for this rank.  Of a death every rank tells, and waits
+   until the others know: an application that learns of it may end its process, and messages that MPI has not sent by
+   then are lost. */
 static void tell_failure(pp_ctx_t *ctx, uint64_t limit_us)
 {
     if (!ctx->engine.error)
@@ -265,7 +268,7 @@ void pp_make_way(pp_ctx_t *ctx)
     look_after_some_now_and_then(ctx);
 }
 
-/* As attend() and doze() do it. */
+/* A simulated rank's attend() and doze(). */
 static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, const pp_handle_t *receives)
 {
     const pp_actor_ops_t *actor = &ctx->actor;
@@ -303,7 +306,7 @@ bool pp_arrive(pp_ctx_t *ctx)
     return true;
 }
 
-/* Whether something that is under way has lasted for less than the time it is given. */
+/* Whether something is under way that has not yet had WAKE_AFTER_US. */
 static bool in_time(bool under_way, uint64_t *since_us)
 {
     if (!under_way) {
@@ -316,7 +319,8 @@ static bool in_time(bool under_way, uint64_t *since_us)
     return now - *since_us <= WAKE_AFTER_US;
 }
 
-/* Wakes those whom rings have not woken (see pp_mpi_defer), once they have had their time. */
+/* Waits a moment for ranks to which this one owes a wake-up (see pp_mpi_defer), and then wakes them.  True: they still
+   have time. */
 static bool wait_for_answers(pp_ctx_t *ctx, uint64_t *since_us)
 {
     bool owes = pp_mpi_owes(ctx->mpi);
@@ -327,8 +331,8 @@ static bool wait_for_answers(pp_ctx_t *ctx, uint64_t *since_us)
     return false;
 }
 
-/* Before leaving: a moment for neighbours to answer, and after a Wait for our last bulk to arrive, which
-   would otherwise be the progress thread's. */
+/* Before leaving: waits a moment for neighbours to answer; after a Wait also for this rank's last bulk, which otherwise
+   the progress thread would have to look after. */
 static void linger(pp_ctx_t *ctx, bool for_bulk)
 {
     uint64_t owing_since = 0, bulk_since = 0;
@@ -339,7 +343,7 @@ static void linger(pp_ctx_t *ctx, bool for_bulk)
             let_others(ctx, ctx->crowded);
 }
 
-/* Rings since the last look woke nobody: looks again, now that they would. */
+/* Whether nothing is left to do.  Rings since the last look woke no thread; now they do, so it looks again. */
 static bool leaves_nothing(pp_ctx_t *ctx)
 {
     for (int looks = 0; looks < LOOKS_BEFORE_LEAVING; looks++) {
@@ -367,7 +371,7 @@ void pp_leave(pp_ctx_t *ctx, bool after_start)
     pthread_cond_signal(&ctx->unattended);
 }
 
-/* A waiter's patience with an engine in which nothing happens: poll, then yield, then sleep. */
+/* How long nothing has happened while a thread waits: it polls, then yields, then sleeps. */
 typedef struct pp_quiet {
     unsigned polls, sleeps;       /* since something happened */
     uint64_t since_us;            /* when yielding began */
@@ -385,7 +389,7 @@ static uint64_t yield_us(const pp_ctx_t *ctx)
     return worthwhile < YIELD_MAX_US ? worthwhile : YIELD_MAX_US;
 }
 
-/* Returns false if it is time to sleep. */
+/* Spins or yields; false: it is time to sleep. */
 static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
 {
     unsigned spins = ctx->crowded ? SPIN_POLLS_CROWDED : SPIN_POLLS;
@@ -410,8 +414,8 @@ bool pp_request_complete(const void *handle)
     return ((const pp_handle_t *)handle)->request.state == PP_COMPLETE;
 }
 
-/* Before it sleeps, and when its wait is over: what other contexts of the process wait for of this rank is decided by
-   that it waits here. */
+/* Before the thread sleeps, and when its wait is over: tells the other contexts of the process, whose rounds may wait
+   for this rank, that it waits here. */
 static void tell_other_contexts(pp_ctx_t *ctx, bool *told)
 {
     pthread_mutex_unlock(&ctx->lock);
@@ -440,7 +444,7 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
         }
         if (give_way(ctx, &quiet, &now))
             continue;
-        if (now >= deadline)   /* it came while we slept */
+        if (now >= deadline)   /* it passed during a sleep */
             break;
         if (!told && over == pp_request_complete && !pp_live_is_alone()) {
             tell_other_contexts(ctx, &told);
@@ -467,7 +471,7 @@ static pp_status_t outcome(const pp_ctx_t *ctx, bool over)
     return ctx->engine.error ? pp_engine_check(&ctx->engine) : PP_PENDING;
 }
 
-/* While another application thread attends. */
+/* Waits while another application thread attends. */
 static void wait_for_turn(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline)
 {
     while (atomic_load(&ctx->attended) && !over(arg) && !ctx->engine.error && now_us() < deadline)
@@ -499,7 +503,7 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 
 /* ---- the progress thread ---------------------------------------------------------------------------------- */
 
-/* An application thread is inside: nothing to do before it leaves.  From then on rings wake us. */
+/* An application thread is inside: the progress thread has nothing to do until it leaves, and then rings wake it. */
 static void stand_by(pp_ctx_t *ctx)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
@@ -515,7 +519,7 @@ static uint64_t cpu_ns(clockid_t clock)
     return clock_gettime(clock, &t) ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Works at a round of others, on behalf of a rank that is not here. */
+/* Works at a round for other ranks while the application is away. */
 static bool lend_core(pp_ctx_t *ctx)
 {
     uint64_t begin_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
@@ -525,8 +529,8 @@ static bool lend_core(pp_ctx_t *ctx)
     return worked;
 }
 
-/* Polls until nothing comes any more; while a round is running, also a little longer: going to sleep and
-   being woken between any two of its messages would cost more than the messages. */
+/* Polls until nothing comes any more.  While a round is running it polls a little longer, because to sleep and be woken
+   between two of its messages would cost more than the messages. */
 static bool serve(pp_ctx_t *ctx)
 {
     bool any = false;
@@ -584,7 +588,7 @@ pp_status_t pp_thread_start(pp_ctx_t *ctx)
 {
     int error = pthread_create(&ctx->thread, NULL, progress, ctx);
     if (error)
-        return pp_fail(PP_ERR_INTERNAL, "cannot start the progress thread (error %d)", error);
+        return pp_fail(PP_ERR_INTERNAL, "cannot start the progress thread (pthread_create: error %d)", error);
     ctx->has_thread = true;
     return PP_OK;
 }
@@ -595,7 +599,7 @@ void pp_thread_stop(pp_ctx_t *ctx)
     bool      had_thread = ctx->has_thread;
     pthread_t thread = ctx->thread;
     if (had_thread) {
-        /* Before the join: nobody asks for the clock of a thread that is gone. */
+        /* Before the join: the clock of a thread that has ended cannot be read. */
         ctx->thread_cpu_ns = pp_thread_cpu_ns(ctx);
         ctx->has_thread = false;
         ctx->stop = true;

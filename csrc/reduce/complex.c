@@ -1,16 +1,16 @@
 /*
  * complex.c - complex numbers as pairs of their part type.
  *
- * A sum (and a division by a count) is that of twice as many parts.  A product is the plain
- * formula, as in NumPy: C's own also recovers infinities (Annex G), by a call an element.
+ * A sum, or a division by a count, is that of twice as many parts.  A product is the plain formula, as in NumPy: C's
+ * own product also recovers infinities (Annex G), and makes a call for each element.
  */
 #include "kernels.h"
 
 #include <math.h>
 
-/* With a fused multiply-add, l * r and r * l would round differently: the machines of a job, and
-   both orders, must agree to the bit.  For x86, gcc 12 forms vfmaddsub even so, and has to be told
-   that there is no such instruction (it matters to builds with -march only). */
+/* With a fused multiply-add, l * r and r * l would round differently; but the machines of a job, and both orders, must
+   agree to the bit.  On x86 gcc 12 forms vfmaddsub in spite of the first pragma, so the target pragma says that there
+   is no such instruction.  It matters to builds with -march only. */
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #else

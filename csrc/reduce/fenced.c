@@ -1,7 +1,7 @@
 /*
- * fenced.c - a kind of memory for simulations: the host's, by addresses that no instruction can follow.
+ * fenced.c - a kind of memory for simulations: the host's memory by addresses that no instruction can follow.
  *
- * Who touches elements without the table of their kind dies on the spot, instead of going wrong on the first machine
+ * Code that touches elements without the table of their kind crashes at once, instead of failing on the first machine
  * whose vectors lie in a device's memory.
  */
 #include "../include/pypartial_sim.h"

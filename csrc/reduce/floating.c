@@ -7,8 +7,8 @@
 #define CANONICAL(x) ((x) == (x) ? (x) : NAN)
 
 /*
- * Both orders of the comparison give the same bits but for NaN and for zeros of different sign,
- * where each gives its second operand: of such zeros, the bits together are -0, those in common 0.
+ * The two orders of the comparison give the same bits except for NaN, and for zeros of different sign, where each order
+ * gives its second operand.  The bitwise OR of two such zeros is -0, the AND is +0.
  */
 #define ORDER_KERNELS(label, value_t, bits_t)                                     \
     static inline bits_t bits_of_##label(value_t value)                           \
@@ -31,13 +31,13 @@
 ORDER_KERNELS(float32, float, uint32_t)
 ORDER_KERNELS(float64, double, uint64_t)
 
-/* No integer is as wide as a long double, and nothing vectorises it. */
+/* No integer type is as wide as a long double, and no compiler vectorises one. */
 PP_KERNEL(min_longdouble, long double,
           isunordered(l, r) ? NAN : l < r || (l == r && signbit(l)) ? l : r)
 PP_KERNEL(max_longdouble, long double,
           isunordered(l, r) ? NAN : l > r || (l == r && !signbit(l)) ? l : r)
 
-/* An assignment leaves the padding of its target alone, in every kernel here. */
+/* Zeroes the padding first: an assignment leaves the padding of its target alone, in every kernel here. */
 void pp_load_longdouble(void *to, const void *from, size_t count)
 {
     long double       *value = to;

@@ -1,8 +1,8 @@
 /*
  * half.c - float16 and bfloat16, accumulated in float32.
  *
- * Widening is exact.  A result is rounded once, when it is stored, to nearest even; so small addends are
- * not lost one by one, and an average does not overflow on the way.
+ * Widening is exact.  A result is rounded once, to nearest even, when it is stored.  So small addends are not lost one
+ * by one, and the sum behind an average does not overflow.
  */
 #include "kernels.h"
 #include "half_convert.h"

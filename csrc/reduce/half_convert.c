@@ -1,9 +1,9 @@
 /*
  * half_convert.c - 16-bit floats to float32 and back.
  *
- * _Float16 is not used: below AVX512-FP16, gcc calls its library for every element.  The portable
- * loops have no branches and vectorise.  On x86, F16C (float16) and the same loops in AVX2
- * (bfloat16) are chosen when the program runs.
+ * _Float16 is not used: without AVX512-FP16 gcc calls its library for every element.  The portable loops have no
+ * branches, so compilers vectorise them.  On x86 the program chooses F16C (float16) and the same loops in AVX2
+ * (bfloat16) when it runs.
  */
 #include "half_convert.h"
 
@@ -43,7 +43,7 @@ static inline void bfloat16_narrow(uint16_t *restrict half, const float *restric
     for (size_t i = 0; i < count; i++) {
         const uint32_t bits = bits_of(wide[i]);
         const uint32_t nearest = bits + 0x7fff + ((bits >> 16) & 1);
-        /* Rounding could carry a NaN into infinity or zero: cut it instead, and keep it quiet. */
+        /* Rounding could turn a NaN into infinity or zero, so a NaN is cut, and made quiet. */
         const uint32_t is_nan = (bits & 0x7fffffff) > 0x7f800000;
         half[i] = (uint16_t)((is_nan ? bits | 0x00400000 : nearest) >> 16);
     }
@@ -65,10 +65,10 @@ static void bfloat16_narrow_avx2(uint16_t *restrict half, const float *restrict 
 #endif
 
 /* ---- float16 -------------------------------------------------------------------------------- */
-/* After F. Giesen, half_to_float_fast5 and float_to_half_fast3_rtne (public domain).  No float32
-   subnormal occurs in them: the thread's flush-to-zero mode does not matter. */
+/* After F. Giesen, half_to_float_fast5 and float_to_half_fast3_rtne (public domain).  No float32 subnormal occurs in
+   them, so the thread's flush-to-zero mode does not matter. */
 
-/* `yes` or `no`, by masks: gcc would move the floating arithmetic of a ?: into a branch. */
+/* Chooses by masks, because gcc would move the floating arithmetic of a ?: into a branch. */
 static inline uint32_t pick(bool condition, uint32_t yes, uint32_t no)
 {
     const uint32_t mask = 0u - (uint32_t)condition;
@@ -80,7 +80,7 @@ static inline float float16_widen_one(uint32_t half)
     const uint32_t digits = (half & 0x7fff) << 13;
     const uint32_t normal = digits + ((127 - 15) << 23);
     const uint32_t huge = digits + ((255 - 31) << 23);    /* infinity, NaN */
-    /* A subnormal's digits, hung behind a leading 1 that is subtracted again. */
+    /* A subnormal: its digits follow a leading 1, which is subtracted again. */
     const uint32_t at_most = pick(half & 0x7c00, 0, digits);
     const uint32_t small = bits_of(float_of(at_most + (113u << 23)) - float_of(113u << 23));
     const uint32_t finite = pick(half & 0x7c00, normal, small);
@@ -92,7 +92,7 @@ static inline uint32_t float16_narrow_one(float wide)
 {
     const uint32_t bits = bits_of(wide);
     const uint32_t size = bits & 0x7fffffff;
-    /* Below 2^-14: adding 1/2 leaves the digits of the subnormal, rounded, at the low end. */
+    /* Below 2^-14: adding 1/2 leaves the subnormal's digits, rounded, in the low bits. */
     const uint32_t at_most = pick(size < (113u << 23), size, 0);
     const uint32_t small = bits_of(float_of(at_most) + 0.5f) - bits_of(0.5f);
     /* Rounding up carries from the digits into the exponent, as it should. */

@@ -1,4 +1,4 @@
-/* identity.c - what a round without any contribution gives: the operation's identity, in every element. */
+/* identity.c - the result of a round without any contribution: every element is the operation's identity. */
 #include "reduce.h"
 
 #include <complex.h>
@@ -28,7 +28,7 @@ static element_t one(int32_t type)
     }
     element_t value;
     memset(&value, 0, sizeof value);
-    value.u8 = 1;   /* integers and bool: little-endian, as everything that travels */
+    value.u8 = 1;   /* integers and bool; little-endian, like all that travels */
     return value;
 }
 

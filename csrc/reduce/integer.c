@@ -1,14 +1,14 @@
 /*
  * integer.c - integers and bool.
  *
- * Two's complement: signed types share every kernel of the unsigned type of their width but MIN and
- * MAX, which also makes signed overflow wrap.  bool is a byte that is read as "not 0", never as a C
- * bool: a byte other than 0 and 1 would be undefined there.
+ * Two's complement: a signed type shares all kernels but MIN and MAX with the unsigned type of its width, so signed
+ * overflow wraps, too.  A bool is a byte that is read as "not 0".  It is never read as a C bool, where a byte other
+ * than 0 and 1 is undefined.
  */
 #include "kernels.h"
 
-/* wide_t: where the sum and the product are computed.  Not narrower than unsigned int, because
-   uint16_t * uint16_t would be promoted to int, and overflow it. */
+/* wide_t: the type in which sums and products are computed.  It is not narrower than unsigned int, because
+   uint16_t * uint16_t would be promoted to int, and overflow. */
 #define UNSIGNED_KERNELS(bits, wide_t)                                            \
     PP_KERNEL(sum_##bits, uint##bits##_t, (wide_t)l + (wide_t)r)                  \
     PP_KERNEL(prod_##bits, uint##bits##_t, (wide_t)l * (wide_t)r)                 \

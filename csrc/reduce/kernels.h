@@ -1,20 +1,20 @@
 /*
- * kernels.h - private to csrc/reduce: what the kernel files hand to the table.
+ * kernels.h - private to csrc/reduce: what the kernel files give to the table.
  *
- * Every operation here is commutative *bit for bit*, so that one kernel serves keep_left and
- * keep_right, and two ranks that hold the operands the other way round cannot disagree:
+ * Every operation here is commutative *bit for bit*.  So one kernel serves keep_left and keep_right, and two ranks
+ * that hold the operands in opposite orders cannot disagree:
  *   - integers wrap (computed unsigned);
- *   - floating sums and products give one canonical NaN: hardware keeps the payload and the sign of
- *     one operand's NaN, which one depends on how the compiler ordered them;
- *   - MIN and MAX are minimum and maximum of IEEE 754-2019: a NaN in either operand gives the
- *     canonical NaN, and -0 is less than +0.
+ *   - floating sums and products give one canonical NaN: hardware keeps the payload and the sign of one operand's
+ *     NaN, and which operand that is depends on the compiler's order;
+ *   - MIN and MAX are minimum and maximum of IEEE 754-2019: a NaN in either operand gives the canonical NaN, and
+ *     -0 is less than +0.
  */
 #ifndef PP_REDUCE_KERNELS_H
 #define PP_REDUCE_KERNELS_H
 
 #include "reduce.h"
 
-/* All about one element type.  An operation without a kernel is not defined on it. */
+/* One element type.  An operation without a kernel is not defined on it. */
 typedef struct pp_element {
     const char *name;
     size_t      bytes;
@@ -24,7 +24,8 @@ typedef struct pp_element {
     void      (*normalise)(void *values, size_t count);
     void      (*divide)(void *values, size_t count, uint64_t by);
     const pp_weighted_t *weighted;
-    /* Accumulated in another type: its kernels, sizes and divide are used, ours are empty. */
+    /* The type in which elements are accumulated, whose kernels, sizes and divide are used: those above are empty then.
+       NULL: this type. */
     const struct pp_element *accumulator;
     pp_convert_t load, store;
 } pp_element_t;
@@ -38,8 +39,8 @@ extern const pp_element_t pp_element_int8, pp_element_int16, pp_element_int32, p
     pp_element_complex64, pp_element_complex128, pp_element_clongdouble,
     pp_element_bool;
 
-/* Compiled twice, for what every x86-64 has and for AVX2; the loader chooses.  Not AVX-512 or a fused
-   multiply-add: the machines of a job must agree to the bit.  Sanitizers do not bear the choice. */
+/* Compiled twice: for every x86-64 and for AVX2; the loader chooses.  Not for AVX-512 or a fused multiply-add, because
+   the machines of a job must agree to the bit.  Sanitizers cannot run such functions. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__) \
     && !defined(__SANITIZE_ADDRESS__)
 #define PP_FAST __attribute__((target_clones("avx2", "default")))
@@ -47,11 +48,11 @@ extern const pp_element_t pp_element_int8, pp_element_int16, pp_element_int32, p
 #define PP_FAST
 #endif
 
-/* In an element: the operation has this kernel. */
+/* A field of pp_element_t: the operation's kernel. */
 #define PP_HAS(op, name) .kernels[op] = name, .into[op] = name##_into
 
-/* inout[i] = `expression` in l and r; and out[i].  `restrict` is what lets the compiler vectorise the loop
-   without a check; gcc heeds it on parameters only. */
+/* Two functions: inout[i] = `expression` of l and r, and out[i] = the same.  `restrict` lets the compiler vectorise the
+   loop without a check; gcc heeds it on parameters only. */
 #define PP_KERNEL(name, value_t, expression)                                      \
     PP_FAST                                                                       \
     static void name##_into(void *restrict out, const void *restrict left,        \

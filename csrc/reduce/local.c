@@ -1,4 +1,4 @@
-/* local.c - users' elements into accumulators and back; one reduction of two buffers, arguments checked. */
+/* local.c - converts users' elements to accumulators and back; pp_reduce_local(), with its argument checks. */
 #include "kernels.h"
 
 #include <string.h>
@@ -59,7 +59,7 @@ static void reduce_converted(const pp_kernels_t *kernels, const char *in, char *
     }
 }
 
-/* Whole elements at `bytes` from each other do not overlap; the kernels' `restrict` needs that. */
+/* The kernels' `restrict` needs buffers that do not overlap. */
 static bool overlap(const void *a, const void *b, size_t bytes)
 {
     const uintptr_t at = (uintptr_t)a, bt = (uintptr_t)b;
@@ -72,7 +72,7 @@ static pp_status_t check_buffers(int32_t type, const void *in, const void *inout
     const size_t bytes = pp_type_bytes(type);
 
     if (!in || !inout)
-        return pp_fail(PP_ERR_ARGUMENT, "%s is NULL, count is %zu", in ? "inout" : "in", count);
+        return pp_fail(PP_ERR_ARGUMENT, "%s is NULL, but count is %zu", in ? "inout" : "in", count);
     if (count > PTRDIFF_MAX / bytes)
         return pp_fail(PP_ERR_ARGUMENT, "%zu elements of %s are more than memory can hold", count,
                        pp_type_name(type));
@@ -81,7 +81,7 @@ static pp_status_t check_buffers(int32_t type, const void *in, const void *inout
                        (uintptr_t)in % pp_type_alignment(type) ? "in" : "inout",
                        pp_type_alignment(type), pp_type_name(type));
     if (overlap(in, inout, count * bytes))
-        return pp_fail(PP_ERR_ARGUMENT, "in and inout overlap");
+        return pp_fail(PP_ERR_ARGUMENT, "in and inout overlap: they must be two separate buffers");
     return PP_OK;
 }
 

@@ -15,7 +15,7 @@ enum { LINE = 64 };
 static void *host_reach(const void *elements) { return (void *)(uintptr_t)elements; }
 static void  host_copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 
-/* Past the caches, which what is written would only push other data out of. */
+/* Past the caches: in them the written data would only replace other data. */
 static void host_copy_past(void *target, const void *source, size_t bytes)
 {
     char       *to = target;

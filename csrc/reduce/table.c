@@ -1,4 +1,4 @@
-/* table.c - which operation exists on which type, and its kernels. */
+/* table.c - which operations are defined on which types, and their kernels. */
 #include "kernels.h"
 
 static const pp_element_t *const elements[PP_TYPE_COUNT] = {

@@ -1,8 +1,8 @@
 /*
- * weighted.c - w * x, and a sum with it: one rounding for the product, one for the sum, in this order.
+ * weighted.c - w * x, and a sum with it: the product is rounded, then the sum is.
  *
- * So every build gives the same bits.  A fused multiply-add rounds once; compilers form it by default wherever the
- * machine has one.
+ * So every build gives the same bits.  A fused multiply-add would round once, and compilers form it by default wherever
+ * the machine has one.
  */
 #include "kernels.h"
 
@@ -16,7 +16,7 @@
 
 #define CANONICAL(x) ((x) == (x) ? (x) : NAN)
 
-/* Elementwise: `out` may be `in`. */
+/* Element by element; in scale `out` may be `in`. */
 #define WEIGHTED(label, value_t)                                                  \
     PP_FAST                                                                       \
     static void scale_##label(void *out, const void *in, size_t count, double weight) \

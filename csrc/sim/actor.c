@@ -45,9 +45,9 @@ struct pp_stage {
     pp_simnet_t  *net;
     int32_t       ranks;
     pp_actor_t   *actors;
-    int32_t       node_ranks;    /* of a node; one may have fewer */
+    int32_t       node_ranks;    /* ranks of a node; one node may have fewer */
     int32_t       layout;        /* pp_layout_t */
-    int32_t      *lowest;        /* by rank: the lowest of its node */
+    int32_t      *lowest;        /* by rank: the lowest rank of its node */
     pp_commons_t **commons;      /* by the lowest rank of a node */
     pp_nodes_t  **nodes;         /* by rank; NULL: there is one node */
     pp_pace_t     pace;
@@ -78,7 +78,7 @@ static void enter_stack(pp_actor_t *actor)
     current = before;
 }
 
-/* Goes on after a time. */
+/* Interrupts the rank: it goes on after a time. */
 static void interrupt(pp_actor_t *actor, uint64_t ns)
 {
     pp_stage_t *stage = actor->stage;
@@ -155,11 +155,11 @@ static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
     case PP_SIM_CALL_WAIT:  return pp_call_wait(ctx, -1);
     case PP_SIM_COLLECT:    return pp_collect(call->coll, call->result);
     }
-    return pp_fail(PP_ERR_ARGUMENT, "kind=%d of a call", call->kind);
+    return pp_fail(PP_ERR_ARGUMENT, "kind=%d is not a pp_sim_call_kind_t", call->kind);
 }
 
-/* What a progress thread does: other nodes may wait for it.  (Without the lock, as all that an engine is told
-   here.) */
+/* Does the work of a progress thread, for which other nodes may wait.  Without the lock, like all that an engine is
+   told here. */
 static void work_for_others(pp_ctx_t *ctx)
 {
     uint64_t round;
@@ -172,7 +172,7 @@ static void work_for_others(pp_ctx_t *ctx)
     }
 }
 
-/* As pp_live_waits_long() tells it. */
+/* What pp_live_waits_long() does to another context. */
 static void hear_elsewhere(pp_ctx_t *ctx, bool waits)
 {
     if (ctx->freed || ctx->engine.error)
@@ -182,7 +182,7 @@ static void hear_elsewhere(pp_ctx_t *ctx, bool waits)
     pp_engine_settle(&ctx->engine);
 }
 
-/* As pp_leave(): what is left to do is the progress thread's. */
+/* What pp_leave() does: the progress thread does the rest. */
 static void leave(pp_actor_t *actor)
 {
     if (pp_is_needed(actor->ctx))
@@ -246,7 +246,7 @@ static pp_status_t make_stack(pp_actor_t *actor)
     return PP_OK;
 }
 
-/* Runs what is queued, up to the first interruption. */
+/* Runs the queued tasks, up to the first interruption. */
 static void begin_tasks(pp_actor_t *actor)
 {
     if (actor->running || !actor->tasks)
@@ -259,7 +259,7 @@ static void begin_tasks(pp_actor_t *actor)
     enter_stack(actor);
 }
 
-/* A sleeper goes on soon; a rank that is not asleep looks before it is. */
+/* Wakes a rank that sleeps; one that does not sleep looks before it does. */
 static void rouse(pp_actor_t *actor)
 {
     pp_stage_t *stage = actor->stage;
@@ -271,7 +271,7 @@ static void rouse(pp_actor_t *actor)
         pp_engine_fail(&actor->ctx->engine, PP_ERR_MEMORY, "no memory for an event");
 }
 
-/* Told something while it runs: at the end of its task; while it sleeps: it is woken. */
+/* The rank was told something.  If it runs, it deals with that at the end of its task; if it sleeps, it is woken. */
 static void told(pp_actor_t *actor)
 {
     if (actor->running)
@@ -305,7 +305,7 @@ static void announce_sleep(void *owner, bool sleeps)
     actor->woken = false;
 }
 
-/* Sleeps until it is woken; then hears what it was told. */
+/* Sleeps until it is woken, and then deals with what it was told. */
 static void park(void *owner)
 {
     pp_actor_t *actor = owner;
@@ -317,7 +317,7 @@ static void park(void *owner)
     run_all(actor, true);
 }
 
-/* Time goes on, however short interruptions are: what the rank waits for may be due at a later time. */
+/* Time must go on, however short interruptions are, because the rank may wait for a later time. */
 static void pause_actor(void *owner)
 {
     pp_actor_t *actor = owner;
@@ -326,7 +326,7 @@ static void pause_actor(void *owner)
     run_all(actor, true);
 }
 
-/* The rank of this rank's node that has an index there. */
+/* The rank with this index on this rank's node. */
 static pp_actor_t *mate(pp_actor_t *self, int32_t index)
 {
     const pp_nodes_t *nodes = self->ctx->nodes;

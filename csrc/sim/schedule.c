@@ -24,8 +24,8 @@ static pp_status_t make_activation(int32_t rank, int32_t size, pp_graph_t **grap
     return status;
 }
 
-/* An activation that nothing follows, or a synchronous allreduce (pypartial_sim.h), an element being a byte;
-   segments = 0: by its size. */
+/* An activation alone, or a synchronous allreduce (pypartial_sim.h) of elements of one byte; segments = 0: by the
+   vector's size. */
 static pp_status_t make_schedule(int32_t schedule, int32_t rank, int32_t size, size_t count, int32_t segments,
                                  pp_graph_t **graph)
 {
@@ -121,7 +121,7 @@ static void on_operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *m
 
 static const pp_handle_kind_t kind = {.init = "a schedule", .operation = on_operation};
 
-static pp_status_t join(run_t *run, int32_t rank, int32_t schedule, size_t bytes)
+static pp_status_t join(run_t *run, int32_t rank, int32_t schedule, size_t bytes, int32_t segments)
 {
     member_t    *member = &run->members[rank];
     pp_kernels_t kernels;
@@ -131,11 +131,11 @@ static pp_status_t join(run_t *run, int32_t rank, int32_t schedule, size_t bytes
     PP_TRY(pp_kernels_find(PP_SUM, PP_UINT8, &kernels));
     PP_TRY(pp_engine_init(&member->engine, pp_simnet_transport(run->net, rank), 0));
     PP_TRY(pp_engine_register(&member->engine, &member->handle, 0));
-    PP_TRY(make_schedule(schedule, rank, run->ranks, bytes, 0, &graph));
+    PP_TRY(make_schedule(schedule, rank, run->ranks, bytes, segments, &graph));
     return pp_series_open(&member->engine, 0, graph, NULL, &kernels, 1, &host, member, &member->series);
 }
 
-static pp_status_t open_run(run_t *run, int32_t schedule, size_t bytes, uint64_t seed,
+static pp_status_t open_run(run_t *run, int32_t schedule, size_t bytes, int32_t segments, uint64_t seed,
                             const pp_network_t *network)
 {
     PP_TRY(pp_simnet_new(run->ranks, seed, network, &run->net));
@@ -143,7 +143,7 @@ static pp_status_t open_run(run_t *run, int32_t schedule, size_t bytes, uint64_t
     if (!run->members)
         return pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", run->ranks);
     for (int32_t rank = 0; rank < run->ranks; rank++)
-        PP_TRY(join(run, rank, schedule, bytes));
+        PP_TRY(join(run, rank, schedule, bytes, segments));
     return PP_OK;
 }
 
@@ -178,18 +178,18 @@ static pp_status_t execute(run_t *run, pp_sim_traffic_t *traffic)
         traffic->bytes += transport->bytes_sent;
     }
     if (run->finished != run->ranks)
-        return pp_fail(PP_ERR_INTERNAL, "%d of %d ranks finished the schedule", run->finished, run->ranks);
+        return pp_fail(PP_ERR_INTERNAL, "only %d of %d ranks finished the schedule", run->finished, run->ranks);
     return PP_OK;
 }
 
-pp_status_t pp_sim_schedule(int32_t schedule, int32_t ranks, size_t bytes, uint64_t seed,
+pp_status_t pp_sim_schedule(int32_t schedule, int32_t ranks, size_t bytes, int32_t segments, uint64_t seed,
                             const pp_network_t *network, uint64_t *finished_ns,
                             pp_sim_traffic_t *traffic)
 {
     run_t run = {.ranks = ranks, .activation = schedule == PP_SCHEDULE_ACTIVATION,
                  .finished_ns = finished_ns};
     *traffic = (pp_sim_traffic_t){0};
-    pp_status_t status = open_run(&run, schedule, bytes, seed, network);
+    pp_status_t status = open_run(&run, schedule, bytes, segments, seed, network);
     if (status >= 0)
         status = execute(&run, traffic);
     close_run(&run);

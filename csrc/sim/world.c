@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* What the threads of a rank's program wait for. */
+/* The things that the threads of a rank's program wait for. */
 typedef struct watch {
     pp_handle_t **handles;       /* their requests; NULL: the collective call */
     size_t        count, capacity;
@@ -31,7 +31,7 @@ static pp_status_t check_config(const pp_sim_config_t *config)
     if (config->layout < 0 || config->layout >= PP_LAYOUT_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "layout=%d is not one of 0..%d", config->layout, PP_LAYOUT_COUNT - 1);
     if (config->node_ranks && config->ranks > PP_CONTRIBUTORS_MAX)
-        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d share no memory: at most %d do", config->ranks,
+        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d cannot share memory: at most %d ranks can", config->ranks,
                        PP_CONTRIBUTORS_MAX);
     if (config->plant < 0 || config->plant >= PP_PLANT_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "plant=%d is not one of 0..%d", config->plant,
@@ -92,7 +92,7 @@ pp_ctx_t *pp_sim_ctx(pp_sim_t *sim, int32_t rank)
     return rank >= 0 && rank < sim->ranks ? sim->contexts[rank] : NULL;
 }
 
-/* Nobody else uses the context meanwhile: ranks are simulated by one thread. */
+/* Takes no lock: one thread simulates all ranks. */
 pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
 {
     pp_handle_t *handle;
@@ -100,7 +100,7 @@ pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config,
     PP_TRY(pp_ctx_usable(ctx));
     PP_TRY(pp_engine_check(&ctx->engine));
     if (ctx->mpi)
-        return pp_fail(PP_ERR_STATE, "the context's ranks are not simulated");
+        return pp_fail(PP_ERR_STATE, "the ranks of the context are not simulated");
     PP_TRY(pp_allreduce_make(ctx, config, &handle));
     pp_status_t status = pp_agreement_pretend(&ctx->calls, handle);
     pp_engine_settle(&ctx->engine);
@@ -181,7 +181,7 @@ static pp_status_t goes_on(pp_sim_t *sim, int32_t rank, bool *now)
     return PP_OK;
 }
 
-/* After an event that concerned everybody: the next rank to tell of it. */
+/* After an event that concerned all ranks: the next rank whose program can go on. */
 static bool next_of_all(pp_sim_t *sim, int32_t *rank)
 {
     while (sim->next_failed < sim->ranks) {
@@ -221,7 +221,7 @@ pp_status_t pp_sim_do(pp_sim_t *sim, int32_t rank, const pp_sim_call_t *call)
 {
     PP_TRY(check_rank(sim, rank));
     if (!sim->stage)
-        return pp_fail(PP_ERR_STATE, "the simulated ranks share no memory");
+        return pp_fail(PP_ERR_STATE, "the simulated ranks share no memory: make their calls directly");
     pp_status_t status = pp_stage_do(sim->stage, rank, call);
     if (status == PP_PENDING)
         PP_TRY(watch_for(sim, rank, NULL));
@@ -300,7 +300,7 @@ void pp_sim_free(pp_sim_t *sim)
 {
     if (!sim)
         return;
-    /* The first rank last: it keeps what they share. */
+    /* The first rank last, because it has the memory that all of them share. */
     for (int32_t r = sim->ranks - 1; sim->contexts && r >= 0; r--)
         if (sim->contexts[r]) {
             if (sim->contexts[r]->engine.transport)

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-_Static_assert(sizeof(pp_bell_t) == PP_SHARED_LABEL, "the bells start on a line of their own");
+_Static_assert(sizeof(pp_bell_t) == PP_SHARED_LABEL, "the bells start on a cache line of their own");
 _Static_assert(sizeof(_Atomic uint32_t) == 4, "a futex word has 4 bytes");
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "the atomics are shared between processes");
 
@@ -47,19 +47,19 @@ void pp_doorbell_free(pp_doorbell_t *doorbell)
 
 uint32_t pp_bell_announce(pp_bell_t *bell, uint32_t messages, pp_ring_t *ring)
 {
-    /* relaxed: published by the sequence, which whoever compares the count has read first. */
+    /* relaxed: the sequence publishes it, and a rank that compares the count has read the sequence before. */
     ring->announced =
         atomic_fetch_add_explicit(&bell->announced, messages, memory_order_relaxed) + messages;
-    /* seq_cst, both: in the one order of all of them either this load comes after the sleeper's
-       store, and it is woken, or the addition comes before its comparison, and it does not sleep.
-       The addition also releases the message to whoever reads the new sequence. */
+    /* Both seq_cst.  In the single order of such accesses either this load comes after the sleeper's store, and the
+       sleeper is woken, or the addition comes before the sleeper's comparison, and it does not sleep.  The addition
+       also releases the message to the thread that reads the new sequence. */
     ring->sequence = atomic_fetch_add_explicit(&bell->sequence, 1, memory_order_seq_cst) + 1;
     return atomic_load_explicit(&bell->sleeper, memory_order_seq_cst);
 }
 
 bool pp_bell_asleep(pp_bell_t *bell, uint32_t bits)
 {
-    /* seq_cst: as in announce, with the news in the place of the sequence. */
+    /* seq_cst, as in pp_bell_announce(), with the published news in place of the sequence. */
     return atomic_load_explicit(&bell->sleeper, memory_order_seq_cst) & bits;
 }
 
@@ -73,13 +73,13 @@ bool pp_bell_wake(pp_bell_t *bell, uint32_t bits)
 
 bool pp_bell_answered(pp_bell_t *bell, pp_ring_t ring)
 {
-    /* seq_cst: as in announce.  A rank that is awake compares the sequence once more after it has
-       published that it sleeps, so it cannot miss what was announced before this load. */
+    /* seq_cst, as in pp_bell_announce().  A rank that is awake compares the sequence once more after it has published
+       that it sleeps, so it cannot miss what was announced before this load. */
     if (atomic_load_explicit(&bell->sleeper, memory_order_seq_cst) == 0)
         return true;
-    /* A message can be received before its ring, and then nobody looks for it again.  Counts of several
-       neighbours add up: if ours was not received and one of another, not announced yet, was, then that
-       neighbour will find its ring not answered. */
+    /* A message can be received before its ring, and then its receiver does not look again.  The counts are of all
+       neighbours together: if this rank's message was not received, but one that another neighbour has not announced
+       yet was, then that neighbour will find its ring not answered. */
     uint32_t looked = atomic_load_explicit(&bell->looked, memory_order_relaxed);
     uint32_t received = atomic_load_explicit(&bell->received, memory_order_relaxed);
     return (int32_t)(looked - ring.sequence) >= 0 || (int32_t)(received - ring.announced) >= 0;
@@ -87,21 +87,21 @@ bool pp_bell_answered(pp_bell_t *bell, pp_ring_t ring)
 
 uint32_t pp_bell_sequence(pp_bell_t *bell)
 {
-    /* acquire, what was sent before a ring that is counted here is visible to the next poll; and
-       seq_cst, because a rank that goes away loads it after it has stored the sleeper. */
+    /* acquire: messages sent before a ring that is counted here are visible to the next poll.  seq_cst: a rank that
+       goes away loads the sequence after it has stored the sleeper. */
     return atomic_load_explicit(&bell->sequence, memory_order_seq_cst);
 }
 
 void pp_bell_set_sleeper(pp_bell_t *bell, uint32_t bits)
 {
-    /* seq_cst: must be visible before the poll and the comparison that follow (see ring).  Waking
-       up needs no order: a ringer that still sees the sleeper only makes a needless call. */
+    /* seq_cst: visible before the poll and the comparison that follow, see pp_bell_announce().  Waking up needs no
+       order: a ringer that still sees the sleeper only makes a needless call. */
     atomic_store_explicit(&bell->sleeper, bits, bits ? memory_order_seq_cst : memory_order_relaxed);
 }
 
 void pp_bell_set_looked(pp_bell_t *bell, uint32_t sequence, uint32_t received)
 {
-    /* relaxed: only save a wake-up. */
+    /* relaxed: these only save a wake-up. */
     atomic_store_explicit(&bell->looked, sequence, memory_order_relaxed);
     atomic_store_explicit(&bell->received, received, memory_order_relaxed);
 }

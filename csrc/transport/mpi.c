@@ -5,14 +5,14 @@
 
 enum {
     POLLS_SKIPPED_MAX = 256,
-    PARCELS_OUT_COLLECTED = 8,                    /* then the oldest have long been received */
-    RINGS_WITHOUT_HOPE = 32                       /* wake it at once, before it is tried again */
+    PARCELS_OUT_COLLECTED = 8,                    /* with so many out, the oldest have long been received */
+    RINGS_WITHOUT_HOPE = 32                       /* rings that wake a neighbour at once, before the next trial */
 };
 
 /* ---- poll, ring, clock ---------------------------------------------------------------------- */
 
-/* Easy parcels are collected some at a time, or when there is nothing better to do: a test of the last one
-   alone, while its receiver has not come to it, is a progress pass for nothing. */
+/* Whether this poll tests the outstanding requests.  Parcels are tested several at a time, or when there is nothing
+   else to do: a test of the last one alone, before its receiver has come to it, is a useless progress pass. */
 static bool collects(const pp_mpi_t *mpi, int events)
 {
     return pp_mpi_needs_polling(mpi) || mpi->parcels_out >= PARCELS_OUT_COLLECTED
@@ -148,7 +148,7 @@ static void free_memory(pp_mpi_t *mpi)
         free(letter);
     }
     pp_doorbell_free(&mpi->doorbell);
-    /* Rounds that were given up may still be read and written there. */
+    /* Otherwise MPI may still read and write rounds there that were given up. */
     if (mpi->outstanding == mpi->parcels_out)
         pp_shared_drop(mpi->memory);
     pp_nodes_free(mpi->nodes);
@@ -172,7 +172,7 @@ static void free_memory(pp_mpi_t *mpi)
     free(mpi);
 }
 
-/* Gives up a receive; false: MPI may still write to its buffer. */
+/* Takes a receive back; false: MPI may still write to its buffer. */
 static bool withdraw(MPI_Request *request)
 {
     int done = 0;
@@ -185,11 +185,10 @@ static bool withdraw(MPI_Request *request)
     return false;
 }
 
-/* Takes back the standing receives and those of bulk.  The one place that cancels: the peers are
-   not here to complete them, and a receive left behind would let MPI write to memory that is about
-   to be freed.  What MPI has matched already cannot be cancelled and keeps its buffer for ever, as
-   do unfinished sends; the caller does the same with the buffers of transfers that were not
-   reported. */
+/* Takes back the standing receives and those of bulk.  This is the one place that cancels: no peer will complete these
+   receives, and with a receive left behind MPI would write to memory that is about to be freed.  A receive that MPI has
+   matched already cannot be cancelled and keeps its buffer for ever, and so does an unfinished send.  The caller also
+   keeps the buffers of transfers that were not reported. */
 static void withdraw_all(pp_mpi_t *mpi)
 {
     bool all = true;
@@ -218,7 +217,7 @@ pp_status_t pp_mpi_close(pp_mpi_t *mpi)
     }
     int code = MPI_Comm_free(&mpi->comm);
     free_memory(mpi);
-    return code == MPI_SUCCESS ? PP_OK : pp_mpi_error(code, "freeing the communicator");
+    return code == MPI_SUCCESS ? PP_OK : pp_mpi_error(code, "freeing the communicator failed");
 }
 
 void pp_mpi_abandon(pp_mpi_t *mpi)
@@ -229,7 +228,7 @@ void pp_mpi_abandon(pp_mpi_t *mpi)
     MPI_Finalized(&finalized);
     if (!finalized)
         withdraw_all(mpi);
-    /* All ranks have given the opening up, and nothing is under way. */
+    /* All ranks have given the opening up, and no message is under way. */
     if (mpi->opening && !mpi->borrows && mpi->failure == PP_OK)
         MPI_Comm_free(&mpi->comm);
     free_memory(mpi);

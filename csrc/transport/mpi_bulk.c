@@ -1,4 +1,4 @@
-/* mpi_bulk.c - outstanding requests, and payloads that are sent and received in chunks. */
+/* mpi_bulk.c - outstanding requests, and bulk: payloads that are sent and received in chunks. */
 #include "mpi_parts.h"
 
 #include <assert.h>
@@ -44,8 +44,7 @@ static bulk_t *bulk_take(pp_mpi_t *mpi)
     return bulk;
 }
 
-/* Settles the `completed` requests at mpi->indices; returns the transfers that are done with them,
-   in order. */
+/* Removes the `completed` requests at mpi->indices.  Returns the transfers that are complete with them, in order. */
 static bulk_t *settle(pp_mpi_t *mpi, int completed)
 {
     bulk_t *done = NULL, **end = &done;
@@ -77,15 +76,14 @@ static void advance_failed(pp_mpi_t *mpi, int code, int completed)
     for (int i = 0; class == MPI_ERR_IN_STATUS && i < completed; i++)
         if (mpi->statuses[i].MPI_ERROR != MPI_SUCCESS) {
             owner_t *owner = &mpi->owners[mpi->indices[i]];
-            pp_mpi_break_down(mpi, mpi->statuses[i].MPI_ERROR, owner->receives ? "receiving" : "sending",
-                       owner->peer);
+            pp_mpi_break_down(mpi, mpi->statuses[i].MPI_ERROR, owner->receives ? "receiving failed" : "sending failed",
+                              owner->peer);
             return;
         }
-    pp_mpi_break_down(mpi, code, "transferring", -1);
+    pp_mpi_break_down(mpi, code, "a transfer failed", -1);
 }
 
-/* The arrays may move under a callback, which can post
-   more; the list of what is done does not. */
+/* A callback can post more, which may move the arrays; the list of complete transfers stays where it is. */
 int pp_mpi_advance(pp_mpi_t *mpi)
 {
     pp_sink_t *sink = &mpi->transport.sink;
@@ -113,7 +111,7 @@ pp_status_t pp_mpi_complete_sends(pp_mpi_t *mpi)
     int count = (int)mpi->outstanding;
     int code = MPI_Waitall(count, mpi->requests, MPI_STATUSES_IGNORE);
     if (code != MPI_SUCCESS)
-        return pp_mpi_error(code, "waiting for the last sends");
+        return pp_mpi_error(code, "waiting for the last sends failed");
     for (int i = 0; i < count; i++)
         mpi->indices[i] = i;
     for (bulk_t *done = settle(mpi, count), *next; done; done = next) {
@@ -150,7 +148,7 @@ static pp_status_t post_bulk(pp_mpi_t *mpi, owner_t owner, uint32_t tag, unsigne
         int code = post_chunk(mpi, &owner, tag, data + at,
                               left < mpi->chunk_bytes ? left : mpi->chunk_bytes, &request);
         if (code != MPI_SUCCESS)
-            return pp_mpi_break_down(mpi, code, owner.receives ? "receiving" : "sending", owner.peer);
+            return pp_mpi_break_down(mpi, code, owner.receives ? "receiving failed" : "sending failed", owner.peer);
         pp_mpi_record(mpi, request, owner);
     }
     return PP_OK;

@@ -1,10 +1,10 @@
 /*
- * mpi_deaths.c - that a rank has died is seen by somebody, and told to all.
+ * mpi_deaths.c - a rank that sees another one die tells all ranks.
  *
- * Ranks of one node look whether the others' processes live; MPI may say so itself.  A rank that learns of it, by
- * whatever way, sends all others an *obituary*: a rank that is told tells all the others once more, because the teller may
- * be failing itself, and MPI may not reach everybody in its name.  So every rank hears one from every other that lives,
- * which is how it knows that they have been told.
+ * The ranks of a node look whether the others' processes live; MPI may also report a death itself.  A rank that learns
+ * of a death sends an *obituary* to all other ranks, also if it learned of it by an obituary: the sender may be
+ * failing itself, and MPI may not deliver all of its messages.  So each rank hears an obituary from every other rank
+ * that lives, and by that knows that they have been told.
  */
 #include "mpi_parts.h"
 
@@ -12,7 +12,7 @@
 #include <mpi-ext.h>
 #endif
 
-enum { LAPS = 8 };               /* looks until everybody has been looked at */
+enum { LAPS = 8 };               /* calls of pp_mpi_look_after() in which every watched process is looked at once */
 
 /* ---- what MPI says -------------------------------------------------------------------------- */
 
@@ -51,7 +51,7 @@ int32_t pp_mpi_failed(MPI_Comm comm)
     return peer;
 }
 
-/* From then on receives from anybody go on without the dead. */
+/* From then on receives from MPI_ANY_SOURCE go on without the dead ranks. */
 static bool acknowledge(const pp_mpi_t *mpi, int code)
 {
     return pp_mpi_class(code) == PP_ERR_PEER_FAILED && MPIX_Comm_failure_ack(mpi->comm) == MPI_SUCCESS;
@@ -141,7 +141,7 @@ bool pp_mpi_watch(pp_mpi_t *mpi)
     mpi->watched = calloc((size_t)mpi->transport.size, sizeof *mpi->watched);
     for (int32_t r = 0; mpi->watched && r < mpi->transport.size; r++) {
         const pp_card_t *card = &mpi->cards[r];
-        if (r == me)             /* the others of the node begin elsewhere */
+        if (r == me)             /* so that each rank of the node begins at another one */
             mpi->next_watched = mpi->watched_count;
         else if (card->host == mine->host && mine->process.numbers != 0
                  && card->process.numbers == mine->process.numbers)
@@ -192,7 +192,7 @@ static void wake(pp_mpi_t *mpi, int32_t peer)
     pp_bell_wake(bell, pp_bell_announce(bell, 1, &ring));
 }
 
-/* Errors are no news, and keep nobody else from being told. */
+/* An error in one send is ignored: the other ranks are still told. */
 static void send_obituaries(pp_mpi_t *mpi, const frame_t *obituary, MPI_Comm comm, int tag)
 {
     for (int32_t peer = 0; peer < mpi->transport.size; peer++) {
@@ -208,14 +208,14 @@ static void send_obituaries(pp_mpi_t *mpi, const frame_t *obituary, MPI_Comm com
 
 void pp_mpi_tell(pp_mpi_t *mpi)
 {
-    /* For ever MPI's: nobody asks whether it has been sent. */
+    /* It belongs to MPI for ever: this rank never asks whether it has been sent. */
     frame_t *obituary = calloc(1, sizeof *obituary);
     if (!obituary)
         return;
     *obituary = (frame_t){.lost = (uint32_t)mpi->lost + 1, .gave_up = mpi->gave_up};
     if (!mpi->borrows)
         send_obituaries(mpi, obituary, mpi->comm, MESSAGE_TAG);
-    /* Others may not have a communicator of their own yet.  Nothing is sent on the caller's but this. */
+    /* Other ranks may not have their own communicator yet.  This is the only message on the caller's. */
     if (mpi->opening)
         send_obituaries(mpi, obituary, mpi->given, pp_mpi_last_tag(mpi->given));
 }
@@ -236,7 +236,7 @@ bool pp_mpi_is_obituary(const pp_mpi_t *mpi, int at, const MPI_Status *status)
     return (size_t)count >= sizeof(frame_t) && ((const frame_t *)pp_mpi_receive_buffer(mpi, at))->lost;
 }
 
-/* On the caller's communicator. */
+/* Looks on the caller's communicator. */
 static void look_on_given(pp_mpi_t *mpi)
 {
     frame_t    obituary = {0};
@@ -296,7 +296,7 @@ bool pp_mpi_all_told(pp_mpi_t *mpi)
     int32_t others = mpi->transport.size - 1 - !mpi->gave_up;
     if (mpi->failure == PP_OK)
         return true;
-    if (mpi->borrows) {          /* who has been told cannot be known: MPI is given its time */
+    if (mpi->borrows) {          /* this rank cannot know which ranks have been told: MPI is given its time */
         look_on_given(mpi);
         return false;
     }

@@ -1,9 +1,9 @@
 /*
  * mpi_opening.c - the collective opening of the transport over MPI.
  *
- * It never blocks inside MPI: all that ranks tell each other here they *gather*, by nonblocking calls, and a rank that
- * waits looks meanwhile whether the others live.  The first thing that is gathered is who they are; a rank that dies before
- * it has ever said so is missed by MPI alone.
+ * It never blocks inside MPI.  The ranks exchange everything by *gathering*, with nonblocking calls, and a rank that
+ * waits looks meanwhile whether the others live.  They first gather each rank's card, which says who it is.  If a rank
+ * dies before it has given its first card, only MPI can notice.
  */
 #define _GNU_SOURCE   /* sched_getaffinity */
 #include "mpi_parts.h"
@@ -23,11 +23,11 @@ enum {
     BULK_TAGS_MAX = 1 << 20,
     CHUNK_BYTES_DEFAULT = 1 << 30,
     NODE_BYTES_COMMITTED = 4096,
-    NODE_BYTES_MIN = 16 << 20,   /* memory that the ranks of a node share is worth having */
-    YIELDS_US = 1000,            /* then sleeps between polls: of a hundredth of the time waited so far */
-    SLEEP_US_MAX = 500,
-    LOOK_US = 20000,
-    TELL_US = 300000             /* to who may be computing, and hear of it later */
+    NODE_BYTES_MIN = 16 << 20,   /* with less room the ranks of a node share no memory */
+    YIELDS_US = 1000,            /* after that a waiter sleeps between polls, a hundredth of the time waited so far, */
+    SLEEP_US_MAX = 500,          /* but no longer than this */
+    LOOK_US = 20000,             /* between looks whether the other ranks live */
+    TELL_US = 300000             /* time that ranks get to hear of a failure: they may be computing */
 };
 
 /* ---- waiting -------------------------------------------------------------------------------- */
@@ -48,7 +48,7 @@ static void rest(uint64_t waited_us)
         usleep((useconds_t)(sleep_us < SLEEP_US_MAX ? sleep_us : SLEEP_US_MAX));
 }
 
-/* The opening cannot succeed: returns when the others know, or have had their time. */
+/* The opening has failed: returns when the other ranks know, or have had their time. */
 static pp_status_t give_up(pp_mpi_t *mpi)
 {
     for (uint64_t begin = now_us(), now = begin; now - begin < TELL_US && !pp_mpi_all_told(mpi); now = now_us())
@@ -59,14 +59,14 @@ static pp_status_t give_up(pp_mpi_t *mpi)
 static void look(pp_mpi_t *mpi)
 {
     pp_mpi_look_after(mpi);
-#ifdef OPEN_MPI                  /* others can only be asked at the price of an acknowledgement */
+#ifdef OPEN_MPI                  /* any other MPI can be asked only together with an acknowledgement */
     int32_t failed = pp_mpi_failed(mpi->comm);
     if (failed >= 0)
         pp_mpi_lose(mpi, failed, false);
 #endif
 }
 
-/* A step that is given up stays MPI's, with the buffers that it was started on. */
+/* Waits for a step.  A step that is given up stays MPI's, with its buffers. */
 static pp_status_t complete(pp_mpi_t *mpi, int code, MPI_Request *request)
 {
     uint64_t begin = now_us(), now = begin, looked = begin;
@@ -75,7 +75,7 @@ static pp_status_t complete(pp_mpi_t *mpi, int code, MPI_Request *request)
         if (code == MPI_SUCCESS)
             code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (code != MPI_SUCCESS)
-            pp_mpi_break_down(mpi, code, "opening a context", -1);
+            pp_mpi_break_down(mpi, code, "opening a context failed", -1);
         else if (done)
             return PP_OK;
         if (!mpi->borrows)
@@ -91,8 +91,8 @@ static pp_status_t complete(pp_mpi_t *mpi, int code, MPI_Request *request)
     }
 }
 
-/* As a reduction: MPI's nonblocking allgather may send from every rank to every other, which on many hosts are many
-   connections that nobody needs. */
+/* A reduction instead of an allgather: MPI's nonblocking allgather may send from every rank to every other, which on
+   many hosts makes many connections for nothing. */
 pp_status_t pp_mpi_gather(pp_mpi_t *mpi, const void *mine, size_t bytes, void **all)
 {
     size_t         total = bytes * (size_t)mpi->transport.size;
@@ -147,7 +147,7 @@ static uint32_t count_bulk_tags(MPI_Comm comm)
     return (uint32_t)(tags < BULK_TAGS_MAX ? tags : BULK_TAGS_MAX);
 }
 
-/* The same on all ranks that one kernel runs, as far as their names tell. */
+/* A number that is the same on all ranks that one kernel runs, as far as the host's name and boot id tell. */
 static uint64_t name_host(void)
 {
     char     name[MPI_MAX_PROCESSOR_NAME + 64] = "";
@@ -164,7 +164,7 @@ static uint64_t name_host(void)
     return hash;
 }
 
-/* What comes before all gathering. */
+/* Makes all that gathering needs. */
 static pp_mpi_t *make_transport(MPI_Comm comm)
 {
     int       rank, size;
@@ -202,11 +202,11 @@ static pp_status_t make_tables(pp_mpi_t *mpi)
     return PP_OK;
 }
 
-/* What earlier contexts have gathered, by rank in MPI_COMM_WORLD. */
+/* The cards that earlier contexts have gathered, by rank in MPI_COMM_WORLD. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static pp_card_t      *known;
 
-/* Exchanges cards with those known: ours become known, or (`recall`) what is known becomes ours. */
+/* Remembers this context's cards, or (`recall`) fills them with the remembered ones. */
 static void exchange(pp_mpi_t *mpi, bool recall)
 {
     int32_t   size = mpi->transport.size;
@@ -233,7 +233,7 @@ static void exchange(pp_mpi_t *mpi, bool recall)
     free(ours);
 }
 
-/* Collective, and the first step.  Ranks that have met before look after each other from the beginning. */
+/* Collective, and the first step.  Ranks that have met in an earlier context watch each other from the beginning. */
 static pp_status_t introduce(pp_mpi_t *mpi)
 {
     pp_card_t mine = {.host = name_host(), .room = pp_shared_room(), .process = pp_process_self()}, *cards = NULL;
@@ -253,13 +253,13 @@ static pp_status_t introduce(pp_mpi_t *mpi)
     return pp_mpi_agree(mpi, status);
 }
 
-/* Collective.  Without the caller's hints: one of them lets messages overtake each other, another promises
-   that nobody receives from MPI_ANY_SOURCE. */
+/* Collective.  The duplicate has none of the caller's hints: one of them lets messages overtake each other, another
+   promises that no rank receives from MPI_ANY_SOURCE. */
 static pp_status_t duplicate(pp_mpi_t *mpi)
 {
 #if MPI_VERSION >= 4 || (defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION >= 5)
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Comm   *own = malloc(sizeof *own);     /* MPI's, if this is given up */
+    MPI_Comm   *own = malloc(sizeof *own);     /* stays MPI's if the step is given up */
     if (!own)
         return pp_fail(PP_ERR_MEMORY, "no memory for a communicator");
     int code = MPI_Comm_idup_with_info(mpi->comm, MPI_INFO_NULL, own, &request);
@@ -269,7 +269,7 @@ static pp_status_t duplicate(pp_mpi_t *mpi)
 #else
     int code = MPI_Comm_dup_with_info(mpi->comm, MPI_INFO_NULL, &mpi->comm);
     if (code != MPI_SUCCESS)
-        return pp_mpi_error(code, "duplicating the communicator");
+        return pp_mpi_error(code, "duplicating the communicator failed");
 #endif
     mpi->borrows = false;
     MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
@@ -286,7 +286,8 @@ pp_status_t pp_mpi_meet(const void *comm, pp_mpi_t **result)
     *result = NULL;
     MPI_Comm_test_inter(given, &inter);
     if (inter)
-        return pp_fail(PP_ERR_ARGUMENT, "the communicator is an intercommunicator");
+        return pp_fail(PP_ERR_ARGUMENT, "the communicator is an intercommunicator, but a context needs an "
+                       "intracommunicator");
     pp_mpi_t *mpi = make_transport(given);
     if (!mpi)
         return pp_fail(PP_ERR_MEMORY, "no memory for the transport");
@@ -303,30 +304,31 @@ pp_status_t pp_mpi_meet(const void *comm, pp_mpi_t **result)
 
 /* ---- nodes ---------------------------------------------------------------------------------- */
 
-typedef struct offer {           /* of the first rank of a node to the others: memory; of each: cores */
+typedef struct offer {           /* a rank's cores; from the first rank of a node also page and memory */
     pp_shared_ticket_t page, memory;
     cpu_set_t          cores;
 } offer_t;
 
-typedef struct answer {          /* what a rank could open */
+typedef struct answer {          /* whether a rank could open them */
     bool page, memory;
 } answer_t;
 
 typedef struct node {            /* this rank's, while the transport opens */
     int32_t  size, index;
     int32_t *ranks;
-    int      error;              /* of its first rank, when that made the memory */
+    int      error;              /* errno, if the first rank could not make them; 0: it could */
 } node_t;
 
-/* By the first of `size` ranks that MPI has on this node; `error`: of its own attempt, 0 if the others failed. */
+/* Called by the first of `size` ranks that MPI has on this node.  `error`: errno of its own attempt; 0: other ranks
+   could not open the memory. */
 static void explain_apart(pp_mpi_t *mpi, int size, int error)
 {
     if (error)
-        snprintf(mpi->apart, sizeof mpi->apart, "rank %d can make no memory for the %d ranks of its node: %s",
+        snprintf(mpi->apart, sizeof mpi->apart, "rank %d cannot make memory for the %d ranks of its node: %s",
                  mpi->transport.rank, size, strerror(error));
     else
-        snprintf(mpi->apart, sizeof mpi->apart, "not all of the %d ranks on its node can open the memory of rank "
-                 "%d, as in different containers", size, mpi->transport.rank);
+        snprintf(mpi->apart, sizeof mpi->apart, "not all of the %d ranks on the node of rank %d can open its memory; "
+                 "they may be in different containers", size, mpi->transport.rank);
 }
 
 typedef struct resident {
@@ -342,7 +344,8 @@ static int by_host(const void *left, const void *right)
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* The cards of a node's ranks then bear the number of the lowest of them; `node_ranks` > 0: of each so many of a host. */
+/* Sets card.host of each rank to the lowest rank of its node.  `node_ranks` > 0: each so many ranks of a host are a
+   node. */
 static pp_status_t find_nodes(pp_mpi_t *mpi, int32_t node_ranks, node_t *node)
 {
     int32_t   size = mpi->transport.size, me = mpi->transport.rank;
@@ -370,7 +373,7 @@ static pp_status_t find_nodes(pp_mpi_t *mpi, int32_t node_ranks, node_t *node)
     return pp_mpi_watch(mpi) ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %d ranks", size);
 }
 
-/* Launchers give each rank cores of its own, or all of them all. */
+/* Some launchers give each rank cores of its own, others give all ranks all cores. */
 static void count_cores(pp_mpi_t *mpi, const node_t *node, const offer_t *offers)
 {
     cpu_set_t all;
@@ -380,7 +383,7 @@ static void count_cores(pp_mpi_t *mpi, const node_t *node, const offer_t *offers
     mpi->cores = CPU_COUNT(&all);
 }
 
-/* The memory grows no further than every rank of the node can follow. */
+/* The memory grows only as far as every rank of the node can map it. */
 static uint64_t common_room(const pp_mpi_t *mpi, const node_t *node)
 {
     uint64_t room = UINT64_MAX;
@@ -391,7 +394,7 @@ static uint64_t common_room(const pp_mpi_t *mpi, const node_t *node)
     return room < NODE_BYTES_MIN ? 0 : room;
 }
 
-/* A page of bells for the ranks of the node, and memory. */
+/* The first rank of a node makes a page of bells and memory for all its ranks; each rank offers its cores. */
 static void make_offer(pp_mpi_t *mpi, node_t *node, pp_shared_t *memory, offer_t *offer, answer_t *answer)
 {
     if (sched_getaffinity(0, sizeof offer->cores, &offer->cores) != 0)
@@ -405,7 +408,7 @@ static void make_offer(pp_mpi_t *mpi, node_t *node, pp_shared_t *memory, offer_t
     node->error = answer->memory || node->error ? node->error : errno;
 }
 
-/* Neither page nor memory if anybody of the node cannot open it.  Returns whether there is a page. */
+/* Drops page and memory if a rank of the node could not open them.  Returns whether there is a page. */
 static bool keep_shared(pp_mpi_t *mpi, const node_t *node, pp_shared_t *memory, const answer_t *answers)
 {
     answer_t all = {true, true};
@@ -425,7 +428,7 @@ static bool keep_shared(pp_mpi_t *mpi, const node_t *node, pp_shared_t *memory, 
     return all.page;
 }
 
-/* The tables of who can be rung, from the page: everybody has written its rank into its bell. */
+/* Makes the tables of ranks that can be rung, from the page: each rank has written its number into its bell. */
 static pp_status_t list_neighbours(pp_mpi_t *mpi, int bell, int bells)
 {
     mpi->neighbour_count = bells;
@@ -443,7 +446,7 @@ static pp_status_t list_neighbours(pp_mpi_t *mpi, int bell, int bells)
     return PP_OK;
 }
 
-/* The nodes, if everybody shares memory with its own. */
+/* Lists the nodes, if every rank shares memory with its node. */
 static pp_status_t list_nodes(pp_mpi_t *mpi, const answer_t *answers)
 {
     int32_t  size = mpi->transport.size;

@@ -1,11 +1,10 @@
 /*
  * mpi_parcels.c - messages and the parcels they travel in.
  *
- * Order between a pair of ranks rests on two facts of MPI: messages of one sender on one
- * communicator and tag are matched in the order of sending, and a message is matched by the receive
- * that was posted first.  The standing receives are a ring that is posted, and delivered, in order;
- * so only the oldest is ever tested, although a later one may complete before it (a long message at
- * the head).
+ * The order between a pair of ranks rests on two facts of MPI: messages of one sender on one communicator and tag are
+ * matched in the order of sending, and a message is matched by the receive that was posted first.  The standing
+ * receives are a ring that is posted, and delivered, in order.  So only the oldest is tested, although a later one may
+ * complete before it when a long message is at the head.
  */
 #include "mpi_parts.h"
 
@@ -14,8 +13,8 @@
 
 enum {
     PARCEL_BYTES_EAGER = 3968,                    /* within a node: 4096 with MPI's own header */
-    DELIVERIES_PER_POLL = 64,                     /* then it is for bulk and sends */
-    PARCEL_BYTES_AT_ONCE = 256                    /* as long as Open MPI sends before MPI_Isend returns */
+    DELIVERIES_PER_POLL = 64,                     /* then the poll goes on to bulk and sends */
+    PARCEL_BYTES_AT_ONCE = 256                    /* the longest that Open MPI sends before MPI_Isend returns */
 };
 
 static slot_t *slot_take(pp_mpi_t *mpi)
@@ -42,7 +41,7 @@ static void gather(unsigned char *bytes, const void *head, size_t head_bytes, co
         memcpy(bytes + head_bytes, body, body_bytes);
 }
 
-/* Kept apart from MPI, and for the next poll: the engine is not called back while it sends. */
+/* The message waits for the next poll, without MPI: the engine must not be called back while it sends. */
 static pp_status_t send_to_self(pp_mpi_t *mpi, const void *head, size_t head_bytes,
                                 const void *body, size_t body_bytes)
 {
@@ -64,7 +63,7 @@ static size_t padded(size_t count)
     return (count + PP_MESSAGE_ALIGN - 1) / PP_MESSAGE_ALIGN * PP_MESSAGE_ALIGN;
 }
 
-/* A full or finished parcel goes on its way.  Its error, if any, is told by the next poll. */
+/* Sends a full or finished parcel.  If that fails, the next poll tells the sink. */
 static pp_status_t post_parcel(pp_mpi_t *mpi, int32_t peer)
 {
     slot_t     *slot = mpi->open_parcels[peer];
@@ -75,15 +74,15 @@ static pp_status_t post_parcel(pp_mpi_t *mpi, int32_t peer)
                          &request);
     if (code != MPI_SUCCESS) {
         slot_put(mpi, slot);
-        return pp_mpi_break_down(mpi, code, "sending", peer);
+        return pp_mpi_break_down(mpi, code, "sending failed", peer);
     }
     note_ring(mpi, peer);
-    /* Then the same, warm slot serves the next message.  Longer ones are not complete before they have been
+    /* If it is complete now, its warm slot serves the next message.  A longer parcel completes only when it has been
        received, and a test that finds nothing costs as much as a poll. */
     if (slot->length <= PARCEL_BYTES_AT_ONCE)
         code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS)
-        return pp_mpi_break_down(mpi, code, "sending", peer);
+        return pp_mpi_break_down(mpi, code, "sending failed", peer);
     if (done)
         slot_put(mpi, slot);
     else
@@ -99,8 +98,8 @@ void pp_mpi_post_parcels(pp_mpi_t *mpi)
     mpi->to_send_count = 0;
 }
 
-/* The rank stays in the list when a parcel goes early because it is full: the next one is there for
-   it.  Room for its request is made now, so that post_parcel() cannot lack memory. */
+/* A rank stays in the list when a full parcel is sent early: its next parcel needs the same entry.  Room for the
+   request is made now, so that post_parcel() cannot lack memory. */
 static slot_t *open_parcel(pp_mpi_t *mpi, int32_t peer)
 {
     slot_t *slot = pp_mpi_reserve(mpi, 1) ? slot_take(mpi) : NULL;
@@ -115,7 +114,7 @@ static slot_t *open_parcel(pp_mpi_t *mpi, int32_t peer)
     return slot;
 }
 
-/* The open parcel of the peer, if `framed` more bytes leave it eager; else a new one. */
+/* The open parcel of the peer if it stays eager with `framed` more bytes; else a new one. */
 static slot_t *parcel_for(pp_mpi_t *mpi, int32_t peer, size_t framed)
 {
     slot_t *slot = mpi->open_parcels[peer];
@@ -166,7 +165,7 @@ pp_status_t pp_mpi_send(pp_transport_t *transport, int32_t peer, const void *hea
     if (mpi->failure != PP_OK)
         return pp_mpi_refuse(mpi);
     if (peer < 0 || peer >= transport->size || count > PP_MESSAGE_BYTES)
-        return pp_fail(PP_ERR_INTERNAL, "message of %zu bytes to rank %d of %d", count, peer,
+        return pp_fail(PP_ERR_INTERNAL, "cannot send a message of %zu bytes to rank %d of %d ranks", count, peer,
                        transport->size);
     if (peer == transport->rank)
         PP_TRY(send_to_self(mpi, head, head_bytes, body, body_bytes));
@@ -184,8 +183,8 @@ static void deliver(pp_mpi_t *mpi, int32_t peer, const void *bytes, size_t count
     sink->message(sink->engine, peer, bytes, count);
 }
 
-/* Only what lay there at the beginning: a rank that answers itself does not keep poll() from the
-   others. */
+/* Delivers only the messages that are there at the beginning, so that a rank that answers itself does not keep poll()
+   from the other ranks. */
 int pp_mpi_deliver_own(pp_mpi_t *mpi)
 {
     letter_t *letter = mpi->letters;
@@ -208,7 +207,7 @@ static void assemble(pp_mpi_t *mpi, int32_t peer, const frame_t *frame)
     if (!letter) {
         letter = malloc(sizeof *letter + frame->count + frame->left);
         if (!letter) {
-            pp_mpi_break_down(mpi, MPI_ERR_NO_MEM, "receiving a long message", peer);
+            pp_mpi_break_down(mpi, MPI_ERR_NO_MEM, "receiving a long message failed", peer);
             return;
         }
         letter->count = 0;
@@ -242,7 +241,7 @@ pp_status_t pp_mpi_post_receives(pp_mpi_t *mpi)
     for (int i = 0; i < STANDING_RECEIVES; i++) {
         int code = pp_mpi_post_receive(mpi, i);
         if (code != MPI_SUCCESS)
-            return pp_mpi_error(code, "posting the standing receives");
+            return pp_mpi_error(code, "posting the standing receives failed");
     }
     return PP_OK;
 }
@@ -254,7 +253,7 @@ int pp_mpi_deliver_received(pp_mpi_t *mpi)
         int        at = mpi->head, arrived = 0, count = 0;
         int        code = MPI_Test(&mpi->receives[at], &arrived, &status);
         if (code != MPI_SUCCESS) {
-            pp_mpi_break_down(mpi, code, "receiving", -1);
+            pp_mpi_break_down(mpi, code, "receiving failed", -1);
             return events;
         }
         if (!arrived)
@@ -264,7 +263,7 @@ int pp_mpi_deliver_received(pp_mpi_t *mpi)
         deliver_parcel(mpi, status.MPI_SOURCE, pp_mpi_receive_buffer(mpi, at), (size_t)count);
         code = pp_mpi_post_receive(mpi, at);
         if (code != MPI_SUCCESS) {
-            pp_mpi_break_down(mpi, code, "receiving", -1);
+            pp_mpi_break_down(mpi, code, "receiving failed", -1);
             return events + 1;
         }
         mpi->head = (at + 1) % STANDING_RECEIVES;
@@ -281,14 +280,14 @@ pp_status_t pp_mpi_complete_receives(pp_mpi_t *mpi)
     for (int i = 0; i < STANDING_RECEIVES; i++) {
         int code = MPI_Send(NULL, 0, MPI_BYTE, me, MESSAGE_TAG, mpi->comm);
         if (code != MPI_SUCCESS)
-            return pp_mpi_error(code, "closing the standing receives");
+            return pp_mpi_error(code, "closing the standing receives failed");
     }
     int code = MPI_Waitall(STANDING_RECEIVES, mpi->receives, statuses);
     if (code != MPI_SUCCESS)
-        return pp_mpi_error(code, "closing the standing receives");
+        return pp_mpi_error(code, "closing the standing receives failed");
     for (int i = 0; i < STANDING_RECEIVES; i++)
         if (statuses[i].MPI_SOURCE != me && !pp_mpi_is_obituary(mpi, i, &statuses[i]))
-            return pp_fail(PP_ERR_INTERNAL, "a message of rank %d was not received before the end",
+            return pp_fail(PP_ERR_INTERNAL, "a message from rank %d was not received before the context was closed",
                            statuses[i].MPI_SOURCE);
     return PP_OK;
 }

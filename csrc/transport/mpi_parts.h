@@ -1,7 +1,7 @@
 /*
  * mpi_parts.h - what the parts of the transport over MPI share: mpi.c (poll, doorbell, release), mpi_parcels.c
- * (messages), mpi_bulk.c (payloads, and all requests that are outstanding), mpi_deaths.c (errors), mpi_opening.c.
- * Nobody else includes it.
+ * (messages), mpi_bulk.c (payloads, and all outstanding requests), mpi_deaths.c (errors), mpi_opening.c.
+ * No other file includes it.
  */
 #ifndef PP_TRANSPORT_MPI_PARTS_H
 #define PP_TRANSPORT_MPI_PARTS_H
@@ -17,8 +17,8 @@
 enum {
     STANDING_RECEIVES = 16,
     PARCEL_BYTES_MAX = PP_MESSAGE_BYTES + PP_MESSAGE_ALIGN,   /* one frame of the largest message */
-    PARCELS_OUT_EASY = 16,                        /* not reported as sent: more may be stuck in MPI */
-    HOPE_MAX = 8,                                 /* halved each time a neighbour does not look in time */
+    PARCELS_OUT_EASY = 16,                        /* parcels not reported as sent; more may be stuck in MPI */
+    HOPE_MAX = 8,                                 /* hope is halved each time a neighbour does not look in time */
     MESSAGE_TAG = 0,
     BULK_TAG_FIRST = 1,
     TEXT_BYTES = MPI_MAX_ERROR_STRING + 128
@@ -26,27 +26,26 @@ enum {
 
 _Static_assert(PARCEL_BYTES_MAX % PP_MESSAGE_ALIGN == 0, "receive buffers stay aligned");
 
-/* Messages to one rank between two calls of ring() travel together, as frames of one parcel: what an
-   activated rank sends its first partner is one MPI message, not two.  Within a node a message that
-   exceeds the eager protocol is cut into several parcels: four eager messages take half the time of one
-   rendezvous. */
+/* The messages to one rank between two calls of ring() travel together, as frames of one parcel: an activated rank
+   sends its first partner one MPI message, not two.  Within a node a message that exceeds the eager protocol is cut
+   into several parcels: four eager messages take half the time of one rendezvous. */
 typedef struct frame {
     uint32_t count;              /* bytes that follow, without padding */
-    uint32_t left;               /* bytes of the same message that come in the next parcels */
-    uint32_t lost;               /* 0; or an obituary: 1 + the rank of which the sender says so */
-    int32_t  gave_up;            /* ... 1: it lives, but its MPI has failed */
+    uint32_t left;               /* bytes of the same message in later parcels */
+    uint32_t lost;               /* an obituary: 1 + the rank that is lost; 0: a message */
+    int32_t  gave_up;            /* of an obituary, 1: the rank lives, but its MPI has failed */
 } frame_t;
 
 _Static_assert(sizeof(frame_t) % PP_MESSAGE_ALIGN == 0, "messages in a parcel stay aligned");
 
-typedef struct slot {            /* a parcel being filled, or on its way out */
+typedef struct slot {            /* a parcel that is being filled or sent */
     struct slot *next;           /* in the free list */
     size_t       length;
     _Alignas(PP_MESSAGE_ALIGN) unsigned char bytes[PARCEL_BYTES_MAX];
 } slot_t;
 
 typedef struct bulk {            /* a transfer, sent or received, of one or more chunks */
-    struct bulk *next;           /* in the free list, or of those just done */
+    struct bulk *next;           /* in the free list, or in the list of complete transfers */
     void        *cookie;
     size_t       chunks_left;
 } bulk_t;
@@ -61,10 +60,10 @@ typedef struct neighbour {       /* a rank with a bell in the page */
     uint32_t unrung;             /* messages sent since the last ring */
     bool     owed;               /* rung, but not woken yet */
     pp_ring_t owed_ring;         /* that ring */
-    int32_t  hope;               /* >= 0: may look by itself in time; < 0: rings until the next trial */
+    int32_t  hope;               /* >= 0: it may look by itself in time; < 0: minus the rings until the next trial */
 } neighbour_t;
 
-typedef struct owner {           /* of an outstanding request: one of slot and bulk */
+typedef struct owner {           /* what an outstanding request belongs to: a slot or a bulk */
     slot_t *slot;
     bulk_t *bulk;
     int32_t peer;
@@ -76,19 +75,19 @@ typedef struct watched {         /* a rank whose process this one can look up */
     pp_process_t process;
 } watched_t;
 
-/* What every rank tells all others of itself, first of all. */
+/* What every rank first tells all others about itself. */
 typedef struct pp_card {
     uint64_t     host;
-    uint64_t     room;           /* for memory that grows */
+    uint64_t     room;           /* how far memory may grow: pp_shared_room() */
     pp_process_t process;
 } pp_card_t;
 
 struct pp_mpi {
     pp_transport_t transport;    /* first: the operations cast back */
-    MPI_Comm comm;               /* the caller's, until that of its own has been made */
+    MPI_Comm comm;               /* the transport's own; until it has been made, the caller's */
     MPI_Comm given;              /* the caller's */
-    bool     borrows;            /* comm is still the caller's */
-    bool     opening;            /* nobody but pp_mpi_gather() polls */
+    bool     borrows;            /* `comm` is still the caller's */
+    bool     opening;            /* only pp_mpi_gather() polls */
     size_t   chunk_bytes;
     int32_t  thread_level;
 
@@ -96,12 +95,12 @@ struct pp_mpi {
     unsigned char *receive_bytes;
     int            head;         /* the oldest receive */
 
-    MPI_Request *requests;       /* outstanding: incomplete sends and bulk chunks; four arrays */
-    owner_t     *owners;         /* of one length, because MPI_Testsome wants them so */
+    MPI_Request *requests;       /* outstanding: incomplete sends and bulk chunks.  Four arrays */
+    owner_t     *owners;         /* of one length, as MPI_Testsome wants */
     int         *indices;
     MPI_Status  *statuses;
     size_t       outstanding, capacity;
-    size_t       parcels_out;    /* of the outstanding */
+    size_t       parcels_out;    /* outstanding requests that are parcels */
     slot_t      *free_slots;
     slot_t     **open_parcels;   /* by rank; NULL: none */
     int32_t     *to_send;        /* ranks with an open parcel, in the order of opening */
@@ -111,14 +110,14 @@ struct pp_mpi {
 
     pp_doorbell_t doorbell;
     pp_shared_t  *memory;        /* of the node; NULL: this rank shares none */
-    pp_nodes_t   *nodes;         /* NULL: not everybody shares memory with its node */
-    char          apart[160];    /* why the ranks of the node share none, said by the first of them */
+    pp_nodes_t   *nodes;         /* NULL: some rank does not share memory with its node */
+    char          apart[160];    /* why the ranks of the node share no memory; the first of them says it */
     pp_bell_t    *bell;          /* this rank's own */
     int32_t       neighbour_count;
-    int32_t       cores;         /* of them together */
+    int32_t       cores;         /* that the ranks of the node may use, together */
     neighbour_t  *neighbours;    /* by bell */
-    int32_t      *bell_of;       /* by rank; -1: not ringable */
-    letter_t    **half_read;     /* by rank: a message of which parcels are still to come */
+    int32_t      *bell_of;       /* by rank; -1: it cannot be rung */
+    letter_t    **half_read;     /* by rank: a message whose last parcels have not come yet */
     int32_t      *to_ring;       /* bells with unrung messages, in the order of sending */
     int32_t       to_ring_count;
     bool          defers;        /* see pp_mpi_defer */
@@ -127,17 +126,17 @@ struct pp_mpi {
     unsigned      polls_skipped; /* since MPI was last asked */
     uint32_t      received_near; /* messages of neighbours delivered; compared with `announced` */
 
-    pp_status_t failure;         /* latched: the first error; told to the sink once, by poll() */
+    pp_status_t failure;         /* the first error, latched; poll() tells the sink once */
     bool        failure_told;
     int32_t     failed_peer;
     char        failure_text[TEXT_BYTES];
 
     pp_card_t  *cards;           /* of all ranks, while it opens */
-    watched_t  *watched;         /* of this rank's node; it is not among them */
+    watched_t  *watched;         /* the other ranks of this node whose processes can be looked up */
     int32_t     watched_count, next_watched;
-    int32_t     lost;            /* after a failure: whose it was, */
-    bool        gave_up;         /* ... who lives, but his MPI has failed */
-    bool        deaf;            /* nothing more can be received */
+    int32_t     lost;            /* after a failure: the rank that is lost */
+    bool        gave_up;         /* ... it lives, but its MPI has failed */
+    bool        deaf;            /* this rank can receive nothing more */
     bool       *heard;           /* by rank: it has told this rank of a failure */
     int32_t     heard_count;
 };
@@ -150,10 +149,10 @@ extern const pp_transport_ops_t pp_mpi_ops;
 
 pp_status_t pp_mpi_send(pp_transport_t *transport, int32_t peer, const void *head, size_t head_bytes,
                         const void *body, size_t body_bytes);
-/* What was sent goes on its way. */
+/* Sends all open parcels. */
 void        pp_mpi_post_parcels(pp_mpi_t *mpi);
 pp_status_t pp_mpi_post_receives(pp_mpi_t *mpi);
-/* Both return how many messages there were. */
+/* Both return the number of messages delivered. */
 int         pp_mpi_deliver_own(pp_mpi_t *mpi);
 int         pp_mpi_deliver_received(pp_mpi_t *mpi);
 pp_status_t pp_mpi_complete_receives(pp_mpi_t *mpi);
@@ -175,9 +174,9 @@ static inline void slot_put(pp_mpi_t *mpi, slot_t *slot)
     mpi->free_slots = slot;
 }
 
-/* A neighbour may have rung for a message that MPI does not show yet: a long one takes several
-   steps of both sides, and a network on the same host takes its time.  Such a rank must not go to
-   sleep, for there will be no second ring. */
+/* A neighbour may have rung for a message that MPI does not show yet: a long message takes several steps of both sides,
+   and a network on the same host takes its time.  Until then this rank must not go to sleep, because there is no second
+   ring. */
 static inline bool pp_mpi_announced_not_received(const pp_mpi_t *mpi)
 {
     /* relaxed: a thread that is about to sleep has read the sequence before (see pp_bell_announce). */
@@ -190,9 +189,9 @@ static inline bool needs_polling(const pp_mpi_t *mpi)
     return mpi->outstanding > mpi->parcels_out || mpi->parcels_out > PARCELS_OUT_EASY;
 }
 
-/* Everybody who can send to this rank rings, nobody has, and nothing of ours is under way.  Then MPI need
-   not be asked: a test that finds nothing costs a progress pass, and on a node with more ranks than cores
-   MPI gives the core away in it.  Now and then it is asked all the same, for what is not ours. */
+/* Every rank that can send to this one rings, none has, and nothing of this rank is under way.  Then MPI need not be
+   asked: a test that finds nothing costs a progress pass, and on a node with more ranks than cores MPI gives the core
+   away in it.  Now and then MPI is asked all the same, for traffic that is not the library's. */
 static inline bool pp_mpi_nothing_announced(pp_mpi_t *mpi)
 {
     return mpi->neighbour_count == mpi->transport.size && !needs_polling(mpi) && !mpi->letters
@@ -202,39 +201,40 @@ static inline bool pp_mpi_nothing_announced(pp_mpi_t *mpi)
 /* ---- mpi_deaths.c --------------------------------------------------------------------------- */
 
 pp_status_t pp_mpi_error(int code, const char *what);
-/* The failure, as the calling thread's error. */
+/* Sets the latched failure as the calling thread's error, and returns it. */
 pp_status_t pp_mpi_refuse(const pp_mpi_t *mpi);
-/* Once. */
+/* Tells the sink of the failure, once; returns 1 if it did. */
 int         pp_mpi_tell_sink(pp_mpi_t *mpi);
-/* Its class is a peer's death, or any other. */
+/* PP_ERR_PEER_FAILED if the code means a peer's death, else PP_ERR_MPI. */
 pp_status_t pp_mpi_class(int code);
-/* Latches the first error, and tells all others; later ones are its consequences.  peer < 0: not known. */
+/* Latches the first error and tells all other ranks; later errors are its consequences.  peer < 0: not known. */
 pp_status_t pp_mpi_break_down(pp_mpi_t *mpi, int code, const char *what, int32_t peer);
 
-/* The highest tag. */
+/* The highest tag of a communicator. */
 int         pp_mpi_last_tag(MPI_Comm comm);
-/* From the cards; false: no memory. */
+/* Lists the ranks to watch, from the cards; false: no memory. */
 bool        pp_mpi_watch(pp_mpi_t *mpi);
-/* That a rank is lost is latched as this one's failure, and all others are told. */
+/* Latches the loss of a rank as the failure, and tells all other ranks. */
 void        pp_mpi_lose(pp_mpi_t *mpi, int32_t lost, bool gave_up);
 void        pp_mpi_tell(pp_mpi_t *mpi);
 void        pp_mpi_read_obituary(pp_mpi_t *mpi, int32_t peer, const frame_t *frame);
-/* Whether a standing receive has completed with one. */
+/* Whether a standing receive has completed with an obituary. */
 bool        pp_mpi_is_obituary(const pp_mpi_t *mpi, int at, const MPI_Status *status);
-/* While it opens, and nothing else is received: has this rank been told of a failure?  Latches it. */
+/* While the transport opens, when nothing else is received: latches the failure that an obituary tells, if one has
+   come. */
 void        pp_mpi_look_for_obituaries(pp_mpi_t *mpi);
-/* The lowest rank that MPI itself knows to have failed; -1: none. */
+/* A rank that MPI itself knows to have failed, the lowest; -1: none. */
 int32_t     pp_mpi_failed(MPI_Comm comm);
-/* The same, or one whose process has died: MPI may call what follows from a death an internal error. */
+/* The same, or else a rank whose process has died: MPI may report the consequence of a death as an internal error. */
 int32_t     pp_mpi_find_dead(pp_mpi_t *mpi);
 
 /* ---- mpi_bulk.c ----------------------------------------------------------------------------- */
 
-/* Room for `extra` more besides those of the open parcels, made before anything is started, so that no
-   request goes unrecorded. */
+/* Makes room for `extra` requests besides those of the open parcels.  To be called before a request is started, so that
+   each can be recorded. */
 bool        pp_mpi_reserve(pp_mpi_t *mpi, size_t extra);
 void        pp_mpi_record(pp_mpi_t *mpi, MPI_Request request, owner_t owner);
-/* Returns how many transfers were reported. */
+/* Tests the outstanding requests; returns the number of transfers that it reported as complete. */
 int         pp_mpi_advance(pp_mpi_t *mpi);
 pp_status_t pp_mpi_complete_sends(pp_mpi_t *mpi);
 pp_status_t pp_mpi_bulk_send(pp_transport_t *transport, int32_t peer, uint32_t tag, const void *data,

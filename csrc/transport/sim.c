@@ -1,4 +1,4 @@
-/* sim.c - the simulated network: what travels, bulk, and the transport of a rank.  See sim.h. */
+/* sim.c - the simulated network: messages, bulk, and the transport of a rank.  See sim.h. */
 #include "sim_net.h"
 
 #include <assert.h>
@@ -45,16 +45,16 @@ static void drop(pp_simnet_t *net, event_t *event)
 static int32_t origin(const event_t *event) { return event->kind == CLEAR ? event->dst : event->src; }
 static int32_t target(const event_t *event) { return event->kind == CLEAR ? event->src : event->dst; }
 
-/* Puts what arrives on its way to the receiver's port.  It comes into the heap at the time when it has
-   passed a port that is free, and so mostly needs no second event: see receive().  Where o differs, a port
-   therefore serves in the order in which it could be through. */
+/* Sends an event on to the receiver's port.  Its time in the heap is when it would have passed a free port, so it
+   mostly needs no second event: see receive().  Where o differs, a port therefore serves events in the order of these
+   times. */
 static void travel(pp_simnet_t *net, event_t *event, const pp_link_t *link, uint64_t arrives)
 {
     event->received = false;
     pp_simnet_push(net, event, arrives + link->overhead_ns);
 }
 
-/* Through the sender's port and the wire. */
+/* Takes an event through the sender's port and over the wire. */
 static void dispatch(pp_simnet_t *net, event_t *event, pair_t *pair)
 {
     port_t          *from = &net->ports[origin(event)];
@@ -66,13 +66,13 @@ static void dispatch(pp_simnet_t *net, event_t *event, pair_t *pair)
     if (event->kind == MESSAGE && event->charged > link->rendezvous_bytes)
         arrives += 2 * (link->latency_ns + 2 * link->overhead_ns);
     if (pair) {
-        arrives = later(arrives, pair->last_ns);   /* equal times: the heap keeps the order of issue */
+        arrives = later(arrives, pair->last_ns);   /* at equal times the heap keeps the order of issue */
         pair->last_ns = arrives;
     }
     travel(net, event, link, arrives);
 }
 
-/* Through the receiver's port; false: it was not free. */
+/* Takes an event through the receiver's port; false: the port was not free. */
 static bool receive(pp_simnet_t *net, event_t *event)
 {
     port_t          *to = &net->ports[target(event)];
@@ -91,7 +91,7 @@ static bool rank_known(const port_t *port, int32_t peer)
     return peer >= 0 && peer < port->net->ranks;
 }
 
-/* Nobody is there, or nobody any more. */
+/* Whether the rank is dead, or has left. */
 static bool is_gone(const pp_simnet_t *net, int32_t rank)
 {
     return net->ports[rank].dead || !net->ports[rank].transport.sink.message;
@@ -105,7 +105,7 @@ static pp_status_t send_message(pp_transport_t *transport, int32_t peer, const v
     size_t       count = head_bytes + body_bytes;
     pair_t      *pair = NULL;
     if (!rank_known(port, peer) || count > PP_MESSAGE_BYTES)
-        return pp_fail(PP_ERR_INTERNAL, "message of %zu bytes to rank %d of %d", count, peer,
+        return pp_fail(PP_ERR_INTERNAL, "cannot send a message of %zu bytes to rank %d of %d ranks", count, peer,
                        net->ranks);
     event_t *event = event_new(net, MESSAGE, transport->rank, peer, count);
     if (event && net->overtakes)
@@ -142,7 +142,7 @@ static void post_append(event_t **link, event_t *post)
     *link = post;
 }
 
-/* Doubles the buckets; without memory the chains just grow longer. */
+/* Doubles the buckets; if there is no memory, the chains grow longer. */
 static void posts_grow(pp_simnet_t *net)
 {
     size_t    buckets = 2 * net->post_buckets;
@@ -175,7 +175,7 @@ static event_t *post_take_match(pp_simnet_t *net, const event_t *post)
     return NULL;
 }
 
-/* The event goes on as something else, at a rank. */
+/* The event goes on as another kind, at a rank. */
 static void happen(pp_simnet_t *net, event_t *event, kind_t kind, int32_t owner, uint64_t time_ns)
 {
     event->kind = kind;
@@ -189,8 +189,8 @@ static void send_control(pp_simnet_t *net, event_t *sent, kind_t kind)
     dispatch(net, sent, NULL);
 }
 
-/* The data leave.  The sender's buffer is its own again after the last byte; only then, at the last moment,
-   it is read. */
+/* The data leave the sender.  Its buffer belongs to it again after the last byte, and is read only then, at the last
+   moment. */
 static void inject(pp_simnet_t *net, event_t *sent)
 {
     port_t          *from = &net->ports[sent->src];
@@ -225,7 +225,7 @@ static bool on_injected(pp_simnet_t *net, event_t *sent)
     }
     void *copy = malloc(sent->count);
     if (!copy) {
-        fail_at(net, sent->src, PP_ERR_MEMORY, sent->dst, "no memory for bulk on its way");
+        fail_at(net, sent->src, PP_ERR_MEMORY, sent->dst, "no memory for a bulk transfer to it");
         drop(net, sent);
         return true;
     }
@@ -237,18 +237,18 @@ static bool on_injected(pp_simnet_t *net, event_t *sent)
     return report_done(net, sent->src, sent->cookie);
 }
 
-/* The receiver's side takes over: the data are here and the receive is posted. */
+/* The data are here and the receive is posted: they go to the receiver's buffer. */
 static bool on_received(pp_simnet_t *net, event_t *sent)
 {
     event_t *posted = sent->match;
     int32_t  dst = sent->dst;
     bool     fits = posted->count == sent->count, reached = false;
     void    *cookie = posted->cookie;
-    if (fits && !is_gone(net, dst))       /* else a buffer may be gone */
+    if (fits && !is_gone(net, dst))       /* else the receiver's buffer may be gone */
         memcpy(posted->data, sent->data, sent->count);
     if (!fits) {
         char text[128];
-        snprintf(text, sizeof text, "bulk of %zu bytes from rank %d met a receive of %zu bytes",
+        snprintf(text, sizeof text, "a bulk transfer of %zu bytes from rank %d met a receive of %zu bytes",
                  sent->count, sent->src, posted->count);
         fail_at(net, dst, PP_ERR_INTERNAL, sent->src, text);
         reached = true;
@@ -265,7 +265,7 @@ static void post_add(pp_simnet_t *net, event_t *post)
     post_append(post_bucket(net->posts, net->post_buckets, post), post);
 }
 
-/* Both sides are known: a request is answered, data land. */
+/* Both sides have posted: a request is answered, or data go to the receiver's buffer. */
 static void meet(pp_simnet_t *net, event_t *sent, event_t *posted)
 {
     sent->match = posted;
@@ -296,7 +296,7 @@ static pp_status_t bulk_post(port_t *port, kind_t kind, int32_t peer, uint32_t t
     bool         sends = kind == SEND_POSTED;
     *out = NULL;
     if (!rank_known(port, peer) || tag >= BULK_TAGS || bytes == 0)
-        return pp_fail(PP_ERR_INTERNAL, "bulk of %zu bytes, tag %u, between rank %d and %d of %d",
+        return pp_fail(PP_ERR_INTERNAL, "cannot transfer %zu bytes with tag %u between rank %d and rank %d of %d ranks",
                        bytes, tag, me, peer, net->ranks);
     event_t *post = event_new(net, kind, sends ? me : peer, sends ? peer : me, 0);
     if (!post)
@@ -331,7 +331,7 @@ static pp_status_t bulk_recv(pp_transport_t *transport, int32_t peer, uint32_t t
     pp_simnet_t *net = ((port_t *)transport)->net;
     event_t     *posted;
     PP_TRY(bulk_post((port_t *)transport, RECV_POSTED, peer, tag, data, bytes, cookie, &posted));
-    memset(data, POISON, bytes);          /* ours from here on: whoever still reads it sees that */
+    memset(data, POISON, bytes);          /* the transport's from here on: a wrong read finds the poison */
     event_t *sent = post_take_match(net, posted);
     if (sent)
         meet(net, sent, posted);
@@ -351,7 +351,7 @@ static bool deliver_message(pp_simnet_t *net, event_t *event)
     return true;
 }
 
-/* Something has come through its receiver's port. */
+/* An event has passed its receiver's port. */
 static bool deliver(pp_simnet_t *net, event_t *event)
 {
     if (is_gone(net, target(event))) {
@@ -365,7 +365,7 @@ static bool deliver(pp_simnet_t *net, event_t *event)
     }
 }
 
-/* Earlier and later alarms may have been set since. */
+/* The rank may have set an earlier or later alarm since. */
 static bool on_alarm(pp_simnet_t *net, event_t *event)
 {
     port_t *port = &net->ports[event->owner];
@@ -389,7 +389,7 @@ static void on_kill(pp_simnet_t *net, event_t *event)
 static void on_detect(pp_simnet_t *net, event_t *event)
 {
     for (int32_t rank = 0; rank < net->ranks; rank++)
-        fail_at(net, rank, PP_ERR_PEER_FAILED, event->owner, "the process died");
+        fail_at(net, rank, PP_ERR_PEER_FAILED, event->owner, "its process has died");
     event_free(net, event);
 }
 
@@ -499,7 +499,7 @@ pp_status_t pp_simnet_new(int32_t ranks, uint64_t seed, const pp_network_t *netw
 {
     *result = NULL;
     if (ranks < 1)
-        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not positive", ranks);
+        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not at least 1", ranks);
     PP_TRY(pp_simnet_check(network));
     pp_simnet_t *net = calloc(1, sizeof *net);
     if (net) {

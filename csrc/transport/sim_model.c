@@ -3,9 +3,9 @@
 
 enum { CONTROL_BYTES = 1 };    /* what a request or a clear-to-send is charged for */
 
-/* ---- networks that make sense ----------------------------------------------------------------- */
+/* ---- the values of a network ------------------------------------------------------------------ */
 
-/* Of such times millions in a row, and of a gigabyte thousands, are less than 2^62 ns. */
+/* With these limits the times of millions of messages in a row, and of thousands of gigabytes, are below 2^62 ns. */
 enum { LIMIT_BITS_NS = 40, LIMIT_BITS_PS = 30 };
 
 static pp_status_t check_link(const pp_link_t *link)
@@ -13,11 +13,11 @@ static pp_status_t check_link(const pp_link_t *link)
     const uint64_t limit_ns = UINT64_C(1) << LIMIT_BITS_NS, limit_ps = UINT64_C(1) << LIMIT_BITS_PS;
     if (link->latency_ns > limit_ns || link->overhead_ns > limit_ns || link->gap_ns > limit_ns
         || link->jitter_ns > limit_ns)
-        return pp_fail(PP_ERR_ARGUMENT, "L=%llu, o=%llu, g=%llu, jitter=%llu ns: each is at most 2^40",
+        return pp_fail(PP_ERR_ARGUMENT, "L=%llu, o=%llu, g=%llu, jitter=%llu ns: each must be at most 2^40 ns",
                        (unsigned long long)link->latency_ns, (unsigned long long)link->overhead_ns,
                        (unsigned long long)link->gap_ns, (unsigned long long)link->jitter_ns);
     if (link->byte_ps > limit_ps)
-        return pp_fail(PP_ERR_ARGUMENT, "G=%llu ps is more than 2^30",
+        return pp_fail(PP_ERR_ARGUMENT, "G=%llu ps must be at most 2^30 ps",
                        (unsigned long long)link->byte_ps);
     return PP_OK;
 }
@@ -30,7 +30,7 @@ pp_status_t pp_simnet_check(const pp_network_t *network)
         return pp_fail(PP_ERR_ARGUMENT, "node_ranks=%d is not at least 1", network->node_ranks);
     if (network->noise_ns > UINT64_C(1) << LIMIT_BITS_NS
         || network->reduce_ps > UINT64_C(1) << LIMIT_BITS_PS)
-        return pp_fail(PP_ERR_ARGUMENT, "noise_ns=%llu is more than 2^40, or reduce_ps=%llu than 2^30",
+        return pp_fail(PP_ERR_ARGUMENT, "noise_ns=%llu must be at most 2^40, and reduce_ps=%llu at most 2^30",
                        (unsigned long long)network->noise_ns, (unsigned long long)network->reduce_ps);
     return PP_OK;
 }
@@ -53,7 +53,7 @@ const pp_link_t *pp_simnet_link(const pp_simnet_t *net, int32_t a, int32_t b)
     return a / network->node_ranks == b / network->node_ranks ? &network->within : &network->between;
 }
 
-/* Picoseconds a byte for so many bytes, in ns to the nearest. */
+/* The time of `bytes` bytes, rounded to the nearest ns. */
 static uint64_t bytes_ns(uint64_t byte_ps, size_t bytes)
 {
     return (uint64_t)(((unsigned __int128)byte_ps * bytes + 500) / 1000);
@@ -70,8 +70,8 @@ uint64_t pp_simnet_jitter_ns(pp_simnet_t *net, const pp_link_t *link)
     return link->jitter_ns > 0 ? pp_mix(net->seed, net->jitters++) % (link->jitter_ns + 1) : 0;
 }
 
-/* An exponentially distributed time, after von Neumann (1951): with comparisons of uniform numbers only,
-   so it is the same on every machine. */
+/* An exponentially distributed time, after von Neumann (1951).  It only compares uniform numbers, so it is the same on
+   every machine. */
 static uint64_t noise_ns(pp_simnet_t *net, port_t *port)
 {
     const uint64_t stream = pp_mix(~net->seed, (uint64_t)port->transport.rank);

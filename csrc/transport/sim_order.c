@@ -1,11 +1,11 @@
-/* sim_order.c - what happens first in the simulated network, and what stays in order.  See sim.h. */
+/* sim_order.c - the order of events in the simulated network: the heap, and pairs of ranks.  See sim.h. */
 #include "sim_net.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 enum {
-    ORDER_BITS = 40,           /* of a heap key: below them the number of issue, above the seed's choice */
+    ORDER_BITS = 40,           /* of a heap key: these hold the number of issue, those above the seed's choice */
     HEAP_FANOUT = 4,           /* fewer cache misses than two */
     PAIRS_MIN = 64             /* slots of the table; a power of two */
 };
@@ -20,10 +20,11 @@ static bool earlier(const due_t *a, const due_t *b)
 void pp_simnet_push(pp_simnet_t *net, event_t *event, uint64_t time_ns)
 {
     assert(net->heap_count < net->heap_capacity);
-    /* The seed orders what coincides, but for two events of a pair of ranks: those have one number. */
+    /* The seed orders events of the same time, except for two of one pair of ranks: those get the same choice. */
     uint64_t pair = (uint64_t)(uint32_t)event->src << 32 | (uint32_t)event->dst;
     uint64_t choice = pp_mix(net->seed ^ pair, time_ns) >> ORDER_BITS;
-    /* One that was sent on by a busy receiver stays before those that its sender sent later. */
+    /* An event that a busy receiver has put off keeps its number, and so stays before those that its sender sent
+       later. */
     if (!event->received)
         event->order = net->orders++;
     due_t    due = {time_ns, choice << ORDER_BITS | event->order, event};
@@ -63,8 +64,8 @@ static pair_t *pair_slot(pair_t *pairs, size_t capacity, uint64_t key)
     return &pairs[at];
 }
 
-/* Rebuilds the table without the pairs that have nothing under way (they constrain no later
-   message), so that its size follows the messages under way and not the square of the ranks. */
+/* Rebuilds the table without the pairs that have no message under way: they constrain no later message.  So its size
+   follows the messages under way, not the square of the ranks. */
 static bool pairs_rebuild(pp_simnet_t *net)
 {
     size_t live = 0, capacity = PAIRS_MIN;

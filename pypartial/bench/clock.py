@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Lap:
-    """What something took: by the clock, and CPU time of the thread that did it; nanoseconds."""
+    """The time that something took and the CPU time of its thread, in nanoseconds."""
 
     ns: int
     cpu_ns: int
 
 
 def timed(act: Callable[[], object]) -> Lap:
-    """Do something once, and return how long it took."""
+    """Call a function once, and return how long it took."""
     cpu_before = time.thread_time_ns()
     before = time.monotonic_ns()
     act()
@@ -29,14 +29,14 @@ def timed(act: Callable[[], object]) -> Lap:
 def timed_halves(
     first: Callable[[], object], second: Callable[[], object], pairs: int
 ) -> tuple[float, float]:
-    """Do two things in turn, again and again, with the clock read before, between and after.
+    """Call two functions in turn, again and again; read the clock before, between and after them.
 
-    If the second is not done, which it says by what it returns, it is done again, untimed.
+    If the second function returns that it is not done, it is called again, untimed.
 
     Returns
     -------
     tuple of float
-        Mean nanoseconds of the first and of the second, `clock_cost` included.
+        Mean nanoseconds of the first and of the second function, `clock_cost` included.
     """
     now = time.monotonic_ns
     first_ns = second_ns = 0

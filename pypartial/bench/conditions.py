@@ -1,4 +1,4 @@
-"""Under which conditions a benchmark runs: the machine, its memory, the garbage collector."""
+"""The conditions of a benchmark: the machine, its memory, the garbage collector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Versions(TypedDict):
 
 
 class Surroundings(Versions):
-    """What a run over all ranks has in common: fields of `results.Meta`."""
+    """The fields of `results.Meta` that all runs over all ranks have."""
 
     ranks: int
     nodes: int
@@ -53,7 +53,7 @@ def versions() -> Versions:
 
 
 def context_options(options: AllreduceOptions) -> dict[str, Any]:
-    """Return what the context of a benchmark is made with."""
+    """Return the arguments of a benchmark's `pypartial.Context`."""
     return {
         "seed": options.seed,
         "transport": options.transport.value,
@@ -77,23 +77,23 @@ def surroundings(options: AllreduceOptions, comm: MPI.Intracomm, pace: Pace) -> 
 
 
 def shortage(size: int, pairs: int, comm: MPI.Intracomm) -> str | None:
-    """Say whether a size does not fit into memory, before anything is measured; collective.
+    """Return why a size does not fit into memory, before anything is measured; collective.
 
-    Looks for a rank's send and receive buffers, which every policy needs: more may turn out to be
-    too much later.
+    Only the send and receive buffers count, which every policy needs. A handle needs more, and may
+    fail later.
 
     Parameters
     ----------
     size : int
         Bytes of a buffer.
     pairs : int
-        Send and receive buffers of a rank.
+        Pairs of a send and a receive buffer on each rank.
     comm : mpi4py.MPI.Intracomm
 
     Returns
     -------
     str or None
-        The same on every rank; None if nothing speaks against the size.
+        The same on every rank; None if the buffers fit.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     needed = 2 * pairs * size * node.size
@@ -105,7 +105,7 @@ def shortage(size: int, pairs: int, comm: MPI.Intracomm) -> str | None:
             f"the node of rank {comm.rank} has {physical / 2**30:.1f} GB of memory"
         )
     else:
-        try:  # a limit of the process may be lower; memory that is not touched costs nothing
+        try:  # a process may have a lower limit; untouched memory costs nothing
             _ = [np.empty(size, np.uint8) for _ in range(2 * pairs)]
         except MemoryError:
             problem = f"rank {comm.rank} has no memory for a send and a receive buffer"
@@ -116,7 +116,7 @@ def shortage(size: int, pairs: int, comm: MPI.Intracomm) -> str | None:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Keep the cyclic collector out of the measurement."""
+    """Switch the cyclic garbage collector off during a measurement."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -129,7 +129,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def named_in_memory_errors(size: int) -> Iterator[None]:
-    """Have a lack of memory say at which size it happened."""
+    """Name the size in the text of a `MemoryError`."""
     try:
         yield
     except MemoryError as error:

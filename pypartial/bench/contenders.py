@@ -1,4 +1,4 @@
-"""The ways to sum a buffer over all ranks that are compared with each other."""
+"""The contenders: the ways to sum a buffer over all ranks that are compared with each other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def buffer_pair(ctx: pp.Context, kind: Buffers, contribution: Array) -> Pair:
 
 
 class Contender:
-    """A way to sum over all ranks; making, flushing and freeing one is collective."""
+    """A way to sum over all ranks. Making, flushing and freeing it is collective."""
 
     def call(self) -> None:
         """Sum the buffers once."""
@@ -53,27 +53,27 @@ class Contender:
         raise NotImplementedError
 
     def halves(self) -> Halves:
-        """Return the two calls that a sum consists of, Start and Wait, if there are two."""
+        """Return the two calls of a sum, Start and Wait; None if a sum is one call."""
         raise NotImplementedError
 
     def test(self) -> Call:
-        """Return the call that may take the place of Wait, Test, if there is one."""
+        """Return Test, the call that may replace Wait; None if there is none."""
         raise NotImplementedError
 
     def status(self) -> pp.Status | None:
-        """Return the status of the newest `call`, if there is one."""
+        """Return the status of the newest `call`; None if calls have no status."""
         return None
 
     def cpu_ns(self) -> int:
-        """Return the CPU time taken so far outside the calling thread."""
+        """Return the CPU time, in ns, that other threads have taken for this contender so far."""
         return 0
 
     def flush(self) -> pp.Status | None:
-        """Deliver what is still pending, and return its status.  Collective."""
+        """Run a flush, if the contender has one, and return its status. Collective."""
         return None
 
     def free(self) -> None:
-        """Release what it holds.  Collective."""
+        """Release what the contender holds. Collective."""
 
 
 class _StartWait(Contender):
@@ -136,7 +136,7 @@ class _MpiPersistent(_StartWait):
     """MPI's own persistent allreduce (MPI-4)."""
 
     def __init__(self, comm: MPI.Intracomm, pair: Pair) -> None:
-        self._pair = pair  # kept: mpi4py's request need not hold them
+        self._pair = pair  # mpi4py's request may not keep the buffers alive
         self.request = comm.Allreduce_init(pair.send, pair.receive, MPI.SUM)
 
     def call(self) -> None:
@@ -181,7 +181,7 @@ class _MpiNonblocking(Contender):
 
 
 class _Copy(Contender):
-    """No sum: the least that one can do is to copy the buffer."""
+    """A copy of the buffer instead of a sum: the least that any way to sum can do."""
 
     def __init__(self, pair: Pair) -> None:
         self._pair = pair
@@ -212,10 +212,10 @@ def contender(
     ctx : pypartial.Context
         For the policies of the library.
     baseline : mpi4py.MPI.Intracomm
-        The same ranks, for MPI's own.
+        A communicator of the same ranks, for MPI's own calls.
     pair : Pair
     algorithm : str
-        Of a policy of the library.
+        The `algorithm` of a policy's handle.
     """
     if isinstance(way, pp.Policy):
         return _Partial(ctx, way, pair, algorithm)

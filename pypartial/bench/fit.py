@@ -1,4 +1,4 @@
-"""From measured times to what ``algorithm="auto"`` goes by: model parameters and switch points."""
+"""Fits measured times: the model parameters and switch points of ``algorithm="auto"``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from .._native import Native
 
 _ITEMSIZE = 4
-# A switch must gain so much over all sizes behind it together; noise at one size does not.
+# The least gain of a switch point over all larger sizes together, so that noise makes none.
 _LEAST_GAIN = math.log(1.1)
 
 
 def model_us(native: Native, cost: Cost, algorithm: str, size: int, ranks: int) -> float:
-    """Return what the model says that an allreduce of `size` bytes takes, in microseconds."""
+    """Return the microseconds that the cost model predicts for an allreduce of `size` bytes."""
     parameters, us = native.ffi.new("pp_cost_t *"), native.ffi.new("double *")
     set_cost(parameters, cost)
     number = algorithms(native.ffi, native.lib).constant(native.lib, algorithm)
@@ -32,9 +32,10 @@ def model_us(native: Native, cost: Cost, algorithm: str, size: int, ranks: int) 
 
 
 def fit_cost(native: Native, measured: Sequence[Measured], ranks: int) -> Cost:
-    """Return the parameters with the least relative error, none of them negative.
+    """Return the non-negative parameters with the least relative error.
 
-    The model is linear in them; with so few, every choice of those that are not zero is tried.
+    The model is linear in its parameters. Every subset of parameters that are not zero is tried:
+    with five these are 32 small solves, exact as scipy's nnls is, and `tune` needs no scipy for it.
     """
     names = [field.name for field in fields(Cost)]
     units = [Cost(**{name: float(name == one) for name in names}) for one in names]
@@ -45,7 +46,7 @@ def fit_cost(native: Native, measured: Sequence[Measured], ranks: int) -> Cost:
             for size, name, us in cells
         ]
     )
-    # Microseconds a byte are small numbers: scaled, so that none is lost in the others' rounding.
+    # Scaled, because microseconds of a byte are too small beside the other parameters.
     scale = np.maximum(relative.max(axis=0), 1e-300)
     best, least = np.zeros(len(names)), math.inf
     for used in itertools.product([False, True], repeat=len(names)):
@@ -60,10 +61,11 @@ def fit_cost(native: Native, measured: Sequence[Measured], ranks: int) -> Cost:
 
 
 def switch_points(measured: Sequence[Measured], most: int) -> tuple[Switch, ...]:
-    """Return which algorithm to use from which size on, at most so many.
+    """Return at most `most` switch points: which algorithm to use from which size on.
 
-    The sequence of algorithms whose times have the least product over the sizes, where every switch
-    costs `_LEAST_GAIN`; a switch is half-way between two sizes, by ratio.
+    They belong to the sequence of algorithms, one for each size, whose times have the least
+    product, where every change of algorithm costs `_LEAST_GAIN`. A switch point is the geometric
+    mean of two sizes.
     """
     cost_of_switch = _LEAST_GAIN
     while True:
@@ -80,7 +82,7 @@ def switch_points(measured: Sequence[Measured], most: int) -> tuple[Switch, ...]
 
 
 def _sequence(times: Sequence[Mapping[str, float]], cost_of_switch: float) -> list[str]:
-    """Return the cheapest sequence of algorithms, one a size."""
+    """Return the cheapest sequence of algorithms, one for each size."""
     paths = {name: (math.log(us), [name]) for name, us in times[0].items()}
     for size in times[1:]:
         paths = {

@@ -1,13 +1,13 @@
-"""What an allreduce costs, balanced or skewed, beside MPI's own and the copy of a buffer.
+"""``bench latency``: an allreduce, balanced or skewed, beside MPI's own and the copy of a buffer.
 
-At each size every way to sum (the library's policies with each kind of buffers, MPI_Allreduce,
-MPI_Iallreduce with MPI_Wait, MPI's persistent allreduce) and the copy of a buffer by all ranks at
-once have their turns in blocks, interleaved.  In a balanced block calls follow each other without a
-barrier; with skew every call is a round of ``bench skew``.  A block's value is the mean time of a
-call on the slowest rank, the result their median over the blocks.
+At each size all ways to sum take turns in blocks of calls: the library's policies with each kind of
+buffers, MPI_Allreduce, MPI_Iallreduce with MPI_Wait, and MPI's persistent allreduce; so does the
+copy of a buffer by all ranks at once. In a balanced block, calls follow each other without a
+barrier; with skew, every call is a round of ``bench skew``. The value of a block is the mean time
+of a call on the slowest rank; the result is the median over the blocks.
 
-Before the blocks every way is called a few times and each result is checked, and its speed is
-found out, which says how many calls make a block.
+Before the blocks each way is called a few times, and each result is checked. Its speed is then
+measured, from which the number of calls in a block follows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .trials import AnyTrial, Loop, Progress, Rounds, take_turns
 _MOST_BLOCKS = 9
 _LEAST_BLOCKS = 5
 _MOST_CALLS = 10_000
-# Calls of a rehearsal: few where they take long, and fewer than a sum can count of one rank.
+# Calls of a rehearsal: few if they take long, and fewer than a sum can count from one rank.
 _MOST_REHEARSED = 15
 _LEAST_REHEARSED = 3
 _REHEARSED_BYTES = 1 << 25
@@ -66,9 +66,9 @@ def measure(
     options : LatencyOptions
         The same on every rank.
     comm : mpi4py.MPI.Intracomm
-        Duplicated, and not used otherwise.
+        All ranks. The benchmark communicates on duplicates of it only.
     progress : callable
-        Told on this rank, now and then, what is measured; at most once for each of the `turns`.
+        Called on this rank with what is being measured, at most once for each of the `turns`.
 
     Returns
     -------
@@ -78,7 +78,8 @@ def measure(
     Raises
     ------
     MemoryError
-        Naming the size, on this rank only: the caller must end the others.
+        If a size does not fit; the text names it. Only this rank raises: the caller must end the
+        other ranks.
     """
     baseline, control = comm.Dup(), comm.Dup()
     pace = Pace(control, options)
@@ -114,22 +115,22 @@ def measure(
 
 
 def turns(options: LatencyOptions) -> int:
-    """How often `measure` reports progress, if the budget allows."""
+    """Return how often `measure` reports progress, if the budget allows."""
     return len(options.sizes) * len(_ways(options, True)) * most_blocks(options)
 
 
 def most_blocks(options: LatencyOptions) -> int:
-    """Return in how many blocks each way is measured, if the budget allows."""
+    """Return the number of blocks of each way, if the budget allows."""
     return options.blocks or _MOST_BLOCKS
 
 
 def pairs(options: LatencyOptions) -> int:
-    """Return how many send and receive buffers a rank has."""
+    """Return how many pairs of a send and a receive buffer a rank has."""
     return len({*options.buffers, Buffers.NUMPY})
 
 
 def _ways(options: LatencyOptions, persistent: bool) -> list[tuple[Way, Buffers]]:
-    """Return what is compared at each size; MPI's own and the copy use ordinary arrays."""
+    """Return the ways and buffers to compare at each size; only policies use library buffers."""
     rivals = [Rival.MPI, Rival.MPI_NONBLOCKING]
     rivals += [Rival.MPI_PERSISTENT] if persistent else []
     return [
@@ -146,7 +147,7 @@ def _entries(
     ways: Sequence[tuple[Way, Buffers]],
     pace: Pace,
 ) -> list[_Entry]:
-    """Every way at one size, with one pair of buffers of each kind; collective."""
+    """Make every way at one size, with one pair of buffers of each kind; collective."""
     baseline, control = comms
     bits = {} if options.skew_ns else {"bits_needed": BITS_NEEDED}
     pattern = Pattern(ctx.size, size // options.dtype.itemsize, options.dtype, **bits)
@@ -175,7 +176,7 @@ def run_blocks(
     control: MPI.Intracomm,
     progress: Progress,
 ) -> None:
-    """Rehearse, find out how many calls make a block, and measure; collective."""
+    """Rehearse, choose the number of calls in a block, and measure; collective."""
     size = trials[0].receive.nbytes
     rehearsed = max(_LEAST_REHEARSED, min(_MOST_REHEARSED, _REHEARSED_BYTES // size))
     for trial in trials:
@@ -189,10 +190,10 @@ def run_blocks(
 def _repetitions(
     trials: Sequence[AnyTrial], options: LatencyOptions, control: MPI.Intracomm
 ) -> tuple[list[int], int]:
-    """Return the calls in a block of each trial, and the blocks of all; collective.
+    """Return the calls in a block of each trial, and the number of blocks of all; collective.
 
-    Blocks of equal duration: who is fast is called more often.  Where a single call is longer than
-    a block should be, there are fewer blocks.
+    Blocks last equally long, so a fast way gets more calls. If a single call is longer than a block
+    should be, there are fewer blocks.
     """
     most = most_blocks(options)
     if options.calls is not None:
@@ -207,7 +208,7 @@ def _repetitions(
 
 
 def _time_of_a_call(trial: AnyTrial, block_ns: float, control: MPI.Intracomm) -> float:
-    """Return what a call takes in all on the slowest rank, from a turn of sensible length."""
+    """Return the time of a call on the slowest rank, from a turn of sensible length."""
     calls = 1
     while True:
         slowest: float = max(1.0, control.allreduce(trial.turn(calls), MPI.MAX))
@@ -217,7 +218,7 @@ def _time_of_a_call(trial: AnyTrial, block_ns: float, control: MPI.Intracomm) ->
 
 
 def _rows(entry: _Entry, comm: MPI.Intracomm, options: LatencyOptions) -> list[LatencyRow]:
-    """Finish a trial; its row on rank 0.  Collective."""
+    """Finish a trial, and return its row on rank 0, nothing elsewhere. Collective."""
     trial = entry.trial
     trial.finish()
     wrong = comm.allreduce(len(trial.ledger.failures))

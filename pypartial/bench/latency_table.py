@@ -31,13 +31,14 @@ def print_report(report: Report[LatencyMeta, LatencyRow]) -> None:
 
 
 def notes(meta: LatencyMeta) -> list[str]:
-    """Return what a reader should know to read the table."""
+    """Return the notes that explain the table."""
     return [
-        "µs: mean time of a call in a block on the slowest rank, median over the blocks; max: that "
-        "of the worst block.",
-        "/ MPI, / memcpy: µs over MPI_Allreduce's (below 1 is better), and over those of a copy by "
-        "all ranks at once. GB/s: size / µs. calls: blocks x calls.",
-        "CPU: the calling thread inside the calls, and the progress thread, a rank and call.",
+        "µs: mean time of a call in a block on the slowest rank, median over the blocks; max: the "
+        "same of the worst block.",
+        "/ MPI: µs divided by MPI_Allreduce's, below 1 is better; / memcpy: divided by those of a "
+        "copy by all ranks at once. GB/s: size / µs. calls: blocks x calls in each.",
+        "CPU: time of the calling thread inside the calls and of the progress thread, for each "
+        "rank and call.",
         *(f"Not measured, because this MPI does not have it: {what}." for what in meta.lacking),
         *circumstances(meta),
     ]

@@ -1,4 +1,4 @@
-"""What the process launcher (mpirun, srun) tells the processes that it starts."""
+"""What the launcher (mpirun, srun) tells the processes that it starts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROC
 
 
 def launched_size(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return how many processes the launcher says it started; None if none says so.
+    """Return how many processes the launcher says it started; None without a known launcher.
 
-    MPI knows better, unless the launcher belongs to another MPI library: every process is then
-    alone in its MPI_COMM_WORLD, and this number is how to notice.
+    If the launcher belongs to another MPI library than mpi4py, every process is alone in its
+    MPI_COMM_WORLD; comparing sizes with this number shows it.
     """
     return _first_number(_SIZES, environ)
 
@@ -27,7 +27,7 @@ def launched_rank(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def seconds_since_launch() -> float | None:
-    """Return the age of the parent process, which is the launcher; None without one.
+    """Return the age of the parent process, which is the launcher, in seconds; None without one.
 
     Linux only: the kernel keeps the start of a process in clock ticks since boot.
     """
@@ -43,10 +43,10 @@ def seconds_since_launch() -> float | None:
 
 
 def stderr_is_terminal() -> bool:
-    """Return whether what goes to stderr is shown on a terminal.
+    """Return whether stderr ends on a terminal.
 
-    Open MPI's mpirun gives the ranks a pipe and writes what comes out of it to its own stderr; that
-    is looked at, too (Linux, on the node of the launcher).
+    Open MPI's mpirun gives the ranks a pipe, and copies it to its own stderr. The function looks at
+    that one, too (Linux, on the node of the launcher).
     """
     if sys.stderr.isatty():
         return True

@@ -1,6 +1,6 @@
-"""Accounts of what went into the rounds and what came out of them.
+"""Ledgers: accounts of what went into the rounds and what came out of them.
 
-A ledger checks each result against its status, and that nothing is lost or comes twice.
+A ledger checks each result against its status, and that no contribution is lost or comes twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FAILURES_KEPT = 3
 
 @dataclass
 class _Account:
-    """What the ledgers have in common: checks of one result, and what was wrong.
+    """The checks of one result, which all ledgers share, and the failures found.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class _Account:
     way : Way
     rank : int
     failures : list of str
-        The first few things that were wrong, in words.
+        The first few failures, in words.
     """
 
     pattern: Pattern
@@ -65,7 +65,7 @@ class _Account:
     def _check_policy(
         self, where: str, status: Status, tally: Tally, *, departures: bool = False
     ) -> None:
-        """Check that enough ranks were active; fewer may do where ranks may have departed."""
+        """Check that enough ranks were active; fewer are enough if ranks may have departed."""
         least = self.way.least_active(self.pattern.ranks) if isinstance(self.way, Policy) else 1
         if status.cause == Cause.DEADLINE or (departures and status.cause == Cause.DEPARTED):
             least = 1
@@ -85,10 +85,10 @@ class _Account:
 
 @dataclass
 class Ledger(_Account):
-    """One rank's account of one handle: what went in, what came out, and what was wrong.
+    """One rank's account of one handle, in a program with a barrier between the rounds.
 
-    Valid for a program in which every rank starts once a round and a barrier separates the rounds:
-    then all ranks see every round, and have started equally often whenever one is entered.
+    Every rank starts once in each round, so all ranks see every round, and all have made equally
+    many Starts whenever one enters a round here.
 
     Attributes
     ----------
@@ -108,9 +108,9 @@ class Ledger(_Account):
         Parameters
         ----------
         result : array
-            The sum, in the buffer that the call filled.
+            The buffer that the call filled with the sum.
         status : Status or None
-            The call's; None for MPI_Allreduce, to which every rank contributes once.
+            The status of the call; None for MPI_Allreduce, to which every rank contributes once.
         """
         self.starts += 1
         tally = self._account(result, status)
@@ -126,7 +126,7 @@ class Ledger(_Account):
                 self._fail(self._here, f"included is {status.included}, its sums say {caught_up}")
 
     def flush(self, result: Array, status: Status) -> None:
-        """Check the flush, after which every contribution must have been delivered."""
+        """Check the flush: every contribution must have been delivered after it."""
         if self._account(result, status) is None:
             return
         expected = self.starts * self.pattern.ranks
@@ -143,23 +143,23 @@ class Ledger(_Account):
 
     @property
     def digests(self) -> Digests:
-        """One number a round, equal on two ranks whose rounds had the same sum and status."""
+        """One number for each round, equal on two ranks that saw the same sum and status."""
         return np.array(self._digests, dtype=np.uint32)
 
     def compare(self, digests: Sequence[Digests]) -> None:
-        """Check that all ranks saw the same rounds, given every rank's `digests`."""
+        """Check by every rank's `digests` that all ranks saw the same rounds."""
         for rank, theirs in enumerate(digests):
             if not np.array_equal(theirs, self.digests):
                 self._fail(self._here, f"its rounds differ from those of rank {rank}")
                 return
 
     def _account(self, result: Array, status: Status | None) -> Tally | None:
-        """Add a round to the account; None if its sum makes no sense."""
+        """Add a round to the account; return None if its sum makes no sense."""
         self._rounds.append(len(self._rounds) if status is None else status.round)
         tally = self.pattern.read(result)
         self._digests.append(_digest(tally, status))
         if tally is None:
-            self._fail(self._here, "the buffer is no sum of contributions")
+            self._fail(self._here, "the buffer is not a sum of contributions")
             return None
         self._total += tally.total
         if tally.counts is not None:
@@ -183,7 +183,7 @@ class Ledger(_Account):
 
 @dataclass(frozen=True)
 class Seen:
-    """A round as it was given to a call of one rank.
+    """A round as one call of one rank was given it.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ class Seen:
     calls : int
         Calls of the rank in this block, this one included.
     included : bool or None
-        What the status said; None of a flush and of MPI.
+        What the status said; None for a flush and for MPI.
     """
 
     round: int
@@ -206,11 +206,11 @@ class Seen:
 
 @dataclass
 class LoopLedger(_Account):
-    """One rank's account of blocks of calls that no barrier separates.
+    """One rank's account of blocks of calls, in a program without a barrier between the calls.
 
-    Valid for a program in which all ranks call equally often between two flushes.  They run ahead
-    of each other, so none is given every round; but every round is given to some rank, as it takes
-    a rank that waits to trigger one.  What all ranks were given is therefore the whole account.
+    All ranks call equally often between two flushes. They run ahead of each other, so no rank is
+    given every round. But every round is given to some rank, because only a rank that waits for a
+    round triggers it. So the rounds that all ranks were given are the whole account.
     """
 
     _seen: list[Seen] = field(default_factory=list)
@@ -222,9 +222,9 @@ class LoopLedger(_Account):
         Parameters
         ----------
         result : array
-            The sum, in the buffer that the call filled.
+            The buffer that the call filled with the sum.
         status : Status or None
-            The call's; None for what is not of the library.
+            The status of the call; None if it was not a call of this library.
         calls : int
             This rank's calls since the last flush, this one included.
         """
@@ -233,7 +233,7 @@ class LoopLedger(_Account):
         if tally is None:
             return
         if status is not None:
-            # Ranks that are through with the block wait in its flush.
+            # Ranks that have finished the block wait in its flush.
             departures = isinstance(self.way, Quorum)
             self._check_policy(where, status, tally, departures=departures)
         elif self.way is Rival.COPY:
@@ -242,29 +242,29 @@ class LoopLedger(_Account):
             self._check_complete(where, tally)
 
     def flush(self, result: Array, status: Status, calls: int) -> None:
-        """Check the flush that ends a block of so many calls."""
+        """Check the flush that ends a block of `calls` calls."""
         self._account(result, status, calls, f"flush, round {status.round}", flush=True)
         if status.round <= self._flushed:
             self._fail("flush", f"round {status.round} does not follow round {self._flushed}")
         self._flushed = status.round
 
     def take(self) -> list[Seen]:
-        """Return what was entered since the last time."""
+        """Return the rounds entered since the last call of this method."""
         seen, self._seen = self._seen, []
         return seen
 
     def compare(self, seen: Sequence[Sequence[Seen]]) -> dict[int, Seen]:
-        """Check that ranks that were given the same round were given the same.
+        """Check that all ranks that were given a round were given the same.
 
         Parameters
         ----------
         seen : sequence of sequence of Seen
-            What every rank has entered.
+            The rounds that every rank has entered.
 
         Returns
         -------
         dict
-            Each of the rounds, as the first rank saw it that was given it.
+            Each of the rounds, as the first rank that was given it saw it.
         """
         rounds: dict[int, Seen] = {}
         for rank, rounds_of_rank in enumerate(seen):
@@ -274,12 +274,12 @@ class LoopLedger(_Account):
         return rounds
 
     def audit(self, seen: Sequence[Sequence[Seen]], calls: int) -> None:
-        """Check a block in which every call was entered, and the flush: all must be accounted for.
+        """Check that the calls of a block and its flush account for every contribution.
 
         Parameters
         ----------
         seen : sequence of sequence of Seen
-            What every rank has entered since the flush before.
+            The rounds that every rank has entered since the previous flush.
         calls : int
             Calls of each rank.
         """
@@ -288,7 +288,7 @@ class LoopLedger(_Account):
             return
         numbers = sorted(rounds)
         if numbers != list(range(numbers[0], numbers[-1] + 1)):
-            self._fail("rounds", f"nobody was given some of those between {numbers}")
+            self._fail("rounds", f"no rank was given some of those between {numbers}")
         delivered = sum(one.tally.total for one in rounds.values())
         expected = calls * self.pattern.ranks
         if delivered != expected:
@@ -311,7 +311,7 @@ class LoopLedger(_Account):
     ) -> Tally | None:
         tally = self.pattern.read(result)
         if tally is None:
-            self._fail(where, "the buffer is no sum of contributions")
+            self._fail(where, "the buffer is not a sum of contributions")
             return None
         if status is not None:
             self._check_status(where, status, tally)
@@ -334,7 +334,7 @@ class LoopLedger(_Account):
 
 
 def _digest(tally: Tally | None, status: Status | None) -> int:
-    """Return a checksum of everything that must be identical on every rank."""
+    """Return a checksum of all that must be identical on every rank."""
     words: list[object] = [None if tally is None else tally.total]
     if tally is not None and tally.counts is not None:
         words.append(tally.counts.tolist())

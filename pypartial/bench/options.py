@@ -1,4 +1,4 @@
-"""What a run of the micro-benchmark is asked for: parsing of values, no measurement."""
+"""The options of the benchmarks: they are parsed and checked here, and nothing is measured."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Rival(str, Enum):
-    """A way to sum over all ranks that is not of this library.
+    """A way to sum over all ranks that does not belong to this library.
 
-    `COPY` sums nothing: each rank copies its buffer, the least that any of the others can do.
+    `COPY` sums nothing: each rank copies its buffer, the least that any way to sum can do.
     """
 
     MPI = "mpi"
@@ -29,12 +29,12 @@ class Rival(str, Enum):
         return self.value
 
 
-# A way to sum; its text is how the command line and the results name it.
+# A way to sum; the command line and the results name it by its text.
 Way: TypeAlias = Policy | Rival
 
 
 def parse_way(text: str) -> Way:
-    """Return the policy of this library that a text names, or for ``mpi`` MPI's allreduce.
+    """Return the policy that a text names, or MPI's allreduce for ``mpi``.
 
     Raises
     ------
@@ -45,15 +45,15 @@ def parse_way(text: str) -> Way:
 
 
 def expected_active(way: Way, ranks: int) -> float | None:
-    """Return the active ranks of a round in expectation if all arrival times are distinct.
+    """Return the expected number of active ranks if all arrival times are distinct.
 
-    None for what is not of the library.
+    None if the way to sum does not belong to this library.
     """
     return way.expected_active(ranks) if isinstance(way, Policy) else None
 
 
 class Work(str, Enum):
-    """What a rank does until its call: sleep, or arithmetic that keeps a core busy."""
+    """What a rank does until its call: it sleeps, or keeps a core busy with arithmetic."""
 
     SLEEP = "sleep"
     COMPUTE = "compute"
@@ -67,7 +67,7 @@ class Transport(str, Enum):
 
 
 class DType(str, Enum):
-    """Element types that hold the counts the verification needs exactly."""
+    """Element types that hold the counts of the verification exactly."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
@@ -81,7 +81,7 @@ class DType(str, Enum):
 
     @property
     def exact_bits(self) -> int:
-        """Every non-negative integer of so many bits is represented exactly."""
+        """The number of bits up to which every non-negative integer is exact."""
         return {
             DType.FLOAT32: 24,
             DType.FLOAT64: 53,
@@ -99,23 +99,23 @@ class Buffers(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AllreduceOptions:
-    """What the benchmarks of an allreduce over all ranks are asked for, the same on every rank.
+    """Options of the benchmarks of an allreduce over all ranks, the same on every rank.
 
     Attributes
     ----------
     policies : tuple of Way
-        Compared with each other, in this order in the results.
+        The ways to compare, in the order of the results.
     sizes : tuple of int
         Bytes of a rank's buffer.
     skew_ns : int
-        Rank r calls r times so many nanoseconds after the round began.
+        Rank r calls r times this many nanoseconds after the beginning of the round.
     work : Work
     transport : Transport
     dtype : DType
     seed : int
-        Of the library's draws.
+        Seed of the library's draws.
     patience : float or "auto" or None
-        `pypartial.Context`'s.
+        The `patience` of `pypartial.Context`.
     json, plot : Path or None
         Files that rank 0 writes.
     """
@@ -132,7 +132,7 @@ class AllreduceOptions:
     plot: Path | None = None
 
     def complaint(self, ranks: int) -> str | None:
-        """Return what is wrong with these options on so many ranks; None if nothing is."""
+        """Return what is wrong with these options on `ranks` ranks; None if nothing is."""
         for size in self.sizes:
             if size % self.dtype.itemsize:
                 return (
@@ -144,13 +144,13 @@ class AllreduceOptions:
             if asks_too_much is not None:
                 return asks_too_much
         if not 0 <= self.seed < 1 << 64:
-            return f"--seed {self.seed}: not in 0..2**64 - 1"
+            return f"--seed {self.seed} is not in 0..2**64 - 1"
         return _repeated("--policy", self.policies) or _repeated("--size", self.sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkewOptions(AllreduceOptions):
-    """One run of ``pypartial bench skew``.
+    """Options of one run of ``pypartial bench skew``.
 
     Attributes
     ----------
@@ -164,16 +164,16 @@ class SkewOptions(AllreduceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyOptions(AllreduceOptions):
-    """One run of ``pypartial bench latency``.
+    """Options of one run of ``pypartial bench latency``.
 
     Attributes
     ----------
     buffers : tuple of Buffers
         Every policy is measured with each of them.
     budget_ns : int
-        About so long every way is called at every size, the slowest one.
+        About how long each way is measured at each size, in nanoseconds.
     blocks, calls : int or None
-        Blocks of a way, and calls in each; None: as many as the budget allows.
+        Blocks of each way, and calls in each block; None: as many as the budget allows.
     """
 
     buffers: tuple[Buffers, ...]
@@ -182,18 +182,18 @@ class LatencyOptions(AllreduceOptions):
     calls: int | None = None
 
     def complaint(self, ranks: int) -> str | None:
-        """Return what is wrong with these options on so many ranks; None if nothing is."""
+        """Return what is wrong with these options on `ranks` ranks; None if nothing is."""
         for policy in self.policies:
             if isinstance(policy, Rival):
-                return f"--policy {policy}: MPI's own are always measured here"
+                return f"--policy {policy}: MPI's own are always measured here; leave it out"
         if not self.budget_ns:
-            return "--budget 0: no call fits into it"
+            return "--budget 0: no call fits into it; choose a time above 0"
         return super().complaint(ranks) or _repeated("--buffers", self.buffers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverheadOptions:
-    """One run of ``pypartial bench overhead``, on one rank.
+    """Options of one run of ``pypartial bench overhead``, on one rank.
 
     Attributes
     ----------
@@ -202,9 +202,9 @@ class OverheadOptions:
     size : int
         Bytes of the buffers.
     loops, calls : int
-        Loops of every kind of call, and calls in each.
+        Loops of every kind of call, and calls in each loop.
     json : Path or None
-        File with the results.
+        File for the results.
     """
 
     policy: Policy
@@ -227,20 +227,20 @@ class OverheadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions:
-    """One run of ``pypartial tune``.
+    """Options of one run of ``pypartial tune``.
 
     Attributes
     ----------
     sizes : tuple of int
         Bytes of a rank's buffer, ascending.
     ranks : tuple of int
-        Numbers of ranks to measure on; none: all there are.
+        Numbers of ranks to measure on; empty: all ranks.
     budget_ns : int
-        About so long the blocks of all sizes, algorithms and numbers of ranks take.
+        About how long the whole measurement takes, in nanoseconds.
     table : Path or None
-        File to write the outcome into; None: nowhere.
+        The tuning table to write to; None: none.
     json : Path or None
-        File with the results.
+        File for the results.
     """
 
     sizes: tuple[int, ...]
@@ -250,18 +250,21 @@ class TuneOptions:
     json: Path | None = None
 
     def complaint(self, ranks: int) -> str | None:
-        """Return what is wrong with these options on so many ranks; None if nothing is."""
+        """Return what is wrong with these options on `ranks` ranks; None if nothing is."""
         if ranks == 1:
             return "one rank sends no messages: start several, with mpirun -n 4 pypartial tune"
         for number in self.ranks:
             if number > ranks:
-                return f"--ranks {number}: there are {ranks}; start more with mpirun -n {number}"
+                return (
+                    f"--ranks {number}: there are only {ranks} ranks; start more, with "
+                    f"mpirun -n {number} pypartial tune"
+                )
         itemsize = DType.FLOAT32.itemsize
         for size in self.sizes:
             if size % itemsize:
                 return f"--size {size}: not a multiple of {itemsize} bytes, the size of float32"
         if not self.budget_ns:
-            return "--budget 0: no call fits into it"
+            return "--budget 0: no call fits into it; choose a time above 0"
         return _repeated("--size", self.sizes) or _repeated("--ranks", self.ranks)
 
 
@@ -276,5 +279,5 @@ def _size_complaint(way: Way, ranks: int) -> str | None:
 
 
 def _repeated(option: str, values: Sequence[object]) -> str | None:
-    """Return the complaint about an option that says the same thing twice; None if it does not."""
+    """Return the complaint about an option with the same value twice; None if there is none."""
     return f"{option}: the same value is given twice" if len(set(values)) < len(values) else None

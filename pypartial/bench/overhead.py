@@ -1,10 +1,11 @@
-"""What the calls cost from Python, on one rank, beside mpi4py's on MPI_COMM_SELF.
+"""``bench overhead``: the cost of calls from Python on one rank, beside mpi4py's.
 
 Short loops of every kind of call take turns, in an order that rotates; results are medians over the
-loops.  Start+Wait and Allreduce are timed as whole loops.  Start, Wait and Test are halves of a
-pair: the clock is read before, between and after the two, and what a reading takes itself, measured
-in the same run with nothing in between, is subtracted.  A Wait with a timeout is timed until its
-TimeoutError is caught; what it waits for is a round in a grace period without end.
+loops. Start+Wait and Allreduce are timed as whole loops. Start, Wait and Test are halves of a pair:
+the clock is read before, between and after the two calls. The time of a reading itself, measured in
+the same run with nothing in between, is subtracted. A Wait with a timeout is timed until its
+TimeoutError is caught; it waits for a round whose grace period does not end. mpi4py's calls are
+those on MPI_COMM_SELF.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MPI_CALL = ("Allreduce", "mpi4py")
 _PERSISTENT_CALL = ("Start+Wait", "mpi4py")
 _TIMEOUT_S = 0.005
 _TIMED_OUT_CALL = f"Wait(timeout={_TIMEOUT_S})"
-_TIMED_OUT_SHARE = 100  # one such Wait in place of so many calls: it takes milliseconds
+_TIMED_OUT_SHARE = 100  # one such Wait replaces this many calls, because it takes milliseconds
 _ENDLESS_S = 1e6
 _LACKING = "mpi4py's persistent Start and Wait (MPI_Allreduce_init, MPI-4)"
 
@@ -45,15 +46,15 @@ class _Meter:
     Attributes
     ----------
     calls : tuple of str
-        Names of the calls; of a half that is not reported "".
+        Names of the calls; "" for a half that is not reported.
     of : str
-        Whose they are.
+        The library of the calls: "pypartial" or "mpi4py".
     buffers : Buffers
     pair : Pair
     loop : callable
         Takes a number of calls; returns mean nanoseconds of each.
     reads_clock : bool
-        Whether these include a reading of the clock.
+        Whether these times include a reading of the clock.
     samples : list of tuple of float
     wrong : int
         Loops after which the result was wrong.
@@ -101,7 +102,7 @@ def measure(options: OverheadOptions, progress: Progress) -> Outcome[OverheadMet
     ----------
     options : OverheadOptions
     progress : callable
-        Told after each of the `turns` what was measured.
+        Called after each of the `turns` with what was measured.
 
     Returns
     -------
@@ -137,7 +138,7 @@ def measure(options: OverheadOptions, progress: Progress) -> Outcome[OverheadMet
 
 
 def turns(options: OverheadOptions) -> int:
-    """How often `measure` reports progress."""
+    """Return how often `measure` reports progress."""
     return options.loops
 
 
@@ -157,7 +158,7 @@ def with_overhead_ratios(rows: Sequence[OverheadRow]) -> list[OverheadRow]:
 def _meters(
     options: OverheadOptions, ctx: pp.Context, persistent: bool, contenders: list[Contender]
 ) -> list[_Meter]:
-    """Return what is measured; the contenders made for it, which are to be freed, are added."""
+    """Return the meters; append their contenders, which the caller must free, to the list."""
     pattern = Pattern(1, options.size // DType.FLOAT32.itemsize, DType.FLOAT32)
 
     def make(way: Way, buffers: Buffers) -> tuple[Contender, Pair]:
@@ -181,9 +182,9 @@ def _meters(
 
 
 def _timeouts(options: OverheadOptions) -> _Meter:
-    """Measure a Wait that ends by its timeout, and return its meter; the others are done.
+    """Measure a Wait that ends by its timeout, and return its meter. Call it last.
 
-    By messages, where a grace period lasts although nobody is missing.
+    The rounds are made of messages, because there a grace period lasts although no rank is missing.
     """
     pattern = Pattern(1, options.size // DType.FLOAT32.itemsize, DType.FLOAT32)
     with pp.Context(MPI.COMM_SELF, transport="mpi", patience=None) as ctx:
@@ -195,7 +196,7 @@ def _timeouts(options: OverheadOptions) -> _Meter:
             for _ in range(number):
                 with suppress(pp.TimeoutError):
                     endless.Wait(timeout=_TIMEOUT_S)
-                    pair.receive.fill(-1)  # it gave a result, which is noticed
+                    pair.receive.fill(-1)  # the Wait gave a result: make the check fail
 
         def loop(calls: int) -> tuple[float, ...]:
             pair.receive[:] = pair.send
@@ -220,7 +221,7 @@ def _pair_meters(what: Contender, of: str, buffers: Buffers, pair: Pair) -> list
 
 
 def _whole(call: str, what: Contender, of: str, buffers: Buffers, pair: Pair) -> _Meter:
-    """Return the meter of a call that is timed in loops."""
+    """Return the meter of a call that is timed as a whole loop."""
 
     def loop(calls: int) -> tuple[float, ...]:
         return (timed(functools.partial(what.repeat, calls)).ns / calls,)
@@ -231,7 +232,7 @@ def _whole(call: str, what: Contender, of: str, buffers: Buffers, pair: Pair) ->
 def _take_turns(
     meters: Sequence[_Meter], clock: list[float], options: OverheadOptions, progress: Progress
 ) -> None:
-    """Run all loops, interleaved, after one of each that does not count."""
+    """Run all loops in turns, after one of each that does not count."""
     order = list(meters)
     for meter in order:
         meter.turn(options.calls)

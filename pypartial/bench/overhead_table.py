@@ -36,14 +36,15 @@ def title(report: Report[OverheadMeta, OverheadRow]) -> str:
 
 
 def notes(meta: OverheadMeta) -> list[str]:
-    """Return what a reader should know to read the table."""
+    """Return the notes that explain the table."""
     return [
         f"ns: mean time of a call in a loop of {meta.calls}; median, 10 % and 90 % quantiles over "
         f"{meta.loops} loops, which take turns.",
-        "/ Allreduce, / persistent: over mpi4py's Allreduce, and its persistent Start+Wait, on "
-        "MPI_COMM_SELF; below 1 is better.",
-        f"From Start, Wait and Test alone {meta.clock_ns:.0f} ns are subtracted, the clock's own "
-        "time. Test: of a request that is complete. Wait(timeout=...): until its TimeoutError.",
+        "/ Allreduce, / persistent: ns divided by those of mpi4py's Allreduce and of its "
+        "persistent Start+Wait on MPI_COMM_SELF; below 1 is better.",
+        f"{meta.clock_ns:.0f} ns are subtracted from Start, Wait and Test alone: the time of "
+        "reading the clock. Test: of a complete request. Wait(timeout=...): until its "
+        "TimeoutError.",
         *(f"Not measured, because this MPI does not have it: {what}." for what in meta.lacking),
     ]
 

@@ -1,4 +1,4 @@
-"""The clockwork of a round: a common beginning, linearly skewed arrivals, a quiet end."""
+"""The timing of a round: a common beginning, linearly skewed arrivals, a quiet end."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _POLL_S = 2e-4
 class Pace:
     """Times the rounds of one rank.
 
-    A barrier's exit is no common beginning: with more ranks than cores its last rank may leave
-    milliseconds after its first, as much as the skew that is to be measured.  The ranks of a node
-    share a monotonic clock, so with the barrier they agree on a moment shortly after it, and rank r
-    arrives r times the skew after that moment.  How shortly is learned: twice the slowest exit of
-    the last rounds.  Ranks of different nodes begin within a barrier's exit.
+    The end of a barrier is not a common beginning: with more ranks than cores the last rank may
+    leave it milliseconds after the first, as late as the skew to be measured. So the ranks of a
+    node, which share a monotonic clock, use the barrier to agree on a moment shortly after it, and
+    rank r arrives r times the skew after that moment. The moment comes after twice the slowest exit
+    from the barrier in the last rounds. Ranks of different nodes begin when they leave the barrier.
 
-    Without skew the barrier is all there is.
+    Without skew there is only the barrier.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm
-        Used for nothing else.  Construction is collective, and so are `begin` and `settle`.
+        A communicator for this object alone. Construction, `begin` and `settle` are collective.
     options : AllreduceOptions
 
     Attributes
     ----------
     computed_ns, passes : int
-        Time spent on computing until calls were due, and what was computed in it.
+        Nanoseconds spent on computing until calls were due, and passes of the computation.
     """
 
     _LEAST_MARGIN_NS = 200_000
@@ -58,7 +58,7 @@ class Pace:
         self._own_exit = 0
 
     def on_each_node(self, number: int) -> int:
-        """Sum a number over the nodes, one rank of each giving it; collective."""
+        """Return the sum of a number over the nodes, where one rank of each counts; collective."""
         total: int = self._comm.allreduce(number if self._node.rank == 0 else 0)
         return total
 
@@ -78,7 +78,7 @@ class Pace:
         return met + min(max(margin, self._LEAST_MARGIN_NS), self._MOST_MARGIN_NS)
 
     def approach(self, begin: int) -> bool:
-        """Sleep or compute until this rank is due; whether that was in time (to half a skew)."""
+        """Sleep or compute until this rank is due; return whether it is in time to half a skew."""
         if not self._skew_ns:
             return True
         due = begin + self._delay_ns
@@ -93,8 +93,8 @@ class Pace:
     def settle(self, begin: int) -> None:
         """Wait until all ranks' calls have returned, without taking the cores from them.
 
-        A barrier would be waited for busily by the ranks that are done, while the others still work
-        or are in their calls.
+        In a barrier, the ranks that are done would wait busily while the others still work or are
+        in their calls.
         """
         if self._skew_ns:
             _sleep_until(begin + self._last_ns)
@@ -113,7 +113,7 @@ def meet(comm: MPI.Intracomm) -> None:
 
 
 def _sleep_until(moment: int) -> int:
-    """Sleep until a moment of the monotonic clock; nothing is computed meanwhile, 0."""
+    """Sleep until a moment of the monotonic clock; return 0 passes of computation."""
     while (left := moment - _now()) > 0:
         time.sleep(left * 1e-9)
     return 0
@@ -127,7 +127,7 @@ class _Arithmetic:
         self._roots = np.empty_like(self._values)
 
     def until(self, moment: int) -> int:
-        """Compute until a moment of the monotonic clock; return how often the loop was passed."""
+        """Compute until a moment of the monotonic clock; return the passes of the loop."""
         passes = 0
         while _now() < moment:
             np.sqrt(self._values, out=self._roots)

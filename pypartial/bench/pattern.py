@@ -1,7 +1,7 @@
 """Buffers whose sums name their contributors.
 
-The oracle of named contributors (rank r adds 1 to element r) for buffers of any size, so that a
-benchmark can verify exactly what it times.
+They extend the oracle of named contributors (rank r adds 1 to element r) to buffers of any size, so
+that a benchmark can verify exactly the sums that it times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tally:
-    """What a sum says: contributions a rank (None if the buffer is too small), and altogether."""
+    """The contributions in a sum: by rank (None if the buffer is too small), and altogether."""
 
     counts: Counts | None
     total: int
@@ -32,10 +32,10 @@ class Tally:
 class Pattern:
     """Contributions that can be counted in their sum.
 
-    A buffer repeats `columns` elements, column c standing for the ranks r ≡ c (mod columns): all
-    ranks have a column of their own where the buffer is long enough.  Where it is not, the ranks of
-    a column are told apart as digits of one number.  Where even the digits do not fit, every
-    element is 1 and only the total is known.
+    A buffer repeats `columns` elements; column c stands for the ranks r ≡ c (mod columns). If the
+    buffer is long enough, every rank has a column of its own. If it is not, the ranks of a column
+    are digits of one number. If the digits do not fit either, every element is 1, and a sum tells
+    only the total.
 
     Attributes
     ----------
@@ -44,9 +44,9 @@ class Pattern:
         Elements of a buffer, at least 1.
     dtype : DType
     bits_needed : int
-        Ranks are told apart if a rank's contributions to a sum can be counted in so many bits.  A
-        rank contributes at most twice to a round that a barrier precedes (once late to the round
-        before, once in time for this one): two bits leave room to see a third.
+        The bits of a digit, which counts one rank's contributions to a sum. A rank contributes at
+        most twice to a round after a barrier: once late for the round before, once in time for this
+        one. Two bits leave room to see a third.
     """
 
     ranks: int
@@ -56,7 +56,7 @@ class Pattern:
 
     @property
     def columns(self) -> int:
-        """Elements after which a buffer repeats itself."""
+        """Number of elements after which a buffer repeats itself."""
         return min(self.ranks, self.count) if self.named else 1
 
     @property
@@ -79,9 +79,9 @@ class Pattern:
         return vector
 
     def read(self, total: Array) -> Tally | None:
-        """Count the contributions in a sum; return None if it is no sum of contributions.
+        """Count the contributions in a sum; return None if it is not a sum of contributions.
 
-        Looks at every bit of the buffer.
+        The method looks at every bit of the buffer.
         """
         bits = total.view(f"u{total.itemsize}")
         if not np.array_equal(bits[self.columns :], bits[: -self.columns]):

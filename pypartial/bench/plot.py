@@ -33,22 +33,22 @@ _LABELS = {
     "mpi-persistent": "MPI persistent",
     "memcpy": "memory copy",
 }
-# What is compared with: colour and style.
+# Colour and style of the ways that the library is compared with.
 _OTHERS = {
     "mpi": (_MPI_COLOUR, "--"),
     "mpi-nonblocking": (_MPI_COLOUR, ":"),
     "mpi-persistent": (_MPI_COLOUR, "-."),
     "memcpy": (_COPY_COLOUR, ":"),
 }
-# More sizes than these are written aslant.
+# The labels of more sizes than this are written aslant.
 _LEVEL_TICKS = 8
-# Least distance of two labels, as a share of the axis.
+# The least distance of two labels, as a share of the axis.
 _LABEL_DISTANCE = 0.05
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a plot, and what is written at its end."""
+    """A line of a plot, and the label at its end."""
 
     label: str
     sizes: Sequence[int]
@@ -101,7 +101,7 @@ def save_latency_plot(report: Report[LatencyMeta, LatencyRow], path: Path) -> No
 
 
 def lines_of(rows: Iterable[AnyRow], way: Callable[[AnyRow], Key]) -> dict[Key, list[AnyRow]]:
-    """Return the rows of each way to sum by size, in the order in which the ways appear first."""
+    """Return the rows of each way to sum, by size; the ways are in the order of their first row."""
     lines: dict[Key, list[AnyRow]] = {}
     for row in rows:
         lines.setdefault(way(row), []).append(row)
@@ -109,10 +109,10 @@ def lines_of(rows: Iterable[AnyRow], way: Callable[[AnyRow], Key]) -> dict[Key, 
 
 
 def spread(positions: Sequence[float], distance: float) -> list[float]:
-    """Move positions apart until no two are closer than `distance`, each as little as possible.
+    """Move positions apart, as little as possible, until no two are closer than `distance`.
 
-    Neighbours that are too close form a block around their mean; blocks that then touch are merged
-    (pool adjacent violators).  The result is in the order of the input.
+    Neighbours that are too close form a block around their mean. Blocks that then touch are merged
+    (pool adjacent violators). The result is in the order of the input.
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])
     blocks: list[tuple[float, int]] = []  # mean of (position - place in its block), members
@@ -178,7 +178,7 @@ def _scale(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _label(axes: Axes, lines: Sequence[Line]) -> None:
-    """Write its label at the end of each line."""
+    """Write the label of each line at its end."""
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [to_axes.transform((line.sizes[-1], line.microseconds[-1]))[1] for line in lines]
     for line, height in zip(lines, spread(heights, _LABEL_DISTANCE), strict=True):

@@ -36,8 +36,8 @@ class Row:
     verified : bool
         Every sum and status of every round was right, warm-up and flush included.
     slowdown : float or None
-        Of what late ranks compute until their calls: the time that as much computation takes over
-        that in rounds in which nobody calls, less 1.  None where they do not compute.
+        How much longer the late ranks' computation until their calls takes than the same
+        computation in rounds without any call: the ratio less 1. None if ranks do not compute.
     """
 
     policy: str
@@ -60,7 +60,7 @@ class LatencyRow(Row):
     A block's value is the mean time of a call on the slowest rank; `latency_us` is taken over the
     blocks, and `speedup_vs_mpi` from the medians.  `rounds` are the calls of all blocks, and
     `cpu_us_per_round` is a median over the blocks, too.  `active` is of those rounds whose status
-    was looked at; of what is not of the library: all ranks.
+    was read; for ways that are not of this library: all ranks.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class OverheadRow:
 
 @dataclass(frozen=True)
 class TuneRow:
-    """One algorithm at one size on so many ranks.
+    """One algorithm at one size on one number of ranks.
 
     Attributes
     ----------

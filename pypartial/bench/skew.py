@@ -1,14 +1,14 @@
-"""The micro-benchmark of eager-SGD, Fig. 8: latency of an allreduce to which ranks come late.
+"""``bench skew``: the micro-benchmark of eager-SGD, Fig. 8, an allreduce with late ranks.
 
-Before every round there is a barrier.  Rank r then sleeps or computes for r times the skew and
-calls; its latency is the time from Start to the return of Wait (or of MPI_Allreduce).  Averages are
-over all ranks and rounds.
+A barrier precedes every round. Rank r then sleeps or computes for r times the skew and calls; its
+latency is the time from Start to the return of Wait (or of MPI_Allreduce). Averages are over all
+ranks and rounds.
 
-For each size the policies take turns, a few rounds each, in an order that rotates: a machine that
-slowly gets busier does so for all of them.  A turn begins with a round that is not measured.  All
-use the same two buffers.  Where ranks compute, rounds in which nobody calls have their turns, too:
-the time that a rank's computation takes there is what it is compared with in the others.  Every
-result is verified, between the rounds and not while anybody's call is timed.
+For each size the policies take turns, a few rounds each, in an order that rotates, so that a
+machine that slowly gets busier affects all of them alike. A turn begins with a round that is not
+measured. All policies use the same two buffers. If ranks compute, rounds without any call take
+turns as well: a rank's computation in the other rounds is compared with the time that it takes
+there. Every result is verified, between the rounds, when no call is being timed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .pattern import Pattern
 from .results import Outcome, Report, Row, SkewMeta, with_speedups
 from .trials import Progress, Rounds, Silence, take_turns
 
-# Rounds of one policy in a row.
+# Rounds of one policy in a turn.
 _TURN = 10
 
 
@@ -42,9 +42,9 @@ def measure(
     options : SkewOptions
         The same on every rank.
     comm : mpi4py.MPI.Intracomm
-        Duplicated, and not used otherwise.
+        All ranks. The benchmark communicates on duplicates of it only.
     progress : callable
-        Told on this rank, now and then, what is measured; once for each of the `turns`.
+        Called on this rank with what is being measured, once for each of the `turns`.
 
     Returns
     -------
@@ -54,7 +54,8 @@ def measure(
     Raises
     ------
     MemoryError
-        Naming the size, on this rank only: the caller must end the others.
+        If a size does not fit; the text names it. Only this rank raises: the caller must end the
+        other ranks.
     """
     baseline, control = comm.Dup(), comm.Dup()
     pace = Pace(control, options)
@@ -92,13 +93,13 @@ def measure(
 
 
 def turns(options: SkewOptions) -> int:
-    """How often `measure` reports progress."""
+    """Return how often `measure` reports progress."""
     trials = len(options.policies) + _compares(options)
     return len(options.sizes) * trials * len(_turn_lengths(options.rounds))
 
 
 def _compares(options: SkewOptions) -> bool:
-    """Whether ranks compute until their calls, which others' calls may slow down."""
+    """Return whether ranks compute until their calls; other ranks' calls may slow this down."""
     return options.work is Work.COMPUTE and options.skew_ns > 0
 
 
@@ -110,7 +111,7 @@ def _trials(
     pace: Pace,
     control: MPI.Intracomm,
 ) -> list[Rounds]:
-    """Every policy at one size, on the same two buffers, and rounds of silence; collective."""
+    """Make trials of every policy and of silence at one size, on the same buffers; collective."""
     pattern = Pattern(ctx.size, size // options.dtype.itemsize, options.dtype)
     pair = buffer_pair(ctx, Buffers.NUMPY, pattern.contribution(ctx.rank))
     trials = [
@@ -136,7 +137,7 @@ def _turn_lengths(rounds: int) -> list[int]:
 
 
 def _ns_a_pass(trial: Rounds, comm: MPI.Intracomm) -> float | None:
-    """Return what a pass of the ranks' computations took; None if they had none.  Collective."""
+    """Return the nanoseconds of a pass of computation; None if no rank computed. Collective."""
     computed_ns, passes = comm.allreduce(trial.computed_ns), comm.allreduce(trial.passes)
     return computed_ns / passes if passes else None
 
@@ -144,10 +145,10 @@ def _ns_a_pass(trial: Rounds, comm: MPI.Intracomm) -> float | None:
 def _rows(
     trial: Rounds, comm: MPI.Intracomm, options: SkewOptions, pace_alone: float | None
 ) -> list[Row]:
-    """Finish a trial; its row on rank 0.  Collective.
+    """Finish a trial, and return its row on rank 0, nothing elsewhere. Collective.
 
-    Of the computation `pace_alone` is the ns that a pass takes where nobody calls; None: there is
-    none.
+    `pace_alone` is the time of a pass of computation in rounds without any call, in ns; None if
+    ranks do not compute.
     """
     trial.finish()
     took = _ns_a_pass(trial, comm)

@@ -1,4 +1,4 @@
-"""The tables that the benchmarks print: how they are drawn, and that of ``bench skew``."""
+"""Printing of tables, and the table of ``bench skew``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .results import Meta, Report, Row, SkewMeta
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
-# Wide enough for every column; under a launcher the width of the terminal is not known.
+# Wide enough for every column: under a launcher the width of the terminal is unknown.
 _WIDTH = 130
 
 
@@ -43,7 +43,7 @@ def print_table(
     sections : iterable of sequence of sequence of str
         The cells of the rows, in groups with a line between them.
     notes : sequence of str
-        What a reader should know to read the table.
+        Notes that explain the table.
     """
     table = Table(title=title, title_justify="left", title_style="")
     for column in columns:
@@ -54,7 +54,7 @@ def print_table(
         for cells in section:
             table.add_row(*cells)
         table.add_section()
-    # Plain text: a launcher may give a rank a terminal for what in the end becomes a file.
+    # Plain text: a launcher may give a rank a terminal although the output goes to a file.
     console = Console(color_system=None, highlight=False, force_terminal=False, width=_WIDTH)
     console.print(table)
     for note in notes:
@@ -82,11 +82,12 @@ def print_report(report: Report[SkewMeta, Row]) -> None:
 
 
 def notes(report: Report[SkewMeta, Row]) -> list[str]:
-    """Return what a reader should know to read the table."""
+    """Return the notes that explain the table."""
     return [
         "Latency: time from Start to the return of Wait, over all ranks and rounds. "
-        "Active: ranks whose data was fresh, mean and 95 % confidence interval.",
-        "CPU: the calling thread inside the calls, and the progress thread, a rank and round.",
+        "Active: ranks that were ready for the round, mean and 95 % confidence interval.",
+        "CPU: time of the calling thread inside the calls and of the progress thread, for each "
+        "rank and round.",
         *_about_slowdown(report.rows),
         *circumstances(report.meta),
     ]
@@ -95,11 +96,14 @@ def notes(report: Report[SkewMeta, Row]) -> list[str]:
 def _about_slowdown(rows: Sequence[Row]) -> list[str]:
     if all(row.slowdown is None for row in rows):
         return []
-    return ["Slowdown: of what ranks compute until their calls, against rounds without any call."]
+    return [
+        "Slowdown: of the computation of late ranks until their calls, against rounds without any "
+        "call."
+    ]
 
 
 def circumstances(meta: Meta) -> list[str]:
-    """Return what was special about a run over all ranks."""
+    """Return notes on how a run over all ranks went."""
     lines = []
     if meta.late_calls > 0.05:
         lines.append(
@@ -132,19 +136,19 @@ def _number(count: int, noun: str) -> str:
 
 
 def significant(value: float) -> str:
-    """Three significant digits, and all digits before the point."""
+    """Return a number with three significant digits, and all digits before the point."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def optional(value: float | None) -> str:
-    """Return a number that may not be there."""
+    """Return a number as text; nothing for None."""
     return "" if value is None else significant(value)
 
 
 def verdict(verified: bool) -> str:
-    """Return whether everything was right, so that nobody overlooks that it was not."""
+    """Return whether everything was right, in a form that shows clearly that it was not."""
     return "yes" if verified else "NO"
 
 
@@ -173,7 +177,7 @@ def _interval(active: Active) -> str:
 
 
 def _expectation(row: Row) -> str:
-    """Return the active ranks in theory, and whether the measurement agrees."""
+    """Return the expected number of active ranks, and whether the measurement agrees."""
     if row.active_expected is None:
         return ""
     verdict = "ok" if row.active.agrees_with(row.active_expected) else "off"

@@ -1,4 +1,4 @@
-"""A contender at one size: its calls, its samples and its account on this rank."""
+"""Trials: a contender at one size, with its calls, its samples and its account on this rank."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class Trial(Generic[AnyLedger]):
     contender : Contender
     pace : Pace
     comm : mpi4py.MPI.Intracomm
-        For what the ranks tell each other between the turns.
+        For communication between the turns.
     receive : array
-        What the contender fills.
+        The buffer that the contender fills.
     ledger : Ledger or LoopLedger
     turn_ns : list of float
         Mean time of a call in each turn.
     active : list of int
-        Active ranks of the rounds that were looked at.
+        Active ranks of the rounds whose status was read.
     calls : int
         Calls in all turns together.
     turn_cpu_ns : list of int
-        CPU time in each turn: of the calling thread inside the calls, and of the library's.
+        CPU time in each turn, of the calling thread inside the calls and of the library's thread.
     late : int
         Calls that did not begin in time.
     """
@@ -66,11 +66,11 @@ class Trial(Generic[AnyLedger]):
     late: int = 0
 
     def rehearse(self, calls: int) -> None:
-        """Call, check every result, and measure nothing; collective."""
+        """Make calls that are checked, but not measured; collective."""
         raise NotImplementedError
 
     def turn(self, calls: int) -> float:
-        """Measure calls, and return the ns that each takes with its preparation; collective."""
+        """Measure calls; return the mean ns of one, its preparation included. Collective."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -78,7 +78,7 @@ class Trial(Generic[AnyLedger]):
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Drop the samples taken so far; what was wrong is kept."""
+        """Drop the samples taken so far, but keep the failures."""
         self.turn_ns, self.turn_cpu_ns, self.active = [], [], []
         self.calls = self.late = 0
 
@@ -99,9 +99,9 @@ class Rounds(Trial[Ledger]):
     Attributes
     ----------
     latency_ns : list of int
-        Of every call.
+        The latency of every call.
     computed_ns, passes : int
-        As `Pace` counts them, in the rounds that were measured.
+        As in `Pace`, over the measured rounds.
     """
 
     latency_ns: list[int] = field(default_factory=list)
@@ -109,11 +109,11 @@ class Rounds(Trial[Ledger]):
     passes: int = 0
 
     def turn(self, calls: int) -> float:
-        """Run rounds and keep their samples, after one that leads in; collective.
+        """Run rounds and keep their samples, after one round that does not count; collective.
 
-        While the others had their turns, late contributions of this one's last turn were pending.
-        Their ranks waited elsewhere and so count as active in the round that takes them, which says
-        nothing about this policy.
+        Late contributions of this trial's last turn were pending while the other trials had their
+        turns. Their ranks waited elsewhere meanwhile, so they count as active in the round that
+        takes these contributions, which says nothing about this policy.
         """
         self.rehearse(1)
         began = time.monotonic_ns()
@@ -146,13 +146,13 @@ class Rounds(Trial[Ledger]):
         self.ledger.compare(self.comm.allgather(self.ledger.digests))
 
     def forget(self) -> None:
-        """Drop the samples taken so far; what was wrong is kept."""
+        """Drop the samples taken so far, but keep the failures."""
         super().forget()
         self.latency_ns = []
 
     def _round(self) -> tuple[Lap, bool]:
-        """Run a round; return what the call took, and whether it began in time."""
-        # So that a call that leaves the buffer as it was is noticed: no sum is negative.
+        """Run a round; return the time of the call, and whether it began in time."""
+        # No sum is negative: a call that leaves the buffer as it was fails the check.
         self.receive.fill(-1)
         begin = self.pace.begin()
         in_time = self.pace.approach(begin)
@@ -164,10 +164,10 @@ class Rounds(Trial[Ledger]):
 
 @dataclass
 class Silence(Rounds):
-    """Rounds in which nobody calls: what late ranks compute in others is compared with these.
+    """Rounds without any call, with which late ranks' computation in other rounds is compared.
 
-    The contender is called when all is quiet, and its buffer looked at as in other rounds: what
-    ranks compute next then finds the same in the caches.
+    The contender is called at the quiet end of a round, and its buffer is checked as in other
+    rounds, so that the next computation finds the same data in the caches.
     """
 
     def finish(self) -> None:
@@ -187,14 +187,14 @@ class Silence(Rounds):
 class Loop(Trial[LoopLedger]):
     """Calls follow each other as fast as they can; barriers are between the turns only.
 
-    Every turn ends with a flush.  The result of its last call is checked, after the turn, and so is
-    the flush.  To check every call would change what is measured: that is what `rehearse` is for.
+    Every turn ends with a flush. The results of its last call and of the flush are checked after
+    the turn. Checking every call would change the measurement, so `rehearse` does that.
     """
 
     _seen_active: dict[int, int] = field(default_factory=dict)
 
     def rehearse(self, calls: int) -> None:
-        """Call and check every result; all that was contributed must arrive.  Collective."""
+        """Make calls and check every result and that no contribution is lost. Collective."""
         for call in range(1, calls + 1):
             self.receive.fill(-1)  # no sum is negative
             self.contender.call()
@@ -203,7 +203,7 @@ class Loop(Trial[LoopLedger]):
         self.ledger.audit(self.comm.allgather(self.ledger.take()), calls)
 
     def turn(self, calls: int) -> float:
-        """Time a loop of calls, after one that leads in; collective."""
+        """Time a loop of calls, after one call that does not count; collective."""
         self.contender.repeat(1)
         self.receive.fill(-1)
         begin = self.pace.begin()
@@ -214,8 +214,8 @@ class Loop(Trial[LoopLedger]):
         if status is not None:
             self._seen_active[status.round] = status.active
         if _may_wait_for_another(self.way):
-            # Slower ranks may wait for this one, who must not wait for them in MPI: it leaves, by
-            # the flush, and checks when all have come there.
+            # Slower ranks may still wait for this rank, which must not wait for them in MPI: it
+            # leaves by the flush, and checks when all ranks have come there.
             result, status = self.receive.copy(), copy.copy(status)
             self._flush(1 + calls)
             self.ledger.enter(result, status, 1 + calls)
@@ -235,12 +235,12 @@ class Loop(Trial[LoopLedger]):
         self.active = list(merged.values()) or [self.comm.size]
 
     def forget(self) -> None:
-        """Drop the samples taken so far; what was wrong is kept."""
+        """Drop the samples taken so far, but keep the failures."""
         super().forget()
         self._seen_active = {}
 
     def _flush(self, calls: int) -> None:
-        """End a block of so many calls."""
+        """End a block of `calls` calls."""
         self.receive.fill(-1)
         status = self.contender.flush()
         if status is not None:
@@ -248,21 +248,21 @@ class Loop(Trial[LoopLedger]):
 
 
 def _may_wait_for_another(way: Way) -> bool:
-    """Whether a rank's last call may wait for one that has made all of its own."""
+    """Return whether a rank's last call may wait for a rank that has made all of its calls."""
     return isinstance(way, Policy) and way not in (Solo(), Full())
 
 
 def take_turns(plan: Sequence[tuple[AnyTrial, Sequence[int]]], progress: Progress) -> None:
     """Measure every trial in turns; collective.
 
-    The order rotates, so that each comes first in its turn.
+    The order rotates, so that each trial comes first equally often.
 
     Parameters
     ----------
     plan : sequence of (Trial, sequence of int)
-        The trials, and the calls in each of their turns, of which all have equally many.
+        The trials, and the number of calls in each of their turns; all have equally many turns.
     progress : callable
-        Told after each turn what was measured.
+        Called after each turn with what was measured.
     """
     order = list(plan)
     for turn in range(len(order[0][1])):

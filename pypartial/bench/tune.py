@@ -1,8 +1,8 @@
-"""What the algorithms of a round made of messages take, for ``algorithm="auto"`` to choose by.
+"""``tune``: time the algorithms of rounds made of messages, for ``algorithm="auto"``.
 
-Full allreduces with ``transport="mpi"``, in the balanced loop of ``bench latency``: at each size
-the algorithms take turns in blocks of calls, and are verified.  Where the ranks are on several
-nodes, one of each takes part, as in the rounds between nodes.
+The measurement runs Full allreduces with ``transport="mpi"`` in the balanced loop of
+``bench latency``: at each size the algorithms take turns in blocks of calls, and are verified. If
+the ranks are on several nodes, one rank of each takes part, as in the rounds between nodes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Sample:
-    """What one algorithm took at one size."""
+    """The measured times of one algorithm at one size."""
 
     algorithm: str
     bytes: int
@@ -54,13 +54,13 @@ def _algorithms() -> list[str]:
 
 
 def turns(options: TuneOptions, ranks: int) -> int:
-    """How often `measure` reports progress, if the budget allows."""
+    """Return how often `measure` reports progress, if the budget allows."""
     numbers = options.ranks or (ranks,)
     return len(numbers) * len(options.sizes) * len(_algorithms()) * most_blocks(_loop(options))
 
 
 def participants(comm: MPI.Intracomm) -> tuple[str, list[int]]:
-    """Return the kind of link, and the ranks that can take part: all, or one a node; collective."""
+    """Return the kind of link, and the ranks that take part: all, or one a node. Collective."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     leads = comm.allgather(node.rank == 0)
     node.Free()
@@ -77,18 +77,18 @@ def measure(
     Parameters
     ----------
     options : TuneOptions
-        The same on every rank; asks for no more ranks than can take part.
+        The same on every rank; `ranks` must not exceed the ranks that can take part.
     comm : mpi4py.MPI.Intracomm
     native : Native
     table : Table
-        What is chosen by now; looked at on rank 0.
+        The table that "auto" has used so far; only rank 0 reads it.
     progress : callable
-        Told on this rank, now and then, what is measured.
+        Called on this rank with what is being measured.
 
     Returns
     -------
     (Outcome, list of Entry) or None
-        The results on rank 0, and what they mean; None elsewhere.
+        The results and the new entries on rank 0; None elsewhere.
     """
     link, able = participants(comm)
     rows: list[TuneRow] = []
@@ -136,7 +136,7 @@ def _loop(options: TuneOptions) -> LatencyOptions:
 def _measure_on(
     comm: MPI.Intracomm, options: TuneOptions, progress: Progress
 ) -> tuple[list[_Sample], list[str]]:
-    """Measure all algorithms at all sizes; what was found on rank 0.  Collective."""
+    """Measure all algorithms at all sizes, and return the results on rank 0. Collective."""
     loop = _loop(options)
     way = loop.policies[0]
     pace = Pace(comm, loop)
@@ -171,7 +171,7 @@ def _measure_on(
 
 
 def _finish(algorithm: str, trial: Loop, comm: MPI.Intracomm) -> tuple[list[_Sample], list[str]]:
-    """Finish a trial; its sample on rank 0, and what was wrong.  Collective."""
+    """Finish a trial, and return its sample on rank 0 and its failures. Collective."""
     trial.finish()
     wrong: list[str] = comm.allreduce(trial.ledger.failures)
     by_rank = comm.gather(trial.turn_ns)

@@ -23,8 +23,8 @@ def print_report(report: Report[TuneMeta, TuneRow], entries: Sequence[Entry]) ->
     title = f'Full, balanced, transport="mpi": ranks {where}, {meta.cores} cores; {meta.mpi}'
     notes = [
         "µs: mean time of a call in a block on the slowest rank, median over the blocks; / best: "
-        "time of the choice over that of the fastest.",
-        f"before: with what was chosen by so far ({meta.before}).",
+        "time of the choice divided by that of the fastest.",
+        f"before: with the choice so far ({meta.before}).",
         *(_model(entry, report.rows) for entry in entries),
     ]
     print_table(title, _columns(names), sections, notes)

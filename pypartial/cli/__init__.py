@@ -1,13 +1,13 @@
 """The command ``pypartial``, alone or under mpirun.
 
-Under a launcher rank 0 alone reads the command line. It broadcasts a `Job`, or the exit code where
+Under a launcher only rank 0 reads the command line. It broadcasts a `Job`, or the exit code if
 there is nothing to run (usage errors, help), so that messages appear once and all ranks end alike.
-The other ranks load neither typer nor rich, and sleep meanwhile: where there are more ranks than
-cores, they would slow rank 0 down.
+The other ranks load neither typer nor rich, and sleep meanwhile: with more ranks than cores they
+would slow rank 0 down.
 
-Whether there is a launcher is seen from its environment variables (`pypartial.bench.launch` lists
-them); without one MPI is not initialised before the command line is understood. A launcher that is
-not known does no harm: every rank then reads the command line.
+The environment variables of a launcher show that there is one; `pypartial.bench.launch` lists them.
+Without a launcher, MPI is not initialised before the command line has been read. An unknown
+launcher does no harm: every rank then reads the command line.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _POLL_S = 2e-3
-# What is written to no file that has a name: the full disk of a file saved is explained there.
+# Errors of standard output, whose OSError names no file. `core.save` reports those of a named file.
 _WHEN_WRITING = (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EFBIG, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
 class InfoOptions:
-    """``pypartial info``: nothing to choose."""
+    """``pypartial info``, which has no options."""
 
 
 BenchOptions = SkewOptions | LatencyOptions | OverheadOptions | TuneOptions
@@ -57,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ------
     SystemExit
         With the same code on every rank. An exception on one rank ends all of them: its traceback
-        is printed and MPI aborted, as ``python -m mpi4py`` does. Of a lack of memory, which is no
-        defect and often strikes many ranks at once, one line is printed, and of an output that
-        takes no more.
+        is printed and MPI is aborted, as ``python -m mpi4py`` does. A lack of memory, which is not
+        a defect and often strikes many ranks at once, gives one line only; so does an output that
+        cannot be written.
     """
-    if sys.stdout is None:  # closed by whoever started this
+    if sys.stdout is None:  # the caller has closed it
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         job = read(arguments)
@@ -159,17 +159,17 @@ def world() -> MPI.Intracomm | None:
 
 
 def _read_alone(arguments: Sequence[str] | None, started: int) -> Job | int:
-    """Read the command line in a process that is alone, although a launcher started several."""
+    """Read the command line in a process whose MPI_COMM_WORLD has one rank."""
     from .app import parse
 
     if started > 1 and launched_rank() != 0:
-        return 1  # the first of them says why
+        return 1  # the first process says why
     job = parse(arguments, started)
     if started > 1 and isinstance(job, BenchOptions):
         print(
             f"pypartial: the launcher started {started} processes, but each is alone in its "
-            "MPI_COMM_WORLD: launcher and mpi4py belong to different MPI libraries "
-            "(see pypartial info)",
+            "MPI_COMM_WORLD: launcher and mpi4py belong to different MPI libraries. pypartial info "
+            "shows mpi4py's; use its launcher",
             file=sys.stderr,
         )
         return 1
@@ -177,7 +177,7 @@ def _read_alone(arguments: Sequence[str] | None, started: int) -> Job | int:
 
 
 def _give_up_output() -> None:
-    """Drop what was not written: Python would try again at its end, and complain."""
+    """Drop unwritten output: Python would try to write it again at its end, and complain."""
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -185,12 +185,12 @@ def _give_up_output() -> None:
 
 
 def _abort_others(text: str | None) -> None:
-    """End all ranks because of the exception that is being handled; return if there are none.
+    """End all ranks because of the exception being handled; return if there are no others.
 
     Parameters
     ----------
     text : str or None
-        What to print of it; None: its traceback.
+        The text to print; None: the traceback of the exception.
     """
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:

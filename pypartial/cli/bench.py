@@ -1,4 +1,4 @@
-"""``pypartial bench``: runs a benchmark on all ranks and presents its results on rank 0."""
+"""``pypartial bench``: run a benchmark on all ranks, and print its results on rank 0."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def latency(options: LatencyOptions, comm: MPI.Intracomm) -> int:
     Returns
     -------
     int
-        As of `skew`.
+        As for `skew`.
     """
     if not ready(comm, max(options.sizes), latency_bench.pairs(options)):
         return 1
@@ -82,7 +82,7 @@ def overhead(options: OverheadOptions, comm: MPI.Intracomm) -> int:
     Returns
     -------
     int
-        As of `skew`.
+        As for `skew`.
     """
     if not ready(comm, options.size, len(options.buffers) + 2):
         return 1
@@ -99,13 +99,15 @@ def overhead(options: OverheadOptions, comm: MPI.Intracomm) -> int:
 
 
 def ready(comm: MPI.Intracomm, size: int, pairs: int) -> bool:
-    """Say why nothing can be measured, if so; collective.
+    """Return whether the benchmark can run; if not, print why on rank 0. Collective.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-    size, pairs : int
-        Bytes of a buffer, and send and receive buffers of a rank.
+    size : int
+        Bytes of a buffer.
+    pairs : int
+        Pairs of a send and a receive buffer on each rank.
     """
     _, problem = load_on_all(comm)
     if problem is not None:
@@ -119,12 +121,12 @@ def ready(comm: MPI.Intracomm, size: int, pairs: int) -> bool:
 
 
 def _save_json(outcome: Outcome[Any, Any], path: Path | None) -> bool:
-    """Save the results if that was asked for; whether nothing went wrong."""
+    """Save the results if `path` is not None; return whether nothing went wrong."""
     return path is None or save("Results", path, outcome.report.save_json)
 
 
 def judge(outcome: Outcome[Any, Any], saved: bool) -> int:
-    """Say what was wrong, and return the exit code."""
+    """Print what was wrong, and return the exit code."""
     sys.stdout.flush()
     for failure in outcome.failures:
         print(f"pypartial: not verified: {failure}", file=sys.stderr)
@@ -133,14 +135,14 @@ def judge(outcome: Outcome[Any, Any], saved: bool) -> int:
 
 @contextmanager
 def progress_bar(turns: int, comm: MPI.Intracomm) -> Iterator[Callable[[str], None]]:
-    """Give a function to call at each turn; on rank 0 it draws a bar, if stderr is a terminal."""
+    """Yield a function to call at each turn; rank 0 draws a bar if stderr is a terminal."""
     if comm.rank != 0 or not stderr_is_terminal():
         yield lambda _text: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
-    # Drawn between the rounds only: no thread that wakes up while something is measured.
+    # No refreshing thread, which would wake up in the middle of a measurement.
     with Progress(
         console=Console(stderr=True, force_terminal=True), auto_refresh=False, transient=True
     ) as bar:

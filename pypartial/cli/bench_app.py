@@ -19,6 +19,7 @@ from ..bench.options import (
 )
 from ..policy import Policy
 from ..units import parse_duration, parse_patience, parse_size
+from .options import PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
 from .reading import files_complaint, read
 
 _SKEW_POLICIES = ("solo", "majority", "full", "mpi")
@@ -26,50 +27,53 @@ _SKEW_SIZES = ("64", "64K", "1M")
 _LATENCY_POLICIES = ("full", "solo")
 _LATENCY_SIZES = ("8", "64", "512", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M")
 
-bench = typer.Typer(help="Measure how fast it is here.", no_args_is_help=True)
+bench = typer.Typer(help="Measure allreduces and calls on this machine.", no_args_is_help=True)
 
 # ---- options that several commands have ----------------------------------------------------------
 
 
-_SIZE_HELP = "Size of a rank's buffer in bytes; K, M and G mean powers of 1024."
 _WorkOption = Annotated[
-    Work, typer.Option(help="What ranks do until their call.", case_sensitive=False)
+    Work,
+    typer.Option(
+        help="How a rank passes the time until its call: it sleeps, or it computes and keeps a "
+        "core busy.",
+        case_sensitive=False,
+    ),
 ]
 _TransportOption = Annotated[
     Transport,
     typer.Option(
-        help="mpi: point-to-point messages between all ranks, even on one node.",
+        help="How ranks exchange data. auto: ranks of a node share memory, and messages go between "
+        "nodes. mpi: all ranks exchange messages, also on one node.",
         case_sensitive=False,
     ),
 ]
-_DTypeOption = Annotated[DType, typer.Option(help="Type of the elements.", case_sensitive=False)]
-_SeedOption = Annotated[
-    int, typer.Option(min=0, help="Of the draws that choose majority's initiators.")
+_DTypeOption = Annotated[
+    DType, typer.Option(help="Element type of the buffers.", case_sensitive=False)
 ]
-_PatienceOption = Annotated[
-    str,
+_SeedOption = Annotated[
+    int,
     typer.Option(
-        metavar="TIME",
-        help="How long a rank may hold the others up before it counts as having left: 200ms, "
-        "auto, or none.",
+        min=0, metavar="N", help="Seed of the draws of majority and first:M, up to 2**64 - 1."
     ),
 ]
+_PatienceOption = Annotated[str, typer.Option(metavar="TIME", help=PATIENCE_HELP)]
 _BuffersOption = Annotated[
     list[Buffers] | None,
     typer.Option(
         metavar="library|numpy",
-        help="Of the library's calls: library is Context.alloc, numpy is numpy.empty. "
-        "Repeatable. Default: both.",
+        help="Where the buffers of this library's calls come from: library is Context.alloc, numpy "
+        f"is numpy.empty. {REPEATABLE} Default: both.",
         case_sensitive=False,
     ),
-]
-_JsonOption = Annotated[
-    Path | None, typer.Option(dir_okay=False, writable=True, help="Save the results here.")
 ]
 _PlotOption = Annotated[
     Path | None,
     typer.Option(
-        dir_okay=False, writable=True, help="Plot latency against size here (.png, .pdf, .svg)."
+        dir_okay=False,
+        writable=True,
+        metavar="FILE",
+        help="Plot latency against size and write the picture to this file (.png, .pdf or .svg).",
     ),
 ]
 
@@ -83,8 +87,7 @@ def skew(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            help="solo, majority, first:M, quorum:K or full, each also with ,deadline=TIME and "
-            ",grace=TIME; or mpi (MPI_Allreduce). Repeatable. "
+            help=f"{POLICY_HELP} mpi is MPI_Allreduce. {REPEATABLE} "
             f"Default: {', '.join(_SKEW_POLICIES)}.",
         ),
     ] = None,
@@ -92,34 +95,42 @@ def skew(
         list[str] | None,
         typer.Option(
             metavar="SIZE",
-            help=f"{_SIZE_HELP} Repeatable. Default: {', '.join(_SKEW_SIZES)}.",
+            help=f"{SIZE_HELP} {REPEATABLE} Default: {', '.join(_SKEW_SIZES)}.",
         ),
     ] = None,
     skew: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help="Rank r calls r times so late: 1ms, 500us; 0 is the balanced case.",
+            help="How late ranks call: rank r calls r times this late. A time such as 1ms or "
+            "500us; 0: all ranks call at once.",
         ),
     ] = "1ms",
     rounds: Annotated[
-        int, typer.Option(min=1, help="Rounds measured for each size and policy.")
+        int, typer.Option(min=1, metavar="N", help="Rounds to measure for each size and policy.")
     ] = 200,
     warmup: Annotated[
-        int, typer.Option(min=0, help="Rounds before them, checked but not measured.")
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Rounds to run before these for each size and policy. Their sums are checked; "
+            "their times do not count.",
+        ),
     ] = 10,
     work: _WorkOption = Work.SLEEP,
     transport: _TransportOption = Transport.AUTO,
     dtype: _DTypeOption = DType.FLOAT32,
     seed: _SeedOption = 0,
     patience: _PatienceOption = "none",
-    json: _JsonOption = None,
+    json: JsonOption = None,
     plot: _PlotOption = None,
 ) -> None:
-    """Latency of an allreduce to which ranks come late, against MPI_Allreduce.
+    """Measure an allreduce to which ranks come late.
 
-    The micro-benchmark of eager-SGD, Fig. 8: a barrier, then rank r sleeps or computes r times
-    --skew and calls. Every sum is verified; the exit code is 1 if one was wrong.
+    Start it with mpirun -n P. It is the micro-benchmark of eager-SGD, Fig. 8: in each round there
+    is a barrier, then rank r sleeps or computes for r times --skew and calls. The latency of a call
+    is compared with MPI_Allreduce's. Every sum is verified; the exit code is 1 if one was wrong.
     """
     options = SkewOptions(
         policies=tuple(read("--policy", parse_way, text) for text in policy or _SKEW_POLICIES),
@@ -146,9 +157,7 @@ def latency(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            help="solo, majority, first:M, quorum:K or full, each also with ,deadline=TIME and "
-            ",grace=TIME. Repeatable. "
-            f"Default: {', '.join(_LATENCY_POLICIES)}.",
+            help=f"{POLICY_HELP} {REPEATABLE} Default: {', '.join(_LATENCY_POLICIES)}.",
         ),
     ] = None,
     buffers: _BuffersOption = None,
@@ -156,54 +165,59 @@ def latency(
         list[str] | None,
         typer.Option(
             metavar="SIZE",
-            help=f"{_SIZE_HELP} Repeatable. Default: {', '.join(_LATENCY_SIZES)}.",
+            help=f"{SIZE_HELP} {REPEATABLE} Default: {', '.join(_LATENCY_SIZES)}.",
         ),
     ] = None,
     skew: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help="Rank r calls r times so late: 1ms, 500us; 0 is the balanced case, in which "
-            "calls follow each other without a barrier.",
+            help="How late ranks call: rank r calls r times this late, after a barrier. A time "
+            "such as 1ms or 500us; 0: calls follow each other without a barrier.",
         ),
     ] = "0",
     budget: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help="About so long the blocks of each way to sum take at each size, in which the "
-            "number of calls is chosen.",
+            help="About how long to measure each way to sum at each size; the number of calls "
+            "follows from it. A time such as 250ms.",
         ),
     ] = "250ms",
     blocks: Annotated[
         int | None,
-        typer.Option(min=1, help="Blocks of each way to sum. Default: 5 to 9, by the budget."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Blocks of calls of each way to sum. Default: 5 to 9, as the budget allows.",
+        ),
     ] = None,
     calls: Annotated[
         int | None,
-        typer.Option(min=1, help="Calls in a block. Default: as the budget allows."),
+        typer.Option(
+            min=1, metavar="N", help="Calls in each block. Default: as many as the budget allows."
+        ),
     ] = None,
     work: _WorkOption = Work.SLEEP,
     transport: _TransportOption = Transport.AUTO,
     dtype: _DTypeOption = DType.FLOAT32,
     seed: _SeedOption = 0,
     patience: _PatienceOption = "none",
-    json: _JsonOption = None,
+    json: JsonOption = None,
     plot: _PlotOption = None,
 ) -> None:
-    """Time of an allreduce, balanced or skewed, against MPI's own and the copy of a buffer.
+    """Measure an allreduce against MPI's own and a memory copy.
 
-    At each size the policies, with both kinds of buffers, MPI_Allreduce, MPI_Iallreduce with
-    MPI_Wait, MPI's persistent allreduce, and the copy of a buffer by all ranks at once take turns
-    in blocks of calls. A block counts with the mean of its slowest rank; results are medians over
-    the blocks. Before that each way is called a few times with every sum verified; of a balanced
-    block the last sum and the flush after it are, and with --skew every sum. The exit code is 1 if
-    one was wrong.
+    Start it with mpirun -n P. The ways to sum are: each policy with both kinds of buffers,
+    MPI_Allreduce, MPI_Iallreduce with MPI_Wait, and MPI's persistent allreduce; beside them all
+    ranks copy a buffer at once. At each size they take turns in blocks of calls. The value of a
+    block is the mean time of a call on its slowest rank; results are medians over the blocks.
+
+    Sums are verified: all of a few calls of each way before the blocks, the last one of a block and
+    the flush after it, and with --skew every one. The exit code is 1 if one was wrong.
     """
     options = LatencyOptions(
-        policies=tuple(
-            read("--policy", parse_way, text) for text in policy or _LATENCY_POLICIES
-        ),
+        policies=tuple(read("--policy", parse_way, text) for text in policy or _LATENCY_POLICIES),
         sizes=tuple(read("--size", parse_size, text) for text in size or _LATENCY_SIZES),
         buffers=tuple(buffers or Buffers),
         skew_ns=read("--skew", parse_duration, skew),
@@ -228,22 +242,28 @@ def overhead(
     policy: Annotated[
         str,
         typer.Option(
-            metavar="POLICY", help="solo, majority, first:1, quorum:1 or full: one rank each."
+            metavar="POLICY",
+            help="Policy of the request: solo, majority, first:1, quorum:1 or full. On one rank "
+            "each of them completes at once.",
         ),
     ] = "full",
     buffers: _BuffersOption = None,
-    size: Annotated[str, typer.Option(metavar="SIZE", help=_SIZE_HELP)] = "8",
-    loops: Annotated[int, typer.Option(min=1, help="Loops of each kind of call.")] = 101,
-    calls: Annotated[int, typer.Option(min=1, help="Calls in a loop.")] = 200,
-    json: _JsonOption = None,
+    size: Annotated[str, typer.Option(metavar="SIZE", help=SIZE_HELP)] = "8",
+    loops: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Loops to time for each kind of call.")
+    ] = 101,
+    calls: Annotated[int, typer.Option(min=1, metavar="N", help="Calls in each loop.")] = 200,
+    json: JsonOption = None,
 ) -> None:
-    """What Start, Wait and Test cost from Python, against mpi4py's Allreduce on MPI_COMM_SELF.
+    """Measure what Start, Wait and Test cost from Python.
 
-    One rank; no mpirun is needed, and under one rank 0 measures while the others sleep. Short
-    loops of every kind of call take turns, results are medians over the loops. Start+Wait and
-    Allreduce are timed loop by loop. For Start, Wait and Test alone the clock is read before,
-    between and after the two calls of a pair (Start and Wait, Start and Test), and the time from
-    one reading to the next, measured in the same run with nothing between them, is subtracted. The
+    It needs one rank and no mpirun; under mpirun, rank 0 measures while the others sleep. The calls
+    are compared with mpi4py's Allreduce and its persistent Start and Wait on MPI_COMM_SELF. Short
+    loops of every kind of call take turns; results are medians over the loops.
+
+    Start+Wait and Allreduce are timed loop by loop. For Start, Wait and Test alone the clock is
+    read before, between and after the two calls of a pair (Start and Wait, Start and Test). The
+    time of a reading itself, measured in the same run with nothing in between, is subtracted. The
     last sum of every loop is verified; the exit code is 1 if one was wrong.
     """
     options = OverheadOptions(

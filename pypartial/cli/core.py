@@ -1,4 +1,4 @@
-"""What the commands share: loading the compiled module, explained once; saving files."""
+"""Functions that several commands share: load the compiled module, report errors, save files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def load_on_all(comm: MPI.Intracomm) -> tuple[Native | None, str | None]:
     Returns
     -------
     native : Native or None
-        None if this rank cannot load it.
+        None if this rank cannot load the module.
     problem : str or None
-        Why the first of the ranks that cannot load it cannot; None if all can. The same on all.
+        The error of the lowest rank that cannot load the module; None if all ranks can. The same on
+        every rank.
     """
     native, problem = None, None
     try:
@@ -33,13 +34,13 @@ def load_on_all(comm: MPI.Intracomm) -> tuple[Native | None, str | None]:
 
 
 def print_problem(problem: str) -> None:
-    """Print why the library cannot be used, after what was printed before."""
+    """Print why the library cannot be used, after all earlier output."""
     sys.stdout.flush()
     print(f"pypartial cannot be used here:\n{problem}", file=sys.stderr)
 
 
 def save(what: str, path: Path, save: Callable[[Path], None]) -> bool:
-    """Save a file and say so, or why not: the disk may have become full meanwhile."""
+    """Save a file; print its path, or why it cannot be written (the disk may be full by now)."""
     try:
         save(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``pypartial info``: what is installed, which MPI it runs on, and what is missing."""
+"""``pypartial info``: what is installed, which MPI is used, and what is missing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _REQUIRED = ("mpi4py", "numpy", "cffi", "typer", "rich")
-# Packages that are used if they are there: import name, what for, how to get it.
+# Packages that the library uses if they are installed: import name, what for, how to get it.
 _OPTIONAL = (
-    ("matplotlib", "plots of pypartial bench", "pip install matplotlib"),
+    ("matplotlib", "plots of pypartial bench and sim", "pip install matplotlib"),
     ("ml_dtypes", "bfloat16 buffers", "pip install ml_dtypes"),
-    ("torch", "PyTorch tensors as buffers", "pip install torch"),
-    ("cupy", "CuPy arrays", "pip install cupy-cuda12x"),
+    ("torch", "PyTorch tensors in host memory as buffers (by DLPack)", "pip install torch"),
 )
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
@@ -37,18 +36,19 @@ Fact = tuple[str, str]
 
 @dataclass(frozen=True)
 class RankFacts:
-    """What one rank knows of its place.
+    """What one rank knows of its node.
 
     Attributes
     ----------
     rank : int
     node : str
+        The node's name.
     cores : int
-        Of the node.
+        The node's cores.
     neighbours : int
-        Ranks that a doorbell reaches, this one included.
+        Ranks of the node that this rank can wake by a doorbell, itself included.
     shares_memory : bool
-        Rounds of a context over all ranks may be made in memory that they share.
+        Whether the ranks of each node share memory: `pypartial.Stats.shares_memory`.
     """
 
     rank: int
@@ -59,12 +59,12 @@ class RankFacts:
 
 
 def info(comm: MPI.Intracomm | None) -> int:
-    """Print what there is; collective.
+    """Print all sections; collective.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm or None
-        All ranks, the first of which prints; None if mpi4py finds no MPI library.
+        All ranks; rank 0 prints. None if mpi4py finds no MPI library.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def info(comm: MPI.Intracomm | None) -> int:
         if native is not None and problem is None:
             try:
                 ranks = _ranks(comm)
-            except pp.Error as error:  # on all ranks alike
+            except pp.Error as error:  # every rank raises
                 problem = str(error)
             else:
                 sections.append(("Nodes", nodes(ranks)))
@@ -95,14 +95,14 @@ def info(comm: MPI.Intracomm | None) -> int:
 
 
 def packages() -> list[Fact]:
-    """Return the versions of this package, of Python and of what it requires."""
+    """Return the versions of this package, of Python and of the required packages."""
     python = f"{platform.python_version()} ({sys.executable})"
     versions = [(name, importlib.metadata.version(name)) for name in _REQUIRED]
     return [("pypartial", pp.__version__), ("python", python), *versions]
 
 
 def optional_packages() -> list[Fact]:
-    """Return the optional packages: version, or what is missed without one and how to get it."""
+    """Return the version of each optional package, or what it is for and how to get it."""
     names = importlib.metadata.packages_distributions()
     facts = []
     for name, purpose, remedy in _OPTIONAL:
@@ -125,8 +125,11 @@ def nodes(ranks: Iterable[RankFacts]) -> list[Fact]:
         numbers += ", ".join(spans([rank.rank for rank in here]))
         cores = f"{here[0].cores} core{'s' if here[0].cores > 1 else ''}"
         reach = sorted({rank.neighbours for rank in here})
-        doorbells = " to ".join(str(number) for number in sorted({reach[0], reach[-1]}))
-        facts.append((node, f"{numbers}; {cores}; doorbells of {doorbells} of {len(here)} reached"))
+        woken = " to ".join(str(number) for number in sorted({reach[0], reach[-1]}))
+        mates = "no other rank is on this node"
+        if len(here) > 1:
+            mates = f"doorbells reach {woken} of {len(here)} ranks"
+        facts.append((node, f"{numbers}; {cores}; {mates}"))
     return facts
 
 
@@ -142,32 +145,36 @@ def spans(numbers: Sequence[int]) -> list[str]:
 
 
 def transports(ranks: Sequence[RankFacts]) -> list[Fact]:
-    """Return which transports there are here, and why or why not."""
+    """Return what each value of ``transport=`` means here, and why."""
     mates = max(rank.neighbours for rank in ranks) - 1
     forced = os.environ.get("PYPARTIAL_TRANSPORT", "") == "mpi"
     shared = all(rank.shares_memory for rank in ranks)
     if shared and mates + 1 == len(ranks):
-        auto = "shared memory: all ranks are on one node; handles with an algorithm= use MPI"
+        auto = "shared memory: all ranks are on one node; handles with algorithm= use MPI messages"
     elif shared:
         auto = (
-            "shared memory on each node; between nodes MPI point-to-point by one rank of each, "
-            "another one in every round; handles with an algorithm= use MPI between all ranks"
+            "shared memory on each node; between nodes one rank of each, another one in every "
+            "round, exchanges MPI messages; handles with algorithm= use MPI messages between all "
+            "ranks"
         )
     elif mates:
         why = "PYPARTIAL_TRANSPORT=mpi" if forced else "not all ranks share memory"
-        auto = f"MPI point-to-point ({why}); ranks of a node wake each other by futex doorbells"
+        auto = (
+            f"MPI messages between all ranks ({why}); ranks of a node wake each other by doorbells "
+            "(futex)"
+        )
     elif len(ranks) == 1:
-        auto = "MPI point-to-point; no doorbells, there is one rank"
+        auto = "MPI messages; no doorbells, because there is one rank"
     else:
         auto = (
-            "MPI point-to-point; no doorbells: no two ranks share a node, or they may not share "
-            "memory; ranks look for messages at intervals"
+            "MPI messages between all ranks; no doorbells, because no two ranks share a node, or "
+            "they cannot share memory: ranks look for messages at intervals"
         )
-    return [("auto", auto), ("mpi", "MPI point-to-point between all ranks")]
+    return [("auto", auto), ("mpi", "MPI messages between all ranks, also on one node")]
 
 
 def choices(native: Native, table: tuning.Table, ranks: Sequence[RankFacts]) -> list[Fact]:
-    """Return what ``algorithm="auto"`` goes by on these ranks, and why."""
+    """Return which algorithms ``algorithm="auto"`` chooses on these ranks, and why."""
     file = "none" if table.path is None else str(table.path)
     facts = [("tuning table", f"{file}: {'ignored: ' if table.ignored else ''}{table.why}")]
     if table.entries:
@@ -176,7 +183,7 @@ def choices(native: Native, table: tuning.Table, ranks: Sequence[RankFacts]) -> 
     if len(ranks) == 1:
         return [*facts, ("1 rank", "nothing to choose; mpirun -n P pypartial info shows P ranks")]
     shared = all(rank.shares_memory for rank in ranks)
-    # Each rank of a node with so many counts for so much of it.
+    # The number of nodes: each of the n ranks of a node counts 1 / n.
     places = round(sum(1 / rank.neighbours for rank in ranks))
     between = shared and places > 1
     who = f"{places} nodes" if between else f"{len(ranks)} ranks"
@@ -190,7 +197,7 @@ def choices(native: Native, table: tuning.Table, ranks: Sequence[RankFacts]) -> 
     ]
     facts.append((who, f"{', '.join(parts)}; {reason}"))
     if shared and not between:
-        facts.append(("", 'for transport="mpi" only: in shared memory rounds need no algorithm'))
+        facts.append(("", 'with transport="mpi" only: in shared memory rounds need no algorithm'))
     return facts
 
 
@@ -219,7 +226,7 @@ def _mpi_facts(comm: MPI.Intracomm, native: Native | None) -> list[Fact]:
         facts.append(("thread level", "multiple: rounds progress in a thread of the library"))
     else:
         facts.append(
-            ("thread level", f'{level}: too low for progress="thread"; progress="caller" works')
+            ("thread level", f'{level}: too low for progress="thread"; use progress="caller"')
         )
     facts.append(("ranks", _ranks_and_launcher(comm.size)))
     return facts
@@ -244,14 +251,14 @@ def _ranks_and_launcher(size: int) -> str:
         return f"{size}, without a launcher; mpirun -n P pypartial info shows P ranks"
     if started != size:
         return (
-            f"{size}, although the launcher started {started} processes: it belongs to another "
-            "MPI library than mpi4py's"
+            f"{size}, although the launcher started {started} processes: launcher and mpi4py "
+            "belong to different MPI libraries"
         )
     return str(size)
 
 
 def _ranks(comm: MPI.Intracomm) -> list[RankFacts]:
-    """Open a context and ask every rank about its place; collective."""
+    """Open a context, and return what every rank knows of its node; collective."""
     from mpi4py import MPI
 
     threads = _thread_level() == 3

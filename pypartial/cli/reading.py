@@ -1,4 +1,4 @@
-"""What commands share when they read their options."""
+"""Functions that several commands use to read their options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 def read(option: str, parse_text: Callable[[str], Value], text: str) -> Value:
-    """Parse an option's text; what is wrong with it becomes a usage error."""
+    """Parse the text of an option; a `ValueError` becomes a usage error."""
     try:
         return parse_text(text)
     except ValueError as error:
@@ -22,7 +22,7 @@ def read(option: str, parse_text: Callable[[str], Value], text: str) -> Value:
 
 
 def files_complaint(json: Path | None, plot: Path | None) -> str | None:
-    """Why the results could not be saved, known before they are measured."""
+    """Return why results cannot be saved, before they are measured; None if they can."""
     for name, path in (("--json", json), ("--plot", plot)):
         if path is not None and not path.absolute().parent.is_dir():
             return f"{name} {path}: there is no folder {path.parent}"
@@ -39,11 +39,11 @@ def files_complaint(json: Path | None, plot: Path | None) -> str | None:
 
 
 def file_refusal(path: Path) -> str | None:
-    """Return why a file cannot be written, None if it can; tried without changing anything."""
-    target = os.path.realpath(path)  # through a link to a file that is not there yet
+    """Return why a file cannot be written, None if it can; the test changes nothing."""
+    target = os.path.realpath(path)  # a link may lead to a file that does not exist yet
     exists = os.path.exists(target)
     if exists and not os.path.isfile(target):
-        return None  # a pipe, for example: to open it could mean to wait for its reader
+        return None  # opening a pipe, for example, could wait for its reader
     try:
         open(target, "ab").close()
         if not exists:

@@ -1,6 +1,6 @@
-"""``pypartial sim``: runs simulated ranks, on rank 0 alone, and presents what came out.
+"""``pypartial sim``: run simulated ranks on rank 0, and print the results.
 
-Simulated ranks need no launcher. Under one, the other ranks sleep until rank 0 is through.
+Simulated ranks need no launcher. Under one, the other ranks sleep until rank 0 has finished.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 
 
 class Plant(str, Enum):
-    """A defect that is put into the engine to see that the fuzzer finds it."""
+    """A defect to put into the engine, to see that the fuzzer finds it."""
 
     LOST_START = "lost-start"
     ROUND_TWICE = "round-twice"
@@ -46,17 +46,19 @@ class FuzzOptions:
 
     Attributes
     ----------
-    cases, seed : int
-        How many cases, and which.
+    cases : int
+        How many cases to run at most.
+    seed : int
+        Seed of the cases.
     seconds : float or None
-        Begin no case after so long.
+        Begin no further case after this many seconds; None: no limit.
     jobs : int or None
-        Processes; None: one a usable core.
+        Number of processes; None: one for each usable core.
     plant : Plant or None
     replay : str or None
-        The one scenario to run, instead of random ones.
+        The text of the only scenario to run, instead of random ones.
     json : Path or None
-        Where to save the report.
+        The file for the report.
     """
 
     cases: int
@@ -69,14 +71,14 @@ class FuzzOptions:
 
 
 def alone(work: Callable[[], int], comm: MPI.Intracomm | None) -> int:
-    """Do something on rank 0 only; collective.
+    """Run a function on rank 0 only; collective.
 
     Parameters
     ----------
     work : callable
         Returns the exit code. It may fork, but its children must not use MPI.
     comm : MPI.Intracomm or None
-        All ranks; None without a launcher. MPI is then loaded, but not initialised.
+        All ranks; None without a launcher, where MPI is loaded but not initialised.
 
     Returns
     -------
@@ -114,8 +116,8 @@ def fuzz(options: FuzzOptions, comm: MPI.Intracomm | None) -> int:
     Returns
     -------
     int
-        The exit code, the same on all ranks: 1 if a case failed, the cases covered too little, or
-        the report cannot be saved; 2 if the scenario to replay cannot be read.
+        The exit code, the same on all ranks: 1 if a case failed, if the cases covered too little,
+        or if the report cannot be saved; 2 if the scenario to replay cannot be read.
     """
     return alone(lambda: _fuzz(options) if options.replay is None else _replay(options), comm)
 
@@ -138,7 +140,7 @@ def _fuzz(options: FuzzOptions) -> int:
     _print_report(report)
     saved = options.json is None or _save(report, options.json)
     if report.cases == 0 and report.failure is None:
-        print("pypartial: no case was run: give it more --seconds", file=sys.stderr)
+        print("pypartial: no case was run: choose a larger --seconds", file=sys.stderr)
         return 1
     return int(not (report.passed() and saved))
 
@@ -148,7 +150,7 @@ def _print_report(report: Report) -> None:
 
     print(f"{report.cases} cases passed (seed {report.seed})")
     print(f"{report.rounds} rounds, {report.rounds_per_case():.1f} a case")
-    print("Occurred in so many of the cases:")
+    print("Share of the cases in which it occurred:")
     for name, words in COVERAGE.items():
         print(f"  {words:<28}{report.share(name):8.2%}")
     for shortcoming in report.shortcomings():
@@ -177,7 +179,7 @@ def _size(ranks: int) -> str:
 
 
 def _save(report: Report, path: Path) -> bool:
-    """Save the report; say why if that is not possible."""
+    """Save the report; return whether that worked, and print why if not."""
     import json
 
     try:
@@ -190,7 +192,7 @@ def _save(report: Report, path: Path) -> bool:
 
 @contextmanager
 def _progress(cases: int, *, shown: bool) -> Iterator[Callable[[int], None] | None]:
-    """Give a function to call with the number of cases done; it draws a bar if `shown`."""
+    """Yield a function to call with the number of cases done; it draws a bar if `shown`."""
     if not shown:
         yield None
         return
@@ -222,7 +224,7 @@ def _progress(cases: int, *, shown: bool) -> Iterator[Callable[[int], None] | No
 
 
 def _replay(options: FuzzOptions) -> int:
-    """Run one scenario in this process: a crash is then this process's."""
+    """Run one scenario in this process, so that a crash shows here."""
     from ..sim.fuzz import PLANTS
     from ..sim.handle import CoreError
     from ..sim.oracles import judge
@@ -245,7 +247,7 @@ def _replay(options: FuzzOptions) -> int:
 
 
 def _print_outcome(outcome: Outcome) -> None:
-    """Print what every rank was given, and the interleavings."""
+    """Print what every rank was given, and how often which interleaving occurred."""
     for index, logs in enumerate(outcome.logs):
         for rank, log in enumerate(logs):
             print(f"handle {index}, rank {rank}: {log.starts} Starts, {log.discarded} discarded")

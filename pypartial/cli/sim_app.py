@@ -20,59 +20,80 @@ from ..sim.options import (
     parse_patience,
 )
 from ..units import format_duration, parse_duration, parse_size
+from .options import PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
 from .reading import files_complaint, read
 from .sim import FuzzOptions, Plant
 
 _POLICIES = ("solo", "majority", "full")
 _NETWORK = "infiniband-mvapich"
 _NETWORK_HELP = (
-    f"{', '.join(PRESETS)}; or L=2us,o=500ns,g=300ns,G=0.1ns,S=64K; or a preset followed by such "
-    "values."
+    f"What messages cost (LogGP). A preset: {', '.join(PRESETS)}; or values: "
+    "L=2us,o=500ns,g=300ns,G=0.1ns,S=64K (latency, overhead, gap between messages, time of a byte, "
+    "largest message without rendezvous); or a preset followed by such values."
 )
 
 sim = typer.Typer(
-    help="Simulated ranks: the engine over virtual time, in one process.", no_args_is_help=True
+    help="Simulate many ranks in one process, in virtual time, with the library's own engine. "
+    "No mpirun is needed.",
+    short_help="Simulate many ranks in one process.",
+    no_args_is_help=True,
 )
 
 
 @sim.command()
 def fuzz(
     context: typer.Context,
-    cases: Annotated[int, typer.Option(min=1, help="Cases to run.")] = 1000,
+    cases: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Random cases to run at most.")
+    ] = 1000,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of the cases; the same seed gives the same cases.")
+        int, typer.Option(min=0, metavar="N", help="The same seed gives the same cases.")
     ] = 0,
     seconds: Annotated[
-        float | None, typer.Option(min=0.0, help="Begin no further case after so long.")
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="Begin no further case after this many seconds. Default: no limit.",
+        ),
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes. Default: one for each core that may be used."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Processes that share the cases. Default: one for each core that this process may "
+            "use.",
+        ),
     ] = None,
     plant: Annotated[
         Plant | None,
         typer.Option(
-            help="Test only: put a defect into the engine, to see that the fuzzer finds it.",
+            help="For tests of the fuzzer: put this defect into the engine, to see that it is "
+            "found.",
             case_sensitive=False,
         ),
     ] = None,
     replay: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Run this one scenario and print what ranks were given."),
+        typer.Option(
+            metavar="TEXT",
+            help="Run only this scenario, as the report of a failure prints it, and show what each "
+            "rank was given.",
+        ),
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(dir_okay=False, writable=True, help="Save the report here.")
-    ] = None,
+    json: JsonOption = None,
 ) -> None:
-    """Random programs on random numbers of ranks, checked against every oracle.
+    """Run random programs on simulated ranks and check the results.
 
-    Stops at the first case that fails, makes it smaller, and prints the command that replays it.
-    The exit code is 1 if a case failed or, from 1000 cases on, if one of the interleavings that
-    are hard to get right occurred in less than 1 % of the cases.
+    Each case is a random program on a random number of ranks, and is checked against every oracle.
+    The fuzzer stops at the first case that fails, makes it smaller, and prints the command that
+    replays it. The exit code is 1 if a case failed or, from 1000 cases on, if one of the
+    interleavings that are hard to get right occurred in less than 1 % of the cases.
     """
     complaint = files_complaint(json, None)
     if replay is not None and json is not None:
-        complaint = "--json: there is no report of a --replay"
+        complaint = "--json: a --replay has no report to save; leave one of the two out"
     if complaint is not None:
         raise typer.BadParameter(complaint)
     context.obj.job = FuzzOptions(cases, seed, seconds, jobs, plant, replay, json)
@@ -83,82 +104,111 @@ def skew(
     context: typer.Context,
     ranks: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Number of simulated ranks. Repeatable. Default: 64."),
+        typer.Option(
+            min=1, metavar="P", help=f"Number of simulated ranks. {REPEATABLE} Default: 64."
+        ),
     ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            help="solo, majority, first:M, quorum:K or full (synchronous), each also with "
-            ",deadline=TIME and ,grace=TIME. Repeatable. "
-            f"Default: {', '.join(_POLICIES)}.",
+            help=f"{POLICY_HELP} {REPEATABLE} Default: {', '.join(_POLICIES)}.",
         ),
     ] = None,
     arrivals: Annotated[
         str,
-        typer.Option(metavar="MODEL", help="How long ranks compute before each call; see below."),
+        typer.Option(
+            metavar="MODEL",
+            help="How long ranks compute before each call: one of the models listed below.",
+        ),
     ] = "linear:1ms",
     bytes_: Annotated[
         list[str] | None,
         typer.Option(
             "--bytes",
             metavar="SIZE",
-            help="Size of a rank's buffer; K, M, G: powers of 1024. Repeatable. Default: 64.",
+            help=f"{SIZE_HELP} {REPEATABLE} Default: 64.",
         ),
     ] = None,
     steps: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Steps of the rank that is through first.")
+        int,
+        typer.Option(
+            min=1,
+            max=1_000_000,
+            metavar="N",
+            help="The simulation ends when the fastest rank has made this many steps.",
+        ),
     ] = 100,
     network: Annotated[str, typer.Option(metavar="NETWORK", help=_NETWORK_HELP)] = _NETWORK,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of arrivals, draws and network: the same gives the same.")
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Seed of arrival times, draws and network; the same seed gives the same results.",
+        ),
     ] = 0,
     deliver: Annotated[
-        Deliver, typer.Option(help="What a request completes with.", case_sensitive=False)
+        Deliver,
+        typer.Option(
+            help="What a request delivers: the latest round; the sum of all rounds that the rank "
+            "was not given yet; or each round, in order.",
+            case_sensitive=False,
+        ),
     ] = Deliver.LATEST,
     max_lag: Annotated[
         int | None,
-        typer.Option(min=0, help="Rounds that a rank may miss. Default: as many as possible."),
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Most rounds that a rank may miss between two of its calls. Default: no bound for "
+            "latest, else --window less 1.",
+        ),
     ] = None,
-    window: Annotated[int, typer.Option(min=1, max=1024, help="Rounds in flight at once.")] = 4,
+    window: Annotated[
+        int,
+        typer.Option(min=1, max=1024, metavar="N", help="Rounds that may be in flight at once."),
+    ] = 4,
     base: Annotated[
         str,
-        typer.Option(metavar="TIME", help="What all compute: of slow, random and rotating."),
+        typer.Option(
+            metavar="TIME",
+            help="Mean time that every rank computes in a step of the models slow, random and "
+            "rotating.",
+        ),
     ] = format_duration(BASE_NS).replace(" ", ""),
     barrier: Annotated[
         bool | None,
         typer.Option(
-            help="Let all ranks begin each step together, as bench skew does. "
+            help="Whether all ranks begin each step together, as in bench skew. "
             "Default: with linear arrivals only."
         ),
     ] = None,
-    patience: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="How long a rank may hold a round up: 200ms, auto or none."
-        ),
-    ] = "none",
+    patience: Annotated[str, typer.Option(metavar="TIME", help=PATIENCE_HELP)] = "none",
     kill: Annotated[
         str | None,
         typer.Option(
             metavar="RANK:TIME[:DETECTION]",
-            help="Let a rank die; the others are told so long afterwards, or never.",
+            help="Let a rank die at this time of the simulation. The others are told DETECTION "
+            "later, or never without it: 3:20ms:1ms.",
         ),
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(dir_okay=False, writable=True, help="Save the results here.")
-    ] = None,
+    json: JsonOption = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, writable=True, help="Plot the time of a step (.png, .pdf, .svg)."
+            dir_okay=False,
+            writable=True,
+            metavar="FILE",
+            help="Plot the time of a step and write the picture to this file (.png, .pdf or .svg).",
         ),
     ] = None,
 ) -> None:
-    """What policies do on many ranks: time per step, active ranks, staleness, traffic.
+    """Compare policies on many simulated ranks.
 
-    The engine that runs over MPI, with virtual time instead of a network. Every rank computes,
-    calls Start and Wait, and so on; full is simulated in any case, as the synchronous baseline.
+    Prints the time of a step, active ranks, staleness and traffic of each policy. The engine is the
+    one that runs over MPI; time and network are simulated. Every rank computes, calls Start and
+    Wait, and begins the next step. full is always simulated, as the synchronous baseline.
     """
     options = SkewOptions(
         ranks=tuple(ranks or (64,)),
@@ -191,40 +241,63 @@ def schedule(
         str,
         typer.Argument(
             metavar="SCHEDULE",
-            help="activation, or an algorithm of an allreduce, such as ring (docs/algorithms.md).",
+            help="activation, or an algorithm of an allreduce such as ring (docs/algorithms.md "
+            "lists them).",
         ),
     ],
-    ranks: Annotated[int, typer.Option(min=1, help="Number of simulated ranks.")] = 64,
+    ranks: Annotated[int, typer.Option(min=1, metavar="P", help="Number of simulated ranks.")] = 64,
     size: Annotated[
         str,
         typer.Option(
             "--bytes",
             metavar="SIZE",
-            help="Size of a rank's buffer; K, M, G: powers of 1024. Activations carry none of it.",
+            help=f"{SIZE_HELP} An activation carries no data.",
         ),
     ] = "64",
     network: Annotated[str, typer.Option(metavar="NETWORK", help=_NETWORK_HELP)] = _NETWORK,
-    seed: Annotated[int, typer.Option(min=0, help="Of what the network draws.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Seed of what the network draws (jitter, noise); the same seed gives the same "
+            "times.",
+        ),
+    ] = 0,
+    segments: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=4,
+            help="Pieces in which the vector goes through the schedule, one behind the other. "
+            "Default: by its size, as on real ranks.",
+        ),
+    ] = None,
     headers: Annotated[
         bool,
         typer.Option(
-            help="Count the engine's headers (an activation's 32 bytes, 64 and more of data) among "
-            "the bytes of a message."
+            help="Whether the engine's headers count among the bytes of a message: 32 bytes of an "
+            "activation, 64 and more of a message with data."
         ),
     ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the latest time only.")] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", help="Print only the time at which the last rank finishes, in ns."),
+    ] = False,
     dump: Annotated[
         Dump | None,
-        typer.Option(help="Write the schedule of all ranks instead.", case_sensitive=False),
+        typer.Option(
+            help="Print the schedule of all ranks instead of executing it: goal is text, dot is "
+            "for Graphviz.",
+            case_sensitive=False,
+        ),
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(dir_okay=False, writable=True, help="Save the times here.")
-    ] = None,
+    json: JsonOption = None,
 ) -> None:
-    """When each rank finishes one execution of one schedule, in nanoseconds.
+    """Print when each rank finishes one execution of a schedule.
 
-    The activation is started by rank 0 at time 0 and finishes at a rank when it is activated; the
-    allreduces are started by all ranks at time 0.
+    Times are in nanoseconds of the simulation. Rank 0 starts the activation at time 0, and a rank
+    finishes when it is activated. All ranks start an allreduce at time 0.
     """
     options = ScheduleOptions(
         schedule=read("SCHEDULE", _schedule, name),
@@ -232,13 +305,16 @@ def schedule(
         size=read("--bytes", parse_size, size),
         network=dataclasses.replace(_network(network), headers_free=not headers),
         seed=_seed(seed),
+        segments=segments or 0,
         quiet=quiet,
         dump=dump,
         json=json,
     )
     complaint = files_complaint(json, None)
     if dump is not None and json is not None:
-        complaint = "--json: nothing is executed with --dump"
+        complaint = "--json: with --dump nothing is executed; leave one of the two out"
+    if complaint is None and dump is not None and segments is not None:
+        complaint = "--segments: --dump writes a schedule of one segment"
     if complaint is not None:
         raise typer.BadParameter(complaint)
     context.obj.job = options
@@ -256,5 +332,5 @@ def _network(text: str) -> Network:
 
 def _seed(seed: int) -> int:
     if seed >= 1 << 64:
-        raise typer.BadParameter(f"--seed {seed}: not in 0..2**64 - 1")
+        raise typer.BadParameter(f"--seed {seed} is not in 0..2**64 - 1")
     return seed

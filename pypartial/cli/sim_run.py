@@ -1,4 +1,4 @@
-"""``pypartial sim skew`` and ``pypartial sim schedule``: runs them and presents the results."""
+"""``pypartial sim skew`` and ``pypartial sim schedule``: run them, and print the results."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
 
 
 def skew(options: SkewOptions, comm: MPI.Intracomm | None) -> int:
-    """Simulate policies; collective, and rank 0 does it.
+    """Simulate policies on rank 0; collective.
 
     Returns
     -------
     int
-        The exit code, the same on all ranks: 1 if a sum was wrong, the simulation does not fit into
-        memory, nothing moved any more, a rank's call failed, or a file cannot be saved.
+        The exit code, the same on all ranks: 1 if a sum was wrong, if the simulation does not fit
+        into memory, if it deadlocked, if a rank's call failed, or if a file cannot be saved.
     """
     return alone(lambda: _guarded(lambda: _skew(options)), comm)
 
 
 def schedule(options: ScheduleOptions, comm: MPI.Intracomm | None) -> int:
-    """Execute or write a schedule; collective, and rank 0 does it.
+    """Execute or print a schedule on rank 0; collective.
 
     Returns
     -------
     int
-        The exit code, the same on all ranks: 1 if the schedule does not fit into memory or a file
-        cannot be saved.
+        The exit code, the same on all ranks: 1 if the schedule does not fit into memory, or if a
+        file cannot be saved.
     """
     return alone(lambda: _guarded(lambda: _schedule(options)), comm)
 
 
 def _guarded(work: Callable[[], int]) -> int:
-    """Run; what a user can do something about becomes one message."""
+    """Run a function; errors that a user can do something about become one line."""
     from ..sim.handle import CoreError
     from ..sim.memory import OutOfMemory
     from ..sim.skew import TooLong
     from ..sim.world import Deadlock
 
-    gc.disable()  # it would look through thousands of programs, again and again
+    gc.disable()  # it would search thousands of programs again and again
     try:
         return work()
     except (OutOfMemory, TooLong) as error:
@@ -82,7 +82,7 @@ def _skew(options: SkewOptions) -> int:
 
         saved &= save("Plot", options.plot, lambda path: save_plot(report, path))
     if not report.verified:
-        print("pypartial: not verified: a sum did not fit its status", file=sys.stderr)
+        print("pypartial: not verified: a sum does not match its status", file=sys.stderr)
     return int(not (report.verified and saved))
 
 
@@ -140,7 +140,12 @@ def _schedule(options: ScheduleOptions) -> int:
         sys.stdout.write(dump(options.schedule, options.ranks, options.size, dot=dot))
         return 0
     execution = execute(
-        options.schedule, options.ranks, options.size, options.network, options.seed
+        options.schedule,
+        options.ranks,
+        options.size,
+        options.network,
+        options.seed,
+        options.segments,
     )
     if options.quiet:
         print(execution.finished_ns.max())
@@ -155,7 +160,7 @@ def _schedule(options: ScheduleOptions) -> int:
 
 
 def _print_execution(options: ScheduleOptions, execution: Any) -> None:
-    """Print a line a rank that other programs can read, and a summary that they skip."""
+    """Print one line for each rank, for other programs to read, and a summary as comments."""
     finished = execution.finished_ns
     print(f"# {options.schedule} on {options.ranks} ranks, {options.size} bytes, ", end="")
     print(f"network {options.network.name}")

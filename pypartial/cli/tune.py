@@ -1,4 +1,4 @@
-"""``pypartial tune``: measures on all ranks, and writes the table on rank 0."""
+"""``pypartial tune``: measure on all ranks, and write the table on rank 0."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def tune(options: TuneOptions, comm: MPI.Intracomm) -> int:
     Returns
     -------
     int
-        The exit code, the same on all ranks: 1 if a sum was wrong, the compiled module cannot be
-        loaded, there are too few nodes or too little memory, or a file cannot be saved.
+        The exit code, the same on all ranks: 1 if a sum was wrong, if the compiled module cannot be
+        loaded, if there are too few nodes or too little memory, or if a file cannot be saved.
     """
     if not ready(comm, max(options.sizes), 1):
         return 1

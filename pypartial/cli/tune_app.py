@@ -11,6 +11,7 @@ import typer
 from ..bench.options import TuneOptions
 from ..tuning import VARIABLE, location
 from ..units import parse_duration, parse_size
+from .options import REPEATABLE, SIZE_HELP, JsonOption
 from .reading import file_refusal, files_complaint, read
 
 _SIZES = ("8", "1K", "4K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "4M", "16M")
@@ -22,8 +23,7 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="SIZE",
-            help="Size of a rank's buffer in bytes; K, M and G mean powers of 1024. Repeatable. "
-            f"Default: {', '.join(_SIZES)}.",
+            help=f"{SIZE_HELP} {REPEATABLE} Default: {', '.join(_SIZES)}.",
         ),
     ] = None,
     ranks: Annotated[
@@ -31,26 +31,27 @@ def tune(
         typer.Option(
             min=2,
             metavar="N",
-            help="Measure on the first N ranks, while the others sleep. Repeatable. Default: all.",
+            help="Measure on the first N ranks, while the others sleep. "
+            f"{REPEATABLE} Default: all ranks.",
         ),
     ] = None,
     budget: Annotated[
-        str, typer.Option(metavar="TIME", help="About so long it measures in all.")
+        str,
+        typer.Option(metavar="TIME", help="About how long to measure in all; a time such as 20s."),
     ] = "20s",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Measure and print, but change no table.")
+        bool, typer.Option("--dry-run", help="Measure and print, but do not change the table.")
     ] = False,
-    json: Annotated[
-        Path | None, typer.Option(dir_okay=False, writable=True, help="Save the results here.")
-    ] = None,
+    json: JsonOption = None,
 ) -> None:
-    """Measure this machine, for algorithm="auto" to choose by.
+    """Measure the algorithms here, for algorithm="auto".
 
-    Under mpirun -n P: times the algorithms in rounds
-    made of messages (transport="mpi") on P ranks, or on one rank of each node if there are several
-    nodes, and verifies sums before and after each block; then writes the switch points and the
-    fitted cost model into the user's table, beside what it has for other numbers of ranks.
-    pypartial info shows the table. The exit code is 1 if a sum was wrong; nothing is written then.
+    Start it with mpirun -n P. It times the algorithms of rounds that are made of messages
+    (transport="mpi") on P ranks, or on one rank of each node if there are several nodes, and
+    verifies sums before and after each block. It then writes the fastest algorithm of each size and
+    a fitted cost model into your tuning table, beside the entries for other numbers of ranks.
+    pypartial info shows the table and its place. The exit code is 1 if a sum was wrong; nothing is
+    written then.
     """
     options = TuneOptions(
         sizes=tuple(sorted(read("--size", parse_size, text) for text in size or _SIZES)),
@@ -68,9 +69,12 @@ def tune(
 
 
 def _no_table(path: Path | None) -> str | None:
-    """Why the table could not be written, known before anything is measured."""
+    """Return why the table cannot be written, before anything is measured; None if it can."""
     if path is None:
-        return f"there is no place for a table ({VARIABLE}=off, or no home): name one in {VARIABLE}"
+        return (
+            f"there is no place for a table ({VARIABLE}=off, or no home directory): set {VARIABLE} "
+            "to a file"
+        )
     try:
         if path.exists():
             refusal = file_refusal(path)
@@ -83,7 +87,7 @@ def _no_table(path: Path | None) -> str | None:
 
 
 def _try_folder(folder: Path) -> None:
-    """Raise if no file can be made there, nor the folder itself; leaves nothing."""
+    """Raise if neither the folder nor a file in it can be made; leave nothing behind."""
     while not folder.exists():
         folder = folder.parent
     tempfile.TemporaryFile(dir=folder).close()

@@ -1,1 +1,1 @@
-"""Many ranks in one process: the engine's object code over a network made of virtual time."""
+"""Simulation: many ranks in one process, with the engine's object code and virtual time."""

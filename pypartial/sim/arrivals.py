@@ -1,8 +1,8 @@
-"""When simulated ranks come: how long each computes before its call, in every step.
+"""Arrival models: how long each simulated rank computes before its call, in every step.
 
-Times are drawn anew for each step from a generator seeded with (seed, step), so they depend on
-nothing but the model, the ranks, the seed and the step.  Distributions are NumPy's: another
-release of it may draw other numbers from the same seed.
+The times of a step come from a generator seeded with (seed, step), so they depend on the model, the
+ranks, the seed and the step only. The distributions are NumPy's: another release of it may draw
+other numbers from the same seed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["BASE_NS", "LONGEST_NS", "MODELS_HELP", "VARIATION", "Arrivals", "parse_arrivals"]
 
 BASE_NS = 100_000_000
-"""Computation of a step where a model only says what comes on top of it: 100 ms."""
+"""The base computation of a step, to which some models add a delay: 100 ms."""
 
 VARIATION = 0.05
 """The base computation of a rank and step is uniform within this fraction around its mean."""
 
 LONGEST_NS = 10**15
-"""No rank computes longer in a step (11.6 days): sums of such times stay far below 2**63."""
+"""The longest computation of a step (11.6 days): sums of such times stay far below 2**63."""
 
 _FACTOR = re.compile(r"([0-9]+(?:\.[0-9]+)?)x?", re.IGNORECASE)
 _SEED_LIMIT = 1 << 64
@@ -58,7 +58,6 @@ class Arrivals(ABC):
     text : str
         The model in its canonical spelling, which `parse_arrivals` reads.
     ranks : int
-        Number of ranks.
     """
 
     def __init__(self, text: str, ranks: int, seed: int) -> None:
@@ -69,12 +68,12 @@ class Arrivals(ABC):
     def times(self, step: int) -> npt.NDArray[np.int64]:
         """Return the nanoseconds that each rank computes in a step, an array of shape ``(ranks,)``.
 
-        The array is the caller's.  Calls depend neither on each other nor on their order.
+        The array belongs to the caller. Calls do not depend on each other or on their order.
 
         Raises
         ------
         ValueError
-            If the step is negative, or behind the last line of a trace.
+            If the step is negative, or after the last line of a trace.
         """
         if step < 0:
             raise ValueError(f"step {step}: steps are numbered from 0")
@@ -85,7 +84,7 @@ class Arrivals(ABC):
 
     @abstractmethod
     def _draw(self, step: int, generator: np.random.Generator) -> npt.NDArray[Any]:
-        """Return the times of a step, nanoseconds that need not be whole yet."""
+        """Return the times of a step in nanoseconds, not yet rounded."""
 
 
 class _Linear(Arrivals):
@@ -100,7 +99,7 @@ class _Linear(Arrivals):
 
 
 class _Normal(Arrivals):
-    """Independent normal times; what is negative is drawn again."""
+    """Independent normal times; negative ones are drawn again."""
 
     def __init__(self, text: str, ranks: int, seed: int, mean: int, deviation: int) -> None:
         super().__init__(text, ranks, seed)
@@ -115,7 +114,7 @@ class _Normal(Arrivals):
 
 
 class _LogNormal(Arrivals):
-    """Independent log-normal times, of the mean and standard deviation of the times themselves."""
+    """Independent log-normal times, given by the mean and standard deviation of the times."""
 
     def __init__(self, text: str, ranks: int, seed: int, mean: int, deviation: int) -> None:
         super().__init__(text, ranks, seed)
@@ -158,9 +157,9 @@ _WORKLOADS = {
 class _Beta(Arrivals):
     """Independent times of a Beta distribution, scaled to the range of a measured distribution.
 
-    The paper gives four figures and a histogram.  A Beta distribution has as many parameters, and
-    the method of moments finds those for which all four figures are exact: with m and v the mean
-    and variance scaled to 0..1, a = m c and b = (1 - m) c for c = m (1 - m) / v - 1.
+    The paper gives four figures and a histogram. A scaled Beta distribution has four parameters,
+    too, and the method of moments makes all four figures exact: if m and v are the mean and the
+    variance scaled to 0..1, then a = m c and b = (1 - m) c with c = m (1 - m) / v - 1.
     """
 
     def __init__(self, text: str, ranks: int, seed: int, figures: _Figures) -> None:
@@ -251,7 +250,7 @@ class _Trace(Arrivals):
 
 @dataclass(frozen=True)
 class _Request:
-    """The arguments of `parse_arrivals`, with what stands behind the model's name."""
+    """The arguments of `parse_arrivals`, and the text behind the model's name."""
 
     text: str
     rest: str
@@ -261,14 +260,14 @@ class _Request:
     base_ns: int
 
     def parts(self, usage: str) -> list[str]:
-        """Return what stands between the colons, as many parts as the usage shows."""
+        """Return the parts between the colons, as many as the usage shows."""
         parts = self.rest.split(":")
         if len(parts) != usage.count(":") or not all(part.strip() for part in parts):
             raise ValueError(f"{self.text!r} is incomplete or too long: write {usage}")
         return [part.strip() for part in parts]
 
     def durations(self, usage: str) -> list[int]:
-        """Return what stands between the colons, all durations."""
+        """Return the parts between the colons, which must be durations."""
         return [self.duration(part) for part in self.parts(usage)]
 
     def duration(self, part: str) -> int:
@@ -279,7 +278,7 @@ class _Request:
             raise ValueError(f"{self.text!r}: {error}") from None
 
     def bounded(self, nanoseconds: float) -> int:
-        """Return a time unless nobody would compute for so long."""
+        """Return a time; raise if it is longer than a rank may compute."""
         if nanoseconds > LONGEST_NS:
             raise ValueError(
                 f"{self.text!r}: a rank would compute for {nanoseconds / 1e9:.6g} s in a step; "
@@ -296,8 +295,8 @@ def parse_arrivals(
     ``linear:SKEW``
         Rank r computes r times SKEW (eager-SGD, Fig. 8).
     ``normal:MEAN:SD``
-        Independent normal times.  What is negative is drawn again, so that mean and standard
-        deviation are these of the distribution before it is truncated at 0.
+        Independent normal times. Negative ones are drawn again, so MEAN and SD are those of the
+        distribution before it is truncated at 0.
     ``lognormal:MEAN:SD``
         Independent log-normal times; MEAN and SD are of the times, not of their logarithms.
     ``empirical:FILE``
@@ -323,7 +322,7 @@ def parse_arrivals(
     text : str
         The model.
     ranks, steps : int
-        Ranks and steps that the times are needed for; only a trace is bound to the steps.
+        Ranks and steps that need times; only a trace is limited to the steps.
     seed : int
         0..2**64 - 1.
     base_ns : int
@@ -332,8 +331,8 @@ def parse_arrivals(
     Raises
     ------
     ValueError
-        If the text is no model, or goes with no such number of ranks or steps, or a file cannot be
-        used; the text names the value and says what to write.
+        If the text is not a model, if the model does not fit the number of ranks or steps, or if a
+        file cannot be used. The error names the value and says what to write.
     """
     for name, value, least, most in (
         ("ranks", ranks, 1, (1 << 31) - 1),
@@ -342,7 +341,7 @@ def parse_arrivals(
         ("base_ns", base_ns, 0, LONGEST_NS),
     ):
         if not least <= value <= most:
-            raise ValueError(f"{name}={value}: not in {least}..{most}")
+            raise ValueError(f"{name}={value} is not in {least}..{most}")
     name, colon, rest = text.strip().partition(":")
     name = name.strip().lower()
     request = _Request(text, rest.strip(), ranks, steps, seed, base_ns)
@@ -372,14 +371,14 @@ def _read_normal(request: _Request, usage: str) -> Arrivals:
 def _read_lognormal(request: _Request, usage: str) -> Arrivals:
     mean, deviation = request.durations(usage)
     if not mean:
-        raise ValueError(f"{request.text!r}: the mean of log-normal times is above 0")
+        raise ValueError(f"{request.text!r}: the mean of log-normal times must be above 0")
     text = f"lognormal:{spell_duration(mean)}:{spell_duration(deviation)}"
     return _LogNormal(text, request.ranks, request.seed, mean, deviation)
 
 
 def _read_slow(request: _Request, usage: str) -> Arrivals:
     rank, number = request.parts(usage)
-    # An index longer than any number of ranks is out of range, and not converted.
+    # An index with more than 10 digits is out of range, and need not be converted.
     decimal = rank.isascii() and rank.isdecimal()
     if not decimal or len(rank) > 10 or int(rank) >= request.ranks:
         raise ValueError(
@@ -457,7 +456,7 @@ def _read_trace(request: _Request, usage: str) -> Arrivals:
 
 
 def _path(request: _Request, usage: str) -> str:
-    """Return the name of a model's file."""
+    """Return the path in a model's text."""
     if not request.rest:
         raise ValueError(f"{request.text!r} names no file: write {usage}")
     return request.rest
@@ -467,7 +466,7 @@ def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the numbers of the lines of a file that hold values, and their values."""
     try:
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-            raise ValueError("it is no ordinary file")  # to open a pipe would wait for a writer
+            raise ValueError("it is not a regular file")  # opening a pipe would wait for a writer
         with open(path, encoding="utf-8") as file:
             for number in itertools.count(1):
                 line = file.readline(_LINE_LIMIT)

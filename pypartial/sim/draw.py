@@ -1,6 +1,7 @@
 """The cases of the fuzzer: which scenarios are drawn, and how often.
 
-What a case draws is counted in the fuzzer's table of coverage, so that nothing becomes rare unseen.
+The fuzzer's table of coverage counts the features of the cases, so that none of them becomes rare
+unnoticed.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from .plan import TIMINGS, Phase, Scenario
 
 __all__ = ["draw_scenario"]
 
-# What makes a case long is rare, or there would be few of them.
+# Features that make a case long are rare: otherwise there would be few cases.
 _RANKS = (range(1, 2), range(2, 6), range(6, 10), range(10, 18), range(18, 65))
 _RANKS_WEIGHTS = (2, 67, 27.5, 3, 0.5)
 _WINDOWS = (1, 1, 2, 2, 3, 4, 5)
 _LATENCIES = ((500, 5000), (500, 5000), (1000, 1000), (0, 0), (1, 200_000), (100, 2_000_000))
-# Mostly none: messages that only jitter overtake each other more.
+# Mostly no network: messages that only jitter overtake each other more.
 _NETWORKS = (
     "",
     "L=2us,o=500ns,g=300ns,G=0.1ns,S=64",
@@ -43,14 +44,14 @@ _DEADLINES = (2e-6, 2e-5, 1e-4, 1e-3)
 _GRACES = (0.0, 2e-6, 5e-5)
 _TIMEOUTS = (0.0, 0.0, 0.0, 0.0, 0.3)
 _MORE = (0.0, 0.6, 0.6)
-# Programs with several handles that only patience keeps alive.
+# Kinds of programs that only patience keeps alive.
 _SEVERAL = ("contexts", "only", "only", "threads", "threads", "shuffle", "bare", "bare", "passes")
 _DTYPES = ("int64", "int64", "int32", "float32", "float64")
 _AVERAGES = (None, "size", "contributors", "contributions")
 
 
 def draw_scenario(seed: int, index: int) -> Scenario:
-    """Draw case `index` of a seed; always the same one.
+    """Draw case `index` of a seed, which is always the same.
 
     Parameters
     ----------
@@ -65,8 +66,8 @@ def draw_scenario(seed: int, index: int) -> Scenario:
     noise = draw.random() < 0.03
     opened = draw.randint(1, count) if collective else count
     phases = _draw_phases(draw, count, opened, collective)
-    # With several handles, to hold the requests of a step makes its Starts all come before its
-    # Waits; it must then be so in every step, or a rank may wait for a round that is nobody else's.
+    # With several handles, a step that holds its requests makes all Starts before its Waits. Every
+    # step must then do so, or a rank may wait for a round that no other rank waits for.
     together = draw.random() < 0.5 or (count > 1 and any(phase.hold for phase in phases))
     scenario = Scenario(
         ranks=ranks,
@@ -82,7 +83,7 @@ def draw_scenario(seed: int, index: int) -> Scenario:
         together=together,
         blocking=draw.random() < 0.8,
         late=draw.choice((0.0, 0.0, 0.5)) if collective else 0.0,
-        # With several handles, a Wait without a Start is outside the patterns that never deadlock.
+        # With several handles, a Wait without a Start may deadlock.
         extra=draw.choice((0.0, 0.0, 0.2)) if count == 1 else 0.0,
         ask=draw.random() < 0.3,
         last_flush=draw.random() < 0.7,
@@ -99,7 +100,7 @@ def draw_scenario(seed: int, index: int) -> Scenario:
 
 
 def _sharing(draw: random.Random, scenario: Scenario) -> Scenario:
-    """The same of ranks that share memory."""
+    """Return the scenario with ranks that share memory."""
     handles = tuple(
         options if draw.random() < 0.1 else replace(options, algorithm="auto")
         for options in scenario.handles
@@ -112,7 +113,7 @@ def _sharing(draw: random.Random, scenario: Scenario) -> Scenario:
 
 
 def _lively(draw: random.Random, scenario: Scenario) -> Scenario:
-    """Make it a program that only patience keeps alive."""
+    """Return the scenario as a program that only patience keeps alive."""
     several = len(scenario.handles) > 1
     kinds = ("barrier", "barrier", "contexts", *(_SEVERAL if several else ()))
     for kind in draw.sample(kinds, draw.choice((1, 1, 2, 3)) if several else 1):
@@ -188,7 +189,7 @@ def _draw_options(draw: random.Random, ranks: int, window: int) -> Options:
 def _draw_phases(
     draw: random.Random, handles: int, opened: int, collective: bool
 ) -> tuple[Phase, ...]:
-    """Phases whose collective calls are possible: nothing is used before open or after free."""
+    """Draw phases with possible collective calls: none uses a handle that is not open."""
     live, unopened = list(range(opened)), list(range(opened, handles))
     phases = []
     for _ in range(draw.randint(2, 4)):

@@ -1,12 +1,12 @@
 """The fuzzer: random scenarios, judged by every oracle, in several processes.
 
-Case `i` of a seed is always the same scenario, however many processes share the work. They take the
-cases in order from a common counter, and each announces its case before it runs it, so that a crash
-or a hang is reported with the case that caused it. At the first failure all cases below it are
-still run; the lowest failing one counts. It is shrunk and told.
+Case `i` of a seed is always the same scenario, for any number of processes. The processes take the
+cases in order from a common counter. Each announces a case before it runs it, so that a crash or a
+hang is reported with the case that caused it. After the first failure all cases below it are still
+run; the lowest failing case counts, is shrunk, and is reported.
 
-The processes are forked and end without running any exit handlers: they do not touch MPI, not even
-to finalize it, whether or not the process that started them uses it.
+The processes are forked and end without running exit handlers: they do not touch MPI, not even to
+finalize it, whether or not the parent process uses it.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ COVERAGE = {
     "first_of": "FirstOf(m), 1 < m < P",
     "fenced": "memory that only its own table reaches",
 }
-LEAST_COVERAGE = 0.01  # share of the cases in which each must occur
+LEAST_COVERAGE = 0.01  # least share of the cases in which each must occur
 LEAST_ROUNDS = 20  # a case, on average
-CASES_FOR_COVERAGE = 1000  # with fewer, shares say nothing
+CASES_FOR_COVERAGE = 1000  # the shares of fewer cases say nothing
 
-# Defects that are put in on purpose, to see that they are found.
+# Defects to put into the engine on purpose, to see that the fuzzer finds them.
 PLANTS = {name: PLANT.constant(lib, name) for name in PLANT if name is not None}
 
-# A case that takes longer hangs: the largest take a second. Of smaller ones that is known sooner,
-# but to make a case smaller while it hangs takes that long for each step, so not many are made.
+# A case that takes longer hangs: the largest ones take a second. For smaller cases a shorter limit
+# would do; but shrinking a hanging case waits for the limit at each step, so it makes few steps.
 CASE_LIMIT_S, SMALLER_LIMIT_S, SHRINKING_LIMIT_S = 60.0, 10.0, 180.0
 
 _FORK = multiprocessing.get_context("fork")
@@ -92,7 +92,7 @@ _FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one case.
+    """The result of one case.
 
     Attributes
     ----------
@@ -100,9 +100,9 @@ class Verdict:
     seen : tuple of bool
         Whether each of `COVERAGE` occurred, in its order.
     kind : str or None
-        What sort of failure it was, the same for all failures alike; None if it passed.
+        The sort of failure, equal for failures of one sort; None if the case passed.
     text : str
-        Of a failure: what was wrong, in full.
+        The full text of a failure.
     """
 
     rounds: int = 0
@@ -132,7 +132,7 @@ def attempt(scenario: Scenario, plant: str | None = None) -> Verdict:
 
 
 def _kind(error: Exception) -> str:
-    """What failures of one sort have in common: the first line without numbers."""
+    """Return what failures of one sort share: the first line, without numbers."""
     if isinstance(error, Deadlock):
         waiting = sorted(set(re.findall(r"^ *rank \d+ in (\w+)", str(error), re.MULTILINE)))
         return f"deadlock in {', '.join(waiting)}"
@@ -157,7 +157,7 @@ _Cases = Callable[[_Announce], Iterator[tuple[int, Verdict]]]
 
 
 class _Worker:
-    """A forked process that runs cases, and what the parent knows of it."""
+    """A forked process that runs cases, seen from its parent."""
 
     def __init__(self, cases: _Cases, limit_s: float) -> None:
         self.limit_s = limit_s  # of a case
@@ -167,12 +167,12 @@ class _Worker:
             target=_work, args=(cases, self.current, self.receiver, sender), daemon=True
         )
         self.process.start()
-        sender.close()  # the child's end alone stays open: its death is the end of the pipe
-        self.watched = (-1, time.monotonic())  # the case it was at, since when
+        sender.close()  # only the child holds this end: its death ends the pipe
+        self.watched = (-1, time.monotonic())  # the case it runs, and since when
         self.stopped = False
 
     def receive(self) -> tuple[int, Verdict] | None:
-        """Return the next verdict, that on a crash included; None: there are no more."""
+        """Return the next verdict, also that on a crash; None if there are no more."""
         try:
             message: tuple[int, Verdict] | None = self.receiver.recv()
         except (EOFError, ConnectionResetError):
@@ -180,7 +180,7 @@ class _Worker:
         return message
 
     def died(self) -> tuple[int, Verdict]:
-        """Return the case in which the process ended without a word, and how."""
+        """Return the case in which the process ended without a verdict, and how it ended."""
         self.process.join()
         index, code = int(self.current.value), self.process.exitcode
         self.stop()
@@ -193,7 +193,7 @@ class _Worker:
         return index, Verdict(kind=f"crash: {how}", text=f"crash: {how}")
 
     def hangs(self) -> bool:
-        """Whether it has been at the same case for too long."""
+        """Return whether the process has run the same case for too long."""
         if self.watched[0] != self.current.value:
             self.watched = (int(self.current.value), time.monotonic())
         return self.watched[0] >= 0 and time.monotonic() - self.watched[1] > self.limit_s
@@ -214,8 +214,8 @@ class _Worker:
 
 
 def _work(cases: _Cases, current: Any, receiver: Any, sender: Any) -> None:
-    """What a worker process does."""
-    receiver.close()  # or it would not notice the end of the parent
+    """Run cases until there are no more: the body of a worker process."""
+    receiver.close()  # else it would not notice the end of the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
     gc.freeze()
 
@@ -232,7 +232,7 @@ def _work(cases: _Cases, current: Any, receiver: Any, sender: Any) -> None:
 
 
 def _verdicts(workers: Sequence[_Worker]) -> Iterator[tuple[int, Verdict]]:
-    """Yield the verdicts of all cases, those on crashed and hanging processes included."""
+    """Yield the verdicts of all cases, also those on crashed and hanging processes."""
     running = list(workers)
     try:
         while running:
@@ -264,12 +264,12 @@ class Failure:
     Attributes
     ----------
     index : int
-        Its number.
+        The number of the case.
     scenario : Scenario
-        As it was drawn.
+        The scenario as it was drawn.
     verdict : Verdict
     shrunk : Scenario
-        As small as it still fails in the same way.
+        The smallest scenario found that fails in the same way.
     shrunk_verdict : Verdict
     """
 
@@ -282,21 +282,21 @@ class Failure:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run of the fuzzer found; only `seconds` and `jobs` depend on the machine.
+    """The results of a run of the fuzzer; only `seconds` and `jobs` depend on the machine.
 
     Attributes
     ----------
     seed : int
     plant : str or None
     cases : int
-        That passed.
+        Number of cases that passed.
     rounds : int
-        In all of them.
+        Number of rounds in all of them.
     coverage : dict
         For each of `COVERAGE` the number of cases in which it occurred.
     failure : Failure or None
     seconds : float
-        Without the shrinking.
+        Duration without the shrinking.
     jobs : int
     """
 
@@ -314,11 +314,11 @@ class Report:
         return self.rounds / max(self.cases, 1)
 
     def share(self, name: str) -> float:
-        """Return in which share of the cases one of `COVERAGE` occurred."""
+        """Return the share of the cases in which one of `COVERAGE` occurred."""
         return self.coverage[name] / max(self.cases, 1)
 
     def shortcomings(self) -> list[str]:
-        """Return what the cases did not cover enough; nothing is said of few cases."""
+        """Return what the cases did not cover enough; nothing if there were few cases."""
         if self.cases < CASES_FOR_COVERAGE:
             return []
         found = [
@@ -331,7 +331,7 @@ class Report:
         return found
 
     def passed(self) -> bool:
-        """Whether no case failed, and the cases covered what they should."""
+        """Return whether no case failed and the cases covered enough."""
         return self.failure is None and not self.shortcomings()
 
     def as_dict(self) -> dict[str, Any]:
@@ -360,7 +360,7 @@ class Report:
 
 
 class _Tally:
-    """Sums over the cases below the first that failed, or that nobody has told of yet."""
+    """Sums over all cases below the first one that failed or has no verdict yet."""
 
     def __init__(self) -> None:
         self.cases = self.rounds = 0
@@ -390,17 +390,17 @@ def fuzz(
     Parameters
     ----------
     cases : int
-        The most cases to run.
+        Number of cases to run at most.
     seed : int
-        Of the cases.
+        Seed of the cases.
     seconds : float, optional
-        Begin no case after so long. How many cases are run then depends on the machine's speed.
+        Begin no case after this time. The number of cases then depends on the machine's speed.
     jobs : int, optional
-        Processes; by default as many as there are cores that this process may use.
+        Number of processes; by default one for each core that this process may use.
     plant : str, optional
         One of `PLANTS`.
     progress : callable, optional
-        Called with the number of cases that have passed whenever there are more.
+        Called with the number of cases that have passed, whenever it has grown.
 
     Returns
     -------
@@ -431,7 +431,7 @@ def fuzz(
         tally.add(index, verdict)
         if verdict.kind is not None:
             failed[index] = verdict
-            end.value = min(int(end.value), index)  # those before it are run all the same
+            end.value = min(int(end.value), index)  # the cases before it are still run
         elif progress is not None:
             progress(tally.cases)
     elapsed = time.monotonic() - began
@@ -451,7 +451,7 @@ def usable_cores() -> int:
 
 
 def _shrunk(index: int, scenario: Scenario, verdict: Verdict, plant: str | None) -> Failure:
-    """Shrink a failing case, each attempt in a process that may crash or hang."""
+    """Shrink a failing case; each attempt runs in a process that may crash or hang."""
     latest, until = verdict, float("inf")
     if verdict.kind == "hang":
         until = time.monotonic() + SHRINKING_LIMIT_S
@@ -473,14 +473,14 @@ def _shrunk(index: int, scenario: Scenario, verdict: Verdict, plant: str | None)
 def _first_failing(
     scenarios: Sequence[Scenario], begin: int, kind: str | None, plant: str | None
 ) -> tuple[int, Verdict | None]:
-    """Run scenarios up to the first that fails in this way, or that ends the process otherwise.
+    """Run scenarios up to the first that fails in this way, or that ends the process in another.
 
     Returns
     -------
     index : int
-        The last that was run.
+        The last scenario that was run.
     verdict : Verdict or None
-        None unless it failed in this way.
+        Its verdict if it failed in this way, else None.
     """
 
     def work(announce: _Announce) -> Iterator[tuple[int, Verdict]]:

@@ -1,7 +1,7 @@
-"""One rank's end of a partial allreduce, as programs of the simulation hold it.
+"""One rank's handle of a partial allreduce, for programs of the simulation.
 
-The core's functions are called without the package above: its errors are a `CoreError`, and options
-can be wrong.
+It calls the core's functions directly, without the package's API: an error is a `CoreError`, and
+options may be wrong on purpose.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CAUSES = CAUSE.values(lib)
 
 
 class CoreError(Exception):
-    """The core returned an error status."""
+    """An error status of the core, with its text."""
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -55,18 +55,16 @@ class Options:
     max_lag: int = -1
     average: str | None = None
     algorithm: str = "auto"
-    segments: int = (
-        0  # that the vector is cut into where rounds are made of messages; 0: by its size
-    )
-    pieces: int = 1  # the vector as a list of so many buffers
-    in_place: bool = False  # the contribution is read from the receive buffer
-    fenced: bool = False  # buffers lie where only the table of their kind of memory reaches them
-    raw: tuple[tuple[str, int], ...] = ()  # members of the core's struct, as they should not be
+    segments: int = 0  # of the vector in rounds made of messages; 0: by its size
+    pieces: int = 1  # the number of buffers that form the vector
+    in_place: bool = False  # Start reads the receive buffer
+    fenced: bool = False  # buffers that only the table of their kind of memory can reach
+    raw: tuple[tuple[str, int], ...] = ()  # wrong values for members of the core's struct
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a request completed with, and the vector."""
+    """The status that a request completed with, and its result vector."""
 
     round: int
     first: int
@@ -82,7 +80,7 @@ class Round:
     external: bool
 
     def status(self) -> tuple[object, ...]:
-        """What describes `round` and must be identical on every rank."""
+        """The members that describe `round` and must be identical on every rank."""
         return (
             self.round,
             self.contributions,
@@ -93,12 +91,12 @@ class Round:
         )
 
     def common(self) -> tuple[object, ...]:
-        """The same with the result, for single rounds."""
+        """The same members and the result, for a single round."""
         return (*self.status(), self.data)
 
 
 class Handle:
-    """One rank's end of a partial allreduce."""
+    """One rank's handle of a partial allreduce."""
 
     def __init__(self, options: Options, context: int = 0) -> None:
         self.options = options
@@ -119,7 +117,7 @@ class Handle:
         self.policy_text: Any = None
 
     def config(self, ranks: int) -> Any:
-        """Return the core's ``pp_allreduce_config_t``; it points into this object."""
+        """Return the core's ``pp_allreduce_config_t``, which points into this object."""
         options = self.options
         config = ffi.new("pp_allreduce_config_t *")
         config.pieces = self.pieces
@@ -138,7 +136,7 @@ class Handle:
         return config
 
     def collected(self) -> Round:
-        """Return what the core has just filled in."""
+        """Return the status and the vector that the core has just filled in."""
         r = self.result
         bits = int.from_bytes(ffi.buffer(r.contributors)[:], "little")
         return Round(

@@ -1,4 +1,4 @@
-"""Whether as many simulated ranks fit into the memory that this machine has left."""
+"""Checks whether a simulation fits into the memory that this machine has left."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _VECTORS = 6  # send, receive, pending, accumulator, scratch or result, under wa
 
 
 class OutOfMemory(ValueError):
-    """The simulation would not fit; the text says what to change."""
+    """The simulation would not fit into memory; the text says what to change."""
 
 
 def estimate(
     ranks: int, vector_bytes: int, *, ring: bool = False, steps: int = 0, window: int = 4
 ) -> int:
-    """Return about how many bytes the simulation of so many ranks takes."""
+    """Return about how many bytes a simulation takes."""
     dimensions = max(ranks - 1, 0).bit_length()
     one = _RANK_BYTES + _DIMENSION_BYTES * dimensions + _VECTORS * vector_bytes
     one += _STEP_BYTES * steps + _ROUND_BYTES * max(window - _WINDOW, 0) * (1 + dimensions)
@@ -57,6 +57,7 @@ def require(
     Raises
     ------
     OutOfMemory
+        If it needs more than is left.
     """
     need = estimate(ranks, vector_bytes, ring=ring, steps=steps, window=window)
     free = available()

@@ -1,10 +1,9 @@
-"""What a message costs between simulated ranks: LogGPS parameters, read from text, and presets.
+"""Networks: the cost of messages between simulated ranks, by LogGPS parameters and presets.
 
 A message of s bytes keeps its sender busy for o, is under way for L + (s - 1) G, and keeps its
-receiver busy for o; consecutive sends of a rank, and consecutive receives, begin at least
-max(o, g + (s - 1) G) apart.  Messages of more than S bytes go by rendezvous: request,
-clear-to-send, data.  LogGP is of Alexandrov et al. (SPAA 1995), S of Ino et al. (LogGPS, PPoPP
-2001).
+receiver busy for o. Consecutive sends of a rank, and consecutive receives, begin at least
+max(o, g + (s - 1) G) apart. Messages of more than S bytes go by rendezvous: request, clear-to-send,
+data. LogGP is by Alexandrov et al. (SPAA 1995), S by Ino et al. (LogGPS, PPoPP 2001).
 """
 
 from __future__ import annotations
@@ -24,34 +23,35 @@ _RANKS_LIMIT = 1 << 31
 def _check(name: str, value: object, least: int = 0, limit: int = _LIMIT) -> None:
     """Raise ValueError unless ``least <= value < limit``, and an integer."""
     if type(value) is not int:
-        raise ValueError(f"{name}={value!r}: not an integer")
+        raise ValueError(f"{name}={value!r} is not an integer")
     if not least <= value < limit:
-        raise ValueError(f"{name}={value}: not in {least}..2**{limit.bit_length() - 1} - 1")
+        raise ValueError(f"{name}={value} is not in {least}..2**{limit.bit_length() - 1} - 1")
 
 
 @dataclass(frozen=True)
 class Link:
-    """What a message costs between two ranks.  Compares by value; immutable.
+    """The cost of a message between two ranks. Immutable; compared by value.
 
     Attributes
     ----------
     latency_ns : int
-        L: from the sender to the receiver, for the first byte.
+        L: the time of the first byte from the sender to the receiver.
     overhead_ns : int
-        o: the sender is busy for so long, and then the receiver.
+        o: the time for which the sender is busy, and then the receiver.
     gap_ns : int
-        g: between the beginnings of consecutive sends of a rank, and of its receives.
+        g: the least time between the beginnings of consecutive sends of a rank, and of its
+        receives.
     byte_ps : int
-        G, in picoseconds: for each further byte of a message.
+        G: the time of each further byte, in picoseconds.
     rendezvous_bytes : int or None
-        S: messages of more bytes go by rendezvous; None: no message does.
+        S: larger messages go by rendezvous. None: no message does.
     jitter_ns : int
-        A message is under way for a time drawn from 0..jitter_ns longer.
+        Each message takes longer by a time drawn from 0..jitter_ns.
 
     Raises
     ------
     ValueError
-        If a value is not an integer in 0..2**62 - 1; the text names it.
+        If a value is not an integer in 0..2**62 - 1; the error names it.
     """
 
     latency_ns: int
@@ -69,31 +69,31 @@ class Link:
 
 @dataclass(frozen=True)
 class Network:
-    """What messages and reductions cost on a simulated machine.  Compares by value; immutable.
+    """The cost of messages and reductions on a simulated machine. Immutable; compared by value.
 
     Attributes
     ----------
     name : str
         As `parse_network` reads it, or any other text.
     between : Link
-        Between ranks of different nodes.
+        The link between ranks of different nodes.
     within : Link or None
-        Between ranks of one node; None: as between nodes.
+        The link between ranks of one node; None: the same as between nodes.
     node_ranks : int
-        Consecutive ranks that share a node.
+        Number of consecutive ranks on one node.
     noise_ns : int
-        Mean of the time, exponentially distributed, by which each o takes longer; 0: never.
+        Each o takes longer by an exponentially distributed time with this mean; 0: no noise.
     reduce_ps : int
-        A reduction keeps its rank busy for so many picoseconds a byte; 0: reductions are free.
+        Picoseconds for which a reduction keeps its rank busy, for each byte; 0: it costs nothing.
     headers_free : bool
-        Whether messages are charged for their payload only (at least one byte).
+        Whether a message costs only its payload (at least one byte).
     source : str
-        Where the values are from.
+        The source of the values.
 
     Raises
     ------
     ValueError
-        If a value is not an integer or out of its range; the text names it.
+        If a value is not an integer, or out of its range; the error names it.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Network:
 
     @property
     def inside(self) -> Link:
-        """The link between ranks of one node: `within`, or `between` where there is none."""
+        """The link between ranks of one node: `within`, or `between` if that is None."""
         return self.between if self.within is None else self.within
 
     def describe(self) -> dict[str, object]:
@@ -180,9 +180,9 @@ def _size(text: str) -> int | None:
 
 
 def _node_ranks(text: str) -> int:
-    # As many digits as an int32 has: Python converts no integer of thousands of digits.
+    # At most as many digits as an int32 has: Python refuses to convert thousands of digits.
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:11]) < _RANKS_LIMIT):
-        raise ValueError(f"{text!r} is not a number of ranks: write 1 or more, such as 16")
+        raise ValueError(f"{text!r} is not a number of ranks: write 1 to 2147483647, such as 16")
     return int(text)
 
 
@@ -218,7 +218,7 @@ def parse_network(text: str) -> Network:
     """Return the network that a preset's name or a list of values stands for.
 
     ``loggopsim`` is a preset of `PRESETS`; ``L=2us,o=500ns,g=300ns,G=0.1ns,S=64K`` gives all
-    values; ``piz-daint-like,o=1us`` is a preset with some of its values replaced.  Keys, which are
+    values; ``piz-daint-like,o=1us`` is a preset with some of its values replaced. Keys, which are
     case sensitive: ``L``, ``o``, ``g`` (durations, rounded to nanoseconds), ``G`` (a duration a
     byte, rounded to picoseconds), ``S`` (a size, or ``none``), ``jitter``; with the prefix
     ``node.`` the same inside a node, by default as between nodes; ``node`` (ranks of a node),
@@ -231,7 +231,7 @@ def parse_network(text: str) -> Network:
     Raises
     ------
     ValueError
-        If the text is none of these; it names the part that is wrong and says what to write.
+        If the text is not a network; the error names the wrong part and says what to write.
     """
     parts = [part.strip() for part in text.split(",")]
     preset = None if "=" in parts[0] else _preset(parts.pop(0), text)
@@ -277,7 +277,7 @@ def _preset(name: str, text: str) -> Network:
 
 
 def _unknown(key: str) -> str:
-    """Say which keys there are."""
+    """Return a text that names the known keys."""
     keys = [*_LINK_KEYS, *_NETWORK_KEYS]
     near = [
         known for known in [*keys, *(_NODE + k for k in _LINK_KEYS)] if known.lower() == key.lower()

@@ -1,4 +1,4 @@
-"""What a simulation is asked for: parsing of values, nothing is simulated here."""
+"""The options of simulations: they are parsed and checked here, and nothing is simulated."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ACTIVATION = "activation"
 
 
 class Dump(str, Enum):
-    """A form in which schedules are written: GOAL-like text, or Graphviz."""
+    """A form of a schedule's text: GOAL-like, or for Graphviz."""
 
     GOAL = "goal"
     DOT = "dot"
 
 
 class Deliver(str, Enum):
-    """What a request completes with: the handle's ``deliver``."""
+    """What a request delivers: the handle's ``deliver``."""
 
     LATEST = "latest"
     SUM = "sum"
@@ -42,8 +42,9 @@ class Death:
     ----------
     rank : int
     time_ns : int
+        The time of the death.
     told_ns : int or None
-        So long afterwards the others are told; None: never.
+        The time from the death until the other ranks are told; None: never.
     """
 
     rank: int
@@ -74,44 +75,47 @@ def parse_patience(text: str) -> int | None:
     Returns
     -------
     int or None
-        Nanoseconds; -1: by the rank's habit; None: for ever.
+        Nanoseconds; -1 for ``auto``, by the rank's usual time; None: for ever.
 
     Raises
     ------
     ValueError
-        If the text is none of these, or a duration of 0.
+        If the text is neither of the words, nor a duration above 0.
     """
     word = text.strip().lower()
     if word in ("auto", "none"):
         return -1 if word == "auto" else None
     patience = parse_duration(text)
     if patience == 0:
-        raise ValueError(f"{text!r}: a patience is above 0, auto or none")
+        raise ValueError(f"{text!r}: a patience is above 0; write none for ever")
     return patience
 
 
 @dataclass(frozen=True)
 class SkewOptions:
-    """One run of ``pypartial sim skew``: every policy for every number of ranks and size.
+    """Options of one run of ``pypartial sim skew``: each policy for each number of ranks and size.
 
     Attributes
     ----------
-    ranks, sizes : tuple of int
-        `sizes` in bytes of a rank's vector.
+    ranks : tuple of int
+        Numbers of ranks.
+    sizes : tuple of int
+        Sizes of a rank's vector, in bytes.
     policies : tuple of Policy
     arrivals : str
-        As `parse_arrivals` reads it.
+        The arrival model, in the form that `parse_arrivals` reads.
     network : Network
     steps, seed, window, base_ns : int
     deliver : Deliver
     max_lag : int or None
-        None: unbounded for ``latest``, else as large as the window allows.
+        None: no bound for ``latest``, else window - 1.
     barrier : bool or None
-        All ranks begin each step together; None: with ``linear`` arrivals only.
+        Whether all ranks begin each step together; None: with ``linear`` arrivals only.
     death : Death or None
     patience : int or None
-        As `parse_patience` reads it.
+        The value that `parse_patience` returns.
     json, plot : Path or None
+        Files for the results and the plot.
     """
 
     ranks: tuple[int, ...]
@@ -133,7 +137,7 @@ class SkewOptions:
 
     @property
     def with_barrier(self) -> bool:
-        """Whether all ranks begin each step together."""
+        """Return whether all ranks begin each step together."""
         if self.barrier is None:
             return self.arrivals.strip().startswith("linear")
         return self.barrier
@@ -173,21 +177,25 @@ class SkewOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """One run of ``pypartial sim schedule``.
+    """Options of one run of ``pypartial sim schedule``.
 
     Attributes
     ----------
     schedule : str
-        `ACTIVATION`, which starts at rank 0, a rank finishing when it is activated; or an algorithm
-        of an allreduce, which starts on all ranks at once.
-    ranks, size, seed : int
-        `size` in bytes of a rank's vector.
+        `ACTIVATION`, which rank 0 starts and which finishes at a rank when it is activated; or an
+        algorithm of an allreduce, which all ranks start at once.
+    ranks, seed : int
+    size : int
+        Bytes of a rank's vector.
     network : Network
+    segments : int
+        Of the vector; 0: by its size.
     quiet : bool
-        Print the latest time only.
+        Print only the time at which the last rank finishes.
     dump : Dump or None
-        Write the schedule instead of executing it.
+        The form in which to print the schedule instead of executing it.
     json : Path or None
+        File for the times.
     """
 
     schedule: str
@@ -195,6 +203,7 @@ class ScheduleOptions:
     size: int
     network: Network
     seed: int = 0
+    segments: int = 0
     quiet: bool = False
     dump: Dump | None = None
     json: Path | None = None

@@ -1,16 +1,16 @@
 """The oracles: what the logs of all ranks must look like (contract: "Oracles", "Semantics").
 
-The vectors name, for every round, how often each rank contributed and the sum of the numbers of
-those contributions. As contributions are numbered from 1, consecutive rounds must hold consecutive
-intervals: one that is lost, taken twice or reordered leaves a number that does not fit.
+The vector of a round names how often each rank contributed, and the sum of the numbers of those
+contributions. Contributions are numbered from 1, so consecutive rounds must hold consecutive
+intervals: a contribution that is lost, taken twice or reordered leaves a number that does not fit.
 
-Knowledge is kept as *boundaries*: after[b][r] is the number of rank r's contributions in the rounds
-below b. A result that covers the rounds first..round leads from boundary first to round + 1. With
-deliver="latest" some rounds may have been given to nobody (both ranks that could have looked were
-inside a Flush); what is not known then is -1.
+What is known is kept as *boundaries*: after[b][r] is the number of rank r's contributions in the
+rounds below b. A result that covers the rounds first..round leads from boundary first to boundary
+round + 1. With deliver="latest" it can happen that no rank is given some round, because every rank
+that could have looked was inside a Flush; -1 stands for what is unknown then.
 
-All vectors of a handle are decoded at once; what is kept of them are lists of plain integers, which
-for so few ranks are faster than arrays.
+All vectors of a handle are decoded at once, into lists of plain integers, which are faster than
+arrays for so few ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _is_for(record: Record, number: int) -> bool:
-    """Whether a request may have been outstanding when this round was made."""
+    """Return whether a request may have been outstanding when this round was made."""
     r = record.result
     return record.at == number or r.first <= number <= r.round
 
@@ -47,7 +47,7 @@ def _fail(what: str, *things: Any) -> NoReturn:
 
 
 def replay_command(scenario: Scenario, plant: str | None = None) -> str:
-    """Return the command that runs the scenario again, for a shell."""
+    """Return the shell command that runs the scenario again."""
     planted = f"--plant {plant} " if plant else ""
     return f"pypartial sim fuzz {planted}--replay '{scenario.to_text()}'"
 
@@ -58,7 +58,7 @@ def check(scenario: Scenario) -> Outcome:
     Raises
     ------
     AssertionError
-        What went wrong, and the command that replays it.
+        If an oracle does not hold, with the command that replays the scenario.
     """
     try:
         outcome = run(scenario)
@@ -69,13 +69,13 @@ def check(scenario: Scenario) -> Outcome:
 
 
 def judge(scenario: Scenario, logs: list[list[Log]]) -> None:
-    """Hold the logs of all handles and ranks against every oracle.
+    """Check the logs of all handles and ranks by every oracle.
 
     Raises
     ------
     AssertionError
-        The first that does not hold: of which handle, which rank, and what was seen. Its first line
-        names the oracle.
+        For the first oracle that does not hold. The first line names handle, rank and oracle; the
+        others show what was seen.
     """
     for index, options in enumerate(scenario.handles):
         if any(log.starts or log.records for log in logs[index]):
@@ -95,7 +95,7 @@ class _Handle:
         self.sums = options.op == "sum"
         self.counted = options.count >= self.ranks
         self.numbered = options.count >= 2 * self.ranks or not self.sums
-        self.rounds: dict[int, Round] = {}  # by number, some rank's status of it
+        self.rounds: dict[int, Round] = {}  # by number, the status of some rank
         self.spans: list[Round] = []  # each different result once, in order
         self.after: dict[int, list[int]] = {0: [0] * self.ranks}
 
@@ -121,7 +121,7 @@ class _Handle:
             except AssertionError as error:
                 raise AssertionError(f"rank {rank}: {error}") from error
 
-    # ---- what all ranks must be told alike
+    # ---- what must be identical on all ranks
 
     def agreement(self) -> None:
         """Agreement: status and result of a round are identical on every rank."""
@@ -145,12 +145,12 @@ class _Handle:
         self.spans = sorted([*spans.values(), *different], key=lambda r: (r.first, r.round))
 
     def status(self, r: Round) -> None:
-        """What a round's status may say."""
+        """Check that the status of a round is possible."""
         options, flush = self.options, r.cause == "flush"
         if not (r.contributions > 0 or flush):
             _fail("an empty round before the flush", r)
         if not (r.active > 0 or flush):
-            _fail("nobody was ready for a round", r)
+            _fail("no rank was ready for a round", r)
         if r.cause not in CAUSE or (r.cause == "deadline" and options.policy.deadline_ns == 0):
             _fail("an impossible cause", r)
         kind, k = self.trigger
@@ -166,7 +166,7 @@ class _Handle:
                 _fail("initiator without data", r)
         if kind == "quorum" and not flush:
             enough = r.active >= k
-            # Where a rank has left by patience that withheld its part, as many may be ready.
+            # If a rank that withheld its part has left by patience, enough ranks may be ready.
             lifted = self.scenario.patience != 0 and options.max_lag >= 0
             wrong = r.cause == "departed" and enough and not lifted
             if wrong or (r.cause == "policy" and not enough):
@@ -174,21 +174,21 @@ class _Handle:
             if k == self.ranks and r.cause == "policy" and r.active != self.ranks:
                 _fail("a full round without everybody", r)
 
-    # ---- who was there
+    # ---- which ranks were ready
 
     def attendance(self) -> None:
-        """Who was ready for a round, who had left, and who triggered it.
+        """Check which ranks were ready for a round, which had left, and which triggered it.
 
-        For one handle and requests that are collected before the next collective call: then a rank
-        is ready for a round exactly if its own Start is on time for it and enters it, and it has
-        left exactly inside its collective calls.
+        Only for one handle whose requests are collected before the next collective call: there a
+        rank is ready for a round exactly if its own Start is on time for it and enters it, and it
+        has left exactly inside its collective calls.
         """
         scenario = self.scenario
         if len(scenario.handles) > 1 or any(phase.hold for phase in scenario.phases):
             return
         ready: dict[int, dict[int, Record]] = {number: {} for number in self.rounds}
-        passed = dict.fromkeys(self.rounds, 0)  # ranks that were given a newer one in its place
-        given: dict[int, int] = {}  # when a round was first given to somebody
+        passed = dict.fromkeys(self.rounds, 0)  # ranks that were given a newer round instead
+        given: dict[int, int] = {}  # when a rank was first given the round
         for rank, log in enumerate(self.logs):
             newest = -1
             for record in log.records:
@@ -206,7 +206,7 @@ class _Handle:
                 continue
             if not len(ready[number]) <= r.active <= len(ready[number]) + passed[number]:
                 _fail(f"{len(ready[number])} ranks were ready", r, sorted(ready[number]))
-            few = r.active < self.trigger.ranks  # else patience has lifted somebody's max_lag
+            few = r.active < self.trigger.ranks  # else patience has lifted some rank's max_lag
             if r.cause == "departed" and self.trigger.kind == "quorum" and few:
                 began = max((x.begun for x in ready.get(number - 1, {}).values()), default=0)
                 self.departed(r, ready[number], began, given[number])
@@ -214,7 +214,7 @@ class _Handle:
                 self.drawn(r, given)
 
     def departed(self, r: Round, ready: dict[int, Record], began: int, ended: int) -> None:
-        """Fewer than k are enough only if all the others have left."""
+        """Check that all other ranks had left where fewer than k were enough."""
         for rank, log in enumerate(self.logs):
             absences = self.absences(log)
             left = any(begin <= ended and end >= began for begin, end in absences)
@@ -222,7 +222,7 @@ class _Handle:
                 _fail(f"fewer than {self.trigger.ranks}, and rank {rank} had not left", r)
 
     def drawn(self, r: Round, given: dict[int, int]) -> None:
-        """While nobody has left, the first m of the order trigger, and no draw is handed on."""
+        """Check that, while no rank has left, a drawn rank triggers and no draw is handed on."""
         if r.cause == "deadline":
             return
         first_left = min((a for log in self.logs for a, _ in self.absences(log)), default=None)
@@ -233,15 +233,15 @@ class _Handle:
         if r.initiator in order and r.cause == "policy":
             return
         if first_left is None or first_left > given[r.round]:
-            _fail("nobody had left, and the initiator was not drawn", r, order)
+            _fail("no rank had left, and the initiator was not drawn", r, order)
         in_order = r.round == 0 or first_left > given.get(r.round - 1, -1)
         if in_order and r.cause == "policy":
-            _fail("a draw handed on is no policy", r, order)
+            _fail("the cause of a draw handed on is not 'policy'", r, order)
 
     def deadlines(self) -> None:
-        """A deadline is over only for a rank that has waited so long for this round."""
+        """Check that some rank had waited for its deadline where that is the cause."""
         if any(phase.hold for phase in self.scenario.phases):
-            return  # what was outstanding in a Flush, nobody was told
+            return  # requests outstanding in a Flush are not in the logs
         for number, r in self.rounds.items():
             if r.cause != "deadline":
                 continue
@@ -254,10 +254,10 @@ class _Handle:
                 if x.result.first <= number <= x.result.round
             )
             if not due or min(due) > given:
-                _fail("a deadline that nobody had waited for", r, due, given)
+                _fail("a deadline that no rank had waited for", r, due, given)
 
     def absences(self, log: Log) -> list[tuple[int, float]]:
-        """When the rank may have left, for whatever reason: from when to when, at most."""
+        """Return the longest spans of time in which the rank may have left, for any reason."""
         patience = self.scenario.patience
         if patience == 0:
             return [*log.away]
@@ -270,16 +270,16 @@ class _Handle:
     # ---- what is in the rounds
 
     def decodable(self) -> bool:
-        """Whether sums of several rounds can be: not if each was divided by its own number."""
+        """Return whether sums of several rounds can be decoded: not if each has its own divisor."""
         return self.options.average in (None, "size") or self.options.deliver != "sum"
 
     def decode(self) -> Array:
-        """The vectors of all spans, a row each, before any average, as whole numbers."""
+        """Return the vectors of all spans, one row each, as whole numbers, before any average."""
         data = b"".join([r.data for r in self.spans])
         vectors: Array = np.frombuffer(data, self.options.dtype).reshape(len(self.spans), -1)
         if self.scenario.noise:
             vectors = vectors[:, : 2 * self.ranks]
-        if not self.sums:  # the identity of a maximum is no number
+        if not self.sums:  # the identity of a maximum is not a number
             vectors = np.maximum(vectors, 0)
         if self.options.average is not None:
             divisors = np.array([[max(self.divisor(r), 1)] for r in self.spans])
@@ -302,7 +302,7 @@ class _Handle:
         return result.contributions
 
     def tiling(self) -> None:
-        """Named contributors and conservation, from span to span."""
+        """Check named contributors and conservation, from span to span."""
         vectors = self.decode()
         heads = vectors[:, : self.ranks].astype(np.int64)
         if self.sums and (heads < 0).any():
@@ -327,7 +327,7 @@ class _Handle:
         self.growth()
 
     def intervals(self, heads: Array, vectors: Array) -> Array:
-        """How many contributions of each rank came before a span, by their numbers' sum."""
+        """Return how many contributions of each rank came before a span, by the sum of numbers."""
         numbers = vectors[:, self.ranks : 2 * self.ranks].astype(np.int64)
         offset = numbers - heads * (heads + 1) // 2
         counts = np.maximum(heads, 1)
@@ -341,7 +341,7 @@ class _Handle:
     def lead(
         self, before: list[int], head: list[int], start: list[int] | None, result: Round
     ) -> list[int]:
-        """From one boundary to the next."""
+        """Return the next boundary, from the one before a span."""
         if start is not None:
             parts = list(zip(before, head, start, strict=True))
             if any(h and b not in (s, _UNKNOWN) for b, h, s in parts):
@@ -350,13 +350,13 @@ class _Handle:
         return [_UNKNOWN if b == _UNKNOWN else b + h for b, h in zip(before, head, strict=True)]
 
     def lead_newest(self, before: list[int], head: list[int], result: Round) -> list[int]:
-        """The same for maxima, which hold each rank's newest contribution."""
+        """Return the next boundary for maxima, which hold each rank's newest contribution."""
         if any(0 < h <= b for b, h in zip(before, head, strict=True)):
             _fail("a contribution twice", result, before, head)
         return [h if h > 0 else b for b, h in zip(before, head, strict=True)]
 
     def learn(self, result: Round, after: list[int]) -> None:
-        """Compare a boundary with what is known of it, and add what was not."""
+        """Compare a boundary with what is known of it, and add what was unknown."""
         known = self.after.setdefault(result.round + 1, after)
         if known is after or known == after:
             return
@@ -384,7 +384,7 @@ class _Handle:
             _fail("the sum has wrong elements", self.spans[int(np.argmin(good))])
 
     def growth(self) -> None:
-        """Boundaries never fall."""
+        """Check that boundaries never fall."""
         previous = [0] * self.ranks
         for boundary in sorted(self.after):
             after = self.after[boundary]
@@ -393,7 +393,7 @@ class _Handle:
             previous = list(map(max, previous, after))
 
     def flushes(self) -> None:
-        """A flush leaves nothing pending anywhere."""
+        """Check that a flush leaves nothing pending anywhere."""
         for rank, log in enumerate(self.logs):
             for record in log.records:
                 if record.result.cause != "flush":
@@ -408,14 +408,14 @@ class _Handle:
                     )
 
     def ends(self) -> None:
-        """Conservation up to Free: what no round gave to anybody was discarded."""
+        """Check conservation up to Free: contributions in no round were discarded."""
         if self.rounds and max(self.after) <= max(self.rounds):
             return  # the last rounds were given in a sum that cannot be decoded
         last = self.after[max(self.after)]
         held = any(log.unfinished for log in self.logs)
         for rank, log in enumerate(self.logs):
             missing = log.starts - (log.discarded or 0) - last[rank]
-            # Of requests that were not collected before Free, nobody has told.
+            # Requests that were not collected before Free are not in the logs.
             good = missing >= 0 if held else missing == 0
             if not good and last[rank] != _UNKNOWN:
                 _fail(
@@ -423,10 +423,10 @@ class _Handle:
                     f"{log.discarded} discarded"
                 )
 
-    # ---- what one rank is told, in order
+    # ---- the results of one rank, in order
 
     def order(self, log: Log) -> None:
-        """Delivery: no round twice; with "sum" and "each", none left out."""
+        """Check delivery: no round twice; with "sum" and "each", no round left out."""
         newest, deliver = -1, self.options.deliver
         for record in log.records:
             r = record.result
@@ -441,12 +441,12 @@ class _Handle:
                 _fail("a Wait gave a flush", record)
 
     def requests(self, log: Log) -> None:
-        """Late and on-time, the round a request completes with, `missed` and its bound."""
+        """Check late and on-time requests, their rounds, and `missed` and its bound."""
         options, given = self.options, -1
         done: int | None = 0  # rounds complete when the previous request was
         calls = 0  # collective calls begun by then
         previous = 0  # when it was made
-        ahead = 0  # at most so many rounds counted as given then, because they were in flight
+        ahead = 0  # the most rounds in flight that counted as given then
         refused = dict(log.refused)
         absences = self.absences(log) if self.scenario.patience else []
         for number, record in enumerate(log.records):
@@ -458,8 +458,8 @@ class _Handle:
             if at is not None and record.kind in ("wait", *_WITHOUT_START):
                 late = at > given + 1
                 expected = given + 1 if options.deliver == "each" else at - 1 if late else at
-                # A result in shared memory that was overwritten is replaced by the newest one: not
-                # while max_lag keeps the others back, from whom a rank that has left is exempt.
+                # An overwritten result in shared memory is replaced by the newest one. That cannot
+                # happen while max_lag keeps the others back; a rank that has left is exempt.
                 held = any(phase.hold for phase in self.scenario.phases)
                 bounded = options.max_lag >= 0 and record.alone and not held and not absences
                 newer = self.scenario.memory and options.deliver == "latest" and not bounded
@@ -484,14 +484,14 @@ class _Handle:
             given, calls, previous = r.round, record.calls, record.begun
 
     def own(self, rank: int, log: Log) -> None:
-        """Included, staleness, and which side activated a round."""
+        """Check `included`, `staleness` and `activation`."""
         waits = [rec for rec in log.records if rec.kind == "wait"]
         given = {start: rec for rec in waits for start in (rec.start, *rec.added)}
         drawn = self.trigger.kind == "first_of"
         for record in log.records:
             r = record.result
             if drawn and not r.external:
-                # Not activated by a message: this rank triggered, and the lowest is named.
+                # Internal activation: this rank triggered, and the initiator is the lowest such.
                 on_time = record.kind == "wait" and record.at == r.round
                 if on_time and r.initiator > rank:
                     _fail("the initiator is not the lowest", record)
@@ -506,7 +506,7 @@ class _Handle:
                 self.own_part(record, rank, after[rank], given)
 
     def own_part(self, record: Record, rank: int, after: int, given: dict[int, Record]) -> None:
-        """The rank's contributions number before + 1..after are in the round."""
+        """Check the status against the rank's contributions before + 1..after in the round."""
         r = record.result
         if record.kind not in _WITHOUT_START:
             truth = 0 < record.start <= after
@@ -526,9 +526,9 @@ class _Handle:
                 _fail(f"staleness should be {expected}", record)
 
     def replaced(self, own: Record, r: Round, added: bool) -> bool:
-        """Whether staleness counts from a result that was overwritten before it was collected.
+        """Return whether staleness counts from a result that was overwritten before its collection.
 
-        What was `added` to the request counts from the one that it had then: a later one.
+        A Start that was `added` to the request counts from a later result.
         """
         if not self.scenario.memory or own.at is None or own.result.round < own.at:
             return False
@@ -536,7 +536,7 @@ class _Handle:
         return r.staleness <= most if added else r.staleness in (max(0, r.round - own.at), most)
 
     def operations(self, log: Log) -> None:
-        """A round fires every operation of its schedule once; start or join may be absent."""
+        """Check that a round fires every operation once; start or join may be absent."""
         if log.fired is None:
             return
         for label, count in zip(*log.fired, strict=True):

@@ -1,15 +1,15 @@
-"""Scenarios as plain data: what many ranks do with their handles, and the text that keeps it.
+"""Scenarios as plain data: what many ranks do with their handles, and the text form of it.
 
-Everything random in a scenario follows from its seed, so it replays exactly. As one line of text
-(`Scenario.to_text`) it is what ``pypartial sim fuzz --replay`` takes.
+Everything random in a scenario follows from its seed, so it replays exactly.
+``pypartial sim fuzz --replay`` takes its text, one line (`Scenario.to_text`).
 
-Every rank runs the phases one after the other. In a phase it makes its number of steps: each calls
-every live handle once (Start and Wait of one after the other, or all Starts, then all Waits). The
-phase ends with collective calls, the same on all ranks, or with blocking calls of the program's
-own.
+Every rank runs the phases one after the other. In a phase it makes its number of steps. A step
+calls every live handle once: Start and Wait of one handle after the other, or all Starts, then all
+Waits. The phase ends with collective calls, the same on all ranks, or with blocking calls of the
+program's own.
 
-Not every program is promised to end: `Scenario.complaint` refuses those that are not (contract:
-"Leaving", "Several handles").
+The contract does not promise that every program ends ("Leaving", "Several handles").
+`Scenario.complaint` refuses programs that may hang.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["TIMINGS", "Phase", "Scenario"]
 TIMINGS = ("uniform", "slow", "skew", "ties", "zero", "heavy")
 
 _RANKS_MAX, _WINDOW_MAX, _COUNT_MAX, _TIME_MAX = 1 << 16, 1 << 12, 1 << 24, 1 << 50
-_STEPS_MAX = 1_000_000  # as of `sim skew`
+_STEPS_MAX = 1_000_000  # as in `sim skew`
 _MAGNIFY_MAX = 1 << 16  # a chunk of 64 KiB is one byte then
 _CONTEXTS_MAX = 8
 _ACTION = re.compile(r"(flush|open|free) (\d+)")
 _OWN_ACTIONS = ("barrier", "away", "apart")
 
 
-# ---- what is to happen ---------------------------------------------------------------------------
+# ---- the data ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Phase:
         Rank r makes ``steps[r % len(steps)]``.
     then : tuple of str
         Collective calls: "flush 0", "open 1", "free 0". "barrier" is a blocking call of the
-        program's own, "away" one inside ``away()``, "apart" work inside ``away()`` that needs
-        nobody else.
+        program's own, "away" one inside ``away()``, "apart" work inside ``away()`` that needs no
+        other rank.
     hold : bool
-        The last requests are collected after the collective calls, if at all.
+        Whether the last requests are collected after the collective calls, if at all.
     only : tuple of int
         The handles that are called, if they are live; empty: all.
     threads : bool
-        Each handle's steps are a thread's.
+        Whether each handle's steps run in a thread of their own.
     """
 
     steps: tuple[int, ...]
@@ -92,8 +92,8 @@ class Scenario:
     scale : int
     together : bool
         All Starts of a step, then all Waits; else Start and Wait of one handle after the other.
-        Several handles with a phase that holds need it, or patience: to change from one to the
-        other is outside the patterns that never deadlock.
+        Several handles with a phase that holds need it, or patience: changing from one pattern to
+        the other may deadlock.
     shuffle : bool
         Each rank calls the handles of a step in an order of its own.
     blocking : bool
@@ -113,17 +113,18 @@ class Scenario:
     noise : bool
         The vectors' tails have no exact sums.
     memory : tuple of int
-        The ranks share memory and make their rounds in it, interrupted at so many of a thousand
-        accesses to it, for up to so many nanoseconds. A third number: each so many ranks are on
-        one node; without it, all are. A fourth: which those are, 0 for consecutive ones, 1 with
-        the smallest node first, 2 dealt out in turn. Empty: they share none.
+        Empty: the ranks share no memory. Else they make their rounds in shared memory. The first
+        number is the interruptions among 1,000 accesses to it, the second the longest interruption
+        in nanoseconds. The third is the number of ranks on a node; without it, all ranks are on
+        one. The fourth says which ranks those are: 0 consecutive ones, 1 with the smallest node
+        first, 2 dealt out in turn.
     magnify : int
-        In that memory a vector counts as so many times as large as it is: rounds of large vectors
-        wait for ranks that come a little later, and are cut into more chunks.
+        In that memory a vector counts as this many times larger: rounds of large vectors wait for
+        ranks that come a little later, and are cut into more chunks.
     patience : int
-        Nanoseconds that a rank may hold a round up; 0: for ever; -1: by its habit.
+        Nanoseconds for which a rank may hold a round up; 0: for ever; -1: by its usual time.
     contexts : int
-        Handle i is of context i modulo so many.
+        Number of contexts; handle i belongs to context i modulo this number.
     """
 
     ranks: int
@@ -152,17 +153,17 @@ class Scenario:
     timeout: float = 0.0
 
     def to_text(self) -> str:
-        """Return the scenario as one line of JSON, without what is as by default."""
+        """Return the scenario as one line of JSON, without default values."""
         return json.dumps(_plain(self), separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Scenario:
-        """Read what `to_text` wrote.
+        """Read the text that `to_text` returned.
 
         Raises
         ------
         ValueError
-            What is wrong with the text.
+            If the text is not a scenario that can be run; the error says why.
         """
         try:
             found = json.loads(text)
@@ -179,7 +180,7 @@ class Scenario:
     def complaint(self) -> str | None:
         """Return why the scenario cannot be run, or may hang; None if it must end.
 
-        Options that the core itself refuses are not looked for here.
+        Options that the core itself refuses are not checked here.
         """
         if not 1 <= self.opened <= len(self.handles):
             return f"{self.opened} of {len(self.handles)} handles are opened at the beginning"
@@ -215,11 +216,11 @@ class Scenario:
             except ValueError as error:
                 return str(error)
         if self.timing not in TIMINGS:
-            return f"the timing {self.timing!r} is none of {', '.join(TIMINGS)}"
+            return f"the timing {self.timing!r} is not one of {', '.join(TIMINGS)}"
         return self._handles_complaint() or self._phases_complaint() or self._unpromised()
 
     def needs_patience(self) -> bool:
-        """Whether only patience keeps such a program alive."""
+        """Return whether only patience keeps this program alive."""
         blocks = any("barrier" in phase.then for phase in self.phases)
         if blocks or self.contexts > 1:
             return True
@@ -230,7 +231,7 @@ class Scenario:
         return unusual and len(self.handles) > 1
 
     def features(self) -> dict[str, bool]:
-        """Return what the program has, by the names that the fuzzer counts."""
+        """Return the features of the program, by the names that the fuzzer counts."""
         phases, handles = self.phases, self.handles
         then = [action for phase in phases for action in phase.then]
         several = len(handles) > 1 and self.ranks > 1
@@ -252,19 +253,19 @@ class Scenario:
         }
 
     def is_full(self, options: Options) -> bool:
-        """Whether every round waits for all ranks, as MPI does."""
+        """Return whether every round waits for all ranks, as MPI does."""
         everybody = options.policy.trigger(self.ranks) == ("quorum", self.ranks)
         return everybody and self.ranks > 1 and options.policy.deadline is None
 
     def blocks_alone(self) -> bool:
-        """Whether there are blocking calls during which a rank has not left all its handles.
+        """Return whether a rank makes blocking calls in which it has not left all its handles.
 
-        They may be the program's own, or collective calls of another context.
+        Such calls are the program's own, or collective calls of another context.
         """
         return self.contexts > 1 or any("barrier" in phase.then for phase in self.phases)
 
     def _unpromised(self) -> str | None:
-        """Return why nothing says that the program ends."""
+        """Return why the contract does not promise that the program ends; None if it does."""
         if not self.needs_patience():
             return None
         if self.patience == 0:
@@ -287,7 +288,7 @@ class Scenario:
                 (options.algorithm, ALGORITHMS),
             ):
                 if word not in known:
-                    return f"{word!r} is none of {', '.join(map(str, known))}"
+                    return f"{word!r} is not one of {', '.join(map(str, known))}"
             for name, value, least, most in (
                 ("count", options.count, 0, _COUNT_MAX),
                 ("pieces", options.pieces, 1, _COUNT_MAX),
@@ -321,7 +322,7 @@ class Scenario:
                     continue
                 found = _ACTION.fullmatch(action)
                 if found is None:
-                    return f"{action!r} is no collective call"
+                    return f"{action!r} is not a collective call"
                 what, index = found[1], int(found[2])
                 if index >= len(self.handles) or (what == "open") == (index in live):
                     return f"{action!r} is not possible there"
@@ -333,7 +334,7 @@ class Scenario:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; of a dataclass, a dict of what is not as by default."""
+    """Return a value as JSON has it; for a dataclass, a dict of its values without defaults."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Policy):
@@ -349,9 +350,9 @@ def _tuple(value: Any) -> Any:
 
 
 def _read(kind: Any, found: Any, where: str) -> Any:
-    """Make a dataclass of a dict; types are compared with those of the defaults."""
+    """Make a dataclass from a dict; check its types by those of the defaults."""
     if not isinstance(found, dict):
-        raise ValueError(f"not a scenario: {where} is no object")
+        raise ValueError(f"not a scenario: {where} is not an object")
     fields = {entry.name: entry for entry in dataclasses.fields(kind)}
     unknown = sorted(set(found) - set(fields))
     if unknown:
@@ -382,7 +383,7 @@ def _policy(text: Any) -> Policy:
 
 
 def _fits(value: Any, annotation: str) -> bool:
-    """Whether a value is what the annotation of a field says."""
+    """Return whether a value fits the annotation of a field."""
     if annotation.startswith("tuple["):
         item = annotation.removeprefix("tuple[").removesuffix("]").split(",")[0]
         return isinstance(value, tuple) and all(_fits(v, item) for v in value)

@@ -1,4 +1,4 @@
-"""The plot of ``pypartial sim skew``: time of a step against ranks or size, a line a policy."""
+"""The plot of ``pypartial sim skew``: time of a step, with a line for each policy."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BASELINE = "full"
 def save_plot(report: SkewReport, path: Path) -> None:
     """Draw the mean time of a step and save it; the suffix of the file names its format.
 
-    Against the number of ranks if there are several, else against the size if there are several,
-    else a bar a policy, with a mark at the 99th percentile.
+    The plot is against the number of ranks if there are several, else against the size if there are
+    several, else it has a bar for each policy, with a mark at the 99th percentile.
     """
     figure, axes = plt.subplots(figsize=(8.5, 5.2), layout="constrained")
     by_ranks = len(report.options.ranks) > 1

@@ -66,6 +66,7 @@ def schedule_as_dict(options: ScheduleOptions, execution: Execution) -> dict[str
             "bytes": options.size,
             "network": options.network.describe(),
             "seed": options.seed,
+            "segments": options.segments,
         },
         "finished_ns": execution.finished_ns.tolist(),
         "messages": execution.messages,

@@ -1,8 +1,8 @@
-"""What programs of simulated ranks yield, made into calls of the core.
+"""Calls of the core for the requests that programs of simulated ranks yield.
 
-Each request becomes the context that it concerns and a *poll*: a function that says whether the
-request is done, and what the program is given then. Ranks that share memory make their calls
-through ``pp_sim_do()``, because another rank may go on in the middle of one.
+Each request becomes its context and a *poll*: a function that returns whether the request is done,
+and the program's result. Ranks that share memory make their calls through ``pp_sim_do()``, because
+another rank may go on in the middle of a call.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ DONE: Poll = lambda: (True, None)  # noqa: E731
 
 
 def _none() -> None:
-    """Give nothing: the value of calls that have none."""
+    """Return None: the result of calls without a result."""
 
 
 class Requests:
-    """Begins what programs yield, but for what is the simulation's own.
+    """Begins the requests of programs, except those to the simulation itself.
 
     Parameters
     ----------
     sims : sequence
         The simulation of each context.
     contexts : sequence
-        By context and rank: the core's ``pp_ctx_t``.
+        The core's ``pp_ctx_t``, by context and rank.
     memory : bool
-        The ranks share memory.
+        Whether the ranks share memory.
     """
 
     def __init__(self, sims: Sequence[Any], contexts: Sequence[Any], memory: bool) -> None:
         self.sims, self.contexts, self.memory = sims, contexts, memory
 
     def begin(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
-        """Begin a request; return its context, and the poll for its end."""
+        """Begin a request; return its context and its poll."""
         kind, *arguments = request
         if kind in ("ctx_free", "away", "back"):
             context = arguments[0] if arguments else 0
@@ -53,7 +53,7 @@ class Requests:
         return handle.context, getattr(self, f"_{kind}")(rank, *arguments)
 
     def forget(self, rank: int, request: tuple[Any, ...]) -> None:
-        """The program waits no more for what it had yielded, although it is not done."""
+        """Drop a request that the program no longer waits for, although it is not done."""
         handle: Handle = request[1]
         lib.pp_sim_unwatch(self.sims[handle.context], rank, handle.coll)
 
@@ -62,7 +62,7 @@ class Requests:
     def _shared(
         self, rank: int, context: int, *calls: Any, give: Callable[[int], Any], keep: Any = None
     ) -> Poll:
-        """Return a poll for calls of a rank that shares memory, made one after the other."""
+        """Return a poll for calls, made one after the other, of a rank that shares memory."""
         sim, left = self.sims[context], list(calls)
         status = ffi.new("int32_t *")
         under_way: list[Any] = []
@@ -94,7 +94,7 @@ class Requests:
         )
 
     def _call(self, rank: int, context: int, finish: Callable[[], Any]) -> Poll:
-        """Return a poll for the collective call that has begun."""
+        """Return a poll for the collective call in progress."""
 
         def poll() -> tuple[bool, Any]:
             if check(lib.pp_call_wait(self.contexts[context][rank], 0)) == lib.PP_PENDING:
@@ -220,7 +220,7 @@ class Requests:
         return self._ended(rank, handle, lib.PP_SIM_DRAIN_BEGIN, lib.pp_drain_begin)
 
     def _ended(self, rank: int, handle: Handle, kind: int, begin: Callable[[Any], int]) -> Poll:
-        """Return a poll for a collective call that gives a round."""
+        """Return a poll for a collective call that delivers a round."""
         if self.memory:
             calls = self._of(handle, kind), self._of(handle, lib.PP_SIM_COLLECT)
             return self._collective(

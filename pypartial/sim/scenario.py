@@ -1,15 +1,15 @@
-"""Scenarios at work: the ranks' programs, and the log of what they were given.
+"""Running scenarios: the ranks' programs, and the logs of the results they were given.
 
-`Scenario` says what is to happen; see there. At the end all handles are flushed, unless the
-scenario says no, and freed.
+`Scenario` says what the programs do. At the end all handles are flushed, unless the scenario says
+no, and freed.
 
 Contribution `s` (counted from 1) of rank `r` is a vector of
 
-- P counts: 1 in element r. The sum names who contributed how often;
-- P numbers: s in element r. The sum names which contributions these were;
-- a tail, that depends on r only, or with `noise`, on r and s, without exact sums.
+- P counts: 1 in element r. The sum tells how often each rank contributed;
+- P numbers: s in element r. The sum tells which contributions these were;
+- a tail that depends on r only, or, with `noise`, on r and s, without exact sums.
 
-With "max", the first part has s in element r. A vector that is too short for this is cut off.
+With "max", the first part has s in element r. A vector that is too short for all this is cut off.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TESTS_BEFORE_GIVING_UP = 2000
 _LONGEST_PAUSE_NS = 10_000_000
 
 
-# ---- what happened -------------------------------------------------------------------------------
+# ---- logs ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -47,18 +47,18 @@ class Record:
     kind : str
         "wait", "extra" (a Wait without a Start), "more", "flush" or "drain".
     start : int
-        Number of the Start it belongs to; for a flush, the last one.
+        Number of the Start that it belongs to; for a flush, the last Start.
     at : int or None
-        Rounds of the handle complete when the request was made, if known.
+        How many rounds of the handle were complete when the request was made, if known.
     calls : int
         Collective calls that the rank had begun by then.
     alone : bool
-        The handle was the only one then.
+        Whether the handle was the only one then.
     result : Round
     begun, ended : int
-        Virtual times: the request was made, and what it gave was collected.
+        Virtual times at which the request was made, and its result collected.
     added : tuple of int
-        Numbers of the Starts that a timeout let add to what was pending.
+        Numbers of the Starts that, after a timeout, added to what was pending.
     """
 
     kind: str
@@ -80,22 +80,22 @@ class Log:
     ----------
     starts : int
     records : list of Record
-        In the order in which they were given.
+        In the order in which the rank was given them.
     refused : list of tuple
-        Waits with nothing to give: how many records there were, how many rounds were complete.
+        For each Wait with nothing to deliver: the number of records, and of complete rounds, then.
     flushed : int
-        Flushes that ended.
+        Number of flushes that ended.
     discarded : int or None
-        What Free said; None without one.
+        The result of Free; None without one.
     unfinished : bool
-        Freed while a request was outstanding.
+        Whether the handle was freed while a request was outstanding.
     fired : tuple or None
-        Of the last round at one of the ranks: the operations' labels, and how often each fired.
+        The labels of the last round's operations on one of the ranks, and how often each fired.
     away : list of tuple
-        When the rank was in collective calls, of any handle, but for those that open handles: from
-        when to when, at most.
+        The longest spans of time in which the rank was in collective calls of any handle, except
+        calls that open handles.
     started : list of int
-        When each Start was made.
+        The time of each Start.
     timeouts : int
         Waits that ended without a result.
     """
@@ -114,7 +114,7 @@ class Log:
 
 @dataclass
 class Outcome:
-    """What came of a scenario.
+    """The results of running a scenario.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Outcome:
     rounds : int
         Rounds of all handles.
     coverage : dict
-        How often the interleavings occurred that are hard to get right, see `World.coverage`.
+        How often each interleaving occurred that is hard to get right: see `World.coverage`.
     """
 
     logs: list[list[Log]]
@@ -131,7 +131,7 @@ class Outcome:
     coverage: dict[str, int]
 
     def count(self, kind: str) -> int:
-        """Return how many results were given in this way."""
+        """Return how many records are of this kind."""
         records = (r for logs in self.logs for log in logs for r in log.records)
         return sum(record.kind == kind for record in records)
 
@@ -151,14 +151,14 @@ class Outcome:
 
 @functools.lru_cache(maxsize=256)
 def tail_weights(ranks: int, length: int) -> np.ndarray[Any, Any]:
-    """Return what the ranks (rows) have in the elements (columns) of their vectors' tails."""
+    """Return the tails of the vectors, a row for each rank and a column for each element."""
     weights = (np.arange(ranks)[:, None] * 5 + np.arange(length)[None, :] * 3) % 17 + 1
     weights.flags.writeable = False
     return weights
 
 
 def _template(ranks: int, rank: int, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return what all contributions of a rank have in common."""
+    """Return the vector whose elements all contributions of a rank share."""
     vector = np.zeros_like(like)
     if len(vector) > 2 * ranks:
         vector[2 * ranks :] = tail_weights(ranks, len(vector) - 2 * ranks)[rank]
@@ -181,7 +181,7 @@ class _Rank:
         self.calls = 0
 
     def work(self) -> int | tuple[str, int]:
-        """How long the rank computes before its next call."""
+        """Return how long the rank computes before its next call, as a request."""
         s, draw = self.scenario, self.random
         if s.timing == "zero" or s.scale == 0:
             return 0
@@ -197,7 +197,7 @@ class _Rank:
         return int(s.scale * min(draw.paretovariate(1.1) - 1, 60.0))
 
     def completed(self, index: int) -> int | None:
-        """Rounds of the handle that are complete here, where that can be known."""
+        """Return how many rounds of the handle are complete on this rank, if that can be known."""
         if self.scenario.memory:
             return None  # others go on while we ask: see `requested`
         if len(self.scenario.handles) == 1:
@@ -218,7 +218,7 @@ class _Rank:
         )
 
     def requested(self, index: int, record: Record) -> None:
-        """Write down at which moment of its call a request was made, if others went on in it."""
+        """Note at which moment of its call a request was made, if others went on meanwhile."""
         if self.scenario.memory:
             record.at = int(lib.pp_sim_requested_at(self.handles[index].coll))
 
@@ -240,17 +240,17 @@ class _Rank:
         if length > ranks + self.rank:
             vector[ranks + self.rank] = start
 
-    # ---- what it calls
+    # ---- calls of one handle
 
     def start(self, index: int) -> Generator[Any, Any, None]:
         yield from self.contribute(index, None)
 
     def contribute(self, index: int, pending: Record | None) -> Generator[Any, Any, None]:
-        """Start, for a request of its own or for the one that a timeout has left."""
+        """Start a new request, or add to the one that a timeout has left outstanding."""
         log, handle = self.logs[index], self.handles[index]
         log.starts += 1
         log.started.append(self.world.now)
-        handle.recv.fill(99)  # nor does anybody mind what was in there
+        handle.recv.fill(99)  # the library must not need its old content
         self.fill(index, handle, log.starts)
         if pending is None:
             self.requests[index] = self.request("wait", index)
@@ -263,7 +263,7 @@ class _Rank:
         handle.recv.fill(78)
 
     def wait_in_vain(self, index: int) -> Generator[Any, Any, Round | None]:
-        """Wait with a timeout, and after it perhaps Start again; the result, if there was one."""
+        """Wait with a timeout, and perhaps Start after it; return the result if there was one."""
         handle = self.handles[index]
         timeout = 1 + self.random.randrange(self.scenario.scale + 5_000)
         result: Round | None = yield ("wait_for", handle, timeout)
@@ -290,9 +290,9 @@ class _Rank:
                 if result is not None:
                     break
                 yield int(self.random.random() * pause)
-                pause = min(pause + pause // 2, _LONGEST_PAUSE_NS)  # or a long wait takes forever
+                pause = min(pause + pause // 2, _LONGEST_PAUSE_NS)  # else a long wait takes forever
             else:
-                since = self.world.now  # if nothing can come, the world says what is waited for
+                since = self.world.now  # in a deadlock, the world says what it waits for
                 result = yield ("wait", handle)
                 assert self.world.now > since, f"rank {self.rank}: Wait gives what Test did not"
         self.given(index, self.requests.pop(index), result)
@@ -368,14 +368,14 @@ class _Rank:
         self.handles[index] = handle
         self.templates[index] = _template(self.scenario.ranks, self.rank, handle.send)
 
-    # ---- in which order
+    # ---- the order of calls
 
     def away(self) -> Generator[Any, Any, None]:
-        """A blocking call of the program's own, spared by ``away()``."""
+        """Make a blocking call of the program's own, inside ``away()``."""
         yield from self.inside_away([self.work(), ("barrier",)])
 
     def apart(self) -> Generator[Any, Any, None]:
-        """Inside ``away()`` for a time that is each rank's own: no other rank is waited for."""
+        """Stay inside ``away()`` for a time of this rank's own, and wait for no rank."""
         yield from self.inside_away([self.work() for _ in range(5)])
 
     def inside_away(self, requests: list[Any]) -> Generator[Any, Any, None]:
@@ -393,7 +393,7 @@ class _Rank:
         yield ("barrier",)
 
     def called(self, phase: Phase) -> list[int]:
-        """The live handles that a phase calls."""
+        """Return the live handles that a phase calls."""
         return [i for i in sorted(self.handles) if not phase.only or i in phase.only]
 
     def step(self, order: list[int], hold: bool) -> Generator[Any, Any, None]:
@@ -449,7 +449,7 @@ class _Rank:
 
 
 def _fired(handle: Handle) -> tuple[list[str], list[int]] | None:
-    """Labels of a handle's operations ("" for none), and how often each fired in its last round."""
+    """Return the labels of a handle's operations, and how often each fired in its last round."""
     text = ffi.new("char **")
     assert lib.pp_handle_dump(handle.coll, lib.PP_GOAL, text) == lib.PP_OK
     dump = ffi.string(text[0]).decode()
@@ -478,11 +478,12 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
     Raises
     ------
     Deadlock
-        Ranks wait and nothing is under way; the message says which operations wait, and for whom.
+        If ranks wait and nothing is under way; the error names the operations that wait, and the
+        ranks that they wait for.
     CoreError
-        A call failed that must not.
+        If a call failed that must not fail.
     AssertionError
-        Messages were lost, or a call gave what it must not.
+        If messages were lost, or a call gave a wrong result.
     """
     world = World(
         scenario.ranks,

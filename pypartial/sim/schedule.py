@@ -1,4 +1,4 @@
-"""One execution of one schedule over a simulated network: ``pypartial sim schedule``."""
+"""``pypartial sim schedule``: one execution of a schedule over a simulated network."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def parse_schedule(text: str) -> str:
     Raises
     ------
     ValueError
-        If it names none.
+        If the text names no schedule.
     """
     name = text.strip().lower().replace("-", "_")
     known = [ACTIVATION, *algorithms(ffi, lib)]
     if name not in known:
-        raise ValueError(f"{text!r} is no schedule: choose among {', '.join(known)}")
+        raise ValueError(f"{text!r} is not a schedule: write one of {', '.join(known)}")
     return name
 
 
@@ -40,14 +40,14 @@ def _number(schedule: str) -> int:
 
 @dataclass(frozen=True)
 class Execution:
-    """What one execution cost.
+    """The cost of one execution.
 
     Attributes
     ----------
     finished_ns : array of int64, shape (ranks,)
         When each rank finished.
     messages, bytes : int
-        Sent by all ranks together; a payload that follows its header is a message of its own.
+        Messages and bytes that all ranks sent; a payload that follows its header counts as one.
     """
 
     finished_ns: npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ class Execution:
 
 
 def execute(
-    schedule: str, ranks: int, size: int, network: Network, seed: int = 0
+    schedule: str, ranks: int, size: int, network: Network, seed: int = 0, segments: int = 0
 ) -> Execution:
     """Execute a schedule once, from time 0.
 
@@ -66,15 +66,17 @@ def execute(
         `ACTIVATION`, or an algorithm.
     ranks : int
     size : int
-        Bytes of a rank's vector; an activation carries none of them.
+        Bytes of a rank's vector; an activation carries no data.
     network : Network
     seed : int
-        Of the network's draws.
+        Seed of the network's draws.
+    segments : int
+        Segments of the vector, each reduced by itself; 0: by its size, as on real ranks.
 
     Raises
     ------
     OutOfMemory
-        Before anything is allocated.
+        If the simulation does not fit into memory; nothing was allocated.
     """
     vector_bytes = 0 if schedule == ACTIVATION else size
     memory.require(ranks, vector_bytes, ring=_is_ring(schedule))
@@ -87,6 +89,7 @@ def execute(
             _number(schedule),
             ranks,
             size,
+            segments,
             seed,
             described,
             ffi.cast("uint64_t *", finished.ctypes.data),
@@ -97,7 +100,7 @@ def execute(
 
 
 def dump(schedule: str, ranks: int, size: int, *, dot: bool) -> str:
-    """Return the schedule of all ranks as text: DOT, or GOAL-like."""
+    """Return the schedule of all ranks as text, GOAL-like or in DOT."""
     memory.require(ranks, 0, ring=_is_ring(schedule))
     text = ffi.new("char **")
     form = FORMAT.constant(lib, "dot" if dot else "goal")
@@ -108,5 +111,5 @@ def dump(schedule: str, ranks: int, size: int, *, dot: bool) -> str:
 
 
 def _is_ring(schedule: str) -> bool:
-    """Whether a rank's schedule grows with the number of ranks."""
+    """Return whether a rank's schedule grows with the number of ranks."""
     return bool(lib.pp_algorithm_chunk_a_rank(_number(schedule)))

@@ -1,7 +1,7 @@
-"""Making a failing scenario smaller: greedily, while it fails in the same way.
+"""Shrinking: make a failing scenario smaller, greedily, while it fails in the same way.
 
-A failure needs an interleaving, and every change of a scenario makes another one. So each smaller
-scenario is tried with a few seeds before it is given up.
+A failure needs an interleaving, and every change of a scenario makes another interleaving. So the
+search tries each smaller scenario with a few seeds before it drops it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ def shrink(scenario: Scenario, find: Find, *, attempts: int = ATTEMPTS) -> Scena
     Parameters
     ----------
     scenario : Scenario
-        One that fails.
+        A scenario that fails.
     find : callable
-        Runs scenarios in order; returns the index of the first that fails in the same way, or None.
+        Runs scenarios in order, and returns the index of the first that fails in the same way, or
+        None.
     attempts : int
-        The most scenarios to try.
+        Number of scenarios to try at most.
 
     Returns
     -------
@@ -52,7 +53,7 @@ def shrink(scenario: Scenario, find: Find, *, attempts: int = ATTEMPTS) -> Scena
 
 
 def _seeded(scenario: Scenario) -> Iterator[Scenario]:
-    """The scenario, and the same with other seeds."""
+    """Yield the scenario, and the same with other seeds."""
     yield scenario
     for seed in range(_SEEDS):
         if seed != scenario.seed:
@@ -60,7 +61,7 @@ def _seeded(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _smaller(s: Scenario) -> Iterator[Scenario]:
-    """Smaller scenarios, those that save most first; some cannot be run."""
+    """Yield smaller scenarios, the smallest first; some of them cannot be run."""
     yield from _fewer_ranks(s)
     yield from _fewer_handles(s)
     yield from _fewer_phases(s)
@@ -69,7 +70,7 @@ def _smaller(s: Scenario) -> Iterator[Scenario]:
     for index, options in enumerate(s.handles):
         for simpler in _simpler_options(options, s):
             yield replace(s, handles=(*s.handles[:index], simpler, *s.handles[index + 1 :]))
-    if s.seed > 99:  # a seed that is easy to read; the others are tried anyway
+    if s.seed > 99:  # a seed that is easy to read; the search tries other seeds anyway
         yield replace(s, seed=s.seed % 100)
 
 
@@ -83,7 +84,7 @@ def _fewer_ranks(s: Scenario) -> Iterator[Scenario]:
 
 
 def _with_ranks(options: Options, old: int, new: int) -> Options:
-    """The same options for fewer ranks: named contributions stay named, "all" stays all."""
+    """Return the options for fewer ranks: named contributions stay named, "all" stays all."""
     tail = options.count - 2 * old
     return replace(
         options,
@@ -93,7 +94,7 @@ def _with_ranks(options: Options, old: int, new: int) -> Options:
 
 
 def _policy_for(policy: Policy, old: int, new: int) -> Policy:
-    """Return the policy with its number, if it has one, in proportion to fewer ranks."""
+    """Return the policy for fewer ranks, with its number in proportion if it has one."""
     if isinstance(policy, FirstOf):
         return replace(policy, m=new if policy.m == old else min(policy.m, new))
     if isinstance(policy, Quorum):
@@ -118,7 +119,7 @@ def _without_handle(phase: Phase, gone: int) -> Phase:
 
 
 def _without(actions: tuple[str, ...], gone: int) -> Iterator[str]:
-    """The collective calls without those of a handle."""
+    """Yield the collective calls without those of a handle, and renumber later handles."""
     for action in actions:
         what, *index = action.split()
         if not index:

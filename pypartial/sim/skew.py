@@ -1,7 +1,7 @@
-"""What a policy does on many ranks: the loop of ``pypartial sim skew``.
+"""``pypartial sim skew``: a loop of many simulated ranks under a policy.
 
-Every rank computes, as long as the arrival model says, then calls Start and Wait of one partial
-allreduce; so many steps.  The engine is the one that runs over MPI, the time is virtual.
+In every step, a rank computes for as long as the arrival model says, then calls Start and Wait of
+one partial allreduce. The engine is the one that runs over MPI; the time is virtual.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INT8_MODULUS, _INT64_MODULUS = 1 << 8, 1 << 64
 
 
 class TooLong(ValueError):
-    """The simulation would take more virtual time than there is; the text says what to change."""
+    """The simulation takes more virtual time than possible; the text says what to change."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ class Run:
     Attributes
     ----------
     ranks, size, steps : int
-        `size` in bytes of a rank's vector. The simulation ends when a rank has made so many steps;
-        the others may have made fewer by then.
+        `size` is in bytes of a rank's vector. The simulation ends when the first rank has made all
+        steps; the others may have made fewer by then.
     arrivals : Arrivals
         How long each rank computes in each step.
     network : Network
     seed : int
-        Of the network's draws and of the policy's.
+        Seed of the draws of network and policy.
     barrier : bool
-        All ranks begin each step together, as in ``bench skew``.
+        Whether all ranks begin each step together, as in ``bench skew``.
     deliver : Deliver
     max_lag : int or None
-        None: unbounded for ``latest``, else as large as the window allows.
+        None: no bound for ``latest``, else window - 1.
     window : int
     death : Death or None
     patience : int or None
-        Nanoseconds that a rank may hold a round up; -1: by its habit; None: for ever.
+        Nanoseconds for which a rank may hold a round up; -1: by its usual time; None: for ever.
     """
 
     ranks: int
@@ -71,7 +71,7 @@ class Run:
     patience: int | None = None
 
     def options(self, policy: Policy) -> Options:
-        """Return the arguments of the handle."""
+        """Return the options of the handle."""
         wide = self.size % 8 == 0
         lag = self.max_lag
         if lag is None:
@@ -114,7 +114,7 @@ class Idle:
 
     @classmethod
     def of(cls, shares: npt.NDArray[np.float64]) -> Idle:
-        """Summarise one share a rank."""
+        """Summarise the shares of all ranks."""
         summary = (shares.mean(), shares.min(), shares.max())
         mean, least, most = (round(float(share), 4) for share in summary)
         return cls(mean, least, most, tuple(np.round(shares, 4).tolist()))
@@ -122,14 +122,14 @@ class Idle:
 
 @dataclass(frozen=True)
 class Row:
-    """What one policy did.
+    """The results of one policy.
 
     Attributes
     ----------
     policy : str
     ranks, bytes, steps : int
     rounds : int
-        Completed until the first rank had made its steps.
+        Rounds completed before the first rank had made all steps.
     step_us : Times
         From the beginning of a step to the end of its Wait.
     latency_us : Times
@@ -138,22 +138,22 @@ class Row:
         Mean time of a step of ``full`` over this one's.
     latency_speedup_vs_synchronous : float
     active : Active
-        Ranks that were ready for a round, over the rounds that were given to somebody.
+        Ranks that were ready for a round, over the rounds that some rank was given.
     active_expected : float or None
-        In theory, for distinct arrival times; None without a barrier.
+        The expected number, for distinct arrival times; None without a barrier.
     staleness : dict of str to int
-        Parts that ranks gave to rounds, by the staleness of their oldest contribution.
+        Number of parts that ranks gave to rounds, by the staleness of the oldest contribution.
     stale_share : float
-        Of these parts, those that were stale at all.
+        Share of the parts that were stale.
     causes : dict of str to int
-        Of the rounds that were given to somebody: "policy", or "departed".
+        Number of rounds that some rank was given, by cause: "policy" or "departed".
     missed : float
-        Rounds completed between a request and the next Start, mean.
+        Mean number of rounds completed between a request and the next Start.
     messages_per_rank_step, bytes_per_rank_step : float
-        Sent, headers included.
+        Messages and bytes that a rank sent in a step, headers included.
     idle : Idle
     verified : bool
-        Every sum was that of the contributions that the status names.
+        Whether every sum matched the contributions that its status names.
     """
 
     policy: str
@@ -179,9 +179,9 @@ class Row:
 
 @dataclass
 class _Record:
-    """What the ranks of one simulation were given, and when."""
+    """The results that the ranks of one simulation were given, and their times."""
 
-    begun: npt.NDArray[np.int64]  # steps x ranks, like the following
+    begun: npt.NDArray[np.int64]  # of shape (steps, ranks), like the next two
     called: npt.NDArray[np.int64]
     ended: npt.NDArray[np.int64]
     done: npt.NDArray[np.int64]  # steps that each rank has made
@@ -200,7 +200,7 @@ class _Record:
 
 
 class _Loop:
-    """One simulation under way."""
+    """A running simulation."""
 
     def __init__(self, run: Run, policy: Policy, work: npt.NDArray[np.int64]) -> None:
         self.run, self.work = run, work
@@ -250,7 +250,7 @@ class _Loop:
             record.verified &= (int(handle.recv[0]) - result.contributions) % modulus == 0
 
     def count(self) -> None:
-        """Count what all ranks have sent so far, and the rounds."""
+        """Count the messages and bytes that all ranks have sent so far, and the rounds."""
         for rank in range(self.run.ranks):
             stats = self.world.stats(rank)
             self.record.messages += int(stats.messages_sent + stats.bulk_sent)
@@ -305,20 +305,22 @@ def compare(
     ----------
     run : Run
     policies : sequence of Policy
-        ``full``, the synchronous collective, is simulated in any case: the others are compared with
-        it.  It comes last if it is not among them.
+        ``full``, the synchronous collective, is always simulated, because the other policies are
+        compared with it. It comes last if it is not among them.
     progress : callable
         Called with the policy that is simulated next.
 
     Raises
     ------
     OutOfMemory
-        Before anything is allocated.
+        If the simulation does not fit into memory; nothing was allocated.
     TooLong
+        If it takes more virtual time than possible.
     Deadlock
-        The text says which operations wait, and for whom.
+        If nothing moves any more; the error names the operations that wait, and the ranks that they
+        wait for.
     CoreError
-        What a rank's call failed with: others are told when a rank has died.
+        If a rank's call failed, for example because it was told that another rank has died.
     """
     memory.require(run.ranks, run.size, steps=run.steps, window=run.window)
     work = np.empty((run.steps, run.ranks), np.int64)

@@ -15,7 +15,7 @@ _WIDTH = 156
 
 
 def print_report(report: SkewReport) -> None:
-    """Print all rows, and how to read them."""
+    """Print all rows, and notes that explain them."""
     console = Console()
     if console.width < _WIDTH:
         console = Console(width=_WIDTH)  # rather wrapped lines than columns cut off
@@ -25,9 +25,9 @@ def print_report(report: SkewReport) -> None:
     console.print()
     console.print(
         "step: from its beginning to the end of Wait, mean over ranks and steps. latency: from "
-        "Start to the end of Wait. x: so many times faster than full. active: ranks that were "
-        "ready for a round, with the 95 % confidence interval, and in theory. stale: share of the "
-        "parts that ranks gave to rounds with a contribution that its own call did not bring in. "
+        "Start to the end of Wait. x: how many times faster than full. active: ranks that were "
+        "ready for a round, with the 95 % confidence interval, and the expected number. stale: "
+        "share of the parts that ranks gave to rounds with a contribution of an earlier call. "
         "msgs, bytes: sent by a rank in a step, headers included. idle: share of the time inside "
         "Start and Wait.",
         style="dim",
@@ -86,7 +86,7 @@ def _time(microseconds: float) -> str:
 
 
 def _details(row: Row) -> str:
-    """Return what has no column: rounds, and how stale the parts of rounds were."""
+    """Return in words what has no column: rounds, causes, and the staleness of parts."""
     parts = max(sum(row.staleness.values()), 1)
     stale = ", ".join(f"{name}: {count / parts:.1%}" for name, count in row.staleness.items())
     causes = ", ".join(f"{count} by {cause}" for cause, count in row.causes.items())
@@ -104,7 +104,7 @@ def _active(active: Active) -> str:
 
 
 def _expectation(row: Row) -> str:
-    """Return the active ranks in theory, and whether the simulation agrees."""
+    """Return the expected number of active ranks, and whether the simulation agrees."""
     if row.active_expected is None:
         return ""
     if row.active.ci95 is None:

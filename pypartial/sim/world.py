@@ -1,32 +1,32 @@
 """Many simulated ranks in one process: programs, virtual time, the core's functions.
 
-A *program* is a generator, one a rank, that yields what it wants next:
+A *program* is a generator, one for each rank, that yields its next request:
 
-- an integer: sleep so many nanoseconds of virtual time; ``("at", time)``: sleep until then;
+- an integer: sleep this many nanoseconds of virtual time; ``("at", time)``: sleep until then;
 - ``("start", handle)``: trigger the handle (never waits);
 - ``("wait", handle)``: collect the request; the generator receives a :class:`Round`;
 - ``("test", handle)``: a :class:`Round`, or None if the request is not complete;
-- ``("wait_for", handle, ns)``: a :class:`Round`, or None if the request is not complete after that
-  time; ``("timed_out", handle)`` then says that the program goes on: a Start may follow;
-- ``("more", handle)``: the next complete round that was not given yet, or None;
+- ``("wait_for", handle, ns)``: a :class:`Round`, or None if the request is not complete after this
+  time; ``("timed_out", handle)`` then tells the core that the program goes on: a Start may follow;
+- ``("more", handle)``: the next complete round that the rank was not given yet, or None;
 - ``("flush", handle)`` / ``("drain", handle)`` / ``("free", handle)``: collective; a `Round`, a
   `Round`, the number of contributions discarded;
 - ``("init", options)``: collective; receives a :class:`Handle`. ``("init", complaint)`` with a
   string takes part with bad arguments. A context other than 0 is named by a third element;
 - ``("ctx_free",)`` or ``("ctx_free", context)``: collective;
 - ``("away",)`` and ``("back",)``, or with a context: the program's own blocking calls go between;
-- ``("barrier",)``: until all programs are here; of the simulation, so it costs no message;
-- ``("threads", programs)``: until these have ended, which run at the same time on the same rank,
-  each with handles of its own. Not for ranks that share memory: each of them has one stack;
+- ``("barrier",)``: wait until all programs are here; the simulation does it without a message;
+- ``("threads", programs)``: run these programs at the same time on the same rank, each with handles
+  of its own, until they have ended. Not for ranks that share memory: each of them has one stack;
 - ``("late", delay, request)``: a collective call that the application returns from only after
-  `delay`, although the engine may be through with it earlier;
-- ``("begin", request)`` and ``("finish",)``: the two halves of a collective call, with whatever the
-  program does wrong in between.
+  `delay`, although the engine may have finished it earlier;
+- ``("begin", request)`` and ``("finish",)``: the two halves of a collective call; the program may
+  do something wrong in between.
 
 An error of the core is thrown into the program as a :class:`CoreError`.
 
-The world interleaves programs and messages by virtual time. When nothing is under way and somebody
-still waits, that is a :class:`Deadlock`, which says who waits for what.
+The world interleaves programs and messages by virtual time. If nothing is under way and a program
+still waits, it raises a :class:`Deadlock`, which says which ranks wait for what.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ NOTHING_UNDER_WAY = 2**64 - 1
 
 
 class Deadlock(AssertionError):
-    """Programs wait and nothing is under way."""
+    """Programs wait, and nothing is under way."""
 
 
 Program = Generator[Any, Any, None]
 @dataclass(frozen=True)
 class _TimeOver:
-    """What a program wakes up for when it has waited long enough."""
+    """Wakes a program that has waited long enough."""
 
     poll: Poll
 
 
-_DIES = object()  # what a rank wakes up for when it is killed
-_INLINE_BYTES = 17408  # the longest message: what is longer goes by rendezvous
+_DIES = object()  # wakes a rank to be killed
+_INLINE_BYTES = 17408  # the longest message without rendezvous
 _EXPLAINED = 32  # waiting ranks that a deadlock's report names
 
 
 def _dead() -> Program:
-    """Give the program of a rank that was killed: it does nothing."""
+    """Return the program of a rank that was killed: it does nothing."""
     yield 0
 
 
@@ -88,7 +88,7 @@ def describe_network(into: Any, network: Network) -> None:
 
 
 def _obstacles(ask: Callable[[Any, Any], int], of: Any) -> list[str]:
-    """Return what keeps a rank from going on, one thing a line."""
+    """Return what keeps a rank from going on, one line for each thing."""
     text = ffi.new("char **")
     if ask(of, text) < 0:
         return []  # its context has failed, or is freed
@@ -98,33 +98,35 @@ def _obstacles(ask: Callable[[Any, Any], int], of: Any) -> list[str]:
 
 
 class World:
-    """Runs one program a rank over the simulated network.
+    """Runs the programs of all ranks over the simulated network.
 
     Parameters
     ----------
     ranks : int
     seed : int
-        Of the network's draws and of the policies'.
+        Seed of the draws of network and policies.
     network : Network or None
-        None for the one of the tests: messages take a time drawn from `latency`, and nothing else.
+        None for the network of the tests: a message takes a time drawn from `latency`, and nothing
+        else costs time.
     latency : tuple of int
         Shortest and longest time of a message in nanoseconds, without a `network`.
     window : int
-        Rounds of a handle in flight at once.
+        Rounds of a handle that may be in flight at once.
     contexts : int
-        Contexts of every rank, each over a network of its own with the same clock.
+        Number of contexts of every rank, each over a network of its own with the same clock.
     plant : int
-        A defect (``PP_PLANT_...``) that all ranks have.
+        A defect (``PP_PLANT_...``) of all ranks.
     memory : tuple of int
-        The ranks share memory and make their rounds in it: at so many of a thousand accesses to
-        it a rank is interrupted, for a time drawn from 0 to so many nanoseconds. A third number:
-        each so many ranks are on one node; without it, all are. A fourth: how they are laid out
-        (``PP_LAYOUT_...``). Empty: they share none.
+        Empty: the ranks share no memory. Else they make their rounds in shared memory. The first
+        number is the interruptions among 1,000 accesses to it; the second is the longest
+        interruption in nanoseconds, whose times are drawn from 0 on. The third is the number of
+        ranks on a node; without it, all ranks are on one. The fourth is their layout
+        (``PP_LAYOUT_...``).
     magnify : int
-        For so many bytes each one of a vector counts in that memory, where rounds of large vectors
-        wait for ranks that come a little later, and are cut into chunks.
+        Each byte of a vector counts as this many bytes in that memory, where rounds of large
+        vectors wait for ranks that come a little later, and are cut into chunks.
     patience : int or None
-        How many nanoseconds a rank may hold a round up; -1: by its habit; None: for ever.
+        Nanoseconds for which a rank may hold a round up; -1: by its usual time; None: for ever.
 
     Attributes
     ----------
@@ -133,9 +135,9 @@ class World:
 
     Notes
     -----
-    Programs run when nothing else is due at their time, or before it: which of the two the seed
-    decides.  So with messages that take no time, ranks call at once without having heard of each
-    other in one run, and one after the other in the next.
+    The seed decides whether a program runs before or after other events of the same time. So with
+    messages that take no time, in one run ranks call at once without having heard of each other,
+    and in another run one after the other.
     """
 
     def __init__(
@@ -202,7 +204,7 @@ class World:
         return self._stats
 
     def coverage(self) -> dict[str, int]:
-        """Return how often the interleavings occurred that are hard to get right."""
+        """Return how often each interleaving occurred that is hard to get right."""
         counts = ffi.new("pp_coverage_t *")
         sums = dict.fromkeys(
             (
@@ -227,14 +229,14 @@ class World:
         return sums
 
     def interruptions(self) -> int:
-        """Return how often ranks were interrupted at an access to the memory that they share."""
+        """Return how often ranks were interrupted at an access to shared memory."""
         return sum(int(lib.pp_sim_interruptions(sim)) for sim in self.sims)
 
     def staleness(self) -> list[int]:
-        """Return how many parts of rounds were so many rounds stale, from 0 on.
+        """Return how many parts of rounds were 0, 1, 2, ... rounds stale.
 
         A part is what one rank gave to one round; its staleness is that of its oldest contribution.
-        The last entry counts everything above.
+        The last entry counts all larger values, too.
         """
         counts = ffi.new("pp_coverage_t *")
         sums = [0] * lib.PP_STALENESS_BINS
@@ -246,7 +248,7 @@ class World:
     def agreed(self, options: Options) -> list[Handle]:
         """Open a handle at every rank, without the messages of an agreement on its arguments.
 
-        Before `run`, and instead of every ``("init", ...)``.
+        Call it before `run`, in place of every ``("init", ...)``.
         """
         handles = []
         out = ffi.new("pp_handle_t **")
@@ -258,11 +260,11 @@ class World:
         return handles
 
     def stop(self) -> None:
-        """End the run here and now, whatever is under way."""
+        """End the run at once, although messages may be under way."""
         self._stopped = True
 
     def state(self, rank: int, handle: Handle) -> Any:
-        """Return what this rank says of itself when asked (sends questions to all the others)."""
+        """Return this rank's state, as it answers questions; it also questions all other ranks."""
         states = ffi.new("pp_rank_state_t[]", self.ranks)
         context = self.contexts[handle.context][rank]
         check(lib.pp_ask(context, lib.pp_handle_id(handle.coll), 0, states))
@@ -275,7 +277,7 @@ class World:
         check(lib.pp_ask(self.contexts[context][rank], 0, 0, states))
 
     def quiet(self) -> bool:
-        """Whether no message is under way."""
+        """Return whether no message is under way."""
         return all(lib.pp_sim_next_ns(sim) == NOTHING_UNDER_WAY for sim in self.sims)
 
     def kill(self, rank: int, time: int, detected_after: int | None = None) -> None:
@@ -287,7 +289,7 @@ class World:
         time : int
             Nanoseconds.
         detected_after : int or None
-            So many nanoseconds later every other rank's context fails; None: nobody is told.
+            Nanoseconds from the death until every other rank's context fails; None: never.
         """
         after = NOTHING_UNDER_WAY if detected_after is None else detected_after
         for sim in self.sims:
@@ -362,7 +364,7 @@ class World:
             self._count_waiting(self._ranks[thread], blocked[0], -1)
 
     def _count_waiting(self, rank: int, context: int, change: int) -> None:
-        """Let the other contexts know whether the rank's process waits in this one."""
+        """Tell the other contexts whether the rank's process waits in this one."""
         if len(self.sims) == 1:
             return
         self._waiting[rank, context] = self._waiting.get((rank, context), 0) + change
@@ -401,7 +403,7 @@ class World:
             self._at_barrier = []
 
     def _poll(self, thread: int, context: int, poll: Poll) -> None:
-        """Let a program go on if what it waits for is there."""
+        """Let a program go on if its request is done."""
         try:
             done, value = poll()
         except CoreError as error:
@@ -450,21 +452,21 @@ class World:
         heapq.heapify(self._ready)
 
     def _give_up(self, thread: int, poll: Poll) -> None:
-        """End a wait that has lasted long enough, if it is still that one."""
+        """End a wait that has lasted long enough, if the program is still in it."""
         if self._blocked.get(thread, (0, None))[1] is poll:
             self._requests.forget(self._ranks[thread], self._what[thread])
             self._unblock(thread)
             self._advance(thread, None)
 
     def _earliest(self) -> tuple[int, int]:
-        """Return the context in which something happens next, and when."""
+        """Return the context of the next event, and its time."""
         if len(self.sims) == 1:
             return 0, lib.pp_sim_next_ns(self.sims[0])
         times = [lib.pp_sim_next_ns(sim) for sim in self.sims]
         return times.index(min(times)), min(times)
 
     def _deliver(self, context: int, time: int, wake: int) -> None:
-        """Let happen what happens before the next program wakes by itself."""
+        """Handle the events before the next program wakes by itself."""
         until = wake - self._programs_first if wake > time else time
         if len(self.sims) > 1:
             until = time
@@ -482,7 +484,7 @@ class World:
                 return
 
     def explain(self) -> str:
-        """Say who waits, and for what."""
+        """Return in words which ranks wait, and for what."""
         lines = [f"nothing is under way at {self.now} ns, and there wait"]
         for thread in sorted(self._blocked)[:_EXPLAINED]:
             request, rank = self._what[thread], self._ranks[thread]
@@ -509,19 +511,19 @@ class World:
         try:
             s = self.state(rank, handle)
         except CoreError as error:
-            return error.text  # it has failed, and waits all the same
+            return error.text  # the context has failed, and the program waits nevertheless
         return (
             f"completed {s.completed}, joined {s.joined}, ready {s.ready}, drawn {s.drawn}, "
             f"withholding {s.withholding}, calls {s.calls}"
         )
 
     def run(self, programs: Sequence[Program]) -> None:
-        """Run to the end, messages included.
+        """Run all programs to the end, and deliver all messages.
 
         Raises
         ------
         Deadlock
-            Nothing moves any more, and a program waits.
+            If nothing moves any more and a program waits.
         """
         self._programs = list(programs)
         assert len(self._programs) == self.ranks

@@ -62,7 +62,7 @@ def test_no_memory_to_share(limit, reason):
     for lines in printed(run):
         assert lines[0] == "small: recursive_doubling"
         assert_messages(lines[1])
-    check_told_once(run, f"rank 0 can make no memory for the 3 ranks of its node: {reason}.")
+    check_told_once(run, f"rank 0 cannot make memory for the 3 ranks of its node: {reason}.")
 
 
 @pytest.mark.parametrize("limit", ["large-files", "address-space"])
@@ -107,7 +107,7 @@ def test_ranks_in_different_containers_are_apart(container):
     for lines in printed(run):
         assert lines[0] == "small: recursive_doubling"
         assert_messages(lines[1])
-    check_told_once(run, "not all of the 3 ranks on its node can open the memory of rank 0, as in")
+    check_told_once(run, "not all of the 3 ranks on the node of rank 0 can open its memory")
 
 
 def test_other_namespaces_do_not_matter():

@@ -1,17 +1,17 @@
 /*
- * between.pml - the rounds of a node among several (csrc/coll/rounds/leader.c, and csrc/node/board.c), for spin: who leads a
- * round and who tells him, who announces it to the other nodes, how a round is taken to them and back, and how ranks add
- * to their parts meanwhile.
- * The node has two ranks, which lead in turn.  The other nodes are one process: it may bring a round about, also while
- * the one before is still away here, and answers the node's part at any time.
+ * between.pml - the rounds of a node among several (csrc/coll/rounds/leader.c, and csrc/node/board.c), for spin: how the
+ * leader of a round is told, how a round is announced to the other nodes, taken to them and brought back, and how ranks
+ * add to their parts meanwhile.
+ * The node has two ranks, which lead in turn.  The other nodes are one process.  It may bring a round about, also while
+ * the round before is still away here, and it answers the node's part at any time.
  *
- *   -DSTARTS           that each rank makes
+ *   -DSTARTS           Starts that each rank makes
  *   -DCALLS            rounds that other nodes may bring about
  *   -DFULL             both ranks must be ready, or have left; without it Solo, and a rank may compute for ever after any
- *                      Start: the others must not need it but for what its progress thread does
+ *                      Start: the others must need only its progress thread
  *   -DKEPT             rounds stop when a rank was not given ENTRIES of them (deliver="sum", "each")
- *   -DCHUNKS           a round's data are one chunk, moved by whoever is there; without it the leader moves them itself
- *   -DASKS             what comes from other nodes brings no round about, but gives its leader a reason to (a draw handed
+ *   -DCHUNKS           a round's data are one chunk, which any rank that is there moves; without it the leader does
+ *   -DASKS             a message from other nodes brings no round about, but gives the leader a reason to (a draw handed
  *                      on, ranks counted there)
  *
  * Checked, in every order of the steps:
@@ -19,15 +19,15 @@
  *   announced once     the other nodes hear of each round from one rank of the node, and do not answer before
  *   agreement          a round is claimed, taken, sent away, brought back and published as the one that the turn shows
  *   no reuse           no part is changed while a round takes or reads it: none is published while a rank merges
- *   no lost wake-up    no rank sleeps, waiting for its round, and no other node waits, for ever (a deadlock); ranks that
- *                      only serve may, and are not woken but by what concerns them
+ *   no lost wake-up    no rank that waits for its round sleeps for ever, and no other node waits for ever (a deadlock);
+ *                      a rank that only serves may sleep, and is woken only for its own tasks
  *
- * Left out: several handles, flushes, max_lag, and what a leader latches, which changes
- * nothing here: a rank that is ready stays so until its round is taken.  Messages are always heard, as those of other
- * nodes are looked for at intervals; the counter and the wake-up between ranks have to do without.
+ * Left out: several handles, flushes, max_lag, and the leader's latches, which change nothing here: a rank that is ready
+ * stays so until its round is taken.  Messages are always heard, because the ranks look for messages of other nodes at
+ * intervals; the counter and the wake-up between ranks have no such safety net.
  *
- * What other nodes have told is looked at in two places: without ASKS `expects` says no more than `activated` does, so
- * that only with it a rank that overlooks the one is found.
+ * Two words tell of other nodes: `activated` and `expects`.  Without ASKS the second says nothing that the first does not,
+ * so only with ASKS a rank is found that overlooks it.
  *
  * With -D and one of these, the protocol is broken on purpose, and has to be found broken (tests/model/check --mutants):
  * NOT_TOLD, LOOKS_FIRST, MERGES_IGNORED, MERGED_UNTOLD, NEXT_UNTOLD, EXPECTED_UNTOLD, GATHERED_UNTOLD, NO_NEWS,
@@ -53,7 +53,7 @@
 #define MOVING 2
 #define AWAY 3
 
-/* What a rank that sleeps is woken by: whoever waits by the end of its round, a progress thread by what concerns it. */
+/* How a rank sleeps: a WAITER is woken by the end of its round, a SERVER by a task for its progress thread. */
 #define AWAKE 0
 #define WAITER 1
 #define SERVER 2
@@ -166,7 +166,7 @@ inline permits() { yes = 1 }
 
 /* ---- announcing -------------------------------------------------------------------------------------------------- */
 
-/* Says that the round is on; who is first announces it. */
+/* Says that the round is on; the first rank that says so announces it. */
 inline say_activated(leader)
 {
     atomic { STEP(look) yes = (activated[leader] <= at) };
@@ -190,7 +190,7 @@ inline say_activated(leader)
     fi
 }
 
-/* By a rank that does not lead the round and finds, or not, that who does sleeps. */
+/* By a rank that does not lead the round; it may or may not find the leader asleep. */
 inline announce()
 {
     atomic { STEP(decide) yes = (waits[_pid] == at + 1) };
@@ -239,7 +239,7 @@ inline release()
 }
 
 #ifdef KEPT
-/* Is there an entry whose round everybody has been given? */
+/* Is there an entry whose round all ranks have been given? */
 inline pick()
 {
     do
@@ -356,9 +356,9 @@ inline publish()
            STEP(publish)
            assert(round == at && phase == TAKING && !adding[0] && !adding[1]);
            round++; phase = OPEN; news = 0;
-           /* What is said of a round that is complete says no more than 0, and makes fewer states. */
+           /* Words about a complete round mean the same as 0; as 0 they make fewer states. */
            taken[0] = 0; taken[1] = 0; act = 0; asked = 0; gave = 0; got = 0;
-           /* ... of the round before: who leads this one has not just seen that to be on. */
+           /* Only a word about the round before: this leader has not just seen that round to be on. */
            activated[1 - _pid] = (activated[1 - _pid] == at -> 0 : activated[1 - _pid]);
            expects[_pid] = (expects[_pid] == round -> 0 : expects[_pid]);
 #ifdef NEXT_UNTOLD
@@ -368,7 +368,7 @@ inline publish()
 #endif
        };
        wake_waiters()
-    :: atomic { !yes -> skip }       /* whoever merges tells us when it has */
+    :: atomic { !yes -> skip }       /* the rank that merges tells the leader when it has finished */
     fi
 }
 
@@ -456,7 +456,7 @@ inline look()
 
 /* ---- Start ---------------------------------------------------------------------------------------------------- */
 
-/* Adds to the part that is pending: while a round is away, or nobody has claimed it. */
+/* Adds to the pending part: while a round is away, or no rank has claimed it. */
 inline merge()
 {
     atomic { phase == OPEN || (phase == AWAY && !merges) -> STEP(look) at = round; shown = phase };
@@ -619,7 +619,7 @@ active [N] proctype rank()
     :: atomic { !changed && WORK -> skip }; work()
 #endif
     :: atomic { !changed && !WORK && !(doing == WAITS && OVER) -> skip };
-       /* Says that it sleeps, looks, sleeps: whoever has news for it leaves them first, and then looks. */
+       /* Says that it sleeps, looks, sleeps; a rank that has news for it leaves them first, and then looks. */
 #ifndef LOOKS_FIRST
        say_asleep();
 #endif

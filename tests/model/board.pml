@@ -1,31 +1,31 @@
 /*
  * board.pml - how rounds are claimed, taken, moved and published in shared memory (csrc/node/board.c and
- * csrc/coll/rounds/board.c), and how waiters sleep and are woken (csrc/progress/wait.c), for spin.  The ring of results, and
- * who moves which chunk of one, is in ring.pml.
+ * csrc/coll/rounds/board.c), and how waiters sleep and are woken (csrc/progress/wait.c), for spin.  The ring of results,
+ * and which rank moves which chunk, are in ring.pml.
  *
  *   -DN, -DSTARTS      ranks, and how many Starts each makes
  *   -DQUORUM           ranks that must be ready; 1: Solo, N: Full
- *   -DDRAWN            instead: round r waits for rank r mod N, or who comes after it if that has left (Majority)
+ *   -DDRAWN            instead: round r waits for rank r mod N, or, if that has left, for the next rank (Majority)
  *   -DPARTS            of a station; 1: a Start that finds it pending adds to it, 2: there is a choice
  *   -DCHUNKS           of a round's data; 0: the claimer moves them itself
  *   -DKEPT             rounds stop when a rank was not given ENTRIES of them (deliver="sum", "each")
- *   -DGRACE            a round that is to be run waits a moment for ranks that come a little later
- *   -DALL_THERE        ... but not if nobody is missing
- *   -DUSERS            contributions lie where the application has them, until its request completes
+ *   -DGRACE            a round that is due waits a moment for ranks that come a little later
+ *   -DALL_THERE        ... but not if all ranks are there
+ *   -DUSERS            contributions stay in the application's buffers until its request completes
  *   -DFREES            a rank may free its handle instead of waiting for its last Start
- *   -DCOMPUTES         a rank may compute for ever after a Start: the others must not need it for what it left behind
+ *   -DCOMPUTES         a rank may compute for ever after a Start: the others must not need it to go on
  *   -DDIES             rank 0 may die between any two steps; the others are told when they would sleep for ever
  *
  * Checked, in every order of the steps:
  *   conservation       each Start is in one round, is pending, or was given back: never lost, never twice
  *   agreement          a round is claimed, moved and published by one rank or those it gave chunks to, and it has the
  *                      ready ranks that its policy asks for
- *   no reuse           neither a part nor what the application gets back is still read by a round
- *   no lost wake-up    no rank sleeps while there is something to do for it (a deadlock, or what the monitor finds)
+ *   no reuse           no round still reads a part that is used again, or a buffer that the application has back
+ *   no lost wake-up    no rank sleeps while it has something to do (a deadlock, or the monitor finds it)
  *
- * A step is an access to what the ranks share, with everything that it alone decides; consecutive accesses are one step
- * where nobody else can tell.  Left out: several handles, flushes, and max_lag, which only add to what decide() looks at
- * (it changes as what KEPT looks at does: by a `say`, and a look afterwards).
+ * A step is an access to shared state, with everything that it alone decides; consecutive accesses are one step if no
+ * other rank can tell the difference.  Left out: several handles, flushes, and max_lag.  These only add facts for
+ * decide(), which change like those of KEPT: by a `say`, and a look afterwards.
  *
  * With -D and one of these, the protocol is broken on purpose, and has to be found broken (tests/model/check --mutants):
  * NO_NEWS, NO_WAKE_UP, LOOKS_FIRST, PART_TAKEN_TWICE, CLAIM_NOT_COMPARED, TICKETS_OF_ANY_ROUND, PART_REUSED,
@@ -82,7 +82,7 @@ byte away;
 bit  out[N];
 
 #ifdef GRACE
-byte ripe;                      /* 1 + the round that is to be run, but in a moment */
+byte ripe;                      /* 1 + the round that is due, but waits a moment */
 bit  due;                       /* the moment is over */
 #endif
 
@@ -99,7 +99,7 @@ byte took[N];                   /* Starts of a rank that rounds have taken */
 byte reading[N];                /* parts that the round under way has taken, as bits */
 byte discarded[N];              /* Starts that were given back */
 #ifdef USERS
-bit  lent[N];                   /* the round under way reads what the application has */
+bit  lent[N];                   /* the round under way reads the application's buffer */
 #endif
 bit  killed;
 
@@ -110,13 +110,13 @@ bit  killed;
 #define OVER (waits[_pid] == 0 || round >= waits[_pid])
 #define WORK (phase == MOVING && tickets)
 #ifdef GRACE
-/* Once it is, a waiter looks once more (`looked`): it may not be to be run any more. */
+/* When the moment is over, a waiter looks only once more (`looked`): the round may no longer be due. */
 #ifdef SLEEPS_WHILE_TAKEN
 #define SOON (phase == OPEN && ripe == round + 1 && looked <= round)
 #else
 #define SOON (phase != MOVING && ripe == round + 1 && looked <= round)
 #endif
-#define FORGET_LOOK looked = 0   /* says no more than 0 when the round is over: fewer states */
+#define FORGET_LOOK looked = 0   /* means the same as 0 when the round is over; fewer states */
 #else
 #define SOON false
 #define FORGET_LOOK skip
@@ -183,7 +183,7 @@ inline decide()
 }
 #endif
 
-/* ---- waking: after what has changed --------------------------------------------------------------------- */
+/* ---- waking: after a change ------------------------------------------------------------------------------ */
 
 inline wake()
 {
@@ -227,7 +227,7 @@ inline publish()
 #ifdef USERS
             lent[k] = 0;
 #endif
-            taken[k] = 0;           /* says no more than 0 now, nor does ticket_round: fewer states */
+            taken[k] = 0;           /* means the same as 0 now, and so does ticket_round; fewer states */
             k++
         :: else -> k = 0; break
         od;
@@ -238,7 +238,7 @@ inline publish()
 
 /* ---- a round, under its claim ---------------------------------------------------------------------------- */
 
-/* Is there an entry whose round everybody has been given? */
+/* Is there an entry whose round all ranks have been given? */
 inline pick()
 {
 #ifdef KEPT
@@ -346,7 +346,7 @@ inline work()
 }
 
 #ifdef GRACE
-/* `yes`: nobody is missing, or the time has come.  Otherwise this rank, or whoever waits, will look again. */
+/* `yes`: all ranks are there, or the moment is over.  Otherwise this rank, or a rank that waits, will look again. */
 inline ripen()
 {
 #ifdef ALL_THERE
@@ -387,7 +387,7 @@ inline ripen()
 #ifdef RIPENS_OR_GIVES_UP
        :: else -> break
 #else
-       :: else                  /* somebody has: for this round, or late for an old one */
+       :: else                  /* another rank has: for this round, or late for an old one */
 #endif
        fi
     od
@@ -570,7 +570,7 @@ inline merge()
 
 
 #ifdef USERS
-/* The application gets back what it put in: what is still pending is copied aside. */
+/* The application gets its buffer back: if the contribution is still pending, it is copied aside. */
 inline return_users()
 {
     do
@@ -698,7 +698,7 @@ active [N] proctype rank()
         :: atomic { !OVER && SOON -> STEP(ripen) looked = round + 1 }; try_round()
 #endif
 #endif
-        /* Counts itself, looks, sleeps: whoever publishes something does so first, and then looks for sleepers. */
+        /* Counts itself, looks, sleeps; a publisher publishes first, and then looks for sleepers. */
         :: atomic { !OVER && !WORK && !SOON -> asleep[_pid] = 1 };
 #ifdef LOOKS_FIRST
            atomic { if :: SLEEPLESS -> woken[_pid] = 1 :: else fi };
@@ -761,7 +761,7 @@ active proctype killer() { killed = 1 }
 #endif
 
 #ifdef COMPUTES
-/* When nothing moves any more, whoever sleeps has nothing to do. */
+/* When nothing moves any more, a rank that sleeps has nothing to do. */
 active proctype monitor()
 {
     byte at, k, seen, ready, left, counts;

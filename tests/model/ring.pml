@@ -1,20 +1,21 @@
 /*
- * ring.pml - the chunks of a round and the ring of results (csrc/node/board.c), for spin: who moves which chunk into
- * which entry, and who reads it meanwhile.  How rounds come about is in board.pml; here any rank may begin one whenever
- * none is under way, may help with it whenever it looks, and may read whenever it likes: more than the code ever does.
+ * ring.pml - the chunks of a round and the ring of results (csrc/node/board.c), for spin: which rank moves which chunk
+ * into which entry, and which ranks read it meanwhile.  How rounds come about is in board.pml.  Here any rank may begin a
+ * round when none is under way, may help with it when it looks, and may read at any time: more than the code ever does.
  *
  *   -DN, -DROUNDS, -DENTRIES   ranks, rounds, entries of the ring
  *   -DKEPT                     every rank reads every round, in order, and its entry is kept until then ("sum", "each");
  *                              without it any round that is still there ("latest")
- *   -DWAITS                    ranks wait for rounds, and read what they are given then ("latest"); a round for which all
- *                              wait is written where the newest result is
- *   -DPINS                     ranks pin what they read ("latest"), so many at once, in as many entries more: each rank
- *                              one, of the newest round when it last looked, as a request is given one
+ *   -DWAITS                    ranks wait for rounds, and then read the result that they are given ("latest"); a round for
+ *                              which all ranks wait is written over the newest result
+ *   -DPINS                     so many ranks at once pin the entry that they read ("latest"), and the ring has as many
+ *                              more entries; each rank pins the newest round when it last looked, as a request would
  *
  * Checked:
  *   agreement   a result that is taken is whole and of the round that it was looked up for; a round's chunks are all
  *               moved before it is published, each once, and into its own entry
- *   no reuse    WAITS: what a rank was given is there until a newer result is complete; KEPT: an entry does not change while somebody still needs it; PINS: nor while it is pinned
+ *   no reuse    WAITS: the result that a rank was given is there until a newer one is complete; KEPT: an entry does not
+ *               change while a rank still needs it; PINS: nor while it is pinned
  *   room        PINS: a pin makes a writer pick again at most once, so that a pick ends; and if all ranks may pin, it
  *               finds an entry
  *
@@ -53,7 +54,7 @@
 /* The turn: one word. */
 byte round, phase;
 
-/* Tickets: one word; and the chunks not finished.  `entry` is the plan, read by whoever has a ticket. */
+/* Tickets: one word; and the chunks not finished.  `entry` is the plan, which ranks with a ticket read. */
 byte ticket_round, first, end, unfinished;
 byte entry;
 
@@ -76,7 +77,7 @@ bit  in_the_way[N];             /* ghost: a writer has picked again because of t
 
 /* ---- writing ----------------------------------------------------------------------------------------------- */
 
-/* May the entry be overwritten?  Not the newest result, unless everybody has been given it. */
+/* May the entry be overwritten?  Not that of the newest result, unless all ranks have been given it. */
 #define ROUND_OF(index) ((sequence[index] - 1) / 2)
 #ifdef WAITS
 #define SPARED(index) (sequence[index] && ROUND_OF(index) + spares >= at)
@@ -107,7 +108,7 @@ inline look_at_pins(read_in)
     fi
 }
 
-/* Looks through the entries, from any of them on, for one that nobody has pinned; marks it, and looks once more. */
+/* Looks through the entries, from any of them on, for one that no rank has pinned; marks it, and looks once more. */
 inline pick()
 {
     do
@@ -374,7 +375,7 @@ end_of_rounds:
        atomic { STEP(say) given++; absorbed[_pid] = given }
     :: atomic { given == ROUNDS -> break }
 #elif defined(WAITS)
-    /* Until it has read what it was given, the word says that it waits for a round that is over. */
+    /* Until the rank has read its result, its word says that it waits for a round that is over. */
     :: atomic { !given && round < ROUNDS -> STEP(link) given = 1; waits[_pid] = round + 1 }
     :: atomic { given && round >= waits[_pid] -> STEP(look) at = round - 1 };
        read();

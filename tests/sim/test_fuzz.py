@@ -81,7 +81,7 @@ def test_a_scenario_is_the_same_after_it_was_written_and_read(scenario):
     ("text", "message"),
     [
         ("{", "not a scenario: "),
-        ("[]", "the scenario is no object"),
+        ("[]", "the scenario is not an object"),
         ('{"ranks":2}', "the scenario lacks 'seed'"),
         ('{"ranks":"2"}', "the scenario has ranks '2'"),
         ('{"ranks":true}', "the scenario has ranks True"),
@@ -106,9 +106,12 @@ def test_a_scenario_is_the_same_after_it_was_written_and_read(scenario):
         ),
         (
             '{"ranks":2,"seed":0,"handles":[{}],"phases":[{"steps":[1],"then":["close 0"]}]}',
-            "'close 0' is no collective call",
+            "'close 0' is not a collective call",
         ),
-        ('{"ranks":2,"seed":0,"handles":[{"op":"min"}],"phases":[]}', "'min' is none of sum, max"),
+        (
+            '{"ranks":2,"seed":0,"handles":[{"op":"min"}],"phases":[]}',
+            "'min' is not one of sum, max",
+        ),
     ],
 )
 def test_what_is_no_scenario_is_refused(text, message):

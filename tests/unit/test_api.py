@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import os
 import pickle
+import pydoc
 import re
 import subprocess
 import sys
@@ -71,12 +72,38 @@ def test_every_public_docstring_says_something():
                 assert inspect.getdoc(member), f"{thing.__name__}.{name}"
 
 
+@pytest.mark.parametrize("kind", [pp.Activation, pp.Cause])
+def test_help_of_an_enumeration_shows_its_values_and_not_the_methods_of_str(kind):
+    text = pydoc.plain(pydoc.render_doc(kind))
+    for member in kind:
+        assert f'``"{member.value}"``' in text
+        assert repr(member) in text
+    for word in ("capitalize", "startswith", "__add__", "encode"):
+        assert word not in text
+    assert len(text.splitlines()) < 70
+
+
+def test_help_of_requests_says_how_they_are_used():
+    text = pydoc.plain(pydoc.render_doc(pp.Request))
+    for words in (
+        "Context.Allreduce_init",
+        "belong to the application",
+        "AllreduceRequest",
+        ">>> ",
+    ):
+        assert words in text
+    text = pydoc.plain(pydoc.render_doc(pp.AllreduceRequest))
+    for name in ("Start", "Wait", "Test", "Flush", "Free", "View", "More", "Drain"):
+        assert re.search(rf"^ \|  {name}\(self", text, re.MULTILINE), name
+
+
 SECTIONS = (
     "Parameters",
     "Attributes",
     "Returns",
     "Yields",
     "Raises",
+    "Warns",
     "See Also",
     "Notes",
     "References",
@@ -487,7 +514,7 @@ def test_a_request_refuses_everything_after_its_end(core, request_):
 
 
 def test_flush_and_drain_go_with_deliver(request_):
-    with pytest.raises(pp.Error, match="deliver='latest' use Flush"):
+    with pytest.raises(pp.Error, match="deliver='latest' call Flush"):
         request_.Drain()
 
 

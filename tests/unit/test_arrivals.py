@@ -331,7 +331,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"{tmp_path} cannot be read: Is a directory"):
         model(f"{name}:{tmp_path}")
     os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
-    with pytest.raises(ValueError, match="pipe' cannot be read: it is no ordinary file"):
+    with pytest.raises(ValueError, match="pipe' cannot be read: it is not a regular file"):
         model(f"{name}:{tmp_path}/pipe")
     with pytest.raises(ValueError, match=r"'a\\x00b' cannot be read"):
         model(f"{name}:a\0b")
@@ -358,7 +358,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str) -> None:
         ("normal:100ms", "is incomplete or too long: write normal:100ms:10ms"),
         ("normal:100ms:-1ms", "'-1ms' is not a duration"),
         ("normal:100ms:", "is incomplete or too long"),
-        ("lognormal:0:1ms", "'lognormal:0:1ms': the mean of log-normal times is above 0"),
+        ("lognormal:0:1ms", "'lognormal:0:1ms': the mean of log-normal times must be above 0"),
         ("ucf101:2", "'ucf101:2': ucf101 takes no values; write ucf101"),
         ("slow:8:2x", "'slow:8:2x': '8' is not one of 8 ranks; write 0..7"),
         ("slow:-1:2x", "'-1' is not one of 8 ranks"),
@@ -384,12 +384,12 @@ def test_nonsense_is_named(text: str, named: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ((0, 1, 1, 1), "ranks=0: not in 1.."),
-        ((1, 0, 1, 1), "steps=0: not in 1.."),
-        ((1, 1, -1, 1), "seed=-1: not in 0.."),
-        ((1, 1, 1 << 64, 1), "seed=18446744073709551616: not in 0..18446744073709551615"),
-        ((1, 1, 1, -1), "base_ns=-1: not in 0.."),
-        ((1, 1, 1, LONGEST_NS + 1), "base_ns=1000000000000001: not in 0..1000000000000000"),
+        ((0, 1, 1, 1), "ranks=0 is not in 1.."),
+        ((1, 0, 1, 1), "steps=0 is not in 1.."),
+        ((1, 1, -1, 1), "seed=-1 is not in 0.."),
+        ((1, 1, 1 << 64, 1), "seed=18446744073709551616 is not in 0..18446744073709551615"),
+        ((1, 1, 1, -1), "base_ns=-1 is not in 0.."),
+        ((1, 1, 1, LONGEST_NS + 1), "base_ns=1000000000000001 is not in 0..1000000000000000"),
     ],
 )
 def test_arguments_out_of_range_are_named(arguments: tuple[int, ...], named: str) -> None:

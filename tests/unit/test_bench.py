@@ -74,9 +74,9 @@ def test_good_options_have_no_complaint() -> None:
     [
         ({"sizes": (66,)}, "--size 66: not a multiple of 4 bytes, the size of float32"),
         ({"sizes": (4,), "dtype": DType.INT64}, "not a multiple of 8 bytes"),
-        ({"policies": (Quorum(9),)}, "quorum:9: Quorum(9): the context has only 8 ranks"),
+        ({"policies": (Quorum(9),)}, "Quorum(9) asks for 9 ranks; the context has only 8 ranks"),
         ({"sizes": (64, 64)}, "--size: the same value is given twice"),
-        ({"seed": 1 << 64}, "--seed 18446744073709551616: not in 0..2**64 - 1"),
+        ({"seed": 1 << 64}, "--seed 18446744073709551616 is not in 0..2**64 - 1"),
     ],
 )
 def test_bad_options_are_named(changes: dict[str, Any], words: str) -> None:
@@ -239,7 +239,7 @@ def test_a_contribution_that_is_lost_is_noticed() -> None:
 def test_a_buffer_left_as_it_was_is_noticed() -> None:
     ledger = Ledger(PATTERN, SOLO, rank=0)
     ledger.enter(np.full(6, -1, dtype="float32"), status_of(0, [1, 0, 0], 0))
-    assert "no sum of contributions" in ledger.failures[0]
+    assert "not a sum of contributions" in ledger.failures[0]
 
 
 def test_ranks_that_saw_different_rounds_are_noticed() -> None:
@@ -283,10 +283,27 @@ def test_a_lack_of_memory_names_the_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("freedom", "quantile"), [(6, 2.4469), (9, 2.2622), (29, 2.0452), (199, 1.9720)]
+    ("freedom", "quantile"),
+    [  # scipy.special.stdtrit(freedom, 0.975)
+        (1, 12.706204736),
+        (2, 4.302652730),
+        (5, 2.570581836),
+        (6, 2.446911851),
+        (9, 2.262157163),
+        (10, 2.228138852),
+        (29, 2.045229642),
+        (199, 1.971956544),
+    ],
 )
 def test_quantiles_of_student(freedom: int, quantile: float) -> None:
-    assert student_quantile(freedom) == pytest.approx(quantile, rel=1e-3)
+    assert student_quantile(freedom) == pytest.approx(quantile, rel=1e-4)
+
+
+def test_quantiles_of_student_fall() -> None:
+    """Where the table ends and the expansion begins, too."""
+    quantiles = [student_quantile(freedom) for freedom in range(1, 300)]
+    assert quantiles == sorted(quantiles, reverse=True)
+    assert quantiles[-1] > 1.959964
 
 
 def test_confidence_intervals() -> None:

@@ -150,7 +150,7 @@ def test_contributions_that_are_exchanged_are_noticed() -> None:
 def test_a_round_that_nobody_was_given_is_noticed() -> None:
     rounds = {0: [1, 0], 1: [1, 1], 3: [1, 1], 4: [0, 1]}
     failures = audited(played(rounds, {0: [0, 1, 3], 1: [0, 1, 3]}))
-    assert "nobody was given some of those between [0, 1, 3, 4]" in failures[0]
+    assert "no rank was given some of those between [0, 1, 3, 4]" in failures[0]
 
 
 def test_ranks_that_were_given_different_results_are_noticed() -> None:
@@ -209,7 +209,7 @@ def test_a_result_is_compared_with_its_status() -> None:
     assert "contributors (0, 1), the status says (0,)" in entered(Solo(), [1, 1], wrong)[0]
     ledger = LoopLedger(PATTERN, SOLO, rank=0)
     ledger.enter(np.full(4, -1, dtype="float32"), status_of(0, [1, 0], True), 1)
-    assert "no sum of contributions" in ledger.failures[0]
+    assert "not a sum of contributions" in ledger.failures[0]
 
 
 def test_totals_are_audited_where_ranks_cannot_be_told_apart() -> None:
@@ -311,7 +311,7 @@ def test_a_turn_that_does_not_write_is_noticed() -> None:
     loop, _ = loop_of(Solo())
     loop.contender.repeat = lambda _calls: None  # type: ignore[method-assign]
     loop.turn(7)
-    assert "no sum of contributions" in loop.ledger.failures[0]
+    assert "not a sum of contributions" in loop.ledger.failures[0]
 
 
 def test_turns_are_interleaved_and_their_order_rotates() -> None:

@@ -34,7 +34,7 @@ def options(**changes: Any) -> OverheadOptions:
     ("changes", "words"),
     [
         ({"size": 6}, "--size 6: not a multiple of 4 bytes, the size of float32"),
-        ({"policy": Quorum(2)}, "--policy quorum:2: Quorum(2): the context has only 1 ranks"),
+        ({"policy": Quorum(2)}, "Quorum(2) asks for 2 ranks; the context has only 1 rank"),
         ({"buffers": (Buffers.NUMPY,) * 2}, "--buffers: the same value is given twice"),
     ],
 )

@@ -120,7 +120,7 @@ def test_the_table_shows_the_slowdown(capsys: pytest.CaptureFixture[str]) -> Non
     table.print_report(outcome.report)
     text = capsys.readouterr().out
     assert "slowdown" in text
-    assert "Slowdown: of what ranks compute" in text
+    assert "Slowdown: of the computation of late ranks" in text
     assert max(map(len, text.splitlines())) <= 130
     without = skew.measure(options(work=Work.SLEEP), MPI.COMM_SELF, lambda _text: None)
     assert without is not None

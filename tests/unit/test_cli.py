@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from support.mpirun import SEGMENTS
 
+import pypartial
 from pypartial import cli, tuning
 from pypartial.bench import launch
 from pypartial.bench.options import (
@@ -95,7 +97,7 @@ def test_every_option(tmp_path: Path) -> None:
         ("--transport tcp", "--transport"),
         ("--dtype float16", "--dtype"),
         ("--size 9999999999G", "'9999999999G' is too large"),
-        ("--seed 18446744073709551616", "--seed 18446744073709551616: not in"),
+        ("--seed 18446744073709551616", "--seed 18446744073709551616 is not in"),
         ("--json no-such-folder/skew.json", "there is no folder no-such-folder"),
         ("--json /proc/skew.json", "--json /proc/skew.json: cannot be written: No such file"),
         ("--plot /proc/skew.png", "--plot /proc/skew.png: cannot be written: No such file"),
@@ -213,7 +215,7 @@ def test_every_option_of_tune(table: Path, tmp_path: Path) -> None:
     ("words", "ranks", "message"),
     [
         ("", 1, "one rank sends no messages: start several, with mpirun -n 4 pypartial tune"),
-        ("--ranks 5", 4, "--ranks 5: there are 4; start more with mpirun -n 5"),
+        ("--ranks 5", 4, "--ranks 5: there are only 4 ranks; start more, with mpirun -n 5"),
         ("--ranks 1", 4, "--ranks"),
         ("--ranks 2 --ranks 2", 4, "--ranks: the same value is given twice"),
         ("--size 7", 4, "--size 7: not a multiple of 4 bytes"),
@@ -279,6 +281,38 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bench" in capsys.readouterr().out
     assert skew("--help") == 0
     assert "powers of 1024" in capsys.readouterr().out
+
+
+COMMANDS = (
+    *("", "info", "bench", "bench skew", "bench latency", "bench overhead", "tune"),
+    *("sim", "sim fuzz", "sim skew", "sim schedule"),
+)
+
+
+def test_all_commands_are_tested_for_their_help() -> None:
+    found = {""}
+    groups = [("", typer.main.get_command(app.app))]
+    while groups:
+        prefix, group = groups.pop()
+        for name, command in getattr(group, "commands", {}).items():
+            found.add(f"{prefix}{name}")
+            groups.append((f"{prefix}{name} ", command))
+    assert found == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_h_is_short_for_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.parse([*command.split(), "--help"], 1) == 0
+    long = capsys.readouterr().out
+    assert app.parse([*command.split(), "-h"], 1) == 0
+    assert capsys.readouterr().out == long
+    assert " ".join(["Usage: pypartial", *command.split()]) in long
+    assert "-h, --help" in long
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.parse(["--version"], 1) == 0
+    assert capsys.readouterr().out == f"pypartial {pypartial.__version__}\n"
 
 
 def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -465,6 +499,12 @@ def test_help_needs_no_mpi() -> None:
     assert "Usage: pypartial" in done.stdout
 
 
+def test_the_version_of_the_installed_command() -> None:
+    done = run(sys.executable, "-m", "pypartial", "--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"pypartial {pypartial.__version__}\n"
+
+
 def test_waiting_ranks_import_no_command_line() -> None:
     code = (
         "import sys, pypartial.cli, pypartial.cli.bench\n"
@@ -599,7 +639,7 @@ def test_tune_from_start_to_end(mpirun: list[str], table: Path, tmp_path: Path) 
     done = run(*command, "info")
     assert f"{table}: measured {both[0]['date'][:10]}" in done.stdout
     assert "measured for  ranks: 2 (node), 3 (node)" in done.stdout
-    assert re.search(r"3 ranks +\w+.*; measured on so many ranks", done.stdout)
+    assert re.search(r"3 ranks +\w+.*; measured on this number of ranks", done.stdout)
 
 
 def test_tune_writes_no_table_of_wrong_sums(mpirun: list[str], table: Path) -> None:
@@ -729,11 +769,11 @@ def facts(rank: int, node: str, neighbours: int, shares: bool = False) -> info.R
 def test_nodes_are_listed_with_their_ranks() -> None:
     ranks = [facts(0, "a", 2), facts(1, "a", 2), facts(2, "b", 1)]
     assert info.nodes(ranks) == [
-        ("a", "ranks 0-1; 4 cores; doorbells of 2 of 2 reached"),
-        ("b", "rank 2; 4 cores; doorbells of 1 of 1 reached"),
+        ("a", "ranks 0-1; 4 cores; doorbells reach 2 of 2 ranks"),
+        ("b", "rank 2; 4 cores; no other rank is on this node"),
     ]
     mixed = [facts(0, "a", 1), facts(1, "a", 2)]
-    assert info.nodes(mixed)[0][1].endswith("doorbells of 1 to 2 of 2 reached")
+    assert info.nodes(mixed)[0][1].endswith("doorbells reach 1 to 2 of 2 ranks")
 
 
 def test_spans() -> None:
@@ -758,7 +798,7 @@ def test_transports_say_why(ranks: list[info.RankFacts], words: str) -> None:
     ("content", "words"),
     [
         (None, "there is no such file: mpirun -n P pypartial tune makes it"),
-        ("{", "ignored: it is no JSON"),
+        ("{", "ignored: it is not JSON"),
         ('{"schema": 9, "entries": []}', "ignored: its schema is 9, and this version reads 1"),
         ('{"schema": 1, "entries": []}', "nothing for this MPI"),
     ],
@@ -785,7 +825,7 @@ def test_missing_packages_are_named_with_a_remedy(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     found = dict(info.optional_packages())
     assert "pip install matplotlib" in found["matplotlib"]
-    assert set(found) == {"matplotlib", "ml_dtypes", "torch", "cupy"}
+    assert set(found) == {"matplotlib", "ml_dtypes", "torch"}
 
 
 def test_info_explains_a_missing_core(

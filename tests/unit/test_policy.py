@@ -111,7 +111,7 @@ def test_what_activates_a_round(size):
     assert pp.Full().trigger(size) == Trigger("quorum", size)
     assert pp.Quorum(size).trigger(size) == Trigger("quorum", size)
     for policy in (pp.Quorum(size + 1), pp.FirstOf(size + 1)):
-        with pytest.raises(pp.ArgumentError, match=rf"\({size + 1}\).*only {size} ranks"):
+        with pytest.raises(pp.ArgumentError, match=rf"\({size + 1}\).*only {size} rank"):
             policy.trigger(size)
 
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pypartial import _native, tuning
@@ -183,15 +184,15 @@ def test_the_nearest_entry_lends_its_costs(native: _native.Native) -> None:
     [
         ({"ranks": 0}, "ranks=0"),
         ({"link": 2}, "link=2"),
-        ({"switch_count": 9}, "9 switch points"),
-        ({"switch_count": -1}, "-1 switch points"),
+        ({"switch_count": 9}, "switch_count=9 of the row for 4 ranks"),
+        ({"switch_count": -1}, "switch_count=-1 of the row"),
         ({"switches": [(0, 0)]}, "algorithm=0"),
         ({"switches": [(0, 4)]}, "algorithm=4"),
         ({"switches": [(1, 1)]}, "is at 1 bytes"),
         ({"switches": [(0, 1), (9, 2), (9, 1)]}, "switch point 2 for 4 ranks is at 9 bytes"),
-        ({"latency_us": -1.0}, "-1 us"),
-        ({"byte_ns": math.nan}, "nan ns"),
-        ({"copy_ns": math.inf}, "inf ns"),
+        ({"latency_us": -1.0}, "latency_us=-1"),
+        ({"byte_ns": math.nan}, "byte_ns=nan"),
+        ({"copy_ns": math.inf}, "copy_ns=inf"),
     ],
 )
 def test_what_the_core_refuses(change: dict[str, Any], text: str) -> None:
@@ -236,6 +237,33 @@ def test_no_fitted_parameter_is_negative(native: _native.Native) -> None:
     ]
     found = fit.fit_cost(native, odd, 4)
     assert all(value >= 0 for value in dataclasses.asdict(found).values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_fit_is_the_best_without_negative_parameters(native: _native.Native, seed: int) -> None:
+    """The conditions of Karush, Kuhn and Tucker: what a least-squares fit must fulfil, and only it.
+
+    No parameter that is not zero can be changed for the better, none that is zero be increased.
+    """
+    draws = np.random.default_rng(seed)
+    times = [
+        Measured(size.bytes, {name: us * draws.lognormal(0, 1) for name, us in size.us.items()})
+        for size in times_by_model(COST, 4)
+    ]
+    cells = [(size.bytes, name, us) for size in times for name, us in size.us.items()]
+    found = dataclasses.asdict(fit.fit_cost(native, times, 4))
+    units = [Cost(**{name: float(name == one) for name in found}) for one in found]
+    matrix = np.array(
+        [
+            [fit.model_us(native, unit, name, size, 4) / us for unit in units]
+            for size, name, us in cells
+        ]
+    )
+    scale = matrix.max(axis=0)
+    values = np.array(list(found.values())) * scale
+    slope = (matrix / scale).T @ (matrix / scale @ values - 1)
+    assert np.all(slope > -1e-6)
+    assert np.all(np.abs(slope[values > 0]) < 1e-6)
 
 
 def sizes_of(*columns: tuple[int, float, float, float]) -> list[Measured]:

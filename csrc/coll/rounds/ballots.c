@@ -12,7 +12,7 @@ void pp_ballots_hear(pp_ballots_t *ballots, int32_t child, const pp_prefix_t *me
 {
     const pp_report_t *report = (const pp_report_t *)message;
     pp_ballot_t *last = &ballots->children[child];
-    /* Each round's come from another rank of a node: one of the round before may be the later to arrive. */
+    /* Between nodes another rank sends the ballots of each round, so a ballot of an earlier round may arrive later. */
     if (last->round != UINT64_MAX && last->round > message->round)
         return;
     *last = (pp_ballot_t){.round = message->round, .left_calls = report->left_calls,

@@ -4,17 +4,17 @@
 #include <string.h>
 
 enum {
-    GRACE_BYTES = 49152,             /* from here on; see grace_ns() */
+    GRACE_BYTES = 49152,             /* vectors from this size on have an automatic grace; see grace_ns() */
     GRACE_BYTES_A_NS = 32,
     GRACE_NS_MAX = 20000,
     LONG_GRACE_BYTES_A_NS = 4,
     LONG_GRACE_NS_MAX = 20000000,
-    LATECOMERS_MAX = 8               /* halved when nobody came */
+    LATECOMERS_MAX = 8               /* halved in each round without latecomers */
 };
 
 /* ---- is the round due? ------------------------------------------------------------------------------------ */
 
-/* Those that are out go along with any flush, but ask for none. */
+/* Whether all ranks flush.  Ranks that are out go along with any flush, but ask for none. */
 static bool all_flush(const pp_view_t *view)
 {
     bool any = false;
@@ -35,7 +35,7 @@ static void trigger(pp_combine_t *combine, int32_t rank, pp_cause_t cause)
         combine->cause = cause;
 }
 
-/* Ranks whose deadline is over, whoever is drawn. */
+/* Ranks whose deadline is over trigger, whichever ranks are drawn. */
 static void deadlines_trigger(const pp_view_t *view, pp_allreduce_t *coll)
 {
     for (int32_t rank = 0; coll->rule.deadline && rank < coll->rule.size; rank++) {
@@ -59,7 +59,7 @@ static bool draws_trigger(const pp_view_t *view, pp_allreduce_t *coll)
     return coll->on_board->triggered > 0;
 }
 
-/* Solo: every rank that waits. */
+/* Solo: every rank that waits triggers. */
 static bool anybody_triggers(const pp_view_t *view, pp_allreduce_t *coll)
 {
     for (int32_t rank = 0; rank < coll->handle.engine->size; rank++)
@@ -78,7 +78,7 @@ static bool quorum_is_there(const pp_view_t *view, pp_allreduce_t *coll)
         pp_rule_count(&count, &facts);
         if (facts.ready)
             pp_mask_add(combine->ready, rank);
-        /* No need to look at the others. */
+        /* Full: one rank that is not ready decides. */
         if (pp_rule_is_full(rule) && !facts.ready && !view->away)
             return false;
     }
@@ -95,7 +95,7 @@ static bool is_brought_about(const pp_view_t *view, pp_allreduce_t *coll)
                                         : quorum_is_there(view, coll);
 }
 
-/* Whether the round is due, and who brings it about; the latter into coll->on_board. */
+/* Whether the round is due.  Writes the ranks that bring it about into coll->on_board. */
 static bool decide(pp_allreduce_t *coll, uint64_t round)
 {
     pp_combine_t *combine = coll->on_board;
@@ -116,14 +116,14 @@ static bool decide(pp_allreduce_t *coll, uint64_t round)
 
 /* ---- grace --------------------------------------------------------------------------------------------------- */
 
-/* Of a vector, where it is compared with what is large. */
+/* The size of a vector where the library asks whether it is large. */
 static size_t weight_bytes(const pp_allreduce_t *coll)
 {
     return coll->on_board->board.vector_bytes * pp_node_of(coll)->magnify;
 }
 
-/* Whether rounds wait a moment, once they are due, for ranks that come a little later: with large vectors a
-   round of all is much cheaper than two of some, whose ranks then copy what others get in place, and so come
+/* Whether a round that is due waits a moment for ranks that come a little later.  With large vectors one round of all
+   ranks is much cheaper than two rounds of some: a rank that was late copies what the others get in place, and so comes
    late again. */
 static bool has_grace(const pp_allreduce_t *coll)
 {
@@ -138,7 +138,8 @@ static uint64_t longest_ns(const pp_allreduce_t *coll)
     return coll->grace_ns == PP_GRACE_AUTO ? LONG_GRACE_NS_MAX : coll->grace_ns;
 }
 
-/* As the handle says; else much less than the round takes, or about as long as a rank takes that was late, if some came too late by little. */
+/* The handle's grace.  If that is automatic: much less than the time of a round; or, if ranks have lately come too
+   late by little, about the time that a late rank takes. */
 static uint64_t grace_ns(const pp_allreduce_t *coll)
 {
     size_t bytes = weight_bytes(coll);
@@ -157,7 +158,7 @@ static void set_latecomers(pp_allreduce_t *coll, uint32_t latecomers)
     atomic_store_explicit(&coll->on_board->board.shared->latecomers, latecomers, memory_order_relaxed);
 }
 
-/* Nobody is missing whom to wait for could bring in. */
+/* Every rank has a contribution pending or has left: to wait longer would bring in no other rank. */
 static bool all_there(const pp_allreduce_t *coll, uint64_t round)
 {
     pp_view_t view = pp_view_of(coll, round);
@@ -169,7 +170,7 @@ static bool all_there(const pp_allreduce_t *coll, uint64_t round)
     return true;
 }
 
-/* Whether the time has come to take a round that is due. */
+/* Whether a round that is due may be taken now: its grace is over. */
 static bool is_ripe(pp_allreduce_t *coll, uint64_t round)
 {
     pp_board_t *board = &coll->on_board->board;
@@ -182,11 +183,12 @@ static bool is_ripe(pp_allreduce_t *coll, uint64_t round)
         return true;
     }
     if (pp_board_set_ripe(board, round, pp_engine_now(coll->handle.engine) + grace_ns(coll))) {
-        /* This rank may go on to something else: then the others see to it. */
+        /* This rank may go on to something else; then the ranks that wait see to the round. */
         pp_gather_wake_waiters(coll, round);
         return false;
     }
-    bool over = pp_board_ripens(board, round, pp_engine_now(coll->handle.engine), longest_ns(coll), &left_ns) && left_ns <= 0;
+    bool over = pp_board_ripens(board, round, pp_engine_now(coll->handle.engine), longest_ns(coll), &left_ns)
+             && left_ns <= 0;
     coverage->graces_over += over;
     return over;
 }
@@ -211,8 +213,8 @@ static void name_initiator(const pp_allreduce_t *coll, pp_ring_entry_t *entry)
     coll->handle.engine->coverage.initiators_met += !pp_rule_is_solo(&coll->rule) && combine->triggered > 1;
 }
 
-/* Where the result is to be written: into receive buffers of ranks that wait, and into the ring for all
-   others. */
+/* Sets the targets of the result: the receive buffers of waiting ranks that are in the node's memory, and the ring for
+   all other ranks. */
 static bool add_targets(pp_allreduce_t *coll, int32_t index, pp_ring_entry_t *entry)
 {
     pp_board_t *board = &coll->on_board->board;
@@ -227,7 +229,7 @@ static bool add_targets(pp_allreduce_t *coll, int32_t index, pp_ring_entry_t *en
     return pp_board_commit_result(board, index);
 }
 
-/* Before a round is published: ranks that have begun to wait for it since it was taken came too late by little. */
+/* Before a round is published, looks for latecomers: ranks that have begun to wait for it since it was taken. */
 static void learn(pp_allreduce_t *coll, uint64_t round, const pp_ring_entry_t *entry)
 {
     bool late = false;
@@ -256,7 +258,7 @@ static void publish_entry(pp_allreduce_t *coll, uint64_t round, int32_t index)
     coll->handle.engine->changed = true;
 }
 
-/* Returns false if the result has no entry: somebody has to give room first. */
+/* False: there is no entry for the result, and some rank must give room first. */
 static bool run(pp_allreduce_t *coll, uint64_t round)
 {
     pp_board_t *board = &coll->on_board->board;
@@ -274,7 +276,7 @@ static bool run(pp_allreduce_t *coll, uint64_t round)
     return true;
 }
 
-/* Claims the round that is open and runs it if it is due.  Returns false if there is nothing to do. */
+/* Claims the open round and runs it if it is due.  False: there is nothing more to do. */
 static bool claim_and_run(pp_allreduce_t *coll, uint64_t turn)
 {
     pp_board_t *board = &coll->on_board->board;
@@ -283,9 +285,9 @@ static bool claim_and_run(pp_allreduce_t *coll, uint64_t turn)
     if (!pp_board_claim(board, turn))
         return true;
     do {
-        /* Once more: what was decided may have been overtaken. */
+        /* Decides once more, under the claim: the facts may have changed. */
         if (decide(coll, round) && (room = run(coll, round)))
-            /* Nobody waits for the next round yet; but all may flush. */
+            /* No rank waits for the next round yet; but all may flush. */
             return pp_node_anybody_away(board->node);
     } while (!pp_board_release(board, round));
     if (!room)
@@ -320,7 +322,8 @@ static bool look(pp_allreduce_t *coll, bool news)
     return true;
 }
 
-/* A round that is ripe.  Also while somebody has the claim: a claimer that decides against the round wakes nobody. */
+/* Whether the round is ripe.  Also asked while the turn is claimed, because a claimer that decides against the round
+   wakes no rank. */
 static bool has_news(pp_allreduce_t *coll, uint64_t turn)
 {
     pp_team_t *team = coll->handle.team;
@@ -332,7 +335,7 @@ static bool has_news(pp_allreduce_t *coll, uint64_t turn)
         return false;
     if (left_ns > 0 && (team->soon_ns == 0 || (uint64_t)left_ns < team->soon_ns))
         team->soon_ns = (uint64_t)left_ns;
-    /* Once: it may no longer be due, or have no room, and the rank that changes that looks itself. */
+    /* Only once: the round may no longer be due, or have no room; the rank that changes that looks itself. */
     if (left_ns > 0 || combine->ripe == coll->completed + 1)
         return false;
     combine->ripe = coll->completed + 1;
@@ -348,7 +351,7 @@ static void gathered(pp_allreduce_t *coll, uint64_t round)
 
 static const pp_way_t way = {.alone = true, .look = look, .has_news = has_news, .gathered = gathered};
 
-/* Instead of settling the whole engine, where nothing has changed but this handle. */
+/* Settles only this handle instead of the whole engine, if nothing else has changed. */
 static void settle(pp_allreduce_t *coll)
 {
     pp_engine_t *engine = coll->handle.engine;
@@ -356,7 +359,7 @@ static void settle(pp_allreduce_t *coll)
     if (!team->in_call && !engine->replay) {
         while (!engine->error && pp_on_board_go_on(coll))
             continue;
-        /* Nothing that others look at has changed but this handle, and that this rank may wait for it. */
+        /* Other handles see only one change: that this rank may wait here. */
         engine->changed = false;
         if (!pp_handle_waits(&coll->handle) || team->live_handles == 1)
             return;
@@ -373,7 +376,7 @@ static bool poll_board(pp_allreduce_t *coll)
     return true;
 }
 
-/* A round goes on without this rank: others of the node see to it. */
+/* No round needs this rank: the other ranks of the node go on without it. */
 static bool is_needed(pp_allreduce_t *coll)
 {
     (void)coll;
@@ -384,7 +387,7 @@ static bool has_retired(const pp_allreduce_t *coll) { return coll->on_board->wor
 
 static void await(pp_allreduce_t *coll, uint32_t number)
 {
-    (void)number;                    /* the ranks of the node see it as often as they look */
+    (void)number;                    /* the ranks of the node see it each time that they look */
     pp_hold_await(coll, coll->completed);
 }
 

@@ -1,9 +1,9 @@
-/* catch_up.c - rounds that went on while this rank was not here.  See combine.h. */
+/* catch_up.c - brings this rank up to date with rounds that others have made meanwhile.  See combine.h. */
 #include "combine.h"
 
 #include <string.h>
 
-/* What the entry says that is this rank's own. */
+/* Fills in the parts of the outcome that are this rank's own. */
 static void describe_own(pp_allreduce_t *coll, const pp_ring_entry_t *from, pp_outcome_t *outcome)
 {
     pp_combine_t *combine = coll->on_board;
@@ -21,8 +21,8 @@ static void describe_own(pp_allreduce_t *coll, const pp_ring_entry_t *from, pp_o
     outcome->external = !from->flush && !pp_mask_has(from->triggers, me);
 }
 
-/* The entry of the oldest round from coll->completed on that the ring has; PP_PENDING if it was overwritten
-   while we read. */
+/* Reads the entry of the oldest round from coll->completed on that the ring has.  PP_PENDING: it was overwritten
+   meanwhile. */
 static pp_status_t read_entry(pp_allreduce_t *coll, pp_outcome_t *outcome, uint64_t *left)
 {
     const pp_board_t *board = &coll->on_board->board;
@@ -48,7 +48,7 @@ static pp_status_t read_entry(pp_allreduce_t *coll, pp_outcome_t *outcome, uint6
     return pp_board_still(board, index, round) ? PP_OK : PP_PENDING;
 }
 
-/* Rounds that this rank will never look at (PP_LATEST) may have taken what it had pending. */
+/* Rounds that this rank skips (PP_LATEST) may have taken parts that it had pending. */
 static void count_skipped(pp_allreduce_t *coll, uint64_t next)
 {
     pp_combine_t *combine = coll->on_board;
@@ -58,14 +58,14 @@ static void count_skipped(pp_allreduce_t *coll, uint64_t next)
     PP_STEP("look");
     uint64_t starts = 0, taken = atomic_load(&own->taken);
     if (taken > next)
-        return;              /* by this one, whose entry says so, or by a later one */
+        return;              /* this round has taken the parts, and its entry says so; or a later round has */
     for (int part = 0; part < PP_PARTS; part++)
         if (pending >> part & 1)
             starts += own->parts[part].contributions;
     combine->starts_taken = coll->starts - starts;
 }
 
-/* An exempt rank has been passed beyond its bound: that counts as given. */
+/* If rounds have passed this rank beyond its bound, because it was exempt, they count as given. */
 static void count_passed(pp_allreduce_t *coll, uint64_t rounds)
 {
     if (rounds <= pp_rounds_bound(coll))
@@ -83,7 +83,7 @@ void pp_combine_count_as_given(pp_allreduce_t *coll)
     pp_rounds_count_as_given(coll, rounds_taken(pp_board_turn(&coll->on_board->board)));
 }
 
-/* Before anything ends that exempts this rank: what has gone on until now counts as given, on all handles. */
+/* Before this rank's exemption may end: rounds that have gone on until now count as given, on all handles. */
 static void count_all_as_given(const pp_allreduce_t *coll)
 {
     const pp_team_t *team = coll->handle.team;
@@ -94,7 +94,7 @@ static void count_all_as_given(const pp_allreduce_t *coll)
             other->kind->count_as_given(other);
 }
 
-/* Where other ranks' rounds went on while nobody looked: entries of the ring become outcomes here. */
+/* Makes outcomes of the ring entries of the rounds that other ranks have made since this rank last looked. */
 bool pp_combine_catch_up(pp_allreduce_t *coll)
 {
     pp_combine_t *combine = coll->on_board;
@@ -126,7 +126,7 @@ bool pp_combine_catch_up(pp_allreduce_t *coll)
             combine->flushes++;
         }
         coll->handle.team->shared_rounds += outcome->round + 1 - coll->completed;
-        /* Up to here; a flush may end what exempts this rank. */
+        /* Up to this round, because a flush may end this rank's exemption. */
         pp_rounds_count_as_given(coll, outcome->round + 1);
         pp_rounds_complete(coll, outcome, left);
     }

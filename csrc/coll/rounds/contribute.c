@@ -1,10 +1,11 @@
-/* contribute.c - a Start on a board, and what becomes of it.  See combine.h. */
+/* contribute.c - a contribution on a board, from its Start on.  See combine.h. */
 #include "../patience.h"
 #include "combine.h"
 
 #include <string.h>
 
-/* While a round is away, it cannot be published; else no round can be taken. */
+/* Begins to add to a pending part.  Until it ends, a round that is AWAY is not published, and no other round is taken.
+   */
 static bool begin_merge(pp_allreduce_t *coll, uint64_t turn)
 {
     pp_combine_t *combine = coll->on_board;
@@ -15,7 +16,7 @@ static bool begin_merge(pp_allreduce_t *coll, uint64_t turn)
     return combine->merges;
 }
 
-/* Others may have looked meanwhile, and found the turn claimed; this rank looks in any case. */
+/* Other ranks may have looked meanwhile, and found the turn claimed; so this rank looks in any case. */
 static void end_merge(pp_allreduce_t *coll)
 {
     pp_combine_t *combine = coll->on_board;
@@ -31,7 +32,7 @@ static void end_merge(pp_allreduce_t *coll)
     combine->news = true;
 }
 
-/* A part that is pending, to which the Start's elements may be added until end_merge(): no round takes it meanwhile.
+/* Finds a pending part to which the Start's elements may be added until end_merge(): no round takes it meanwhile.
    False: a round is being made. */
 static bool find_pending(pp_allreduce_t *coll, int32_t *part)
 {
@@ -45,12 +46,12 @@ static bool find_pending(pp_allreduce_t *coll, int32_t *part)
         if ((pp_word_pending(word) & bit) && !(pp_word_users(word) & bit))
             return true;
     }
-    /* What was pending has been taken since: there are free parts. */
+    /* A round has taken the pending parts since: there are free parts. */
     end_merge(coll);
     return false;
 }
 
-/* A part that is free, or else one to add to. */
+/* Aims at a free part, or else at a pending one to add to. */
 pp_status_t pp_contribute_aim(pp_allreduce_t *coll, pp_target_t *target)
 {
     const pp_combine_t *combine = coll->on_board;
@@ -100,7 +101,7 @@ void pp_contribute_start(pp_allreduce_t *coll, const pp_target_t *target)
     end_merge(coll);
 }
 
-/* ---- what becomes of it ------------------------------------------------------------------------------------- */
+/* ---- after the Start ------------------------------------------------------------------------------------------ */
 
 bool pp_contribute_return_users(pp_allreduce_t *coll)
 {
@@ -134,18 +135,19 @@ uint64_t pp_contribute_discard(pp_allreduce_t *coll)
 {
     pp_board_t *board = &coll->on_board->board;
     uint64_t discarded = 0;
-    /* In this order: a rank that finds all flushing must not find that one of them has not left, and keeps its draw. */
+    /* In this order: a rank that finds all ranks flushing must not find one of them that has not left, and keeps its
+       draw. */
     pp_team_publish_presence(coll->handle.team);
     pp_station_say(board, pp_say_state_of(coll));
-    /* Under a claim: another claimer may have counted on this rank; so may, between nodes, those who count for a
-       quorum.  What is not withdrawn goes into the flush. */
+    /* Under a claim, because another claimer may have counted on this rank.  Between nodes the leaders that count for a
+       quorum may have, too, so nothing is withdrawn.  Parts that are not withdrawn go into the flush. */
     uint64_t turn = pp_board_turn(board);
     if (!coll->on_board->way->alone || pp_turn_phase(turn) != PP_OPEN || !pp_board_hold(board, turn))
         return 0;
     uint32_t parts = pp_station_withdraw(board);
     while (!pp_board_release(board, pp_turn_round(turn)))
         continue;
-    coll->on_board->news = true;          /* others may have looked meanwhile */
+    coll->on_board->news = true;          /* other ranks may have looked meanwhile, and found the turn claimed */
     for (int part = 0; parts >> part; part++)
         if (parts >> part & 1)
             discarded += pp_board_own(board)->parts[part].contributions;

@@ -1,4 +1,4 @@
-/* copy.c - results: where they lie on a board, and how they come out.  See combine.h. */
+/* copy.c - results: where they are on a board, and how they are copied out.  See combine.h. */
 #include "combine.h"
 
 #include <string.h>
@@ -23,7 +23,8 @@ static void copy_elements(const pp_allreduce_t *coll, const pp_outcome_t *outcom
                 count);
 }
 
-/* What this rank has not put into its receive buffers while it moved it, in as few pieces as possible. */
+/* Copies the chunks that this rank has not put into its receive buffers while it moved them, as few pieces as
+   possible. */
 static void copy_rest(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
 {
     const pp_combine_t *combine = coll->on_board;
@@ -58,7 +59,7 @@ bool pp_copy_out(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
 const void *pp_copy_view(pp_allreduce_t *coll, const pp_outcome_t *outcome)
 {
     pp_combine_t *combine = coll->on_board;
-    /* One that is converted, or has nothing in it, exists in the receive buffers only. */
+    /* A result that must be converted, or is empty, exists in the receive buffers only. */
     if (outcome->lies != PP_IN_RING || !pp_users_are_vectors(&coll->series.kernels) || coll->count == 0)
         return NULL;
     coll->viewed = pp_board_pin(&combine->board, outcome->ring, outcome->round);
@@ -93,11 +94,11 @@ bool pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome)
 bool pp_copy_begin_landing(pp_allreduce_t *coll)
 {
     pp_combine_t *combine = coll->on_board;
-    /* Results that go to the receive buffers directly are not put there twice, those that other nodes have a part in
-       are not ready yet. */
+    /* A result that goes to the receive buffers directly is not put there twice; one in which other nodes have a part
+       is not complete yet. */
     if (!combine->landed || !combine->way->alone || combine->direct || !pp_handle_waits(&coll->handle))
         return false;
-    /* The round that is under way is what the request will be given, unless it is overwritten before. */
+    /* The request will be given the round that is under way, unless its entry is overwritten before. */
     if (combine->landed_round != coll->completed)
         pp_copy_end_landing(coll);
     combine->landed_round = coll->completed;

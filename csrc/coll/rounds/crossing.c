@@ -1,4 +1,4 @@
-/* crossing.c - the rules of a round, for a node among several.  See leader.h. */
+/* crossing.c - the rules of a round for a node among several.  See leader.h. */
 #include "leader.h"
 
 #include <string.h>
@@ -25,7 +25,8 @@ bool pp_crossing_anybody_waits(const pp_view_t *view)
     return false;
 }
 
-/* All ranks here flush.  Those that are out go along with any flush, as long as somebody may still ask for one. */
+/* Whether all ranks of this node flush.  Ranks that are out go along with any flush, as long as some rank may still ask
+   for one. */
 bool pp_crossing_all_flush(const pp_view_t *view)
 {
     const pp_team_t *team = view->coll->handle.team;
@@ -38,9 +39,10 @@ bool pp_crossing_all_flush(const pp_view_t *view)
     return any;
 }
 
-/* Full waits for everybody who has not left, the others for nobody; max_lag may withhold a part in any case.
-   `crossing`: NULL for ranks that do not lead the round, and do not know who was ready before.  The leader counts on
-   nobody whom it has not latched: who waited elsewhere may be ready no more when its part is taken. */
+/* Whether the node may give its part.  Full waits for every rank that has not left, other policies for none; max_lag
+   may withhold a part with any policy.  `crossing`: NULL for ranks that do not lead the round, and do not know which
+   ranks were ready before.  The leader counts only on ranks that it has latched: a rank that waited elsewhere may no
+   longer be ready when its part is taken. */
 bool pp_crossing_permits(const pp_view_t *view, const pp_crossing_t *crossing)
 {
     const pp_allreduce_t *coll = view->coll;
@@ -53,22 +55,22 @@ bool pp_crossing_permits(const pp_view_t *view, const pp_crossing_t *crossing)
     return pp_view_permit(view);
 }
 
-/* It was seen waiting; whatever it does next, it is ready for the round that it brings about. */
+/* The rank was seen waiting: it is ready for the round that it brings about, whatever it does next. */
 static void mark_trigger(pp_crossing_t *crossing, int32_t index)
 {
     pp_mask_add(crossing->triggers, index);
     pp_mask_add(crossing->ready, index);
 }
 
-/* The strongest of those by which a rank of this node triggers, as the initiators are all of them. */
+/* Keeps the strongest cause by which a rank of this node triggers, because all such ranks are initiators. */
 static void give_cause(pp_crossing_t *crossing, int32_t cause)
 {
     if (crossing->cause < (uint32_t)cause)
         crossing->cause = (uint32_t)cause;
 }
 
-/* By the leader, when the round is on for it.  Who has announced it has brought it about, whoever else did: the
-   others may have heard of no other initiator. */
+/* Called by the leader when the round is on for it.  The rank that has announced the round counts as an initiator,
+   even if other ranks do, too: the other nodes may have heard of no other. */
 void pp_crossing_find_announcer(pp_allreduce_t *coll, pp_crossing_t *crossing)
 {
     if (crossing->announced)
@@ -153,8 +155,8 @@ static void hand_on(pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place
                       &message.prefix, sizeof message);
 }
 
-/* Follows a draw that is this node's, and hands it on if it comes to a rank of another node.  Returns the strength of
-   the cause by which it triggers; -1: it does not. */
+/* Follows a draw that is this node's, and hands it on if it comes to a rank of another node.  Returns the cause by
+   which it triggers; -1: it does not trigger. */
 static int32_t follow_draw(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, int32_t place)
 {
     pp_draw_end_t end = pp_view_follow(view, coll, place);
@@ -224,7 +226,7 @@ void pp_crossing_latch_ready(const pp_view_t *view, pp_crossing_t *crossing)
             pp_mask_add(crossing->ready, index);
 }
 
-/* Ranks whose deadline is over. */
+/* Marks the ranks whose deadline is over. */
 static bool mark_overdue(const pp_view_t *view, pp_crossing_t *crossing)
 {
     bool any = false;
@@ -238,8 +240,9 @@ static bool mark_overdue(const pp_view_t *view, pp_crossing_t *crossing)
     return any;
 }
 
-/* Looks whether this node brings the round about, or can help others to. */
-void pp_crossing_bring_about(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance)
+/* Looks whether this node brings the round about, or can help other nodes to. */
+void pp_crossing_bring_about(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing,
+                             pp_instance_t *instance)
 {
     if (!crossing->announced && pp_signal_is_activated(coll, crossing->round))
         pp_crossing_trigger(coll, crossing, instance, PP_CAUSE_POLICY);

@@ -1,4 +1,4 @@
-/* explain.c - who is waited for in rounds on a board, and what they are doing, as the board shows it.  See combine.h. */
+/* explain.c - which ranks a round on a board waits for, and what they are doing, as the board shows.  See combine.h. */
 #include "combine.h"
 
 /* ---- one rank ------------------------------------------------------------------------------------------------- */
@@ -18,12 +18,12 @@ static const char *does(const pp_view_t *view, int32_t index, const pp_facts_t *
     if (facts->left)
         return in_which_call(view, index);
     if (facts->waits)
-        return facts->pending ? "waiting for the round" : "waiting for the round, with nothing of its own";
+        return facts->pending ? "waiting for the round" : "waiting for the round, with nothing pending";
     if (pp_view_elsewhere(view, index))
-        return "waiting elsewhere";
+        return "waiting on another handle";
     if (facts->aside)
-        return "computing, has left by patience";
-    return facts->pending ? "computing, not waiting for what it has started" : "computing";
+        return "computing; it has left the handle by patience";
+    return facts->pending ? "computing; it has started, but does not wait" : "computing";
 }
 
 static void list(const pp_view_t *view, int32_t index, const pp_facts_t *facts, pp_listing_t *listing)
@@ -31,9 +31,9 @@ static void list(const pp_view_t *view, int32_t index, const pp_facts_t *facts, 
     pp_listing_add(listing, pp_rank_at(view->coll, index), does(view, index, facts));
 }
 
-/* ---- who brings the round about ------------------------------------------------------------------------------- */
+/* ---- which ranks bring the round about ------------------------------------------------------------------------ */
 
-/* Another node has brought it about: it waits for the parts of this one. */
+/* Another node has brought the round about: it waits for the part of this node. */
 static bool is_on(const pp_view_t *view)
 {
     return !view->coll->on_board->way->alone && pp_signal_is_activated(view->coll, view->round);
@@ -55,11 +55,12 @@ static void list_drawn(const pp_view_t *view, pp_allreduce_t *coll, const pp_dra
     }
 }
 
-/* Where the draws have come to. */
+/* The ranks at which the draws end. */
 static void explain_draws(const pp_view_t *view, pp_allreduce_t *coll, pp_text_t *text)
 {
     char before[80];
-    snprintf(before, sizeof before, "round %llu is not activated; drawn to trigger it: ", (unsigned long long)view->round);
+    snprintf(before, sizeof before, "round %llu is not activated; drawn to trigger it: ",
+             (unsigned long long)view->round);
     pp_listing_t listing = {.text = text, .before = before};
     for (int32_t place = 0; place < coll->rule.k; place++) {
         pp_draw_end_t end = pp_view_follow(view, coll, place);
@@ -100,17 +101,17 @@ static void explain_quorum(const pp_view_t *view, pp_text_t *text)
                 is_on(view) ? "activated" : "not activated", count.ready, size,
                 coll->on_board->way->alone ? "" : " of this node");
     if (!pp_rule_is_full(rule))
-        pp_text_add(text, ", and it needs %d", rule->k);
+        pp_text_add(text, ", and its policy needs %d", rule->k);
     pp_text_add(text, "\n");
     list_not_ready(view, false, "not ready: ", text);
-    list_not_ready(view, true, "not ready, and not waited for: ", text);
+    list_not_ready(view, true, "not ready, but not waited for because they have left: ", text);
 }
 
-/* Ranks whose parts max_lag keeps back: the round stands still also when it is due. */
+/* Ranks whose parts max_lag holds back: the round stands still even when it is due. */
 static void explain_bounds(const pp_view_t *view, pp_text_t *text)
 {
     const pp_allreduce_t *coll = view->coll;
-    pp_listing_t listing = {.text = text, .before = "kept from it by max_lag: "};
+    pp_listing_t listing = {.text = text, .before = "held back from it by max_lag: "};
     for (int32_t index = 0; pp_is_bounded(coll) && index < pp_node_of(coll)->size; index++) {
         PP_STEP("decide");
         uint64_t rounds = atomic_load(&coll->on_board->board.stations[index].limit);
@@ -155,7 +156,7 @@ static void explain_taken(const pp_allreduce_t *coll, uint64_t turn, pp_text_t *
     if (pp_turn_phase(turn) == PP_AWAY)
         pp_text_add(text, " between nodes\n");
     else
-        pp_text_add(text, "; rank %d has begun that\n",
+        pp_text_add(text, "; rank %d has claimed it\n",
                     pp_rank_at(coll, (int32_t)(turn >> PP_TURN_OWNER_SHIFT & PP_TURN_OWNER)));
 }
 
@@ -164,7 +165,8 @@ void pp_on_board_explain(pp_allreduce_t *coll, pp_text_t *text)
     uint64_t  turn = pp_board_turn(&coll->on_board->board);
     pp_view_t view = pp_view_of(coll, coll->completed);
     if (pp_turn_round(turn) != coll->completed)
-        pp_text_add(text, "round %llu is complete, and about to be given\n", (unsigned long long)coll->completed);
+        pp_text_add(text, "round %llu is complete, and this rank is about to take its result\n",
+                    (unsigned long long)coll->completed);
     else if (coll->handle.leaving != PP_STAYS && (!pp_turn_taken(turn) || pp_turn_phase(turn) == PP_AWAY))
         explain_flush(&view, text);
     else if (pp_turn_taken(turn))

@@ -1,21 +1,21 @@
-/* gather.c - taking the parts of a node's ranks, and moving their data.  See combine.h. */
+/* gather.c - takes the parts of a node's ranks, and moves their data.  See combine.h. */
 #include "combine.h"
 
 #include <string.h>
 
 enum {
-    WHOLE_BYTES = 16384,             /* moved by the claimer, at once */
+    WHOLE_BYTES = 16384,             /* the claimer moves vectors up to this size at once */
     RECRUIT_BYTES = 1 << 20,
     CHUNK_BYTES = 65536,
     CHUNK_BYTES_MIN = 8192,
-    CHUNKS_A_RANK = 2                /* at least, if the chunks do not become too small */
+    CHUNKS_A_RANK = 2                /* at least, unless the chunks become too small */
 };
 
 size_t pp_combine_whole_bytes(const pp_allreduce_t *coll) { return pp_combine_is_simulated(coll) ? 16 : WHOLE_BYTES; }
 
 static void add_source(pp_plan_t *plan, uint64_t offset) { plan->offsets[plan->source_count++] = offset; }
 
-/* Everything that one rank has pending, into the entry's header and the plan. */
+/* Takes all pending parts of one rank into the entry's header and the plan. */
 static void take_part(const pp_view_t *view, pp_allreduce_t *coll, int32_t rank, pp_ring_entry_t *entry)
 {
     pp_board_t *board = &coll->on_board->board;
@@ -67,14 +67,14 @@ static void clear_header(const pp_allreduce_t *coll, pp_ring_entry_t *entry)
     memcpy(entry->triggers, coll->on_board->triggers, bytes);
 }
 
-/* Several chunks a rank, if they do not become so small that to hand them out takes longer than to move them. */
+/* Several chunks a rank, unless they become so small that handing them out takes longer than moving them. */
 static size_t wanted_chunk_bytes(const pp_allreduce_t *coll)
 {
     const pp_board_t *board = &coll->on_board->board;
     size_t least = pp_combine_is_simulated(coll) ? 1 : CHUNK_BYTES_MIN;
     size_t most = CHUNK_BYTES / pp_node_of(coll)->magnify;
     size_t bytes = board->vector_bytes / ((size_t)board->ranks * CHUNKS_A_RANK);
-    /* A vector so large that tickets could not count its chunks is cut coarser. */
+    /* A very large vector is cut into larger chunks, so that tickets can count them. */
     if (board->vector_bytes / PP_CHUNKS_MAX >= CHUNK_BYTES)
         return board->vector_bytes / (PP_CHUNKS_MAX / 2);
     if (bytes > most)
@@ -86,7 +86,7 @@ void pp_gather_cut(pp_allreduce_t *coll)
 {
     pp_combine_t *combine = coll->on_board;
     size_t vector_bytes = combine->board.vector_bytes;
-    /* Elements of a chunk are a multiple: it begins with a cache line, of any type. */
+    /* The elements of a chunk are a multiple of this, so that a chunk of any type begins with a cache line. */
     size_t multiple = pp_combine_is_simulated(coll) ? 1 : 64;
     size_t unit_bytes = multiple * coll->series.kernels.element_bytes;
     size_t elements = wanted_chunk_bytes(coll) / coll->series.kernels.element_bytes;
@@ -101,15 +101,15 @@ void pp_gather_wake_waiters(pp_allreduce_t *coll, uint64_t round)
     for (int32_t rank = 0; pp_node_anybody_asleep(node) && rank < node->size; rank++) {
         uint64_t word = pp_view_word(coll, rank);
         bool waits = (word & PP_WORD_WAITS) && pp_word_round_bits(round) >= pp_word_round(word);
-        /* Also this one: its progress thread may have lent the core when the call came. */
+        /* Also this rank: its progress thread may have been lending its core when the call came. */
         if (waits || (word >> PP_WORD_LEAVING_SHIFT & 7))
             node->wake(node->owner, rank, false);
     }
 }
 
-/* How many of the newest results somebody may be copying.  A rank that waits for the round has been given those
-   before: if all do, its result can have the entry of the last, whose memory the caches still hold.  (Leaders may have to send
-   that to other nodes yet.) */
+/* How many of the newest results a rank may still be copying.  A rank that waits for the round has collected all
+   results before.  If all ranks wait, the result can take the entry of the newest, whose memory the caches still
+   hold.  Not between nodes, because a leader may still be sending that result to other nodes. */
 static uint64_t spared(const pp_allreduce_t *coll, uint64_t round)
 {
     const pp_board_t *board = &coll->on_board->board;
@@ -142,8 +142,8 @@ int32_t pp_gather(pp_allreduce_t *coll, uint64_t round)
     return index;
 }
 
-/* A large round's data: ranks that wait work at them anyway; of those that sleep elsewhere, as many as there are
-   cores left over are asked to, whose progress threads have no better use for theirs. */
+/* For the data of a large round: ranks that wait work at them anyway.  Of the ranks that sleep outside the library as
+   many are woken as there are spare cores: their progress threads help. */
 static void recruit(pp_allreduce_t *coll)
 {
     pp_node_t *node = pp_node_of(coll);
@@ -171,7 +171,7 @@ bool pp_gather_move(pp_allreduce_t *coll, uint64_t round)
     board->plan->chunk_bytes = coll->on_board->chunk_bytes;
     board->plan->chunks = coll->on_board->chunks;
     pp_board_hand_out(board, round);
-    /* This rank may go on to something else. */
+    /* This rank may go on to something else; then the ranks that wait do the work. */
     pp_gather_wake_waiters(coll, round);
     if (board->vector_bytes >= RECRUIT_BYTES)
         recruit(coll);

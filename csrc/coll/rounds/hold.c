@@ -1,4 +1,4 @@
-/* hold.c - rounds on a board that somebody has waited long for: who holds them up?  See combine.h. */
+/* hold.c - rounds on a board that a rank has waited long for: which ranks hold them up.  See combine.h. */
 #include "../patience.h"
 #include "combine.h"
 
@@ -76,10 +76,10 @@ bool pp_hold_is_told(const pp_allreduce_t *coll)
     return atomic_load(&pp_board_own(&coll->on_board->board)->held) == coll->completed + 1;
 }
 
-/* What this rank was told for is not said: a draw that has reached it, a count, or its bound.  So it asks as one that is
-   drawn, and that no bound holds back: whether anything that it has done since takes it out.  Not that it waits on another
-   handle now and then: nothing latches that here, and each time its patience would begin anew.  One that waits was ready
-   when it began to, even if its part has been taken since. */
+/* This rank was not told why it holds the round up: because of a draw that has reached it, a count, or its bound.  So
+   it asks the rules as a rank that is drawn and has no bound: has it done anything since that takes it out? To wait on
+   another handle now and then does not count, because nothing latches that here, and its patience would begin anew
+   each time.  A rank that waits was ready when it began to wait, even if its part has been taken since. */
 bool pp_hold_holds_up(pp_allreduce_t *coll)
 {
     pp_view_t  view = pp_view_of(coll, coll->completed);

@@ -1,17 +1,17 @@
 /*
  * leader.c - the rounds of a handle whose ranks are on several nodes.
  *
- * Two levels.  On a node the ranks put their parts on the node's board (combine.h).  Between nodes runs the
- * schedule of messages.c, with a node as a participant: it is activated when somebody there triggers or when a
- * message says so, gives what all its ranks have pending, and gets the result, which goes into the ring.  The
- * rank that *leads* the node in a round (base/nodes.h) does this, in its call or in its progress thread; the
- * other ranks wake it if they have brought about something that concerns the others: nobody else is woken, and
- * no message goes to a rank that does not lead.  Who brings a round about whose leader here sleeps sends its
- * activation to the other nodes itself, before it wakes the leader.
+ * Two levels.  On a node the ranks put their parts on the node's board (combine.h).  Between nodes runs the schedule
+ * of messages.c, whose participants are nodes.  A node is activated when one of its ranks triggers, or by a message;
+ * it gives all pending parts of its ranks, and gets the result, which goes into the ring.  The node's *leader* in the
+ * round (base/nodes.h) does this, in its call or in its progress thread.  Another rank wakes the leader when it has
+ * done something that concerns the other nodes.  No other rank is woken, and no message goes to a rank that does not
+ * lead.  A rank that brings a round about while the leader sleeps sends the activation to the other nodes itself,
+ * before it wakes the leader.
  *
- * The rules are those of policy/policy.h.  What each of its ranks knows there, the board shows; so a draw is followed
- * from rank to rank of the node, and handed on when it comes to a rank of another one; ready ranks are counted
- * on the node, and then along a tree of nodes.
+ * The rules are those of policy/policy.h.  The board shows the leader the facts about the ranks of its node.  It
+ * follows a draw from rank to rank of the node, and hands it on when it comes to a rank of another node.  Ready ranks
+ * are counted on the node, and then along a tree of nodes.
  */
 #include "../patience.h"
 #include "leader.h"
@@ -34,7 +34,7 @@ static bool has_news(pp_allreduce_t *coll, uint64_t turn)
 
 /* ---- patience ----------------------------------------------------------------------------------------- */
 
-/* To the leaders of all nodes, by dissemination. */
+/* Passes the message on to the leaders of all nodes, by dissemination. */
 static void pass_on(const pp_allreduce_t *coll, uint64_t round, uint32_t number)
 {
     const pp_nodes_t *nodes = pp_nodes_of(coll);
@@ -58,7 +58,7 @@ static void hear_await(pp_allreduce_t *coll, const pp_prefix_t *message)
     pass_on(coll, message->round, number);
 }
 
-/* A rank of this node has waited long: the leader tells the other nodes. */
+/* A rank of this node has waited long: the leader tells the other nodes, once for each message of that rank. */
 static void spread_await(pp_allreduce_t *coll, pp_crossing_t *crossing)
 {
     uint32_t number = pp_signal_awaits(coll);
@@ -83,10 +83,10 @@ static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *messa
 {
     const pp_nodes_t *nodes = pp_nodes_of(coll);
     if (message->round < coll->completed)
-        return;   /* that round needs no trigger any more */
+        return;   /* the round is complete and needs no trigger any more */
     if (!leads(coll, message->round)) {
-        pp_engine_fail(coll->handle.engine, PP_ERR_INTERNAL, "message of kind %u from rank %d to handle %u about round "
-                       "%llu, which this rank does not lead", message->kind, peer, coll->handle.id,
+        pp_engine_fail(coll->handle.engine, PP_ERR_INTERNAL, "a message of kind %u came from rank %d to handle %u "
+                       "about round %llu, which this rank does not lead", message->kind, peer, coll->handle.id,
                        (unsigned long long)message->round);
         return;
     }
@@ -103,12 +103,12 @@ static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *messa
 
 /* ---- leading a round ------------------------------------------------------------------------------------- */
 
-/* Under the claim.  False: there is no entry for a result. */
+/* Takes the node's parts, under the claim.  False: there is no entry for a result. */
 static bool take_parts(pp_allreduce_t *coll, pp_crossing_t *crossing)
 {
     pp_combine_t *combine = coll->on_board;
     pp_board_t *board = &combine->board;
-    /* Another node may have been first while this one waited for its ranks to come a little later. */
+    /* Another node may have activated the round while this one waited for ranks that come a little later. */
     memset(combine->triggers, 0, pp_rounds_mask_bytes(coll));
     if (crossing->triggered)
         memcpy(combine->triggers, crossing->triggers, pp_rounds_mask_bytes(coll));
@@ -136,17 +136,17 @@ static void gathered(pp_allreduce_t *coll, uint64_t round)
     pp_signal_tell_leader(coll, round);
 }
 
-/* Whether the node's part is to be given now: because the round is on, or silently, in a flush of all its ranks. */
+/* Whether the node gives its part now: because the round is on, or silently, in a flush of all its ranks. */
 static bool is_due(const pp_view_t *view, const pp_crossing_t *crossing)
 {
     return crossing->activated ? pp_crossing_permits(view, crossing) : pp_crossing_all_flush(view);
 }
 
 /* Claims the round, which is due, and gathers the node's part.  Returns whether to look again.
-   It stays due: who was ready is latched, and what a flush or an activation has begun nobody takes back.  A rank that
-   had left, or was elsewhere, and so was passed by, may come back at any moment until its part is taken, under the
-   claim as before it: it counts the round as given (count_passed()).  But a rank that flushes now may have announced
-   the round before: then it is on, and nobody joins it silently. */
+   The round stays due: ready ranks are latched, and no rank takes back a flush or an activation that has begun.  A rank
+   that had left or was elsewhere, and so was passed by, may come back at any moment until its part is taken, also under
+   the claim: it counts the round as given (count_passed()).  But a rank that flushes now may have announced the round
+   before: then the round is on, and the node does not join it silently. */
 static bool claim_and_gather(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance, uint64_t turn)
 {
     pp_board_t *board = &coll->on_board->board;
@@ -173,7 +173,7 @@ static bool claim_and_gather(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_i
     return false;
 }
 
-/* The node's part is combined: it goes to the other nodes. */
+/* The node's part is combined: gives it to the other nodes. */
 static void give_part(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t *instance)
 {
     crossing->away = true;
@@ -190,7 +190,7 @@ static void publish(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t
     pp_ring_entry_t *entry = pp_board_entry(board, index);
     uint64_t round = crossing->round;
     if (!pp_board_bring_back(board, round))
-        return;              /* whoever merges tells us when it has */
+        return;              /* a rank merges, and tells this one when it has finished */
     if (entry->flush)
         pp_node_call_over(board->node, pp_engine_calls(coll->handle.engine, true) + 1);
     pp_board_publish(board, round, index);
@@ -201,8 +201,8 @@ static void publish(pp_allreduce_t *coll, pp_crossing_t *crossing, pp_instance_t
         pp_series_recycle(&coll->series, instance);
 }
 
-/* Somebody has waited long for the round: the other nodes hear of it, and if it is not due here the ranks of this node
-   that hold it up. */
+/* A rank has waited long for the round: tells the other nodes, and, if the round is not due here, the ranks of this
+   node that hold it up. */
 static void see_who_holds_up(const pp_view_t *view, pp_allreduce_t *coll, pp_crossing_t *crossing, pp_phase_t phase)
 {
     spread_await(coll, crossing);
@@ -219,12 +219,12 @@ static bool lead(pp_allreduce_t *coll, uint64_t turn)
     uint64_t round = pp_turn_round(turn);
     pp_instance_t *instance = pp_series_instance(&coll->series, round);
     if (!instance)
-        return false;        /* it is opened when one before it retires */
+        return false;        /* the round is opened when one before it retires */
     pp_crossing_t *crossing = pp_crossing_of(coll, round);
     pp_view_t view = pp_view_of(coll, round);
     if (pp_turn_phase(turn) == PP_OPEN)
         pp_crossing_latch_ready(&view, crossing);
-    /* Not once its result is here: the instance may be that of another round before it is fired. */
+    /* Not when the result is here: the instance may serve another round before the operation is fired. */
     if (!crossing->activated && !crossing->done)
         pp_crossing_bring_about(&view, coll, crossing, instance);
     if (pp_hold_is_awaited(coll, round))
@@ -239,13 +239,13 @@ static bool lead(pp_allreduce_t *coll, uint64_t turn)
             publish(coll, crossing, instance);
         return crossing->published;
     case PP_TAKING:          /* a rank merges, and looks afterwards */
-    case PP_MOVING:          /* whoever finishes the last chunk tells us */
+    case PP_MOVING:          /* the rank that finishes the last chunk tells this one */
         break;
     }
     return false;
 }
 
-/* Whether this rank, which does not lead the round, brings it about by waiting for it, whatever others do. */
+/* Whether this rank, which does not lead the round, brings it about by its own wait, whatever other ranks do. */
 static bool brings_about(pp_allreduce_t *coll, uint64_t round, pp_cause_t *cause)
 {
     *cause = PP_CAUSE_POLICY;
@@ -260,8 +260,8 @@ static bool brings_about(pp_allreduce_t *coll, uint64_t round, pp_cause_t *cause
     return coll->time.overdue;
 }
 
-/* If its leader here has to be woken, the other nodes hear of the round before.  If it is awake they will in any case,
-   and then together with its data. */
+/* If the leader must be woken, this rank tells the other nodes of the round first.  If the leader is awake, it tells
+   them itself, together with its data. */
 static void announce(pp_allreduce_t *coll, uint64_t round)
 {
     const pp_nodes_t *nodes = pp_nodes_of(coll);
@@ -280,7 +280,7 @@ static void announce(pp_allreduce_t *coll, uint64_t round)
 static bool is_wanted(pp_allreduce_t *coll, uint64_t round)
 {
     pp_view_t view = pp_view_of(coll, round);
-    /* Who waited for another handle when its part came may have been latched as ready: only the leader knows. */
+    /* A rank that waited on another handle when its part came may have been latched as ready: only the leader knows. */
     if (pp_signal_is_activated(coll, round))
         return view.others || pp_crossing_permits(&view, NULL);
     if (pp_signal_is_expected(coll, round) || pp_crossing_all_flush(&view) || pp_crossing_anybody_waits(&view))
@@ -293,7 +293,7 @@ static bool look(pp_allreduce_t *coll, bool news)
 {
     pp_board_t *board = &coll->on_board->board;
     for (bool again = true; again && !coll->handle.engine->error;) {
-        uint32_t reasons = pp_signal_told(coll);       /* before everything that they are about */
+        uint32_t reasons = pp_signal_told(coll);       /* first: before the facts that the reasons are about */
         news |= pp_combine_catch_up(coll);
         uint64_t turn = pp_board_turn(board), round = pp_turn_round(turn);
         again = round != coll->completed;
@@ -303,7 +303,7 @@ static bool look(pp_allreduce_t *coll, bool news)
             coll->on_board->leading->told = reasons;
             again = lead(coll, turn);
         } else if (news && pp_turn_phase(turn) == PP_TAKING) {
-            /* A leader that decides against the round looks again. */
+            /* A claimer that decides against the round sees the NEWS, and looks again. */
             again = !(turn & PP_TURN_NEWS) && !pp_board_leave_news(board, turn);
         } else if (news && pp_turn_phase(turn) == PP_OPEN) {
             announce(coll, round);
@@ -320,7 +320,7 @@ static void activated(void *owner, pp_instance_t *instance)
 {
     pp_allreduce_t *coll = owner;
     pp_crossing_t *crossing = pp_crossing_of(coll, instance->round);
-    /* A silent join is nobody's activation: the policy may still have to bring that about. */
+    /* A silent join activates nothing: the policy may still have to bring the round about. */
     crossing->activated = crossing->triggered || !crossing->joined;
     if (crossing->activated)
         pp_crossing_find_announcer(coll, crossing);
@@ -352,7 +352,7 @@ static void take(void *owner, pp_instance_t *instance, pp_share_of_round_t *shar
             share->tally.initiator = (uint32_t)pp_rank_at(coll, i);
             break;
         }
-    /* What comes from other nodes is reduced, or put, where the result belongs. */
+    /* Data from other nodes are reduced, or put, in the result's own memory. */
     combine->leading->lent = (pp_buffer_t){.data = pp_board_result(&combine->board, index)};
     instance->accumulator = coll->count ? &combine->leading->lent : NULL;
 }
@@ -390,7 +390,7 @@ static const pp_host_t host = {
     .take = take, .activated = activated, .announces = announces, .done = done, .retired = retired,
 };
 
-/* ---- explaining, opening and closing ------------------------------------------------------------------------------ */
+/* ---- explaining, opening and closing ---------------------------------------------------------------------------- */
 
 static void explain(pp_allreduce_t *coll, pp_text_t *text)
 {
@@ -398,13 +398,13 @@ static void explain(pp_allreduce_t *coll, pp_text_t *text)
     uint64_t turn = pp_board_turn(&coll->on_board->board), round = pp_turn_round(turn);
     pp_instance_t *instance = leads(coll, round) ? pp_series_instance(&coll->series, round) : NULL;
     pp_on_board_explain(coll, text);
-    pp_text_add(text, "rank %d speaks for its node in round %llu\n", pp_nodes_leader(nodes, nodes->mine, round),
+    pp_text_add(text, "rank %d leads this node in round %llu\n", pp_nodes_leader(nodes, nodes->mine, round),
                 (unsigned long long)round);
     if (instance && pp_turn_phase(turn) == PP_AWAY)
-        pp_series_explain(instance, "it", text);
+        pp_series_explain(instance, "this rank", text);
 }
 
-/* As far as this rank has led; and nothing of the rounds that were opened since is about to fire. */
+/* Whether all rounds that this rank has led have retired, and nothing of the rounds opened since is about to fire. */
 static bool has_retired(const pp_allreduce_t *coll)
 {
     const pp_series_t *series = &coll->series;
@@ -430,7 +430,8 @@ static bool poll_board(pp_allreduce_t *coll)
 
 static bool is_needed(pp_allreduce_t *coll) { return pp_on_board_has_work(coll) || pp_on_board_has_news(coll); }
 
-static const pp_way_t way = {.look = look, .has_news = has_news, .gathered = gathered, .merge_awaited = pp_signal_tell_leader};
+static const pp_way_t way = {.look = look, .has_news = has_news, .gathered = gathered,
+                             .merge_awaited = pp_signal_tell_leader};
 
 static void free_leading(pp_leading_t *leading)
 {
@@ -441,7 +442,7 @@ static void free_leading(pp_leading_t *leading)
     free(leading);
 }
 
-/* Rounds under way in a context that is given up: what was lent to them is not theirs to free. */
+/* In a context that is given up rounds may be under way: they must not free the ring's memory that was lent to them. */
 static void close_rounds(pp_allreduce_t *coll)
 {
     pp_leading_t *leading = coll->on_board ? coll->on_board->leading : NULL;
@@ -458,7 +459,7 @@ static const pp_rounds_ops_t ops = {
     .retired = has_retired, .explain = explain, .control = control, .close = close_rounds,
 };
 
-/* Other nodes may tell of the round after those that are open here. */
+/* Two more than the window: other nodes may tell of the round after those that are open here. */
 static pp_leading_t *new_leading(const pp_rule_t *rule, int32_t window)
 {
     pp_leading_t *leading = calloc(1, sizeof *leading);

@@ -1,12 +1,13 @@
 /*
  * messages.c - rounds made of messages of every rank: ready, taken, done, complete.  See ../allreduce.h.
  *
- * A rank knows itself, and what messages say.  `taken` rounds have taken its slot;
- * opened - window <= completed <= taken <= opened.
+ * A rank knows only itself, and what messages say.  `taken` rounds have taken its slot; opened - window <= completed
+ * <= taken <= opened.
  *
- * Draws.  A rank that cannot be waited for hands the draw on, once a round, or lends it (draws.h), and keeps it.
- * Quorums.  Ready and left ranks are counted along a tree to rank 0, which activates the round.  Full needs no count: a
- * waiting rank activates the round, and each rank gives its part when it is ready, or has left.
+ * Draws.  A rank for which the others cannot wait hands its draw on, once a round, or lends it (draws.h); it keeps a
+ * copy.  Quorums.  Ready ranks, and ranks that have left, are counted along a tree to rank 0, which activates the
+ * round. Full needs no count: a waiting rank activates the round, and each rank gives its part when it is ready or has
+ * left.
  */
 #include "../patience.h"
 
@@ -21,21 +22,21 @@
 typedef struct pp_round_state {
     uint64_t round;
     bool     ready;                  /* latched */
-    bool     triggered;              /* this rank activated it */
-    bool     activated;              /* it is on here: by us or by a message */
-    bool     joined;                 /* it took our slot silently, from a Flush */
-    bool     gated;                  /* we let it have our part */
+    bool     triggered;              /* this rank has activated it */
+    bool     activated;              /* it is on here: triggered by this rank, or activated by a message */
+    bool     joined;                 /* it took this rank's slot silently, in a Flush */
+    bool     gated;                  /* this rank has let it take its part */
     bool     done;                   /* its result is in the accumulator */
-    pp_loan_t held, handed_on;       /* a copy of the draw has reached us so; and we have handed it on so */
-    uint32_t cause;                  /* pp_cause_t this rank gives it */
-    uint64_t own_contributions;      /* my Starts that it took */
+    pp_loan_t held, handed_on;       /* how long this rank has a draw; for how long it has handed it on */
+    uint32_t cause;                  /* the pp_cause_t that this rank gives it */
+    uint64_t own_contributions;      /* this rank's Starts that it took */
     uint64_t starts_taken;
     uint64_t staleness;
-    uint64_t ripe_ns;                /* when it may be activated that is due; 0: it has not been */
+    uint64_t ripe_ns;                /* when the round, which is due, may be activated; 0: it has not been due yet */
 } pp_round_state_t;
 
 typedef struct pp_messages {
-    /* Pending slot: everything Start put in since the last take. */
+    /* The pending slot: all contributions since the last take. */
     struct {
         pp_buffer_t *buffer;
         uint64_t     contributions;
@@ -44,8 +45,8 @@ typedef struct pp_messages {
     uint64_t          taken;
     pp_round_state_t *states;
     size_t            state_count;
-    pp_ballots_t      ballots;       /* quorum */
-    /* In the order of draws of round `completed`: this rank's place; -1: not looked up. */
+    pp_ballots_t      ballots;       /* for a quorum */
+    /* This rank's place in the order of draws of `place_round`; -1: not looked up. */
     int32_t           place;
     uint64_t          place_round;
 } pp_messages_t;
@@ -141,7 +142,7 @@ static uint64_t joined(const pp_allreduce_t *coll) { return coll->messages->take
 
 static bool holds_up(pp_allreduce_t *coll)
 {
-    /* Of a round that has our part somebody else is missing. */
+    /* If the round has this rank's part, another rank is missing. */
     if (coll->messages->taken > coll->completed)
         return false;
     const pp_round_state_t *state = state_of(coll, coll->completed);
@@ -150,7 +151,7 @@ static bool holds_up(pp_allreduce_t *coll)
                                      pp_rounds_bound(coll));
 }
 
-/* To all ranks, by dissemination. */
+/* Passes the message on to all ranks, by dissemination. */
 static void pass_on(const pp_allreduce_t *coll, uint64_t round, uint32_t number)
 {
     pp_engine_t *engine = coll->handle.engine;
@@ -235,7 +236,7 @@ static void count_quorum(pp_allreduce_t *coll, pp_round_state_t *state, pp_insta
         trigger(coll, state, instance, cause);
 }
 
-/* Looks whether this rank activates the round that is next to complete, or can help others to. */
+/* Looks whether this rank activates the round that completes next, or can help other ranks to. */
 static void bring_about(pp_allreduce_t *coll)
 {
     pp_round_state_t *state = state_of(coll, coll->completed);
@@ -256,13 +257,13 @@ static void bring_about(pp_allreduce_t *coll)
     }
 }
 
-/* Of a round that is not complete. */
+/* Takes a draw of a round that is not complete. */
 static void hear_draw(pp_allreduce_t *coll, const pp_draw_t *message)
 {
     pp_round_state_t *state = state_of(coll, message->prefix.round);
     if (!state)
-        pp_engine_fail(coll->handle.engine, PP_ERR_INTERNAL, "handle %u: a draw of round %llu came while "
-                       "round %llu runs", coll->handle.id, (unsigned long long)message->prefix.round,
+        pp_engine_fail(coll->handle.engine, PP_ERR_INTERNAL, "handle %u: a draw of round %llu came while this rank was "
+                       "only in round %llu", coll->handle.id, (unsigned long long)message->prefix.round,
                        (unsigned long long)coll->completed);
     else if (state->held < message->until)
         state->held = message->until;
@@ -271,7 +272,7 @@ static void hear_draw(pp_allreduce_t *coll, const pp_draw_t *message)
 static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *message)
 {
     if (message->round < coll->completed)
-        return;   /* that round needs no trigger any more */
+        return;   /* the round is complete and needs no trigger any more */
     if (message->kind == PP_MSG_AWAIT) {
         hear_await(coll, message);
     } else if (message->kind == PP_MSG_DRAW) {
@@ -282,7 +283,7 @@ static void control(pp_allreduce_t *coll, int32_t peer, const pp_prefix_t *messa
     coll->handle.engine->changed = true;
 }
 
-/* ---- update: everything that a change may set off ------------------------------------------------------ */
+/* ---- update: all that a change may set off -------------------------------------------------------------- */
 
 static void latch_ready(pp_allreduce_t *coll, pp_round_state_t *state)
 {
@@ -292,8 +293,8 @@ static void latch_ready(pp_allreduce_t *coll, pp_round_state_t *state)
         state->ready = true;
 }
 
-/* A rank in Flush joins one round at a time, and tells nobody: if somebody waits, that rank's
-   activation finds it joined; if nobody does, the round that all have joined is the flush. */
+/* A rank in Flush joins one round at a time and tells no other rank.  If a rank waits, its activation finds this one
+   joined; if no rank waits, the round that all ranks have joined is the flush. */
 static void join_silently(pp_allreduce_t *coll, pp_round_state_t *state, pp_instance_t *instance)
 {
     if (!pp_handle_flushes(&coll->handle) || coll->messages->taken != coll->completed || state->joined
@@ -308,7 +309,7 @@ static void open_gate(pp_allreduce_t *coll, pp_round_state_t *state, pp_instance
 {
     if (state->activated && !state->joined && !state->gated && permits(coll, state)) {
         state->gated = true;
-        /* In flight from here on: what exempts us may be over by the time it takes our slot. */
+        /* The round is in flight from here on: this rank's exemption may be over when the round takes its slot. */
         pp_rounds_count_as_given(coll, state->round + 1);
         pp_instance_fire(instance, coll->series.graph->gate);
     }
@@ -335,7 +336,7 @@ static void activated(void *owner, pp_instance_t *instance)
 {
     pp_allreduce_t *coll = owner;
     pp_round_state_t *state = state_of(coll, instance->round);
-    /* A silent join is nobody's activation: the policy may still have to bring that about. */
+    /* A silent join activates nothing: the policy may still have to bring the round about. */
     state->activated = state->triggered || !state->joined;
     coll->handle.engine->changed = true;
 }
@@ -353,7 +354,7 @@ static pp_tally_t tally_of(const pp_allreduce_t *coll, const pp_round_state_t *s
         .cause = (uint16_t)cause};
 }
 
-/* Takes everything pending, atomically: from here on a Start goes to the next round. */
+/* Takes all that is pending, atomically: the next Start goes to a later round. */
 static void take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
 {
     pp_allreduce_t *coll = owner;
@@ -441,7 +442,7 @@ static pp_status_t aim(pp_allreduce_t *coll, pp_target_t *target)
     if (slot) {
         target->drop = pp_engine_has(coll->handle.engine, PP_PLANT_LOST_START) && withholds(coll);
     } else {
-        /* Only this thread links contributions: the slot is still empty when the copy is there. */
+        /* Only this thread links contributions, so the slot is still empty when the copy is complete. */
         slot = target->buffer = pp_pool_get(&coll->series.vectors);
         if (!slot)
             return pp_fail(PP_ERR_MEMORY, "no memory for a contribution of %zu bytes", coll->series.vectors.bytes);
@@ -464,7 +465,7 @@ static void start(pp_allreduce_t *coll, const pp_target_t *target)
 
 static void settle(pp_allreduce_t *coll) { pp_engine_settle(coll->handle.engine); }
 
-/* A rank that is ready has been counted for its next round: what is pending goes there. */
+/* A rank that is ready has been counted for its next round, so its contributions go there and are not discarded. */
 static uint64_t discard(pp_allreduce_t *coll)
 {
     pp_messages_t *messages = coll->messages;
@@ -490,10 +491,10 @@ static bool has_retired(const pp_allreduce_t *coll)
 
 /* ---- explaining ----------------------------------------------------------------------------------------- */
 
-/* Whether they have left, and have handed their draws on, only they know. */
+/* The drawn ranks.  Only they know whether they have left, and have handed their draws on. */
 static void explain_draws(const pp_allreduce_t *coll, const pp_round_state_t *state, pp_text_t *text)
 {
-    pp_listing_t listing = {.text = text, .before = "drawn to trigger it or to hand that on: "};
+    pp_listing_t listing = {.text = text, .before = "drawn to trigger it, or to hand the draw on: "};
     for (int32_t place = 0; place < coll->rule.k; place++) {
         int32_t rank = pp_order_rank(&coll->rule, state->round, left_before(coll), place);
         pp_listing_add(&listing, rank, rank == coll->handle.engine->rank ? "this rank" : NULL);
@@ -501,7 +502,7 @@ static void explain_draws(const pp_allreduce_t *coll, const pp_round_state_t *st
     pp_listing_end(&listing, "");
 }
 
-/* The ranks that a rank counts, itself included. */
+/* The number of ranks that a rank counts, itself included. */
 static uint32_t subtree(int64_t rank, int64_t size)
 {
     int64_t ranks = 0;
@@ -511,13 +512,14 @@ static uint32_t subtree(int64_t rank, int64_t size)
     return (uint32_t)ranks;
 }
 
-/* As rank 0 has heard. */
+/* The count, as rank 0 knows it. */
 static void explain_count(const pp_allreduce_t *coll, const pp_round_state_t *state, pp_text_t *text)
 {
     const int32_t size = coll->rule.size;
     pp_ballot_t   sum = count_subtree(coll, state);
     pp_listing_t  listing = {.text = text, .before = "not known to be ready: "};
-    pp_text_add(text, "%u of %d ranks are known to be ready, and it needs %d\n", sum.count.ready, size, coll->rule.k);
+    pp_text_add(text, "%u of %d ranks are known to be ready, and its policy needs %d\n", sum.count.ready, size,
+                coll->rule.k);
     if (!state->ready)
         pp_listing_add(&listing, 0, "this rank");
     for (int32_t child = 1; child <= PP_BALLOT_FANOUT && child < size; child++) {
@@ -538,11 +540,11 @@ static void explain_rule(const pp_allreduce_t *coll, const pp_round_state_t *sta
     if (pp_rule_draws(&coll->rule))
         explain_draws(coll, state, text);
     else if (!pp_rule_counts(&coll->rule))
-        pp_text_add(text, "nobody waits for it\n");
+        pp_text_add(text, "this rank knows of no rank that waits for it\n");
     else if (coll->handle.engine->rank == 0)
         explain_count(coll, state, text);
     else
-        pp_text_add(text, "rank 0 counts the ranks that are ready, and it needs %d of %d\n", coll->rule.k,
+        pp_text_add(text, "rank 0 counts the ranks that are ready; the policy needs %d of %d\n", coll->rule.k,
                     coll->rule.size);
 }
 
@@ -552,10 +554,10 @@ static void explain_state(const pp_allreduce_t *coll, const pp_round_state_t *st
     unsigned long long round = state->round;
     if (!state->activated && !state->joined) {
         pp_text_add(text, "round %llu is not activated%s%s: ", round, state->ready ? ", though this rank is ready" : "",
-                    state->handed_on ? ", its draw handed on" : "");
+                    state->handed_on ? ", and this rank has handed its draw on" : "");
         explain_rule(coll, state, text);
     } else if (withholds(coll) && state->round == coll->messages->taken) {
-        pp_text_add(text, "round %llu: max_lag keeps this rank from giving its part\n", round);
+        pp_text_add(text, "round %llu waits for this rank, and max_lag keeps it from giving its part\n", round);
     } else if (!pp_instance_fired(instance, coll->series.graph->gate)) {
         pp_text_add(text, "round %llu waits for this rank to give its part\n", round);
     }
@@ -611,7 +613,7 @@ pp_status_t pp_messages_open(pp_allreduce_t *coll, const pp_agreed_t *agreed, co
     int32_t window = coll->handle.team->window;
     pp_messages_t *messages = coll->messages = calloc(1, sizeof *messages);
     coll->ops = &ops;
-    /* A draw can name a round one beyond the rounds that may be in flight here. */
+    /* A draw can be of the round after those that may be in flight here. */
     size_t count = (size_t)window + 2;
     if (messages)
         messages->states = calloc(count, sizeof *messages->states);

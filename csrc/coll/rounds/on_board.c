@@ -1,4 +1,4 @@
-/* on_board.c - what rounds on one board and on several have in common.  See combine.h. */
+/* on_board.c - what rounds on one board and on several boards share.  See combine.h. */
 #include "../patience.h"
 #include "combine.h"
 
@@ -6,11 +6,11 @@
 #include <string.h>
 
 enum {
-    ENTRIES_BEYOND_WINDOW = 3,       /* being written, being copied, and kept from a flush */
-    SPARED = 2                       /* newest results that a slow reader may still copy (PP_LATEST) */
+    ENTRIES_BEYOND_WINDOW = 3,       /* one being written, one being copied, and that of a flush */
+    SPARED = 2                       /* the newest results, which a slow reader may still be copying (PP_LATEST) */
 };
 
-/* ---- what others have done ------------------------------------------------------------------------------------ */
+/* ---- what other ranks have done ------------------------------------------------------------------------------- */
 
 /* Another rank may have found that this one holds the next round up. */
 static void hear_told(pp_allreduce_t *coll)
@@ -76,7 +76,7 @@ void pp_on_board_worked(pp_allreduce_t *coll, uint64_t round, bool last)
 
 /* ---- going on -------------------------------------------------------------------------------------------------- */
 
-/* Room for those who go on while this rank is exempt from its bound. */
+/* Makes room in the ring for ranks that go on while this one is exempt from its bound: copies its results aside. */
 static void make_room(pp_allreduce_t *coll)
 {
     if (!pp_combine_keeps_all(coll) || !pp_rounds_is_exempt(coll)
@@ -100,8 +100,8 @@ bool pp_on_board_go_on(pp_allreduce_t *coll)
     pp_team_publish_presence(team);
     news |= pp_say_bounds(coll);
     news |= pp_say_state(coll);
-    /* The rank that has changed something looks whether a round is due; here also what others have seen to be
-       due, but not yet, and what this rank does elsewhere. */
+    /* A rank that has changed something looks whether a round is due.  Also a round that was not ripe yet counts, and
+       what this rank does on other handles. */
     news |= combine->news || combine->waits != team->waits || combine->presence != node->presence;
     combine->news = false;
     combine->waits = team->waits;
@@ -185,7 +185,8 @@ void pp_board_rounds_unreserve(const pp_allreduce_t *coll, uint64_t region)
         pp_node_release(coll->handle.team->engine->node, region, region_bytes(coll));
 }
 
-/* Buffers of the application in the memory of the node are read and written where they are. */
+/* Finds out whether rounds may read and write the application's buffers in place: they are in the memory of the node.
+   */
 static void find_users(pp_allreduce_t *coll)
 {
     pp_combine_t *combine = coll->on_board;
@@ -197,7 +198,7 @@ static void find_users(pp_allreduce_t *coll)
         return;
     combine->users = !kernels->normalise
         && pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv, bytes, &offset);
-    /* What comes back from other nodes is not written to several buffers. */
+    /* Between nodes a result is written to one buffer only. */
     combine->direct = combine->way->alone && pp_node_holds(combine->board.node, piece->recv, bytes, &offset);
     if (combine->direct)
         pp_board_own(&combine->board)->receive = offset;
@@ -215,7 +216,7 @@ pp_status_t pp_on_board_open(pp_allreduce_t *coll, const pp_way_t *way, uint64_t
                          vector_bytes(coll), spared, &combine->board));
     combine->order = calloc((size_t)engine->size, sizeof *combine->order);
     if (!combine->order)
-        return pp_fail(PP_ERR_MEMORY, "no memory for a policy");
+        return pp_fail(PP_ERR_MEMORY, "no memory for the order of draws of a handle");
     combine->order_round = UINT64_MAX;
     pp_gather_cut(coll);
     if (combine->board.vector_bytes > pp_combine_whole_bytes(coll)) {
@@ -237,7 +238,7 @@ void pp_on_board_close(pp_allreduce_t *coll)
     pp_board_t *board = &combine->board;
     pp_team_remove_board(coll->handle.team, board);
     pp_copy_end_view(coll);
-    /* The last rank to go gives the memory back.  (Only the first rank can use its region again.) */
+    /* The last rank that leaves gives the memory back.  Only the first rank of the node can use the region again. */
     if (pp_board_detach(board))
         pp_node_release(coll->handle.engine->node, board->offset, board->bytes);
     free(combine->order);

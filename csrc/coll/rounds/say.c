@@ -1,4 +1,4 @@
-/* say.c - what a rank tells the others of its node by its station.  See combine.h. */
+/* say.c - what a rank says to the others of its node by its station.  See combine.h. */
 #include "combine.h"
 
 uint64_t pp_say_state_of(const pp_allreduce_t *coll)
@@ -19,7 +19,7 @@ uint64_t pp_say_state_of(const pp_allreduce_t *coll)
     return state | pp_word_round_bits(round) << PP_WORD_ROUND_SHIFT;
 }
 
-/* The oldest round whose entry of the ring this rank still needs. */
+/* The oldest round whose ring entry this rank still needs. */
 uint64_t pp_say_absorbed(const pp_allreduce_t *coll)
 {
     uint64_t least = coll->completed;
@@ -34,10 +34,10 @@ uint64_t pp_say_absorbed(const pp_allreduce_t *coll)
     return least;
 }
 
-/* What the others look at: Full waits for every rank anyway. */
+/* The limit that other ranks look at.  Full needs none: it waits for every rank anyway. */
 uint64_t pp_say_limit(const pp_allreduce_t *coll) { return pp_is_bounded(coll) ? pp_rounds_bound(coll) : UINT64_MAX; }
 
-/* Returns whether there was something to say. */
+/* Publishes limit and absorbed; returns whether one had changed. */
 bool pp_say_bounds(pp_allreduce_t *coll)
 {
     bool news = false;
@@ -50,7 +50,7 @@ bool pp_say_bounds(pp_allreduce_t *coll)
         atomic_store(&own->limit, rounds);
         news = true;
     }
-    /* The latest result only has to stay if it is that of a flush. */
+    /* With PP_LATEST only the result of a flush must stay. */
     if (needed != combine->absorbed && (pp_combine_keeps_all(coll) || combine->absorbed < combine->flushed)) {
         combine->absorbed = needed;
         PP_STEP("say");
@@ -60,7 +60,7 @@ bool pp_say_bounds(pp_allreduce_t *coll)
     return news;
 }
 
-/* A word about a round that is complete is harmless, and may stand. */
+/* Publishes the state.  A stale WAITS, for a round that is complete, is harmless, and stays. */
 bool pp_say_state(pp_allreduce_t *coll)
 {
     pp_board_t *board = &coll->on_board->board;

@@ -1,4 +1,4 @@
-/* signals.c - what the ranks of a node say to the one that leads a round.  See combine.h. */
+/* signals.c - what the ranks of a node say to the leader of a round.  See combine.h. */
 #include "combine.h"
 
 /* ---- telling the leader ------------------------------------------------------------------------------ */
@@ -8,7 +8,7 @@ void pp_signal_tell_leader(pp_allreduce_t *coll, uint64_t round)
     const pp_nodes_t *nodes = coll->handle.engine->nodes;
     pp_node_t *node = pp_node_of(coll);
     int32_t leader = pp_nodes_leader_index(nodes, nodes->mine, round);
-    /* seq_cst: before we look whether it sleeps; a leader says that it sleeps before its last look. */
+    /* seq_cst: before this rank looks whether the leader sleeps; a leader says that it sleeps before its last look. */
     PP_STEP("tell");
     atomic_fetch_add(&coll->on_board->board.shared->told, 1);
     if (leader == node->index)
@@ -30,7 +30,7 @@ uint32_t pp_signal_awaits(const pp_allreduce_t *coll)
     return atomic_load(&coll->on_board->board.shared->awaits);
 }
 
-/* Other nodes have told about a round that is not open yet: the rank that opens it wakes us. */
+/* Other nodes have told this rank about a round that is not open yet: the rank that opens the round wakes this one. */
 void pp_signal_expect(pp_allreduce_t *coll, uint64_t round)
 {
     pp_station_t *own = pp_board_own(&coll->on_board->board);
@@ -39,7 +39,7 @@ void pp_signal_expect(pp_allreduce_t *coll, uint64_t round)
         PP_STEP("expect");
         atomic_store(&own->expects, round + 1);
     }
-    coll->handle.engine->changed = true;        /* and if it has been opened meanwhile, we look ourselves */
+    coll->handle.engine->changed = true;        /* if it has been opened meanwhile, this rank looks itself */
 }
 
 bool pp_signal_is_expected(const pp_allreduce_t *coll, uint64_t round)
@@ -52,8 +52,8 @@ bool pp_signal_is_expected(const pp_allreduce_t *coll, uint64_t round)
 
 /* ---- announcing: a round is on here -------------------------------------------------------------------- */
 
-/* Each leader has a number of its own: other nodes may bring the next round about while one that this node joined
-   silently is not announced yet.  (A rank that is alone on its node leads both, and has nobody to tell.) */
+/* Each leader's station has such a word: other nodes may bring the next round about while a round that this node joined
+   silently is not announced yet.  (A rank that is alone on its node leads both rounds, and has no other to tell.) */
 static _Atomic uint64_t *activated_of(const pp_allreduce_t *coll, uint64_t round)
 {
     const pp_nodes_t *nodes = coll->handle.engine->nodes;
@@ -66,8 +66,8 @@ bool pp_signal_is_activated(const pp_allreduce_t *coll, uint64_t round)
     return atomic_load(activated_of(coll, round)) >> PP_ACTIVATED_ROUND_SHIFT == round + 1;
 }
 
-/* Says that the round is on.  True: nobody had, so that it is this rank's to announce it to the other nodes.  (No round
-   completes before somebody has said so, hence a rank that was slow to compare finds another number there.) */
+/* Says that the round is on.  True: this rank is the first to say so, and announces the round to the other nodes.  No
+   round completes before a rank has said so; so a rank that compares late finds the number of another round. */
 bool pp_signal_say_activated(const pp_allreduce_t *coll, uint64_t round, pp_cause_t cause)
 {
     _Atomic uint64_t *activated = activated_of(coll, round);

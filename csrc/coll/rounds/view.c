@@ -1,4 +1,4 @@
-/* view.c - what the board of a node shows.  See combine.h. */
+/* view.c - the facts that the board of a node shows.  See combine.h. */
 #include "combine.h"
 
 uint64_t pp_view_word(const pp_allreduce_t *coll, int32_t rank)
@@ -7,7 +7,7 @@ uint64_t pp_view_word(const pp_allreduce_t *coll, int32_t rank)
     return atomic_load(&coll->on_board->board.stations[rank].word);
 }
 
-/* Whether the rank has a request outstanding on another handle. */
+/* Whether the rank has an outstanding request on another handle. */
 static bool elsewhere(const pp_allreduce_t *coll, int32_t index)
 {
     const pp_team_t *team = coll->handle.team;
@@ -27,7 +27,7 @@ pp_view_t pp_view_of(const pp_allreduce_t *coll, uint64_t round)
 {
     bool away = pp_node_anybody_away(pp_node_of(coll));
     return (pp_view_t){.coll = coll, .round = round, .away = away,
-                       /* Also with one handle here: a rank may wait in another context. */
+                       /* Even with one handle here, because a rank may wait in another context. */
                        .others = away || coll->handle.team->live_handles > 1,
                        .flushes = pp_board_flushes(&coll->on_board->board)};
 }

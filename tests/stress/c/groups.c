@@ -581,12 +581,12 @@ static void refuse_maps(part_t *part, pp_instance_spec_t spec)
         {{.kind = PP_MAP_LISTED, .count = 2, .ranks = turned}, "names rank 0 after rank 1"},
         {{.kind = PP_MAP_LISTED, .count = 2, .ranks = twice}, "names rank 1 after rank 1"},
         {{.kind = PP_MAP_LISTED, .count = 2, .ranks = far}, "names rank 4, which is not in 0..3"},
-        {{.kind = PP_MAP_LISTED, .count = 0, .ranks = far}, "a map of 0 ranks"},
+        {{.kind = PP_MAP_LISTED, .count = 0, .ranks = far}, "a map has 0 ranks"},
         {{.kind = PP_MAP_STRIDED, .count = 2, .first = 0, .stride = 2}, "rank 1 is not among"},
         {{.kind = PP_MAP_STRIDED, .count = 1, .first = 2, .stride = 1}, "rank 1 is not among"},
         {{.kind = PP_MAP_STRIDED, .count = 2, .first = 1, .stride = 0}, "stride 0, which is not positive"},
         {{.kind = PP_MAP_STRIDED, .count = 2, .first = -1, .stride = 2}, "from rank -1 to rank 1"},
-        {{.kind = PP_MAP_STRIDED, .count = 3, .first = 1, .stride = INT32_MAX}, "of 0..3"},
+        {{.kind = PP_MAP_STRIDED, .count = 3, .first = 1, .stride = INT32_MAX}, "but ranks are in 0..3"},
         {{.kind = PP_MAP_COMPUTED, .count = 2}, "instance 9 has a computed map"}};
     for (size_t i = 0; i < PP_COUNT_OF(wrong); i++) {
         spec.map = wrong[i].map;

@@ -1,0 +1,91 @@
+"""Programs and environments that a table needs beside what is installed, in build/bench."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from _common import ROOT, WORK, NotHere, Problem, say, tail
+
+# What of the checkout is not copied to be built elsewhere.
+BUILT = (".*", "build", "dist", "venv", "*.so", "*.o", "*.egg-info", "_core*.c", "__pycache__")
+# What pypartial itself needs where it is built and run; the MPI comes on top.
+NEEDS = ("cffi", "mpi4py", "numpy", "rich", "setuptools", "typer")
+
+
+def compile_c(name: str) -> Path:
+    """Compile a program of bench/c with the sources of the library; return its path."""
+    mpicc = shutil.which("mpicc", path=os.path.dirname(sys.executable)) or shutil.which("mpicc")
+    if mpicc is None:
+        raise NotHere("there is no mpicc")
+    program = WORK / name
+    build = runpy.run_path(str(ROOT / "pypartial" / "_build.py"))
+    sources = [ROOT / "bench" / "c" / f"{name}.c", *(ROOT / source for source in build["REAL"])]
+    newest = max(path.stat().st_mtime for path in [*sources, *(ROOT / "csrc").rglob("*.h")])
+    if program.exists() and program.stat().st_mtime > newest:
+        return program
+    WORK.mkdir(parents=True, exist_ok=True)
+    say(f"compiling {name}")
+    words = [mpicc, *build["FLAGS"], "-flto=auto", "-DPP_SIM=0"]
+    words += [f'-DPP_VERSION="{build["version"]()}"', f"-I{ROOT / 'csrc' / 'include'}"]
+    words += [*map(str, sources), "-o", str(program), "-lm", "-ldl"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Problem(f"{mpicc} cannot compile {name}:\n{tail(done.stderr)}")
+    return program
+
+
+def environment(name: str, packages: Sequence[str], options: Sequence[str] = ()) -> Path:
+    """Make a virtual environment with some packages, once; return its folder.
+
+    Raises
+    ------
+    NotHere
+        If the packages cannot be had.
+    """
+    folder = WORK / name
+    done = folder / "installed"
+    wanted = " ".join([*packages, *options])
+    if done.exists() and done.read_text(encoding="utf-8") == wanted:
+        return folder
+    say(f"installing {', '.join(packages)}")
+    shutil.rmtree(folder, ignore_errors=True)
+    for words in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(folder / "bin" / "pip"), "install", "--quiet", *options, *packages],
+    ):
+        made = subprocess.run(words, capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            raise NotHere(f"{', '.join(packages)} cannot be installed:\n{tail(made.stderr)}")
+    done.write_text(wanted, encoding="utf-8")
+    return folder
+
+
+def build_for(environment: Path, variables: dict[str, str]) -> Path:
+    """Compile pypartial as it stands for an environment's MPI; return the folder to import."""
+    say(f"building pypartial for {environment.name}")
+    folder = environment / "source"
+    ignored = shutil.ignore_patterns(*BUILT)
+    shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
+    made = subprocess.run(
+        [str(environment / "bin" / "python"), "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=folder,
+        env={**without_builds(), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode != 0:
+        raise Problem(f"pypartial cannot be built for {environment.name}:\n{tail(made.stderr)}")
+    return folder
+
+
+def without_builds() -> dict[str, str]:
+    """Return this process's variables without those that choose another MPI or compiler."""
+    chosen = ("PYTHONPATH", "MPICC", "PYPARTIAL_MPICC", "CC", "OMPI_CC", "MPICH_CC")
+    return {name: value for name, value in os.environ.items() if name not in chosen}

@@ -1,0 +1,248 @@
+"""The scripts under bench/ and the tables of the documentation that they make."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = ROOT / "bench" / "tables"
+SCRIPTS = sorted(path.stem for path in TABLES.glob("[!_]*.py"))
+PAGES = [ROOT / "docs" / name for name in ("performance.md", "simulation.md")]
+MEASURED = re.compile(r"<!-- table: (\S+) -->")
+REFERENCE = "<!-- reference -->"
+END = "<!-- end of table -->"
+
+
+@pytest.fixture(scope="module")
+def common():
+    sys.path.insert(0, str(TABLES))
+    yield importlib.import_module("_common")
+    sys.path.remove(str(TABLES))
+
+
+@pytest.fixture(scope="module")
+def everything(common):
+    script = str(ROOT / "bench" / "all")
+    spec = importlib.util.spec_from_loader("bench_all", SourceFileLoader("bench_all", script))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, words)], capture_output=True, text=True, check=False
+    )
+
+
+# ---- the pages ----------------------------------------------------------------------------------
+
+
+def tables_of(page: Path) -> list[tuple[int, str]]:
+    """Return the line of each table's head, and the last mark before it that still holds."""
+    found, mark, fenced, before = [], "", False, ""
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip()
+        if text.startswith("```"):
+            fenced = not fenced
+        elif MEASURED.fullmatch(text) or text == REFERENCE:
+            mark = text
+        elif text == END:
+            mark = ""
+        elif text.startswith("|") and not before.startswith("|") and not fenced:
+            found.append((number, mark))
+            if mark == REFERENCE:  # it holds for one table
+                mark = ""
+        before = text
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_table_is_a_reference_or_names_its_script(page):
+    tables = tables_of(page)
+    assert tables
+    unmarked = [line for line, mark in tables if not mark]
+    assert not unmarked, f"{page.name}: tables without a mark in lines {unmarked}"
+    for line, mark in tables:
+        named = MEASURED.fullmatch(mark)
+        if named:
+            assert (ROOT / named[1]).is_file(), f"{page.name}:{line}: there is no {named[1]}"
+            assert Path(named[1]).parent == Path("bench/tables")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_marks_are_in_pairs(page):
+    text = page.read_text(encoding="utf-8")
+    marks = [mark for mark in re.findall(r"<!-- .*? -->", text) if mark != REFERENCE]
+    assert len(marks) % 2 == 0
+    for begin, end in zip(marks[::2], marks[1::2], strict=True):
+        assert MEASURED.fullmatch(begin)
+        assert end == END
+
+
+def test_each_script_has_its_place_in_a_page():
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = {Path(name).stem for name in MEASURED.findall(text)}
+    assert named == set(SCRIPTS)
+
+
+# ---- the scripts --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help(name):
+    done = run(TABLES / f"{name}.py", "--help")
+    assert done.returncode == 0, done.stderr
+    for option in ("--quick", "--json", "--markdown", "--repeats"):
+        assert option in done.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_a_script_says_of_itself(common, name):
+    script = importlib.import_module(name)
+    full, quick = script.SECONDS
+    assert 0 < quick <= full
+    assert all(repeats >= 1 for repeats in script.REPEATS)
+    assert script.__doc__.strip()
+
+
+def test_all_scripts_are_listed():
+    done = run(ROOT / "bench" / "all", "--list")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == SCRIPTS
+
+
+def test_all_of_quick_is_expected_to_take_20_minutes(everything):
+    assert sum(everything.seconds(name, True) for name in SCRIPTS) <= 1200
+
+
+def test_only(everything):
+    assert everything.names(["late*", "calls"]) == ["calls", *(n for n in SCRIPTS if "late" in n)]
+    done = run(ROOT / "bench" / "all", "--list", "--only", "nothing")
+    assert done.returncode == 1
+    assert "no such script" in done.stderr
+
+
+def test_quick_figures_are_not_for_the_pages():
+    done = run(ROOT / "bench" / "all", "--quick", "--update")
+    assert done.returncode == 2
+    assert "--quick" in done.stderr
+
+
+def test_what_failed_is_said_at_the_end(everything, capsys):
+    assert everything.report({0: ["a"], 77: ["b"], 1: ["c"], -9: ["d"]}) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "1 made, 1 left out, 2 failed",
+        "left out: b",
+        "failed: c, d",
+    ]
+    assert everything.report({0: ["a"], 77: ["b"]}) == 0
+
+
+# ---- Markdown -----------------------------------------------------------------------------------
+
+
+def test_a_fragment(common):
+    table = common.Table(["size", "us"], [["8 B", "1.5"], ["a | b", "two\nlines"]], "Notes.")
+    assert common.fragment("bench/tables/x.py", table, "*conditions*").splitlines() == [
+        "<!-- table: bench/tables/x.py -->",
+        "",
+        "| size | us |",
+        "| - | - |",
+        "| 8 B | 1.5 |",
+        "| a \\| b | two lines |",
+        "",
+        "Notes.",
+        "",
+        "*conditions*",
+        "",
+        END,
+    ]
+
+
+def test_a_row_has_as_many_cells_as_the_head(common):
+    with pytest.raises(ValueError, match="1 cells under 2 heads"):
+        common.Table(["a", "b"], [["c"]]).markdown()
+
+
+def test_a_fragment_takes_the_place_of_the_old_one(common, everything, tmp_path, monkeypatch):
+    old, other = (
+        common.fragment(f"bench/tables/{name}.py", common.Table(["head"], [[name]]), "then")
+        for name in ("calls", "late")
+    )
+    new = common.fragment("bench/tables/calls.py", common.Table(["head"], [["new \\1"]]), "now")
+    page = tmp_path / "docs" / "performance.md"
+    page.parent.mkdir()
+    page.write_text(f"Before.\n\n{old}\nBetween.\n\n{other}\nAfter.\n")
+    (tmp_path / "calls.md").write_text(new)
+    monkeypatch.setattr(everything, "ROOT", tmp_path)
+    monkeypatch.setattr(everything, "WORK", tmp_path)
+    monkeypatch.setattr(everything, "PAGES", ("docs/performance.md",))
+    assert everything.update("calls")
+    assert page.read_text() == f"Before.\n\n{new}\nBetween.\n\n{other}\nAfter.\n"
+    page.write_text("Nothing.\n")
+    assert not everything.update("calls")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.0123456, "0.0123"),
+        (0.34, "0.340"),
+        (3.14159, "3.14"),
+        (56.25, "56.2"),
+        (564.4, "564"),
+        (16442, "16,400"),
+        (-4.5, "-4.50"),
+    ],
+)
+def test_numbers_have_three_digits(common, value, text):
+    assert common.number(value) == text
+
+
+def test_sizes(common):
+    assert [common.size_text(n) for n in (8, 1000, 1 << 10, 64 << 10, 4 << 20)] == [
+        "8 B",
+        "1000 B",
+        "1 KB",
+        "64 KB",
+        "4 MB",
+    ]
+
+
+def test_one_value_has_no_interval(common):
+    assert common.middle([2.0]) == common.extremes([2.0]) == "2.00"
+    assert common.middle([]) == ""
+    assert common.extremes([3.6, 12.0, 5.2]) == "5.20 (3.60-12.0)"
+
+
+def test_an_interval_is_always_the_same(common):
+    values = np.random.default_rng(5).normal(1.5, 0.1, 15)
+    found = common.interval(values)
+    assert found.low < found.median < found.high
+    assert found == common.interval(values)
+
+
+def test_sides_take_turns_in_an_order_that_alternates(common):
+    assert list(common.Run(repeats=3).turns(["a", "b"])) == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_the_best_of_mpis_own_calls(common):
+    rows = [
+        {"policy": policy, "bytes": 8, "latency_us": {"p50": us}}
+        for policy, us in [("mpi", 2.0), ("mpi-persistent", 1.0), ("full", 0.5)]
+    ]
+    assert common.mpi_times(rows, 8) == {"mpi": 2.0, "mpi-persistent": 1.0}
+    assert common.find(rows, policy="full")["latency_us"]["p50"] == 0.5
+    with pytest.raises(KeyError, match="solo"):
+        common.find(rows, policy="solo")
