@@ -148,12 +148,14 @@ def draw_skew(report: dict[str, Any], path: Path) -> None:
     left.set_xscale("log")
     time_axis(left.xaxis)
     left.set_yticks(places, [label_of(row["policy"]) for row in rows])
-    left.set_title("latency: | median, ● mean, bar to the 99th percentile")
+    left.set_title("latency")
+    left.set_xlabel("line: median; dot: mean; bar: to the 99th percentile", fontsize=10)
     right.set_yticks(places, [])
     right.set_xlim(0, RANKS + 0.3)
-    right.set_title(f"active ranks, mean, of {RANKS}")
+    right.set_title(f"active ranks of {RANKS}")
+    right.set_xlabel("mean over the rounds", fontsize=10)
     for axes in (left, right):
-        axes.invert_yaxis()
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
     save(drawing, path, COMMAND)
 

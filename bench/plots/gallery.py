@@ -46,7 +46,8 @@ def percentiles(images: Path, quick: bool) -> None:
         time_axis(axes.yaxis)
         axes.grid(visible=False, axis="x")
         axes.set_title(spell_size(size))
-    every[0].set_ylabel("latency: bar p50 to p99, ◆ mean, _ worst")
+    every[0].set_ylabel("latency")
+    every[1].set_xlabel("bar: median to 99th percentile; diamond: mean; dash: worst")
     save(drawing, images / "gallery-percentiles.svg", COMMAND)
 
 
@@ -66,7 +67,7 @@ def active(images: Path, quick: bool) -> None:
     axes.set_xticks(range(len(rows)), [row["policy"] for row in rows])
     axes.grid(visible=False, axis="x")
     axes.set_ylabel("active ranks of 8")
-    axes.set_title("mean, 95 % interval (line), expectation (◆)")
+    axes.set_xlabel("bar: mean; line: its 95 % interval; diamond: expectation", fontsize=10)
     save(drawing, images / "gallery-active.svg", COMMAND)
 
 
