@@ -21,14 +21,16 @@ from common import (
     ROOT,
     figure,
     launcher,
+    measured,
     put,
-    pypartial,
     run,
     save,
     spell_us,
     table,
     time_axis,
 )
+
+import pypartial as pp
 
 COMMAND = "python bench/plots/choosing.py"
 PAGE = ROOT / "docs" / "choosing.md"
@@ -73,16 +75,16 @@ def skew(rounds: str) -> dict[str, Any]:
     policies = [word for policy in MEASURED for word in ("--policy", policy)]
     sizes = [word for size in SIZES for word in ("--size", size)]
     options = ["--skew", f"{SKEW_MS}ms", "--rounds", rounds, "--seed", SEED]
-    return pypartial("bench", "skew", *policies, *sizes, *options, ranks=RANKS)
+    return measured("bench", "skew", *policies, *sizes, *options, ranks=RANKS)
 
 
 def simulate(policies: Sequence[str], ranks: str, arrivals: str, steps: str, *more: str) -> Any:
     """Return the rows of one simulation, in the order of the policies."""
     words = [word for policy in policies for word in ("--policy", policy)]
     options = ["--ranks", ranks, "--arrivals", arrivals, "--steps", steps, "--seed", SEED]
-    report = pypartial("sim", "skew", *words, *options, *more)
+    report = measured("sim", "skew", *words, *options, *more)
     by_policy = {row["policy"]: row for row in report["rows"]}
-    return [by_policy[policy] for policy in policies if policy in by_policy]
+    return [by_policy[str(pp.Policy.parse(policy))] for policy in policies]
 
 
 def simulated_policies(steps: str) -> Any:
@@ -184,7 +186,7 @@ def draw_trade(rows: Any, deadlines: Any, path: Path) -> None:
 
 
 def draw_lags(rows: list[dict[str, Any]], path: Path) -> None:
-    """Time of a step and share of stale parts against max_lag."""
+    """Time of a step, and how long fast ranks wait, against max_lag."""
     drawing, (left, right) = figure(2, height=3.6, width=9.2)
     for policy in ("solo", "majority"):
         of = [row for row in rows if row["policy"] == policy]
@@ -193,7 +195,7 @@ def draw_lags(rows: list[dict[str, Any]], path: Path) -> None:
         left.plot(
             positions, [row["step_us"]["mean"] for row in of], "o-", color=colour, label=policy
         )
-        right.plot(positions, [oldest(row) for row in of], "o-", color=colour, label=policy)
+        right.plot(positions, [waiting(row) for row in of], "o-", color=colour, label=policy)
     for axes in (left, right):
         axes.set_xticks(range(len(LAGS)), [str(lag) for lag in LAGS])
         axes.set_xlabel("max_lag")
@@ -201,13 +203,14 @@ def draw_lags(rows: list[dict[str, Any]], path: Path) -> None:
         axes.legend(labelcolor=GREY)
     time_axis(left.yaxis)
     left.set_title("time of a step, mean of all ranks")
-    right.set_title("staleness of the oldest part, rounds")
+    right.set_title("share of their time that fast ranks wait, %")
     save(drawing, path, COMMAND)
 
 
-def oldest(row: dict[str, Any]) -> int:
-    """Return the highest staleness of a part."""
-    return max((int(age) for age, count in row["staleness"].items() if count), default=0)
+def waiting(row: dict[str, Any]) -> float:
+    """Return the share of its time that a rank other than the last one waits, in per cent."""
+    shares: list[float] = row["idle"]["per_rank"][:-1]
+    return 100 * sum(shares) / len(shares)
 
 
 def colour_of(policy: str) -> str:
@@ -314,15 +317,15 @@ def deliver_table(trial: dict[str, Any]) -> str:
 
 def lag_table(rows: list[dict[str, Any]]) -> str:
     """Return the time of a step under several bounds."""
-    head = ["`max_lag`", "`solo`: step, mean", "active of 8", "oldest part"]
-    head += ["`majority`: step, mean", "active of 8", "oldest part"]
+    head = ["`max_lag`", "`solo`: step, mean", "fast ranks wait", "active of 8"]
+    head += ["`majority`: step, mean", "fast ranks wait", "active of 8"]
     lines = []
     for lag in LAGS:
         line = [str(lag)]
         for policy in ("solo", "majority"):
             row = next(r for r in rows if (r["max_lag"], r["policy"]) == (lag, policy))
-            line += [spell_us(row["step_us"]["mean"]), f"{row['active']['mean']:.1f}"]
-            line.append(f"{oldest(row)} rounds")
+            line += [spell_us(row["step_us"]["mean"]), f"{waiting(row):.0f} %"]
+            line.append(f"{row['active']['mean']:.1f}")
         lines.append(line)
     return table(head, lines)
 
@@ -345,13 +348,13 @@ def average_table(trial: dict[str, Any]) -> str:
 
 def patience_table(trial: dict[str, Any]) -> str:
     """Return how long the others waited for a rank that was blocked."""
-    head = ["the blocked rank", "longest wait of the others", "rounds without it"]
+    head = ["the blocked rank", "longest wait of the others"]
     lines = []
     for row in trial["patience"]:
         value = row["patience"]
         spelled = f'"{value}"' if isinstance(value, str) else str(value)
         how = "`with ctx.away():`" if row["away"] else f"`patience={spelled}`"
-        lines.append([how, spell_us(1e6 * row["longest_wait_s"]), str(row["departed"])])
+        lines.append([how, spell_us(1e6 * row["longest_wait_s"])])
     return table(head, lines)
 
 

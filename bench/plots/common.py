@@ -103,7 +103,7 @@ def shown(command: Sequence[str]) -> list[str]:
     ]
 
 
-def pypartial(*arguments: str, ranks: int = 0, plot: Path | None = None) -> dict[str, Any]:
+def measured(*arguments: str, ranks: int = 0, plot: Path | None = None) -> dict[str, Any]:
     """Run a command of the package and return its JSON; with `ranks`, under mpirun.
 
     Parameters

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import COLOURS, GREY, IMAGES, figure, pypartial, save, time_axis
+from common import COLOURS, GREY, IMAGES, figure, measured, save, time_axis
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 COMMAND = "python bench/plots/gallery.py"
@@ -29,7 +29,7 @@ def percentiles(images: Path, quick: bool) -> None:
     sizes = ("--size", "64", "--size", "64K", "--size", "1M")
     rounds = "20" if quick else "200"
     options = ("--skew", "1ms", "--rounds", rounds, "--seed", SEED)
-    report = pypartial("bench", "skew", *words, *sizes, *options, ranks=8)
+    report = measured("bench", "skew", *words, *sizes, *options, ranks=8)
     drawing, every = figure(3, height=3.8, width=9.6)
     for axes, size in zip(every, (64, 65536, 1 << 20), strict=True):
         rows = [row for row in report["rows"] if row["bytes"] == size]
@@ -56,7 +56,7 @@ def active(images: Path, quick: bool) -> None:
     words = [word for policy in POLICIES for word in ("--policy", policy)]
     rounds = "20" if quick else "200"
     options = ("--size", "64", "--skew", "1ms", "--rounds", rounds, "--seed", SEED)
-    rows = pypartial("bench", "skew", *words, *options, ranks=8)["rows"]
+    rows = measured("bench", "skew", *words, *options, ranks=8)["rows"]
     drawing, (axes,) = figure(height=3.6)
     for place, row in enumerate(rows):
         fresh = row["active"]
@@ -77,7 +77,7 @@ def simulated(images: Path, quick: bool) -> None:
     policies = ("--policy", "solo", "--policy", "majority", "--policy", "full")
     steps = "5" if quick else "20"
     options = ("--arrivals", "ucf101", "--steps", steps, "--seed", SEED)
-    rows = pypartial("sim", "skew", *ranks, *policies, *options)["rows"]
+    rows = measured("sim", "skew", *ranks, *policies, *options)["rows"]
     drawing, (left, right) = figure(2, height=3.8, width=9.2)
     for colour, policy in zip(COLOURS, ("solo", "majority", "full"), strict=False):
         line = sorted((r for r in rows if r["policy"] == policy), key=lambda row: row["ranks"])
@@ -105,7 +105,7 @@ def latency(images: Path, quick: bool) -> None:
     sizes = [word for count in counts for word in ("--size", str(count))]
     budget = "60ms" if quick else "250ms"
     options = ("--policy", "full", "--policy", "solo", "--budget", budget)
-    rows = pypartial("bench", "latency", *sizes, *options, ranks=2)["rows"]
+    rows = measured("bench", "latency", *sizes, *options, ranks=2)["rows"]
     drawing, (axes,) = figure(height=4.6)
     others = {"mpi": "-", "mpi-nonblocking": ":", "mpi-persistent": "-.", "memcpy": "--"}
     names = {
@@ -147,7 +147,7 @@ def schedules(images: Path, quick: bool) -> None:
             for size in sizes:
                 options = ("--ranks", str(SCHEDULE_RANKS), "--bytes", str(size))
                 words = ("sim", "schedule", name, *options, "--network", network, "--quiet")
-                latest.append(max(pypartial(*words)["finished_ns"]) / 1e3)
+                latest.append(max(measured(*words)["finished_ns"]) / 1e3)
             axes.plot(sizes, latest, "o-", color=colour, label=name)
         size_axis(axes, sizes)
         axes.set_yscale("log")
