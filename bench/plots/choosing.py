@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +55,6 @@ TRIAL_RANKS = 4
 
 
 # ---- measuring -----------------------------------------------------------------------------------
-
-
-def measure(quick: bool) -> dict[str, Any]:
-    """Run everything and return the numbers."""
-    rounds, steps = ("20", "20") if quick else ("200", "200")
-    return {
-        "skew": skew(rounds),
-        "simulated": simulated_policies(steps),
-        "deadlines": simulated_deadlines(steps),
-        "lags": lags(steps),
-        "graces": graces(steps),
-        "trial": trial("40" if quick else "400"),
-    }
 
 
 def skew(rounds: str) -> dict[str, Any]:
@@ -121,6 +108,17 @@ def trial(steps: str) -> Any:
         words = [sys.executable, "-m", "mpi4py", program, "--steps", steps, "--json", str(out)]
         run([*launcher(TRIAL_RANKS), *words])
         return json.loads(out.read_text())
+
+
+# What is measured or simulated: by a number of rounds, and with --quick.
+PARTS: dict[str, tuple[Callable[[str], Any], str, str]] = {
+    "skew": (skew, "200", "20"),
+    "simulated": (simulated_policies, "200", "20"),
+    "deadlines": (simulated_deadlines, "200", "20"),
+    "lags": (lags, "200", "20"),
+    "graces": (graces, "200", "20"),
+    "trial": (trial, "400", "40"),
+}
 
 
 # ---- drawing -------------------------------------------------------------------------------------
@@ -387,16 +385,22 @@ def main() -> None:
         help="file of the numbers (default: choosing.json in the folder of the pictures)",
     )
     parser.add_argument(
-        "--redraw", action="store_true", help="measure nothing: draw the numbers of that file"
+        "--only",
+        choices=PARTS,
+        action="append",
+        help="take the other numbers from that file; repeatable",
     )
+    parser.add_argument("--redraw", action="store_true", help="take all numbers from that file")
     options = parser.parse_args()
     kept: Path = options.numbers or options.images / "choosing.json"
-    if options.redraw:
-        numbers = json.loads(kept.read_text())
-    else:
-        numbers = measure(options.quick)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(numbers, indent=1) + "\n")
+    old = json.loads(kept.read_text()) if options.redraw or options.only else {}
+    wanted = [] if options.redraw else options.only or PARTS
+    numbers = {**old}
+    for name in wanted:
+        part, rounds, few = PARTS[name]
+        numbers[name] = part(few if options.quick else rounds)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(numbers, indent=1) + "\n")
     draw(numbers, options.images)
     put(options.page, tables(numbers))
 
