@@ -166,7 +166,10 @@ def draw_trade(rows: Any, deadlines: Any, path: Path) -> None:
     for row in rows:
         x, y = 100 * row["active"]["mean"] / row["ranks"], row["step_us"]["mean"]
         axes.plot([x], [y], "o", color=colour_of(row["policy"]), markersize=8)
-        axes.annotate(label_of(row["policy"]), (x, y), xytext=(8, -4), textcoords="offset points")
+        beside = {"first": (-14, 10), "major": (-24, 10), "quoru": (4, -16)}.get(
+            row["policy"][:5], (8, -4)
+        )
+        axes.annotate(label_of(row["policy"]), (x, y), xytext=beside, textcoords="offset points")
     shares = [100 * row["active"]["mean"] / row["ranks"] for row in deadlines]
     times = [row["step_us"]["mean"] for row in deadlines]
     axes.plot(shares, times, "s--", color=GREY, label="full, with a deadline")

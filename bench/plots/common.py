@@ -168,6 +168,8 @@ def time_axis(axis: Any) -> None:
 
 def spell_us(microseconds: float) -> str:
     """Return a time with a unit, to three digits: ``1.24 ms``."""
+    if microseconds == 0:
+        return "0"
     for unit, factor in (("s", 1e6), ("ms", 1e3)):
         if microseconds >= factor:
             return f"{microseconds / factor:.3g} {unit}"
