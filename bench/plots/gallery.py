@@ -106,7 +106,7 @@ def latency(images: Path, quick: bool) -> None:
     budget = "60ms" if quick else "250ms"
     options = ("--policy", "full", "--policy", "solo", "--budget", budget)
     rows = measured("bench", "latency", *sizes, *options, ranks=2)["rows"]
-    drawing, (axes,) = figure(height=4.6)
+    drawing, (axes,) = figure(height=4.4, width=9.2)
     others = {"mpi": "-", "mpi-nonblocking": ":", "mpi-persistent": "-.", "memcpy": "--"}
     names = {
         "mpi": "MPI_Allreduce",
@@ -123,7 +123,7 @@ def latency(images: Path, quick: bool) -> None:
         )
         axes.plot(
             [row["bytes"] for row in line],
-            [row["latency_us"]["p50"] for row in line],
+            [row["best_us"] for row in line],
             others.get(policy, "o-"),
             color=GREY if policy in others else next(colours),
             label=names.get(policy, f"{policy}, {buffers} buffers"),
@@ -131,8 +131,8 @@ def latency(images: Path, quick: bool) -> None:
     size_axis(axes, counts)
     axes.set_yscale("log")
     time_axis(axes.yaxis)
-    axes.set_ylabel("a call on the slowest rank, median")
-    axes.legend(labelcolor=GREY, fontsize=10)
+    axes.set_ylabel("a call on the slowest rank, best block")
+    axes.legend(labelcolor=GREY, fontsize=10, loc="center left", bbox_to_anchor=(1, 0.5))
     save(drawing, images / "gallery-latency.svg", COMMAND)
 
 
