@@ -8,7 +8,6 @@ bytes.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -68,7 +67,7 @@ def launcher(ranks: int) -> list[str]:
     return ["mpirun", "--oversubscribe", "-n", str(ranks)]
 
 
-def run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+def run(command: Sequence[str]) -> None:
     """Run a command, said on the standard error; its own output is shown if it fails.
 
     Raises
@@ -79,7 +78,6 @@ def run(command: Sequence[str], environment: dict[str, str] | None = None) -> No
     print(f"$ {shlex.join(shown(command))}", file=sys.stderr, flush=True)
     done = subprocess.run(
         command,
-        env={**os.environ, **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -103,28 +101,20 @@ def shown(command: Sequence[str]) -> list[str]:
     ]
 
 
-def measured(*arguments: str, ranks: int = 0, plot: Path | None = None) -> dict[str, Any]:
-    """Run a command of the package and return its JSON; with `ranks`, under mpirun.
+def measured(*arguments: str, ranks: int = 0) -> dict[str, Any]:
+    """Run a command of the package, without its --json, and return its JSON.
 
     Parameters
     ----------
     arguments : str
-        Without --json and --plot.
+        "bench", "skew" and so on.
     ranks : int
-        0: without a launcher.
-    plot : Path, optional
-        Have the command draw its own plot there.
+        Under mpirun; 0: without a launcher.
     """
     command = [*(launcher(ranks) if ranks else ()), sys.executable, "-m", "pypartial", *arguments]
     with tempfile.TemporaryDirectory(prefix="plots-") as folder:
         out = Path(folder) / "out.json"
-        drawn = ["--plot", str(plot)] if plot else []
-        environment = {}
-        if plot:
-            rc = Path(folder) / "matplotlibrc"
-            rc.write_text("svg.fonttype: none\nsvg.hashsalt: pypartial\n")
-            environment = {"MATPLOTLIBRC": str(rc), "SOURCE_DATE_EPOCH": "0"}
-        run([*command, "--json", str(out), *drawn], environment)
+        run([*command, "--json", str(out)])
         result: dict[str, Any] = json.loads(out.read_text())
     return result
 
@@ -136,7 +126,8 @@ def figure(
     columns: int = 1, *, height: float = 4.2, width: float = 7.6
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with a row of axes."""
-    plt.rcParams.update(STYLE)
+    parameters: Any = plt.rcParams
+    parameters.update(STYLE)
     made, axes = plt.subplots(
         1, columns, figsize=(width, height), layout="constrained", squeeze=False
     )

@@ -1,17 +1,18 @@
 """Make the pictures of docs/gallery.md, each by a command of the package.
 
-Every picture is drawn from the --json of that command, or by its own --plot. The simulated ones
-are the same on every machine; the others are measured here.
+Every picture is drawn from the --json of that command. The simulated ones are the same on every
+machine, `ratios` draws the table of docs/performance.md, and the others are measured here.
+`latency` is made only if it is asked for: MPI's calls spin, and mean nothing on busy cores.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import COLOURS, GREY, IMAGES, figure, measured, save, time_axis
+from common import COLOURS, GREY, IMAGES, ROOT, figure, measured, save, time_axis
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 COMMAND = "python bench/plots/gallery.py"
@@ -123,7 +124,7 @@ def latency(images: Path, quick: bool) -> None:
         )
         axes.plot(
             [row["bytes"] for row in line],
-            [row["best_us"] for row in line],
+            [row["latency_us"]["p50"] for row in line],
             others.get(policy, "o-"),
             color=GREY if policy in others else next(colours),
             label=names.get(policy, f"{policy}, {buffers} buffers"),
@@ -131,9 +132,59 @@ def latency(images: Path, quick: bool) -> None:
     size_axis(axes, counts)
     axes.set_yscale("log")
     time_axis(axes.yaxis)
-    axes.set_ylabel("a call on the slowest rank, best block")
+    axes.set_ylabel("a call on the slowest rank, median")
     axes.legend(labelcolor=GREY, fontsize=10, loc="center left", bbox_to_anchor=(1, 0.5))
     save(drawing, images / "gallery-latency.svg", COMMAND)
+
+
+def ratios(images: Path, quick: bool) -> None:
+    """Times of `bench latency` as multiples of MPI_Allreduce, out of docs/performance.md."""
+    ways = ("Full, library", "Full, NumPy", "Solo, library")
+    rows = published(("ranks", "size", *ways))
+    counts = list(dict.fromkeys(row["ranks"] for row in rows))
+    drawing, every = figure(len(counts), height=3.9, width=9.6)
+    for axes, count in zip(every, counts, strict=True):
+        of = [row for row in rows if row["ranks"] == count]
+        for at, (colour, way) in enumerate(zip(COLOURS, ways, strict=False)):
+            for place, row in enumerate(of):
+                low, _, high = row[way].partition("-")
+                ends = [float(low), float(high or low)]
+                x = place + 0.22 * (at - 1)
+                axes.plot([x, x], ends, color=colour, linewidth=4)
+                axes.plot([x], [sum(ends) / 2], "o", color=colour, label=way if place == 0 else "")
+        axes.axhline(1, color=GREY, linewidth=1.5)
+        axes.set_xticks(range(len(of)), [row["size"].partition(" (")[0] for row in of])
+        axes.tick_params(axis="x", labelrotation=45)
+        axes.set_ylim(0, 1.6)
+        axes.grid(visible=False, axis="x")
+        axes.set_title(f"{count} ranks")
+    every[0].set_ylabel("time, in MPI_Allreduce's")
+    every[-1].legend(labelcolor=GREY, fontsize=10)
+    save(drawing, images / "gallery-ratios.svg", COMMAND)
+
+
+def published(columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the table of docs/performance.md that has these columns.
+
+    Raises
+    ------
+    SystemExit
+        If there is none.
+    """
+    page = ROOT / "docs" / "performance.md"
+    head: list[str] = []
+    rows = []
+    for line in page.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            head = []
+        elif set(columns) <= set(cells):
+            head = cells
+        elif head and not set(line) <= set("|- :"):
+            rows.append(dict(zip(head, cells, strict=True)))
+    if not rows:
+        raise SystemExit(f"{page}: no table has the columns {', '.join(columns)}")
+    return rows
 
 
 def schedules(images: Path, quick: bool) -> None:
@@ -182,6 +233,7 @@ PICTURES: dict[str, Callable[[Path, bool], None]] = {
     "percentiles": percentiles,
     "active": active,
     "simulated": simulated,
+    "ratios": ratios,
     "latency": latency,
     "schedules": schedules,
 }
@@ -198,7 +250,7 @@ def main() -> None:
         "--only", choices=PICTURES, action="append", help="make this one only; repeatable"
     )
     options = parser.parse_args()
-    for name in options.only or PICTURES:
+    for name in options.only or [name for name in PICTURES if name != "latency"]:
         PICTURES[name](options.images, options.quick)
 
 
