@@ -74,7 +74,8 @@ class _Account:
                 where,
                 f"{status.active} active ranks, at least {least} and at most {tally.total}",
             )
-        if least == self.pattern.ranks and isinstance(self.way, Full):
+        # After a deadline a later round holds what came too late, too.
+        if isinstance(self.way, Full) and self.way.deadline is None and least == self.pattern.ranks:
             self._check_complete(where, tally)
 
     def _fail(self, where: str, text: str) -> None:
