@@ -535,11 +535,12 @@ class Context:
             self._abandon()
             raise
 
-    def _abandon(self) -> None:
-        """Stop without a word to the other ranks."""
+    def _abandon(self, whose: str = "") -> None:
+        """Stop without a word to the other ranks; `whose` block was left, if not the context's."""
         if self._gone is None:
+            block = f"the with block of {whose}" if whose else "its with block"
             _live_contexts.discard(self)
-            self._refuse("the context was abandoned: its with block was left by an exception")
+            self._refuse(f"the context was abandoned: {block} was left by an exception")
             self._native.lib.pp_ctx_abandon(self._ctx)
 
     def _live(self) -> None:
