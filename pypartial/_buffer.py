@@ -7,6 +7,7 @@ cannot have made one.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -301,6 +302,9 @@ def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
     try:
         array: npt.NDArray[Any] = np.from_dlpack(buffer)
     except Exception as error:  # an exporter may raise anything
+        found = bfloat16_from_dlpack(name, buffer)
+        if found is not None:
+            return found
         text = f"{name} is {describe(buffer)}, whose DLPack export failed: {error}"
         raise ArgumentError(text) from error
     if array.flags.writeable:
@@ -314,6 +318,118 @@ def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
     except Exception:
         pass
     return array, True
+
+
+# ---- bfloat16 by DLPack, which NumPy does not read ----------------------------------------------
+
+_BFLOAT16 = (4, 16, 1)  # kDLBfloat, bits, lanes
+_READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
+_ITEMSIZE = 2
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),  # in elements; NULL: C order
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _DLManaged(ctypes.Structure):
+    """The structure of a capsule named "dltensor"."""
+
+    _fields_ = (
+        ("tensor", _DLTensor),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+class _DLManagedVersioned(ctypes.Structure):
+    """The structure of a capsule named "dltensor_versioned": DLPack 1."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _DLTensor),
+    )
+
+
+class _Exported:
+    """The memory of a capsule, as NumPy takes it; the array that it makes keeps this object alive.
+
+    The capsule keeps its name, so its own destructor gives the memory back to the exporter.
+    """
+
+    def __init__(self, capsule: object, interface: dict[str, Any]) -> None:
+        self.capsule = capsule
+        self.__array_interface__ = interface
+
+
+def bfloat16_from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool] | None:
+    """Return an array of bfloat16 over a DLPack exporter's memory, and whether it is read-only.
+
+    None if the exporter gives no capsule, or one of other elements.
+    """
+    try:
+        try:
+            capsule = buffer.__dlpack__(max_version=(1, 0))
+        except TypeError:  # an exporter of the first DLPack versions
+            capsule = buffer.__dlpack__()
+    except Exception:  # exporters raise what they like
+        return None
+    found = read_capsule(capsule)
+    if found is None:
+        return None
+    tensor, readonly = found
+    if (tensor.code, tensor.bits, tensor.lanes) != _BFLOAT16:
+        return None
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise ArgumentError(
+            f"{name} is {describe(buffer)} of bfloat16 elements, which need ml_dtypes: "
+            "pip install ml_dtypes"
+        ) from error
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    strides = None
+    if tensor.strides:
+        strides = tuple(_ITEMSIZE * tensor.strides[i] for i in range(tensor.ndim))
+    interface = {
+        "version": 3,
+        "shape": shape,
+        "typestr": np.dtype(np.uint16).str,
+        "data": ((tensor.data or 0) + tensor.byte_offset, readonly),
+        "strides": strides,
+    }
+    bits = np.asarray(_Exported(capsule, interface))
+    return bits.view(ml_dtypes.bfloat16), readonly
+
+
+def read_capsule(capsule: object) -> tuple[_DLTensor, bool] | None:
+    """Return what a DLPack capsule describes, and whether it is read-only; None if it is none."""
+    api, wrapped = ctypes.pythonapi, ctypes.py_object(capsule)
+    api.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    for title, kind in ((b"dltensor_versioned", _DLManagedVersioned), (b"dltensor", _DLManaged)):
+        if not api.PyCapsule_IsValid(wrapped, title):
+            continue
+        managed: Any = kind.from_address(api.PyCapsule_GetPointer(wrapped, title))
+        if kind is _DLManaged:  # by custom writable
+            return managed.tensor, False
+        return (managed.tensor, bool(managed.flags & _READ_ONLY)) if managed.major == 1 else None
+    return None
 
 
 def check_pair(send: Memory | None, receive: Memory) -> None:

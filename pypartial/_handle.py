@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ._arguments import seconds
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Request", "Startall", "Waitall"]
 
 Value = TypeVar("Value")
+AnyRequest = TypeVar("AnyRequest", bound="Request")
 
 
 class Request:
@@ -358,6 +360,50 @@ class Request:
         context._forget(self)
         self._refuse(f"{self._name()} was freed")
         return int(discarded[0])
+
+    def __enter__(self: AnyRequest) -> AnyRequest:
+        """Return the request itself; the end of the ``with`` block frees it.
+
+        A normal end calls `Free`, which is collective: what no round has taken is discarded, so
+        call `Flush` (or `Drain`) before. An exception that leaves the block communicates nothing.
+        This rank cannot free the handle without the others, so it gives up the whole context, as
+        an exception that leaves the context's own block does. The exception then passes on.
+
+        Raises
+        ------
+        Error
+            If the handle was freed.
+
+        Examples
+        --------
+        >>> with ctx.Allreduce_init(gradient, out) as request:  # doctest: +SKIP
+        ...     for step in range(100):
+        ...         compute(gradient)
+        ...         request.Start()
+        ...         request.Wait()
+        ...     request.Flush()
+        """
+        self._live()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Free the handle; after an exception abandon the context, which communicates nothing."""
+        timed_out = self._context._calls.begun(f"Free of {self._name()}") is not None
+        if self._gone is not None and not timed_out:  # freed in the block, or the context has ended
+            return
+        if kind is not None:
+            self._context._abandon(self._name())
+            return
+        try:
+            self.Free()
+        except BaseException:
+            self._context._abandon(self._name())
+            raise
 
     def _begin_free(self) -> tuple[int, CData]:
         discarded = self._native.ffi.new("uint64_t *")

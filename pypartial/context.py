@@ -585,11 +585,15 @@ class Context:
             self._abandon()
             raise
 
-    def _abandon(self) -> None:
-        """Stop the context without telling the other ranks."""
+    def _abandon(self, whose: str = "") -> None:
+        """Stop the context without telling the other ranks.
+
+        `whose` with block an exception left, if not the context's own.
+        """
         if self._gone is None:
+            block = f"the with block of {whose}" if whose else "its with block"
             _live_contexts.discard(self)
-            self._refuse("the context was abandoned, because an exception left its with block")
+            self._refuse(f"the context was abandoned, because an exception left {block}")
             self._native.lib.pp_ctx_abandon(self._ctx)
 
     def _live(self) -> None:

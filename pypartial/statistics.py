@@ -51,19 +51,26 @@ def confidence_interval(samples: npt.ArrayLike) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Latency:
-    """Latencies of all ranks and rounds, in microseconds."""
+    """Latencies of all ranks and rounds, in microseconds.
+
+    `ci95` is the 95 % confidence interval of the mean. It is taken over the rounds, each with the
+    mean of its ranks: the ranks of one round wait for each other, so they are not independent.
+    """
 
     mean: float
     p50: float
     p99: float
     max: float
+    ci95: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, nanoseconds: npt.ArrayLike) -> Latency:
-        """Summarise samples of any shape."""
-        values = np.asarray(nanoseconds, dtype=float).ravel() / 1e3
+        """Summarise samples: one a round (or block), or a row of them for each rank."""
+        values = np.asarray(nanoseconds, dtype=float) / 1e3
         p50, p99 = np.percentile(values, [50, 99])
-        return cls(float(values.mean()), float(p50), float(p99), float(values.max()))
+        by_round = values.mean(axis=0) if values.ndim > 1 else values
+        interval = confidence_interval(by_round)
+        return cls(float(values.mean()), float(p50), float(p99), float(values.max()), interval)
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,13 @@ def turns(options: LatencyOptions) -> int:
     return len(options.sizes) * len(_ways(options, True)) * most_blocks(options)
 
 
+def about_seconds(options: LatencyOptions) -> float | None:
+    """About how long `measure` takes; None if the calls are given instead of a budget."""
+    if options.calls is not None:
+        return None
+    return len(options.sizes) * len(_ways(options, True)) * options.budget_ns / 1e9
+
+
 def most_blocks(options: LatencyOptions) -> int:
     """Return the number of blocks of each way, if the budget allows."""
     return options.blocks or _MOST_BLOCKS

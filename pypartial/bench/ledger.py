@@ -74,8 +74,9 @@ class _Account:
                 where,
                 f"{status.active} active ranks, at least {least} and at most {tally.total}",
             )
-        # After a deadline a later round holds what came too late, too.
-        if isinstance(self.way, Full) and self.way.deadline is None and least == self.pattern.ranks:
+        # After a round that a deadline cut short, a rank has two contributions in the next one.
+        whole = isinstance(self.way, Full) and self.way.deadline is None
+        if whole and least == self.pattern.ranks:
             self._check_complete(where, tally)
 
     def _fail(self, where: str, text: str) -> None:
@@ -234,8 +235,10 @@ class LoopLedger(_Account):
         if tally is None:
             return
         if status is not None:
-            # Ranks that have finished the block wait in its flush.
-            departures = isinstance(self.way, Quorum)
+            # Ranks that are done with the block wait in its flush; of Full only where a deadline
+            # has let them go ahead.
+            quorum = isinstance(self.way, Quorum)
+            departures = quorum or (isinstance(self.way, Full) and self.way.deadline is not None)
             self._check_policy(where, status, tally, departures=departures)
         elif self.way is Rival.COPY:
             self._check_own(where, tally)

@@ -1,4 +1,4 @@
-"""The plot of a report: latency against size, a line for each way to sum."""
+"""The plots of the reports: latency against size, a line for each way to sum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from ..units import format_size
 from .results import LatencyMeta, LatencyRow, Meta, Report, Row, SkewMeta
@@ -44,6 +46,10 @@ _OTHERS = {
 _LEVEL_TICKS = 8
 # The least distance of two labels, as a share of the axis.
 _LABEL_DISTANCE = 0.05
+# How far the marks of neighbouring lines are apart, in powers of 2 of the size.
+_ASIDE = 0.22
+# Height of a legend, which stands between the axes and what was measured where.
+_LEGEND_POINTS = 18
 
 
 @dataclass(frozen=True)
@@ -51,31 +57,58 @@ class Line:
     """A line of a plot, and the label at its end."""
 
     label: str
-    sizes: Sequence[int]
+    sizes: Sequence[float]
     microseconds: Sequence[float]
     colour: str
     style: str = "-"
 
 
 def save_plot(report: Report[SkewMeta, Row], path: Path) -> None:
-    """Draw average latency against size and save it; the suffix of the file names its format."""
+    """Draw latency and active ranks against size, and save them.
+
+    Above: the mean latency, its 95 % interval, the median and the 99th percentile. Below: the mean
+    of the active ranks, its 95 % interval, and what theory expects. The suffix of the file names
+    its format.
+    """
     colours = itertools.cycle(_COLOURS)
+    by_policy = lines_of(report.rows, lambda row: row.policy)
     lines = []
-    for policy, rows in lines_of(report.rows, lambda row: row.policy).items():
+    for number, (policy, rows) in enumerate(by_policy.items()):
         last, other = rows[-1], policy in _OTHERS
         label = _LABELS.get(policy, policy)
         if not other and (last.speedup_vs_mpi or 0) >= 1.05:
-            label += f" ({last.speedup_vs_mpi:.3g} x faster at {format_size(last.bytes)})"
+            label += f"\n({last.speedup_vs_mpi:.3g} x faster at {format_size(last.bytes)})"
+        aside = _aside(number, len(by_policy))
         lines.append(
             Line(
                 label,
-                [row.bytes for row in rows],
+                [row.bytes * aside for row in rows],
                 [row.latency_us.mean for row in rows],
                 *(_OTHERS[policy] if other else (next(colours), "-")),
             )
         )
-    latency = f"latency, mean over ranks and {report.rows[0].rounds} rounds"
-    _draw(lines, report.meta, "Partial allreduce and MPI_Allreduce", latency, path)
+    figure, (above, below) = plt.subplots(
+        2, figsize=(9.5, 7.6), height_ratios=(5, 3), sharex=True, layout="constrained"
+    )
+    for line, rows in zip(lines, by_policy.values(), strict=True):
+        _draw_latency(above, line, rows)
+        _draw_active(below, line, rows)
+    sizes = sorted({row.bytes for row in report.rows})
+    latencies = [row.latency_us for row in report.rows]
+    _scale(
+        above,
+        sizes,
+        [one.p50 for one in latencies] + [one.p99 for one in latencies],
+    )
+    _label(above, lines, 2 * _LABEL_DISTANCE)
+    _scale_active(below, report.rows)
+    above.tick_params(labelbottom=False)
+    above.set_ylabel(f"latency of {report.rows[0].rounds} rounds on all ranks")
+    _size_axis(below, report.meta)
+    _legend(above, below)
+    _head(above, report.meta, "Partial allreduce and MPI_Allreduce", _LEGEND_POINTS)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
 
 
 def save_latency_plot(report: Report[LatencyMeta, LatencyRow], path: Path) -> None:
@@ -141,27 +174,116 @@ def _draw(lines: Sequence[Line], meta: Meta, title: str, latency: str, path: Pat
             markersize=5,
             linewidth=1.8,
         )
-    _scale(axes, lines)
-    _label(axes, lines)
-    axes.set_xlabel(f"size of a rank's buffer ({meta.dtype})")
+    sizes = sorted({int(size) for line in lines for size in line.sizes})
+    _scale(axes, sizes, [time for line in lines for time in line.microseconds])
+    _label(axes, lines, _LABEL_DISTANCE)
+    _size_axis(axes, meta)
     axes.set_ylabel(latency)
-    axes.set_title(title, loc="left", fontsize=13, pad=24)
-    axes.text(
-        0,
-        1.02,
-        f"{setting(meta)}; {meta.mpi}",
-        transform=axes.transAxes,
-        fontsize=10,
-        color="#444444",
-    )
+    _head(axes, meta, title)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
-def _scale(axes: Axes, lines: Sequence[Line]) -> None:
+def _aside(number: int, lines: int) -> float:
+    """Return the factor that moves a line's marks to the side of those of the other lines."""
+    return float(2 ** (_ASIDE * (number - (lines - 1) / 2)))
+
+
+def _draw_latency(axes: Axes, line: Line, rows: Sequence[Row]) -> None:
+    """Draw a line through the means, with intervals, and what lies from median to p99."""
+    times = [row.latency_us for row in rows]
+    axes.plot(line.sizes, line.microseconds, color=line.colour, linestyle=line.style, linewidth=1.2)
+    medians, tails = [time.p50 for time in times], [time.p99 for time in times]
+    axes.vlines(line.sizes, medians, tails, color=line.colour, linewidth=1)
+    for end, marker in ((medians, "o"), (tails, "_")):
+        axes.plot(
+            line.sizes,
+            end,
+            color=line.colour,
+            linestyle="none",
+            marker=marker,
+            markersize=6,
+            markerfacecolor="white",
+        )
+    intervals = [time.ci95 or (time.mean, time.mean) for time in times]
+    lows, highs = zip(*intervals, strict=True)
+    # On a logarithmic axis nothing is at or below 0, where the interval of a wide spread may end.
+    lows = tuple(max(low, time.mean / 10) for low, time in zip(lows, times, strict=True))
+    axes.vlines(line.sizes, lows, highs, color=line.colour, linewidth=5, alpha=0.45)
+
+
+def _draw_active(axes: Axes, line: Line, rows: Sequence[Row]) -> None:
+    """Draw the mean of the active ranks with its interval, and what theory expects."""
+    means = [row.active.mean for row in rows]
+    intervals = [row.active.ci95 or (row.active.mean, row.active.mean) for row in rows]
+    lows, highs = zip(*intervals, strict=True)
+    axes.plot(line.sizes, means, color=line.colour, linestyle=line.style, linewidth=1.2)
+    axes.vlines(line.sizes, lows, highs, color=line.colour, linewidth=5, alpha=0.45)
+    expected = [(x, row.active_expected) for x, row in zip(line.sizes, rows, strict=True)]
+    known = [(x, value) for x, value in expected if value is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), color=line.colour, marker="x", linestyle="none")
+
+
+def _scale_active(axes: Axes, rows: Sequence[Row]) -> None:
+    most = max(row.ranks for row in rows)
+    axes.set_ylim(0, 1.08 * most)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.set_ylabel(f"active ranks of {most}")
+    axes.grid(visible=True, color="#dddddd", linewidth=0.8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.set_axisbelow(True)
+
+
+def _legend(above: Axes, below: Axes) -> None:
+    """Say what the marks are."""
+    grey = "#444444"
+    bar = Line2D([], [], color=grey, linewidth=5, alpha=0.45)
+    line = Line2D([], [], color=grey, linewidth=1.2)
+    median = Line2D([], [], color=grey, marker="o", markerfacecolor="white", linestyle="none")
+    tail = Line2D([], [], color=grey, marker="_", linestyle="none")
+    cross = Line2D([], [], color=grey, marker="x", linestyle="none")
+    mean = "mean and its 95 % interval"
+    expected = "expected for distinct arrival times"
+    Marks = list[tuple[Line2D | tuple[Line2D, ...], str]]
+    upper: Marks = [((line, bar), mean), (median, "median"), (tail, "99th percentile")]
+    lower: Marks = [((line, bar), mean), (cross, expected)]
+    for axes, marks in ((above, upper), (below, lower)):
+        axes.legend(
+            [mark for mark, _ in marks],
+            [text for _, text in marks],
+            handler_map={tuple: HandlerTuple()},
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=len(marks),
+            frameon=False,
+            fontsize=9,
+            borderaxespad=0.2,
+        )
+
+
+def _head(axes: Axes, meta: Meta, title: str, above: int = 0) -> None:
+    """Write a title so many points above the axes, and under it what was measured where."""
+    axes.set_title(title, loc="left", fontsize=13, pad=above + 24)
+    axes.annotate(
+        f"{setting(meta)}; {meta.mpi}",
+        (0, 1),
+        xycoords="axes fraction",
+        xytext=(0, above + 6),
+        textcoords="offset points",
+        fontsize=10,
+        color="#444444",
+    )
+
+
+def _size_axis(axes: Axes, meta: Meta) -> None:
+    axes.set_xlabel(f"size of a rank's buffer ({meta.dtype})")
+
+
+def _scale(axes: Axes, sizes: Sequence[int], times: Sequence[float]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    sizes = sorted({size for line in lines for size in line.sizes})
     axes.set_xticks(sizes, [format_size(size) for size in sizes])
     if len(sizes) > _LEVEL_TICKS:
         axes.tick_params(axis="x", labelrotation=45)
@@ -169,7 +291,6 @@ def _scale(axes: Axes, lines: Sequence[Line]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(_time))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 1.5)
-    times = [microseconds for line in lines for microseconds in line.microseconds]
     axes.set_ylim(min(times) / 2, max(times) * 2)
     axes.grid(visible=True, color="#dddddd", linewidth=0.8)
     for side in ("top", "right"):
@@ -177,11 +298,11 @@ def _scale(axes: Axes, lines: Sequence[Line]) -> None:
     axes.set_axisbelow(True)
 
 
-def _label(axes: Axes, lines: Sequence[Line]) -> None:
+def _label(axes: Axes, lines: Sequence[Line], distance: float) -> None:
     """Write the label of each line at its end."""
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [to_axes.transform((line.sizes[-1], line.microseconds[-1]))[1] for line in lines]
-    for line, height in zip(lines, spread(heights, _LABEL_DISTANCE), strict=True):
+    for line, height in zip(lines, spread(heights, distance), strict=True):
         axes.text(
             1.01,
             height,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..provenance import header
 from ..statistics import Active, Latency, Spread
 
 if TYPE_CHECKING:
@@ -289,8 +290,9 @@ class Report(Generic[MetaType, RowType]):
         return all(row.verified for row in self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report in types that JSON knows: ``{"meta": {...}, "rows": [{...}]}``."""
+        """Return the report in types that JSON knows: a header, ``meta``, and ``rows``."""
         return {
+            **header(),
             "meta": dataclasses.asdict(self.meta),
             "rows": [dataclasses.asdict(row) for row in self.rows],
         }

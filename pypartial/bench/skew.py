@@ -98,6 +98,14 @@ def turns(options: SkewOptions) -> int:
     return len(options.sizes) * trials * len(_turn_lengths(options.rounds))
 
 
+def least_seconds(options: SkewOptions, ranks: int) -> float:
+    """How long `measure` takes at least: every round lasts until the last rank is due."""
+    lengths = _turn_lengths(options.rounds)
+    rounds = options.warmup + len(lengths) + options.rounds
+    trials = len(options.policies) + _compares(options)
+    return len(options.sizes) * trials * rounds * options.skew_ns * (ranks - 1) / 1e9
+
+
 def _compares(options: SkewOptions) -> bool:
     """Return whether ranks compute until their calls; other ranks' calls may slow this down."""
     return options.work is Work.COMPUTE and options.skew_ns > 0

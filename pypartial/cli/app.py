@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from ..provenance import note_command
 from . import InfoOptions, Job
 from .bench_app import bench
 from .sim_app import sim
@@ -56,6 +57,7 @@ def parse(arguments: Sequence[str] | None, ranks: int) -> Job | int:
     """
     invocation = _Invocation(ranks)
     words = list(sys.argv[1:] if arguments is None else arguments)
+    note_command(words)
     try:
         app(args=words, prog_name="pypartial", obj=invocation)
     except SystemExit as ending:

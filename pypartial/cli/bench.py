@@ -20,6 +20,8 @@ from ..bench.pace import meet
 from ..bench.results import Outcome
 from .core import load_on_all, print_problem, save
 
+_LONG_S = 10.0  # nobody needs to be told of less
+
 
 def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
     """Run ``bench skew``; collective.
@@ -32,6 +34,7 @@ def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
     """
     if not ready(comm, max(options.sizes), 1):
         return 1
+    announce("at least", skew_bench.least_seconds(options, comm.size), comm)
     with progress_bar(skew_bench.turns(options), comm) as progress:
         outcome = skew_bench.measure(options, comm, progress)
     code = 0
@@ -59,6 +62,7 @@ def latency(options: LatencyOptions, comm: MPI.Intracomm) -> int:
     """
     if not ready(comm, max(options.sizes), latency_bench.pairs(options)):
         return 1
+    announce("about", latency_bench.about_seconds(options), comm)
     with progress_bar(latency_bench.turns(options), comm) as progress:
         outcome = latency_bench.measure(options, comm, progress)
     code = 0
@@ -131,6 +135,13 @@ def judge(outcome: Outcome[Any, Any], saved: bool) -> int:
     for failure in outcome.failures:
         print(f"pypartial: not verified: {failure}", file=sys.stderr)
     return int(not (outcome.report.verified and saved))
+
+
+def announce(how: str, seconds: float | None, comm: MPI.Intracomm) -> None:
+    """Say on stderr how long it takes, if that is known and long; on rank 0."""
+    if comm.rank == 0 and seconds is not None and seconds >= _LONG_S:
+        text = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+        print(f"pypartial: this takes {how} {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager

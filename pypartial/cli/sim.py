@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from .._native import load
 from ..bench.launch import stderr_is_terminal
+from ..provenance import header
 from .core import print_problem
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ..sim.scenario import Outcome
 
 _POLL_S = 2e-2
-_REDRAWS_PER_S = 5
+REDRAWS_PER_S = 5
 _INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 
 
@@ -183,7 +184,8 @@ def _save(report: Report, path: Path) -> bool:
     import json
 
     try:
-        path.write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
+        what = {**header(), **report.as_dict()}
+        path.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         print(f"pypartial: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
         return False
@@ -213,7 +215,7 @@ def _progress(cases: int, *, shown: bool) -> Iterator[Callable[[int], None] | No
         def advance(done: int) -> None:
             nonlocal drawn
             now = time.monotonic()
-            if now - drawn >= 1 / _REDRAWS_PER_S:
+            if now - drawn >= 1 / REDRAWS_PER_S:
                 drawn = now
                 bar.update(task, completed=done, refresh=True)
 

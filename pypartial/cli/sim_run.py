@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..bench.launch import stderr_is_terminal
 from ..sim.options import Dump, ScheduleOptions, SkewOptions
+from ..units import format_size
 from .core import save
-from .sim import alone
+from .sim import REDRAWS_PER_S, alone
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from ..sim.report import SkewReport
+    from ..sim.skew import Run
+
+Progress = Callable[[str, float], None]
 
 
 def skew(options: SkewOptions, comm: MPI.Intracomm | None) -> int:
@@ -93,39 +99,66 @@ def _simulate(options: SkewOptions) -> SkewReport:
 
     rows = []
     arrivals = options.arrivals
-    for ranks in options.ranks:
-        model = parse_arrivals(
-            options.arrivals, ranks, options.steps, options.seed, options.base_ns
-        )
-        arrivals = model.text
-        for size in options.sizes:
-            run = Run(
-                ranks=ranks,
-                size=size,
-                steps=options.steps,
-                arrivals=model,
-                network=options.network,
-                seed=options.seed,
-                barrier=options.with_barrier,
-                deliver=options.deliver,
-                max_lag=options.max_lag,
-                window=options.window,
-                death=options.death,
-                patience=options.patience,
+    everything = sum(options.ranks) * len(options.sizes)  # in ranks: what they cost, roughly
+    done = 0
+    with _progress(everything, shown=stderr_is_terminal()) as progress:
+        for ranks in options.ranks:
+            model = parse_arrivals(
+                options.arrivals, ranks, options.steps, options.seed, options.base_ns
             )
-            rows += compare(run, options.policies, _progress(ranks, size))
+            arrivals = model.text
+            for size in options.sizes:
+                run = Run(
+                    ranks=ranks,
+                    size=size,
+                    steps=options.steps,
+                    arrivals=model,
+                    network=options.network,
+                    seed=options.seed,
+                    barrier=options.with_barrier,
+                    deliver=options.deliver,
+                    max_lag=options.max_lag,
+                    window=options.window,
+                    death=options.death,
+                    patience=options.patience,
+                )
+                rows += compare(run, options.policies, _part(progress, run, done))
+                done += ranks
     return SkewReport(options, arrivals, rows)
 
 
-def _progress(ranks: int, size: int) -> Callable[[str], None]:
-    if not stderr_is_terminal():
-        return lambda _policy: None
+def _part(progress: Progress, run: Run, done: int) -> Callable[[str, float], None]:
+    """Return how one comparison, after so many ranks that were simulated, reports its progress."""
+    where = f"{run.ranks:,} ranks, {format_size(run.size)}"
+    return lambda policy, share: progress(f"{where}: {policy}", done + share * run.ranks)
 
-    def show(policy: str) -> None:
-        text = f"\r{ranks:,} ranks, {size} bytes: {policy:<20}"
-        print(text, end="\r", file=sys.stderr, flush=True)
 
-    return show
+@contextmanager
+def _progress(everything: int, *, shown: bool) -> Iterator[Progress]:
+    """Give a function to call with what is simulated, and with how much is done of `everything`.
+
+    It draws a bar with a percentage and the time that remains, if `shown`.
+    """
+    if not shown:
+        yield lambda _text, _done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    drawn = 0.0
+    with Bar(
+        console=Console(stderr=True, force_terminal=True), auto_refresh=False, transient=True
+    ) as bar:
+        task = bar.add_task("", total=everything)
+
+        def advance(text: str, done: float) -> None:
+            nonlocal drawn
+            now = time.monotonic()
+            if now - drawn >= 1 / REDRAWS_PER_S:
+                drawn = now
+                bar.update(task, completed=done, description=text, refresh=True)
+
+        yield advance
 
 
 # ---- schedule ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .. import tuning
 from ..bench import tune as tune_bench
 from ..bench.options import TuneOptions
-from .bench import judge, progress_bar, ready
+from .bench import announce, judge, progress_bar, ready
 from .core import load_on_all, save
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def tune(options: TuneOptions, comm: MPI.Intracomm) -> int:
             print(f"pypartial: --ranks asks for more than there are: {found}", file=sys.stderr)
         return 1
     table = tuning.load(native, tuning.location())
+    announce("about", options.budget_ns / 1e9, comm)
     with progress_bar(tune_bench.turns(options, len(able)), comm) as progress:
         found_out = tune_bench.measure(options, comm, native, table, progress)
     code = 0

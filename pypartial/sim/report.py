@@ -1,4 +1,4 @@
-"""Results of simulations as JSON: a function of the options alone, byte for byte."""
+"""Results of simulations as JSON: behind the header a function of the options, byte for byte."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..provenance import header
 from .options import ScheduleOptions, SkewOptions
 from .schedule import Execution
 from .skew import Row
@@ -37,7 +38,7 @@ class SkewReport:
         return all(row.verified for row in self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return ``{"meta": {...}, "rows": [{...}]}`` in types that JSON knows."""
+        """Return a header, ``meta``, and ``rows`` in types that JSON knows."""
         options = self.options
         meta = {
             "version": __version__,
@@ -53,12 +54,14 @@ class SkewReport:
             "patience": options.patience,
             "kill": None if options.death is None else dataclasses.asdict(options.death),
         }
-        return {"meta": meta, "rows": [dataclasses.asdict(row) for row in self.rows]}
+        rows = [dataclasses.asdict(row) for row in self.rows]
+        return {**header(), "meta": meta, "rows": rows}
 
 
 def schedule_as_dict(options: ScheduleOptions, execution: Execution) -> dict[str, Any]:
     """Return one execution of a schedule in types that JSON knows."""
     return {
+        **header(),
         "meta": {
             "version": __version__,
             "schedule": options.schedule,

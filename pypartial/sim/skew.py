@@ -202,8 +202,15 @@ class _Record:
 class _Loop:
     """A running simulation."""
 
-    def __init__(self, run: Run, policy: Policy, work: npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        policy: Policy,
+        work: npt.NDArray[np.int64],
+        progress: Callable[[float], None],
+    ) -> None:
         self.run, self.work = run, work
+        self.progress, self.most_done = progress, 0
         self.options = run.options(policy)
         self.record = _Record.empty(run.steps, run.ranks)
         self.world = World(
@@ -233,6 +240,9 @@ class _Loop:
             record.ended[step, rank] = world.now
             record.done[rank] += 1
             self.note(handle, result)
+            if step >= self.most_done:  # the first rank through this step
+                self.most_done = step + 1
+                self.progress(self.most_done / run.steps)
         if run.barrier:
             yield ("barrier",)
         if not self.counted:
@@ -258,8 +268,10 @@ class _Loop:
             self.record.rounds = max(self.record.rounds, int(stats.rounds))
 
 
-def _simulate(run: Run, policy: Policy, work: npt.NDArray[np.int64]) -> Row:
-    loop = _Loop(run, policy, work)
+def _simulate(
+    run: Run, policy: Policy, work: npt.NDArray[np.int64], progress: Callable[[float], None]
+) -> Row:
+    loop = _Loop(run, policy, work, progress)
     loop.world.run([loop.program(rank) for rank in range(run.ranks)])
     record, world = loop.record, loop.world
     made = np.arange(run.steps)[:, None] < record.done
@@ -297,7 +309,9 @@ def _simulate(run: Run, policy: Policy, work: npt.NDArray[np.int64]) -> Row:
 
 
 def compare(
-    run: Run, policies: Sequence[Policy], progress: Callable[[str], None] = lambda _text: None
+    run: Run,
+    policies: Sequence[Policy],
+    progress: Callable[[str, float], None] = lambda _text, _share: None,
 ) -> list[Row]:
     """Simulate each policy on the same arrivals.
 
@@ -308,7 +322,8 @@ def compare(
         ``full``, the synchronous collective, is always simulated, because the other policies are
         compared with it. It comes last if it is not among them.
     progress : callable
-        Called with the policy that is simulated next.
+        Called now and then with the policy that is simulated, and with the share of all policies
+        that is done, from 0 to 1.
 
     Raises
     ------
@@ -332,10 +347,15 @@ def compare(
             "have (2**61 ns, 73 years): choose fewer --steps"
         )
     synchronous = Full()
-    rows = []
-    for policy in [*policies, *(() if synchronous in policies else (synchronous,))]:
-        progress(str(policy))
-        rows.append(_simulate(run, policy, work))
+    rows: list[Row] = []
+    simulated = [*policies, *(() if synchronous in policies else (synchronous,))]
+    for policy in simulated:
+
+        def advance(share: float, policy: Policy = policy) -> None:
+            progress(str(policy), (len(rows) + share) / len(simulated))
+
+        advance(0.0)
+        rows.append(_simulate(run, policy, work, advance))
     base = next(row for row in rows if row.policy == str(synchronous))
     return [
         dataclasses.replace(

@@ -30,7 +30,14 @@ def check_all_ended(run, ranks):
 
 @pytest.mark.parametrize(
     ("where", "culprit", "policy"),
-    [("outside", 0, "solo"), ("outside", 2, "full"), ("with", 1, "full"), ("with", 0, "solo")],
+    [
+        ("outside", 0, "solo"),
+        ("outside", 2, "full"),
+        ("with", 1, "full"),
+        ("with", 0, "solo"),
+        ("request", 1, "full"),
+        ("both", 0, "solo"),
+    ],
 )
 def test_exception_in_one_rank(where, culprit, policy):
     """Under ``python -m mpi4py`` the job ends quickly, with the traceback shown."""
@@ -43,10 +50,19 @@ def test_exception_in_one_rank(where, culprit, policy):
     run.check_clean()
 
 
-@pytest.mark.parametrize("policy", ["solo", "full"])
-def test_exception_in_a_with_block_under_plain_python(policy):
+@pytest.mark.parametrize(
+    ("where", "policy"),
+    [
+        ("with", "solo"),
+        ("with", "full"),
+        ("request", "solo"),
+        ("request", "full"),
+        ("both", "full"),
+    ],
+)
+def test_exception_in_a_with_block_under_plain_python(where, policy):
     """Without ``-m mpi4py`` the peers are told when the rank reaches MPI_Finalize."""
-    run = launch(3, "raises", "with", "1", policy)
+    run = launch(3, "raises", where, "1", policy)
     assert run.returncode not in (0, None), run.explain()
     assert run.seconds < QUICK_S, run.explain()
     assert "RuntimeError: rank 1 gives up" in "\n".join(run.lines(1)), run.explain()

@@ -10,6 +10,7 @@ import copy
 import os
 import pickle
 import re
+import time
 
 import numpy as np
 import pytest
@@ -471,6 +472,48 @@ def test_left_by_an_exception(comm):
     for call in (kept[0].Wait, kept[0].Start, kept[0].Free, ctx.Free, ctx.stats):
         with pytest.raises(pp.Error, match="abandoned"):
             call()
+    comm.barrier()
+
+
+def test_a_with_block_of_a_request(comm, ctx):
+    """Its normal end is a collective Free, so that the context can be freed afterwards."""
+    out = np.zeros(1, "i8")
+    with ctx.Allreduce_init(np.ones(1, "i8"), out, policy=pp.Full()) as request:
+        request.Start()
+        request.Wait()
+        assert out[0] == comm.size
+    with pytest.raises(pp.Error, match=f"{request._name()} was freed"):
+        request.Start()
+    with ctx.Allreduce_init(np.ones(1, "i8"), out) as request:
+        assert request.Free() == 0
+    usable(comm, ctx)
+
+
+@pytest.mark.sizes(3)
+@pytest.mark.parametrize("policy", [pp.Solo(), pp.Full()], ids=str)
+def test_one_rank_leaves_the_block_of_a_request_by_an_exception(comm, transport, policy):
+    """It waits for nobody; the others' calls end by their timeouts, and leave theirs so, too."""
+    context = pp.Context(comm, transport=transport)
+    out = np.zeros(1000)
+    began = time.monotonic()
+    with (
+        pytest.raises((ZeroDivisionError, pp.TimeoutError)) as raised,
+        context.Allreduce_init(np.ones(1000), out, policy=policy) as request,
+    ):
+        request.Start()
+        request.Wait(timeout=60)
+        comm.barrier()
+        if comm.rank == 1:
+            raise ZeroDivisionError
+        request.Free(timeout=0.5)
+    assert raised.type is (ZeroDivisionError if comm.rank == 1 else pp.TimeoutError)
+    assert time.monotonic() - began < 30
+    block = f"the with block of {request._name()} was left by an exception"
+    for call in (request.Start, request.Wait, context.Free, context.stats):
+        with pytest.raises(pp.Error, match=f"abandoned: {block}"):
+            call()
+    with pytest.raises(pp.Error):
+        request.Free()
     comm.barrier()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import re
 import subprocess
 import sys
 
@@ -134,13 +137,47 @@ def test_the_same_seed_gives_byte_identical_json(tmp_path) -> None:
         ran = command("skew", *options, *network, "--json", str(path))
         assert ran.returncode == 0, ran.stderr
         saved.append(path.read_bytes())
-    assert saved[0] == saved[1]
-    assert saved[0] != saved[2]
+    results = [text[text.index(b'"meta"') :] for text in saved]  # behind the date
+    assert results[0] == results[1]
+    assert results[0] != results[2]
     report = json.loads(saved[0])
     assert report["meta"]["seed"] == 5
     assert {row["policy"] for row in report["rows"]} == {"solo", "majority", "full"}
     for row in report["rows"]:
         assert len(row["idle"]["per_rank"]) == 20
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_a_percentage_on_a_terminal(terminal: bool) -> None:
+    words = "skew --ranks 16 --ranks 300 --steps 100 --policy majority --arrivals normal:1ms:1ms"
+    program = [sys.executable, "-m", "pypartial", "sim", *words.split()]
+    screen, stderr = os.openpty() if terminal else os.pipe()
+    with open(screen, "rb", buffering=0) as shown:
+        process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=stderr)
+        os.close(stderr)
+        text = b""
+        with contextlib.suppress(OSError):  # a terminal that nobody has open any more
+            while more := shown.read(1024):
+                text += more
+        assert process.wait() == 0
+    if not terminal:
+        assert text == b""
+        return
+    shares = [int(share) for share in re.findall(rb"(\d+)%", text)]
+    assert shares == sorted(shares)
+    assert len(set(shares)) > 2, text
+    assert 0 <= shares[0] <= shares[-1] <= 100
+    assert b"300 ranks, 64 B: majority" in text
+
+
+def test_a_comparison_reports_how_much_is_done() -> None:
+    told: list[tuple[str, float]] = []
+    policies = [Policy.parse(text) for text in ("solo", "majority")]
+    compare(run(3, 5, "normal:1ms:500us"), policies, lambda *now: told.append(now))
+    assert [text for text, _ in told[::6]] == ["solo", "majority", "full"]
+    assert [share for _, share in told] == pytest.approx(
+        [(policy + step / 5) / 3 for policy in range(3) for step in range(6)]
+    )
 
 
 def test_several_ranks_and_sizes_and_a_plot(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import contextlib
 import copy
 import importlib.util
 import inspect
@@ -511,6 +512,71 @@ def test_a_request_refuses_everything_after_its_end(core, request_):
             call()
     assert core.starts == 0
     assert core.waits == []
+
+
+class Ends:
+    """Notes how a request ends: by Free, or by giving up its context."""
+
+    def __init__(self, request_, monkeypatch, free_raises=None):
+        self.seen = []
+        self.free_raises = free_raises
+        self.request = request_
+        monkeypatch.setattr(pp.Request, "Free", lambda _: self.free())
+        monkeypatch.setattr(Context, "_abandon", self.abandon, raising=False)
+
+    def free(self):
+        self.seen.append("Free")
+        if self.free_raises is not None:
+            raise self.free_raises
+        self.request._refuse("handle 2 was freed")
+
+    def abandon(self, whose):
+        self.seen.append(f"abandon {whose}")
+
+
+def test_a_with_block_frees_the_request(request_, monkeypatch):
+    ends = Ends(request_, monkeypatch)
+    with request_ as given:
+        assert given is request_
+        assert ends.seen == []
+    assert ends.seen == ["Free"]
+    with pytest.raises(pp.Error, match="handle 2 was freed"), request_:
+        raise AssertionError("the block of a freed request was entered")
+
+
+@pytest.mark.parametrize("kind", [ZeroDivisionError, KeyboardInterrupt, pp.TimeoutError])
+def test_an_exception_in_a_with_block_frees_nothing(request_, monkeypatch, kind):
+    """No collective call: the other ranks may never make it."""
+    ends = Ends(request_, monkeypatch)
+    with pytest.raises(kind), request_:
+        raise kind
+    assert ends.seen == ["abandon handle 2"]
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()], ids=["normally", "by an exception"])
+def test_a_with_block_in_which_the_request_was_freed(request_, monkeypatch, error):
+    ends = Ends(request_, monkeypatch)
+    with contextlib.suppress(ZeroDivisionError), request_:
+        request_.Free()
+        if error is not None:
+            raise error
+    assert ends.seen == ["Free"]
+
+
+def test_a_with_block_goes_on_with_a_free_that_timed_out(request_, monkeypatch):
+    ends = Ends(request_, monkeypatch)
+    begun = {"Free of handle 2": "what it was made with"}
+    monkeypatch.setattr(request_._context._calls, "begun", begun.get)
+    with request_:
+        request_._refuse("handle 2 is being freed: its Free timed out; call it again")
+    assert ends.seen == ["Free"]
+
+
+def test_a_with_block_whose_free_fails(request_, monkeypatch):
+    ends = Ends(request_, monkeypatch, free_raises=pp.PeerFailedError("rank 1 has died"))
+    with pytest.raises(pp.PeerFailedError), request_:
+        pass
+    assert ends.seen == ["Free", "abandon handle 2"]
 
 
 def test_flush_and_drain_go_with_deliver(request_):

@@ -262,6 +262,21 @@ def test_full_and_mpi_take_every_rank_once() -> None:
     assert "not one contribution of every rank" in mpi.failures[-1]
 
 
+def test_full_with_a_deadline_may_take_a_rank_twice() -> None:
+    """In the round after one that the deadline cut short, whose cause is the policy again."""
+    for policy, wrong in ((Full(deadline=0.005), 0), (Full(), 2)):
+        ledger = Ledger(PATTERN, policy, rank=0)
+        cause = "deadline" if policy.deadline else "policy"
+        counts = [1, 1, 0]
+        ledger.enter(
+            sum_of(PATTERN, counts), status_of(0, counts, 0, active=2 + wrong // 2, cause=cause)
+        )
+        counts = [1, 1, 2]
+        ledger.enter(sum_of(PATTERN, counts), status_of(1, counts, 0, active=3))
+        assert len(ledger.failures) >= wrong
+        assert bool(ledger.failures) == bool(wrong), ledger.failures
+
+
 def test_a_quorum_that_is_missed_is_noticed() -> None:
     ledger = Ledger(PATTERN, Quorum(2), rank=0)
     ledger.enter(sum_of(PATTERN, [1, 0, 0]), status_of(0, [1, 0, 0], 0))
@@ -317,6 +332,15 @@ def test_latencies_are_summarised_over_everything() -> None:
     latency = Latency.of([[1000, 2000], [3000, 6000]])
     assert (latency.mean, latency.p50, latency.max) == (3, 2.5, 6)
     assert 5.5 < latency.p99 < 6
+
+
+def test_the_interval_of_a_mean_latency_is_over_the_rounds() -> None:
+    """Two ranks that are always 2 us apart: what varies from round to round is what counts."""
+    rounds = np.array([1000.0, 2000, 3000, 4000, 5000, 6000, 7000])
+    apart = Latency.of([rounds, rounds + 2000])
+    assert apart.ci95 == pytest.approx(confidence_interval(rounds / 1e3 + 1))
+    assert Latency.of(rounds).ci95 == confidence_interval(rounds / 1e3)
+    assert Latency.of([[1000], [3000]]).ci95 is None
 
 
 def test_active_ranks_agree_with_theory_or_not() -> None:
@@ -380,7 +404,7 @@ def test_the_json_has_the_agreed_form(tmp_path: Any) -> None:
     path = tmp_path / "skew.json"
     Report(META, with_speedups(ROWS)).save_json(path)
     read = json.loads(path.read_text())
-    assert set(read) == {"meta", "rows"}
+    assert set(read) == {"format", "date", "command", "machine", "meta", "rows"}
     meta = {"mpi", "ranks", "cores", "version", "skew_us", "work", "transport"}
     assert meta <= set(read["meta"])
     first = read["rows"][0]
@@ -395,7 +419,7 @@ def test_the_json_has_the_agreed_form(tmp_path: Any) -> None:
         "cpu_us_per_round",
         "verified",
     } <= set(first)
-    assert set(first["latency_us"]) == {"mean", "p50", "p99", "max"}
+    assert set(first["latency_us"]) == {"mean", "p50", "p99", "max", "ci95"}
     assert set(first["active"]) == {"mean", "min", "max", "ci95"}
     assert first["verified"] is True
 
@@ -437,6 +461,40 @@ def test_the_plot_is_a_picture(tmp_path: Any) -> None:
     plot.save_plot(Report(META, with_speedups(ROWS)), path)
     assert path.read_bytes().startswith(b"\x89PNG")
     plot.save_plot(Report(META, with_speedups(ROWS[:1])), path)  # one size, one policy
+
+
+def test_the_plot_shows_percentiles_intervals_and_active_ranks(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plot = importlib.import_module("pypartial.bench.plot")
+    drawn = []
+    monkeypatch.setattr(plot.plt, "close", drawn.append)
+    latency = Latency(400.0, 300.0, 2000.0, 3000.0, (350.0, 450.0))
+    plot.save_plot(Report(META, [row("majority", 64, 400, latency_us=latency)]), tmp_path / "x.svg")
+    above, below = drawn[0].axes
+    spans = [
+        tuple(path.vertices[:, 1])
+        for axes in (above, below)
+        for lines in axes.collections
+        for path in lines.get_paths()
+    ]
+    assert spans == [(300, 2000), (350, 450), (0.5, 8.5)]
+    heights = [[float(y) for y in line.get_ydata()] for line in above.lines]
+    assert heights == [[400], [300], [2000]]
+    assert [list(line.get_ydata()) for line in below.lines] == [[4.5], [4.5]]
+    texts = [text.get_text() for axes in (above, below) for text in axes.get_legend().get_texts()]
+    assert texts[:3] == ["mean and its 95 % interval", "median", "99th percentile"]
+    assert above.get_ylim()[1] > 2000
+    assert below.get_ylim()[1] > 8
+
+
+def test_the_least_time_of_a_benchmark() -> None:
+    """Every round lasts until the last of 8 ranks is due: 7 ms; every turn of ten has one more."""
+    skew = importlib.import_module("pypartial.bench.skew")
+    rounds = 5 + 30 + 3
+    asked = options(policies=(Solo(), Full()), sizes=(64, 128), rounds=30, warmup=5)
+    assert skew.least_seconds(asked, 8) == pytest.approx(2 * 2 * rounds * 0.007)
+    assert skew.least_seconds(options(skew_ns=0), 8) == 0
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))

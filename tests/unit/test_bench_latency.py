@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
 import io
 import json
@@ -531,7 +532,7 @@ def test_the_json_has_the_agreed_form(tmp_path: Any) -> None:
     path = tmp_path / "latency.json"
     Report(META, with_ratios(ROWS)).save_json(path)
     read = json.loads(path.read_text())
-    assert set(read) == {"meta", "rows"}
+    assert set(read) == {"format", "date", "command", "machine", "meta", "rows"}
     assert {"mpi", "ranks", "cores", "version", "skew_us", "work", "transport"} <= set(read["meta"])
     assert {
         "policy",
@@ -549,6 +550,13 @@ def test_the_json_has_the_agreed_form(tmp_path: Any) -> None:
     } <= set(read["rows"][0])
     policies = {found["policy"] for found in read["rows"]}
     assert policies == {"full", "mpi", "mpi-nonblocking", "mpi-persistent", "memcpy"}
+
+
+def test_the_time_of_a_benchmark_is_that_of_its_budgets() -> None:
+    """One policy with two kinds of buffers, three ways of MPI, and a copy, at each size."""
+    asked = options(budget_ns=250_000_000, sizes=(8, 64))
+    assert latency.about_seconds(asked) == 2 * (2 + 4) * 0.25
+    assert latency.about_seconds(dataclasses.replace(asked, calls=3)) is None
 
 
 def printed(report: Report[LatencyMeta, LatencyRow]) -> str:

@@ -1,6 +1,7 @@
 """What users pass as buffers."""
 
 import array
+import ctypes
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import pypartial as pp
+from pypartial import _buffer
 from pypartial._buffer import Piece, parse_allreduce, type_name
 
 MPI = pytest.importorskip("mpi4py.MPI")
@@ -186,6 +188,120 @@ def test_dlpack(exporter):
     send, receive = pair()
     vector = parse_allreduce(exporter(send), exporter(receive))
     assert vector.pieces == [Piece(address(send), address(receive), 6)]
+
+
+class Capsule:
+    """A DLPack exporter whose capsules are made here, of any element type.
+
+    NumPy exports no bfloat16: this stands in for torch's tensors.
+    """
+
+    def __init__(self, bits, *, versioned=True, readonly=False, dtype=(4, 16, 1), major=1):
+        self.bits, self.versioned, self.readonly, self.major = bits, versioned, readonly, major
+        self.dtype, self.kept = dtype, []
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, *, max_version=None, **options):
+        if max_version is not None and not self.versioned:
+            raise TypeError("max_version")
+        bits = self.bits
+        kind = _buffer._DLManagedVersioned if max_version else _buffer._DLManaged
+        managed, numbers = kind(), ctypes.c_int64 * bits.ndim
+        tensor = managed.tensor
+        tensor.data, tensor.byte_offset = (address(bits) - 4, 4) if bits.size else (None, 0)
+        tensor.device_type, tensor.ndim = 1, bits.ndim
+        tensor.code, tensor.bits, tensor.lanes = self.dtype
+        tensor.shape = numbers(*bits.shape)
+        if not bits.flags.c_contiguous or self.versioned:
+            tensor.strides = numbers(*(stride // bits.itemsize for stride in bits.strides))
+        if max_version:
+            managed.major, managed.flags = self.major, int(self.readonly)
+        title = b"dltensor_versioned" if max_version else b"dltensor"
+
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        capsule = new(ctypes.addressof(managed), title, None)
+        self.kept.append((managed, title, capsule))
+        return capsule
+
+    def in_use(self):
+        """How many of its capsules somebody holds: their destructors would free the memory."""
+        return sum(sys.getrefcount(capsule) > 3 for _, _, capsule in self.kept)
+
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_bfloat16_by_dlpack(versioned):
+    """NumPy does not read it from a capsule; what it says about its own types stays in force."""
+    with pytest.raises((BufferError, RuntimeError)):
+        np.from_dlpack(Capsule(np.zeros(6, "u2"), versioned=versioned))
+    send, receive = np.arange(6, dtype=BFLOAT16).reshape(2, 3), np.zeros((2, 3), "u2")
+    exporters = [Capsule(bits, versioned=versioned) for bits in (send.view("u2"), receive)]
+    vector = parse_allreduce(*exporters)
+    assert vector.pieces == [Piece(address(send), address(receive), 6)]
+    assert vector.dtype == BFLOAT16
+    assert type_name(vector.dtype) == "bfloat16"
+    arrays = [owner[1] for owner in vector.owners]
+    assert np.array_equal(arrays[0], send)
+    arrays[1][:] = send
+    assert np.array_equal(receive, send.view("u2"))
+    assert [exporter.in_use() for exporter in exporters] == [1, 1]
+    del vector
+    assert [exporter.in_use() for exporter in exporters] == [1, 1]
+    del arrays
+    assert [exporter.in_use() for exporter in exporters] == [0, 0]
+
+
+def test_bfloat16_by_dlpack_goes_with_arrays():
+    send, receive = np.ones(6, BFLOAT16), np.zeros(6, "u2")
+    assert parse_allreduce(send, Capsule(receive)).count == 6
+    assert parse_allreduce(Capsule(receive), send).count == 6
+    assert parse_allreduce(Capsule(receive[:0]), send[:0]).count == 0
+    refused("sendbuf has dtype float32 and recvbuf bfloat16", np.ones(6, "f4"), Capsule(receive))
+    refused("overlap", Capsule(receive[:4]), Capsule(receive[2:]))
+
+
+def test_wrong_bfloat16_by_dlpack():
+    send, receive = np.ones(6, BFLOAT16), np.zeros(12, "u2")
+    refused("recvbuf is read-only", send, Capsule(receive[:6], readonly=True))
+    assert parse_allreduce(Capsule(receive[:6], readonly=True), send).count == 6
+    refused(r"not contiguous \(shape \(6,\), strides \(4,\)", send, Capsule(receive[::2]))
+
+
+@pytest.mark.parametrize("dtype", [(4, 32, 1), (4, 16, 2), (10, 8, 1), (0, 12, 1)])
+def test_other_elements_by_dlpack_are_refused(dtype):
+    """Such as float8, of which NumPy says itself that it does not know them."""
+    send = np.ones(6, BFLOAT16)
+    wrong = Capsule(send.view("u2"), dtype=dtype)
+    refused("recvbuf is .*Capsule.*, whose DLPack export failed: ", send, wrong)
+
+
+def test_a_capsule_of_an_unknown_version_is_refused():
+    send, receive = np.ones(6, BFLOAT16), np.zeros(6, "u2")
+    refused("whose DLPack export failed", send, Capsule(receive, major=2))
+
+
+def test_bfloat16_by_dlpack_without_ml_dtypes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    exporter = Capsule(np.zeros(6, "u2"))
+    refused("recvbuf is .*of bfloat16 elements, which need ml_dtypes", np.ones(6, "f4"), exporter)
+
+
+def test_bfloat16_tensors_of_torch():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    send, receive = (torch.full((3, 2), value, dtype=torch.bfloat16) for value in (1.5, 0))
+    vector = parse_allreduce(send, receive)
+    assert vector.pieces == [Piece(send.data_ptr(), receive.data_ptr(), 6)]
+    assert vector.dtype == BFLOAT16
+    vector.owners[1][1][:] = vector.owners[0][1]
+    assert torch.equal(send, receive)
+    refused("opposite memory order", send, receive.t())
+    refused("recvbuf is not contiguous", send[:, :1], receive[:, :1])
 
 
 # ---- refused ------------------------------------------------------------------------------------

@@ -529,6 +529,24 @@ def mpirun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         yield [found, "-n", "3", *crowd]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "rank", "said"),
+    [
+        (41.6, 0, "pypartial: this takes about 42 s\n"),
+        (170.0, 0, "pypartial: this takes about 3 minutes\n"),
+        (9.0, 0, ""),
+        (None, 0, ""),
+        (41.6, 1, ""),
+    ],
+)
+def test_long_commands_say_how_long_they_take(
+    seconds: float | None, rank: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = importlib.import_module("pypartial.cli.bench")
+    bench.announce("about", seconds, types.SimpleNamespace(rank=rank))
+    assert capsys.readouterr().err == said
+
+
 def test_a_usage_error_is_printed_once(mpirun: list[str]) -> None:
     done = run(*mpirun, sys.executable, "-m", "pypartial", "bench", "skew", "--size", "x")
     assert done.returncode == 2

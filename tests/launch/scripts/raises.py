@@ -1,4 +1,8 @@
-"""One rank raises while the others are in their loop: raises.py WHERE [outside | inside with]."""
+"""One rank raises while the others are in their loop: raises.py WHERE RANK POLICY.
+
+WHERE: "outside" of any block, in the context's block ("with"), in a block of the request alone
+("request"), or in both ("both").
+"""
 
 import sys
 
@@ -12,8 +16,11 @@ policy = {"solo": pp.Solo(), "full": pp.Full()}[sys.argv[3]]
 comm = MPI.COMM_WORLD
 
 
-def loop(ctx):
-    request = ctx.Allreduce_init(np.ones(1000), np.zeros(1000), policy=policy)
+def make(ctx):
+    return ctx.Allreduce_init(np.ones(1000), np.zeros(1000), policy=policy)
+
+
+def loop(request):
     for step in range(10_000_000):
         if comm.rank == culprit and step == 50:
             raise RuntimeError(f"rank {comm.rank} gives up")
@@ -26,6 +33,12 @@ def loop(ctx):
 
 if where == "with":
     with pp.Context(comm) as ctx:
-        loop(ctx)
+        loop(make(ctx))
+elif where == "request":
+    with make(pp.Context(comm)) as request:
+        loop(request)
+elif where == "both":
+    with pp.Context(comm) as ctx, make(ctx) as request:
+        loop(request)
 else:
-    loop(pp.Context(comm))
+    loop(make(pp.Context(comm)))
