@@ -56,8 +56,8 @@ def stuck(size, memory, policy, call="wait", others=None, *, seed=0, **options) 
 
 def test_full_names_who_is_not_ready_and_what_they_do():
     assert stuck(4, BOARD, Full(), others={2: "flush", 3: "wait"}) == (
-        "round 0 is not activated: 2 of 4 ranks are ready; not ready: rank 1 (computing); not ready, "
-        "but not waited for because they have left: rank 2 (inside Flush of this handle)"
+        "round 0 is not activated: 2 of 4 ranks are ready; not ready: rank 1 (computing); "
+        "not ready, but not waited for because they have left: rank 2 (inside Flush of this handle)"
     )
 
 
