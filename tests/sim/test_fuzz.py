@@ -500,6 +500,8 @@ def test_the_command_prints_the_same_for_any_number_of_jobs(tmp_path):
         found = json.loads(path.read_text())
         assert found.pop("jobs") == jobs
         assert found.pop("seconds") > 0
+        assert found.pop("command")[1:3] == ["sim", "fuzz"]
+        assert found.pop("date")
         return done.stdout.splitlines(), found
 
     (one, found), (two, same) = run(1), run(2)
