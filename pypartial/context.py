@@ -549,9 +549,8 @@ class Context:
             After `timeout` seconds. The same call, made again, goes on with it. Until then every
             other collective call of the context raises.
         Error
-            If handles are live, or if the context was freed already.
-        MismatchError
-            If another rank has live handles.
+            If handles are live on any rank (all ranks raise, and the context goes on), or if the
+            context was freed already.
         """
         limit = None if timeout is None else seconds(timeout)
         self._live()
