@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import typer
-from support.mpirun import SEGMENTS
+from support.mpirun import SEGMENTS, launcher
 
 import pypartial
 from pypartial import cli, tuning
@@ -518,15 +518,13 @@ def test_waiting_ranks_import_no_command_line() -> None:
 @pytest.fixture
 def mpirun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """How to start three ranks, while no other process of pytest-xdist starts any."""
-    beside = shutil.which("mpirun", path=str(Path(sys.executable).parent))
-    found = beside or shutil.which("mpirun")
-    if found is None:
-        pytest.skip("no mpirun here")
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
-    crowd = ["--oversubscribe"] if "Open MPI" in version.stdout else []
+    try:
+        program = launcher()
+    except RuntimeError as error:
+        pytest.skip(str(error))
     with (tmp_path_factory.getbasetemp().parent / "mpirun.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield [found, "-n", "3", *crowd]
+        yield [program.program, "-n", "3", *program.crowds]
 
 
 @pytest.mark.parametrize(
