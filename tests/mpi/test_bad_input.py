@@ -265,7 +265,7 @@ def test_integers_that_raise(comm, ctx):
         lambda: pp.Context(comm, window=Raising()),
         lambda: ctx.Allreduce_init(None, buffer, max_lag=Raising()),
     ):
-        with pytest.raises(pp.ArgumentError, match=r"integer.* raised RuntimeError: no number today"):
+        with pytest.raises(pp.ArgumentError, match=r"integer.*RuntimeError: no number today"):
             call()
 
 
