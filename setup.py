@@ -52,7 +52,8 @@ ALIKE = ("csrc/base/", "csrc/graph/", "csrc/reduce/", "csrc/algo/")
 UNLIKE = ("csrc/reduce/memory.c",)
 
 TOGETHER = "-flto=auto"  # of GCC and Clang
-FLAGS = ("CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED", "CC")  # they change what is built
+# They change what is built.
+FLAGS = ("CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED", "CC", "OMPI_CC", "MPICH_CC", "I_MPI_CC")
 
 
 def named_mpicc():
@@ -148,16 +149,23 @@ class BuildApart(build):
     """`build` in folders of the chosen wrapper: what was built for another one is not found."""
 
     def finalize_options(self):
+        chosen = self.build_temp, self.build_lib  # pip's and the user's folders stay as they are
         super().finalize_options()
-        mpicc = need_mpicc()
+        mpicc = find_mpicc()
+        if mpicc is None:  # an sdist needs none, and a build says so
+            return
         told = [shutil.which(mpicc[0]), mpi.built_for(mpicc), *mpicc[1:]]
         told += [os.environ.get(name, "") for name in FLAGS]
         key = f"{short_name(mpicc)}-{hashlib.sha256(repr(told).encode()).hexdigest()[:8]}"
-        self.build_temp = f"{self.build_temp}-{key}"
-        self.build_lib = f"{self.build_lib}-{key}"
+        if chosen[0] is None:
+            self.build_temp = f"{self.build_temp}-{key}"
+        if chosen[1] is None:
+            self.build_lib = f"{self.build_lib}-{key}"
+            self.is_ours = True
 
     def run(self):
-        shutil.rmtree(self.build_lib, ignore_errors=True)  # it may hold files that are no more
+        if getattr(self, "is_ours", False):
+            shutil.rmtree(self.build_lib, ignore_errors=True)  # it may hold files that are no more
         super().run()
 
 
@@ -167,6 +175,7 @@ class BuildWithMpicc(build_ext):
     def run(self):
         mpicc = need_mpicc()
         print(f"pypartial: compiling for {mpi.built_for(mpicc)} with {shlex.join(mpicc)}")
+        self.mpi_folders = mpi.library_folders(mpicc)  # before the variables below change them
         compiler = shlex.split(os.environ.get("CC", ""))
         if compiler and not mpi.is_wrapper(compiler):  # the compiler that the wrapper is to call
             os.environ.setdefault("OMPI_CC", os.environ["CC"])
@@ -196,7 +205,7 @@ class BuildWithMpicc(build_ext):
         # Before every other folder: Python may have been told to link with the system's, where
         # another MPI may be.
         mpicc = need_mpicc()
-        folders = [f"-L{folder}" for folder in mpi.library_folders(mpicc)]
+        folders = [f"-L{folder}" for folder in self.mpi_folders]
         self.compiler.linker_so[len(mpicc) : len(mpicc)] = folders
         shared = os.path.join(self.build_temp, "alike")
         compile_files, compile_one = self.compiler.compile, self.compiler._compile
@@ -215,12 +224,19 @@ class BuildWithMpicc(build_ext):
         def compile_changed(target, source, ext, cc_args, extra_postargs, pp_opts):
             told = repr([os.environ["CC"], cc_args, extra_postargs, pp_opts])
             if not is_current(target, told):
+                Path(f"{target}.told").unlink(missing_ok=True)  # until it is whole
                 noting = [*cc_args, "-MMD", "-MF", f"{target}.d"]
                 compile_one(target, source, ext, noting, extra_postargs, pp_opts)
                 Path(f"{target}.told").write_text(told)
 
         self.compiler.compile, self.compiler._compile = compile_in_parallel, compile_changed
         super().build_extensions()
+
+    def copy_extensions_to_source(self):
+        """Copy whatever is in the tree: it may be newer, and of another wrapper."""
+        kept, self.force = self.force, True
+        super().copy_extensions_to_source()
+        self.force = kept
 
     def build_extension(self, extension):
         """Build one module, its objects in a folder of their own."""

@@ -323,7 +323,9 @@ def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
 # ---- bfloat16 by DLPack, which NumPy does not read ----------------------------------------------
 
 _BFLOAT16 = (4, 16, 1)  # kDLBfloat, bits, lanes
-_READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
+_HOST = (1, 3, 11, 13)  # kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
+# DLPACK_FLAG_BITMASK_READ_ONLY and _IS_COPIED: what is written to a copy its owner never sees.
+_READ_ONLY = 1 | 2
 _ITEMSIZE = 2
 
 
@@ -392,7 +394,7 @@ def bfloat16_from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool
     if found is None:
         return None
     tensor, readonly = found
-    if (tensor.code, tensor.bits, tensor.lanes) != _BFLOAT16:
+    if (tensor.code, tensor.bits, tensor.lanes) != _BFLOAT16 or tensor.device_type not in _HOST:
         return None
     try:
         import ml_dtypes

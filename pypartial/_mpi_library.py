@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import unquote
 
 __all__ = ["Library", "identify", "install_command", "is_mpi_library", "mapped_files"]
 
@@ -55,6 +57,7 @@ mpi4py.rc.initialize = False
 from mpi4py import MPI
 with open("/proc/self/maps", errors="replace") as maps:
     files = sorted({line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line})
+print()
 json.dump([MPI.Get_library_version().strip(), files], sys.stdout)
 """
 
@@ -102,9 +105,9 @@ def of_mpi4py() -> Library | None:
     ``-I`` makes Python forget the isolation.
     """
     for options in ([], ["-I"]):
-        asked = subprocess.run([sys.executable, *options, "-c", ASK], capture_output=True)
-        if asked.returncode == 0:
-            version, files = json.loads(asked.stdout)
+        asked = _output([sys.executable, *options, "-c", ASK]).splitlines()
+        if asked and asked[-1].startswith("["):
+            version, files = json.loads(asked[-1])
             return Library(version.splitlines()[0], tuple(filter(is_mpi_library, files)))
     return None
 
@@ -193,8 +196,8 @@ def install_command(library: Library) -> str:
     """Return the one command that builds this package for another MPI and installs it."""
     wrapper = wrapper_of(library) or "/path/to/the/mpicc/of/that/MPI"
     return (
-        f"PYPARTIAL_MPICC={wrapper} {sys.executable} -m pip install --force-reinstall --no-deps "
-        f"--no-cache-dir {_origin()}"
+        f"PYPARTIAL_MPICC={shlex.quote(wrapper)} {shlex.quote(sys.executable)} -m pip install "
+        f"--force-reinstall --no-deps --no-cache-dir {shlex.quote(_origin())}"
     )
 
 
@@ -209,5 +212,5 @@ def _origin() -> str:
         text = None
     url = json.loads(text)["url"] if text else ""
     if url.startswith("file://") and not url.endswith(".whl"):
-        return str(url.removeprefix("file://"))
+        return unquote(url.removeprefix("file://"))
     return "/path/to/the/checkout"

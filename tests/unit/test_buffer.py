@@ -196,9 +196,12 @@ class Capsule:
     NumPy exports no bfloat16: this stands in for torch's tensors.
     """
 
-    def __init__(self, bits, *, versioned=True, readonly=False, dtype=(4, 16, 1), major=1):
+    def __init__(
+        self, bits, *, versioned=True, readonly=False, dtype=(4, 16, 1), major=1, device=1
+    ):
+        self.device = device
         self.bits, self.versioned, self.readonly, self.major = bits, versioned, readonly, major
-        self.dtype, self.kept = dtype, []
+        self.dtype, self.kept, self.copied = dtype, [], False
 
     def __dlpack_device__(self):
         return 1, 0
@@ -211,13 +214,13 @@ class Capsule:
         managed, numbers = kind(), ctypes.c_int64 * bits.ndim
         tensor = managed.tensor
         tensor.data, tensor.byte_offset = (address(bits) - 4, 4) if bits.size else (None, 0)
-        tensor.device_type, tensor.ndim = 1, bits.ndim
+        tensor.device_type, tensor.ndim = self.device, bits.ndim
         tensor.code, tensor.bits, tensor.lanes = self.dtype
         tensor.shape = numbers(*bits.shape)
         if not bits.flags.c_contiguous or self.versioned:
             tensor.strides = numbers(*(stride // bits.itemsize for stride in bits.strides))
         if max_version:
-            managed.major, managed.flags = self.major, int(self.readonly)
+            managed.major, managed.flags = self.major, int(self.readonly) | self.copied << 1
         title = b"dltensor_versioned" if max_version else b"dltensor"
 
         new = ctypes.pythonapi.PyCapsule_New
@@ -279,6 +282,20 @@ def test_other_elements_by_dlpack_are_refused(dtype):
     send = np.ones(6, BFLOAT16)
     wrong = Capsule(send.view("u2"), dtype=dtype)
     refused("recvbuf is .*Capsule.*, whose DLPack export failed: ", send, wrong)
+
+
+def test_memory_of_a_device_is_not_read_as_the_hosts():
+    """Although the exporter says that it is the host's."""
+    send, receive = np.ones(6, BFLOAT16), np.zeros(6, "u2")
+    refused("whose DLPack export failed", send, Capsule(receive, device=2))
+    refused("whose DLPack export failed", send, Capsule(receive, device=2, versioned=False))
+
+
+def test_a_copy_takes_no_result():
+    """What is written into it, its owner never sees."""
+    receive = Capsule(np.zeros(6, "u2"))
+    receive.copied = True
+    refused("recvbuf is read-only", np.ones(6, BFLOAT16), receive)
 
 
 def test_a_capsule_of_an_unknown_version_is_refused():
