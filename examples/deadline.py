@@ -1,4 +1,4 @@
-"""An average that takes 5 ms at most, whoever is missing.
+"""An average that takes 5 ms at most, no matter which ranks are missing.
 
     mpirun -n 4 python -m mpi4py examples/deadline.py
 

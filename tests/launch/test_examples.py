@@ -50,7 +50,7 @@ def test_data_parallel() -> None:
     assert loss < 0.02, text
     assert other_loss < 0.02, text
     assert step_ms >= 10, text
-    assert other_ms > 0, text
+    assert other_ms < step_ms, text
     ((spread,),) = numbers(r"differ by (\S+) at most", text)
     assert spread < 1e-6, text
 
@@ -75,7 +75,7 @@ def test_metrics() -> None:
     """Three metrics: without away() the ranks stand still for up to 0.3 s in each."""
     text = run_example("metrics.py")
     (away, loss), (without, _) = numbers(r": (\S+) s; mean loss (\S+)", text)
-    assert min(away, without) > 0, text
+    assert away < without, text
     assert loss < 3300, text  # the mean square of the target is 3283
 
 
@@ -94,7 +94,7 @@ def test_futures() -> None:
     assert [step for step, *_ in found] == [10, 20, 30, 40, 50], text
     assert found[-1][1] < found[0][1] / 10, text
     ((training, evaluating),) = numbers(r"(\S+) s of training, beside (\S+) s", text)
-    assert min(training, evaluating) > 0, text
+    assert training < evaluating, text
 
 
 # ---- tests of training code ---------------------------------------------------------------------
