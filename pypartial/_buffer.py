@@ -23,6 +23,8 @@ __all__ = ["Piece", "Vector", "parse_allreduce", "type_name"]
 
 DType = np.dtype[Any]
 
+_HOST = (1, 3, 11, 13)  # DLPack's devices in host memory: CPU; CUDA and ROCm pinned; CUDA managed
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -288,7 +290,7 @@ def refuse_device_memory(name: str, buffer: Any) -> None:
         device = "__cuda_array_interface__"
     elif hasattr(buffer, "__dlpack_device__"):
         kind, number = buffer.__dlpack_device__()
-        if int(kind) not in (1, 3, 11, 13):  # CPU; CUDA and ROCm pinned; CUDA managed
+        if int(kind) not in _HOST:
             device = f"DLPack device type {int(kind)}, number {number}"
     if device is not None:
         raise ArgumentError(
@@ -323,7 +325,6 @@ def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
 # ---- bfloat16 by DLPack, which NumPy does not read ----------------------------------------------
 
 _BFLOAT16 = (4, 16, 1)  # kDLBfloat, bits, lanes
-_HOST = (1, 3, 11, 13)  # kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
 # DLPACK_FLAG_BITMASK_READ_ONLY and _IS_COPIED: what is written to a copy its owner never sees.
 _READ_ONLY = 1 | 2
 _ITEMSIZE = 2
