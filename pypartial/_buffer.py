@@ -368,6 +368,15 @@ class _DLManagedVersioned(ctypes.Structure):
     )
 
 
+# Functions of our own: others give types of theirs to those that `ctypes.pythonapi` keeps.
+_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
 class _Exported:
     """The memory of a capsule, as NumPy takes it; the array that it makes keeps this object alive.
 
@@ -421,14 +430,10 @@ def bfloat16_from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool
 
 def read_capsule(capsule: object) -> tuple[_DLTensor, bool] | None:
     """Return what a DLPack capsule describes, and whether it is read-only; None if it is none."""
-    api, wrapped = ctypes.pythonapi, ctypes.py_object(capsule)
-    api.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
     for title, kind in ((b"dltensor_versioned", _DLManagedVersioned), (b"dltensor", _DLManaged)):
-        if not api.PyCapsule_IsValid(wrapped, title):
+        if not _capsule_is_valid(capsule, title):
             continue
-        managed: Any = kind.from_address(api.PyCapsule_GetPointer(wrapped, title))
+        managed: Any = kind.from_address(_capsule_pointer(capsule, title))
         if kind is _DLManaged:  # by custom writable
             return managed.tensor, False
         return (managed.tensor, bool(managed.flags & _READ_ONLY)) if managed.major == 1 else None

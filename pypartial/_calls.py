@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._explain import Explainer, Question, RankState, obstacles, report_call
-from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
+from ._native import CORE_ERRORS, SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import Error, TimeoutError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Away:
         try:
             self._live()
             self._calls.come_back()
-        except Error:
+        except CORE_ERRORS:
             if kind is None:  # must not hide the exception that left the block
                 raise
 

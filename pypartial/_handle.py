@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ._arguments import seconds
 from ._explain import Explainer, Question, RankState, each_does, obstacles
-from ._native import SLICE_S, SLICE_US, Native, wait_in_slices
+from ._native import CORE_ERRORS, SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import ArgumentError, Error, TimeoutError
 from .status import Status
 
@@ -351,7 +351,7 @@ class Request:
             # The core goes on with the call, and may release the handle at any time from now on.
             self._refuse(f"{self._name()} is being freed: its Free timed out; call Free again")
             raise
-        except Error:
+        except CORE_ERRORS:
             raise
         except BaseException:
             context._forget(self)
@@ -365,9 +365,17 @@ class Request:
         """Return the request itself; the end of the ``with`` block frees it.
 
         A normal end calls `Free`, which is collective: what no round has taken is discarded, so
-        call `Flush` (or `Drain`) before. An exception that leaves the block communicates nothing.
-        This rank cannot free the handle without the others, so it gives up the whole context, as
-        an exception that leaves the context's own block does. The exception then passes on.
+        call `Flush` (or `Drain`) before. If `Free` raises an error of the library, the error passes
+        on, and the request and the context are as after any `Free` that raised. For example, a
+        `Flush` that timed out in the block has to end first: call it again, then `Free`. The other
+        ranks wait meanwhile. An interrupted `Free` (Ctrl-C) cannot be repeated, and no other
+        collective call of the context can follow it: this rank then gives up the whole context.
+
+        An exception that leaves the block communicates nothing. This rank cannot free the handle
+        without the others, so it gives up the whole context, as an exception that leaves the
+        context's own block does. The exception then passes on. A program that catches it cannot go
+        on with the context: every later call, and the normal end of the context's block, raises an
+        `Error` that quotes the exception.
 
         Raises
         ------
@@ -392,17 +400,23 @@ class Request:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Free the handle; after an exception abandon the context, which communicates nothing."""
+        """Free the handle; after an exception abandon the context, which communicates nothing.
+
+        An error of Free leaves the context as it is, an interrupted Free abandons it.
+        """
         timed_out = self._context._calls.begun(f"Free of {self._name()}") is not None
         if self._gone is not None and not timed_out:  # freed in the block, or the context has ended
             return
-        if kind is not None:
-            self._context._abandon(self._name())
+        block = f"the with block of {self._name()}"
+        if error is not None:
+            self._context._abandon(error, block)
             return
         try:
             self.Free()
-        except BaseException:
-            self._context._abandon(self._name())
+        except CORE_ERRORS:  # Free can be repeated, or the context has failed and says why
+            raise
+        except BaseException as interrupt:
+            self._context._abandon(interrupt, block)
             raise
 
     def _begin_free(self) -> tuple[int, CData]:

@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     from ._core import FFI, Lib
     from ._explain import Explainer
 
-__all__ = ["Native", "load", "wait_in_slices"]
+__all__ = ["CORE_ERRORS", "Native", "load", "wait_in_slices"]
+
+# What `Native.error` returns. Any other exception, as Ctrl-C raises, has interrupted a call.
+CORE_ERRORS = (errors.Error, MemoryError)
 
 LOGGER = logging.getLogger("pypartial")
 
 # A wait in C returns to Python after this time, for Ctrl-C, timeouts and stall warnings.
 SLICE_S = 0.05
 SLICE_US = int(SLICE_S * 1e6)
+
 
 @dataclass(frozen=True)
 class Native:

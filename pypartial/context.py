@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import traceback
 import warnings
 import weakref
 from types import TracebackType
@@ -63,7 +64,8 @@ class Context:
 
     Use it in a ``with`` block, or call `Free`. Leaving the block normally frees the context, which
     is collective. Leaving it by an exception communicates nothing: the library's thread stops, the
-    handles become unusable, and the exception passes on.
+    handles become unusable, and the exception passes on. Every later call of the context, and of
+    its requests, raises an `Error` that quotes the exception.
 
     Parameters
     ----------
@@ -570,29 +572,30 @@ class Context:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        trace: TracebackType | None,
     ) -> None:
-        """Free the context; after an exception only abandon it, without communication."""
+        """Free the context; after an exception only abandon it, without communication.
+
+        If an exception that left the block of a request has abandoned it, and the program caught
+        that exception and went on, this raises an `Error` that quotes it.
+        """
         if self._ctx == self._native.ffi.NULL:
             return
-        if kind is not None:
-            self._abandon()
+        if error is not None:
+            self._abandon(error, "its with block")
             return
         try:
             self.Free()
-        except BaseException:
-            self._abandon()
+        except BaseException as failure:
+            self._abandon(failure, "its with block")
             raise
 
-    def _abandon(self, whose: str = "") -> None:
-        """Stop the context without telling the other ranks.
-
-        `whose` with block an exception left, if not the context's own.
-        """
+    def _abandon(self, error: BaseException, block: str) -> None:
+        """Stop the context without telling the other ranks, because an error left a with block."""
         if self._gone is None:
-            block = f"the with block of {whose}" if whose else "its with block"
+            what = "".join(traceback.format_exception_only(error)).strip()
             _live_contexts.discard(self)
-            self._refuse(f"the context was abandoned, because an exception left {block}")
+            self._refuse(f"the context was abandoned, because an exception left {block} ({what})")
             self._native.lib.pp_ctx_abandon(self._ctx)
 
     def _live(self) -> None:

@@ -6,6 +6,7 @@ in order: a good handle works.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
@@ -470,8 +471,53 @@ def test_left_by_an_exception(comm):
         comm.barrier()
         raise ZeroDivisionError
     for call in (kept[0].Wait, kept[0].Start, kept[0].Free, ctx.Free, ctx.stats):
-        with pytest.raises(pp.Error, match="abandoned"):
+        with pytest.raises(pp.Error, match=r"abandoned, because .* \(ZeroDivisionError\)$"):
             call()
+    comm.barrier()
+
+
+@pytest.mark.sizes(1, 3)
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
+def test_the_first_exception_is_the_one_that_is_seen(comm, transport, kind):
+    """With requests outstanding, in blocks inside each other, and with a view and a Drain begun."""
+    kept, error = [], kind("first")
+    with (
+        pytest.raises(kind) as raised,
+        pp.Context(comm, transport=transport) as ctx,
+        ctx.Allreduce_init(None, np.zeros(9), policy=pp.Full()) as outer,
+        ctx.Allreduce_init(None, np.zeros(9), policy=pp.Full(), deliver="each") as inner,
+        contextlib.ExitStack() as stack,
+    ):
+        outer.Start()
+        kept.append(outer.View())
+        comm.barrier()
+        outer.Start()
+        inner.Start()
+        stack.enter_context(ctx.away())
+        kept.append(inner.Drain())
+        raise error
+    assert raised.value is error
+    assert error.__context__ is None
+    comm.barrier()
+
+
+@pytest.mark.sizes(1, 3)
+def test_a_program_that_swallowed_an_exception_is_told_which(comm):
+    """Its other ranks do not know: it must not leave the context's block as if all were well."""
+    with (
+        pytest.raises(pp.Error, match=r"handle \d+ \(ValueError: first\)$"),
+        pp.Context(comm) as ctx,
+    ):
+        other = ctx.Allreduce_init(None, np.zeros(1))
+        with (
+            contextlib.suppress(ValueError),
+            ctx.Allreduce_init(None, np.zeros(1), policy=pp.Full()) as request,
+        ):
+            comm.barrier()
+            request.Start()
+            raise ValueError("first")
+        with pytest.raises(pp.Error, match=r"handle \d+ \(ValueError: first\)$"):
+            other.Start()
     comm.barrier()
 
 
@@ -487,6 +533,31 @@ def test_a_with_block_of_a_request(comm, ctx):
     with ctx.Allreduce_init(np.ones(1, "i8"), out) as request:
         assert request.Free() == 0
     usable(comm, ctx)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2, 3)
+def test_the_end_of_a_block_is_refused_on_one_rank(comm, transport):
+    """Its Flush timed out, and comes first: it makes both calls itself, and the context goes on."""
+    with pp.Context(comm, transport=transport) as ctx:
+        out = np.zeros(1, "i8")
+        made = ctx.Allreduce_init(np.ones(1, "i8"), out, policy=pp.Full())
+        if comm.rank == 0:
+            with pytest.raises(pp.Error, match=r"Flush of handle \d+ timed out"), made as request:
+                request.Start()
+                request.Wait()
+                with pytest.raises(pp.TimeoutError):
+                    request.Flush(timeout=0)
+                comm.barrier()
+            request.Flush()
+            assert request.Free() == 0
+        else:
+            with made as request:
+                request.Start()
+                request.Wait()
+                comm.barrier()
+                request.Flush()
+        usable(comm, ctx)
 
 
 @pytest.mark.sizes(3)
@@ -510,7 +581,7 @@ def test_one_rank_leaves_the_block_of_a_request_by_an_exception(comm, transport,
     assert time.monotonic() - began < 30
     block = f"an exception left the with block of {request._name()}"
     for call in (request.Start, request.Wait, context.Free, context.stats):
-        with pytest.raises(pp.Error, match=f"abandoned, because {block}"):
+        with pytest.raises(pp.Error, match=rf"abandoned, because {block} \(.*{raised.typename}"):
             call()
     with pytest.raises(pp.Error):
         request.Free()

@@ -530,8 +530,9 @@ class Ends:
             raise self.free_raises
         self.request._refuse("handle 2 was freed")
 
-    def abandon(self, whose):
-        self.seen.append(f"abandon {whose}")
+    def abandon(self, error, block):
+        assert block == "the with block of handle 2"
+        self.seen.append(f"abandon: {type(error).__name__}")
 
 
 def test_a_with_block_frees_the_request(request_, monkeypatch):
@@ -550,7 +551,7 @@ def test_an_exception_in_a_with_block_frees_nothing(request_, monkeypatch, kind)
     ends = Ends(request_, monkeypatch)
     with pytest.raises(kind), request_:
         raise kind
-    assert ends.seen == ["abandon handle 2"]
+    assert ends.seen == [f"abandon: {kind.__name__}"]
 
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError()], ids=["normally", "by an exception"])
@@ -572,11 +573,24 @@ def test_a_with_block_goes_on_with_a_free_that_timed_out(request_, monkeypatch):
     assert ends.seen == ["Free"]
 
 
-def test_a_with_block_whose_free_fails(request_, monkeypatch):
-    ends = Ends(request_, monkeypatch, free_raises=pp.PeerFailedError("rank 1 has died"))
-    with pytest.raises(pp.PeerFailedError), request_:
+@pytest.mark.parametrize(
+    "kind", [pp.Error, pp.ArgumentError, pp.TimeoutError, pp.PeerFailedError, MemoryError]
+)
+def test_a_with_block_whose_free_raises_leaves_the_context(request_, monkeypatch, kind):
+    """Free can be repeated; or else the context has failed, and every later call says why."""
+    ends = Ends(request_, monkeypatch, free_raises=kind("why"))
+    with pytest.raises(kind, match="why"), request_:
         pass
-    assert ends.seen == ["Free", "abandon handle 2"]
+    assert ends.seen == ["Free"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
+def test_a_with_block_whose_free_is_interrupted(request_, monkeypatch, kind):
+    """By Ctrl-C, or by what another signal's handler raises: no collective call is possible now."""
+    ends = Ends(request_, monkeypatch, free_raises=kind())
+    with pytest.raises(kind), request_:
+        pass
+    assert ends.seen == ["Free", f"abandon: {kind.__name__}"]
 
 
 def test_flush_and_drain_go_with_deliver(request_):

@@ -190,6 +190,11 @@ def test_dlpack(exporter):
     assert vector.pieces == [Piece(address(send), address(receive), 6)]
 
 
+new_capsule = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
+
+
 class Capsule:
     """A DLPack exporter whose capsules are made here, of any element type.
 
@@ -223,10 +228,7 @@ class Capsule:
             managed.major, managed.flags = self.major, int(self.readonly) | self.copied << 1
         title = b"dltensor_versioned" if max_version else b"dltensor"
 
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype = ctypes.py_object
-        new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-        capsule = new(ctypes.addressof(managed), title, None)
+        capsule = new_capsule(ctypes.addressof(managed), title, None)
         self.kept.append((managed, title, capsule))
         return capsule
 
@@ -258,6 +260,18 @@ def test_bfloat16_by_dlpack(versioned):
     assert [exporter.in_use() for exporter in exporters] == [1, 1]
     del arrays
     assert [exporter.in_use() for exporter in exporters] == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["PyCapsule_IsValid", "PyCapsule_GetPointer"])
+def test_types_that_another_library_gave_pythons_functions_do_not_matter_and_stay(
+    monkeypatch, name
+):
+    """`ctypes.pythonapi` is one object for the whole process."""
+    shared, wrong = getattr(ctypes.pythonapi, name), (ctypes.c_double,)
+    monkeypatch.setattr(shared, "argtypes", wrong)
+    monkeypatch.setattr(shared, "restype", ctypes.c_char)
+    assert parse_allreduce(np.ones(6, BFLOAT16), Capsule(np.zeros(6, "u2"))).count == 6
+    assert (shared.argtypes, shared.restype) == (wrong, ctypes.c_char)
 
 
 def test_bfloat16_by_dlpack_goes_with_arrays():

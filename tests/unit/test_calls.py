@@ -203,6 +203,16 @@ def test_a_bad_timeout_begins_nothing(core, made, timeout):
     assert core.said == []
 
 
+def test_a_free_without_memory_can_be_repeated(core, made):
+    """`MemoryError` is an error of the core, but none of `pp.Error`: nothing was interrupted."""
+    request = made()
+    core.pp_handle_free_begin = lambda coll, discarded: core.PP_ERR_MEMORY
+    with pytest.raises(MemoryError):
+        request.Free()
+    del core.pp_handle_free_begin
+    assert request.Free() == 7
+
+
 # ---- away, More, and what Start tells ----------------------------------------------------------
 
 
@@ -232,12 +242,13 @@ def test_nobody_goes_away_from_a_context_that_is_gone_or_in_a_call(core, made):
     assert core.said == ["flush"]
 
 
-def test_an_error_of_coming_back_does_not_hide_the_exception_that_passes(core, made):
-    core.pp_away_end = lambda ctx: -5
+@pytest.mark.parametrize(("status", "kind"), [(-5, pp.PeerFailedError), (-6, MemoryError)])
+def test_an_error_of_coming_back_does_not_hide_the_exception_that_passes(core, made, status, kind):
+    core.pp_away_end = lambda ctx: status
     away = Away(lambda: None, made()._context._calls)
     with pytest.raises(ZeroDivisionError), away:
         raise ZeroDivisionError
-    with pytest.raises(pp.PeerFailedError), away:
+    with pytest.raises(kind), away:
         pass
 
 

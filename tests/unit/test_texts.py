@@ -39,6 +39,14 @@ def test_no_command_fetches_the_other_pypartial():
     assert not found, "\n".join(found)
 
 
+def test_the_page_about_the_tests_names_each_program_of_ci():
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    programs = {path.name for path in (ROOT / "ci").iterdir() if path.is_file()}
+    assert {"test", "docs", "fresh", "packages"} <= programs
+    named = re.findall(r"^\| `ci/(\w+)[^`|]*` \|", page, re.MULTILINE)
+    assert set(named) == programs
+
+
 def test_there_are_texts():
     names = {str(path.relative_to(ROOT)) for path in texts()}
     assert {"README.md", "setup.py", "ci/demo", "pypartial/_native.py"} <= names

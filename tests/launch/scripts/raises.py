@@ -1,9 +1,10 @@
 """One rank raises while the others are in their loop: raises.py WHERE RANK POLICY.
 
 WHERE: "outside" of any block, in the context's block ("with"), in a block of the request alone
-("request"), or in both ("both").
+("request"), in both ("both"), or in both, and the script catches it between them ("swallowed").
 """
 
+import contextlib
 import sys
 
 import numpy as np
@@ -39,6 +40,9 @@ elif where == "request":
         loop(request)
 elif where == "both":
     with pp.Context(comm) as ctx, make(ctx) as request:
+        loop(request)
+elif where == "swallowed":
+    with pp.Context(comm) as ctx, contextlib.suppress(RuntimeError), make(ctx) as request:
         loop(request)
 else:
     loop(make(pp.Context(comm)))
