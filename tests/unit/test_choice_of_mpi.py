@@ -49,6 +49,13 @@ def stub(folder: Path, version: str, name: str = "mpicc") -> Path:
     return program
 
 
+def stub_of_another(folder: Path, header: str) -> Path:
+    """Make a wrapper that compiles for an MPI whose mpi.h has these lines."""
+    program = stub(folder, "0.0.0")
+    (folder / "mpi.h").write_text(header)
+    return program
+
+
 def choose(tmp_path: Path, mpi4py: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """Let setup.py choose in an environment without packages, but perhaps with this mpi4py."""
     modules = tmp_path / "modules"
@@ -82,6 +89,42 @@ def test_what_a_wrapper_compiles_for(tmp_path):
     assert mpi_library.built_for([str(stub(tmp_path, "4.1.4"))]) == "Open MPI 4.1.4"
     assert mpi_library.built_for(["cc"]) is None
     assert mpi_library.built_for([str(tmp_path / "nothing")]) is None
+
+
+MPICH_3 = '#define MPICH_VERSION "3.4a2"\n'
+
+
+@pytest.mark.parametrize(
+    ("header", "built_for", "version"),
+    [
+        (
+            f"{MPICH_3}#define CRAY_MPICH_VERSION 8.1.28.15\n",
+            "Cray MPICH 8.1.28.15",
+            "MPI VERSION    : CRAY MPICH version 8.1.28.15 (ANL base 3.4a2)\nMPI BUILD INFO : x",
+        ),
+        (
+            f'{MPICH_3}#define I_MPI_VERSION "2021.18.1"\n',
+            "Intel MPI 2021.18.1",
+            "Intel(R) MPI Library 2021.18 for Linux* OS",
+        ),
+        (
+            f'{MPICH_3}#define MVAPICH2_VERSION "2.3.7"\n',
+            "MVAPICH 2.3.7",
+            "MVAPICH2 Version      :\t2.3.7\nMVAPICH2 Release date :\tx",
+        ),
+        (
+            '#define MPICH_VERSION "4.1.1"\n',
+            "MPICH 4.1.1",
+            "MPICH Version:\t4.1.1\nMPICH Device:\tpsp\n=== ParaStation MPI 5.9 ===",
+        ),
+    ],
+    ids=["cray", "intel", "mvapich", "parastation"],
+)
+def test_header_and_library_of_one_mpi_agree(tmp_path, header, built_for, version):
+    fitting = stub_of_another(tmp_path / "path", header)
+    assert mpi_library.built_for([str(fitting)]) == built_for
+    stub(tmp_path / "python" / "bin", "4.1.4")
+    assert chosen(choose(tmp_path, mpi4py=version)) == str(fitting)
 
 
 def test_a_wrapper_is_known_by_what_it_does(tmp_path):
