@@ -103,8 +103,9 @@ def as_shape(shape: Any) -> tuple[int, ...]:
         try:
             given = tuple(shape)
         except TypeError:
-            text = f"shape must be an integer or a tuple of integers, not {shape!r}"
-            raise ArgumentError(text) from None
+            raise ArgumentError(
+                f"shape must be an integer or a tuple of integers, not {shape!r}"
+            ) from None
     except Exception:  # whole_number() reports it
         pass
     lengths = tuple(whole_number("a length in shape", length) for length in given)

@@ -307,8 +307,9 @@ def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
         found = bfloat16_from_dlpack(name, buffer)
         if found is not None:
             return found
-        text = f"{name} is {describe(buffer)}, whose DLPack export failed: {error}"
-        raise ArgumentError(text) from error
+        raise ArgumentError(
+            f"{name} is {describe(buffer)}, whose DLPack export failed: {error}"
+        ) from error
     if array.flags.writeable:
         return array, False
     # The first DLPack versions, whose __dlpack__ does not know `max_version`, cannot say whether an

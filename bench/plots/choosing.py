@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,19 +19,19 @@ from common import (
     IMAGES,
     ROOT,
     figure,
-    launcher,
     measured,
-    put,
     run,
     save,
+    shown,
     spell_us,
-    table,
     time_axis,
 )
+from pages import fragment, put, table
 
 import pypartial as pp
 
-COMMAND = "python bench/plots/choosing.py"
+SCRIPT = "bench/plots/choosing.py"
+COMMAND = f"python {SCRIPT}"
 PAGE = ROOT / "docs" / "choosing.md"
 SEED = "7"
 RANKS, SKEW_MS = 8, 1
@@ -102,12 +101,9 @@ def graces(steps: str) -> Any:
 
 def trial(steps: str) -> Any:
     """On this machine: a slow rank and what it is given."""
-    with tempfile.TemporaryDirectory(prefix="plots-") as folder:
-        out = Path(folder) / "out.json"
-        program = str(Path(__file__).resolve().with_name("choosing_ranks.py"))
-        words = [sys.executable, "-m", "mpi4py", program, "--steps", steps, "--json", str(out)]
-        run([*launcher(TRIAL_RANKS), *words])
-        return json.loads(out.read_text())
+    program = str(Path(__file__).resolve().with_name("choosing_ranks.py"))
+    words = [sys.executable, "-m", "mpi4py", program, "--steps", steps, "--json"]
+    return run(TRIAL_RANKS, words)
 
 
 # What is measured or simulated: by a number of rounds, and with --quick.
@@ -376,7 +372,7 @@ def spell_share(share: float) -> str:
 
 def main() -> None:
     """Read the options, measure, draw, and write the tables."""
-    parser = argparse.ArgumentParser(prog=COMMAND.partition(" ")[2], description=__doc__)
+    parser = argparse.ArgumentParser(prog=SCRIPT, description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="a tenth of the rounds: to see that it works"
     )
@@ -405,7 +401,10 @@ def main() -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(numbers, indent=1) + "\n")
     draw(numbers, options.images)
-    put(options.page, tables(numbers))
+    for name, text in tables(numbers).items():
+        if not put(options.page, fragment(f"{SCRIPT} {name}", text)):
+            raise SystemExit(f"{options.page}: no place for {name}")
+    print(shown([str(options.page)])[0])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: running the commands, drawing, and tables in a page.
+"""What the scripts of this folder share: drawing, and launches that are shown.
 
 The pictures have no background of their own, and colours that stand out from white and from black,
 so that one file serves light and dark pages. They hold no date: the same numbers give the same
@@ -7,12 +7,9 @@ bytes.
 
 from __future__ import annotations
 
-import json
 import shlex
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +22,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from commands import ROOT, Problem, command, launched, start
+
 IMAGES = ROOT / "docs" / "images"
 
 # Each has a contrast of at least 3 to white and to #131416.
@@ -62,61 +62,39 @@ STYLE: dict[str, Any] = {
 # ---- commands ------------------------------------------------------------------------------------
 
 
-def launcher(ranks: int) -> list[str]:
-    """Return the words that start so many ranks, more than there are cores if need be."""
-    return ["mpirun", "--oversubscribe", "-n", str(ranks)]
+def measured(*words: str, ranks: int = 1) -> dict[str, Any]:
+    """Run a command of the package, such as "bench" with its options, and return its JSON."""
+    return run(ranks, command(*words))
 
 
-def run(command: Sequence[str]) -> None:
-    """Run a command, said on the standard error; its own output is shown if it fails.
+def run(ranks: int, words: Sequence[str]) -> dict[str, Any]:
+    """Run a program, said on the standard error; return what it saves as JSON.
 
     Raises
     ------
     SystemExit
         If it fails.
     """
-    print(f"$ {shlex.join(shown(command))}", file=sys.stderr, flush=True)
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    if done.returncode != 0:
-        print(done.stdout, file=sys.stderr)
-        raise SystemExit(f"exit code {done.returncode}: {shlex.join(shown(command))}")
+    print(f"$ {shlex.join(shown([*start(ranks), *words[:-1]]))}", file=sys.stderr, flush=True)
+    try:
+        return launched(ranks, words)
+    except Problem as error:
+        raise SystemExit(str(error)) from None
 
 
 def shown(command: Sequence[str]) -> list[str]:
     """Return a command as a user types it."""
-    words = [Path(word).name if word == sys.executable else word for word in command]
+    programs = (sys.executable, *start(2)[:1])
+    words = [Path(word).name if word in programs else word for word in command]
     at = next(
         (at for at in range(len(words) - 2) if words[at + 1 : at + 3] == ["-m", "pypartial"]), None
     )
     if at is not None:
         words[at : at + 3] = ["pypartial"]
     return [
-        str(Path(word).relative_to(ROOT)) if word.startswith(str(ROOT)) else word for word in words
+        str(Path(word).relative_to(ROOT)) if Path(word).is_relative_to(ROOT) else word
+        for word in words
     ]
-
-
-def measured(*arguments: str, ranks: int = 0) -> dict[str, Any]:
-    """Run a command of the package, without its --json, and return its JSON.
-
-    Parameters
-    ----------
-    arguments : str
-        "bench", "skew" and so on.
-    ranks : int
-        Under mpirun; 0: without a launcher.
-    """
-    command = [*(launcher(ranks) if ranks else ()), sys.executable, "-m", "pypartial", *arguments]
-    with tempfile.TemporaryDirectory(prefix="plots-") as folder:
-        out = Path(folder) / "out.json"
-        run([*command, "--json", str(out)])
-        result: dict[str, Any] = json.loads(out.read_text())
-    return result
 
 
 # ---- drawing -------------------------------------------------------------------------------------
@@ -165,32 +143,3 @@ def spell_us(microseconds: float) -> str:
         if microseconds >= factor:
             return f"{microseconds / factor:.3g} {unit}"
     return f"{microseconds:.3g} µs"
-
-
-# ---- tables --------------------------------------------------------------------------------------
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def put(page: Path, fragments: dict[str, str]) -> None:
-    """Replace what stands between ``<!-- NAME: begin`` and ``<!-- NAME: end`` in a page.
-
-    Raises
-    ------
-    SystemExit
-        If a name has no place there.
-    """
-    text = page.read_text(encoding="utf-8")
-    for name, fragment in fragments.items():
-        before, begin, rest = text.partition(f"<!-- {name}: begin")
-        inside, end, after = rest.partition(f"<!-- {name}: end -->")
-        if not begin or not end:
-            raise SystemExit(f"{page}: no place for {name}")
-        opening = inside.partition("-->")[0]
-        text = f"{before}{begin}{opening}-->\n\n{fragment}\n\n{end}{after}"
-    page.write_text(text, encoding="utf-8")
-    print(shown([str(page)])[0])

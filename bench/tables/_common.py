@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: options, launches, statistics, Markdown.
+"""What the scripts of this folder share: options, launches with repeats, statistics, tables.
 
 A script defines SECONDS (the expected time: all of it, and --quick), REPEATS (likewise) and
 measure(), and ends with ``main(__file__, __doc__, measure, REPEATS)``. measure() is handed a `Run`,
@@ -22,26 +22,20 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.mpirun import cores, launch, make_environment, run, scratch  # noqa: E402
+import pages
+from commands import ROOT, Problem, command, launched
+from support.mpirun import cores
 
 PROGRAMS = ROOT / "bench" / "programs"
 WORK = ROOT / "build" / "bench"  # fragments, environments and programs; git ignores it
-BEGIN, END = "<!-- table: {} -->", "<!-- end of table -->"
-LIMIT_S = 900.0  # for one launch
 RESAMPLES = 10_000
 SEED = 2020
-TAIL_LINES = 15
 WIDTH = 120
 NOT_HERE = 77  # exit code: this machine lacks what the table needs
 
 Row = dict[str, Any]
-
-
-class Problem(Exception):
-    """A launch failed; the text says how."""
 
 
 class NotHere(Exception):
@@ -126,23 +120,11 @@ class Table:
     rows: list[list[str]] = field(default_factory=list)
     notes: str = ""
 
-    def markdown(self) -> str:
-        lines = [self.head, ["-"] * len(self.head), *self.rows]
-        for cells in lines:
-            if len(cells) != len(self.head):
-                raise ValueError(f"{len(cells)} cells under {len(self.head)} heads: {cells}")
-        return "\n".join("| " + " | ".join(cell(text) for text in cells) + " |" for cells in lines)
-
-
-def cell(text: str) -> str:
-    """Return the text of a cell, which a bar or a line break would end."""
-    return " ".join(text.split()).replace("|", "\\|")
-
 
 def fragment(script: str, table: Table, conditions: str) -> str:
     """Return what stands in the documentation, its marks included."""
-    notes = "\n\n".join(wrapped(text) for text in (table.notes, conditions) if text)
-    return f"{BEGIN.format(script)}\n\n{table.markdown()}\n\n{notes}\n\n{END}\n"
+    notes = [wrapped(text) for text in (table.notes, conditions) if text]
+    return pages.fragment(script, pages.table(table.head, table.rows), *notes)
 
 
 def wrapped(text: str) -> str:
@@ -185,45 +167,42 @@ class Run:
                 yield side
         say("")
 
-    def bench(self, ranks: int, command: str, **how: Any) -> list[Row]:
+    def bench(self, ranks: int, line: str, **how: Any) -> list[Row]:
         """Launch a command of pypartial on some ranks; return the rows of its results."""
-        rows: list[Row] = self.results(ranks, command, **how)["rows"]
+        rows: list[Row] = self.results(ranks, line, **how)["rows"]
         return rows
 
     def results(
         self,
         ranks: int,
-        command: str,
+        line: str,
         *,
         env: Mapping[str, str] | None = None,
         python: str = sys.executable,
         launcher: Sequence[str] | None = None,
     ) -> dict[str, Any]:
         """Launch a command of pypartial on some ranks; return what it saves as JSON."""
-        words = [*start(ranks, launcher), python, "-m", "pypartial", *command.split(), "--json"]
-        return self._launch(ranks, words, dict(env or {}), command)
+        words = command(*line.split(), python=python)
+        return self._launch(ranks, words, env, line, launcher)
 
     def program(
         self, ranks: int, words: Sequence[str], env: Mapping[str, str] | None = None
     ) -> list[Row]:
         """Launch a program that writes such a file, whose name is its last argument."""
-        full = [*start(ranks, None), *words]
-        rows: list[Row] = self._launch(ranks, full, dict(env or {}), shlex.join(words))["rows"]
+        rows: list[Row] = self._launch(ranks, words, env, shlex.join(words))["rows"]
         return rows
 
     def _launch(
-        self, ranks: int, words: list[str], env: dict[str, str], command: str
+        self,
+        ranks: int,
+        words: Sequence[str],
+        env: Mapping[str, str] | None,
+        line: str,
+        launcher: Sequence[str] | None = None,
     ) -> dict[str, Any]:
-        with scratch() as (folder, segments):
-            file = folder / "results.json"
-            changes = {"PYPARTIAL_TUNING": "off", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
-            environment = make_environment({**changes, **env}, "", folder, segments)
-            code, output = run([*words, str(file)], environment, folder, LIMIT_S)
-            if code != 0:
-                raise Problem(f"{shlex.join(words)}\nexit code {code}\n{tail(output)}")
-            results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        results = launched(ranks, words, env=env, launcher=launcher)
         self.ranks.add(ranks)
-        self.launches.append({"command": command, "ranks": ranks, "env": env, **results})
+        self.launches.append({"command": line, "ranks": ranks, "env": dict(env or {}), **results})
         return results
 
     def meta(self, name: str) -> str:
@@ -246,13 +225,6 @@ class Run:
         return f"*{', '.join(filter(None, facts))}; `{command}`*"
 
 
-def start(ranks: int, launcher: Sequence[str] | None) -> list[str]:
-    """Return the beginning of a command line; one rank needs no launcher."""
-    if launcher is not None:
-        return [*launcher, "-n", str(ranks)]
-    return launch(ranks) if ranks > 1 else []
-
-
 def ranks_text(ranks: set[int]) -> str:
     return f"P = {', '.join(map(str, sorted(ranks)))}"
 
@@ -265,10 +237,6 @@ def processor() -> str:
         return "unknown"
     names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
     return names[0] if names else "unknown"
-
-
-def tail(output: str) -> str:
-    return "\n".join(output.splitlines()[-TAIL_LINES:])
 
 
 def find(rows: Sequence[Row], **fields: Any) -> Row:

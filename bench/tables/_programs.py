@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from _common import ROOT, WORK, NotHere, Problem, say, tail
+from _common import WORK, NotHere, say
+from commands import ROOT, Problem, tail
 
 # What of the checkout is not copied to be built elsewhere.
 BUILT = (".*", "build", "dist", "venv", "*.so", "*.o", "*.egg-info", "_core*.c", "__pycache__")
@@ -19,25 +22,51 @@ NEEDS = ("cffi", "mpi4py", "numpy", "rich", "setuptools", "typer")
 
 
 def compile_c(name: str) -> Path:
-    """Compile a program of bench/c with the sources of the library; return its path."""
+    """Compile a program of bench/c with the sources of the library; return its path.
+
+    It is compiled once for each MPI, compiler, set of flags and state of the sources.
+    """
     mpicc = shutil.which("mpicc", path=os.path.dirname(sys.executable)) or shutil.which("mpicc")
     if mpicc is None:
         raise NotHere("there is no mpicc")
-    program = WORK / name
     build = runpy.run_path(str(ROOT / "pypartial" / "_build.py"))
     sources = [ROOT / "bench" / "c" / f"{name}.c", *(ROOT / source for source in build["REAL"])]
-    newest = max(path.stat().st_mtime for path in [*sources, *(ROOT / "csrc").rglob("*.h")])
-    if program.exists() and program.stat().st_mtime > newest:
+    words = [mpicc, *build["FLAGS"], "-flto=auto", "-DPP_SIM=0"]
+    words += [f'-DPP_VERSION="{build["version"]()}"', f"-I{ROOT / 'csrc' / 'include'}"]
+    words += map(str, sources)
+    program = WORK / f"{name}-{digest(mpicc, words)}"
+    if program.exists():
         return program
     WORK.mkdir(parents=True, exist_ok=True)
     say(f"compiling {name}")
-    words = [mpicc, *build["FLAGS"], "-flto=auto", "-DPP_SIM=0"]
-    words += [f'-DPP_VERSION="{build["version"]()}"', f"-I{ROOT / 'csrc' / 'include'}"]
-    words += [*map(str, sources), "-o", str(program), "-lm", "-ldl"]
+    unfinished = program.with_suffix(".new")
+    output_of([*words, "-o", str(unfinished), "-lm", "-ldl"])
+    unfinished.replace(program)
+    return program
+
+
+def digest(mpicc: str, words: list[str]) -> str:
+    """Return what tells a program from all others: what the compiler is told, and what it reads.
+
+    The MPI is in both: the wrapper shows its folders and libraries, and the macros of its header
+    have its version.
+    """
+    parts = [*words, output_of([mpicc, "-show"]), output_of([*words, "-E", "-dD"])]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def output_of(words: list[str]) -> str:
+    """Run a compiler; return what it prints.
+
+    Raises
+    ------
+    Problem
+        If it fails.
+    """
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Problem(f"{mpicc} cannot compile {name}:\n{tail(done.stderr)}")
-    return program
+        raise Problem(f"{shlex.join(words)}\nexit code {done.returncode}\n{tail(done.stderr)}")
+    return done.stdout
 
 
 def environment(name: str, packages: Sequence[str], options: Sequence[str] = ()) -> Path:

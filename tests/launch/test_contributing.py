@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
-from support.mpirun import end_with_parent, make_environment, scratch
+from support.mpirun import Run, program
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -61,21 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
-    with scratch() as (temporary, segments):
-        return subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.text],
-            cwd=folder,
-            env=make_environment({"PY_COLORS": "0"}, "", temporary, segments),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=LIMIT_S,
-            check=False,
-            preexec_fn=end_with_parent,
-        )
+def run(block: Block, folder: Path) -> Run:
+    words = ["bash", "-euo", "pipefail", "-c", block.text]
+    return program(words, timeout_s=LIMIT_S, env={"PY_COLORS": "0"}, cwd=folder)
 
 
 def test_every_block_is_of_a_known_kind() -> None:
@@ -90,20 +78,20 @@ def test_every_block_is_of_a_known_kind() -> None:
 
 @pytest.mark.parametrize("block", COMMANDS, ids=lambda block: block.name)
 def test_a_command(block: Block, folder: Path) -> None:
-    program = "gdb" if "gdb" in block.text else block.text.split()[0]
-    if program == "pypartial" and shutil.which(program) is None:
-        block = Block(block.info, block.text.replace(program, f"{sys.executable} -m {program}"))
-    elif program == "gdb" and shutil.which(program) is None:
+    tool = "gdb" if "gdb" in block.text else block.text.split()[0]
+    if tool == "pypartial" and shutil.which(tool) is None:
+        block = Block(block.info, block.text.replace(tool, f"{sys.executable} -m {tool}"))
+    elif tool == "gdb" and shutil.which(tool) is None:
         pytest.skip("there is no gdb here")
     ran = run(block, folder)
     if block.info == "sh fails":
-        assert ran.returncode == 1, ran.stdout
-        assert "FAILED" in ran.stdout, ran.stdout
+        assert ran.returncode == 1, ran.explain()
+        assert "FAILED" in ran.output, ran.explain()
     else:
-        assert ran.returncode == 0, ran.stdout
+        assert ran.returncode == 0, ran.explain()
     if "pytest" in block.text:  # "one test" is one; a pattern that matches everything is noticed
-        passed = re.search(r"^=* ?(\d+) passed", ran.stdout, re.MULTILINE)
-        assert passed is not None, ran.stdout
+        passed = re.search(r"^=* ?(\d+) passed", ran.output, re.MULTILINE)
+        assert passed is not None, ran.explain()
         assert int(passed[1]) <= (1 if "-k" in block.text and "unit" in block.text else 30)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.mpirun import mpirun, python
+from support.mpirun import mpirun, program, python
 
 STRESS = Path(__file__).resolve().parent.parent / "stress"
 LIMIT_S = 150
@@ -51,14 +49,5 @@ def test_large_in_small():
 @pytest.mark.parametrize("where", ["sim", "mpi"], ids=["simulated", "real"])
 def test_groups(where):
     """Instances on any ranks: 10^4 simulated groups, 300 real ones on 3, 5 and 9 ranks."""
-    run = subprocess.run(
-        [sys.executable, str(STRESS / "groups"), "--short", "--only", where],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=LIMIT_S,
-    )
-    passed, _, failed, _ = run.stdout.splitlines()[-1].replace(",", "").split()
-    assert (run.returncode, int(failed)) == (0, 0) and int(passed) >= 3, run.stdout
+    ran = program(python(str(STRESS / "groups"), "--short", "--only", where), timeout_s=LIMIT_S)
+    ran.check_counts(least=3)

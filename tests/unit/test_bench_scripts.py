@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -17,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "bench" / "tables"
 SCRIPTS = sorted(path.stem for path in TABLES.glob("[!_]*.py"))
 PAGES = [ROOT / "docs" / name for name in ("performance.md", "simulation.md")]
-MEASURED = re.compile(r"<!-- table: (\S+) -->")
+CHOOSING = ROOT / "docs" / "choosing.md"
+MEASURED = re.compile(r"<!-- table: (\S+)(?: (\w+))? -->")
 REFERENCE = "<!-- reference -->"
 END = "<!-- end of table -->"
 
@@ -27,6 +29,11 @@ def common():
     sys.path.insert(0, str(TABLES))
     yield importlib.import_module("_common")
     sys.path.remove(str(TABLES))
+
+
+@pytest.fixture(scope="module")
+def pages(common):
+    return importlib.import_module("pages")
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +86,11 @@ def test_each_table_is_a_reference_or_names_its_script(page):
             assert Path(named[1]).parent == Path("bench/tables")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, CHOOSING], ids=lambda page: page.name)
 def test_marks_are_in_pairs(page):
     text = page.read_text(encoding="utf-8")
-    marks = [mark for mark in re.findall(r"<!-- .*? -->", text) if mark != REFERENCE]
+    marks = re.findall(r"<!-- (?:table|end of).*? -->", text)
+    assert marks
     assert len(marks) % 2 == 0
     for begin, end in zip(marks[::2], marks[1::2], strict=True):
         assert MEASURED.fullmatch(begin)
@@ -91,8 +99,19 @@ def test_marks_are_in_pairs(page):
 
 def test_each_script_has_its_place_in_a_page():
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    named = {Path(name).stem for name in MEASURED.findall(text)}
+    named = {Path(name).stem for name, _ in MEASURED.findall(text)}
     assert named == set(SCRIPTS)
+
+
+def test_each_table_of_choosing_has_its_place():
+    """The keys of what `tables` returns are the second words of the marks."""
+    tree = ast.parse((ROOT / "bench" / "plots" / "choosing.py").read_text(encoding="utf-8"))
+    (tables,) = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "tables"
+    ]
+    (made,) = [node for node in ast.walk(tables) if isinstance(node, ast.Dict)]
+    places = MEASURED.findall(CHOOSING.read_text(encoding="utf-8"))
+    assert places == [("bench/plots/choosing.py", ast.literal_eval(key)) for key in made.keys]
 
 
 # ---- the scripts --------------------------------------------------------------------------------
@@ -169,9 +188,43 @@ def test_a_fragment(common):
     ]
 
 
-def test_a_row_has_as_many_cells_as_the_head(common):
+def test_a_row_has_as_many_cells_as_the_head(pages):
     with pytest.raises(ValueError, match="1 cells under 2 heads"):
-        common.Table(["a", "b"], [["c"]]).markdown()
+        pages.table(["a", "b"], [["c"]])
+
+
+def test_the_end_of_a_table_may_be_the_end_of_the_page(pages, tmp_path):
+    page = tmp_path / "page.md"
+    old, new = (pages.fragment("x.py name", text) for text in ("old", "new"))
+    page.write_text(f"Before.\n\n{old}".rstrip("\n"))
+    assert pages.put(page, new)
+    assert page.read_text() == f"Before.\n\n{new}".rstrip("\n")
+
+
+def test_a_table_without_an_end_is_refused(pages, tmp_path):
+    """The next table's end is not its own."""
+    page = tmp_path / "page.md"
+    other = pages.fragment("y.py", "other")
+    text = f"{pages.BEGIN.format('x.py')}\n\nold\n\n{other}"
+    page.write_text(text)
+    with pytest.raises(ValueError, match=r"x\.py --> without"):
+        pages.put(page, pages.fragment("x.py", "new"))
+    assert page.read_text() == text
+    assert pages.put(page, pages.fragment("y.py", "new"))
+
+
+def test_a_table_that_is_not_put_is_a_failure(everything, monkeypatch, capsys):
+    def refuse(_name):
+        raise ValueError("no end")
+
+    for update, code, said in (
+        (lambda _: True, 0, ""),
+        (lambda _: False, 1, "no page"),
+        (refuse, 1, "no end"),
+    ):
+        monkeypatch.setattr(everything, "update", update)
+        assert everything.updated("calls") == code
+        assert said in capsys.readouterr().out
 
 
 def test_a_fragment_takes_the_place_of_the_old_one(common, everything, tmp_path, monkeypatch):
@@ -191,6 +244,84 @@ def test_a_fragment_takes_the_place_of_the_old_one(common, everything, tmp_path,
     assert page.read_text() == f"Before.\n\n{new}\nBetween.\n\n{other}\nAfter.\n"
     page.write_text("Nothing.\n")
     assert not everything.update("calls")
+
+
+# ---- launching and compiling --------------------------------------------------------------------
+
+
+def test_a_launch_gives_what_the_program_saves(common, monkeypatch):
+    """With the variables of a measurement, and in a folder that is gone afterwards."""
+    commands = importlib.import_module("commands")
+    monkeypatch.setenv("PYPARTIAL_TUNING", "somewhere")
+    program = (
+        "import json, os, sys; names = ('PYPARTIAL_TUNING', 'GIVEN', 'TMPDIR'); "
+        "json.dump([os.getcwd(), *map(os.environ.get, names)], open(sys.argv[1], 'w'))"
+    )
+    saved = commands.launched(1, [sys.executable, "-c", program], env={"GIVEN": "x"})
+    assert saved == [saved[0], "off", "x", saved[0]]
+    assert not Path(saved[0]).exists()
+    with pytest.raises(commands.Problem, match="exit code 3\nlast words"):
+        commands.launched(1, ["sh", "-c", "echo last words; exit 3"])
+
+
+def test_commands_of_a_launch(common):
+    commands = importlib.import_module("commands")
+    assert commands.command("sim", "fuzz", python="p") == [
+        *["p", "-m", "pypartial", "sim", "fuzz", "--json"]
+    ]
+    assert commands.start(1) == []
+    assert commands.start(1, ["other"]) == ["other", "-n", "1"]
+    assert commands.start(2)[1:3] == ["-n", "2"]
+
+
+FAKE_MPICC = """#!/bin/sh
+# The wrapper of an MPI with a version; it notes what it compiles.
+folder=$(dirname "$0")
+case " $* " in
+*" -show "*) cat "$folder/show" ;;
+*" -E "*) cat "$folder/version" ;;
+*) echo compiled >>"$folder/log"; while [ "$1" != -o ]; do shift; done; cp "$folder/version" "$2" ;;
+esac
+"""
+
+
+def test_a_program_is_compiled_once_for_each_mpi(common, tmp_path, monkeypatch):
+    programs = importlib.import_module("_programs")
+    monkeypatch.setattr(programs, "WORK", tmp_path / "work")
+
+    def compiled(mpi: str, version: str, show: str = "cc -lmpi") -> tuple[Path, int]:
+        folder = tmp_path / mpi
+        folder.mkdir(exist_ok=True)
+        (folder / "version").write_text(version)
+        (folder / "show").write_text(show)
+        (folder / "mpicc").write_text(FAKE_MPICC)
+        (folder / "mpicc").chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(folder / "python"))
+        program = programs.compile_c("allreduce")
+        assert program.read_text() == version
+        return program, len((folder / "log").read_text().splitlines())
+
+    first = compiled("one", "1")
+    assert compiled("one", "1") == first  # not again
+    other = compiled("two", "1")  # elsewhere, of the same version
+    newer = compiled("one", "2")  # a new version in the same place, or changed sources
+    linked = compiled("one", "1", "cc -lmpi_debug")  # another library
+    assert len({first[0], other[0], newer[0], linked[0]}) == 4
+    assert [first[1], other[1], newer[1], linked[1]] == [1, 1, 2, 3]
+    assert compiled("one", "1") == (first[0], 3)  # that one is still there
+    assert len(list((tmp_path / "work").iterdir())) == 4
+
+
+def test_a_compiler_that_fails_is_a_problem(common, tmp_path, monkeypatch):
+    programs = importlib.import_module("_programs")
+    (tmp_path / "mpicc").write_text("#!/bin/sh\necho no licence >&2\nexit 4\n")
+    (tmp_path / "mpicc").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(programs.Problem, match="exit code 4\nno licence"):
+        programs.compile_c("allreduce")
+
+
+# ---- figures ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

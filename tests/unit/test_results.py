@@ -7,7 +7,6 @@ import datetime
 import fcntl
 import json
 import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import resources
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.mpirun import launch, make_environment, scratch
+from support.mpirun import launch, program, python
 
 from pypartial import provenance, statistics
 from pypartial.bench import results
@@ -65,17 +64,9 @@ def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def save(words: str, ranks: int, path: Path) -> dict[str, Any]:
     """Run a command and return the report that it saves."""
     start = launch(ranks) if ranks > 1 else []
-    with scratch() as (folder, segments):
-        done = subprocess.run(
-            [*start, sys.executable, "-m", "pypartial", *words.split(), "--json", str(path)],
-            env=make_environment({}, "", folder, segments),
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    assert done.returncode == ("--plant" in words), done.stdout + done.stderr
+    command = [*start, *python("-m", "pypartial", *words.split(), "--json", str(path))]
+    done = program(command, timeout_s=LIMIT_S)
+    assert done.returncode == ("--plant" in words), done.explain()
     return json.loads(path.read_text(encoding="utf-8"))
 
 

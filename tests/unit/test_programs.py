@@ -1,0 +1,31 @@
+"""Running a program from a test: what it started does not outlive it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from support.mpirun import GRACE_S, MARK, marked, program, python
+
+
+def test_what_a_program_prints_and_where_it_runs(tmp_path: Path) -> None:
+    code = (
+        f"import os, sys; print(os.getcwd(), os.environ['X'], len(os.environ['{MARK}'])); exit(3)"
+    )
+    ran = program(python("-c", code), timeout_s=60, env={"X": "y"}, cwd=tmp_path)
+    assert (ran.returncode, ran.output.split()) == (3, [str(tmp_path), "y", "32"])
+    assert ran.survivors == []
+
+
+def test_what_a_program_started_is_ended_with_it_at_its_limit() -> None:
+    """The shell dies of the signal; the process that it waits for ignores it."""
+    stays = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    ran = program(["sh", "-c", f'{sys.executable} -c "{stays}"; true'], timeout_s=1, mark="stays")
+    assert ran.returncode is None
+    (survivor,) = ran.survivors
+    assert stays in survivor
+    until = time.monotonic() + GRACE_S
+    while marked("stays") and time.monotonic() < until:  # the kernel takes a moment
+        pass
+    assert marked("stays") == {}
