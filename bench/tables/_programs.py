@@ -100,6 +100,8 @@ def build_for(environment: Path, variables: dict[str, str]) -> Path:
     say(f"building pypartial for {environment.name}")
     folder = environment / "source"
     ignored = shutil.ignore_patterns(*BUILT)
+    for part in ("csrc", "pypartial"):  # a source that is no more must not be compiled
+        shutil.rmtree(folder / part, ignore_errors=True)
     shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
     made = subprocess.run(
         [str(environment / "bin" / "python"), "setup.py", "-q", "build_ext", "--inplace"],
