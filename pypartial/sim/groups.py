@@ -1,21 +1,20 @@
 """Generators of groups: which ranks average with each other, and when (``csrc/groups``).
 
-A `Plan` says which generator; a `Machine` is its state, to which a program tells events.
+A `Machine` is the state of a generator, to which a program tells events.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from .._core_sim import ffi, lib
+from .generators import Plan
 from .handle import check
 
-__all__ = ["Action", "Alone", "Begin", "Complete", "Machine", "Plan", "static_group", "weights"]
+__all__ = ["Action", "Alone", "Begin", "Complete", "Machine", "static_group", "weights"]
 
-GENERATORS = ("random", "smart", "controller")
 WEIGHTS = {
     "constant": lib.PP_WEIGHTS_CONSTANT,
     "closest": lib.PP_WEIGHTS_CLOSEST,
@@ -31,43 +30,6 @@ _KINDS = {
     "smart": lib.PP_GENERATOR_SMART,
     "controller": lib.PP_GENERATOR_CONTROLLER,
 }
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A generator and its options.
-
-    Attributes
-    ----------
-    generator : str
-        One of `GENERATORS`.
-    size : int
-        Ranks of a group; at least 2.
-    reuse : bool
-        ``random``: a group that a rank is in already serves its request.
-    division, inter_intra : bool
-        ``smart``: whether all idle ranks are divided at once; whether a division makes groups
-        between nodes and then one in each node.
-    c_thres : int
-        ``smart``: a rank so many requests behind the asking one is left out.
-    foresight : int
-        ``smart``: a rank whose next request is further ahead than this, in hundredths of a mean
-        computation, is left out; 0: no such filter.
-    history : int
-        ``controller``: the groups of the sync-graph; 0: automatic.
-    unfreeze : bool
-        ``controller``: whether it connects ranks that the last groups leave unconnected.
-    """
-
-    generator: str
-    size: int
-    reuse: bool = False
-    division: bool = True
-    inter_intra: bool = False
-    c_thres: int = 4
-    foresight: int = 0
-    history: int = 0
-    unfreeze: bool = True
 
 
 class Begin(NamedTuple):
@@ -103,6 +65,7 @@ class Machine:
     Parameters
     ----------
     plan : Plan
+        Of any generator but ``static``, whose table has no state.
     ranks : int
     seed : int
         Of the numbers that it draws.
