@@ -157,6 +157,7 @@ class _Run:
     groups: Groups
     result: Result
     log: TextIO | None
+    progress: Callable[[float], None] | None
     asked_ns: list[int]
     events: list[tuple[int, float, int, int, int]] = field(default_factory=list)
     steps: dict[int, Sequence[int]] = field(default_factory=dict)
@@ -181,8 +182,10 @@ class _Run:
 
     def compute(self, rank: int, now: int) -> None:
         iteration = self.result.iterations[rank]
-        if iteration not in self.steps:
+        if iteration not in self.steps:  # the fastest rank has begun it
             self.steps[iteration] = self.course.times(iteration)
+            if self.progress:
+                self.progress(iteration / self.course.iterations)
         self.computing[iteration] += 1
         if self.computing[iteration] == self.course.ranks:  # all have begun it
             del self.computing[iteration]
@@ -231,7 +234,9 @@ class _Run:
         self.log.write(json.dumps(line) + "\n")
 
 
-def simulate(course: Course, log: TextIO | None = None) -> Result:
+def simulate(
+    course: Course, log: TextIO | None = None, progress: Callable[[float], None] | None = None
+) -> Result:
     """Simulate ranks until the fastest has made its iterations.
 
     Parameters
@@ -240,6 +245,8 @@ def simulate(course: Course, log: TextIO | None = None) -> Result:
     log : text file, optional
         Gets a line of JSON for the beginning and one for the end of each group; the end stands
         directly behind the beginning.
+    progress : callable, optional
+        Is given the share that is done, now and then.
 
     Raises
     ------
@@ -255,7 +262,7 @@ def simulate(course: Course, log: TextIO | None = None) -> Result:
         machine = Machine(course.plan, ranks, course.seed, node_of, course.weights, course.alpha)
         groups = machine
     result = Result([], [0] * ranks, [0] * ranks, [0] * ranks)
-    _Run(course, groups, result, log, [0] * ranks).go()
+    _Run(course, groups, result, log, progress, [0] * ranks).go()
     return result
 
 

@@ -57,7 +57,7 @@ class Watch:
         self.now_ns += 1_000_000
         return self.now_ns
 
-    # ---- what the machine answers ------------------------------------------------------------------
+    # ---- what the machine answers ----------------------------------------------------------------
 
     def _heard(self, event: str, rank: int, actions: list[Action]) -> None:
         self.log.append((event, rank, actions))
@@ -93,7 +93,7 @@ class Watch:
         member.asks = False
         self.completed += 1
 
-    # ---- sequences -----------------------------------------------------------------------------------
+    # ---- sequences -------------------------------------------------------------------------------
 
     def choices(self, leavers: Sequence[int]) -> list[tuple[str, int]]:
         """All events that are possible now."""
