@@ -20,7 +20,8 @@ static bool passes(const pp_groups_call_t *call, int32_t asking, int32_t rank)
     uint64_t           most = pp_groups_rank(g, asking)->requests, own = pp_groups_rank(g, rank)->requests;
     if (most >= own + (uint64_t)g->plan.c_thres)
         return false;
-    uint64_t bound = pp_pace_mean(g) / 100 * (uint64_t)g->plan.foresight;
+    const uint64_t mean = pp_pace_mean(g), hundredths = (uint64_t)g->plan.foresight;
+    const uint64_t bound = mean / 100 * hundredths + mean % 100 * hundredths / 100;
     return !bound || pp_pace_ahead(g, rank, call->now_ns) <= bound;
 }
 

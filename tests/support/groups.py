@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pypartial.sim.generators import parse_generator
 from pypartial.sim.groups import Action, Alone, Begin, Complete, Machine
 
 
@@ -31,6 +32,7 @@ class Watch:
     log: list[tuple[str, int, list[Action]]] = field(default_factory=list)
     completed: int = 0
     now_ns: int = 0
+    moves: bool = False  # the state moves to another address before each event
 
     def __post_init__(self) -> None:
         self.members = [Member() for _ in range(self.ranks)]
@@ -54,6 +56,8 @@ class Watch:
         self._heard("back", rank, self.machine.back(rank, self._tick()))
 
     def _tick(self) -> int:
+        if self.moves:
+            self.machine.move()
         self.now_ns += 1_000_000
         return self.now_ns
 
@@ -133,3 +137,17 @@ class Watch:
             if not waiting:
                 return
         raise AssertionError(f"ranks {sorted(waiting)} are not served")
+
+
+def watch(
+    generator: str,
+    ranks: int,
+    seed: int = 0,
+    per_node: int = 3,
+    weights: str = "constant",
+    plant: str = "none",
+) -> Watch:
+    """Return a machine of a generator in text, watched."""
+    node_of = [rank // per_node for rank in range(ranks)]
+    plan = parse_generator(generator)
+    return Watch(Machine(plan, ranks, seed, node_of, weights, plant=plant), ranks)
