@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sim.strategies import examples
-from support.groups import Watch, watch
+from support.groups import GENERATORS, Watch, watch
 
 from pypartial._core_sim import lib
 from pypartial.sim.generators import Plan, parse_generator
@@ -18,12 +18,6 @@ from pypartial.sim.groups import Alone, Begin, Complete, Machine
 from pypartial.sim.handle import CoreError
 
 EVENTS = 150
-GENERATORS = (
-    *("random:2", "random:3", "random:3,reuse"),
-    *("smart:2", "smart:3,foresight=0", "smart:3,c-thres=1", "smart:3,no-division"),
-    *("smart:2,inter-intra", "smart:3,inter-intra,foresight=0", "smart:3,inter-intra,c-thres=1"),
-    *("controller:2", "controller:3", "controller:2,history=3", "controller:2,no-unfreeze"),
-)
 FEW = ("random:3", "smart:3", "smart:3,inter-intra", "controller:2")
 
 
