@@ -247,7 +247,6 @@ void pp_ledger_finish(const pp_groups_call_t *call, int32_t rank)
     remove_entry(g, r->first);
     r->running = PP_NOBODY;
     if (reached) {
-        at->goals--;
         r->goal = PP_NOBODY;
         r->alone = 0;
     }

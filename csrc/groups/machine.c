@@ -128,7 +128,7 @@ static pp_status_t settle(const pp_groups_call_t *call, int32_t rank)
 {
     const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
     bool                    has_room = true;
-    if (r->asks && !r->left && r->goal == PP_NOBODY) {
+    if (r->asks && !r->left) {
         if (r->running == PP_NOBODY)
             has_room = ask(call, rank);
         else

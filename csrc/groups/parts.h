@@ -41,7 +41,7 @@ typedef struct pp_groups_group {
     int32_t  first;                  /* entry of its first member, in ascending order of ranks */
     int32_t  count;                  /* members; when it has begun, those that have not finished */
     int32_t  ready;                  /* members that have started and have it first in their buffer */
-    int32_t  goals;                  /* ranks whose goal it is */
+    int32_t  goals;                  /* ranks whose goal it is; of no use once it has begun */
     int32_t  next_free;
     bool     begun;
     bool     asked;                  /* formed for one request, and withdrawn when no rank has it as its goal any more;

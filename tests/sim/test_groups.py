@@ -308,6 +308,41 @@ def test_a_rank_far_from_its_next_request_is_in_no_division_that_another_asks_fo
         assert machine.start(0, now_ns=1_100_000) == ([Alone(0)] if alone else [])
 
 
+def test_a_rank_that_was_slow_once_is_in_divisions_again() -> None:
+    machine = Machine(Plan("smart", 2), 2)
+    now, together = 0, []
+    for iteration in range(20):
+        # Rank 0 takes 100 us; rank 1 takes 1 ms at first, and then hardly more than rank 0.
+        alone = machine.start(0, now_ns=now + 100_000) == [Alone(0)]
+        now += 110_000 if iteration else 1_000_000
+        actions = machine.start(1, now_ns=now)
+        if alone:  # rank 1 asks, too, and gets rank 0, which computes
+            assert actions == []
+            actions = machine.start(0, now_ns=now)
+        (group,) = actions
+        assert isinstance(group, Begin)
+        machine.finish(0, group.serial, now)
+        machine.finish(1, group.serial, now)
+        together.append(not alone)
+    assert together[0] and not together[1] and all(together[10:])
+
+
+def test_a_rank_that_was_away_is_no_further_behind_than_it_was() -> None:
+    machine = Machine(Plan("smart", 2, c_thres=3, foresight=0), 3)
+    machine.leave(2)
+    for _ in range(5):
+        machine.start(0)
+        (group,) = machine.start(1)
+        assert isinstance(group, Begin)
+        machine.finish(0, group.serial)
+        machine.finish(1, group.serial)
+    machine.back(2)
+    assert machine.start(0) == []
+    assert machine.start(1) == []  # the three are one group: rank 2 is not left out
+    (group,) = machine.start(2)
+    assert isinstance(group, Begin) and group.members == [0, 1, 2]
+
+
 def test_an_idle_rank_goes_on_alone_twice_and_then_joins_a_group() -> None:
     machine = Machine(Plan("smart", 2), 3)
     machine.leave(2)
@@ -343,6 +378,22 @@ def test_the_controller_connects_two_halves() -> None:
     # ... and rank 1 goes with whoever is next.
     (last,) = machine.start(2)
     assert isinstance(last, Begin) and last.members == [1, 2]
+
+
+def test_the_controller_keeps_one_rank_back_and_lets_the_others_go_on() -> None:
+    machine = Machine(Plan("controller", 2, history=4), 5)
+    for one, other in ((0, 1), (1, 2), (3, 4), (0, 1)):
+        machine.start(one)
+        (group,) = machine.start(other)
+        assert isinstance(group, Begin)
+        machine.finish(one, group.serial)
+        machine.finish(other, group.serial)
+    # {0, 1, 2} and {3, 4} are apart.
+    assert machine.start(1) == machine.start(0) == []
+    (group,) = machine.start(2)
+    assert isinstance(group, Begin) and group.members == [0, 2]
+    (bridge,) = machine.start(4)
+    assert isinstance(bridge, Begin) and bridge.members == [1, 4]
 
 
 def test_a_component_whose_ranks_have_left_does_not_count() -> None:
