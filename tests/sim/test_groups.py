@@ -309,7 +309,7 @@ def test_a_rank_far_from_its_next_request_is_in_no_division_that_another_asks_fo
 
 
 def test_a_rank_that_was_slow_once_is_in_divisions_again() -> None:
-    machine = Machine(Plan("smart", 2), 2)
+    machine = Machine(Plan("smart", 2, c_thres=1000), 2)
     now, together = 0, []
     for iteration in range(20):
         # Rank 0 takes 100 us; rank 1 takes 1 ms at first, and then hardly more than rank 0.
