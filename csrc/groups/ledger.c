@@ -209,7 +209,6 @@ static void complete(const pp_groups_call_t *call, int32_t rank, int32_t kind, u
     pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
     r->asks = false;
     r->completed_ns = call->now_ns;
-    r->was_away = r->left;
     tell(call, &(pp_groups_action_t){.kind = kind, .rank = rank, .serial = serial});
 }
 
@@ -264,7 +263,7 @@ void pp_ledger_leave(const pp_groups_call_t *call, int32_t rank)
     pp_groups_t      *g = call->groups;
     pp_groups_rank_t *r = pp_groups_rank(g, rank);
     pp_pace_leave(g, rank);
-    r->left = r->was_away = true;
+    r->left = true;
     r->most_at_leave = g->most_requests;
     pp_crowd_remove(g, &g->here, rank);
     pp_crowd_remove(g, &g->idle, rank);

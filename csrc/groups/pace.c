@@ -19,7 +19,7 @@ static void count(pp_groups_t *g, const pp_groups_rank_t *rank, bool in)
 void pp_pace_started(pp_groups_t *g, int32_t rank, uint64_t now_ns)
 {
     pp_groups_rank_t *r = pp_groups_rank(g, rank);
-    if (r->was_away || now_ns < r->completed_ns)
+    if (now_ns < r->completed_ns)
         return;
     uint64_t sample = now_ns - r->completed_ns;
     count(g, r, false);

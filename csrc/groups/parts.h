@@ -20,7 +20,7 @@ typedef struct pp_groups_rank {
     uint64_t iteration;              /* of its last request, or what it took over from a group */
     uint64_t requests;               /* Ripples' counter c */
     uint64_t most_at_leave;          /* the largest counter when this rank left: its lag stays as it was meanwhile */
-    uint64_t completed_ns;           /* when its last request was complete */
+    uint64_t completed_ns;           /* when its last request was complete, or it came back: it computes since then */
     uint64_t usual_ns;               /* its usual computation, a moving average; 0: not known yet */
     int32_t  first, last;            /* its group buffer: entries in the order of serial numbers */
     int32_t  running;                /* the group that it is locked for, or PP_NOBODY */
@@ -33,7 +33,6 @@ typedef struct pp_groups_rank {
     bool     asks;                   /* it has an outstanding request */
     bool     left;
     bool     queued;                 /* CONTROLLER */
-    bool     was_away;               /* it left since its last request was complete */
 } pp_groups_rank_t;
 
 typedef struct pp_groups_group {
@@ -134,7 +133,7 @@ void    pp_ledger_review(const pp_groups_call_t *call, int32_t rank);
 
 /* ---- paces (pace.c) ------------------------------------------------------------------------------------- */
 
-/* The rank has started: what it computed since its last request was complete is a sample. */
+/* The rank has started: the time since its last request was complete, or it came back, is a sample. */
 void     pp_pace_started(pp_groups_t *g, int32_t rank, uint64_t now_ns);
 /* The rank no longer counts, or counts again. */
 void     pp_pace_leave(pp_groups_t *g, int32_t rank);

@@ -288,6 +288,24 @@ def test_inter_and_intra() -> None:
     assert heads == set(range(16))
 
 
+def test_inter_and_intra_of_few_ranks() -> None:
+    # Nodes {0, 1} and {2}: a group between nodes, and one of the first node.
+    machine = Machine(Plan("smart", 2, inter_intra=True), 3, node_of=[0, 0, 1])
+    machine.start(0)
+    assert machine.alive == 2
+    # Only one node has idle ranks: both of its groups are {0, 1}.
+    machine = Machine(Plan("smart", 2, inter_intra=True), 4, node_of=[0, 0, 1, 1])
+    machine.leave(2)
+    machine.leave(3)
+    for alive in (2, 1):
+        assert machine.start(0) == []
+        assert machine.alive == alive
+        (group,) = machine.start(1)
+        assert isinstance(group, Begin) and group.members == [0, 1]
+        machine.finish(0, group.serial)
+        machine.finish(1, group.serial)
+
+
 @pytest.mark.parametrize(("c_thres", "alone"), [(2, False), (1, True)])
 def test_a_rank_far_behind_is_in_no_division_that_another_asks_for(
     c_thres: int, alone: bool
@@ -325,6 +343,20 @@ def test_a_rank_that_was_slow_once_is_in_divisions_again() -> None:
         machine.finish(1, group.serial, now)
         together.append(not alone)
     assert together[0] and not together[1] and all(together[10:])
+
+
+def test_the_time_for_which_a_rank_was_away_is_no_computation() -> None:
+    machine = Machine(Plan("smart", 2), 2)
+    now = 0
+    for away_ns in (0, 50_000_000, 0):
+        machine.leave(1, now)
+        machine.back(1, now + away_ns)
+        now += away_ns + 100_000
+        assert machine.start(0, now_ns=now) == []  # rank 1 is expected now
+        (group,) = machine.start(1, now_ns=now)
+        assert isinstance(group, Begin)
+        machine.finish(0, group.serial, now)
+        machine.finish(1, group.serial, now)
 
 
 def test_a_rank_that_was_away_is_no_further_behind_than_it_was() -> None:
