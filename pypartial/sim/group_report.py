@@ -19,6 +19,7 @@ from .mixing import Analysis
 
 __all__ = ["Row", "Side", "analysis_as_dict", "course_of", "groups_as_dict", "measure"]
 
+_MATRIX_RANKS = 256
 _SLOW = re.compile(r"slow:(\d+):")
 
 
@@ -36,6 +37,8 @@ class Side:
         Mean time of an iteration.
     undisturbed_ns : float or None
         The same where no rank is slow; None if the arrival model has no slow rank.
+    ratio : float or None
+        How many times longer than undisturbed an iteration takes.
     waiting : float
         Share of the time in which they waited for groups.
     """
@@ -44,12 +47,8 @@ class Side:
     ranks: int
     iteration_ns: float
     undisturbed_ns: float | None
+    ratio: float | None
     waiting: float
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times longer than undisturbed an iteration takes."""
-        return self.iteration_ns / self.undisturbed_ns if self.undisturbed_ns else None
 
 
 @dataclass(frozen=True)
@@ -64,20 +63,12 @@ class Row:
         How many groups of each size there were.
     alone : float
         Share of the requests that were completed without a group.
-    groups : list of list of int
     """
 
     generator: str
     sides: list[Side]
     sizes: dict[int, int]
     alone: float
-    groups: list[list[int]]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row in types that JSON knows."""
-        sides = [{**dataclasses.asdict(side), "ratio": side.ratio} for side in self.sides]
-        sizes = {str(size): count for size, count in self.sizes.items()}
-        return {"generator": self.generator, "sides": sides, "sizes": sizes, "alone": self.alone}
 
 
 def course_of(options: GroupsOptions, plan: Plan, arrivals: str) -> Course:
@@ -139,13 +130,14 @@ def measure(
     sides = [_side(name, ranks, result, even) for name, ranks in parts.items() if ranks]
     requests = sum(result.iterations)
     sizes = dict(sorted(result.sizes().items()))
-    return Row(plan.text, sides, sizes, result.alone / requests, result.groups)
+    return Row(plan.text, sides, sizes, result.alone / requests)
 
 
 def _side(name: str, ranks: list[int], result: Result, even: Result | None) -> Side:
+    takes = result.iteration_ns(ranks)
     undisturbed = None if even is None else even.iteration_ns(ranks)
-    waiting = result.waiting(ranks)
-    return Side(name, len(ranks), result.iteration_ns(ranks), undisturbed, waiting)
+    ratio = takes / undisturbed if undisturbed else None
+    return Side(name, len(ranks), takes, undisturbed, ratio, result.waiting(ranks))
 
 
 def _meta(options: GroupsOptions) -> dict[str, Any]:
@@ -165,17 +157,23 @@ def _meta(options: GroupsOptions) -> dict[str, Any]:
 def groups_as_dict(options: GroupsOptions, rows: Sequence[Row]) -> dict[str, Any]:
     """Return a header, ``meta``, and ``rows`` in types that JSON knows."""
     meta = {"version": __version__, **_meta(options)}
-    return {**header(), "meta": meta, "rows": [row.as_dict() for row in rows]}
+    return {**header(), "meta": meta, "rows": list(map(dataclasses.asdict, rows))}
 
 
 def analysis_as_dict(
     source: str, course: GroupsOptions | None, lipschitz: float, analysis: Analysis
 ) -> dict[str, Any]:
-    """Return a header, ``meta``, and the analysis; what is infinite is None."""
-    meta = {"version": __version__, "source": source, "lipschitz": lipschitz}
-    if course is not None:
-        meta |= {"simulated": _meta(course)}
+    """Return a header, ``meta``, and the analysis.
+
+    What is infinite is None, and so is E[W] of more than 256 ranks.
+    """
+    meta = {
+        "version": __version__,
+        "source": source,
+        "lipschitz": lipschitz,
+        "simulated": None if course is None else _meta(course),
+    }
     values = dataclasses.asdict(analysis)
     values["rho_bar"] = analysis.rho_bar if math.isfinite(analysis.rho_bar) else None
-    values["mean"] = analysis.mean.tolist()
+    values["mean"] = analysis.mean.tolist() if analysis.ranks <= _MATRIX_RANKS else None
     return {**header(), "meta": meta, "analysis": values}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim.strategies import examples
+from strategies import examples
 from support.groups import GENERATORS, Watch, watch
 
 from pypartial._core_sim import lib
