@@ -36,7 +36,6 @@ LOGGER = logging.getLogger("pypartial")
 SLICE_S = 0.05
 SLICE_US = int(SLICE_S * 1e6)
 
-
 @dataclass(frozen=True)
 class Native:
     """The loaded C core, and the MPI it runs on.

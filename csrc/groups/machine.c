@@ -7,6 +7,11 @@
 
 enum { RANKS_MAX = 1 << 20 };
 
+/* The bounds of ledger.c. */
+int32_t pp_groups_most(const pp_groups_t *groups) { return 4 * groups->plan.ranks; }
+
+static size_t most_entries(const pp_groups_plan_t *plan) { return (size_t)plan->ranks * ((size_t)plan->size + 3); }
+
 pp_status_t pp_groups_check(const pp_groups_plan_t *plan)
 {
     if (plan->generator < 0 || plan->generator >= PP_GENERATOR_COUNT)
@@ -15,6 +20,8 @@ pp_status_t pp_groups_check(const pp_groups_plan_t *plan)
         return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not in 2..%d", plan->ranks, RANKS_MAX);
     if (plan->size < 2 || plan->size > plan->ranks)
         return pp_fail(PP_ERR_ARGUMENT, "size=%d is not in 2..%d, the number of ranks", plan->size, plan->ranks);
+    if (most_entries(plan) > INT32_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "groups of %d among %d ranks do not fit into memory", plan->size, plan->ranks);
     if (plan->c_thres < 1 && plan->generator == PP_GENERATOR_SMART)
         return pp_fail(PP_ERR_ARGUMENT, "c_thres=%d is not at least 1", plan->c_thres);
     if (plan->foresight < 0)
@@ -29,11 +36,6 @@ pp_status_t pp_groups_check(const pp_groups_plan_t *plan)
         return pp_fail(PP_ERR_ARGUMENT, "plant=%d is not one of 0..%d", plan->plant, PP_GROUPS_PLANT_COUNT - 1);
     return PP_OK;
 }
-
-/* The bounds of ledger.c. */
-int32_t pp_groups_most(const pp_groups_t *groups) { return 4 * groups->plan.ranks; }
-
-static size_t most_entries(const pp_groups_plan_t *plan) { return (size_t)plan->ranks * ((size_t)plan->size + 3); }
 
 /* Partial Reduce's T: four times as many groups as connect all ranks at best. */
 static int32_t window_of(const pp_groups_plan_t *plan)

@@ -49,8 +49,6 @@ class Deadlock(AssertionError):
 
 
 Program = Generator[Any, Any, None]
-
-
 @dataclass(frozen=True)
 class _TimeOver:
     """Wakes a program that has waited long enough."""

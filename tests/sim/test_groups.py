@@ -215,6 +215,7 @@ def test_events_that_are_not_allowed(
         (Plan("random", 1), 4, {}, "size=1 is not in 2..4"),
         (Plan("random", 5), 4, {}, "size=5 is not in 2..4"),
         (Plan("random", 2), 1, {}, "ranks=1 is not"),
+        (Plan("random", 1 << 16), 1 << 16, {}, "do not fit into memory"),
         (Plan("smart", 2, c_thres=0), 4, {}, "c_thres=0"),
         (Plan("smart", 2, foresight=-1), 4, {}, "foresight=-1"),
         (Plan("controller", 2, history=-1), 4, {}, "history=-1"),
