@@ -132,16 +132,16 @@ def test_rho_of_random_groups(ranks: int, size: int) -> None:
     assert analyse(result.groups, ranks).rho == pytest.approx(expected, abs=0.015)
 
 
-PAIRS_IN_PHASE = constant([100_000 + rank for rank in range(8)])
-
-
-def test_pairs_in_phase_do_not_stay_apart() -> None:
-    filtered = run("controller:2", PAIRS_IN_PHASE, 8, 1500)
-    assert 0 < max(analyse(filtered.groups, 8, window=28).frozen) <= 8
-    frozen = run("controller:2,no-unfreeze", PAIRS_IN_PHASE, 8, 1500)
-    assert max(analyse(frozen.groups, 8, window=28).frozen) > 1000
-    ranks = range(8)
-    assert filtered.iteration_ns(ranks) < 1.04 * frozen.iteration_ns(ranks)
+@pytest.mark.parametrize(("ranks", "size", "window"), [(8, 2, 28), (12, 3, 24), (16, 4, 20)])
+def test_ranks_in_phase_do_not_stay_apart(ranks: int, size: int, window: int) -> None:
+    times = constant([100_000 + rank for rank in range(ranks)])
+    filtered, plain = (
+        run(f"controller:{size}{more}", times, ranks, 1500) for more in ("", ",no-unfreeze")
+    )
+    assert 0 < max(analyse(filtered.groups, ranks, window=window).frozen) <= ranks
+    assert max(analyse(plain.groups, ranks, window=window).frozen) > 1000
+    if size == 2:
+        assert filtered.iteration_ns(range(ranks)) < 1.04 * plain.iteration_ns(range(ranks))
 
 
 @pytest.mark.parametrize("seed", range(3))
