@@ -3,8 +3,8 @@
  *
  * The simulated ranks' programs call the functions of pypartial.h; its conventions hold here, too.  All functions are
  * local and never block.  One thread drives a simulation.
- * Besides csrc/sim only the simulated transport, fenced memory and the engine (for planted defects and counters)
- * include this file.  pypartial/_build.py hands everything between the two CDEF marks to cffi.
+ * Besides csrc/sim only the simulated transport, fenced memory, the engine (for planted defects and counters) and the
+ * generators of groups (for their plans, which only simulations make so far) include this file.  pypartial/_build.py hands everything between the two CDEF marks to cffi.
  */
 #ifndef PYPARTIAL_SIM_H
 #define PYPARTIAL_SIM_H
@@ -195,6 +195,104 @@ pp_status_t pp_sim_schedule(int32_t schedule, int32_t ranks, size_t bytes, int32
 /* The same schedule as text, for 1..1024 ranks.  Free the text by pp_text_free(). */
 pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, int32_t format,
                                  char **text);
+
+/* ---- groups: the protocols of P-Reduce by themselves ------------------------------------------- */
+
+/* Which groups a rank that asks for one gets (docs/groups.md).  A static table needs no generator: see
+   pp_sim_groups_static(). */
+typedef enum pp_generator {
+    PP_GENERATOR_RANDOM,       /* Ripples 4.1: the rank that asks, and others at random */
+    PP_GENERATOR_SMART,        /* Ripples 5: group buffers, global division, slow ranks filtered */
+    PP_GENERATOR_CONTROLLER,   /* Partial Reduce: ranks in the order in which they ask */
+    PP_GENERATOR_COUNT
+} pp_generator_t;
+
+typedef enum pp_weights {
+    PP_WEIGHTS_CONSTANT,       /* equal shares */
+    PP_WEIGHTS_CLOSEST,        /* Eq. 9 of Partial Reduce; the share of a missing version goes to the closest one */
+    PP_WEIGHTS_INITIAL,        /* Eq. 9; the shares of missing versions go to the initial model */
+    PP_WEIGHTS_COUNT
+} pp_weights_t;
+
+/* Planted defects of generators; only simulations can have them. */
+typedef enum pp_groups_plant {
+    PP_GROUPS_PLANT_NONE,
+    PP_GROUPS_PLANT_LOST_RELEASE,  /* now and then a rank that has finished a group stays locked */
+    PP_GROUPS_PLANT_OTHER_ORDER,   /* now and then a member gets two groups in the other order */
+    PP_GROUPS_PLANT_COUNT
+} pp_groups_plant_t;
+
+typedef struct pp_groups_plan {
+    int32_t  generator;        /* pp_generator_t */
+    int32_t  ranks;
+    int32_t  size;             /* ranks of a group, 2..ranks */
+    uint64_t seed;
+    int32_t  reuse;            /* RANDOM: 1: a group that a rank is in already serves its request */
+    int32_t  division;         /* SMART: 1: all idle ranks are divided into groups at once */
+    int32_t  inter_intra;      /* SMART: 1: a division makes groups between nodes, and then one in each node */
+    int32_t  c_thres;          /* SMART: a rank that is this many requests behind the asking one is left out */
+    int32_t  foresight;        /* SMART: a rank is left out whose next request is further ahead than this, in hundredths
+                                  of a mean computation; 0: no such filter */
+    int32_t  history;          /* CONTROLLER: T; 0: 4 ceil((ranks - 1) / (size - 1)) */
+    int32_t  unfreeze;         /* CONTROLLER: 1: when the last T groups leave the ranks unconnected, it connects them */
+    int32_t  weights;          /* pp_weights_t */
+    double   alpha;            /* of Eq. 9, in [0, 1) */
+    int32_t  plant;            /* pp_groups_plant_t */
+} pp_groups_plan_t;
+
+typedef enum pp_groups_event {
+    PP_GROUPS_START,           /* the rank asks for a group; number: its iteration, 0 for one more than its last */
+    PP_GROUPS_FINISH,          /* the rank has the result of a group; number: the group's */
+    PP_GROUPS_LEAVE,           /* the rank has left: it is in no new group */
+    PP_GROUPS_BACK,            /* it is back; an outstanding request asks anew */
+    PP_GROUPS_RESET            /* all ranks have left, and a flush has served their requests; `rank` is ignored */
+} pp_groups_event_t;
+
+typedef enum pp_groups_action_kind {
+    PP_GROUPS_BEGIN,           /* the members of a group average their parts, with these weights */
+    PP_GROUPS_COMPLETE,        /* the request of `rank` is complete, with group `serial` */
+    PP_GROUPS_ALONE            /* the request of `rank` is complete without a group */
+} pp_groups_action_kind_t;
+
+typedef struct pp_groups_action {
+    int32_t  kind;             /* pp_groups_action_kind_t */
+    int32_t  rank;             /* COMPLETE, ALONE */
+    uint64_t serial;           /* BEGIN, COMPLETE: groups are numbered from 1, in the order in which they are formed */
+    /* BEGIN only, an entry a member: */
+    int32_t         count;
+    const int32_t  *members;       /* in ascending order */
+    const uint64_t *iterations;
+    const double   *weights;
+    double          initial;       /* the weight of the initial model */
+    uint64_t        newest;        /* the newest of the iterations */
+} pp_groups_action_t;
+
+typedef struct pp_sim_groups pp_sim_groups_t;
+
+/* Opens a generator.  `node_of` has the node of each rank, numbered from 0; NULL: one node.  PP_ERR_ARGUMENT: a wrong
+   value. */
+pp_status_t pp_sim_groups_open(const pp_groups_plan_t *plan, const int32_t *node_of, pp_sim_groups_t **groups);
+/* Tells the generator of an event; *actions is how many actions it answers.  PP_ERR_STATE: the rank's state does not
+   permit this event; nothing has changed. */
+pp_status_t pp_sim_groups_event(pp_sim_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
+                                int32_t *actions);
+/* One of the actions that the last event was answered with, 0..actions - 1.  What it points to lives until the next
+   event. */
+const pp_groups_action_t *pp_sim_groups_action(const pp_sim_groups_t *groups, int32_t index);
+/* Moves the generator to another address, and overwrites the memory where it was. */
+pp_status_t pp_sim_groups_move(pp_sim_groups_t *groups);
+/* Groups that are formed and not over, and how many there can be at most. */
+int32_t     pp_sim_groups_alive(const pp_sim_groups_t *groups);
+int32_t     pp_sim_groups_most(const pp_sim_groups_t *groups);
+void        pp_sim_groups_free(pp_sim_groups_t *groups);
+
+/* The members of the group of a rank in a phase of the static table, in ascending order; `members` has room for as many
+   as there are nodes and as a node has ranks.  *count is 0 if the rank is idle.  PP_ERR_ARGUMENT: a wrong value. */
+pp_status_t pp_sim_groups_static(int32_t nodes, int32_t per_node, uint64_t phase, int32_t rank, int32_t *members,
+                                 int32_t *count);
+/* The weights of a group of ranks of these iterations, and of the initial model. */
+pp_status_t pp_sim_groups_weights(int32_t kind, double alpha, int32_t count, const uint64_t *iterations,
+                                  double *weights, double *initial);
 
 /* CDEF END */
 

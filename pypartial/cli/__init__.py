@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from ..bench.launch import launched_rank, launched_size
 from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions, TuneOptions
+from ..sim.group_options import AnalyseOptions, GroupsOptions, ShowOptions
 from ..sim.options import ScheduleOptions
 from ..sim.options import SkewOptions as SimSkewOptions
 from .sim import FuzzOptions
@@ -42,7 +43,9 @@ class InfoOptions:
 
 
 BenchOptions = SkewOptions | LatencyOptions | OverheadOptions | TuneOptions
-Job = BenchOptions | InfoOptions | FuzzOptions | SimSkewOptions | ScheduleOptions
+GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
+SimJob = FuzzOptions | SimSkewOptions | ScheduleOptions | GroupsJob
+Job = BenchOptions | InfoOptions | SimJob
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -116,7 +119,7 @@ def run(job: Job) -> int:
         from .info import info
 
         return info(world())
-    if isinstance(job, FuzzOptions | SimSkewOptions | ScheduleOptions):
+    if isinstance(job, SimJob):
         return _run_simulation(job, world() if (launched_size() or 1) > 1 else None)
     return _run_benchmark(job)
 
@@ -137,13 +140,15 @@ def _run_benchmark(job: BenchOptions) -> int:
     return skew(job, MPI.COMM_WORLD)
 
 
-def _run_simulation(
-    job: FuzzOptions | SimSkewOptions | ScheduleOptions, comm: MPI.Intracomm | None
-) -> int:
+def _run_simulation(job: SimJob, comm: MPI.Intracomm | None) -> int:
     if isinstance(job, FuzzOptions):
         from .sim import fuzz
 
         return fuzz(job, comm)
+    if isinstance(job, GroupsJob):
+        from .groups import groups
+
+        return groups(job, comm)
     from .sim_run import schedule, skew
 
     return schedule(job, comm) if isinstance(job, ScheduleOptions) else skew(job, comm)

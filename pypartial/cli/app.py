@@ -13,6 +13,7 @@ from .. import __version__
 from ..provenance import note_command
 from . import InfoOptions, Job
 from .bench_app import bench
+from .groups_app import groups
 from .sim_app import sim
 from .tune_app import tune
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(sim, name="sim")
+app.add_typer(groups, name="groups")
 app.command()(tune)
 
 

@@ -33,7 +33,7 @@ def skew(options: SkewOptions, comm: MPI.Intracomm | None) -> int:
         The exit code, the same on all ranks: 1 if a sum was wrong, if the simulation does not fit
         into memory, if it deadlocked, if a rank's call failed, or if a file cannot be saved.
     """
-    return alone(lambda: _guarded(lambda: _skew(options)), comm)
+    return alone(lambda: guarded(lambda: _skew(options)), comm)
 
 
 def schedule(options: ScheduleOptions, comm: MPI.Intracomm | None) -> int:
@@ -45,10 +45,10 @@ def schedule(options: ScheduleOptions, comm: MPI.Intracomm | None) -> int:
         The exit code, the same on all ranks: 1 if the schedule does not fit into memory, or if a
         file cannot be saved.
     """
-    return alone(lambda: _guarded(lambda: _schedule(options)), comm)
+    return alone(lambda: guarded(lambda: _schedule(options)), comm)
 
 
-def _guarded(work: Callable[[], int]) -> int:
+def guarded(work: Callable[[], int]) -> int:
     """Run a function; errors that a user can do something about become one line."""
     from ..sim.handle import CoreError
     from ..sim.memory import OutOfMemory
@@ -101,7 +101,7 @@ def _simulate(options: SkewOptions) -> SkewReport:
     arrivals = options.arrivals
     everything = sum(options.ranks) * len(options.sizes)  # in ranks: what they cost, roughly
     done = 0
-    with _progress(everything, shown=stderr_is_terminal()) as progress:
+    with shown_progress(everything, shown=stderr_is_terminal()) as progress:
         for ranks in options.ranks:
             model = parse_arrivals(
                 options.arrivals, ranks, options.steps, options.seed, options.base_ns
@@ -134,7 +134,7 @@ def _part(progress: Progress, run: Run, done: int) -> Callable[[str, float], Non
 
 
 @contextmanager
-def _progress(everything: int, *, shown: bool) -> Iterator[Progress]:
+def shown_progress(everything: int, *, shown: bool) -> Iterator[Progress]:
     """Give a function to call with what is simulated, and with how much is done of `everything`.
 
     It draws a bar with a percentage and the time that remains, if `shown`.

@@ -19,6 +19,7 @@ from support.mpirun import launch, program, python
 from pypartial import provenance, statistics
 from pypartial.bench import results
 from pypartial.cli import app
+from pypartial.sim import group_report, mixing
 from pypartial.sim import skew as simulated
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install jsonschema")
@@ -39,6 +40,9 @@ COMMANDS = {
     "sim skew --ranks 3 --steps 3": 1,
     "sim skew --ranks 3 --steps 3 --kill 2:1s:1ms --patience 5ms --deliver sum": 1,
     "sim schedule ring --ranks 3 --bytes 12": 1,
+    "sim groups --ranks 4 --iterations 5": 1,
+    "sim groups --ranks 4 --iterations 5 --generator smart:2 --arrivals cloud": 1,
+    "groups analyse controller:2 --ranks 4 --iterations 20": 1,
     "sim fuzz --cases 5": 1,
     "sim fuzz --cases 200 --seed 3 --plant lost-start": 1,
 }
@@ -111,6 +115,9 @@ def test_the_schema_is_one() -> None:
         (simulated.Row, "simSkewRow"),
         (simulated.Times, "times"),
         (simulated.Idle, "idle"),
+        (group_report.Row, "simGroupsRow"),
+        (group_report.Side, "simGroupsSide"),
+        (mixing.Analysis, "groupsAnalysis"),
         (statistics.Latency, "latency"),
         (statistics.Active, "active"),
         (statistics.Spread, "spread"),

@@ -1,0 +1,61 @@
+/*
+ * groups.h - which ranks average with each other, and when: the protocols of P-Reduce.
+ *
+ * Pure: no messages, no atomics, no clock, no thread.  A machine is a state of fixed size without pointers, so it can
+ * lie in memory that several processes map at different addresses.  Its callers tell it of events, one at a time, and
+ * do what it answers.  A caller is a rank of a node that holds the node's lock, the one rank that decides for several
+ * nodes, or the simulator.  (design: "P-Reduce", "Pure protocols")
+ *
+ * ledger.c   decides when a group begins: Ripples' lock vector, pending group queue and group buffers
+ * random.c smart.c controller.c   decide which groups there are
+ * static.c weights.c   functions without a state
+ * machine.c  the events
+ *
+ * A group begins when all its members have started and it is the first in the group buffer of each.  Groups get their
+ * numbers when they are formed and enter all buffers in this order, so every rank runs its groups in the order of their
+ * numbers.  All members of the lowest unfinished group have it first: it can always run, and nothing deadlocks.
+ */
+#ifndef PP_GROUPS_H
+#define PP_GROUPS_H
+
+#include "../base/base.h"
+#include "../include/pypartial_sim.h"   /* pp_groups_plan_t, pp_groups_action_t */
+
+typedef struct pp_groups pp_groups_t;
+
+/* Who hears the actions.  `tell` is called within the event and may not call the machine; what the action points to
+   lives until it returns. */
+typedef struct pp_groups_hearer {
+    void (*tell)(void *arg, const pp_groups_action_t *action);
+    void *arg;
+} pp_groups_hearer_t;
+
+/* PP_ERR_ARGUMENT: a wrong value. */
+pp_status_t pp_groups_check(const pp_groups_plan_t *plan);
+/* The bytes of a machine of a plan that is right; they are to be aligned to 8. */
+size_t      pp_groups_bytes(const pp_groups_plan_t *plan);
+/* `node_of`: the node of each rank, from 0 and below the number of ranks; NULL: all are on one.  `now_ns`: the ranks
+   begin to compute. */
+pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, const int32_t *node_of,
+                           uint64_t now_ns);
+
+/* An event (pp_groups_event_t).  PP_ERR_ARGUMENT: no such rank or event, or an iteration that does not exceed the
+   rank's last; PP_ERR_STATE: the rank's state does not permit it.  Both leave the machine as it was.  PP_ERR_INTERNAL:
+   the machine itself is wrong. */
+pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
+                            const pp_groups_hearer_t *hearer);
+
+/* Groups that are formed and not over, and how many there can be at most. */
+int32_t pp_groups_alive(const pp_groups_t *groups);
+int32_t pp_groups_most(const pp_groups_t *groups);
+
+/* The static table (Ripples, Fig. 10) for nodes of per_node consecutive ranks.  Fills `members` in ascending order, which
+   has room for max(nodes, per_node); returns how many there are, 0 for an idle rank. */
+int32_t pp_groups_static(int32_t nodes, int32_t per_node, uint64_t phase, int32_t rank, int32_t *members);
+
+/* The weights (pp_weights_t) of ranks of these iterations; returns that of the initial model.  `scratch` has room for
+   `count`. */
+double pp_groups_weights(int32_t kind, double alpha, int32_t count, const uint64_t *iterations, double *weights,
+                         int32_t *scratch);
+
+#endif

@@ -1,0 +1,212 @@
+/* machine.c - the state and its events.  See groups.h. */
+#include "parts.h"
+
+#include <string.h>
+
+/* ---- the state ----------------------------------------------------------------------------------------------- */
+
+enum { RANKS_MAX = 1 << 20 };
+
+/* The bounds of ledger.c. */
+int32_t pp_groups_most(const pp_groups_t *groups) { return 4 * groups->plan.ranks; }
+
+static size_t most_entries(const pp_groups_plan_t *plan) { return (size_t)plan->ranks * ((size_t)plan->size + 3); }
+
+pp_status_t pp_groups_check(const pp_groups_plan_t *plan)
+{
+    if (plan->generator < 0 || plan->generator >= PP_GENERATOR_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "generator=%d is not one of 0..%d", plan->generator, PP_GENERATOR_COUNT - 1);
+    if (plan->ranks < 2 || plan->ranks > RANKS_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not in 2..%d", plan->ranks, RANKS_MAX);
+    if (plan->size < 2 || plan->size > plan->ranks)
+        return pp_fail(PP_ERR_ARGUMENT, "size=%d is not in 2..%d, the number of ranks", plan->size, plan->ranks);
+    if (most_entries(plan) > INT32_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "groups of %d among %d ranks do not fit into memory", plan->size, plan->ranks);
+    if (plan->c_thres < 1 && plan->generator == PP_GENERATOR_SMART)
+        return pp_fail(PP_ERR_ARGUMENT, "c_thres=%d is not at least 1", plan->c_thres);
+    if (plan->foresight < 0)
+        return pp_fail(PP_ERR_ARGUMENT, "foresight=%d is negative", plan->foresight);
+    if (plan->history < 0)
+        return pp_fail(PP_ERR_ARGUMENT, "history=%d is negative", plan->history);
+    if (plan->weights < 0 || plan->weights >= PP_WEIGHTS_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "weights=%d is not one of 0..%d", plan->weights, PP_WEIGHTS_COUNT - 1);
+    if (!(plan->alpha >= 0 && plan->alpha < 1))
+        return pp_fail(PP_ERR_ARGUMENT, "alpha=%g is not in [0, 1)", plan->alpha);
+    if (plan->plant < 0 || plan->plant >= PP_GROUPS_PLANT_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "plant=%d is not one of 0..%d", plan->plant, PP_GROUPS_PLANT_COUNT - 1);
+    return PP_OK;
+}
+
+/* Partial Reduce's T: four times as many groups as connect all ranks at best. */
+static int32_t window_of(const pp_groups_plan_t *plan)
+{
+    if (plan->generator != PP_GENERATOR_CONTROLLER)
+        return 0;
+    return plan->history ? plan->history : 4 * ((plan->ranks - 1 + plan->size - 2) / (plan->size - 1));
+}
+
+static size_t place(size_t *at, size_t count, size_t element_bytes)
+{
+    size_t from = *at;
+    *at += (count * element_bytes + 7) / 8 * 8;
+    return from;
+}
+
+/* Sets where the arrays lie; returns the bytes of all. */
+static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan)
+{
+    const size_t ranks = (size_t)plan->ranks;
+    size_t       at = 0;
+    place(&at, 1, sizeof(pp_groups_t));
+    g->ranks = place(&at, ranks, sizeof(pp_groups_rank_t));
+    g->groups = place(&at, 4 * ranks, sizeof(pp_groups_group_t));
+    g->entries = place(&at, most_entries(plan), sizeof(pp_groups_entry_t));
+    g->history = place(&at, (size_t)window_of(plan) * (size_t)plan->size, sizeof(int32_t));
+    g->iterations = place(&at, ranks, sizeof(uint64_t));
+    g->weights = place(&at, ranks, sizeof(double));
+    g->members = place(&at, ranks, sizeof(int32_t));
+    g->order = place(&at, ranks, sizeof(int32_t));
+    g->by_node = place(&at, ranks, sizeof(int32_t));
+    g->node_ends = place(&at, ranks + 1, sizeof(int32_t));
+    g->scratch = place(&at, ranks, sizeof(int32_t));
+    g->here.order = place(&at, ranks, sizeof(int32_t));
+    g->here.place = place(&at, ranks, sizeof(int32_t));
+    g->idle.order = place(&at, ranks, sizeof(int32_t));
+    g->idle.place = place(&at, ranks, sizeof(int32_t));
+    return at;
+}
+
+size_t pp_groups_bytes(const pp_groups_plan_t *plan) { return lay_out(&(pp_groups_t){0}, plan); }
+
+static void open_rank(pp_groups_t *g, int32_t rank, int32_t node, uint64_t now_ns)
+{
+    *pp_groups_rank(g, rank) = (pp_groups_rank_t){.first = PP_NOBODY, .last = PP_NOBODY, .running = PP_NOBODY,
+                                                  .goal = PP_NOBODY, .node = node, .completed_ns = now_ns};
+    g->nodes = node >= g->nodes ? node + 1 : g->nodes;
+    pp_crowd_add(g, &g->here, rank);
+    pp_crowd_add(g, &g->idle, rank);
+}
+
+pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, const int32_t *node_of, uint64_t now_ns)
+{
+    PP_TRY(pp_groups_check(plan));
+    memset(groups, 0, pp_groups_bytes(plan));
+    lay_out(groups, plan);
+    groups->plan = *plan;
+    groups->window = window_of(plan);
+    groups->free_group = groups->free_entry = PP_NOBODY;
+    for (int32_t group = pp_groups_most(groups); group-- > 0; groups->free_group = group)
+        pp_groups_group(groups, group)->next_free = groups->free_group;
+    for (int32_t entry = (int32_t)most_entries(plan); entry-- > 0; groups->free_entry = entry)
+        pp_groups_entry(groups, entry)->next_member = groups->free_entry;
+    pp_crowd_clear(groups, &groups->here);
+    pp_crowd_clear(groups, &groups->idle);
+    for (int32_t rank = 0; rank < plan->ranks; rank++) {
+        int32_t node = node_of ? node_of[rank] : 0;
+        if (node < 0 || node >= plan->ranks)
+            return pp_fail(PP_ERR_ARGUMENT, "node %d of rank %d is not in 0..%d", node, rank, plan->ranks - 1);
+        open_rank(groups, rank, node, now_ns);
+    }
+    if (plan->generator == PP_GENERATOR_CONTROLLER)
+        pp_controller_open(groups);
+    return PP_OK;
+}
+
+int32_t pp_groups_alive(const pp_groups_t *groups) { return groups->alive; }
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+static bool ask(const pp_groups_call_t *call, int32_t rank)
+{
+    switch (call->groups->plan.generator) {
+    case PP_GENERATOR_RANDOM: return pp_random_ask(call, rank);
+    case PP_GENERATOR_SMART:  return pp_smart_ask(call, rank);
+    default:                  return pp_controller_ask(call, rank);
+    }
+}
+
+/* Finds a goal for a request that has none.  A rank that comes back while it runs a group has its part in that one. */
+static pp_status_t settle(const pp_groups_call_t *call, int32_t rank)
+{
+    const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
+    bool                    has_room = true;
+    if (r->asks && !r->left) {
+        if (r->running == PP_NOBODY)
+            has_room = ask(call, rank);
+        else
+            pp_ledger_set_goal(call->groups, rank, r->running);
+    }
+    pp_ledger_review(call, rank);
+    return has_room ? PP_OK : pp_fail(PP_ERR_INTERNAL, "more groups are alive than there can be");
+}
+
+static pp_status_t start(const pp_groups_call_t *call, int32_t rank, uint64_t iteration)
+{
+    const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
+    if (r->asks)
+        return pp_fail(PP_ERR_STATE, "rank %d has an outstanding request", rank);
+    if (iteration && iteration <= r->iteration)
+        return pp_fail(PP_ERR_ARGUMENT, "iteration %llu of rank %d does not exceed its last, %llu",
+                       (unsigned long long)iteration, rank, (unsigned long long)r->iteration);
+    pp_ledger_start(call, rank, iteration ? iteration : r->iteration + 1);
+    return settle(call, rank);
+}
+
+static pp_status_t finish(const pp_groups_call_t *call, int32_t rank, uint64_t serial)
+{
+    const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
+    if (r->running == PP_NOBODY || pp_groups_group(call->groups, r->running)->serial != serial)
+        return pp_fail(PP_ERR_STATE, "rank %d does not run group %llu", rank, (unsigned long long)serial);
+    pp_ledger_finish(call, rank);
+    return PP_OK;
+}
+
+static pp_status_t leave(const pp_groups_call_t *call, int32_t rank)
+{
+    if (pp_groups_rank(call->groups, rank)->left)
+        return pp_fail(PP_ERR_STATE, "rank %d has left already", rank);
+    pp_ledger_leave(call, rank);
+    if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER && !pp_controller_leave(call, rank))
+        return pp_fail(PP_ERR_INTERNAL, "more groups are alive than there can be");
+    return PP_OK;
+}
+
+static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
+{
+    if (!pp_groups_rank(call->groups, rank)->left)
+        return pp_fail(PP_ERR_STATE, "rank %d has not left", rank);
+    pp_ledger_back(call, rank);
+    if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
+        pp_controller_back(call->groups, rank);
+    return settle(call, rank);
+}
+
+static pp_status_t reset(const pp_groups_call_t *call)
+{
+    pp_groups_t *g = call->groups;
+    if (g->here.count || g->alive)
+        return pp_fail(PP_ERR_STATE, "%d ranks have not left, and %d groups are not over", g->here.count, g->alive);
+    for (int32_t rank = 0; rank < g->plan.ranks; rank++) {
+        pp_groups_rank(g, rank)->asks = false;
+        pp_groups_rank(g, rank)->alone = 0;
+    }
+    if (g->plan.generator == PP_GENERATOR_CONTROLLER)
+        pp_controller_open(g);
+    return PP_OK;
+}
+
+pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
+                            const pp_groups_hearer_t *hearer)
+{
+    const pp_groups_call_t call = {.groups = groups, .hearer = hearer, .now_ns = now_ns};
+    if (event != PP_GROUPS_RESET && (rank < 0 || rank >= groups->plan.ranks))
+        return pp_fail(PP_ERR_ARGUMENT, "rank %d is not in 0..%d", rank, groups->plan.ranks - 1);
+    switch (event) {
+    case PP_GROUPS_START:  return start(&call, rank, number);
+    case PP_GROUPS_FINISH: return finish(&call, rank, number);
+    case PP_GROUPS_LEAVE:  return leave(&call, rank);
+    case PP_GROUPS_BACK:   return back(&call, rank);
+    case PP_GROUPS_RESET:  return reset(&call);
+    default:               return pp_fail(PP_ERR_ARGUMENT, "event %d is not known", event);
+    }
+}

@@ -1,0 +1,164 @@
+/*
+ * parts.h - the state of a machine, for the files of this room.
+ *
+ * All of it lies in one block of memory.  Its arrays are found by their distance from its beginning.
+ */
+#ifndef PP_GROUPS_PARTS_H
+#define PP_GROUPS_PARTS_H
+
+#include "groups.h"
+
+enum { PP_NOBODY = -1 };
+
+/* A set of ranks: constant time for adding, removing and drawing. */
+typedef struct pp_crowd {
+    int32_t count;
+    size_t  order, place;            /* arrays: the members; where each rank is among them, or PP_NOBODY */
+} pp_crowd_t;
+
+typedef struct pp_groups_rank {
+    uint64_t iteration;              /* of its last request, or what it took over from a group */
+    uint64_t requests;               /* Ripples' counter c */
+    uint64_t most_at_leave;          /* the largest counter when this rank left: its lag stays as it was meanwhile */
+    uint64_t completed_ns;           /* when its last request was complete, or it came back: it computes since then */
+    uint64_t usual_ns;               /* its usual computation, a moving average; 0: not known yet */
+    int32_t  first, last;            /* its group buffer: entries in the order of serial numbers */
+    int32_t  running;                /* the group that it is locked for, or PP_NOBODY */
+    int32_t  goal;                   /* the group that completes its request; PP_NOBODY: there is none, or none yet */
+    int32_t  node;
+    int32_t  alone;                  /* SMART: requests in a row that were completed alone */
+    int32_t  root;                   /* CONTROLLER: parent in the sync-graph's forest */
+    int32_t  weight, present;        /* CONTROLLER: of a root: ranks of its component; those that have not left */
+    int32_t  ahead, behind;          /* CONTROLLER: neighbours in the signal queue */
+    bool     asks;                   /* it has an outstanding request */
+    bool     left;
+    bool     queued;                 /* CONTROLLER */
+} pp_groups_rank_t;
+
+typedef struct pp_groups_group {
+    uint64_t serial;
+    int32_t  first;                  /* entry of its first member, in ascending order of ranks */
+    int32_t  count;                  /* members; when it has begun, those that have not finished */
+    int32_t  ready;                  /* members that have started and have it first in their buffer */
+    int32_t  goals;                  /* ranks whose goal it is; of no use once it has begun */
+    int32_t  next_free;
+    bool     begun;
+    bool     asked;                  /* formed for one request, and withdrawn when no rank has it as its goal any more;
+                                        otherwise a part of a division */
+} pp_groups_group_t;
+
+/* A member of a group that has not finished it. */
+typedef struct pp_groups_entry {
+    int32_t rank, group;
+    int32_t next_member;             /* of the group; of a free entry: the next free one */
+    int32_t ahead, behind;           /* in the rank's group buffer */
+} pp_groups_entry_t;
+
+struct pp_groups {
+    pp_groups_plan_t plan;
+    int32_t  nodes;
+    int32_t  window;                 /* CONTROLLER: T */
+    int32_t  alive;                  /* groups */
+    int32_t  free_group, free_entry;
+    uint64_t serial;                 /* of the group formed last */
+    uint64_t draws;                  /* random numbers taken so far */
+    uint64_t most_requests;
+    uint64_t paces, paced;           /* of the ranks that have not left and whose usual computation is known: the sum of
+                                        their paces, and how many they are */
+    uint64_t recorded;               /* CONTROLLER: groups in the history since the last reset */
+    uint64_t check_at;               /* CONTROLLER: when the history has so many groups, the sync-graph is looked at */
+    int32_t  components;             /* CONTROLLER: those with a rank that has not left */
+    int32_t  queue_first, queue_last, queued;
+    uint32_t releases;               /* for planted defects: finished memberships */
+    pp_crowd_t here;                 /* ranks that have not left */
+    pp_crowd_t idle;                 /* those of them whose group buffers are empty */
+    size_t   ranks, groups, entries, history, members, iterations, weights, order, by_node, node_ends,
+             scratch;                /* arrays */
+};
+
+/* One event: the machine and who hears its actions. */
+typedef struct pp_groups_call {
+    pp_groups_t *groups;
+    const pp_groups_hearer_t *hearer;
+    uint64_t now_ns;
+} pp_groups_call_t;
+
+static inline void *pp_groups_array(const pp_groups_t *g, size_t at) { return (char *)(uintptr_t)g + at; }
+static inline pp_groups_rank_t *pp_groups_rank(const pp_groups_t *g, int32_t rank)
+{
+    return (pp_groups_rank_t *)pp_groups_array(g, g->ranks) + rank;
+}
+static inline pp_groups_group_t *pp_groups_group(const pp_groups_t *g, int32_t group)
+{
+    return (pp_groups_group_t *)pp_groups_array(g, g->groups) + group;
+}
+static inline pp_groups_entry_t *pp_groups_entry(const pp_groups_t *g, int32_t entry)
+{
+    return (pp_groups_entry_t *)pp_groups_array(g, g->entries) + entry;
+}
+static inline bool pp_groups_has(const pp_groups_t *g, int32_t plant) { return PP_SIM && g->plan.plant == plant; }
+
+/* ---- random numbers and sets (draw.c) ---------------------------------------------------------------- */
+
+/* The next random number, below `limit`. */
+int32_t pp_groups_draw(pp_groups_t *g, int32_t limit);
+/* Moves `wanted` of `count` ranks, drawn at random, to the front, in random order. */
+void    pp_groups_shuffle(pp_groups_t *g, int32_t *ranks, int32_t count, int32_t wanted);
+
+void    pp_crowd_clear(const pp_groups_t *g, const pp_crowd_t *crowd);
+void    pp_crowd_add(const pp_groups_t *g, pp_crowd_t *crowd, int32_t rank);
+void    pp_crowd_remove(const pp_groups_t *g, pp_crowd_t *crowd, int32_t rank);
+/* Fills `drawn` with up to `wanted` members other than `rank`, at random; returns how many. */
+int32_t pp_crowd_draw(pp_groups_t *g, pp_crowd_t *crowd, int32_t rank, int32_t wanted, int32_t *drawn);
+
+/* ---- the ledger (ledger.c) ------------------------------------------------------------------------------ */
+
+/* Forms a group of different ranks that have not left, and sorts `members`.  `asked`: for one request, as opposed to a
+   division.  It begins at once if all of them are ready.  Returns the group; PP_NOBODY: no room (a defect). */
+int32_t pp_ledger_form(const pp_groups_call_t *call, int32_t *members, int32_t count, bool asked);
+/* This group completes the rank's request. */
+void    pp_ledger_set_goal(pp_groups_t *g, int32_t rank, int32_t group);
+/* The first group in the rank's group buffer; PP_NOBODY: the buffer is empty. */
+int32_t pp_ledger_first(const pp_groups_t *g, int32_t rank);
+/* The request is complete without a group. */
+void    pp_ledger_go_alone(const pp_groups_call_t *call, int32_t rank);
+
+/* The rank's part in these events; whether they are allowed is checked before. */
+void    pp_ledger_start(const pp_groups_call_t *call, int32_t rank, uint64_t iteration);
+void    pp_ledger_finish(const pp_groups_call_t *call, int32_t rank);
+void    pp_ledger_leave(const pp_groups_call_t *call, int32_t rank);
+void    pp_ledger_back(const pp_groups_call_t *call, int32_t rank);
+/* The first group in the rank's buffer begins if all its members are ready; a start may have made it so. */
+void    pp_ledger_review(const pp_groups_call_t *call, int32_t rank);
+
+/* ---- paces (pace.c) ------------------------------------------------------------------------------------- */
+
+/* The rank has started: the time since its last request was complete, or it came back, is a sample. */
+void     pp_pace_started(pp_groups_t *g, int32_t rank, uint64_t now_ns);
+/* The rank no longer counts, or counts again. */
+void     pp_pace_leave(pp_groups_t *g, int32_t rank);
+void     pp_pace_back(pp_groups_t *g, int32_t rank);
+/* The usual computation of a rank that has not left: the harmonic mean, which a few slow ranks hardly change.  0: not
+   known yet. */
+uint64_t pp_pace_mean(const pp_groups_t *g);
+/* How far ahead the rank's next request is, by its usual computation.  A rank that already computes for longer is taken
+   to be as far from the end as it is late. */
+uint64_t pp_pace_ahead(const pp_groups_t *g, int32_t rank, uint64_t now_ns);
+/* It usually takes more than twice as long as the mean, or does so now. */
+bool     pp_pace_is_slow(const pp_groups_t *g, int32_t rank, uint64_t now_ns);
+
+/* ---- generators ------------------------------------------------------------------------------------------- */
+
+/* The rank has an outstanding request without a goal, has not left and runs no group: the generator finds it a goal, or
+   completes the request alone.  The controller may put it off.  False: there is no room for another group (a
+   defect). */
+bool pp_random_ask(const pp_groups_call_t *call, int32_t rank);
+bool pp_smart_ask(const pp_groups_call_t *call, int32_t rank);
+bool pp_controller_ask(const pp_groups_call_t *call, int32_t rank);
+
+/* The history is empty; ranks may have left. */
+void pp_controller_open(pp_groups_t *g);
+bool pp_controller_leave(const pp_groups_call_t *call, int32_t rank);
+void pp_controller_back(pp_groups_t *g, int32_t rank);
+
+#endif

@@ -1,0 +1,173 @@
+/*
+ * smart.c - groups by global division (Ripples, section 5).  See parts.h.
+ *
+ * A rank whose group buffer is not empty gets the first group in it.  Otherwise all idle ranks that pass the filter are
+ * divided into groups at once.  With inter_intra each gets two groups: first one head of each node in groups between
+ * nodes and the others in groups inside their node, then all ranks of a node in one group.
+ *
+ * A rank passes Ripples' filter if its counter is less than c_thres behind the asking rank's.  That does not help
+ * inter_intra: a whole node waits for its slowest rank, so its counters move in step.  `foresight` filters by time
+ * instead.  A rank whose next request is far ahead is in no division that another rank asks for.  A slow rank is no
+ * head and in no group of a whole node, whoever asks: it would come to that group only after another long computation.
+ */
+#include "parts.h"
+
+/* ---- the filter ------------------------------------------------------------------------------------------------- */
+
+static bool passes(const pp_groups_call_t *call, int32_t asking, int32_t rank)
+{
+    const pp_groups_t *g = call->groups;
+    uint64_t           most = pp_groups_rank(g, asking)->requests, own = pp_groups_rank(g, rank)->requests;
+    if (most >= own + (uint64_t)g->plan.c_thres)
+        return false;
+    const uint64_t mean = pp_pace_mean(g), hundredths = (uint64_t)g->plan.foresight;
+    const uint64_t bound = mean / 100 * hundredths + mean % 100 * hundredths / 100;
+    return !bound || pp_pace_ahead(g, rank, call->now_ns) <= bound;
+}
+
+static bool is_slow(const pp_groups_call_t *call, int32_t rank)
+{
+    return call->groups->plan.foresight && pp_pace_is_slow(call->groups, rank, call->now_ns);
+}
+
+/* Fills `ranks` with the asking rank and those of a crowd that pass; returns how many. */
+static int32_t gather(const pp_groups_call_t *call, const pp_crowd_t *crowd, int32_t asking, int32_t *ranks)
+{
+    const int32_t *order = pp_groups_array(call->groups, crowd->order);
+    int32_t        count = 0;
+    ranks[count++] = asking;
+    for (int32_t i = 0; i < crowd->count; i++)
+        if (order[i] != asking && passes(call, asking, order[i]))
+            ranks[count++] = order[i];
+    return count;
+}
+
+/* ---- divisions -------------------------------------------------------------------------------------------------- */
+
+/* Cuts ranks into groups; a last group of one joins its neighbour.  A single rank gets none. */
+static bool cut(const pp_groups_call_t *call, int32_t *ranks, int32_t count)
+{
+    const int32_t size = call->groups->plan.size;
+    for (int32_t at = 0, members; at < count && count > 1; at += members) {
+        const int32_t rest = count - at;
+        members = rest == size + 1 || rest < size ? rest : size;
+        if (pp_ledger_form(call, ranks + at, members, false) == PP_NOBODY)
+            return false;
+    }
+    return true;
+}
+
+/* Copies `count` ranks to `sorted` by their nodes, and keeps their order within a node.  ends[n] gets where node n's
+   end. */
+static void sort_by_node(const pp_groups_t *g, const int32_t *ranks, int32_t count, int32_t *sorted, int32_t *ends)
+{
+    for (int32_t node = 0; node <= g->nodes; node++)
+        ends[node] = 0;
+    for (int32_t i = 0; i < count; i++)
+        ends[pp_groups_rank(g, ranks[i])->node + 1]++;
+    for (int32_t node = 0; node < g->nodes; node++)
+        ends[node + 1] += ends[node];
+    for (int32_t i = 0; i < count; i++)
+        sorted[ends[pp_groups_rank(g, ranks[i])->node]++] = ranks[i];
+}
+
+/* Moves the first rank of a node that is not slow to its front; false: all are slow. */
+static bool find_head(const pp_groups_call_t *call, int32_t *ranks, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (!is_slow(call, ranks[i])) {
+            int32_t head = ranks[i];
+            ranks[i] = ranks[0];
+            ranks[0] = head;
+            return true;
+        }
+    return false;
+}
+
+/* Groups between nodes, and groups of the others inside theirs.  Overwrites `heads`. */
+static bool divide_inter(const pp_groups_call_t *call, int32_t *sorted, const int32_t *ends, int32_t *heads)
+{
+    const int32_t nodes = call->groups->nodes;
+    int32_t       count = 0;
+    for (int32_t node = 0, from = 0; node < nodes; from = ends[node++])
+        if (find_head(call, sorted + from, ends[node] - from))
+            heads[count++] = sorted[from];
+    pp_groups_shuffle(call->groups, heads, count, count);
+    if (!cut(call, heads, count))
+        return false;
+    for (int32_t node = 0, from = 0; node < nodes; from = ends[node++]) {
+        /* A single head has no group between nodes. */
+        bool headed = count > 1 && ends[node] > from && !is_slow(call, sorted[from]);
+        if (!cut(call, sorted + from + headed, ends[node] - from - headed))
+            return false;
+    }
+    return true;
+}
+
+/* The ranks of each node that are not slow, in one group. */
+static bool divide_intra(const pp_groups_call_t *call, const int32_t *sorted, const int32_t *ends, int32_t *members)
+{
+    for (int32_t node = 0, from = 0; node < call->groups->nodes; from = ends[node++]) {
+        int32_t count = 0;
+        for (int32_t i = from; i < ends[node]; i++)
+            if (!is_slow(call, sorted[i]))
+                members[count++] = sorted[i];
+        if (count > 1 && pp_ledger_form(call, members, count, false) == PP_NOBODY)
+            return false;
+    }
+    return true;
+}
+
+static bool divide(const pp_groups_call_t *call, int32_t *ranks, int32_t count)
+{
+    pp_groups_t *g = call->groups;
+    int32_t     *sorted = pp_groups_array(g, g->by_node), *ends = pp_groups_array(g, g->node_ends);
+    pp_groups_shuffle(g, ranks, count, count);
+    if (!g->plan.inter_intra || g->nodes == 1)
+        return cut(call, ranks, count);
+    sort_by_node(g, ranks, count, sorted, ends);
+    return divide_inter(call, sorted, ends, ranks) && divide_intra(call, sorted, ends, ranks);
+}
+
+/* ---- requests ----------------------------------------------------------------------------------------------------- */
+
+enum { ALONE_MOST = 2 };             /* requests in a row that go without a group while others have theirs */
+
+/* The rank is the only idle one: its last requests were alone, too, so it joins others that have groups already. */
+static bool join_random(const pp_groups_call_t *call, int32_t rank)
+{
+    pp_groups_t *g = call->groups;
+    int32_t     *ranks = pp_groups_array(g, g->order);
+    int32_t      count = gather(call, &g->here, rank, ranks), wanted = g->plan.size - 1;
+    if (count == 1) {
+        pp_ledger_go_alone(call, rank);
+        return true;
+    }
+    pp_groups_shuffle(g, ranks + 1, count - 1, wanted);
+    int32_t group = pp_ledger_form(call, ranks, count - 1 < wanted ? count : wanted + 1, true);
+    if (group != PP_NOBODY)
+        pp_ledger_set_goal(g, rank, group);
+    return group != PP_NOBODY;
+}
+
+bool pp_smart_ask(const pp_groups_call_t *call, int32_t rank)
+{
+    pp_groups_t *g = call->groups;
+    if (pp_ledger_first(g, rank) == PP_NOBODY) {
+        if (!g->plan.division)
+            return join_random(call, rank);
+        int32_t *ranks = pp_groups_array(g, g->order), count = gather(call, &g->idle, rank, ranks);
+        if (count > 1 && !divide(call, ranks, count))
+            return false;
+    }
+    int32_t group = pp_ledger_first(g, rank);
+    if (group != PP_NOBODY) {
+        pp_ledger_set_goal(g, rank, group);
+        return true;
+    }
+    if (pp_groups_rank(g, rank)->alone == ALONE_MOST)
+        return join_random(call, rank);
+    pp_groups_rank(g, rank)->alone++;
+    pp_ledger_go_alone(call, rank);
+    return true;
+}

@@ -1,0 +1,464 @@
+"""Generators of groups by themselves: what they promise, whatever happens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples
+from support.groups import GENERATORS, Watch, watch
+
+from pypartial._core_sim import lib
+from pypartial.sim.generators import Plan, parse_generator
+from pypartial.sim.groups import Alone, Begin, Complete, Machine
+from pypartial.sim.handle import CoreError
+
+EVENTS = 150
+FEW = ("random:3", "smart:3", "smart:3,inter-intra", "controller:2")
+
+
+@st.composite
+def cases(draw: Any) -> tuple[str, int, int, int]:
+    """Draw a generator, ranks, leavers and a seed."""
+    generator = draw(st.sampled_from(GENERATORS))
+    ranks = draw(st.integers(parse_generator(generator).size, 11))
+    return generator, ranks, draw(st.integers(0, ranks)), draw(st.integers(0, 2**32))
+
+
+def perform(case: tuple[str, int, int, int], move: bool = False) -> Watch:
+    """Let ranks do what comes next at random, and then see that all are served."""
+    generator, ranks, leavers, seed = case
+    draw = random.Random(seed)
+    kind = draw.choice(("constant", "closest", "initial"))
+    watched = watch(generator, ranks, seed, per_node=draw.randint(1, 4), weights=kind)
+    watched.moves = move
+    watched.wander(EVENTS, draw, draw.sample(range(ranks), leavers))
+    watched.serve(draw)
+    return watched
+
+
+# `watched` asserts: running groups do not overlap, no group begins in a computation, each rank runs
+# its groups in the order of their numbers, none has a rank that has left, somebody can always go
+# on, and there are never more groups than there is room for.
+@examples(300)
+@given(case=cases())
+def test_promises_hold_for_random_events(case: tuple[str, int, int, int]) -> None:
+    assert perform(case).completed
+
+
+@examples(40)
+@given(case=cases())
+def test_the_same_events_give_the_same_actions_wherever_the_state_lies(
+    case: tuple[str, int, int, int],
+) -> None:
+    assert perform(case).log == perform(case, move=True).log
+
+
+@pytest.mark.parametrize("generator", FEW)
+def test_another_seed_gives_other_groups(generator: str) -> None:
+    def begun(seed: int) -> list[list[int]]:
+        watched = watch(generator, 9, seed)
+        for _ in range(20):
+            for rank in range(9):
+                if not watched.members[rank].asks:
+                    watched.start(rank)
+            for rank in range(9):
+                if watched.members[rank].running:
+                    watched.finish(rank)
+        return list(watched.begun.values())
+
+    assert begun(1) == begun(1)
+    assert (begun(1) == begun(2)) == generator.startswith("controller")  # it draws nothing
+
+
+# ---- planted defects -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plant", "generator"),
+    [
+        *(("lost-release", generator) for generator in FEW),
+        # Plain divisions and controllers give a rank one group at a time.
+        ("other-order", "random:3"),
+        ("other-order", "smart:3,no-division"),
+        ("other-order", "smart:3,inter-intra"),
+    ],
+)
+def test_planted_defects_are_found(plant: str, generator: str) -> None:
+    found = 0
+    for seed in range(20):
+        draw = random.Random(seed)
+        watched = watch(generator, 8, seed, per_node=4, plant=plant)
+        try:
+            watched.wander(600, draw)
+            watched.serve(draw)
+        except (AssertionError, CoreError):
+            found += 1
+    assert found > 5
+
+
+# ---- ranks that leave ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("generator", FEW)
+def test_a_rank_that_starts_and_leaves_in_a_loop_fills_nothing(generator: str) -> None:
+    watched = watch(generator, 4, per_node=2)
+    for _ in range(500):
+        if not watched.members[1].asks:
+            watched.start(1)
+        watched.leave(1)
+        assert watched.machine.alive <= 4
+        watched.back(1)
+    watched.serve(random.Random(0))
+
+
+def test_a_group_of_a_rank_that_has_left_is_withdrawn() -> None:
+    machine = Machine(Plan("random", 2), 2)
+    assert machine.start(0) == []
+    assert machine.alive == 1
+    assert machine.leave(0) == []
+    assert machine.alive == 0
+    # Rank 1 gets a group of its own, and rank 0 asks anew when it is back.
+    (alone,) = machine.start(1)
+    assert isinstance(alone, Begin) and alone.members == [1]
+    assert machine.finish(1, alone.serial) == [Complete(1, alone.serial)]
+    assert machine.back(0) == []
+    (group,) = machine.start(1)
+    assert isinstance(group, Begin) and group.members == [0, 1]
+
+
+def test_a_group_shrinks_to_the_ranks_that_are_left() -> None:
+    machine = Machine(Plan("random", 3), 3)
+    assert machine.start(0) == []
+    assert machine.leave(2) == []
+    (group,) = machine.leave(1)
+    assert isinstance(group, Begin) and group.members == [0]
+    assert machine.finish(0, group.serial) == [Complete(0, group.serial)]
+
+
+def test_a_member_of_a_running_group_that_leaves_stays_in_it() -> None:
+    machine = Machine(Plan("controller", 2), 3)
+    assert machine.start(0) == []
+    (group,) = machine.start(1)
+    assert isinstance(group, Begin)
+    assert machine.leave(1) == []
+    assert machine.finish(1, group.serial) == [Complete(1, group.serial)]
+    assert machine.finish(0, group.serial) == [Complete(0, group.serial)]
+    assert machine.alive == 0
+
+
+def test_the_controller_needs_no_more_ranks_than_there_are() -> None:
+    machine = Machine(Plan("controller", 3), 4)
+    assert machine.start(0) == machine.start(1) == machine.leave(2) == []
+    (group,) = machine.leave(3)
+    assert isinstance(group, Begin) and group.members == [0, 1]
+    assert machine.finish(0, group.serial) and machine.finish(1, group.serial)
+    assert machine.leave(1) == []
+    assert machine.start(0) == [Alone(0)]
+
+
+def test_a_flush_serves_all_requests() -> None:
+    machine = Machine(Plan("random", 2), 3)
+    machine.start(0)
+    with pytest.raises(CoreError, match="3 ranks have not left"):
+        machine.reset()
+    for rank in range(3):
+        machine.leave(rank)
+    assert machine.reset() == []
+    for rank in range(3):
+        assert machine.back(rank) == []
+    assert machine.alive == 0
+    machine.start(0)  # which rank 0 could not, if its request were still outstanding
+
+
+# ---- events that are not allowed -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "status", "text"),
+    [
+        (lambda m: m.start(0), lib.PP_ERR_STATE, "rank 0 has an outstanding request"),
+        (lambda m: m.start(2, 5), lib.PP_ERR_ARGUMENT, "iteration 5 of rank 2 does not exceed"),
+        (lambda m: m.start(3), lib.PP_ERR_ARGUMENT, "rank 3 is not in 0..2"),
+        (lambda m: m.finish(2, 1), lib.PP_ERR_STATE, "rank 2 does not run group 1"),
+        (lambda m: m.finish(0, 9), lib.PP_ERR_STATE, "rank 0 does not run group 9"),
+        (lambda m: m.back(0), lib.PP_ERR_STATE, "rank 0 has not left"),
+        (lambda m: (m.leave(2), m.leave(2)), lib.PP_ERR_STATE, "rank 2 has left already"),
+        (lambda m: m.reset(), lib.PP_ERR_STATE, "ranks have not left"),
+    ],
+)
+def test_events_that_are_not_allowed(
+    event: Callable[[Machine], object], status: int, text: str
+) -> None:
+    machine = Machine(Plan("controller", 2), 3)
+    machine.start(2, 5)
+    (first,) = machine.start(1)
+    assert isinstance(first, Begin)
+    machine.finish(2, first.serial)
+    machine.start(0)
+    with pytest.raises(CoreError, match=text) as refused:
+        event(machine)
+    assert refused.value.status == status
+    # Nothing has changed for the others.
+    assert machine.finish(1, first.serial) == [Complete(1, first.serial)]
+    (second,) = machine.start(1)
+    assert isinstance(second, Begin) and second.members == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("plan", "ranks", "more", "text"),
+    [
+        (Plan("random", 1), 4, {}, "size=1 is not in 2..4"),
+        (Plan("random", 5), 4, {}, "size=5 is not in 2..4"),
+        (Plan("random", 2), 1, {}, "ranks=1 is not"),
+        (Plan("random", 1 << 16), 1 << 16, {}, "do not fit into memory"),
+        (Plan("smart", 2, c_thres=0), 4, {}, "c_thres=0"),
+        (Plan("smart", 2, foresight=-1), 4, {}, "foresight=-1"),
+        (Plan("controller", 2, history=-1), 4, {}, "history=-1"),
+        (Plan("random", 2), 4, {"alpha": 1.0}, "alpha=1"),
+        (Plan("random", 2), 4, {"alpha": float("nan")}, "alpha=nan"),
+        (Plan("random", 2), 2, {"node_of": [0, 2]}, "node 2 of rank 1"),
+    ],
+)
+def test_plans_that_are_wrong(plan: Plan, ranks: int, more: dict[str, Any], text: str) -> None:
+    with pytest.raises(CoreError, match=text) as refused:
+        Machine(plan, ranks, **more)
+    assert refused.value.status == lib.PP_ERR_ARGUMENT
+
+
+# ---- which groups --------------------------------------------------------------------------------
+
+
+def start_all(machine: Machine, ranks: range | list[int]) -> list[list[int]]:
+    """Start ranks one after the other; return the groups that begin."""
+    actions = [action for rank in ranks for action in machine.start(rank)]
+    return [action.members for action in actions if isinstance(action, Begin)]
+
+
+def test_a_random_group_has_the_rank_that_asks() -> None:
+    drawn = set()
+    for seed in range(200):
+        machine = Machine(Plan("random", 3), 5, seed)
+        machine.start(4)
+        groups = start_all(machine, range(4))
+        assert groups[0] != [] and 4 in groups[0] and len(groups[0]) == 3
+        drawn |= set(groups[0])
+    assert drawn == set(range(5))
+
+
+def test_random_with_reuse_serves_a_request_with_a_group_that_is_there() -> None:
+    def groups(reuse: bool) -> int:
+        machine = Machine(Plan("random", 2, reuse=reuse), 2)
+        start_all(machine, range(2))
+        return machine.alive
+
+    assert (groups(reuse=False), groups(reuse=True)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "sizes"),
+    [(6, 3, [3, 3]), (7, 3, [3, 4]), (8, 3, [2, 3, 3]), (5, 2, [2, 3]), (3, 3, [3]), (2, 2, [2])],
+)
+def test_a_global_division(ranks: int, size: int, sizes: list[int]) -> None:
+    machine = Machine(Plan("smart", size), ranks, seed=ranks)
+    groups = start_all(machine, range(ranks))
+    assert sorted(map(len, groups)) == sizes
+    assert sorted(rank for group in groups for rank in group) == list(range(ranks))
+
+
+def test_inter_and_intra() -> None:
+    node_of = [rank // 4 for rank in range(16)]
+    heads = set()
+    for seed in range(30):
+        machine = Machine(Plan("smart", 2, inter_intra=True), 16, seed, node_of)
+        first = [a for rank in range(16) for a in machine.start(rank) if isinstance(a, Begin)]
+        crossing = [g.members for g in first if len({node_of[m] for m in g.members}) > 1]
+        # Four heads make two pairs; the three others of each node are one group.
+        assert sorted(map(len, crossing)) == [2, 2]
+        assert sorted(len(g.members) for g in first) == [2, 2, 3, 3, 3, 3]
+        heads |= {member for group in crossing for member in group}
+        for group in first:
+            for member in group.members:
+                assert machine.finish(member, group.serial) == [Complete(member, group.serial)]
+        second = start_all(machine, range(16))
+        assert sorted(second) == [list(range(4 * node, 4 * node + 4)) for node in range(4)]
+    assert heads == set(range(16))
+
+
+def test_inter_and_intra_of_few_ranks() -> None:
+    # Nodes {0, 1} and {2}: a group between nodes, and one of the first node.
+    machine = Machine(Plan("smart", 2, inter_intra=True), 3, node_of=[0, 0, 1])
+    machine.start(0)
+    assert machine.alive == 2
+    # Only one node has idle ranks: both of its groups are {0, 1}.
+    machine = Machine(Plan("smart", 2, inter_intra=True), 4, node_of=[0, 0, 1, 1])
+    machine.leave(2)
+    machine.leave(3)
+    for alive in (2, 1):
+        assert machine.start(0) == []
+        assert machine.alive == alive
+        (group,) = machine.start(1)
+        assert isinstance(group, Begin) and group.members == [0, 1]
+        machine.finish(0, group.serial)
+        machine.finish(1, group.serial)
+
+
+@pytest.mark.parametrize(("c_thres", "alone"), [(2, False), (1, True)])
+def test_a_rank_far_behind_is_in_no_division_that_another_asks_for(
+    c_thres: int, alone: bool
+) -> None:
+    machine = Machine(Plan("smart", 2, c_thres=c_thres, foresight=0), 2)
+    # Rank 0 asks for the first time, rank 1 has not asked yet: its counter is 1 behind.
+    assert machine.start(0) == ([Alone(0)] if alone else [])
+
+
+def test_a_rank_far_from_its_next_request_is_in_no_division_that_another_asks_for() -> None:
+    for foresight, alone in ((100, True), (0, False)):
+        machine = Machine(Plan("smart", 2, foresight=foresight), 2)
+        assert machine.start(0, now_ns=100_000) == []  # nothing is known of rank 1 yet
+        (group,) = machine.start(1, now_ns=1_000_000)
+        assert isinstance(group, Begin)
+        machine.finish(0, group.serial, 1_000_000)
+        machine.finish(1, group.serial, 1_000_000)
+        assert machine.start(0, now_ns=1_100_000) == ([Alone(0)] if alone else [])
+
+
+def test_a_rank_that_was_slow_once_is_in_divisions_again() -> None:
+    machine = Machine(Plan("smart", 2, c_thres=1000), 2)
+    now, together = 0, []
+    for iteration in range(20):
+        # Rank 0 takes 100 us; rank 1 takes 1 ms at first, and then hardly more than rank 0.
+        alone = machine.start(0, now_ns=now + 100_000) == [Alone(0)]
+        now += 110_000 if iteration else 1_000_000
+        actions = machine.start(1, now_ns=now)
+        if alone:  # rank 1 asks, too, and gets rank 0, which computes
+            assert actions == []
+            actions = machine.start(0, now_ns=now)
+        (group,) = actions
+        assert isinstance(group, Begin)
+        machine.finish(0, group.serial, now)
+        machine.finish(1, group.serial, now)
+        together.append(not alone)
+    assert together[0] and not together[1] and all(together[10:])
+
+
+def test_the_time_for_which_a_rank_was_away_is_no_computation() -> None:
+    machine = Machine(Plan("smart", 2), 2)
+    now = 0
+    for away_ns in (0, 50_000_000, 0):
+        machine.leave(1, now)
+        machine.back(1, now + away_ns)
+        now += away_ns + 100_000
+        assert machine.start(0, now_ns=now) == []  # rank 1 is expected now
+        (group,) = machine.start(1, now_ns=now)
+        assert isinstance(group, Begin)
+        machine.finish(0, group.serial, now)
+        machine.finish(1, group.serial, now)
+
+
+def test_a_rank_that_was_away_is_no_further_behind_than_it_was() -> None:
+    machine = Machine(Plan("smart", 2, c_thres=3, foresight=0), 3)
+    machine.leave(2)
+    for _ in range(5):
+        machine.start(0)
+        (group,) = machine.start(1)
+        assert isinstance(group, Begin)
+        machine.finish(0, group.serial)
+        machine.finish(1, group.serial)
+    machine.back(2)
+    assert machine.start(0) == []
+    assert machine.start(1) == []  # the three are one group: rank 2 is not left out
+    (group,) = machine.start(2)
+    assert isinstance(group, Begin) and group.members == [0, 1, 2]
+
+
+def test_an_idle_rank_goes_on_alone_twice_and_then_joins_a_group() -> None:
+    machine = Machine(Plan("smart", 2), 3)
+    machine.leave(2)
+    assert machine.start(0) == []  # with rank 1, which computes
+    machine.back(2)
+    assert machine.start(2) == machine.start(2) == [Alone(2)]
+    assert machine.start(2) == []  # a second group, which waits for a member of the first
+    assert machine.alive == 2
+
+
+def test_the_controller_takes_ranks_in_the_order_in_which_they_ask() -> None:
+    machine = Machine(Plan("controller", 2, unfreeze=False), 6)
+    assert start_all(machine, [3, 1, 5, 0, 4, 2]) == [[1, 3], [0, 5], [2, 4]]
+
+
+def test_the_controller_connects_two_halves() -> None:
+    machine = Machine(Plan("controller", 2, history=4), 4)
+
+    def pair(one: int, other: int) -> list[int]:
+        assert machine.start(one) == []
+        (group,) = machine.start(other)
+        assert isinstance(group, Begin)
+        for member in group.members:
+            machine.finish(member, group.serial)
+        return group.members
+
+    for _ in range(2):
+        assert pair(0, 1) == [0, 1] and pair(2, 3) == [2, 3]
+    # The last four groups leave {0, 1} and {2, 3} apart: rank 0 is kept back as a bridge, ...
+    assert machine.start(0) == machine.start(1) == []
+    (bridge,) = machine.start(3)
+    assert isinstance(bridge, Begin) and bridge.members == [0, 3]
+    # ... and rank 1 goes with whoever is next.
+    (last,) = machine.start(2)
+    assert isinstance(last, Begin) and last.members == [1, 2]
+
+
+def test_the_controller_keeps_one_rank_back_and_lets_the_others_go_on() -> None:
+    machine = Machine(Plan("controller", 2, history=4), 5)
+    for one, other in ((0, 1), (1, 2), (3, 4), (0, 1)):
+        machine.start(one)
+        (group,) = machine.start(other)
+        assert isinstance(group, Begin)
+        machine.finish(one, group.serial)
+        machine.finish(other, group.serial)
+    # {0, 1, 2} and {3, 4} are apart.
+    assert machine.start(1) == machine.start(0) == []
+    (group,) = machine.start(2)
+    assert isinstance(group, Begin) and group.members == [0, 2]
+    (bridge,) = machine.start(4)
+    assert isinstance(bridge, Begin) and bridge.members == [1, 4]
+
+
+def test_a_component_whose_ranks_have_left_does_not_count() -> None:
+    machine = Machine(Plan("controller", 2, history=1), 3)
+
+    def pair() -> bool:
+        machine.start(0)
+        actions = machine.start(1)
+        for action in actions:
+            assert isinstance(action, Begin)
+            machine.finish(0, action.serial)
+            machine.finish(1, action.serial)
+        return actions != []
+
+    assert pair()
+    machine.leave(2)
+    assert pair() and pair() and pair()
+    machine.back(2)
+    assert not pair()  # rank 2 is apart: rank 0 is kept back for it
+    (bridge,) = machine.leave(2)
+    assert isinstance(bridge, Begin) and bridge.members == [0, 1]
+
+
+def test_members_take_over_the_newest_iteration_with_weights_by_iteration() -> None:
+    for kind, newest in (("closest", 8), ("constant", 4)):
+        machine = Machine(Plan("controller", 2), 2, weights=kind)
+        machine.start(0, 7)
+        (group,) = machine.start(1, 3)
+        assert isinstance(group, Begin)
+        assert (group.iterations, group.newest) == ([7, 3], 7)
+        machine.finish(0, group.serial)
+        machine.finish(1, group.serial)
+        machine.start(0)
+        (group,) = machine.start(1)
+        assert isinstance(group, Begin) and group.iterations == [8, newest]

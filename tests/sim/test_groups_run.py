@@ -1,0 +1,292 @@
+"""Groups in virtual time: serial replay, how they mix, what a slow rank costs, and the commands."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pypartial.sim.arrivals import parse_arrivals
+from pypartial.sim.generators import parse_generator
+from pypartial.sim.group_run import Course, Result, Times, read_log, simulate
+from pypartial.sim.handle import CoreError
+from pypartial.sim.mixing import analyse
+
+BASE_NS = 100_000_000
+ALL = (
+    *("random:3", "random:2,reuse", "smart:3", "smart:3,inter-intra", "smart:2,no-division"),
+    *("controller:3", "controller:2,no-unfreeze"),
+)
+
+
+def constant(times: Sequence[int]) -> Times:
+    return lambda _: times
+
+
+def modelled(arrivals: str, ranks: int, iterations: int, seed: int) -> Times:
+    model = parse_arrivals(arrivals, ranks, iterations, seed, BASE_NS)
+
+    def times(iteration: int) -> list[int]:
+        drawn: list[int] = model.times(iteration).tolist()
+        return drawn
+
+    return times
+
+
+def run(generator: str, times: Times, ranks: int, iterations: int, **more: Any) -> Result:
+    return simulate(Course(parse_generator(generator), ranks, iterations, times, **more))
+
+
+# ---- the order of groups -------------------------------------------------------------------------
+
+
+def average(groups: list[dict[str, Any]], ranks: int) -> np.ndarray[Any, Any]:
+    """Let each group of a list average three values of each rank, one after the other."""
+    values = np.random.default_rng(1).random((ranks, 3))
+    for group in groups:
+        total = np.zeros(3)
+        for member in group["members"]:  # the lower rank's value is always the left one
+            total = total + values[member]
+        values[group["members"]] = total / len(group["members"])
+    return values
+
+
+@pytest.mark.parametrize(("ranks", "per_node"), [(16, 4), (1000, 8)])
+@pytest.mark.parametrize("generator", [*ALL, "static"])
+def test_many_groups(generator: str, ranks: int, per_node: int) -> None:
+    """In the order of their numbers groups give the same bits as in the order of their times."""
+    # With random groups each request makes one, else the members of a group share it. The fastest
+    # rank ends the simulation, so the others make fewer.
+    iterations = (16_000 if generator == "random:3" else 64_000) // ranks
+    log = io.StringIO()
+    times = modelled("lognormal:100ms:60ms", ranks, iterations, 3)
+    # Groups take 30 ms, so that those of different ranks overlap.
+    course = Course(parse_generator(generator), ranks, iterations, times, 3, per_node, 30_000_000)
+    result = simulate(course, log)
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    begun = [line for line in lines if line["event"] == "begin"]
+    ends = {line["group"]: line["t"] for line in lines if line["event"] == "end"}
+    assert len(begun) == len(ends) == len(result.groups) > 10_000
+    free = [0] * ranks
+    last = [0] * ranks
+    for group in begun:
+        for member in group["members"]:
+            assert free[member] <= group["t"], "groups of a rank overlap"
+            assert last[member] < group["group"], "not in the order of serial numbers"
+            free[member], last[member] = ends[group["group"]], group["group"]
+    assert min(result.iterations) > 0  # everybody is served
+    values = average(begun, ranks)
+    assert (values == average(sorted(begun, key=lambda group: group["group"]), ranks)).all()
+    before = average([], ranks)
+    assert np.abs(values.mean(axis=0) - before.mean(axis=0)).max() < 1e-12
+    assert values.std() < before.std() / 3
+
+
+def test_the_same_seed_gives_the_same_log() -> None:
+    def log(seed: int) -> str:
+        text = io.StringIO()
+        plan = parse_generator("smart:3")
+        course = Course(plan, 9, 20, modelled("slow:0:3x", 9, 20, seed), seed)
+        simulate(course, text)
+        return text.getvalue()
+
+    assert log(1) == log(1) != log(2)
+
+
+def test_a_generator_that_forgets_a_release_stops_the_simulation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pypartial.sim import group_run
+    from pypartial.sim.groups import Machine
+
+    class Forgetful(Machine):
+        def __init__(self, *args: Any) -> None:
+            plan, ranks, seed, node_of, weights, alpha = args
+            super().__init__(plan, ranks, seed, node_of, weights, alpha, "lost-release")
+
+    monkeypatch.setattr(group_run, "Machine", Forgetful)
+    with pytest.raises((RuntimeError, CoreError), match=r"no rank can go on|does not run group"):
+        run("random:2", constant([1000 + rank for rank in range(6)]), 6, 100)
+
+
+# ---- how groups mix ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("times", "rho"), [((1, 1, 1), 1 / 2), ((1, 1, 2), 19 / 28)])
+def test_rho_of_figure_4_with_ties_at_random(times: tuple[int, ...], rho: float) -> None:
+    result = run("controller:2,no-unfreeze", constant([1000 * t for t in times]), 3, 8000)
+    assert analyse(result.groups, 3).rho == pytest.approx(rho, abs=0.008)
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(8, 2), (8, 4), (16, 3)])
+def test_rho_of_random_groups(ranks: int, size: int) -> None:
+    result = run(f"random:{size}", constant([1000 + r for r in range(ranks)]), ranks, 3000)
+    expected = 1 - (size - 1) / (ranks - 1)
+    assert analyse(result.groups, ranks).rho == pytest.approx(expected, abs=0.015)
+
+
+@pytest.mark.parametrize(("ranks", "size", "window"), [(8, 2, 28), (12, 3, 24), (16, 4, 20)])
+def test_ranks_in_phase_do_not_stay_apart(ranks: int, size: int, window: int) -> None:
+    times = constant([100_000 + rank for rank in range(ranks)])
+    filtered, plain = (
+        run(f"controller:{size}{more}", times, ranks, 1500) for more in ("", ",no-unfreeze")
+    )
+    assert 0 < max(analyse(filtered.groups, ranks, window=window).frozen) <= ranks
+    assert max(analyse(plain.groups, ranks, window=window).frozen) > 1000
+    if size == 2:
+        assert filtered.iteration_ns(range(ranks)) < 1.04 * plain.iteration_ns(range(ranks))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_20_times_slower_costs_pairs_little(seed: int) -> None:
+    times = modelled("slow:0:20x", 8, 1500, seed)
+    filtered, plain = (
+        run(generator, times, 8, 1500, seed=seed)
+        for generator in ("controller:2", "controller:2,no-unfreeze")
+    )
+    fast = range(1, 8)
+    assert filtered.iteration_ns(fast) < 1.03 * plain.iteration_ns(fast)
+
+
+# ---- what a slow rank costs the others -----------------------------------------------------------
+
+
+def slowdown(generator: str, factor: str, seed: int) -> float:
+    """How many times longer the iterations of ranks 1 to 15 take where rank 0 is slow."""
+    slow, even = (
+        run(generator, modelled(f"slow:0:{how}", 16, 200, seed), 16, 200, seed=seed)
+        for how in (factor, "1x")
+    )
+    return slow.iteration_ns(range(1, 16)) / even.iteration_ns(range(1, 16))
+
+
+@pytest.mark.parametrize("factor", ["3x", "6x"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("generator", "most"),
+    [("smart:3", 1.15), ("controller:3", 1.1), ("smart:3,inter-intra", 1.25)],
+)
+def test_fast_ranks_go_on(generator: str, most: float, seed: int, factor: str) -> None:
+    assert slowdown(generator, factor, seed) < most
+
+
+@pytest.mark.parametrize(
+    ("generator", "least"), [("static", 5), ("smart:3,inter-intra,foresight=0", 1.7)]
+)
+def test_what_does_not_tolerate_a_slow_rank(generator: str, least: float) -> None:
+    """So the simulation would show it."""
+    assert slowdown(generator, "6x", 0) > least
+
+
+def test_foresight_costs_nothing_where_no_rank_is_slow() -> None:
+    times = modelled("slow:0:1x", 16, 200, 0)
+    with_it, without = (
+        run(f"smart:3,inter-intra{more}", times, 16, 200).iteration_ns(range(16))
+        for more in ("", ",foresight=0")
+    )
+    assert with_it < 1.01 * without
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "pypartial", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120)
+
+
+def test_show() -> None:
+    ran = command("groups", "show", "static", "--nodes", "4", "--per-node", "4")
+    whole = "{0,1,2,3} {4,5,6,7} {8,9,10,11} {12,13,14,15}"
+    assert ran.stdout.splitlines() == [
+        "0: {0,4,8,12} {2,3} {6,7} {10,11} {14,15}",
+        f"1: {whole}",
+        "2: {0,3} {1,9} {4,7} {5,13} {8,11} {12,15}",
+        f"3: {whole}",
+    ]
+
+
+def test_simulate_and_analyse(tmp_path: Path) -> None:
+    log, results, analysis = (tmp_path / name for name in ("log", "results.json", "rho.json"))
+    words = ("--ranks", "6", "--iterations", "50", "--weights", "closest", "--per-node", "3")
+    ran = command(
+        *("sim", "groups", "--generator", "smart:2", *words, "--seed", "4"),
+        *("--arrivals", "slow:5:3x", "--log", str(log), "--json", str(results)),
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "5 fast" in ran.stdout and "1 slow" in ran.stdout
+    report = json.loads(results.read_text())
+    assert report["format"] == 1 and report["meta"]["arrivals"] == "slow:5:3x"
+    (row,) = report["rows"]
+    fast, slow = row["sides"]
+    assert fast["ratio"] < 1.3 < 2.5 < slow["ratio"]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert set(lines[0]) == {"t", "event", "group", "members", "weights", "iterations"}
+    assert sum(row["sizes"].values()) == len(lines) / 2
+    assert all(sum(line["weights"]) == pytest.approx(1) for line in lines)
+
+    ran = command("groups", "analyse", str(log), "--lipschitz", "10", "--json", str(analysis))
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(analysis.read_text())["analysis"]
+    with log.open() as file:
+        expected = analyse(read_log(file, "log"), 6, 10)
+    assert (found["rho"], found["rate"]) == pytest.approx((expected.rho, expected.rate))
+    assert f"rho            {expected.rho:.4f}" in ran.stdout
+    assert found["frozen"] == expected.frozen and "E[W]" in ran.stdout
+
+
+def test_analyse_a_generator() -> None:
+    ran = command("groups", "analyse", "random:2", "--ranks", "8", "--iterations", "400")
+    assert ran.returncode == 0, ran.stderr
+    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("rho  ")]
+    assert float(line.split()[1]) == pytest.approx(6 / 7, abs=0.03)
+
+
+def test_an_arrival_model_without_a_slow_rank() -> None:
+    ran = command("sim", "groups", "--generator", "controller:2", "--arrivals", "cloud")
+    assert ran.returncode == 0, ran.stderr
+    assert "16 all" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("sim groups --generator ring:3", "'ring:3' is not a generator"),
+        ("sim groups --generator smart:17", "no groups of 17 among 16 ranks"),
+        ("sim groups --generator static --ranks 15", "15 ranks are not nodes of 4"),
+        ("sim groups --arrivals slow:16:2x", "'16' is not one of 16 ranks"),
+        ("sim groups --alpha 1", "--alpha 1 is not in [0, 1)"),
+        ("sim groups --log x", "--log: one file has the groups of one --generator"),
+        ("sim groups --generator smart:2 --log none/x", "there is no folder none"),
+        ("groups analyse none.jsonl", "neither a generator nor a file"),
+        ("groups analyse smart:3 --lipschitz 0", "--lipschitz 0 is not a number above 0"),
+        ("groups analyse smart:x", "at least 2 ranks"),
+        ("groups show static --nodes 4097", "more than 4096 ranks"),
+        ("groups show smart", "'static'"),
+    ],
+)
+def test_usage_errors(words: str, said: str) -> None:
+    ran = command(*words.split())
+    assert ran.returncode == 2
+    assert said in " ".join(ran.stderr.split())
+
+
+def test_logs_that_cannot_be_analysed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for text, words, said in (
+        ("x\n", (), "line 1: not a line of a log"),
+        ("", (), "there are no groups"),
+        ('{"event": "begin", "members": [0, 5]}', ("--ranks", "3"), "use --ranks 6"),
+        ('{"event": "begin", "members": [0, 5000]}', (), "at most 4,096"),
+    ):
+        log.write_text(text)
+        ran = command("groups", "analyse", str(log), *words)
+        assert ran.returncode == 1
+        assert said in ran.stderr and "Traceback" not in ran.stderr
