@@ -152,7 +152,8 @@ def is_wrapper(compiler: Sequence[str]) -> bool:
 
 def library_folders(wrapper: Sequence[str]) -> list[str]:
     """Return the folders in which a wrapper lets the linker look, in its order."""
-    shown = _output([*wrapper, "-show"])
+    # With a file to link: Open MPI's shows no folders where there are only options.
+    shown = _output([*wrapper, "-show", "pypartial-looks-for-folders.o"])
     return re.findall(r"(?:^|\s)-L\s*(\S+)", shown)
 
 

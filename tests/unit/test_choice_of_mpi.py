@@ -165,7 +165,9 @@ def test_a_wrapper_is_known_by_what_it_does(tmp_path):
 def test_the_mpi_of_this_environment():
     real = wrapper()
     assert mpi_library.is_wrapper([real])
-    assert mpi_library.library_folders([real])
+    folders = mpi_library.library_folders([real])
+    assert folders
+    assert mpi_library.library_folders([real, "-O0"]) == folders
     library = mpi_library.of_mpi4py()
     if library is None:
         pytest.skip("mpi4py finds no MPI")
