@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.mpirun import launch, make_environment, run, scratch  # noqa: E402
+from support.mpirun import end_survivors, launch, make_environment, run, scratch  # noqa: E402
 
 LIMIT_S = 900.0  # for one launch
 TAIL_LINES = 15
@@ -55,10 +56,14 @@ def launched(
         If it fails; the text has the end of its output.
     """
     full = [*start(ranks, launcher), *words]
+    mark = uuid.uuid4().hex
     with scratch() as (folder, segments):
         file = folder / "results.json"
-        environment = make_environment({**VARIABLES, **(env or {})}, "", folder, segments)
-        code, output = run([*full, str(file)], environment, folder, LIMIT_S)
+        environment = make_environment({**VARIABLES, **(env or {})}, mark, folder, segments)
+        try:
+            code, output = run([*full, str(file)], environment, folder, LIMIT_S)
+        finally:
+            end_survivors(mark)
         if code != 0:
             raise Problem(f"{shlex.join(full)}\nexit code {code}\n{tail(output)}")
         results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

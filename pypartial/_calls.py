@@ -80,6 +80,10 @@ class CollectiveCalls:
         """Return what the call of this name that timed out was made with; None if none did."""
         return self._begun.made_with if self._begun and self._begun.name == name else None
 
+    def give_up(self) -> None:
+        """Forget the call that timed out: the context makes no more calls."""
+        self._begun = None
+
     def go_away(self) -> None:
         """Begin the call that is a ``with`` block of the application."""
         self.refuse_while_begun()

@@ -453,8 +453,9 @@ class Context:
         whole node up to ``window + 3 + min(r, 8)`` results, r being its ranks. `Stats.buffer_bytes`
         does not count these. Results that this rank was not given yet may take vectors of its own
         memory: 1 for ``"latest"`` and ``"sum"``, up to `window` for ``"each"``, and more while the
-        rank is inside a collective call. Measured in all with vectors of 4 MB: 1 to 2 vectors a
-        rank in a loop with `Full`, 8 to 10 with `Solo`, where ranks run ahead of each other.
+        rank is inside a collective call. Measured in all with vectors of 4 MB: 1 to 1.5 vectors a
+        rank with `Full`, 3.5 to 5 with `Majority`, 7 to 9.4 with `Solo`, where ranks run ahead of
+        each other.
 
         *By messages*, for each rank: 1 pending contribution; up to `window` vectors for rounds in
         flight and the result; above 16 KiB scratch for each round in flight, of n bytes (recursive
@@ -605,6 +606,7 @@ class Context:
     def _refuse(self, why: str) -> None:
         """Make every further call of the context and its requests raise `Error(why)`."""
         self._gone = why
+        self._calls.give_up()
         for request in self._requests.values():
             request._refuse(why)
         self._requests.clear()

@@ -8,6 +8,7 @@ machine, `ratios` draws the table of docs/performance.md, and the others are mea
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -138,27 +139,26 @@ def latency(images: Path, quick: bool) -> None:
 
 
 def ratios(images: Path, quick: bool) -> None:
-    """Times of `bench latency` as multiples of MPI_Allreduce, out of docs/performance.md."""
+    """Times of `bench latency` as multiples of the best MPI call, out of docs/performance.md."""
     ways = ("Full, library", "Full, NumPy", "Solo, library")
-    rows = published(("ranks", "size", *ways))
+    rows = published(("ranks", "size", "best MPI call, us", *ways))
     counts = list(dict.fromkeys(row["ranks"] for row in rows))
     drawing, every = figure(len(counts), height=3.9, width=9.6)
     for axes, count in zip(every, counts, strict=True):
         of = [row for row in rows if row["ranks"] == count]
         for at, (colour, way) in enumerate(zip(COLOURS, ways, strict=False)):
             for place, row in enumerate(of):
-                low, _, high = row[way].partition("-")
-                ends = [float(low), float(high or low)]
+                middle, low, high = map(float, re.findall(r"[\d.]+", row[way]))
                 x = place + 0.22 * (at - 1)
-                axes.plot([x, x], ends, color=colour, linewidth=4)
-                axes.plot([x], [sum(ends) / 2], "o", color=colour, label=way if place == 0 else "")
+                axes.plot([x, x], [low, high], color=colour, linewidth=4)
+                axes.plot([x], [middle], "o", color=colour, label=way if place == 0 else "")
         axes.axhline(1, color=GREY, linewidth=1.5)
-        axes.set_xticks(range(len(of)), [row["size"].partition(" (")[0] for row in of])
+        axes.set_xticks(range(len(of)), [row["size"] for row in of])
         axes.tick_params(axis="x", labelrotation=45)
         axes.set_ylim(0, 1.6)
         axes.grid(visible=False, axis="x")
         axes.set_title(f"{count} ranks")
-    every[0].set_ylabel("time, in MPI_Allreduce's")
+    every[0].set_ylabel("time, in the best MPI call's")
     every[-1].legend(labelcolor=GREY, fontsize=10)
     save(drawing, images / "gallery-ratios.svg", COMMAND)
 

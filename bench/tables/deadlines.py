@@ -1,7 +1,7 @@
 """What a deadline costs: 4 ranks, each 10 ms later than the one before.
 
-Rank 0 waits for nobody else in vain, until its deadline; the others come late to its rounds. So one
-call in four waits, and the p99 of all calls is the 96th percentile of those. `solo` is the same
+Rank 0 waits in vain for the others, until its deadline; they come late to its rounds. So one call
+in four waits, and the p99 of all calls is the 96th percentile of those. `solo` is the same
 round without the wait.
 """
 

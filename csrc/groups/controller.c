@@ -4,7 +4,7 @@
  * A rank that asks enters the signal queue.  When the queue holds enough ranks, the first of them are a group, which
  * begins at once.  The group filter looks at the sync-graph of the last T groups.  Where it is not connected, the head
  * of the queue goes with the first rank of another component.  If all queued ranks are of one component, the head is
- * kept back as a bridge, and those behind it go on: to hold nobody would leave two halves in phase apart for ever, to
+ * kept back as a bridge, and those behind it go on: to hold none would leave two halves in phase apart for ever, to
  * hold all would make them wait for a slow rank.  The head waits for a rank that has not left and is not queued, so it
  * does not wait for ever.
  *

@@ -3,7 +3,7 @@
  *
  * Phase 0: workers 0 of all nodes; pairs (2, 3), (4, 5), ... in each node.  Phases 1 and 3: whole nodes.  Phase 2: 0 with
  * the last of its node; worker 1 with that of the opposite node; pairs (3, 4), (5, 6), ... up to the last but one.
- * A rank that has nobody to pair with is idle.
+ * A rank without a partner is idle.
  */
 #include "groups.h"
 

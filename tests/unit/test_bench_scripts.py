@@ -264,6 +264,17 @@ def test_a_launch_gives_what_the_program_saves(common, monkeypatch):
         commands.launched(1, ["sh", "-c", "echo last words; exit 3"])
 
 
+def test_what_a_launch_started_ends_with_it(common, tmp_path):
+    """Also what has left the launch's session."""
+    commands = importlib.import_module("commands")
+    note = tmp_path / "pid"
+    script = f"setsid sh -c 'echo $$ >{note}; exec sleep 600' &"
+    script += f" while [ ! -s {note} ]; do :; done; exit 1"
+    with pytest.raises(commands.Problem, match="exit code 1"):
+        commands.launched(1, ["sh", "-c", script])
+    assert not Path("/proc", note.read_text().strip()).exists()
+
+
 def test_commands_of_a_launch(common):
     commands = importlib.import_module("commands")
     assert commands.command("sim", "fuzz", python="p") == [

@@ -373,11 +373,19 @@ def test_an_environment_is_used_again_for_the_same_mpi_only(tmp_path):
 def test_an_environment_that_does_not_say_for_which_mpi_it_was_made(tmp_path):
     folder = tmp_path / "env"
     assert environment(tmp_path, str(folder)).returncode == 0
-    (folder / "pypartial-mpi-kind").unlink()
+    (folder / "pypartial-mpi-kind").write_text("")  # an interrupted echo, perhaps
     (tmp_path / "installed").unlink()
-    told = f"{folder} does not say that it was made for --mpi wheel: delete it"
-    assert_refused(environment(tmp_path, str(folder)), told)
+    told = "is not empty, and does not say that it was made for --mpi wheel: delete it"
+    assert_refused(environment(tmp_path, str(folder)), f"{folder} {told}")
     assert not (tmp_path / "installed").exists()
+
+
+def test_a_folder_with_something_else_is_no_environment(tmp_path):
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / ".profile").touch()
+    assert_refused(environment(tmp_path, str(folder)), f"{folder} is not empty")
+    assert [file.name for file in folder.iterdir()] == [".profile"]
 
 
 def test_making_an_environment_can_be_continued(tmp_path):
