@@ -13,7 +13,8 @@ mpi4py first and checks that it was so).
 
 A build in place is quick: it compiles and links only what has changed. What counts is the content
 of files, not their age: a checkout of an older commit has older files. Each wrapper and each set of
-flags has a build folder of its own.
+flags has a build folder of its own. If CFLAGS has an ``-O``, that one counts, and not the ``-O3``
+of `pypartial/_build.py`.
 """
 
 import hashlib
@@ -196,6 +197,11 @@ class BuildWithMpicc(build_ext):
             os.environ.setdefault("MPICH_CC", os.environ["CC"])
             os.environ.setdefault("I_MPI_CC", os.environ["CC"])
         os.environ["CC"] = shlex.join(mpicc)
+        cflags = shlex.split(os.environ.get("CFLAGS", ""))
+        if any(word.startswith("-O") for word in cflags):  # the modules' flags would come behind
+            for extension in self.extensions:
+                own = extension.extra_compile_args
+                extension.extra_compile_args = [f for f in own if not f.startswith("-O")]
         if optimises_as_a_whole(mpicc):
             for extension in self.extensions:
                 extension.extra_compile_args = [*extension.extra_compile_args, TOGETHER]

@@ -26,14 +26,23 @@ case "$*" in
 esac
 """
 
-# Compiles quickly, for another MPI if FOLDER has an mpi.h, and notes which sources and links.
+# Compiles for another MPI if FOLDER has an mpi.h, and notes which sources and links.
 WRAPPER = """\
 #!/bin/sh
 case "$*" in
 *" csrc/"* | *-shared*) echo "$*" >>FOLDER/log ;;
 esac
-exec REAL -IFOLDER "$@" -O0
+exec REAL -IFOLDER "$@"
 """
+# Notes how sources would be compiled.
+REFUSING = """\
+#!/bin/sh
+case "$*" in
+*" csrc/"*) echo "$*" >>LOG; exit 1 ;;
+*) exec REAL "$@" ;;
+esac
+"""
+QUICKLY = "-O0"
 ANOTHER = '#include_next <mpi.h>\n#undef I_MPI_VERSION\n#define I_MPI_VERSION "99.9.9"\n'
 SAY = """
 import mpi4py
@@ -53,12 +62,12 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
 def build(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Build the modules below a folder, quickly."""
+    """Build the modules below a folder."""
     places = ["--build-lib", str(folder / "lib"), "--build-temp", str(folder / "temp")]
     return subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", *places],
         cwd=ROOT,
-        env={**os.environ, "CFLAGS": "-fno-lto", **variables},
+        env={**os.environ, "CFLAGS": QUICKLY, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -100,7 +109,7 @@ def python(tree: Path, *arguments: str, **variables: str) -> subprocess.Complete
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=tree,
-        env={**os.environ, "CFLAGS": "-fno-lto", "PYTHONPATH": str(tree), **variables},
+        env={**os.environ, "CFLAGS": QUICKLY, "PYTHONPATH": str(tree), **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -168,6 +177,21 @@ def test_content_counts_and_age_does_not(tmp_path):
         os.utime(file, (1e9 - 1, 1e9 - 1))
         build_in_place(tree, mpicc)
         assert modules_with(tree, mark) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "used"), [("-O0 -g", "-O0"), ("-g -Og", "-Og"), ("-g -fno-lto", "-O3")]
+)
+def test_the_optimisation_of_cflags_counts(tmp_path, flags, used):
+    log = tmp_path / "log"
+    mpicc = tmp_path / "mpicc"
+    mpicc.write_text(REFUSING.replace("REAL", real_wrapper()).replace("LOG", str(log)))
+    mpicc.chmod(0o755)
+    assert build(tmp_path, MPICC=str(mpicc), CFLAGS=flags).returncode != 0
+    for line in log.read_text().splitlines():
+        words = line.split()
+        assert [word for word in words if word.startswith("-O")][-1] == used
+        assert ("-O3" in words[words.index("-c") :]) == (used == "-O3")
 
 
 def test_a_wrapper_as_compiler_does_not_call_itself(tmp_path):
