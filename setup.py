@@ -251,9 +251,17 @@ class BuildWithMpicc(build_ext):
             command = [self.compiler.compiler_so, cc_args, extra_postargs, pp_opts]
             told = Path(f"{target}.told")
             if must_make(target, told, command, dependencies(target)):
+                digest(source)  # the compiler reads this content, or what is saved after it
+                told.touch()  # no note yet, but the time by the clock of the files
+                began = told.stat().st_ctime_ns
                 noting = [*cc_args, "-MMD", "-MF", f"{target}.d"]
                 compile_one(target, source, ext, noting, extra_postargs, pp_opts)
-                told.write_text(made_of(command, dependencies(target)))
+                files = dependencies(target)
+                note = made_of(command, files)
+                # Of a header that was saved since, it is not known what the compiler read.
+                headers = [Path(file) for file in files if file != source]
+                if all(header.stat().st_ctime_ns < began for header in headers):
+                    told.write_text(note)
 
         def link_changed(objects, module, **kwargs):
             command = [self.compiler.linker_so, module, kwargs]

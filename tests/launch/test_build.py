@@ -42,6 +42,15 @@ case "$*" in
 *) exec REAL "$@" ;;
 esac
 """
+# Somebody saves files while the compiler, which has read the old ones, still runs: once.
+SAVING = """\
+#!/bin/sh
+MPICC "$@" || exit
+case "$*" in
+*" csrc/base/random.c "*) [ ! -e SAVED/random.c ] || mv SAVED/random.c csrc/base ;;
+*" csrc/base/text.c "*) [ ! -e SAVED/mark.h ] || mv SAVED/mark.h csrc/base ;;
+esac
+"""
 QUICKLY = "-O0"
 ANOTHER = '#include_next <mpi.h>\n#undef I_MPI_VERSION\n#define I_MPI_VERSION "99.9.9"\n'
 SAY = """
@@ -177,6 +186,30 @@ def test_content_counts_and_age_does_not(tmp_path):
         os.utime(file, (1e9 - 1, 1e9 - 1))
         build_in_place(tree, mpicc)
         assert modules_with(tree, mark) == 0
+
+
+def test_what_is_saved_while_it_is_first_compiled_is_compiled_again(tmp_path):
+    tree = checkout(tmp_path / "tree")
+    mpicc = wrapper(tmp_path / "ours")
+    base, saved = tree / "csrc" / "base", tmp_path / "saved"
+    saved.mkdir()
+    (saved / "random.c").write_text((base / "random.c").read_text() + MARK.replace("WORD", "new-c"))
+    (saved / "mark.h").write_text(MARK.replace("WORD", "new-h"))
+    (base / "mark.h").touch()
+    with (base / "text.c").open("a") as source:
+        source.write('#include "mark.h"\n')
+    saving = mpicc.with_name("saving")
+    saving.write_text(SAVING.replace("MPICC", str(mpicc)).replace("SAVED", str(saved)))
+    saving.chmod(0o755)
+
+    build_in_place(tree, saving)
+    assert list(saved.iterdir()) == []
+    assert modules_with(tree, "new-c") == 0
+    assert modules_with(tree, "new-h") < 2  # the module that is built second may have it
+    build_in_place(tree, saving)
+    assert modules_with(tree, "new-c") == 2
+    assert modules_with(tree, "new-h") == 2
+    assert build_in_place(tree, saving) == []
 
 
 @pytest.mark.parametrize(
