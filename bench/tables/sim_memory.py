@@ -1,4 +1,4 @@
-"""Memory of simulated ranks, and the time of a round of the most of them."""
+"""Memory of simulated ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REPEATS = (1, 1)
 RANKS = (1024, 4096, 16384, 65536)
 QUICK_RANKS = (1024, 4096)
 FULL_RANKS = 16384  # full needs a vector of each rank at once
-HEAD = ["ranks", "solo, KB a rank", "full, KB a rank", "solo alone, one round, s"]
+HEAD = ["ranks", "solo, KB a rank", "full, KB a rank"]
 NOTES = (
     "Growth of the process's memory divided by the number of ranks, Python's objects included. "
     "`sim skew` simulates full beside any other policy, so that these are simulations of one "
@@ -30,8 +30,7 @@ def measure(run: Run) -> Table:
             if policy == "solo" or ranks <= FULL_RANKS
         }
         sizes = {policy: number(row["bytes"] / 1e3) for policy, row in rows.items()}
-        seconds = number(rows["solo"]["seconds"])
-        table.rows.append([f"{ranks:,}", sizes["solo"], sizes.get("full", ""), seconds])
+        table.rows.append([f"{ranks:,}", sizes["solo"], sizes.get("full", "")])
     run.ranks.clear()  # they are in the table
     return table
 

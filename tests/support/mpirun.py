@@ -369,7 +369,7 @@ def marked(mark: str) -> dict[int, str]:
 
 
 def gone_for(seconds: float, mark: str, command: Sequence[str]) -> Callable[[], bool]:
-    """Return a function: whether a run had processes with this command, and has none for so long."""
+    """Return a function: whether a run had processes of this command, but none for so long."""
     last_seen = float("inf")
 
     def over() -> bool:

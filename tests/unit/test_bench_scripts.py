@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import re
+import select
 import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
@@ -101,6 +103,19 @@ def test_each_script_has_its_place_in_a_page():
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     named = {Path(name).stem for name, _ in MEASURED.findall(text)}
     assert named == set(SCRIPTS)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_table_is_what_its_script_makes(common, name):
+    """The columns are the script's, and the line under it says that the script made it."""
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    (made,) = re.findall(
+        rf"<!-- table: bench/tables/{name}.py -->\n\n(.*?)\n\n{END}", text, re.DOTALL
+    )
+    assert f"`python bench/tables/{name}.py`*" in " ".join(made.split())
+    head = getattr(importlib.import_module(name), "HEAD", None)  # `algorithms` knows it at the end
+    if head is not None:
+        assert made.partition("\n")[0] == "| " + " | ".join(head) + " |"
 
 
 def test_each_table_of_choosing_has_its_place():
@@ -272,7 +287,12 @@ def test_what_a_launch_started_ends_with_it(common, tmp_path):
     script += f" while [ ! -s {note} ]; do :; done; exit 1"
     with pytest.raises(commands.Problem, match="exit code 1"):
         commands.launched(1, ["sh", "-c", script])
-    assert not Path("/proc", note.read_text().strip()).exists()
+    process = select.poll()
+    try:
+        process.register(os.pidfd_open(int(note.read_text())), select.POLLIN)
+    except ProcessLookupError:
+        return
+    assert process.poll(10_000), "it goes on"  # until it has ended, reaped or not
 
 
 def test_commands_of_a_launch(common):
