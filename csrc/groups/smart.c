@@ -8,7 +8,8 @@
  * A rank passes Ripples' filter if its counter is less than c_thres behind the asking rank's.  That does not help
  * inter_intra: a whole node waits for its slowest rank, so its counters move in step.  `foresight` filters by time
  * instead.  A rank whose next request is far ahead is in no division that another rank asks for.  A slow rank is no
- * head and in no group of a whole node, whoever asks: it would come to that group only after another long computation.
+ * head and in no group of a whole node, whichever rank asks: it would come to that group only after another long
+ * computation.  Where all idle ranks of a node are slow, the asking one is their head.
  */
 #include "parts.h"
 
@@ -71,33 +72,40 @@ static void sort_by_node(const pp_groups_t *g, const int32_t *ranks, int32_t cou
         sorted[ends[pp_groups_rank(g, ranks[i])->node]++] = ranks[i];
 }
 
-/* Moves the first rank of a node that is not slow to its front; false: all are slow. */
-static bool find_head(const pp_groups_call_t *call, int32_t *ranks, int32_t count)
+/* Moves the first rank of a node that is not slow to its front.  If all are slow, it is the asking rank: otherwise a slow
+   node would never be with the others.  False: the node has no head. */
+static bool find_head(const pp_groups_call_t *call, int32_t asking, int32_t *ranks, int32_t count)
 {
-    for (int32_t i = 0; i < count; i++)
-        if (!is_slow(call, ranks[i])) {
-            int32_t head = ranks[i];
-            ranks[i] = ranks[0];
-            ranks[0] = head;
-            return true;
-        }
-    return false;
+    int32_t head = PP_NOBODY;
+    bool    quick = false;
+    for (int32_t i = 0; i < count && !quick; i++) {
+        quick = !is_slow(call, ranks[i]);
+        if (quick || ranks[i] == asking)
+            head = i;
+    }
+    if (head == PP_NOBODY)
+        return false;
+    int32_t rank = ranks[head];
+    ranks[head] = ranks[0];
+    ranks[0] = rank;
+    return true;
 }
 
 /* Groups between nodes, and groups of the others inside theirs.  Overwrites `heads`. */
-static bool divide_inter(const pp_groups_call_t *call, int32_t *sorted, const int32_t *ends, int32_t *heads)
+static bool divide_inter(const pp_groups_call_t *call, int32_t asking, int32_t *sorted, const int32_t *ends,
+                         int32_t *heads)
 {
     const int32_t nodes = call->groups->nodes;
     int32_t       count = 0;
     for (int32_t node = 0, from = 0; node < nodes; from = ends[node++])
-        if (find_head(call, sorted + from, ends[node] - from))
+        if (find_head(call, asking, sorted + from, ends[node] - from))
             heads[count++] = sorted[from];
     pp_groups_shuffle(call->groups, heads, count, count);
     if (!cut(call, heads, count))
         return false;
     for (int32_t node = 0, from = 0; node < nodes; from = ends[node++]) {
         /* A single head has no group between nodes. */
-        bool headed = count > 1 && ends[node] > from && !is_slow(call, sorted[from]);
+        bool headed = count > 1 && ends[node] > from && (sorted[from] == asking || !is_slow(call, sorted[from]));
         if (!cut(call, sorted + from + headed, ends[node] - from - headed))
             return false;
     }
@@ -120,13 +128,14 @@ static bool divide_intra(const pp_groups_call_t *call, const int32_t *sorted, co
 
 static bool divide(const pp_groups_call_t *call, int32_t *ranks, int32_t count)
 {
-    pp_groups_t *g = call->groups;
-    int32_t     *sorted = pp_groups_array(g, g->by_node), *ends = pp_groups_array(g, g->node_ends);
+    pp_groups_t  *g = call->groups;
+    int32_t      *sorted = pp_groups_array(g, g->by_node), *ends = pp_groups_array(g, g->node_ends);
+    const int32_t asking = ranks[0];
     pp_groups_shuffle(g, ranks, count, count);
     if (!g->plan.inter_intra || g->nodes == 1)
         return cut(call, ranks, count);
     sort_by_node(g, ranks, count, sorted, ends);
-    return divide_inter(call, sorted, ends, ranks) && divide_intra(call, sorted, ends, ranks);
+    return divide_inter(call, asking, sorted, ends, ranks) && divide_intra(call, sorted, ends, ranks);
 }
 
 /* ---- requests ----------------------------------------------------------------------------------------------------- */

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +194,22 @@ def test_foresight_costs_nothing_where_no_rank_is_slow() -> None:
         for more in ("", ",foresight=0")
     )
     assert with_it < 1.01 * without
+
+
+def jittered(factors: Sequence[int]) -> Times:
+    """Ranks that compute for so many times the base, within 5 %."""
+    draw = random.Random(1)
+    return lambda _: [int(BASE_NS * factor * draw.uniform(0.95, 1.05)) for factor in factors]
+
+
+@pytest.mark.parametrize("factor", [4, 6])
+def test_a_slow_node_is_with_the_others_again_and_again(factor: int) -> None:
+    times = jittered([1] * 4 + [factor] * 4)
+    result = run("smart:2,inter-intra", times, 8, 400, per_node=4)
+    crossing = [at for at, group in enumerate(result.groups) if group[0] < 4 <= group[-1]]
+    ends = [0, *crossing, len(result.groups)]
+    assert max(later - at for at, later in pairwise(ends)) < 100
+    assert result.iteration_ns(range(4)) < 1.1 * BASE_NS
 
 
 # ---- commands ------------------------------------------------------------------------------------
