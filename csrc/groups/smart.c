@@ -106,7 +106,14 @@ static bool divide_inter(const pp_groups_call_t *call, int32_t asking, int32_t *
     for (int32_t node = 0, from = 0; node < nodes; from = ends[node++]) {
         /* A single head has no group between nodes. */
         bool headed = count > 1 && ends[node] > from && (sorted[from] == asking || !is_slow(call, sorted[from]));
-        if (!cut(call, sorted + from + headed, ends[node] - from - headed))
+        int32_t *others = sorted + from + headed;
+        int32_t  rest = ends[node] - from - headed;
+        if (!cut(call, others, rest))
+            return false;
+        /* A single rank beside a head is a group by itself.  Without one its first group would be that of the node,
+           which waits for the head's group. */
+        if (headed && rest == 1 && !is_slow(call, others[0])
+            && pp_ledger_form(call, others, 1, false) == PP_NOBODY)
             return false;
     }
     return true;

@@ -111,7 +111,7 @@ def test_a_rank_that_starts_and_leaves_in_a_loop_fills_nothing(generator: str) -
         if not watched.members[1].asks:
             watched.start(1)
         watched.leave(1)
-        assert watched.machine.alive <= 4
+        assert watched.machine.alive <= 5  # what one division by inter-intra gives
         watched.back(1)
     watched.serve(random.Random(0))
 
@@ -290,10 +290,11 @@ def test_inter_and_intra() -> None:
 
 
 def test_inter_and_intra_of_few_ranks() -> None:
-    # Nodes {0, 1} and {2}: a group between nodes, and one of the first node.
+    # Nodes {0, 1} and {2}: a group between nodes, one of the rank beside its head, and one of the
+    # first node.
     machine = Machine(Plan("smart", 2, inter_intra=True), 3, node_of=[0, 0, 1])
-    machine.start(0)
-    assert machine.alive == 2
+    assert sorted(start_all(machine, range(3))) in ([[0], [1, 2]], [[0, 2], [1]])
+    assert machine.alive == 3
     # Only one node has idle ranks: both of its groups are {0, 1}.
     machine = Machine(Plan("smart", 2, inter_intra=True), 4, node_of=[0, 0, 1, 1])
     machine.leave(2)

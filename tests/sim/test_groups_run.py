@@ -212,6 +212,14 @@ def test_a_slow_node_is_with_the_others_again_and_again(factor: int) -> None:
     assert result.iteration_ns(range(4)) < 1.1 * BASE_NS
 
 
+def test_two_ranks_a_node_cost_no_more_than_four() -> None:
+    """The only rank beside its node's head does not wait for the head's group."""
+    for per_node in (2, 4):
+        times = jittered([1] * 8)
+        result = run("smart:2,inter-intra", times, 8, 400, per_node=per_node)
+        assert result.iteration_ns(range(8)) < 1.1 * BASE_NS
+
+
 # ---- commands ------------------------------------------------------------------------------------
 
 
