@@ -378,13 +378,31 @@ def test_a_rank_that_was_away_is_no_further_behind_than_it_was() -> None:
 
 
 def test_an_idle_rank_goes_on_alone_twice_and_then_joins_a_group() -> None:
-    machine = Machine(Plan("smart", 2), 3)
+    machine = Machine(Plan("smart", 2, c_thres=100), 3)
     machine.leave(2)
     assert machine.start(0) == []  # with rank 1, which computes
     machine.back(2)
     assert machine.start(2) == machine.start(2) == [Alone(2)]
     assert machine.start(2) == []  # a second group, which waits for a member of the first
     assert machine.alive == 2
+
+    for asking, members in ((1, [0, 1]), (0, [0, 2])):
+        (group,) = machine.start(asking)
+        assert isinstance(group, Begin) and group.members == members
+        for member in members:
+            machine.finish(member, group.serial)
+    machine.leave(2)
+    assert machine.start(0) == []  # with rank 1 again
+    machine.back(2)
+    # It was in a group, so it may go on alone again.
+    assert machine.start(2) == machine.start(2) == [Alone(2)]
+    assert machine.start(2) == []
+
+
+def test_a_rank_goes_on_alone_while_all_others_are_filtered_out() -> None:
+    machine = Machine(Plan("smart", 2, c_thres=1, foresight=0), 2)
+    for _ in range(5):
+        assert machine.start(0) == [Alone(0)]
 
 
 def test_the_controller_takes_ranks_in_the_order_in_which_they_ask() -> None:
