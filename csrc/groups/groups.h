@@ -13,7 +13,12 @@
  *
  * A group begins when all its members have started and it is the first in the group buffer of each.  Groups get their
  * numbers when they are formed and enter all buffers in this order, so every rank runs its groups in the order of their
- * numbers.  All members of the lowest unfinished group have it first: it can always run, and nothing deadlocks.
+ * numbers.  All members of the lowest unfinished group have it first: it can run as soon as they have started.  So the
+ * ranks of one handle do not deadlock.
+ *
+ * Open: ranks that call two handles, each with a machine of its own, can deadlock, even if all call them in the same
+ * order.  Rank 0 waits on the first for a group with rank 1, which waits on the second for a group with rank 0.  They do
+ * not if the second machine is told that a rank which waits on the first has left, and that it is back afterwards.
  */
 #ifndef PP_GROUPS_H
 #define PP_GROUPS_H
