@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from .arrivals import BASE_NS, parse_arrivals
+from ..units import spell_duration
+from .arrivals import BASE_NS, LONGEST_NS, parse_arrivals
 from .generators import Plan
 
 __all__ = ["RANKS_MAX", "AnalyseOptions", "GroupsOptions", "ShowOptions", "Weights"]
 
 RANKS_MAX = 4096
+_TIME_MOST_NS = LONGEST_NS // 10 * 9  # a base computation varies around its mean
 
 
 class Weights(str, Enum):
@@ -65,11 +67,15 @@ class GroupsOptions:
             return f"--alpha {self.alpha:g} is not in [0, 1)"
         if self.log is not None and len(self.plans) > 1:
             return "--log: one file has the groups of one --generator; name one only"
+        for name, time_ns in (("--base", self.base_ns), ("--group-time", self.group_ns)):
+            if time_ns > _TIME_MOST_NS:
+                most = spell_duration(_TIME_MOST_NS)
+                return f"{name}: {spell_duration(time_ns)} is longer than {most}"
         for plan in self.plans:
             complaint = plan_complaint(plan, self.ranks, self.per_node)
             if complaint is not None:
                 return f"--generator: {complaint}"
-        return arrivals_complaint(self.arrivals, self.ranks, self.iterations, self.seed)
+        return arrivals_complaint(self)
 
 
 @dataclass(frozen=True)
@@ -128,10 +134,12 @@ def plan_complaint(plan: Plan, ranks: int, per_node: int) -> str | None:
     return None
 
 
-def arrivals_complaint(arrivals: str, ranks: int, iterations: int, seed: int) -> str | None:
+def arrivals_complaint(options: GroupsOptions) -> str | None:
     """Return what is wrong with an arrival model; None if nothing is."""
     try:
-        parse_arrivals(arrivals, ranks, iterations, seed)
+        parse_arrivals(
+            options.arrivals, options.ranks, options.iterations, options.seed, options.base_ns
+        )
     except ValueError as error:
         return f"--arrivals: {error}"
     return None

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from .. import __version__
 from ..provenance import header
-from .arrivals import parse_arrivals
+from .arrivals import Arrivals, parse_arrivals
 from .generators import Plan
 from .group_options import GroupsOptions
 from .group_run import Course, Result, simulate
@@ -71,11 +71,15 @@ class Row:
     alone: float
 
 
-def course_of(options: GroupsOptions, plan: Plan, arrivals: str) -> Course:
-    """Return the simulation of one generator under an arrival model."""
-    model = parse_arrivals(
+def _model(options: GroupsOptions, arrivals: str) -> Arrivals:
+    return parse_arrivals(
         arrivals, options.ranks, options.iterations, options.seed, options.base_ns
     )
+
+
+def course_of(options: GroupsOptions, plan: Plan, arrivals: str) -> Course:
+    """Return the simulation of one generator under an arrival model."""
+    model = _model(options, arrivals)
 
     def times(iteration: int) -> Sequence[int]:
         drawn: list[int] = model.times(iteration).tolist()
@@ -112,8 +116,7 @@ def measure(
     progress : callable, optional
         Is given the share that is done.
     """
-    model = parse_arrivals(options.arrivals, options.ranks, options.iterations, options.seed)
-    slow = _SLOW.match(model.text)
+    slow = _SLOW.match(_model(options, options.arrivals).text)
     part = 0.5 if slow else 1.0
 
     def share(offset: float) -> Callable[[float], None]:

@@ -13,16 +13,18 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from .generators import Plan
 from .groups import Action, Alone, Begin, Complete, Machine, static_group
 from .groups import weights as weights_of
+from .skew import TooLong
 
 __all__ = ["Course", "Result", "simulate"]
 
 Times = Callable[[int], Sequence[int]]
 _START, _FINISH = 0, 1
+_END_NS = 1 << 63
 
 
 class Groups(Protocol):
@@ -171,6 +173,11 @@ class _Run:
             self.compute(rank, 0)
         while self.events:
             now, _, kind, rank, serial = heapq.heappop(self.events)
+            if now >= _END_NS:
+                raise TooLong(
+                    f"{self.course.iterations:,} iterations take more virtual time than a "
+                    "simulation can have (2**63 ns, 292 years): choose fewer iterations"
+                )
             if kind == _START:
                 self.asked_ns[rank] = now
                 self.obey(now, self.groups.start(rank, now_ns=now))
@@ -252,6 +259,8 @@ def simulate(
     ------
     CoreError, ValueError
         If the plan does not fit the ranks.
+    TooLong
+        If the iterations take more virtual time than possible.
     """
     ranks = course.ranks
     groups: Groups
@@ -264,6 +273,12 @@ def simulate(
     result = Result([], [0] * ranks, [0] * ranks, [0] * ranks)
     _Run(course, groups, result, log, progress, [0] * ranks).go()
     return result
+
+
+def _members(given: Any) -> list[int]:
+    if not isinstance(given, list) or not all(type(member) is int for member in given):
+        raise TypeError
+    return given
 
 
 def read_log(lines: Iterator[str], name: str) -> list[list[int]]:
@@ -280,9 +295,9 @@ def read_log(lines: Iterator[str], name: str) -> list[list[int]]:
             continue
         try:
             entry = json.loads(line)
-            members = [int(member) for member in entry["members"]]
+            members = _members(entry["members"])
             begins = entry["event"] == "begin"
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(
                 f"{name}, line {number}: not a line of a log of groups, such as "
                 '{"t": 0, "event": "begin", "group": 1, "members": [0, 1]}'

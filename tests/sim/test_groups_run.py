@@ -20,6 +20,7 @@ from pypartial.sim.generators import parse_generator
 from pypartial.sim.group_run import Course, Result, Times, read_log, simulate
 from pypartial.sim.handle import CoreError
 from pypartial.sim.mixing import analyse
+from pypartial.sim.skew import TooLong
 
 BASE_NS = 100_000_000
 ALL = (
@@ -289,6 +290,9 @@ def test_an_arrival_model_without_a_slow_rank() -> None:
         ("sim groups --generator static --ranks 15", "15 ranks are not nodes of 4"),
         ("sim groups --arrivals slow:16:2x", "'16' is not one of 16 ranks"),
         ("sim groups --alpha 1", "--alpha 1 is not in [0, 1)"),
+        ("sim groups --base 900000s", "--arrivals: 'slow:0:6x': a rank would compute for 5.67e+06"),
+        ("sim groups --base 1000000s --arrivals slow:0:0.5x", "--base: 1000000s is longer than"),
+        ("sim groups --group-time 9000000000s", "--group-time: 9000000000s is longer than"),
         ("sim groups --log x", "--log: one file has the groups of one --generator"),
         ("sim groups --generator smart:2 --log none/x", "there is no folder none"),
         ("groups analyse none.jsonl", "neither a generator nor a file"),
@@ -304,10 +308,18 @@ def test_usage_errors(words: str, said: str) -> None:
     assert said in " ".join(ran.stderr.split())
 
 
+def test_simulations_that_take_too_long() -> None:
+    """The machine's clock has 64 bits."""
+    plan = parse_generator("random:2")
+    with pytest.raises(TooLong, match="choose fewer iterations"):
+        simulate(Course(plan, 2, 21_000, constant([10**15, 10**15])))
+
+
 def test_logs_that_cannot_be_analysed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     for text, words, said in (
         ("x\n", (), "line 1: not a line of a log"),
+        ("[" * 200_000, (), "line 1: not a line of a log"),
         ("", (), "there are no groups"),
         ('{"event": "begin", "members": [0, 5]}', ("--ranks", "3"), "use --ranks 6"),
         ('{"event": "begin", "members": [0, 5000]}', (), "at most 4,096"),

@@ -246,7 +246,9 @@ def test_lines_that_are_not_of_a_log() -> None:
     good = '{"event": "begin", "members": [0, 2]}'
     end = '{"event": "end", "members": [0, 2]}'
     assert read_log(iter([good, "", end]), "x") == [[0, 2]]
-    for bad in ("x", "[1]", '{"event": "begin"}', '{"event": "begin", "members": ["a"]}'):
+    members = ('["a"]', "[Infinity]", '"01"', "[1.0]", "[true]", "1")
+    odd = [f'{{"event": "begin", "members": {text}}}' for text in members]
+    for bad in ("x", "[1]", '{"event": "begin"}', "[" * 200_000, *odd):
         with pytest.raises(ValueError, match="x, line 2: not a line of a log"):
             read_log(iter([good, bad]), "x")
     for bad in ('{"event": "begin", "members": []}', '{"event": "begin", "members": [1, 1]}'):
