@@ -92,7 +92,7 @@ def _print_rows(options: GroupsOptions, rows: Sequence[Row]) -> None:
         f"{options.ranks:,} ranks, {options.per_node} a node, {options.arrivals}, "
         f"{options.iterations:,} iterations, seed {options.seed}"
     )
-    wide = max(len(row.generator) for row in rows) + 2
+    wide = max(len(text) for text in ("generator", *(row.generator for row in rows))) + 2
     print(f"{'generator':<{wide}}ranks       iteration  undisturbed      x  waiting")
     for row in rows:
         for side in row.sides:
@@ -107,10 +107,11 @@ def _print_rows(options: GroupsOptions, rows: Sequence[Row]) -> None:
 
 def _side(side: Side) -> str:
     even = "" if side.undisturbed_ns is None else format_duration(side.undisturbed_ns)
-    ratio = "" if side.ratio is None else f"{side.ratio:.2f}"
+    ratio = "" if even == "" else "-" if side.ratio is None else f"{side.ratio:.2f}"
     name = f"{side.ranks:,} {side.name}"
-    time = format_duration(side.iteration_ns)
-    return f"{name:<12}{time:>9}{even:>13}{ratio:>7}{side.waiting:>9.1%}"
+    time = "-" if side.iteration_ns is None else format_duration(side.iteration_ns)
+    waiting = "-" if side.waiting is None else f"{side.waiting:.1%}"
+    return f"{name:<12}{time:>9}{even:>13}{ratio:>7}{waiting:>9}"
 
 
 # ---- analysis ------------------------------------------------------------------------------------

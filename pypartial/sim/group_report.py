@@ -33,22 +33,22 @@ class Side:
         ``fast``, ``slow`` or ``all``.
     ranks : int
         How many they are.
-    iteration_ns : float
-        Mean time of an iteration.
+    iteration_ns : float or None
+        Mean time of an iteration; None if none was completed.
     undisturbed_ns : float or None
         The same where no rank is slow; None if the arrival model has no slow rank.
     ratio : float or None
         How many times longer than undisturbed an iteration takes.
-    waiting : float
-        Share of the time in which they waited for groups.
+    waiting : float or None
+        Share of the time in which they waited for groups; None if no iteration was completed.
     """
 
     name: str
     ranks: int
-    iteration_ns: float
+    iteration_ns: float | None
     undisturbed_ns: float | None
     ratio: float | None
-    waiting: float
+    waiting: float | None
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,14 @@ def measure(
 
 
 def _side(name: str, ranks: list[int], result: Result, even: Result | None) -> Side:
-    takes = result.iteration_ns(ranks)
-    undisturbed = None if even is None else even.iteration_ns(ranks)
-    ratio = takes / undisturbed if undisturbed else None
-    return Side(name, len(ranks), takes, undisturbed, ratio, result.waiting(ranks))
+    takes = _known(result.iteration_ns(ranks))
+    undisturbed = None if even is None else _known(even.iteration_ns(ranks))
+    ratio = takes / undisturbed if takes is not None and undisturbed else None
+    return Side(name, len(ranks), takes, undisturbed, ratio, _known(result.waiting(ranks)))
+
+
+def _known(number: float) -> float | None:
+    return None if math.isnan(number) else number
 
 
 def _meta(options: GroupsOptions) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -138,15 +139,15 @@ class Result:
     alone: int = 0
 
     def iteration_ns(self, ranks: Sequence[int]) -> float:
-        """Return the mean time of an iteration of these ranks; 0 if they have completed none."""
+        """Return the mean time of an iteration of these ranks; NaN if they have completed none."""
         done = [rank for rank in ranks if self.iterations[rank]]
         times = [self.elapsed_ns[rank] / self.iterations[rank] for rank in done]
-        return sum(times) / len(times) if times else 0.0
+        return sum(times) / len(times) if times else math.nan
 
     def waiting(self, ranks: Sequence[int]) -> float:
-        """Return the share of the time in which these ranks waited."""
+        """Return the share of the time in which these ranks waited; NaN like `iteration_ns`."""
         elapsed = sum(self.elapsed_ns[rank] for rank in ranks)
-        return sum(self.waited_ns[rank] for rank in ranks) / elapsed if elapsed else 0.0
+        return sum(self.waited_ns[rank] for rank in ranks) / elapsed if elapsed else math.nan
 
     def sizes(self) -> Counter[int]:
         """Return how many groups of each size there were."""

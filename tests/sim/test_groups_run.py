@@ -269,6 +269,20 @@ def test_simulate_and_analyse(tmp_path: Path) -> None:
     assert found["frozen"] == expected.frozen and "E[W]" in ran.stdout
 
 
+def test_a_rank_that_completes_nothing_has_no_times(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    ran = command(
+        *("sim", "groups", "--generator", "smart:2", "--ranks", "4", "--iterations", "20"),
+        *("--arrivals", "slow:0:1000x", "--json", str(results)),
+    )
+    assert ran.returncode == 0, ran.stderr
+    (line,) = [line for line in ran.stdout.splitlines() if "1 slow" in line]
+    assert line.split()[:3] == ["1", "slow", "-"] and line.split()[-2:] == ["-", "-"]
+    fast, slow = json.loads(results.read_text())["rows"][0]["sides"]
+    assert slow["undisturbed_ns"] > 0 and fast["waiting"] is not None
+    assert slow["iteration_ns"] is slow["ratio"] is slow["waiting"] is None
+
+
 def test_analyse_a_generator() -> None:
     ran = command("groups", "analyse", "random:2", "--ranks", "8", "--iterations", "400")
     assert ran.returncode == 0, ran.stderr
