@@ -12,6 +12,12 @@ int32_t pp_groups_most(const pp_groups_t *groups) { return 4 * groups->plan.rank
 
 static size_t most_entries(const pp_groups_plan_t *plan) { return (size_t)plan->ranks * ((size_t)plan->size + 3); }
 
+/* So many groups connect all ranks at best. */
+static int32_t least_window(const pp_groups_plan_t *plan)
+{
+    return (plan->ranks - 1 + plan->size - 2) / (plan->size - 1);
+}
+
 pp_status_t pp_groups_check(const pp_groups_plan_t *plan)
 {
     if (plan->generator < 0 || plan->generator >= PP_GENERATOR_COUNT)
@@ -28,6 +34,9 @@ pp_status_t pp_groups_check(const pp_groups_plan_t *plan)
         return pp_fail(PP_ERR_ARGUMENT, "foresight=%d is negative", plan->foresight);
     if (plan->history < 0)
         return pp_fail(PP_ERR_ARGUMENT, "history=%d is negative", plan->history);
+    if (plan->history && plan->generator == PP_GENERATOR_CONTROLLER && plan->history < least_window(plan))
+        return pp_fail(PP_ERR_ARGUMENT, "history=%d is less than %d, the groups that connect %d ranks", plan->history,
+                       least_window(plan), plan->ranks);
     if (plan->weights < 0 || plan->weights >= PP_WEIGHTS_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "weights=%d is not one of 0..%d", plan->weights, PP_WEIGHTS_COUNT - 1);
     if (!(plan->alpha >= 0 && plan->alpha < 1))
@@ -42,7 +51,7 @@ static int32_t window_of(const pp_groups_plan_t *plan)
 {
     if (plan->generator != PP_GENERATOR_CONTROLLER)
         return 0;
-    return plan->history ? plan->history : 4 * ((plan->ranks - 1 + plan->size - 2) / (plan->size - 1));
+    return plan->history ? plan->history : 4 * least_window(plan);
 }
 
 static size_t place(size_t *at, size_t count, size_t element_bytes)

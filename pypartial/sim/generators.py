@@ -38,7 +38,7 @@ class Plan:
         ``smart``: a rank whose next request is further ahead than this, in hundredths of a mean
         computation, is left out; 0: no such filter.
     history : int
-        ``controller``: the groups of the sync-graph; 0: automatic.
+        ``controller``: the groups of the sync-graph, enough to connect all ranks; 0: automatic.
     unfreeze : bool
         ``controller``: whether it connects ranks that the last groups leave unconnected.
     """

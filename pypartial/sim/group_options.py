@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -129,6 +130,12 @@ def plan_complaint(plan: Plan, ranks: int, per_node: int) -> str | None:
     """Return why a generator does not fit so many ranks; None if it does."""
     if plan.size > ranks:
         return f"{plan.text}: there are no groups of {plan.size} among {ranks} ranks"
+    least = math.ceil((ranks - 1) / (plan.size - 1)) if plan.size else 0
+    if 0 < plan.history < least:
+        return (
+            f"{plan.text}: history={plan.history} is less than {least}, the groups that connect "
+            f"{ranks} ranks"
+        )
     if plan.generator == "static" and ranks % per_node:
         return f"static: {ranks} ranks are not nodes of {per_node}; choose another --per-node"
     return None

@@ -219,6 +219,7 @@ def test_events_that_are_not_allowed(
         (Plan("smart", 2, c_thres=0), 4, {}, "c_thres=0"),
         (Plan("smart", 2, foresight=-1), 4, {}, "foresight=-1"),
         (Plan("controller", 2, history=-1), 4, {}, "history=-1"),
+        (Plan("controller", 3, history=3), 8, {}, "history=3 is less than 4"),
         (Plan("random", 2), 4, {"alpha": 1.0}, "alpha=1"),
         (Plan("random", 2), 4, {"alpha": float("nan")}, "alpha=nan"),
         (Plan("random", 2), 2, {"node_of": [0, 2]}, "node 2 of rank 1"),
@@ -449,7 +450,7 @@ def test_the_controller_keeps_one_rank_back_and_lets_the_others_go_on() -> None:
 
 
 def test_a_component_whose_ranks_have_left_does_not_count() -> None:
-    machine = Machine(Plan("controller", 2, history=1), 3)
+    machine = Machine(Plan("controller", 2, history=2), 3)
 
     def pair() -> bool:
         machine.start(0)

@@ -301,6 +301,7 @@ def test_an_arrival_model_without_a_slow_rank() -> None:
     [
         ("sim groups --generator ring:3", "'ring:3' is not a generator"),
         ("sim groups --generator smart:17", "no groups of 17 among 16 ranks"),
+        ("sim groups --generator controller:3,history=7", "history=7 is less than 8"),
         ("sim groups --generator static --ranks 15", "15 ranks are not nodes of 4"),
         ("sim groups --arrivals slow:16:2x", "'16' is not one of 16 ranks"),
         ("sim groups --alpha 1", "--alpha 1 is not in [0, 1)"),
