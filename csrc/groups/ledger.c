@@ -28,11 +28,11 @@ int32_t pp_ledger_first(const pp_groups_t *g, int32_t rank)
     return first == PP_NOBODY ? PP_NOBODY : pp_groups_entry(g, first)->group;
 }
 
-/* Counts a rank that has started for the first group in its buffer, or no longer. */
+/* Counts a rank that has started, and has not left, for the first group in its buffer, or no longer. */
 static void count_ready(const pp_groups_t *g, int32_t rank, int32_t change)
 {
     const pp_groups_rank_t *r = pp_groups_rank(g, rank);
-    if (r->first != PP_NOBODY && r->asks && r->running == PP_NOBODY)
+    if (r->first != PP_NOBODY && r->asks && !r->left && r->running == PP_NOBODY)
         pp_groups_group(g, pp_ledger_first(g, rank))->ready += change;
 }
 
@@ -263,6 +263,7 @@ void pp_ledger_leave(const pp_groups_call_t *call, int32_t rank)
     pp_groups_t      *g = call->groups;
     pp_groups_rank_t *r = pp_groups_rank(g, rank);
     pp_pace_leave(g, rank);
+    count_ready(g, rank, -1);
     r->left = true;
     r->most_at_leave = g->most_requests;
     pp_crowd_remove(g, &g->here, rank);
@@ -271,6 +272,7 @@ void pp_ledger_leave(const pp_groups_call_t *call, int32_t rank)
     if (goal != PP_NOBODY) {
         pp_groups_group(g, goal)->goals--;
         r->goal = PP_NOBODY;
+        withdraw_if_unwanted(call, goal);      /* before others are ready for it without this rank */
     }
     /* What it runs stays, and is the first in its buffer. */
     while (r->last != PP_NOBODY && pp_groups_entry(g, r->last)->group != r->running) {
@@ -278,8 +280,6 @@ void pp_ledger_leave(const pp_groups_call_t *call, int32_t rank)
         remove_entry(g, r->last);
         review(call, group);
     }
-    if (goal != PP_NOBODY)
-        withdraw_if_unwanted(call, goal);
 }
 
 void pp_ledger_back(const pp_groups_call_t *call, int32_t rank)

@@ -131,6 +131,18 @@ def test_a_group_of_a_rank_that_has_left_is_withdrawn() -> None:
     assert isinstance(group, Begin) and group.members == [0, 1]
 
 
+def test_a_group_that_nobody_asks_for_any_more_does_not_begin() -> None:
+    machine = Machine(Plan("random", 2), 4, seed=35)
+    assert machine.start(3) == []
+    (group,) = machine.start(0)  # that of rank 3; rank 0 asks for one with rank 1
+    assert isinstance(group, Begin) and group.members == [0, 3]
+    assert machine.start(1) == []
+    assert machine.alive == 3
+    # Rank 1 would be ready for the group that rank 0 asked for.
+    assert machine.leave(0) == []
+    assert machine.alive == 2
+
+
 def test_a_group_shrinks_to_the_ranks_that_are_left() -> None:
     machine = Machine(Plan("random", 3), 3)
     assert machine.start(0) == []
