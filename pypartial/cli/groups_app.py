@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -234,17 +235,19 @@ def sim_groups(
         log=log,
         json=json,
     )
-    complaint = options.complaint() or files_complaint(json, None) or _log_complaint(log)
+    complaint = options.complaint() or files_complaint(json, None) or _log_complaint(log, json)
     if complaint is not None:
         raise typer.BadParameter(complaint)
     context.obj.job = dataclasses.replace(options, arrivals=arrivals.strip())
 
 
-def _log_complaint(log: Path | None) -> str | None:
+def _log_complaint(log: Path | None, json: Path | None) -> str | None:
     """Return why groups cannot be written, before they are simulated; None if they can."""
     if log is None:
         return None
     if not log.absolute().parent.is_dir():
         return f"--log {log}: there is no folder {log.parent}"
+    if json is not None and os.path.realpath(log) == os.path.realpath(json):
+        return "--log and --json name the same file"
     refusal = file_refusal(log)
     return None if refusal is None else f"--log {log}: cannot be written: {refusal}"

@@ -323,6 +323,15 @@ def test_usage_errors(words: str, said: str) -> None:
     assert said in " ".join(ran.stderr.split())
 
 
+def test_groups_and_results_in_one_file(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "groups")
+    files = ("--log", str(tmp_path / "groups"), "--json", str(link))
+    ran = command("sim", "groups", "--generator", "smart:2", *files)
+    assert ran.returncode == 2
+    assert "--log and --json name the same file" in " ".join(ran.stderr.split())
+
+
 def test_simulations_that_take_too_long() -> None:
     """The machine's clock has 64 bits."""
     plan = parse_generator("random:2")
