@@ -170,8 +170,11 @@ def _print_analysis(source: str, lipschitz: float, analysis: Analysis) -> None:
     print(f"spectral gap   {analysis.gap:.4f}")
     print(f"rho-bar        {analysis.rho_bar:.4g}")
     print(f"largest rate   {analysis.rate:.4g} (Theorem 1, L = {lipschitz:g})")
-    stretches = f"{len(frozen):,}, longest {max(frozen, default=0):,} groups"
-    print(f"frozen         {stretches} (of the last {analysis.window:,} groups)")
+    if frozen is None:
+        print(f"frozen         not looked at: fewer than {analysis.window:,} groups")
+    else:
+        stretches = f"{len(frozen):,}, longest {max(frozen, default=0):,} groups"
+        print(f"frozen         {stretches} (of the last {analysis.window:,} groups)")
     if analysis.ranks <= _PRINTED_RANKS:
         print("E[W]")
         for line in analysis.mean:

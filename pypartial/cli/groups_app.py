@@ -145,6 +145,11 @@ def analyse(
             seed=seed,
             per_node=per_node,
         )
+    else:
+        for name in ("arrivals", "iterations", "seed", "per_node"):
+            given = context.get_parameter_source(name)
+            if given is not None and given.name != "DEFAULT":
+                raise typer.BadParameter(f"--{name.replace('_', '-')}: a log is not simulated")
     log = Path(source) if plan is None else None
     options = AnalyseOptions(log, course, ranks, lipschitz, window, json)
     complaint = options.complaint() or files_complaint(json, None)

@@ -182,5 +182,6 @@ def analysis_as_dict(
     }
     values = dataclasses.asdict(analysis)
     values["rho_bar"] = analysis.rho_bar if math.isfinite(analysis.rho_bar) else None
+    values["rate"] = analysis.rate if math.isfinite(analysis.rate) else None
     values["mean"] = analysis.mean.tolist() if analysis.ranks <= _MATRIX_RANKS else None
     return {**header(), "meta": meta, "analysis": values}

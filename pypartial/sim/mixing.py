@@ -142,8 +142,8 @@ class Analysis:
         The largest learning rate of Theorem 1; 0 if rho is 1.
     window : int
         Groups of the sync-graph.
-    frozen : list of int
-        Lengths of the stretches in which it was not connected.
+    frozen : list of int or None
+        Lengths of the stretches in which it was not connected; None if there are fewer groups.
     mean : array of float64, shape (ranks, ranks)
         E[W].
     """
@@ -156,7 +156,7 @@ class Analysis:
     rho_bar: float
     rate: float
     window: int
-    frozen: list[int]
+    frozen: list[int] | None
     mean: npt.NDArray[np.float64]
 
 
@@ -194,6 +194,6 @@ def analyse(
         rho_bar=rho_bar(rho),
         rate=largest_rate(rho, ranks, size, lipschitz),
         window=window,
-        frozen=frozen_stretches(groups, ranks, window),
+        frozen=frozen_stretches(groups, ranks, window) if len(groups) >= window else None,
         mean=mean,
     )

@@ -19,7 +19,7 @@ from pypartial.sim.arrivals import parse_arrivals
 from pypartial.sim.generators import parse_generator
 from pypartial.sim.group_run import Course, Result, Times, read_log, simulate
 from pypartial.sim.handle import CoreError
-from pypartial.sim.mixing import analyse
+from pypartial.sim.mixing import analyse, frozen_stretches
 from pypartial.sim.skew import TooLong
 
 BASE_NS = 100_000_000
@@ -141,8 +141,8 @@ def test_ranks_in_phase_do_not_stay_apart(ranks: int, size: int, window: int) ->
     filtered, plain = (
         run(f"controller:{size}{more}", times, ranks, 1500) for more in ("", ",no-unfreeze")
     )
-    assert 0 < max(analyse(filtered.groups, ranks, window=window).frozen) <= ranks
-    assert max(analyse(plain.groups, ranks, window=window).frozen) > 1000
+    assert 0 < max(frozen_stretches(filtered.groups, ranks, window)) <= ranks
+    assert max(frozen_stretches(plain.groups, ranks, window)) > 1000
     if size == 2:
         assert filtered.iteration_ns(range(ranks)) < 1.04 * plain.iteration_ns(range(ranks))
 
@@ -337,6 +337,24 @@ def test_simulations_that_take_too_long() -> None:
     plan = parse_generator("random:2")
     with pytest.raises(TooLong, match="choose fewer iterations"):
         simulate(Course(plan, 2, 21_000, constant([10**15, 10**15])))
+
+
+def test_what_an_analysis_cannot_tell(tmp_path: Path) -> None:
+    log, analysis = tmp_path / "log", tmp_path / "rho.json"
+    log.write_text('{"event": "begin", "members": [0, 1]}\n' * 3)
+    words = ("groups", "analyse", str(log), "--json", str(analysis), "--ranks", "2")
+    ran = command(*words, "--lipschitz", "1e-320", "--window", "4")
+    assert ran.returncode == 0, ran.stderr
+    assert "frozen         not looked at: fewer than 4 groups" in ran.stdout
+    found = json.loads(analysis.read_text())["analysis"]
+    assert found["frozen"] is found["rate"] is None
+    ran = command(*words, "--window", "3")
+    assert "frozen         0, longest 0 groups (of the last 3 groups)" in ran.stdout
+    assert json.loads(analysis.read_text())["analysis"]["frozen"] == []
+    for option, value in (("--arrivals", "cloud"), ("--seed", "0")):
+        ran = command(*words, option, value)
+        assert ran.returncode == 2
+        assert f"{option}: a log is not simulated" in " ".join(ran.stderr.split())
 
 
 def test_logs_that_cannot_be_analysed(tmp_path: Path) -> None:
