@@ -6,7 +6,7 @@
  * nodes and the others in groups inside their node, then all ranks of a node in one group.
  *
  * A rank passes Ripples' filter if its counter is less than c_thres behind the asking rank's.  That does not help
- * inter_intra: a whole node waits for its slowest rank, so its counters move in step.  `foresight` filters by time
+ * inter_intra: a whole node waits for its slowest rank, so its counters hardly differ.  `foresight` filters by time
  * instead.  A rank whose next request is far ahead is in no division that another rank asks for.  A slow rank is no
  * head and in no group of a whole node, whichever rank asks: it would come to that group only after another long
  * computation.  Where all idle ranks of a node are slow, the asking one is their head.
