@@ -29,7 +29,7 @@ void pp_pace_started(pp_groups_t *g, int32_t rank, uint64_t now_ns)
     count(g, r, true);
 }
 
-/* The ledger says that a rank has left after this, and that it is back before. */
+/* The ledger calls them while `left` is false: before a rank leaves, and after it is back. */
 void pp_pace_leave(pp_groups_t *g, int32_t rank) { count(g, pp_groups_rank(g, rank), false); }
 void pp_pace_back(pp_groups_t *g, int32_t rank) { count(g, pp_groups_rank(g, rank), true); }
 

@@ -223,7 +223,7 @@ def sim_groups(
 
     Only the protocol is simulated: messages take no time. Every rank computes, asks for a group,
     and computes again when its request is complete. With a slow rank, each generator also runs
-    without it, and x is how many times longer an iteration takes.
+    with that rank at normal speed, and x is how many times longer an iteration takes.
     """
     plans = [read("--generator", parse_generator, text) for text in generator or _GENERATORS]
     options = GroupsOptions(

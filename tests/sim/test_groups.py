@@ -440,7 +440,7 @@ def test_the_controller_connects_two_halves() -> None:
     assert machine.start(0) == machine.start(1) == []
     (bridge,) = machine.start(3)
     assert isinstance(bridge, Begin) and bridge.members == [0, 3]
-    # ... and rank 1 goes with whoever is next.
+    # ... and rank 1 goes with the rank that is next.
     (last,) = machine.start(2)
     assert isinstance(last, Begin) and last.members == [1, 2]
 
