@@ -5,7 +5,8 @@
 
 /* ---- the state ----------------------------------------------------------------------------------------------- */
 
-enum { RANKS_MAX = 1 << 20 };
+/* A mean computation is at most 2^53 ns (pace.c), so this many hundredths of it fit into 64 bits. */
+enum { RANKS_MAX = 1 << 20, FORESIGHT_MOST = 100000 };
 
 /* The bounds of ledger.c. */
 int32_t pp_groups_most(const pp_groups_t *groups) { return 4 * groups->plan.ranks; }
@@ -30,8 +31,8 @@ pp_status_t pp_groups_check(const pp_groups_plan_t *plan)
         return pp_fail(PP_ERR_ARGUMENT, "groups of %d among %d ranks do not fit into memory", plan->size, plan->ranks);
     if (plan->c_thres < 1 && plan->generator == PP_GENERATOR_SMART)
         return pp_fail(PP_ERR_ARGUMENT, "c_thres=%d is not at least 1", plan->c_thres);
-    if (plan->foresight < 0)
-        return pp_fail(PP_ERR_ARGUMENT, "foresight=%d is negative", plan->foresight);
+    if (plan->foresight < 0 || plan->foresight > FORESIGHT_MOST)
+        return pp_fail(PP_ERR_ARGUMENT, "foresight=%d is not in 0..%d", plan->foresight, FORESIGHT_MOST);
     if (plan->history < 0)
         return pp_fail(PP_ERR_ARGUMENT, "history=%d is negative", plan->history);
     if (plan->history && plan->generator == PP_GENERATOR_CONTROLLER && plan->history < least_window(plan))
@@ -154,10 +155,11 @@ static pp_status_t start(const pp_groups_call_t *call, int32_t rank, uint64_t it
     const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
     if (r->asks)
         return pp_fail(PP_ERR_STATE, "rank %d has an outstanding request", rank);
-    if (iteration && iteration <= r->iteration)
+    const uint64_t next = iteration ? iteration : r->iteration + 1;      /* 0 after the last of 64 bits */
+    if (next <= r->iteration)
         return pp_fail(PP_ERR_ARGUMENT, "iteration %llu of rank %d does not exceed its last, %llu",
-                       (unsigned long long)iteration, rank, (unsigned long long)r->iteration);
-    pp_ledger_start(call, rank, iteration ? iteration : r->iteration + 1);
+                       (unsigned long long)next, rank, (unsigned long long)r->iteration);
+    pp_ledger_start(call, rank, next);
     return settle(call, rank);
 }
 

@@ -232,7 +232,7 @@ typedef struct pp_groups_plan {
     int32_t  inter_intra;      /* SMART: 1: a division makes groups between nodes, and then one in each node */
     int32_t  c_thres;          /* SMART: a rank that is this many requests behind the asking one is left out */
     int32_t  foresight;        /* SMART: a rank is left out whose next request is further ahead than this, in hundredths
-                                  of a mean computation; 0: no such filter */
+                                  of a mean computation, 0..100000; 0: no such filter */
     int32_t  history;          /* CONTROLLER: T, at least ceil((ranks - 1) / (size - 1)); 0: four times as much */
     int32_t  unfreeze;         /* CONTROLLER: 1: when the last T groups leave the ranks unconnected, it connects them */
     int32_t  weights;          /* pp_weights_t */

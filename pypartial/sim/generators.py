@@ -17,6 +17,9 @@ controller:SIZE  ranks in the order in which they ask (Partial Reduce)
 static           the table of Ripples 4.2, by nodes"""
 
 
+_FORESIGHT_MOST = 100_000  # the generator computes with 64 bits
+
+
 @dataclass(frozen=True)
 class Plan:
     """A generator and its options.
@@ -114,6 +117,8 @@ def _value(text: str, option: str, word: str, equals: str, value: str) -> int:
         raise ValueError(f"{text!r}: {option!r}: write {word}{'=4' if takes else ''}")
     if word == "c-thres" and int(value) < 1:
         raise ValueError(f"{text!r}: c-thres is at least 1")
+    if word == "foresight" and int(value) > _FORESIGHT_MOST:
+        raise ValueError(f"{text!r}: foresight is at most {_FORESIGHT_MOST}")
     return int(value or 0)
 
 

@@ -230,6 +230,7 @@ def test_events_that_are_not_allowed(
         (Plan("random", 1 << 16), 1 << 16, {}, "do not fit into memory"),
         (Plan("smart", 2, c_thres=0), 4, {}, "c_thres=0"),
         (Plan("smart", 2, foresight=-1), 4, {}, "foresight=-1"),
+        (Plan("smart", 2, foresight=100_001), 4, {}, r"foresight=100001 is not in 0\.\.100000"),
         (Plan("controller", 2, history=-1), 4, {}, "history=-1"),
         (Plan("controller", 3, history=3), 8, {}, "history=3 is less than 4"),
         (Plan("random", 2), 4, {"alpha": 1.0}, "alpha=1"),
@@ -240,6 +241,16 @@ def test_events_that_are_not_allowed(
 def test_plans_that_are_wrong(plan: Plan, ranks: int, more: dict[str, Any], text: str) -> None:
     with pytest.raises(CoreError, match=text) as refused:
         Machine(plan, ranks, **more)
+    assert refused.value.status == lib.PP_ERR_ARGUMENT
+
+
+def test_no_iteration_is_after_the_last_of_64_bits() -> None:
+    machine = Machine(Plan("controller", 2), 3)
+    machine.leave(1)
+    machine.leave(2)
+    assert machine.start(0, 2**64 - 1) == [Alone(0)]
+    with pytest.raises(CoreError, match="does not exceed its last") as refused:
+        machine.start(0)
     assert refused.value.status == lib.PP_ERR_ARGUMENT
 
 
