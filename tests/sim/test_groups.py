@@ -187,6 +187,26 @@ def test_a_flush_serves_all_requests() -> None:
     machine.start(0)  # which rank 0 could not, if its request were still outstanding
 
 
+def test_a_flush_connects_all_ranks_for_the_controller() -> None:
+    for flushed in (False, True):
+        machine = Machine(Plan("controller", 2, history=3), 4)
+        for _ in range(3):
+            machine.start(0)
+            (group,) = machine.start(1)
+            assert isinstance(group, Begin)
+            machine.finish(0, group.serial)
+            machine.finish(1, group.serial)
+        if flushed:
+            for rank in range(4):
+                machine.leave(rank)
+            machine.reset()
+            for rank in range(4):
+                machine.back(rank)
+        machine.start(0)
+        # Without the flush rank 0 is kept back for another component.
+        assert len(machine.start(1)) == flushed
+
+
 # ---- events that are not allowed -----------------------------------------------------------------
 
 

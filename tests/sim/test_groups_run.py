@@ -103,6 +103,17 @@ def test_the_same_seed_gives_the_same_log() -> None:
     assert log(1) == log(1) != log(2)
 
 
+def test_times_of_groups_and_of_waiting() -> None:
+    log = io.StringIO()
+    times = constant([1_000_000, 3_000_000])
+    result = simulate(Course(parse_generator("controller:2"), 2, 5, times, group_ns=1_000_000), log)
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    moments = [(line["event"], line["t"] // 1_000_000) for line in lines]
+    assert moments[:4] == [("begin", 3), ("end", 4), ("begin", 7), ("end", 8)]
+    # Of 4 ms each waits for the group, and rank 0 for rank 1.
+    assert (result.waiting([0]), result.waiting([1])) == (3 / 4, 1 / 4)
+
+
 def test_a_generator_that_forgets_a_release_stops_the_simulation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

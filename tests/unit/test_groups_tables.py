@@ -210,6 +210,13 @@ def test_rho_of_groups() -> None:
     assert math.isinf(apart.rho_bar)
 
 
+@pytest.mark.parametrize(("ranks", "size", "window"), [(8, 2, 28), (12, 3, 24), (9, 4, 12)])
+def test_the_sync_graph_has_as_many_groups_as_that_of_the_controller(
+    ranks: int, size: int, window: int
+) -> None:
+    assert analyse([list(range(size))], ranks).window == window
+
+
 def test_the_largest_rate_solves_theorem_1() -> None:
     assert rho_bar(0.25) == pytest.approx(1 / 3 + 4)
     rate = largest_rate(0.25, 8, 2, 10)
