@@ -372,6 +372,32 @@ def test_a_rank_far_from_its_next_request_is_in_no_division_that_another_asks_fo
         assert machine.start(0, now_ns=1_100_000) == ([Alone(0)] if alone else [])
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_rank_that_is_slow_now_is_no_head_and_in_no_group_of_its_node(seed: int) -> None:
+    plan = Plan("smart", 2, inter_intra=True, foresight=100_000)
+    machine = Machine(plan, 4, seed, node_of=[0, 0, 1, 1])
+    for now in (1_000_000, 2_000_000):
+        begun = [a for rank in range(4) for a in machine.start(rank, now_ns=now)]
+        for group in begun:
+            assert isinstance(group, Begin)
+            for member in group.members:
+                machine.finish(member, group.serial, now)
+    assert machine.alive == 0
+    for rank in range(3):  # they begin to compute at 6 ms, rank 3 at 2 ms
+        machine.leave(rank, 6_000_000)
+        machine.back(rank, 6_000_000)
+    first = [
+        a.members
+        for rank in range(3)
+        for a in machine.start(rank, now_ns=7_000_000)
+        if isinstance(a, Begin)
+    ]
+    # Rank 2 is the head of its node, the single rank beside the other head is by itself, and then
+    # there is a group of the first node.
+    assert sorted(first) in ([[0], [1, 2]], [[0, 2], [1]])
+    assert machine.alive == 3
+
+
 def test_a_rank_that_was_slow_once_is_in_divisions_again() -> None:
     machine = Machine(Plan("smart", 2, c_thres=1000), 2)
     now, together = 0, []
