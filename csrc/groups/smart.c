@@ -72,8 +72,8 @@ static void sort_by_node(const pp_groups_t *g, const int32_t *ranks, int32_t cou
         sorted[ends[pp_groups_rank(g, ranks[i])->node]++] = ranks[i];
 }
 
-/* Moves the first rank of a node that is not slow to its front.  If all are slow, it is the asking rank: otherwise a slow
-   node would never be with the others.  False: the node has no head. */
+/* Moves the first rank of a node that is not slow to its front.  If all are slow, it is the asking rank: otherwise a
+   slow node would never be with the others.  False: the node has no head. */
 static bool find_head(const pp_groups_call_t *call, int32_t asking, int32_t *ranks, int32_t count)
 {
     int32_t head = PP_NOBODY;
