@@ -17,8 +17,8 @@
  * ranks of one handle do not deadlock.
  *
  * Open: ranks that call two handles, each with a machine of its own, can deadlock, even if all call them in the same
- * order.  Rank 0 waits on the first for a group with rank 1, which waits on the second for a group with rank 0.  They do
- * not if the second machine is told that a rank which waits on the first has left, and that it is back afterwards.
+ * order.  Rank 0 waits on the first for a group with rank 1, which waits on the second for a group with rank 0.  They
+ * do not if the second machine is told that a rank which waits on the first has left, and that it is back afterwards.
  */
 #ifndef PP_GROUPS_H
 #define PP_GROUPS_H
