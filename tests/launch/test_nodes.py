@@ -48,7 +48,7 @@ def test_a_rank_that_died_in_a_round_is_named_on_all_nodes():
 
 @pytest.mark.parametrize("victim", [1, 4])
 def test_a_killed_rank_ends_the_job(victim):
-    """Also one that is alone on its node, whom nobody else could miss."""
+    """Also one that is alone on its node, which no other could miss."""
     run = launch(5, 2, "killed", str(victim))
     assert run.returncode not in (0, None), run.explain()
     assert run.seconds < QUICK_S, run.explain()

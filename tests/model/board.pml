@@ -326,7 +326,7 @@ inline hand_out()
 #define TICKET (ticket_round == at && tickets)
 #endif
 
-/* Whoever finishes the last chunk publishes. */
+/* The rank that finishes the last chunk publishes. */
 inline work()
 {
     do

@@ -109,7 +109,7 @@ def test_buffers_are_used_when_it_says_so(comm, ctx, count):
     request.Free()
 
 
-# Of a round in shared memory: one is moved by whoever has claimed it, the others in chunks.
+# Of a round in shared memory: one is moved by the rank that has claimed it, the others in chunks.
 LARGE = [(3_000, 1, 0, 5_001), (70_001, 0, 1, 200_003), (1 << 20,)]
 
 
@@ -117,7 +117,7 @@ LARGE = [(3_000, 1, 0, 5_001), (70_001, 0, 1, 200_003), (1 << 20,)]
 @pytest.mark.parametrize("dtype", ["i4", "f2", "f8"])
 @pytest.mark.parametrize("policy", [pp.Full(), pp.Solo(), pp.Majority()])
 def test_large_results(comm, ctx, counts, dtype, policy):
-    """Whoever reduces a part of it, each rank gets every element, of its own request's round."""
+    """Whichever rank reduces a part of it, each gets every element, of its own request's round."""
     sends = [np.zeros(n, dtype) for n in counts]
     outs = [np.zeros(n, dtype) for n in counts]
     patterns = [(np.arange(n) % 7).astype(dtype) for n in counts]

@@ -130,7 +130,7 @@ def test_draws_are_fair_and_depend_on_the_seed():
 
 @pytest.mark.parametrize(("size", "m"), [(3, 1), (9, 1), (9, 4)])
 def test_a_flush_has_no_influence_on_the_draws_after_it(size, m):
-    """Whom a round draws follows from seed and round: nobody counts as left after a flush."""
+    """Which rank a round draws follows from seed and round: none counts as left after a flush."""
     steps = 24
     drawn = [[set() for _ in range(steps)] for _ in range(2)]
     for flushing in range(2):

@@ -332,7 +332,7 @@ def run(
 
 
 def end_with_parent() -> None:
-    """In the child: whoever kills the test ends the launcher, which then ends its ranks."""
+    """In the child: when the test is killed, the launcher ends, and then ends its ranks."""
     LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 

@@ -229,7 +229,7 @@ def by_messages(rules: Rules, m: int, events: list[tuple[int, Facts]], size: int
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_draws_reach_whoever_waits_in_whatever_order_ranks_come_and_go(
+def test_draws_reach_every_waiting_rank_in_whatever_order_ranks_come_and_go(
     rules: Rules, size: int
 ) -> None:
     for order in permutations(range(size)):
@@ -242,7 +242,7 @@ def test_draws_reach_whoever_waits_in_whatever_order_ranks_come_and_go(
 
 
 def test_a_rank_that_is_back_can_be_reached_by_a_draw_that_passed_others(rules: Rules) -> None:
-    """All ranks are listed as left, and are still in the order: whoever comes back is reached."""
+    """All ranks are listed as left, and are still in the order: one that comes back is reached."""
     size = 5
     everybody = rules.mask(set(range(size)), size)
     observer = Observer(rules)

@@ -33,7 +33,7 @@ def test_a_rank_withholds_what_is_further_than_max_lag_from_what_it_was_given(ru
 
 
 def test_only_leaving_being_elsewhere_and_patience_lift_it(rules: Rules) -> None:
-    """Patience not for `each`. Full waits for whoever is not ready and has not left in any case."""
+    """Patience not for `each`. Full always waits for ranks that are not ready and have not left."""
     lib = rules.lib
     for size, policy, deadline, each in product(
         range(1, 6), ("PP_FIRST_OF", "PP_QUORUM"), (False, True), (False, True)

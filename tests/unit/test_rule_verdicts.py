@@ -237,7 +237,7 @@ def is_triggered(rules: Rules, rule: Any, ranks: list[Facts], reached: set[int])
 
 
 def run_dry(rules: Rules, rule: Any, ranks: list[Facts], late: list[bool]) -> tuple[bool, bool]:
-    """Lets whoever holds the round up leave by patience until nobody does.
+    """Lets ranks that hold the round up leave by patience until none does.
 
     Returns whether the round is triggered then, and whether all give their parts.
     """
@@ -266,7 +266,7 @@ def run_dry(rules: Rules, rule: Any, ranks: list[Facts], late: list[bool]) -> tu
 def test_patience_lets_every_round_go_on_that_somebody_waits_for(
     rules: Rules, size: int, each: bool
 ) -> None:
-    """Whoever else computes, withholds or is elsewhere. For `each` max_lag holds all the same."""
+    """Others may compute, withhold or be elsewhere. For `each` max_lag holds all the same."""
     for here in product(HERE if size < 4 else FEW_HERE, repeat=size):
         if not any(facts.waits for facts, _ in here):
             continue

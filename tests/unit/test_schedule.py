@@ -602,7 +602,7 @@ STYLES = st.sampled_from(["any", "any", "newest", "oldest", "late sends", "late 
 @settings(max_examples=25, deadline=None)
 @given(draw=st.data())
 def test_execution(algorithm, size, draw):
-    """Whoever starts, in whatever order: every operation and every contribution once."""
+    """Whichever ranks start, in whatever order: every operation and every contribution once."""
     if size > 17 and draw.draw(st.integers(0, 2)) != 0:
         return  # the long ones: a third of the examples
     ranks = st.sets(st.integers(0, size - 1))

@@ -47,7 +47,7 @@ HANDLES = 3  # of threads and passes
 EVERY = 25  # steps, the user's own call
 LONGEST_WORK_S = 4e-4
 WINDOW = 4
-STALLED_S = 10.0  # then the log says who waits for whom
+STALLED_S = 10.0  # then the log says which rank waits for which
 
 
 @dataclass(frozen=True)

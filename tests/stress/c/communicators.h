@@ -1,4 +1,4 @@
-/* communicators.h - how many communicators the program has made: whoever makes one comes by here. */
+/* communicators.h - how many communicators the program has made: every call that makes one is counted. */
 #ifndef COMMUNICATORS_H
 #define COMMUNICATORS_H
 

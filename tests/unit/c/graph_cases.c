@@ -173,7 +173,7 @@ static pp_status_t sent_twice(void) { return one_message(2, 0, 0, 4, 0); }
 static pp_status_t other_register(void) { return one_message(1, 0, 1, 4, 0); }
 static pp_status_t other_count(void) { return one_message(1, 0, 0, 3, 0); }
 static pp_status_t half_activation(void) { return one_message(1, 0, 0, 4, true); }
-/* Whoever receives into a buffer of its own may number its registers for itself. */
+/* A rank that receives into a buffer of its own may number its registers for itself. */
 static pp_status_t own_register(void)
 {
     pp_graph_t *a = new_rank(0), *b = new_rank(1), *c = new_rank(2);
