@@ -198,74 +198,13 @@ pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, 
 
 /* ---- groups: the protocols of P-Reduce by themselves ------------------------------------------- */
 
-/* Which groups a rank that asks for one gets (docs/groups.md).  A static table needs no generator: see
-   pp_sim_groups_static(). */
-typedef enum pp_generator {
-    PP_GENERATOR_RANDOM,       /* Ripples 4.1: the rank that asks, and others at random */
-    PP_GENERATOR_SMART,        /* Ripples 5: group buffers, global division, slow ranks filtered */
-    PP_GENERATOR_CONTROLLER,   /* Partial Reduce: ranks in the order in which they ask */
-    PP_GENERATOR_COUNT
-} pp_generator_t;
-
-typedef enum pp_weights {
-    PP_WEIGHTS_CONSTANT,       /* equal shares */
-    PP_WEIGHTS_CLOSEST,        /* Eq. 9 of Partial Reduce; the share of a missing version goes to the closest one */
-    PP_WEIGHTS_INITIAL,        /* Eq. 9; the shares of missing versions go to the initial model */
-    PP_WEIGHTS_COUNT
-} pp_weights_t;
-
-/* Planted defects of generators; only simulations can have them. */
+/* Planted defects of generators (pp_groups_plan_t.plant); only simulations can have them. */
 typedef enum pp_groups_plant {
     PP_GROUPS_PLANT_NONE,
     PP_GROUPS_PLANT_LOST_RELEASE,  /* now and then a rank that has finished a group stays locked */
     PP_GROUPS_PLANT_OTHER_ORDER,   /* now and then a member gets two groups in the other order */
     PP_GROUPS_PLANT_COUNT
 } pp_groups_plant_t;
-
-typedef struct pp_groups_plan {
-    int32_t  generator;        /* pp_generator_t */
-    int32_t  ranks;
-    int32_t  size;             /* ranks of a group, 2..ranks */
-    uint64_t seed;
-    int32_t  reuse;            /* RANDOM: 1: a group that a rank is in already serves its request */
-    int32_t  division;         /* SMART: 1: all idle ranks are divided into groups at once */
-    int32_t  inter_intra;      /* SMART: 1: a division makes groups between nodes, and then one in each node */
-    int32_t  c_thres;          /* SMART: a rank that is this many requests behind the asking one is left out */
-    int32_t  foresight;        /* SMART: a rank is left out whose next request is further ahead than this, in hundredths
-                                  of a mean computation, 0..100000; 0: no such filter */
-    int32_t  history;          /* CONTROLLER: T, at least ceil((ranks - 1) / (size - 1)); 0: four times as much */
-    int32_t  unfreeze;         /* CONTROLLER: 1: when the last T groups leave the ranks unconnected, it connects them */
-    int32_t  weights;          /* pp_weights_t */
-    double   alpha;            /* of Eq. 9, in [0, 1) */
-    int32_t  plant;            /* pp_groups_plant_t */
-} pp_groups_plan_t;
-
-typedef enum pp_groups_event {
-    PP_GROUPS_START,           /* the rank asks for a group; number: its iteration, 0 for one more than its last */
-    PP_GROUPS_FINISH,          /* the rank has the result of a group; number: the group's */
-    PP_GROUPS_LEAVE,           /* the rank has left: it is in no new group */
-    PP_GROUPS_BACK,            /* it is back; an outstanding request asks anew */
-    PP_GROUPS_RESET            /* all ranks have left, and a flush has served their requests; `rank` is ignored */
-} pp_groups_event_t;
-
-typedef enum pp_groups_action_kind {
-    PP_GROUPS_BEGIN,           /* the members of a group average their parts, with these weights */
-    PP_GROUPS_COMPLETE,        /* the request of `rank` is complete, with group `serial` */
-    PP_GROUPS_ALONE            /* the request of `rank` is complete without a group */
-} pp_groups_action_kind_t;
-
-typedef struct pp_groups_action {
-    int32_t  kind;             /* pp_groups_action_kind_t */
-    int32_t  rank;             /* COMPLETE, ALONE */
-    uint64_t serial;           /* BEGIN, COMPLETE: groups are numbered from 1, in the order in which they are formed */
-    /* BEGIN only, an entry a member: */
-    int32_t         count;
-    const int32_t  *members;       /* in ascending order */
-    const uint64_t *iterations;
-    const double   *weights;
-    double          initial;       /* the weight of the initial model */
-    uint64_t        newest;        /* the newest of the iterations */
-} pp_groups_action_t;
 
 typedef struct pp_sim_groups pp_sim_groups_t;
 
