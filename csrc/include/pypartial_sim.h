@@ -98,6 +98,7 @@ pp_ctx_t   *pp_sim_ctx(pp_sim_t *sim, int32_t rank);
    every rank, with the same arguments, before anything runs, and makes no handles otherwise.  PP_ERR_ARGUMENT: a wrong
    value; PP_ERR_STATE: the context is not simulated. */
 pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **coll);
+pp_status_t pp_sim_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **handle);
 /* From this virtual time on the rank neither sends nor receives; messages that it sent before still arrive.  The other
    ranks' contexts fail by PP_ERR_PEER_FAILED `detect_ns` later; UINT64_MAX: nobody tells them. */
 pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns);
@@ -106,7 +107,7 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
 typedef enum pp_sim_call_kind {
     PP_SIM_START, PP_SIM_WAIT, PP_SIM_TEST, PP_SIM_INIT_BEGIN, PP_SIM_FLUSH_BEGIN, PP_SIM_DRAIN_BEGIN,
     PP_SIM_FREE_BEGIN, PP_SIM_CTX_FREE_BEGIN, PP_SIM_CALL_WAIT, PP_SIM_COLLECT, PP_SIM_MORE, PP_SIM_TIMED_OUT,
-    PP_SIM_AWAY_BEGIN, PP_SIM_AWAY_END
+    PP_SIM_AWAY_BEGIN, PP_SIM_AWAY_END, PP_SIM_PREDUCE_INIT_BEGIN, PP_SIM_PREDUCE_START
 } pp_sim_call_kind_t;
 
 typedef struct pp_sim_call {
@@ -115,6 +116,10 @@ typedef struct pp_sim_call {
     pp_handle_t   *coll;
     pp_result_t *result;
     const pp_allreduce_config_t *config;
+    const pp_preduce_config_t *groups;       /* PREDUCE_INIT_BEGIN */
+    uint64_t       iteration;                /* PREDUCE_START */
+    const int32_t *members;
+    int32_t        count;
     const char  *complaint;
     pp_handle_t  **out;
     uint64_t    *discarded;

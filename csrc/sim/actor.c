@@ -148,6 +148,8 @@ static pp_status_t run_call(pp_actor_t *actor, const pp_sim_call_t *call)
     case PP_SIM_AWAY_BEGIN: return pp_away_begin(ctx);
     case PP_SIM_AWAY_END:   return pp_away_end(ctx);
     case PP_SIM_INIT_BEGIN: return pp_allreduce_init_begin(ctx, call->config, call->complaint, call->out);
+    case PP_SIM_PREDUCE_INIT_BEGIN: return pp_preduce_init_begin(ctx, call->groups, call->complaint, call->out);
+    case PP_SIM_PREDUCE_START: return pp_preduce_start(call->coll, call->iteration, call->members, call->count);
     case PP_SIM_FLUSH_BEGIN: return pp_flush_begin(call->coll);
     case PP_SIM_DRAIN_BEGIN: return pp_drain_begin(call->coll);
     case PP_SIM_FREE_BEGIN: return pp_handle_free_begin(call->coll, call->discarded);

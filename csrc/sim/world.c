@@ -92,21 +92,39 @@ pp_ctx_t *pp_sim_ctx(pp_sim_t *sim, int32_t rank)
     return rank >= 0 && rank < sim->ranks ? sim->contexts[rank] : NULL;
 }
 
-/* Takes no lock: one thread simulates all ranks. */
-pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
+/* Whether a handle can be made without an agreement.  Takes no lock: one thread simulates all ranks. */
+static pp_status_t check_pretends(pp_ctx_t *ctx)
 {
-    pp_handle_t *handle;
-    *out = NULL;
     PP_TRY(pp_ctx_usable(ctx));
     PP_TRY(pp_engine_check(&ctx->engine));
-    if (ctx->mpi)
-        return pp_fail(PP_ERR_STATE, "the ranks of the context are not simulated");
-    PP_TRY(pp_allreduce_make(ctx, config, &handle));
+    return ctx->mpi ? pp_fail(PP_ERR_STATE, "the ranks of the context are not simulated") : PP_OK;
+}
+
+static pp_status_t pretend(pp_ctx_t *ctx, pp_handle_t *handle, pp_handle_t **out)
+{
     pp_status_t status = pp_agreement_pretend(&ctx->calls, handle);
     pp_engine_settle(&ctx->engine);
     if (status >= 0)
         *out = handle;
     return status;
+}
+
+pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
+{
+    pp_handle_t *handle;
+    *out = NULL;
+    PP_TRY(check_pretends(ctx));
+    PP_TRY(pp_allreduce_make(ctx, config, &handle));
+    return pretend(ctx, handle, out);
+}
+
+pp_status_t pp_sim_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **out)
+{
+    pp_handle_t *handle;
+    *out = NULL;
+    PP_TRY(check_pretends(ctx));
+    PP_TRY(pp_preduce_make(ctx, config, &handle));
+    return pretend(ctx, handle, out);
 }
 
 static pp_status_t check_rank(const pp_sim_t *sim, int32_t rank)
