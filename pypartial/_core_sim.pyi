@@ -37,26 +37,10 @@ class Lib(RealLib):
     PP_PLANT_COUNT: int
     PP_STALENESS_BINS: int
     PP_SCHEDULE_ACTIVATION: int
-    PP_GENERATOR_RANDOM: int
-    PP_GENERATOR_SMART: int
-    PP_GENERATOR_CONTROLLER: int
-    PP_GENERATOR_COUNT: int
-    PP_WEIGHTS_CONSTANT: int
-    PP_WEIGHTS_CLOSEST: int
-    PP_WEIGHTS_INITIAL: int
-    PP_WEIGHTS_COUNT: int
     PP_GROUPS_PLANT_NONE: int
     PP_GROUPS_PLANT_LOST_RELEASE: int
     PP_GROUPS_PLANT_OTHER_ORDER: int
     PP_GROUPS_PLANT_COUNT: int
-    PP_GROUPS_START: int
-    PP_GROUPS_FINISH: int
-    PP_GROUPS_LEAVE: int
-    PP_GROUPS_BACK: int
-    PP_GROUPS_RESET: int
-    PP_GROUPS_BEGIN: int
-    PP_GROUPS_COMPLETE: int
-    PP_GROUPS_ALONE: int
     def pp_sim_do(self, sim: CData, rank: int, call: CData, /) -> int: ...
     def pp_sim_done(self, sim: CData, rank: int, status: CData, /) -> int: ...
     def pp_sim_requested_at(self, coll: CData, /) -> int: ...
@@ -92,9 +76,18 @@ class Lib(RealLib):
     def pp_sim_schedule_dump(
         self, schedule: int, ranks: int, size: int, form: int, text: CData, /
     ) -> int: ...
-    def pp_sim_groups_open(self, plan: CData, node_of: CData, groups: CData, /) -> int: ...
+    def pp_sim_groups_open(
+        self, plan: CData, table: CData, node_of: CData, groups: CData, /
+    ) -> int: ...
     def pp_sim_groups_event(
         self, groups: CData, event: int, rank: int, number: int, now_ns: int, actions: CData, /
+    ) -> int: ...
+    def pp_sim_groups_give(
+        self, groups: CData, rank: int, members: CData, count: int, /
+    ) -> int: ...
+    def pp_sim_groups_asks(self, groups: CData, rank: int, /) -> int: ...
+    def pp_sim_groups_untangle(
+        self, groups: CData, count: int, now_ns: int, actions: CData, /
     ) -> int: ...
     def pp_sim_groups_action(self, groups: CData, index: int, /) -> CData: ...
     def pp_sim_groups_move(self, groups: CData, /) -> int: ...

@@ -7,9 +7,11 @@
  * nodes, or the simulator.  (design: "P-Reduce", "Pure protocols")
  *
  * ledger.c   decides when a group begins: Ripples' lock vector, pending group queue and group buffers
- * random.c smart.c controller.c   decide which groups there are
+ * random.c smart.c controller.c named.c   decide which groups there are
+ * kept.c     numbers the groups whose members keep a communicator
  * static.c weights.c   functions without a state
  * machine.c  the events
+ * untangle.c several machines
  *
  * A group begins when all its members have started and it is the first in the group buffer of each.  Groups get their
  * numbers when they are formed and enter all buffers in this order, so every rank runs its groups in the order of their
@@ -46,19 +48,20 @@ pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, co
                            const int32_t *node_of, uint64_t now_ns);
 
 /* An event (pp_groups_event_t).  PP_ERR_ARGUMENT: no such rank or event, or an iteration that does not exceed the
-   rank's last; PP_ERR_STATE: the rank's state does not permit it.  Both leave the machine as it was.  PP_ERR_INTERNAL:
-   the machine itself is wrong. */
+   rank's last, a reason that is none, or GIVEN and no group; PP_ERR_STATE: the rank's state does not permit it.  Both
+   leave the machine as it was.  PP_ERR_INTERNAL: the machine itself is wrong. */
 pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
                             const pp_groups_hearer_t *hearer);
 /* GIVEN, before its START: the group that the rank's next request is for.  PP_ERR_ARGUMENT: `members` do not ascend, are
-   no ranks, or lack the rank itself. */
+   no ranks, or lack the rank itself; PP_ERR_STATE: the rank has an outstanding request. */
 pp_status_t pp_groups_give(pp_groups_t *groups, int32_t rank, const int32_t *members, int32_t count);
 /* Whether the rank has an outstanding request. */
 bool        pp_groups_asks(const pp_groups_t *groups, int32_t rank);
 
-/* Ends circles of ranks that wait for each other on different handles; to be called after a START or BACK that leaves
-   an outstanding request, where there are several handles.  All machines have the same ranks.  A rank is taken to
-   compute, and so to ask on any handle some time, if it has no outstanding request on one of them. */
+/* Ends circles of ranks that wait for each other on different handles; to be called after each event where there are
+   several handles: also a FINISH or LEAVE may be the last event before all ranks wait.  It returns at once while ranks
+   wait on one handle only.  All machines have the same ranks.  A rank is taken to compute, and so to ask on any handle
+   some time, if it has an outstanding request on none of them. */
 pp_status_t pp_groups_untangle(pp_groups_t *const *machines, const pp_groups_hearer_t *hearers, int32_t count,
                                uint64_t now_ns);
 

@@ -405,7 +405,7 @@ typedef enum pp_generator {
     PP_GENERATOR_RANDOM,       /* Ripples 4.1: the rank that asks, and others at random */
     PP_GENERATOR_SMART,        /* Ripples 5: group buffers, global division, slow ranks filtered */
     PP_GENERATOR_CONTROLLER,   /* Partial Reduce: ranks in the order in which they ask */
-    PP_GENERATOR_TABLE,        /* a table of phases; the k-th request since the last flush is phase k mod `phases` */
+    PP_GENERATOR_TABLE,        /* a table of phases; request k since the last flush, from 0, is phase k mod `phases` */
     PP_GENERATOR_GIVEN,        /* each request names its group */
     PP_GENERATOR_COUNT
 } pp_generator_t;

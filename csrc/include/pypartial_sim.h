@@ -4,7 +4,8 @@
  * The simulated ranks' programs call the functions of pypartial.h; its conventions hold here, too.  All functions are
  * local and never block.  One thread drives a simulation.
  * Besides csrc/sim only the simulated transport, fenced memory, the engine (for planted defects and counters) and the
- * generators of groups (for their plans, which only simulations make so far) include this file.  pypartial/_build.py hands everything between the two CDEF marks to cffi.
+ * generators of groups (for planted defects) include this file.  pypartial/_build.py hands everything between the two
+ * CDEF marks to cffi.
  */
 #ifndef PYPARTIAL_SIM_H
 #define PYPARTIAL_SIM_H
@@ -213,13 +214,21 @@ typedef enum pp_groups_plant {
 
 typedef struct pp_sim_groups pp_sim_groups_t;
 
-/* Opens a generator.  `node_of` has the node of each rank, numbered from 0; NULL: one node.  PP_ERR_ARGUMENT: a wrong
-   value. */
-pp_status_t pp_sim_groups_open(const pp_groups_plan_t *plan, const int32_t *node_of, pp_sim_groups_t **groups);
+/* Opens a generator.  `table`: for PP_GENERATOR_TABLE (pp_preduce_config_t.table); NULL for the others.  `node_of` has
+   the node of each rank, numbered from 0; NULL: one node.  PP_ERR_ARGUMENT: a wrong value. */
+pp_status_t pp_sim_groups_open(const pp_groups_plan_t *plan, const int32_t *table, const int32_t *node_of,
+                               pp_sim_groups_t **groups);
 /* Tells the generator of an event; *actions is how many actions it answers.  PP_ERR_STATE: the rank's state does not
    permit this event; nothing has changed. */
 pp_status_t pp_sim_groups_event(pp_sim_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
                                 int32_t *actions);
+/* PP_GENERATOR_GIVEN, before a start: the group that the rank's next request is for. */
+pp_status_t pp_sim_groups_give(pp_sim_groups_t *groups, int32_t rank, const int32_t *members, int32_t count);
+/* Whether the rank has an outstanding request. */
+int32_t     pp_sim_groups_asks(const pp_sim_groups_t *groups, int32_t rank);
+/* Ends circles of ranks that wait for each other on different generators (csrc/groups/untangle.c); actions[i] is how
+   many actions generator i answers. */
+pp_status_t pp_sim_groups_untangle(pp_sim_groups_t *const *groups, int32_t count, uint64_t now_ns, int32_t *actions);
 /* One of the actions that the last event was answered with, 0..actions - 1.  What it points to lives until the next
    event. */
 const pp_groups_action_t *pp_sim_groups_action(const pp_sim_groups_t *groups, int32_t index);

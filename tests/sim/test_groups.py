@@ -14,7 +14,7 @@ from support.groups import GENERATORS, Watch, watch
 
 from pypartial._core_sim import lib
 from pypartial.sim.generators import Plan, parse_generator
-from pypartial.sim.groups import Alone, Begin, Complete, Machine
+from pypartial.sim.groups import Alone, Begin, Complete, Flush, Machine
 from pypartial.sim.handle import CoreError
 
 EVENTS = 150
@@ -175,12 +175,10 @@ def test_the_controller_needs_no_more_ranks_than_there_are() -> None:
 
 def test_a_flush_serves_all_requests() -> None:
     machine = Machine(Plan("random", 2), 3)
-    machine.start(0)
-    with pytest.raises(CoreError, match="3 ranks have not left"):
-        machine.reset()
-    for rank in range(3):
-        machine.leave(rank)
-    assert machine.reset() == []
+    machine.start(0, 5)
+    assert machine.leave(0, reason="flushes") == machine.leave(1, reason="flushes") == []
+    (flush,) = machine.leave(2, reason="flushes")
+    assert flush == Flush(2, [0, 1, 2], [5, 0, 0], [1 / 3] * 3, 5)  # group 1 was withdrawn
     for rank in range(3):
         assert machine.back(rank) == []
     assert machine.alive == 0
@@ -198,8 +196,7 @@ def test_a_flush_connects_all_ranks_for_the_controller() -> None:
             machine.finish(1, group.serial)
         if flushed:
             for rank in range(4):
-                machine.leave(rank)
-            machine.reset()
+                machine.leave(rank, reason="flushes")
             for rank in range(4):
                 machine.back(rank)
         machine.start(0)
@@ -220,7 +217,6 @@ def test_a_flush_connects_all_ranks_for_the_controller() -> None:
         (lambda m: m.finish(0, 9), lib.PP_ERR_STATE, "rank 0 does not run group 9"),
         (lambda m: m.back(0), lib.PP_ERR_STATE, "rank 0 has not left"),
         (lambda m: (m.leave(2), m.leave(2)), lib.PP_ERR_STATE, "rank 2 has left already"),
-        (lambda m: m.reset(), lib.PP_ERR_STATE, "ranks have not left"),
     ],
 )
 def test_events_that_are_not_allowed(

@@ -76,6 +76,7 @@ class Watch:
             if isinstance(action, Begin):
                 self._begin(action)
             else:
+                assert isinstance(action, Complete | Alone)
                 self._complete(action)
         assert self.machine.alive <= self.machine.most
         present = [m for m in self.members if not m.left]
