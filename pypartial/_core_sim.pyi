@@ -37,26 +37,10 @@ class Lib(RealLib):
     PP_PLANT_COUNT: int
     PP_STALENESS_BINS: int
     PP_SCHEDULE_ACTIVATION: int
-    PP_GENERATOR_RANDOM: int
-    PP_GENERATOR_SMART: int
-    PP_GENERATOR_CONTROLLER: int
-    PP_GENERATOR_COUNT: int
-    PP_WEIGHTS_CONSTANT: int
-    PP_WEIGHTS_CLOSEST: int
-    PP_WEIGHTS_INITIAL: int
-    PP_WEIGHTS_COUNT: int
     PP_GROUPS_PLANT_NONE: int
     PP_GROUPS_PLANT_LOST_RELEASE: int
     PP_GROUPS_PLANT_OTHER_ORDER: int
     PP_GROUPS_PLANT_COUNT: int
-    PP_GROUPS_START: int
-    PP_GROUPS_FINISH: int
-    PP_GROUPS_LEAVE: int
-    PP_GROUPS_BACK: int
-    PP_GROUPS_RESET: int
-    PP_GROUPS_BEGIN: int
-    PP_GROUPS_COMPLETE: int
-    PP_GROUPS_ALONE: int
     def pp_sim_do(self, sim: CData, rank: int, call: CData, /) -> int: ...
     def pp_sim_done(self, sim: CData, rank: int, status: CData, /) -> int: ...
     def pp_sim_requested_at(self, coll: CData, /) -> int: ...
