@@ -54,7 +54,7 @@ static pp_status_t enter_preduce(pp_handle_t *handle, pp_ctx_t **ctx, pp_preduce
 pp_status_t pp_preduce_start(pp_handle_t *handle, uint64_t iteration, const int32_t *members, int32_t count)
 {
     pp_ctx_t     *ctx;
-    pp_preduce_t *preduce;
+    pp_preduce_t *preduce = NULL;
     PP_TRY(enter_preduce(handle, &ctx, &preduce));
     preduce->asked.iteration = iteration;
     preduce->asked.members = members;
@@ -70,7 +70,7 @@ pp_status_t pp_preduce_start(pp_handle_t *handle, uint64_t iteration, const int3
 pp_status_t pp_preduce_result(pp_handle_t *handle, pp_group_result_t *result)
 {
     pp_ctx_t     *ctx;
-    pp_preduce_t *preduce;
+    pp_preduce_t *preduce = NULL;
     PP_TRY(enter_preduce(handle, &ctx, &preduce));
     *result = preduce->result;
     pp_status_t status = preduce->described ? PP_OK : pp_fail(PP_ERR_STATE, "no request has been collected yet");
@@ -81,7 +81,7 @@ pp_status_t pp_preduce_result(pp_handle_t *handle, pp_group_result_t *result)
 pp_status_t pp_preduce_ran(pp_handle_t *handle)
 {
     pp_ctx_t     *ctx;
-    pp_preduce_t *preduce;
+    pp_preduce_t *preduce = NULL;
     PP_TRY(enter_preduce(handle, &ctx, &preduce));
     pp_status_t status = preduce->runs ? PP_OK : pp_fail(PP_ERR_STATE, "there is no group that the caller is to run");
     if (status >= 0) {

@@ -58,6 +58,10 @@ pp_status_t pp_groups_give(pp_groups_t *groups, int32_t rank, const int32_t *mem
 /* Whether the rank has an outstanding request. */
 bool        pp_groups_asks(const pp_groups_t *groups, int32_t rank);
 
+/* The ranks that the rank's outstanding request waits for.  Fills `ranks` with up to `most` of them; returns how many
+   there are. */
+int32_t     pp_groups_missing(const pp_groups_t *groups, int32_t rank, int32_t *ranks, int32_t most);
+
 /* Ends circles of ranks that wait for each other on different handles; to be called after each event where there are
    several handles: also a FINISH or LEAVE may be the last event before all ranks wait.  It returns at once while ranks
    wait on one handle only.  All machines have the same ranks.  A rank is taken to compute, and so to ask on any handle

@@ -42,8 +42,8 @@ int32_t pp_groups_largest(const pp_groups_plan_t *plan, const int32_t *table)
 /* What follows from the number of ranks and the sizes of groups. */
 static pp_status_t check_sizes(const pp_groups_plan_t *plan, const int32_t *table)
 {
-    if (plan->ranks < 2 || plan->ranks > RANKS_MAX)
-        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not in 2..%d", plan->ranks, RANKS_MAX);
+    if (plan->ranks < 1 || plan->ranks > RANKS_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not in 1..%d", plan->ranks, RANKS_MAX);
     if (!is_named(plan) && (plan->size < 2 || plan->size > plan->ranks))
         return pp_fail(PP_ERR_ARGUMENT, "size=%d is not in 2..%d, the number of ranks", plan->size, plan->ranks);
     if (plan->generator == PP_GENERATOR_TABLE)
@@ -236,8 +236,8 @@ static void flush(const pp_groups_call_t *call)
     pp_groups_t *g = call->groups;
     pp_ledger_flush(call);
     for (int32_t rank = 0; rank < g->plan.ranks; rank++)
-        if (pp_groups_rank(g, rank)->reason == PP_GROUPS_FLUSHES)
-            set_reason(g, rank, PP_GROUPS_IN_CALL);
+        if (pp_groups_rank(g, rank)->reason == PP_GROUPS_FLUSHES && pp_groups_rank(g, rank)->left)
+            pp_ledger_back(call, rank);      /* the call is over for all of them */
     g->reasons[PP_GROUPS_FLUSHES] = 0;
     if (g->plan.generator == PP_GENERATOR_CONTROLLER)
         pp_controller_open(g);
@@ -308,6 +308,35 @@ static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
     if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
         pp_controller_back(call->groups, rank);
     return settle(call, rank);
+}
+
+/* ---- questions ---------------------------------------------------------------------------------------------------- */
+
+/* Whether a member keeps the first group in the rank's buffer from beginning, or the controller from forming one. */
+static bool is_missing(const pp_groups_t *g, int32_t rank, int32_t group, int32_t member)
+{
+    const pp_groups_rank_t *other = pp_groups_rank(g, member);
+    if (is_named(&g->plan))
+        return pp_named_is_missing(g, rank, member);
+    if (g->plan.generator == PP_GENERATOR_CONTROLLER)
+        return !other->left && !other->queued;
+    for (int32_t entry = other->first; entry != PP_NOBODY; entry = pp_groups_entry(g, entry)->behind)
+        if (pp_groups_entry(g, entry)->group == group)
+            return !other->asks || pp_ledger_first(g, member) != group;
+    return false;
+}
+
+int32_t pp_groups_missing(const pp_groups_t *groups, int32_t rank, int32_t *ranks, int32_t most)
+{
+    const pp_groups_rank_t *r = pp_groups_rank(groups, rank);
+    const int32_t           group = pp_ledger_first(groups, rank);
+    int32_t                 count = 0;
+    if (!r->asks || r->left || r->running != PP_NOBODY)
+        return 0;
+    for (int32_t member = 0; member < groups->plan.ranks; member++)
+        if (member != rank && is_missing(groups, rank, group, member) && count++ < most)
+            ranks[count - 1] = member;
+    return count;
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */

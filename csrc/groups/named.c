@@ -36,6 +36,15 @@ static int32_t next_named(const pp_groups_t *g, int32_t rank, int32_t member)
     return member;
 }
 
+/* A table's group of the rank's request has this member. */
+static bool is_in_circle(const pp_groups_t *g, int32_t rank, int32_t member)
+{
+    int32_t at = next_named(g, rank, rank);
+    while (at != rank && at != member)
+        at = next_named(g, rank, at);
+    return at == member;
+}
+
 /* The rank's request waits for others. */
 static bool waits(const pp_groups_t *g, int32_t rank)
 {
@@ -114,6 +123,13 @@ bool pp_named_may_complete(const pp_groups_t *g, int32_t rank)
         if (look_at(g, rank, member) == COMES && !pp_groups_rank(g, member)->free)
             return false;
     return true;
+}
+
+bool pp_named_is_missing(const pp_groups_t *g, int32_t rank, int32_t member)
+{
+    const bool named_too = g->plan.generator == PP_GENERATOR_GIVEN ? pp_mask_has(named(g, rank), member)
+                                                                   : is_in_circle(g, rank, member);
+    return waits(g, rank) && named_too && look_at(g, rank, member) == COMES;
 }
 
 pp_status_t pp_groups_give(pp_groups_t *groups, int32_t rank, const int32_t *members, int32_t count)

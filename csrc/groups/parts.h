@@ -188,6 +188,8 @@ int32_t     pp_named_largest(const pp_groups_plan_t *plan, const int32_t *table)
 bool        pp_named_leave(const pp_groups_call_t *call);
 /* All ranks that the request waits for are free. */
 bool        pp_named_may_complete(const pp_groups_t *g, int32_t rank);
+/* Whether the rank's request waits for this member. */
+bool        pp_named_is_missing(const pp_groups_t *g, int32_t rank, int32_t member);
 
 /* The history is empty; ranks may have left. */
 void pp_controller_open(pp_groups_t *g);

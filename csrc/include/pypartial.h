@@ -468,7 +468,7 @@ typedef enum pp_groups_action_kind {
     PP_GROUPS_COMPLETE,        /* the request of `rank` is complete, with group `serial` */
     PP_GROUPS_ALONE,           /* the request of `rank` is complete without a group */
     PP_GROUPS_FLUSH,           /* all members, which are the ranks that flush, average their parts with equal weights.
-                                  Their outstanding requests are over, and they are inside a call from now on */
+                                  Their outstanding requests are over, and they are back */
     PP_GROUPS_END,             /* all ranks free the handle */
     PP_GROUPS_DIFFER           /* GIVEN: the ranks `rank` and `other` wait for different groups that contain both */
 } pp_groups_action_kind_t;
