@@ -183,13 +183,13 @@ static void look_elsewhere(pp_preduce_t *preduce)
 {
     const pp_team_t *team = preduce->handle.team;
     bool             waits = team->engine->size > 1 && waits_elsewhere(preduce) > 0;
-    if (waits && preduce->elsewhere_ns == 0 && !preduce->elsewhere)
-        pp_engine_alarm(team->engine, 0);
     if (!waits || preduce->seen_waits != team->waits) {
         preduce->elsewhere = false;
         preduce->elsewhere_ns = 0;
     }
     preduce->seen_waits = team->waits;
+    if (waits && preduce->elsewhere_ns == 0)
+        pp_engine_alarm(team->engine, 0);
 }
 
 static uint64_t tick(pp_handle_t *handle, uint64_t now_ns)
