@@ -326,8 +326,8 @@ static void wake_all(shared_t *shared)
     shared->any_wakes = false;
 }
 
-/* Hands out the large jobs that have begun, and wakes the ranks that wait for what was done.  `serves`: the rank that began the jobs
-   may have begun the jobs, so a member's progress thread is woken, too. */
+/* Hands out the large jobs that have begun, and wakes the ranks that wait for what was done.  `serves`: this
+   rank does not stay to work at them, so the progress thread of a member is woken. */
 static void follow_up(pp_preduce_t *preduce, bool serves)
 {
     shared_t        *shared = preduce->shared;
