@@ -173,7 +173,7 @@ static int32_t reason_of(const pp_preduce_t *preduce)
 static void say(pp_preduce_t *preduce)
 {
     int32_t reason = reason_of(preduce);
-    if (reason == preduce->said)
+    if (reason == preduce->said || preduce->ended)
         return;
     preduce->said = reason;
     preduce->ops->say(preduce, reason);
