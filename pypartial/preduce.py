@@ -244,10 +244,10 @@ class PreduceRequest(Request):
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            group, result = self._group(), self._described
-            if not result.runs:
+            group = self._group()
+            if not self._described.runs:
                 break
-            by_comm.run(group, result.kept, bool(result.fresh))
+            by_comm.run(group, self._described.kept)
             self._native.check(self._lib.pp_preduce_ran(self._handle))
         self._asks = False
         by_comm.deliver()
