@@ -112,7 +112,13 @@ class PreduceRequest(Request):
 
     def _use_communicators(self) -> None:
         """Run the groups on communicators; collective."""
-        self._by_comm = CommGroups(self._context, self._native, self._vector, self._settings)
+        mpi: Any = self._native.MPI
+        try:
+            self._by_comm = CommGroups(self._context, self._native, self._vector, self._settings)
+        except mpi.Exception as error:
+            raise Error(
+                f"MPI failed in making communicators for {self._name()}: {error}"
+            ) from error
 
     # ---- the data path --------------------------------------------------------------------------
 
