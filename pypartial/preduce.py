@@ -75,8 +75,8 @@ class PreduceRequest(Request):
     members are in their `Wait`. Ctrl-C, `timeout` and stall warnings have no effect in the
     meantime, and the death of a member may block the others for ever. `Test` raises. After a
     `Start` call `Wait` before any collective call of the context, on any handle: the other members
-    wait inside MPI. The context's communicator is used once, to duplicate it when the request is
-    made.
+    wait inside MPI. `Context.Preduce_init` ends by duplicating the context's communicator, which
+    blocks until all ranks have come, whatever the `timeout`.
 
     References
     ----------
