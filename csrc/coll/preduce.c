@@ -79,8 +79,9 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memcpy(signature->bytes, &key, sizeof key);
     snprintf(signature->text, sizeof signature->text, "P-Reduce of %llu elements of %s, groups %s, weights=%s, "
-             "alpha=%g, backend=%s", (unsigned long long)preduce->count, pp_type_name(config->type),
-             preduce->generator_text, weights[config->plan.weights], config->plan.alpha, backends[config->backend]);
+             "alpha=%g, backend=%s, cache=%d", (unsigned long long)preduce->count, pp_type_name(config->type),
+             preduce->generator_text, weights[config->plan.weights], config->plan.alpha, backends[config->backend],
+             config->plan.cache);
     return PP_OK;
 }
 
