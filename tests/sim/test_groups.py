@@ -14,7 +14,7 @@ from support.groups import GENERATORS, Watch, watch
 
 from pypartial._core_sim import lib
 from pypartial.sim.generators import Plan, parse_generator
-from pypartial.sim.groups import Alone, Begin, Complete, Flush, Machine
+from pypartial.sim.groups import Alone, Begin, Complete, End, Flush, Machine
 from pypartial.sim.handle import CoreError
 
 EVENTS = 150
@@ -99,6 +99,72 @@ def test_planted_defects_are_found(plant: str, generator: str) -> None:
         except (AssertionError, CoreError):
             found += 1
     assert found > 5
+
+
+# ---- flushes and the end -------------------------------------------------------------------------
+
+
+# `watched` asserts that they are told as soon as they are due, once, and of the right ranks.
+@examples(100)
+@given(case=cases(), weights=st.sampled_from(("constant", "initial")))
+def test_flushes_are_told_when_they_are_due(case: tuple[str, int, int, int], weights: str) -> None:
+    generator, ranks, leavers, seed = case
+    draw = random.Random(seed)
+    watched = watch(generator, ranks, seed, weights=weights)
+    for _ in range(6):
+        watched.wander(30, draw, draw.sample(range(ranks), leavers))
+        before = watched.flushes
+        last = draw.choice(("flushes", "frees"))
+        wanted = {rank: draw.choice((last, last, "out")) for rank in range(ranks)}
+        wanted[draw.randrange(ranks)] = last
+        while wanted or any(member.running for member in watched.members):
+            running = [rank for rank, member in enumerate(watched.members) if member.running]
+            rank = draw.choice([*wanted, *running])
+            reason = draw.choice(("in-call", wanted.get(rank, "out")))
+            if rank in running and draw.random() < 0.5:
+                watched.finish(rank)
+            elif rank in wanted and watched.members[rank].reason != reason:
+                watched.leave(rank, reason)
+                if reason == wanted[rank]:
+                    del wanted[rank]
+        assert watched.flushes - before == (last == "flushes")
+        for rank in draw.sample(range(ranks), ranks):
+            watched.back(rank)
+    watched.serve(draw)
+
+
+def test_ranks_that_are_all_out_are_told_nothing() -> None:
+    machine = Machine(Plan("random", 2), 2)
+    assert machine.leave(0, reason="out") == machine.leave(1, reason="out") == []
+    assert machine.leave(0, reason="frees") == [End()]
+    assert machine.leave(1, reason="frees") == []
+    with pytest.raises(CoreError, match="rank 1 has left already") as refused:
+        machine.leave(1, reason="frees")
+    assert refused.value.status == lib.PP_ERR_STATE
+
+
+def test_no_flush_while_a_rank_is_back_or_flushes_with_others_that_free() -> None:
+    machine = Machine(Plan("random", 2), 3)
+    for rank in range(2):
+        assert machine.leave(rank, reason="flushes") == []
+    assert machine.back(0) == machine.leave(2, reason="flushes") == []
+    assert machine.leave(0, reason="frees") == []
+    (flush,) = machine.leave(0, reason="flushes")
+    assert isinstance(flush, Flush) and flush.members == [0, 1, 2]
+
+
+# ---- goals ---------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_comes_back_while_it_runs_a_group_asks_after_it() -> None:
+    """`BEGIN` told that group 1 does not complete its request."""
+    machine = Machine(Plan("random", 2), 2)
+    assert machine.start(0) == []
+    (first,) = machine.start(1)
+    assert isinstance(first, Begin) and (first.serial, first.goals) == (1, [1, 0])
+    assert machine.leave(1) == machine.back(1) == []
+    (second,) = machine.finish(1, 1) + machine.finish(0, 1)[1:] + machine.start(0)
+    assert isinstance(second, Begin) and (second.members, second.goals) == ([0, 1], [0, 1])
 
 
 # ---- ranks that leave ----------------------------------------------------------------------------
