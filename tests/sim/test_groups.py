@@ -460,6 +460,23 @@ def test_a_rank_that_is_slow_now_is_no_head_and_in_no_group_of_its_node(seed: in
     assert machine.alive == 3
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_slow_rank_that_asks_is_a_head_and_in_no_other_group(seed: int) -> None:
+    plan = Plan("smart", 2, inter_intra=True, foresight=100_000)
+    machine = Machine(plan, 4, seed, node_of=[0, 0, 1, 1])
+    for now in (1_000_000, 2_000_000):
+        for group in [a for rank in range(4) for a in machine.start(rank, now_ns=now)]:
+            assert isinstance(group, Begin)
+            for member in group.members:
+                machine.finish(member, group.serial, now)
+    for rank in range(2):  # they begin to compute at 19 ms, ranks 2 and 3 at 2 ms
+        machine.leave(rank, 19_000_000)
+        machine.back(rank, 19_000_000)
+    assert machine.start(2, now_ns=20_000_000) == []
+    # A head of the first node with rank 2, the other rank of that node, and that whole node.
+    assert machine.alive == 3
+
+
 def test_a_rank_that_was_slow_once_is_in_divisions_again() -> None:
     machine = Machine(Plan("smart", 2, c_thres=1000), 2)
     now, together = 0, []
@@ -599,6 +616,32 @@ def test_a_component_whose_ranks_have_left_does_not_count() -> None:
     assert not pair()  # rank 2 is apart: rank 0 is kept back for it
     (bridge,) = machine.leave(2)
     assert isinstance(bridge, Begin) and bridge.members == [0, 1]
+
+
+def test_the_groups_of_a_rank_that_comes_back_connect_it_soon() -> None:
+    machine = Machine(Plan("controller", 2, history=8), 4)
+
+    def pair(one: int, other: int) -> None:
+        assert machine.start(one) == []
+        (group,) = machine.start(other)
+        assert isinstance(group, Begin) and group.members == [one, other]
+        machine.finish(one, group.serial)
+        machine.finish(other, group.serial)
+
+    for one, other in (*[(0, 1)] * 4, (1, 2), (1, 3), (0, 1), (0, 1)):
+        pair(one, other)
+    machine.leave(2)
+    pair(1, 3)  # the controller has looked back as far as the other ranks are connected
+    machine.back(2)
+    assert machine.start(0) == []  # it is kept back for rank 2, ...
+    for _ in range(2):
+        assert machine.start(1) == []
+        (group,) = machine.start(3)
+        assert isinstance(group, Begin) and group.members == [1, 3]
+        machine.finish(1, group.serial)
+        machine.finish(3, group.serial)
+    (group,) = machine.start(1)  # ... until {1, 2} is found, which is one of the last 8 groups
+    assert isinstance(group, Begin) and group.members == [0, 1]
 
 
 def test_members_take_over_the_newest_iteration_with_weights_by_iteration() -> None:

@@ -60,13 +60,14 @@ class Model:
 
 
 def told(actions: list[Action]) -> list[list[int]]:
-    groups = [a.members if isinstance(a, Begin) else [a.rank] for a in actions if not_over(a)]
-    return sorted(groups)
-
-
-def not_over(action: Action) -> bool:
-    assert isinstance(action, Begin | Alone | Complete)
-    return not isinstance(action, Complete)
+    """Return the groups that have begun; a rank by itself is alone."""
+    found = []
+    for action in actions:
+        if isinstance(action, Begin):
+            found.append(action.members)
+        elif isinstance(action, Alone):
+            found.append([action.rank])
+    return sorted(found)
 
 
 @examples(300)
