@@ -136,6 +136,18 @@ def test_a_rank_that_has_left_a_handle_is_not_waited_for_there() -> None:
     assert other.finish(1, group.serial) == [Complete(1, group.serial)]
 
 
+def test_a_rank_that_runs_a_group_is_no_part_of_a_circle() -> None:
+    one, other = (Machine(Plan("controller", 2), 3) for _ in range(2))
+    assert one.start(0) == []
+    (group,) = one.start(2)
+    assert isinstance(group, Begin)
+    assert one.leave(2) == other.leave(2) == one.start(1) == other.start(0) == []
+    assert untangle([one, other]) == [[], []]
+    # Its request on the first handle is complete, and it waits on the second for rank 1.
+    assert one.finish(0, group.serial) == [Complete(0, group.serial)]
+    assert untangle([one, other]) == [[Alone(1)], []]
+
+
 def test_given_groups_stay_whole() -> None:
     """The rank that is waited for on the other handle gives way, though it is the higher one."""
     given_, other = Machine(Plan("given"), 2), Machine(Plan("random", 2), 2)
