@@ -218,6 +218,24 @@ def test_a_controller_that_keeps_its_head_back_may_be_part_of_a_circle() -> None
     assert isinstance(bridge, Begin) and bridge.members == [0, 2]
 
 
+def test_ranks_behind_a_head_that_is_kept_back_go_on() -> None:
+    one, other = Machine(Plan("controller", 2, history=3), 4), Machine(Plan("random", 3), 4)
+    for first, second in ((0, 1), (1, 2), (0, 1)):
+        one.start(first)
+        (group,) = one.start(second)
+        assert isinstance(group, Begin)
+        one.finish(first, group.serial)
+        one.finish(second, group.serial)
+    # Rank 1 is kept back for rank 3, which waits for ranks 0 and 1.  Rank 0 will go with rank 2.
+    assert one.start(1) == one.start(0) == other.leave(2) == other.start(3) == []
+    assert untangle([one, other]) == [[], []]
+    (group,) = one.start(2)
+    assert isinstance(group, Begin) and group.members == [0, 2]
+    assert one.finish(0, group.serial) == [Complete(0, group.serial)]
+    (group,) = other.start(0)  # rank 1 has given way
+    assert isinstance(group, Begin) and group.members == [0, 3]
+
+
 def test_the_pace_of_a_rank_that_gives_way_stays_as_it_was() -> None:
     for gives_way in (True, False):
         one, other = Machine(Plan("random", 2), 2), Machine(Plan("smart", 2), 2)
