@@ -103,6 +103,8 @@ pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce);
 /* Describes the result in `result`.  `members` NULL: this rank was alone. */
 void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,
                          const int32_t *members, const double *weights);
+/* Lets a simulation hear what the machine tells. */
+void pp_preduce_overheard(const pp_preduce_t *preduce, const pp_groups_action_t *action);
 /* The request is complete; `result` describes it. */
 void pp_preduce_complete(pp_preduce_t *preduce);
 /* All ranks are inside Flush, or Free, and this rank's part of it is done. */
