@@ -288,8 +288,7 @@ class Collectives:
         request = PreduceRequest(context, context._native, handle, arguments)
         context._requests[request.id] = request
         if arguments.backend == "comm":
-            with context.away():  # other ranks may come much later, if their call has timed out
-                request._use_communicators()
+            request._use_communicators()
         context._warn()
         return request
 

@@ -75,31 +75,22 @@ class CommGroups:
         """Copy the buffers: they belong to the application after Start."""
         self._model = self._read()
 
-    def run(self, group: GroupResult, kept: int, fresh: bool) -> None:
+    def run(self, group: GroupResult, kept: int) -> None:
         """Average a group; blocks until all its members are in it.
 
-        Parameters
-        ----------
-        group : GroupResult
-        kept : int
-            The number under which its members keep its communicator; -1: none.
-        fresh : bool
-            Whether no group had this number before.
+        `kept` is the number under which the members keep the communicator, -1: none. It is the same
+        at all members, and no other group has it, so they agree on whether there is one already.
         """
         if self._averaged == group.round:  # Ctrl-C came between this and pp_preduce_ran()
             return
         try:
-            comm = self._splits.get(group.group)
-            if comm is None and kept >= 0 and not fresh:
-                comm = self._kept[kept]
-            if comm is not None:
-                self._average(comm, group, self._by_iteration)
-                return
-            comm = self._create(group)
-            if kept >= 0:
-                self._kept[kept] = comm
+            comm = self._splits.get(group.group) or self._kept.get(kept)
+            if comm is None:
+                comm = self._create(group)
+                if kept >= 0:
+                    self._kept[kept] = comm
             self._average(comm, group, self._by_iteration)
-            if kept < 0:
+            if kept < 0 and group.group not in self._splits:
                 comm.Free()
         except self._mpi.Exception as error:
             raise Error(f"MPI failed in group {group.round}, {group.group}: {error}") from error

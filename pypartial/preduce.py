@@ -75,8 +75,8 @@ class PreduceRequest(Request):
     members are in their `Wait`. Ctrl-C, `timeout` and stall warnings have no effect in the
     meantime, and the death of a member may block the others for ever. `Test` raises. After a
     `Start` call `Wait` before any collective call of the context, on any handle: the other members
-    wait inside MPI. The context's communicator is used once, to duplicate it when the request is
-    made.
+    wait inside MPI. `Context.Preduce_init` ends by duplicating the context's communicator, which
+    blocks until all ranks have come, whatever the `timeout`.
 
     References
     ----------
@@ -112,7 +112,13 @@ class PreduceRequest(Request):
 
     def _use_communicators(self) -> None:
         """Run the groups on communicators; collective."""
-        self._by_comm = CommGroups(self._context, self._native, self._vector, self._settings)
+        mpi: Any = self._native.MPI
+        try:
+            self._by_comm = CommGroups(self._context, self._native, self._vector, self._settings)
+        except mpi.Exception as error:
+            raise Error(
+                f"MPI failed in making communicators for {self._name()}: {error}"
+            ) from error
 
     # ---- the data path --------------------------------------------------------------------------
 
@@ -244,10 +250,10 @@ class PreduceRequest(Request):
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            group, result = self._group(), self._described
-            if not result.runs:
+            group = self._group()
+            if not self._described.runs:
                 break
-            by_comm.run(group, result.kept, bool(result.fresh))
+            by_comm.run(group, self._described.kept)
             self._native.check(self._lib.pp_preduce_ran(self._handle))
         self._asks = False
         by_comm.deliver()

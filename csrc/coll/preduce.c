@@ -79,8 +79,9 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memcpy(signature->bytes, &key, sizeof key);
     snprintf(signature->text, sizeof signature->text, "P-Reduce of %llu elements of %s, groups %s, weights=%s, "
-             "alpha=%g, backend=%s", (unsigned long long)preduce->count, pp_type_name(config->type),
-             preduce->generator_text, weights[config->plan.weights], config->plan.alpha, backends[config->backend]);
+             "alpha=%g, backend=%s, cache=%d", (unsigned long long)preduce->count, pp_type_name(config->type),
+             preduce->generator_text, weights[config->plan.weights], config->plan.alpha, backends[config->backend],
+             config->plan.cache);
     return PP_OK;
 }
 
@@ -173,7 +174,7 @@ static int32_t reason_of(const pp_preduce_t *preduce)
 static void say(pp_preduce_t *preduce)
 {
     int32_t reason = reason_of(preduce);
-    if (reason == preduce->said)
+    if (reason == preduce->said || preduce->ended)
         return;
     preduce->said = reason;
     preduce->ops->say(preduce, reason);
@@ -183,13 +184,13 @@ static void look_elsewhere(pp_preduce_t *preduce)
 {
     const pp_team_t *team = preduce->handle.team;
     bool             waits = team->engine->size > 1 && waits_elsewhere(preduce) > 0;
-    if (waits && preduce->elsewhere_ns == 0 && !preduce->elsewhere)
-        pp_engine_alarm(team->engine, 0);
     if (!waits || preduce->seen_waits != team->waits) {
         preduce->elsewhere = false;
         preduce->elsewhere_ns = 0;
     }
     preduce->seen_waits = team->waits;
+    if (waits && preduce->elsewhere_ns == 0)
+        pp_engine_alarm(team->engine, 0);
 }
 
 static uint64_t tick(pp_handle_t *handle, uint64_t now_ns)

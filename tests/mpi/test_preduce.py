@@ -77,7 +77,7 @@ def check_log(comm, log):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sizes(1, 2, 3, 5, 8, 9)
+@pytest.mark.sizes(1, 2, 3, 4, 5, 7, 8, 9)
 def test_the_mean_is_kept_and_members_agree(comm, ctx, name):
     """Averages of equal weight keep the mean; the members of a group have the same bits."""
     size, draws = comm.size, random.Random(comm.rank)
@@ -102,7 +102,7 @@ def test_the_mean_is_kept_and_members_agree(comm, ctx, name):
 
 
 @pytest.mark.parametrize("name", ["random:2", "smart:2", "controller:2", "controller:3"])
-@pytest.mark.sizes(3, 5, 8)
+@pytest.mark.sizes(3, 4, 5, 7, 8)
 def test_ranks_make_different_numbers_of_calls(comm, ctx, name):
     """A rank in a collective call has left: groups shrink, and nobody waits for it."""
     model = np.full(3, float(comm.rank))
@@ -120,7 +120,7 @@ def test_ranks_make_different_numbers_of_calls(comm, ctx, name):
     assert request.Free() == 0
 
 
-@pytest.mark.sizes(2, 3, 5, 8)
+@pytest.mark.sizes(2, 3, 4, 5, 7, 8)
 def test_given_groups(comm, ctx):
     """The caller's lists: members average, and others are not asked."""
     model = np.full(4, float(comm.rank))
@@ -164,7 +164,7 @@ def test_the_static_table(comm, ctx, nodes):
     ("missing", "weights", "initial"),
     [("closest", (3 / 7, 3 / 7, 1 / 7), 0.0), ("initial", (2 / 7, 2 / 7, 1 / 7), 2 / 7)],
 )
-@pytest.mark.sizes(3, 5)
+@pytest.mark.sizes(3, 4, 5)
 def test_dynamic_weights(comm, ctx, missing, weights, initial):
     """Partial Reduce, section 3.3: the iterations 5, 5, 3 with alpha = 0.5."""
     model = np.full(3, 100.0)
@@ -187,7 +187,7 @@ def test_dynamic_weights(comm, ctx, missing, weights, initial):
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "g", "f2"])
 @pytest.mark.parametrize("count", [0, 1, 1000, 300_000])
-@pytest.mark.sizes(2, 3, 5)
+@pytest.mark.sizes(2, 3, 4, 5)
 def test_types_and_sizes(comm, ctx, dtype, count):
     """Large vectors are cut into chunks; half precision is accumulated in float32."""
     rng = np.random.default_rng(comm.rank)
@@ -229,7 +229,7 @@ def test_shared_buffers_and_lists(comm, ctx):
 
 
 @pytest.mark.parametrize("names", [("random:2", "random:2"), ("controller:3", "controller:2")])
-@pytest.mark.sizes(2, 3, 5, 8)
+@pytest.mark.sizes(2, 3, 4, 5, 7, 8)
 def test_several_handles_in_one_order(comm, ctx, names):
     """Two handles of groups beside an allreduce, each once a step: never a deadlock."""
     draws = random.Random(comm.rank)

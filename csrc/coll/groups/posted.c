@@ -179,8 +179,7 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
         status = pp_groups_give(machine, peer, message->members, message->count);
     if (status >= 0)
         status = pp_groups_event(machine, message->event, peer, message->prefix.round, pp_engine_now(engine), &hearer);
-    if (status >= 0 && (message->event == PP_GROUPS_START || message->event == PP_GROUPS_BACK)
-        && pp_groups_asks(machine, peer))
+    if (status >= 0)
         status = untangle(engine);
     if (status < 0)
         pp_engine_fail(engine, PP_ERR_INTERNAL, "handle %u: %s", preduce->handle.id, pp_error_text());

@@ -80,7 +80,6 @@ struct pp_shared_groups {
     bool        *wakes, any_wakes;                 /* by rank: to be woken after the lock is released */
     finished_t   finished;
     int32_t      workers;                          /* threads of this rank that move chunks */
-    bool         serves;                           /* the jobs of this call are nobody's who waits */
 };
 
 typedef struct pp_shared_groups shared_t;
@@ -279,10 +278,12 @@ static void finish_job(pp_preduce_t *preduce, int32_t at)
             pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
 }
 
-/* Does the small jobs that this rank has begun, and those that begin thereby.  The large ones stay in `begun`. */
-static void do_small_jobs(pp_preduce_t *preduce)
+/* Does the small jobs that this rank has begun, and those that begin thereby.  The large ones stay in `begun`.  False:
+   there was none. */
+static bool do_small_jobs(pp_preduce_t *preduce)
 {
     shared_t *shared = preduce->shared;
+    bool      any = false;
     for (int32_t i = 0; i < shared->begun_count && !preduce->handle.engine->error;) {
         const int32_t at = shared->begun[i];
         if (!is_small(preduce, &shared->desks[at].plan)) {
@@ -296,7 +297,9 @@ static void do_small_jobs(pp_preduce_t *preduce)
             pp_mean(shared->node, &preduce->kernels, &mean, 0, preduce->count);
         }
         finish_job(preduce, at);
+        any = true;
     }
+    return any;
 }
 
 /* ---- under the lock, and after it --------------------------------------------------------------------------------- */
@@ -324,8 +327,9 @@ static void wake_all(shared_t *shared)
     shared->any_wakes = false;
 }
 
-/* Hands out the large jobs that have begun, and wakes the ranks that wait for what was done. */
-static void follow_up(pp_preduce_t *preduce)
+/* Hands out the large jobs that have begun, and wakes the ranks that wait for what was done.  `serves`: this
+   rank does not stay to work at them, so the progress thread of a member is woken. */
+static void follow_up(pp_preduce_t *preduce, bool serves)
 {
     shared_t        *shared = preduce->shared;
     const pp_node_t *node = shared->node;
@@ -341,7 +345,7 @@ static void follow_up(pp_preduce_t *preduce)
         for (int32_t m = 0; m < desk->plan.count; m++)
             wake(shared, shared->job_members[row(shared, at) + (size_t)m]);
         pp_job_hand_out(&desk->job, desk->plan.serial, desk->plan.chunks);
-        if (shared->serves && at != shared->me)
+        if (serves && at != shared->me)
             node->wake(node->owner, at, true);
     }
     shared->begun_count = 0;
@@ -351,10 +355,9 @@ static void follow_up(pp_preduce_t *preduce)
 static bool is_shared(const pp_handle_t *handle);
 
 /* Two ranks that wait on different handles may wait for each other. */
-static void untangle(pp_preduce_t *preduce)
+static void untangle(pp_engine_t *engine)
 {
     enum { MOST = 64 };
-    pp_engine_t       *engine = preduce->handle.engine;
     pp_groups_t       *machines[MOST];
     pp_groups_hearer_t hearers[MOST];
     int32_t            count = 0;
@@ -365,6 +368,26 @@ static void untangle(pp_preduce_t *preduce)
         }
     if (count > 1 && pp_groups_untangle(machines, hearers, count, pp_engine_now(engine)) < 0)
         pp_engine_fail(engine, PP_ERR_INTERNAL, "%s", pp_error_text());
+}
+
+/* Does what events have brought about, on all handles; the ends of groups are events, too. */
+static void settle_groups(pp_engine_t *engine)
+{
+    bool any;
+    do {
+        any = false;
+        untangle(engine);
+        PP_FOR_EACH_HANDLE(engine, handle)
+            if (is_shared(handle))
+                any |= do_small_jobs(pp_preduce_of(handle));
+    } while (any && !engine->error);
+}
+
+static void follow_up_all(pp_engine_t *engine, bool serves)
+{
+    PP_FOR_EACH_HANDLE(engine, handle)
+        if (is_shared(handle))
+            follow_up(pp_preduce_of(handle), serves);
 }
 
 /* Tells the machine something about this rank, and does what follows. */
@@ -379,18 +402,10 @@ static pp_status_t report(pp_preduce_t *preduce, int32_t what, uint64_t number)
         status = pp_groups_give(shared->machine, shared->me, preduce->asked.members, preduce->asked.count);
     if (status >= 0)
         status = event(preduce, what, shared->me, number);
-    if (status >= 0 && (what == PP_GROUPS_START || what == PP_GROUPS_BACK)
-        && pp_groups_asks(shared->machine, shared->me))
-        untangle(preduce);
-    PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_shared(handle))
-            do_small_jobs(pp_preduce_of(handle));
+    if (status >= 0)
+        settle_groups(engine);
     pp_node_unlock(shared->node);
-    PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_shared(handle)) {
-            pp_preduce_of(handle)->shared->serves = what != PP_GROUPS_START;
-            follow_up(pp_preduce_of(handle));
-        }
+    follow_up_all(engine, what != PP_GROUPS_START);
     return status;
 }
 
@@ -534,10 +549,9 @@ static void worked(pp_preduce_t *preduce, uint64_t job, bool last)
         return;
     atomic_fetch_sub(&shared->hall->open_jobs, 1);
     finish_job(preduce, (int32_t)job);
-    do_small_jobs(preduce);
+    settle_groups(preduce->handle.engine);
     pp_node_unlock(shared->node);
-    shared->serves = true;
-    follow_up(preduce);
+    follow_up_all(preduce->handle.engine, true);
 }
 
 /* ---- questions -------------------------------------------------------------------------------------------------------------- */
