@@ -154,36 +154,6 @@ class Lib:
     PP_DOT: int
     PP_GOAL: int
     PP_LANES_MAX: int
-    PP_GENERATOR_RANDOM: int
-    PP_GENERATOR_SMART: int
-    PP_GENERATOR_CONTROLLER: int
-    PP_GENERATOR_TABLE: int
-    PP_GENERATOR_GIVEN: int
-    PP_GENERATOR_COUNT: int
-    PP_WEIGHTS_CONSTANT: int
-    PP_WEIGHTS_CLOSEST: int
-    PP_WEIGHTS_INITIAL: int
-    PP_WEIGHTS_COUNT: int
-    PP_BACKEND_AUTO: int
-    PP_BACKEND_NODE: int
-    PP_BACKEND_SCHEDULE: int
-    PP_BACKEND_COMM: int
-    PP_BACKEND_COUNT: int
-    PP_GROUPS_IN_CALL: int
-    PP_GROUPS_FLUSHES: int
-    PP_GROUPS_FREES: int
-    PP_GROUPS_OUT: int
-    PP_GROUPS_START: int
-    PP_GROUPS_FINISH: int
-    PP_GROUPS_LEAVE: int
-    PP_GROUPS_BACK: int
-    PP_GROUPS_BEGIN: int
-    PP_GROUPS_COMPLETE: int
-    PP_GROUPS_ALONE: int
-    PP_GROUPS_FLUSH: int
-    PP_GROUPS_END: int
-    PP_GROUPS_DIFFER: int
-    PP_STATIC_PHASES: int
     def pp_error_text(self) -> CData: ...
     def pp_version(self) -> CData: ...
     def pp_type_bytes(self, type: int, /) -> int: ...
@@ -264,17 +234,6 @@ class Lib:
     def pp_drain_begin(self, coll: CData, /) -> int: ...
     def pp_collect(self, coll: CData, result: CData, /) -> int: ...
     def pp_handle_free_begin(self, coll: CData, discarded: CData, /) -> int: ...
-    def pp_preduce_init_begin(
-        self, ctx: CData, config: CData, complaint: CData, handle: CData, /
-    ) -> int: ...
-    def pp_preduce_start(
-        self, handle: CData, iteration: int, members: CData, count: int, /
-    ) -> int: ...
-    def pp_preduce_result(self, handle: CData, result: CData, /) -> int: ...
-    def pp_preduce_ran(self, handle: CData, /) -> int: ...
-    def pp_preduce_backend(self, handle: CData, /) -> int: ...
-    def pp_ctx_nodes(self, ctx: CData, node_of: CData, /) -> None: ...
-    def pp_groups_static_table(self, nodes: int, per_node: int, table: CData, /) -> int: ...
     def pp_question_open(
         self, ctx: CData, handle: int, states: CData, question: CData, /
     ) -> int: ...

@@ -4,10 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A rank that waits on a handle of another kind for longer than this is taken out of groups, which may be what it
-   waits for: their members wait here. */
-static const uint64_t ELSEWHERE_NS = 5000000;
-
 /* ---- arguments ---------------------------------------------------------------------------------------------- */
 
 static bool is_floating(int32_t type)
@@ -168,7 +164,7 @@ static int32_t reason_of(const pp_preduce_t *preduce)
         return PP_GROUPS_OUT;
     if (handle->leaving != PP_STAYS)
         return handle->leaving == PP_FREES ? PP_GROUPS_FREES : PP_GROUPS_FLUSHES;
-    return pp_handle_gone(handle) || preduce->elsewhere ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
+    return pp_handle_gone(handle) || preduce->time.elsewhere ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
 }
 
 static void say(pp_preduce_t *preduce)
@@ -180,38 +176,17 @@ static void say(pp_preduce_t *preduce)
     preduce->ops->say(preduce, reason);
 }
 
-static void look_elsewhere(pp_preduce_t *preduce)
-{
-    const pp_team_t *team = preduce->handle.team;
-    bool             waits = team->engine->size > 1 && waits_elsewhere(preduce) > 0;
-    if (!waits || preduce->seen_waits != team->waits) {
-        preduce->elsewhere = false;
-        preduce->elsewhere_ns = 0;
-    }
-    preduce->seen_waits = team->waits;
-    if (waits && preduce->elsewhere_ns == 0)
-        pp_engine_alarm(team->engine, 0);
-}
-
 static uint64_t tick(pp_handle_t *handle, uint64_t now_ns)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
-    if (preduce->elsewhere || waits_elsewhere(preduce) == 0)
-        return PP_NEVER_NS;
-    if (preduce->elsewhere_ns == 0)
-        preduce->elsewhere_ns = now_ns;
-    if (now_ns - preduce->elsewhere_ns < ELSEWHERE_NS)
-        return preduce->elsewhere_ns + ELSEWHERE_NS;
-    preduce->elsewhere = true;
-    handle->engine->changed = true;
-    return PP_NEVER_NS;
+    return pp_group_time_tick(preduce, now_ns, waits_elsewhere(preduce));
 }
 
 static void update(pp_handle_t *handle)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
     preduce->ops->go_on(preduce);
-    look_elsewhere(preduce);
+    pp_group_time_update(preduce, waits_elsewhere(preduce));
     say(preduce);
 }
 
@@ -234,6 +209,7 @@ static void replay(pp_handle_t *handle) { (void)handle; }
 static void drop_request(pp_handle_t *handle)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
+    pp_group_time_returned(preduce);
     preduce->dropped = pp_handle_waits(handle);
     preduce->runs = false;
     pp_team_wait_ends(handle, false, PP_IDLE);

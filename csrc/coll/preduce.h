@@ -31,6 +31,8 @@ typedef struct pp_grouping {
     void        (*say)(pp_preduce_t *, int32_t reason);
     /* Of a complete request: the elements; NULL: they are in the application's buffer. */
     const void *(*vector)(const pp_preduce_t *);
+    /* Tells the ranks that this rank's request waits for. */
+    void        (*await)(pp_preduce_t *);
     /* PP_BACKEND_COMM: the caller has run the group. */
     void        (*ran)(pp_preduce_t *);
     /* Goes on with what has to be done outside a callback. */
@@ -84,9 +86,17 @@ struct pp_preduce {
     int32_t     *members;            /* what `result` points to: one entry a rank */
     double      *weights;
 
-    uint64_t     seen_waits;         /* team->waits when this rank was last seen to wait elsewhere */
-    uint64_t     elsewhere_ns;       /* since when; 0: it does not, or this was not looked at yet */
-    bool         elsewhere;          /* ... for long */
+    struct {                         /* see groups/time.c */
+        uint64_t   tell_ns;          /* when this rank tells the others that it waits; 0: not decided */
+        uint32_t   tells;            /* how often it has told them for this request */
+        bool       awaited;          /* another rank waits for this one's next Start */
+        uint64_t   held_since_ns;    /* ... and this rank has known it since; 0: it has not looked at the clock */
+        uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
+        uint64_t   seen_waits;       /* team->waits when this rank was last seen to wait elsewhere */
+        uint64_t   elsewhere_ns;     /* since when; 0: it does not, or has not looked at the clock */
+        bool       elsewhere;        /* ... for long */
+        pp_habit_t habit;
+    } time;
 };
 
 static inline pp_preduce_t *pp_preduce_of(const pp_handle_t *handle) { return (pp_preduce_t *)handle; }
@@ -118,6 +128,20 @@ pp_groups_plan_t pp_preduce_plan(const pp_preduce_t *preduce);
    `into` may be `from`. */
 void pp_preduce_weigh(const pp_preduce_t *preduce, void *into, const void *from, size_t count, double weight,
                       const void *initial, double initial_weight);
+
+/* ---- time (groups/time.c) ------------------------------------------------------------------------------------------ */
+
+/* A Flush, Drain or Free begins, or a Start: this rank is back. */
+void     pp_group_time_returned(pp_preduce_t *preduce);
+void     pp_group_time_before_start(pp_preduce_t *preduce);
+void     pp_group_time_started(pp_preduce_t *preduce);
+void     pp_group_time_given(pp_preduce_t *preduce);
+/* Another rank says that its request waits for this rank. */
+void     pp_group_time_awaited(pp_preduce_t *preduce);
+/* Something has changed: this rank may have begun, or ceased, to wait elsewhere: for `waits` requests. */
+void     pp_group_time_update(pp_preduce_t *preduce, uint64_t waits);
+/* Looks at the time; returns the time of the next look, PP_NEVER_NS: none. */
+uint64_t pp_group_time_tick(pp_preduce_t *preduce, uint64_t now_ns, uint64_t waits);
 
 /* ---- the two ways --------------------------------------------------------------------------------------------- */
 

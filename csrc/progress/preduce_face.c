@@ -50,6 +50,7 @@ static pp_status_t fill(pp_ctx_t *ctx, pp_preduce_t *preduce)
 static pp_status_t ask(pp_ctx_t *ctx, pp_preduce_t *preduce)
 {
     const uint64_t before = preduce->iteration;
+    pp_group_time_before_start(preduce);
     preduce->iteration = preduce->asked.iteration ? preduce->asked.iteration : before + 1;
     pp_team_wait_begins(&preduce->handle, false);
     pp_status_t status = preduce->ops->ask(preduce);
@@ -60,6 +61,7 @@ static pp_status_t ask(pp_ctx_t *ctx, pp_preduce_t *preduce)
     }
     if (preduce->ops->poll)
         preduce->ops->poll(preduce);
+    pp_group_time_started(preduce);
     pp_engine_settle(&ctx->engine);
     while (preduce->ops->has_begun && preduce->ops->has_begun(preduce) && !ctx->engine.error && pp_work(ctx, NULL))
         continue;
@@ -100,6 +102,7 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     preduce->runs = preduce->result.runs;
     if (vector && !preduce->runs)
         copy_out(ctx, preduce, vector);
+    pp_group_time_given(preduce);
     if (result)
         *result = (pp_result_t){.round = preduce->result.round, .initiator = -1};
     return PP_OK;

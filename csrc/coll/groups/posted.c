@@ -16,6 +16,8 @@
 #include <string.h>
 
 enum { TEMPLATES_MAX = 64 };
+/* Beside the events and actions of the machine: a rank waits long, and rank 0 tells those that it waits for. */
+enum { AWAITS = -1 };
 
 struct pp_posted_groups {
     pp_instances_t instances;
@@ -169,8 +171,25 @@ static pp_status_t untangle(pp_engine_t *engine)
     return count > 1 ? pp_groups_untangle(machines, hearers, count, pp_engine_now(engine)) : PP_OK;
 }
 
+static void post_awaited(pp_preduce_t *preduce, int32_t waiter)
+{
+    posted_t     *posted = preduce->posted;
+    int32_t      *missing = (int32_t *)posted->out;
+    const int32_t most = (int32_t)(PP_MESSAGE_BYTES / sizeof *missing);
+    const int32_t count = pp_groups_missing(posted->machine, waiter, missing, most);
+    for (int32_t i = 0; i < count && i < most; i++) {
+        pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id},
+                                     .kind = AWAITS};
+        send(preduce, missing[i], &message.prefix, sizeof message);
+    }
+}
+
 static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event_t *message)
 {
+    if (message->event == AWAITS) {
+        post_awaited(preduce, peer);
+        return;
+    }
     pp_engine_t             *engine = preduce->handle.engine;
     pp_groups_t             *machine = preduce->posted->machine;
     const pp_groups_hearer_t hearer = hearer_of(preduce);
@@ -266,6 +285,8 @@ static void take_notice(pp_preduce_t *preduce, const pp_group_notice_t *message)
 {
     if (message->count > 0) {
         begin_group(preduce, message);
+    } else if (message->kind == AWAITS) {
+        pp_group_time_awaited(preduce);
     } else if (message->kind == PP_GROUPS_FLUSH) {
         pp_preduce_flushed(preduce, PP_IN_FLUSH);
     } else if (message->kind == PP_GROUPS_END) {
@@ -377,6 +398,8 @@ static void say(pp_preduce_t *preduce, int32_t reason)
     tell_rank_0(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : (uint64_t)reason, NULL, 0);
 }
 
+static void await(pp_preduce_t *preduce) { tell_rank_0(preduce, AWAITS, 0, NULL, 0); }
+
 static void ran(pp_preduce_t *preduce)
 {
     preduce->result.runs = false;
@@ -430,7 +453,7 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .sends = true, .aim = aim, .ask = ask, .say = say, .vector = vector, .ran = ran, .go_on = go_on, .control = control,
+    .sends = true, .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
     .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups,
 };
 

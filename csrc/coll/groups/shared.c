@@ -30,6 +30,7 @@ enum {
 typedef struct desk {
     _Alignas(LINE) _Atomic uint64_t answered;      /* requests that are complete */
     _Atomic uint32_t flushes, ends;                /* flushes, and ends of the handle, that are complete */
+    _Atomic uint32_t awaited;                      /* how often a rank has said that it waits for this one */
     int32_t  count;                                /* of the members in the answer; 0: alone */
     uint64_t serial, newest;
     double   initial;
@@ -74,7 +75,8 @@ struct pp_shared_groups {
                                                       node; 0: it is not */
     bool         committed;
     uint64_t     answered;                         /* what this rank has seen */
-    uint32_t     flushes, ends;
+    uint32_t     flushes, ends, awaited;
+    int32_t     *missing;                          /* ranks that this rank waits for, while it tells them */
     int32_t     *begun, begun_count;               /* desks with jobs that are this rank's to do */
     int32_t     *handed, handed_count;             /* desks with large jobs that it has handed out in this call */
     bool        *wakes, any_wakes;                 /* by rank: to be woken after the lock is released */
@@ -461,8 +463,13 @@ static bool poll(pp_preduce_t *preduce)
     PP_STEP("look");
     uint64_t answered = atomic_load(&desk->answered);
     uint32_t flushes = atomic_load(&desk->flushes), ends = atomic_load(&desk->ends);
+    uint32_t awaited = atomic_load(&desk->awaited);
     uint64_t differ = atomic_load(&shared->hall->differ);
     bool     any = false;
+    if (awaited != shared->awaited) {
+        shared->awaited = awaited;
+        pp_group_time_awaited(preduce);
+    }
     if (differ)
         pp_preduce_differ(preduce, (int32_t)(differ >> 31 & INT32_MAX), (int32_t)(differ & INT32_MAX));
     if (answered != shared->answered) {
@@ -487,6 +494,21 @@ static bool poll(pp_preduce_t *preduce)
     if (any)
         pp_engine_settle(preduce->handle.engine);
     return any || differ;
+}
+
+/* The ranks that compute have to be woken: their progress threads look at the clock. */
+static void await(pp_preduce_t *preduce)
+{
+    shared_t        *shared = preduce->shared;
+    const pp_node_t *node = shared->node;
+    if (!lock(preduce))
+        return;
+    int32_t count = pp_groups_missing(shared->machine, shared->me, shared->missing, shared->ranks);
+    pp_node_unlock(shared->node);
+    for (int32_t i = 0; i < count; i++) {
+        atomic_fetch_add(&shared->desks[shared->missing[i]].awaited, 1);
+        node->wake(node->owner, shared->missing[i], true);
+    }
 }
 
 static void go_on(pp_preduce_t *preduce) { (void)preduce; }
@@ -637,6 +659,7 @@ static void close_groups(pp_preduce_t *preduce)
     /* The last rank that leaves gives the memory back. */
     if (shared->hall && atomic_fetch_add(&shared->hall->detached, 1) + 1 == (uint32_t)shared->ranks)
         pp_node_release(shared->node, shared->region, shared->bytes);
+    free(shared->missing);
     free(shared->begun);
     free(shared->handed);
     free(shared->wakes);
@@ -647,7 +670,7 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .aim = aim, .ask = ask, .say = say, .vector = vector, .go_on = go_on, .control = control, .operation = operation,
+    .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
     .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll,
     .has_work = has_work, .begin_work = begin_work, .work = work, .worked = worked, .has_begun = has_begun,
 };
@@ -681,12 +704,13 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
     *shared = (shared_t){.node = node, .region = region, .bytes = layout.bytes, .ranks = node->size, .me = node->index,
                          .vectors = region + layout.vectors, .initials = region + layout.initials,
                          .stride = layout.stride};
+    shared->missing = calloc(ranks, sizeof *shared->missing);
     shared->begun = calloc(2 * ranks, sizeof *shared->begun);
     shared->handed = calloc(ranks, sizeof *shared->handed);
     shared->wakes = calloc(ranks, sizeof *shared->wakes);
     shared->finished.members = calloc(ranks, sizeof(int32_t));
     shared->finished.weights = calloc(ranks, sizeof(double));
-    if (!shared->begun || !shared->handed || !shared->wakes || !shared->finished.members || !shared->finished.weights)
+    if (!shared->missing || !shared->begun || !shared->handed || !shared->wakes || !shared->finished.members || !shared->finished.weights)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     if (!pp_node_reach(node))
         return pp_fail(PP_ERR_MEMORY, "no address space for the memory that the ranks of the node share");
