@@ -93,7 +93,8 @@ struct pp_preduce {
         uint64_t   held_since_ns;    /* ... and this rank has known it since; 0: it has not looked at the clock */
         uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
         uint64_t   seen_waits;       /* team->waits when this rank was last seen to wait elsewhere */
-        uint64_t   elsewhere_ns;     /* since when; 0: it does not, or has not looked at the clock */
+        uint64_t   elsewhere_ns;     /* when it will have waited there for long; 0: it does not wait, or has
+                                        not looked at the clock */
         bool       elsewhere;        /* ... for long */
         pp_habit_t habit;
     } time;
