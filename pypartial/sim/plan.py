@@ -239,7 +239,10 @@ class Scenario:
 
     def names_vary(self) -> bool:
         """Whether each step may name other groups of a handle with ``given`` groups."""
-        apart = any(p.hold or "apart" in p.then for p in self.phases)
+        apart = any(
+            p.hold or "apart" in p.then or (not p.then and len(set(p.steps)) > 1)
+            for p in self.phases
+        )
         return len(self.handles) == 1 and not apart
 
     def needs_patience(self) -> bool:
