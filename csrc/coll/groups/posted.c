@@ -154,17 +154,23 @@ static pp_groups_hearer_t hearer_of(pp_preduce_t *preduce)
     return (pp_groups_hearer_t){.tell = tell, .arg = preduce};
 }
 
-static bool is_posted(const pp_handle_t *handle);
+static const pp_grouping_t ops;
+
+static bool is_posted(const pp_preduce_t *preduce, const pp_handle_t *other)
+{
+    return other->kind == preduce->handle.kind && pp_preduce_of(other)->ops == &ops;
+}
 
 /* Two ranks that wait on different handles may wait for each other. */
-static pp_status_t untangle(pp_engine_t *engine)
+static pp_status_t untangle(const pp_preduce_t *preduce)
 {
     enum { MOST = 64 };
+    pp_engine_t       *engine = preduce->handle.engine;
     pp_groups_t       *machines[MOST];
     pp_groups_hearer_t hearers[MOST];
     int32_t            count = 0;
     PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_posted(handle) && count < MOST) {
+        if (is_posted(preduce, handle) && count < MOST) {
             machines[count] = pp_preduce_of(handle)->posted->machine;
             hearers[count++] = hearer_of(pp_preduce_of(handle));
         }
@@ -199,7 +205,7 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
     if (status >= 0)
         status = pp_groups_event(machine, message->event, peer, message->prefix.round, pp_engine_now(engine), &hearer);
     if (status >= 0)
-        status = untangle(engine);
+        status = untangle(preduce);
     if (status < 0)
         pp_engine_fail(engine, PP_ERR_INTERNAL, "handle %u: %s", preduce->handle.id, pp_error_text());
 }
@@ -456,11 +462,6 @@ static const pp_grouping_t ops = {
     .sends = true, .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
     .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups,
 };
-
-static bool is_posted(const pp_handle_t *handle)
-{
-    return pp_is_preduce(handle) && pp_preduce_of(handle)->ops == &ops;
-}
 
 /* ---- opening ------------------------------------------------------------------------------------------------------------- */
 

@@ -10,81 +10,12 @@
  * A rank has a *desk*: there others leave the answer to its request, and there is the job of the group of which it is
  * the lowest member.  A rank runs one group at a time, so one place a rank is enough.
  */
-#include "../../node/mean.h"
-#include "../../node/job.h"
-#include "../preduce.h"
+#include "shared.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    WHOLE_BYTES = 16384,             /* all vectors of a group together: up to this its job is done under the lock */
-    CHUNK_BYTES = 65536,
-    CHUNK_BYTES_MIN = 8192,
-    CHUNKS_A_MEMBER = 2,             /* at least, unless the chunks become too small */
-    LINE = 64,
-    PAGE = 4096
-};
-
-/* Written under the lock, but for what is atomic; a job's plan is read by the threads that hold its tickets. */
-typedef struct desk {
-    _Alignas(LINE) _Atomic uint64_t answered;      /* requests that are complete */
-    _Atomic uint32_t flushes, ends;                /* flushes, and ends of the handle, that are complete */
-    _Atomic uint32_t awaited;                      /* how often a rank has said that it waits for this one */
-    int32_t  count;                                /* of the members in the answer; 0: alone */
-    uint64_t serial, newest;
-    double   initial;
-    uint64_t vector;                               /* offset: what groups average */
-    pp_job_t job;
-    struct plan {
-        uint64_t serial, newest;
-        int32_t  count;
-        uint32_t chunks;
-        uint64_t chunk_bytes;
-        double   initial;
-        bool     flush;
-    } plan;
-} desk_t;
-
-typedef struct hall {
-    _Alignas(LINE) _Atomic uint32_t open_jobs;     /* jobs with chunks that were handed out, and are not finished */
-    _Atomic uint32_t detached;                     /* ranks that will not look again */
-    _Atomic uint64_t differ;                       /* 1 << 62 | rank << 31 | other; 0: none do */
-} hall_t;
-
-/* A job whose last chunk is finished, as it was: its desk may get the next job meanwhile. */
-typedef struct finished {
-    struct plan plan;
-    int32_t    *members;
-    double     *weights;
-} finished_t;
-
-struct pp_shared_groups {
-    pp_node_t   *node;
-    uint64_t     region, bytes;
-    int32_t      ranks, me;
-    hall_t    *hall;
-    pp_groups_t *machine;
-    desk_t      *desks;
-    int32_t     *answer_members, *job_members;     /* a row of `ranks` entries a desk, like the next */
-    double      *answer_weights, *job_weights;
-    uint64_t    *job_vectors;
-    uint64_t     vectors, initials;                /* offsets */
-    size_t       stride;
-    uint64_t     user;                             /* offset of the application's buffer, if it is in the memory of the
-                                                      node; 0: it is not */
-    bool         committed;
-    uint64_t     answered;                         /* what this rank has seen */
-    uint32_t     flushes, ends, awaited;
-    int32_t     *missing;                          /* ranks that this rank waits for, while it tells them */
-    int32_t     *begun, begun_count;               /* desks with jobs that are this rank's to do */
-    int32_t     *handed, handed_count;             /* desks with large jobs that it has handed out in this call */
-    bool        *wakes, any_wakes;                 /* by rank: to be woken after the lock is released */
-    finished_t   finished;
-    int32_t      workers;                          /* threads of this rank that move chunks */
-};
-
-typedef struct pp_shared_groups shared_t;
+enum { PAGE = 4096 };
 
 /* ---- where things lie -------------------------------------------------------------------------------------- */
 
@@ -106,16 +37,16 @@ static layout_t lay_out(const pp_preduce_t *preduce)
     const pp_groups_plan_t plan = pp_preduce_plan(preduce);
     const uint64_t         ranks = (uint64_t)plan.ranks;
     const bool             keeps = plan.weights == PP_WEIGHTS_INITIAL;
-    uint64_t               at = sizeof(hall_t);
+    uint64_t               at = sizeof(pp_hall_t);
     layout_t               layout;
     layout.stride = (preduce->vector_bytes + PAGE - 1) / PAGE * PAGE;
-    layout.machine = place(&at, pp_groups_bytes(&plan, preduce->config.table), LINE);
-    layout.desks = place(&at, ranks * sizeof(desk_t), LINE);
-    layout.answer_members = place(&at, ranks * ranks * sizeof(int32_t), LINE);
-    layout.answer_weights = place(&at, ranks * ranks * sizeof(double), LINE);
-    layout.job_members = place(&at, ranks * ranks * sizeof(int32_t), LINE);
-    layout.job_weights = place(&at, ranks * ranks * sizeof(double), LINE);
-    layout.job_vectors = place(&at, ranks * ranks * sizeof(uint64_t), LINE);
+    layout.machine = place(&at, pp_groups_bytes(&plan, preduce->config.table), PP_LINE);
+    layout.desks = place(&at, ranks * sizeof(pp_desk_t), PP_LINE);
+    layout.answer_members = place(&at, ranks * ranks * sizeof(int32_t), PP_LINE);
+    layout.answer_weights = place(&at, ranks * ranks * sizeof(double), PP_LINE);
+    layout.job_members = place(&at, ranks * ranks * sizeof(int32_t), PP_LINE);
+    layout.job_weights = place(&at, ranks * ranks * sizeof(double), PP_LINE);
+    layout.job_vectors = place(&at, ranks * ranks * sizeof(uint64_t), PP_LINE);
     layout.fixed = at;
     layout.vectors = place(&at, ranks * layout.stride, PAGE);
     layout.initials = place(&at, keeps ? ranks * layout.stride : 0, PAGE);
@@ -123,185 +54,9 @@ static layout_t lay_out(const pp_preduce_t *preduce)
     return layout;
 }
 
-static size_t row(const shared_t *shared, int32_t desk) { return (size_t)desk * (size_t)shared->ranks; }
-
 static uint64_t vector_of(const shared_t *shared, int32_t rank)
 {
     return shared->vectors + (uint64_t)rank * shared->stride;
-}
-
-static bool is_simulated(const shared_t *shared) { return !shared->node->memory; }
-
-/* ---- jobs: under the lock ------------------------------------------------------------------------------------ */
-
-static bool is_small(const pp_preduce_t *preduce, const struct plan *plan)
-{
-    const shared_t *shared = preduce->shared;
-    const size_t    whole = is_simulated(shared) ? 32 : WHOLE_BYTES;
-    return plan->count == 1 || (size_t)plan->count * preduce->vector_bytes <= whole;
-}
-
-static void cut(const pp_preduce_t *preduce, struct plan *plan)
-{
-    const size_t bytes = preduce->vector_bytes, element = preduce->kernels.element_bytes;
-    const size_t least = is_simulated(preduce->shared) ? 1 : CHUNK_BYTES_MIN;
-    size_t       chunk = bytes / ((size_t)plan->count * CHUNKS_A_MEMBER);
-    chunk = chunk > CHUNK_BYTES ? CHUNK_BYTES : chunk < least ? least : chunk;
-    while (bytes / chunk >= PP_CHUNKS_MAX)
-        chunk *= 2;
-    chunk = (chunk + element * LINE - 1) / (element * LINE) * (element * LINE);
-    if (is_simulated(preduce->shared))
-        chunk = element;
-    plan->chunk_bytes = chunk;
-    plan->chunks = (uint32_t)((bytes + chunk - 1) / chunk);
-}
-
-static pp_mean_t mean_of(const pp_preduce_t *preduce, int32_t desk)
-{
-    const shared_t    *shared = preduce->shared;
-    const struct plan *plan = &shared->desks[desk].plan;
-    const bool         weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT && !plan->flush;
-    return (pp_mean_t){.vectors = shared->job_vectors + row(shared, desk), .count = plan->count,
-                          .weights = weighted ? shared->job_weights + row(shared, desk) : NULL,
-                          .initial = shared->initials + (uint64_t)desk * shared->stride,
-                          .initial_weight = weighted ? plan->initial : 0, .vector_bytes = preduce->vector_bytes};
-}
-
-static void begin_job(shared_t *shared, const pp_groups_action_t *action)
-{
-    const int32_t at = action->members[0];
-    desk_t       *desk = &shared->desks[at];
-    desk->plan = (struct plan){.serial = action->serial, .newest = action->newest, .count = action->count,
-                               .initial = action->initial, .flush = action->kind == PP_GROUPS_FLUSH};
-    for (int32_t i = 0; i < action->count; i++) {
-        shared->job_members[row(shared, at) + (size_t)i] = action->members[i];
-        shared->job_weights[row(shared, at) + (size_t)i] = action->weights[i];
-        shared->job_vectors[row(shared, at) + (size_t)i] = shared->desks[action->members[i]].vector;
-    }
-    shared->begun[shared->begun_count++] = at;
-}
-
-/* ---- answers: under the lock ----------------------------------------------------------------------------------- */
-
-/* Describes the group that has just been averaged, or that the rank was alone (NULL). */
-static void describe(shared_t *shared, int32_t rank, const finished_t *group)
-{
-    desk_t *desk = &shared->desks[rank];
-    desk->count = group ? group->plan.count : 0;
-    if (!group)
-        return;
-    desk->serial = group->plan.serial;
-    desk->newest = group->plan.newest;
-    desk->initial = group->plan.initial;
-    memcpy(shared->answer_members + row(shared, rank), group->members, (size_t)desk->count * sizeof(int32_t));
-    memcpy(shared->answer_weights + row(shared, rank), group->weights, (size_t)desk->count * sizeof(double));
-}
-
-static void wake(shared_t *shared, int32_t rank)
-{
-    shared->wakes[rank] = shared->any_wakes = true;
-}
-
-/* Releases the vector and the description to the rank. */
-static void answer(shared_t *shared, int32_t rank, const finished_t *group)
-{
-    describe(shared, rank, group);
-    atomic_fetch_add(&shared->desks[rank].answered, 1);
-    wake(shared, rank);
-}
-
-static void tell(void *arg, const pp_groups_action_t *action)
-{
-    shared_t *shared = ((pp_preduce_t *)arg)->shared;
-    pp_preduce_overheard(arg, action);
-    switch ((pp_groups_action_kind_t)action->kind) {
-    case PP_GROUPS_BEGIN:
-    case PP_GROUPS_FLUSH:
-        begin_job(shared, action);
-        break;
-    case PP_GROUPS_COMPLETE:
-        answer(shared, action->rank, &shared->finished);
-        break;
-    case PP_GROUPS_ALONE:
-        answer(shared, action->rank, NULL);
-        break;
-    case PP_GROUPS_END:
-        for (int32_t rank = 0; rank < shared->ranks; rank++) {
-            atomic_fetch_add(&shared->desks[rank].ends, 1);
-            wake(shared, rank);
-        }
-        break;
-    case PP_GROUPS_DIFFER:
-        atomic_store(&shared->hall->differ,
-                     UINT64_C(1) << 62 | (uint64_t)action->rank << 31 | (uint64_t)action->other);
-        for (int32_t rank = 0; rank < shared->ranks; rank++)
-            wake(shared, rank);
-        break;
-    }
-}
-
-static pp_groups_hearer_t hearer_of(pp_preduce_t *preduce)
-{
-    return (pp_groups_hearer_t){.tell = tell, .arg = preduce};
-}
-
-static pp_status_t event(pp_preduce_t *preduce, int32_t what, int32_t rank, uint64_t number)
-{
-    const pp_groups_hearer_t hearer = hearer_of(preduce);
-    return pp_groups_event(preduce->shared->machine, what, rank, number, pp_engine_now(preduce->handle.engine), &hearer);
-}
-
-/* Ranks that are out go along with a flush; they have no part in it. */
-static void finish_flush(pp_preduce_t *preduce, const finished_t *group)
-{
-    shared_t *shared = preduce->shared;
-    for (int32_t i = 0; i < group->plan.count; i++)
-        describe(shared, group->members[i], group);
-    for (int32_t rank = 0; rank < shared->ranks; rank++) {
-        atomic_fetch_add(&shared->desks[rank].flushes, 1);
-        wake(shared, rank);
-    }
-}
-
-/* The job of this desk is done: tells the machine for all members. */
-static void finish_job(pp_preduce_t *preduce, int32_t at)
-{
-    shared_t   *shared = preduce->shared;
-    finished_t *group = &shared->finished;
-    group->plan = shared->desks[at].plan;
-    memcpy(group->members, shared->job_members + row(shared, at), (size_t)group->plan.count * sizeof(int32_t));
-    memcpy(group->weights, shared->job_weights + row(shared, at), (size_t)group->plan.count * sizeof(double));
-    if (group->plan.flush) {
-        finish_flush(preduce, group);
-        return;
-    }
-    for (int32_t i = 0; i < group->plan.count; i++)
-        if (event(preduce, PP_GROUPS_FINISH, group->members[i], group->plan.serial) < 0)
-            pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
-}
-
-/* Does the small jobs that this rank has begun, and those that begin thereby.  The large ones stay in `begun`.  False:
-   there was none. */
-static bool do_small_jobs(pp_preduce_t *preduce)
-{
-    shared_t *shared = preduce->shared;
-    bool      any = false;
-    for (int32_t i = 0; i < shared->begun_count && !preduce->handle.engine->error;) {
-        const int32_t at = shared->begun[i];
-        if (!is_small(preduce, &shared->desks[at].plan)) {
-            i++;
-            continue;
-        }
-        const int32_t rest = --shared->begun_count - i;
-        memmove(shared->begun + i, shared->begun + i + 1, (size_t)rest * sizeof *shared->begun);
-        if (shared->desks[at].plan.count > 1) {
-            const pp_mean_t mean = mean_of(preduce, at);
-            pp_mean(shared->node, &preduce->kernels, &mean, 0, preduce->count);
-        }
-        finish_job(preduce, at);
-        any = true;
-    }
-    return any;
 }
 
 /* ---- under the lock, and after it --------------------------------------------------------------------------------- */
@@ -315,81 +70,49 @@ static bool lock(pp_preduce_t *preduce)
     return false;
 }
 
-static void wake_all(shared_t *shared)
-{
-    const pp_node_t *node = shared->node;
-    if (!shared->any_wakes)
-        return;
-    bool asleep = pp_node_anybody_asleep(node);
-    for (int32_t rank = 0; rank < shared->ranks; rank++) {
-        if (asleep && shared->wakes[rank] && rank != shared->me)
-            node->wake(node->owner, rank, false);
-        shared->wakes[rank] = false;
-    }
-    shared->any_wakes = false;
-}
+static const pp_grouping_t ops;
 
-/* Hands out the large jobs that have begun, and wakes the ranks that wait for what was done.  `serves`: this
-   rank does not stay to work at them, so the progress thread of a member is woken. */
-static void follow_up(pp_preduce_t *preduce, bool serves)
+static bool is_shared(const pp_preduce_t *preduce, const pp_handle_t *other)
 {
-    shared_t        *shared = preduce->shared;
-    const pp_node_t *node = shared->node;
-    for (int32_t i = 0; i < shared->begun_count; i++) {
-        const int32_t at = shared->begun[i];
-        desk_t       *desk = &shared->desks[at];
-        pp_job_begin_plan(&desk->job);
-        cut(preduce, &desk->plan);
-        atomic_fetch_add(&shared->hall->open_jobs, 1);
-        if (shared->handed_count < shared->ranks)
-            shared->handed[shared->handed_count++] = at;
-        /* The members first: once the chunks are handed out, the job may end, and its desk have another. */
-        for (int32_t m = 0; m < desk->plan.count; m++)
-            wake(shared, shared->job_members[row(shared, at) + (size_t)m]);
-        pp_job_hand_out(&desk->job, desk->plan.serial, desk->plan.chunks);
-        if (serves && at != shared->me)
-            node->wake(node->owner, at, true);
-    }
-    shared->begun_count = 0;
-    wake_all(shared);
+    return other->kind == preduce->handle.kind && pp_preduce_of(other)->ops == &ops;
 }
-
-static bool is_shared(const pp_handle_t *handle);
 
 /* Two ranks that wait on different handles may wait for each other. */
-static void untangle(pp_engine_t *engine)
+static void untangle(const pp_preduce_t *preduce)
 {
     enum { MOST = 64 };
+    pp_engine_t       *engine = preduce->handle.engine;
     pp_groups_t       *machines[MOST];
     pp_groups_hearer_t hearers[MOST];
     int32_t            count = 0;
     PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_shared(handle) && count < MOST) {
+        if (is_shared(preduce, handle) && count < MOST) {
             machines[count] = pp_preduce_of(handle)->shared->machine;
-            hearers[count++] = hearer_of(pp_preduce_of(handle));
+            hearers[count++] = pp_jobs_hearer(pp_preduce_of(handle));
         }
     if (count > 1 && pp_groups_untangle(machines, hearers, count, pp_engine_now(engine)) < 0)
         pp_engine_fail(engine, PP_ERR_INTERNAL, "%s", pp_error_text());
 }
 
 /* Does what events have brought about, on all handles; the ends of groups are events, too. */
-static void settle_groups(pp_engine_t *engine)
+static void settle_groups(const pp_preduce_t *preduce)
 {
-    bool any;
+    pp_engine_t *engine = preduce->handle.engine;
+    bool         any;
     do {
         any = false;
-        untangle(engine);
+        untangle(preduce);
         PP_FOR_EACH_HANDLE(engine, handle)
-            if (is_shared(handle))
-                any |= do_small_jobs(pp_preduce_of(handle));
+            if (is_shared(preduce, handle))
+                any |= pp_jobs_do_small(pp_preduce_of(handle));
     } while (any && !engine->error);
 }
 
-static void follow_up_all(pp_engine_t *engine, bool serves)
+static void follow_up_all(const pp_preduce_t *preduce, bool serves)
 {
-    PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_shared(handle))
-            follow_up(pp_preduce_of(handle), serves);
+    PP_FOR_EACH_HANDLE(preduce->handle.engine, handle)
+        if (is_shared(preduce, handle))
+            pp_jobs_follow_up(pp_preduce_of(handle), serves);
 }
 
 /* Tells the machine something about this rank, and does what follows. */
@@ -403,11 +126,11 @@ static pp_status_t report(pp_preduce_t *preduce, int32_t what, uint64_t number)
     if (what == PP_GROUPS_START && preduce->asked.count > 0)
         status = pp_groups_give(shared->machine, shared->me, preduce->asked.members, preduce->asked.count);
     if (status >= 0)
-        status = event(preduce, what, shared->me, number);
+        status = pp_jobs_event(preduce, what, shared->me, number);
     if (status >= 0)
-        settle_groups(engine);
+        settle_groups(preduce);
     pp_node_unlock(shared->node);
-    follow_up_all(engine, what != PP_GROUPS_START);
+    follow_up_all(preduce, what != PP_GROUPS_START);
     return status;
 }
 
@@ -450,16 +173,16 @@ static void say(pp_preduce_t *preduce, int32_t reason)
 static void take_answer(pp_preduce_t *preduce)
 {
     const shared_t *shared = preduce->shared;
-    const desk_t   *desk = &shared->desks[shared->me];
+    const pp_desk_t   *desk = &shared->desks[shared->me];
     pp_preduce_describe(preduce, desk->serial, desk->newest, desk->initial, desk->count,
-                        desk->count ? shared->answer_members + row(shared, shared->me) : NULL,
-                        shared->answer_weights + row(shared, shared->me));
+                        desk->count ? shared->answer_members + pp_desk_row(shared, shared->me) : NULL,
+                        shared->answer_weights + pp_desk_row(shared, shared->me));
 }
 
 static bool poll(pp_preduce_t *preduce)
 {
     shared_t     *shared = preduce->shared;
-    const desk_t *desk = &shared->desks[shared->me];
+    const pp_desk_t *desk = &shared->desks[shared->me];
     PP_STEP("look");
     uint64_t answered = atomic_load(&desk->answered);
     uint32_t flushes = atomic_load(&desk->flushes), ends = atomic_load(&desk->ends);
@@ -513,22 +236,9 @@ static void await(pp_preduce_t *preduce)
 
 static void go_on(pp_preduce_t *preduce) { (void)preduce; }
 
-/* ---- chunks -------------------------------------------------------------------------------------------------------------- */
+/* ---- chunks -------------------------------------------------------------------------------------------------- */
 
-static int32_t find_open(const shared_t *shared)
-{
-    PP_STEP("look");
-    if (atomic_load(&shared->hall->open_jobs) == 0)
-        return -1;
-    for (int32_t i = 0; i < shared->ranks; i++) {
-        int32_t at = (shared->me + i) % shared->ranks;
-        if (pp_job_is_open(&shared->desks[at].job))
-            return at;
-    }
-    return -1;
-}
-
-static bool has_work(const pp_preduce_t *preduce) { return find_open(preduce->shared) >= 0; }
+static bool has_work(const pp_preduce_t *preduce) { return pp_jobs_find(preduce->shared) >= 0; }
 
 static bool has_begun(const pp_preduce_t *preduce)
 {
@@ -541,27 +251,6 @@ static bool has_begun(const pp_preduce_t *preduce)
 
 static void begin_work(pp_preduce_t *preduce) { preduce->shared->workers++; }
 
-static bool work(pp_preduce_t *preduce, uint64_t *job)
-{
-    shared_t *shared = preduce->shared;
-    int32_t   at = find_open(shared);
-    uint32_t  chunk;
-    *job = (uint64_t)at;
-    if (at < 0)
-        return false;
-    desk_t        *desk = &shared->desks[at];
-    const uint64_t number = pp_job_number(&desk->job);
-    while (pp_job_ticket(&desk->job, number, shared->me % 2 == 0, &chunk)) {
-        const pp_mean_t mean = mean_of(preduce, at);
-        const size_t       each = desk->plan.chunk_bytes / preduce->kernels.element_bytes, first = chunk * each;
-        const size_t       rest = preduce->count - first;
-        pp_mean(shared->node, &preduce->kernels, &mean, first, rest < each ? rest : each);
-        if (pp_job_finished(&desk->job))
-            return true;
-    }
-    return false;
-}
-
 static void worked(pp_preduce_t *preduce, uint64_t job, bool last)
 {
     shared_t *shared = preduce->shared;
@@ -570,10 +259,10 @@ static void worked(pp_preduce_t *preduce, uint64_t job, bool last)
     if (!last || !lock(preduce))
         return;
     atomic_fetch_sub(&shared->hall->open_jobs, 1);
-    finish_job(preduce, (int32_t)job);
-    settle_groups(preduce->handle.engine);
+    pp_jobs_finish(preduce, (int32_t)job);
+    settle_groups(preduce);
     pp_node_unlock(shared->node);
-    follow_up_all(preduce->handle.engine, true);
+    follow_up_all(preduce, true);
 }
 
 /* ---- questions -------------------------------------------------------------------------------------------------------------- */
@@ -672,13 +361,8 @@ static void close_groups(pp_preduce_t *preduce)
 static const pp_grouping_t ops = {
     .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
     .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll,
-    .has_work = has_work, .begin_work = begin_work, .work = work, .worked = worked, .has_begun = has_begun,
+    .has_work = has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
 };
-
-static bool is_shared(const pp_handle_t *handle)
-{
-    return pp_is_preduce(handle) && pp_preduce_of(handle)->ops == &ops;
-}
 
 static pp_status_t open_initial(pp_preduce_t *preduce)
 {
