@@ -12,8 +12,8 @@
  * - A division gives groups only to ranks with empty group buffers, two at most: at most 2 P entries, and as many
  *   groups.
  * That makes 4 P groups and (size + 3) P entries.
- * The controller, tables and given groups form a group only when it can begin at once.  So tables and given groups, whose
- * groups may have up to P members, have room for P entries only.
+ * The controller, tables and given groups form a group only when it can begin at once.  Groups of tables and given
+ * groups may have up to P members, but all that are alive run: P entries are enough for them.
  */
 #include "parts.h"
 
@@ -325,7 +325,7 @@ void pp_ledger_back(const pp_groups_call_t *call, int32_t rank)
     pp_pace_back(g, rank);
 }
 
-/* ---- all ranks ------------------------------------------------------------------------------------------------------------- */
+/* ---- all ranks ----------------------------------------------------------------------------------------------- */
 
 void pp_ledger_flush(const pp_groups_call_t *call)
 {
@@ -342,7 +342,7 @@ void pp_ledger_flush(const pp_groups_call_t *call)
     tell_members(call, &action, PP_WEIGHTS_CONSTANT);
 }
 
-/* ---- what may come --------------------------------------------------------------------------------------------------------- */
+/* ---- what may come ------------------------------------------------------------------------------------------- */
 
 bool pp_ledger_may_complete(const pp_groups_t *g, int32_t rank)
 {

@@ -37,7 +37,7 @@ typedef struct pp_groups_rank {
     bool     left;
     bool     queued;                 /* CONTROLLER */
     bool     given;                  /* GIVEN: the group of its next request is known */
-    bool     free;                   /* while pp_groups_untangle() looks: it will ask here some time, as far as is known */
+    bool     free;                   /* while pp_groups_untangle() looks: the rank may ask here some time */
     bool     gives_way;              /* pp_groups_untangle() has taken it out */
 } pp_groups_rank_t;
 

@@ -406,7 +406,7 @@ typedef enum pp_generator {
     PP_GENERATOR_SMART,        /* Ripples 5: group buffers, global division, slow ranks filtered */
     PP_GENERATOR_CONTROLLER,   /* Partial Reduce: ranks in the order in which they ask */
     PP_GENERATOR_TABLE,        /* a table of phases; request k since the last flush, from 0, is phase k mod `phases` */
-    PP_GENERATOR_GIVEN,        /* each request names its group */
+    PP_GENERATOR_GIVEN,        /* each request names its group, which begins when all members ask for the same one */
     PP_GENERATOR_COUNT
 } pp_generator_t;
 
@@ -476,8 +476,9 @@ typedef enum pp_groups_action_kind {
 typedef struct pp_groups_action {
     int32_t  kind;             /* pp_groups_action_kind_t */
     int32_t  rank;             /* COMPLETE, ALONE, DIFFER */
-    int32_t  other;            /* DIFFER */
-    int32_t  kept;             /* BEGIN: the number under which the members keep a communicator, 0..cache - 1; -1: none */
+    int32_t  other;            /* DIFFER: the higher of the two */
+    int32_t  kept;             /* BEGIN: the number under which the members keep a communicator, 0..cache - 1; -1: none,
+                                  as always where a group has one member */
     uint64_t serial;           /* BEGIN, COMPLETE, FLUSH: groups and flushes are numbered from 1, in the order in which
                                   they are formed */
     /* BEGIN and FLUSH only, an entry a member: */

@@ -121,8 +121,9 @@ def test_a_generator_that_forgets_a_release_stops_the_simulation(
     from pypartial.sim.groups import Machine
 
     class Forgetful(Machine):
-        def __init__(self, *args: Any, **more: Any) -> None:
-            super().__init__(*args, **more, plant="lost-release")
+        def __init__(self, *args: Any, table: None) -> None:
+            plan, ranks, seed, node_of, weights, alpha = args
+            super().__init__(plan, ranks, seed, node_of, weights, alpha, "lost-release")
 
     monkeypatch.setattr(group_run, "Machine", Forgetful)
     with pytest.raises((RuntimeError, CoreError), match=r"no rank can go on|does not run group"):
