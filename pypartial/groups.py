@@ -153,7 +153,8 @@ class Static(Generator):
     nodes, per_node : int, optional
         How many nodes there are, and how many consecutive ranks each has. One of them follows from
         the other. If both are None, they are those of the context, whose nodes must then have
-        equally many and consecutive ranks.
+        equally many and consecutive ranks. A context with ``transport="mpi"`` or more than 1,024
+        ranks, or whose ranks are all alone on their nodes, counts as one node here.
 
     Raises
     ------

@@ -304,12 +304,13 @@ class PreduceRequest(Request):
     # ---- collective calls -----------------------------------------------------------------------
 
     def Flush(self, status: Status | None = None, timeout: float | None = None) -> None:
-        """Average what is in the buffers of all ranks, with equal weights.
+        """Average the models of all ranks, with equal weights.
 
         Collective, blocking. It returns when all ranks have called it. All of them have the same
-        average then (Partial Reduce, Algorithm 2, line 8). A request that was outstanding is
-        complete and collected, and its copy is dropped. A table begins anew with its first phase.
-        The handle can be used again.
+        average then (Partial Reduce, Algorithm 2, line 8). A rank gives what is in its buffers. If
+        its request was not collected, it gives what that request has, its Start's copy or an
+        average, and the request is over. A table begins anew with its first phase. The handle can
+        be used again.
 
         Parameters
         ----------
