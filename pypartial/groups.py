@@ -37,7 +37,7 @@ class Generator(ABC):
 
     Use one of `Static`, `Random`, `Smart`, `Controller`, `Given` and `Table`. A generator is
     immutable, and generators are compared by value. What depends on the number of ranks is checked
-    by `Context.Preduce_init`.
+    by `pypartial.Context.Preduce_init`.
     """
 
     word: ClassVar[str] = ""
@@ -74,7 +74,7 @@ class Given(Generator):
     """Each Start names its group: ``Start(group=[0, 4, 5])``.
 
     All members pass the same list. If the lists of two ranks that wait for each other differ, both
-    raise `MismatchError`.
+    raise `pypartial.MismatchError`.
     """
 
     word: ClassVar[str] = "given"

@@ -71,7 +71,7 @@ class PreduceRequest(Request):
     inside `Wait`, `Test` and `Flush` only. At all other times they belong to the application.
 
     **backend="comm"** is for comparisons, and survives less. A group runs inside `Wait`, in the
-    application's thread, by `MPI_Comm_create_group` and `MPI_Allreduce`, which block until all
+    application's thread, by MPI_Comm_create_group and MPI_Allreduce, which block until all
     members are in their `Wait`. Ctrl-C, `timeout` and stall warnings have no effect in the
     meantime, and the death of a member may block the others for ever. `Test` raises. After a
     `Start` call `Wait` before any collective call of the context, on any handle: the other members
