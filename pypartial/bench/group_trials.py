@@ -36,6 +36,7 @@ _FAILURES_KEPT = 3
 _CENSUS = 20
 _FEW_ROUNDINGS = 1e-5  # relative
 _MANY_ROUNDINGS = 1e-3
+_FIXED = (GroupGenerator.GIVEN.value, GroupGenerator.STATIC.value)
 _CHAINED = GroupGenerator.RANDOM.value  # one Wait may run several groups of other ranks
 
 
@@ -91,34 +92,44 @@ class _Checked:
     stage: Stage
     failures: list[str] = field(default_factory=list)
 
+    @property
+    def closed(self) -> list[int]:
+        """The ranks that this rank's calls can average with, itself among them.
+
+        Its group, where groups are fixed; or all ranks that take part.
+        """
+        cast = self.stage.cast
+        if self.way.backend is None or self.way.name in _FIXED:
+            return cast.fixed[cast.number]
+        return list(range(cast.members))
+
     def _run(self, where: str, act: Callable[[], object], tolerance: float) -> Array | None:
-        """Fill the buffer, act, and check that the mean over the ranks is kept; collective.
+        """Fill the buffer, act, and check that the mean over `closed` is kept; collective.
 
         Returns
         -------
         array or None
             The beginning of the buffer; None if the buffer is wrong, or this rank sleeps.
         """
-        self.receive[:] = self.stage.shares.of(self.stage.cast.rank)
+        shares, cast = self.stage.shares, self.stage.cast
+        self.receive[:] = shares.of(cast.rank)
         self.stage.play(act)
-        head = self.stage.shares.head(self.receive, tolerance)
-        takes_part = self.stage.cast.takes_part
+        head = shares.head(self.receive, tolerance)
         if head is None:
             self._fail(where, "parts of the buffer were treated differently")
-        heads = self.stage.comm.allgather(head if takes_part else None)
-        given = [one for one in heads[: self.stage.cast.members] if one is not None]
-        if len(given) == self.stage.cast.members:
-            mean = np.mean(given, axis=0, dtype=float)
-            expected = self.stage.shares.average(range(self.stage.cast.members))
+        heads = self.stage.comm.allgather(head)
+        if not cast.takes_part:
+            return None
+        given = [one for one in (heads[rank] for rank in self.closed) if one is not None]
+        if len(given) == len(self.closed):
+            mean, expected = np.mean(given, axis=0, dtype=float), shares.average(self.closed)
             if not np.allclose(mean, expected, rtol=tolerance, atol=0):
-                self._fail(where, f"the mean over the ranks is {mean}, not {expected}")
-        return head if takes_part else None
+                self._fail(where, f"the mean over ranks {self.closed} is {mean}, not {expected}")
+        return head
 
     def _check_average(
-        self, where: str, head: Array | None, group: Sequence[int], tolerance: float
+        self, where: str, head: Array, group: Sequence[int], tolerance: float
     ) -> None:
-        if head is None:
-            return
         expected = self.stage.shares.average(group)
         if not np.allclose(head, expected, rtol=tolerance, atol=0):
             self._fail(where, f"{head} is not the average over {list(group)}, {expected}")
@@ -151,26 +162,12 @@ class GroupTrial(_Checked):
     calls: int = 0
     group_sizes: list[int] = field(default_factory=list)
 
-    @property
-    def _fixed_group(self) -> list[int] | None:
-        """The group of this rank's calls, if it is always the same; None on ranks that sleep."""
-        fixed = self.way.backend is None or self.way.name in ("given", "static")
-        cast = self.stage.cast
-        return cast.fixed[cast.number] if fixed and cast.takes_part else None
-
     def rehearse(self, calls: int) -> None:
         """Make calls of which every result and every group is checked; collective."""
         for call in range(1, calls + 1):
             where = f"call {call}"
             head = self._run(where, self.contender.call, _FEW_ROUNDINGS)
-            if not self.stage.cast.takes_part:
-                continue
-            fixed, status = self._fixed_group, self.contender.status()
-            group = list(status.group) if status is not None else fixed
-            if fixed is not None and group != fixed:
-                self._fail(where, f"group {group}, not {fixed}")
-            if group is not None and self.way.name != _CHAINED:
-                self._check_average(where, head, group, _FEW_ROUNDINGS)
+            self._check_last(where, head, _FEW_ROUNDINGS, alone=self.way.name != _CHAINED)
         self._count_groups()
 
     def turn(self, calls: int) -> float:
@@ -184,8 +181,7 @@ class GroupTrial(_Checked):
 
         where = f"after {1 + calls} calls"
         head = self._run(where, act, _MANY_ROUNDINGS)
-        if self._fixed_group is not None:
-            self._check_average(where, head, self._fixed_group, _MANY_ROUNDINGS)
+        self._check_last(where, head, _MANY_ROUNDINGS, alone=False)
         ns = sum(lap.ns for lap in laps) / calls
         self.turn_ns.append(ns)
         elsewhere = self.contender.cpu_ns() - before
@@ -196,6 +192,22 @@ class GroupTrial(_Checked):
     def forget(self) -> None:
         """Drop the samples taken so far, but keep the failures and the sizes of groups."""
         self.turn_ns, self.turn_cpu_ns, self.calls = [], [], 0
+
+    def _check_last(self, where: str, head: Array | None, tolerance: float, *, alone: bool) -> None:
+        """Check the result of the last call against its group.
+
+        `alone` says that nothing was averaged before. Otherwise the result is known only if all
+        ranks of `closed` were in the group. A group may lack ranks that were not back yet from
+        the end of the last block.
+        """
+        if head is None:
+            return
+        status = self.contender.status()
+        group = self.closed if status is None else list(status.group)
+        if not set(group) <= set(self.closed):
+            self._fail(where, f"group {group}, of ranks {self.closed}")
+        if alone or group == self.closed:
+            self._check_average(where, head, group, tolerance)
 
     def _count_groups(self) -> None:
         """Note the groups of calls that follow each other, and check that ranks agree on them.
@@ -222,6 +234,9 @@ class GroupTrial(_Checked):
             self.group_sizes += [len(group) for _, group in entries[:_CENSUS]]
         if self.way.backend is None:
             self.group_sizes = [self.stage.cast.size]
+        usual = float(np.median(self.group_sizes))
+        if self.way.name in _FIXED and usual != self.stage.cast.size:
+            self._fail("groups", f"they usually had {usual:g} ranks, not {self.stage.cast.size}")
 
 
 # ---- iterations ---------------------------------------------------------------------------------
