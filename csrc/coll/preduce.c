@@ -164,7 +164,9 @@ static int32_t reason_of(const pp_preduce_t *preduce)
         return PP_GROUPS_OUT;
     if (handle->leaving != PP_STAYS)
         return handle->leaving == PP_FREES ? PP_GROUPS_FREES : PP_GROUPS_FLUSHES;
-    return pp_handle_gone(handle) || preduce->time.elsewhere ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
+    /* A rank that waits here, too, holds no group up; if it left both handles, nobody would serve it. */
+    bool elsewhere = preduce->time.elsewhere && !pp_handle_waits(handle);
+    return pp_handle_gone(handle) || elsewhere ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
 }
 
 static void say(pp_preduce_t *preduce)

@@ -93,7 +93,8 @@ struct pp_preduce {
         uint64_t   held_since_ns;    /* ... and this rank has known it since; 0: it has not looked at the clock */
         uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
         uint64_t   seen_waits;       /* team->waits when this rank was last seen to wait elsewhere */
-        uint64_t   elsewhere_ns;     /* since when; 0: it does not, or has not looked at the clock */
+        uint64_t   elsewhere_ns;     /* when it will have waited there for long; 0: it does not wait, or has
+                                        not looked at the clock */
         bool       elsewhere;        /* ... for long */
         pp_habit_t habit;
     } time;
@@ -114,6 +115,8 @@ pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce);
 /* Describes the result in `result`.  `members` NULL: this rank was alone. */
 void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,
                          const int32_t *members, const double *weights);
+/* Lets a simulation hear what the machine tells. */
+void pp_preduce_overheard(const pp_preduce_t *preduce, const pp_groups_action_t *action);
 /* The request is complete; `result` describes it. */
 void pp_preduce_complete(pp_preduce_t *preduce);
 /* All ranks are inside Flush, or Free, and this rank's part of it is done. */

@@ -121,6 +121,7 @@ typedef struct pp_sim_call {
     uint64_t       iteration;                /* PREDUCE_START */
     const int32_t *members;
     int32_t        count;
+    pp_group_result_t *group;  /* WAIT, TEST, COLLECT of P-Reduce: gets what pp_preduce_result() says; or NULL */
     const char  *complaint;
     pp_handle_t  **out;
     uint64_t    *discarded;
@@ -158,6 +159,25 @@ uint64_t    pp_sim_next_ns(const pp_sim_t *sim);
 /* The rank at a place of a round's order of draws (PP_FIRST_OF), as long as nobody has left.  The ranks at places
    below m are drawn; the others are next if those leave. */
 int32_t     pp_sim_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place);
+
+/* A group of a handle of P-Reduce that has begun, or a flush. */
+typedef struct pp_sim_group {
+    uint64_t       time_ns;
+    uint64_t       serial;
+    uint64_t       newest;
+    uint32_t       handle;     /* its id */
+    int32_t        flush;
+    int32_t        count;
+    const int32_t *members;
+    const double  *weights;
+    double         initial;
+} pp_sim_group_t;
+
+/* From now on the simulation keeps what groups begin, until pp_sim_group() has told of them. */
+void        pp_sim_keep_groups(pp_sim_t *sim);
+/* The oldest group that it was not called for yet; valid until the next call.  NULL: there is none.  Memory may have
+   run short: then the contexts have failed. */
+const pp_sim_group_t *pp_sim_group(pp_sim_t *sim);
 
 enum { PP_STALENESS_BINS = 33 };
 

@@ -2,6 +2,7 @@
 #include "../api.h"
 #include "../transport/sim.h"
 #include "actor.h"
+#include "heard.h"
 
 #include <stdlib.h>
 
@@ -18,6 +19,7 @@ struct pp_sim {
     watch_t     *watches;
     pp_stage_t  *stage;        /* NULL: the ranks share no memory */
     int32_t      next_failed;  /* ranks below need not be looked at after a failure of all */
+    pp_heard_t   heard;        /* groups */
 };
 
 static pp_status_t check_config(const pp_sim_config_t *config)
@@ -314,6 +316,22 @@ void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
     }
 }
 
+static void hear_group(void *sim, pp_engine_t *engine, uint32_t handle, const pp_groups_action_t *action)
+{
+    if (!pp_heard_add(&((pp_sim_t *)sim)->heard, pp_engine_now(engine), handle, action))
+        pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for what is heard of groups");
+}
+
+void pp_sim_keep_groups(pp_sim_t *sim)
+{
+    for (int32_t rank = 0; rank < sim->ranks; rank++) {
+        sim->contexts[rank]->engine.hear_group = hear_group;
+        sim->contexts[rank]->engine.sim = sim;
+    }
+}
+
+const pp_sim_group_t *pp_sim_group(pp_sim_t *sim) { return pp_heard_next(&sim->heard); }
+
 void pp_sim_free(pp_sim_t *sim)
 {
     if (!sim)
@@ -325,6 +343,7 @@ void pp_sim_free(pp_sim_t *sim)
                 pp_ctx_teardown(sim->contexts[r]);
             free(sim->contexts[r]);
         }
+    pp_heard_release(&sim->heard);
     pp_stage_free(sim->stage);
     pp_simnet_free(sim->net);
     for (int32_t r = 0; sim->watches && r < sim->ranks; r++)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("Action", "Alone", "Begin", "Complete", "Differ", "End", "Flush", "Machine"),
-    *("REASONS", "circles", "static_group", "static_table", "untangle", "weights"),
+    *("REASONS", "circles", "describe_plan", "static_group", "static_table", "untangle", "weights"),
 ]
 
 WEIGHTS = {
@@ -139,8 +139,7 @@ class Machine:
         table: Sequence[Sequence[int]] | None = None,
     ) -> None:
         described = ffi.new("pp_groups_plan_t *")
-        for name, value in dataclasses.asdict(plan).items():
-            setattr(described, name, _KINDS[value] if name == "generator" else int(value))
+        describe_plan(plan, described)
         described.ranks, described.seed = ranks, seed
         described.weights, described.alpha = WEIGHTS[weights], alpha
         described.plant, described.cache = PLANTS[plant], cache
@@ -198,6 +197,12 @@ class Machine:
     def most(self) -> int:
         """How many groups can be alive at once."""
         return int(lib.pp_sim_groups_most(self._groups))
+
+
+def describe_plan(plan: Plan, into: CData) -> None:
+    """Fill in the generator of the core's ``pp_groups_plan_t``."""
+    for name, value in dataclasses.asdict(plan).items():
+        setattr(into, name, _KINDS[value] if name == "generator" else int(value))
 
 
 def _action(told: CData) -> Action:

@@ -34,6 +34,13 @@ void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest
     preduce->described = true;
 }
 
+void pp_preduce_overheard(const pp_preduce_t *preduce, const pp_groups_action_t *action)
+{
+    pp_engine_t *engine = preduce->handle.engine;
+    if (PP_SIM && engine->sim)
+        engine->hear_group(engine->sim, engine, preduce->handle.id, action);
+}
+
 void pp_preduce_complete(pp_preduce_t *preduce)
 {
     if (!pp_handle_waits(&preduce->handle))

@@ -95,6 +95,7 @@ static void answer(shared_t *shared, int32_t rank, const pp_finished_t *group)
 static void tell(void *arg, const pp_groups_action_t *action)
 {
     shared_t *shared = ((pp_preduce_t *)arg)->shared;
+    pp_preduce_overheard(arg, action);
     switch ((pp_groups_action_kind_t)action->kind) {
     case PP_GROUPS_BEGIN:
     case PP_GROUPS_FLUSH:

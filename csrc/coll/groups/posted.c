@@ -126,6 +126,7 @@ static void post_group(pp_preduce_t *preduce, const pp_groups_action_t *action)
 static void tell(void *arg, const pp_groups_action_t *action)
 {
     pp_preduce_t *preduce = arg;
+    pp_preduce_overheard(preduce, action);
     switch ((pp_groups_action_kind_t)action->kind) {
     case PP_GROUPS_BEGIN:
         post_group(preduce, action);

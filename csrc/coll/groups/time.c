@@ -122,9 +122,9 @@ static uint64_t tick_awaited(pp_preduce_t *preduce, uint64_t now)
 static uint64_t tick_elsewhere(pp_preduce_t *preduce, uint64_t now)
 {
     if (preduce->time.elsewhere_ns == 0)
-        preduce->time.elsewhere_ns = now;
-    if (now - preduce->time.elsewhere_ns < ELSEWHERE_NS)
-        return preduce->time.elsewhere_ns + ELSEWHERE_NS;
+        preduce->time.elsewhere_ns = now + ELSEWHERE_NS;
+    if (now < preduce->time.elsewhere_ns)
+        return preduce->time.elsewhere_ns;
     preduce->time.elsewhere = true;
     preduce->handle.engine->changed = true;
     return PP_NEVER_NS;
