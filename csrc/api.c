@@ -12,8 +12,7 @@ static const uint64_t CHECK_ORDER_NS = 2000000000;
 
 static void unlock(pp_ctx_t *ctx) { pthread_mutex_unlock(&ctx->lock); }
 
-/* Locks a context that may be used. */
-static pp_status_t enter(pp_ctx_t *ctx)
+pp_status_t pp_enter(pp_ctx_t *ctx)
 {
     PP_TRY(pp_ctx_usable(ctx));
     pthread_mutex_lock(&ctx->lock);
@@ -29,12 +28,12 @@ static pp_ctx_t *context_of(pp_handle_t *handle)
     return handle && handle->engine ? (pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine)) : NULL;
 }
 
-static pp_status_t enter_handle(pp_handle_t *handle, pp_ctx_t **ctx)
+pp_status_t pp_enter_handle(pp_handle_t *handle, pp_ctx_t **ctx)
 {
     *ctx = context_of(handle);
     if (!*ctx)
         return pp_fail(PP_ERR_STATE, "the handle was freed, or its initialisation has not finished");
-    return enter(*ctx);
+    return pp_enter(*ctx);
 }
 
 /* ---- contexts --------------------------------------------------------------------------------------------- */
@@ -51,7 +50,7 @@ int32_t pp_ctx_link(const pp_ctx_t *ctx)
 pp_status_t pp_ctx_tune(pp_ctx_t *ctx, const pp_tuned_t *tuned, size_t tuned_count)
 {
     PP_TRY(pp_tuned_check(tuned, tuned_count));
-    PP_TRY(enter(ctx));
+    PP_TRY(pp_enter(ctx));
     pp_tuned_t *copy = calloc(tuned_count + 1, sizeof *copy);
     if (copy) {
         if (tuned_count)
@@ -64,8 +63,7 @@ pp_status_t pp_ctx_tune(pp_ctx_t *ctx, const pp_tuned_t *tuned, size_t tuned_cou
     return copy ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %zu rows of a tuning table", tuned_count);
 }
 
-/* To be called after a collective call has begun. */
-static void began(pp_ctx_t *ctx, pp_status_t status)
+void pp_began(pp_ctx_t *ctx, pp_status_t status)
 {
     pp_transport_t *transport = ctx->engine.transport;
     if (status >= 0) {
@@ -77,9 +75,9 @@ static void began(pp_ctx_t *ctx, pp_status_t status)
 
 pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
 {
-    PP_TRY(enter(ctx));
+    PP_TRY(pp_enter(ctx));
     pp_status_t status = pp_agreement_begin_ctx_free(&ctx->calls);
-    began(ctx, status);
+    pp_began(ctx, status);
     unlock(ctx);
     return status;
 }
@@ -124,7 +122,7 @@ static void check_order(pp_ctx_t *ctx)
 
 pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
 {
-    PP_TRY(enter(ctx));
+    PP_TRY(pp_enter(ctx));
     if (ctx->calls.kind == PP_CALL_NONE || ctx->calls.kind == PP_CALL_AWAY) {
         unlock(ctx);
         return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress: begin one first");
@@ -194,7 +192,7 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
 pp_status_t pp_ctx_alloc(pp_ctx_t *ctx, size_t bytes, void **memory, void **out)
 {
     *memory = *out = NULL;
-    PP_TRY(enter(ctx));
+    PP_TRY(pp_enter(ctx));
     *out = pp_keeper_alloc(ctx->engine.node, bytes, memory);
     unlock(ctx);
     return *out ? PP_OK : pp_fail(PP_ERR_MEMORY, "no shared memory for an array of %zu bytes", bytes);
@@ -265,7 +263,7 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
                                     const char *complaint, pp_handle_t **out)
 {
     *out = NULL;
-    PP_TRY(enter(ctx));
+    PP_TRY(pp_enter(ctx));
     /* The ranks agree on a wrong argument found here as on one that the caller found. */
     pp_handle_t *handle = NULL;
     if (!complaint && pp_allreduce_make(ctx, config, &handle) < 0)
@@ -278,7 +276,7 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
         *out = handle;
     else if (handle)
         handle->kind->release(handle);
-    began(ctx, status);
+    pp_began(ctx, status);
     unlock(ctx);
     return status;
 }
@@ -292,10 +290,8 @@ static void wake_for_alarm(pp_ctx_t *ctx)
         pp_mpi_ring_self(ctx->mpi);
 }
 
-pp_status_t pp_start(pp_handle_t *handle)
+pp_status_t pp_start_locked(pp_ctx_t *ctx, pp_handle_t *handle)
 {
-    pp_ctx_t *ctx;
-    PP_TRY(enter_handle(handle, &ctx));
     pp_status_t status;
     if (handle->request.state != PP_IDLE && !handle->request.timed_out)
         status = pp_fail(PP_ERR_STATE, "Start on a request that was not collected: call Wait, or Test "
@@ -306,8 +302,16 @@ pp_status_t pp_start(pp_handle_t *handle)
         status = handle->face->start(ctx, handle);
     bool note = ctx->team.has_note;
     wake_for_alarm(ctx);
-    unlock(ctx);
     return status == PP_OK && note ? PP_NOTE : status;
+}
+
+pp_status_t pp_start(pp_handle_t *handle)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(pp_enter_handle(handle, &ctx));
+    pp_status_t status = pp_start_locked(ctx, handle);
+    unlock(ctx);
+    return status;
 }
 
 /* A Wait without a Start gives what was not given yet. */
@@ -332,7 +336,7 @@ static bool needs_help(const pp_ctx_t *ctx, const pp_handle_t *handle)
 static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *result, pp_view_out_t *view)
 {
     pp_ctx_t *ctx;
-    PP_TRY(enter_handle(handle, &ctx));
+    PP_TRY(pp_enter_handle(handle, &ctx));
     if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
         handle->request.timed_out = false;
     pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "Wait or Test")
@@ -367,7 +371,7 @@ pp_status_t pp_test(pp_handle_t *handle, pp_result_t *result) { return pp_wait(h
 pp_status_t pp_timed_out(pp_handle_t *handle)
 {
     pp_ctx_t *ctx;
-    PP_TRY(enter_handle(handle, &ctx));
+    PP_TRY(pp_enter_handle(handle, &ctx));
     pp_status_t status = handle->request.state == PP_IDLE ? PP_OK : handle->face->timed_out(ctx, handle);
     unlock(ctx);
     return status;
@@ -376,7 +380,7 @@ pp_status_t pp_timed_out(pp_handle_t *handle)
 pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
 {
     pp_ctx_t *ctx;
-    PP_TRY(enter_handle(handle, &ctx));
+    PP_TRY(pp_enter_handle(handle, &ctx));
     pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "More") : PP_OK;
     if (status >= 0 && handle->request.state != PP_IDLE)
         status = pp_fail(PP_ERR_STATE, "More on a request that was not collected: call Wait, or Test until it returns "
@@ -396,7 +400,7 @@ pp_status_t pp_wait_slice(pp_handle_t *handle) { return pp_wait(handle, PP_SLICE
 static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_t *discarded)
 {
     pp_ctx_t *ctx;
-    PP_TRY(enter_handle(handle, &ctx));
+    PP_TRY(pp_enter_handle(handle, &ctx));
     bool each = handle->kind->drains(handle);
     pp_status_t status = PP_OK;
     handle->face->end_view(handle);
@@ -405,11 +409,13 @@ static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_
                          "Drain");
     if (kind == PP_CALL_DRAIN && !each)
         status = pp_fail(PP_ERR_STATE, "Drain on a handle without deliver=\"each\": use Flush");
+    if (status >= 0 && kind == PP_CALL_FLUSH && handle->face->before_flush)
+        status = handle->face->before_flush(ctx, handle);
     if (status >= 0)
         status = pp_flush_call_begin(&ctx->calls, handle, kind);
     if (status >= 0)
         ctx->calls.discarded_out = discarded;
-    began(ctx, status);
+    pp_began(ctx, status);
     unlock(ctx);
     return status;
 }
@@ -426,7 +432,7 @@ pp_status_t pp_handle_free_begin(pp_handle_t *handle, uint64_t *discarded)
 pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
 {
     pp_ctx_t *ctx;
-    PP_TRY(enter_handle(handle, &ctx));
+    PP_TRY(pp_enter_handle(handle, &ctx));
     if (handle->request.state != PP_COMPLETE) {
         unlock(ctx);
         return pp_fail(PP_ERR_STATE, "there is no result to collect: no Flush or Drain of the handle has finished");
@@ -440,7 +446,7 @@ pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
 
 pp_status_t pp_away_begin(pp_ctx_t *ctx)
 {
-    PP_TRY(enter(ctx));
+    PP_TRY(pp_enter(ctx));
     pp_status_t status = pp_call_begin(&ctx->calls, PP_CALL_AWAY, NULL);
     pp_engine_settle(&ctx->engine);
     unlock(ctx);
@@ -449,7 +455,7 @@ pp_status_t pp_away_begin(pp_ctx_t *ctx)
 
 pp_status_t pp_away_end(pp_ctx_t *ctx)
 {
-    PP_TRY(enter(ctx));
+    PP_TRY(pp_enter(ctx));
     pp_status_t status = PP_OK;
     if (ctx->calls.kind != PP_CALL_AWAY) {
         status = pp_fail(PP_ERR_STATE, "this rank is not inside ctx.away(), and cannot leave it");
@@ -480,7 +486,7 @@ static bool answered(const void *question) { return pp_ask_answered(question); }
 
 pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_state_t *states)
 {
-    PP_TRY(enter(ctx));
+    PP_TRY(pp_enter(ctx));
     pp_question_t question;
     pp_ask_begin(&ctx->calls, handle, states, &question);
     pp_engine_settle(&ctx->engine);
@@ -493,7 +499,7 @@ pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_s
 pp_status_t pp_question_open(pp_ctx_t *ctx, uint32_t handle, pp_rank_state_t *states, pp_question_t **out)
 {
     *out = NULL;
-    PP_TRY(enter(ctx));
+    PP_TRY(pp_enter(ctx));
     pp_question_t *question = malloc(sizeof *question);
     if (question) {
         pp_ask_begin(&ctx->calls, handle, states, question);
@@ -539,7 +545,7 @@ pp_status_t pp_handle_dump(pp_handle_t *handle, int32_t format, char **out)
 {
     pp_ctx_t *ctx;
     *out = NULL;
-    PP_TRY(enter_handle(handle, &ctx));
+    PP_TRY(pp_enter_handle(handle, &ctx));
     pp_text_t text = {0};
     const pp_allreduce_t *coll = scheduled(handle);
     if (!coll || !coll->series.graph)
@@ -556,7 +562,7 @@ pp_status_t pp_handle_dump(pp_handle_t *handle, int32_t format, char **out)
 pp_status_t pp_ctx_obstacles(pp_ctx_t *ctx, char **out)
 {
     *out = NULL;
-    PP_TRY(enter(ctx));
+    PP_TRY(pp_enter(ctx));
     pp_text_t text = {0};
     pp_text_add(&text, "%s", "");
     pp_agreement_explain(&ctx->calls, &text);
@@ -572,7 +578,7 @@ pp_status_t pp_handle_obstacles(pp_handle_t *handle, char **out)
 {
     pp_ctx_t *ctx;
     *out = NULL;
-    PP_TRY(enter_handle(handle, &ctx));
+    PP_TRY(pp_enter_handle(handle, &ctx));
     pp_text_t text = {0};
     pp_text_add(&text, "%s", "");
     handle->kind->explain(handle, &text);
@@ -588,7 +594,7 @@ pp_status_t pp_handle_fired(pp_handle_t *handle, uint64_t *round, uint32_t *fire
 {
     pp_ctx_t *ctx;
     *count = 0;
-    PP_TRY(enter_handle(handle, &ctx));
+    PP_TRY(pp_enter_handle(handle, &ctx));
     const pp_allreduce_t *coll = scheduled(handle);
     const pp_series_t *series = coll ? &coll->series : NULL;
     pp_status_t status = series && series->any_retired ? PP_OK : PP_PENDING;

@@ -18,12 +18,14 @@ into the next round, so nothing is lost. The calls follow mpi4py::
         req.Free()
 
 Begin with `Context`, `Context.Allreduce_init`, `Request` and `Policy`; `Status` says what a round
-contained.
+contained. `Context.Preduce_init` averages models in small groups that change from iteration to
+iteration; `pypartial.groups` has the generators that choose the groups.
 
 ``import pypartial`` loads NumPy only. ``import mpi4py.MPI`` initialises MPI, as always. The first
 `Context` loads the C core and checks that it uses the MPI library that mpi4py has loaded.
 """
 
+from . import groups
 from ._handle import Request, Startall, Waitall
 from .allreduce import AllreduceRequest
 from .context import Context
@@ -36,6 +38,7 @@ from .errors import (
     TimeoutError,
 )
 from .policy import FirstOf, Full, Majority, Policy, Quorum, Solo
+from .preduce import PreduceRequest
 from .status import Activation, Cause, Stats, Status
 
 __version__ = "0.1.0"
@@ -53,6 +56,7 @@ __all__ = [
     "MismatchError",
     "PeerFailedError",
     "Policy",
+    "PreduceRequest",
     "Quorum",
     "Request",
     "Solo",
@@ -62,4 +66,5 @@ __all__ = [
     "ThreadLevelError",
     "TimeoutError",
     "Waitall",
+    "groups",
 ]

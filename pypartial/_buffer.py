@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from .errors import ArgumentError
 
-__all__ = ["Piece", "Vector", "parse_allreduce", "type_name"]
+__all__ = ["Piece", "Vector", "parse_allreduce", "parse_in_place", "type_name"]
 
 DType = np.dtype[Any]
 
@@ -113,6 +113,24 @@ def parse_allreduce(sendbuf: Any, recvbuf: Any) -> Vector:
         ],
         receives[0].dtype,
         [memory.owner for memory in [*sends, *receives] if memory is not None],
+    )
+
+
+def parse_in_place(name: str, buffers: Any) -> Vector:
+    """Read the buffers of a collective that replaces what is in them; `name` is the argument's.
+
+    Raises
+    ------
+    ArgumentError
+        If the argument is wrong; the text names it and its value.
+    """
+    memories = [understand(*named, writable=True) for named in split(name, buffers)]
+    check_one_type(memories)
+    check_overlaps([], memories)
+    return Vector(
+        [Piece(None, memory.address, memory.count) for memory in memories],
+        memories[0].dtype,
+        [memory.owner for memory in memories],
     )
 
 

@@ -17,8 +17,7 @@ import cffi
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "csrc" / "include"
-# Groups: so far only simulations form them.
-SIMULATION = re.compile(r"csrc/(sim/|groups/|transport/sim|reduce/fenced)")
+SIMULATION = re.compile(r"csrc/(sim/|transport/sim|reduce/fenced)")
 
 FLAGS = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
 

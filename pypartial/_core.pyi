@@ -121,6 +121,36 @@ class Lib:
     PP_COMPUTING: int
     PP_WAITING: int
     PP_IN_CALL: int
+    PP_GENERATOR_RANDOM: int
+    PP_GENERATOR_SMART: int
+    PP_GENERATOR_CONTROLLER: int
+    PP_GENERATOR_TABLE: int
+    PP_GENERATOR_GIVEN: int
+    PP_GENERATOR_COUNT: int
+    PP_WEIGHTS_CONSTANT: int
+    PP_WEIGHTS_CLOSEST: int
+    PP_WEIGHTS_INITIAL: int
+    PP_WEIGHTS_COUNT: int
+    PP_BACKEND_AUTO: int
+    PP_BACKEND_NODE: int
+    PP_BACKEND_SCHEDULE: int
+    PP_BACKEND_COMM: int
+    PP_BACKEND_COUNT: int
+    PP_GROUPS_IN_CALL: int
+    PP_GROUPS_FLUSHES: int
+    PP_GROUPS_FREES: int
+    PP_GROUPS_OUT: int
+    PP_GROUPS_START: int
+    PP_GROUPS_FINISH: int
+    PP_GROUPS_LEAVE: int
+    PP_GROUPS_BACK: int
+    PP_GROUPS_BEGIN: int
+    PP_GROUPS_COMPLETE: int
+    PP_GROUPS_ALONE: int
+    PP_GROUPS_FLUSH: int
+    PP_GROUPS_END: int
+    PP_GROUPS_DIFFER: int
+    PP_STATIC_PHASES: int
     PP_DOT: int
     PP_GOAL: int
     PP_LANES_MAX: int
@@ -177,6 +207,17 @@ class Lib:
     def pp_allreduce_init_begin(
         self, ctx: CData, config: CData, complaint: bytes | CData, coll: CData, /
     ) -> int: ...
+    def pp_preduce_init_begin(
+        self, ctx: CData, config: CData, complaint: bytes | CData, handle: CData, /
+    ) -> int: ...
+    def pp_preduce_start(
+        self, handle: CData, iteration: int, members: list[int] | CData, count: int, /
+    ) -> int: ...
+    def pp_preduce_result(self, handle: CData, result: CData, /) -> int: ...
+    def pp_preduce_ran(self, handle: CData, /) -> int: ...
+    def pp_preduce_backend(self, handle: CData, /) -> int: ...
+    def pp_ctx_nodes(self, ctx: CData, node_of: CData, /) -> None: ...
+    def pp_groups_static_table(self, nodes: int, per_node: int, table: CData, /) -> int: ...
     def pp_start(self, coll: CData, /) -> int: ...
     def pp_wait(self, coll: CData, timeout_us: int, result: CData, /) -> int: ...
     def pp_test(self, coll: CData, result: CData, /) -> int: ...

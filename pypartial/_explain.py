@@ -250,7 +250,7 @@ def each_is_inside(states: Sequence[RankState]) -> str:
         which = (
             f"a call of handle {handle}"
             if handle
-            else "Allreduce_init, Free of the context, or the end of the script"
+            else "Allreduce_init, Preduce_init, Free of the context, or the end of the script"
         )
         texts.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {names} in {which}")
     return "; ".join(texts)

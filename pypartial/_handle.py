@@ -27,7 +27,9 @@ class Request:
     """A persistent collective: started, waited for, and started again.
 
     `Context.Allreduce_init` makes an `AllreduceRequest`, which has all of this and `View`, `More`
-    and `Drain`. Applications do not call the constructor. A request cannot be copied or pickled.
+    and `Drain`. `Context.Preduce_init` makes a `PreduceRequest`, which says where groups differ
+    from the rounds that are described here. Applications do not call the constructor. A request
+    cannot be copied or pickled.
 
     One pass of a loop is `Start`, then `Wait`, or `Test` until it returns True:
 
@@ -192,17 +194,23 @@ class Request:
             return True
         if status is not None and not isinstance(status, Status):
             raise ArgumentError(f"status must be a pypartial.Status, not {status!r}")
-        if timeout is None:
-            first_us = SLICE_US
-        else:
-            timeout = seconds(timeout)
-            first_us = SLICE_US if timeout > SLICE_S else int(timeout * 1e6)
+        self._wait(None if timeout is None else seconds(timeout))
+        if status is not None:
+            self._fill(status)
+        return True
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait until the request is complete, for at most this many seconds."""
+        first_us = SLICE_US
+        if timeout is not None and timeout <= SLICE_S:
+            first_us = int(timeout * 1e6)
         code = self._pp_wait(self._handle, first_us, self._result)
         if code:
             self._wait_on(code, first_us, timeout)
-        if status is not None:
-            status._fill(self._result_bytes[:])
-        return True
+
+    def _fill(self, status: Status) -> None:
+        """Fill a status with what was collected last."""
+        status._fill(self._result_bytes[:])
 
     def Test(self, status: Status | None = None) -> bool:
         """Collect the request if it is complete. Local; never blocks.
@@ -231,7 +239,7 @@ class Request:
                 return False
             raise self._native.error(code)
         if status is not None:
-            status._fill(self._result_bytes[:])
+            self._fill(status)
         return True
 
     def _wait_on(
@@ -298,7 +306,7 @@ class Request:
         self._refuse_flush()
         self._collect_call(f"Flush of {self._name()}", self._lib.pp_flush_begin, limit)
         if status is not None:
-            status._fill(self._result_bytes[:])
+            self._fill(status)
 
     def _refuse_flush(self) -> None:
         """Raise `Error` if a handle of this kind, or with these options, cannot be flushed."""

@@ -95,6 +95,27 @@ AVERAGE: Names[str | None] = Names(
         "contributions": "PP_AVERAGE_CONTRIBUTIONS",
     },
 )
+GENERATOR = Names(
+    "generator",
+    {
+        "random": "PP_GENERATOR_RANDOM",
+        "smart": "PP_GENERATOR_SMART",
+        "controller": "PP_GENERATOR_CONTROLLER",
+        "table": "PP_GENERATOR_TABLE",
+        "given": "PP_GENERATOR_GIVEN",
+    },
+)
+WEIGHTS = Names("weights", {"constant": "PP_WEIGHTS_CONSTANT", "dynamic": "PP_WEIGHTS_CLOSEST"})
+MISSING = Names("missing", {"closest": "PP_WEIGHTS_CLOSEST", "initial": "PP_WEIGHTS_INITIAL"})
+BACKEND = Names(
+    "backend",
+    {
+        "auto": "PP_BACKEND_AUTO",
+        "node": "PP_BACKEND_NODE",
+        "schedule": "PP_BACKEND_SCHEDULE",
+        "comm": "PP_BACKEND_COMM",
+    },
+)
 OP = Names(
     "op",
     {

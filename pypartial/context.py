@@ -29,31 +29,37 @@ from ._arguments import (
     seconds,
 )
 from ._calls import Away, CollectiveCalls
-from ._handle import Request
+from ._collectives import Collectives
 from ._names import PROGRESS, TRANSPORT
-from .allreduce import AllreduceRequest, Arguments
-from .errors import ArgumentError, Error, TimeoutError
-from .policy import Majority, Policy
+from .errors import Error
 from .status import Stats
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from ._core import CData, Lib
+    from ._handle import Request
 
 __all__ = ["Context"]
 
 SEED_LIMIT = 1 << 64
 
-_DEFAULT_POLICY = Majority()
 _REMEDY = (
     "To share memory, raise the limits on memory, address space and file size (ulimit -v, "
     "ulimit -f) or change the containers' settings; to keep messages without this warning, pass "
     "transport='mpi'"
 )
+# What users of mpi4py look for, in lower case, and what there is instead.
+_ALLREDUCE, _PREDUCE = "Allreduce_init(sendbuf, recvbuf)", "Preduce_init(buf, groups)"
+_ONE_SHOT = {
+    "allreduce": _ALLREDUCE,
+    "iallreduce": _ALLREDUCE,
+    "preduce": _PREDUCE,
+    "ipreduce": _PREDUCE,
+}
 
 
-class Context:
+class Context(Collectives):
     """One rank's view of a communicator, in which partial collectives are made.
 
     Making a context is collective and blocking: all ranks of `comm` make it, and all succeed or
@@ -124,7 +130,7 @@ class Context:
 
     Notes
     -----
-    **Threads.** A context does one collective call at a time: `Allreduce_init`, `Free`, and of its
+    **Threads.** A context does one collective call at a time: ``*_init``, `Free`, and of its
     requests `Request.Flush`, `Request.Free` and a step of `AllreduceRequest.Drain`. All ranks make
     these calls in the same order. While a thread is inside one, a second collective call, and
     `Request.Start` of any request of the context, raise `Error` in other threads and have no
@@ -346,173 +352,6 @@ class Context:
         if note:
             _native.LOGGER.warning("%s", self._native.text(note))
 
-    # ---- partial collectives --------------------------------------------------------------------
-
-    def Allreduce_init(
-        self,
-        sendbuf: Any,
-        recvbuf: Any,
-        op: MPI.Op | None = None,
-        *,
-        policy: Policy = _DEFAULT_POLICY,
-        deliver: Literal["latest", "sum", "each"] = "sum",
-        max_lag: int | Literal["auto"] = "auto",
-        average: Literal["size", "contributors", "contributions"] | None = None,
-        algorithm: str = "auto",
-        timeout: float | None = None,
-    ) -> AllreduceRequest:
-        """Make a persistent partial allreduce.
-
-        Collective, blocking; no data moves yet. Each `Request.Start` contributes what is in
-        `sendbuf`. Each `Request.Wait` delivers the result of a *round*: the reduction of what the
-        ready ranks contributed when `policy` was satisfied, and of what late ranks had pending from
-        earlier Starts. Every contribution enters exactly one round. The result is identical on
-        every rank, bit for bit.
-
-        Parameters
-        ----------
-        sendbuf, recvbuf : buffer, or list of buffers
-            What a rank contributes, and where its results go; both hold the same number of elements
-            of one type. A buffer is a contiguous object of any shape with the buffer protocol, or a
-            DLPack exporter in host memory; or ``[buf, count]``, ``[buf, type]``,
-            ``[buf, count, type]``, with `count` in elements and `type` an MPI datatype. `sendbuf`
-            may be ``MPI.IN_PLACE`` or None: each Start then reads `recvbuf`. Two lists of equal
-            length, for example ``([g1, g2], [o1, o2])``, are reduced in one round with one set of
-            contributors. The element type is an integer, float16, bfloat16 (of ml_dtypes), float32,
-            float64, long double, complex or bool. A receive buffer must not overlap another buffer.
-
-            The request keeps the buffers alive until it is freed. The library reads `sendbuf`
-            inside `Request.Start` only, and writes `recvbuf` inside `Wait`, `Test`, `Flush`,
-            `View`, `More` and a step of `Drain` only; at all other times they are the
-            application's. (A `Wait` that ends by a timeout or Ctrl-C may have written part of
-            `recvbuf`; the next `Wait` writes all of it.) For arrays of `alloc` see there.
-        op : mpi4py.MPI.Op, optional
-            ``MPI.SUM`` (the default), PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR or BXOR, as MPI
-            defines them for the element type. float16 and bfloat16 travel and accumulate as
-            float32, and are rounded once, when a result is copied to `recvbuf`.
-        policy : Policy, optional
-            When a round is activated: `Solo`, `Majority` (the default), `FirstOf`, `Quorum` or
-            `Full`.
-        deliver : {"latest", "sum", "each"}, optional
-            What a request delivers. ``"latest"``: the newest complete round, as eager-SGD does; a
-            rank never sees the results of rounds that it missed. ``"sum"`` (the default): all
-            rounds that this rank was not given yet, combined by `op`. ``"each"``: one round for
-            each request, in order. With ``"sum"`` and ``"each"`` all ranks' results add up to the
-            same in the end.
-        max_lag : int or "auto", optional
-            Staleness bound in rounds, 0 to window - 1: at most this many rounds complete between
-            the completion of one request of this rank and its next Start; other ranks wait if
-            necessary. ``"auto"``: no bound for ``"latest"``, else window - 1.
-        average : {"size", "contributors", "contributions"}, optional
-            Divide the sum by the number of ranks, of the round's contributors, or of its
-            contributions. For SUM of floating or complex types.
-        algorithm : str, optional
-            The algorithm of rounds that are made of messages, by its name in docs/algorithms.md,
-            such as ``"ring"``. ``"auto"``: the fastest one for such a vector on so many ranks, as
-            ``pypartial tune`` measured it on this machine, or else by a cost model. Rank 0 chooses
-            for all ranks, and only its tuning table is read. Where all ranks share memory,
-            ``"auto"`` needs no algorithm; any other name forces messages between all ranks, also on
-            one node. See `AllreduceRequest.algorithm` and `AllreduceRequest.algorithm_reason`.
-        timeout : float, optional
-            Seconds to wait at most for the other ranks, 0 or more. None: no limit.
-
-        Returns
-        -------
-        AllreduceRequest
-            Free it by `Request.Free` before the context.
-
-        Raises
-        ------
-        ArgumentError
-            If an argument of this rank is wrong. The other ranks raise `MismatchError`, so no rank
-            hangs.
-        MismatchError
-            If the ranks differ in count, type, operation, policy or options, or if another rank's
-            arguments are wrong. Every rank raises.
-        TimeoutError
-            After `timeout` seconds. The same call, made again with the same arguments, goes on with
-            it. Until then this rank counts as left, and every other collective call of the context
-            raises.
-        Error
-            If the context was freed, or if another thread is inside a collective call of it.
-
-        Warns
-        -----
-        RuntimeWarning
-            If ``transport="auto"`` and the memory that the ranks of a node share has no room for
-            the handle, whose rounds are then made of messages.
-
-        Notes
-        -----
-        **Memory**, besides the application's buffers. A vector of n bytes means all buffers of one
-        rank together; half-precision elements count 4 bytes. The library takes memory when it first
-        needs it, and keeps it until `Request.Free`. It takes the address space of all shared
-        vectors at once, which matters under a limit (``ulimit -v``).
-
-        *In shared memory*: up to 8 vectors of contributions for each rank of a node, and for the
-        whole node up to ``window + 3 + min(r, 8)`` results, r being its ranks. `Stats.buffer_bytes`
-        does not count these. Results that this rank was not given yet may take vectors of its own
-        memory: 1 for ``"latest"`` and ``"sum"``, up to `window` for ``"each"``, and more while the
-        rank is inside a collective call. Measured in all with vectors of 4 MB: 1 to 1.5 vectors a
-        rank with `Full`, 3.5 to 5 with `Majority`, 7 to 9.4 with `Solo`, where ranks run ahead of
-        each other.
-
-        *By messages*, for each rank: 1 pending contribution; up to `window` vectors for rounds in
-        flight and the result; above 16 KiB scratch for each round in flight, of n bytes (recursive
-        doubling), n / 2 (Rabenseifner) or n / P (ring); results not given yet, as above. Buffers of
-        more than 16 KiB are cut out of blocks of huge pages of 2 MiB, which the handles of a
-        context share. `Stats.buffer_bytes` counts the vectors and the scratch. docs/engine.md,
-        "Memory", says more.
-
-        References
-        ----------
-        eager-SGD (Li et al., PPoPP 2020): sections 4 (solo and majority allreduce), 5 (late
-        gradients) and 6.1 (active ranks); Lemma 5.1 for the expectation of `Majority`.
-        """
-        self._live()
-        native = self._native
-        arguments, complaint, limit = None, None, None
-        try:
-            limit = None if timeout is None else seconds(timeout)
-            options = {
-                "policy": policy,
-                "deliver": deliver,
-                "max_lag": max_lag,
-                "average": average,
-                "algorithm": algorithm,
-            }
-            arguments = Arguments.read(native, self._window, sendbuf, recvbuf, op, options)
-            config = arguments.config(native, self._size)
-        except Exception as error:
-            complaint, config = as_argument_error(error), (native.ffi.NULL, None)
-        name = "Allreduce_init"
-        begun = self._calls.begun(name)
-        if begun is not None:
-            _check_same(arguments, begun[1])
-
-        def begin() -> tuple[int, Any]:
-            out = native.ffi.new("pp_handle_t **")
-            text = c_text(native, complaint)
-            status = native.lib.pp_allreduce_init_begin(self._ctx, config[0], text, out)
-            return status, (out, arguments, complaint)
-
-        made_with = None
-        try:
-            made_with = self._calls.make(name, None, limit, begin)
-        except TimeoutError:
-            raise
-        except Error:
-            if complaint is not None:
-                raise complaint from None
-            raise
-        out, arguments, complaint = made_with
-        if arguments is None:
-            raise complaint or Error("internal error: a wrong argument was accepted")
-        request = AllreduceRequest(self, native, out[0], arguments.settings, arguments.vector)
-        self._requests[request.id] = request
-        self._warn()
-        return request
-
     def _warn(self) -> None:
         """Give the warning that the core has for the user, if any; call it from public methods."""
         note = self._native.lib.pp_ctx_note(self._ctx)
@@ -523,12 +362,13 @@ class Context:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name in ("Allreduce", "Iallreduce", "allreduce"):
+            make = _ONE_SHOT.get(name.lower())
+            if make is not None:
                 raise AttributeError(
                     f"a Context has no one-shot {name}, because all ranks must have made a "
                     "collective before one of them calls it. Make a persistent one once, on all "
-                    "ranks, and use it many times: request = ctx.Allreduce_init(sendbuf, recvbuf); "
-                    "then request.Start() and request.Wait()"
+                    f"ranks, and use it many times: request = ctx.{make}; then request.Start() and "
+                    "request.Wait()"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -667,15 +507,6 @@ def _watch_finalize(mpi: Any) -> None:
 
     # MPI_Finalize begins by deleting the attributes of COMM_SELF (MPI 4.0, section 11.2.4).
     mpi.COMM_SELF.Set_attr(mpi.Comm.Create_keyval(delete_fn=ended), None)
-
-
-def _check_same(arguments: Arguments | None, before: Arguments | None) -> None:
-    """Raise if a call has other arguments than the one that timed out and that it goes on with."""
-    if before is not None and (arguments is None or not arguments.same_as(before)):
-        raise ArgumentError(
-            "Allreduce_init goes on with the call that timed out, which had other arguments: "
-            f"{before.settings}; pass the same arguments and buffers"
-        )
 
 
 def _transport(lib: Lib, value: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import Enum, EnumMeta
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._names import CAUSE
 from .errors import Error
@@ -106,20 +106,45 @@ _CAUSES = tuple(Cause(name) for name in CAUSE)  # in the core's order
 _WORDS = slice(6, 22)
 
 
+class GroupResult(NamedTuple):
+    """What a request of P-Reduce completed with; `Status` describes the fields."""
+
+    round: int
+    iteration: int
+    group: tuple[int, ...]
+    weights: tuple[float, ...]
+    initial: float
+
+
 class Status:
-    """What a request completed with: which round, which ranks contributed, how stale it is.
+    """What a request completed with: a round and its contributors, or a group and its weights.
 
     ``Status()`` makes an empty one. Pass it to `Request.Wait`, `Request.Test`, `Request.Flush`,
     `AllreduceRequest.View` or `AllreduceRequest.More`; each call overwrites it, so one status
     serves a whole loop. `AllreduceRequest.Drain` gives a new one for each round.
 
     A status owns its values. It can be copied, compared and pickled, and it outlives the request.
+    It describes a round if an `AllreduceRequest` filled it, and a group if a `PreduceRequest` did:
+    it then has `round`, `group`, `weights`, `initial` and `iteration` only.
 
     Attributes
     ----------
+    group : tuple of int
+        Of a group: the ranks whose models the average contains, in ascending order, this rank among
+        them. This rank only, if it was alone. After a Flush: the ranks that took part in it. The
+        attributes from here to `iteration` are those of P-Reduce.
+    weights : tuple of float
+        What the models of these ranks counted, in the same order.
+    initial : float
+        What the initial model counted: 0 except with ``missing="initial"``.
+    iteration : int
+        The iteration of this rank's model. With ``weights="dynamic"`` this rank has taken over the
+        newest one of the group. -1: it has not started yet.
     round : int
-        The newest round that was delivered. The rounds of a handle are numbered from 0. The
-        attributes from here to `initiator` describe this round and are identical on every rank.
+        Of a group: its serial number. The groups and flushes of a handle are numbered from 1 in the
+        order in which they were formed; 0 if this rank was alone. Of a round: the newest one that
+        was delivered. The rounds of a handle are numbered from 0. The attributes from here to
+        `initiator` describe this round and are identical on every rank.
     active : int
         How many ranks were ready when the round took their contributions (NAP of eager-SGD, section
         6.1).
@@ -152,7 +177,7 @@ class Status:
     Raises
     ------
     Error
-        If an attribute of an empty status is read.
+        If an attribute of an empty status is read, or one that what it describes does not have.
 
     Examples
     --------
@@ -166,29 +191,70 @@ class Status:
 
     __slots__ = ("_data", "_values")
 
-    _data: bytes
+    _data: bytes | GroupResult
     _values: tuple[int, ...] | None
 
     def __init__(self) -> None:
         self._data = b""
         self._values = None
 
-    def _fill(self, data: bytes) -> None:
-        """Keep the bytes of a pp_result_t; they are decoded when an attribute is read."""
+    def _fill(self, data: bytes | GroupResult) -> None:
+        """Keep a group, or the bytes of a pp_result_t, which are decoded when they are read."""
         self._data = data
         self._values = None
 
     def _decode(self) -> tuple[int, ...]:
         values = self._values
         if values is None:
-            if not self._data:
-                raise Error("this Status is empty: pass it to Wait, Test, Flush or View first")
-            values = self._values = RESULT.unpack(self._data)
+            data = self._data
+            if isinstance(data, GroupResult):
+                raise Error(
+                    "this Status describes a group of P-Reduce, which has round, group, weights, "
+                    "initial and iteration only"
+                )
+            self._refuse_empty()
+            values = self._values = RESULT.unpack(data)
         return values
+
+    def _group(self) -> GroupResult:
+        """Return the group; raise if the status describes none."""
+        if isinstance(self._data, GroupResult):
+            return self._data
+        self._refuse_empty()
+        raise Error(
+            "this Status describes a round of an allreduce, which has no group, weights, initial "
+            "and iteration: those are of P-Reduce"
+        )
+
+    def _refuse_empty(self) -> None:
+        if not self._data:
+            raise Error("this Status is empty: pass it to Wait, Test, Flush or View first")
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """The ranks whose models the average contains, ascending."""
+        return self._group().group
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """What the models of these ranks counted."""
+        return self._group().weights
+
+    @property
+    def initial(self) -> float:
+        """What the initial model counted: 0 except with ``missing="initial"``."""
+        return self._group().initial
+
+    @property
+    def iteration(self) -> int:
+        """The iteration of this rank's model; -1: it has not started yet."""
+        return self._group().iteration
 
     @property
     def round(self) -> int:
-        """The newest round that was delivered; rounds are numbered from 0."""
+        """The newest round that was delivered, from 0; of a group its serial number, 0: alone."""
+        if isinstance(self._data, GroupResult):
+            return self._data.round
         return self._decode()[0]
 
     @property
@@ -256,7 +322,7 @@ class Status:
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def __setstate__(self, data: bytes) -> None:
+    def __setstate__(self, data: bytes | GroupResult) -> None:
         self._fill(data)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -265,6 +331,9 @@ class Status:
     def __repr__(self) -> str:
         if not self._data:
             return "Status(empty)"
+        if isinstance(self._data, GroupResult):
+            values = (f"{name}={value}" for name, value in self._data._asdict().items())
+            return f"Status({', '.join(values)})"
         rounds = f"round={self.round}"
         if self.first != self.round:
             rounds += f", first={self.first}"

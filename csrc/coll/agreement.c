@@ -22,7 +22,7 @@ static void merge_votes(pp_vote_t *into, const pp_vote_t *left, const pp_vote_t 
     pp_vote_t vote = *left;
     vote.no_region |= right->no_region;
     bool same = left->call == right->call
-             && memcmp(left->signature.bytes, right->signature.bytes, PP_SIGNATURE_BYTES) == 0;
+             && memcmp(left->signature.bytes, right->signature.bytes, sizeof left->signature.bytes) == 0;
     if (!left->complains && (right->complains == 1 || (right->complains == 2 && same))) {
         vote.complains = right->complains;
         vote.complaining_rank = right->complaining_rank;
@@ -126,11 +126,20 @@ static uint64_t find_region(pp_calls_t *calls)
     return none ? 0 : atomic_load(&calls->engine->node->commons->regions[(calls->agree.round - 1) % 2]);
 }
 
+/* Handles of two kinds differ, whatever their arguments. */
+static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
+{
+    enum { KIND_BYTES = 8 };
+    PP_TRY(handle->kind->sign(handle, signature));
+    memcpy(signature->bytes + PP_SIGNATURE_BYTES, handle->kind->init, KIND_BYTES);
+    return PP_OK;
+}
+
 pp_status_t pp_agreement_begin_init(pp_calls_t *calls, const char *complaint, pp_handle_t *handle)
 {
     pp_signature_t signature = {.text = "bad arguments"};
     if (!complaint)
-        PP_TRY(handle->kind->sign(handle, &signature));
+        PP_TRY(sign(handle, &signature));
     PP_TRY(begin(calls, PP_CALL_INIT, handle, complaint));
     calls->vote.signature = signature;
     reserve(calls, complaint != NULL);

@@ -45,7 +45,7 @@ static void name_call(const pp_rank_state_t *state, char *name, size_t bytes)
     static const char *const calls[] = {
         [PP_CALL_FLUSH] = "Flush", [PP_CALL_DRAIN] = "Drain", [PP_CALL_FREE] = "Free"};
     if (state->call == PP_CALL_INIT)
-        snprintf(name, bytes, "Allreduce_init");
+        snprintf(name, bytes, "the init of a handle");
     else if (state->call == PP_CALL_CTX_FREE)
         snprintf(name, bytes, "Free of the context");
     else if (state->call == PP_CALL_AWAY)

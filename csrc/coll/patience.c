@@ -10,9 +10,7 @@ enum {
 
 static uint64_t patience_ns(const pp_allreduce_t *coll)
 {
-    const pp_team_t *team = coll->handle.team;
-    return team->patience_ns >= 0 ? (uint64_t)team->patience_ns
-                                  : pp_habit_patience(&coll->time.habit, &team->habit);
+    return pp_team_patience_ns(coll->handle.team, &coll->time.habit);
 }
 
 static bool has_patience(const pp_allreduce_t *coll)
@@ -23,12 +21,6 @@ static bool has_patience(const pp_allreduce_t *coll)
 
 /* Whether the patience is automatic.  A rank that is alone holds no other up. */
 static bool by_habit(const pp_team_t *team) { return team->patience_ns < 0 && team->engine->size > 1; }
-
-static uint64_t coarse_now(const pp_allreduce_t *coll)
-{
-    pp_transport_t *transport = coll->handle.engine->transport;
-    return transport->ops->coarse_ns ? transport->ops->coarse_ns(transport) : transport->ops->now_ns(transport);
-}
 
 /* ---- this rank's own calls -------------------------------------------------------------------------------- */
 
@@ -50,7 +42,7 @@ void pp_patience_before_start(pp_allreduce_t *coll)
         coll->time.overdue = false;
     if (coll->time.given_ns == 0)
         return;
-    uint64_t now = coarse_now(coll), taken = now > coll->time.given_ns ? now - coll->time.given_ns : 0;
+    uint64_t now = pp_team_coarse_now(coll->handle.team), taken = now > coll->time.given_ns ? now - coll->time.given_ns : 0;
     pp_habit_add(&coll->time.habit, taken);
     pp_habit_add(&team->habit, taken);
     coll->time.given_ns = 0;
@@ -80,7 +72,7 @@ void pp_patience_started(pp_allreduce_t *coll)
 void pp_patience_given(pp_allreduce_t *coll)
 {
     if (by_habit(coll->handle.team))
-        coll->time.given_ns = coarse_now(coll);
+        coll->time.given_ns = pp_team_coarse_now(coll->handle.team);
 }
 
 /* ---- others ------------------------------------------------------------------------------------------------- */
@@ -97,24 +89,11 @@ bool pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t number)
     return true;
 }
 
-/* Leaves the handle.  The note is for the application's log, once in a context: its next call returns PP_NOTE. */
 static void leave(pp_allreduce_t *coll, uint64_t patience)
 {
-    pp_handle_t *handle = &coll->handle;
-    pp_team_t   *team = handle->team;
-    handle->aside = true;
-    handle->engine->coverage.asides++;
-    handle->engine->changed = true;
-    if (team->left_by_patience++ > 0)
-        return;
-    const char *doing = team->in_call                ? "was in a collective call that the others had completed"
-                      : pp_handle_elsewhere(handle)  ? "waited on another handle"
-                                                     : "computed, or was in a call of the application's own";
-    team->has_note = true;
-    snprintf(team->patience_note, sizeof team->patience_note,
-             "rank %d held up round %llu of handle %u for its patience of %.3g s, and then left it to the others: it "
-             "%s. Put `with ctx.away():` around blocking calls of your own to spare the other ranks that time",
-             handle->engine->rank, (unsigned long long)coll->completed, handle->id, (double)patience * 1e-9, doing);
+    char held[40];
+    snprintf(held, sizeof held, "round %llu", (unsigned long long)coll->completed);
+    pp_team_leave_by_patience(&coll->handle, held, patience);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }

@@ -105,6 +105,16 @@ static inline uint32_t pp_handle_flush_call(const pp_handle_t *handle)
 /* This rank has left the handle: it is in a collective call, out, or has left by patience. */
 static inline bool pp_handle_gone(const pp_handle_t *handle) { return pp_handle_left(handle) || handle->aside; }
 
+/* ---- patience ------------------------------------------------------------------------------------------ */
+
+/* How long this rank may hold others up on a handle, where it usually computes as long as `habit` says. */
+uint64_t pp_team_patience_ns(const pp_team_t *team, const pp_habit_t *habit);
+/* A clock that costs little, and is behind by some milliseconds at most. */
+uint64_t pp_team_coarse_now(const pp_team_t *team);
+/* Leaves the handle, on which this rank has `held` something up.  The note is for the application's log, once in a
+   context: its next call returns PP_NOTE. */
+void     pp_team_leave_by_patience(pp_handle_t *handle, const char *held, uint64_t patience_ns);
+
 /* ---- the node's memory -------------------------------------------------------------------------------- */
 
 pp_status_t pp_team_add_board(pp_team_t *team, struct pp_board *board);

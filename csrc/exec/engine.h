@@ -75,6 +75,8 @@ struct pp_engine {
     /* For simulations: a planted defect, and counters that change nothing else. */
     int32_t         plant;          /* pp_plant_t; simulated ranks only */
     pp_coverage_t   coverage;
+    void          (*hear_group)(void *sim, pp_engine_t *engine, uint32_t handle, const pp_groups_action_t *action);
+    void           *sim;            /* NULL: nobody listens */
 
     char            error_text[PP_ERROR_TEXT];
 

@@ -28,7 +28,7 @@ enum { PP_SIGNATURE_BYTES = 128, PP_AGREE_TEXT = 400 };
 
 /* The arguments that must be the same on all ranks: bytes to compare, and a text to show. */
 typedef struct pp_signature {
-    unsigned char bytes[PP_SIGNATURE_BYTES];
+    unsigned char bytes[PP_SIGNATURE_BYTES + 8];    /* the last 8: of the kind of the handle */
     char          text[PP_AGREE_TEXT];
     int32_t       choice, reason;    /* the algorithm that this rank would choose; not compared */
 } pp_signature_t;

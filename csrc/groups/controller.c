@@ -140,10 +140,13 @@ static int32_t first_of_another(const pp_groups_t *g)
     return rank;
 }
 
+/* How many members a group has now. */
+static int32_t wanted_now(const pp_groups_t *g) { return g->here.count < g->plan.size ? g->here.count : g->plan.size; }
+
 /* Takes the next group out of the queue; 0: none is due. */
 static int32_t take(pp_groups_t *g, int32_t *members)
 {
-    const int32_t wanted = g->here.count < g->plan.size ? g->here.count : g->plan.size;
+    const int32_t wanted = wanted_now(g);
     int32_t       count = 0, next = g->queue_first;
     if (wanted == 0 || g->queued < wanted)
         return 0;
@@ -175,11 +178,8 @@ static bool form(const pp_groups_call_t *call)
             continue;
         }
         record(g, members, count);
-        int32_t group = pp_ledger_form(call, members, count, true);
-        if (group == PP_NOBODY)
+        if (!pp_ledger_form_at_once(call, members, count))
             return false;
-        for (int32_t i = 0; i < count; i++)
-            pp_ledger_set_goal(g, members[i], group);
     }
     return true;
 }
@@ -219,4 +219,21 @@ void pp_controller_back(pp_groups_t *g, int32_t rank)
     /* The forest may have been finished before it came to this rank's groups. */
     if (g->components++ > 0 && g->recorded + spacing(g) < g->check_at)
         g->check_at = g->recorded + spacing(g);
+}
+
+bool pp_controller_may_complete(pp_groups_t *g, int32_t rank)
+{
+    const int32_t head = root_of(g, g->queue_first);
+    int32_t       come = 0;
+    bool          others = false;    /* ranks of another component than the head's */
+    for (int32_t other = 0; other < g->plan.ranks; other++) {
+        const pp_groups_rank_t *r = pp_groups_rank(g, other);
+        if (!r->left && (r->queued || r->free)) {
+            come++;
+            others |= root_of(g, other) != head;
+        }
+    }
+    if (others || !is_frozen(g))
+        return come >= wanted_now(g);
+    return rank != g->queue_first && come > wanted_now(g);       /* the head is kept back */
 }

@@ -7,24 +7,25 @@
  * nodes, or the simulator.  (design: "P-Reduce", "Pure protocols")
  *
  * ledger.c   decides when a group begins: Ripples' lock vector, pending group queue and group buffers
- * random.c smart.c controller.c   decide which groups there are
+ * random.c smart.c controller.c named.c   decide which groups there are
+ * kept.c     numbers the groups whose members keep a communicator
  * static.c weights.c   functions without a state
  * machine.c  the events
+ * untangle.c several machines
  *
  * A group begins when all its members have started and it is the first in the group buffer of each.  Groups get their
  * numbers when they are formed and enter all buffers in this order, so every rank runs its groups in the order of their
  * numbers.  All members of the lowest unfinished group have it first: it can run as soon as they have started.  So the
  * ranks of one handle do not deadlock.
  *
- * Open: ranks that call two handles, each with a machine of its own, can deadlock, even if all call them in the same
- * order.  Rank 0 waits on the first for a group with rank 1, which waits on the second for a group with rank 0.  They
- * do not if the second machine is told that a rank which waits on the first has left, and that it is back afterwards.
+ * Several handles have a machine each.  Rank 0 may wait on the first for a group with rank 1, which waits on the second
+ * for a group with rank 0.  pp_groups_untangle() finds such circles, and takes a rank out of groups of a handle on which
+ * it has not asked.
  */
 #ifndef PP_GROUPS_H
 #define PP_GROUPS_H
 
 #include "../base/base.h"
-#include "../include/pypartial_sim.h"   /* pp_groups_plan_t, pp_groups_action_t */
 
 typedef struct pp_groups pp_groups_t;
 
@@ -35,20 +36,38 @@ typedef struct pp_groups_hearer {
     void *arg;
 } pp_groups_hearer_t;
 
-/* PP_ERR_ARGUMENT: a wrong value. */
-pp_status_t pp_groups_check(const pp_groups_plan_t *plan);
+/* PP_ERR_ARGUMENT: a wrong value.  `table`: for PP_GENERATOR_TABLE (pp_preduce_config_t.table); NULL for the others. */
+pp_status_t pp_groups_check(const pp_groups_plan_t *plan, const int32_t *table);
+/* The most members that a group can have; of a plan that is right. */
+int32_t     pp_groups_largest(const pp_groups_plan_t *plan, const int32_t *table);
 /* The bytes of a machine of a plan that is right; they are to be aligned to 8. */
-size_t      pp_groups_bytes(const pp_groups_plan_t *plan);
-/* `node_of`: the node of each rank, from 0 and below the number of ranks; NULL: all are on one.  `now_ns`: the ranks
-   begin to compute. */
-pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, const int32_t *node_of,
-                           uint64_t now_ns);
+size_t      pp_groups_bytes(const pp_groups_plan_t *plan, const int32_t *table);
+/* `table` is copied.  `node_of`: the node of each rank, from 0 and below the number of ranks; NULL: all are on one.
+   `now_ns`: the ranks begin to compute. */
+pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, const int32_t *table,
+                           const int32_t *node_of, uint64_t now_ns);
 
 /* An event (pp_groups_event_t).  PP_ERR_ARGUMENT: no such rank or event, or an iteration that does not exceed the
-   rank's last; PP_ERR_STATE: the rank's state does not permit it.  Both leave the machine as it was.  PP_ERR_INTERNAL:
-   the machine itself is wrong. */
+   rank's last, a reason that is none, or GIVEN and no group; PP_ERR_STATE: the rank's state does not permit it.  Both
+   leave the machine as it was.  PP_ERR_INTERNAL: the machine itself is wrong. */
 pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
                             const pp_groups_hearer_t *hearer);
+/* GIVEN, before its START: the group that the rank's next request is for.  PP_ERR_ARGUMENT: `members` do not ascend, are
+   no ranks, or lack the rank itself; PP_ERR_STATE: the rank has an outstanding request. */
+pp_status_t pp_groups_give(pp_groups_t *groups, int32_t rank, const int32_t *members, int32_t count);
+/* Whether the rank has an outstanding request. */
+bool        pp_groups_asks(const pp_groups_t *groups, int32_t rank);
+
+/* The ranks that the rank's outstanding request waits for.  Fills `ranks` with up to `most` of them; returns how many
+   there are. */
+int32_t     pp_groups_missing(const pp_groups_t *groups, int32_t rank, int32_t *ranks, int32_t most);
+
+/* Ends circles of ranks that wait for each other on different handles; to be called after each event where there are
+   several handles: also a FINISH or LEAVE may be the last event before all ranks wait.  It returns at once while ranks
+   wait on one handle only.  All machines have the same ranks.  A rank is taken to compute, and so to ask on any handle
+   some time, if it has an outstanding request on none of them. */
+pp_status_t pp_groups_untangle(pp_groups_t *const *machines, const pp_groups_hearer_t *hearers, int32_t count,
+                               uint64_t now_ns);
 
 /* Groups that are formed and not over, and how many there can be at most. */
 int32_t pp_groups_alive(const pp_groups_t *groups);

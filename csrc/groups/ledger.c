@@ -12,6 +12,8 @@
  * - A division gives groups only to ranks with empty group buffers, two at most: at most 2 P entries, and as many
  *   groups.
  * That makes 4 P groups and (size + 3) P entries.
+ * The controller, tables and given groups form a group only when it can begin at once.  Groups of tables and given
+ * groups may have up to P members, but all that are alive run: P entries are enough for them.
  */
 #include "parts.h"
 
@@ -90,30 +92,48 @@ static void free_group(pp_groups_t *g, int32_t group)
     g->alive--;
 }
 
+/* Notes the next member that the action speaks of. */
+static void add_member(const pp_groups_t *g, pp_groups_action_t *action, int32_t rank, bool is_goal)
+{
+    ((int32_t *)pp_groups_array(g, g->members))[action->count] = rank;
+    ((int32_t *)pp_groups_array(g, g->goals))[action->count] = is_goal;
+    ((uint64_t *)pp_groups_array(g, g->iterations))[action->count++] = pp_groups_rank(g, rank)->iteration;
+}
+
+/* Tells an action whose members are noted; they average with weights of this kind. */
+static void tell_members(const pp_groups_call_t *call, pp_groups_action_t *action, int32_t kind)
+{
+    pp_groups_t *g = call->groups;
+    double      *weights = pp_groups_array(g, g->weights);
+    action->members = pp_groups_array(g, g->members);
+    action->goals = pp_groups_array(g, g->goals);
+    action->iterations = pp_groups_array(g, g->iterations);
+    action->weights = weights;
+    for (int32_t i = 0; i < action->count; i++)
+        action->newest = action->iterations[i] > action->newest ? action->iterations[i] : action->newest;
+    action->initial = pp_groups_weights(kind, g->plan.alpha, action->count, action->iterations, weights,
+                                        pp_groups_array(g, g->scratch));
+    /* With weights by iteration all members hold the newest model now. */
+    for (int32_t i = 0; i < action->count && g->plan.weights != PP_WEIGHTS_CONSTANT; i++)
+        pp_groups_rank(g, action->members[i])->iteration = action->newest;
+    tell(call, action);
+}
+
 /* Locks the members of a group whose members are all ready, and tells it to them. */
 static void begin(const pp_groups_call_t *call, int32_t group)
 {
     pp_groups_t       *g = call->groups;
     pp_groups_group_t *at = pp_groups_group(g, group);
-    int32_t           *members = pp_groups_array(g, g->members), count = 0;
-    uint64_t          *iterations = pp_groups_array(g, g->iterations), newest = 0;
-    double            *weights = pp_groups_array(g, g->weights);
+    pp_groups_action_t action = {.kind = PP_GROUPS_BEGIN, .rank = PP_NOBODY, .serial = at->serial};
     at->begun = true;
     for (int32_t entry = at->first; entry != PP_NOBODY; entry = pp_groups_entry(g, entry)->next_member) {
-        pp_groups_rank_t *r = pp_groups_rank(g, pp_groups_entry(g, entry)->rank);
+        int32_t           rank = pp_groups_entry(g, entry)->rank;
+        pp_groups_rank_t *r = pp_groups_rank(g, rank);
         r->running = group;
-        members[count] = pp_groups_entry(g, entry)->rank;
-        iterations[count++] = r->iteration;
-        newest = r->iteration > newest ? r->iteration : newest;
+        add_member(g, &action, rank, r->goal == group);
     }
-    double initial = pp_groups_weights(g->plan.weights, g->plan.alpha, count, iterations, weights,
-                                       pp_groups_array(g, g->scratch));
-    /* With weights by iteration all members hold the newest model now. */
-    for (int32_t i = 0; i < count && g->plan.weights != PP_WEIGHTS_CONSTANT; i++)
-        pp_groups_rank(g, members[i])->iteration = newest;
-    tell(call, &(pp_groups_action_t){.kind = PP_GROUPS_BEGIN, .rank = PP_NOBODY, .serial = at->serial, .count = count,
-                                     .members = members, .iterations = iterations, .weights = weights,
-                                     .initial = initial, .newest = newest});
+    action.kept = pp_kept_number(g, pp_groups_array(g, g->members), action.count, &action.fresh);
+    tell_members(call, &action, g->plan.weights);
 }
 
 /* A group may have lost a member, or one of its members has become ready: it ends without members, and begins if all
@@ -177,8 +197,18 @@ int32_t pp_ledger_form(const pp_groups_call_t *call, int32_t *members, int32_t c
         link_entry(g, entry, misplaced(g, at, members[i], i == count - 1));
     }
     g->alive++;
-    review(call, group);
     return group;
+}
+
+bool pp_ledger_form_at_once(const pp_groups_call_t *call, int32_t *members, int32_t count)
+{
+    int32_t group = pp_ledger_form(call, members, count, true);
+    if (group == PP_NOBODY)
+        return false;
+    for (int32_t i = 0; i < count; i++)
+        pp_ledger_set_goal(call->groups, members[i], group);
+    review(call, group);
+    return true;
 }
 
 /* Drops a group that was asked for, has not begun, and is no rank's goal any more. */
@@ -253,7 +283,6 @@ void pp_ledger_finish(const pp_groups_call_t *call, int32_t rank)
     if (reached)
         complete(call, rank, PP_GROUPS_COMPLETE, serial);
     count_ready(g, rank, 1);
-    pp_ledger_review(call, rank);
 }
 
 /* ---- ranks that leave ---------------------------------------------------------------------------------------------------- */
@@ -294,4 +323,38 @@ void pp_ledger_back(const pp_groups_call_t *call, int32_t rank)
     if (r->first == PP_NOBODY)
         pp_crowd_add(g, &g->idle, rank);
     pp_pace_back(g, rank);
+}
+
+/* ---- all ranks ----------------------------------------------------------------------------------------------- */
+
+void pp_ledger_flush(const pp_groups_call_t *call)
+{
+    pp_groups_t       *g = call->groups;
+    pp_groups_action_t action = {.kind = PP_GROUPS_FLUSH, .rank = PP_NOBODY, .kept = PP_NOBODY, .serial = ++g->serial};
+    for (int32_t rank = 0; rank < g->plan.ranks; rank++) {
+        pp_groups_rank_t *r = pp_groups_rank(g, rank);
+        r->asks = false;
+        r->alone = 0;
+        r->number = 0;
+        if (r->reason == PP_GROUPS_FLUSHES)
+            add_member(g, &action, rank, false);
+    }
+    tell_members(call, &action, PP_WEIGHTS_CONSTANT);
+}
+
+/* ---- what may come ------------------------------------------------------------------------------------------- */
+
+bool pp_ledger_may_complete(const pp_groups_t *g, int32_t rank)
+{
+    int32_t group = pp_ledger_first(g, rank);
+    if (group == PP_NOBODY)
+        return true;
+    for (int32_t entry = pp_groups_group(g, group)->first; entry != PP_NOBODY;
+         entry = pp_groups_entry(g, entry)->next_member) {
+        int32_t                 member = pp_groups_entry(g, entry)->rank;
+        const pp_groups_rank_t *r = pp_groups_rank(g, member);
+        if (!r->free && !(r->asks && pp_ledger_first(g, member) == group))
+            return false;
+    }
+    return true;
 }

@@ -6,12 +6,21 @@
 /* ---- the state ----------------------------------------------------------------------------------------------- */
 
 /* A mean computation is at most 2^53 ns (pace.c), so this many hundredths of it fit into 64 bits. */
-enum { RANKS_MAX = 1 << 20, FORESIGHT_MOST = 100000 };
+enum { RANKS_MAX = 1 << 20, FORESIGHT_MOST = 100000, CACHE_MOST = 4096 };
 
 /* The bounds of ledger.c. */
 int32_t pp_groups_most(const pp_groups_t *groups) { return 4 * groups->plan.ranks; }
 
-static size_t most_entries(const pp_groups_plan_t *plan) { return (size_t)plan->ranks * ((size_t)plan->size + 3); }
+/* Requests name their groups. */
+static bool is_named(const pp_groups_plan_t *plan)
+{
+    return plan->generator == PP_GENERATOR_TABLE || plan->generator == PP_GENERATOR_GIVEN;
+}
+
+static size_t most_entries(const pp_groups_plan_t *plan)
+{
+    return (size_t)plan->ranks * (is_named(plan) ? 1 : (size_t)plan->size + 3);
+}
 
 /* So many groups connect all ranks at best. */
 static int32_t least_window(const pp_groups_plan_t *plan)
@@ -19,16 +28,41 @@ static int32_t least_window(const pp_groups_plan_t *plan)
     return (plan->ranks - 1 + plan->size - 2) / (plan->size - 1);
 }
 
-pp_status_t pp_groups_check(const pp_groups_plan_t *plan)
+int32_t pp_groups_largest(const pp_groups_plan_t *plan, const int32_t *table)
+{
+    switch (plan->generator) {
+    case PP_GENERATOR_TABLE: return pp_named_largest(plan, table);
+    case PP_GENERATOR_GIVEN: return plan->ranks;
+    case PP_GENERATOR_SMART:         /* a last group of one joins its neighbour; a node may have all ranks */
+        return plan->inter_intra || plan->size == plan->ranks ? plan->ranks : plan->size + 1;
+    default: return plan->size;
+    }
+}
+
+/* What follows from the number of ranks and the sizes of groups. */
+static pp_status_t check_sizes(const pp_groups_plan_t *plan, const int32_t *table)
+{
+    if (plan->ranks < 1 || plan->ranks > RANKS_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not in 1..%d", plan->ranks, RANKS_MAX);
+    if (!is_named(plan) && (plan->size < 2 || plan->size > plan->ranks))
+        return pp_fail(PP_ERR_ARGUMENT, "size=%d is not in 2..%d, the number of ranks", plan->size, plan->ranks);
+    if (plan->generator == PP_GENERATOR_TABLE)
+        PP_TRY(pp_named_check_table(plan, table));
+    if (plan->cache < 0 || plan->cache > CACHE_MOST)
+        return pp_fail(PP_ERR_ARGUMENT, "cache=%d is not in 0..%d", plan->cache, CACHE_MOST);
+    const size_t largest = (size_t)pp_groups_largest(plan, table), ranks = (size_t)plan->ranks;
+    const bool   is_given = plan->generator == PP_GENERATOR_GIVEN;
+    if (most_entries(plan) > INT32_MAX || largest * (size_t)plan->cache > INT32_MAX
+        || (is_given && ranks * pp_mask_words(plan->ranks) > INT32_MAX))
+        return pp_fail(PP_ERR_ARGUMENT, "groups of %zu among %d ranks do not fit into memory", largest, plan->ranks);
+    return PP_OK;
+}
+
+pp_status_t pp_groups_check(const pp_groups_plan_t *plan, const int32_t *table)
 {
     if (plan->generator < 0 || plan->generator >= PP_GENERATOR_COUNT)
         return pp_fail(PP_ERR_ARGUMENT, "generator=%d is not one of 0..%d", plan->generator, PP_GENERATOR_COUNT - 1);
-    if (plan->ranks < 2 || plan->ranks > RANKS_MAX)
-        return pp_fail(PP_ERR_ARGUMENT, "ranks=%d is not in 2..%d", plan->ranks, RANKS_MAX);
-    if (plan->size < 2 || plan->size > plan->ranks)
-        return pp_fail(PP_ERR_ARGUMENT, "size=%d is not in 2..%d, the number of ranks", plan->size, plan->ranks);
-    if (most_entries(plan) > INT32_MAX)
-        return pp_fail(PP_ERR_ARGUMENT, "groups of %d among %d ranks do not fit into memory", plan->size, plan->ranks);
+    PP_TRY(check_sizes(plan, table));
     if (plan->c_thres < 1 && plan->generator == PP_GENERATOR_SMART)
         return pp_fail(PP_ERR_ARGUMENT, "c_thres=%d is not at least 1", plan->c_thres);
     if (plan->foresight < 0 || plan->foresight > FORESIGHT_MOST)
@@ -42,8 +76,9 @@ pp_status_t pp_groups_check(const pp_groups_plan_t *plan)
         return pp_fail(PP_ERR_ARGUMENT, "weights=%d is not one of 0..%d", plan->weights, PP_WEIGHTS_COUNT - 1);
     if (!(plan->alpha >= 0 && plan->alpha < 1))
         return pp_fail(PP_ERR_ARGUMENT, "alpha=%g is not in [0, 1)", plan->alpha);
-    if (plan->plant < 0 || plan->plant >= PP_GROUPS_PLANT_COUNT)
-        return pp_fail(PP_ERR_ARGUMENT, "plant=%d is not one of 0..%d", plan->plant, PP_GROUPS_PLANT_COUNT - 1);
+    const int32_t plants = PP_SIM ? PP_GROUPS_PLANT_COUNT : 1;
+    if (plan->plant < 0 || plan->plant >= plants)
+        return pp_fail(PP_ERR_ARGUMENT, "plant=%d is not one of 0..%d", plan->plant, plants - 1);
     return PP_OK;
 }
 
@@ -63,10 +98,12 @@ static size_t place(size_t *at, size_t count, size_t element_bytes)
 }
 
 /* Sets where the arrays lie; returns the bytes of all. */
-static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan)
+static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan, const int32_t *table)
 {
-    const size_t ranks = (size_t)plan->ranks;
+    const size_t ranks = (size_t)plan->ranks, cache = (size_t)plan->cache;
     size_t       at = 0;
+    g->largest = pp_groups_largest(plan, table);
+    g->words = plan->generator == PP_GENERATOR_GIVEN ? pp_mask_words(plan->ranks) : 0;
     place(&at, 1, sizeof(pp_groups_t));
     g->ranks = place(&at, ranks, sizeof(pp_groups_rank_t));
     g->groups = place(&at, 4 * ranks, sizeof(pp_groups_group_t));
@@ -74,7 +111,12 @@ static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan)
     g->history = place(&at, (size_t)window_of(plan) * (size_t)plan->size, sizeof(int32_t));
     g->iterations = place(&at, ranks, sizeof(uint64_t));
     g->weights = place(&at, ranks, sizeof(double));
+    g->named = place(&at, ranks * g->words, sizeof(uint64_t));
+    g->table = place(&at, plan->generator == PP_GENERATOR_TABLE ? (size_t)plan->phases * ranks : 0, sizeof(int32_t));
+    g->kept_lists = place(&at, cache * (size_t)g->largest, sizeof(int32_t));
+    g->kept_counts = place(&at, cache, sizeof(int32_t));
     g->members = place(&at, ranks, sizeof(int32_t));
+    g->goals = place(&at, ranks, sizeof(int32_t));
     g->order = place(&at, ranks, sizeof(int32_t));
     g->by_node = place(&at, ranks, sizeof(int32_t));
     g->node_ends = place(&at, ranks + 1, sizeof(int32_t));
@@ -86,7 +128,10 @@ static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan)
     return at;
 }
 
-size_t pp_groups_bytes(const pp_groups_plan_t *plan) { return lay_out(&(pp_groups_t){0}, plan); }
+size_t pp_groups_bytes(const pp_groups_plan_t *plan, const int32_t *table)
+{
+    return lay_out(&(pp_groups_t){0}, plan, table);
+}
 
 static void open_rank(pp_groups_t *g, int32_t rank, int32_t node, uint64_t now_ns)
 {
@@ -97,11 +142,12 @@ static void open_rank(pp_groups_t *g, int32_t rank, int32_t node, uint64_t now_n
     pp_crowd_add(g, &g->idle, rank);
 }
 
-pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, const int32_t *node_of, uint64_t now_ns)
+pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, const int32_t *table,
+                           const int32_t *node_of, uint64_t now_ns)
 {
-    PP_TRY(pp_groups_check(plan));
-    memset(groups, 0, pp_groups_bytes(plan));
-    lay_out(groups, plan);
+    PP_TRY(pp_groups_check(plan, table));
+    memset(groups, 0, pp_groups_bytes(plan, table));
+    lay_out(groups, plan, table);
     groups->plan = *plan;
     groups->window = window_of(plan);
     groups->free_group = groups->free_entry = PP_NOBODY;
@@ -119,48 +165,96 @@ pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, co
     }
     if (plan->generator == PP_GENERATOR_CONTROLLER)
         pp_controller_open(groups);
+    if (plan->generator == PP_GENERATOR_TABLE)
+        memcpy(pp_groups_array(groups, groups->table), table,
+               (size_t)plan->phases * (size_t)plan->ranks * sizeof(int32_t));
     return PP_OK;
 }
 
 int32_t pp_groups_alive(const pp_groups_t *groups) { return groups->alive; }
+bool    pp_groups_asks(const pp_groups_t *groups, int32_t rank) { return pp_groups_rank(groups, rank)->asks; }
 
-/* ---- events ------------------------------------------------------------------------------------------------------ */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 static bool ask(const pp_groups_call_t *call, int32_t rank)
 {
     switch (call->groups->plan.generator) {
-    case PP_GENERATOR_RANDOM: return pp_random_ask(call, rank);
-    case PP_GENERATOR_SMART:  return pp_smart_ask(call, rank);
-    default:                  return pp_controller_ask(call, rank);
+    case PP_GENERATOR_RANDOM:     return pp_random_ask(call, rank);
+    case PP_GENERATOR_SMART:      return pp_smart_ask(call, rank);
+    case PP_GENERATOR_CONTROLLER: return pp_controller_ask(call, rank);
+    default:                      return pp_named_ask(call, rank);
     }
 }
 
-/* Finds a goal for a request that has none.  A rank that comes back while it runs a group has its part in that one. */
+static pp_status_t no_room(void) { return pp_fail(PP_ERR_INTERNAL, "more groups are alive than there can be"); }
+
+/* Finds a goal for a request that has none.  A rank that comes back while it runs a group asks after that one: when it
+   began, its members were told whose requests it completes. */
 static pp_status_t settle(const pp_groups_call_t *call, int32_t rank)
 {
     const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
     bool                    has_room = true;
-    if (r->asks && !r->left) {
-        if (r->running == PP_NOBODY)
-            has_room = ask(call, rank);
-        else
-            pp_ledger_set_goal(call->groups, rank, r->running);
-    }
+    if (r->asks && !r->left && r->goal == PP_NOBODY && r->running == PP_NOBODY)
+        has_room = ask(call, rank);
     pp_ledger_review(call, rank);
-    return has_room ? PP_OK : pp_fail(PP_ERR_INTERNAL, "more groups are alive than there can be");
+    return has_room ? PP_OK : no_room();
 }
 
 static pp_status_t start(const pp_groups_call_t *call, int32_t rank, uint64_t iteration)
 {
-    const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
+    pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
     if (r->asks)
         return pp_fail(PP_ERR_STATE, "rank %d has an outstanding request", rank);
     const uint64_t next = iteration ? iteration : r->iteration + 1;      /* 0 after the last of 64 bits */
     if (next <= r->iteration)
         return pp_fail(PP_ERR_ARGUMENT, "iteration %llu of rank %d does not exceed its last, %llu",
                        (unsigned long long)next, rank, (unsigned long long)r->iteration);
+    if (call->groups->plan.generator == PP_GENERATOR_GIVEN && !r->given)
+        return pp_fail(PP_ERR_ARGUMENT, "the request of rank %d is for no group", rank);
+    r->given = false;
+    r->number++;
     pp_ledger_start(call, rank, next);
     return settle(call, rank);
+}
+
+/* ---- ranks that leave ---------------------------------------------------------------------------------------- */
+
+/* All ranks have left, and each for this reason or for good. */
+static bool all_are(const pp_groups_t *g, pp_groups_left_t reason)
+{
+    return g->reasons[reason] && g->reasons[reason] + g->reasons[PP_GROUPS_OUT] == g->plan.ranks;
+}
+
+static void set_reason(pp_groups_t *g, int32_t rank, int32_t reason)
+{
+    pp_groups_rank(g, rank)->reason = reason;
+    g->reasons[reason]++;
+}
+
+static void flush(const pp_groups_call_t *call)
+{
+    pp_groups_t *g = call->groups;
+    pp_ledger_flush(call);
+    for (int32_t rank = 0; rank < g->plan.ranks; rank++)
+        if (pp_groups_rank(g, rank)->reason == PP_GROUPS_FLUSHES && pp_groups_rank(g, rank)->left)
+            pp_ledger_back(call, rank);      /* the call is over for all of them */
+    g->reasons[PP_GROUPS_FLUSHES] = 0;
+    if (g->plan.generator == PP_GENERATOR_CONTROLLER)
+        pp_controller_open(g);
+}
+
+/* Flushes or ends when all ranks have left for it, and the last group is over. */
+static void conclude(const pp_groups_call_t *call)
+{
+    pp_groups_t *g = call->groups;
+    if (g->alive)
+        return;
+    if (all_are(g, PP_GROUPS_FLUSHES))
+        flush(call);
+    if (all_are(g, PP_GROUPS_FREES) && !g->ended) {
+        g->ended = true;
+        call->hearer->tell(call->hearer->arg, &(pp_groups_action_t){.kind = PP_GROUPS_END, .rank = PP_NOBODY});
+    }
 }
 
 static pp_status_t finish(const pp_groups_call_t *call, int32_t rank, uint64_t serial)
@@ -169,55 +263,95 @@ static pp_status_t finish(const pp_groups_call_t *call, int32_t rank, uint64_t s
     if (r->running == PP_NOBODY || pp_groups_group(call->groups, r->running)->serial != serial)
         return pp_fail(PP_ERR_STATE, "rank %d does not run group %llu", rank, (unsigned long long)serial);
     pp_ledger_finish(call, rank);
-    return PP_OK;
+    pp_status_t status = settle(call, rank);
+    conclude(call);
+    return status;
 }
 
-static pp_status_t leave(const pp_groups_call_t *call, int32_t rank)
+/* What the rank's absence means for the requests of others. */
+static pp_status_t go_away(const pp_groups_call_t *call, int32_t rank)
 {
-    if (pp_groups_rank(call->groups, rank)->left)
-        return pp_fail(PP_ERR_STATE, "rank %d has left already", rank);
+    bool has_room = true;
     pp_ledger_leave(call, rank);
-    if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER && !pp_controller_leave(call, rank))
-        return pp_fail(PP_ERR_INTERNAL, "more groups are alive than there can be");
-    return PP_OK;
+    if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
+        has_room = pp_controller_leave(call, rank);
+    if (is_named(&call->groups->plan))
+        has_room = pp_named_leave(call);
+    return has_room ? PP_OK : no_room();
+}
+
+static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t reason)
+{
+    pp_groups_t            *g = call->groups;
+    const pp_groups_rank_t *r = pp_groups_rank(g, rank);
+    if (reason > PP_GROUPS_OUT)
+        return pp_fail(PP_ERR_ARGUMENT, "reason %llu is not one of 0..%d", (unsigned long long)reason, PP_GROUPS_OUT);
+    if (r->left && r->reason == (int32_t)reason)
+        return pp_fail(PP_ERR_STATE, "rank %d has left already", rank);
+    pp_status_t status = PP_OK;
+    if (r->left)
+        g->reasons[r->reason]--;
+    else
+        status = go_away(call, rank);
+    set_reason(g, rank, (int32_t)reason);
+    conclude(call);
+    return status;
 }
 
 static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
 {
-    if (!pp_groups_rank(call->groups, rank)->left)
+    const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
+    if (!r->left)
         return pp_fail(PP_ERR_STATE, "rank %d has not left", rank);
+    call->groups->reasons[r->reason]--;
     pp_ledger_back(call, rank);
     if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
         pp_controller_back(call->groups, rank);
     return settle(call, rank);
 }
 
-static pp_status_t reset(const pp_groups_call_t *call)
+/* ---- questions ---------------------------------------------------------------------------------------------------- */
+
+/* Whether a member keeps the first group in the rank's buffer from beginning, or the controller from forming one. */
+static bool is_missing(const pp_groups_t *g, int32_t rank, int32_t group, int32_t member)
 {
-    pp_groups_t *g = call->groups;
-    if (g->here.count || g->alive)
-        return pp_fail(PP_ERR_STATE, "%d ranks have not left, and %d groups are not over", g->here.count, g->alive);
-    for (int32_t rank = 0; rank < g->plan.ranks; rank++) {
-        pp_groups_rank(g, rank)->asks = false;
-        pp_groups_rank(g, rank)->alone = 0;
-    }
+    const pp_groups_rank_t *other = pp_groups_rank(g, member);
+    if (is_named(&g->plan))
+        return pp_named_is_missing(g, rank, member);
     if (g->plan.generator == PP_GENERATOR_CONTROLLER)
-        pp_controller_open(g);
-    return PP_OK;
+        return !other->left && !other->queued;
+    for (int32_t entry = other->first; entry != PP_NOBODY; entry = pp_groups_entry(g, entry)->behind)
+        if (pp_groups_entry(g, entry)->group == group)
+            return !other->asks || pp_ledger_first(g, member) != group;
+    return false;
 }
+
+int32_t pp_groups_missing(const pp_groups_t *groups, int32_t rank, int32_t *ranks, int32_t most)
+{
+    const pp_groups_rank_t *r = pp_groups_rank(groups, rank);
+    const int32_t           group = pp_ledger_first(groups, rank);
+    int32_t                 count = 0;
+    if (!r->asks || r->left || r->running != PP_NOBODY)
+        return 0;
+    for (int32_t member = 0; member < groups->plan.ranks; member++)
+        if (member != rank && is_missing(groups, rank, group, member) && count++ < most)
+            ranks[count - 1] = member;
+    return count;
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
                             const pp_groups_hearer_t *hearer)
 {
     const pp_groups_call_t call = {.groups = groups, .hearer = hearer, .now_ns = now_ns};
-    if (event != PP_GROUPS_RESET && (rank < 0 || rank >= groups->plan.ranks))
+    if (rank < 0 || rank >= groups->plan.ranks)
         return pp_fail(PP_ERR_ARGUMENT, "rank %d is not in 0..%d", rank, groups->plan.ranks - 1);
     switch (event) {
     case PP_GROUPS_START:  return start(&call, rank, number);
     case PP_GROUPS_FINISH: return finish(&call, rank, number);
-    case PP_GROUPS_LEAVE:  return leave(&call, rank);
+    case PP_GROUPS_LEAVE:  return leave(&call, rank, number);
     case PP_GROUPS_BACK:   return back(&call, rank);
-    case PP_GROUPS_RESET:  return reset(&call);
     default:               return pp_fail(PP_ERR_ARGUMENT, "event %d is not known", event);
     }
 }

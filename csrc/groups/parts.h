@@ -6,6 +6,7 @@
 #ifndef PP_GROUPS_PARTS_H
 #define PP_GROUPS_PARTS_H
 
+#include "../include/pypartial_sim.h"   /* pp_groups_plant_t */
 #include "groups.h"
 
 enum { PP_NOBODY = -1 };
@@ -30,9 +31,14 @@ typedef struct pp_groups_rank {
     int32_t  root;                   /* CONTROLLER: parent in the sync-graph's forest */
     int32_t  weight, present;        /* CONTROLLER: of a root: ranks of its component; those that have not left */
     int32_t  ahead, behind;          /* CONTROLLER: neighbours in the signal queue */
+    int32_t  reason;                 /* why it has left: pp_groups_left_t */
+    uint64_t number;                 /* TABLE: its requests since the last flush */
     bool     asks;                   /* it has an outstanding request */
     bool     left;
     bool     queued;                 /* CONTROLLER */
+    bool     given;                  /* GIVEN: the group of its next request is known */
+    bool     free;                   /* while pp_groups_untangle() looks: the rank may ask here some time */
+    bool     gives_way;              /* pp_groups_untangle() has taken it out */
 } pp_groups_rank_t;
 
 typedef struct pp_groups_group {
@@ -70,10 +76,15 @@ struct pp_groups {
     int32_t  components;             /* CONTROLLER: those with a rank that has not left */
     int32_t  queue_first, queue_last, queued;
     uint32_t releases;               /* for planted defects: finished memberships */
+    int32_t  reasons[PP_GROUPS_OUT + 1]; /* ranks that have left for each reason */
+    bool     ended;                  /* END is told */
+    int32_t  largest;                /* members of a group at most */
+    int32_t  kept;                   /* lists of members that have a number */
+    size_t   words;                  /* GIVEN: of the set of ranks that a request names */
     pp_crowd_t here;                 /* ranks that have not left */
     pp_crowd_t idle;                 /* those of them whose group buffers are empty */
-    size_t   ranks, groups, entries, history, members, iterations, weights, order, by_node, node_ends,
-             scratch;                /* arrays */
+    size_t   ranks, groups, entries, history, members, iterations, weights, goals, order, by_node, node_ends, scratch,
+             table, named, kept_lists, kept_counts;      /* arrays */
 };
 
 /* One event: the machine and who hears its actions. */
@@ -114,8 +125,11 @@ int32_t pp_crowd_draw(pp_groups_t *g, pp_crowd_t *crowd, int32_t rank, int32_t w
 /* ---- the ledger (ledger.c) ------------------------------------------------------------------------------ */
 
 /* Forms a group of different ranks that have not left, and sorts `members`.  `asked`: for one request, as opposed to a
-   division.  It begins at once if all of them are ready.  Returns the group; PP_NOBODY: no room (a defect). */
+   division.  Only the rank whose event this is may be ready for it already; pp_ledger_review() lets it begin.  Returns
+   the group; PP_NOBODY: no room (a defect). */
 int32_t pp_ledger_form(const pp_groups_call_t *call, int32_t *members, int32_t count, bool asked);
+/* The same for members that are all ready and whose requests it completes: it begins.  False: no room. */
+bool    pp_ledger_form_at_once(const pp_groups_call_t *call, int32_t *members, int32_t count);
 /* This group completes the rank's request. */
 void    pp_ledger_set_goal(pp_groups_t *g, int32_t rank, int32_t group);
 /* The first group in the rank's group buffer; PP_NOBODY: the buffer is empty. */
@@ -130,6 +144,15 @@ void    pp_ledger_leave(const pp_groups_call_t *call, int32_t rank);
 void    pp_ledger_back(const pp_groups_call_t *call, int32_t rank);
 /* The first group in the rank's buffer begins if all its members are ready; a start may have made it so. */
 void    pp_ledger_review(const pp_groups_call_t *call, int32_t rank);
+/* All ranks have left: those that flush average, and nothing is outstanding any more. */
+void    pp_ledger_flush(const pp_groups_call_t *call);
+/* All members of the first group in the rank's buffer are ready for it, or free; also without a group. */
+bool    pp_ledger_may_complete(const pp_groups_t *g, int32_t rank);
+
+/* ---- numbers of lists of members (kept.c) ----------------------------------------------------------------- */
+
+/* The number of a list of several members, PP_NOBODY if it has none.  *fresh: 1: it gets the number now. */
+int32_t pp_kept_number(pp_groups_t *g, const int32_t *members, int32_t count, int32_t *fresh);
 
 /* ---- paces (pace.c) ------------------------------------------------------------------------------------- */
 
@@ -155,10 +178,24 @@ bool     pp_pace_is_slow(const pp_groups_t *g, int32_t rank, uint64_t now_ns);
 bool pp_random_ask(const pp_groups_call_t *call, int32_t rank);
 bool pp_smart_ask(const pp_groups_call_t *call, int32_t rank);
 bool pp_controller_ask(const pp_groups_call_t *call, int32_t rank);
+bool pp_named_ask(const pp_groups_call_t *call, int32_t rank);
+
+/* PP_ERR_ARGUMENT: the phases are not made of circles of ascending ranks. */
+pp_status_t pp_named_check_table(const pp_groups_plan_t *plan, const int32_t *table);
+/* The most ranks of a circle. */
+int32_t     pp_named_largest(const pp_groups_plan_t *plan, const int32_t *table);
+/* A rank has left: requests that waited for it may not any more. */
+bool        pp_named_leave(const pp_groups_call_t *call);
+/* All ranks that the request waits for are free. */
+bool        pp_named_may_complete(const pp_groups_t *g, int32_t rank);
+/* Whether the rank's request waits for this member. */
+bool        pp_named_is_missing(const pp_groups_t *g, int32_t rank, int32_t member);
 
 /* The history is empty; ranks may have left. */
 void pp_controller_open(pp_groups_t *g);
 bool pp_controller_leave(const pp_groups_call_t *call, int32_t rank);
 void pp_controller_back(pp_groups_t *g, int32_t rank);
+/* The queue gets long enough for a group if the free ranks ask. */
+bool pp_controller_may_complete(pp_groups_t *g, int32_t rank);
 
 #endif

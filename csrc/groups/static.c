@@ -7,6 +7,8 @@
  */
 #include "groups.h"
 
+#include <string.h>
+
 /* Pairs first and second in ascending order. */
 static int32_t pair(int32_t one, int32_t other, int32_t *members)
 {
@@ -56,4 +58,27 @@ int32_t pp_groups_static(int32_t nodes, int32_t per_node, uint64_t phase, int32_
     if (per_node > 2 && (worker == 0 || worker == last))
         return pair(base, base + last, members);
     return neighbours(base, worker, 3, last - 1, members);
+}
+
+/* Fills one phase of a table. */
+static void fill(int32_t nodes, int32_t per_node, uint64_t phase, int32_t *next, int32_t *scratch)
+{
+    for (int32_t rank = 0; rank < nodes * per_node; rank++) {
+        int32_t count = pp_groups_static(nodes, per_node, phase, rank, scratch), at = 0;
+        while (at < count && scratch[at] != rank)
+            at++;
+        next[rank] = count ? scratch[(at + 1) % count] : rank;
+    }
+}
+
+pp_status_t pp_groups_static_table(int32_t nodes, int32_t per_node, int32_t *table)
+{
+    if (nodes < 1 || per_node < 1 || nodes > INT32_MAX / PP_STATIC_PHASES / per_node)
+        return pp_fail(PP_ERR_ARGUMENT, "%d nodes of %d ranks are not a layout", nodes, per_node);
+    const size_t ranks = (size_t)nodes * (size_t)per_node;
+    int32_t     *last = table + (PP_STATIC_PHASES - 1) * ranks;
+    for (size_t phase = 0; phase < PP_STATIC_PHASES - 1; phase++)
+        fill(nodes, per_node, phase, table + phase * ranks, last);
+    memcpy(last, table + ranks, ranks * sizeof(*last));      /* phases 1 and 3 are alike */
+    return PP_OK;
 }

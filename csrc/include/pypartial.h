@@ -398,6 +398,155 @@ pp_status_t pp_collect(pp_handle_t *coll, pp_result_t *result);
    `discarded` must live until then. */
 pp_status_t pp_handle_free_begin(pp_handle_t *coll, uint64_t *discarded);
 
+/* ---- groups: which ranks average with each other ----------------------------------------------- */
+
+/* Which group a rank that asks for one gets (docs/groups.md). */
+typedef enum pp_generator {
+    PP_GENERATOR_RANDOM,       /* Ripples 4.1: the rank that asks, and others at random */
+    PP_GENERATOR_SMART,        /* Ripples 5: group buffers, global division, slow ranks filtered */
+    PP_GENERATOR_CONTROLLER,   /* Partial Reduce: ranks in the order in which they ask */
+    PP_GENERATOR_TABLE,        /* a table of phases; request k since the last flush, from 0, is phase k mod `phases` */
+    PP_GENERATOR_GIVEN,        /* each request names its group, which begins when all members ask for the same one */
+    PP_GENERATOR_COUNT
+} pp_generator_t;
+
+typedef enum pp_weights {
+    PP_WEIGHTS_CONSTANT,       /* equal shares */
+    PP_WEIGHTS_CLOSEST,        /* Eq. 9 of Partial Reduce; the share of a missing version goes to the closest one */
+    PP_WEIGHTS_INITIAL,        /* Eq. 9; the shares of missing versions go to the initial model */
+    PP_WEIGHTS_COUNT
+} pp_weights_t;
+
+/* How the members of a group add up their vectors. */
+typedef enum pp_backend {
+    PP_BACKEND_AUTO,           /* NODE if all ranks share memory, else SCHEDULE */
+    PP_BACKEND_NODE,           /* in the memory of the node */
+    PP_BACKEND_SCHEDULE,       /* by messages between the members; rank 0 forms the groups */
+    PP_BACKEND_COMM,           /* the caller does it: pp_preduce_ran() */
+    PP_BACKEND_COUNT
+} pp_backend_t;
+
+typedef struct pp_groups_plan {
+    int32_t  generator;        /* pp_generator_t */
+    int32_t  ranks;
+    int32_t  size;             /* RANDOM, SMART, CONTROLLER: ranks of a group, 2..ranks; ignored by the others */
+    uint64_t seed;
+    int32_t  reuse;            /* RANDOM: 1: a group that a rank is in already serves its request */
+    int32_t  division;         /* SMART: 1: all idle ranks are divided into groups at once */
+    int32_t  inter_intra;      /* SMART: 1: a division makes groups between nodes, and then one in each node */
+    int32_t  c_thres;          /* SMART: a rank that is this many requests behind the asking one is left out */
+    int32_t  foresight;        /* SMART: a rank is left out whose next request is further ahead than this, in hundredths
+                                  of a mean computation, 0..100000; 0: no such filter */
+    int32_t  history;          /* CONTROLLER: T, at least ceil((ranks - 1) / (size - 1)); 0: four times as much */
+    int32_t  unfreeze;         /* CONTROLLER: 1: when the last T groups leave the ranks unconnected, it connects them */
+    int32_t  phases;           /* TABLE */
+    int32_t  weights;          /* pp_weights_t */
+    int32_t  cache;            /* how many groups get a number under which their members keep a communicator, 0..4096 */
+    double   alpha;            /* of Eq. 9, in [0, 1) */
+    int32_t  plant;            /* 0; simulations: pp_groups_plant_t */
+    int32_t  unused;
+} pp_groups_plan_t;
+
+/* Why a rank has left (the number of PP_GROUPS_LEAVE). */
+typedef enum pp_groups_left {
+    PP_GROUPS_IN_CALL,         /* it is inside a collective call, or waits elsewhere for long */
+    PP_GROUPS_FLUSHES,         /* it is inside Flush: when all ranks that are not out are, they average */
+    PP_GROUPS_FREES,           /* it is inside Free: when all ranks that are not out are, the handle ends */
+    PP_GROUPS_OUT              /* its script has ended: it goes along with a flush or an end, and gives nothing */
+} pp_groups_left_t;
+
+typedef enum pp_groups_event {
+    PP_GROUPS_START,           /* the rank asks for a group; number: its iteration, 0 for one more than its last */
+    PP_GROUPS_FINISH,          /* the rank has the result of a group; number: the group's */
+    PP_GROUPS_LEAVE,           /* the rank has left: it is in no new group.  Again with another number: only the reason
+                                  has changed */
+    PP_GROUPS_BACK             /* it is back; an outstanding request asks anew */
+} pp_groups_event_t;
+
+typedef enum pp_groups_action_kind {
+    PP_GROUPS_BEGIN,           /* the members of a group average their parts, with these weights */
+    PP_GROUPS_COMPLETE,        /* the request of `rank` is complete, with group `serial` */
+    PP_GROUPS_ALONE,           /* the request of `rank` is complete without a group */
+    PP_GROUPS_FLUSH,           /* all members, which are the ranks that flush, average their parts with equal weights.
+                                  Their outstanding requests are over, and they are back */
+    PP_GROUPS_END,             /* all ranks free the handle */
+    PP_GROUPS_DIFFER           /* GIVEN: the ranks `rank` and `other` wait for different groups that contain both */
+} pp_groups_action_kind_t;
+
+typedef struct pp_groups_action {
+    int32_t  kind;             /* pp_groups_action_kind_t */
+    int32_t  rank;             /* COMPLETE, ALONE, DIFFER */
+    int32_t  other;            /* DIFFER: the higher of the two */
+    int32_t  kept;             /* BEGIN: the number under which the members keep a communicator, 0..cache - 1; -1: none,
+                                  as always where a group has one member */
+    uint64_t serial;           /* BEGIN, COMPLETE, FLUSH: groups and flushes are numbered from 1, in the order in which
+                                  they are formed */
+    /* BEGIN and FLUSH only, an entry a member: */
+    int32_t         count;
+    int32_t         fresh;         /* BEGIN: 1: no group had the number `kept` before */
+    const int32_t  *members;       /* in ascending order */
+    const uint64_t *iterations;
+    const double   *weights;
+    const int32_t  *goals;         /* BEGIN: 1: the member's request will be complete with this group */
+    double          initial;       /* the weight of the initial model */
+    uint64_t        newest;        /* the newest of the iterations */
+} pp_groups_action_t;
+
+/* ---- partial all-reduce ------------------------------------------------------------------------- */
+
+typedef struct pp_preduce_config {
+    const pp_piece_t *pieces;  /* `send` is NULL; the list is copied; the buffers must live until the handle is freed */
+    size_t   piece_count;
+    int32_t  type;             /* pp_type_t, of floating numbers */
+    int32_t  backend;          /* pp_backend_t */
+    int32_t  memory;           /* pp_memory_kind_t of the pieces' buffers */
+    int32_t  unused;
+    pp_groups_plan_t plan;     /* `ranks` and `seed` are the context's */
+    /* TABLE: by phase and rank, the next rank of the rank's group, the lowest after the highest; itself: it has none.
+       Copied. */
+    const int32_t *table;
+    const char *generator_text;   /* the generator as the application wrote it, for texts; read during the call */
+} pp_preduce_config_t;
+
+/* Collective; begins the creation of a handle for P-Reduce.  The same rules as for pp_allreduce_init_begin().  Where
+   weights are PP_WEIGHTS_INITIAL, the contents of the pieces are the initial model.  PP_ERR_ARGUMENT, by pp_call_wait():
+   PP_BACKEND_NODE where ranks share no memory or the handle finds no room in it, PP_BACKEND_COMM in a simulation. */
+pp_status_t pp_preduce_init_begin(pp_ctx_t *ctx, const pp_preduce_config_t *config, const char *complaint,
+                                  pp_handle_t **handle);
+
+/* Local.  pp_start() with arguments: `iteration` exceeds that of the last request (0: one more); GIVEN: the members of
+   the group, ascending, this rank among them.  pp_start() passes 0 and no members.  PP_ERR_ARGUMENT: a wrong value;
+   nothing was started. */
+pp_status_t pp_preduce_start(pp_handle_t *handle, uint64_t iteration, const int32_t *members, int32_t count);
+
+/* What a request of P-Reduce completed with. */
+typedef struct pp_group_result {
+    uint64_t       round;      /* serial number of the group; 0: this rank was alone */
+    uint64_t       iteration;  /* with weights by iteration the newest of the members', else this rank's own */
+    int32_t        count;
+    int32_t        runs;       /* PP_BACKEND_COMM: 1: the request is not complete: the caller is to run this group */
+    int32_t        kept;       /* PP_BACKEND_COMM: the number under which a communicator is kept; -1: none */
+    int32_t        fresh;      /* PP_BACKEND_COMM: 1: no group had the number `kept` before */
+    const int32_t *members;    /* ascending */
+    const double  *weights;
+    double         initial;    /* the weight of the initial model */
+} pp_group_result_t;
+
+/* Local.  Describes what the last pp_wait(), pp_test() or pp_collect() that returned PP_OK gave.  What it points to lives
+   until the handle's next call.  PP_ERR_STATE: there was none. */
+pp_status_t pp_preduce_result(pp_handle_t *handle, pp_group_result_t *result);
+/* Local; PP_BACKEND_COMM only, after pp_wait() has returned PP_OK with result.runs: the caller has run the group.  The
+   request goes on: wait again. */
+pp_status_t pp_preduce_ran(pp_handle_t *handle);
+/* Local.  What AUTO became: pp_backend_t. */
+int32_t     pp_preduce_backend(const pp_handle_t *handle);
+/* Local.  Fills `node_of` with the node of each rank, numbered from 0 in the order of their lowest ranks. */
+void        pp_ctx_nodes(const pp_ctx_t *ctx, int32_t *node_of);
+/* Local.  The static table (Ripples 4.2) in the form of pp_preduce_config_t.table: four phases of nodes * per_node
+   ranks. PP_ERR_ARGUMENT: a wrong value. */
+enum { PP_STATIC_PHASES = 4 };
+pp_status_t pp_groups_static_table(int32_t nodes, int32_t per_node, int32_t *table);
+
 /* ---- away ----------------------------------------------------------------------------------- */
 
 /* Two halves of one collective call, around the application's own blocking calls.  Neither waits for other ranks.

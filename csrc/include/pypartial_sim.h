@@ -4,7 +4,8 @@
  * The simulated ranks' programs call the functions of pypartial.h; its conventions hold here, too.  All functions are
  * local and never block.  One thread drives a simulation.
  * Besides csrc/sim only the simulated transport, fenced memory, the engine (for planted defects and counters) and the
- * generators of groups (for their plans, which only simulations make so far) include this file.  pypartial/_build.py hands everything between the two CDEF marks to cffi.
+ * generators of groups (for planted defects) include this file.  pypartial/_build.py hands everything between the two
+ * CDEF marks to cffi.
  */
 #ifndef PYPARTIAL_SIM_H
 #define PYPARTIAL_SIM_H
@@ -98,6 +99,7 @@ pp_ctx_t   *pp_sim_ctx(pp_sim_t *sim, int32_t rank);
    every rank, with the same arguments, before anything runs, and makes no handles otherwise.  PP_ERR_ARGUMENT: a wrong
    value; PP_ERR_STATE: the context is not simulated. */
 pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **coll);
+pp_status_t pp_sim_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **handle);
 /* From this virtual time on the rank neither sends nor receives; messages that it sent before still arrive.  The other
    ranks' contexts fail by PP_ERR_PEER_FAILED `detect_ns` later; UINT64_MAX: nobody tells them. */
 pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t detect_ns);
@@ -106,7 +108,7 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
 typedef enum pp_sim_call_kind {
     PP_SIM_START, PP_SIM_WAIT, PP_SIM_TEST, PP_SIM_INIT_BEGIN, PP_SIM_FLUSH_BEGIN, PP_SIM_DRAIN_BEGIN,
     PP_SIM_FREE_BEGIN, PP_SIM_CTX_FREE_BEGIN, PP_SIM_CALL_WAIT, PP_SIM_COLLECT, PP_SIM_MORE, PP_SIM_TIMED_OUT,
-    PP_SIM_AWAY_BEGIN, PP_SIM_AWAY_END
+    PP_SIM_AWAY_BEGIN, PP_SIM_AWAY_END, PP_SIM_PREDUCE_INIT_BEGIN, PP_SIM_PREDUCE_START
 } pp_sim_call_kind_t;
 
 typedef struct pp_sim_call {
@@ -115,6 +117,11 @@ typedef struct pp_sim_call {
     pp_handle_t   *coll;
     pp_result_t *result;
     const pp_allreduce_config_t *config;
+    const pp_preduce_config_t *groups;       /* PREDUCE_INIT_BEGIN */
+    uint64_t       iteration;                /* PREDUCE_START */
+    const int32_t *members;
+    int32_t        count;
+    pp_group_result_t *group;  /* WAIT, TEST, COLLECT of P-Reduce: gets what pp_preduce_result() says; or NULL */
     const char  *complaint;
     pp_handle_t  **out;
     uint64_t    *discarded;
@@ -152,6 +159,25 @@ uint64_t    pp_sim_next_ns(const pp_sim_t *sim);
 /* The rank at a place of a round's order of draws (PP_FIRST_OF), as long as nobody has left.  The ranks at places
    below m are drawn; the others are next if those leave. */
 int32_t     pp_sim_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place);
+
+/* A group of a handle of P-Reduce that has begun, or a flush. */
+typedef struct pp_sim_group {
+    uint64_t       time_ns;
+    uint64_t       serial;
+    uint64_t       newest;
+    uint32_t       handle;     /* its id */
+    int32_t        flush;
+    int32_t        count;
+    const int32_t *members;
+    const double  *weights;
+    double         initial;
+} pp_sim_group_t;
+
+/* From now on the simulation keeps what groups begin, until pp_sim_group() has told of them. */
+void        pp_sim_keep_groups(pp_sim_t *sim);
+/* The oldest group that it was not called for yet; valid until the next call.  NULL: there is none.  Memory may have
+   run short: then the contexts have failed. */
+const pp_sim_group_t *pp_sim_group(pp_sim_t *sim);
 
 enum { PP_STALENESS_BINS = 33 };
 
@@ -198,23 +224,7 @@ pp_status_t pp_sim_schedule_dump(int32_t schedule, int32_t ranks, size_t bytes, 
 
 /* ---- groups: the protocols of P-Reduce by themselves ------------------------------------------- */
 
-/* Which groups a rank that asks for one gets (docs/groups.md).  A static table needs no generator: see
-   pp_sim_groups_static(). */
-typedef enum pp_generator {
-    PP_GENERATOR_RANDOM,       /* Ripples 4.1: the rank that asks, and others at random */
-    PP_GENERATOR_SMART,        /* Ripples 5: group buffers, global division, slow ranks filtered */
-    PP_GENERATOR_CONTROLLER,   /* Partial Reduce: ranks in the order in which they ask */
-    PP_GENERATOR_COUNT
-} pp_generator_t;
-
-typedef enum pp_weights {
-    PP_WEIGHTS_CONSTANT,       /* equal shares */
-    PP_WEIGHTS_CLOSEST,        /* Eq. 9 of Partial Reduce; the share of a missing version goes to the closest one */
-    PP_WEIGHTS_INITIAL,        /* Eq. 9; the shares of missing versions go to the initial model */
-    PP_WEIGHTS_COUNT
-} pp_weights_t;
-
-/* Planted defects of generators; only simulations can have them. */
+/* Planted defects of generators (pp_groups_plan_t.plant); only simulations can have them. */
 typedef enum pp_groups_plant {
     PP_GROUPS_PLANT_NONE,
     PP_GROUPS_PLANT_LOST_RELEASE,  /* now and then a rank that has finished a group stays locked */
@@ -222,60 +232,23 @@ typedef enum pp_groups_plant {
     PP_GROUPS_PLANT_COUNT
 } pp_groups_plant_t;
 
-typedef struct pp_groups_plan {
-    int32_t  generator;        /* pp_generator_t */
-    int32_t  ranks;
-    int32_t  size;             /* ranks of a group, 2..ranks */
-    uint64_t seed;
-    int32_t  reuse;            /* RANDOM: 1: a group that a rank is in already serves its request */
-    int32_t  division;         /* SMART: 1: all idle ranks are divided into groups at once */
-    int32_t  inter_intra;      /* SMART: 1: a division makes groups between nodes, and then one in each node */
-    int32_t  c_thres;          /* SMART: a rank that is this many requests behind the asking one is left out */
-    int32_t  foresight;        /* SMART: a rank is left out whose next request is further ahead than this, in hundredths
-                                  of a mean computation, 0..100000; 0: no such filter */
-    int32_t  history;          /* CONTROLLER: T, at least ceil((ranks - 1) / (size - 1)); 0: four times as much */
-    int32_t  unfreeze;         /* CONTROLLER: 1: when the last T groups leave the ranks unconnected, it connects them */
-    int32_t  weights;          /* pp_weights_t */
-    double   alpha;            /* of Eq. 9, in [0, 1) */
-    int32_t  plant;            /* pp_groups_plant_t */
-} pp_groups_plan_t;
-
-typedef enum pp_groups_event {
-    PP_GROUPS_START,           /* the rank asks for a group; number: its iteration, 0 for one more than its last */
-    PP_GROUPS_FINISH,          /* the rank has the result of a group; number: the group's */
-    PP_GROUPS_LEAVE,           /* the rank has left: it is in no new group */
-    PP_GROUPS_BACK,            /* it is back; an outstanding request asks anew */
-    PP_GROUPS_RESET            /* all ranks have left, and a flush has served their requests; `rank` is ignored */
-} pp_groups_event_t;
-
-typedef enum pp_groups_action_kind {
-    PP_GROUPS_BEGIN,           /* the members of a group average their parts, with these weights */
-    PP_GROUPS_COMPLETE,        /* the request of `rank` is complete, with group `serial` */
-    PP_GROUPS_ALONE            /* the request of `rank` is complete without a group */
-} pp_groups_action_kind_t;
-
-typedef struct pp_groups_action {
-    int32_t  kind;             /* pp_groups_action_kind_t */
-    int32_t  rank;             /* COMPLETE, ALONE */
-    uint64_t serial;           /* BEGIN, COMPLETE: groups are numbered from 1, in the order in which they are formed */
-    /* BEGIN only, an entry a member: */
-    int32_t         count;
-    const int32_t  *members;       /* in ascending order */
-    const uint64_t *iterations;
-    const double   *weights;
-    double          initial;       /* the weight of the initial model */
-    uint64_t        newest;        /* the newest of the iterations */
-} pp_groups_action_t;
-
 typedef struct pp_sim_groups pp_sim_groups_t;
 
-/* Opens a generator.  `node_of` has the node of each rank, numbered from 0; NULL: one node.  PP_ERR_ARGUMENT: a wrong
-   value. */
-pp_status_t pp_sim_groups_open(const pp_groups_plan_t *plan, const int32_t *node_of, pp_sim_groups_t **groups);
+/* Opens a generator.  `table`: for PP_GENERATOR_TABLE (pp_preduce_config_t.table); NULL for the others.  `node_of` has
+   the node of each rank, numbered from 0; NULL: one node.  PP_ERR_ARGUMENT: a wrong value. */
+pp_status_t pp_sim_groups_open(const pp_groups_plan_t *plan, const int32_t *table, const int32_t *node_of,
+                               pp_sim_groups_t **groups);
 /* Tells the generator of an event; *actions is how many actions it answers.  PP_ERR_STATE: the rank's state does not
    permit this event; nothing has changed. */
 pp_status_t pp_sim_groups_event(pp_sim_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
                                 int32_t *actions);
+/* PP_GENERATOR_GIVEN, before a start: the group that the rank's next request is for. */
+pp_status_t pp_sim_groups_give(pp_sim_groups_t *groups, int32_t rank, const int32_t *members, int32_t count);
+/* Whether the rank has an outstanding request. */
+int32_t     pp_sim_groups_asks(const pp_sim_groups_t *groups, int32_t rank);
+/* Ends circles of ranks that wait for each other on different generators (csrc/groups/untangle.c); actions[i] is how
+   many actions generator i answers. */
+pp_status_t pp_sim_groups_untangle(pp_sim_groups_t *const *groups, int32_t count, uint64_t now_ns, int32_t *actions);
 /* One of the actions that the last event was answered with, 0..actions - 1.  What it points to lives until the next
    event. */
 const pp_groups_action_t *pp_sim_groups_action(const pp_sim_groups_t *groups, int32_t index);

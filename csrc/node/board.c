@@ -258,69 +258,23 @@ pp_taken_t pp_board_take(pp_board_t *board, int32_t rank, uint64_t round)
 
 /* ---- chunks ---------------------------------------------------------------------------------------------- */
 
-static uint64_t tickets_of(uint64_t round, uint32_t first, uint32_t end)
-{
-    return (round & UINT32_MAX) << 32 | first << 16 | end;
-}
-
-static uint32_t first_of(uint64_t tickets) { return (tickets >> 16) & 0xffff; }
-static uint32_t end_of(uint64_t tickets) { return tickets & 0xffff; }
-
-void pp_board_begin_plan(pp_board_t *board)
-{
-    /* All readers of the last plan have finished their chunks.  The turn says so, too, but by way of the publisher's
-       process.  This load says it directly of threads of this process, whose reads a race checker has seen. */
-    PP_STEP("pick");
-    (void)atomic_load_explicit(&board->shared->unfinished, memory_order_acquire);
-}
+void pp_board_begin_plan(pp_board_t *board) { pp_job_begin_plan(&board->shared->job); }
 
 void pp_board_hand_out(pp_board_t *board, uint64_t round)
 {
-    pp_board_shared_t *shared = board->shared;
+    pp_job_hand_out(&board->shared->job, round, board->plan->chunks);
     PP_STEP("hand_out");
-    atomic_store_explicit(&shared->unfinished, board->plan->chunks, memory_order_relaxed);
-    PP_STEP("hand_out");
-    /* Releases the plan to the threads that get a ticket. */
-    atomic_store_explicit(&shared->tickets, tickets_of(round, 0, board->plan->chunks), memory_order_release);
-    PP_STEP("hand_out");
-    atomic_store(&shared->turn, turn_of(board, round, PP_MOVING));
+    atomic_store(&board->shared->turn, turn_of(board, round, PP_MOVING));
 }
 
-bool pp_board_tickets_left(const pp_board_t *board)
-{
-    PP_STEP("look");
-    /* seq_cst: a sleeper's last look, after it has counted itself. */
-    uint64_t seen = atomic_load(&board->shared->tickets);
-    return first_of(seen) < end_of(seen);
-}
+bool pp_board_tickets_left(const pp_board_t *board) { return pp_job_is_open(&board->shared->job); }
 
 bool pp_board_ticket(pp_board_t *board, uint64_t round, uint32_t *chunk)
 {
-    _Atomic uint64_t *tickets = &board->shared->tickets;
-    bool front = board->node->index % 2 == 0;
-    PP_STEP("ticket");
-    uint64_t seen = atomic_load_explicit(tickets, memory_order_acquire);
-    for (;;) {
-        uint32_t first = first_of(seen), end = end_of(seen);
-        if (seen >> 32 != (round & UINT32_MAX) || first == end)
-            return false;
-        uint64_t rest = front ? tickets_of(round, first + 1, end) : tickets_of(round, first, end - 1);
-        PP_STEP("ticket");
-        /* The round cannot end before this chunk is finished, so nobody writes the plan until then. */
-        if (atomic_compare_exchange_weak_explicit(tickets, &seen, rest, memory_order_acquire,
-                                                  memory_order_acquire)) {
-            *chunk = front ? first : end - 1;
-            return true;
-        }
-    }
+    return pp_job_ticket(&board->shared->job, round, board->node->index % 2 == 0, chunk);
 }
 
-bool pp_board_finished(pp_board_t *board)
-{
-    PP_STEP("finish");
-    /* Releases this chunk; the thread that finishes the last one acquires all others. */
-    return atomic_fetch_sub_explicit(&board->shared->unfinished, 1, memory_order_acq_rel) == 1;
-}
+bool pp_board_finished(pp_board_t *board) { return pp_job_finished(&board->shared->job); }
 
 /* ---- between nodes ----------------------------------------------------------------------------------------- */
 

@@ -30,7 +30,7 @@
 #define PP_BOARD_H
 
 #include "../base/tally.h"
-#include "node.h"
+#include "job.h"
 
 enum {
     PP_PARTS = 8,                    /* of a station; a Start that finds all in use adds to a pending one */
@@ -157,15 +157,12 @@ typedef struct pp_board_shared {
        ns. A value set for another round means nothing. */
     _Atomic uint64_t ripe;
     _Atomic uint32_t latecomers;         /* > 0: ranks have lately come too late by little, so rounds wait longer */
-    /* The lower 32 bits of the round, then 16 bits each: the first chunk that is not handed out, and the end of those
-       chunks.  With the round in it, the compare-and-swap of a late helper fails. */
-    _Alignas(64) _Atomic uint64_t tickets;
+    pp_job_t job;                    /* of a large round; its number is the round's */
     /* Between nodes: a counter of reasons for the leader of the open round to look at it. */
     _Alignas(64) _Atomic uint32_t told;
     _Atomic uint32_t awaits;         /* how often a rank of this node has said that it waits long */
     _Atomic uint64_t awaited;        /* 1 + the newest round that a rank has waited long for */
-    _Alignas(64) _Atomic uint32_t unfinished;  /* chunks */
-    _Atomic uint32_t flushes;        /* flush rounds complete */
+    _Alignas(64) _Atomic uint32_t flushes;     /* flush rounds complete */
     _Atomic uint32_t pins;           /* ranks that have pinned an entry, or are trying to */
     _Atomic uint32_t detached;       /* ranks that will not look at the board again */
 } pp_board_shared_t;
@@ -205,7 +202,6 @@ static inline pp_ring_entry_t *pp_board_entry(const pp_board_t *board, int32_t i
 {
     return (pp_ring_entry_t *)(board->ring + (size_t)index * board->entry_bytes);
 }
-enum { PP_CHUNKS_MAX = 65535 };
 /* Entries that may be pinned at once; the ring has as many more, so that new rounds always find one. */
 enum { PP_PINS_MAX = 8 };
 

@@ -69,8 +69,10 @@ bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t s
     node->pulses = calloc((size_t)size, sizeof *node->pulses);
     if (!node->pulses || !pp_shared_reach(memory, common) || !pp_shared_commit(memory, 0, common))
         return false;
-    if (index == 0)
+    if (index == 0) {
+        pp_node_make_lock(node);
         atomic_store(&node->commons->top, whole_pages(common));
+    }
     node->commons->presence[index].pid = getpid();
     return true;
 }

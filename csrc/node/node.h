@@ -55,6 +55,7 @@ typedef struct pp_commons {
     /* Regions that other ranks than the first have given up, and that the first uses again: offset / PAGE << 32 |
        bytes / PAGE; 0: an empty place. */
     _Atomic uint64_t given_up[PP_GIVEN_UP];
+    _Alignas(64) char lock[64];            /* see pp_node_lock() */
     pp_presence_t presence[];
 } pp_commons_t;
 
@@ -119,6 +120,17 @@ enum { PP_NODE_IDLE_NS = 200000 };
 bool     pp_node_idles(pp_node_t *node, int32_t index, uint64_t now_ns);
 /* This rank's progress thread has worked for other ranks for this long. */
 void     pp_node_lent(pp_node_t *node, uint64_t ns);
+
+/* ---- the node's lock ----------------------------------------------------------------------------------- */
+
+/* Where ranks decide about groups, one of them does at a time.  It holds the lock for microseconds, moves no large data
+   and does not sleep meanwhile.  False: a rank has died that held it; what it guards may be broken, and stays so.
+   Simulated ranks are not interrupted while they hold it: there is no PP_STEP between the two calls. */
+void     pp_node_make_lock(pp_node_t *node);      /* the first rank, before any other use */
+bool     pp_node_lock(pp_node_t *node);
+void     pp_node_unlock(pp_node_t *node);
+
+/* ---- sleep -------------------------------------------------------------------------------------------- */
 
 /* A caller goes to sleep: from here on each publisher looks for ranks to wake. */
 void     pp_node_asleep(pp_node_t *node);

@@ -50,9 +50,11 @@ typedef struct pp_face {
     pp_status_t (*more)(pp_ctx_t *, pp_handle_t *, pp_result_t *result);
     /* The application calls the handle again: it no longer reads the last result in place. */
     void        (*end_view)(pp_handle_t *);
+    /* Before a Flush begins; NULL: there is nothing to do. */
+    pp_status_t (*before_flush)(pp_ctx_t *, pp_handle_t *);
 } pp_face_t;
 
-extern const pp_face_t pp_allreduce_face;
+extern const pp_face_t pp_allreduce_face, pp_preduce_face;
 
 struct pp_ctx {
     /* The fields that every call reads come first: a late rank finds little of its memory in the caches. */

@@ -1,10 +1,11 @@
 /* groups.c - a generator of groups by itself: its events come from the program, which reads its actions. */
 #include "../groups/groups.h"
+#include "../include/pypartial_sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What an event was answered with, copied: what the actions point to lies in three arrays that grow. */
+/* What an event was answered with, copied: what the actions point to lies in four arrays that grow. */
 struct pp_sim_groups {
     pp_groups_t        *machine;
     size_t              bytes;
@@ -12,7 +13,8 @@ struct pp_sim_groups {
     int32_t            *members;
     uint64_t           *iterations;
     double             *weights;
-    size_t count, capacity, used, members_capacity, iterations_capacity, weights_capacity;
+    int32_t            *goals;
+    size_t count, capacity, used, members_capacity, iterations_capacity, weights_capacity, goals_capacity;
     bool   failed;                   /* no memory */
 };
 
@@ -23,7 +25,8 @@ static void hear(void *arg, const pp_groups_action_t *action)
     if (!pp_grow((void **)&groups->actions, &groups->capacity, groups->count + 1, sizeof(*action))
         || !pp_grow((void **)&groups->members, &groups->members_capacity, wanted, sizeof(int32_t))
         || !pp_grow((void **)&groups->iterations, &groups->iterations_capacity, wanted, sizeof(uint64_t))
-        || !pp_grow((void **)&groups->weights, &groups->weights_capacity, wanted, sizeof(double))) {
+        || !pp_grow((void **)&groups->weights, &groups->weights_capacity, wanted, sizeof(double))
+        || !pp_grow((void **)&groups->goals, &groups->goals_capacity, wanted, sizeof(int32_t))) {
         groups->failed = true;
         return;
     }
@@ -32,6 +35,7 @@ static void hear(void *arg, const pp_groups_action_t *action)
         memcpy(groups->members + groups->used, action->members, count * sizeof(int32_t));
         memcpy(groups->iterations + groups->used, action->iterations, count * sizeof(uint64_t));
         memcpy(groups->weights + groups->used, action->weights, count * sizeof(double));
+        memcpy(groups->goals + groups->used, action->goals, count * sizeof(int32_t));
     }
     groups->used = wanted;
 }
@@ -45,26 +49,38 @@ static void point(pp_sim_groups_t *groups)
         action->members = groups->members + at;
         action->iterations = groups->iterations + at;
         action->weights = groups->weights + at;
+        action->goals = groups->goals + at;
         at += (size_t)action->count;
     }
 }
 
-pp_status_t pp_sim_groups_open(const pp_groups_plan_t *plan, const int32_t *node_of, pp_sim_groups_t **groups)
+pp_status_t pp_sim_groups_open(const pp_groups_plan_t *plan, const int32_t *table, const int32_t *node_of,
+                               pp_sim_groups_t **groups)
 {
     *groups = NULL;
-    PP_TRY(pp_groups_check(plan));
+    PP_TRY(pp_groups_check(plan, table));
     pp_sim_groups_t *opened = calloc(1, sizeof(*opened));
     if (!opened)
         return pp_fail(PP_ERR_MEMORY, "no memory for a generator");
-    opened->bytes = pp_groups_bytes(plan);
+    opened->bytes = pp_groups_bytes(plan, table);
     opened->machine = malloc(opened->bytes);
-    pp_status_t status = opened->machine ? pp_groups_open(opened->machine, plan, node_of, 0)
+    pp_status_t status = opened->machine ? pp_groups_open(opened->machine, plan, table, node_of, 0)
                                          : pp_fail(PP_ERR_MEMORY, "no memory for a generator of %d ranks", plan->ranks);
     if (status < 0)
         pp_sim_groups_free(opened);
     else
         *groups = opened;
     return status;
+}
+
+/* Ends the answer to an event. */
+static pp_status_t answer(pp_sim_groups_t *groups, int32_t *actions)
+{
+    if (groups->failed)
+        return pp_fail(PP_ERR_MEMORY, "no memory for the actions of a generator");
+    point(groups);
+    *actions = (int32_t)groups->count;
+    return PP_OK;
 }
 
 pp_status_t pp_sim_groups_event(pp_sim_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
@@ -74,10 +90,36 @@ pp_status_t pp_sim_groups_event(pp_sim_groups_t *groups, int32_t event, int32_t 
     *actions = 0;
     PP_TRY(pp_groups_event(groups->machine, event, rank, number, now_ns,
                            &(pp_groups_hearer_t){.tell = hear, .arg = groups}));
-    if (groups->failed)
-        return pp_fail(PP_ERR_MEMORY, "no memory for the actions of a generator");
-    point(groups);
-    *actions = (int32_t)groups->count;
+    return answer(groups, actions);
+}
+
+pp_status_t pp_sim_groups_give(pp_sim_groups_t *groups, int32_t rank, const int32_t *members, int32_t count)
+{
+    return pp_groups_give(groups->machine, rank, members, count);
+}
+
+int32_t pp_sim_groups_asks(const pp_sim_groups_t *groups, int32_t rank)
+{
+    return pp_groups_asks(groups->machine, rank);
+}
+
+enum { MACHINES_MAX = 16 };
+
+pp_status_t pp_sim_groups_untangle(pp_sim_groups_t *const *groups, int32_t count, uint64_t now_ns, int32_t *actions)
+{
+    pp_groups_t       *machines[MACHINES_MAX];
+    pp_groups_hearer_t hearers[MACHINES_MAX];
+    if (count < 1 || count > MACHINES_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "count=%d is not in 1..%d", count, MACHINES_MAX);
+    for (int32_t i = 0; i < count; i++) {
+        groups[i]->count = groups[i]->used = 0;
+        machines[i] = groups[i]->machine;
+        hearers[i] = (pp_groups_hearer_t){.tell = hear, .arg = groups[i]};
+        actions[i] = 0;
+    }
+    PP_TRY(pp_groups_untangle(machines, hearers, count, now_ns));
+    for (int32_t i = 0; i < count; i++)
+        PP_TRY(answer(groups[i], &actions[i]));
     return PP_OK;
 }
 
@@ -110,6 +152,7 @@ void pp_sim_groups_free(pp_sim_groups_t *groups)
     free(groups->members);
     free(groups->iterations);
     free(groups->weights);
+    free(groups->goals);
     free(groups);
 }
 

@@ -2,6 +2,7 @@
 #include "../api.h"
 #include "../transport/sim.h"
 #include "actor.h"
+#include "heard.h"
 
 #include <stdlib.h>
 
@@ -18,6 +19,7 @@ struct pp_sim {
     watch_t     *watches;
     pp_stage_t  *stage;        /* NULL: the ranks share no memory */
     int32_t      next_failed;  /* ranks below need not be looked at after a failure of all */
+    pp_heard_t   heard;        /* groups */
 };
 
 static pp_status_t check_config(const pp_sim_config_t *config)
@@ -92,21 +94,39 @@ pp_ctx_t *pp_sim_ctx(pp_sim_t *sim, int32_t rank)
     return rank >= 0 && rank < sim->ranks ? sim->contexts[rank] : NULL;
 }
 
-/* Takes no lock: one thread simulates all ranks. */
-pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
+/* Whether a handle can be made without an agreement.  Takes no lock: one thread simulates all ranks. */
+static pp_status_t check_pretends(pp_ctx_t *ctx)
 {
-    pp_handle_t *handle;
-    *out = NULL;
     PP_TRY(pp_ctx_usable(ctx));
     PP_TRY(pp_engine_check(&ctx->engine));
-    if (ctx->mpi)
-        return pp_fail(PP_ERR_STATE, "the ranks of the context are not simulated");
-    PP_TRY(pp_allreduce_make(ctx, config, &handle));
+    return ctx->mpi ? pp_fail(PP_ERR_STATE, "the ranks of the context are not simulated") : PP_OK;
+}
+
+static pp_status_t pretend(pp_ctx_t *ctx, pp_handle_t *handle, pp_handle_t **out)
+{
     pp_status_t status = pp_agreement_pretend(&ctx->calls, handle);
     pp_engine_settle(&ctx->engine);
     if (status >= 0)
         *out = handle;
     return status;
+}
+
+pp_status_t pp_sim_allreduce(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **out)
+{
+    pp_handle_t *handle;
+    *out = NULL;
+    PP_TRY(check_pretends(ctx));
+    PP_TRY(pp_allreduce_make(ctx, config, &handle));
+    return pretend(ctx, handle, out);
+}
+
+pp_status_t pp_sim_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **out)
+{
+    pp_handle_t *handle;
+    *out = NULL;
+    PP_TRY(check_pretends(ctx));
+    PP_TRY(pp_preduce_make(ctx, config, &handle));
+    return pretend(ctx, handle, out);
 }
 
 static pp_status_t check_rank(const pp_sim_t *sim, int32_t rank)
@@ -296,6 +316,22 @@ void pp_sim_coverage(const pp_sim_t *sim, pp_coverage_t *coverage)
     }
 }
 
+static void hear_group(void *sim, pp_engine_t *engine, uint32_t handle, const pp_groups_action_t *action)
+{
+    if (!pp_heard_add(&((pp_sim_t *)sim)->heard, pp_engine_now(engine), handle, action))
+        pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for what is heard of groups");
+}
+
+void pp_sim_keep_groups(pp_sim_t *sim)
+{
+    for (int32_t rank = 0; rank < sim->ranks; rank++) {
+        sim->contexts[rank]->engine.hear_group = hear_group;
+        sim->contexts[rank]->engine.sim = sim;
+    }
+}
+
+const pp_sim_group_t *pp_sim_group(pp_sim_t *sim) { return pp_heard_next(&sim->heard); }
+
 void pp_sim_free(pp_sim_t *sim)
 {
     if (!sim)
@@ -307,6 +343,7 @@ void pp_sim_free(pp_sim_t *sim)
                 pp_ctx_teardown(sim->contexts[r]);
             free(sim->contexts[r]);
         }
+    pp_heard_release(&sim->heard);
     pp_stage_free(sim->stage);
     pp_simnet_free(sim->net);
     for (int32_t r = 0; sim->watches && r < sim->ranks; r++)

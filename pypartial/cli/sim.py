@@ -39,6 +39,16 @@ class Plant(str, Enum):
     NO_PATIENCE = "no-patience"
     DEADLINE_TWICE = "deadline-twice"
     LOST_EARLY = "lost-early"
+    LOST_RELEASE = "lost-release"
+    OTHER_ORDER = "other-order"
+
+
+class What(str, Enum):
+    """Which cases the fuzzer draws."""
+
+    ALL = "all"
+    ROUNDS = "rounds"
+    GROUPS = "groups"
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,8 @@ class FuzzOptions:
         The text of the only scenario to run, instead of random ones.
     json : Path or None
         The file for the report.
+    what : What or None
+        Which cases to draw; None: of all kinds, or of that of the planted defect.
     """
 
     cases: int
@@ -69,6 +81,7 @@ class FuzzOptions:
     plant: Plant | None = None
     replay: str | None = None
     json: Path | None = None
+    what: What | None = None
 
 
 def alone(work: Callable[[], int], comm: MPI.Intracomm | None) -> int:
@@ -127,15 +140,22 @@ def fuzz(options: FuzzOptions, comm: MPI.Intracomm | None) -> int:
 
 
 def _fuzz(options: FuzzOptions) -> int:
-    from ..sim.fuzz import fuzz
+    from ..sim.fuzz import PLANTS, fuzz
 
+    plant = options.plant and options.plant.value
+    what = "all"
+    if options.what is not None:
+        what = options.what.value
+    elif plant is not None:
+        what = "groups" if "groups_plant" in PLANTS[plant] else "rounds"
     with _progress(options.cases, shown=stderr_is_terminal()) as progress:
         report = fuzz(
             options.cases,
             options.seed,
             seconds=options.seconds,
             jobs=options.jobs,
-            plant=options.plant and options.plant.value,
+            plant=plant,
+            what=what,
             progress=progress,
         )
     _print_report(report)
@@ -147,13 +167,14 @@ def _fuzz(options: FuzzOptions) -> int:
 
 
 def _print_report(report: Report) -> None:
-    from ..sim.fuzz import COVERAGE
+    from ..sim.fuzz import COVERAGES
 
     print(f"{report.cases} cases passed (seed {report.seed})")
-    print(f"{report.rounds} rounds, {report.rounds_per_case():.1f} a case")
-    print("Share of the cases in which it occurred:")
-    for name, words in COVERAGE.items():
-        print(f"  {words:<28}{report.share(name):8.2%}")
+    print(f"{report.rounds} rounds and groups, {report.rounds_per_case():.1f} a case")
+    for kind, cases in report.kinds.items():
+        print(f"Share of the {cases} cases of {kind} in which it occurred:")
+        for name, words in COVERAGES[kind].items():
+            print(f"  {words:<44}{report.share(name):8.2%}")
     for shortcoming in report.shortcomings():
         print(f"NOT COVERED: {shortcoming}")
     if report.failure is not None:
@@ -238,9 +259,9 @@ def _replay(options: FuzzOptions) -> int:
         print(f"pypartial: --replay: {error}", file=sys.stderr)
         return 2
     try:
-        outcome = run(scenario, plant=PLANTS[options.plant.value] if options.plant else 0)
+        outcome = run(scenario, **(PLANTS[options.plant.value] if options.plant else {}))
         _print_outcome(outcome)
-        judge(scenario, outcome.logs)
+        judge(scenario, outcome)
     except (AssertionError, CoreError) as error:
         print(f"FAILED: {error.text if isinstance(error, CoreError) else error}", flush=True)
         return 1
@@ -253,6 +274,8 @@ def _print_outcome(outcome: Outcome) -> None:
     for index, logs in enumerate(outcome.logs):
         for rank, log in enumerate(logs):
             print(f"handle {index}, rank {rank}: {log.starts} Starts, {log.discarded} discarded")
+            for group in log.groups:
+                print(f"  {group}")
             for record in log.records:
                 at = "" if record.at is None else f", {record.at} rounds complete"
                 print(f"  {record.kind} (Start {record.start}{at}): {record.result}")

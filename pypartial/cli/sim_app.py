@@ -22,7 +22,7 @@ from ..sim.options import (
 from ..units import format_duration, parse_duration, parse_size
 from .options import PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
 from .reading import files_complaint, read
-from .sim import FuzzOptions, Plant
+from .sim import FuzzOptions, Plant, What
 
 _POLICIES = ("solo", "majority", "full")
 _NETWORK = "infiniband-mvapich"
@@ -74,6 +74,14 @@ def fuzz(
             case_sensitive=False,
         ),
     ] = None,
+    what: Annotated[
+        What | None,
+        typer.Option(
+            help="Draw cases with rounds (partial allreduces) or with groups (P-Reduce). Default: "
+            "all, or those in which the planted defect is.",
+            case_sensitive=False,
+        ),
+    ] = None,
     replay: Annotated[
         str | None,
         typer.Option(
@@ -96,7 +104,7 @@ def fuzz(
         complaint = "--json: a --replay has no report to save; leave one of the two out"
     if complaint is not None:
         raise typer.BadParameter(complaint)
-    context.obj.job = FuzzOptions(cases, seed, seconds, jobs, plant, replay, json)
+    context.obj.job = FuzzOptions(cases, seed, seconds, jobs, plant, replay, json, what)
 
 
 @sim.command(epilog="\b\nArrivals:\n" + MODELS_HELP)

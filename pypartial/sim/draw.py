@@ -12,10 +12,14 @@ from dataclasses import replace
 
 from .._core_sim import lib
 from ..policy import FirstOf, Full, Majority, Policy, Quorum, Solo
+from .group_draw import draw_groups_scenario
 from .handle import ALGORITHMS, Options
 from .plan import TIMINGS, Phase, Scenario
 
-__all__ = ["draw_scenario"]
+__all__ = ["WHAT", "draw_scenario"]
+
+WHAT = ("rounds", "groups", "all")
+_GROUPS_SHARE = 0.25  # of "all"
 
 # Features that make a case long are rare: otherwise there would be few cases.
 _RANKS = (range(1, 2), range(2, 6), range(6, 10), range(10, 18), range(18, 65))
@@ -50,15 +54,19 @@ _DTYPES = ("int64", "int64", "int32", "float32", "float64")
 _AVERAGES = (None, "size", "contributors", "contributions")
 
 
-def draw_scenario(seed: int, index: int) -> Scenario:
+def draw_scenario(seed: int, index: int, what: str = "rounds") -> Scenario:
     """Draw case `index` of a seed, which is always the same.
 
     Parameters
     ----------
     seed, index : int
         Not negative.
+    what : str
+        "rounds": partial allreduces; "groups": P-Reduce, also beside a partial allreduce; "all".
     """
     draw = random.Random(f"{seed} {index}")
+    if what == "groups" or (what == "all" and random.Random(index).random() < _GROUPS_SHARE):
+        return draw_groups_scenario(draw, _draw_options)
     ranks = draw.choice(draw.choices(_RANKS, _RANKS_WEIGHTS)[0])
     window = draw.choice(_WINDOWS)
     count = draw.choices((1, 2, 3), (12, 5, 3))[0]
@@ -103,7 +111,7 @@ def _sharing(draw: random.Random, scenario: Scenario) -> Scenario:
     """Return the scenario with ranks that share memory."""
     handles = tuple(
         options if draw.random() < 0.1 else replace(options, algorithm="auto")
-        for options in scenario.handles
+        for options in scenario.rounds
     )
     memory = [draw.choice(_SHARES), draw.choice(_PAUSES)]
     if draw.random() < 0.5:
@@ -119,7 +127,7 @@ def _lively(draw: random.Random, scenario: Scenario) -> Scenario:
     for kind in draw.sample(kinds, draw.choice((1, 1, 2, 3)) if several else 1):
         scenario = _livelier(draw, scenario, kind)
     scenario = replace(scenario, patience=draw.choice(_PATIENCES))
-    handles = tuple(_not_full(options, scenario) for options in scenario.handles)
+    handles = tuple(_not_full(options, scenario) for options in scenario.rounds)
     scenario = replace(scenario, handles=handles)
     if scenario.complaint() is None:
         return scenario

@@ -25,7 +25,9 @@ from typing import Any
 
 from .._core_sim import lib
 from .._names import PLANT
-from .draw import draw_scenario
+from .draw import WHAT, draw_scenario
+from .group_oracles import occurred
+from .groups import PLANTS as GROUPS_PLANTS
 from .handle import CoreError
 from .oracles import judge
 from .scenario import Scenario, run
@@ -73,12 +75,38 @@ COVERAGE = {
     "first_of": "FirstOf(m), 1 < m < P",
     "fenced": "memory that only its own table reaches",
 }
+GROUPS_COVERAGE = {
+    "chains": "a request that ran several groups",
+    "at_once": "groups of different ranks at once",
+    "alone": "a rank that was alone",
+    "shrunk": "a group that has lost members",
+    "dropped": "a request that a collective call dropped",
+    "averaged": "a flush of groups",
+    "in_memory": "groups in memory that all ranks share",
+    "by_messages": "groups by messages",
+    "chunks": "groups averaged in chunks",
+    "dynamic": "weights by iteration",
+    "given": "groups that the callers give",
+    "table": "groups of a table",
+    "two": "two handles with groups",
+    "beside": "groups beside an allreduce",
+    "left": "ranks that wait elsewhere for long",
+    "groups_away": "groups while ranks are away",
+    "groups_timeouts": "a Wait for a group that timed out",
+    "groups_polling": "groups and polling",
+}
+COVERAGES = {"rounds": COVERAGE, "groups": GROUPS_COVERAGE}  # by the kind of cases
+_KIND_OF = {name: kind for kind, names in COVERAGES.items() for name in names}
 LEAST_COVERAGE = 0.01  # least share of the cases in which each must occur
 LEAST_ROUNDS = 20  # a case, on average
 CASES_FOR_COVERAGE = 1000  # the shares of fewer cases say nothing
 
-# Defects to put into the engine on purpose, to see that the fuzzer finds them.
-PLANTS = {name: PLANT.constant(lib, name) for name in PLANT if name is not None}
+# Defects to put into the engine, or into the generators of groups, on purpose, to see that the
+# fuzzer finds them.
+PLANTS: dict[str, dict[str, Any]] = {
+    **{name: {"plant": PLANT.constant(lib, name)} for name in PLANT if name is not None},
+    **{name: {"groups_plant": name} for name in GROUPS_PLANTS if name != "none"},
+}
 
 # A case that takes longer hangs: the largest ones take a second. For smaller cases a shorter limit
 # would do; but shrinking a hanging case waits for the limit at each step, so it makes few steps.
@@ -98,7 +126,9 @@ class Verdict:
     ----------
     rounds : int
     seen : tuple of bool
-        Whether each of `COVERAGE` occurred, in its order.
+        Whether each of the names in `COVERAGES` occurred, in their order.
+    what : str
+        "groups" if the case has a handle of P-Reduce.
     kind : str or None
         The sort of failure, equal for failures of one sort; None if the case passed.
     text : str
@@ -107,6 +137,7 @@ class Verdict:
 
     rounds: int = 0
     seen: tuple[bool, ...] = (False,) * len(COVERAGE)
+    what: str = "rounds"
     kind: str | None = None
     text: str = ""
 
@@ -121,10 +152,14 @@ def attempt(scenario: Scenario, plant: str | None = None) -> Verdict:
         One of `PLANTS`: a defect to put into the engine.
     """
     try:
-        outcome = run(scenario, plant=PLANTS[plant] if plant else 0)
-        judge(scenario, outcome.logs)
+        outcome = run(scenario, **(PLANTS[plant] if plant else {}))
+        judge(scenario, outcome)
     except Exception as error:
         return Verdict(kind=_kind(error), text=_text(error))
+    if scenario.groups:
+        found = occurred(scenario, outcome)
+        seen = tuple(found[name] for name in GROUPS_COVERAGE)
+        return Verdict(outcome.rounds, seen, "groups")
     counts = outcome.coverage | scenario.features()
     counts |= {"missed": int(outcome.most_missed() >= 2), "more": outcome.count("more")}
     counts["timeouts"] = outcome.timeouts()
@@ -291,9 +326,12 @@ class Report:
     cases : int
         Number of cases that passed.
     rounds : int
-        Number of rounds in all of them.
+        Number of rounds and groups in all of them.
     coverage : dict
-        For each of `COVERAGE` the number of cases in which it occurred.
+        For each of the names in `COVERAGES`, of the kinds that were drawn, the number of cases in
+        which it occurred.
+    kinds : dict
+        For each kind that was drawn the number of its cases that passed.
     failure : Failure or None
     seconds : float
         Duration without the shrinking.
@@ -305,6 +343,7 @@ class Report:
     cases: int
     rounds: int
     coverage: dict[str, int]
+    kinds: dict[str, int]
     failure: Failure | None
     seconds: float
     jobs: int
@@ -314,19 +353,18 @@ class Report:
         return self.rounds / max(self.cases, 1)
 
     def share(self, name: str) -> float:
-        """Return the share of the cases in which one of `COVERAGE` occurred."""
-        return self.coverage[name] / max(self.cases, 1)
+        """Return the share of the cases of its kind in which one of `COVERAGES` occurred."""
+        return self.coverage[name] / max(self.kinds[_KIND_OF[name]], 1)
 
     def shortcomings(self) -> list[str]:
         """Return what the cases did not cover enough; nothing if there were few cases."""
-        if self.cases < CASES_FOR_COVERAGE:
-            return []
         found = [
-            f"{COVERAGE[name]}: in fewer than {LEAST_COVERAGE:.0%} of the cases"
-            for name in COVERAGE
-            if self.share(name) < LEAST_COVERAGE
+            f"{words}: in fewer than {LEAST_COVERAGE:.0%} of the cases"
+            for kind, cases in self.kinds.items()
+            for name, words in COVERAGES[kind].items()
+            if cases >= CASES_FOR_COVERAGE and self.share(name) < LEAST_COVERAGE
         ]
-        if self.rounds_per_case() < LEAST_ROUNDS:
+        if self.cases >= CASES_FOR_COVERAGE and self.rounds_per_case() < LEAST_ROUNDS:
             found.append(f"fewer than {LEAST_ROUNDS} rounds a case on average")
         return found
 
@@ -343,6 +381,7 @@ class Report:
             "cases": self.cases,
             "rounds": self.rounds,
             "coverage": self.coverage,
+            "kinds": self.kinds,
             "shortcomings": self.shortcomings(),
             "failure": None
             if failure is None
@@ -364,7 +403,8 @@ class _Tally:
 
     def __init__(self) -> None:
         self.cases = self.rounds = 0
-        self.seen = [0] * len(COVERAGE)
+        self.kinds = dict.fromkeys(COVERAGES, 0)
+        self.seen = dict.fromkeys(_KIND_OF, 0)
         self.waiting: dict[int, Verdict] = {}
 
     def add(self, index: int, verdict: Verdict) -> None:
@@ -373,7 +413,9 @@ class _Tally:
             passed = self.waiting.pop(self.cases)
             self.cases += 1
             self.rounds += passed.rounds
-            self.seen = [n + s for n, s in zip(self.seen, passed.seen, strict=True)]
+            self.kinds[passed.what] += 1
+            for name, seen in zip(COVERAGES[passed.what], passed.seen, strict=True):
+                self.seen[name] += seen
 
 
 def fuzz(
@@ -383,6 +425,7 @@ def fuzz(
     seconds: float | None = None,
     jobs: int | None = None,
     plant: str | None = None,
+    what: str = "rounds",
     progress: Callable[[int], None] | None = None,
 ) -> Report:
     """Run random cases until one fails.
@@ -399,6 +442,8 @@ def fuzz(
         Number of processes; by default one for each core that this process may use.
     plant : str, optional
         One of `PLANTS`.
+    what : str
+        Which cases to draw: see `draw_scenario`.
     progress : callable, optional
         Called with the number of cases that have passed, whenever it has grown.
 
@@ -408,6 +453,7 @@ def fuzz(
         The same for any number of jobs.
     """
     began = time.monotonic()
+    assert what in WHAT, what
     deadline = float("inf") if seconds is None else began + seconds
     jobs = max(1, min(jobs or usable_cores(), cases))
     next_case, end = _FORK.Value("q", 0), _FORK.RawValue("q", cases)
@@ -422,7 +468,7 @@ def fuzz(
 
     def work(announce: _Announce) -> Iterator[tuple[int, Verdict]]:
         while (index := take()) is not None:
-            scenario = draw_scenario(seed, index)
+            scenario = draw_scenario(seed, index, what)
             announce(index)
             yield index, attempt(scenario, plant)
 
@@ -438,9 +484,10 @@ def fuzz(
     failure = None
     if failed:
         first = min(failed)
-        failure = _shrunk(first, draw_scenario(seed, first), failed[first], plant)
-    coverage = dict(zip(COVERAGE, tally.seen, strict=True))
-    return Report(seed, plant, tally.cases, tally.rounds, coverage, failure, elapsed, jobs)
+        failure = _shrunk(first, draw_scenario(seed, first, what), failed[first], plant)
+    kinds = {kind: n for kind, n in tally.kinds.items() if what in ("all", kind)}
+    coverage = {name: tally.seen[name] for kind in kinds for name in COVERAGES[kind]}
+    return Report(seed, plant, tally.cases, tally.rounds, coverage, kinds, failure, elapsed, jobs)
 
 
 def usable_cores() -> int:

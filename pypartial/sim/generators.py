@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ..groups import FORESIGHT_MOST, Controller, Generator, Random, Smart, Static
 
 __all__ = ["GENERATORS_HELP", "Plan", "parse_generator"]
 
@@ -16,13 +18,19 @@ controller:SIZE  ranks in the order in which they ask (Partial Reduce)
                  ,no-unfreeze ,history=GROUPS
 static           the table of Ripples 4.2, by nodes"""
 
-
-_FORESIGHT_MOST = 100_000  # the generator computes with 64 bits
+_CLASSES: dict[str, type[Generator]] = {
+    "random": Random,
+    "smart": Smart,
+    "controller": Controller,
+    "static": Static,
+}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A generator and its options.
+    """A generator and its options, all of which have the defaults of `pypartial.groups`.
+
+    Nothing is checked, so that tests can describe what the core must refuse.
 
     Attributes
     ----------
@@ -48,13 +56,13 @@ class Plan:
 
     generator: str
     size: int = 0
-    reuse: bool = False
-    division: bool = True
-    inter_intra: bool = False
-    c_thres: int = 4
-    foresight: int = 100
+    reuse: bool = Random.reuse
+    division: bool = Smart.division
+    inter_intra: bool = Smart.inter_intra
+    c_thres: int = Smart.c_thres
+    foresight: int = Smart.foresight
     history: int = 0
-    unfreeze: bool = True
+    unfreeze: bool = Controller.unfreeze
 
     @property
     def text(self) -> str:
@@ -72,12 +80,22 @@ class Plan:
         return ",".join(parts)
 
 
-_OPTIONS = {
-    "random": ("reuse",),
-    "smart": ("no-division", "inter-intra", "c-thres", "foresight"),
-    "controller": ("no-unfreeze", "history"),
-    "static": (),
-}
+def _options(generator: type[Generator]) -> dict[str, tuple[str, bool | None]]:
+    """Return the words of a generator's options, and for each its field and its value.
+
+    The value is None where the user writes one.
+    """
+    words: dict[str, tuple[str, bool | None]] = {}
+    for field in fields(generator):
+        word = field.name.replace("_", "-")
+        if isinstance(field.default, bool):
+            words[f"no-{word}" if field.default else word] = field.name, not field.default
+        elif field.name not in ("size", "nodes", "per_node"):
+            words[word] = field.name, None
+    return words
+
+
+_OPTIONS = {name: _options(generator) for name, generator in _CLASSES.items()}
 
 
 def parse_generator(text: str) -> Plan:
@@ -103,7 +121,10 @@ def parse_generator(text: str) -> Plan:
         if word not in _OPTIONS[name]:
             allowed = ", ".join(_OPTIONS[name]) or "none"
             raise ValueError(f"{text!r}: {word!r} is not an option of {name}; it has: {allowed}")
-        plan = _CHANGES[word](plan, _value(text, option, word, equals, value))
+        field, fixed = _OPTIONS[name][word]
+        given = _value(text, option, word, equals, value, fixed is None)
+        changes: dict[str, Any] = {field: given if fixed is None else fixed}
+        plan = replace(plan, **changes)
     return plan
 
 
@@ -111,23 +132,11 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 8
 
 
-def _value(text: str, option: str, word: str, equals: str, value: str) -> int:
-    takes = word in ("c-thres", "foresight", "history")
+def _value(text: str, option: str, word: str, equals: str, value: str, takes: bool) -> int:
     if takes != bool(equals) or (takes and not _is_number(value)):
         raise ValueError(f"{text!r}: {option!r}: write {word}{'=4' if takes else ''}")
     if word == "c-thres" and int(value) < 1:
         raise ValueError(f"{text!r}: c-thres is at least 1")
-    if word == "foresight" and int(value) > _FORESIGHT_MOST:
-        raise ValueError(f"{text!r}: foresight is at most {_FORESIGHT_MOST}")
+    if word == "foresight" and int(value) > FORESIGHT_MOST:
+        raise ValueError(f"{text!r}: foresight is at most {FORESIGHT_MOST}")
     return int(value or 0)
-
-
-_CHANGES: dict[str, Callable[[Plan, int], Plan]] = {
-    "reuse": lambda plan, _: replace(plan, reuse=True),
-    "no-division": lambda plan, _: replace(plan, division=False),
-    "inter-intra": lambda plan, _: replace(plan, inter_intra=True),
-    "c-thres": lambda plan, value: replace(plan, c_thres=value),
-    "foresight": lambda plan, value: replace(plan, foresight=value),
-    "no-unfreeze": lambda plan, _: replace(plan, unfreeze=False),
-    "history": lambda plan, value: replace(plan, history=value),
-}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from ..groups import least_history
 from ..units import spell_duration
 from .arrivals import BASE_NS, LONGEST_NS, parse_arrivals
 from .generators import Plan
@@ -130,7 +130,7 @@ def plan_complaint(plan: Plan, ranks: int, per_node: int) -> str | None:
     """Return why a generator does not fit so many ranks; None if it does."""
     if plan.size > ranks:
         return f"{plan.text}: there are no groups of {plan.size} among {ranks} ranks"
-    least = math.ceil((ranks - 1) / (plan.size - 1)) if plan.size else 0
+    least = least_history(ranks, plan.size) if plan.size else 0
     if 0 < plan.history < least:
         return (
             f"{plan.text}: history={plan.history} is less than {least}, the groups that connect "

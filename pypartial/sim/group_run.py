@@ -14,11 +14,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from .generators import Plan
-from .groups import Action, Alone, Begin, Complete, Machine, static_group
-from .groups import weights as weights_of
+from .groups import Action, Alone, Begin, Complete, Machine, static_table
 from .skew import TooLong
 
 __all__ = ["Course", "Result", "simulate"]
@@ -28,58 +27,13 @@ _START, _FINISH = 0, 1
 _END_NS = 1 << 63
 
 
-class Groups(Protocol):
-    """What decides on groups: a `Machine`, or a table."""
-
-    def start(self, rank: int, iteration: int = 0, now_ns: int = 0) -> list[Action]: ...
-    def finish(self, rank: int, serial: int, now_ns: int = 0) -> list[Action]: ...
-
-
-class Table:
-    """The static table: the k-th request of a rank is phase k; a group begins when all have come.
-
-    Parameters
-    ----------
-    ranks, per_node : int
-        Ranks of all nodes, which have equally many, and of each.
-    weights : str
-    alpha : float
-    """
-
-    def __init__(self, ranks: int, per_node: int, weights: str, alpha: float) -> None:
-        if ranks % per_node:
-            raise ValueError(
-                f"static: {ranks} ranks are not nodes of {per_node} ranks; choose --per-node so "
-                "that all nodes are full"
-            )
-        self._group = static_group(ranks // per_node, per_node)
-        self._weights = weights, alpha
-        self._requests = [0] * ranks
-        self._iterations = [0] * ranks
-        self._come: dict[tuple[int, int], int] = {}  # phase and lowest member: how many
-        self._serial = 0
-
-    def start(self, rank: int, iteration: int = 0, now_ns: int = 0) -> list[Action]:
-        """Let a rank ask for its next group."""
-        phase = self._requests[rank]
-        self._requests[rank] += 1
-        self._iterations[rank] = iteration or self._iterations[rank] + 1
-        members = self._group(phase % 4, rank)
-        if not members:
-            return [Alone(rank)]
-        key = phase, members[0]
-        self._come[key] = self._come.get(key, 0) + 1
-        if self._come[key] < len(members):
-            return []
-        del self._come[key]
-        self._serial += 1
-        iterations = [self._iterations[member] for member in members]
-        given, initial = weights_of(*self._weights, iterations)
-        return [Begin(self._serial, members, iterations, given, initial, max(iterations))]
-
-    def finish(self, rank: int, serial: int, now_ns: int = 0) -> list[Action]:
-        """Say that a rank has the result of its group."""
-        return [Complete(rank, serial)]
+def _table(ranks: int, per_node: int) -> list[list[int]]:
+    if ranks % per_node:
+        raise ValueError(
+            f"static: {ranks} ranks are not nodes of {per_node} ranks; choose --per-node so "
+            "that all nodes are full"
+        )
+    return static_table(ranks // per_node, per_node)
 
 
 @dataclass(frozen=True)
@@ -157,7 +111,7 @@ class Result:
 @dataclass
 class _Run:
     course: Course
-    groups: Groups
+    groups: Machine
     result: Result
     log: TextIO | None
     progress: Callable[[float], None] | None
@@ -209,7 +163,7 @@ class _Run:
         for action in actions:
             if isinstance(action, Begin):
                 self.begin(now, action)
-            else:
+            elif isinstance(action, Complete | Alone):
                 self.complete(now, action)
 
     def begin(self, now: int, group: Begin) -> None:
@@ -264,13 +218,12 @@ def simulate(
         If the iterations take more virtual time than possible.
     """
     ranks = course.ranks
-    groups: Groups
-    if course.plan.generator == "static":
-        groups = Table(ranks, course.per_node, course.weights, course.alpha)
-    else:
-        node_of = [rank // course.per_node for rank in range(ranks)]
-        machine = Machine(course.plan, ranks, course.seed, node_of, course.weights, course.alpha)
-        groups = machine
+    plan, table = course.plan, None
+    if plan.generator == "static":
+        plan, table = Plan("table"), _table(ranks, course.per_node)
+    node_of = [rank // course.per_node for rank in range(ranks)]
+    weighed = course.weights, course.alpha
+    groups = Machine(plan, ranks, course.seed, node_of, *weighed, table=table)
     result = Result([], [0] * ranks, [0] * ranks, [0] * ranks)
     _Run(course, groups, result, log, progress, [0] * ranks).go()
     return result

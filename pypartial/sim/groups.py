@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .._core_sim import ffi, lib
 from .generators import Plan
 from .handle import check
 
-__all__ = ["Action", "Alone", "Begin", "Complete", "Machine", "static_group", "weights"]
+if TYPE_CHECKING:
+    from .._core import CData
+
+__all__ = [
+    *("Action", "Alone", "Begin", "Complete", "Differ", "End", "Flush", "Machine"),
+    *("REASONS", "circles", "describe_plan", "static_group", "static_table", "untangle", "weights"),
+]
 
 WEIGHTS = {
     "constant": lib.PP_WEIGHTS_CONSTANT,
@@ -25,10 +31,18 @@ PLANTS = {
     "lost-release": lib.PP_GROUPS_PLANT_LOST_RELEASE,
     "other-order": lib.PP_GROUPS_PLANT_OTHER_ORDER,
 }
+REASONS = {
+    "in-call": lib.PP_GROUPS_IN_CALL,
+    "flushes": lib.PP_GROUPS_FLUSHES,
+    "frees": lib.PP_GROUPS_FREES,
+    "out": lib.PP_GROUPS_OUT,
+}
 _KINDS = {
     "random": lib.PP_GENERATOR_RANDOM,
     "smart": lib.PP_GENERATOR_SMART,
     "controller": lib.PP_GENERATOR_CONTROLLER,
+    "table": lib.PP_GENERATOR_TABLE,
+    "given": lib.PP_GENERATOR_GIVEN,
 }
 
 
@@ -41,6 +55,9 @@ class Begin(NamedTuple):
     weights: list[float]
     initial: float
     newest: int
+    goals: list[int]  # 1: the member's request will be complete with this group
+    kept: int  # the number of this list of members; -1: none
+    fresh: bool  # no group had this number before
 
 
 class Complete(NamedTuple):
@@ -56,7 +73,28 @@ class Alone(NamedTuple):
     rank: int
 
 
-Action = Begin | Complete | Alone
+class Flush(NamedTuple):
+    """All ranks that flush average their parts."""
+
+    serial: int
+    members: list[int]
+    iterations: list[int]
+    weights: list[float]
+    newest: int
+
+
+class End(NamedTuple):
+    """All ranks free the handle."""
+
+
+class Differ(NamedTuple):
+    """Two ranks wait for different groups that contain both."""
+
+    rank: int
+    other: int
+
+
+Action = Begin | Complete | Alone | Flush | End | Differ
 
 
 class Machine:
@@ -65,7 +103,7 @@ class Machine:
     Parameters
     ----------
     plan : Plan
-        Of any generator but ``static``, whose table has no state.
+        Of any generator but ``static``; ``table`` and ``given``, too, which texts do not name.
     ranks : int
     seed : int
         Of the numbers that it draws.
@@ -77,6 +115,10 @@ class Machine:
         Of weights by iteration, in [0, 1).
     plant : str
         A defect of `PLANTS`, for tests.
+    cache : int
+        So many lists of members get a number.
+    table : sequence of sequence of int, optional
+        Of ``table``: in each phase the next rank of each rank's group, as `circles` returns it.
 
     Raises
     ------
@@ -93,16 +135,20 @@ class Machine:
         weights: str = "constant",
         alpha: float = 0.5,
         plant: str = "none",
+        cache: int = 0,
+        table: Sequence[Sequence[int]] | None = None,
     ) -> None:
         described = ffi.new("pp_groups_plan_t *")
-        for name, value in dataclasses.asdict(plan).items():
-            setattr(described, name, _KINDS[value] if name == "generator" else int(value))
+        describe_plan(plan, described)
         described.ranks, described.seed = ranks, seed
         described.weights, described.alpha = WEIGHTS[weights], alpha
-        described.plant = PLANTS[plant]
+        described.plant, described.cache = PLANTS[plant], cache
+        flat = [rank for phase in table or [] for rank in phase]
+        described.phases = len(table or [])
+        told = ffi.NULL if table is None else ffi.new("int32_t[]", flat)
         nodes = ffi.NULL if node_of is None else ffi.new("int32_t[]", list(node_of))
         opened = ffi.new("pp_sim_groups_t **")
-        check(lib.pp_sim_groups_open(described, nodes, opened))
+        check(lib.pp_sim_groups_open(described, told, nodes, opened))
         self._groups = ffi.gc(opened[0], lib.pp_sim_groups_free)
         self._count = ffi.new("int32_t *")
 
@@ -114,36 +160,29 @@ class Machine:
         """Say that a rank has the result of a group that has begun."""
         return self._event(lib.PP_GROUPS_FINISH, rank, serial, now_ns)
 
-    def leave(self, rank: int, now_ns: int = 0) -> list[Action]:
-        """Say that a rank has left."""
-        return self._event(lib.PP_GROUPS_LEAVE, rank, 0, now_ns)
+    def give(self, rank: int, members: Sequence[int]) -> None:
+        """Name the group of a rank's next request; only ``given``."""
+        told = ffi.new("int32_t[]", list(members))
+        check(lib.pp_sim_groups_give(self._groups, rank, told, len(members)))
+
+    def asks(self, rank: int) -> bool:
+        """Whether a rank has an outstanding request."""
+        return bool(lib.pp_sim_groups_asks(self._groups, rank))
+
+    def leave(self, rank: int, now_ns: int = 0, reason: str = "in-call") -> list[Action]:
+        """Say that a rank has left, or has left already but for another one of `REASONS`."""
+        return self._event(lib.PP_GROUPS_LEAVE, rank, REASONS[reason], now_ns)
 
     def back(self, rank: int, now_ns: int = 0) -> list[Action]:
         """Say that a rank is back."""
         return self._event(lib.PP_GROUPS_BACK, rank, 0, now_ns)
 
-    def reset(self, now_ns: int = 0) -> list[Action]:
-        """Say that a flush, for which all ranks left, has served all requests."""
-        return self._event(lib.PP_GROUPS_RESET, 0, 0, now_ns)
-
     def _event(self, event: int, rank: int, number: int, now_ns: int) -> list[Action]:
         check(lib.pp_sim_groups_event(self._groups, event, rank, number, now_ns, self._count))
-        return [self._action(index) for index in range(self._count[0])]
+        return self._actions(self._count[0])
 
-    def _action(self, index: int) -> Action:
-        told = lib.pp_sim_groups_action(self._groups, index)
-        if told.kind == lib.PP_GROUPS_COMPLETE:
-            return Complete(told.rank, told.serial)
-        if told.kind == lib.PP_GROUPS_ALONE:
-            return Alone(told.rank)
-        return Begin(
-            told.serial,
-            ffi.unpack(told.members, told.count),
-            ffi.unpack(told.iterations, told.count),
-            ffi.unpack(told.weights, told.count),
-            told.initial,
-            told.newest,
-        )
+    def _actions(self, count: int) -> list[Action]:
+        return [_action(lib.pp_sim_groups_action(self._groups, at)) for at in range(count)]
 
     def move(self) -> None:
         """Move the state to another address."""
@@ -158,6 +197,58 @@ class Machine:
     def most(self) -> int:
         """How many groups can be alive at once."""
         return int(lib.pp_sim_groups_most(self._groups))
+
+
+def describe_plan(plan: Plan, into: CData) -> None:
+    """Fill in the generator of the core's ``pp_groups_plan_t``."""
+    for name, value in dataclasses.asdict(plan).items():
+        setattr(into, name, _KINDS[value] if name == "generator" else int(value))
+
+
+def _action(told: CData) -> Action:
+    if told.kind == lib.PP_GROUPS_COMPLETE:
+        return Complete(told.rank, told.serial)
+    if told.kind == lib.PP_GROUPS_ALONE:
+        return Alone(told.rank)
+    if told.kind == lib.PP_GROUPS_END:
+        return End()
+    if told.kind == lib.PP_GROUPS_DIFFER:
+        return Differ(told.rank, told.other)
+    members = ffi.unpack(told.members, told.count)
+    iterations = ffi.unpack(told.iterations, told.count)
+    given = ffi.unpack(told.weights, told.count)
+    if told.kind == lib.PP_GROUPS_FLUSH:
+        return Flush(told.serial, members, iterations, given, told.newest)
+    goals = ffi.unpack(told.goals, told.count)
+    how = told.initial, told.newest, goals, told.kept, bool(told.fresh)
+    return Begin(told.serial, members, iterations, given, *how)
+
+
+def untangle(machines: Sequence[Machine], now_ns: int = 0) -> list[list[Action]]:
+    """End circles of ranks that wait for each other; return what each machine answers."""
+    groups = ffi.new("pp_sim_groups_t *[]", [machine._groups for machine in machines])
+    counts = ffi.new("int32_t[]", len(machines))
+    check(lib.pp_sim_groups_untangle(groups, len(machines), now_ns, counts))
+    return [machine._actions(counts[at]) for at, machine in enumerate(machines)]
+
+
+def circles(ranks: int, groups: Sequence[Sequence[int]]) -> list[int]:
+    """Return a phase of a table: the next rank of each rank's group; the others have none."""
+    following = list(range(ranks))
+    for group in groups:
+        members = sorted(group)
+        for at, rank in enumerate(members):
+            following[rank] = members[(at + 1) % len(members)]
+    return following
+
+
+def static_table(nodes: int, per_node: int) -> list[list[int]]:
+    """Return the four phases of the static table, as `circles` does."""
+    ranks = nodes * per_node
+    table = ffi.new("int32_t[]", max(lib.PP_STATIC_PHASES * ranks, 1))
+    check(lib.pp_groups_static_table(nodes, per_node, table))
+    flat: list[int] = ffi.unpack(table, lib.PP_STATIC_PHASES * ranks)
+    return [flat[phase * ranks : (phase + 1) * ranks] for phase in range(lib.PP_STATIC_PHASES)]
 
 
 def static_group(nodes: int, per_node: int) -> Callable[[int, int], list[int]]:

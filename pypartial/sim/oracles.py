@@ -23,6 +23,7 @@ import numpy as np
 
 from .._core_sim import lib
 from .._names import CAUSE
+from .group_oracles import judge_groups
 from .handle import Options, Round
 from .scenario import Log, Outcome, Record, Scenario, run, tail_weights
 
@@ -62,13 +63,13 @@ def check(scenario: Scenario) -> Outcome:
     """
     try:
         outcome = run(scenario)
-        judge(scenario, outcome.logs)
+        judge(scenario, outcome)
     except Exception as error:
         raise AssertionError(f"{error}\n\nreplay: {replay_command(scenario)}") from error
     return outcome
 
 
-def judge(scenario: Scenario, logs: list[list[Log]]) -> None:
+def judge(scenario: Scenario, outcome: Outcome) -> None:
     """Check the logs of all handles and ranks by every oracle.
 
     Raises
@@ -78,9 +79,13 @@ def judge(scenario: Scenario, logs: list[list[Log]]) -> None:
         others show what was seen.
     """
     for index, options in enumerate(scenario.handles):
-        if any(log.starts or log.records for log in logs[index]):
+        logs = outcome.logs[index]
+        if any(log.starts or log.records for log in logs):
             try:
-                _Handle(scenario, options, logs[index]).judge()
+                if isinstance(options, Options):
+                    _Handle(scenario, options, logs).judge()
+                else:
+                    judge_groups(scenario, index, logs, outcome.begun[index])
             except AssertionError as error:
                 raise AssertionError(f"handle {index}: {error}") from error
 

@@ -24,8 +24,10 @@ from .._core_sim import lib
 from .._names import AVERAGE, DELIVER, TYPE
 from ..errors import ArgumentError
 from ..policy import FirstOf, Policy
+from .groups import WEIGHTS
 from .handle import ALGORITHMS, Options
 from .network import parse_network
+from .preduce_handle import PreduceOptions
 
 __all__ = ["TIMINGS", "Phase", "Scenario"]
 
@@ -34,7 +36,8 @@ TIMINGS = ("uniform", "slow", "skew", "ties", "zero", "heavy")
 _RANKS_MAX, _WINDOW_MAX, _COUNT_MAX, _TIME_MAX = 1 << 16, 1 << 12, 1 << 24, 1 << 50
 _STEPS_MAX = 1_000_000  # as in `sim skew`
 _MAGNIFY_MAX = 1 << 16  # a chunk of 64 KiB is one byte then
-_CONTEXTS_MAX = 8
+_CONTEXTS_MAX, _CACHE_MAX = 8, 4096
+TYPES = ("float64", "float32", "float16")  # of handles of P-Reduce: what the replay can follow
 _ACTION = re.compile(r"(flush|open|free) (\d+)")
 _OWN_ACTIONS = ("barrier", "away", "apart")
 
@@ -77,7 +80,7 @@ class Scenario:
     ----------
     ranks, seed : int
         Number of ranks; the seed of everything random, in the programs and in the network.
-    handles : tuple of Options
+    handles : tuple of Options or PreduceOptions
         The first `opened` of them exist from the beginning, the others when a phase opens them.
     phases : tuple of Phase
     opened : int
@@ -129,7 +132,7 @@ class Scenario:
 
     ranks: int
     seed: int
-    handles: tuple[Options, ...]
+    handles: tuple[Options | PreduceOptions, ...]
     phases: tuple[Phase, ...]
     opened: int = 1
     window: int = 4
@@ -219,6 +222,29 @@ class Scenario:
             return f"the timing {self.timing!r} is not one of {', '.join(TIMINGS)}"
         return self._handles_complaint() or self._phases_complaint() or self._unpromised()
 
+    @property
+    def rounds(self) -> tuple[Options, ...]:
+        """The handles of partial allreduces."""
+        return tuple(h for h in self.handles if isinstance(h, Options))
+
+    @property
+    def groups(self) -> tuple[PreduceOptions, ...]:
+        """The handles of P-Reduce."""
+        return tuple(h for h in self.handles if isinstance(h, PreduceOptions))
+
+    def in_memory(self, options: PreduceOptions) -> bool:
+        """Return whether the groups of a handle are averaged in memory that all ranks share."""
+        one_node = len(self.memory) == 2 or self.memory[2:3] == (self.ranks,)
+        return one_node and options.backend != "schedule"
+
+    def names_vary(self) -> bool:
+        """Whether each step may name other groups of a handle with ``given`` groups."""
+        apart = any(
+            p.hold or "apart" in p.then or (not p.then and len(set(p.steps)) > 1)
+            for p in self.phases
+        )
+        return len(self.handles) == 1 and not apart
+
     def needs_patience(self) -> bool:
         """Return whether only patience keeps this program alive."""
         blocks = any("barrier" in phase.then for phase in self.phases)
@@ -232,9 +258,9 @@ class Scenario:
 
     def features(self) -> dict[str, bool]:
         """Return the features of the program, by the names that the fuzzer counts."""
-        phases, handles = self.phases, self.handles
+        phases, handles = self.phases, self.rounds
         then = [action for phase in phases for action in phase.then]
-        several = len(handles) > 1 and self.ranks > 1
+        several = len(self.handles) > 1 and self.ranks > 1
         return {
             "patience": self.patience != 0,
             "barriers": self.ranks > 1 and "barrier" in then,
@@ -270,16 +296,16 @@ class Scenario:
             return None
         if self.patience == 0:
             return "without patience such a program may hang"
-        if any(map(self.is_full, self.handles)):
+        if any(map(self.is_full, self.rounds)):
             return "Full waits as MPI does, and in such a program for ever"
         unequal = self.more or self.extra or any(len(set(p.steps)) > 1 for p in self.phases)
-        each = any(options.deliver == "each" for options in self.handles)
+        each = any(options.deliver == "each" for options in self.rounds)
         if self.blocks_alone() and each and unequal:
             return "between blocking calls of its own each rank takes equally many rounds"
         return None
 
     def _handles_complaint(self) -> str | None:
-        for options in self.handles:
+        for options in self.rounds:
             for word, known in (
                 (options.dtype, TYPE),
                 (options.op, ("sum", "max")),
@@ -303,6 +329,36 @@ class Scenario:
                 return f"the policy {options.policy}: {error}"
             if options.raw:
                 return f"a scenario cannot have {options}"
+        return self._groups_complaint()
+
+    def _groups_complaint(self) -> str | None:
+        for options in self.groups:
+            for word, known in ((options.dtype, TYPES), (options.weights, WEIGHTS)):
+                if word not in known:
+                    return f"{word!r} is not one of {', '.join(known)}"
+            backends = ("auto", "schedule", *(("node",) if self.in_memory(options) else ()))
+            if options.backend not in backends:
+                return f"the backend {options.backend!r} is not one of {', '.join(backends)}"
+            for name, value, least, most in (
+                ("count", options.count, 0, _COUNT_MAX),
+                ("pieces", options.pieces, 1, _COUNT_MAX),
+                ("cache", options.cache, 0, _CACHE_MAX),
+            ):
+                if not least <= value <= most:
+                    return f"{name}={value} is not in {least}..{most}"
+            if not 0 <= options.alpha < 1 or options.raw:
+                return f"a scenario cannot have {options}"
+            complaint = options.complaint(self.ranks)
+            if complaint is not None:
+                return complaint
+        if not self.groups:
+            return None
+        if self.contexts > 1 or self.shuffle or self.ask:
+            return "handles of P-Reduce in several contexts, in any order, or with questions"
+        if sum(options.generator == "given" for options in self.groups) > 1:
+            return "two handles with given groups, which do not give way to each other"
+        if any(phase.threads or phase.only or "barrier" in phase.then for phase in self.phases):
+            return "handles of P-Reduce with threads, alone in a phase, or with barriers"
         return None
 
     def _phases_complaint(self) -> str | None:
@@ -342,7 +398,11 @@ def _plain(value: Any) -> Any:
     if not dataclasses.is_dataclass(value):
         return value
     entries = ((entry, getattr(value, entry.name)) for entry in dataclasses.fields(value))
-    return {entry.name: _plain(item) for entry, item in entries if item != entry.default}
+    return {
+        entry.name: _plain(item)
+        for entry, item in entries
+        if item != entry.default or entry.name == "generator"
+    }
 
 
 def _tuple(value: Any) -> Any:
@@ -361,7 +421,7 @@ def _read(kind: Any, found: Any, where: str) -> Any:
     for name, value in found.items():
         inner = {"handles": Options, "phases": Phase}.get(name)
         if inner is not None and isinstance(value, list):
-            values[name] = tuple(_read(inner, item, f"one of the {name}") for item in value)
+            values[name] = tuple(_read_one(inner, item, f"one of the {name}") for item in value)
         elif fields[name].type == "Policy":
             values[name] = _policy(value)
         else:
@@ -372,6 +432,12 @@ def _read(kind: Any, found: Any, where: str) -> Any:
     if missing:
         raise ValueError(f"not a scenario: {where} lacks {missing[0]!r}")
     return kind(**values)
+
+
+def _read_one(kind: Any, found: Any, where: str) -> Any:
+    """Make an object of a list; a handle with a generator is one of P-Reduce."""
+    groups = kind is Options and isinstance(found, dict) and "generator" in found
+    return _read(PreduceOptions if groups else kind, found, where)
 
 
 def _policy(text: Any) -> Policy:
@@ -391,6 +457,8 @@ def _fits(value: Any, annotation: str) -> bool:
         return isinstance(value, Policy)
     if annotation == "float":
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if annotation == "str | None":
-        return value is None or isinstance(value, str)
+    if " | " in annotation:
+        return any(_fits(value, one) for one in annotation.split(" | "))
+    if annotation == "None":
+        return value is None
     return type(value).__name__ == annotation

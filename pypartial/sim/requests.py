@@ -12,8 +12,11 @@ from typing import Any
 
 from .._core_sim import ffi, lib
 from .handle import Handle, Options, Round, check
+from .preduce_handle import Group, PreduceHandle, PreduceOptions
 
-__all__ = ["DONE", "Poll", "Requests"]
+__all__ = ["DONE", "AnyHandle", "Poll", "Requests"]
+
+AnyHandle = Handle | PreduceHandle
 
 Poll = Callable[[], tuple[bool, Any]]
 DONE: Poll = lambda: (True, None)  # noqa: E731
@@ -21,6 +24,11 @@ DONE: Poll = lambda: (True, None)  # noqa: E731
 
 def _none() -> None:
     """Return None: the result of calls without a result."""
+
+
+def _collected(handle: AnyHandle) -> Round | Group:
+    """Return what a call has just given to a rank that shares no memory."""
+    return handle.describe() if isinstance(handle, PreduceHandle) else handle.collected()
 
 
 class Requests:
@@ -34,10 +42,15 @@ class Requests:
         The core's ``pp_ctx_t``, by context and rank.
     memory : bool
         Whether the ranks share memory.
+    groups_plant : str
+        A defect of the generators of groups.
     """
 
-    def __init__(self, sims: Sequence[Any], contexts: Sequence[Any], memory: bool) -> None:
+    def __init__(
+        self, sims: Sequence[Any], contexts: Sequence[Any], memory: bool, groups_plant: str
+    ) -> None:
         self.sims, self.contexts, self.memory = sims, contexts, memory
+        self.groups_plant = groups_plant
 
     def begin(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
         """Begin a request; return its context and its poll."""
@@ -48,13 +61,17 @@ class Requests:
         if kind == "init":
             context = arguments[1] if len(arguments) > 1 else 0
             return context, self._init(rank, arguments[0], context)
-        handle: Handle = arguments[0]
+        if kind == "groups_init":
+            context = arguments[1] if len(arguments) > 1 else 0
+            model = arguments[2] if len(arguments) > 2 else None
+            return context, self._groups_init(rank, arguments[0], context, model)
+        handle: AnyHandle = arguments[0]
         assert kind in _OF_A_HANDLE, f"a program yielded {request!r}"
         return handle.context, getattr(self, f"_{kind}")(rank, *arguments)
 
     def forget(self, rank: int, request: tuple[Any, ...]) -> None:
         """Drop a request that the program no longer waits for, although it is not done."""
-        handle: Handle = request[1]
+        handle: AnyHandle = request[1]
         lib.pp_sim_unwatch(self.sims[handle.context], rank, handle.coll)
 
     # ---- calls
@@ -129,6 +146,32 @@ class Requests:
             handle.coll = out[0]
         return self._call(rank, context, lambda: handle)
 
+    def _groups_init(
+        self, rank: int, argument: PreduceOptions | str, context: int, model: Any
+    ) -> Poll:
+        handle, config, complaint = None, ffi.NULL, ffi.NULL
+        if isinstance(argument, str):
+            complaint = ffi.new("char[]", argument.encode())
+        else:
+            handle = PreduceHandle(argument, context)
+            if model is not None:
+                handle.recv[:] = model
+            config = handle.config(len(self.contexts[context]), self.groups_plant)
+        out = ffi.new("pp_handle_t **")
+
+        def give() -> PreduceHandle | None:
+            if handle:
+                handle.coll = out[0]
+            return handle
+
+        if self.memory:
+            begin = {"kind": lib.PP_SIM_PREDUCE_INIT_BEGIN, "out": out}
+            begin |= {"groups": config, "complaint": complaint}
+            return self._collective(rank, context, begin, give=give, keep=(config, complaint))
+        check(lib.pp_preduce_init_begin(self.contexts[context][rank], config, complaint, out))
+        give()
+        return self._call(rank, context, lambda: handle)
+
     def _ctx_free(self, rank: int, context: int) -> Poll:
         if self.memory:
             begin = {"kind": lib.PP_SIM_CTX_FREE_BEGIN}
@@ -152,17 +195,34 @@ class Requests:
 
     # ---- of a handle
 
-    def _of(self, handle: Handle, kind: int, **more: Any) -> dict[str, Any]:
+    def _of(self, handle: AnyHandle, kind: int, **more: Any) -> dict[str, Any]:
+        if isinstance(handle, PreduceHandle):
+            more["group"] = handle.group
         return {"kind": kind, "coll": handle.coll, "result": handle.result, **more}
 
-    def _start(self, rank: int, handle: Handle) -> Poll:
+    def _groups_start(
+        self,
+        rank: int,
+        handle: PreduceHandle,
+        iteration: int = 0,
+        members: Sequence[int] | None = None,
+    ) -> Poll:
+        named, count = handle.given(members)
+        if self.memory:
+            call = {"iteration": iteration, "members": named, "count": count}
+            call |= {"kind": lib.PP_SIM_PREDUCE_START, "coll": handle.coll}
+            return self._shared(rank, handle.context, call, give=lambda _status: None)
+        check(lib.pp_preduce_start(handle.coll, iteration, named, count))
+        return DONE
+
+    def _start(self, rank: int, handle: AnyHandle) -> Poll:
         if self.memory:
             call = self._of(handle, lib.PP_SIM_START)
             return self._shared(rank, handle.context, call, give=lambda _status: None)
         check(lib.pp_start(handle.coll))
         return DONE
 
-    def _wait(self, rank: int, handle: Handle) -> Poll:
+    def _wait(self, rank: int, handle: AnyHandle) -> Poll:
         if self.memory:
             return self._given(rank, handle, lib.PP_SIM_WAIT)
         coll, result, sim = handle.coll, handle.result, self.sims[handle.context]
@@ -170,56 +230,56 @@ class Requests:
         def poll() -> tuple[bool, Any]:
             status = lib.pp_test(coll, result)
             if status == lib.PP_OK:
-                return True, handle.collected()
+                return True, _collected(handle)
             check(status)
             check(lib.pp_sim_watch(sim, rank, coll))
             return False, None
 
         return poll
 
-    def _wait_for(self, rank: int, handle: Handle, timeout_ns: int) -> Poll:
+    def _wait_for(self, rank: int, handle: AnyHandle, timeout_ns: int) -> Poll:
         if self.memory:  # else the simulation ends the wait
             return self._given(rank, handle, lib.PP_SIM_WAIT, timeout_ns=timeout_ns)
         return self._wait(rank, handle)
 
-    def _given(self, rank: int, handle: Handle, kind: int, **more: Any) -> Poll:
+    def _given(self, rank: int, handle: AnyHandle, kind: int, **more: Any) -> Poll:
         """Return a poll for a call that may end without a result."""
 
-        def give(status: int) -> Round | None:
+        def give(status: int) -> Round | Group | None:
             return handle.collected() if status == lib.PP_OK else None
 
         return self._shared(rank, handle.context, self._of(handle, kind, **more), give=give)
 
-    def _test(self, rank: int, handle: Handle) -> Poll:
+    def _test(self, rank: int, handle: AnyHandle) -> Poll:
         if self.memory:
             return self._given(rank, handle, lib.PP_SIM_TEST)
 
         def test() -> tuple[bool, Any]:
             done = check(lib.pp_test(handle.coll, handle.result)) == lib.PP_OK
-            return True, handle.collected() if done else None
+            return True, _collected(handle) if done else None
 
         return test
 
-    def _more(self, rank: int, handle: Handle) -> Poll:
+    def _more(self, rank: int, handle: AnyHandle) -> Poll:
         if self.memory:
             return self._given(rank, handle, lib.PP_SIM_MORE)
         done = check(lib.pp_more(handle.coll, handle.result)) == lib.PP_OK
-        return lambda: (True, handle.collected() if done else None)
+        return lambda: (True, _collected(handle) if done else None)
 
-    def _timed_out(self, rank: int, handle: Handle) -> Poll:
+    def _timed_out(self, rank: int, handle: AnyHandle) -> Poll:
         if self.memory:
             call = self._of(handle, lib.PP_SIM_TIMED_OUT)
             return self._shared(rank, handle.context, call, give=lambda _status: None)
         check(lib.pp_timed_out(handle.coll))
         return DONE
 
-    def _flush(self, rank: int, handle: Handle) -> Poll:
+    def _flush(self, rank: int, handle: AnyHandle) -> Poll:
         return self._ended(rank, handle, lib.PP_SIM_FLUSH_BEGIN, lib.pp_flush_begin)
 
-    def _drain(self, rank: int, handle: Handle) -> Poll:
+    def _drain(self, rank: int, handle: AnyHandle) -> Poll:
         return self._ended(rank, handle, lib.PP_SIM_DRAIN_BEGIN, lib.pp_drain_begin)
 
-    def _ended(self, rank: int, handle: Handle, kind: int, begin: Callable[[Any], int]) -> Poll:
+    def _ended(self, rank: int, handle: AnyHandle, kind: int, begin: Callable[[Any], int]) -> Poll:
         """Return a poll for a collective call that delivers a round."""
         if self.memory:
             calls = self._of(handle, kind), self._of(handle, lib.PP_SIM_COLLECT)
@@ -228,13 +288,13 @@ class Requests:
             )
         check(begin(handle.coll))
 
-        def collect() -> Round:
+        def collect() -> Round | Group:
             check(lib.pp_collect(handle.coll, handle.result))
-            return handle.collected()
+            return _collected(handle)
 
         return self._call(rank, handle.context, collect)
 
-    def _free(self, rank: int, handle: Handle) -> Poll:
+    def _free(self, rank: int, handle: AnyHandle) -> Poll:
         discarded = ffi.new("uint64_t *")
         if self.memory:
             begin = self._of(handle, lib.PP_SIM_FREE_BEGIN, discarded=discarded)
@@ -247,6 +307,7 @@ class Requests:
 
 _OF_A_HANDLE = (
     "start",
+    "groups_start",
     "wait",
     "wait_for",
     "test",

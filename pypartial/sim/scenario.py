@@ -24,10 +24,13 @@ from typing import Any
 import numpy as np
 
 from .._core_sim import ffi, lib
+from .group_program import GroupCalls, initial_model
 from .handle import CoreError, Handle, Round
 from .network import parse_network
 from .plan import TIMINGS, Phase, Scenario
-from .world import World
+from .preduce_handle import Group, PreduceOptions
+from .replay import Asked
+from .world import NOTHING_UNDER_WAY, Begun, World
 
 __all__ = ["Log", "Outcome", "Phase", "Record", "Scenario", "TIMINGS", "run", "tail_weights"]
 
@@ -98,6 +101,12 @@ class Log:
         The time of each Start.
     timeouts : int
         Waits that ended without a result.
+    asked : list of Asked
+        The requests and flushes of a handle of P-Reduce, which has no records.
+    groups : list of Group
+        What these gave, those that were not dropped.
+    iteration : int
+        The last iteration of a handle of P-Reduce, as the core counts.
     """
 
     starts: int = 0
@@ -110,6 +119,9 @@ class Log:
     away: list[tuple[int, int]] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
     timeouts: int = 0
+    asked: list[Asked] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    iteration: int = 0
 
 
 @dataclass
@@ -124,11 +136,14 @@ class Outcome:
         Rounds of all handles.
     coverage : dict
         How often each interleaving occurred that is hard to get right: see `World.coverage`.
+    begun : list of list of Begun
+        By handle: the groups that have begun, in this order, and flushes.
     """
 
     logs: list[list[Log]]
     rounds: int
     coverage: dict[str, int]
+    begun: list[list[Begun]] = field(default_factory=list)
 
     def count(self, kind: str) -> int:
         """Return how many records are of this kind."""
@@ -168,14 +183,15 @@ def _template(ranks: int, rank: int, like: np.ndarray[Any, Any]) -> np.ndarray[A
 # ---- a rank --------------------------------------------------------------------------------------
 
 
-class _Rank:
+class _Rank(GroupCalls):
     """The program of one rank."""
 
     def __init__(self, world: World, scenario: Scenario, rank: int, logs: list[Log]) -> None:
         self.world, self.scenario, self.rank, self.logs = world, scenario, rank, logs
         self.random = random.Random(scenario.seed << 20 | rank)
         self.slow = scenario.seed % scenario.ranks == rank
-        self.handles: dict[int, Handle] = {}
+        self.handles: dict[int, Any] = {}
+        self.numbers: dict[int, int] = {}  # the handles by the core's numbers
         self.templates: dict[int, np.ndarray[Any, Any]] = {}
         self.requests: dict[int, Record] = {}  # made, and not collected
         self.calls = 0
@@ -222,7 +238,10 @@ class _Rank:
         if self.scenario.memory:
             record.at = int(lib.pp_sim_requested_at(self.handles[index].coll))
 
-    def given(self, index: int, record: Record, result: Round) -> None:
+    def given(self, index: int, record: Record, result: Any) -> None:
+        if self.is_group(index):
+            self.answered(index, result)
+            return
         record.result = result
         record.ended = self.world.now
         self.logs[index].records.append(record)
@@ -243,7 +262,11 @@ class _Rank:
     # ---- calls of one handle
 
     def start(self, index: int) -> Generator[Any, Any, None]:
-        yield from self.contribute(index, None)
+        if self.is_group(index):
+            self.requests[index] = self.request("wait", index)
+            yield from self.ask(index)
+        else:
+            yield from self.contribute(index, None)
 
     def contribute(self, index: int, pending: Record | None) -> Generator[Any, Any, None]:
         """Start a new request, or add to the one that a timeout has left outstanding."""
@@ -271,7 +294,7 @@ class _Rank:
             self.logs[index].timeouts += 1
             yield ("timed_out", handle)
             yield self.work()
-            if self.random.random() < 0.5:
+            if not self.is_group(index) and self.random.random() < 0.5:
                 yield from self.contribute(index, self.requests[index])
         return result
 
@@ -311,6 +334,9 @@ class _Rank:
         self.requested(index, record)
         self.given(index, record, result)
 
+    def gives_each(self, index: int) -> bool:
+        return not self.is_group(index) and self.handles[index].options.deliver == "each"
+
     def take_more(self, index: int) -> Generator[Any, Any, None]:
         while True:
             record = self.request("more", index)
@@ -330,12 +356,16 @@ class _Rank:
             result = yield ("late", delay, request)
         else:
             result = yield request
-        if request[0] != "init":
+        if request[0] not in ("init", "groups_init"):
             for log in self.logs:
                 log.away.append((begun, self.world.now))
         return result
 
     def flush(self, index: int) -> Generator[Any, Any, None]:
+        if self.is_group(index):
+            held = self.requests.pop(index, None) is not None
+            yield from self.average_all(index, held)
+            return
         handle, kind = self.handles[index], "flush"
         if handle.options.deliver == "each":
             kind = "drain"
@@ -357,14 +387,24 @@ class _Rank:
         log = self.logs[index]
         log.unfinished = index in self.requests
         self.requests.pop(index, None)
-        if self.rank == self.scenario.seed % self.scenario.ranks:
+        if self.is_group(index):
+            if log.unfinished:
+                log.asked[-1].ended = NOTHING_UNDER_WAY  # its group may run on
+        elif self.rank == self.scenario.seed % self.scenario.ranks:
             log.fired = _fired(self.handles[index])
         log.discarded = yield from self.collective("free", self.handles[index])
         del self.handles[index]
 
     def open(self, index: int) -> Generator[Any, Any, None]:
         context = index % self.scenario.contexts
-        handle = yield from self.collective("init", self.scenario.handles[index], context)
+        options = self.scenario.handles[index]
+        if isinstance(options, PreduceOptions):
+            model = initial_model(self.scenario, index, self.rank)
+            handle = yield from self.collective("groups_init", options, context, model)
+            self.numbers[lib.pp_handle_id(handle.coll)] = index
+            self.handles[index] = handle
+            return
+        handle = yield from self.collective("init", options, context)
         self.handles[index] = handle
         self.templates[index] = _template(self.scenario.ranks, self.rank, handle.send)
 
@@ -403,11 +443,11 @@ class _Rank:
         for index in [i for i in order if i in self.requests]:  # held over the collective calls
             yield from self.collect(index)
         if scenario.extra:
-            for index in order:
+            for index in [i for i in order if not self.is_group(i)]:
                 if self.random.random() < scenario.extra:
                     yield from self.wait_without_start(index)
         if scenario.more:
-            for index in [i for i in order if self.handles[i].options.deliver == "each"]:
+            for index in [i for i in order if self.gives_each(i)]:
                 if self.random.random() < scenario.more:
                     yield from self.take_more(index)
         yield self.work()
@@ -425,20 +465,22 @@ class _Rank:
     def steps(self, phase: Phase, order: list[int]) -> Generator[Any, Any, None]:
         count = phase.steps[self.rank % len(phase.steps)]
         for step in range(count):
+            self.step_of_phase = step
             yield from self.step(order, phase.hold and step == count - 1)
 
     def program(self) -> Generator[Any, Any, None]:
         for index in range(self.scenario.opened):
             yield from self.open(index)
-        for phase in self.scenario.phases:
+        for at, phase in enumerate(self.scenario.phases):
+            self.phase = at
             order = self.called(phase)
             if phase.threads and order:
                 yield ("threads", [self.steps(phase, [index]) for index in order])
             else:
                 yield from self.steps(phase, order)
             for action in phase.then:
-                what, *number = action.split()
-                yield from getattr(self, what)(*map(int, number))
+                what, *of = action.split()
+                yield from getattr(self, what)(*map(int, of))
         for index in sorted(self.handles):
             if self.scenario.last_flush:
                 yield from self.flush(index)
@@ -466,7 +508,7 @@ def _fired(handle: Handle) -> tuple[list[str], list[int]] | None:
 # ---- all ranks -----------------------------------------------------------------------------------
 
 
-def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
+def run(scenario: Scenario, *, plant: int = 0, groups_plant: str = "none") -> Outcome:
     """Run all ranks to the end.
 
     Parameters
@@ -474,6 +516,8 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
     scenario : Scenario
     plant : int
         A defect to put into the engine (``lib.PP_PLANT_...``), to see that it is found.
+    groups_plant : str
+        The same for generators of groups (`groups.PLANTS`).
 
     Raises
     ------
@@ -496,10 +540,13 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
         magnify=scenario.magnify,
         patience=scenario.patience or None,
         contexts=scenario.contexts,
+        groups_plant=groups_plant,
+        keep_groups=True,
     )
     ranks = range(scenario.ranks)
     logs = [[Log() for _ in ranks] for _ in scenario.handles]
-    world.run([_Rank(world, scenario, r, [log[r] for log in logs]).program() for r in ranks])
+    programs = [_Rank(world, scenario, r, [log[r] for log in logs]) for r in ranks]
+    world.run([program.program() for program in programs])
     sent = received = rounds = 0
     for context in range(scenario.contexts):
         made = 0
@@ -512,4 +559,7 @@ def run(scenario: Scenario, *, plant: int = 0) -> Outcome:
     assert world.quiet(), "messages are under way after the end"
     assert sent == received, f"{sent} messages sent, {received} received"
     coverage = world.coverage() | {"interruptions": world.interruptions()}
-    return Outcome(logs, rounds, coverage)
+    begun: list[list[Begun]] = [[] for _ in scenario.handles]
+    for group in world.groups_begun():
+        begun[programs[0].numbers[group.handle]].append(group)
+    return Outcome(logs, rounds + sum(map(len, begun)), coverage, begun)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..policy import FirstOf, Majority, Policy, Quorum
 from .handle import Options
+from .preduce_handle import PreduceOptions
 from .scenario import Phase, Scenario
 
 __all__ = ["ATTEMPTS", "shrink"]
@@ -83,8 +84,14 @@ def _fewer_ranks(s: Scenario) -> Iterator[Scenario]:
             yield replace(s, ranks=ranks, handles=handles, memory=memory)
 
 
-def _with_ranks(options: Options, old: int, new: int) -> Options:
+def _with_ranks(options: Any, old: int, new: int) -> Any:
     """Return the options for fewer ranks: named contributions stay named, "all" stays all."""
+    if isinstance(options, PreduceOptions):
+        phases = tuple(
+            tuple(tuple(rank for rank in group if rank < new) for group in phase if group[0] < new)
+            for phase in options.table
+        )
+        return replace(options, table=phases)
     tail = options.count - 2 * old
     return replace(
         options,
@@ -182,7 +189,28 @@ def _simpler_run(s: Scenario) -> Iterator[Scenario]:
             yield replace(s, **{name: other})
 
 
-def _simpler_options(options: Options, s: Scenario) -> Iterator[Options]:
+def _simpler_groups(options: PreduceOptions) -> Iterator[PreduceOptions]:
+    for at in range(len(options.table)):
+        rest = (*options.table[:at], *options.table[at + 1 :])
+        if rest:
+            yield replace(options, table=rest)
+    name, *more = options.generator.split(",")
+    for at in range(len(more)):
+        yield replace(options, generator=",".join([name, *more[:at], *more[at + 1 :]]))
+    for simpler in ("controller:2", "random:2"):
+        if options.generator != simpler:
+            yield replace(options, generator=simpler, table=())
+    simple = PreduceOptions()
+    for name in ("pieces", "fenced", "cache", "weights", "alpha", "dtype", "backend", "count"):
+        if getattr(options, name) != getattr(simple, name):
+            changed = replace(options, **{name: getattr(simple, name)})
+            yield replace(changed, pieces=1) if name == "count" else changed
+
+
+def _simpler_options(options: Any, s: Scenario) -> Iterator[Any]:
+    if isinstance(options, PreduceOptions):
+        yield from _simpler_groups(options)
+        return
     simple = Options(count=2 * s.ranks)
     names = (
         "count",

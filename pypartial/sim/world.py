@@ -15,6 +15,10 @@ A *program* is a generator, one for each rank, that yields its next request:
   string takes part with bad arguments. A context other than 0 is named by a third element;
 - ``("ctx_free",)`` or ``("ctx_free", context)``: collective;
 - ``("away",)`` and ``("back",)``, or with a context: the program's own blocking calls go between;
+- ``("groups_init", options, context, model)``: collective; as ``("init", options)``, receives a
+  :class:`PreduceHandle`, whose elements are those of the initial model; both may be left out;
+- ``("groups_start", handle, iteration, members)``: asks for a group; both may be left out. Other
+  requests take such a handle, too, and give a :class:`Group`;
 - ``("barrier",)``: wait until all programs are here; the simulation does it without a message;
 - ``("threads", programs)``: run these programs at the same time on the same rank, each with handles
   of its own, until they have ended. Not for ranks that share memory: each of them has one stack;
@@ -32,14 +36,15 @@ still waits, it raises a :class:`Deadlock`, which says which ranks wait for what
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._core_sim import ffi, lib
 from .handle import CoreError, Handle, Options, check
 from .network import Link, Network
-from .requests import DONE, Poll, Requests
+from .preduce_handle import PreduceHandle, PreduceOptions
+from .requests import DONE, AnyHandle, Poll, Requests
 
 NOTHING_UNDER_WAY = 2**64 - 1
 
@@ -49,11 +54,26 @@ class Deadlock(AssertionError):
 
 
 Program = Generator[Any, Any, None]
+
+
 @dataclass(frozen=True)
 class _TimeOver:
     """Wakes a program that has waited long enough."""
 
     poll: Poll
+
+
+class Begun(NamedTuple):
+    """A group of P-Reduce that has begun, or a flush."""
+
+    time: int
+    handle: int  # its number
+    serial: int
+    members: tuple[int, ...]
+    weights: tuple[float, ...]
+    initial: float
+    newest: int  # of the members' iterations
+    flush: bool
 
 
 _DIES = object()  # wakes a rank to be killed
@@ -127,6 +147,10 @@ class World:
         vectors wait for ranks that come a little later, and are cut into chunks.
     patience : int or None
         Nanoseconds for which a rank may hold a round up; -1: by its usual time; None: for ever.
+    groups_plant : str
+        A defect of the generators of groups (`groups.PLANTS`).
+    keep_groups : bool
+        Whether `groups_begun` shall tell what groups begin.
 
     Attributes
     ----------
@@ -153,6 +177,8 @@ class World:
         memory: tuple[int, ...] = (),
         magnify: int = 1,
         patience: int | None = None,
+        groups_plant: str = "none",
+        keep_groups: bool = False,
     ) -> None:
         config = ffi.new("pp_sim_config_t *")
         config.ranks = ranks
@@ -173,6 +199,9 @@ class World:
             out = ffi.new("pp_sim_t **")
             check(lib.pp_sim_open(config, out))
             self.sims.append(ffi.gc(out[0], lib.pp_sim_free))
+        for sim in self.sims if keep_groups else ():
+            lib.pp_sim_keep_groups(sim)
+        self._groups_plant = groups_plant
         self.contexts = [[lib.pp_sim_ctx(sim, r) for r in range(ranks)] for sim in self.sims]
         self.now = 0
         self._programs_first = seed & 1
@@ -183,7 +212,7 @@ class World:
         self._threads: dict[int, list[int]] = {}  # by rank: its other threads that are alive
         self._parents: dict[int, int] = {}
         self._children: dict[int, int] = {}  # threads that a program waits for
-        self._requests = Requests(self.sims, self.contexts, bool(memory))
+        self._requests = Requests(self.sims, self.contexts, bool(memory), groups_plant)
         self._memory = bool(memory)
         self._waiting: dict[tuple[int, int], int] = {}  # by rank and context: programs in a wait
         self._blocked: dict[int, tuple[int, Poll]] = {}  # context, poll
@@ -259,11 +288,37 @@ class World:
             handles.append(handle)
         return handles
 
+    def groups(self, options: PreduceOptions) -> list[PreduceHandle]:
+        """Open a handle of P-Reduce at every rank, as `agreed` does for an allreduce."""
+        handles = []
+        out = ffi.new("pp_handle_t **")
+        for context in self.contexts[0]:
+            handle = PreduceHandle(options)
+            config = handle.config(self.ranks, self._groups_plant)
+            check(lib.pp_sim_preduce(context, config, out))
+            handle.coll = out[0]
+            handles.append(handle)
+        return handles
+
+    def groups_begun(self, context: int = 0) -> Iterator[Begun]:
+        """Yield the groups that have begun since the last call, with `keep_groups` only."""
+        while (group := lib.pp_sim_group(self.sims[context])) != ffi.NULL:
+            yield Begun(
+                group.time_ns,
+                group.handle,
+                group.serial,
+                tuple(ffi.unpack(group.members, group.count)),
+                tuple(ffi.unpack(group.weights, group.count)),
+                group.initial,
+                group.newest,
+                bool(group.flush),
+            )
+
     def stop(self) -> None:
         """End the run at once, although messages may be under way."""
         self._stopped = True
 
-    def state(self, rank: int, handle: Handle) -> Any:
+    def state(self, rank: int, handle: AnyHandle) -> Any:
         """Return this rank's state, as it answers questions; it also questions all other ranks."""
         states = ffi.new("pp_rank_state_t[]", self.ranks)
         context = self.contexts[handle.context][rank]
@@ -492,11 +547,11 @@ class World:
                 request = self._begun_what.get(thread, request)
             line = f"rank {rank} in {request[0]}"
             context = self._blocked[thread][0]
-            if len(request) > 1 and isinstance(request[1], Handle):
+            if len(request) > 1 and isinstance(request[1], (Handle, PreduceHandle)):
                 handle = request[1]
                 number = lib.pp_handle_id(handle.coll)
                 line += f" of handle {number}: {self._described(rank, handle)}"
-            if request[0] in ("start", "wait", "wait_for"):
+            if request[0] in ("start", "groups_start", "wait", "wait_for"):
                 found = _obstacles(lib.pp_handle_obstacles, request[1].coll)
             else:
                 found = _obstacles(lib.pp_ctx_obstacles, self.contexts[context][rank])
@@ -507,7 +562,7 @@ class World:
             lines.append(f"and {len(self._blocked) - _EXPLAINED} more")
         return "\n  ".join(lines)
 
-    def _described(self, rank: int, handle: Handle) -> str:
+    def _described(self, rank: int, handle: AnyHandle) -> str:
         try:
             s = self.state(rank, handle)
         except CoreError as error:

@@ -14,7 +14,7 @@ from support.groups import GENERATORS, Watch, watch
 
 from pypartial._core_sim import lib
 from pypartial.sim.generators import Plan, parse_generator
-from pypartial.sim.groups import Alone, Begin, Complete, Machine
+from pypartial.sim.groups import Alone, Begin, Complete, End, Flush, Machine
 from pypartial.sim.handle import CoreError
 
 EVENTS = 150
@@ -101,6 +101,73 @@ def test_planted_defects_are_found(plant: str, generator: str) -> None:
     assert found > 5
 
 
+# ---- flushes and the end -------------------------------------------------------------------------
+
+
+# `watched` asserts that they are told as soon as they are due, once, and of the right ranks.
+@examples(100)
+@given(case=cases(), weights=st.sampled_from(("constant", "initial")))
+def test_flushes_are_told_when_they_are_due(case: tuple[str, int, int, int], weights: str) -> None:
+    generator, ranks, leavers, seed = case
+    draw = random.Random(seed)
+    watched = watch(generator, ranks, seed, weights=weights)
+    for _ in range(6):
+        watched.wander(30, draw, draw.sample(range(ranks), leavers))
+        before = watched.flushes
+        last = draw.choice(("flushes", "frees"))
+        wanted = {rank: draw.choice((last, last, "out")) for rank in range(ranks)}
+        wanted[draw.randrange(ranks)] = last
+        while wanted or any(member.running for member in watched.members):
+            running = [rank for rank, member in enumerate(watched.members) if member.running]
+            rank = draw.choice([*wanted, *running])
+            reason = draw.choice(("in-call", wanted.get(rank, "out")))
+            if rank in running and draw.random() < 0.5:
+                watched.finish(rank)
+            elif rank in wanted and watched.members[rank].reason != reason:
+                watched.leave(rank, reason)
+                if reason == wanted[rank]:
+                    del wanted[rank]
+        assert watched.flushes - before == (last == "flushes")
+        for rank in draw.sample(range(ranks), ranks):
+            if watched.members[rank].left:  # a flush has let those back that flushed
+                watched.back(rank)
+    watched.serve(draw)
+
+
+def test_ranks_that_are_all_out_are_told_nothing() -> None:
+    machine = Machine(Plan("random", 2), 2)
+    assert machine.leave(0, reason="out") == machine.leave(1, reason="out") == []
+    assert machine.leave(0, reason="frees") == [End()]
+    assert machine.leave(1, reason="frees") == []
+    with pytest.raises(CoreError, match="rank 1 has left already") as refused:
+        machine.leave(1, reason="frees")
+    assert refused.value.status == lib.PP_ERR_STATE
+
+
+def test_no_flush_while_a_rank_is_back_or_flushes_with_others_that_free() -> None:
+    machine = Machine(Plan("random", 2), 3)
+    for rank in range(2):
+        assert machine.leave(rank, reason="flushes") == []
+    assert machine.back(0) == machine.leave(2, reason="flushes") == []
+    assert machine.leave(0, reason="frees") == []
+    (flush,) = machine.leave(0, reason="flushes")
+    assert isinstance(flush, Flush) and flush.members == [0, 1, 2]
+
+
+# ---- goals ---------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_comes_back_while_it_runs_a_group_asks_after_it() -> None:
+    """`BEGIN` told that group 1 does not complete its request."""
+    machine = Machine(Plan("random", 2), 2)
+    assert machine.start(0) == []
+    (first,) = machine.start(1)
+    assert isinstance(first, Begin) and (first.serial, first.goals) == (1, [1, 0])
+    assert machine.leave(1) == machine.back(1) == []
+    (second,) = machine.finish(1, 1) + machine.finish(0, 1)[1:] + machine.start(0)
+    assert isinstance(second, Begin) and (second.members, second.goals) == ([0, 1], [0, 1])
+
+
 # ---- ranks that leave ----------------------------------------------------------------------------
 
 
@@ -175,16 +242,12 @@ def test_the_controller_needs_no_more_ranks_than_there_are() -> None:
 
 def test_a_flush_serves_all_requests() -> None:
     machine = Machine(Plan("random", 2), 3)
-    machine.start(0)
-    with pytest.raises(CoreError, match="3 ranks have not left"):
-        machine.reset()
-    for rank in range(3):
-        machine.leave(rank)
-    assert machine.reset() == []
-    for rank in range(3):
-        assert machine.back(rank) == []
+    machine.start(0, 5)
+    assert machine.leave(0, reason="flushes") == machine.leave(1, reason="flushes") == []
+    (flush,) = machine.leave(2, reason="flushes")
+    assert flush == Flush(2, [0, 1, 2], [5, 0, 0], [1 / 3] * 3, 5)  # group 1 was withdrawn
     assert machine.alive == 0
-    machine.start(0)  # which rank 0 could not, if its request were still outstanding
+    machine.start(0)  # it is back, and its request is not outstanding any more
 
 
 def test_a_flush_connects_all_ranks_for_the_controller() -> None:
@@ -198,10 +261,7 @@ def test_a_flush_connects_all_ranks_for_the_controller() -> None:
             machine.finish(1, group.serial)
         if flushed:
             for rank in range(4):
-                machine.leave(rank)
-            machine.reset()
-            for rank in range(4):
-                machine.back(rank)
+                machine.leave(rank, reason="flushes")
         machine.start(0)
         # Without the flush rank 0 is kept back for another component.
         assert len(machine.start(1)) == flushed
@@ -220,7 +280,6 @@ def test_a_flush_connects_all_ranks_for_the_controller() -> None:
         (lambda m: m.finish(0, 9), lib.PP_ERR_STATE, "rank 0 does not run group 9"),
         (lambda m: m.back(0), lib.PP_ERR_STATE, "rank 0 has not left"),
         (lambda m: (m.leave(2), m.leave(2)), lib.PP_ERR_STATE, "rank 2 has left already"),
-        (lambda m: m.reset(), lib.PP_ERR_STATE, "ranks have not left"),
     ],
 )
 def test_events_that_are_not_allowed(
@@ -246,7 +305,8 @@ def test_events_that_are_not_allowed(
     [
         (Plan("random", 1), 4, {}, "size=1 is not in 2..4"),
         (Plan("random", 5), 4, {}, "size=5 is not in 2..4"),
-        (Plan("random", 2), 1, {}, "ranks=1 is not"),
+        (Plan("random", 2), 1, {}, "size=2 is not in 2..1"),
+        (Plan("table"), 0, {}, "ranks=0 is not in 1.."),
         (Plan("random", 1 << 16), 1 << 16, {}, "do not fit into memory"),
         (Plan("smart", 2, c_thres=0), 4, {}, "c_thres=0"),
         (Plan("smart", 2, foresight=-1), 4, {}, "foresight=-1"),
@@ -398,6 +458,36 @@ def test_a_rank_that_is_slow_now_is_no_head_and_in_no_group_of_its_node(seed: in
     assert machine.alive == 3
 
 
+def with_a_slow_node(nodes: int, seed: int) -> Machine:
+    """Return a machine of nodes of two ranks, the last of which are slow at 20 ms."""
+    plan, ranks = Plan("smart", 2, inter_intra=True, foresight=100_000), 2 * nodes
+    machine = Machine(plan, ranks, seed, node_of=[rank // 2 for rank in range(ranks)])
+    for now in (1_000_000, 2_000_000):
+        for group in [a for rank in range(ranks) for a in machine.start(rank, now_ns=now)]:
+            assert isinstance(group, Begin)
+            for member in group.members:
+                machine.finish(member, group.serial, now)
+    for rank in range(ranks - 2):  # they begin to compute at 19 ms, the last two at 2 ms
+        machine.leave(rank, 19_000_000)
+        machine.back(rank, 19_000_000)
+    return machine
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_slow_rank_that_asks_is_a_head_and_in_no_other_group(seed: int) -> None:
+    machine = with_a_slow_node(2, seed)
+    assert machine.start(2, now_ns=20_000_000) == []
+    # A head of the first node with rank 2, the other rank of that node, and that whole node.
+    assert machine.alive == 3
+
+
+def test_a_slow_node_without_a_head_is_a_group() -> None:
+    machine = with_a_slow_node(3, seed=0)
+    machine.start(0, now_ns=20_000_000)
+    begun = start_all(machine, [4, 5])
+    assert begun == [[4, 5]]
+
+
 def test_a_rank_that_was_slow_once_is_in_divisions_again() -> None:
     machine = Machine(Plan("smart", 2, c_thres=1000), 2)
     now, together = 0, []
@@ -537,6 +627,32 @@ def test_a_component_whose_ranks_have_left_does_not_count() -> None:
     assert not pair()  # rank 2 is apart: rank 0 is kept back for it
     (bridge,) = machine.leave(2)
     assert isinstance(bridge, Begin) and bridge.members == [0, 1]
+
+
+def test_the_groups_of_a_rank_that_comes_back_connect_it_soon() -> None:
+    machine = Machine(Plan("controller", 2, history=8), 4)
+
+    def pair(one: int, other: int) -> None:
+        assert machine.start(one) == []
+        (group,) = machine.start(other)
+        assert isinstance(group, Begin) and group.members == [one, other]
+        machine.finish(one, group.serial)
+        machine.finish(other, group.serial)
+
+    for one, other in (*[(0, 1)] * 4, (1, 2), (1, 3), (0, 1), (0, 1)):
+        pair(one, other)
+    machine.leave(2)
+    pair(1, 3)  # the controller has looked back as far as the other ranks are connected
+    machine.back(2)
+    assert machine.start(0) == []  # it is kept back for rank 2, ...
+    for _ in range(2):
+        assert machine.start(1) == []
+        (group,) = machine.start(3)
+        assert isinstance(group, Begin) and group.members == [1, 3]
+        machine.finish(1, group.serial)
+        machine.finish(3, group.serial)
+    (group,) = machine.start(1)  # ... until {1, 2} is found, which is one of the last 8 groups
+    assert isinstance(group, Begin) and group.members == [0, 1]
 
 
 def test_members_take_over_the_newest_iteration_with_weights_by_iteration() -> None:

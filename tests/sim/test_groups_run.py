@@ -121,7 +121,7 @@ def test_a_generator_that_forgets_a_release_stops_the_simulation(
     from pypartial.sim.groups import Machine
 
     class Forgetful(Machine):
-        def __init__(self, *args: Any) -> None:
+        def __init__(self, *args: Any, table: None) -> None:
             plan, ranks, seed, node_of, weights, alpha = args
             super().__init__(plan, ranks, seed, node_of, weights, alpha, "lost-release")
 

@@ -149,7 +149,7 @@ def test_the_sections_of_docstrings_are_well_formed():
             check_sections(text)
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from None
-    assert "context.py: Allreduce_init" in names
+    assert {"_collectives.py: Allreduce_init", "_collectives.py: Preduce_init"} <= set(names)
 
 
 @pytest.mark.parametrize(
@@ -497,9 +497,8 @@ def test_stall_warnings_at_doubling_intervals(core, request_, monkeypatch, caplo
     request_.Wait()
     waited = [float(record.getMessage().split()[1]) for record in caplog.records]
     assert {record.name for record in caplog.records} == {"pypartial"}
-    assert waited[0] == pytest.approx(0.06, abs=0.04)
-    assert len(waited) == 2
-    assert waited[1] >= 2 * waited[0]
+    assert len(waited) >= 2  # more on a slow machine
+    assert all(waited_s >= 0.06 * 2**number for number, waited_s in enumerate(waited))
 
 
 def test_a_request_refuses_everything_after_its_end(core, request_):
@@ -698,9 +697,9 @@ def test_report_of_different_collective_calls():
     ]
     beginning = (
         "Flush of handle 2: not complete after 31.0 s (it is collective call number 5 of this "
-        "context); the ranks are in different collective calls: rank 3 in Allreduce_init, Free of "
-        "the context, or the end of the script; ranks 0, 2 in a call of handle 2; rank 1 in a call "
-        "of handle 3"
+        "context); the ranks are in different collective calls: rank 3 in Allreduce_init, "
+        "Preduce_init, Free of the context, or the end of the script; ranks 0, 2 in a call of "
+        "handle 2; rank 1 in a call of handle 3"
     )
     assert _explain.report_call("Flush of handle 2", 2, 31, states, 0) == beginning
     states.append(state(5, calls=4))

@@ -31,6 +31,7 @@ HANDED_ON = {
 }
 # Only callers of the C core see these; the package asks before.
 OF_C = {
+    "More is for rounds: a request of P-Reduce has one group",
     "a context needs MPI, which is #",
     "there is no result to collect: no Flush or Drain of the handle has finished",
 }

@@ -1,0 +1,111 @@
+/* api_preduce.c - the public functions on handles of P-Reduce: argument checks and the lock.  See api.h. */
+#include "api.h"
+#include "coll/preduce.h"
+
+static pp_status_t new_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **handle)
+{
+    PP_TRY(pp_preduce_new(&ctx->team, config, handle));
+    (*handle)->face = &pp_preduce_face;
+    return PP_OK;
+}
+
+pp_status_t pp_preduce_make(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **handle)
+{
+    *handle = NULL;
+    PP_TRY(pp_preduce_check(&ctx->team, config));
+    if (config->backend == PP_BACKEND_COMM && !ctx->mpi)
+        return pp_fail(PP_ERR_ARGUMENT, "backend=\"comm\" needs MPI, which simulated ranks have not");
+    return new_preduce(ctx, config, handle);
+}
+
+pp_status_t pp_preduce_init_begin(pp_ctx_t *ctx, const pp_preduce_config_t *config, const char *complaint,
+                                  pp_handle_t **out)
+{
+    *out = NULL;
+    PP_TRY(pp_enter(ctx));
+    pp_handle_t *handle = NULL;
+    if (!complaint && pp_preduce_make(ctx, config, &handle) < 0)
+        complaint = pp_error_text();
+    pp_status_t status = complaint ? new_preduce(ctx, NULL, &handle) : PP_OK;
+    ctx->team.link = pp_ctx_link(ctx);
+    if (status >= 0)
+        status = pp_agreement_begin_init(&ctx->calls, complaint, handle);
+    if (status >= 0)
+        *out = handle;
+    else if (handle)
+        handle->kind->release(handle);
+    pp_began(ctx, status);
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
+/* Locks the context of a handle of P-Reduce. */
+static pp_status_t enter_preduce(pp_handle_t *handle, pp_ctx_t **ctx, pp_preduce_t **preduce)
+{
+    PP_TRY(pp_enter_handle(handle, ctx));
+    if (pp_is_preduce(handle)) {
+        *preduce = pp_preduce_of(handle);
+        return PP_OK;
+    }
+    pthread_mutex_unlock(&(*ctx)->lock);
+    return pp_fail(PP_ERR_ARGUMENT, "handle %u is not a handle of P-Reduce", handle->id);
+}
+
+pp_status_t pp_preduce_start(pp_handle_t *handle, uint64_t iteration, const int32_t *members, int32_t count)
+{
+    pp_ctx_t     *ctx;
+    pp_preduce_t *preduce = NULL;
+    PP_TRY(enter_preduce(handle, &ctx, &preduce));
+    preduce->asked.iteration = iteration;
+    preduce->asked.members = members;
+    preduce->asked.count = count;
+    pp_status_t status = pp_start_locked(ctx, handle);
+    preduce->asked.iteration = 0;
+    preduce->asked.members = NULL;
+    preduce->asked.count = 0;
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
+pp_status_t pp_preduce_result(pp_handle_t *handle, pp_group_result_t *result)
+{
+    pp_ctx_t     *ctx;
+    pp_preduce_t *preduce = NULL;
+    PP_TRY(enter_preduce(handle, &ctx, &preduce));
+    *result = preduce->result;
+    pp_status_t status = preduce->described ? PP_OK : pp_fail(PP_ERR_STATE, "no request has been collected yet");
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
+pp_status_t pp_preduce_ran(pp_handle_t *handle)
+{
+    pp_ctx_t     *ctx;
+    pp_preduce_t *preduce = NULL;
+    PP_TRY(enter_preduce(handle, &ctx, &preduce));
+    pp_status_t status = preduce->runs ? PP_OK : pp_fail(PP_ERR_STATE, "there is no group that the caller is to run");
+    if (status >= 0) {
+        preduce->runs = false;
+        pp_team_wait_begins(handle, false);
+        preduce->ops->ran(preduce);
+        pp_engine_settle(&ctx->engine);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
+int32_t pp_preduce_backend(const pp_handle_t *handle)
+{
+    if (!pp_is_preduce(handle))
+        return PP_BACKEND_AUTO;
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    return preduce->config.backend == PP_BACKEND_COMM ? PP_BACKEND_COMM
+         : preduce->ops->sends                        ? PP_BACKEND_SCHEDULE
+                                                      : PP_BACKEND_NODE;
+}
+
+void pp_ctx_nodes(const pp_ctx_t *ctx, int32_t *node_of)
+{
+    for (int32_t rank = 0; rank < ctx->engine.size; rank++)
+        node_of[rank] = ctx->nodes ? ctx->nodes->node_of[rank] : 0;
+}

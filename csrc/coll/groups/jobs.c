@@ -1,0 +1,257 @@
+/* jobs.c - the groups that have begun, and the answers to requests, in the memory that all ranks share.  See shared.h. */
+#include "../../node/mean.h"
+#include "shared.h"
+
+#include <string.h>
+
+enum {
+    WHOLE_BYTES = 16384,             /* all vectors of a group together: up to this its job is done under the lock */
+    CHUNK_BYTES = 65536,
+    CHUNK_BYTES_MIN = 8192,
+    CHUNKS_A_MEMBER = 2,             /* at least, unless the chunks become too small */
+    LINE = 64                        /* elements of which a chunk has a multiple */
+};
+
+static bool is_simulated(const shared_t *shared) { return !shared->node->memory; }
+
+/* ---- jobs: under the lock ------------------------------------------------------------------------------------ */
+
+static bool is_small(const pp_preduce_t *preduce, const struct pp_job_plan *plan)
+{
+    const shared_t *shared = preduce->shared;
+    const size_t    whole = is_simulated(shared) ? 32 : WHOLE_BYTES;
+    return plan->count == 1 || (size_t)plan->count * preduce->vector_bytes <= whole;
+}
+
+static void cut(const pp_preduce_t *preduce, struct pp_job_plan *plan)
+{
+    const size_t bytes = preduce->vector_bytes, element = preduce->kernels.element_bytes;
+    const size_t least = is_simulated(preduce->shared) ? 1 : CHUNK_BYTES_MIN;
+    size_t       chunk = bytes / ((size_t)plan->count * CHUNKS_A_MEMBER);
+    chunk = chunk > CHUNK_BYTES ? CHUNK_BYTES : chunk < least ? least : chunk;
+    while (bytes / chunk >= PP_CHUNKS_MAX)
+        chunk *= 2;
+    chunk = (chunk + element * LINE - 1) / (element * LINE) * (element * LINE);
+    if (is_simulated(preduce->shared))
+        chunk = element;
+    plan->chunk_bytes = chunk;
+    plan->chunks = (uint32_t)((bytes + chunk - 1) / chunk);
+}
+
+static pp_mean_t mean_of(const pp_preduce_t *preduce, int32_t desk)
+{
+    const shared_t    *shared = preduce->shared;
+    const struct pp_job_plan *plan = &shared->desks[desk].plan;
+    const bool         weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT && !plan->flush;
+    return (pp_mean_t){.vectors = shared->job_vectors + pp_desk_row(shared, desk), .count = plan->count,
+                          .weights = weighted ? shared->job_weights + pp_desk_row(shared, desk) : NULL,
+                          .initial = shared->initials + (uint64_t)desk * shared->stride,
+                          .initial_weight = weighted ? plan->initial : 0, .vector_bytes = preduce->vector_bytes};
+}
+
+static void begin_job(shared_t *shared, const pp_groups_action_t *action)
+{
+    const int32_t at = action->members[0];
+    pp_desk_t       *desk = &shared->desks[at];
+    desk->plan = (struct pp_job_plan){.serial = action->serial, .newest = action->newest, .count = action->count,
+                               .initial = action->initial, .flush = action->kind == PP_GROUPS_FLUSH};
+    for (int32_t i = 0; i < action->count; i++) {
+        shared->job_members[pp_desk_row(shared, at) + (size_t)i] = action->members[i];
+        shared->job_weights[pp_desk_row(shared, at) + (size_t)i] = action->weights[i];
+        shared->job_vectors[pp_desk_row(shared, at) + (size_t)i] = shared->desks[action->members[i]].vector;
+    }
+    shared->begun[shared->begun_count++] = at;
+}
+
+/* ---- answers: under the lock ----------------------------------------------------------------------------------- */
+
+/* Describes the group that has just been averaged, or that the rank was alone (NULL). */
+static void describe(shared_t *shared, int32_t rank, const pp_finished_t *group)
+{
+    pp_desk_t *desk = &shared->desks[rank];
+    desk->count = group ? group->plan.count : 0;
+    if (!group)
+        return;
+    desk->serial = group->plan.serial;
+    desk->newest = group->plan.newest;
+    desk->initial = group->plan.initial;
+    memcpy(shared->answer_members + pp_desk_row(shared, rank), group->members, (size_t)desk->count * sizeof(int32_t));
+    memcpy(shared->answer_weights + pp_desk_row(shared, rank), group->weights, (size_t)desk->count * sizeof(double));
+}
+
+static void wake(shared_t *shared, int32_t rank)
+{
+    shared->wakes[rank] = shared->any_wakes = true;
+}
+
+/* Releases the vector and the description to the rank. */
+static void answer(shared_t *shared, int32_t rank, const pp_finished_t *group)
+{
+    describe(shared, rank, group);
+    atomic_fetch_add(&shared->desks[rank].answered, 1);
+    wake(shared, rank);
+}
+
+static void tell(void *arg, const pp_groups_action_t *action)
+{
+    shared_t *shared = ((pp_preduce_t *)arg)->shared;
+    pp_preduce_overheard(arg, action);
+    switch ((pp_groups_action_kind_t)action->kind) {
+    case PP_GROUPS_BEGIN:
+    case PP_GROUPS_FLUSH:
+        begin_job(shared, action);
+        break;
+    case PP_GROUPS_COMPLETE:
+        answer(shared, action->rank, &shared->finished);
+        break;
+    case PP_GROUPS_ALONE:
+        answer(shared, action->rank, NULL);
+        break;
+    case PP_GROUPS_END:
+        for (int32_t rank = 0; rank < shared->ranks; rank++) {
+            atomic_fetch_add(&shared->desks[rank].ends, 1);
+            wake(shared, rank);
+        }
+        break;
+    case PP_GROUPS_DIFFER:
+        atomic_store(&shared->hall->differ,
+                     UINT64_C(1) << 62 | (uint64_t)action->rank << 31 | (uint64_t)action->other);
+        for (int32_t rank = 0; rank < shared->ranks; rank++)
+            wake(shared, rank);
+        break;
+    }
+}
+
+pp_groups_hearer_t pp_jobs_hearer(pp_preduce_t *preduce)
+{
+    return (pp_groups_hearer_t){.tell = tell, .arg = preduce};
+}
+
+pp_status_t pp_jobs_event(pp_preduce_t *preduce, int32_t what, int32_t rank, uint64_t number)
+{
+    const pp_groups_hearer_t hearer = pp_jobs_hearer(preduce);
+    return pp_groups_event(preduce->shared->machine, what, rank, number, pp_engine_now(preduce->handle.engine), &hearer);
+}
+
+/* Ranks that are out go along with a flush; they have no part in it. */
+static void finish_flush(pp_preduce_t *preduce, const pp_finished_t *group)
+{
+    shared_t *shared = preduce->shared;
+    for (int32_t i = 0; i < group->plan.count; i++)
+        describe(shared, group->members[i], group);
+    for (int32_t rank = 0; rank < shared->ranks; rank++) {
+        atomic_fetch_add(&shared->desks[rank].flushes, 1);
+        wake(shared, rank);
+    }
+}
+
+void pp_jobs_finish(pp_preduce_t *preduce, int32_t at)
+{
+    shared_t   *shared = preduce->shared;
+    pp_finished_t *group = &shared->finished;
+    group->plan = shared->desks[at].plan;
+    memcpy(group->members, shared->job_members + pp_desk_row(shared, at), (size_t)group->plan.count * sizeof(int32_t));
+    memcpy(group->weights, shared->job_weights + pp_desk_row(shared, at), (size_t)group->plan.count * sizeof(double));
+    if (group->plan.flush) {
+        finish_flush(preduce, group);
+        return;
+    }
+    for (int32_t i = 0; i < group->plan.count; i++)
+        if (pp_jobs_event(preduce, PP_GROUPS_FINISH, group->members[i], group->plan.serial) < 0)
+            pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
+}
+
+bool pp_jobs_do_small(pp_preduce_t *preduce)
+{
+    shared_t *shared = preduce->shared;
+    bool      any = false;
+    for (int32_t i = 0; i < shared->begun_count && !preduce->handle.engine->error;) {
+        const int32_t at = shared->begun[i];
+        if (!is_small(preduce, &shared->desks[at].plan)) {
+            i++;
+            continue;
+        }
+        const int32_t rest = --shared->begun_count - i;
+        memmove(shared->begun + i, shared->begun + i + 1, (size_t)rest * sizeof *shared->begun);
+        if (shared->desks[at].plan.count > 1) {
+            const pp_mean_t mean = mean_of(preduce, at);
+            pp_mean(shared->node, &preduce->kernels, &mean, 0, preduce->count);
+        }
+        pp_jobs_finish(preduce, at);
+        any = true;
+    }
+    return any;
+}
+
+static void wake_all(shared_t *shared)
+{
+    const pp_node_t *node = shared->node;
+    if (!shared->any_wakes)
+        return;
+    bool asleep = pp_node_anybody_asleep(node);
+    for (int32_t rank = 0; rank < shared->ranks; rank++) {
+        if (asleep && shared->wakes[rank] && rank != shared->me)
+            node->wake(node->owner, rank, false);
+        shared->wakes[rank] = false;
+    }
+    shared->any_wakes = false;
+}
+
+void pp_jobs_follow_up(pp_preduce_t *preduce, bool serves)
+{
+    shared_t        *shared = preduce->shared;
+    const pp_node_t *node = shared->node;
+    for (int32_t i = 0; i < shared->begun_count; i++) {
+        const int32_t at = shared->begun[i];
+        pp_desk_t       *desk = &shared->desks[at];
+        pp_job_begin_plan(&desk->job);
+        cut(preduce, &desk->plan);
+        atomic_fetch_add(&shared->hall->open_jobs, 1);
+        if (shared->handed_count < shared->ranks)
+            shared->handed[shared->handed_count++] = at;
+        /* The members first: once the chunks are handed out, the job may end, and its desk have another. */
+        for (int32_t m = 0; m < desk->plan.count; m++)
+            wake(shared, shared->job_members[pp_desk_row(shared, at) + (size_t)m]);
+        pp_job_hand_out(&desk->job, desk->plan.serial, desk->plan.chunks);
+        if (serves && at != shared->me)
+            node->wake(node->owner, at, true);
+    }
+    shared->begun_count = 0;
+    wake_all(shared);
+}
+
+/* ---- after it: chunks -------------------------------------------------------------------------------------------------------------- */
+
+int32_t pp_jobs_find(const shared_t *shared)
+{
+    PP_STEP("look");
+    if (atomic_load(&shared->hall->open_jobs) == 0)
+        return -1;
+    for (int32_t i = 0; i < shared->ranks; i++) {
+        int32_t at = (shared->me + i) % shared->ranks;
+        if (pp_job_is_open(&shared->desks[at].job))
+            return at;
+    }
+    return -1;
+}
+
+bool pp_jobs_work(pp_preduce_t *preduce, uint64_t *job)
+{
+    shared_t *shared = preduce->shared;
+    int32_t   at = pp_jobs_find(shared);
+    uint32_t  chunk;
+    *job = (uint64_t)at;
+    if (at < 0)
+        return false;
+    pp_desk_t        *desk = &shared->desks[at];
+    const uint64_t number = pp_job_number(&desk->job);
+    while (pp_job_ticket(&desk->job, number, shared->me % 2 == 0, &chunk)) {
+        const pp_mean_t mean = mean_of(preduce, at);
+        const size_t       each = desk->plan.chunk_bytes / preduce->kernels.element_bytes, first = chunk * each;
+        const size_t       rest = preduce->count - first;
+        pp_mean(shared->node, &preduce->kernels, &mean, first, rest < each ? rest : each);
+        if (pp_job_finished(&desk->job))
+            return true;
+    }
+    return false;
+}

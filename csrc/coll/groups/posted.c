@@ -1,0 +1,513 @@
+/*
+ * posted.c - groups by messages.  See preduce.h.
+ *
+ * The machine is at rank 0.  The other ranks tell it of their events; it sends each member of a group that begins a
+ * notice.  A group is an instance of the schedule of an allreduce, whose key is the group's serial number: no
+ * communicator is made, and a rank that is no member has no part in it.  Rank 0's own events and notices go the same
+ * way, through a list instead of a message.
+ *
+ * With PP_BACKEND_COMM the notice goes to the application, which averages the group itself.
+ */
+#include "../../algo/algo.h"
+#include "../../exec/instances.h"
+#include "../preduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEMPLATES_MAX = 64 };
+/* Beside the events and actions of the machine: a rank waits long, and rank 0 tells those that it waits for. */
+enum { AWAITS = -1 };
+
+struct pp_posted_groups {
+    pp_instances_t instances;
+    pp_pool_t      vectors;
+    pp_buffer_t   *vector;           /* this rank's; NULL: it has none yet, or the running instance has it */
+    pp_buffer_t   *initial;
+    pp_groups_t   *machine;          /* rank 0's */
+    pp_stored_t   *kept;             /* events and notices that rank 0 sends to itself */
+    struct {
+        uint64_t serial, newest;
+        double   initial;
+        int32_t  count, position;
+        bool     active, flush, goal;
+        int32_t *members;
+        double  *weights;
+    } group;                         /* that this rank runs */
+    unsigned char *out;              /* the message that is being composed */
+};
+
+typedef struct pp_posted_groups posted_t;
+
+static bool is_weighted(const pp_preduce_t *preduce) { return preduce->config.plan.weights != PP_WEIGHTS_CONSTANT; }
+static bool is_comm(const pp_preduce_t *preduce) { return preduce->config.backend == PP_BACKEND_COMM; }
+
+/* ---- messages -------------------------------------------------------------------------------------------------- */
+
+static void send(pp_preduce_t *preduce, int32_t peer, pp_prefix_t *message, size_t bytes)
+{
+    pp_engine_t *engine = preduce->handle.engine;
+    if (peer != engine->rank) {
+        pp_engine_control(engine, peer, message, bytes);
+        return;
+    }
+    pp_engine_keep(engine, &preduce->posted->kept, peer, message, bytes);
+    engine->changed = true;
+}
+
+static void tell_rank_0(pp_preduce_t *preduce, int32_t what, uint64_t number, const int32_t *members, int32_t count)
+{
+    pp_group_event_t *message = (pp_group_event_t *)preduce->posted->out;
+    *message = (pp_group_event_t){.prefix = {.kind = PP_MSG_GROUP_EVENT, .handle = preduce->handle.id, .round = number},
+                                  .event = what, .count = count};
+    if (count > 0)
+        memcpy(message->members, members, (size_t)count * sizeof *members);
+    send(preduce, 0, &message->prefix, sizeof *message + (size_t)count * sizeof *members);
+}
+
+/* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
+
+static int32_t choose(const pp_preduce_t *preduce, int32_t members)
+{
+    const pp_team_t *team = preduce->handle.team;
+    pp_choice_t      choice = {.algorithm = PP_ALGORITHM_FIRST};
+    if (pp_choose(team->tuned, team->tuned_count, preduce->count, preduce->kernels.element_bytes, members, team->link,
+                  &choice) < 0)
+        return PP_ALGORITHM_FIRST;
+    return choice.algorithm;
+}
+
+static void post_to_all(pp_preduce_t *preduce, int32_t kind)
+{
+    for (int32_t rank = 0; rank < preduce->handle.engine->size; rank++) {
+        pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id}, .kind = kind};
+        send(preduce, rank, &message.prefix, sizeof message);
+    }
+}
+
+static void post_answer(pp_preduce_t *preduce, const pp_groups_action_t *action)
+{
+    pp_group_notice_t message = {
+        .prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id, .round = action->serial},
+        .kind = action->kind};
+    send(preduce, action->rank, &message.prefix, sizeof message);
+}
+
+/* Of a flush, ranks that are out get a notice without members. */
+static void post_flush_to_others(pp_preduce_t *preduce, const pp_groups_action_t *action)
+{
+    for (int32_t rank = 0, i = 0; rank < preduce->handle.engine->size; rank++) {
+        pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id},
+                                     .kind = PP_GROUPS_FLUSH};
+        if (i < action->count && action->members[i] == rank)
+            i++;
+        else
+            send(preduce, rank, &message.prefix, sizeof message);
+    }
+}
+
+static void post_group(pp_preduce_t *preduce, const pp_groups_action_t *action)
+{
+    const size_t       count = (size_t)action->count, weights = is_weighted(preduce) ? count : 0;
+    pp_group_notice_t *message = (pp_group_notice_t *)preduce->posted->out;
+    *message = (pp_group_notice_t){
+        .prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id, .round = action->serial},
+        .kind = action->kind, .algorithm = choose(preduce, action->count), .kept = action->kept, .fresh = action->fresh,
+        .count = action->count, .newest = action->newest, .initial = action->initial};
+    memcpy(message->weights, action->weights, weights * sizeof(double));
+    memcpy(message->weights + weights, action->members, count * sizeof(int32_t));
+    for (int32_t i = 0; i < action->count; i++) {
+        message->goal = action->kind == PP_GROUPS_BEGIN && action->goals[i];
+        send(preduce, action->members[i], &message->prefix,
+             sizeof *message + weights * sizeof(double) + count * sizeof(int32_t));
+    }
+}
+
+static void tell(void *arg, const pp_groups_action_t *action)
+{
+    pp_preduce_t *preduce = arg;
+    pp_preduce_overheard(preduce, action);
+    switch ((pp_groups_action_kind_t)action->kind) {
+    case PP_GROUPS_BEGIN:
+        post_group(preduce, action);
+        break;
+    case PP_GROUPS_FLUSH:
+        post_group(preduce, action);
+        post_flush_to_others(preduce, action);
+        break;
+    case PP_GROUPS_COMPLETE:         /* the member knows by `goals` */
+        break;
+    case PP_GROUPS_ALONE:
+        post_answer(preduce, action);
+        break;
+    case PP_GROUPS_END:
+        post_to_all(preduce, PP_GROUPS_END);
+        break;
+    case PP_GROUPS_DIFFER:
+        pp_preduce_differ(preduce, action->rank, action->other);
+        break;
+    }
+}
+
+static pp_groups_hearer_t hearer_of(pp_preduce_t *preduce)
+{
+    return (pp_groups_hearer_t){.tell = tell, .arg = preduce};
+}
+
+static const pp_grouping_t ops;
+
+static bool is_posted(const pp_preduce_t *preduce, const pp_handle_t *other)
+{
+    return other->kind == preduce->handle.kind && pp_preduce_of(other)->ops == &ops;
+}
+
+/* Two ranks that wait on different handles may wait for each other. */
+static pp_status_t untangle(const pp_preduce_t *preduce)
+{
+    enum { MOST = 64 };
+    pp_engine_t       *engine = preduce->handle.engine;
+    pp_groups_t       *machines[MOST];
+    pp_groups_hearer_t hearers[MOST];
+    int32_t            count = 0;
+    PP_FOR_EACH_HANDLE(engine, handle)
+        if (is_posted(preduce, handle) && count < MOST) {
+            machines[count] = pp_preduce_of(handle)->posted->machine;
+            hearers[count++] = hearer_of(pp_preduce_of(handle));
+        }
+    return count > 1 ? pp_groups_untangle(machines, hearers, count, pp_engine_now(engine)) : PP_OK;
+}
+
+static void post_awaited(pp_preduce_t *preduce, int32_t waiter)
+{
+    posted_t     *posted = preduce->posted;
+    int32_t      *missing = (int32_t *)posted->out;
+    const int32_t most = (int32_t)(PP_MESSAGE_BYTES / sizeof *missing);
+    const int32_t count = pp_groups_missing(posted->machine, waiter, missing, most);
+    for (int32_t i = 0; i < count && i < most; i++) {
+        pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id},
+                                     .kind = AWAITS};
+        send(preduce, missing[i], &message.prefix, sizeof message);
+    }
+}
+
+static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event_t *message)
+{
+    if (message->event == AWAITS) {
+        post_awaited(preduce, peer);
+        return;
+    }
+    pp_engine_t             *engine = preduce->handle.engine;
+    pp_groups_t             *machine = preduce->posted->machine;
+    const pp_groups_hearer_t hearer = hearer_of(preduce);
+    pp_status_t              status = PP_OK;
+    if (message->count > 0)
+        status = pp_groups_give(machine, peer, message->members, message->count);
+    if (status >= 0)
+        status = pp_groups_event(machine, message->event, peer, message->prefix.round, pp_engine_now(engine), &hearer);
+    if (status >= 0)
+        status = untangle(preduce);
+    if (status < 0)
+        pp_engine_fail(engine, PP_ERR_INTERNAL, "handle %u: %s", preduce->handle.id, pp_error_text());
+}
+
+/* ---- a member ------------------------------------------------------------------------------------------------------ */
+
+static void describe(pp_preduce_t *preduce)
+{
+    const posted_t *posted = preduce->posted;
+    pp_preduce_describe(preduce, posted->group.serial, posted->group.newest, posted->group.initial, posted->group.count,
+                        posted->group.members, posted->group.weights);
+}
+
+static void finish_group(pp_preduce_t *preduce)
+{
+    posted_t *posted = preduce->posted;
+    posted->group.active = false;
+    if (posted->group.flush) {
+        describe(preduce);
+        pp_preduce_flushed(preduce, PP_IN_FLUSH);
+        return;
+    }
+    tell_rank_0(preduce, PP_GROUPS_FINISH, posted->group.serial, NULL, 0);
+    if (!posted->group.goal)
+        return;
+    describe(preduce);
+    pp_preduce_complete(preduce);
+}
+
+static void run_group(pp_preduce_t *preduce, int32_t algorithm)
+{
+    posted_t                *posted = preduce->posted;
+    pp_instance_t           *instance;
+    const pp_instance_spec_t spec = {.key = posted->group.serial, .algorithm = algorithm, .count = preduce->count,
+                                     .map = pp_map_listed(posted->group.members, posted->group.count)};
+    if (posted->group.count == 1)
+        finish_group(preduce);
+    else if (pp_instance_open(&posted->instances, &spec, &instance) < 0)
+        pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
+    else
+        pp_instance_fire(instance, instance->template->graph->gate);
+}
+
+/* The application averages the group, in the Wait that it is in, or comes to. */
+static void offer_group(pp_preduce_t *preduce, const pp_group_notice_t *message)
+{
+    if (preduce->posted->group.flush) {
+        finish_group(preduce);
+        return;
+    }
+    describe(preduce);
+    preduce->result.runs = true;
+    preduce->result.kept = message->kept;
+    preduce->result.fresh = message->fresh;
+    pp_preduce_complete(preduce);
+}
+
+static void begin_group(pp_preduce_t *preduce, const pp_group_notice_t *message)
+{
+    posted_t      *posted = preduce->posted;
+    const size_t   count = (size_t)message->count, weights = is_weighted(preduce) ? count : 0;
+    const int32_t *members = (const int32_t *)(message->weights + weights);
+    posted->group.active = true;
+    posted->group.flush = message->kind == PP_GROUPS_FLUSH;
+    posted->group.goal = message->goal;
+    posted->group.serial = message->prefix.round;
+    posted->group.newest = message->newest;
+    posted->group.initial = message->initial;
+    posted->group.count = message->count;
+    for (size_t i = 0; i < count; i++) {
+        posted->group.members[i] = members[i];
+        posted->group.weights[i] = weights ? message->weights[i] : 1.0 / message->count;
+        if (members[i] == preduce->handle.engine->rank)
+            posted->group.position = (int32_t)i;
+    }
+    if (is_comm(preduce))
+        offer_group(preduce, message);
+    else
+        run_group(preduce, message->algorithm);
+}
+
+static void take_notice(pp_preduce_t *preduce, const pp_group_notice_t *message)
+{
+    if (message->count > 0) {
+        begin_group(preduce, message);
+    } else if (message->kind == AWAITS) {
+        pp_group_time_awaited(preduce);
+    } else if (message->kind == PP_GROUPS_FLUSH) {
+        pp_preduce_flushed(preduce, PP_IN_FLUSH);
+    } else if (message->kind == PP_GROUPS_END) {
+        pp_preduce_flushed(preduce, PP_IN_FREE);
+    } else {
+        pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
+        pp_preduce_complete(preduce);
+    }
+}
+
+static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
+{
+    if (message->kind == PP_MSG_GROUP_EVENT)
+        take_event(preduce, peer, (const pp_group_event_t *)message);
+    else
+        take_notice(preduce, (const pp_group_notice_t *)message);
+}
+
+/* What rank 0 has sent to itself; more may come meanwhile. */
+static void go_on(pp_preduce_t *preduce)
+{
+    posted_t *posted = preduce->posted;
+    while (posted->kept && !preduce->handle.engine->error) {
+        pp_stored_t *stored = posted->kept;
+        posted->kept = stored->next;
+        control(preduce, stored->peer, (const pp_prefix_t *)stored->message);
+        free(stored);
+    }
+}
+
+static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message, size_t bytes)
+{
+    pp_instances_message(&preduce->posted->instances, peer, message, bytes);
+}
+
+/* ---- the instance of a group ---------------------------------------------------------------------------------------- */
+
+static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
+{
+    pp_preduce_t *preduce = owner;
+    posted_t     *posted = preduce->posted;
+    const bool    lowest = posted->group.position == 0;
+    share->tally.contributions = share->tally.contributors = 1;
+    instance->accumulator = posted->vector;
+    posted->vector = NULL;
+    if (is_weighted(preduce) && !posted->group.flush)
+        pp_preduce_weigh(preduce, instance->accumulator->data, instance->accumulator->data, preduce->count,
+                         posted->group.weights[posted->group.position], posted->initial ? posted->initial->data : NULL,
+                         lowest ? posted->group.initial : 0);
+}
+
+static void on_done(void *owner, pp_instance_t *instance)
+{
+    pp_preduce_t *preduce = owner;
+    posted_t     *posted = preduce->posted;
+    posted->vector = instance->accumulator;
+    instance->accumulator = NULL;
+    if (!is_weighted(preduce) || posted->group.flush)
+        preduce->kernels.memory->divide(&preduce->kernels, posted->vector->data, preduce->count,
+                                        (uint64_t)posted->group.count);
+    finish_group(preduce);
+}
+
+static void on_retired(void *owner, pp_instance_t *instance)
+{
+    pp_preduce_t *preduce = owner;
+    pp_instance_close(&preduce->posted->instances, instance);
+    preduce->handle.engine->changed = true;
+}
+
+static const pp_host_t host = {.take = on_take, .done = on_done, .retired = on_retired};
+
+static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_graph_t **graph)
+{
+    const pp_preduce_t *preduce = builder;
+    const int32_t segments = pp_algo_segments(key->algorithm, key->count * preduce->kernels.element_bytes, key->size);
+    return pp_algo_synchronous_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
+}
+
+/* ---- the way ---------------------------------------------------------------------------------------------------------- */
+
+static void *aim(pp_preduce_t *preduce)
+{
+    posted_t *posted = preduce->posted;
+    if (is_comm(preduce))
+        return NULL;
+    if (!posted->vector && !(posted->vector = pp_pool_get(&posted->vectors))) {
+        pp_engine_fail(preduce->handle.engine, PP_ERR_MEMORY, "no memory for a vector of %zu bytes",
+                       preduce->vector_bytes);
+        return NULL;
+    }
+    return posted->vector->data;
+}
+
+static const void *vector(const pp_preduce_t *preduce)
+{
+    return is_comm(preduce) ? NULL : preduce->posted->vector->data;
+}
+
+static pp_status_t ask(pp_preduce_t *preduce)
+{
+    tell_rank_0(preduce, PP_GROUPS_START, preduce->iteration, preduce->asked.members, preduce->asked.count);
+    return PP_OK;
+}
+
+static void say(pp_preduce_t *preduce, int32_t reason)
+{
+    bool here = reason == PP_GROUPS_HERE;
+    tell_rank_0(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : (uint64_t)reason, NULL, 0);
+}
+
+static void await(pp_preduce_t *preduce) { tell_rank_0(preduce, AWAITS, 0, NULL, 0); }
+
+static void ran(pp_preduce_t *preduce)
+{
+    preduce->result.runs = false;
+    finish_group(preduce);
+}
+
+static bool retired(const pp_preduce_t *preduce)
+{
+    return preduce->posted->instances.open == 0 && !preduce->posted->kept;
+}
+
+static void explain(pp_preduce_t *preduce, pp_text_t *text)
+{
+    enum { MOST = PP_LISTED + 1 };
+    const posted_t *posted = preduce->posted;
+    int32_t         missing[MOST], count;
+    pp_listing_t    listing = {.text = text, .before = "the group waits for "};
+    pp_instances_explain(&posted->instances, text);
+    if (posted->machine) {
+        count = pp_groups_missing(posted->machine, 0, missing, MOST);
+        for (int32_t i = 0; i < count && i < MOST; i++)
+            pp_listing_add(&listing, missing[i], NULL);
+        pp_listing_end(&listing, count > MOST ? " and more" : "");
+    } else if (!posted->group.active) {
+        pp_text_add(text, "rank 0 has not formed a group with this rank yet\n");
+    }
+}
+
+static uint64_t buffer_bytes(const pp_preduce_t *preduce)
+{
+    const posted_t *posted = preduce->posted;
+    return posted->vectors.made * posted->vectors.bytes + pp_instances_buffer_bytes(&posted->instances);
+}
+
+static void close_groups(pp_preduce_t *preduce)
+{
+    posted_t *posted = preduce->posted;
+    if (!posted)
+        return;
+    pp_instances_close(&posted->instances);
+    pp_pool_put(&posted->vectors, posted->vector);
+    pp_pool_put(&posted->vectors, posted->initial);
+    pp_pool_release(&posted->vectors);
+    pp_stored_free_all(&posted->kept);
+    free(posted->machine);
+    free(posted->group.members);
+    free(posted->group.weights);
+    free(posted->out);
+    free(posted);
+    preduce->posted = NULL;
+}
+
+static const pp_grouping_t ops = {
+    .sends = true, .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
+    .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups,
+};
+
+/* ---- opening ------------------------------------------------------------------------------------------------------------- */
+
+static pp_status_t open_machine(pp_preduce_t *preduce)
+{
+    const pp_engine_t     *engine = preduce->handle.engine;
+    const pp_groups_plan_t plan = pp_preduce_plan(preduce);
+    pp_groups_t           *machine = malloc(pp_groups_bytes(&plan, preduce->config.table));
+    preduce->posted->machine = machine;
+    if (!machine)
+        return pp_fail(PP_ERR_MEMORY, "no memory for the groups of %d ranks", engine->size);
+    return pp_groups_open(machine, &plan, preduce->config.table, engine->nodes ? engine->nodes->node_of : NULL,
+                          pp_engine_now(engine));
+}
+
+static pp_status_t open_instances(pp_preduce_t *preduce)
+{
+    pp_engine_t *engine = preduce->handle.engine;
+    /* Of one group others may be ahead of this rank, whose notice is still under way: one message for each receive. */
+    const size_t receives = 4 * (size_t)engine->size + 64;
+    const pp_instances_config_t config = {
+        .engine = engine, .handle = preduce->handle.id, .host = &host, .owner = preduce, .kernels = &preduce->kernels,
+        .build = build, .builder = preduce, .templates_max = TEMPLATES_MAX,
+        .early_bytes_max = receives * (PP_MESSAGE_BYTES + sizeof(pp_stored_t))};
+    return pp_instances_open(&config, &preduce->posted->instances);
+}
+
+pp_status_t pp_posted_groups_open(pp_preduce_t *preduce)
+{
+    const size_t ranks = (size_t)preduce->handle.engine->size;
+    posted_t    *posted = preduce->posted = calloc(1, sizeof *posted);
+    preduce->ops = &ops;
+    if (!posted)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    pp_engine_pool(preduce->handle.engine, preduce->vector_bytes, preduce->kernels.memory, &posted->vectors);
+    posted->group.members = calloc(ranks, sizeof(int32_t));
+    posted->group.weights = calloc(ranks, sizeof(double));
+    posted->out = malloc(PP_MESSAGE_BYTES);
+    if (!posted->group.members || !posted->group.weights || !posted->out)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    PP_TRY(open_instances(preduce));
+    if (preduce->initial) {
+        posted->initial = pp_pool_get(&posted->vectors);
+        if (!posted->initial)
+            return pp_fail(PP_ERR_MEMORY, "no memory for the initial model of %zu bytes", preduce->vector_bytes);
+        preduce->kernels.memory->copy(posted->initial->data, preduce->initial, preduce->vector_bytes);
+    }
+    return preduce->handle.engine->rank == 0 ? open_machine(preduce) : PP_OK;
+}

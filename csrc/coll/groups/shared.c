@@ -1,0 +1,412 @@
+/*
+ * shared.c - groups in the memory that all ranks share.  See preduce.h.
+ *
+ * The machine lies in the memory of the node.  A rank that has something to say locks the node, tells the machine, and
+ * does what it answers for all ranks; no rank has to be awake for it.  The group that begins is a *job* of this rank: a
+ * small one it does at once, under the lock; of a large one it hands out the chunks, and ranks that are inside the
+ * library take them.  The rank that finishes the last chunk tells the machine for all members.  Of these it wakes only
+ * those whose requests are complete then.
+ *
+ * A rank has a *desk*: there others leave the answer to its request, and there is the job of the group of which it is
+ * the lowest member.  A rank runs one group at a time, so one place a rank is enough.
+ */
+#include "shared.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PAGE = 4096 };
+
+/* ---- where things lie -------------------------------------------------------------------------------------- */
+
+static uint64_t place(uint64_t *at, uint64_t bytes, uint64_t alignment)
+{
+    uint64_t from = (*at + alignment - 1) / alignment * alignment;
+    *at = from + bytes;
+    return from;
+}
+
+typedef struct layout {
+    uint64_t machine, desks, answer_members, answer_weights, job_members, job_weights, job_vectors, fixed, vectors,
+             initials, bytes;
+    size_t   stride;
+} layout_t;
+
+static layout_t lay_out(const pp_preduce_t *preduce)
+{
+    const pp_groups_plan_t plan = pp_preduce_plan(preduce);
+    const uint64_t         ranks = (uint64_t)plan.ranks;
+    const bool             keeps = plan.weights == PP_WEIGHTS_INITIAL;
+    uint64_t               at = sizeof(pp_hall_t);
+    layout_t               layout;
+    layout.stride = (preduce->vector_bytes + PAGE - 1) / PAGE * PAGE;
+    layout.machine = place(&at, pp_groups_bytes(&plan, preduce->config.table), PP_LINE);
+    layout.desks = place(&at, ranks * sizeof(pp_desk_t), PP_LINE);
+    layout.answer_members = place(&at, ranks * ranks * sizeof(int32_t), PP_LINE);
+    layout.answer_weights = place(&at, ranks * ranks * sizeof(double), PP_LINE);
+    layout.job_members = place(&at, ranks * ranks * sizeof(int32_t), PP_LINE);
+    layout.job_weights = place(&at, ranks * ranks * sizeof(double), PP_LINE);
+    layout.job_vectors = place(&at, ranks * ranks * sizeof(uint64_t), PP_LINE);
+    layout.fixed = at;
+    layout.vectors = place(&at, ranks * layout.stride, PAGE);
+    layout.initials = place(&at, keeps ? ranks * layout.stride : 0, PAGE);
+    layout.bytes = at;
+    return layout;
+}
+
+static uint64_t vector_of(const shared_t *shared, int32_t rank)
+{
+    return shared->vectors + (uint64_t)rank * shared->stride;
+}
+
+/* ---- under the lock, and after it --------------------------------------------------------------------------------- */
+
+static bool lock(pp_preduce_t *preduce)
+{
+    if (pp_node_lock(preduce->shared->node))
+        return true;
+    pp_engine_fail(preduce->handle.engine, PP_ERR_PEER_FAILED, "a rank of this node died while it formed a group of "
+                   "handle %u", preduce->handle.id);
+    return false;
+}
+
+static const pp_grouping_t ops;
+
+static bool is_shared(const pp_preduce_t *preduce, const pp_handle_t *other)
+{
+    return other->kind == preduce->handle.kind && pp_preduce_of(other)->ops == &ops;
+}
+
+/* Two ranks that wait on different handles may wait for each other. */
+static void untangle(const pp_preduce_t *preduce)
+{
+    enum { MOST = 64 };
+    pp_engine_t       *engine = preduce->handle.engine;
+    pp_groups_t       *machines[MOST];
+    pp_groups_hearer_t hearers[MOST];
+    int32_t            count = 0;
+    PP_FOR_EACH_HANDLE(engine, handle)
+        if (is_shared(preduce, handle) && count < MOST) {
+            machines[count] = pp_preduce_of(handle)->shared->machine;
+            hearers[count++] = pp_jobs_hearer(pp_preduce_of(handle));
+        }
+    if (count > 1 && pp_groups_untangle(machines, hearers, count, pp_engine_now(engine)) < 0)
+        pp_engine_fail(engine, PP_ERR_INTERNAL, "%s", pp_error_text());
+}
+
+/* Does what events have brought about, on all handles; the ends of groups are events, too. */
+static void settle_groups(const pp_preduce_t *preduce)
+{
+    pp_engine_t *engine = preduce->handle.engine;
+    bool         any;
+    do {
+        any = false;
+        untangle(preduce);
+        PP_FOR_EACH_HANDLE(engine, handle)
+            if (is_shared(preduce, handle))
+                any |= pp_jobs_do_small(pp_preduce_of(handle));
+    } while (any && !engine->error);
+}
+
+static void follow_up_all(const pp_preduce_t *preduce, bool serves)
+{
+    PP_FOR_EACH_HANDLE(preduce->handle.engine, handle)
+        if (is_shared(preduce, handle))
+            pp_jobs_follow_up(pp_preduce_of(handle), serves);
+}
+
+/* Tells the machine something about this rank, and does what follows. */
+static pp_status_t report(pp_preduce_t *preduce, int32_t what, uint64_t number)
+{
+    shared_t    *shared = preduce->shared;
+    pp_engine_t *engine = preduce->handle.engine;
+    pp_status_t  status = PP_OK;
+    if (!lock(preduce))
+        return pp_engine_check(engine);
+    if (what == PP_GROUPS_START && preduce->asked.count > 0)
+        status = pp_groups_give(shared->machine, shared->me, preduce->asked.members, preduce->asked.count);
+    if (status >= 0)
+        status = pp_jobs_event(preduce, what, shared->me, number);
+    if (status >= 0)
+        settle_groups(preduce);
+    pp_node_unlock(shared->node);
+    follow_up_all(preduce, what != PP_GROUPS_START);
+    return status;
+}
+
+/* ---- the way --------------------------------------------------------------------------------------------------------- */
+
+static void *aim(pp_preduce_t *preduce)
+{
+    shared_t *shared = preduce->shared;
+    uint64_t  own = vector_of(shared, shared->me);
+    if (shared->user)
+        return NULL;
+    if (!shared->committed && !pp_node_commit(shared->node, own, shared->stride)) {
+        pp_engine_fail(preduce->handle.engine, PP_ERR_MEMORY, "no shared memory for a vector of %zu bytes",
+                       preduce->vector_bytes);
+        return NULL;
+    }
+    shared->committed = true;
+    return pp_node_at(shared->node, own);
+}
+
+static const void *vector(const pp_preduce_t *preduce)
+{
+    const shared_t *shared = preduce->shared;
+    return shared->user ? NULL : pp_node_at(shared->node, vector_of(shared, shared->me));
+}
+
+static pp_status_t ask(pp_preduce_t *preduce)
+{
+    preduce->shared->handed_count = 0;
+    return report(preduce, PP_GROUPS_START, preduce->iteration);
+}
+
+static void say(pp_preduce_t *preduce, int32_t reason)
+{
+    bool here = reason == PP_GROUPS_HERE;
+    if (report(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : (uint64_t)reason) < 0)
+        pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
+}
+
+static void take_answer(pp_preduce_t *preduce)
+{
+    const shared_t *shared = preduce->shared;
+    const pp_desk_t   *desk = &shared->desks[shared->me];
+    pp_preduce_describe(preduce, desk->serial, desk->newest, desk->initial, desk->count,
+                        desk->count ? shared->answer_members + pp_desk_row(shared, shared->me) : NULL,
+                        shared->answer_weights + pp_desk_row(shared, shared->me));
+}
+
+static bool poll(pp_preduce_t *preduce)
+{
+    shared_t     *shared = preduce->shared;
+    const pp_desk_t *desk = &shared->desks[shared->me];
+    PP_STEP("look");
+    uint64_t answered = atomic_load(&desk->answered);
+    uint32_t flushes = atomic_load(&desk->flushes), ends = atomic_load(&desk->ends);
+    uint32_t awaited = atomic_load(&desk->awaited);
+    uint64_t differ = atomic_load(&shared->hall->differ);
+    bool     any = false;
+    if (awaited != shared->awaited) {
+        shared->awaited = awaited;
+        pp_group_time_awaited(preduce);
+    }
+    if (differ)
+        pp_preduce_differ(preduce, (int32_t)(differ >> 31 & INT32_MAX), (int32_t)(differ & INT32_MAX));
+    if (answered != shared->answered) {
+        shared->answered = answered;
+        take_answer(preduce);
+        pp_preduce_complete(preduce);
+        any = true;
+    }
+    if (flushes != shared->flushes) {
+        shared->flushes = flushes;
+        take_answer(preduce);
+        /* Other ranks of the node may not have noticed yet that their call is over. */
+        pp_node_call_over(shared->node, preduce->handle.engine->calls + 1);
+        pp_preduce_flushed(preduce, PP_IN_FLUSH);
+        any = true;
+    }
+    if (ends != shared->ends) {
+        shared->ends = ends;
+        pp_preduce_flushed(preduce, PP_IN_FREE);
+        any = true;
+    }
+    if (any)
+        pp_engine_settle(preduce->handle.engine);
+    return any || differ;
+}
+
+/* The ranks that compute have to be woken: their progress threads look at the clock. */
+static void await(pp_preduce_t *preduce)
+{
+    shared_t        *shared = preduce->shared;
+    const pp_node_t *node = shared->node;
+    if (!lock(preduce))
+        return;
+    int32_t count = pp_groups_missing(shared->machine, shared->me, shared->missing, shared->ranks);
+    pp_node_unlock(shared->node);
+    for (int32_t i = 0; i < count; i++) {
+        atomic_fetch_add(&shared->desks[shared->missing[i]].awaited, 1);
+        node->wake(node->owner, shared->missing[i], true);
+    }
+}
+
+static void go_on(pp_preduce_t *preduce) { (void)preduce; }
+
+/* ---- chunks -------------------------------------------------------------------------------------------------- */
+
+static bool has_work(const pp_preduce_t *preduce) { return pp_jobs_find(preduce->shared) >= 0; }
+
+static bool has_begun(const pp_preduce_t *preduce)
+{
+    const shared_t *shared = preduce->shared;
+    for (int32_t i = 0; i < shared->handed_count; i++)
+        if (pp_job_is_open(&shared->desks[shared->handed[i]].job))
+            return true;
+    return false;
+}
+
+static void begin_work(pp_preduce_t *preduce) { preduce->shared->workers++; }
+
+static void worked(pp_preduce_t *preduce, uint64_t job, bool last)
+{
+    shared_t *shared = preduce->shared;
+    if (--shared->workers == 0)
+        preduce->handle.engine->changed = true;
+    if (!last || !lock(preduce))
+        return;
+    atomic_fetch_sub(&shared->hall->open_jobs, 1);
+    pp_jobs_finish(preduce, (int32_t)job);
+    settle_groups(preduce);
+    pp_node_unlock(shared->node);
+    follow_up_all(preduce, true);
+}
+
+/* ---- questions -------------------------------------------------------------------------------------------------------------- */
+
+static void explain(pp_preduce_t *preduce, pp_text_t *text)
+{
+    enum { MOST = PP_LISTED + 1 };
+    shared_t    *shared = preduce->shared;
+    int32_t      missing[MOST], count = 0;
+    pp_listing_t listing = {.text = text, .before = "the group waits for "};
+    if (!pp_node_lock(shared->node))
+        return;
+    count = pp_groups_missing(shared->machine, shared->me, missing, MOST);
+    pp_node_unlock(shared->node);
+    for (int32_t i = 0; i < count && i < MOST; i++)
+        pp_listing_add(&listing, missing[i], NULL);
+    pp_listing_end(&listing, count > MOST ? " and more" : "");
+}
+
+static bool retired(const pp_preduce_t *preduce) { return preduce->shared->workers == 0; }
+
+static uint64_t buffer_bytes(const pp_preduce_t *preduce) { return (void)preduce, 0; }
+
+/* Nothing comes by messages. */
+static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
+{
+    pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "a message of kind %u came from rank %d to handle %u, whose "
+                   "groups are formed in shared memory", message->kind, peer, preduce->handle.id);
+}
+
+static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message, size_t bytes)
+{
+    (void)bytes;
+    control(preduce, peer, message);
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------------------------------------ */
+
+uint64_t pp_shared_groups_reserve(pp_preduce_t *preduce)
+{
+    pp_team_t             *team = preduce->handle.team;
+    pp_node_t             *node = team->engine->node;
+    const layout_t         layout = lay_out(preduce);
+    const pp_groups_plan_t plan = pp_preduce_plan(preduce);
+    uint64_t               region = pp_node_reserve(node, layout.bytes);
+    bool                   ready = region && pp_node_commit(node, region, layout.fixed);
+    if (ready) {
+        memset(pp_node_at(node, region), 0, layout.fixed);
+        ready = pp_groups_open(pp_node_at(node, region + layout.machine), &plan, preduce->config.table, NULL,
+                               pp_engine_now(team->engine)) >= 0;
+    }
+    if (region && !ready) {
+        pp_node_release(node, region, layout.bytes);
+        region = 0;
+    }
+    if (!region && team->refused_bytes == 0)
+        team->refused_bytes = layout.bytes;
+    return region;
+}
+
+void pp_shared_groups_unreserve(pp_preduce_t *preduce, uint64_t region)
+{
+    if (region)
+        pp_node_release(preduce->handle.team->engine->node, region, lay_out(preduce).bytes);
+}
+
+/* Groups may average the application's buffer in place if it is in the memory of the node. */
+static uint64_t users_offset(const pp_preduce_t *preduce, const pp_node_t *node)
+{
+    const pp_preduce_config_t *config = &preduce->config;
+    uint64_t offset = 0;
+    if (config->piece_count != 1 || preduce->vector_bytes == 0 || !pp_users_are_vectors(&preduce->kernels)
+        || !pp_node_holds(node, config->pieces[0].recv, preduce->vector_bytes, &offset))
+        return 0;
+    return offset;
+}
+
+static void close_groups(pp_preduce_t *preduce)
+{
+    shared_t *shared = preduce->shared;
+    if (!shared)
+        return;
+    /* The last rank that leaves gives the memory back. */
+    if (shared->hall && atomic_fetch_add(&shared->hall->detached, 1) + 1 == (uint32_t)shared->ranks)
+        pp_node_release(shared->node, shared->region, shared->bytes);
+    free(shared->missing);
+    free(shared->begun);
+    free(shared->handed);
+    free(shared->wakes);
+    free(shared->finished.members);
+    free(shared->finished.weights);
+    free(shared);
+    preduce->shared = NULL;
+}
+
+static const pp_grouping_t ops = {
+    .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
+    .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll,
+    .has_work = has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
+};
+
+static pp_status_t open_initial(pp_preduce_t *preduce)
+{
+    shared_t *shared = preduce->shared;
+    uint64_t  own = shared->initials + (uint64_t)shared->me * shared->stride;
+    if (!preduce->initial)
+        return PP_OK;
+    if (!pp_node_commit(shared->node, own, shared->stride))
+        return pp_fail(PP_ERR_MEMORY, "no shared memory for the initial model of %zu bytes", preduce->vector_bytes);
+    preduce->kernels.memory->copy(pp_node_at(shared->node, own), preduce->initial, preduce->vector_bytes);
+    return PP_OK;
+}
+
+pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
+{
+    pp_node_t     *node = preduce->handle.engine->node;
+    const layout_t layout = lay_out(preduce);
+    const size_t   ranks = (size_t)node->size;
+    shared_t      *shared = preduce->shared = calloc(1, sizeof *shared);
+    preduce->ops = &ops;
+    if (!shared)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    *shared = (shared_t){.node = node, .region = region, .bytes = layout.bytes, .ranks = node->size, .me = node->index,
+                         .vectors = region + layout.vectors, .initials = region + layout.initials,
+                         .stride = layout.stride};
+    shared->missing = calloc(ranks, sizeof *shared->missing);
+    shared->begun = calloc(2 * ranks, sizeof *shared->begun);
+    shared->handed = calloc(ranks, sizeof *shared->handed);
+    shared->wakes = calloc(ranks, sizeof *shared->wakes);
+    shared->finished.members = calloc(ranks, sizeof(int32_t));
+    shared->finished.weights = calloc(ranks, sizeof(double));
+    if (!shared->missing || !shared->begun || !shared->handed || !shared->wakes || !shared->finished.members || !shared->finished.weights)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    if (!pp_node_reach(node))
+        return pp_fail(PP_ERR_MEMORY, "no address space for the memory that the ranks of the node share");
+    shared->hall = pp_node_at(node, region);
+    shared->machine = pp_node_at(node, region + layout.machine);
+    shared->desks = pp_node_at(node, region + layout.desks);
+    shared->answer_members = pp_node_at(node, region + layout.answer_members);
+    shared->answer_weights = pp_node_at(node, region + layout.answer_weights);
+    shared->job_members = pp_node_at(node, region + layout.job_members);
+    shared->job_weights = pp_node_at(node, region + layout.job_weights);
+    shared->job_vectors = pp_node_at(node, region + layout.job_vectors);
+    shared->user = users_offset(preduce, node);
+    shared->desks[shared->me].vector = shared->user ? shared->user : vector_of(shared, shared->me);
+    return open_initial(preduce);
+}

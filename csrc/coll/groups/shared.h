@@ -1,0 +1,93 @@
+/* shared.h - groups in the memory that all ranks share: what the files of this way have in common.  See shared.c. */
+#ifndef PP_SHARED_GROUPS_H
+#define PP_SHARED_GROUPS_H
+
+#include "../../node/job.h"
+#include "../preduce.h"
+
+enum { PP_LINE = 64 };
+
+/* Written under the lock, but for what is atomic; a job's plan is read by the threads that hold its tickets. */
+typedef struct pp_desk {
+    _Alignas(PP_LINE) _Atomic uint64_t answered;      /* requests that are complete */
+    _Atomic uint32_t flushes, ends;                /* flushes, and ends of the handle, that are complete */
+    _Atomic uint32_t awaited;                      /* how often a rank has said that it waits for this one */
+    int32_t  count;                                /* of the members in the answer; 0: alone */
+    uint64_t serial, newest;
+    double   initial;
+    uint64_t vector;                               /* offset: what groups average */
+    pp_job_t job;
+    struct pp_job_plan {
+        uint64_t serial, newest;
+        int32_t  count;
+        uint32_t chunks;
+        uint64_t chunk_bytes;
+        double   initial;
+        bool     flush;
+    } plan;
+} pp_desk_t;
+
+typedef struct pp_hall {
+    _Alignas(PP_LINE) _Atomic uint32_t open_jobs;     /* jobs with chunks that were handed out, and are not finished */
+    _Atomic uint32_t detached;                     /* ranks that will not look again */
+    _Atomic uint64_t differ;                       /* 1 << 62 | rank << 31 | other; 0: none do */
+} pp_hall_t;
+
+/* A job whose last chunk is finished, as it was: its desk may get the next job meanwhile. */
+typedef struct pp_finished {
+    struct pp_job_plan plan;
+    int32_t    *members;
+    double     *weights;
+} pp_finished_t;
+
+struct pp_shared_groups {
+    pp_node_t   *node;
+    uint64_t     region, bytes;
+    int32_t      ranks, me;
+    pp_hall_t    *hall;
+    pp_groups_t *machine;
+    pp_desk_t      *desks;
+    int32_t     *answer_members, *job_members;     /* a row of `ranks` entries a desk, like the next */
+    double      *answer_weights, *job_weights;
+    uint64_t    *job_vectors;
+    uint64_t     vectors, initials;                /* offsets */
+    size_t       stride;
+    uint64_t     user;                             /* offset of the application's buffer, if it is in the memory of the
+                                                      node; 0: it is not */
+    bool         committed;
+    uint64_t     answered;                         /* what this rank has seen */
+    uint32_t     flushes, ends, awaited;
+    int32_t     *missing;                          /* ranks that this rank waits for, while it tells them */
+    int32_t     *begun, begun_count;               /* desks with jobs that are this rank's to do */
+    int32_t     *handed, handed_count;             /* desks with large jobs that it has handed out in this call */
+    bool        *wakes, any_wakes;                 /* by rank: to be woken after the lock is released */
+    pp_finished_t   finished;
+    int32_t      workers;                          /* threads of this rank that move chunks */
+};
+
+typedef struct pp_shared_groups shared_t;
+
+/* Where the entries of a desk begin in the arrays that have a row a desk. */
+static inline size_t pp_desk_row(const shared_t *shared, int32_t desk) { return (size_t)desk * (size_t)shared->ranks; }
+
+/* ---- jobs.c: under the lock, but for what follows ------------------------------------------------------------ */
+
+/* Tells the machine of an event, and begins the jobs and gives the answers that follow. */
+pp_status_t pp_jobs_event(pp_preduce_t *preduce, int32_t what, int32_t rank, uint64_t number);
+/* Hears the actions of the machine. */
+pp_groups_hearer_t pp_jobs_hearer(pp_preduce_t *preduce);
+/* Does the small jobs that this rank has begun, and those that begin thereby.  The large ones stay in `begun`.  False:
+   there was none. */
+bool        pp_jobs_do_small(pp_preduce_t *preduce);
+/* The job of this desk is done: tells the machine for all members. */
+void        pp_jobs_finish(pp_preduce_t *preduce, int32_t at);
+
+/* After the lock was released: hands out the large jobs that have begun, and wakes the ranks that wait for what was
+   done.  `serves`: this rank does not stay to work at them, so the progress thread of a member is woken. */
+void        pp_jobs_follow_up(pp_preduce_t *preduce, bool serves);
+/* Without any lock: a job whose chunks are not all handed out; -1: there is none. */
+int32_t     pp_jobs_find(const shared_t *shared);
+/* Without any lock: moves chunks of a job until none is left.  True: this rank has finished its last one. */
+bool        pp_jobs_work(pp_preduce_t *preduce, uint64_t *job);
+
+#endif

@@ -1,0 +1,144 @@
+/*
+ * time.c - what time does to groups.  See preduce.h.
+ *
+ * A rank that waits long tells the ranks that its group waits for.  Such a rank starts its own clock; when its patience
+ * is over, it leaves the handle by patience, until its next Start.  A rank that waits for long on a handle of another
+ * kind, or in another context, leaves at once: the members of its groups wait here, and it may wait for one of them.
+ * Groups that the caller gives, or that stand in a table, wait as any MPI does.
+ */
+#include "../preduce.h"
+
+enum {
+    TELL_SHARE = 8,                  /* after so large a part of its patience a waiting rank tells the others, */
+    TELL_NS_MAX = 50000000,          /* but no later than this */
+    AGAIN_NS_MIN = 100000000,        /* it tells them again, twice as late each time: others may have joined */
+    AGAIN_MAX = 20,
+    ELSEWHERE_NS = 5000000
+};
+
+static bool has_patience(const pp_preduce_t *preduce)
+{
+    const pp_team_t *team = preduce->handle.team;
+    const int32_t    generator = preduce->config.plan.generator;
+    return team->patience_ns != PP_FOR_EVER && team->engine->size > 1 && generator != PP_GENERATOR_GIVEN
+        && generator != PP_GENERATOR_TABLE;
+}
+
+static uint64_t patience_ns(const pp_preduce_t *preduce)
+{
+    return pp_team_patience_ns(preduce->handle.team, &preduce->time.habit);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* ---- this rank's own calls -------------------------------------------------------------------------------------- */
+
+void pp_group_time_returned(pp_preduce_t *preduce)
+{
+    preduce->handle.aside = false;
+    preduce->time.awaited = false;
+    preduce->time.held_since_ns = 0;
+    preduce->handle.engine->changed = true;
+}
+
+void pp_group_time_before_start(pp_preduce_t *preduce)
+{
+    pp_team_t *team = preduce->handle.team;
+    if (preduce->handle.aside || preduce->time.awaited)
+        pp_group_time_returned(preduce);
+    if (preduce->time.given_ns == 0)
+        return;
+    uint64_t now = pp_team_coarse_now(team), taken = now > preduce->time.given_ns ? now - preduce->time.given_ns : 0;
+    pp_habit_add(&preduce->time.habit, taken);
+    pp_habit_add(&team->habit, taken);
+    preduce->time.given_ns = 0;
+}
+
+void pp_group_time_started(pp_preduce_t *preduce)
+{
+    preduce->time.tell_ns = 0;
+    preduce->time.tells = 0;
+    if (pp_handle_waits(&preduce->handle) && has_patience(preduce))
+        pp_engine_alarm(preduce->handle.engine, 0);
+}
+
+void pp_group_time_given(pp_preduce_t *preduce)
+{
+    const pp_team_t *team = preduce->handle.team;
+    if (team->patience_ns < 0 && team->engine->size > 1)
+        preduce->time.given_ns = pp_team_coarse_now(team);
+}
+
+/* ---- others ---------------------------------------------------------------------------------------------------------- */
+
+void pp_group_time_awaited(pp_preduce_t *preduce)
+{
+    if (pp_handle_waits(&preduce->handle) || preduce->time.awaited || !has_patience(preduce))
+        return;
+    preduce->time.awaited = true;
+    preduce->time.held_since_ns = 0;
+    pp_engine_alarm(preduce->handle.engine, 0);
+}
+
+void pp_group_time_update(pp_preduce_t *preduce, uint64_t waits)
+{
+    const pp_team_t *team = preduce->handle.team;
+    if (waits == 0 || preduce->time.seen_waits != team->waits) {
+        preduce->time.elsewhere = false;
+        preduce->time.elsewhere_ns = 0;
+    }
+    preduce->time.seen_waits = team->waits;
+    if (waits > 0 && preduce->time.elsewhere_ns == 0 && team->engine->size > 1)
+        pp_engine_alarm(team->engine, 0);
+}
+
+/* ---- looks ----------------------------------------------------------------------------------------------------------- */
+
+static uint64_t tick_waiting(pp_preduce_t *preduce, uint64_t now)
+{
+    const uint64_t patience = patience_ns(preduce);
+    if (preduce->time.tell_ns == 0)
+        preduce->time.tell_ns = now + earlier(patience / TELL_SHARE, TELL_NS_MAX);
+    if (now < preduce->time.tell_ns || preduce->time.tells == AGAIN_MAX)
+        return preduce->time.tells == AGAIN_MAX ? PP_NEVER_NS : preduce->time.tell_ns;
+    const uint64_t again = (patience > AGAIN_NS_MIN ? patience : AGAIN_NS_MIN) << preduce->time.tells++;
+    preduce->ops->await(preduce);
+    preduce->time.tell_ns = again < PP_NEVER_NS - now ? now + again : PP_NEVER_NS - 1;
+    return preduce->time.tell_ns;
+}
+
+static uint64_t tick_awaited(pp_preduce_t *preduce, uint64_t now)
+{
+    const uint64_t patience = patience_ns(preduce);
+    if (preduce->time.held_since_ns == 0)
+        preduce->time.held_since_ns = now;
+    if (now - preduce->time.held_since_ns < patience)
+        return preduce->time.held_since_ns + patience;
+    preduce->time.awaited = false;
+    pp_team_leave_by_patience(&preduce->handle, "a group", patience);
+    return PP_NEVER_NS;
+}
+
+static uint64_t tick_elsewhere(pp_preduce_t *preduce, uint64_t now)
+{
+    if (preduce->time.elsewhere_ns == 0)
+        preduce->time.elsewhere_ns = now + ELSEWHERE_NS;
+    if (now < preduce->time.elsewhere_ns)
+        return preduce->time.elsewhere_ns;
+    preduce->time.elsewhere = true;
+    preduce->handle.engine->changed = true;
+    return PP_NEVER_NS;
+}
+
+uint64_t pp_group_time_tick(pp_preduce_t *preduce, uint64_t now, uint64_t waits)
+{
+    uint64_t next = PP_NEVER_NS;
+    if (pp_handle_waits(&preduce->handle) && has_patience(preduce))
+        next = tick_waiting(preduce, now);
+    if (preduce->time.awaited && !pp_handle_left(&preduce->handle) && !preduce->handle.aside
+        && !pp_engine_has(preduce->handle.engine, PP_PLANT_NO_PATIENCE))
+        next = earlier(next, tick_awaited(preduce, now));
+    if (waits > 0 && !preduce->time.elsewhere)
+        next = earlier(next, tick_elsewhere(preduce, now));
+    return next;
+}

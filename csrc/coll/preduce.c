@@ -1,0 +1,378 @@
+/* preduce.c - P-Reduce as a kind of handle: its arguments, what the engine and collective calls ask.  See preduce.h. */
+#include "preduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- arguments ---------------------------------------------------------------------------------------------- */
+
+static bool is_floating(int32_t type)
+{
+    return type == PP_FLOAT16 || type == PP_BFLOAT16 || type == PP_FLOAT32 || type == PP_FLOAT64
+        || type == PP_LONGDOUBLE;
+}
+
+pp_status_t pp_preduce_check(const pp_team_t *team, const pp_preduce_config_t *config)
+{
+    const pp_engine_t *engine = team->engine;
+    if (!config)
+        return pp_fail(PP_ERR_ARGUMENT, "config is NULL");
+    if (!is_floating(config->type))
+        return pp_fail(PP_ERR_ARGUMENT, "P-Reduce averages floating numbers, not %s", pp_type_name(config->type));
+    if (config->backend < 0 || config->backend >= PP_BACKEND_COUNT)
+        return pp_fail(PP_ERR_ARGUMENT, "backend=%d is not a pp_backend_t", config->backend);
+    if (config->backend == PP_BACKEND_NODE && (!engine->node || engine->nodes))
+        return pp_fail(PP_ERR_ARGUMENT, "backend=\"node\" needs ranks that all share the memory of one node: use "
+                       "\"auto\" or \"schedule\"");
+    if (!pp_memory_of(config->memory))
+        return pp_fail(PP_ERR_ARGUMENT, "memory=%d is not a kind of memory", config->memory);
+    for (size_t i = 0; i < config->piece_count; i++)
+        if (config->pieces[i].send)
+            return pp_fail(PP_ERR_ARGUMENT, "piece %zu has a send buffer, but P-Reduce works in place", i);
+    if (config->plan.plant != 0 && !PP_SIM)
+        return pp_fail(PP_ERR_ARGUMENT, "plant=%d is for simulations", config->plan.plant);
+    pp_groups_plan_t plan = config->plan;
+    plan.ranks = engine->size;
+    return pp_groups_check(&plan, config->table);
+}
+
+pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce)
+{
+    const uint64_t next = preduce->asked.iteration;
+    const int32_t *members = preduce->asked.members, count = preduce->asked.count;
+    const int32_t  rank = preduce->handle.engine->rank, size = preduce->handle.engine->size;
+    const bool     given = preduce->config.plan.generator == PP_GENERATOR_GIVEN;
+    bool           mine = false;
+    if (next != 0 && next <= preduce->iteration)
+        return pp_fail(PP_ERR_ARGUMENT, "iteration %llu does not exceed the last one, %llu", (unsigned long long)next,
+                       (unsigned long long)preduce->iteration);
+    if (given != (count > 0))
+        return pp_fail(PP_ERR_ARGUMENT, given ? "Start needs a group: the groups of this handle are given by the caller"
+                                              : "Start has a group, but the generator of this handle forms the groups");
+    for (int32_t i = 0; i < count; i++) {
+        mine |= members[i] == rank;
+        if (members[i] < 0 || members[i] >= size || (i > 0 && members[i] <= members[i - 1]))
+            return pp_fail(PP_ERR_ARGUMENT, "rank %d of the group is not in 0..%d, or the ranks do not ascend",
+                           members[i], size - 1);
+    }
+    if (given && !mine)
+        return pp_fail(PP_ERR_ARGUMENT, "rank %d is not in the group that it starts", rank);
+    return PP_OK;
+}
+
+static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
+{
+    static const char *const backends[] = {"auto", "node", "schedule", "comm"};
+    static const char *const weights[] = {"constant", "dynamic, missing=closest", "dynamic, missing=initial"};
+    const pp_preduce_t        *preduce = pp_preduce_of(handle);
+    const pp_preduce_config_t *config = &preduce->config;
+    struct {
+        uint64_t         count, table;
+        int32_t          type, backend;
+        pp_groups_plan_t plan;
+    } key = {.count = preduce->count, .table = preduce->table_hash, .type = config->type, .backend = config->backend,
+             .plan = config->plan};
+    _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
+    memcpy(signature->bytes, &key, sizeof key);
+    snprintf(signature->text, sizeof signature->text, "P-Reduce of %llu elements of %s, groups %s, weights=%s, "
+             "alpha=%g, backend=%s, cache=%d", (unsigned long long)preduce->count, pp_type_name(config->type),
+             preduce->generator_text, weights[config->plan.weights], config->plan.alpha, backends[config->backend],
+             config->plan.cache);
+    return PP_OK;
+}
+
+/* ---- making and releasing ------------------------------------------------------------------------------------- */
+
+static bool wants_memory(const pp_preduce_t *preduce)
+{
+    const pp_engine_t *engine = preduce->handle.team->engine;
+    return engine->node && !engine->nodes
+        && (preduce->config.backend == PP_BACKEND_AUTO || preduce->config.backend == PP_BACKEND_NODE);
+}
+
+static uint64_t reserve(pp_handle_t *handle)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    return wants_memory(preduce) ? pp_shared_groups_reserve(preduce) : 0;
+}
+
+static void unreserve(pp_handle_t *handle, uint64_t region)
+{
+    pp_shared_groups_unreserve(pp_preduce_of(handle), region);
+}
+
+/* The application's elements in a vector of their own. */
+static void load(const pp_preduce_t *preduce, void *vector)
+{
+    const pp_kernels_t *kernels = &preduce->kernels;
+    char               *at = vector;
+    for (size_t i = 0; i < preduce->config.piece_count; i++) {
+        const pp_piece_t *piece = &preduce->config.pieces[i];
+        kernels->users->load(kernels, at, piece->recv, piece->count);
+        at += piece->count * kernels->element_bytes;
+    }
+}
+
+static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    const size_t  ranks = (size_t)handle->team->engine->size;
+    preduce->members = calloc(ranks, sizeof *preduce->members);
+    preduce->weights = calloc(ranks, sizeof *preduce->weights);
+    if (!preduce->members || !preduce->weights)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    preduce->said = PP_GROUPS_HERE;
+    pp_status_t status = agreed->region ? pp_shared_groups_open(preduce, agreed->region)
+                                        : pp_posted_groups_open(preduce);
+    if (preduce->initial)
+        preduce->kernels.memory->release(preduce->initial);
+    preduce->initial = NULL;
+    return status;
+}
+
+static void release(pp_handle_t *handle)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    if (preduce->ops)
+        preduce->ops->close(preduce);
+    if (preduce->initial)
+        preduce->kernels.memory->release(preduce->initial);
+    free((void *)preduce->config.pieces);
+    free((void *)preduce->config.table);
+    free(preduce->members);
+    free(preduce->weights);
+    free(preduce);
+}
+
+/* ---- who has left ------------------------------------------------------------------------------------------------ */
+
+/* How many requests of this process are outstanding that no machine of this context's groups knows of. */
+static uint64_t waits_elsewhere(const pp_preduce_t *preduce)
+{
+    const pp_team_t *team = preduce->handle.team;
+    uint64_t         waits = team->waits_in_others + team->waiting;
+    PP_FOR_EACH_HANDLE(team->engine, other)
+        waits -= pp_is_preduce(other) && pp_preduce_of(other)->ops == preduce->ops && pp_handle_waits(other);
+    return waits;
+}
+
+/* Why this rank is in no group now. */
+static int32_t reason_of(const pp_preduce_t *preduce)
+{
+    const pp_handle_t *handle = &preduce->handle;
+    if (handle->team->exits)
+        return PP_GROUPS_OUT;
+    if (handle->leaving != PP_STAYS)
+        return handle->leaving == PP_FREES ? PP_GROUPS_FREES : PP_GROUPS_FLUSHES;
+    /* A rank that waits here, too, holds no group up; if it left both handles, nobody would serve it. */
+    bool elsewhere = preduce->time.elsewhere && !pp_handle_waits(handle);
+    return pp_handle_gone(handle) || elsewhere ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
+}
+
+static void say(pp_preduce_t *preduce)
+{
+    int32_t reason = reason_of(preduce);
+    if (reason == preduce->said || preduce->ended)
+        return;
+    preduce->said = reason;
+    preduce->ops->say(preduce, reason);
+}
+
+static uint64_t tick(pp_handle_t *handle, uint64_t now_ns)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    return pp_group_time_tick(preduce, now_ns, waits_elsewhere(preduce));
+}
+
+static void update(pp_handle_t *handle)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    preduce->ops->go_on(preduce);
+    pp_group_time_update(preduce, waits_elsewhere(preduce));
+    say(preduce);
+}
+
+/* ---- what the engine and collective calls ask ---------------------------------------------------------------------- */
+
+static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    preduce->ops->control(preduce, peer, message);
+}
+
+static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    preduce->ops->operation(preduce, peer, message, bytes);
+}
+
+static void replay(pp_handle_t *handle) { (void)handle; }
+
+static void drop_request(pp_handle_t *handle)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    pp_group_time_returned(preduce);
+    preduce->dropped = pp_handle_waits(handle);
+    preduce->runs = false;
+    pp_team_wait_ends(handle, false, PP_IDLE);
+    handle->request.timed_out = false;
+}
+
+static void give(pp_handle_t *handle) { pp_team_wait_ends(handle, false, PP_COMPLETE); }
+
+static bool     drains(const pp_handle_t *handle) { return (void)handle, false; }
+static bool     can_give(const pp_handle_t *handle) { return (void)handle, false; }
+static uint64_t discard(pp_handle_t *handle) { return pp_preduce_of(handle)->dropped; }
+
+static bool in_mid_round(const pp_handle_t *handle) { return pp_handle_waits(handle); }
+
+static bool has_retired(const pp_handle_t *handle)
+{
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    return preduce->ops->retired(preduce);
+}
+
+/* ---- groups in memory that ranks share ------------------------------------------------------------------------------- */
+
+static bool poll(pp_handle_t *handle)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    return preduce->ops->poll && preduce->ops->poll(preduce);
+}
+
+static bool has_work(const pp_handle_t *handle)
+{
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    return preduce->ops->has_work && preduce->ops->has_work(preduce);
+}
+
+static void begin_work(pp_handle_t *handle, bool *lands)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    *lands = false;
+    preduce->ops->begin_work(preduce);
+}
+
+static bool work(pp_handle_t *handle, bool lands, uint64_t *job)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    (void)lands;
+    return preduce->ops->work(preduce, job);
+}
+
+static void worked(pp_handle_t *handle, uint64_t job, bool last)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    preduce->ops->worked(preduce, job, last);
+}
+
+/* ---- questions ------------------------------------------------------------------------------------------------------- */
+
+static void describe(pp_handle_t *handle, pp_rank_state_t *state)
+{
+    state->completed = pp_preduce_of(handle)->requests;
+    state->joined = state->completed;
+    state->ready = pp_handle_waits(handle);
+    state->aside = handle->aside;
+}
+
+static void explain(pp_handle_t *handle, pp_text_t *text)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    preduce->ops->explain(preduce, text);
+}
+
+static uint64_t next_round(const pp_handle_t *handle) { return pp_preduce_of(handle)->requests; }
+
+static uint64_t buffer_bytes(const pp_handle_t *handle)
+{
+    const pp_preduce_t *preduce = pp_preduce_of(handle);
+    return preduce->ops ? preduce->ops->buffer_bytes(preduce) : 0;
+}
+
+static const pp_handle_kind_t kind = {
+    .init = "Preduce_init", .update = update, .control = control, .operation = operation, .replay = replay,
+    .sign = sign, .reserve = reserve, .unreserve = unreserve, .open = open_handle, .release = release,
+    .drop_request = drop_request, .give = give, .drains = drains, .can_give = can_give, .discard = discard,
+    .in_mid_round = in_mid_round, .retired = has_retired, .poll = poll, .has_work = has_work, .begin_work = begin_work,
+    .work = work, .worked = worked, .tick = tick, .describe = describe, .explain = explain, .next_round = next_round,
+    .buffer_bytes = buffer_bytes,
+};
+
+bool pp_is_preduce(const pp_handle_t *handle) { return handle->kind == &kind; }
+
+/* ---- a new handle -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t hash(const int32_t *table, size_t entries)
+{
+    uint64_t hashed = entries;
+    for (size_t i = 0; i < entries; i++)
+        hashed = pp_mix(hashed, (uint64_t)table[i]);
+    return hashed;
+}
+
+static pp_status_t copy_table(pp_preduce_t *preduce, const pp_preduce_config_t *config, int32_t ranks)
+{
+    size_t entries = config->plan.generator == PP_GENERATOR_TABLE ? (size_t)config->plan.phases * (size_t)ranks : 0;
+    preduce->config.table = NULL;
+    if (entries == 0)
+        return PP_OK;
+    int32_t *table = malloc(entries * sizeof *table);
+    if (!table)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a table of %zu entries", entries);
+    memcpy(table, config->table, entries * sizeof *table);
+    preduce->config.table = table;
+    preduce->table_hash = hash(table, entries);
+    return PP_OK;
+}
+
+/* The initial model is what the application's buffers hold now. */
+static pp_status_t copy_initial(pp_preduce_t *preduce)
+{
+    if (preduce->config.plan.weights != PP_WEIGHTS_INITIAL || preduce->config.backend == PP_BACKEND_COMM)
+        return PP_OK;
+    preduce->initial = preduce->kernels.memory->allocate(preduce->vector_bytes + 1);
+    if (!preduce->initial)
+        return pp_fail(PP_ERR_MEMORY, "no memory for the initial model of %zu bytes", preduce->vector_bytes);
+    load(preduce, preduce->initial);
+    return PP_OK;
+}
+
+static pp_status_t configure(pp_preduce_t *preduce, const pp_preduce_config_t *config, int32_t ranks)
+{
+    pp_piece_t *pieces = calloc(config->piece_count + 1, sizeof *pieces);
+    preduce->config = *config;
+    preduce->config.pieces = pieces;
+    preduce->config.table = NULL;
+    if (!pieces)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle of %zu pieces", config->piece_count);
+    for (size_t i = 0; i < config->piece_count; i++) {
+        pieces[i] = config->pieces[i];
+        preduce->count += pieces[i].count;
+    }
+    preduce->config.plan.ranks = 0;
+    preduce->config.plan.seed = 0;   /* are the context's */
+    snprintf(preduce->generator_text, sizeof preduce->generator_text, "%s",
+             config->generator_text ? config->generator_text : "of a generator");
+    preduce->config.generator_text = NULL;
+    PP_TRY(pp_kernels_find(PP_SUM, config->type, &preduce->kernels));
+    preduce->kernels.users = pp_memory_of(config->memory);
+    preduce->vector_bytes = preduce->count * preduce->kernels.element_bytes;
+    PP_TRY(copy_table(preduce, config, ranks));
+    return copy_initial(preduce);
+}
+
+pp_status_t pp_preduce_new(pp_team_t *team, const pp_preduce_config_t *config, pp_handle_t **out)
+{
+    pp_preduce_t *preduce = calloc(1, sizeof *preduce);
+    *out = NULL;
+    if (!preduce)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    preduce->handle = (pp_handle_t){.kind = &kind, .team = team};
+    pp_status_t status = config ? configure(preduce, config, team->engine->size) : PP_OK;
+    if (status < 0)
+        release(&preduce->handle);
+    else
+        *out = &preduce->handle;
+    return status;
+}

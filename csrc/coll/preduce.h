@@ -1,0 +1,155 @@
+/*
+ * preduce.h - P-Reduce: a rank that asks averages its vector with a group of ranks (design: "P-Reduce").
+ *
+ * A machine (groups/groups.h) decides which groups there are and when they begin.  A table of functions,
+ * pp_grouping_t, says where the machine is and how members average: in the memory of the node, by the rank that
+ * comes last (groups/shared.c), or by messages, with the machine at rank 0 (groups/posted.c).  No other file asks
+ * which of the two it is.
+ *
+ * A rank's *vector* is what groups average.  Start copies the application's elements to it.  Until the request is
+ * complete, groups read and write it without the rank: the group that completes the request, and before it those that
+ * others have drawn the rank into.  Then Wait copies it out.
+ */
+#ifndef PP_PREDUCE_H
+#define PP_PREDUCE_H
+
+#include "../groups/groups.h"
+#include "team.h"
+
+typedef struct pp_preduce pp_preduce_t;
+
+/* A rank that is here, as opposed to a reason of pp_groups_left_t. */
+enum { PP_GROUPS_HERE = -1 };
+
+typedef struct pp_grouping {
+    bool sends;                      /* an application thread that is inside attends to messages */
+    /* Where this rank's vector is to be; NULL: it stays in the application's buffer. */
+    void       *(*aim)(pp_preduce_t *);
+    /* The vector is there: asks for the group that preduce->asked describes. */
+    pp_status_t (*ask)(pp_preduce_t *);
+    /* Says that this rank has left, and why, or that it is here. */
+    void        (*say)(pp_preduce_t *, int32_t reason);
+    /* Of a complete request: the elements; NULL: they are in the application's buffer. */
+    const void *(*vector)(const pp_preduce_t *);
+    /* Tells the ranks that this rank's request waits for. */
+    void        (*await)(pp_preduce_t *);
+    /* PP_BACKEND_COMM: the caller has run the group. */
+    void        (*ran)(pp_preduce_t *);
+    /* Goes on with what has to be done outside a callback. */
+    void        (*go_on)(pp_preduce_t *);
+    void        (*control)(pp_preduce_t *, int32_t peer, const pp_prefix_t *message);
+    void        (*operation)(pp_preduce_t *, int32_t peer, const pp_prefix_t *message, size_t bytes);
+    bool        (*retired)(const pp_preduce_t *);
+    void        (*explain)(pp_preduce_t *, pp_text_t *text);
+    uint64_t    (*buffer_bytes)(const pp_preduce_t *);
+    void        (*close)(pp_preduce_t *);
+
+    /* ---- in the memory of the node; NULL otherwise.  See pp_handle_kind_t */
+    bool        (*poll)(pp_preduce_t *);
+    bool        (*has_work)(const pp_preduce_t *);
+    void        (*begin_work)(pp_preduce_t *);
+    bool        (*work)(pp_preduce_t *, uint64_t *job);
+    void        (*worked)(pp_preduce_t *, uint64_t job, bool last);
+    /* This rank's Start has begun a group whose chunks are not all handed out. */
+    bool        (*has_begun)(const pp_preduce_t *);
+} pp_grouping_t;
+
+struct pp_preduce {
+    pp_handle_t          handle;
+    const pp_grouping_t *ops;
+    union {                          /* what `ops` keeps */
+        struct pp_shared_groups *shared;
+        struct pp_posted_groups *posted;
+    };
+    pp_preduce_config_t config;      /* `pieces` and `table` are copies that this object owns */
+    char         generator_text[160];
+    uint64_t     table_hash;         /* of `table`, for the comparison of arguments */
+    size_t       count;              /* elements of all pieces */
+    size_t       vector_bytes;
+    pp_kernels_t kernels;
+    void        *initial;            /* PP_WEIGHTS_INITIAL: this rank's initial model, until open() has taken it */
+
+    int32_t      said;               /* what the machine knows: a reason, or PP_GROUPS_HERE */
+    bool         ended;              /* all ranks have freed the handle: nothing is said any more */
+    uint64_t     iteration;          /* of the last request, or what it took over */
+    struct {                         /* the arguments of the next Start; `members` is the caller's */
+        uint64_t       iteration;
+        const int32_t *members;
+        int32_t        count;
+    } asked;
+    uint64_t     requests;           /* completed */
+    bool         dropped;            /* a Flush or Free has taken an outstanding request back */
+
+    pp_group_result_t result;        /* of the newest complete request, or of the group that the caller is to run */
+    bool         described;          /* there was one */
+    bool         runs;               /* PP_BACKEND_COMM: the caller has been given a group, and has not run it */
+    int32_t     *members;            /* what `result` points to: one entry a rank */
+    double      *weights;
+
+    struct {                         /* see groups/time.c */
+        uint64_t   tell_ns;          /* when this rank tells the others that it waits; 0: not decided */
+        uint32_t   tells;            /* how often it has told them for this request */
+        bool       awaited;          /* another rank waits for this one's next Start */
+        uint64_t   held_since_ns;    /* ... and this rank has known it since; 0: it has not looked at the clock */
+        uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
+        uint64_t   seen_waits;       /* team->waits when this rank was last seen to wait elsewhere */
+        uint64_t   elsewhere_ns;     /* when it will have waited there for long; 0: it does not wait, or has
+                                        not looked at the clock */
+        bool       elsewhere;        /* ... for long */
+        pp_habit_t habit;
+    } time;
+};
+
+static inline pp_preduce_t *pp_preduce_of(const pp_handle_t *handle) { return (pp_preduce_t *)handle; }
+
+/* Makes the handle that the caller described. */
+pp_status_t pp_preduce_new(pp_team_t *team, const pp_preduce_config_t *config, pp_handle_t **handle);
+bool        pp_is_preduce(const pp_handle_t *handle);
+/* PP_ERR_ARGUMENT: a wrong value of the configuration. */
+pp_status_t pp_preduce_check(const pp_team_t *team, const pp_preduce_config_t *config);
+/* PP_ERR_ARGUMENT: wrong arguments of the next Start (`asked`). */
+pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce);
+
+/* ---- what both ways use (preduce.c) ------------------------------------------------------------------------- */
+
+/* Describes the result in `result`.  `members` NULL: this rank was alone. */
+void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,
+                         const int32_t *members, const double *weights);
+/* Lets a simulation hear what the machine tells. */
+void pp_preduce_overheard(const pp_preduce_t *preduce, const pp_groups_action_t *action);
+/* The request is complete; `result` describes it. */
+void pp_preduce_complete(pp_preduce_t *preduce);
+/* All ranks are inside Flush, or Free, and this rank's part of it is done. */
+void pp_preduce_flushed(pp_preduce_t *preduce, uint32_t flush_calls);
+/* Two ranks wait for different groups that contain both. */
+void pp_preduce_differ(pp_preduce_t *preduce, int32_t rank, int32_t other);
+/* The plan of the machine for this handle. */
+pp_groups_plan_t pp_preduce_plan(const pp_preduce_t *preduce);
+/* The weighted part of a member in a sum: `into` = weight * from, and, at the lowest member, + weight * initial model.
+   `into` may be `from`. */
+void pp_preduce_weigh(const pp_preduce_t *preduce, void *into, const void *from, size_t count, double weight,
+                      const void *initial, double initial_weight);
+
+/* ---- time (groups/time.c) ------------------------------------------------------------------------------------------ */
+
+/* A Flush, Drain or Free begins, or a Start: this rank is back. */
+void     pp_group_time_returned(pp_preduce_t *preduce);
+void     pp_group_time_before_start(pp_preduce_t *preduce);
+void     pp_group_time_started(pp_preduce_t *preduce);
+void     pp_group_time_given(pp_preduce_t *preduce);
+/* Another rank says that its request waits for this rank. */
+void     pp_group_time_awaited(pp_preduce_t *preduce);
+/* Something has changed: this rank may have begun, or ceased, to wait elsewhere: for `waits` requests. */
+void     pp_group_time_update(pp_preduce_t *preduce, uint64_t waits);
+/* Looks at the time; returns the time of the next look, PP_NEVER_NS: none. */
+uint64_t pp_group_time_tick(pp_preduce_t *preduce, uint64_t now_ns, uint64_t waits);
+
+/* ---- the two ways --------------------------------------------------------------------------------------------- */
+
+pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region);
+/* Called on the first rank of a node: reserves the memory of a handle that is being agreed on; 0: none. */
+uint64_t    pp_shared_groups_reserve(pp_preduce_t *preduce);
+void        pp_shared_groups_unreserve(pp_preduce_t *preduce, uint64_t region);
+pp_status_t pp_posted_groups_open(pp_preduce_t *preduce);
+
+#endif

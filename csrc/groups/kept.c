@@ -1,0 +1,29 @@
+/*
+ * kept.c - numbers of lists of members.  See parts.h.
+ *
+ * Members of a group that keep a communicator must agree on it, so the generator says under which number they keep it.
+ * The first `cache` different lists get one each.  A rank by itself needs no communicator.
+ */
+#include "parts.h"
+
+#include <string.h>
+
+int32_t pp_kept_number(pp_groups_t *g, const int32_t *members, int32_t count, int32_t *fresh)
+{
+    int32_t      *counts = pp_groups_array(g, g->kept_counts);
+    const size_t  bytes = (size_t)count * sizeof(int32_t);
+    *fresh = 0;
+    if (count < 2)
+        return PP_NOBODY;
+    for (int32_t i = 0; i < g->kept; i++) {
+        const int32_t *list = (int32_t *)pp_groups_array(g, g->kept_lists) + (size_t)i * (size_t)g->largest;
+        if (counts[i] == count && memcmp(list, members, bytes) == 0)
+            return i;
+    }
+    if (g->kept == g->plan.cache)
+        return PP_NOBODY;
+    memcpy((int32_t *)pp_groups_array(g, g->kept_lists) + (size_t)g->kept * (size_t)g->largest, members, bytes);
+    counts[g->kept] = count;
+    *fresh = 1;
+    return g->kept++;
+}

@@ -1,0 +1,135 @@
+/* preduce_face.c - Start and Wait of P-Reduce: copying in and out, with the lock released if that takes long.  See
+   context.h. */
+#include "../coll/preduce.h"
+#include "context.h"
+
+enum { SMALL_COPY_BYTES = 65536 };   /* up to this, copied under the lock */
+
+static bool copies_long(const pp_preduce_t *preduce) { return preduce->vector_bytes > SMALL_COPY_BYTES; }
+
+static void copy_in(pp_ctx_t *ctx, const pp_preduce_t *preduce, void *vector)
+{
+    const pp_kernels_t *kernels = &preduce->kernels;
+    char               *at = vector;
+    if (copies_long(preduce))
+        pthread_mutex_unlock(&ctx->lock);
+    for (size_t i = 0; i < preduce->config.piece_count; i++) {
+        const pp_piece_t *piece = &preduce->config.pieces[i];
+        kernels->users->load(kernels, at, piece->recv, piece->count);
+        at += piece->count * kernels->element_bytes;
+    }
+    if (copies_long(preduce))
+        pthread_mutex_lock(&ctx->lock);
+}
+
+static void copy_out(pp_ctx_t *ctx, const pp_preduce_t *preduce, const void *vector)
+{
+    const pp_kernels_t *kernels = &preduce->kernels;
+    const char         *at = vector;
+    if (copies_long(preduce))
+        pthread_mutex_unlock(&ctx->lock);
+    for (size_t i = 0; i < preduce->config.piece_count; i++) {
+        const pp_piece_t *piece = &preduce->config.pieces[i];
+        kernels->users->store(kernels, piece->recv, at, piece->count);
+        at += piece->count * kernels->element_bytes;
+    }
+    if (copies_long(preduce))
+        pthread_mutex_lock(&ctx->lock);
+}
+
+/* The application's elements become this rank's vector. */
+static pp_status_t fill(pp_ctx_t *ctx, pp_preduce_t *preduce)
+{
+    void *vector = preduce->ops->aim(preduce);
+    PP_TRY(pp_engine_check(&ctx->engine));
+    if (vector)
+        copy_in(ctx, preduce, vector);
+    return pp_engine_check(&ctx->engine);
+}
+
+static pp_status_t ask(pp_ctx_t *ctx, pp_preduce_t *preduce)
+{
+    const uint64_t before = preduce->iteration;
+    pp_group_time_before_start(preduce);
+    preduce->iteration = preduce->asked.iteration ? preduce->asked.iteration : before + 1;
+    pp_team_wait_begins(&preduce->handle, false);
+    pp_status_t status = preduce->ops->ask(preduce);
+    if (status < 0) {
+        preduce->iteration = before;
+        pp_team_wait_ends(&preduce->handle, false, PP_IDLE);
+        return status;
+    }
+    if (preduce->ops->poll)
+        preduce->ops->poll(preduce);
+    pp_group_time_started(preduce);
+    pp_engine_settle(&ctx->engine);
+    while (preduce->ops->has_begun && preduce->ops->has_begun(preduce) && !ctx->engine.error && pp_work(ctx, NULL))
+        continue;
+    return pp_engine_check(&ctx->engine);
+}
+
+static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    if (handle->request.state != PP_IDLE)
+        return pp_fail(PP_ERR_STATE, "Start on a request that was not collected: its Wait ended by a timeout, so wait for "
+                       "it again; the models of two Starts cannot be averaged in one group");
+    if (preduce->runs)
+        return pp_fail(PP_ERR_STATE, "Start while the group of the last request runs: wait for it first");
+    PP_TRY(pp_preduce_check_asked(preduce));
+    if (preduce->ops->sends)
+        pp_returned(ctx);
+    bool arrived = preduce->ops->sends && pp_arrive(ctx);
+    pp_status_t status = fill(ctx, preduce);
+    if (status >= 0)
+        status = ask(ctx, preduce);
+    if (arrived)
+        pp_leave(ctx, true);
+    return status;
+}
+
+static pp_status_t give(pp_handle_t *handle) { return (void)handle, PP_PENDING; }
+static void        give_up(pp_handle_t *handle) { (void)handle; }
+static bool        at_once(const pp_handle_t *handle) { return !pp_preduce_of(handle)->ops->sends; }
+
+static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    const void   *vector = preduce->ops->vector(preduce);
+    (void)view;                      /* the elements are in the buffers of the application, as after a Wait */
+    handle->request.state = PP_IDLE;
+    handle->request.timed_out = false;
+    preduce->runs = preduce->result.runs;
+    if (vector && !preduce->runs)
+        copy_out(ctx, preduce, vector);
+    pp_group_time_given(preduce);
+    if (result)
+        *result = (pp_result_t){.round = preduce->result.round, .initiator = -1};
+    return PP_OK;
+}
+
+static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    (void)ctx;
+    handle->request.timed_out = true;
+    return PP_OK;
+}
+
+static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
+{
+    (void)ctx, (void)handle, (void)result;
+    return pp_fail(PP_ERR_STATE, "More is for rounds: a request of P-Reduce has one group");
+}
+
+static void end_view(pp_handle_t *handle) { (void)handle; }
+
+/* A request that is not collected has its vector; else the application's buffers have. */
+static pp_status_t before_flush(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    return handle->request.state == PP_IDLE ? fill(ctx, pp_preduce_of(handle)) : PP_OK;
+}
+
+const pp_face_t pp_preduce_face = {
+    .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
+    .more = more, .end_view = end_view, .before_flush = before_flush,
+};
