@@ -122,8 +122,9 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     if (!preduce->members || !preduce->weights)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     preduce->said = PP_GROUPS_HERE;
-    pp_status_t status = agreed->region ? pp_shared_groups_open(preduce, agreed->region)
-                                        : pp_posted_groups_open(preduce);
+    pp_status_t status = agreed->region                 ? pp_shared_groups_open(preduce, agreed->region)
+                       : pp_table_groups_serve(preduce) ? pp_table_groups_open(preduce)
+                                                        : pp_posted_groups_open(preduce);
     if (preduce->initial)
         preduce->kernels.memory->release(preduce->initial);
     preduce->initial = NULL;

@@ -60,6 +60,7 @@ struct pp_preduce {
     union {                          /* what `ops` keeps */
         struct pp_shared_groups *shared;
         struct pp_posted_groups *posted;
+        struct pp_table_groups  *tables;
     };
     pp_preduce_config_t config;      /* `pieces` and `table` are copies that this object owns */
     char         generator_text[160];
@@ -144,12 +145,15 @@ void     pp_group_time_update(pp_preduce_t *preduce, uint64_t waits);
 /* Looks at the time; returns the time of the next look, PP_NEVER_NS: none. */
 uint64_t pp_group_time_tick(pp_preduce_t *preduce, uint64_t now_ns, uint64_t waits);
 
-/* ---- the two ways --------------------------------------------------------------------------------------------- */
+/* ---- the three ways ------------------------------------------------------------------------------------------- */
 
 pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region);
 /* Called on the first rank of a node: reserves the memory of a handle that is being agreed on; 0: none. */
 uint64_t    pp_shared_groups_reserve(pp_preduce_t *preduce);
 void        pp_shared_groups_unreserve(pp_preduce_t *preduce, uint64_t region);
 pp_status_t pp_posted_groups_open(pp_preduce_t *preduce);
+/* Whether each rank can tell its groups by itself. */
+bool        pp_table_groups_serve(const pp_preduce_t *preduce);
+pp_status_t pp_table_groups_open(pp_preduce_t *preduce);
 
 #endif
