@@ -20,6 +20,8 @@ typedef struct pp_preduce pp_preduce_t;
 
 /* A rank that is here, as opposed to a reason of pp_groups_left_t. */
 enum { PP_GROUPS_HERE = -1 };
+/* Handles of one context; their ranks are untangled together. */
+enum { PP_PREDUCE_HANDLES_MOST = 64 };
 
 typedef struct pp_grouping {
     bool sends;                      /* an application thread that is inside attends to messages */
@@ -27,8 +29,8 @@ typedef struct pp_grouping {
     void       *(*aim)(pp_preduce_t *);
     /* The vector is there: asks for the group that preduce->asked describes. */
     pp_status_t (*ask)(pp_preduce_t *);
-    /* Says that this rank has left, and why, or that it is here. */
-    void        (*say)(pp_preduce_t *, int32_t reason);
+    /* Says that this rank is here (PP_GROUPS_HERE), or has left, and why: `number` is that of PP_GROUPS_LEAVE. */
+    void        (*say)(pp_preduce_t *, int32_t reason, uint64_t number);
     /* Of a complete request: the elements; NULL: they are in the application's buffer. */
     const void *(*vector)(const pp_preduce_t *);
     /* Tells the ranks that this rank's request waits for. */
@@ -71,6 +73,7 @@ struct pp_preduce {
     void        *initial;            /* PP_WEIGHTS_INITIAL: this rank's initial model, until open() has taken it */
 
     int32_t      said;               /* what the machine knows: a reason, or PP_GROUPS_HERE */
+    uint64_t     said_calls;         /* PP_GROUPS_IN_CALL: ... with so many calls completed */
     bool         ended;              /* all ranks have freed the handle: nothing is said any more */
     uint64_t     iteration;          /* of the last request, or what it took over */
     struct {                         /* the arguments of the next Start; `members` is the caller's */

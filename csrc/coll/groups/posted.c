@@ -164,13 +164,12 @@ static bool is_posted(const pp_preduce_t *preduce, const pp_handle_t *other)
 /* Two ranks that wait on different handles may wait for each other. */
 static pp_status_t untangle(const pp_preduce_t *preduce)
 {
-    enum { MOST = 64 };
     pp_engine_t       *engine = preduce->handle.engine;
-    pp_groups_t       *machines[MOST];
-    pp_groups_hearer_t hearers[MOST];
+    pp_groups_t       *machines[PP_PREDUCE_HANDLES_MOST];
+    pp_groups_hearer_t hearers[PP_PREDUCE_HANDLES_MOST];
     int32_t            count = 0;
     PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_posted(preduce, handle) && count < MOST) {
+        if (is_posted(preduce, handle) && count < PP_PREDUCE_HANDLES_MOST) {
             machines[count] = pp_preduce_of(handle)->posted->machine;
             hearers[count++] = hearer_of(pp_preduce_of(handle));
         }
@@ -199,8 +198,9 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
     pp_engine_t             *engine = preduce->handle.engine;
     pp_groups_t             *machine = preduce->posted->machine;
     const pp_groups_hearer_t hearer = hearer_of(preduce);
-    pp_status_t              status = PP_OK;
-    if (message->count > 0)
+    /* The message has told this rank how many calls its sender knows to be completed. */
+    pp_status_t status = pp_groups_heard(machine, pp_engine_calls_known(engine), pp_engine_now(engine), &hearer);
+    if (status >= 0 && message->count > 0)
         status = pp_groups_give(machine, peer, message->members, message->count);
     if (status >= 0)
         status = pp_groups_event(machine, message->event, peer, message->prefix.round, pp_engine_now(engine), &hearer);
@@ -398,10 +398,10 @@ static pp_status_t ask(pp_preduce_t *preduce)
     return PP_OK;
 }
 
-static void say(pp_preduce_t *preduce, int32_t reason)
+static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
     bool here = reason == PP_GROUPS_HERE;
-    tell_rank_0(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : (uint64_t)reason, NULL, 0);
+    tell_rank_0(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : number, NULL, 0);
 }
 
 static void await(pp_preduce_t *preduce) { tell_rank_0(preduce, AWAITS, 0, NULL, 0); }

@@ -122,12 +122,18 @@ static void join(pp_preduce_t *preduce, uint64_t key, bool gives)
         pp_instance_fire(instance, instance->template->graph->gate);
 }
 
+/* This rank has left.  In a call that is known to be over elsewhere it has not, and may not have noticed yet. */
+static bool is_absent(const pp_preduce_t *preduce)
+{
+    return preduce->said != PP_GROUPS_HERE && (preduce->said != PP_GROUPS_IN_CALL || pp_handle_left(&preduce->handle));
+}
+
 /* Joins what others have begun and this rank does not make now, because it has left or is out. */
 static void stand_in(pp_preduce_t *preduce, uint64_t key)
 {
     tables_t      *tables = preduce->tables;
     const uint64_t k = k_of(key);
-    if (flushes_of(key) != tables->flushes || preduce->said == PP_GROUPS_HERE || preduce->ended)
+    if (flushes_of(key) != tables->flushes || !is_absent(preduce) || preduce->ended)
         return;
     if (k == K_FLUSH || k == K_END) {
         if (preduce->said != PP_GROUPS_OUT || tables->joined)
@@ -264,8 +270,9 @@ static pp_status_t ask(pp_preduce_t *preduce)
     return PP_OK;
 }
 
-static void say(pp_preduce_t *preduce, int32_t reason)
+static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
+    (void)number;
     const tables_t *tables = preduce->tables;
     uint64_t        key = 0;
     if (reason == PP_GROUPS_HERE)
