@@ -215,7 +215,11 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
 static void describe(pp_preduce_t *preduce)
 {
     const posted_t *posted = preduce->posted;
-    pp_preduce_describe(preduce, posted->group.serial, posted->group.newest, posted->group.initial, posted->group.count,
+    /* A group that has shrunk to one rank is none. */
+    if (posted->group.count == 1 && !posted->group.flush)
+        pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
+    else
+        pp_preduce_describe(preduce, posted->group.serial, posted->group.newest, posted->group.initial, posted->group.count,
                         posted->group.members, posted->group.weights);
 }
 
@@ -241,9 +245,7 @@ static void run_group(pp_preduce_t *preduce, int32_t algorithm)
     pp_instance_t           *instance;
     const pp_instance_spec_t spec = {.key = posted->group.serial, .algorithm = algorithm, .count = preduce->count,
                                      .map = pp_map_listed(posted->group.members, posted->group.count)};
-    if (posted->group.count == 1)
-        finish_group(preduce);
-    else if (pp_instance_open(&posted->instances, &spec, &instance) < 0)
+    if (pp_instance_open(&posted->instances, &spec, &instance) < 0)
         pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
     else
         pp_instance_fire(instance, instance->template->graph->gate);
@@ -281,7 +283,9 @@ static void begin_group(pp_preduce_t *preduce, const pp_group_notice_t *message)
         if (members[i] == preduce->handle.engine->rank)
             posted->group.position = (int32_t)i;
     }
-    if (is_comm(preduce))
+    if (message->count == 1)
+        finish_group(preduce);
+    else if (is_comm(preduce))
         offer_group(preduce, message);
     else
         run_group(preduce, message->algorithm);
