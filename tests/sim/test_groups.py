@@ -458,21 +458,34 @@ def test_a_rank_that_is_slow_now_is_no_head_and_in_no_group_of_its_node(seed: in
     assert machine.alive == 3
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_slow_rank_that_asks_is_a_head_and_in_no_other_group(seed: int) -> None:
-    plan = Plan("smart", 2, inter_intra=True, foresight=100_000)
-    machine = Machine(plan, 4, seed, node_of=[0, 0, 1, 1])
+def with_a_slow_node(nodes: int, seed: int) -> Machine:
+    """Return a machine of nodes of two ranks, the last of which are slow at 20 ms."""
+    plan, ranks = Plan("smart", 2, inter_intra=True, foresight=100_000), 2 * nodes
+    machine = Machine(plan, ranks, seed, node_of=[rank // 2 for rank in range(ranks)])
     for now in (1_000_000, 2_000_000):
-        for group in [a for rank in range(4) for a in machine.start(rank, now_ns=now)]:
+        for group in [a for rank in range(ranks) for a in machine.start(rank, now_ns=now)]:
             assert isinstance(group, Begin)
             for member in group.members:
                 machine.finish(member, group.serial, now)
-    for rank in range(2):  # they begin to compute at 19 ms, ranks 2 and 3 at 2 ms
+    for rank in range(ranks - 2):  # they begin to compute at 19 ms, the last two at 2 ms
         machine.leave(rank, 19_000_000)
         machine.back(rank, 19_000_000)
+    return machine
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_slow_rank_that_asks_is_a_head_and_in_no_other_group(seed: int) -> None:
+    machine = with_a_slow_node(2, seed)
     assert machine.start(2, now_ns=20_000_000) == []
     # A head of the first node with rank 2, the other rank of that node, and that whole node.
     assert machine.alive == 3
+
+
+def test_a_slow_node_without_a_head_is_a_group() -> None:
+    machine = with_a_slow_node(3, seed=0)
+    machine.start(0, now_ns=20_000_000)
+    begun = start_all(machine, [4, 5])
+    assert begun == [[4, 5]]
 
 
 def test_a_rank_that_was_slow_once_is_in_divisions_again() -> None:

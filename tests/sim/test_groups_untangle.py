@@ -149,10 +149,15 @@ def test_a_rank_that_runs_a_group_is_no_part_of_a_circle() -> None:
 
 
 def test_ranks_that_wait_for_a_rank_that_waits_are_no_circle() -> None:
-    one, other = Machine(Plan("controller", 2), 3), Machine(Plan("controller", 2), 3)
-    assert one.start(0) == one.leave(2) == other.leave(0) == other.start(1) == []
-    # Rank 2 computes; after it rank 1 goes on, and then rank 0.
-    assert untangle([one, other]) == [[], []]
+    machines = []
+    for lower, higher, asks in ((0, 1, 0), (1, 2, 1), (0, 3, 3)):
+        machine = Machine(Plan("controller", 2), 4)
+        for rank in {0, 1, 2, 3} - {lower, higher}:
+            assert machine.leave(rank) == []
+        assert machine.start(asks) == []
+        machines.append(machine)
+    # Rank 2 computes; after it rank 1 goes on, then rank 0, and then rank 3.
+    assert untangle(machines) == [[], [], []]
 
 
 def test_ranks_stay_in_groups_of_handles_on_which_no_rank_of_the_circle_waits() -> None:
