@@ -156,22 +156,25 @@ static uint64_t waits_elsewhere(const pp_preduce_t *preduce)
     return waits;
 }
 
-/* Why this rank is in no group now. */
-static int32_t reason_of(const pp_preduce_t *preduce)
+/* Why this rank is in no group now, as the number of PP_GROUPS_LEAVE; or PP_GROUPS_HERE. */
+static int64_t reason_of(const pp_preduce_t *preduce)
 {
     const pp_handle_t *handle = &preduce->handle;
+    const int64_t      call = PP_GROUPS_CALL * ((int64_t)handle->engine->calls + 1);
     if (handle->team->exits)
         return PP_GROUPS_OUT;
     if (handle->leaving != PP_STAYS)
-        return handle->leaving == PP_FREES ? PP_GROUPS_FREES : PP_GROUPS_FLUSHES;
+        return call + (handle->leaving == PP_FREES ? PP_GROUPS_FREES : PP_GROUPS_FLUSHES);
+    if (pp_handle_left(handle))
+        return call + PP_GROUPS_IN_CALL;
     /* A rank that waits here, too, holds no group up; if it left both handles, nobody would serve it. */
     bool elsewhere = preduce->time.elsewhere && !pp_handle_waits(handle);
-    return pp_handle_gone(handle) || elsewhere ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
+    return handle->aside || elsewhere ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
 }
 
 static void say(pp_preduce_t *preduce)
 {
-    int32_t reason = reason_of(preduce);
+    int64_t reason = reason_of(preduce);
     if (reason == preduce->said || preduce->ended)
         return;
     preduce->said = reason;

@@ -28,7 +28,7 @@ typedef struct pp_grouping {
     /* The vector is there: asks for the group that preduce->asked describes. */
     pp_status_t (*ask)(pp_preduce_t *);
     /* Says that this rank has left, and why, or that it is here. */
-    void        (*say)(pp_preduce_t *, int32_t reason);
+    void        (*say)(pp_preduce_t *, int64_t reason);
     /* Of a complete request: the elements; NULL: they are in the application's buffer. */
     const void *(*vector)(const pp_preduce_t *);
     /* Tells the ranks that this rank's request waits for. */
@@ -69,7 +69,8 @@ struct pp_preduce {
     pp_kernels_t kernels;
     void        *initial;            /* PP_WEIGHTS_INITIAL: this rank's initial model, until open() has taken it */
 
-    int32_t      said;               /* what the machine knows: a reason, or PP_GROUPS_HERE */
+    int64_t      said;               /* what the machine knows: the number of PP_GROUPS_LEAVE, or PP_GROUPS_HERE */
+    uint64_t     said_calls;         /* collective calls that the machine knows this rank to have completed */
     bool         ended;              /* all ranks have freed the handle: nothing is said any more */
     uint64_t     iteration;          /* of the last request, or what it took over */
     struct {                         /* the arguments of the next Start; `members` is the caller's */
@@ -121,6 +122,8 @@ void pp_preduce_overheard(const pp_preduce_t *preduce, const pp_groups_action_t 
 void pp_preduce_complete(pp_preduce_t *preduce);
 /* All ranks are inside Flush, or Free, and this rank's part of it is done. */
 void pp_preduce_flushed(pp_preduce_t *preduce, uint32_t flush_calls);
+/* Whether this rank has completed collective calls that the machine does not know of; then `said_calls` counts them. */
+bool pp_preduce_has_completed(pp_preduce_t *preduce);
 /* Two ranks wait for different groups that contain both. */
 void pp_preduce_differ(pp_preduce_t *preduce, int32_t rank, int32_t other);
 /* The plan of the machine for this handle. */

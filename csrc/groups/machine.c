@@ -268,6 +268,13 @@ static pp_status_t finish(const pp_groups_call_t *call, int32_t rank, uint64_t s
     return status;
 }
 
+/* The rank has left for a call that another rank has completed. */
+static bool is_over(const pp_groups_t *g, int32_t rank, int32_t reason)
+{
+    const uint64_t call = pp_groups_rank(g, rank)->call;
+    return reason == PP_GROUPS_IN_CALL && call > 0 && call <= g->calls;
+}
+
 /* What the rank's absence means for the requests of others. */
 static pp_status_t go_away(const pp_groups_call_t *call, int32_t rank)
 {
@@ -280,15 +287,20 @@ static pp_status_t go_away(const pp_groups_call_t *call, int32_t rank)
     return has_room ? PP_OK : no_room();
 }
 
-static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t reason)
+static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t number)
 {
-    pp_groups_t            *g = call->groups;
-    const pp_groups_rank_t *r = pp_groups_rank(g, rank);
+    pp_groups_t      *g = call->groups;
+    pp_groups_rank_t *r = pp_groups_rank(g, rank);
+    const uint64_t    reason = number % PP_GROUPS_CALL, in_call = number / PP_GROUPS_CALL;
     if (reason > PP_GROUPS_OUT)
         return pp_fail(PP_ERR_ARGUMENT, "reason %llu is not one of 0..%d", (unsigned long long)reason, PP_GROUPS_OUT);
-    if (r->left && r->reason == (int32_t)reason)
+    if (r->left && r->reason == (int32_t)reason && r->call == in_call)
         return pp_fail(PP_ERR_STATE, "rank %d has left already", rank);
     pp_status_t status = PP_OK;
+    r->call = in_call;
+    r->early = !r->left && is_over(g, rank, (int32_t)reason);
+    if (r->early)
+        return PP_OK;
     if (r->left)
         g->reasons[r->reason]--;
     else
@@ -300,7 +312,11 @@ static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t re
 
 static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
 {
-    const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
+    pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
+    if (r->early) {
+        r->early = false;
+        return PP_OK;
+    }
     if (!r->left)
         return pp_fail(PP_ERR_STATE, "rank %d has not left", rank);
     call->groups->reasons[r->reason]--;
@@ -308,6 +324,24 @@ static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
     if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
         pp_controller_back(call->groups, rank);
     return settle(call, rank);
+}
+
+/* Otherwise a rank that is a little later than others would be left out of the group that they ask for next. */
+static pp_status_t completed(const pp_groups_call_t *call, uint64_t calls)
+{
+    pp_groups_t *g = call->groups;
+    pp_status_t  status = PP_OK;
+    if (calls <= g->calls)
+        return PP_OK;
+    g->calls = calls;
+    for (int32_t rank = 0; rank < g->plan.ranks && status >= 0; rank++) {
+        pp_groups_rank_t *r = pp_groups_rank(g, rank);
+        if (!r->left || !is_over(g, rank, r->reason))
+            continue;
+        status = back(call, rank);
+        r->early = true;
+    }
+    return status;
 }
 
 /* ---- questions ---------------------------------------------------------------------------------------------------- */
@@ -352,6 +386,7 @@ pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, ui
     case PP_GROUPS_FINISH: return finish(&call, rank, number);
     case PP_GROUPS_LEAVE:  return leave(&call, rank, number);
     case PP_GROUPS_BACK:   return back(&call, rank);
+    case PP_GROUPS_COMPLETED: return completed(&call, number);
     default:               return pp_fail(PP_ERR_ARGUMENT, "event %d is not known", event);
     }
 }

@@ -32,9 +32,12 @@ typedef struct pp_groups_rank {
     int32_t  weight, present;        /* CONTROLLER: of a root: ranks of its component; those that have not left */
     int32_t  ahead, behind;          /* CONTROLLER: neighbours in the signal queue */
     int32_t  reason;                 /* why it has left: pp_groups_left_t */
+    uint64_t call;                   /* the collective call for which it has left; 0: none */
     uint64_t number;                 /* TABLE: its requests since the last flush */
     bool     asks;                   /* it has an outstanding request */
     bool     left;
+    bool     early;                  /* another rank has completed the call for which it said, or says, that it has left:
+                                        it is back before it says so */
     bool     queued;                 /* CONTROLLER */
     bool     given;                  /* GIVEN: the group of its next request is known */
     bool     free;                   /* while pp_groups_untangle() looks: the rank may ask here some time */
@@ -77,6 +80,7 @@ struct pp_groups {
     int32_t  queue_first, queue_last, queued;
     uint32_t releases;               /* for planted defects: finished memberships */
     int32_t  reasons[PP_GROUPS_OUT + 1]; /* ranks that have left for each reason */
+    uint64_t calls;                  /* collective calls that some rank has completed */
     bool     ended;                  /* END is told */
     int32_t  largest;                /* members of a group at most */
     int32_t  kept;                   /* lists of members that have a number */

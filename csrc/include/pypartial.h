@@ -447,7 +447,9 @@ typedef struct pp_groups_plan {
     int32_t  unused;
 } pp_groups_plan_t;
 
-/* Why a rank has left (the number of PP_GROUPS_LEAVE). */
+/* Why a rank has left.  The number of PP_GROUPS_LEAVE is the reason + PP_GROUPS_CALL * the number of the collective call
+   that the rank is in, from 1 on; 0: it is in none, or never comes back. */
+enum { PP_GROUPS_CALL = 256 };
 typedef enum pp_groups_left {
     PP_GROUPS_IN_CALL,         /* it is inside a collective call, or waits elsewhere for long */
     PP_GROUPS_FLUSHES,         /* it is inside Flush: when all ranks that are not out are, they average */
@@ -460,7 +462,9 @@ typedef enum pp_groups_event {
     PP_GROUPS_FINISH,          /* the rank has the result of a group; number: the group's */
     PP_GROUPS_LEAVE,           /* the rank has left: it is in no new group.  Again with another number: only the reason
                                   has changed */
-    PP_GROUPS_BACK             /* it is back; an outstanding request asks anew */
+    PP_GROUPS_BACK,            /* it is back; an outstanding request asks anew */
+    PP_GROUPS_COMPLETED        /* the rank has completed so many collective calls (number): ranks that are inside one of
+                                  them are back, although they have not said so yet */
 } pp_groups_event_t;
 
 typedef enum pp_groups_action_kind {

@@ -58,6 +58,14 @@ void pp_preduce_flushed(pp_preduce_t *preduce, uint32_t flush_calls)
     team->ops->flushed(team, &preduce->handle, flush_calls);
 }
 
+bool pp_preduce_has_completed(pp_preduce_t *preduce)
+{
+    const uint64_t calls = preduce->handle.engine->calls;
+    bool           more = calls != preduce->said_calls;
+    preduce->said_calls = calls;
+    return more;
+}
+
 void pp_preduce_differ(pp_preduce_t *preduce, int32_t rank, int32_t other)
 {
     pp_engine_fail(preduce->handle.team->engine, PP_ERR_MISMATCH, "handle %u: ranks %d and %d have started different "

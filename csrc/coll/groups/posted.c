@@ -396,11 +396,13 @@ static const void *vector(const pp_preduce_t *preduce)
 
 static pp_status_t ask(pp_preduce_t *preduce)
 {
+    if (pp_preduce_has_completed(preduce))
+        tell_rank_0(preduce, PP_GROUPS_COMPLETED, preduce->said_calls, NULL, 0);
     tell_rank_0(preduce, PP_GROUPS_START, preduce->iteration, preduce->asked.members, preduce->asked.count);
     return PP_OK;
 }
 
-static void say(pp_preduce_t *preduce, int32_t reason)
+static void say(pp_preduce_t *preduce, int64_t reason)
 {
     bool here = reason == PP_GROUPS_HERE;
     tell_rank_0(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : (uint64_t)reason, NULL, 0);

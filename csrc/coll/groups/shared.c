@@ -160,10 +160,12 @@ static const void *vector(const pp_preduce_t *preduce)
 static pp_status_t ask(pp_preduce_t *preduce)
 {
     preduce->shared->handed_count = 0;
+    if (pp_preduce_has_completed(preduce))
+        PP_TRY(report(preduce, PP_GROUPS_COMPLETED, preduce->said_calls));
     return report(preduce, PP_GROUPS_START, preduce->iteration);
 }
 
-static void say(pp_preduce_t *preduce, int32_t reason)
+static void say(pp_preduce_t *preduce, int64_t reason)
 {
     bool here = reason == PP_GROUPS_HERE;
     if (report(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : (uint64_t)reason) < 0)
