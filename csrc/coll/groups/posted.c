@@ -77,10 +77,12 @@ static int32_t choose(const pp_preduce_t *preduce, int32_t members)
     return choice.algorithm;
 }
 
-static void post_to_all(pp_preduce_t *preduce, int32_t kind)
+static void post_to_all(pp_preduce_t *preduce, const pp_groups_action_t *action)
 {
     for (int32_t rank = 0; rank < preduce->handle.engine->size; rank++) {
-        pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id}, .kind = kind};
+        pp_group_notice_t message = {
+            .prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id}, .kind = action->kind,
+            .ranks = {action->rank, action->other}};
         send(preduce, rank, &message.prefix, sizeof message);
     }
 }
@@ -141,10 +143,8 @@ static void tell(void *arg, const pp_groups_action_t *action)
         post_answer(preduce, action);
         break;
     case PP_GROUPS_END:
-        post_to_all(preduce, PP_GROUPS_END);
-        break;
     case PP_GROUPS_DIFFER:
-        pp_preduce_differ(preduce, action->rank, action->other);
+        post_to_all(preduce, action);
         break;
     }
 }
@@ -199,7 +199,8 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
     pp_groups_t             *machine = preduce->posted->machine;
     const pp_groups_hearer_t hearer = hearer_of(preduce);
     /* The message has told this rank how many calls its sender knows to be completed. */
-    pp_status_t status = pp_groups_heard(machine, pp_engine_calls_known(engine), pp_engine_now(engine), &hearer);
+    pp_status_t status = pp_groups_event(machine, PP_GROUPS_COMPLETED, peer, pp_engine_calls_known(engine),
+                                         pp_engine_now(engine), &hearer);
     if (status >= 0 && message->count > 0)
         status = pp_groups_give(machine, peer, message->members, message->count);
     if (status >= 0)
@@ -301,6 +302,8 @@ static void take_notice(pp_preduce_t *preduce, const pp_group_notice_t *message)
         pp_preduce_flushed(preduce, PP_IN_FLUSH);
     } else if (message->kind == PP_GROUPS_END) {
         pp_preduce_flushed(preduce, PP_IN_FREE);
+    } else if (message->kind == PP_GROUPS_DIFFER) {
+        pp_preduce_differ(preduce, message->ranks[0], message->ranks[1]);
     } else {
         pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
         pp_preduce_complete(preduce);
