@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from _common import Run, Table, find, main, middle, number, size_text
 
-SECONDS = (120, 30)
+SECONDS = (300, 40)
 REPEATS = (3, 1)
 RANKS = 8
 SIZES = (8, 64 << 10, 1 << 20, 4 << 20)

@@ -356,7 +356,7 @@ def test_fixed_groups_that_are_smaller_are_noticed() -> None:
     comm: Any = trial.stage.comm
     right = comm.others
     comm.others = lambda mine: [[(0, (1,))]] if isinstance(mine, list) else right(mine)
-    trial._count_groups()
+    trial._count_groups(5)
     assert "they usually had 1 ranks, not 2" in trial.failures[-1]
 
 
@@ -365,7 +365,7 @@ def test_ranks_that_differ_about_a_group_are_noticed() -> None:
     comm: Any = trial.stage.comm
     right = comm.others
     comm.others = lambda mine: [[(1, (1,))]] if isinstance(mine, list) else right(mine)
-    trial._count_groups()
+    trial._count_groups(5)
     assert "group 1: rank 1 was told (1,)" in trial.failures[0]
 
 
