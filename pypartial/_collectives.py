@@ -221,7 +221,7 @@ class Collectives:
         backend : {"auto", "node", "schedule", "comm"}, optional
             How members add up their models. ``"node"``: in the memory that the ranks of a node
             share. ``"schedule"``: by messages. ``"auto"``: the first of these that is possible.
-            ``"comm"``: the papers' way, as a reference: an `MPI_Allreduce` on a communicator of the
+            ``"comm"``: the papers' way, as a reference: an MPI_Allreduce on a communicator of the
             group; see `PreduceRequest` for what it does not do.
         cache : int, optional
             Of ``backend="comm"``: how many groups keep their communicators, 0 to 4,096; others make

@@ -442,9 +442,7 @@ class Arguments:
         return config, (pieces, policy_text)
 
 
-def _resolve_lag(
-    native: Native, window: int, deliver: str, max_lag: int | str
-) -> int | None:
+def _resolve_lag(native: Native, window: int, deliver: str, max_lag: int | str) -> int | None:
     """Return the bound in rounds; None if there is no bound."""
     DELIVER.constant(native.lib, deliver)
     if isinstance(max_lag, str) and max_lag == "auto":

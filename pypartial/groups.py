@@ -37,7 +37,7 @@ class Generator(ABC):
 
     Use one of `Static`, `Random`, `Smart`, `Controller`, `Given` and `Table`. A generator is
     immutable, and generators are compared by value. What depends on the number of ranks is checked
-    by `Context.Preduce_init`.
+    by `pypartial.Context.Preduce_init`.
     """
 
     word: ClassVar[str] = ""
@@ -74,7 +74,7 @@ class Given(Generator):
     """Each Start names its group: ``Start(group=[0, 4, 5])``.
 
     All members pass the same list. If the lists of two ranks that wait for each other differ, both
-    raise `MismatchError`.
+    raise `pypartial.MismatchError`.
     """
 
     word: ClassVar[str] = "given"
@@ -153,7 +153,8 @@ class Static(Generator):
     nodes, per_node : int, optional
         How many nodes there are, and how many consecutive ranks each has. One of them follows from
         the other. If both are None, they are those of the context, whose nodes must then have
-        equally many and consecutive ranks.
+        equally many and consecutive ranks. A context with ``transport="mpi"`` or more than 1,024
+        ranks, or whose ranks are all alone on their nodes, counts as one node here.
 
     Raises
     ------

@@ -71,7 +71,7 @@ class PreduceRequest(Request):
     inside `Wait`, `Test` and `Flush` only. At all other times they belong to the application.
 
     **backend="comm"** is for comparisons, and survives less. A group runs inside `Wait`, in the
-    application's thread, by `MPI_Comm_create_group` and `MPI_Allreduce`, which block until all
+    application's thread, by MPI_Comm_create_group and MPI_Allreduce, which block until all
     members are in their `Wait`. Ctrl-C, `timeout` and stall warnings have no effect in the
     meantime, and the death of a member may block the others for ever. `Test` raises. After a
     `Start` call `Wait` before any collective call of the context, on any handle: the other members
@@ -304,12 +304,13 @@ class PreduceRequest(Request):
     # ---- collective calls -----------------------------------------------------------------------
 
     def Flush(self, status: Status | None = None, timeout: float | None = None) -> None:
-        """Average what is in the buffers of all ranks, with equal weights.
+        """Average the models of all ranks, with equal weights.
 
         Collective, blocking. It returns when all ranks have called it. All of them have the same
-        average then (Partial Reduce, Algorithm 2, line 8). A request that was outstanding is
-        complete and collected, and its copy is dropped. A table begins anew with its first phase.
-        The handle can be used again.
+        average then (Partial Reduce, Algorithm 2, line 8). A rank gives what is in its buffers. If
+        its request was not collected, it gives what that request has, its Start's copy or an
+        average, and the request is over. A table begins anew with its first phase. The handle can
+        be used again.
 
         Parameters
         ----------

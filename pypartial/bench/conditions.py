@@ -76,7 +76,7 @@ def surroundings(options: AllreduceOptions, comm: MPI.Intracomm, pace: Pace) -> 
     }
 
 
-def shortage(size: int, pairs: int, comm: MPI.Intracomm) -> str | None:
+def shortage(size: int, pairs: int, comm: MPI.Intracomm, option: str = "--size") -> str | None:
     """Return why a size does not fit into memory, before anything is measured; collective.
 
     Only the send and receive buffers count, which every policy needs. A handle needs more, and may
@@ -89,6 +89,8 @@ def shortage(size: int, pairs: int, comm: MPI.Intracomm) -> str | None:
     pairs : int
         Pairs of a send and a receive buffer on each rank.
     comm : mpi4py.MPI.Intracomm
+    option : str
+        The option that the size was given with.
 
     Returns
     -------
@@ -111,7 +113,7 @@ def shortage(size: int, pairs: int, comm: MPI.Intracomm) -> str | None:
             problem = f"rank {comm.rank} has no memory for a send and a receive buffer"
     node.Free()
     found = next((text for text in comm.allgather(problem) if text is not None), None)
-    return None if found is None else f"--size {format_size(size)}: {found}"
+    return None if found is None else f"{option} {format_size(size)}: {found}"
 
 
 @contextmanager
@@ -128,9 +130,9 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 @contextmanager
-def named_in_memory_errors(size: int) -> Iterator[None]:
-    """Name the size in the text of a `MemoryError`."""
+def named_in_memory_errors(size: int, option: str = "--size") -> Iterator[None]:
+    """Name the size, and the option it was given with, in the text of a `MemoryError`."""
     try:
         yield
     except MemoryError as error:
-        raise MemoryError(f"--size {format_size(size)}: {error}") from error
+        raise MemoryError(f"{option} {format_size(size)}: {error}") from error

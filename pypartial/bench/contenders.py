@@ -100,9 +100,7 @@ class _Partial(_StartWait):
 
     request: pp.Request
 
-    def __init__(
-        self, ctx: pp.Context, policy: pp.Policy, pair: Pair, algorithm: str
-    ) -> None:
+    def __init__(self, ctx: pp.Context, policy: pp.Policy, pair: Pair, algorithm: str) -> None:
         self._ctx = ctx
         self.request = ctx.Allreduce_init(
             pair.send,

@@ -30,11 +30,11 @@ from .conditions import (
 from .contenders import buffer_pair, contender, has_persistent
 from .launch import seconds_since_launch
 from .ledger import Ledger, LoopLedger
-from .options import Buffers, LatencyOptions, Rival, Way, expected_active
+from .options import Buffers, LatencyOptions, Repetitions, Rival, Way, expected_active
 from .pace import Pace
 from .pattern import Pattern
 from .results import LatencyMeta, LatencyRow, Outcome, Report, with_ratios
-from .trials import AnyTrial, Loop, Progress, Rounds, take_turns
+from .trials import AnyTrial, Loop, Measured, Progress, Rounds, take_turns
 
 _MOST_BLOCKS = 9
 _LEAST_BLOCKS = 5
@@ -126,7 +126,7 @@ def about_seconds(options: LatencyOptions) -> float | None:
     return len(options.sizes) * len(_ways(options, True)) * options.budget_ns / 1e9
 
 
-def most_blocks(options: LatencyOptions) -> int:
+def most_blocks(options: Repetitions) -> int:
     """Return the number of blocks of each way, if the budget allows."""
     return options.blocks or _MOST_BLOCKS
 
@@ -178,8 +178,8 @@ def _entries(
 
 
 def run_blocks(
-    trials: Sequence[AnyTrial],
-    options: LatencyOptions,
+    trials: Sequence[Measured],
+    options: Repetitions,
     control: MPI.Intracomm,
     progress: Progress,
 ) -> None:
@@ -195,7 +195,7 @@ def run_blocks(
 
 
 def _repetitions(
-    trials: Sequence[AnyTrial], options: LatencyOptions, control: MPI.Intracomm
+    trials: Sequence[Measured], options: Repetitions, control: MPI.Intracomm
 ) -> tuple[list[int], int]:
     """Return the calls in a block of each trial, and the number of blocks of all; collective.
 
@@ -214,7 +214,7 @@ def _repetitions(
     return calls, max(_LEAST_BLOCKS, min(most, int(options.budget_ns / longest)))
 
 
-def _time_of_a_call(trial: AnyTrial, block_ns: float, control: MPI.Intracomm) -> float:
+def _time_of_a_call(trial: Measured, block_ns: float, control: MPI.Intracomm) -> float:
     """Return the time of a call on the slowest rank, from a turn of sensible length."""
     calls = 1
     while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from ..errors import ArgumentError
 from ..policy import Policy
@@ -145,7 +145,7 @@ class AllreduceOptions:
                 return asks_too_much
         if not 0 <= self.seed < 1 << 64:
             return f"--seed {self.seed} is not in 0..2**64 - 1"
-        return _repeated("--policy", self.policies) or _repeated("--size", self.sizes)
+        return repeated("--policy", self.policies) or repeated("--size", self.sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +160,27 @@ class SkewOptions(AllreduceOptions):
 
     rounds: int
     warmup: int
+
+
+class Repetitions(Protocol):
+    """How often calls are measured: options of several benchmarks.
+
+    Attributes
+    ----------
+    budget_ns : int
+        About how long each way is measured at each size, in nanoseconds.
+    blocks, calls : int or None
+        Blocks of each way, and calls in each block; None: as many as the budget allows.
+    """
+
+    @property
+    def budget_ns(self) -> int: ...  # noqa: D102
+
+    @property
+    def blocks(self) -> int | None: ...  # noqa: D102
+
+    @property
+    def calls(self) -> int | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +209,7 @@ class LatencyOptions(AllreduceOptions):
                 return f"--policy {policy}: MPI's own are always measured here; leave it out"
         if not self.budget_ns:
             return "--budget 0: no call fits into it; choose a time above 0"
-        return super().complaint(ranks) or _repeated("--buffers", self.buffers)
+        return super().complaint(ranks) or repeated("--buffers", self.buffers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +243,7 @@ class OverheadOptions:
         itemsize = DType.FLOAT32.itemsize
         if self.size % itemsize:
             return f"--size {self.size}: not a multiple of {itemsize} bytes, the size of float32"
-        return _repeated("--buffers", self.buffers)
+        return repeated("--buffers", self.buffers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +286,7 @@ class TuneOptions:
                 return f"--size {size}: not a multiple of {itemsize} bytes, the size of float32"
         if not self.budget_ns:
             return "--budget 0: no call fits into it; choose a time above 0"
-        return _repeated("--size", self.sizes) or _repeated("--ranks", self.ranks)
+        return repeated("--size", self.sizes) or repeated("--ranks", self.ranks)
 
 
 def _size_complaint(way: Way, ranks: int) -> str | None:
@@ -278,6 +299,6 @@ def _size_complaint(way: Way, ranks: int) -> str | None:
     return None
 
 
-def _repeated(option: str, values: Sequence[object]) -> str | None:
+def repeated(option: str, values: Sequence[object]) -> str | None:
     """Return the complaint about an option with the same value twice; None if there is none."""
     return f"{option}: the same value is given twice" if len(set(values)) < len(values) else None

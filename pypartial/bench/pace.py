@@ -105,11 +105,11 @@ class Pace:
         self._node.Free()
 
 
-def meet(comm: MPI.Intracomm) -> None:
+def meet(comm: MPI.Intracomm, poll_s: float = _POLL_S) -> None:
     """Wait until all ranks are here, without taking the cores from them."""
     met = comm.Ibarrier()
     while not met.Test():
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
 
 
 def _sleep_until(moment: int) -> int:

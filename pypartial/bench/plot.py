@@ -19,10 +19,21 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from ..units import format_size
-from .results import LatencyMeta, LatencyRow, Meta, Report, Row, SkewMeta
+from .group_table import setting as groups_setting
+from .results import (
+    GroupLatencyRow,
+    GroupsReport,
+    IterationRow,
+    LatencyMeta,
+    LatencyRow,
+    Meta,
+    Report,
+    Row,
+    SkewMeta,
+)
 from .table import setting
 
-AnyRow = TypeVar("AnyRow", bound=Row)
+AnyRow = TypeVar("AnyRow", Row, LatencyRow, GroupLatencyRow)
 Key = TypeVar("Key", bound=Hashable)
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; MPI is black.
@@ -34,6 +45,8 @@ _LABELS = {
     "mpi-nonblocking": "MPI_Iallreduce",
     "mpi-persistent": "MPI persistent",
     "memcpy": "memory copy",
+    "mpi-create-group": "create_group",
+    "mpi-split": "MPI_Comm_split",
 }
 # Colour and style of the ways that the library is compared with.
 _OTHERS = {
@@ -41,6 +54,8 @@ _OTHERS = {
     "mpi-nonblocking": (_MPI_COLOUR, ":"),
     "mpi-persistent": (_MPI_COLOUR, "-."),
     "memcpy": (_COPY_COLOUR, ":"),
+    "mpi-create-group": (_MPI_COLOUR, ":"),
+    "mpi-split": (_MPI_COLOUR, "-."),
 }
 # The labels of more sizes than this are written aslant.
 _LEVEL_TICKS = 8
@@ -131,6 +146,81 @@ def save_latency_plot(report: Report[LatencyMeta, LatencyRow], path: Path) -> No
         )
     latency = "time of a call on the slowest rank, median of blocks"
     _draw(lines, report.meta, "Partial allreduce, MPI's own, and a copy", latency, path)
+
+
+def save_groups_plot(report: GroupsReport, path: Path) -> None:
+    """Draw what ``bench groups`` has measured, and save it.
+
+    A picture for each case of the latencies, time against size; and one of the iterations, how many
+    times longer they take beside the slow rank.
+    """
+    cases: dict[tuple[int, int], list[GroupLatencyRow]] = {}
+    for row in report.rows:
+        cases.setdefault((row.size, row.groups), []).append(row)
+    pictures = len(cases) + bool(report.iterations)
+    figure, grid = plt.subplots(
+        pictures, figsize=(9.5, 4.4 * pictures), layout="constrained", squeeze=False
+    )
+    figure.suptitle(groups_setting(report.meta), fontsize=10, color="#444444", x=0.02, ha="left")
+    places = iter(grid[:, 0])
+    for (size, groups), rows in cases.items():
+        _draw_case(next(places), rows, _case_title(size, groups))
+    if report.iterations:
+        _draw_iterations(next(places), report.iterations)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _draw_case(axes: Axes, rows: Sequence[GroupLatencyRow], title: str) -> None:
+    """Draw a line for each way to average in one case."""
+    colours = itertools.cycle(_COLOURS)
+    by_way = lines_of(rows, lambda row: (row.way, row.backend, row.buffers))
+    lines = []
+    for (way, backend, buffers), line in by_way.items():
+        label = _LABELS.get(way, f"{way}, {backend}, {buffers}")
+        times = [row.latency_us.p50 for row in line]
+        look = _OTHERS[way] if backend is None else (next(colours), "-")
+        lines.append(Line(label, [row.bytes for row in line], times, *look))
+        axes.plot(lines[-1].sizes, times, color=look[0], linestyle=look[1], marker="o")
+    sizes = sorted({row.bytes for row in rows})
+    _scale(axes, sizes, [time for line in lines for time in line.microseconds])
+    _label(axes, lines, _LABEL_DISTANCE)
+    axes.set_title(title, loc="left", fontsize=13)
+    axes.set_xlabel("size of a rank's buffer")
+    axes.set_ylabel("time of a call on the slowest rank")
+
+
+def _draw_iterations(axes: Axes, rows: Sequence[IterationRow]) -> None:
+    """Draw a bar for each generator and kind of ranks: the ratio, or else the time."""
+    sides = [side.name for side in rows[0].sides]
+    compared = all(side.ratio is not None for row in rows for side in row.sides)
+    width = 0.8 / len(sides)
+    for number, name in enumerate(sides):
+        found = [next(side for side in row.sides if side.name == name) for row in rows]
+        spreads = [side.ratio or side.iteration_us for side in found]
+        middles = [one.median for one in spreads]
+        reach = [
+            [one.median - one.p10 for one in spreads],
+            [one.p90 - one.median for one in spreads],
+        ]
+        at = [place + width * (number - (len(sides) - 1) / 2) for place in range(len(rows))]
+        axes.bar(at, middles, width, yerr=reach, color=_COLOURS[number], label=f"{name} ranks")
+    names = [
+        (f"{row.generator}:{row.size}" if row.size else row.generator)
+        + ("" if row.backend is None else f"\n{row.backend}")
+        for row in rows
+    ]
+    axes.set_xticks(range(len(rows)), names)
+    axes.set_ylabel("times longer than undisturbed" if compared else "iteration, µs")
+    axes.set_title("Iterations beside slow ranks", loc="left", fontsize=13)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    axes.set_ylim(bottom=0)
+
+
+def _case_title(size: int, groups: int) -> str:
+    if groups == 1:
+        return f"One group of {size} ranks"
+    return f"{groups} groups of {size} ranks at once"
 
 
 def lines_of(rows: Iterable[AnyRow], way: Callable[[AnyRow], Key]) -> dict[Key, list[AnyRow]]:

@@ -155,6 +155,117 @@ class TuneRow:
 
 
 @dataclass(frozen=True)
+class GroupLatencyRow:
+    """One way to average in groups of one size, with vectors of one size.
+
+    A block's value is the mean time of a call on the slowest rank of those that take part;
+    `latency_us` is taken over the blocks, and the ratios are those of its median.
+
+    Attributes
+    ----------
+    way : str
+        "given", "static" (a table of fixed groups), "random", "smart" or "controller" of this
+        library; "mpi", "mpi-create-group" or "mpi-split".
+    backend : str or None
+        "node", "schedule" or "comm"; None: not of this library.
+    buffers : str
+        "library" or "numpy".
+    bytes, ranks : int
+        Of a rank's buffer; of the run.
+    size, groups : int
+        Ranks of a group, and groups at once; the other ranks slept.
+    members : float
+        Ranks of the groups that calls were in, on average.
+    latency_us : Latency
+    best_us : float
+        Of the best block.
+    mean_of_ranks_us : float
+        Median over the blocks of the mean over the ranks.
+    cpu_us_per_call : float
+        CPU time of the calling thread inside the calls and of the progress thread, a rank and
+        call; median over the blocks.
+    blocks, calls : int
+        Blocks, and calls in each.
+    ratio_to_mpi, ratio_to_create_group, ratio_to_split : float or None
+        Median latency over that of MPI_Allreduce and a division, on a communicator that is kept,
+        and on one that each call makes; None: not measured.
+    verified : bool
+        All averages that were looked at were right, and each block kept the mean over the ranks.
+    """
+
+    way: str
+    backend: str | None
+    buffers: str
+    bytes: int
+    ranks: int
+    size: int
+    groups: int
+    members: float
+    latency_us: Latency
+    best_us: float
+    mean_of_ranks_us: float
+    cpu_us_per_call: float
+    blocks: int
+    calls: int
+    ratio_to_mpi: float | None
+    ratio_to_create_group: float | None
+    ratio_to_split: float | None
+    verified: bool
+
+
+@dataclass(frozen=True)
+class IterationSide:
+    """Ranks that fared alike.
+
+    Attributes
+    ----------
+    name : str
+        "fast", "slow" or "all".
+    iteration_us : Spread
+        Mean time of an iteration of these ranks, over the runs.
+    undisturbed_us : Spread or None
+        The same where no rank is slow; None if the arrival model has no slow rank.
+    ratio : Spread or None
+        The first over the second, of the runs in pairs.
+    """
+
+    name: str
+    iteration_us: Spread
+    undisturbed_us: Spread | None
+    ratio: Spread | None
+
+
+@dataclass(frozen=True)
+class IterationRow:
+    """Iterations of one generator.
+
+    Attributes
+    ----------
+    generator : str
+        "static" (Ripples' table), "random", "smart", "controller"; "full": an allreduce.
+    size : int
+        Ranks of a group; 0: several sizes.
+    backend : str or None
+        As in `GroupLatencyRow`; None: an allreduce.
+    bytes, ranks : int
+    runs : int
+        With the arrival model; as many without its slow rank.
+    sides : list of IterationSide
+    verified : bool
+        Each run kept the mean over the ranks.
+    """
+
+    generator: str
+    size: int
+    backend: str | None
+    bytes: int
+    ranks: int
+    runs: int
+    sides: list[IterationSide]
+    verified: bool
+
+
+@dataclass(frozen=True)
 class Versions:
     """What was measured.
 
@@ -273,8 +384,38 @@ class TuneMeta(Versions):
     before: str
 
 
+@dataclass(frozen=True)
+class GroupsMeta(Versions):
+    """Of ``bench groups``.
+
+    Attributes
+    ----------
+    ranks, cores : int
+        Cores are those of all nodes together.
+    transport : str
+    nodes : int
+    dtype : str
+    seed : int
+    arrivals : str
+        The arrival model of the iterations.
+    base_us, run_us : float
+        Mean sleep of a rank that is not slow; no iteration begins so much later than its run.
+    """
+
+    ranks: int
+    cores: int
+    transport: str
+    nodes: int
+    dtype: str
+    seed: int
+    arrivals: str
+    base_us: float
+    run_us: float
+
+
 MetaType = TypeVar("MetaType", bound=Versions, covariant=True)
-RowType = TypeVar("RowType", bound="Row | OverheadRow | TuneRow", covariant=True)
+AnyRow = Row | OverheadRow | TuneRow | GroupLatencyRow
+RowType = TypeVar("RowType", bound="AnyRow", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -305,6 +446,25 @@ class Report(Generic[MetaType, RowType]):
 
 
 @dataclass(frozen=True)
+class GroupsReport(Report[GroupsMeta, GroupLatencyRow]):
+    """All rows of a run of ``bench groups``: `rows` are the latencies."""
+
+    iterations: Sequence[IterationRow]
+
+    @property
+    def verified(self) -> bool:
+        """Whether every row is."""
+        return super().verified and all(row.verified for row in self.iterations)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as `Report` does, with ``iterations``."""
+        return {
+            **super().as_dict(),
+            "iterations": [dataclasses.asdict(row) for row in self.iterations],
+        }
+
+
+@dataclass(frozen=True)
 class Outcome(Generic[MetaType, RowType]):
     """What rank 0 holds after a run.
 
@@ -317,6 +477,13 @@ class Outcome(Generic[MetaType, RowType]):
 
     report: Report[MetaType, RowType]
     failures: list[str]
+
+
+@dataclass(frozen=True)
+class GroupsOutcome(Outcome[GroupsMeta, GroupLatencyRow]):
+    """What rank 0 holds after ``bench groups``."""
+
+    report: GroupsReport
 
 
 def with_speedups(rows: Sequence[Row]) -> list[Row]:
@@ -346,6 +513,28 @@ def with_ratios(rows: Sequence[LatencyRow]) -> list[LatencyRow]:
             speedup_vs_mpi=ratio(medians.get(("mpi", row.bytes)), row.latency_us.p50),
             ratio_to_mpi=over(row, "mpi"),
             ratio_to_memcpy=over(row, "memcpy"),
+        )
+        for row in rows
+    ]
+
+
+def with_group_ratios(rows: Sequence[GroupLatencyRow]) -> list[GroupLatencyRow]:
+    """Return the rows, each compared with MPI's own in the same case."""
+
+    def case(row: GroupLatencyRow, way: str) -> tuple[str, int, int, int]:
+        return way, row.bytes, row.size, row.groups
+
+    medians = {case(row, row.way): row.latency_us.p50 for row in rows if row.backend is None}
+
+    def over(row: GroupLatencyRow, way: str) -> float | None:
+        return ratio(row.latency_us.p50, medians.get(case(row, way)))
+
+    return [
+        dataclasses.replace(
+            row,
+            ratio_to_mpi=over(row, "mpi"),
+            ratio_to_create_group=over(row, "mpi-create-group"),
+            ratio_to_split=over(row, "mpi-split"),
         )
         for row in rows
     ]

@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar, Union
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, Union
 
 from mpi4py import MPI
 
@@ -25,6 +25,22 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 AnyLedger = TypeVar("AnyLedger", Ledger, LoopLedger)
 AnyTrial = Union["Rounds", "Loop"]
+
+
+class Measured(Protocol):
+    """What can be measured in turns: `Trial` describes it."""
+
+    @property
+    def way(self) -> object: ...  # noqa: D102
+
+    @property
+    def receive(self) -> Array: ...  # noqa: D102
+
+    def rehearse(self, calls: int) -> None: ...  # noqa: D102
+
+    def turn(self, calls: int) -> float: ...  # noqa: D102
+
+    def forget(self) -> None: ...  # noqa: D102
 
 
 @dataclass
@@ -252,7 +268,7 @@ def _may_wait_for_another(way: Way) -> bool:
     return isinstance(way, Policy) and way not in (Solo(), Full())
 
 
-def take_turns(plan: Sequence[tuple[AnyTrial, Sequence[int]]], progress: Progress) -> None:
+def take_turns(plan: Sequence[tuple[Measured, Sequence[int]]], progress: Progress) -> None:
     """Measure every trial in turns; collective.
 
     The order rotates, so that each trial comes first equally often.

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..bench.group_options import BenchGroupsOptions
 from ..bench.launch import launched_rank, launched_size
 from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions, TuneOptions
 from ..sim.group_options import AnalyseOptions, GroupsOptions, ShowOptions
@@ -42,7 +43,7 @@ class InfoOptions:
     """``pypartial info``, which has no options."""
 
 
-BenchOptions = SkewOptions | LatencyOptions | OverheadOptions | TuneOptions
+BenchOptions = SkewOptions | LatencyOptions | OverheadOptions | BenchGroupsOptions | TuneOptions
 GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
 SimJob = FuzzOptions | SimSkewOptions | ScheduleOptions | GroupsJob
 Job = BenchOptions | InfoOptions | SimJob
@@ -131,10 +132,12 @@ def _run_benchmark(job: BenchOptions) -> int:
         from .tune import tune
 
         return tune(job, MPI.COMM_WORLD)
-    from .bench import latency, overhead, skew
+    from .bench import groups, latency, overhead, skew
 
     if isinstance(job, OverheadOptions):
         return overhead(job, MPI.COMM_WORLD)
+    if isinstance(job, BenchGroupsOptions):
+        return groups(job, MPI.COMM_WORLD)
     if isinstance(job, LatencyOptions):
         return latency(job, MPI.COMM_WORLD)
     return skew(job, MPI.COMM_WORLD)

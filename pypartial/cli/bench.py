@@ -10,12 +10,14 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..bench import groups as groups_bench
 from ..bench import latency as latency_bench
 from ..bench import overhead as overhead_bench
 from ..bench import skew as skew_bench
 from ..bench.conditions import shortage
+from ..bench.group_options import BenchGroupsOptions
 from ..bench.launch import stderr_is_terminal
-from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions
+from ..bench.options import Buffers, LatencyOptions, OverheadOptions, SkewOptions
 from ..bench.pace import meet
 from ..bench.results import Outcome
 from .core import load_on_all, print_problem, save
@@ -80,6 +82,35 @@ def latency(options: LatencyOptions, comm: MPI.Intracomm) -> int:
     return int(comm.bcast(code))
 
 
+def groups(options: BenchGroupsOptions, comm: MPI.Intracomm) -> int:
+    """Run ``bench groups``; collective.
+
+    Returns
+    -------
+    int
+        As for `skew`.
+    """
+    pairs = len({*options.buffers, Buffers.NUMPY})
+    if not ready(comm, max(options.sizes), pairs, "--bytes"):
+        return 1
+    announce("about", groups_bench.about_seconds(options, comm.size), comm)
+    with progress_bar(groups_bench.turns(options, comm.size), comm) as progress:
+        outcome = groups_bench.measure(options, comm, progress)
+    code = 0
+    if outcome is not None:
+        from ..bench.group_table import print_report
+
+        print_report(outcome.report)
+        saved = _save_json(outcome, options.json)
+        if options.plot is not None:
+            from ..bench.plot import save_groups_plot
+
+            report = outcome.report
+            saved &= save("Plot", options.plot, lambda path: save_groups_plot(report, path))
+        code = judge(outcome, saved)
+    return int(comm.bcast(code))
+
+
 def overhead(options: OverheadOptions, comm: MPI.Intracomm) -> int:
     """Run ``bench overhead`` on rank 0, while the others sleep; collective.
 
@@ -102,7 +133,7 @@ def overhead(options: OverheadOptions, comm: MPI.Intracomm) -> int:
     return int(comm.bcast(code))
 
 
-def ready(comm: MPI.Intracomm, size: int, pairs: int) -> bool:
+def ready(comm: MPI.Intracomm, size: int, pairs: int, option: str = "--size") -> bool:
     """Return whether the benchmark can run; if not, print why on rank 0. Collective.
 
     Parameters
@@ -112,13 +143,15 @@ def ready(comm: MPI.Intracomm, size: int, pairs: int) -> bool:
         Bytes of a buffer.
     pairs : int
         Pairs of a send and a receive buffer on each rank.
+    option : str
+        The option that the size was given with.
     """
     _, problem = load_on_all(comm)
     if problem is not None:
         if comm.rank == 0:
             print_problem(problem)
         return False
-    problem = shortage(size, pairs, comm)
+    problem = shortage(size, pairs, comm, option)
     if problem is not None and comm.rank == 0:
         print(f"pypartial: {problem}", file=sys.stderr)
     return problem is None

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
+from ..bench.group_options import (
+    Backend,
+    BenchGroupsOptions,
+    GroupGenerator,
+    Part,
+    parse_group_size,
+)
 from ..bench.options import (
     Buffers,
     DType,
@@ -18,16 +26,24 @@ from ..bench.options import (
     parse_way,
 )
 from ..policy import Policy
+from ..sim.arrivals import MODELS_HELP
 from ..units import parse_duration, parse_patience, parse_size
 from .options import PATIENCE_HELP, POLICY_HELP, REPEATABLE, SIZE_HELP, JsonOption
 from .reading import files_complaint, read
 
+AnyEnum = TypeVar("AnyEnum", bound=Enum)
+
 _SKEW_POLICIES = ("solo", "majority", "full", "mpi")
 _SKEW_SIZES = ("64", "64K", "1M")
 _LATENCY_POLICIES = ("full", "solo")
+_GROUP_BYTES = ("8", "64K", "1M", "4M")
+_GROUP_SIZES = ("2", "4")
+_GROUP_GENERATORS = ("static", "random", "smart", "controller")
 _LATENCY_SIZES = ("8", "64", "512", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M")
 
-bench = typer.Typer(help="Measure allreduces and calls on this machine.", no_args_is_help=True)
+bench = typer.Typer(
+    help="Measure allreduces, groups and calls on this machine.", no_args_is_help=True
+)
 
 # ---- options that several commands have ----------------------------------------------------------
 
@@ -76,6 +92,8 @@ _PlotOption = Annotated[
         help="Plot latency against size and write the picture to this file (.png, .pdf or .svg).",
     ),
 ]
+
+_LISTED = "Several are separated by commas, or the option is repeated."
 
 # ---- commands ------------------------------------------------------------------------------------
 
@@ -236,6 +254,169 @@ def latency(
     context.obj.job = options
 
 
+@bench.command(epilog="\b\nArrivals:\n" + MODELS_HELP)
+def groups(
+    context: typer.Context,
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            metavar="latency|iterations",
+            help="What to measure: how long an average takes, or how long iterations take beside "
+            f"slow ranks. {REPEATABLE} Default: both.",
+            case_sensitive=False,
+        ),
+    ] = None,
+    bytes_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bytes",
+            metavar="SIZES",
+            help=f"{SIZE_HELP} {_LISTED} Iterations have the first one. "
+            f"Default: {','.join(_GROUP_BYTES)}.",
+        ),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RANKS",
+            help=f"Ranks of a group, from 2. {_LISTED} Default: those of "
+            f"{','.join(_GROUP_SIZES)} that there are ranks for.",
+        ),
+    ] = None,
+    generator: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GENERATORS",
+            help="Which groups: given (each Start names its group), static (a fixed table; "
+            "iterations have that of Ripples), random, smart, controller. "
+            f"{_LISTED} Default: {','.join(_GROUP_GENERATORS)}.",
+        ),
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BACKENDS",
+            help="How members add up their models: node (in shared memory), schedule (by "
+            "messages), comm (on communicators of MPI), or auto: the first of these that is "
+            f"possible. {_LISTED} Default: auto.",
+        ),
+    ] = None,
+    buffers: Annotated[
+        list[Buffers] | None,
+        typer.Option(
+            metavar="library|numpy",
+            help="Where the buffers of this library's requests come from: library is "
+            f"Context.alloc, numpy is numpy.zeros. {REPEATABLE} Default: library.",
+            case_sensitive=False,
+        ),
+    ] = None,
+    budget: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Of latency: about how long to measure each way in each case; the number of "
+            "calls follows from it. A time such as 250ms.",
+        ),
+    ] = "250ms",
+    blocks: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Blocks of calls of each way. Default: 5 to 9, as the budget allows.",
+        ),
+    ] = None,
+    calls: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Calls in each block. Default: as many as the budget allows."
+        ),
+    ] = None,
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="Of iterations: how long ranks sleep before each Start; one of the models listed "
+            "below. With a slow rank, each generator also runs with that rank at normal speed.",
+        ),
+    ] = "slow:0:6x",
+    base: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Of iterations: mean time that a rank sleeps in the models slow, random and "
+            "rotating.",
+        ),
+    ] = "10ms",
+    iterations: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=1_000_000,
+            metavar="N",
+            help="Of iterations: a run lasts N times as long as --base.",
+        ),
+    ] = 30,
+    runs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Of iterations: runs of each generator.")
+    ] = 5,
+    transport: _TransportOption = Transport.AUTO,
+    dtype: Annotated[
+        DType,
+        typer.Option(
+            metavar="float32|float64", help="Element type of the buffers.", case_sensitive=False
+        ),
+    ] = DType.FLOAT32,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Seed of generators and arrivals, up to 2**64 - 1."),
+    ] = 0,
+    json: JsonOption = None,
+    plot: _PlotOption = None,
+) -> None:
+    """Measure averages inside groups against MPI's own, and iterations beside a slow rank.
+
+    Start it with mpirun -n P. Latency: the first ranks are one group while the others sleep, or
+    groups of all ranks run at once. In each case the generators take turns in blocks of calls with
+    MPI_Allreduce and a division, on a communicator that is kept, and on one that each call makes
+    by MPI_Comm_create_group or MPI_Comm_split. The value of a block is the mean time of a call on
+    its slowest rank; results are medians over the blocks.
+
+    Iterations: every rank sleeps, calls Start and Wait, and begins anew; full is an allreduce of
+    all ranks. Results are medians over the runs.
+
+    The average of every call is verified in a few calls of each way, and of every block and run
+    that it keeps the mean over the ranks; the exit code is 1 if one was wrong.
+    """
+    chosen = tuple(read("--size", parse_group_size, text) for text in _listed(size))
+    defaults = tuple(int(number) for number in _GROUP_SIZES if int(number) <= context.obj.ranks)
+    texts = _listed(bytes_) or _GROUP_BYTES
+    names = _listed(generator) or _GROUP_GENERATORS
+    backends = _listed(backend) or ("auto",)
+    options = BenchGroupsOptions(
+        parts=tuple(part or Part),
+        sizes=tuple(read("--bytes", parse_size, text) for text in texts),
+        group_sizes=chosen or defaults,
+        generators=tuple(_member("--generator", GroupGenerator, text) for text in names),
+        backends=tuple(_member("--backend", Backend, text) for text in backends),
+        buffers=tuple(buffers or (Buffers.LIBRARY,)),
+        budget_ns=read("--budget", parse_duration, budget),
+        blocks=blocks,
+        calls=calls,
+        arrivals=arrivals.strip(),
+        base_ns=read("--base", parse_duration, base),
+        iterations=iterations,
+        runs=runs,
+        transport=transport,
+        dtype=dtype,
+        seed=seed,
+        json=json,
+        plot=plot,
+    )
+    _refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
+    context.obj.job = options
+
+
 @bench.command()
 def overhead(
     context: typer.Context,
@@ -276,6 +457,20 @@ def overhead(
     )
     _refuse(options.complaint() or files_complaint(json, None))
     context.obj.job = options
+
+
+def _listed(values: list[str] | None) -> list[str]:
+    """Return the parts of the values of an option, which commas separate."""
+    return [part.strip() for value in values or [] for part in value.split(",")]
+
+
+def _member(option: str, kind: type[AnyEnum], text: str) -> AnyEnum:
+    """Return the member of an enumeration of texts; another text is a usage error."""
+    found = next((member for member in kind if member.value == text.lower()), None)
+    if found is None:
+        known = ", ".join(str(member.value) for member in kind)
+        raise typer.BadParameter(f"{text!r} is not one of {known}", param_hint=f"'{option}'")
+    return found
 
 
 def _refuse(complaint: str | None) -> None:

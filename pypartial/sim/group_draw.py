@@ -94,13 +94,13 @@ def _draw_options(draw: random.Random, ranks: int) -> PreduceOptions:
     size = draw.randint(2, min(ranks, draw.choice((2, 3, 4, 9)))) if ranks > 1 else 0
     least = -((1 - ranks) // (size - 1)) if size else 0
     more = [f"history={draw.randint(least, 4 * least)}" if m == "history" else m for m in more]
-    phases: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    table: tuple[tuple[tuple[int, ...], ...], ...] = ()
     if name == "static":
         per_node = draw.choice([n for n in range(1, ranks + 1) if ranks % n == 0])
-        phases = tuple(tuple(groups_of(p)) for p in static_table(ranks // per_node, per_node))
+        table = tuple(tuple(groups_of(p)) for p in static_table(ranks // per_node, per_node))
     elif name == "table":
-        phases = tuple(_draw_phase(draw, ranks) for _ in range(draw.randint(1, 4)))
-    generator = "table" if phases else name
+        table = tuple(_draw_phase(draw, ranks) for _ in range(draw.randint(1, 4)))
+    generator = "table" if table else name
     if generator not in ("table", "given"):
         generator = ",".join([f"{name}:{size}", *more])
     dtype = draw.choice(_DTYPES)
@@ -108,7 +108,7 @@ def _draw_options(draw: random.Random, ranks: int) -> PreduceOptions:
         generator=generator,
         count=draw.choice((*range(13), 1, 2, 8, 300)),
         dtype=dtype,
-        phases=phases,
+        table=table,
         weights=draw.choice(_WEIGHTS),
         alpha=draw.choice(_ALPHAS),
         backend=draw.choice(("auto", "auto", "auto", "schedule")),

@@ -117,7 +117,7 @@ def _shape(ranks: int, options: PreduceOptions, group: Begun) -> None:
             _fail(f"a group of more than {plan.size}", group)
     if options.generator == "table":
         members = set(group.members)
-        if not any(members <= set(circle) for phase in options.phases for circle in phase):
+        if not any(members <= set(circle) for phase in options.table for circle in phase):
             _fail("a group that is not in the table", group)
 
 

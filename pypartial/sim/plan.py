@@ -457,6 +457,8 @@ def _fits(value: Any, annotation: str) -> bool:
         return isinstance(value, Policy)
     if annotation == "float":
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if annotation == "str | None":
-        return value is None or isinstance(value, str)
+    if " | " in annotation:
+        return any(_fits(value, one) for one in annotation.split(" | "))
+    if annotation == "None":
+        return value is None
     return type(value).__name__ == annotation

@@ -31,7 +31,7 @@ class PreduceOptions:
     ----------
     generator : str
         As `parse_generator` reads it, without ``static``; or "table" or "given".
-    phases : tuple
+    table : tuple
         Of "table": for each phase its groups. They are "given" by the steps of the programs, too.
     weights : str
         "constant", "closest" or "initial".
@@ -40,7 +40,7 @@ class PreduceOptions:
     generator: str = "random:2"
     count: int = 1
     dtype: str = "float64"
-    phases: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    table: tuple[tuple[tuple[int, ...], ...], ...] = ()
     weights: str = "constant"
     alpha: float = 0.5
     backend: str = "auto"
@@ -59,7 +59,7 @@ class PreduceOptions:
         """Return why the generator does not fit so many ranks; None if it does."""
         try:
             if self.generator == "table":
-                Table(self.phases).check(ranks)
+                Table(self.table).check(ranks)
             elif self.generator != "given":
                 return plan_complaint(self.plan(), ranks, 1)
         except (ArgumentError, ValueError) as error:
@@ -124,8 +124,8 @@ class PreduceHandle:
         config.plan.weights, config.plan.alpha = WEIGHTS[options.weights], options.alpha
         config.plan.plant, config.plan.cache = PLANTS[plant], options.cache
         if options.generator == "table":
-            config.plan.phases = len(options.phases)
-            config.table = self._keep(ffi.new("int32_t[]", next_members(options.phases, ranks)))
+            config.plan.phases = len(options.table)
+            config.table = self._keep(ffi.new("int32_t[]", next_members(options.table, ranks)))
         config.generator_text = self._keep(ffi.new("char[]", options.generator.encode()))
         for member, value in options.raw:
             setattr(config, member, value)

@@ -89,9 +89,9 @@ def _with_ranks(options: Any, old: int, new: int) -> Any:
     if isinstance(options, PreduceOptions):
         phases = tuple(
             tuple(tuple(rank for rank in group if rank < new) for group in phase if group[0] < new)
-            for phase in options.phases
+            for phase in options.table
         )
-        return replace(options, phases=phases)
+        return replace(options, table=phases)
     tail = options.count - 2 * old
     return replace(
         options,
@@ -190,16 +190,16 @@ def _simpler_run(s: Scenario) -> Iterator[Scenario]:
 
 
 def _simpler_groups(options: PreduceOptions) -> Iterator[PreduceOptions]:
-    for at in range(len(options.phases)):
-        rest = (*options.phases[:at], *options.phases[at + 1 :])
+    for at in range(len(options.table)):
+        rest = (*options.table[:at], *options.table[at + 1 :])
         if rest:
-            yield replace(options, phases=rest)
+            yield replace(options, table=rest)
     name, *more = options.generator.split(",")
     for at in range(len(more)):
         yield replace(options, generator=",".join([name, *more[:at], *more[at + 1 :]]))
     for simpler in ("controller:2", "random:2"):
         if options.generator != simpler:
-            yield replace(options, generator=simpler, phases=())
+            yield replace(options, generator=simpler, table=())
     simple = PreduceOptions()
     for name in ("pieces", "fenced", "cache", "weights", "alpha", "dtype", "backend", "count"):
         if getattr(options, name) != getattr(simple, name):

@@ -57,6 +57,20 @@ def test_data_parallel() -> None:
     assert spread < 1e-6, text
 
 
+def test_averaging() -> None:
+    """In groups the slow rank sets no pace; how many steps the others make depends on the load."""
+    text = run_example("averaging.py")
+    _, (steps, of_slow, loss) = numbers(
+        r"rank 0 made (\d+) steps, the slow rank (\d+), loss (\S+)", text
+    )
+    assert steps > of_slow, text
+    assert loss < 10, text  # at the beginning it is about 25
+    ((with_slow, groups),) = numbers(r"the slow rank was in (\d+) of the (\d+) groups", text)
+    assert 0 < with_slow < groups, text
+    ((spread,),) = numbers(r"ranks \(0, 1, 2, 3\) the models differ by (\S+)", text)
+    assert spread == 0, text
+
+
 def test_deadline() -> None:
     """How long rank 0 waits, and how many rounds rank 3 is in, depends on the load."""
     text = run_example("deadline.py")

@@ -19,12 +19,14 @@ from strategies import examples, scenarios
 
 from pypartial._names import DELIVER
 from pypartial.cli import app
-from pypartial.cli.sim import FuzzOptions, Plant, alone
+from pypartial.cli.sim import FuzzOptions, Plant, What, alone
 from pypartial.policy import FirstOf, Full, Majority, Quorum, Solo
 from pypartial.sim import fuzz as fuzzer
-from pypartial.sim.fuzz import COVERAGE, PLANTS, Verdict, draw_scenario, fuzz
+from pypartial.sim.draw import WHAT
+from pypartial.sim.fuzz import COVERAGE, COVERAGES, PLANTS, Verdict, draw_scenario, fuzz
 from pypartial.sim.handle import ALGORITHMS, Options
 from pypartial.sim.oracles import check, replay_command
+from pypartial.sim.preduce_handle import PreduceOptions
 from pypartial.sim.scenario import TIMINGS, Phase, Scenario
 from pypartial.sim.shrink import shrink
 
@@ -66,6 +68,34 @@ def test_cases_are_of_every_kind():
     assert all(actions[what] > 200 for what in ("flush", "open", "free"))
     several = [s for s in drawn if sum(a.startswith("flush") for p in s.phases for a in p.then) > 1]
     assert len(several) > 1000
+
+
+def test_cases_with_groups_are_of_every_kind():
+    drawn = [draw_scenario(0, index, "groups") for index in range(2000)]
+    assert all(s.complaint() is None for s in drawn)
+    assert all(Scenario.from_text(s.to_text()) == s for s in drawn)
+    assert all(s.groups for s in drawn)
+    assert set(range(1, 18)) <= {s.ranks for s in drawn}
+    options = [o for s in drawn for o in s.groups]
+    generators = collections.Counter(o.generator.split(":")[0] for o in options)
+    assert set(generators) == {"random", "smart", "controller", "table", "given"}
+    assert min(generators.values()) > 100
+    words = collections.Counter(w for o in options for w in o.generator.split(",")[1:])
+    more = ("reuse", "no-division", "inter-intra", "foresight=0", "c-thres=1", "no-unfreeze")
+    assert all(words[word] > 30 for word in more)
+    assert any(word.startswith("history=") for word in words)
+    assert {o.weights for o in options} == {"constant", "closest", "initial"}
+    assert {o.dtype for o in options} == {"float64", "float32", "float16"}
+    assert set(range(13)) <= {o.count for o in options}
+    assert {len(s.memory) for s in drawn} == {0, 2, 4}
+    assert {len(s.groups) for s in drawn} == {1, 2}
+    assert sum(bool(s.rounds) for s in drawn) > 400
+
+
+def test_all_cases_are_a_mixture():
+    drawn = [draw_scenario(0, index, "all") for index in range(400)]
+    assert 50 < sum(bool(s.groups) for s in drawn) < 150
+    assert drawn[0] in (draw_scenario(0, 0, "rounds"), draw_scenario(0, 0, "groups"))
 
 
 @examples(200)
@@ -210,6 +240,36 @@ def test_shrinking_is_bounded_and_may_fail():
     find, tried = predicate(lambda s: False)
     assert shrink(LARGE, find, attempts=40) == LARGE
     assert len(tried) == 40
+
+
+GROUPS = Scenario(
+    ranks=9,
+    seed=123_456_789,
+    handles=(
+        PreduceOptions("smart:3,inter-intra,foresight=0", count=300, dtype="float32", cache=3),
+        Options(count=18, policy=Quorum(4)),
+        PreduceOptions("table", table=(((0, 8), (1, 2)), ((3, 4, 5),)), weights="initial"),
+    ),
+    phases=(Phase((4, 7, 2), ("flush 0", "apart")), Phase((9,), ("flush 2", "away"), hold=True)),
+    opened=3,
+    memory=(1000, 1000, 5, 1),
+    together=True,
+    timeout=0.3,
+)
+
+
+def test_shrinking_makes_scenarios_with_groups_small():
+    def fails(s):
+        return any(o.weights == "initial" and o.generator == "table" for o in s.groups)
+
+    assert GROUPS.complaint() is None
+    find, tried = predicate(fails)
+    small = shrink(GROUPS, find)
+    assert (small.ranks, small.phases) == (2, ())
+    (options,) = small.handles
+    assert options == PreduceOptions("table", table=options.table, weights="initial")
+    assert len(options.table) == 1
+    assert all(s.complaint() is None for s in tried)
 
 
 def test_only_what_can_be_run_is_tried():
@@ -437,13 +497,31 @@ def test_too_little_coverage_is_no_success(covered):
     assert few.passed()
 
 
+@pytest.fixture(scope="module")
+def groups_covered():
+    return fuzz(1000, seed=11, what="groups")
+
+
+def test_no_random_case_with_groups_fails(groups_covered):
+    assert groups_covered.failure is None, groups_covered.failure
+    assert groups_covered.passed(), groups_covered.shortcomings()
+    assert groups_covered.kinds == {"groups": 1000}
+
+
+@pytest.mark.parametrize("name", COVERAGES["groups"])
+def test_what_is_hard_with_groups_occurs_in_every_hundredth_case(groups_covered, name):
+    assert groups_covered.share(name) >= 0.01
+
+
 # ---- defects -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_defect_is_found(plant):
     """Within 10,000 cases; the shrunk case is small, fails, and passes without the defect."""
-    failure = fuzz(10_000, seed=1, plant=plant).failure
+    of_groups = "groups_plant" in PLANTS[plant]
+    cases, what = (300, "groups") if of_groups else (10_000, "rounds")
+    failure = fuzz(cases, seed=1, plant=plant, what=what).failure
     assert failure is not None
     assert failure.shrunk.ranks <= 5
     again = Scenario.from_text(failure.shrunk.to_text())
@@ -474,6 +552,8 @@ def test_options_of_the_command(tmp_path):
     expected = FuzzOptions(5, 2, 1.5, 3, Plant.LOST_DRAW, None, path)
     assert app.parse(["sim", "fuzz", *words.split()], 1) == expected
     assert {plant.value for plant in Plant} == set(PLANTS)
+    assert app.parse(["sim", "fuzz", "--what", "groups"], 1).what is What.GROUPS
+    assert {what.value for what in What} == set(WHAT)
 
 
 @pytest.mark.parametrize(
@@ -510,8 +590,10 @@ def test_the_command_prints_the_same_for_any_number_of_jobs(tmp_path):
     assert found == same
     assert (found["cases"], found["failure"]) == (40, None)
     assert one[0] == "40 cases passed (seed 3)"
-    assert one[1].startswith(f"{found['rounds']} rounds, ")
-    assert sum(words in line for line in one for words in COVERAGE.values()) == len(COVERAGE)
+    assert one[1].startswith(f"{found['rounds']} rounds and groups, ")
+    assert found["kinds"]["rounds"] > found["kinds"]["groups"] > 0
+    words = [words for names in COVERAGES.values() for words in names.values()]
+    assert all(any(line.strip().startswith(word) for line in one) for word in words)
 
 
 def test_the_command_does_not_initialise_mpi():

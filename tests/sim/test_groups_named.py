@@ -135,8 +135,6 @@ def test_a_flush_begins_the_table_anew() -> None:
     machine.leave(0, reason="flushes")
     (flush,) = machine.leave(1, reason="flushes")
     assert isinstance(flush, Flush)
-    machine.back(0)
-    machine.back(1)
     assert machine.start(0) == [Alone(0)]  # phase 0 again
     assert machine.start(0) == []
 

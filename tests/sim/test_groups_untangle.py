@@ -148,6 +148,35 @@ def test_a_rank_that_runs_a_group_is_no_part_of_a_circle() -> None:
     assert untangle([one, other]) == [[Alone(1)], []]
 
 
+def test_ranks_that_wait_for_a_rank_that_waits_are_no_circle() -> None:
+    machines = []
+    for lower, higher, asks in ((0, 1, 0), (1, 2, 1), (0, 3, 3)):
+        machine = Machine(Plan("controller", 2), 4)
+        for rank in {0, 1, 2, 3} - {lower, higher}:
+            assert machine.leave(rank) == []
+        assert machine.start(asks) == []
+        machines.append(machine)
+    # Rank 2 computes; after it rank 1 goes on, then rank 0, and then rank 3.
+    assert untangle(machines) == [[], [], []]
+
+
+def test_ranks_stay_in_groups_of_handles_on_which_no_rank_of_the_circle_waits() -> None:
+    idle = Machine(Plan("smart", 2, inter_intra=True), 4, node_of=[0, 0, 1, 1])
+    for group in [action for rank in range(4) for action in idle.start(rank)]:
+        assert isinstance(group, Begin)
+        for member in group.members:
+            idle.finish(member, group.serial)
+    assert idle.alive == 2  # the nodes
+    one, other = Machine(Plan("random", 2), 4), Machine(Plan("random", 2), 4)
+    for rank in (2, 3):
+        assert one.leave(rank) == other.leave(rank) == []
+    assert one.start(0) == other.start(1) == []
+    assert [len(actions) for actions in untangle([idle, one, other])] == [0, 0, 1]
+    assert idle.start(0) == []
+    (group,) = idle.start(1)
+    assert isinstance(group, Begin) and group.members == [0, 1]
+
+
 def test_given_groups_stay_whole() -> None:
     """The rank that is waited for on the other handle gives way, though it is the higher one."""
     given_, other = Machine(Plan("given"), 2), Machine(Plan("random", 2), 2)
@@ -192,6 +221,24 @@ def test_a_controller_that_keeps_its_head_back_may_be_part_of_a_circle() -> None
     other.finish(2, group.serial)
     (bridge,) = one.start(2)
     assert isinstance(bridge, Begin) and bridge.members == [0, 2]
+
+
+def test_ranks_behind_a_head_that_is_kept_back_go_on() -> None:
+    one, other = Machine(Plan("controller", 2, history=3), 4), Machine(Plan("random", 3), 4)
+    for first, second in ((0, 1), (1, 2), (0, 1)):
+        one.start(first)
+        (group,) = one.start(second)
+        assert isinstance(group, Begin)
+        one.finish(first, group.serial)
+        one.finish(second, group.serial)
+    # Rank 1 is kept back for rank 3, which waits for ranks 0 and 1.  Rank 0 will go with rank 2.
+    assert one.start(1) == one.start(0) == other.leave(2) == other.start(3) == []
+    assert untangle([one, other]) == [[], []]
+    (group,) = one.start(2)
+    assert isinstance(group, Begin) and group.members == [0, 2]
+    assert one.finish(0, group.serial) == [Complete(0, group.serial)]
+    (group,) = other.start(0)  # rank 1 has given way
+    assert isinstance(group, Begin) and group.members == [0, 3]
 
 
 def test_the_pace_of_a_rank_that_gives_way_stays_as_it_was() -> None:

@@ -138,16 +138,11 @@ def test_receives_are_apart_as_well() -> None:
     """Both neighbours of rank 0 send to it at once, and the second is served a gap later."""
     gap = 1700
     network = with_link(FREE, gap_ns=gap)
-    times = [
-        execute("recursive_doubling", ranks, 1, network).finished_ns.max()
-        for ranks in (2, 4)
-    ]
+    times = [execute("recursive_doubling", ranks, 1, network).finished_ns.max() for ranks in (2, 4)]
     # The second exchange begins when the first is over, 2000 + 2 * 500 > 1700: nobody waits.
     assert times == [message(1), 2 * message(1)]
     slow = with_link(FREE, gap_ns=5000)
-    times = [
-        execute("recursive_doubling", ranks, 1, slow).finished_ns.max() for ranks in (2, 4)
-    ]
+    times = [execute("recursive_doubling", ranks, 1, slow).finished_ns.max() for ranks in (2, 4)]
     # The second send leaves at 5000 and arrives at 5000 + o + L; the port is free from 7500 on.
     assert times == [message(1), 5000 + message(1)]
 
@@ -171,8 +166,7 @@ def test_noise_has_its_mean_and_belongs_to_ranks() -> None:
     noisy = dataclasses.replace(FREE, noise_ns=1000)
     seeds = range(400)
     times = [
-        execute("recursive_doubling", 2, 1, noisy, seed).finished_ns - message(1)
-        for seed in seeds
+        execute("recursive_doubling", 2, 1, noisy, seed).finished_ns - message(1) for seed in seeds
     ]
     delays = np.array(times)
     assert (delays >= 0).all()

@@ -153,7 +153,7 @@ class Watch:
         assert action.weights == [1 / len(action.members)] * len(action.members)
         self._take_over(action)
         for rank in action.members:
-            self.members[rank].reason = "in-call"
+            self.members[rank].reason = ""  # is back
         for rank, member in enumerate(self.members):
             member.asks = False
             assert not self.machine.asks(rank)

@@ -497,9 +497,8 @@ def test_stall_warnings_at_doubling_intervals(core, request_, monkeypatch, caplo
     request_.Wait()
     waited = [float(record.getMessage().split()[1]) for record in caplog.records]
     assert {record.name for record in caplog.records} == {"pypartial"}
-    assert waited[0] == pytest.approx(0.06, abs=0.04)
-    assert len(waited) == 2
-    assert waited[1] >= 2 * waited[0]
+    assert len(waited) >= 2  # more on a slow machine
+    assert all(waited_s >= 0.06 * 2**number for number, waited_s in enumerate(waited))
 
 
 def test_a_request_refuses_everything_after_its_end(core, request_):

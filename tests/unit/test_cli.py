@@ -283,7 +283,8 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 COMMANDS = (
-    *("", "info", "bench", "bench skew", "bench latency", "bench overhead", "tune"),
+    *("", "info", "bench", "bench skew", "bench latency", "bench overhead"),
+    *("bench groups", "tune"),
     *("sim", "sim fuzz", "sim skew", "sim schedule", "sim groups"),
     *("groups", "groups show", "groups analyse"),
 )
@@ -625,6 +626,69 @@ def test_skewed_latency(mpirun: list[str], tmp_path: Path) -> None:
     assert rows["solo"]["ratio_to_mpi"] < 1
     assert rows["memcpy"]["latency_us"]["p50"] < 1000  # never skewed
     assert rows["solo"]["active_expected"] == 1
+
+
+def test_groups_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
+    """Groups of 2 of 3 ranks: the third one sleeps. Groups of 3: nobody does."""
+    results, picture = tmp_path / "groups.json", tmp_path / "groups.png"
+    words = words_of("""
+        bench groups --bytes 8,64K --size 2,3 --generator given,static,random,smart,controller
+        --backend auto,schedule,comm --budget 2ms --blocks 2 --base 1ms --iterations 6 --runs 2
+    """)
+    files = ("--json", str(results), "--plot", str(picture))
+    done = run(*mpirun, sys.executable, "-m", "pypartial", *words, *files)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(results.read_text())
+    rows = report["rows"]
+    assert len(rows) == 2 * 2 * (5 * 3 + 2)
+    assert {row["backend"] for row in rows} == {"node", "schedule", "comm", None}
+    assert {(row["size"], row["groups"]) for row in rows} == {(2, 1), (3, 1)}
+    assert all(row["verified"] and row["latency_us"]["p50"] > 0 for row in rows)
+    assert all(row["ratio_to_mpi"] > 0 and row["ratio_to_create_group"] > 0 for row in rows)
+    fixed = [row for row in rows if row["way"] in ("given", "static", "mpi")]
+    assert all(row["members"] == pytest.approx(row["size"], abs=0.5) for row in fixed)
+    iterations = report["iterations"]
+    names = [(row["generator"], row["size"]) for row in iterations if row["backend"] != "comm"]
+    assert names[0] == ("full", 0)
+    assert ("smart", 3) in names
+    for row in iterations:
+        assert row["verified"]
+        assert [side["name"] for side in row["sides"]] == ["fast", "slow"]
+        # The slow rank sleeps for 6 ms in an iteration, and for 1 ms in the other runs.
+        assert row["sides"][1]["iteration_us"]["median"] > 5500
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "controller:2" in done.stdout
+
+
+def test_a_wrong_average_of_one_rank_is_reported(mpirun: list[str]) -> None:
+    code = (
+        "import sys, pypartial.cli\n"
+        "from mpi4py import MPI\n"
+        "from pypartial.bench import group_ways, groups\n"
+        "make = group_ways.group_way\n"
+        "def make_wrong(way, ctx, baseline, model, cast):\n"
+        "    found = make(way, ctx, baseline, model, cast)\n"
+        "    right = found.call\n"
+        "    def wrong():\n"
+        "        right()\n"
+        "        model[0] += 1000\n"
+        "    if way.name == 'static':\n"
+        "        found.call = wrong\n"
+        "    return found\n"
+        "if MPI.COMM_WORLD.rank == 2:\n"
+        "    groups.group_way = make_wrong\n"
+        "pypartial.cli.main(sys.argv[1:])\n"
+    )
+    words = words_of("""
+        bench groups --part latency --bytes 64 --size 3 --generator static,smart --blocks 2
+        --calls 3
+    """)
+    done = run(*mpirun, sys.executable, "-c", code, *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count(" NO ") == 1
+    complaints = [line for line in done.stderr.splitlines() if "not verified" in line]
+    assert complaints
+    assert all("not verified: static, auto, 16 x float32, rank " in line for line in complaints)
 
 
 def test_tune_from_start_to_end(mpirun: list[str], table: Path, tmp_path: Path) -> None:

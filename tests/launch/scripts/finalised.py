@@ -21,6 +21,7 @@ if rank == 0:
         pass
     else:
         raise AssertionError("Free did not wait for rank 1")
+comm.Barrier()  # a rank 1 that has ended its script would go along with the Free
 MPI.Finalize()
 for call in (freed.Free, request.Start, request.Wait, request.Free, ctx.stats, ctx.Free):
     try:
