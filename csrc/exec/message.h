@@ -77,6 +77,7 @@ typedef struct pp_group_notice {
     int32_t     algorithm;
     int32_t     kept, fresh; /* see pp_groups_action_t */
     int32_t     count;
+    int32_t     ranks[2];    /* DIFFER */
     uint64_t    newest;
     double      initial;
     /* `count` weights follow, then `count` members; a handle with constant weights sends no weights. */

@@ -280,34 +280,62 @@ static pp_status_t go_away(const pp_groups_call_t *call, int32_t rank)
     return has_room ? PP_OK : no_room();
 }
 
-static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t reason)
-{
-    pp_groups_t            *g = call->groups;
-    const pp_groups_rank_t *r = pp_groups_rank(g, rank);
-    if (reason > PP_GROUPS_OUT)
-        return pp_fail(PP_ERR_ARGUMENT, "reason %llu is not one of 0..%d", (unsigned long long)reason, PP_GROUPS_OUT);
-    if (r->left && r->reason == (int32_t)reason)
-        return pp_fail(PP_ERR_STATE, "rank %d has left already", rank);
-    pp_status_t status = PP_OK;
-    if (r->left)
-        g->reasons[r->reason]--;
-    else
-        status = go_away(call, rank);
-    set_reason(g, rank, (int32_t)reason);
-    conclude(call);
-    return status;
-}
-
 static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
 {
     const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
     if (!r->left)
-        return pp_fail(PP_ERR_STATE, "rank %d has not left", rank);
+        return PP_OK;
     call->groups->reasons[r->reason]--;
     pp_ledger_back(call, rank);
     if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
         pp_controller_back(call->groups, rank);
     return settle(call, rank);
+}
+
+/* Some rank has completed the call for which a rank has left. */
+static bool is_over(const pp_groups_t *g, int32_t reason, uint64_t in_call)
+{
+    return reason == PP_GROUPS_IN_CALL && in_call > 0 && in_call <= g->calls;
+}
+
+static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t number)
+{
+    pp_groups_t      *g = call->groups;
+    pp_groups_rank_t *r = pp_groups_rank(g, rank);
+    const int32_t     reason = (int32_t)(number % PP_GROUPS_CALL);
+    const uint64_t    in_call = number / PP_GROUPS_CALL;
+    if (reason > PP_GROUPS_OUT)
+        return pp_fail(PP_ERR_ARGUMENT, "reason %d is not one of 0..%d", reason, PP_GROUPS_OUT);
+    if (r->left && r->reason == reason && r->call == in_call)
+        return pp_fail(PP_ERR_STATE, "rank %d has left already", rank);
+    if (is_over(g, reason, in_call))
+        return back(call, rank);
+    pp_status_t status = PP_OK;
+    if (r->left)
+        g->reasons[r->reason]--;
+    else
+        status = go_away(call, rank);
+    set_reason(g, rank, reason);
+    r->call = in_call;
+    conclude(call);
+    return status;
+}
+
+/* Ranks whose call is over are back before they say so.  Otherwise a rank that is a little later than others would be
+   left out of the group that they ask for next. */
+static pp_status_t completed(const pp_groups_call_t *call, uint64_t calls)
+{
+    pp_groups_t *g = call->groups;
+    pp_status_t  status = PP_OK;
+    if (calls <= g->calls)
+        return PP_OK;
+    g->calls = calls;
+    for (int32_t rank = 0; rank < g->plan.ranks && g->reasons[PP_GROUPS_IN_CALL] > 0 && status >= 0; rank++) {
+        const pp_groups_rank_t *r = pp_groups_rank(g, rank);
+        if (r->left && is_over(g, r->reason, r->call))
+            status = back(call, rank);
+    }
+    return status;
 }
 
 /* ---- questions ---------------------------------------------------------------------------------------------------- */
@@ -352,6 +380,7 @@ pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, ui
     case PP_GROUPS_FINISH: return finish(&call, rank, number);
     case PP_GROUPS_LEAVE:  return leave(&call, rank, number);
     case PP_GROUPS_BACK:   return back(&call, rank);
+    case PP_GROUPS_COMPLETED: return completed(&call, number);
     default:               return pp_fail(PP_ERR_ARGUMENT, "event %d is not known", event);
     }
 }

@@ -32,6 +32,7 @@ typedef struct pp_groups_rank {
     int32_t  weight, present;        /* CONTROLLER: of a root: ranks of its component; those that have not left */
     int32_t  ahead, behind;          /* CONTROLLER: neighbours in the signal queue */
     int32_t  reason;                 /* why it has left: pp_groups_left_t */
+    uint64_t call;                   /* the collective call for which it has left; 0: none */
     uint64_t number;                 /* TABLE: its requests since the last flush */
     bool     asks;                   /* it has an outstanding request */
     bool     left;
@@ -76,6 +77,7 @@ struct pp_groups {
     int32_t  components;             /* CONTROLLER: those with a rank that has not left */
     int32_t  queue_first, queue_last, queued;
     uint32_t releases;               /* for planted defects: finished memberships */
+    uint64_t calls;                  /* the most collective calls that any rank is known to have completed */
     int32_t  reasons[PP_GROUPS_OUT + 1]; /* ranks that have left for each reason */
     bool     ended;                  /* END is told */
     int32_t  largest;                /* members of a group at most */

@@ -91,7 +91,8 @@ def _with_ranks(options: Any, old: int, new: int) -> Any:
             tuple(tuple(rank for rank in group if rank < new) for group in phase if group[0] < new)
             for phase in options.table
         )
-        return replace(options, table=phases)
+        smaller = _sized(options, min(new, options.plan().size))
+        return replace(smaller, table=phases)
     tail = options.count - 2 * old
     return replace(
         options,
@@ -189,6 +190,15 @@ def _simpler_run(s: Scenario) -> Iterator[Scenario]:
             yield replace(s, **{name: other})
 
 
+def _sized(options: PreduceOptions, size: int) -> PreduceOptions:
+    """Return the options with another size of groups, if they have one."""
+    name, *more = options.generator.split(",")
+    if ":" not in name or size < 2:
+        return options
+    more = [word for word in more if not word.startswith("history=")]
+    return replace(options, generator=",".join([f"{name.partition(':')[0]}:{size}", *more]))
+
+
 def _simpler_groups(options: PreduceOptions) -> Iterator[PreduceOptions]:
     for at in range(len(options.table)):
         rest = (*options.table[:at], *options.table[at + 1 :])
@@ -197,6 +207,9 @@ def _simpler_groups(options: PreduceOptions) -> Iterator[PreduceOptions]:
     name, *more = options.generator.split(",")
     for at in range(len(more)):
         yield replace(options, generator=",".join([name, *more[:at], *more[at + 1 :]]))
+    if options.plan().size > 2:
+        yield _sized(options, 2)
+        yield _sized(options, options.plan().size - 1)
     for simpler in ("controller:2", "random:2"):
         if options.generator != simpler:
             yield replace(options, generator=simpler, table=())
