@@ -24,6 +24,7 @@ import pypartial as pp
 
 READY_S, HANGS_S, STAYS_S = 30.0, 8.0, 3.0
 ROUNDS, LARGE = 20, 1 << 20
+SMALL = 1000  # elements of two models that are averaged under the node's lock
 SOON_S = 0.03  # a little more than what dies takes of these programs, so that it dies anywhere
 
 moments, victim, transport = sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3]
@@ -140,7 +141,7 @@ def in_groups(ctx, count):
 
 def in_small_groups():
     """Averaged under the node's lock, so that a rank may die with it."""
-    yield from in_groups(opened(), 1)
+    yield from in_groups(opened(), SMALL)
 
 
 def in_large_groups():
