@@ -48,8 +48,6 @@ def draw_groups_scenario(draw: random.Random, allreduce: Any) -> Scenario:
     ranks = draw.choice(draw.choices(_RANKS, _RANKS_WEIGHTS)[0])
     window = draw.choice((1, 2, 4))
     handles: list[Any] = [_draw_options(draw, ranks) for _ in range(draw.choice((1, 1, 1, 2, 2)))]
-    if all(options.generator == "given" for options in handles):
-        del handles[1:]
     if draw.random() < 0.35:
         handles.insert(draw.randint(0, len(handles)), allreduce(draw, ranks, window))
     opened = draw.randint(1, len(handles))

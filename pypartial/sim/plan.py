@@ -355,8 +355,6 @@ class Scenario:
             return None
         if self.contexts > 1 or self.shuffle or self.ask:
             return "handles of P-Reduce in several contexts, in any order, or with questions"
-        if sum(options.generator == "given" for options in self.groups) > 1:
-            return "two handles with given groups, which do not give way to each other"
         if any(phase.threads or phase.only or "barrier" in phase.then for phase in self.phases):
             return "handles of P-Reduce with threads, alone in a phase, or with barriers"
         return None
