@@ -144,9 +144,8 @@ class Static(Generator):
 
     The k-th Start of a rank since the last Flush is phase k mod 4. In phases 1 and 3 whole nodes
     average; in phases 0 and 2 ranks of different nodes, and pairs inside the nodes.
-    ``pypartial groups show static`` prints the table, docs/groups.md describes it. No rank asks
-    another one for its group, so this generator costs the least; but a slow rank makes all ranks
-    slow in the end.
+    ``pypartial groups show static`` prints the table, docs/groups.md describes it. A slow rank
+    makes all ranks slow in the end.
 
     Parameters
     ----------

@@ -12,6 +12,23 @@ static bool is_floating(int32_t type)
         || type == PP_LONGDOUBLE;
 }
 
+/* A notice lists the members of a group, which are all ranks in a flush. */
+static pp_status_t check_most(const pp_team_t *team, const pp_preduce_config_t *config)
+{
+    const pp_engine_t *engine = team->engine;
+    const size_t       each = sizeof(int32_t) + (config->plan.weights == PP_WEIGHTS_CONSTANT ? 0 : sizeof(double));
+    const size_t       most = (PP_MESSAGE_BYTES - sizeof(pp_group_notice_t)) / each;
+    int32_t            handles = 0;
+    PP_FOR_EACH_HANDLE(engine, handle)
+        handles += pp_is_preduce(handle);
+    if (handles >= PP_PREDUCE_HANDLES_MOST)
+        return pp_fail(PP_ERR_ARGUMENT, "the context has %d handles of P-Reduce already, which are the most", handles);
+    if ((size_t)engine->size > most)
+        return pp_fail(PP_ERR_ARGUMENT, "P-Reduce with these weights is for at most %zu ranks, and the context has %d",
+                       most, engine->size);
+    return PP_OK;
+}
+
 pp_status_t pp_preduce_check(const pp_team_t *team, const pp_preduce_config_t *config)
 {
     const pp_engine_t *engine = team->engine;
@@ -33,7 +50,8 @@ pp_status_t pp_preduce_check(const pp_team_t *team, const pp_preduce_config_t *c
         return pp_fail(PP_ERR_ARGUMENT, "plant=%d is for simulations", config->plan.plant);
     pp_groups_plan_t plan = config->plan;
     plan.ranks = engine->size;
-    return pp_groups_check(&plan, config->table);
+    PP_TRY(pp_groups_check(&plan, config->table));
+    return check_most(team, config);
 }
 
 pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce)
@@ -122,8 +140,9 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     if (!preduce->members || !preduce->weights)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     preduce->said = PP_GROUPS_HERE;
-    pp_status_t status = agreed->region ? pp_shared_groups_open(preduce, agreed->region)
-                                        : pp_posted_groups_open(preduce);
+    pp_status_t status = agreed->region                 ? pp_shared_groups_open(preduce, agreed->region)
+                       : pp_table_groups_serve(preduce) ? pp_table_groups_open(preduce)
+                                                        : pp_posted_groups_open(preduce);
     if (preduce->initial)
         preduce->kernels.memory->release(preduce->initial);
     preduce->initial = NULL;
@@ -166,16 +185,20 @@ static int32_t reason_of(const pp_preduce_t *preduce)
         return handle->leaving == PP_FREES ? PP_GROUPS_FREES : PP_GROUPS_FLUSHES;
     /* A rank that waits here, too, holds no group up; if it left both handles, nobody would serve it. */
     bool elsewhere = preduce->time.elsewhere && !pp_handle_waits(handle);
-    return pp_handle_gone(handle) || elsewhere ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
+    return handle->aside || elsewhere ? PP_GROUPS_ASIDE
+         : pp_handle_left(handle)     ? PP_GROUPS_IN_CALL
+                                      : PP_GROUPS_HERE;
 }
 
 static void say(pp_preduce_t *preduce)
 {
-    int32_t reason = reason_of(preduce);
-    if (reason == preduce->said || preduce->ended)
+    const int32_t  reason = reason_of(preduce);
+    const uint64_t calls = reason == PP_GROUPS_IN_CALL ? preduce->handle.engine->calls : 0;
+    if ((reason == preduce->said && calls == preduce->said_calls) || preduce->ended)
         return;
     preduce->said = reason;
-    preduce->ops->say(preduce, reason);
+    preduce->said_calls = calls;
+    preduce->ops->say(preduce, reason, (uint64_t)reason | calls << PP_GROUPS_CALLS_SHIFT);
 }
 
 static uint64_t tick(pp_handle_t *handle, uint64_t now_ns)

@@ -20,6 +20,8 @@ typedef struct pp_preduce pp_preduce_t;
 
 /* A rank that is here, as opposed to a reason of pp_groups_left_t. */
 enum { PP_GROUPS_HERE = -1 };
+/* Handles of one context; their ranks are untangled together. */
+enum { PP_PREDUCE_HANDLES_MOST = 64 };
 
 typedef struct pp_grouping {
     bool sends;                      /* an application thread that is inside attends to messages */
@@ -27,8 +29,8 @@ typedef struct pp_grouping {
     void       *(*aim)(pp_preduce_t *);
     /* The vector is there: asks for the group that preduce->asked describes. */
     pp_status_t (*ask)(pp_preduce_t *);
-    /* Says that this rank has left, and why, or that it is here. */
-    void        (*say)(pp_preduce_t *, int32_t reason);
+    /* Says that this rank is here (PP_GROUPS_HERE), or has left, and why: `number` is that of PP_GROUPS_LEAVE. */
+    void        (*say)(pp_preduce_t *, int32_t reason, uint64_t number);
     /* Of a complete request: the elements; NULL: they are in the application's buffer. */
     const void *(*vector)(const pp_preduce_t *);
     /* Tells the ranks that this rank's request waits for. */
@@ -60,6 +62,7 @@ struct pp_preduce {
     union {                          /* what `ops` keeps */
         struct pp_shared_groups *shared;
         struct pp_posted_groups *posted;
+        struct pp_table_groups  *tables;
     };
     pp_preduce_config_t config;      /* `pieces` and `table` are copies that this object owns */
     char         generator_text[160];
@@ -70,6 +73,7 @@ struct pp_preduce {
     void        *initial;            /* PP_WEIGHTS_INITIAL: this rank's initial model, until open() has taken it */
 
     int32_t      said;               /* what the machine knows: a reason, or PP_GROUPS_HERE */
+    uint64_t     said_calls;         /* PP_GROUPS_IN_CALL: ... with so many calls completed */
     bool         ended;              /* all ranks have freed the handle: nothing is said any more */
     uint64_t     iteration;          /* of the last request, or what it took over */
     struct {                         /* the arguments of the next Start; `members` is the caller's */
@@ -144,12 +148,15 @@ void     pp_group_time_update(pp_preduce_t *preduce, uint64_t waits);
 /* Looks at the time; returns the time of the next look, PP_NEVER_NS: none. */
 uint64_t pp_group_time_tick(pp_preduce_t *preduce, uint64_t now_ns, uint64_t waits);
 
-/* ---- the two ways --------------------------------------------------------------------------------------------- */
+/* ---- the three ways ------------------------------------------------------------------------------------------- */
 
 pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region);
 /* Called on the first rank of a node: reserves the memory of a handle that is being agreed on; 0: none. */
 uint64_t    pp_shared_groups_reserve(pp_preduce_t *preduce);
 void        pp_shared_groups_unreserve(pp_preduce_t *preduce, uint64_t region);
 pp_status_t pp_posted_groups_open(pp_preduce_t *preduce);
+/* Whether each rank can tell its groups by itself. */
+bool        pp_table_groups_serve(const pp_preduce_t *preduce);
+pp_status_t pp_table_groups_open(pp_preduce_t *preduce);
 
 #endif

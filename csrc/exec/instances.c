@@ -237,6 +237,21 @@ void pp_instances_close(pp_instances_t *instances)
     *instances = (pp_instances_t){0};
 }
 
+bool pp_instances_next_early(const pp_instances_t *instances, const uint64_t *after, uint64_t *key)
+{
+    bool   passed = !after;
+    size_t bucket = after ? (size_t)(bucket_of(instances, *after) - instances->buckets) : 0;
+    for (; bucket < instances->bucket_count; bucket++)
+        for (const pp_known_t *known = instances->buckets[bucket]; known; known = known->next) {
+            if (passed && !known->execution) {
+                *key = known->key;
+                return true;
+            }
+            passed |= after && known->key == *after;
+        }
+    return false;
+}
+
 void pp_instances_explain(const pp_instances_t *instances, pp_text_t *text)
 {
     for (size_t i = 0; i < instances->bucket_count; i++)

@@ -72,6 +72,9 @@ pp_instance_t *pp_instances_find(const pp_instances_t *instances, uint64_t key);
 
 /* Called by the handle's kind: takes an operation's message, or keeps it if its instance is not open. */
 void           pp_instances_message(pp_instances_t *instances, int32_t peer, const pp_prefix_t *prefix, size_t bytes);
+/* Goes through the keys that are not open and for which messages have come.  `after`: the key that was given last; NULL:
+   begins.  False: there is none.  Between two calls keys may be opened, and none may be forgotten. */
+bool           pp_instances_next_early(const pp_instances_t *instances, const uint64_t *after, uint64_t *key);
 /* Adds lines: what each open instance waits for, and the keys of which only messages are here. */
 void           pp_instances_explain(const pp_instances_t *instances, pp_text_t *text);
 uint64_t       pp_instances_buffer_bytes(const pp_instances_t *instances);

@@ -280,34 +280,56 @@ static pp_status_t go_away(const pp_groups_call_t *call, int32_t rank)
     return has_room ? PP_OK : no_room();
 }
 
-static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t reason)
-{
-    pp_groups_t            *g = call->groups;
-    const pp_groups_rank_t *r = pp_groups_rank(g, rank);
-    if (reason > PP_GROUPS_OUT)
-        return pp_fail(PP_ERR_ARGUMENT, "reason %llu is not one of 0..%d", (unsigned long long)reason, PP_GROUPS_OUT);
-    if (r->left && r->reason == (int32_t)reason)
-        return pp_fail(PP_ERR_STATE, "rank %d has left already", rank);
-    pp_status_t status = PP_OK;
-    if (r->left)
-        g->reasons[r->reason]--;
-    else
-        status = go_away(call, rank);
-    set_reason(g, rank, (int32_t)reason);
-    conclude(call);
-    return status;
-}
-
 static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
 {
     const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
     if (!r->left)
-        return pp_fail(PP_ERR_STATE, "rank %d has not left", rank);
+        return PP_OK;
     call->groups->reasons[r->reason]--;
     pp_ledger_back(call, rank);
     if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
         pp_controller_back(call->groups, rank);
     return settle(call, rank);
+}
+
+static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t number)
+{
+    pp_groups_t      *g = call->groups;
+    pp_groups_rank_t *r = pp_groups_rank(g, rank);
+    const int32_t     reason = (int32_t)(number & ((1u << PP_GROUPS_CALLS_SHIFT) - 1));
+    const uint64_t    calls = number >> PP_GROUPS_CALLS_SHIFT;
+    if (reason > PP_GROUPS_OUT)
+        return pp_fail(PP_ERR_ARGUMENT, "reason %d is not one of 0..%d", reason, PP_GROUPS_OUT);
+    if (r->left && r->reason == reason && r->calls == calls)
+        return pp_fail(PP_ERR_STATE, "rank %d has left already", rank);
+    if (reason == PP_GROUPS_IN_CALL && calls < g->calls)
+        return back(call, rank);         /* its call is over */
+    pp_status_t status = PP_OK;
+    if (r->left)
+        g->reasons[r->reason]--;
+    else
+        status = go_away(call, rank);
+    set_reason(g, rank, reason);
+    r->calls = calls;
+    conclude(call);
+    return status;
+}
+
+pp_status_t pp_groups_heard(pp_groups_t *groups, uint64_t calls, uint64_t now_ns, const pp_groups_hearer_t *hearer)
+{
+    const pp_groups_call_t call = {.groups = groups, .hearer = hearer, .now_ns = now_ns};
+    if (calls <= groups->calls)
+        return PP_OK;
+    groups->calls = calls;
+    pp_status_t status = PP_OK;
+    for (int32_t rank = 0; rank < groups->plan.ranks && groups->reasons[PP_GROUPS_IN_CALL] > 0; rank++) {
+        const pp_groups_rank_t *r = pp_groups_rank(groups, rank);
+        if (!r->left || r->reason != PP_GROUPS_IN_CALL || r->calls >= calls)
+            continue;
+        pp_status_t came = back(&call, rank);
+        status = came < 0 ? came : status;
+    }
+    return status;
 }
 
 /* ---- questions ---------------------------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@ typedef struct pp_crowd {
 } pp_crowd_t;
 
 typedef struct pp_groups_rank {
+    uint64_t calls;                  /* IN_CALL: the collective calls that it had completed when it left */
     uint64_t iteration;              /* of its last request, or what it took over from a group */
     uint64_t requests;               /* Ripples' counter c */
     uint64_t most_at_leave;          /* the largest counter when this rank left: its lag stays as it was meanwhile */
@@ -76,6 +77,7 @@ struct pp_groups {
     int32_t  components;             /* CONTROLLER: those with a rank that has not left */
     int32_t  queue_first, queue_last, queued;
     uint32_t releases;               /* for planted defects: finished memberships */
+    uint64_t calls;                  /* the most collective calls that any rank is known to have completed */
     int32_t  reasons[PP_GROUPS_OUT + 1]; /* ranks that have left for each reason */
     bool     ended;                  /* END is told */
     int32_t  largest;                /* members of a group at most */

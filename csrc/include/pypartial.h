@@ -447,20 +447,23 @@ typedef struct pp_groups_plan {
     int32_t  unused;
 } pp_groups_plan_t;
 
-/* Why a rank has left (the number of PP_GROUPS_LEAVE). */
+/* Why a rank has left: the lower 8 bits of the number of PP_GROUPS_LEAVE. */
 typedef enum pp_groups_left {
-    PP_GROUPS_IN_CALL,         /* it is inside a collective call, or waits elsewhere for long */
+    PP_GROUPS_IN_CALL,         /* it is inside a collective call; the upper bits of the number are the calls that it has
+                                  completed.  When a rank has completed more, this one has not left any more */
+    PP_GROUPS_ASIDE,           /* it has left by patience, or waits elsewhere for long */
     PP_GROUPS_FLUSHES,         /* it is inside Flush: when all ranks that are not out are, they average */
     PP_GROUPS_FREES,           /* it is inside Free: when all ranks that are not out are, the handle ends */
     PP_GROUPS_OUT              /* its script has ended: it goes along with a flush or an end, and gives nothing */
 } pp_groups_left_t;
+enum { PP_GROUPS_CALLS_SHIFT = 8 };
 
 typedef enum pp_groups_event {
     PP_GROUPS_START,           /* the rank asks for a group; number: its iteration, 0 for one more than its last */
     PP_GROUPS_FINISH,          /* the rank has the result of a group; number: the group's */
     PP_GROUPS_LEAVE,           /* the rank has left: it is in no new group.  Again with another number: only the reason
                                   has changed */
-    PP_GROUPS_BACK             /* it is back; an outstanding request asks anew */
+    PP_GROUPS_BACK             /* it is back, if it has left; an outstanding request asks anew */
 } pp_groups_event_t;
 
 typedef enum pp_groups_action_kind {
@@ -510,7 +513,8 @@ typedef struct pp_preduce_config {
 
 /* Collective; begins the creation of a handle for P-Reduce.  The same rules as for pp_allreduce_init_begin().  Where
    weights are PP_WEIGHTS_INITIAL, the contents of the pieces are the initial model.  PP_ERR_ARGUMENT, by pp_call_wait():
-   PP_BACKEND_NODE where ranks share no memory or the handle finds no room in it, PP_BACKEND_COMM in a simulation. */
+   PP_BACKEND_NODE where ranks do not all share memory, PP_BACKEND_COMM in a simulation, more ranks than notices can
+   list.  Where the memory of the node has no room for the handle, its groups are made of messages (pp_ctx_note()). */
 pp_status_t pp_preduce_init_begin(pp_ctx_t *ctx, const pp_preduce_config_t *config, const char *complaint,
                                   pp_handle_t **handle);
 

@@ -33,6 +33,7 @@ PLANTS = {
 }
 REASONS = {
     "in-call": lib.PP_GROUPS_IN_CALL,
+    "aside": lib.PP_GROUPS_ASIDE,
     "flushes": lib.PP_GROUPS_FLUSHES,
     "frees": lib.PP_GROUPS_FREES,
     "out": lib.PP_GROUPS_OUT,

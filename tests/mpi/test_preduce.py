@@ -271,3 +271,30 @@ def test_a_wait_that_times_out_goes_on(comm, ctx):
     request.Wait()
     assert model[0] == (comm.size - 1) / 2
     request.Free()
+
+
+@pytest.mark.parametrize("name", ["given", "table", "controller"])
+@pytest.mark.sizes(2, 3, 4, 5)
+def test_a_call_that_is_over_is_over_for_all(comm, ctx, name):
+    """After a collective call no rank counts as left that has not noticed yet that it is over."""
+    everybody = range(comm.size)
+    groups = {
+        "given": pp.groups.Given(),
+        "table": pp.groups.Table([[everybody]]),
+        "controller": pp.groups.Controller(comm.size),
+    }[name]
+    total, model, status = np.zeros(1), np.full(2, float(comm.rank)), pp.Status()
+    before = ctx.Allreduce_init(None, total)
+    request = ctx.Preduce_init(model, groups)
+    for step in range(STEPS):
+        before.Start()
+        before.Wait()
+        before.Flush()
+        if step % 10 == 9:
+            request.Flush(status)
+            assert status.group == tuple(everybody)
+        request.Start(group=everybody if name == "given" else None)
+        request.Wait(status)
+        assert status.group == tuple(everybody), step
+    before.Free()
+    request.Free()

@@ -278,7 +278,6 @@ def test_a_flush_connects_all_ranks_for_the_controller() -> None:
         (lambda m: m.start(3), lib.PP_ERR_ARGUMENT, "rank 3 is not in 0..2"),
         (lambda m: m.finish(2, 1), lib.PP_ERR_STATE, "rank 2 does not run group 1"),
         (lambda m: m.finish(0, 9), lib.PP_ERR_STATE, "rank 0 does not run group 9"),
-        (lambda m: m.back(0), lib.PP_ERR_STATE, "rank 0 has not left"),
         (lambda m: (m.leave(2), m.leave(2)), lib.PP_ERR_STATE, "rank 2 has left already"),
     ],
 )

@@ -162,7 +162,7 @@ def made_in_c() -> Iterator[tuple[str, str]]:
     classes = statuses()
     of_ranks = ("PP_ERR_STATE", "PP_ERR_MISMATCH", "PP_ERR_PEER_FAILED", "PP_ERR_MEMORY")
     made = rf"\bpp_(?:engine_)?fail\((?:[^,;()]+, )?(\w+), \s*({LITERAL}(?:\s*{LITERAL})*)"
-    files = [CSRC / "api.c", *(CSRC / "transport").glob("mpi*.c")]
+    files = [*CSRC.glob("api*.c"), *(CSRC / "transport").glob("mpi*.c")]
     files += [file for name in ("coll", "node", "progress") for file in (CSRC / name).rglob("*.c")]
     for file in files:
         for status, literals in re.findall(made, file.read_text(encoding="utf-8")):

@@ -69,8 +69,9 @@ static void begin_job(shared_t *shared, const pp_groups_action_t *action)
 static void describe(shared_t *shared, int32_t rank, const pp_finished_t *group)
 {
     pp_desk_t *desk = &shared->desks[rank];
-    desk->count = group ? group->plan.count : 0;
-    if (!group)
+    /* A group that has shrunk to one rank is none. */
+    desk->count = group && (group->plan.count > 1 || group->plan.flush) ? group->plan.count : 0;
+    if (desk->count == 0)
         return;
     desk->serial = group->plan.serial;
     desk->newest = group->plan.newest;

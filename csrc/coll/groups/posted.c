@@ -164,13 +164,12 @@ static bool is_posted(const pp_preduce_t *preduce, const pp_handle_t *other)
 /* Two ranks that wait on different handles may wait for each other. */
 static pp_status_t untangle(const pp_preduce_t *preduce)
 {
-    enum { MOST = 64 };
     pp_engine_t       *engine = preduce->handle.engine;
-    pp_groups_t       *machines[MOST];
-    pp_groups_hearer_t hearers[MOST];
+    pp_groups_t       *machines[PP_PREDUCE_HANDLES_MOST];
+    pp_groups_hearer_t hearers[PP_PREDUCE_HANDLES_MOST];
     int32_t            count = 0;
     PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_posted(preduce, handle) && count < MOST) {
+        if (is_posted(preduce, handle) && count < PP_PREDUCE_HANDLES_MOST) {
             machines[count] = pp_preduce_of(handle)->posted->machine;
             hearers[count++] = hearer_of(pp_preduce_of(handle));
         }
@@ -199,8 +198,9 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
     pp_engine_t             *engine = preduce->handle.engine;
     pp_groups_t             *machine = preduce->posted->machine;
     const pp_groups_hearer_t hearer = hearer_of(preduce);
-    pp_status_t              status = PP_OK;
-    if (message->count > 0)
+    /* The message has told this rank how many calls its sender knows to be completed. */
+    pp_status_t status = pp_groups_heard(machine, pp_engine_calls_known(engine), pp_engine_now(engine), &hearer);
+    if (status >= 0 && message->count > 0)
         status = pp_groups_give(machine, peer, message->members, message->count);
     if (status >= 0)
         status = pp_groups_event(machine, message->event, peer, message->prefix.round, pp_engine_now(engine), &hearer);
@@ -215,7 +215,11 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
 static void describe(pp_preduce_t *preduce)
 {
     const posted_t *posted = preduce->posted;
-    pp_preduce_describe(preduce, posted->group.serial, posted->group.newest, posted->group.initial, posted->group.count,
+    /* A group that has shrunk to one rank is none. */
+    if (posted->group.count == 1 && !posted->group.flush)
+        pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
+    else
+        pp_preduce_describe(preduce, posted->group.serial, posted->group.newest, posted->group.initial, posted->group.count,
                         posted->group.members, posted->group.weights);
 }
 
@@ -241,9 +245,7 @@ static void run_group(pp_preduce_t *preduce, int32_t algorithm)
     pp_instance_t           *instance;
     const pp_instance_spec_t spec = {.key = posted->group.serial, .algorithm = algorithm, .count = preduce->count,
                                      .map = pp_map_listed(posted->group.members, posted->group.count)};
-    if (posted->group.count == 1)
-        finish_group(preduce);
-    else if (pp_instance_open(&posted->instances, &spec, &instance) < 0)
+    if (pp_instance_open(&posted->instances, &spec, &instance) < 0)
         pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
     else
         pp_instance_fire(instance, instance->template->graph->gate);
@@ -281,7 +283,9 @@ static void begin_group(pp_preduce_t *preduce, const pp_group_notice_t *message)
         if (members[i] == preduce->handle.engine->rank)
             posted->group.position = (int32_t)i;
     }
-    if (is_comm(preduce))
+    if (message->count == 1)
+        finish_group(preduce);
+    else if (is_comm(preduce))
         offer_group(preduce, message);
     else
         run_group(preduce, message->algorithm);
@@ -400,10 +404,10 @@ static pp_status_t ask(pp_preduce_t *preduce)
     return PP_OK;
 }
 
-static void say(pp_preduce_t *preduce, int32_t reason)
+static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
     bool here = reason == PP_GROUPS_HERE;
-    tell_rank_0(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : (uint64_t)reason, NULL, 0);
+    tell_rank_0(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : number, NULL, 0);
 }
 
 static void await(pp_preduce_t *preduce) { tell_rank_0(preduce, AWAITS, 0, NULL, 0); }

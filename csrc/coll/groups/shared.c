@@ -80,13 +80,12 @@ static bool is_shared(const pp_preduce_t *preduce, const pp_handle_t *other)
 /* Two ranks that wait on different handles may wait for each other. */
 static void untangle(const pp_preduce_t *preduce)
 {
-    enum { MOST = 64 };
     pp_engine_t       *engine = preduce->handle.engine;
-    pp_groups_t       *machines[MOST];
-    pp_groups_hearer_t hearers[MOST];
+    pp_groups_t       *machines[PP_PREDUCE_HANDLES_MOST];
+    pp_groups_hearer_t hearers[PP_PREDUCE_HANDLES_MOST];
     int32_t            count = 0;
     PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_shared(preduce, handle) && count < MOST) {
+        if (is_shared(preduce, handle) && count < PP_PREDUCE_HANDLES_MOST) {
             machines[count] = pp_preduce_of(handle)->shared->machine;
             hearers[count++] = pp_jobs_hearer(pp_preduce_of(handle));
         }
@@ -123,7 +122,9 @@ static pp_status_t report(pp_preduce_t *preduce, int32_t what, uint64_t number)
     pp_status_t  status = PP_OK;
     if (!lock(preduce))
         return pp_engine_check(engine);
-    if (what == PP_GROUPS_START && preduce->asked.count > 0)
+    const pp_groups_hearer_t hearer = pp_jobs_hearer(preduce);
+    status = pp_groups_heard(shared->machine, pp_engine_calls_known(engine), pp_engine_now(engine), &hearer);
+    if (status >= 0 && what == PP_GROUPS_START && preduce->asked.count > 0)
         status = pp_groups_give(shared->machine, shared->me, preduce->asked.members, preduce->asked.count);
     if (status >= 0)
         status = pp_jobs_event(preduce, what, shared->me, number);
@@ -163,10 +164,10 @@ static pp_status_t ask(pp_preduce_t *preduce)
     return report(preduce, PP_GROUPS_START, preduce->iteration);
 }
 
-static void say(pp_preduce_t *preduce, int32_t reason)
+static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
     bool here = reason == PP_GROUPS_HERE;
-    if (report(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : (uint64_t)reason) < 0)
+    if (report(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : number) < 0)
         pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
 }
 

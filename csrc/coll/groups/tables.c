@@ -1,0 +1,367 @@
+/*
+ * tables.c - groups of a table by messages: each rank knows its group, so no rank is asked.  See preduce.h.
+ *
+ * A rank's k-th request since the last flush is an instance on its group of that phase.  Its key is the number of the
+ * flush and k.  Other groups may have the same key: they have no rank in common with this one.
+ *
+ * A rank that has left *stands in* for itself: when a message comes for a request that it has not made, it joins the
+ * instance with nothing.  The header of the sum says which ranks gave something; they are the group.  When the rank is
+ * back, and comes to that request, the group has run without it, and it is alone.
+ *
+ * A flush, and the end of the handle, are instances on all ranks.  A rank joins the flush when its last request is
+ * complete; ranks that are out stand in.
+ */
+#include "../../algo/algo.h"
+#include "../../exec/instances.h"
+#include "../preduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A key: flushes, then k, in which the two largest numbers mean the flush and the end. */
+enum { TEMPLATES_MAX = 64, FLUSHES_BITS = 20, K_BITS = 32, RANK_BITS = 12 };
+static const uint64_t K_FLUSH = UINT32_MAX, K_END = UINT32_MAX - 1;
+
+struct pp_table_groups {
+    pp_instances_t instances;
+    pp_pool_t      vectors;
+    pp_buffer_t   *vector;           /* this rank's; NULL: it has none yet, or an instance has it */
+    uint64_t       flushes;          /* completed */
+    uint64_t       k;                /* of the last request since then */
+    bool           running;          /* an instance has this rank's vector, or its request */
+    bool           joined;           /* this rank is in the instance of the flush, or of the end */
+    /* Requests after `k` whose groups have run without this rank: bit i is k + 1 + i. */
+    uint64_t      *missed;
+    size_t         missed_capacity;  /* words */
+    int32_t       *members;          /* one entry a rank */
+    double        *weights;
+};
+
+typedef struct pp_table_groups tables_t;
+
+static uint64_t key_of(const tables_t *tables, uint64_t k) { return tables->flushes << K_BITS | k; }
+static uint64_t k_of(uint64_t key) { return key & UINT32_MAX; }
+static uint64_t flushes_of(uint64_t key) { return key >> K_BITS; }
+
+/* ---- requests that have been missed ------------------------------------------------------------------------------- */
+
+static void miss(pp_preduce_t *preduce, uint64_t k)
+{
+    tables_t     *tables = preduce->tables;
+    const size_t  bit = (size_t)(k - tables->k - 1), before = tables->missed_capacity;
+    if (!pp_grow((void **)&tables->missed, &tables->missed_capacity, bit / 64 + 1, sizeof *tables->missed)) {
+        pp_engine_fail(preduce->handle.engine, PP_ERR_MEMORY, "no memory for the groups that this rank has missed");
+        return;
+    }
+    for (size_t word = before; word < tables->missed_capacity; word++)
+        tables->missed[word] = 0;
+    tables->missed[bit / 64] |= UINT64_C(1) << bit % 64;
+}
+
+static bool has_missed(const tables_t *tables, uint64_t k)
+{
+    const size_t bit = (size_t)(k - tables->k - 1);
+    return bit / 64 < tables->missed_capacity && (tables->missed[bit / 64] >> bit % 64 & 1);
+}
+
+/* The next request: bits move down by one.  True: its group has run without this rank. */
+static bool next_request(tables_t *tables)
+{
+    const bool missed = has_missed(tables, tables->k + 1);
+    tables->k++;
+    for (size_t word = 0; word < tables->missed_capacity; word++) {
+        const bool more = word + 1 < tables->missed_capacity;
+        tables->missed[word] = tables->missed[word] >> 1 | (more ? tables->missed[word + 1] << 63 : 0);
+    }
+    return missed;
+}
+
+/* ---- instances ------------------------------------------------------------------------------------------------------ */
+
+/* The ranks of an instance, ascending. */
+static int32_t ranks_of(const pp_preduce_t *preduce, uint64_t k, int32_t *ranks)
+{
+    const pp_engine_t *engine = preduce->handle.engine;
+    const int32_t     *next = preduce->config.table;
+    int32_t            count = 0, first = engine->rank;
+    if (k == K_FLUSH || k == K_END) {
+        for (int32_t rank = 0; rank < engine->size; rank++)
+            ranks[count++] = rank;
+        return count;
+    }
+    next += (k - 1) % (uint64_t)preduce->config.plan.phases * (uint64_t)engine->size;
+    while (next[first] > first)      /* the circle ascends, but for its last rank */
+        first = next[first];
+    first = next[first];
+    ranks[count++] = first;
+    for (int32_t rank = next[first]; rank != first; rank = next[rank])
+        ranks[count++] = rank;
+    return count;
+}
+
+static int32_t choose(const pp_preduce_t *preduce, int32_t members)
+{
+    /* Without a tuning table, which only rank 0 reads: all members must choose alike. */
+    pp_choice_t choice = {.algorithm = PP_ALGORITHM_FIRST};
+    pp_choose(NULL, 0, preduce->count, preduce->kernels.element_bytes, members, preduce->handle.team->link, &choice);
+    return choice.algorithm;
+}
+
+/* Joins the instance; `gives`: with this rank's vector, else with nothing. */
+static void join(pp_preduce_t *preduce, uint64_t key, bool gives)
+{
+    tables_t                *tables = preduce->tables;
+    pp_instance_t           *instance;
+    const int32_t            count = ranks_of(preduce, k_of(key), tables->members);
+    const pp_instance_spec_t spec = {.key = key, .algorithm = choose(preduce, count), .count = preduce->count,
+                                     .map = pp_map_listed(tables->members, count),
+                                     .context = gives ? tables : NULL};
+    if (pp_instance_open(&tables->instances, &spec, &instance) < 0)
+        pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
+    else
+        pp_instance_fire(instance, instance->template->graph->gate);
+}
+
+/* This rank has left.  In a call that is known to be over elsewhere it has not, and may not have noticed yet. */
+static bool is_absent(const pp_preduce_t *preduce)
+{
+    return preduce->said != PP_GROUPS_HERE && (preduce->said != PP_GROUPS_IN_CALL || pp_handle_left(&preduce->handle));
+}
+
+/* Joins what others have begun and this rank does not make now, because it has left or is out. */
+static void stand_in(pp_preduce_t *preduce, uint64_t key)
+{
+    tables_t      *tables = preduce->tables;
+    const uint64_t k = k_of(key);
+    if (flushes_of(key) != tables->flushes || !is_absent(preduce) || preduce->ended)
+        return;
+    if (k == K_FLUSH || k == K_END) {
+        if (preduce->said != PP_GROUPS_OUT || tables->joined)
+            return;
+        tables->joined = true;
+        join(preduce, key, false);
+    } else if (k > tables->k) {
+        miss(preduce, k);
+        join(preduce, key, false);
+    }
+}
+
+/* Joins the flush, or the end, when this rank's last request is complete. */
+static void join_call(pp_preduce_t *preduce)
+{
+    tables_t  *tables = preduce->tables;
+    const bool flushes = preduce->said == PP_GROUPS_FLUSHES, frees = preduce->said == PP_GROUPS_FREES;
+    if ((!flushes && !frees) || tables->joined || tables->running)
+        return;
+    tables->joined = true;
+    join(preduce, key_of(tables, flushes ? K_FLUSH : K_END), flushes);
+}
+
+static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
+{
+    tables_t *tables = ((pp_preduce_t *)owner)->tables;
+    share->null = !instance->context;
+    if (share->null)
+        return;
+    share->tally.contributions = share->tally.contributors = 1;
+    instance->accumulator = tables->vector;
+    tables->vector = NULL;
+}
+
+/* The members that gave something are the group. */
+static void describe(pp_preduce_t *preduce, const pp_instance_t *instance, int32_t count)
+{
+    tables_t      *tables = preduce->tables;
+    const uint64_t key = instance->key;
+    int32_t        at = 0;
+    for (int32_t rank = 0; rank < preduce->handle.engine->size; rank++)
+        if (pp_mask_has(instance->registers[0].contributors, rank))
+            tables->members[at++] = rank;
+    for (int32_t i = 0; i < count; i++)
+        tables->weights[i] = 1.0 / count;
+    if (count == 1 && k_of(key) != K_FLUSH)
+        pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
+    else
+        pp_preduce_describe(preduce, key << RANK_BITS | (uint64_t)tables->members[0], 0, 0, count, tables->members,
+                            tables->weights);
+}
+
+static void flush(pp_preduce_t *preduce)
+{
+    tables_t *tables = preduce->tables;
+    if (++tables->flushes >> FLUSHES_BITS)
+        pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "handle %u: there have been 2^%d flushes",
+                       preduce->handle.id, FLUSHES_BITS);
+    tables->k = 0;
+    tables->joined = false;
+    if (tables->missed_capacity)
+        memset(tables->missed, 0, tables->missed_capacity * sizeof *tables->missed);
+    pp_preduce_flushed(preduce, PP_IN_FLUSH);
+}
+
+static void on_done(void *owner, pp_instance_t *instance)
+{
+    pp_preduce_t  *preduce = owner;
+    tables_t      *tables = preduce->tables;
+    const uint64_t k = k_of(instance->key);
+    if (instance->context) {
+        const int32_t count = (int32_t)instance->registers[0].tally.contributors;
+        tables->vector = instance->accumulator;
+        instance->accumulator = NULL;
+        if (count > 1)
+            preduce->kernels.memory->divide(&preduce->kernels, tables->vector->data, preduce->count, (uint64_t)count);
+        describe(preduce, instance, count);
+    }
+    if (k == K_FLUSH) {
+        flush(preduce);
+    } else if (k == K_END) {
+        pp_preduce_flushed(preduce, PP_IN_FREE);
+    } else if (instance->context) {
+        tables->running = false;
+        pp_preduce_complete(preduce);
+        preduce->handle.engine->changed = true;
+    }
+}
+
+static void on_retired(void *owner, pp_instance_t *instance)
+{
+    pp_preduce_t *preduce = owner;
+    pp_instance_close(&preduce->tables->instances, instance);
+    preduce->handle.engine->changed = true;
+}
+
+static const pp_host_t host = {.take = on_take, .done = on_done, .retired = on_retired};
+
+static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_graph_t **graph)
+{
+    const pp_preduce_t *preduce = builder;
+    const int32_t segments = pp_algo_segments(key->algorithm, key->count * preduce->kernels.element_bytes, key->size);
+    return pp_algo_synchronous_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
+}
+
+/* ---- the way ---------------------------------------------------------------------------------------------------------- */
+
+static void *aim(pp_preduce_t *preduce)
+{
+    tables_t *tables = preduce->tables;
+    if (!tables->vector && !(tables->vector = pp_pool_get(&tables->vectors))) {
+        pp_engine_fail(preduce->handle.engine, PP_ERR_MEMORY, "no memory for a vector of %zu bytes",
+                       preduce->vector_bytes);
+        return NULL;
+    }
+    return tables->vector->data;
+}
+
+static const void *vector(const pp_preduce_t *preduce) { return preduce->tables->vector->data; }
+
+static pp_status_t ask(pp_preduce_t *preduce)
+{
+    tables_t  *tables = preduce->tables;
+    const bool missed = next_request(tables);
+    if (tables->k == K_END)
+        return pp_fail(PP_ERR_STATE, "there have been 2^32 requests since the last flush: call Flush");
+    if (missed || ranks_of(preduce, tables->k, tables->members) == 1) {
+        pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
+        pp_preduce_complete(preduce);
+        return PP_OK;
+    }
+    tables->running = true;
+    join(preduce, key_of(tables, tables->k), true);
+    return PP_OK;
+}
+
+static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
+{
+    (void)number;
+    const tables_t *tables = preduce->tables;
+    uint64_t        key = 0;
+    if (reason == PP_GROUPS_HERE)
+        return;
+    for (bool any = pp_instances_next_early(&tables->instances, NULL, &key); any;
+         any = pp_instances_next_early(&tables->instances, &key, &key))
+        stand_in(preduce, key);
+    join_call(preduce);
+}
+
+static void go_on(pp_preduce_t *preduce) { join_call(preduce); }
+
+static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message, size_t bytes)
+{
+    const uint64_t key = message->round;
+    pp_instances_message(&preduce->tables->instances, peer, message, bytes);
+    if (!pp_instances_find(&preduce->tables->instances, key))
+        stand_in(preduce, key);
+}
+
+static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
+{
+    pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "a message of kind %u came from rank %d to handle %u, whose "
+                   "groups stand in a table", message->kind, peer, preduce->handle.id);
+}
+
+static void await(pp_preduce_t *preduce) { (void)preduce; }
+
+static bool retired(const pp_preduce_t *preduce) { return preduce->tables->instances.open == 0; }
+
+static void explain(pp_preduce_t *preduce, pp_text_t *text)
+{
+    pp_instances_explain(&preduce->tables->instances, text);
+}
+
+static uint64_t buffer_bytes(const pp_preduce_t *preduce)
+{
+    const tables_t *tables = preduce->tables;
+    return tables->vectors.made * tables->vectors.bytes + pp_instances_buffer_bytes(&tables->instances);
+}
+
+static void close_groups(pp_preduce_t *preduce)
+{
+    tables_t *tables = preduce->tables;
+    if (!tables)
+        return;
+    pp_instances_close(&tables->instances);
+    pp_pool_put(&tables->vectors, tables->vector);
+    pp_pool_release(&tables->vectors);
+    free(tables->missed);
+    free(tables->members);
+    free(tables->weights);
+    free(tables);
+    preduce->tables = NULL;
+}
+
+static const pp_grouping_t ops = {
+    .sends = true, .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .go_on = go_on,
+    .control = control, .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes,
+    .close = close_groups,
+};
+
+/* ---- opening ------------------------------------------------------------------------------------------------------------- */
+
+bool pp_table_groups_serve(const pp_preduce_t *preduce)
+{
+    const pp_preduce_config_t *config = &preduce->config;
+    return config->plan.generator == PP_GENERATOR_TABLE && config->plan.weights == PP_WEIGHTS_CONSTANT
+        && config->backend != PP_BACKEND_COMM && preduce->handle.engine->size <= PP_CONTRIBUTORS_MAX;
+}
+
+pp_status_t pp_table_groups_open(pp_preduce_t *preduce)
+{
+    pp_engine_t *engine = preduce->handle.engine;
+    const size_t ranks = (size_t)engine->size;
+    tables_t    *tables = preduce->tables = calloc(1, sizeof *tables);
+    preduce->ops = &ops;
+    if (!tables)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    pp_engine_pool(engine, preduce->vector_bytes, preduce->kernels.memory, &tables->vectors);
+    tables->members = calloc(ranks, sizeof(int32_t));
+    tables->weights = calloc(ranks, sizeof(double));
+    if (!tables->members || !tables->weights)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    /* Each other rank may be in one instance that this rank has not joined yet, with a message for each receive. */
+    const size_t receives = 64;
+    const pp_instances_config_t config = {
+        .engine = engine, .handle = preduce->handle.id, .host = &host, .owner = preduce, .kernels = &preduce->kernels,
+        .names_ranks = true, .build = build, .builder = preduce, .templates_max = TEMPLATES_MAX,
+        .early_bytes_max = receives * ranks * (PP_MESSAGE_BYTES + sizeof(pp_stored_t))};
+    return pp_instances_open(&config, &tables->instances);
+}
