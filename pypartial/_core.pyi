@@ -144,6 +144,8 @@ class Lib:
     PP_GROUPS_FINISH: int
     PP_GROUPS_LEAVE: int
     PP_GROUPS_BACK: int
+    PP_GROUPS_COMPLETED: int
+    PP_GROUPS_CALL: int
     PP_GROUPS_BEGIN: int
     PP_GROUPS_COMPLETE: int
     PP_GROUPS_ALONE: int

@@ -185,20 +185,19 @@ static int32_t reason_of(const pp_preduce_t *preduce)
         return handle->leaving == PP_FREES ? PP_GROUPS_FREES : PP_GROUPS_FLUSHES;
     /* A rank that waits here, too, holds no group up; if it left both handles, nobody would serve it. */
     bool elsewhere = preduce->time.elsewhere && !pp_handle_waits(handle);
-    return handle->aside || elsewhere ? PP_GROUPS_ASIDE
-         : pp_handle_left(handle)     ? PP_GROUPS_IN_CALL
-                                      : PP_GROUPS_HERE;
+    return pp_handle_gone(handle) || elsewhere ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
 }
 
 static void say(pp_preduce_t *preduce)
 {
     const int32_t  reason = reason_of(preduce);
-    const uint64_t calls = reason == PP_GROUPS_IN_CALL ? preduce->handle.engine->calls : 0;
-    if ((reason == preduce->said && calls == preduce->said_calls) || preduce->ended)
+    const bool     in_call = reason == PP_GROUPS_IN_CALL && pp_handle_left(&preduce->handle);
+    const uint64_t call = in_call ? preduce->handle.engine->calls + 1 : 0;
+    if ((reason == preduce->said && call == preduce->said_call) || preduce->ended)
         return;
     preduce->said = reason;
-    preduce->said_calls = calls;
-    preduce->ops->say(preduce, reason, (uint64_t)reason | calls << PP_GROUPS_CALLS_SHIFT);
+    preduce->said_call = call;
+    preduce->ops->say(preduce, reason, (uint64_t)reason + PP_GROUPS_CALL * call);
 }
 
 static uint64_t tick(pp_handle_t *handle, uint64_t now_ns)

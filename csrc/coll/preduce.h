@@ -73,7 +73,7 @@ struct pp_preduce {
     void        *initial;            /* PP_WEIGHTS_INITIAL: this rank's initial model, until open() has taken it */
 
     int32_t      said;               /* what the machine knows: a reason, or PP_GROUPS_HERE */
-    uint64_t     said_calls;         /* PP_GROUPS_IN_CALL: ... with so many calls completed */
+    uint64_t     said_call;          /* ... and the number of the call that this rank is in; 0: it is in none */
     bool         ended;              /* all ranks have freed the handle: nothing is said any more */
     uint64_t     iteration;          /* of the last request, or what it took over */
     struct {                         /* the arguments of the next Start; `members` is the caller's */

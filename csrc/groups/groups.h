@@ -52,9 +52,6 @@ pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, co
    leave the machine as it was.  PP_ERR_INTERNAL: the machine itself is wrong. */
 pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
                             const pp_groups_hearer_t *hearer);
-/* Called before an event of a rank that knows that some rank has completed so many collective calls: ranks that are
-   inside an earlier one have not left any more, although they may not have noticed yet that it is over. */
-pp_status_t pp_groups_heard(pp_groups_t *groups, uint64_t calls, uint64_t now_ns, const pp_groups_hearer_t *hearer);
 /* GIVEN, before its START: the group that the rank's next request is for.  PP_ERR_ARGUMENT: `members` do not ascend, are
    no ranks, or lack the rank itself; PP_ERR_STATE: the rank has an outstanding request. */
 pp_status_t pp_groups_give(pp_groups_t *groups, int32_t rank, const int32_t *members, int32_t count);

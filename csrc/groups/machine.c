@@ -292,42 +292,48 @@ static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
     return settle(call, rank);
 }
 
+/* Some rank has completed the call for which a rank has left. */
+static bool is_over(const pp_groups_t *g, int32_t reason, uint64_t in_call)
+{
+    return reason == PP_GROUPS_IN_CALL && in_call > 0 && in_call <= g->calls;
+}
+
 static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t number)
 {
     pp_groups_t      *g = call->groups;
     pp_groups_rank_t *r = pp_groups_rank(g, rank);
-    const int32_t     reason = (int32_t)(number & ((1u << PP_GROUPS_CALLS_SHIFT) - 1));
-    const uint64_t    calls = number >> PP_GROUPS_CALLS_SHIFT;
+    const int32_t     reason = (int32_t)(number % PP_GROUPS_CALL);
+    const uint64_t    in_call = number / PP_GROUPS_CALL;
     if (reason > PP_GROUPS_OUT)
         return pp_fail(PP_ERR_ARGUMENT, "reason %d is not one of 0..%d", reason, PP_GROUPS_OUT);
-    if (r->left && r->reason == reason && r->calls == calls)
+    if (r->left && r->reason == reason && r->call == in_call)
         return pp_fail(PP_ERR_STATE, "rank %d has left already", rank);
-    if (reason == PP_GROUPS_IN_CALL && calls < g->calls)
-        return back(call, rank);         /* its call is over */
+    if (is_over(g, reason, in_call))
+        return back(call, rank);
     pp_status_t status = PP_OK;
     if (r->left)
         g->reasons[r->reason]--;
     else
         status = go_away(call, rank);
     set_reason(g, rank, reason);
-    r->calls = calls;
+    r->call = in_call;
     conclude(call);
     return status;
 }
 
-pp_status_t pp_groups_heard(pp_groups_t *groups, uint64_t calls, uint64_t now_ns, const pp_groups_hearer_t *hearer)
+/* Ranks whose call is over are back before they say so.  Otherwise a rank that is a little later than others would be
+   left out of the group that they ask for next. */
+static pp_status_t completed(const pp_groups_call_t *call, uint64_t calls)
 {
-    const pp_groups_call_t call = {.groups = groups, .hearer = hearer, .now_ns = now_ns};
-    if (calls <= groups->calls)
+    pp_groups_t *g = call->groups;
+    pp_status_t  status = PP_OK;
+    if (calls <= g->calls)
         return PP_OK;
-    groups->calls = calls;
-    pp_status_t status = PP_OK;
-    for (int32_t rank = 0; rank < groups->plan.ranks && groups->reasons[PP_GROUPS_IN_CALL] > 0; rank++) {
-        const pp_groups_rank_t *r = pp_groups_rank(groups, rank);
-        if (!r->left || r->reason != PP_GROUPS_IN_CALL || r->calls >= calls)
-            continue;
-        pp_status_t came = back(&call, rank);
-        status = came < 0 ? came : status;
+    g->calls = calls;
+    for (int32_t rank = 0; rank < g->plan.ranks && g->reasons[PP_GROUPS_IN_CALL] > 0 && status >= 0; rank++) {
+        const pp_groups_rank_t *r = pp_groups_rank(g, rank);
+        if (r->left && is_over(g, r->reason, r->call))
+            status = back(call, rank);
     }
     return status;
 }
@@ -374,6 +380,7 @@ pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, ui
     case PP_GROUPS_FINISH: return finish(&call, rank, number);
     case PP_GROUPS_LEAVE:  return leave(&call, rank, number);
     case PP_GROUPS_BACK:   return back(&call, rank);
+    case PP_GROUPS_COMPLETED: return completed(&call, number);
     default:               return pp_fail(PP_ERR_ARGUMENT, "event %d is not known", event);
     }
 }

@@ -18,7 +18,6 @@ typedef struct pp_crowd {
 } pp_crowd_t;
 
 typedef struct pp_groups_rank {
-    uint64_t calls;                  /* IN_CALL: the collective calls that it had completed when it left */
     uint64_t iteration;              /* of its last request, or what it took over from a group */
     uint64_t requests;               /* Ripples' counter c */
     uint64_t most_at_leave;          /* the largest counter when this rank left: its lag stays as it was meanwhile */
@@ -33,6 +32,7 @@ typedef struct pp_groups_rank {
     int32_t  weight, present;        /* CONTROLLER: of a root: ranks of its component; those that have not left */
     int32_t  ahead, behind;          /* CONTROLLER: neighbours in the signal queue */
     int32_t  reason;                 /* why it has left: pp_groups_left_t */
+    uint64_t call;                   /* the collective call for which it has left; 0: none */
     uint64_t number;                 /* TABLE: its requests since the last flush */
     bool     asks;                   /* it has an outstanding request */
     bool     left;

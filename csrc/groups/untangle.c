@@ -125,7 +125,7 @@ static int32_t give_way(const tangle_t *t, const pp_groups_hearer_t *hearers, ui
     for (int32_t rank = 0; rank < ranks_of(t); rank++)
         for (int32_t m = 0; m < t->count && tangled; m++)
             if (may_give_way(t, m, rank, tables)) {
-                pp_status_t left = pp_groups_event(t->machines[m], PP_GROUPS_LEAVE, rank, PP_GROUPS_ASIDE, now_ns,
+                pp_status_t left = pp_groups_event(t->machines[m], PP_GROUPS_LEAVE, rank, PP_GROUPS_IN_CALL, now_ns,
                                                    &hearers[m]);
                 *status = left < 0 ? left : *status;
                 rank_at(t, m, rank)->gives_way = true;

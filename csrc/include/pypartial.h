@@ -447,23 +447,25 @@ typedef struct pp_groups_plan {
     int32_t  unused;
 } pp_groups_plan_t;
 
-/* Why a rank has left: the lower 8 bits of the number of PP_GROUPS_LEAVE. */
+/* Why a rank has left.  The number of PP_GROUPS_LEAVE is the reason + PP_GROUPS_CALL * the number of the collective call
+   that the rank is in, from 1 on; 0: it is in none. */
+enum { PP_GROUPS_CALL = 256 };
 typedef enum pp_groups_left {
-    PP_GROUPS_IN_CALL,         /* it is inside a collective call; the upper bits of the number are the calls that it has
-                                  completed.  When a rank has completed more, this one has not left any more */
-    PP_GROUPS_ASIDE,           /* it has left by patience, or waits elsewhere for long */
+    PP_GROUPS_IN_CALL,         /* it is inside a collective call, until any rank has completed that call; or (0) it has
+                                  left by patience, or waits elsewhere for long */
     PP_GROUPS_FLUSHES,         /* it is inside Flush: when all ranks that are not out are, they average */
     PP_GROUPS_FREES,           /* it is inside Free: when all ranks that are not out are, the handle ends */
     PP_GROUPS_OUT              /* its script has ended: it goes along with a flush or an end, and gives nothing */
 } pp_groups_left_t;
-enum { PP_GROUPS_CALLS_SHIFT = 8 };
 
 typedef enum pp_groups_event {
     PP_GROUPS_START,           /* the rank asks for a group; number: its iteration, 0 for one more than its last */
     PP_GROUPS_FINISH,          /* the rank has the result of a group; number: the group's */
     PP_GROUPS_LEAVE,           /* the rank has left: it is in no new group.  Again with another number: only the reason
                                   has changed */
-    PP_GROUPS_BACK             /* it is back, if it has left; an outstanding request asks anew */
+    PP_GROUPS_BACK,            /* it is back, if it has left; an outstanding request asks anew */
+    PP_GROUPS_COMPLETED        /* the rank knows that some rank has completed so many collective calls (number): ranks that
+                                  are inside one of them are back, although they may not have noticed yet */
 } pp_groups_event_t;
 
 typedef enum pp_groups_action_kind {

@@ -33,7 +33,6 @@ PLANTS = {
 }
 REASONS = {
     "in-call": lib.PP_GROUPS_IN_CALL,
-    "aside": lib.PP_GROUPS_ASIDE,
     "flushes": lib.PP_GROUPS_FLUSHES,
     "frees": lib.PP_GROUPS_FREES,
     "out": lib.PP_GROUPS_OUT,
@@ -170,9 +169,19 @@ class Machine:
         """Whether a rank has an outstanding request."""
         return bool(lib.pp_sim_groups_asks(self._groups, rank))
 
-    def leave(self, rank: int, now_ns: int = 0, reason: str = "in-call") -> list[Action]:
-        """Say that a rank has left, or has left already but for another one of `REASONS`."""
-        return self._event(lib.PP_GROUPS_LEAVE, rank, REASONS[reason], now_ns)
+    def leave(
+        self, rank: int, now_ns: int = 0, reason: str = "in-call", call: int = 0
+    ) -> list[Action]:
+        """Say that a rank has left, or has left already but for another one of `REASONS`.
+
+        `call` is the number of the collective call that it is in, from 1 on; 0: of none.
+        """
+        number = REASONS[reason] + lib.PP_GROUPS_CALL * call
+        return self._event(lib.PP_GROUPS_LEAVE, rank, number, now_ns)
+
+    def completed(self, rank: int, calls: int, now_ns: int = 0) -> list[Action]:
+        """Say that a rank has completed so many collective calls."""
+        return self._event(lib.PP_GROUPS_COMPLETED, rank, calls, now_ns)
 
     def back(self, rank: int, now_ns: int = 0) -> list[Action]:
         """Say that a rank is back."""

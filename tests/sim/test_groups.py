@@ -267,6 +267,50 @@ def test_a_flush_connects_all_ranks_for_the_controller() -> None:
         assert len(machine.start(1)) == flushed
 
 
+# ---- calls that are over for others --------------------------------------------------------------
+
+
+def given(machine: Machine, rank: int, members: list[int]) -> list[Any]:
+    machine.give(rank, members)
+    return machine.start(rank)
+
+
+def test_a_rank_in_a_call_that_another_has_completed_is_back() -> None:
+    machine = Machine(Plan("given"), 2)
+    assert machine.leave(0, call=1) == machine.leave(1, call=1) == []
+    assert machine.back(0) == machine.completed(0, 1) == []
+    assert given(machine, 0, [0, 1]) == []  # it waits for rank 1, which is about to come
+    assert machine.back(1) == []
+    (group,) = given(machine, 1, [0, 1])
+    assert isinstance(group, Begin) and group.members == [0, 1]
+
+
+def test_a_rank_that_says_late_that_it_has_left_has_not() -> None:
+    machine = Machine(Plan("given"), 2)
+    assert machine.completed(0, 1) == machine.leave(1, call=1) == []
+    assert given(machine, 0, [0, 1]) == []
+    assert machine.back(1) == []
+    (group,) = given(machine, 1, [0, 1])
+    assert isinstance(group, Begin) and group.members == [0, 1]
+
+
+def test_a_rank_that_is_in_the_next_call_has_left() -> None:
+    for says_back in (False, True):
+        machine = Machine(Plan("given"), 2)
+        assert machine.leave(1, call=1) == machine.completed(0, 1) == []
+        if says_back:
+            assert machine.back(1) == []
+        assert given(machine, 0, [0, 1]) == []
+        assert machine.leave(1, call=2) == [Alone(0)]
+        assert machine.back(1) == machine.back(1) == []
+
+
+def test_a_rank_that_waits_elsewhere_is_not_back_when_a_call_is_over() -> None:
+    machine = Machine(Plan("given"), 2)
+    assert machine.leave(1) == machine.completed(0, 7) == []
+    assert given(machine, 0, [0, 1]) == [Alone(0)]
+
+
 # ---- events that are not allowed -----------------------------------------------------------------
 
 

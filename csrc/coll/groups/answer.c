@@ -54,7 +54,7 @@ void pp_preduce_flushed(pp_preduce_t *preduce, uint32_t flush_calls)
     pp_team_t *team = preduce->handle.team;
     if (!team->exits)
         preduce->said = PP_GROUPS_HERE;      /* the machine knows that the call is over */
-    preduce->said_calls = 0;
+    preduce->said_call = 0;
     preduce->ended = flush_calls == PP_IN_FREE;
     team->ops->flushed(team, &preduce->handle, flush_calls);
 }

@@ -199,7 +199,8 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
     pp_groups_t             *machine = preduce->posted->machine;
     const pp_groups_hearer_t hearer = hearer_of(preduce);
     /* The message has told this rank how many calls its sender knows to be completed. */
-    pp_status_t status = pp_groups_heard(machine, pp_engine_calls_known(engine), pp_engine_now(engine), &hearer);
+    pp_status_t status = pp_groups_event(machine, PP_GROUPS_COMPLETED, peer, pp_engine_calls_known(engine),
+                                         pp_engine_now(engine), &hearer);
     if (status >= 0 && message->count > 0)
         status = pp_groups_give(machine, peer, message->members, message->count);
     if (status >= 0)

@@ -122,8 +122,7 @@ static pp_status_t report(pp_preduce_t *preduce, int32_t what, uint64_t number)
     pp_status_t  status = PP_OK;
     if (!lock(preduce))
         return pp_engine_check(engine);
-    const pp_groups_hearer_t hearer = pp_jobs_hearer(preduce);
-    status = pp_groups_heard(shared->machine, pp_engine_calls_known(engine), pp_engine_now(engine), &hearer);
+    status = pp_jobs_event(preduce, PP_GROUPS_COMPLETED, shared->me, pp_engine_calls_known(engine));
     if (status >= 0 && what == PP_GROUPS_START && preduce->asked.count > 0)
         status = pp_groups_give(shared->machine, shared->me, preduce->asked.members, preduce->asked.count);
     if (status >= 0)
