@@ -82,8 +82,12 @@ def judge_groups(
         else None,
     )
     replay.run(
-        Formed(g.serial, g.members, g.weights, g.initial, g.flush, _stand_in(scenario, options, g))
-        for g in begun
+        Formed(
+            *(group.serial, group.members, group.weights, group.initial, group.flush),
+            ranks=_stand_in(scenario, options, group),
+            time=group.time if formed else None,
+        )
+        for group in begun
     )
     for rank, log in enumerate(logs if formed else ()):
         for asked in log.asked:

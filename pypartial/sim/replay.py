@@ -43,6 +43,8 @@ class Formed:
     ranks : tuple of int
         The ranks that the sum has gone through, if there are more than the members: by messages
         ranks that have left stand in the groups of a table with nothing.
+    time : int or None
+        When it began, if the requests have times, too.
     """
 
     serial: int
@@ -51,6 +53,7 @@ class Formed:
     initial: float = 0.0
     flush: bool = False
     ranks: tuple[int, ...] = ()
+    time: int | None = None
 
 
 @dataclass
@@ -271,8 +274,7 @@ class Replay:
         """Go to the request of a rank in which the group ran."""
         while (asked := self._current(rank)) is not None:
             if asked.serial == 0:
-                # The rank was alone; before that it may have run groups of others.
-                if self._bytes(rank) != asked.after:
+                if not group.flush and self._precedes(group, rank, asked):
                     return asked
             elif asked.serial is None:
                 rest = self.logs[rank][self.at[rank] + 1 :]
@@ -284,6 +286,18 @@ class Replay:
                 return asked
             self._next(rank)
         _fail(f"group {group.serial} ran while rank {rank} had no request", group)
+
+    def _precedes(self, group: Formed, rank: int, asked: Asked) -> bool:
+        """Return whether a rank ran a group of others in a request that left it alone then."""
+        if group.time is not None and group.time != asked.ended:
+            return group.time < asked.ended
+        own = self._bytes(rank)
+        rest = self.logs[rank][self.at[rank] + 1 :]
+        if own != asked.after or not rest or rest[0].flush:
+            return True
+        # Members of the same model have been in a group together: an average that changes nothing.
+        others = (self._bytes(r) for r in group.members if r != rank and self.models[r] is not None)
+        return own != b"" and own in others
 
     def _perform(self, group: Formed) -> None:
         asked = [self._reach(rank, group) for rank in group.members]

@@ -13,7 +13,8 @@ typedef struct pp_desk {
     _Atomic uint32_t flushes, ends;                /* flushes, and ends of the handle, that are complete */
     _Atomic uint32_t awaited;                      /* how often a rank has said that it waits for this one */
     int32_t  count;                                /* of the members in the answer; 0: alone */
-    uint64_t serial, newest;
+    uint64_t serial;
+    uint64_t newest;                               /* of the last group that the rank was in, with an answer or not */
     double   initial;
     uint64_t vector;                               /* offset: what groups average */
     pp_job_t job;
