@@ -116,7 +116,8 @@ pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce);
 
 /* ---- what both ways use (preduce.c) ------------------------------------------------------------------------- */
 
-/* Describes the result in `result`.  `members` NULL: this rank was alone. */
+/* Describes the result in `result`.  `newest`: the newest iteration of the last group that this rank was in, also where
+   it was alone afterwards.  `members` NULL: this rank was alone. */
 void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,
                          const int32_t *members, const double *weights);
 /* Lets a simulation hear what the machine tells. */

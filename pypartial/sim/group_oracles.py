@@ -25,6 +25,7 @@ __all__ = ["association", "judge_groups", "occurred"]
 
 _NAMES = algorithms(ffi, lib)
 _WHOLE_BYTES = 32  # of all vectors of a simulated group: above this it is averaged in chunks
+_TABLE_RANK_BITS = 12  # of serial numbers of groups of a table by messages
 _ELSEWHERE_NS = 5_000_000  # a rank that waits elsewhere for longer is taken out of groups
 
 
@@ -59,9 +60,12 @@ def judge_groups(
     """
     options = scenario.handles[index]
     assert isinstance(options, PreduceOptions)
-    _order(scenario.ranks, begun)
+    formed = not scenario.by_table(options)  # else no rank knows when a group begins
+    if formed:
+        _order(scenario.ranks, begun)
     for group in begun:
         _shape(scenario.ranks, options, group)
+    begun = [group for group in begun if group.flush or len(group.members) > 1]  # not alone
     known = {group.serial: group for group in begun}
     for rank, log in enumerate(logs):
         for given in log.groups:
@@ -77,8 +81,15 @@ def judge_groups(
         if keeps
         else None,
     )
-    replay.run(Formed(g.serial, g.members, g.weights, g.initial, g.flush) for g in begun)
-    for rank, log in enumerate(logs):
+    replay.run(
+        Formed(
+            *(group.serial, group.members, group.weights, group.initial, group.flush),
+            ranks=_stand_in(scenario, options, group),
+            time=group.time if formed else None,
+        )
+        for group in begun
+    )
+    for rank, log in enumerate(logs if formed else ()):
         for asked in log.asked:
             _times(rank, asked, known)
     if dynamic:
@@ -135,6 +146,17 @@ def _agrees(options: PreduceOptions, rank: int, given: Group, known: dict[int, B
         _fail(f"rank {rank} was told another group than the one that began", given, group)
     if options.weights != "constant" and given.iteration != group.newest:
         _fail(f"rank {rank} did not take over the newest iteration", given, group)
+
+
+def _stand_in(scenario: Scenario, options: PreduceOptions, group: Begun) -> tuple[int, ...]:
+    """Return the ranks of a group of a table by messages, of which some may have left."""
+    if not scenario.by_table(options):
+        return ()
+    if group.flush:
+        return tuple(range(scenario.ranks))
+    k = group.serial >> _TABLE_RANK_BITS & 0xFFFFFFFF  # the number of the request since a flush
+    phase = options.table[(k - 1) % len(options.table)]
+    return next(circle for circle in phase if group.members[0] in circle)
 
 
 def _times(rank: int, asked: Asked, known: dict[int, Begun]) -> None:

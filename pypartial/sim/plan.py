@@ -237,6 +237,11 @@ class Scenario:
         one_node = len(self.memory) == 2 or self.memory[2:3] == (self.ranks,)
         return one_node and options.backend != "schedule"
 
+    def by_table(self, options: PreduceOptions) -> bool:
+        """Return whether each rank knows its groups by itself, and these run by messages."""
+        constant = options.weights == "constant"
+        return options.generator == "table" and constant and not self.in_memory(options)
+
     def names_vary(self) -> bool:
         """Whether each step may name other groups of a handle with ``given`` groups."""
         apart = any(

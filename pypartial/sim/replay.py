@@ -13,7 +13,6 @@ NumPy, one operation at a time, so the bits are those of the library:
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -23,7 +22,7 @@ import numpy as np
 __all__ = ["Asked", "Formed", "Replay", "average", "mean_is_kept"]
 
 Array = np.ndarray[Any, Any]
-Add = Callable[[list[Array]], Array]
+Add = Callable[[list[Array | None]], Array | None]
 
 _MEAN_KEPT = 1e-12
 
@@ -41,6 +40,11 @@ class Formed:
     initial : float
         The weight of the initial model of the lowest member.
     flush : bool
+    ranks : tuple of int
+        The ranks that the sum has gone through, if there are more than the members: by messages
+        ranks that have left stand in the groups of a table with nothing.
+    time : int or None
+        When it began, if the requests have times, too.
     """
 
     serial: int
@@ -48,6 +52,8 @@ class Formed:
     weights: tuple[float, ...]
     initial: float = 0.0
     flush: bool = False
+    ranks: tuple[int, ...] = ()
+    time: int | None = None
 
 
 @dataclass
@@ -88,30 +94,37 @@ def _fail(what: str, *things: Any) -> NoReturn:
 # ---- averages ------------------------------------------------------------------------------------
 
 
-def _in_order(parts: list[Array]) -> Array:
-    total: Array = functools.reduce(operator.add, parts)
+def _plus(left: Array | None, right: Array | None) -> Array | None:
+    if left is None or right is None:
+        return right if left is None else left
+    total: Array = left + right
     return total
 
 
-def _tree(parts: list[Array]) -> Array:
+def _in_order(parts: list[Array | None]) -> Array | None:
+    return functools.reduce(_plus, parts)
+
+
+def _tree(parts: list[Array | None]) -> Array | None:
     """Recursive doubling, and Rabenseifner's algorithm: neighbouring blocks, the surplus first."""
     size = 1 << (len(parts).bit_length() - 1)
     pairs = len(parts) - size
-    blocks = [parts[2 * i] + parts[2 * i + 1] for i in range(pairs)] + parts[2 * pairs :]
+    blocks = [_plus(parts[2 * i], parts[2 * i + 1]) for i in range(pairs)] + parts[2 * pairs :]
     while len(blocks) > 1:
-        blocks = [low + high for low, high in zip(blocks[::2], blocks[1::2], strict=True)]
+        blocks = [_plus(low, high) for low, high in zip(blocks[::2], blocks[1::2], strict=True)]
     return blocks[0]
 
 
-def _ring(parts: list[Array]) -> Array:
+def _ring(parts: list[Array | None]) -> Array | None:
     """Chunk c begins at position c; what a position receives is the left operand."""
-    count, size = len(parts[0]), len(parts)
-    total = np.empty_like(parts[0])
+    size = len(parts)
+    total: Array = next(part for part in parts if part is not None).copy()
+    count = len(total)
     ends = [chunk * (count // size) + min(chunk, count % size) for chunk in range(size + 1)]
     for chunk in range(size):
         of = slice(ends[chunk], ends[chunk + 1])
-        path = [parts[(chunk + step) % size][of] for step in range(size)]
-        total[of] = functools.reduce(operator.add, path)
+        path = [parts[(chunk + step) % size] for step in range(size)]
+        total[of] = functools.reduce(_plus, [None if part is None else part[of] for part in path])
     return total
 
 
@@ -129,6 +142,8 @@ def average(
     weights: Sequence[float] | None = None,
     initial: Array | None = None,
     initial_weight: float = 0.0,
+    positions: Sequence[int] | None = None,
+    size: int = 0,
 ) -> Array:
     """Return the average of models, bit for bit as the core computes it.
 
@@ -143,16 +158,26 @@ def average(
     initial : array, optional
         The initial model of the lowest member.
     initial_weight : float
+    positions : sequence of int, optional
+        Of the members among `size` that the sum goes through; None: these are the members.
+    size : int
     """
     if len(models) == 1:
         return models[0]
-    add, kind = _ADD[association], models[0].dtype.type
+    kind = models[0].dtype.type
+    given = list(models)
+    if weights is not None:
+        given = [kind(weight) * model for weight, model in zip(weights, models, strict=True)]
+    if weights is not None and initial is not None and initial_weight > 0:
+        given[0] = given[0] + kind(initial_weight) * initial
+    parts: list[Array | None] = [None] * (size or len(given))
+    for at, part in zip(positions or range(len(given)), given, strict=True):
+        parts[at] = part
+    total = _ADD[association](parts)
+    assert total is not None
     if weights is None:
-        return np.asarray(add(list(models)) / kind(len(models)))
-    parts = [kind(weight) * model for weight, model in zip(weights, models, strict=True)]
-    if initial is not None and initial_weight > 0:
-        parts[0] = parts[0] + kind(initial_weight) * initial
-    return add(parts)
+        total = np.asarray(total / kind(len(models)))
+    return total
 
 
 def mean_is_kept(models: Sequence[Array], result: Array) -> bool:
@@ -175,7 +200,7 @@ class Replay:
     dtype : str
         Of the buffers. Halves are averaged as float32.
     association : callable
-        Of the number of members: as `average` takes it.
+        Of the number of ranks that a sum goes through: as `average` takes it.
     dynamic : bool
         Whether weights are by iteration.
     initials : sequence of bytes, optional
@@ -249,8 +274,7 @@ class Replay:
         """Go to the request of a rank in which the group ran."""
         while (asked := self._current(rank)) is not None:
             if asked.serial == 0:
-                # The rank was alone; before that it may have run groups of others.
-                if self._bytes(rank) != asked.after:
+                if not group.flush and self._precedes(group, rank, asked):
                     return asked
             elif asked.serial is None:
                 rest = self.logs[rank][self.at[rank] + 1 :]
@@ -263,16 +287,30 @@ class Replay:
             self._next(rank)
         _fail(f"group {group.serial} ran while rank {rank} had no request", group)
 
+    def _precedes(self, group: Formed, rank: int, asked: Asked) -> bool:
+        """Return whether a rank ran a group of others in a request that left it alone then."""
+        if group.time is not None and group.time != asked.ended:
+            return group.time < asked.ended
+        own = self._bytes(rank)
+        rest = self.logs[rank][self.at[rank] + 1 :]
+        if own != asked.after or not rest or rest[0].flush:
+            return True
+        # Members of the same model have been in a group together: an average that changes nothing.
+        others = (self._bytes(r) for r in group.members if r != rank and self.models[r] is not None)
+        return own != b"" and own in others
+
     def _perform(self, group: Formed) -> None:
         asked = [self._reach(rank, group) for rank in group.members]
         models = [self.models[rank] for rank in group.members]
         lowest = group.members[0]
         result = average(
             models,
-            self.association(len(models)),
+            self.association(len(group.ranks or models)),
             group.weights if self.dynamic and not group.flush else None,
             self._load(self.initials[lowest]) if self.initials is not None else None,
             group.initial,
+            [group.ranks.index(rank) for rank in group.members] if group.ranks else None,
+            len(group.ranks),
         )
         constant = group.flush or not self.dynamic
         if constant and self.dtype == np.float64 and not mean_is_kept(models, result):

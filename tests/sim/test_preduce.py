@@ -263,24 +263,15 @@ def test_who_is_left_goes_on_alone(way: tuple[int, ...], generator: str):
 
     def program(rank: int) -> Program:
         handle = yield ("groups_init", PreduceOptions(generator, count=2))
-        yield ("away",)
-        yield ("barrier",)
-        yield ("back",) if rank == 0 else 0
-        for step in range(5 if rank == 0 else 0):
-            given.append((yield from ask(handle, float(step))))
         if rank == 0:
-            yield ("away",)
-            yield ("barrier",)
-            yield ("back",)
-        else:
-            yield ("barrier",)
-            yield ("back",)
-            yield ("away",)
-            yield ("back",)
+            yield MS
+            for step in range(5):
+                given.append((yield from ask(handle, float(step))))
+        yield ("flush", handle)
         yield from end(handle)
 
     run(World(3, memory=way), program)
-    assert [group.members for group in given] == [(0,)] * 5
+    assert [(group.round, group.members) for group in given] == [(0, (0,))] * 5
     assert [values(group) for group in given] == [[float(step)] * 2 for step in range(5)]
     assert [group.iteration for group in given] == [1, 2, 3, 4, 5]
 

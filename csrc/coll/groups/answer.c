@@ -20,8 +20,6 @@ void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest
     if (members) {
         memcpy(preduce->members, members, (size_t)count * sizeof *members);
         memcpy(preduce->weights, weights, (size_t)count * sizeof *weights);
-        if (preduce->config.plan.weights != PP_WEIGHTS_CONSTANT)
-            preduce->iteration = newest;
     } else {
         preduce->members[0] = preduce->handle.team->engine->rank;
         preduce->weights[0] = 1;
@@ -29,6 +27,8 @@ void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest
         serial = 0;
         initial = 0;
     }
+    if (preduce->config.plan.weights != PP_WEIGHTS_CONSTANT && newest > preduce->iteration)
+        preduce->iteration = newest;
     preduce->result = (pp_group_result_t){.round = serial, .iteration = preduce->iteration, .count = count, .kept = -1,
                                           .members = preduce->members, .weights = preduce->weights, .initial = initial};
     preduce->described = true;

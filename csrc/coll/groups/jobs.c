@@ -74,7 +74,6 @@ static void describe(shared_t *shared, int32_t rank, const pp_finished_t *group)
     if (desk->count == 0)
         return;
     desk->serial = group->plan.serial;
-    desk->newest = group->plan.newest;
     desk->initial = group->plan.initial;
     memcpy(shared->answer_members + pp_desk_row(shared, rank), group->members, (size_t)desk->count * sizeof(int32_t));
     memcpy(shared->answer_weights + pp_desk_row(shared, rank), group->weights, (size_t)desk->count * sizeof(double));
@@ -153,6 +152,8 @@ void pp_jobs_finish(pp_preduce_t *preduce, int32_t at)
     group->plan = shared->desks[at].plan;
     memcpy(group->members, shared->job_members + pp_desk_row(shared, at), (size_t)group->plan.count * sizeof(int32_t));
     memcpy(group->weights, shared->job_weights + pp_desk_row(shared, at), (size_t)group->plan.count * sizeof(double));
+    for (int32_t i = 0; i < group->plan.count; i++)
+        shared->desks[group->members[i]].newest = group->plan.newest;
     if (group->plan.flush) {
         finish_flush(preduce, group);
         return;

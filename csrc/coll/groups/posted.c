@@ -218,7 +218,7 @@ static void describe(pp_preduce_t *preduce)
     const posted_t *posted = preduce->posted;
     /* A group that has shrunk to one rank is none. */
     if (posted->group.count == 1 && !posted->group.flush)
-        pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
+        pp_preduce_describe(preduce, 0, posted->group.newest, 0, 0, NULL, NULL);
     else
         pp_preduce_describe(preduce, posted->group.serial, posted->group.newest, posted->group.initial, posted->group.count,
                         posted->group.members, posted->group.weights);
@@ -305,7 +305,7 @@ static void take_notice(pp_preduce_t *preduce, const pp_group_notice_t *message)
     } else if (message->kind == PP_GROUPS_DIFFER) {
         pp_preduce_differ(preduce, message->ranks[0], message->ranks[1]);
     } else {
-        pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
+        pp_preduce_describe(preduce, 0, preduce->posted->group.newest, 0, 0, NULL, NULL);
         pp_preduce_complete(preduce);
     }
 }

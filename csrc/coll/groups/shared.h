@@ -15,7 +15,8 @@ typedef struct pp_desk {
     /* The newest large job that the rank is in: the lower 32 bits of its number, then those of its desk. */
     _Atomic uint64_t joins;
     int32_t  count;                                /* of the members in the answer; 0: alone */
-    uint64_t serial, newest;
+    uint64_t serial;
+    uint64_t newest;                               /* of the last group that the rank was in, with an answer or not */
     double   initial;
     uint64_t vector;                               /* offset: what groups average */
     pp_job_t job;

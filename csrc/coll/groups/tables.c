@@ -179,11 +179,15 @@ static void describe(pp_preduce_t *preduce, const pp_instance_t *instance, int32
             tables->members[at++] = rank;
     for (int32_t i = 0; i < count; i++)
         tables->weights[i] = 1.0 / count;
+    const uint64_t serial = key << RANK_BITS | (uint64_t)tables->members[0];
+    if (tables->members[0] == preduce->handle.engine->rank)
+        pp_preduce_overheard(preduce, &(pp_groups_action_t){
+            .kind = k_of(key) == K_FLUSH ? PP_GROUPS_FLUSH : PP_GROUPS_BEGIN, .serial = serial, .count = count,
+            .members = tables->members, .weights = tables->weights});
     if (count == 1 && k_of(key) != K_FLUSH)
         pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
     else
-        pp_preduce_describe(preduce, key << RANK_BITS | (uint64_t)tables->members[0], 0, 0, count, tables->members,
-                            tables->weights);
+        pp_preduce_describe(preduce, serial, 0, 0, count, tables->members, tables->weights);
 }
 
 static void flush(pp_preduce_t *preduce)
