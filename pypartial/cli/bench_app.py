@@ -355,9 +355,10 @@ def groups(
             min=1,
             max=1_000_000,
             metavar="N",
-            help="Of iterations: a run lasts N times as long as --base.",
+            help="Of iterations: a run lasts N times as long as --base. It should be many times as long "
+            "as an iteration of a slow rank, because nobody waits for that one at first.",
         ),
-    ] = 30,
+    ] = 60,
     runs: Annotated[
         int, typer.Option(min=1, metavar="N", help="Of iterations: runs of each generator.")
     ] = 5,
