@@ -355,8 +355,8 @@ def groups(
             min=1,
             max=1_000_000,
             metavar="N",
-            help="Of iterations: a run lasts N times as long as --base. It should be many times as long "
-            "as an iteration of a slow rank, because nobody waits for that one at first.",
+            help="Of iterations: a run lasts N times as long as --base. It should be many times as "
+            "long as an iteration of a slow rank, because nobody waits for that one at first.",
         ),
     ] = 60,
     runs: Annotated[
