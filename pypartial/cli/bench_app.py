@@ -298,8 +298,8 @@ def groups(
         typer.Option(
             metavar="BACKENDS",
             help="How members add up their models: node (in shared memory), schedule (by "
-            "messages), comm (on communicators of MPI), or auto: the first of these that is "
-            f"possible. {_LISTED} Default: auto.",
+            "messages), comm (on communicators of MPI), or auto (node, or else schedule). "
+            f"{_LISTED} Default: auto.",
         ),
     ] = None,
     buffers: Annotated[
