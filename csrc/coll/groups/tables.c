@@ -31,6 +31,7 @@ struct pp_table_groups {
     uint64_t       k;                /* of the last request since then */
     bool           running;          /* an instance has this rank's vector, or its request */
     bool           flushed;          /* a flush was completed, and messages from after it may be here */
+    bool           awaited;          /* since this rank's last request a member of its groups has waited long */
     bool           joined;           /* this rank is in the instance of the flush, or of the end */
     /* Requests after `k` whose groups have run without this rank: bit i is k + 1 + i. */
     uint64_t      *missed;
@@ -127,11 +128,11 @@ static void join(pp_preduce_t *preduce, uint64_t key, bool gives, bool asks)
     pp_instance_fire(instance, instance->template->graph->gate);
 }
 
-/* This rank has left.  In a call that is known to be over elsewhere it has not, and may not have noticed yet. */
+/* This rank has left, or waits elsewhere for long, and a member of its group has waited long, too.  In a call that is known to be over elsewhere it has not, and may not have noticed yet. */
 static bool is_absent(const pp_preduce_t *preduce)
 {
     const bool is_over = preduce->said_call > 0 && !pp_handle_left(&preduce->handle);
-    return preduce->said != PP_GROUPS_HERE && !is_over;
+    return (preduce->said != PP_GROUPS_HERE && !is_over) || (preduce->said_elsewhere && preduce->tables->awaited);
 }
 
 /* Joins what others have begun and this rank does not make now, because it has left or is out. */
@@ -269,6 +270,7 @@ static pp_status_t ask(pp_preduce_t *preduce)
 {
     tables_t  *tables = preduce->tables;
     const bool missed = next_request(tables);
+    tables->awaited = false;
     if (tables->k == K_END)
         return pp_fail(PP_ERR_STATE, "there have been 2^32 requests since the last flush: call Flush");
     if (missed || ranks_of(preduce, tables->k, tables->members) == 1) {
@@ -300,6 +302,24 @@ static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
     join_call(preduce);
 }
 
+/* Tells the members of this rank's group. */
+static void say_long(pp_preduce_t *preduce)
+{
+    tables_t     *tables = preduce->tables;
+    const int32_t count = ranks_of(preduce, tables->k, tables->members);
+    for (int32_t i = 0; i < count; i++) {
+        pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id}};
+        if (tables->members[i] != preduce->handle.engine->rank)
+            pp_engine_control(preduce->handle.engine, tables->members[i], &message.prefix, sizeof message);
+    }
+}
+
+static void say_elsewhere(pp_preduce_t *preduce, bool waits)
+{
+    if (waits)
+        stand_in_for_all(preduce);
+}
+
 static void go_on(pp_preduce_t *preduce)
 {
     tables_t *tables = preduce->tables;
@@ -319,10 +339,12 @@ static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *me
         stand_in(preduce, key);
 }
 
+/* A member of this rank's group has waited long. */
 static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
 {
-    pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "a message of kind %u came from rank %d to handle %u, whose "
-                   "groups stand in a table", message->kind, peer, preduce->handle.id);
+    (void)peer, (void)message;
+    preduce->tables->awaited = true;
+    stand_in_for_all(preduce);
 }
 
 static void await(pp_preduce_t *preduce) { (void)preduce; }
@@ -356,7 +378,7 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .sends = true, .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .go_on = go_on,
+    .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long, .vector = vector, .await = await, .go_on = go_on,
     .control = control, .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes,
     .close = close_groups,
 };
