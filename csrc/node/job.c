@@ -22,8 +22,8 @@ void pp_job_hand_out(pp_job_t *job, uint64_t number, uint32_t chunks)
     PP_STEP("hand_out");
     atomic_store_explicit(&job->unfinished, chunks, memory_order_relaxed);
     PP_STEP("hand_out");
-    /* Releases the plan to the threads that get a ticket. */
-    atomic_store_explicit(&job->tickets, tickets_of(number, 0, chunks), memory_order_release);
+    /* Releases the plan to the threads that get a ticket.  seq_cst: the caller then looks who sleeps. */
+    atomic_store(&job->tickets, tickets_of(number, 0, chunks));
 }
 
 bool pp_job_is_open(const pp_job_t *job)

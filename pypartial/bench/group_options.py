@@ -26,10 +26,12 @@ class Part(str, Enum):
 
 
 class GroupGenerator(str, Enum):
-    """A generator of groups, without its size.
+    """A generator of groups, without its size; and an allreduce that knows no groups.
 
     `STATIC` stands for fixed groups of the size in `Part.LATENCY`, and for Ripples' table in
-    `Part.ITERATIONS`, where fixed groups would never meet. `GIVEN` is for latencies only.
+    `Part.ITERATIONS`, where fixed groups would never meet. `GIVEN` is for latencies only. `FULL` is
+    the policy of that name: on a context of the group's ranks alone in `Part.LATENCY`; in
+    `Part.ITERATIONS` it is always there.
     """
 
     GIVEN = "given"
@@ -37,6 +39,7 @@ class GroupGenerator(str, Enum):
     RANDOM = "random"
     SMART = "smart"
     CONTROLLER = "controller"
+    FULL = "full"
 
     def __str__(self) -> str:
         return self.value

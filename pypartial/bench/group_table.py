@@ -32,7 +32,7 @@ def print_report(report: GroupsReport) -> None:
 
 
 def _print_latencies(title: str, rows: Sequence[GroupLatencyRow]) -> None:
-    several = len({row.buffers for row in rows if row.backend is not None}) > 1
+    several = len({row.buffers for row in rows if not row.way.startswith("mpi")}) > 1
     columns = [
         *map(Column, ("groups", "size")),
         Column("way", numbers=False),
@@ -68,6 +68,8 @@ def latency_notes(rows: Sequence[GroupLatencyRow]) -> list[str]:
         "CPU: time of the calling thread inside the calls and of the progress thread, for each "
         "rank and call.",
     ]
+    if any(row.way == "full" for row in rows):
+        notes.append("full: an allreduce of this library on a context of the group's ranks.")
     if any(row.way == "smart" for row in rows):
         notes.append("smart: without its filters, which would leave out ranks that fall behind.")
     if any(row.way == "random" and row.groups > 1 for row in rows):

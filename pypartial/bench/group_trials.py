@@ -33,7 +33,6 @@ __all__ = ["Course", "CourseTrial", "GroupTrial", "Stage"]
 # Ranks that sleep look for the end of a block this often: it costs some 0.2 % of a core each.
 _DOZE_S = 5e-3
 _FAILURES_KEPT = 3
-_CENSUS = 20
 _FEW_ROUNDINGS = 1e-5  # relative
 _MANY_ROUNDINGS = 1e-3
 _FIXED = (GroupGenerator.GIVEN.value, GroupGenerator.STATIC.value)
@@ -168,7 +167,7 @@ class GroupTrial(_Checked):
             where = f"call {call}"
             head = self._run(where, self.contender.call, _FEW_ROUNDINGS)
             self._check_last(where, head, _FEW_ROUNDINGS, alone=self.way.name != _CHAINED)
-        self._count_groups()
+        self._count_groups(calls)
 
     def turn(self, calls: int) -> float:
         """Time a block of calls, after one that does not count; collective."""
@@ -209,17 +208,16 @@ class GroupTrial(_Checked):
         if alone or group == self.closed:
             self._check_average(where, head, group, tolerance)
 
-    def _count_groups(self) -> None:
+    def _count_groups(self, calls: int) -> None:
         """Note the groups of calls that follow each other, and check that ranks agree on them.
 
-        The last calls of a rank do not count: their groups may lack ranks that are done.
-        Collective.
+        Of twice as many calls the first ones count: the groups of the last ones may lack ranks
+        that are done. Collective.
         """
         seen: list[tuple[int, tuple[int, ...]]] = []
-        calls = 2 * _CENSUS
 
         def act() -> None:
-            for _ in range(calls):
+            for _ in range(2 * calls):
                 self.contender.call()
                 status = self.contender.status()
                 if status is not None:
@@ -231,7 +229,7 @@ class GroupTrial(_Checked):
             for round_, group in entries:
                 if rank not in group or (round_ and groups.setdefault(round_, group) != group):
                     self._fail(f"group {round_}", f"rank {rank} was told {group}")
-            self.group_sizes += [len(group) for _, group in entries[:_CENSUS]]
+            self.group_sizes += [len(group) for _, group in entries[:calls]]
         if self.way.backend is None:
             self.group_sizes = [self.stage.cast.size]
         usual = float(np.median(self.group_sizes))

@@ -17,7 +17,7 @@ import pypartial as pp
 
 from .contenders import Contender
 from .group_options import Backend, GroupGenerator
-from .options import Buffers, DType
+from .options import Buffers, DType, Transport
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -198,6 +198,35 @@ class _Full(Contender):
         self.request.Free()
 
 
+class _FullOfGroup(Contender):
+    """An allreduce over the ranks of a fixed group, on a context of their own."""
+
+    def __init__(self, comm: MPI.Intracomm, model: Array, cast: Cast, transport: Transport) -> None:
+        self._comm = comm.Split(cast.number if cast.takes_part else MPI.UNDEFINED)
+        self._ctx: pp.Context | None = None
+        if cast.takes_part:
+            self._ctx = pp.Context(self._comm, transport=transport.value, patience=None)
+            self._full = _Full(self._ctx, model)
+
+    def call(self) -> None:
+        self._full.call()
+
+    def repeat(self, calls: int) -> None:
+        start, wait = self._full.request.Start, self._full.request.Wait
+        for _ in itertools.repeat(None, calls):
+            start()
+            wait()
+
+    def cpu_ns(self) -> int:
+        return 0 if self._ctx is None else self._ctx.stats().progress_cpu_ns
+
+    def free(self) -> None:
+        if self._ctx is not None:
+            self._full.free()
+            self._ctx.Free()
+            self._comm.Free()
+
+
 def preduce(
     ctx: pp.Context, model: Array, groups: pp.groups.Generator, backend: Backend, cast: Cast
 ) -> _Preduce:
@@ -305,7 +334,12 @@ class _MpiSplit(_Mpi):
 
 
 def group_way(
-    way: GroupWay, ctx: pp.Context, baseline: MPI.Intracomm, model: Array, cast: Cast
+    way: GroupWay,
+    ctx: pp.Context,
+    baseline: MPI.Intracomm,
+    model: Array,
+    cast: Cast,
+    transport: Transport,
 ) -> Contender:
     """Make a way to average; collective.
 
@@ -318,7 +352,11 @@ def group_way(
     model : array
         The buffer that is averaged in place.
     cast : Cast
+    transport : Transport
+        The context's.
     """
+    if way.name == GroupGenerator.FULL:
+        return _FullOfGroup(baseline, model, cast, transport)
     if way.backend is not None:
         return preduce(ctx, model, generator(way.name, cast), way.backend, cast)
     of_mpi = {CACHED: _MpiCached, CREATED: _MpiCreated, SPLIT: _MpiSplit}

@@ -3,7 +3,8 @@
 **Latency.** In each case (ranks of a group, how many groups at once, bytes) all ways to average
 take turns in blocks of calls, as in ``bench latency``: the library's generators, MPI_Allreduce and
 a division on a communicator that is kept, on one that MPI_Comm_create_group makes for each call,
-and, where all groups run at once, on one that MPI_Comm_split makes. With one group the other ranks
+and, where all groups run at once, on one that MPI_Comm_split makes; if asked for, an allreduce
+(Full) of this library on a context of the group's ranks. With one group the other ranks
 sleep, and have left. The value of a block is the mean time of a call on its slowest rank.
 
 **Iterations.** Every rank sleeps as an arrival model says, calls Start and Wait, and begins anew.
@@ -57,7 +58,6 @@ from .trials import Progress
 if TYPE_CHECKING:
     from .group_ways import Array
 
-FULL = "full"
 _SLOW = re.compile(r"slow:(\d+):")
 
 
@@ -177,11 +177,17 @@ def _ways(options: BenchGroupsOptions, cast: Cast) -> list[GroupWay]:
         *(
             GroupWay(name.value, backend, buffers)
             for name in options.generators
-            for backend in options.backends
+            for backend in _backends(options, name)
             for buffers in options.buffers
         ),
         *(GroupWay(name, None, Buffers.NUMPY) for name in rivals),
     ]
+
+
+def _backends(
+    options: BenchGroupsOptions, name: GroupGenerator
+) -> tuple[Backend, ...] | tuple[None]:
+    return (None,) if name is GroupGenerator.FULL else options.backends
 
 
 def _latencies(
@@ -199,7 +205,7 @@ def _latencies(
     for way in ways:
         model = buffers[way.buffers]
         model[:] = stage.shares.of(stage.cast.rank)
-        contender = group_way(way, stage.ctx, baseline, model, stage.cast)
+        contender = group_way(way, stage.ctx, baseline, model, stage.cast, options.transport)
         trials.append(GroupTrial(way, contender, model, stage))
     run_blocks(trials, options, stage.comm, progress)
     rows = []
@@ -263,9 +269,9 @@ def _latency_row(trial: GroupTrial, backend: str | None) -> list[GroupLatencyRow
 
 def _courses(options: BenchGroupsOptions) -> list[tuple[str, int, Backend | None]]:
     """Return what iterates: name, ranks of a group (0: several), backend (None: an allreduce)."""
-    found: list[tuple[str, int, Backend | None]] = [(FULL, 0, None)]
+    found: list[tuple[str, int, Backend | None]] = [(GroupGenerator.FULL.value, 0, None)]
     for name in options.generators:
-        if name is GroupGenerator.GIVEN:
+        if name in (GroupGenerator.GIVEN, GroupGenerator.FULL):
             continue
         sizes = (0,) if name is GroupGenerator.STATIC else options.group_sizes
         found += [(name.value, size, each) for size in sizes for each in options.backends]

@@ -177,9 +177,9 @@ def _draw_case(axes: Axes, rows: Sequence[GroupLatencyRow], title: str) -> None:
     by_way = lines_of(rows, lambda row: (row.way, row.backend, row.buffers))
     lines = []
     for (way, backend, buffers), line in by_way.items():
-        label = _LABELS.get(way, f"{way}, {backend}, {buffers}")
+        label = _LABELS.get(way, ", ".join(filter(None, (way, backend, buffers))))
         times = [row.latency_us.p50 for row in line]
-        look = _OTHERS[way] if backend is None else (next(colours), "-")
+        look = _OTHERS[way] if way in _OTHERS else (next(colours), "-")
         lines.append(Line(label, [row.bytes for row in line], times, *look))
         axes.plot(lines[-1].sizes, times, color=look[0], linestyle=look[1], marker="o")
     sizes = sorted({row.bytes for row in rows})

@@ -164,10 +164,10 @@ class GroupLatencyRow:
     Attributes
     ----------
     way : str
-        "given", "static" (a table of fixed groups), "random", "smart" or "controller" of this
-        library; "mpi", "mpi-create-group" or "mpi-split".
+        "given", "static" (a table of fixed groups), "random", "smart" or "controller"; "full", an
+        allreduce of this library; "mpi", "mpi-create-group" or "mpi-split".
     backend : str or None
-        "node", "schedule" or "comm"; None: not of this library.
+        "node", "schedule" or "comm"; None: no groups of this library.
     buffers : str
         "library" or "numpy".
     bytes, ranks : int

@@ -288,7 +288,8 @@ def groups(
         typer.Option(
             metavar="GENERATORS",
             help="Which groups: given (each Start names its group), static (a fixed table; "
-            "iterations have that of Ripples), random, smart, controller. "
+            "iterations have that of Ripples), random, smart, controller; or full, an allreduce of "
+            "this library on a context of the group's ranks (iterations always have full). "
             f"{_LISTED} Default: {','.join(_GROUP_GENERATORS)}.",
         ),
     ] = None,

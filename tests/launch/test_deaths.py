@@ -7,7 +7,7 @@ each kind, and measures.
 from __future__ import annotations
 
 import pytest
-from support.deaths import GO_ON, MOMENTS, complaints, kill
+from support.deaths import GO_ON, MOMENTS, MOMENTS_OF_GROUPS, complaints, kill
 from support.mpirun import why_no_hosts
 
 LIMIT_S = 60
@@ -31,13 +31,13 @@ def check(ranks, moments, victim, *, limit_s=LIMIT_S, **how):
     return run, [sight.moment for sight in sights]
 
 
-def check_all_told(run, seen, go_on):
+def check_all_told(run, seen, go_on, moments=MOMENTS):
     """Two of each group, which has one victim.
 
     Open MPI's own fault tolerance crashes if it hears of a death while a communicator is being
     duplicated (5.0.11, `ompi_comm_revoke_local`): a survivor may say nothing of the opening.
     """
-    for moment in MOMENTS:
+    for moment in moments:
         allowed = (0, 1, 2) if (moment, go_on) == ("open", "ulfm") else (2,)
         assert seen.count(moment) in allowed, f"{moment}\n{run.explain()}"
 
@@ -52,6 +52,16 @@ def test_on_one_node(go_on, transport, victim):
     check_all_told(run, seen, go_on)
 
 
+@pytest.mark.parametrize("victim", [0, -1])
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+@pytest.mark.parametrize("go_on", GO_ON)
+def test_in_groups(go_on, transport, victim):
+    """A rank that decides which groups there are, or another one, in a group or outside."""
+    how = {"transport": transport, "go_on": go_on, "seed": victim}
+    run, seen = check(GROUP * len(MOMENTS_OF_GROUPS), MOMENTS_OF_GROUPS, victim, **how)
+    check_all_told(run, seen, go_on, MOMENTS_OF_GROUPS)
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("transport", ["auto", "mpi"])
 def test_one_that_is_alone_on_its_node_is_told(transport, victim):
@@ -62,7 +72,7 @@ def test_one_that_is_alone_on_its_node_is_told(transport, victim):
 
 
 @pytest.mark.parametrize("victim", [0, -1])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [*MOMENTS, "groups", "models"])
 def test_on_hosts(hosts, moment, victim):
     """Also of a rank that is alone on its host, and to such a rank."""
     how = {"transport": "auto", "go_on": "continuous", "seed": victim, "limit_s": LIMIT_HOSTS_S}

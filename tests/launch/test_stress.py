@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.mpirun import mpirun, program, python
+from support.mpirun import mpirun, program, python, why_no_hosts
 
 STRESS = Path(__file__).resolve().parent.parent / "stress"
 LIMIT_S = 150
@@ -13,12 +13,12 @@ LIMIT_S = 150
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
-def check(ranks, script, *arguments, transport="auto"):
+def check(ranks, script, *arguments, transport="auto", node_ranks=0):
     run = mpirun(
         ranks,
         python(str(STRESS / script), *arguments),
         timeout_s=LIMIT_S,
-        env={"PYPARTIAL_TRANSPORT": transport},
+        env={"PYPARTIAL_TRANSPORT": transport, "PYPARTIAL_NODE_RANKS": str(node_ranks or "")},
     )
     run.check_counts()
 
@@ -33,6 +33,17 @@ def check(ranks, script, *arguments, transport="auto"):
 )
 def test_rounds(ranks, arguments, transport):
     check(ranks, "rounds.py", "--short", *arguments, transport=transport)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "transport", "node_ranks"),
+    [(3, "auto", 0), (7, "auto", 0), (5, "mpi", 0), (6, "auto", 2), ((2, 2), "auto", 0)],
+)
+def test_preduce(ranks, transport, node_ranks):
+    """300 groups of each generator, and fewer of other weights and vectors."""
+    if not isinstance(ranks, int) and (reason := why_no_hosts()):
+        pytest.skip(reason)
+    check(ranks, "preduce.py", "--short", transport=transport, node_ranks=node_ranks)
 
 
 # An id that is "mpi" would make pytest-mpi skip the test.

@@ -167,10 +167,11 @@ def test_who_is_in_which_group() -> None:
 
 def test_split_is_measured_where_nobody_sleeps() -> None:
     one, all_at_once = groups.casts(options(group_sizes=(2,)), 4, 0)
-    asked = options(buffers=tuple(Buffers), backends=(Backend.NODE, Backend.COMM))
+    kinds = (GroupGenerator.GIVEN, GroupGenerator.FULL)
+    asked = options(generators=kinds, buffers=tuple(Buffers), backends=(Backend.NODE, Backend.COMM))
     ways = [str(way) for way in groups._ways(asked, one)]
     assert ways[:4] == ["given, node", "given, node", "given, comm", "given, comm"]
-    assert ways[-2:] == ["mpi", "mpi-create-group"]
+    assert ways[4:] == ["full", "full", "mpi", "mpi-create-group"]
     assert [str(way) for way in groups._ways(asked, all_at_once)][-1] == "mpi-split"
 
 
@@ -355,7 +356,7 @@ def test_fixed_groups_that_are_smaller_are_noticed() -> None:
     comm: Any = trial.stage.comm
     right = comm.others
     comm.others = lambda mine: [[(0, (1,))]] if isinstance(mine, list) else right(mine)
-    trial._count_groups()
+    trial._count_groups(5)
     assert "they usually had 1 ranks, not 2" in trial.failures[-1]
 
 
@@ -364,7 +365,7 @@ def test_ranks_that_differ_about_a_group_are_noticed() -> None:
     comm: Any = trial.stage.comm
     right = comm.others
     comm.others = lambda mine: [[(1, (1,))]] if isinstance(mine, list) else right(mine)
-    trial._count_groups()
+    trial._count_groups(5)
     assert "group 1: rank 1 was told (1,)" in trial.failures[0]
 
 

@@ -632,7 +632,7 @@ def test_groups_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
     """Groups of 2 of 3 ranks: the third one sleeps. Groups of 3: nobody does."""
     results, picture = tmp_path / "groups.json", tmp_path / "groups.png"
     words = words_of("""
-        bench groups --bytes 8,64K --size 2,3 --generator given,static,random,smart,controller
+        bench groups --bytes 8,64K --size 2,3 --generator given,static,random,smart,controller,full
         --backend auto,schedule,comm --budget 2ms --blocks 2 --base 1ms --iterations 6 --runs 2
     """)
     files = ("--json", str(results), "--plot", str(picture))
@@ -640,12 +640,12 @@ def test_groups_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(results.read_text())
     rows = report["rows"]
-    assert len(rows) == 2 * 2 * (5 * 3 + 2)
+    assert len(rows) == 2 * 2 * (5 * 3 + 1 + 2)
     assert {row["backend"] for row in rows} == {"node", "schedule", "comm", None}
     assert {(row["size"], row["groups"]) for row in rows} == {(2, 1), (3, 1)}
     assert all(row["verified"] and row["latency_us"]["p50"] > 0 for row in rows)
     assert all(row["ratio_to_mpi"] > 0 and row["ratio_to_create_group"] > 0 for row in rows)
-    fixed = [row for row in rows if row["way"] in ("given", "static", "mpi")]
+    fixed = [row for row in rows if row["way"] in ("given", "static", "full", "mpi")]
     assert all(row["members"] == pytest.approx(row["size"], abs=0.5) for row in fixed)
     iterations = report["iterations"]
     names = [(row["generator"], row["size"]) for row in iterations if row["backend"] != "comm"]

@@ -33,6 +33,8 @@ HANDED_ON = {
 OF_C = {
     "More is for rounds: a request of P-Reduce has one group",
     "a context needs MPI, which is #",
+    "no request has been collected yet",
+    "there is no group that the caller is to run",
     "there is no result to collect: no Flush or Drain of the handle has finished",
 }
 

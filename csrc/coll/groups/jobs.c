@@ -199,6 +199,20 @@ static void wake_all(shared_t *shared)
     shared->any_wakes = false;
 }
 
+/* Tells the members of a large job where it is, and wakes them later; returns whether this rank is one of them. */
+static bool invite(shared_t *shared, int32_t at)
+{
+    const pp_desk_t *desk = &shared->desks[at];
+    const int32_t   *members = shared->job_members + pp_desk_row(shared, at);
+    bool             invited = false;
+    for (int32_t i = 0; i < desk->plan.count; i++) {
+        atomic_store(&shared->desks[members[i]].joins, desk->plan.serial << 32 | (uint32_t)at);
+        wake(shared, members[i]);
+        invited |= members[i] == shared->me;
+    }
+    return invited;
+}
+
 void pp_jobs_follow_up(pp_preduce_t *preduce, bool serves)
 {
     shared_t        *shared = preduce->shared;
@@ -208,14 +222,12 @@ void pp_jobs_follow_up(pp_preduce_t *preduce, bool serves)
         pp_desk_t       *desk = &shared->desks[at];
         pp_job_begin_plan(&desk->job);
         cut(preduce, &desk->plan);
-        atomic_fetch_add(&shared->hall->open_jobs, 1);
-        if (shared->handed_count < shared->ranks)
-            shared->handed[shared->handed_count++] = at;
         /* The members first: once the chunks are handed out, the job may end, and its desk have another. */
-        for (int32_t m = 0; m < desk->plan.count; m++)
-            wake(shared, shared->job_members[pp_desk_row(shared, at) + (size_t)m]);
+        const bool mine = invite(shared, at);
+        if (mine && shared->handed_count < shared->ranks)
+            shared->handed[shared->handed_count++] = at;
         pp_job_hand_out(&desk->job, desk->plan.serial, desk->plan.chunks);
-        if (serves && at != shared->me)
+        if ((serves || !mine) && at != shared->me)
             node->wake(node->owner, at, true);
     }
     shared->begun_count = 0;
@@ -224,29 +236,33 @@ void pp_jobs_follow_up(pp_preduce_t *preduce, bool serves)
 
 /* ---- after it: chunks -------------------------------------------------------------------------------------------------------------- */
 
-int32_t pp_jobs_find(const shared_t *shared)
+/* Returns the desk of the open job that this rank is in, and its number; -1: there is none. */
+static int32_t find(const shared_t *shared, uint64_t *number)
 {
     PP_STEP("look");
-    if (atomic_load(&shared->hall->open_jobs) == 0)
-        return -1;
-    for (int32_t i = 0; i < shared->ranks; i++) {
-        int32_t at = (shared->me + i) % shared->ranks;
-        if (pp_job_is_open(&shared->desks[at].job))
-            return at;
-    }
-    return -1;
+    const uint64_t  joins = atomic_load(&shared->desks[shared->me].joins);
+    const int32_t   at = (int32_t)(joins & UINT32_MAX);
+    const pp_job_t *job = &shared->desks[at].job;
+    *number = joins >> 32;
+    return pp_job_is_open(job) && pp_job_number(job) == *number ? at : -1;
+}
+
+bool pp_jobs_any(const shared_t *shared)
+{
+    uint64_t number;
+    return find(shared, &number) >= 0;
 }
 
 bool pp_jobs_work(pp_preduce_t *preduce, uint64_t *job)
 {
     shared_t *shared = preduce->shared;
-    int32_t   at = pp_jobs_find(shared);
+    uint64_t  number;
+    int32_t   at = find(shared, &number);
     uint32_t  chunk;
     *job = (uint64_t)at;
     if (at < 0)
         return false;
-    pp_desk_t        *desk = &shared->desks[at];
-    const uint64_t number = pp_job_number(&desk->job);
+    pp_desk_t *desk = &shared->desks[at];
     while (pp_job_ticket(&desk->job, number, shared->me % 2 == 0, &chunk)) {
         const pp_mean_t mean = mean_of(preduce, at);
         const size_t       each = desk->plan.chunk_bytes / preduce->kernels.element_bytes, first = chunk * each;

@@ -3,8 +3,8 @@
  *
  * The machine lies in the memory of the node.  A rank that has something to say locks the node, tells the machine, and
  * does what it answers for all ranks; no rank has to be awake for it.  The group that begins is a *job* of this rank: a
- * small one it does at once, under the lock; of a large one it hands out the chunks, and ranks that are inside the
- * library take them.  The rank that finishes the last chunk tells the machine for all members.  Of these it wakes only
+ * small one it does at once, under the lock; of a large one it hands out the chunks, and members that are inside the
+ * library take them: no other rank, which could be stopped, and hold the group up.  The rank that finishes the last chunk tells the machine for all members.  Of these it wakes only
  * those whose requests are complete then.
  *
  * A rank has a *desk*: there others leave the answer to its request, and there is the job of the group of which it is
@@ -238,7 +238,7 @@ static void go_on(pp_preduce_t *preduce) { (void)preduce; }
 
 /* ---- chunks -------------------------------------------------------------------------------------------------- */
 
-static bool has_work(const pp_preduce_t *preduce) { return pp_jobs_find(preduce->shared) >= 0; }
+static bool has_work(const pp_preduce_t *preduce) { return pp_jobs_any(preduce->shared); }
 
 static bool has_begun(const pp_preduce_t *preduce)
 {
@@ -258,7 +258,6 @@ static void worked(pp_preduce_t *preduce, uint64_t job, bool last)
         preduce->handle.engine->changed = true;
     if (!last || !lock(preduce))
         return;
-    atomic_fetch_sub(&shared->hall->open_jobs, 1);
     pp_jobs_finish(preduce, (int32_t)job);
     settle_groups(preduce);
     pp_node_unlock(shared->node);

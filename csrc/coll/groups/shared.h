@@ -12,6 +12,8 @@ typedef struct pp_desk {
     _Alignas(PP_LINE) _Atomic uint64_t answered;      /* requests that are complete */
     _Atomic uint32_t flushes, ends;                /* flushes, and ends of the handle, that are complete */
     _Atomic uint32_t awaited;                      /* how often a rank has said that it waits for this one */
+    /* The newest large job that the rank is in: the lower 32 bits of its number, then those of its desk. */
+    _Atomic uint64_t joins;
     int32_t  count;                                /* of the members in the answer; 0: alone */
     uint64_t serial;
     uint64_t newest;                               /* of the last group that the rank was in, with an answer or not */
@@ -29,8 +31,7 @@ typedef struct pp_desk {
 } pp_desk_t;
 
 typedef struct pp_hall {
-    _Alignas(PP_LINE) _Atomic uint32_t open_jobs;     /* jobs with chunks that were handed out, and are not finished */
-    _Atomic uint32_t detached;                     /* ranks that will not look again */
+    _Alignas(PP_LINE) _Atomic uint32_t detached;   /* ranks that will not look again */
     _Atomic uint64_t differ;                       /* 1 << 62 | rank << 31 | other; 0: none do */
 } pp_hall_t;
 
@@ -86,8 +87,9 @@ void        pp_jobs_finish(pp_preduce_t *preduce, int32_t at);
 /* After the lock was released: hands out the large jobs that have begun, and wakes the ranks that wait for what was
    done.  `serves`: this rank does not stay to work at them, so the progress thread of a member is woken. */
 void        pp_jobs_follow_up(pp_preduce_t *preduce, bool serves);
-/* Without any lock: a job whose chunks are not all handed out; -1: there is none. */
-int32_t     pp_jobs_find(const shared_t *shared);
+/* Without any lock: whether chunks are left of the job of this rank's group.  A rank takes no chunk of a group that it is
+   not in, so those groups go on if its process is stopped. */
+bool        pp_jobs_any(const shared_t *shared);
 /* Without any lock: moves chunks of a job until none is left.  True: this rank has finished its last one. */
 bool        pp_jobs_work(pp_preduce_t *preduce, uint64_t *job);
 

@@ -24,6 +24,7 @@ import pypartial as pp
 
 READY_S, HANGS_S, STAYS_S = 30.0, 8.0, 3.0
 ROUNDS, LARGE = 20, 1 << 20
+SMALL = 1000  # elements of two models that are averaged under the node's lock
 SOON_S = 0.03  # a little more than what dies takes of these programs, so that it dies anywhere
 
 moments, victim, transport = sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3]
@@ -127,6 +128,37 @@ def before_any_handle():
     handle(ctx)
 
 
+def in_groups(ctx, count):
+    """Of which a rank that dies may be a member, or not."""
+    request = ctx.Preduce_init(np.ones(count), pp.groups.Random(2))
+    rounds(request, 3)
+    request.Flush()
+    yield
+    die_soon()
+    while True:
+        rounds(request, 1)
+
+
+def in_small_groups():
+    """Averaged under the node's lock, so that a rank may die with it."""
+    yield from in_groups(opened(), SMALL)
+
+
+def in_large_groups():
+    yield from in_groups(opened(), LARGE)
+
+
+def in_flush_of_groups():
+    request = opened().Preduce_init(np.ones(4), pp.groups.Controller(2))
+    rounds(request, 3)
+    request.Flush()
+    yield
+    die_soon()
+    while True:
+        request.Start()
+        request.Flush()
+
+
 MOMENTS = {
     "wait": in_wait,
     "round": in_a_round,
@@ -134,6 +166,9 @@ MOMENTS = {
     "init": in_init,
     "open": while_opening,
     "before": before_any_handle,
+    "groups": in_small_groups,
+    "models": in_large_groups,
+    "averages": in_flush_of_groups,
 }
 
 

@@ -11,6 +11,11 @@ int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *made)
     communicators++;
     return PMPI_Comm_dup(comm, made);
 }
+int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *made)
+{
+    communicators++;
+    return PMPI_Comm_dup_with_info(comm, info, made);
+}
 int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *made)
 {
     communicators++;
