@@ -5,13 +5,15 @@
  * flush and k.  Other groups may have the same key: they have no rank in common with this one.
  *
  * A rank that has left *stands in* for itself: when a message comes for a request that it has not made, it joins the
- * instance with nothing.  The header of the sum says which ranks gave something; they are the group.  When the rank is
+ * instance with nothing.  Where the number of ranks is no power of two, some only send before they get the result
+ * (algo/fold.h).  They would hear of nothing, so the ranks that they send to prompt them.  The header of the sum says which ranks gave something; they are the group.  When the rank is
  * back, and comes to that request, the group has run without it, and it is alone.
  *
  * A flush, and the end of the handle, are instances on all ranks.  A rank joins the flush when its last request is
  * complete; ranks that are out stand in.
  */
 #include "../../algo/algo.h"
+#include "../../algo/peers.h"
 #include "../../exec/instances.h"
 #include "../preduce.h"
 
@@ -33,6 +35,8 @@ struct pp_table_groups {
     /* Requests after `k` whose groups have run without this rank: bit i is k + 1 + i. */
     uint64_t      *missed;
     size_t         missed_capacity;  /* words */
+    uint64_t      *prompts;          /* keys for which this rank was prompted, and has not joined the instance */
+    size_t         prompt_count, prompt_capacity;
     int32_t       *members;          /* one entry a rank */
     double        *weights;
 };
@@ -107,6 +111,19 @@ static int32_t choose(const pp_preduce_t *preduce, int32_t members)
     return choice.algorithm;
 }
 
+static void prompt(pp_preduce_t *preduce, uint64_t key, const int32_t *ranks, int32_t count)
+{
+    pp_engine_t *engine = preduce->handle.engine;
+    int32_t      position = 0;
+    while (ranks[position] != engine->rank)
+        position++;
+    const pp_fold_t fold = pp_fold_make(position, count);
+    if (fold.position < 0 || fold.partner < 0)
+        return;
+    pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id, .round = key}};
+    pp_engine_control(engine, ranks[fold.partner], &message.prefix, sizeof message);
+}
+
 /* Joins the instance; `gives`: with this rank's vector, else with nothing. */
 static void join(pp_preduce_t *preduce, uint64_t key, bool gives)
 {
@@ -120,12 +137,14 @@ static void join(pp_preduce_t *preduce, uint64_t key, bool gives)
         pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
     else
         pp_instance_fire(instance, instance->template->graph->gate);
+    prompt(preduce, key, tables->members, count);
 }
 
 /* This rank has left.  In a call that is known to be over elsewhere it has not, and may not have noticed yet. */
 static bool is_absent(const pp_preduce_t *preduce)
 {
-    return preduce->said != PP_GROUPS_HERE && (preduce->said != PP_GROUPS_IN_CALL || pp_handle_left(&preduce->handle));
+    const bool in_call = preduce->said == PP_GROUPS_IN_CALL && preduce->said_call > 0;
+    return preduce->said != PP_GROUPS_HERE && (!in_call || pp_handle_left(&preduce->handle));
 }
 
 /* Joins what others have begun and this rank does not make now, because it has left or is out. */
@@ -144,6 +163,27 @@ static void stand_in(pp_preduce_t *preduce, uint64_t key)
         miss(preduce, k);
         join(preduce, key, false);
     }
+}
+
+/* The rank may be in this instance still, or stand in it, when it leaves. */
+static bool is_due(const tables_t *tables, uint64_t key)
+{
+    return key > key_of(tables, tables->k) && !pp_instances_find(&tables->instances, key)
+        && !(tables->joined && key == key_of(tables, k_of(key)) && k_of(key) >= K_END);
+}
+
+static void answer_prompts(pp_preduce_t *preduce)
+{
+    tables_t *tables = preduce->tables;
+    size_t    left = 0;
+    for (size_t i = 0; i < tables->prompt_count; i++) {
+        const uint64_t key = tables->prompts[i];
+        if (is_due(tables, key))
+            stand_in(preduce, key);
+        if (is_due(tables, key))
+            tables->prompts[left++] = key;
+    }
+    tables->prompt_count = left;
 }
 
 /* Joins the flush, or the end, when this rank's last request is complete. */
@@ -284,6 +324,7 @@ static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
     for (bool any = pp_instances_next_early(&tables->instances, NULL, &key); any;
          any = pp_instances_next_early(&tables->instances, &key, &key))
         stand_in(preduce, key);
+    answer_prompts(preduce);
     join_call(preduce);
 }
 
@@ -299,6 +340,16 @@ static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *me
 
 static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
 {
+    tables_t *tables = preduce->tables;
+    if (message->kind == PP_MSG_GROUP_NOTICE) {
+        if (!pp_grow((void **)&tables->prompts, &tables->prompt_capacity, tables->prompt_count + 1,
+                     sizeof *tables->prompts))
+            pp_engine_fail(preduce->handle.engine, PP_ERR_MEMORY, "no memory for groups that others have begun");
+        else
+            tables->prompts[tables->prompt_count++] = message->round;
+        answer_prompts(preduce);
+        return;
+    }
     pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "a message of kind %u came from rank %d to handle %u, whose "
                    "groups stand in a table", message->kind, peer, preduce->handle.id);
 }
@@ -327,6 +378,7 @@ static void close_groups(pp_preduce_t *preduce)
     pp_pool_put(&tables->vectors, tables->vector);
     pp_pool_release(&tables->vectors);
     free(tables->missed);
+    free(tables->prompts);
     free(tables->members);
     free(tables->weights);
     free(tables);
