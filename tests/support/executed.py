@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pypartial.sim.group_oracles import association
+from pypartial.sim.group_oracles import association, note_lasts
 from pypartial.sim.preduce_handle import Group, PreduceHandle, PreduceOptions
 from pypartial.sim.replay import Asked, Formed, Replay
 from pypartial.sim.world import Begun, World
@@ -92,7 +92,9 @@ class _Run:
 
     def judge(self) -> None:
         """Replay what ran since the last flush, and forget it."""
-        begun = list(self.world.groups_begun())
+        heard = list(self.world.groups_begun())
+        note_lasts(self.logs, heard)
+        begun = [group for group in heard if group.members]
         last = [0] * self.ranks
         for group in begun:
             for member in group.members:
@@ -112,7 +114,7 @@ class _Run:
 
 def _formed(group: Begun) -> Formed:
     told = group.serial, group.members, group.weights, group.initial, group.flush
-    return Formed(*told, time=group.time)
+    return Formed(*told)
 
 
 def execute(generator: str, ranks: int, wanted: int, seed: int = 0, *, memory: bool) -> int:
