@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from _common import Run, Table, find, main, middle, number, size_text
 
-SECONDS = (360, 45)
+SECONDS = (500, 45)
 REPEATS = (3, 1)
 RANKS = 8
 SIZES = (8, 64 << 10, 1 << 20, 4 << 20)
@@ -35,7 +35,7 @@ def measure(run: Run) -> Table:
     sizes = QUICK_SIZES if run.quick else SIZES
     command = f"bench groups --part latency --size {','.join(map(str, GROUP_SIZES))}"
     command += f" --generator {','.join(GENERATORS)} --bytes {','.join(map(str, sizes))}"
-    command += f" --budget {'40ms' if run.quick else '120ms'}"
+    command += f" --budget {'40ms' if run.quick else '250ms'}"
     launches = [run.bench(RANKS, command) for _ in run.turns()]
     table = Table(HEAD, notes=NOTES)
     for at_once in (False, True):

@@ -115,7 +115,7 @@ class BenchGroupsOptions:
     calls: int | None = None
     arrivals: str = "slow:0:6x"
     base_ns: int = BASE_NS // 10
-    iterations: int = 30
+    iterations: int = 60
     runs: int = 5
     transport: Transport = Transport.AUTO
     dtype: DType = DType.FLOAT32

@@ -298,8 +298,8 @@ def groups(
         typer.Option(
             metavar="BACKENDS",
             help="How members add up their models: node (in shared memory), schedule (by "
-            "messages), comm (on communicators of MPI), or auto: the first of these that is "
-            f"possible. {_LISTED} Default: auto.",
+            "messages), comm (on communicators of MPI), or auto (node, or else schedule). "
+            f"{_LISTED} Default: auto.",
         ),
     ] = None,
     buffers: Annotated[
@@ -355,9 +355,10 @@ def groups(
             min=1,
             max=1_000_000,
             metavar="N",
-            help="Of iterations: a run lasts N times as long as --base.",
+            help="Of iterations: a run lasts N times as long as --base. It should be many times as "
+            "long as an iteration of a slow rank, because nobody waits for that one at first.",
         ),
-    ] = 30,
+    ] = 60,
     runs: Annotated[
         int, typer.Option(min=1, metavar="N", help="Of iterations: runs of each generator.")
     ] = 5,

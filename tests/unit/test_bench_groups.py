@@ -58,7 +58,7 @@ def test_defaults() -> None:
     assert (options.backends, options.buffers) == ((Backend.AUTO,), (Buffers.LIBRARY,))
     assert (options.budget_ns, options.blocks, options.calls) == (250 * 10**6, None, None)
     assert (options.arrivals, options.base_ns) == ("slow:0:6x", 10**7)
-    assert (options.iterations, options.runs, options.seed) == (30, 5, 0)
+    assert (options.iterations, options.runs, options.seed) == (60, 5, 0)
     assert (options.transport, options.dtype) == (Transport.AUTO, DType.FLOAT32)
     assert (options.json, options.plot) == (None, None)
 
