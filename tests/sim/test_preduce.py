@@ -257,6 +257,31 @@ def test_a_group_shrinks_when_a_member_leaves(way: tuple[int, ...]):
     assert MS <= begun.time <= 2 * MS
 
 
+@pytest.mark.parametrize("ranks", range(2, 9))
+@pytest.mark.parametrize("who", ["first", "last", "odd"])
+def test_a_group_of_a_table_does_not_wait_for_ranks_that_have_left(
+    way: tuple[int, ...], ranks: int, who: str
+):
+    """Whichever ranks have left: also those that no message of the sum would reach."""
+    givers = {"first": [0], "last": [ranks - 1], "odd": list(range(1, ranks, 2))}[who]
+    given: list[Group] = []
+
+    def program(rank: int) -> Program:
+        table = ((tuple(range(ranks)),),)
+        handle = yield ("groups_init", PreduceOptions("table", table=table))
+        if rank in givers:
+            yield MS  # the others are in the flush
+            for step in range(3):
+                given.append((yield from ask(handle, rank + step)))
+        yield ("flush", handle)
+        yield from end(handle)
+
+    run(World(ranks, memory=way), program)
+    assert {group.members for group in given} == {tuple(givers)}
+    mean = float(np.mean(givers))
+    assert {values(group)[0] for group in given} == {mean, mean + 1, mean + 2}
+
+
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_who_is_left_goes_on_alone(way: tuple[int, ...], generator: str):
     given: list[Group] = []
