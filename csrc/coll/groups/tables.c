@@ -4,16 +4,15 @@
  * A rank's k-th request since the last flush is an instance on its group of that phase.  Its key is the number of the
  * flush and k.  Other groups may have the same key: they have no rank in common with this one.
  *
- * A rank that has left *stands in* for itself: when a message comes for a request that it has not made, it joins the
- * instance with nothing.  Where the number of ranks is no power of two, some only send before they get the result
- * (algo/fold.h).  They would hear of nothing, so the ranks that they send to prompt them.  The header of the sum says which ranks gave something; they are the group.  When the rank is
+ * A rank that asks activates the instance, like the initiator of a round, because each member has to hear of it: one that
+ * has left *stands in* for itself.  When a message comes for a request that it has not made, it joins the instance with
+ * nothing.  The header of the sum says which ranks gave something; they are the group.  When the rank is
  * back, and comes to that request, the group has run without it, and it is alone.
  *
  * A flush, and the end of the handle, are instances on all ranks.  A rank joins the flush when its last request is
  * complete; ranks that are out stand in.
  */
 #include "../../algo/algo.h"
-#include "../../algo/peers.h"
 #include "../../exec/instances.h"
 #include "../preduce.h"
 
@@ -31,12 +30,11 @@ struct pp_table_groups {
     uint64_t       flushes;          /* completed */
     uint64_t       k;                /* of the last request since then */
     bool           running;          /* an instance has this rank's vector, or its request */
+    bool           flushed;          /* a flush was completed, and messages from after it may be here */
     bool           joined;           /* this rank is in the instance of the flush, or of the end */
     /* Requests after `k` whose groups have run without this rank: bit i is k + 1 + i. */
     uint64_t      *missed;
     size_t         missed_capacity;  /* words */
-    uint64_t      *prompts;          /* keys for which this rank was prompted, and has not joined the instance */
-    size_t         prompt_count, prompt_capacity;
     int32_t       *members;          /* one entry a rank */
     double        *weights;
 };
@@ -111,21 +109,8 @@ static int32_t choose(const pp_preduce_t *preduce, int32_t members)
     return choice.algorithm;
 }
 
-static void prompt(pp_preduce_t *preduce, uint64_t key, const int32_t *ranks, int32_t count)
-{
-    pp_engine_t *engine = preduce->handle.engine;
-    int32_t      position = 0;
-    while (ranks[position] != engine->rank)
-        position++;
-    const pp_fold_t fold = pp_fold_make(position, count);
-    if (fold.position < 0 || fold.partner < 0)
-        return;
-    pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id, .round = key}};
-    pp_engine_control(engine, ranks[fold.partner], &message.prefix, sizeof message);
-}
-
-/* Joins the instance; `gives`: with this rank's vector, else with nothing. */
-static void join(pp_preduce_t *preduce, uint64_t key, bool gives)
+/* Joins the instance; `gives`: with this rank's vector, else with nothing.  `asks`: and activates it. */
+static void join(pp_preduce_t *preduce, uint64_t key, bool gives, bool asks)
 {
     tables_t                *tables = preduce->tables;
     pp_instance_t           *instance;
@@ -133,18 +118,20 @@ static void join(pp_preduce_t *preduce, uint64_t key, bool gives)
     const pp_instance_spec_t spec = {.key = key, .algorithm = choose(preduce, count), .count = preduce->count,
                                      .map = pp_map_listed(tables->members, count),
                                      .context = gives ? tables : NULL};
-    if (pp_instance_open(&tables->instances, &spec, &instance) < 0)
+    if (pp_instance_open(&tables->instances, &spec, &instance) < 0) {
         pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
-    else
-        pp_instance_fire(instance, instance->template->graph->gate);
-    prompt(preduce, key, tables->members, count);
+        return;
+    }
+    if (asks)
+        pp_instance_fire(instance, instance->template->graph->start);
+    pp_instance_fire(instance, instance->template->graph->gate);
 }
 
 /* This rank has left.  In a call that is known to be over elsewhere it has not, and may not have noticed yet. */
 static bool is_absent(const pp_preduce_t *preduce)
 {
-    const bool in_call = preduce->said == PP_GROUPS_IN_CALL && preduce->said_call > 0;
-    return preduce->said != PP_GROUPS_HERE && (!in_call || pp_handle_left(&preduce->handle));
+    const bool is_over = preduce->said_call > 0 && !pp_handle_left(&preduce->handle);
+    return preduce->said != PP_GROUPS_HERE && !is_over;
 }
 
 /* Joins what others have begun and this rank does not make now, because it has left or is out. */
@@ -158,32 +145,11 @@ static void stand_in(pp_preduce_t *preduce, uint64_t key)
         if (preduce->said != PP_GROUPS_OUT || tables->joined)
             return;
         tables->joined = true;
-        join(preduce, key, false);
+        join(preduce, key, false, false);
     } else if (k > tables->k) {
         miss(preduce, k);
-        join(preduce, key, false);
+        join(preduce, key, false, false);
     }
-}
-
-/* The rank may be in this instance still, or stand in it, when it leaves. */
-static bool is_due(const tables_t *tables, uint64_t key)
-{
-    return key > key_of(tables, tables->k) && !pp_instances_find(&tables->instances, key)
-        && !(tables->joined && key == key_of(tables, k_of(key)) && k_of(key) >= K_END);
-}
-
-static void answer_prompts(pp_preduce_t *preduce)
-{
-    tables_t *tables = preduce->tables;
-    size_t    left = 0;
-    for (size_t i = 0; i < tables->prompt_count; i++) {
-        const uint64_t key = tables->prompts[i];
-        if (is_due(tables, key))
-            stand_in(preduce, key);
-        if (is_due(tables, key))
-            tables->prompts[left++] = key;
-    }
-    tables->prompt_count = left;
 }
 
 /* Joins the flush, or the end, when this rank's last request is complete. */
@@ -194,7 +160,7 @@ static void join_call(pp_preduce_t *preduce)
     if ((!flushes && !frees) || tables->joined || tables->running)
         return;
     tables->joined = true;
-    join(preduce, key_of(tables, flushes ? K_FLUSH : K_END), flushes);
+    join(preduce, key_of(tables, flushes ? K_FLUSH : K_END), flushes, true);
 }
 
 static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
@@ -238,6 +204,7 @@ static void flush(pp_preduce_t *preduce)
                        preduce->handle.id, FLUSHES_BITS);
     tables->k = 0;
     tables->joined = false;
+    tables->flushed = preduce->handle.engine->changed = true;
     if (tables->missed_capacity)
         memset(tables->missed, 0, tables->missed_capacity * sizeof *tables->missed);
     pp_preduce_flushed(preduce, PP_IN_FLUSH);
@@ -280,7 +247,7 @@ static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_g
 {
     const pp_preduce_t *preduce = builder;
     const int32_t segments = pp_algo_segments(key->algorithm, key->count * preduce->kernels.element_bytes, key->size);
-    return pp_algo_synchronous_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
+    return pp_algo_partial_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
 }
 
 /* ---- the way ---------------------------------------------------------------------------------------------------------- */
@@ -310,46 +277,50 @@ static pp_status_t ask(pp_preduce_t *preduce)
         return PP_OK;
     }
     tables->running = true;
-    join(preduce, key_of(tables, tables->k), true);
+    join(preduce, key_of(tables, tables->k), true, true);
     return PP_OK;
+}
+
+/* Stands in where others have begun while this rank had not left, or before it had completed the flush. */
+static void stand_in_for_all(pp_preduce_t *preduce)
+{
+    const tables_t *tables = preduce->tables;
+    uint64_t        key = 0;
+    for (bool any = pp_instances_next_early(&tables->instances, NULL, &key); any;
+         any = pp_instances_next_early(&tables->instances, &key, &key))
+        stand_in(preduce, key);
 }
 
 static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
     (void)number;
-    const tables_t *tables = preduce->tables;
-    uint64_t        key = 0;
     if (reason == PP_GROUPS_HERE)
         return;
-    for (bool any = pp_instances_next_early(&tables->instances, NULL, &key); any;
-         any = pp_instances_next_early(&tables->instances, &key, &key))
-        stand_in(preduce, key);
-    answer_prompts(preduce);
+    stand_in_for_all(preduce);
     join_call(preduce);
 }
 
-static void go_on(pp_preduce_t *preduce) { join_call(preduce); }
+static void go_on(pp_preduce_t *preduce)
+{
+    tables_t *tables = preduce->tables;
+    if (tables->flushed)
+        stand_in_for_all(preduce);
+    tables->flushed = false;
+    join_call(preduce);
+}
 
 static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message, size_t bytes)
 {
-    const uint64_t key = message->round;
-    pp_instances_message(&preduce->tables->instances, peer, message, bytes);
-    if (!pp_instances_find(&preduce->tables->instances, key))
+    pp_instances_t *instances = &preduce->tables->instances;
+    const uint64_t  key = message->round;
+    const bool      is_open = pp_instances_find(instances, key);     /* the message may be the last, and close it */
+    pp_instances_message(instances, peer, message, bytes);
+    if (!is_open)
         stand_in(preduce, key);
 }
 
 static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
 {
-    tables_t *tables = preduce->tables;
-    if (message->kind == PP_MSG_GROUP_NOTICE) {
-        if (!pp_grow((void **)&tables->prompts, &tables->prompt_capacity, tables->prompt_count + 1,
-                     sizeof *tables->prompts))
-            pp_engine_fail(preduce->handle.engine, PP_ERR_MEMORY, "no memory for groups that others have begun");
-        else
-            tables->prompts[tables->prompt_count++] = message->round;
-        answer_prompts(preduce);
-        return;
-    }
     pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "a message of kind %u came from rank %d to handle %u, whose "
                    "groups stand in a table", message->kind, peer, preduce->handle.id);
 }
@@ -378,7 +349,6 @@ static void close_groups(pp_preduce_t *preduce)
     pp_pool_put(&tables->vectors, tables->vector);
     pp_pool_release(&tables->vectors);
     free(tables->missed);
-    free(tables->prompts);
     free(tables->members);
     free(tables->weights);
     free(tables);
