@@ -162,7 +162,8 @@ static uint64_t waits_elsewhere(const pp_preduce_t *preduce)
     const pp_team_t *team = preduce->handle.team;
     uint64_t         waits = team->waits_in_others + team->waiting;
     PP_FOR_EACH_HANDLE(team->engine, other)
-        waits -= pp_is_preduce(other) && pp_preduce_of(other)->ops == preduce->ops && pp_handle_waits(other);
+        waits -= pp_handle_waits(other) && pp_is_preduce(other) && pp_preduce_of(other)->ops == preduce->ops
+              && (preduce->ops->untangles || other == &preduce->handle);
     return waits;
 }
 

@@ -24,6 +24,7 @@ enum { PP_GROUPS_HERE = -1 };
 enum { PP_PREDUCE_HANDLES_MOST = 64 };
 
 typedef struct pp_grouping {
+    bool untangles;                  /* its machines know of all waits on handles of this way */
     bool sends;                      /* an application thread that is inside attends to messages */
     /* Where this rank's vector is to be; NULL: it stays in the application's buffer. */
     void       *(*aim)(pp_preduce_t *);

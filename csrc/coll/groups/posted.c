@@ -473,7 +473,7 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
+    .untangles = true, .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
     .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups,
 };
 
