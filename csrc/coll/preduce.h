@@ -101,7 +101,7 @@ struct pp_preduce {
         uint64_t   tell_ns;          /* when this rank tells the others that it waits; 0: not decided */
         uint32_t   tells;            /* how often it has told them for this request */
         bool       awaited;          /* another rank waits for this one's next Start */
-        uint64_t   held_since_ns;    /* ... and this rank has known it since; 0: it has not looked at the clock */
+        uint64_t   leave_ns;         /* ... and this rank leaves by patience then; 0: it has not looked at the clock */
         uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
         uint64_t   seen_waits;       /* team->waits when this rank was last seen to wait elsewhere */
         uint64_t   elsewhere_ns;     /* when it will have waited there for long; 0: it does not wait, or has

@@ -20,6 +20,7 @@ __all__ = ["WHAT", "draw_scenario"]
 
 WHAT = ("rounds", "groups", "all")
 _GROUPS_SHARE = 0.25  # of "all"
+_LIVELY_GROUPS = 0.3  # of the cases with groups
 
 # Features that make a case long are rare: otherwise there would be few cases.
 _RANKS = (range(1, 2), range(2, 6), range(6, 10), range(10, 18), range(18, 65))
@@ -66,7 +67,9 @@ def draw_scenario(seed: int, index: int, what: str = "rounds") -> Scenario:
     """
     draw = random.Random(f"{seed} {index}")
     if what == "groups" or (what == "all" and random.Random(index).random() < _GROUPS_SHARE):
-        return draw_groups_scenario(draw, _draw_options)
+        scenario = draw_groups_scenario(draw, _draw_options)
+        lively = draw.random() < _LIVELY_GROUPS
+        return _lively_groups(draw, scenario) if lively else scenario
     ranks = draw.choice(draw.choices(_RANKS, _RANKS_WEIGHTS)[0])
     window = draw.choice(_WINDOWS)
     count = draw.choices((1, 2, 3), (12, 5, 3))[0]
@@ -127,13 +130,26 @@ def _lively(draw: random.Random, scenario: Scenario) -> Scenario:
     for kind in draw.sample(kinds, draw.choice((1, 1, 2, 3)) if several else 1):
         scenario = _livelier(draw, scenario, kind)
     scenario = replace(scenario, patience=draw.choice(_PATIENCES))
-    handles = tuple(_not_full(options, scenario) for options in scenario.rounds)
+    handles = tuple(
+        _not_full(options, scenario) if isinstance(options, Options) else options
+        for options in scenario.handles
+    )
     scenario = replace(scenario, handles=handles)
     if scenario.complaint() is None:
         return scenario
     # Rounds one by one, and blocking calls of its own: all ranks take equally many.
     phases = tuple(replace(phase, steps=phase.steps[:1]) for phase in scenario.phases)
     return replace(scenario, phases=phases, more=0.0, extra=0.0)
+
+
+def _lively_groups(draw: random.Random, scenario: Scenario) -> Scenario:
+    """Return the scenario as a program that only patience keeps alive, if there is such a one."""
+    lively = _lively(draw, scenario)
+    if lively.contexts > 1:  # a rank that polls does not wait, towards its other contexts
+        lively = replace(lively, blocking=True)
+    if lively.memory and any(phase.threads for phase in lively.phases):
+        lively = replace(lively, memory=())
+    return lively if lively.complaint() is None else scenario
 
 
 def _livelier(draw: random.Random, scenario: Scenario, kind: str) -> Scenario:

@@ -356,12 +356,11 @@ class Scenario:
             complaint = options.complaint(self.ranks)
             if complaint is not None:
                 return complaint
-        if not self.groups:
-            return None
-        if self.contexts > 1 or self.shuffle or self.ask:
-            return "handles of P-Reduce in several contexts, in any order, or with questions"
-        if any(phase.threads or phase.only or "barrier" in phase.then for phase in self.phases):
-            return "handles of P-Reduce with threads, alone in a phase, or with barriers"
+        named = any(options.generator in ("given", "table") for options in self.groups)
+        if self.groups and self.ask:
+            return "questions about handles of P-Reduce"
+        if named and self.needs_patience():
+            return "groups that are given, or stand in a table, wait as MPI does"
         return None
 
     def _phases_complaint(self) -> str | None:

@@ -191,7 +191,7 @@ class _Rank(GroupCalls):
         self.random = random.Random(scenario.seed << 20 | rank)
         self.slow = scenario.seed % scenario.ranks == rank
         self.handles: dict[int, Any] = {}
-        self.numbers: dict[int, int] = {}  # the handles by the core's numbers
+        self.numbers: dict[tuple[int, int], int] = {}  # handles by context and the core's number
         self.templates: dict[int, np.ndarray[Any, Any]] = {}
         self.requests: dict[int, Record] = {}  # made, and not collected
         self.calls = 0
@@ -401,7 +401,7 @@ class _Rank(GroupCalls):
         if isinstance(options, PreduceOptions):
             model = initial_model(self.scenario, index, self.rank)
             handle = yield from self.collective("groups_init", options, context, model)
-            self.numbers[lib.pp_handle_id(handle.coll)] = index
+            self.numbers[context, lib.pp_handle_id(handle.coll)] = index
             self.handles[index] = handle
             return
         handle = yield from self.collective("init", options, context)
@@ -560,7 +560,8 @@ def run(scenario: Scenario, *, plant: int = 0, groups_plant: str = "none") -> Ou
     assert sent == received, f"{sent} messages sent, {received} received"
     coverage = world.coverage() | {"interruptions": world.interruptions()}
     begun: list[list[Begun]] = [[] for _ in scenario.handles]
-    for group in world.groups_begun():
-        begun[programs[0].numbers[group.handle]].append(group)
+    for context in range(scenario.contexts):
+        for group in world.groups_begun(context):
+            begun[programs[0].numbers[context, group.handle]].append(group)
     made = sum(bool(group.members) for groups in begun for group in groups)
     return Outcome(logs, rounds + made, coverage, begun)

@@ -38,7 +38,7 @@ void pp_group_time_returned(pp_preduce_t *preduce)
 {
     preduce->handle.aside = false;
     preduce->time.awaited = false;
-    preduce->time.held_since_ns = 0;
+    preduce->time.leave_ns = 0;
     preduce->handle.engine->changed = true;
 }
 
@@ -72,12 +72,20 @@ void pp_group_time_given(pp_preduce_t *preduce)
 
 /* ---- others ---------------------------------------------------------------------------------------------------------- */
 
+/* Another rank waits for this one, which has not left. */
+static bool holds_up(const pp_preduce_t *preduce)
+{
+    return preduce->time.awaited && !pp_handle_left(&preduce->handle) && !preduce->handle.aside
+        && !pp_engine_has(preduce->handle.engine, PP_PLANT_NO_PATIENCE);
+}
+
 void pp_group_time_awaited(pp_preduce_t *preduce)
 {
-    if (pp_handle_waits(&preduce->handle) || preduce->time.awaited || !has_patience(preduce))
+    if (pp_handle_waits(&preduce->handle) || !has_patience(preduce))
         return;
+    if (!preduce->time.awaited)
+        preduce->time.leave_ns = 0;
     preduce->time.awaited = true;
-    preduce->time.held_since_ns = 0;
     pp_engine_alarm(preduce->handle.engine, 0);
 }
 
@@ -90,6 +98,11 @@ void pp_group_time_update(pp_preduce_t *preduce, uint64_t waits)
     }
     preduce->time.seen_waits = team->waits;
     if (waits > 0 && preduce->time.elsewhere_ns == 0 && team->engine->size > 1)
+        pp_engine_alarm(team->engine, 0);
+    /* While this rank was away it held nobody up.  It is waited for still when it is back. */
+    if (pp_handle_left(&preduce->handle))
+        preduce->time.leave_ns = 0;
+    else if (holds_up(preduce) && preduce->time.leave_ns == 0)
         pp_engine_alarm(team->engine, 0);
 }
 
@@ -122,10 +135,10 @@ static uint64_t tick_long(pp_preduce_t *preduce, uint64_t now)
 static uint64_t tick_awaited(pp_preduce_t *preduce, uint64_t now)
 {
     const uint64_t patience = patience_ns(preduce);
-    if (preduce->time.held_since_ns == 0)
-        preduce->time.held_since_ns = now;
-    if (now - preduce->time.held_since_ns < patience)
-        return preduce->time.held_since_ns + patience;
+    if (preduce->time.leave_ns == 0)
+        preduce->time.leave_ns = now + patience;
+    if (now < preduce->time.leave_ns)
+        return preduce->time.leave_ns;
     preduce->time.awaited = false;
     pp_team_leave_by_patience(&preduce->handle, "a group", patience);
     return PP_NEVER_NS;
@@ -149,8 +162,7 @@ uint64_t pp_group_time_tick(pp_preduce_t *preduce, uint64_t now, uint64_t waits)
         next = tick_long(preduce, now);
     if (pp_handle_waits(&preduce->handle) && has_patience(preduce))
         next = earlier(next, tick_waiting(preduce, now));
-    if (preduce->time.awaited && !pp_handle_left(&preduce->handle) && !preduce->handle.aside
-        && !pp_engine_has(preduce->handle.engine, PP_PLANT_NO_PATIENCE))
+    if (holds_up(preduce))
         next = earlier(next, tick_awaited(preduce, now));
     if (waits > 0 && !preduce->time.elsewhere)
         next = earlier(next, tick_elsewhere(preduce, now));
