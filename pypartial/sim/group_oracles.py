@@ -33,13 +33,15 @@ def _fail(what: str, *things: Any) -> NoReturn:
     raise AssertionError("\n  ".join([what, *map(str, things)]))
 
 
-def association(node: bool, count: int, element_bytes: int) -> Any:
+def association(node: bool, count: int, element_bytes: int, by_table: bool = False) -> Any:
     """Return a function of the number of members: how the core associates the sum of a group."""
     if node:
         return lambda members: "node"
     names = {number: name for name in _NAMES for number in [_NAMES.constant(lib, name)]}
 
     def chosen(members: int) -> str:
+        if by_table and members & (members - 1):
+            return "ring"
         choice = ffi.new("pp_choice_t *")
         at = ffi.NULL, 0, count, element_bytes, members, lib.PP_LINK_NETWORK
         assert lib.pp_choose(*at, choice) == lib.PP_OK
@@ -75,7 +77,10 @@ def judge_groups(
     replay = Replay(
         [log.asked for log in logs],
         options.dtype,
-        association(scenario.in_memory(options), options.count, _element_bytes(options)),
+        association(
+            *(scenario.in_memory(options), options.count, _element_bytes(options)),
+            by_table=scenario.by_table(options),
+        ),
         dynamic=dynamic,
         initials=[initial_model(scenario, index, r).tobytes() for r in range(scenario.ranks)]
         if keeps

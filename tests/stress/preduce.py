@@ -46,6 +46,7 @@ from mpi4py import MPI
 import pypartial as pp
 from pypartial._core import ffi, lib
 from pypartial._names import algorithms
+from pypartial.groups import groups_of
 from pypartial.sim.groups import weights as weights_of
 from pypartial.sim.replay import Asked, Formed, Replay
 
@@ -54,6 +55,7 @@ ALPHA = 0.5
 # With 2 members the first is averaged under the node's lock, the others in chunks; by messages the
 # last one is not in the message that announces it.
 SIZES = (16, 24_000, 200_008)
+TABLE_RANK_BITS = 12  # of the serial number of a group of a table by messages
 ENOUGH_GROUPS = 5000  # from which memory is judged
 GROWTH_BYTES = 1 << 20  # what Python itself may need more in the second half
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -279,7 +281,8 @@ class Judge:
     def __init__(self, case: Case, rank: Rank, initials: list[bytes]) -> None:
         self.case, self.ranks = case, len(initials)
         self.generator = rank.request.generator
-        self.association = associations(rank)
+        self.phases = phases(rank)
+        self.association = associations(rank, bool(self.phases))
         self.initials = initials if case.weights == "initial" else None
         self.took = [0] * self.ranks  # the iteration that each has taken over
         self.last = [0] * self.ranks  # serial number of its last group
@@ -320,7 +323,8 @@ class Judge:
                     f"rank {rank} was told something else of group {given.round}: {given}"
                 )
                 formed[given.round] = Formed(
-                    given.round, given.members, given.weights, given.initial, asked.flush
+                    *(given.round, given.members, given.weights, given.initial, asked.flush),
+                    ranks=self._ranks(given, asked.flush),
                 )
                 newest[given.round] = given.iteration + 1
         for group in formed.values():
@@ -329,6 +333,16 @@ class Judge:
                 assert group.initial == 0, f"{group}"
             assert not group.flush or len(group.members) == self.ranks, f"a flush without {group}"
         return formed, newest
+
+    def _ranks(self, given: Given, flush: bool) -> tuple[int, ...]:
+        """Return the ranks of a group of a table by messages, of which some may have left."""
+        if not self.phases:
+            return ()
+        if flush:
+            return tuple(range(self.ranks))
+        call = given.round >> TABLE_RANK_BITS & 0xFFFFFFFF  # since the last flush
+        phase = self.phases[(call - 1) % len(self.phases)]
+        return next(group for group in phase if given.members[0] in group)
 
     def _iterations(
         self, logs: list[list[Asked]], formed: dict[int, Formed], newest: dict[int, int]
@@ -361,13 +375,26 @@ class Judge:
             )
 
 
-def associations(rank: Rank) -> Callable[[int], str]:
+def phases(rank: Rank) -> list[list[tuple[int, ...]]]:
+    """Return the groups of a table by messages, which have no other record; none otherwise."""
+    request, ranks = rank.request, rank.ctx.size
+    by_messages = request.backend == "schedule" and rank.case.weights == "constant"
+    table = request.generator._table(rank.ctx._native, rank.ctx._ctx, ranks)
+    if table is None or not by_messages:
+        return []
+    following = ffi.unpack(table, len(table))
+    return [groups_of(following[at : at + ranks]) for at in range(0, len(following), ranks)]
+
+
+def associations(rank: Rank, by_table: bool) -> Callable[[int], str]:
     """Return a function of the number of members: how the sum of a group is associated."""
     if rank.request.backend == "node":
         return lambda members: "node"
     link, count = lib.pp_ctx_link(rank.ctx._ctx), rank.model.size
 
     def chosen(members: int) -> str:
+        if by_table and members & (members - 1):
+            return "ring"
         choice = ffi.new("pp_choice_t *")
         assert lib.pp_choose(ffi.NULL, 0, count, 8, members, link, choice) == lib.PP_OK
         return ALGORITHMS[choice.algorithm]

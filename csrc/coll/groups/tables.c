@@ -99,8 +99,14 @@ static int32_t ranks_of(const pp_preduce_t *preduce, uint64_t k, int32_t *ranks)
     return count;
 }
 
+/* The ring, unless the ranks are a power of two.  A rank that has left stands in when a message comes.  In a fold a rank
+   waits for one to which nobody sends before; in the ring each sends first. */
 static int32_t choose(const pp_preduce_t *preduce, int32_t members)
 {
+    if (members & (members - 1))
+        for (int32_t algorithm = PP_ALGORITHM_FIRST; algorithm <= pp_algorithm_count(); algorithm++)
+            if (pp_algorithm_chunk_a_rank(algorithm))
+                return algorithm;
     /* Without a tuning table, which only rank 0 reads: all members must choose alike. */
     pp_choice_t choice = {.algorithm = PP_ALGORITHM_FIRST};
     pp_choose(NULL, 0, preduce->count, preduce->kernels.element_bytes, members, preduce->handle.team->link, &choice);
