@@ -221,6 +221,8 @@ class Replay:
         self.initials = initials
         self.at = [-1] * len(logs)  # by rank: the request that runs groups now
         self.models: list[Any] = [None] * len(logs)
+        # By serial number: what the members were given whose requests it completed.
+        self.results = {asked.serial: asked.after for log in logs for asked in log if asked.serial}
         for asked in (asked for log in logs for asked in log):
             asked.ran = []
         for rank in range(len(logs)):
@@ -295,6 +297,8 @@ class Replay:
         rest = self.logs[rank][self.at[rank] + 1 :]
         if own != asked.after or not rest or rest[0].flush:
             return True
+        if group.serial in self.results:
+            return self.results[group.serial] == own  # else it has changed the model
         # Members of the same model have been in a group together: an average that changes nothing.
         others = (self._bytes(r) for r in group.members if r != rank and self.models[r] is not None)
         return own != b"" and own in others

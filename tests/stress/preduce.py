@@ -5,7 +5,7 @@
 
 Every rank works for a random time of up to 1 ms before each call, changes its model, and averages
 it over a group. Ranks make different numbers of calls. At random moments, which differ between the
-ranks, they are away for a while, or in a collective call of the context; some leave a request
+ranks, they are away for a while, or in a collective call of the context; one may leave a request
 uncollected. A flush ends each part, after some hundred calls at most. Rank 0 then judges the part:
 
 members    all members of a group say the same of it, and have the same bits
@@ -234,6 +234,8 @@ class Rank:
         calls = self.own.randint(self.case.calls // 2, self.case.calls)
         leaves = [self.common.choice(("away", "init")) for _ in range(self.common.randint(0, 4))]
         at = sorted(self.own.randint(0, calls - 1) for _ in leaves)
+        # One rank only: nobody describes a group of two that have dropped their requests.
+        drops = self.common.randrange(2 * self.ctx.size) == self.ctx.rank
         log = []
         for call in range(calls):
             here = [how for moment, how in zip(at, leaves, strict=True) if moment == call]
@@ -248,7 +250,7 @@ class Rank:
                 for how in here:
                     self.leave(how)
             log.append(self.collect(asked))
-        drop = self.own.random() < 0.3 and not self.case.generator.startswith("random")
+        drop = drops and not self.case.generator.startswith("random")
         if drop:
             log.append(Entry(self.start(None), None))
         return [*log, self.flush(drop)]
