@@ -61,6 +61,9 @@ pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce)
     const int32_t  rank = preduce->handle.engine->rank, size = preduce->handle.engine->size;
     const bool     given = preduce->config.plan.generator == PP_GENERATOR_GIVEN;
     bool           mine = false;
+    if (next == 0 && preduce->iteration == UINT64_MAX)
+        return pp_fail(PP_ERR_ARGUMENT, "the last iteration was %llu, the largest there is",
+                       (unsigned long long)preduce->iteration);
     if (next != 0 && next <= preduce->iteration)
         return pp_fail(PP_ERR_ARGUMENT, "iteration %llu does not exceed the last one, %llu", (unsigned long long)next,
                        (unsigned long long)preduce->iteration);
@@ -119,18 +122,6 @@ static void unreserve(pp_handle_t *handle, uint64_t region)
     pp_shared_groups_unreserve(pp_preduce_of(handle), region);
 }
 
-/* The application's elements in a vector of their own. */
-static void load(const pp_preduce_t *preduce, void *vector)
-{
-    const pp_kernels_t *kernels = &preduce->kernels;
-    char               *at = vector;
-    for (size_t i = 0; i < preduce->config.piece_count; i++) {
-        const pp_piece_t *piece = &preduce->config.pieces[i];
-        kernels->users->load(kernels, at, piece->recv, piece->count);
-        at += piece->count * kernels->element_bytes;
-    }
-}
-
 static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
@@ -183,9 +174,7 @@ static int32_t reason_of(const pp_preduce_t *preduce)
         return PP_GROUPS_OUT;
     if (handle->leaving != PP_STAYS)
         return handle->leaving == PP_FREES ? PP_GROUPS_FREES : PP_GROUPS_FLUSHES;
-    /* A rank that waits here, too, holds no group up; if it left both handles, nobody would serve it. */
-    bool elsewhere = preduce->time.elsewhere && !pp_handle_waits(handle);
-    return pp_handle_gone(handle) || elsewhere ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
+    return pp_handle_gone(handle) ? PP_GROUPS_IN_CALL : PP_GROUPS_HERE;
 }
 
 static void say(pp_preduce_t *preduce)
@@ -193,11 +182,17 @@ static void say(pp_preduce_t *preduce)
     const int32_t  reason = reason_of(preduce);
     const bool     in_call = reason == PP_GROUPS_IN_CALL && pp_handle_left(&preduce->handle);
     const uint64_t call = in_call ? preduce->handle.engine->calls + 1 : 0;
-    if ((reason == preduce->said && call == preduce->said_call) || preduce->ended)
+    if (preduce->ended)
         return;
-    preduce->said = reason;
-    preduce->said_call = call;
-    preduce->ops->say(preduce, reason, (uint64_t)reason + PP_GROUPS_CALL * call);
+    if (reason != preduce->said || call != preduce->said_call) {
+        preduce->said = reason;
+        preduce->said_call = call;
+        preduce->ops->say(preduce, reason, (uint64_t)reason + PP_GROUPS_CALL * call);
+    }
+    if (preduce->time.elsewhere != preduce->said_elsewhere && !preduce->ended) {
+        preduce->said_elsewhere = preduce->time.elsewhere;
+        preduce->ops->say_elsewhere(preduce, preduce->said_elsewhere);
+    }
 }
 
 static uint64_t tick(pp_handle_t *handle, uint64_t now_ns)
@@ -356,7 +351,7 @@ static pp_status_t copy_initial(pp_preduce_t *preduce)
     preduce->initial = preduce->kernels.memory->allocate(preduce->vector_bytes + 1);
     if (!preduce->initial)
         return pp_fail(PP_ERR_MEMORY, "no memory for the initial model of %zu bytes", preduce->vector_bytes);
-    load(preduce, preduce->initial);
+    pp_preduce_load(preduce, preduce->initial);
     return PP_OK;
 }
 

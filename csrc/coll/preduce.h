@@ -31,6 +31,10 @@ typedef struct pp_grouping {
     pp_status_t (*ask)(pp_preduce_t *);
     /* Says that this rank is here (PP_GROUPS_HERE), or has left, and why: `number` is that of PP_GROUPS_LEAVE. */
     void        (*say)(pp_preduce_t *, int32_t reason, uint64_t number);
+    /* Says that this rank has waited long for its request. */
+    void        (*say_long)(pp_preduce_t *);
+    /* Says whether this rank waits elsewhere for long. */
+    void        (*say_elsewhere)(pp_preduce_t *, bool waits);
     /* Of a complete request: the elements; NULL: they are in the application's buffer. */
     const void *(*vector)(const pp_preduce_t *);
     /* Tells the ranks that this rank's request waits for. */
@@ -74,6 +78,7 @@ struct pp_preduce {
 
     int32_t      said;               /* what the machine knows: a reason, or PP_GROUPS_HERE */
     uint64_t     said_call;          /* ... and the number of the call that this rank is in; 0: it is in none */
+    bool         said_elsewhere;
     bool         ended;              /* all ranks have freed the handle: nothing is said any more */
     uint64_t     iteration;          /* of the last request, or what it took over */
     struct {                         /* the arguments of the next Start; `members` is the caller's */
@@ -91,6 +96,7 @@ struct pp_preduce {
     double      *weights;
 
     struct {                         /* see groups/time.c */
+        uint64_t   long_ns;          /* when it will have waited long; 0: not decided; PP_NEVER_NS: it has said so */
         uint64_t   tell_ns;          /* when this rank tells the others that it waits; 0: not decided */
         uint32_t   tells;            /* how often it has told them for this request */
         bool       awaited;          /* another rank waits for this one's next Start */
@@ -114,8 +120,10 @@ pp_status_t pp_preduce_check(const pp_team_t *team, const pp_preduce_config_t *c
 /* PP_ERR_ARGUMENT: wrong arguments of the next Start (`asked`). */
 pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce);
 
-/* ---- what both ways use (preduce.c) ------------------------------------------------------------------------- */
+/* ---- what all ways use (groups/answer.c) ----------------------------------------------------------------------- */
 
+/* The application's elements in a vector. */
+void pp_preduce_load(const pp_preduce_t *preduce, void *vector);
 /* Describes the result in `result`.  `newest`: the newest iteration of the last group that this rank was in, also where
    it was alone afterwards.  `members` NULL: this rank was alone. */
 void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,

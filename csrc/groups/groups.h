@@ -65,7 +65,7 @@ int32_t     pp_groups_missing(const pp_groups_t *groups, int32_t rank, int32_t *
 /* Ends circles of ranks that wait for each other on different handles; to be called after each event where there are
    several handles: also a FINISH or LEAVE may be the last event before all ranks wait.  It returns at once while ranks
    wait on one handle only.  All machines have the same ranks.  A rank is taken to compute, and so to ask on any handle
-   some time, if it has an outstanding request on none of them. */
+   some time, if it has an outstanding request on none of them, and is not ELSEWHERE. */
 pp_status_t pp_groups_untangle(pp_groups_t *const *machines, const pp_groups_hearer_t *hearers, int32_t count,
                                uint64_t now_ns);
 

@@ -211,7 +211,7 @@ static pp_status_t start(const pp_groups_call_t *call, int32_t rank, uint64_t it
                        (unsigned long long)next, rank, (unsigned long long)r->iteration);
     if (call->groups->plan.generator == PP_GENERATOR_GIVEN && !r->given)
         return pp_fail(PP_ERR_ARGUMENT, "the request of rank %d is for no group", rank);
-    r->given = false;
+    r->given = r->waits_long = false;
     r->number++;
     pp_ledger_start(call, rank, next);
     return settle(call, rank);
@@ -381,6 +381,8 @@ pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, ui
     case PP_GROUPS_LEAVE:  return leave(&call, rank, number);
     case PP_GROUPS_BACK:   return back(&call, rank);
     case PP_GROUPS_COMPLETED: return completed(&call, number);
+    case PP_GROUPS_ELSEWHERE: pp_groups_rank(groups, rank)->elsewhere = number; return PP_OK;
+    case PP_GROUPS_WAITS_LONG: pp_groups_rank(groups, rank)->waits_long = true; return PP_OK;
     default:               return pp_fail(PP_ERR_ARGUMENT, "event %d is not known", event);
     }
 }

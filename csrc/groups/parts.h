@@ -36,6 +36,8 @@ typedef struct pp_groups_rank {
     uint64_t number;                 /* TABLE: its requests since the last flush */
     bool     asks;                   /* it has an outstanding request */
     bool     left;
+    bool     elsewhere;              /* it waits for long for something else than a group */
+    bool     waits_long;             /* ... for its request */
     bool     queued;                 /* CONTROLLER */
     bool     given;                  /* GIVEN: the group of its next request is known */
     bool     free;                   /* while pp_groups_untangle() looks: the rank may ask here some time */

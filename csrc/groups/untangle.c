@@ -10,6 +10,10 @@
  * Groups that the callers give are theirs: no rank gives way there.  A table is served as well as possible: ranks give
  * way on it only where giving way on the others does not help.
  *
+ * A rank that waits elsewhere for long, as in a round of an allreduce, may wait there for a rank that waits here.  When
+ * such a rank has waited long, too, the other one is taken to be tangled, and gives way.  Sooner it may be on its way
+ * here, and not have said so yet.
+ *
  * Who is found: of ranks that can never go on, take those that wait on one machine, and of the groups that are first in
  * their buffers the one with the lowest number.  It lacks a member that can never go on either (a rank that goes on
  * asks here some time), and that does not ask here: if it did, its own first group would have a lower number.  That
@@ -28,6 +32,7 @@
 typedef struct tangle {
     pp_groups_t *const *machines;
     int32_t             count;
+    bool                long_waits;  /* a rank has waited long for its request */
 } tangle_t;
 
 static pp_groups_rank_t *rank_at(const tangle_t *t, int32_t machine, int32_t rank)
@@ -47,20 +52,33 @@ static void set_free(const tangle_t *t, int32_t rank, bool is)
         rank_at(t, m, rank)->free = is;
 }
 
-/* Whether ranks wait on more than one machine: on one alone they do not wait for each other. */
-static bool are_apart(const tangle_t *t)
+static bool is_elsewhere(const tangle_t *t, int32_t rank)
 {
-    int32_t waited_on = 0;
-    for (int32_t m = 0; m < t->count && waited_on < 2; m++)
-        for (int32_t rank = 0; rank < ranks_of(t); rank++)
-            if (waits(rank_at(t, m, rank))) {
-                waited_on++;
-                break;
-            }
-    return waited_on > 1;
+    bool is = false;
+    for (int32_t m = 0; m < t->count && t->long_waits; m++)
+        is |= rank_at(t, m, rank)->elsewhere;
+    return is;
 }
 
-/* The rank waits nowhere, or runs a group, whose end changes what it waits for. */
+/* Whether ranks wait on more than one machine, or elsewhere: on one alone they do not wait for each other. */
+static bool are_apart(tangle_t *t)
+{
+    int32_t waited_on = 0;
+    bool    any_elsewhere = false;
+    for (int32_t m = 0; m < t->count; m++) {
+        bool here = false;
+        for (int32_t rank = 0; rank < ranks_of(t); rank++) {
+            const pp_groups_rank_t *r = rank_at(t, m, rank);
+            here |= waits(r);
+            t->long_waits |= waits(r) && r->waits_long;
+            any_elsewhere |= r->elsewhere;
+        }
+        waited_on += here;
+    }
+    return waited_on > 1 || (any_elsewhere && t->long_waits);
+}
+
+/* The rank does not wait, or runs a group, whose end changes what it waits for. */
 static bool goes_on(const tangle_t *t, int32_t rank)
 {
     bool asks = false, runs = false;
@@ -68,7 +86,7 @@ static bool goes_on(const tangle_t *t, int32_t rank)
         asks |= waits(rank_at(t, m, rank));
         runs |= rank_at(t, m, rank)->running != PP_NOBODY;
     }
-    return runs || !asks;
+    return runs || !(asks || is_elsewhere(t, rank));
 }
 
 static bool may_complete(pp_groups_t *g, int32_t rank)
@@ -137,7 +155,7 @@ static int32_t give_way(const tangle_t *t, const pp_groups_hearer_t *hearers, ui
 pp_status_t pp_groups_untangle(pp_groups_t *const *machines, const pp_groups_hearer_t *hearers, int32_t count,
                                uint64_t now_ns)
 {
-    const tangle_t t = {.machines = machines, .count = count};
+    tangle_t t = {.machines = machines, .count = count};
     pp_status_t    status = PP_OK;
     int32_t        tangled = are_apart(&t) ? look(&t) : 0;
     if (!tangled)

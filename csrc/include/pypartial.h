@@ -452,7 +452,7 @@ typedef struct pp_groups_plan {
 enum { PP_GROUPS_CALL = 256 };
 typedef enum pp_groups_left {
     PP_GROUPS_IN_CALL,         /* it is inside a collective call, until any rank has completed that call; or (0) it has
-                                  left by patience, or waits elsewhere for long */
+                                  left by patience */
     PP_GROUPS_FLUSHES,         /* it is inside Flush: when all ranks that are not out are, they average */
     PP_GROUPS_FREES,           /* it is inside Free: when all ranks that are not out are, the handle ends */
     PP_GROUPS_OUT              /* its script has ended: it goes along with a flush or an end, and gives nothing */
@@ -464,8 +464,11 @@ typedef enum pp_groups_event {
     PP_GROUPS_LEAVE,           /* the rank has left: it is in no new group.  Again with another number: only the reason
                                   has changed */
     PP_GROUPS_BACK,            /* it is back, if it has left; an outstanding request asks anew */
-    PP_GROUPS_COMPLETED        /* the rank knows that some rank has completed so many collective calls (number): ranks that
+    PP_GROUPS_COMPLETED,       /* the rank knows that some rank has completed so many collective calls (number): ranks that
                                   are inside one of them are back, although they may not have noticed yet */
+    PP_GROUPS_ELSEWHERE,       /* the rank waits (1) for long for something else than a group, or does not any more (0) */
+    PP_GROUPS_WAITS_LONG       /* the rank has waited long for its outstanding request: from now on ranks that are
+                                  elsewhere give way (pp_groups_untangle()) */
 } pp_groups_event_t;
 
 typedef enum pp_groups_action_kind {

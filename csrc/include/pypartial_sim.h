@@ -160,13 +160,14 @@ uint64_t    pp_sim_next_ns(const pp_sim_t *sim);
    below m are drawn; the others are next if those leave. */
 int32_t     pp_sim_drawn(uint64_t seed, uint32_t handle, uint64_t round, int32_t ranks, int32_t place);
 
-/* A group of a handle of P-Reduce that has begun, or a flush. */
+/* A group of a handle of P-Reduce that has begun, a flush, or a rank whose request is complete without a group. */
 typedef struct pp_sim_group {
     uint64_t       time_ns;
     uint64_t       serial;
     uint64_t       newest;
     uint32_t       handle;     /* its id */
     int32_t        flush;
+    int32_t        rank;       /* without a group; else -1 */
     int32_t        count;
     const int32_t *members;
     const double  *weights;

@@ -42,6 +42,11 @@ static void set_waits_in_others(pp_ctx_t *ctx, uint32_t waits)
     team->waits_in_others = waits;
     ctx->engine.changed = true;
     pp_engine_settle(&ctx->engine);
+    /* All threads of the context may sleep: they look at the clock no sooner than they know of now. */
+    if (ctx->engine.transport->alarm_ns == 0)
+        pp_engine_tick(&ctx->engine);
+    if (ctx->mpi && ctx->engine.transport->alarm_ns < ctx->thread_until_ns)
+        pp_mpi_ring_self(ctx->mpi);
 }
 
 void pp_live_waits_long(pp_ctx_t *ctx, int delta)

@@ -9,15 +9,9 @@ static bool copies_long(const pp_preduce_t *preduce) { return preduce->vector_by
 
 static void copy_in(pp_ctx_t *ctx, const pp_preduce_t *preduce, void *vector)
 {
-    const pp_kernels_t *kernels = &preduce->kernels;
-    char               *at = vector;
     if (copies_long(preduce))
         pthread_mutex_unlock(&ctx->lock);
-    for (size_t i = 0; i < preduce->config.piece_count; i++) {
-        const pp_piece_t *piece = &preduce->config.pieces[i];
-        kernels->users->load(kernels, at, piece->recv, piece->count);
-        at += piece->count * kernels->element_bytes;
-    }
+    pp_preduce_load(preduce, vector);
     if (copies_long(preduce))
         pthread_mutex_lock(&ctx->lock);
 }

@@ -2,7 +2,6 @@
 #include "heard.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct pp_heard_group {
     pp_sim_group_t    group;
@@ -12,19 +11,22 @@ struct pp_heard_group {
 
 bool pp_heard_add(pp_heard_t *heard, uint64_t time_ns, uint32_t handle, const pp_groups_action_t *action)
 {
-    if (action->kind != PP_GROUPS_BEGIN && action->kind != PP_GROUPS_FLUSH)
+    const bool alone = action->kind == PP_GROUPS_ALONE;
+    if (action->kind != PP_GROUPS_BEGIN && action->kind != PP_GROUPS_FLUSH && !alone)
         return true;
     const size_t      count = (size_t)action->count;
     pp_heard_group_t *kept = malloc(sizeof *kept + count * (sizeof(double) + sizeof(int32_t)));
     if (!kept)
         return false;
     int32_t *members = (int32_t *)(kept->weights + count);
-    memcpy(kept->weights, action->weights, count * sizeof(double));
-    memcpy(members, action->members, count * sizeof(int32_t));
+    for (size_t i = 0; i < count; i++) {
+        kept->weights[i] = action->weights[i];
+        members[i] = action->members[i];
+    }
     kept->next = NULL;
     kept->group = (pp_sim_group_t){
         .time_ns = time_ns, .serial = action->serial, .newest = action->newest, .handle = handle,
-        .flush = action->kind == PP_GROUPS_FLUSH, .count = action->count, .members = members,
+        .flush = action->kind == PP_GROUPS_FLUSH, .rank = alone ? action->rank : -1, .count = action->count, .members = members,
         .weights = kept->weights, .initial = action->initial};
     *(heard->last ? &heard->last->next : &heard->first) = kept;
     heard->last = kept;

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .scenario import Log, Outcome
     from .world import Begun
 
-__all__ = ["association", "judge_groups", "occurred"]
+__all__ = ["association", "judge_groups", "note_lasts", "occurred"]
 
 
 _NAMES = algorithms(ffi, lib)
@@ -33,15 +33,13 @@ def _fail(what: str, *things: Any) -> NoReturn:
     raise AssertionError("\n  ".join([what, *map(str, things)]))
 
 
-def association(node: bool, count: int, element_bytes: int, by_table: bool = False) -> Any:
+def association(node: bool, count: int, element_bytes: int) -> Any:
     """Return a function of the number of members: how the core associates the sum of a group."""
     if node:
         return lambda members: "node"
     names = {number: name for name in _NAMES for number in [_NAMES.constant(lib, name)]}
 
     def chosen(members: int) -> str:
-        if by_table and members & (members - 1):
-            return "ring"
         choice = ffi.new("pp_choice_t *")
         at = ffi.NULL, 0, count, element_bytes, members, lib.PP_LINK_NETWORK
         assert lib.pp_choose(*at, choice) == lib.PP_OK
@@ -63,6 +61,8 @@ def judge_groups(
     options = scenario.handles[index]
     assert isinstance(options, PreduceOptions)
     formed = not scenario.by_table(options)  # else no rank knows when a group begins
+    note_lasts([log.asked for log in logs], begun if formed else ())
+    begun = [group for group in begun if group.members]
     if formed:
         _order(scenario.ranks, begun)
     for group in begun:
@@ -77,10 +77,7 @@ def judge_groups(
     replay = Replay(
         [log.asked for log in logs],
         options.dtype,
-        association(
-            *(scenario.in_memory(options), options.count, _element_bytes(options)),
-            by_table=scenario.by_table(options),
-        ),
+        association(scenario.in_memory(options), options.count, _element_bytes(options)),
         dynamic=dynamic,
         initials=[initial_model(scenario, index, r).tobytes() for r in range(scenario.ranks)]
         if keeps
@@ -90,7 +87,6 @@ def judge_groups(
         Formed(
             *(group.serial, group.members, group.weights, group.initial, group.flush),
             ranks=_stand_in(scenario, options, group),
-            time=group.time if formed else None,
         )
         for group in begun
     )
@@ -99,6 +95,27 @@ def judge_groups(
             _times(rank, asked, known)
     if dynamic:
         _iterations(options, [log.asked for log in logs], begun)
+
+
+def note_lasts(logs: Sequence[Sequence[Asked]], begun: Sequence[Begun]) -> None:
+    """Note in requests that were alone which groups of others they ran before."""
+    last = [0] * len(logs)
+    lasts: list[list[list[int]]] = [[[]] for _ in logs]  # by rank and flush
+    for group in begun:
+        alone = group.members if len(group.members) == 1 and not group.flush else ()
+        for rank in (group.rank,) if not group.members else alone:
+            lasts[rank][-1].append(last[rank])
+        for rank in () if alone else group.members:
+            last[rank] = group.serial
+            if group.flush:
+                lasts[rank].append([])
+    for log, parts in zip(logs, lasts, strict=True):
+        flushes = 0
+        for asked in log:
+            if asked.serial == 0:
+                part = parts[flushes] if flushes < len(parts) else []
+                asked.last = part.pop(0) if part else 0
+            flushes += asked.flush
 
 
 def _element_bytes(options: PreduceOptions) -> int:
@@ -202,7 +219,7 @@ def occurred(scenario: Scenario, outcome: Outcome) -> dict[str, bool]:
     for index, options in enumerate(scenario.handles):
         if not isinstance(options, PreduceOptions):
             continue
-        begun = outcome.begun[index]
+        begun = [group for group in outcome.begun[index] if group.members]
         asked = [one for log in outcome.logs[index] for one in log.asked]
         found["chains"] |= any(len(one.ran or ()) > 1 for one in asked)
         found["alone"] |= any(one.serial == 0 for one in asked)

@@ -43,8 +43,6 @@ class Formed:
     ranks : tuple of int
         The ranks that the sum has gone through, if there are more than the members: by messages
         ranks that have left stand in the groups of a table with nothing.
-    time : int or None
-        When it began, if the requests have times, too.
     """
 
     serial: int
@@ -53,7 +51,6 @@ class Formed:
     initial: float = 0.0
     flush: bool = False
     ranks: tuple[int, ...] = ()
-    time: int | None = None
 
 
 @dataclass
@@ -73,6 +70,9 @@ class Asked:
         What it gave.
     begun, ended : int
         Times.
+    last : int or None
+        Of a request that was alone: the last group of others that it ran before, 0 for none; None:
+        to be found out by the bits.
     ran : list of int
         Filled in by the replay: the serial numbers of the groups that ran meanwhile.
     """
@@ -84,6 +84,7 @@ class Asked:
     flush: bool = False
     begun: int = 0
     ended: int = 0
+    last: int | None = None
     ran: list[int] | None = None
 
 
@@ -291,17 +292,16 @@ class Replay:
 
     def _precedes(self, group: Formed, rank: int, asked: Asked) -> bool:
         """Return whether a rank ran a group of others in a request that left it alone then."""
-        if group.time is not None and group.time != asked.ended:
-            return group.time < asked.ended
+        if asked.last is not None:
+            return group.serial <= asked.last
         own = self._bytes(rank)
-        rest = self.logs[rank][self.at[rank] + 1 :]
-        if own != asked.after or not rest or rest[0].flush:
+        if own != asked.after:
             return True
         if group.serial in self.results:
             return self.results[group.serial] == own  # else it has changed the model
         # Members of the same model have been in a group together: an average that changes nothing.
         others = (self._bytes(r) for r in group.members if r != rank and self.models[r] is not None)
-        return own != b"" and own in others
+        return own in others
 
     def _perform(self, group: Formed) -> None:
         asked = [self._reach(rank, group) for rank in group.members]

@@ -562,4 +562,5 @@ def run(scenario: Scenario, *, plant: int = 0, groups_plant: str = "none") -> Ou
     begun: list[list[Begun]] = [[] for _ in scenario.handles]
     for group in world.groups_begun():
         begun[programs[0].numbers[group.handle]].append(group)
-    return Outcome(logs, rounds + sum(map(len, begun)), coverage, begun)
+    made = sum(bool(group.members) for groups in begun for group in groups)
+    return Outcome(logs, rounds + made, coverage, begun)

@@ -64,7 +64,7 @@ class _TimeOver:
 
 
 class Begun(NamedTuple):
-    """A group of P-Reduce that has begun, or a flush."""
+    """A group of P-Reduce that has begun, a flush, or a rank that goes on alone."""
 
     time: int
     handle: int  # its number
@@ -74,6 +74,7 @@ class Begun(NamedTuple):
     initial: float
     newest: int  # of the members' iterations
     flush: bool
+    rank: int  # that goes on alone; the group has no members
 
 
 _DIES = object()  # wakes a rank to be killed
@@ -312,6 +313,7 @@ class World:
                 group.initial,
                 group.newest,
                 bool(group.flush),
+                group.rank,
             )
 
     def stop(self) -> None:

@@ -174,7 +174,7 @@ def test_a_rank_that_computes_is_never_computed_over(way: tuple[int, ...], gener
         yield from end(handle)
 
     run(world, program)
-    begun = list(world.groups_begun())
+    begun = [group for group in world.groups_begun() if group.members]
     assert all(group.time >= busy_until for group in begun if slow in group.members)
     assert any(slow in group.members for group in begun if not group.flush)
 
@@ -206,7 +206,7 @@ def test_a_disjoint_group_is_not_held_up_by_one_whose_member_stands_still(
 
     world.kill(slow, 3 * MS // 10)
     run(world, program)
-    begun = list(world.groups_begun())
+    begun = [group for group in world.groups_begun() if group.members]
     assert [group.members for group in begun].count(others) >= 100
     assert 1 <= [group.members for group in begun].count(mine) < 100
 
@@ -224,7 +224,7 @@ def test_groups_of_different_ranks_run_at_once():
         yield from end(handle)
 
     run(world, program)
-    begun = {group.members: group.time for group in world.groups_begun()}
+    begun = {group.members: group.time for group in world.groups_begun() if group.members}
     assert begun[2, 3] < ends[0]
     assert begun[0, 1] < ends[2]
     assert min(ends.values()) - max(begun.values()) > 50_000  # both transfer for longer
@@ -255,6 +255,31 @@ def test_a_group_shrinks_when_a_member_leaves(way: tuple[int, ...]):
     assert [values(group) for group in given] == [[0.5], [0.5]]
     (begun,) = world.groups_begun()
     assert MS <= begun.time <= 2 * MS
+
+
+@pytest.mark.parametrize("ranks", range(2, 9))
+@pytest.mark.parametrize("who", ["first", "last", "odd"])
+def test_a_group_of_a_table_does_not_wait_for_ranks_that_have_left(
+    way: tuple[int, ...], ranks: int, who: str
+):
+    """Whichever ranks have left: also those that no message of the sum would reach."""
+    givers = {"first": [0], "last": [ranks - 1], "odd": list(range(1, ranks, 2))}[who]
+    given: list[Group] = []
+
+    def program(rank: int) -> Program:
+        table = ((tuple(range(ranks)),),)
+        handle = yield ("groups_init", PreduceOptions("table", table=table))
+        if rank in givers:
+            yield MS  # the others are in the flush
+            for step in range(3):
+                given.append((yield from ask(handle, rank + step)))
+        yield ("flush", handle)
+        yield from end(handle)
+
+    run(World(ranks, memory=way), program)
+    assert {group.members for group in given} == {tuple(givers)}
+    mean = float(np.mean(givers))
+    assert {values(group)[0] for group in given} == {mean, mean + 1, mean + 2}
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
@@ -293,7 +318,7 @@ def test_a_rank_that_waits_long_in_an_allreduce_is_taken_out(way: tuple[int, ...
 
     world = run(World(3, memory=way, keep_groups=True), program)
     assert all(group.members == (1, 2) for group in given[1] + given[2])
-    first = min(group.time for group in world.groups_begun())
+    first = min(group.time for group in world.groups_begun() if group.members)
     assert 5 * MS <= first < 7 * MS
 
 
@@ -341,7 +366,11 @@ def test_handles_called_in_the_same_order_never_deadlock(
             yield ("ctx_free",)
 
         run(world, program)
-        sizes += [len(group.members) for group in world.groups_begun() if not group.flush]
+        sizes += [
+            len(group.members)
+            for group in world.groups_begun()
+            if group.members and not group.flush
+        ]
     if beside is None:
         assert np.mean(sizes) > 1.3
 
@@ -501,7 +530,7 @@ def test_a_thousand_ranks(generator: str):
 
     run(world, program)
     assert served == [steps] * ranks
-    begun = list(world.groups_begun())
+    begun = [group for group in world.groups_begun() if group.members]
     assert begun[-1].flush and len(begun[-1].members) == ranks
     assert len(begun) > 200
     assert all(a.serial != b.serial for a, b in itertools.pairwise(begun))

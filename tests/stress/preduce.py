@@ -284,7 +284,7 @@ class Judge:
         self.case, self.ranks = case, len(initials)
         self.generator = rank.request.generator
         self.phases = phases(rank)
-        self.association = associations(rank, bool(self.phases))
+        self.association = associations(rank)
         self.initials = initials if case.weights == "initial" else None
         self.took = [0] * self.ranks  # the iteration that each has taken over
         self.last = [0] * self.ranks  # serial number of its last group
@@ -388,15 +388,13 @@ def phases(rank: Rank) -> list[list[tuple[int, ...]]]:
     return [groups_of(following[at : at + ranks]) for at in range(0, len(following), ranks)]
 
 
-def associations(rank: Rank, by_table: bool) -> Callable[[int], str]:
+def associations(rank: Rank) -> Callable[[int], str]:
     """Return a function of the number of members: how the sum of a group is associated."""
     if rank.request.backend == "node":
         return lambda members: "node"
     link, count = lib.pp_ctx_link(rank.ctx._ctx), rank.model.size
 
     def chosen(members: int) -> str:
-        if by_table and members & (members - 1):
-            return "ring"
         choice = ffi.new("pp_choice_t *")
         assert lib.pp_choose(ffi.NULL, 0, count, 8, members, link, choice) == lib.PP_OK
         return ALGORITHMS[choice.algorithm]

@@ -14,6 +14,17 @@ pp_groups_plan_t pp_preduce_plan(const pp_preduce_t *preduce)
     return plan;
 }
 
+void pp_preduce_load(const pp_preduce_t *preduce, void *vector)
+{
+    const pp_kernels_t *kernels = &preduce->kernels;
+    char               *at = vector;
+    for (size_t i = 0; i < preduce->config.piece_count; i++) {
+        const pp_piece_t *piece = &preduce->config.pieces[i];
+        kernels->users->load(kernels, at, piece->recv, piece->count);
+        at += piece->count * kernels->element_bytes;
+    }
+}
+
 void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,
                          const int32_t *members, const double *weights)
 {

@@ -161,7 +161,7 @@ static bool is_posted(const pp_preduce_t *preduce, const pp_handle_t *other)
     return other->kind == preduce->handle.kind && pp_preduce_of(other)->ops == &ops;
 }
 
-/* Two ranks that wait on different handles may wait for each other. */
+/* Ranks that wait on different handles, or elsewhere, may wait for each other. */
 static pp_status_t untangle(const pp_preduce_t *preduce)
 {
     pp_engine_t       *engine = preduce->handle.engine;
@@ -173,7 +173,7 @@ static pp_status_t untangle(const pp_preduce_t *preduce)
             machines[count] = pp_preduce_of(handle)->posted->machine;
             hearers[count++] = hearer_of(pp_preduce_of(handle));
         }
-    return count > 1 ? pp_groups_untangle(machines, hearers, count, pp_engine_now(engine)) : PP_OK;
+    return pp_groups_untangle(machines, hearers, count, pp_engine_now(engine));
 }
 
 static void post_awaited(pp_preduce_t *preduce, int32_t waiter)
@@ -411,6 +411,13 @@ static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
     tell_rank_0(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : number, NULL, 0);
 }
 
+static void say_long(pp_preduce_t *preduce) { tell_rank_0(preduce, PP_GROUPS_WAITS_LONG, 0, NULL, 0); }
+
+static void say_elsewhere(pp_preduce_t *preduce, bool waits)
+{
+    tell_rank_0(preduce, PP_GROUPS_ELSEWHERE, waits, NULL, 0);
+}
+
 static void await(pp_preduce_t *preduce) { tell_rank_0(preduce, AWAITS, 0, NULL, 0); }
 
 static void ran(pp_preduce_t *preduce)
@@ -466,7 +473,7 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .sends = true, .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
+    .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
     .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups,
 };
 

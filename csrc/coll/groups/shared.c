@@ -77,7 +77,7 @@ static bool is_shared(const pp_preduce_t *preduce, const pp_handle_t *other)
     return other->kind == preduce->handle.kind && pp_preduce_of(other)->ops == &ops;
 }
 
-/* Two ranks that wait on different handles may wait for each other. */
+/* Ranks that wait on different handles, or elsewhere, may wait for each other. */
 static void untangle(const pp_preduce_t *preduce)
 {
     pp_engine_t       *engine = preduce->handle.engine;
@@ -89,7 +89,7 @@ static void untangle(const pp_preduce_t *preduce)
             machines[count] = pp_preduce_of(handle)->shared->machine;
             hearers[count++] = pp_jobs_hearer(pp_preduce_of(handle));
         }
-    if (count > 1 && pp_groups_untangle(machines, hearers, count, pp_engine_now(engine)) < 0)
+    if (pp_groups_untangle(machines, hearers, count, pp_engine_now(engine)) < 0)
         pp_engine_fail(engine, PP_ERR_INTERNAL, "%s", pp_error_text());
 }
 
@@ -167,6 +167,18 @@ static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
     bool here = reason == PP_GROUPS_HERE;
     if (report(preduce, here ? PP_GROUPS_BACK : PP_GROUPS_LEAVE, here ? 0 : number) < 0)
+        pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
+}
+
+static void say_long(pp_preduce_t *preduce)
+{
+    if (report(preduce, PP_GROUPS_WAITS_LONG, 0) < 0)
+        pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
+}
+
+static void say_elsewhere(pp_preduce_t *preduce, bool waits)
+{
+    if (report(preduce, PP_GROUPS_ELSEWHERE, waits) < 0)
         pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
 }
 
@@ -358,7 +370,7 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
+    .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long, .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
     .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll,
     .has_work = has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
 };

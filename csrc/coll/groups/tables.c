@@ -4,8 +4,9 @@
  * A rank's k-th request since the last flush is an instance on its group of that phase.  Its key is the number of the
  * flush and k.  Other groups may have the same key: they have no rank in common with this one.
  *
- * A rank that has left *stands in* for itself: when a message comes for a request that it has not made, it joins the
- * instance with nothing.  The header of the sum says which ranks gave something; they are the group.  When the rank is
+ * A rank that asks activates the instance, like the initiator of a round, because each member has to hear of it: one that
+ * has left *stands in* for itself.  When a message comes for a request that it has not made, it joins the instance with
+ * nothing.  The header of the sum says which ranks gave something; they are the group.  When the rank is
  * back, and comes to that request, the group has run without it, and it is alone.
  *
  * A flush, and the end of the handle, are instances on all ranks.  A rank joins the flush when its last request is
@@ -29,6 +30,8 @@ struct pp_table_groups {
     uint64_t       flushes;          /* completed */
     uint64_t       k;                /* of the last request since then */
     bool           running;          /* an instance has this rank's vector, or its request */
+    bool           flushed;          /* a flush was completed, and messages from after it may be here */
+    bool           awaited;          /* since this rank's last request a member of its groups has waited long */
     bool           joined;           /* this rank is in the instance of the flush, or of the end */
     /* Requests after `k` whose groups have run without this rank: bit i is k + 1 + i. */
     uint64_t      *missed;
@@ -99,22 +102,16 @@ static int32_t ranks_of(const pp_preduce_t *preduce, uint64_t k, int32_t *ranks)
     return count;
 }
 
-/* The ring, unless the ranks are a power of two.  A rank that has left stands in when a message comes.  In a fold a rank
-   waits for one to which nobody sends before; in the ring each sends first. */
 static int32_t choose(const pp_preduce_t *preduce, int32_t members)
 {
-    if (members & (members - 1))
-        for (int32_t algorithm = PP_ALGORITHM_FIRST; algorithm <= pp_algorithm_count(); algorithm++)
-            if (pp_algorithm_chunk_a_rank(algorithm))
-                return algorithm;
     /* Without a tuning table, which only rank 0 reads: all members must choose alike. */
     pp_choice_t choice = {.algorithm = PP_ALGORITHM_FIRST};
     pp_choose(NULL, 0, preduce->count, preduce->kernels.element_bytes, members, preduce->handle.team->link, &choice);
     return choice.algorithm;
 }
 
-/* Joins the instance; `gives`: with this rank's vector, else with nothing. */
-static void join(pp_preduce_t *preduce, uint64_t key, bool gives)
+/* Joins the instance; `gives`: with this rank's vector, else with nothing.  `asks`: and activates it. */
+static void join(pp_preduce_t *preduce, uint64_t key, bool gives, bool asks)
 {
     tables_t                *tables = preduce->tables;
     pp_instance_t           *instance;
@@ -122,16 +119,20 @@ static void join(pp_preduce_t *preduce, uint64_t key, bool gives)
     const pp_instance_spec_t spec = {.key = key, .algorithm = choose(preduce, count), .count = preduce->count,
                                      .map = pp_map_listed(tables->members, count),
                                      .context = gives ? tables : NULL};
-    if (pp_instance_open(&tables->instances, &spec, &instance) < 0)
+    if (pp_instance_open(&tables->instances, &spec, &instance) < 0) {
         pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
-    else
-        pp_instance_fire(instance, instance->template->graph->gate);
+        return;
+    }
+    if (asks)
+        pp_instance_fire(instance, instance->template->graph->start);
+    pp_instance_fire(instance, instance->template->graph->gate);
 }
 
-/* This rank has left.  In a call that is known to be over elsewhere it has not, and may not have noticed yet. */
+/* This rank has left, or waits elsewhere for long, and a member of its group has waited long, too.  In a call that is known to be over elsewhere it has not, and may not have noticed yet. */
 static bool is_absent(const pp_preduce_t *preduce)
 {
-    return preduce->said != PP_GROUPS_HERE && (preduce->said != PP_GROUPS_IN_CALL || pp_handle_left(&preduce->handle));
+    const bool is_over = preduce->said_call > 0 && !pp_handle_left(&preduce->handle);
+    return (preduce->said != PP_GROUPS_HERE && !is_over) || (preduce->said_elsewhere && preduce->tables->awaited);
 }
 
 /* Joins what others have begun and this rank does not make now, because it has left or is out. */
@@ -145,10 +146,10 @@ static void stand_in(pp_preduce_t *preduce, uint64_t key)
         if (preduce->said != PP_GROUPS_OUT || tables->joined)
             return;
         tables->joined = true;
-        join(preduce, key, false);
+        join(preduce, key, false, false);
     } else if (k > tables->k) {
         miss(preduce, k);
-        join(preduce, key, false);
+        join(preduce, key, false, false);
     }
 }
 
@@ -160,7 +161,7 @@ static void join_call(pp_preduce_t *preduce)
     if ((!flushes && !frees) || tables->joined || tables->running)
         return;
     tables->joined = true;
-    join(preduce, key_of(tables, flushes ? K_FLUSH : K_END), flushes);
+    join(preduce, key_of(tables, flushes ? K_FLUSH : K_END), flushes, true);
 }
 
 static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
@@ -204,6 +205,7 @@ static void flush(pp_preduce_t *preduce)
                        preduce->handle.id, FLUSHES_BITS);
     tables->k = 0;
     tables->joined = false;
+    tables->flushed = preduce->handle.engine->changed = true;
     if (tables->missed_capacity)
         memset(tables->missed, 0, tables->missed_capacity * sizeof *tables->missed);
     pp_preduce_flushed(preduce, PP_IN_FLUSH);
@@ -246,7 +248,7 @@ static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_g
 {
     const pp_preduce_t *preduce = builder;
     const int32_t segments = pp_algo_segments(key->algorithm, key->count * preduce->kernels.element_bytes, key->size);
-    return pp_algo_synchronous_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
+    return pp_algo_partial_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
 }
 
 /* ---- the way ---------------------------------------------------------------------------------------------------------- */
@@ -268,6 +270,7 @@ static pp_status_t ask(pp_preduce_t *preduce)
 {
     tables_t  *tables = preduce->tables;
     const bool missed = next_request(tables);
+    tables->awaited = false;
     if (tables->k == K_END)
         return pp_fail(PP_ERR_STATE, "there have been 2^32 requests since the last flush: call Flush");
     if (missed || ranks_of(preduce, tables->k, tables->members) == 1) {
@@ -276,37 +279,72 @@ static pp_status_t ask(pp_preduce_t *preduce)
         return PP_OK;
     }
     tables->running = true;
-    join(preduce, key_of(tables, tables->k), true);
+    join(preduce, key_of(tables, tables->k), true, true);
     return PP_OK;
+}
+
+/* Stands in where others have begun while this rank had not left, or before it had completed the flush. */
+static void stand_in_for_all(pp_preduce_t *preduce)
+{
+    const tables_t *tables = preduce->tables;
+    uint64_t        key = 0;
+    for (bool any = pp_instances_next_early(&tables->instances, NULL, &key); any;
+         any = pp_instances_next_early(&tables->instances, &key, &key))
+        stand_in(preduce, key);
 }
 
 static void say(pp_preduce_t *preduce, int32_t reason, uint64_t number)
 {
     (void)number;
-    const tables_t *tables = preduce->tables;
-    uint64_t        key = 0;
     if (reason == PP_GROUPS_HERE)
         return;
-    for (bool any = pp_instances_next_early(&tables->instances, NULL, &key); any;
-         any = pp_instances_next_early(&tables->instances, &key, &key))
-        stand_in(preduce, key);
+    stand_in_for_all(preduce);
     join_call(preduce);
 }
 
-static void go_on(pp_preduce_t *preduce) { join_call(preduce); }
+/* Tells the members of this rank's group. */
+static void say_long(pp_preduce_t *preduce)
+{
+    tables_t     *tables = preduce->tables;
+    const int32_t count = ranks_of(preduce, tables->k, tables->members);
+    for (int32_t i = 0; i < count; i++) {
+        pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id}};
+        if (tables->members[i] != preduce->handle.engine->rank)
+            pp_engine_control(preduce->handle.engine, tables->members[i], &message.prefix, sizeof message);
+    }
+}
+
+static void say_elsewhere(pp_preduce_t *preduce, bool waits)
+{
+    if (waits)
+        stand_in_for_all(preduce);
+}
+
+static void go_on(pp_preduce_t *preduce)
+{
+    tables_t *tables = preduce->tables;
+    if (tables->flushed)
+        stand_in_for_all(preduce);
+    tables->flushed = false;
+    join_call(preduce);
+}
 
 static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message, size_t bytes)
 {
-    const uint64_t key = message->round;
-    pp_instances_message(&preduce->tables->instances, peer, message, bytes);
-    if (!pp_instances_find(&preduce->tables->instances, key))
+    pp_instances_t *instances = &preduce->tables->instances;
+    const uint64_t  key = message->round;
+    const bool      is_open = pp_instances_find(instances, key);     /* the message may be the last, and close it */
+    pp_instances_message(instances, peer, message, bytes);
+    if (!is_open)
         stand_in(preduce, key);
 }
 
+/* A member of this rank's group has waited long. */
 static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
 {
-    pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "a message of kind %u came from rank %d to handle %u, whose "
-                   "groups stand in a table", message->kind, peer, preduce->handle.id);
+    (void)peer, (void)message;
+    preduce->tables->awaited = true;
+    stand_in_for_all(preduce);
 }
 
 static void await(pp_preduce_t *preduce) { (void)preduce; }
@@ -340,7 +378,7 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .sends = true, .aim = aim, .ask = ask, .say = say, .vector = vector, .await = await, .go_on = go_on,
+    .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long, .vector = vector, .await = await, .go_on = go_on,
     .control = control, .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes,
     .close = close_groups,
 };

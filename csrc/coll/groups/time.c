@@ -3,8 +3,9 @@
  *
  * A rank that waits long tells the ranks that its group waits for.  Such a rank starts its own clock; when its patience
  * is over, it leaves the handle by patience, until its next Start.  A rank that waits for long on a handle of another
- * kind, or in another context, leaves at once: the members of its groups wait here, and it may wait for one of them.
- * Groups that the caller gives, or that stand in a table, wait as any MPI does.
+ * kind, or in another context, says so, and so does one that waits long for its group: the first gives way to the
+ * second, for which it may wait.  Groups that the caller gives, or that stand in a table, know no patience: they wait as
+ * any MPI does.
  */
 #include "../preduce.h"
 
@@ -13,7 +14,7 @@ enum {
     TELL_NS_MAX = 50000000,          /* but no later than this */
     AGAIN_NS_MIN = 100000000,        /* it tells them again, twice as late each time: others may have joined */
     AGAIN_MAX = 20,
-    ELSEWHERE_NS = 5000000
+    LONG_NS = 5000000
 };
 
 static bool has_patience(const pp_preduce_t *preduce)
@@ -56,9 +57,9 @@ void pp_group_time_before_start(pp_preduce_t *preduce)
 
 void pp_group_time_started(pp_preduce_t *preduce)
 {
-    preduce->time.tell_ns = 0;
+    preduce->time.long_ns = preduce->time.tell_ns = 0;
     preduce->time.tells = 0;
-    if (pp_handle_waits(&preduce->handle) && has_patience(preduce))
+    if (pp_handle_waits(&preduce->handle) && preduce->handle.engine->size > 1)
         pp_engine_alarm(preduce->handle.engine, 0);
 }
 
@@ -107,6 +108,17 @@ static uint64_t tick_waiting(pp_preduce_t *preduce, uint64_t now)
     return preduce->time.tell_ns;
 }
 
+static uint64_t tick_long(pp_preduce_t *preduce, uint64_t now)
+{
+    if (preduce->time.long_ns == 0)
+        preduce->time.long_ns = now + LONG_NS;
+    if (now < preduce->time.long_ns || preduce->time.long_ns == PP_NEVER_NS)
+        return preduce->time.long_ns;
+    preduce->time.long_ns = PP_NEVER_NS;
+    preduce->ops->say_long(preduce);
+    return PP_NEVER_NS;
+}
+
 static uint64_t tick_awaited(pp_preduce_t *preduce, uint64_t now)
 {
     const uint64_t patience = patience_ns(preduce);
@@ -122,7 +134,7 @@ static uint64_t tick_awaited(pp_preduce_t *preduce, uint64_t now)
 static uint64_t tick_elsewhere(pp_preduce_t *preduce, uint64_t now)
 {
     if (preduce->time.elsewhere_ns == 0)
-        preduce->time.elsewhere_ns = now + ELSEWHERE_NS;
+        preduce->time.elsewhere_ns = now + LONG_NS;
     if (now < preduce->time.elsewhere_ns)
         return preduce->time.elsewhere_ns;
     preduce->time.elsewhere = true;
@@ -133,8 +145,10 @@ static uint64_t tick_elsewhere(pp_preduce_t *preduce, uint64_t now)
 uint64_t pp_group_time_tick(pp_preduce_t *preduce, uint64_t now, uint64_t waits)
 {
     uint64_t next = PP_NEVER_NS;
+    if (pp_handle_waits(&preduce->handle) && preduce->handle.engine->size > 1)
+        next = tick_long(preduce, now);
     if (pp_handle_waits(&preduce->handle) && has_patience(preduce))
-        next = tick_waiting(preduce, now);
+        next = earlier(next, tick_waiting(preduce, now));
     if (preduce->time.awaited && !pp_handle_left(&preduce->handle) && !preduce->handle.aside
         && !pp_engine_has(preduce->handle.engine, PP_PLANT_NO_PATIENCE))
         next = earlier(next, tick_awaited(preduce, now));
