@@ -13,7 +13,7 @@ from ._buffer import parse_in_place, type_name
 from ._group_comm import CommGroups
 from ._handle import Request, _check_status
 from ._names import BACKEND, GENERATOR, MISSING, TYPE, WEIGHTS
-from ._native import SLICE_US, Native
+from ._native import CORE_ERRORS, SLICE_US, Native
 from .errors import ArgumentError, Error
 from .groups import Generator, Given, members_of
 from .status import GroupResult, Status
@@ -126,7 +126,8 @@ class PreduceRequest(Request):
         """Give what is in the buffers, and ask for a group.
 
         Local; never waits for another rank. It copies the buffers, and the application may
-        overwrite them as soon as it returns.
+        overwrite them as soon as it returns. A buffer of `Context.alloc` is averaged in place where
+        the backend is ``"node"``: it belongs to the library until `Wait`.
 
         Parameters
         ----------
@@ -152,6 +153,20 @@ class PreduceRequest(Request):
         PeerFailedError
             If another rank has failed.
         """
+        if self._by_comm is not None and not self._asks:
+            # Before the core asks: an interrupt in between must not leave an old copy behind.
+            self._by_comm.start()
+            self._asks = True
+            try:
+                self._start(iteration, group)
+            except CORE_ERRORS:
+                self._asks = False
+                raise
+        else:
+            self._start(iteration, group)
+
+    def _start(self, iteration: int | None, group: Any) -> None:
+        """Ask the core for a group."""
         if iteration is None and group is None and not self._is_given:
             status = self._pp_start(self._handle)
         else:
@@ -164,9 +179,6 @@ class PreduceRequest(Request):
         if status:
             self._native.check(status)
             self._context._log_note()
-        if self._by_comm is not None:
-            self._by_comm.start()
-            self._asks = True
 
     def _core_iteration(self, iteration: Any) -> int:
         """Return an iteration as the core counts it, from 1; raise if it is wrong."""

@@ -154,7 +154,7 @@ static void release(pp_handle_t *handle)
     free(preduce);
 }
 
-/* ---- who has left ------------------------------------------------------------------------------------------------ */
+/* ---- who has left ---------------------------------------------------------------------------------------------- */
 
 /* How many requests of this process are outstanding that no machine of this context's groups knows of. */
 static uint64_t waits_elsewhere(const pp_preduce_t *preduce)
@@ -210,7 +210,7 @@ static void update(pp_handle_t *handle)
     say(preduce);
 }
 
-/* ---- what the engine and collective calls ask ---------------------------------------------------------------------- */
+/* ---- what the engine and collective calls ask ------------------------------------------------------------------ */
 
 static void control(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message)
 {
@@ -250,7 +250,7 @@ static bool has_retired(const pp_handle_t *handle)
     return preduce->ops->retired(preduce);
 }
 
-/* ---- groups in memory that ranks share ------------------------------------------------------------------------------- */
+/* ---- groups in memory that ranks share ------------------------------------------------------------------------- */
 
 static bool poll(pp_handle_t *handle)
 {
@@ -284,7 +284,7 @@ static void worked(pp_handle_t *handle, uint64_t job, bool last)
     preduce->ops->worked(preduce, job, last);
 }
 
-/* ---- questions ------------------------------------------------------------------------------------------------------- */
+/* ---- questions ------------------------------------------------------------------------------------------------- */
 
 static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 {
@@ -319,7 +319,7 @@ static const pp_handle_kind_t kind = {
 
 bool pp_is_preduce(const pp_handle_t *handle) { return handle->kind == &kind; }
 
-/* ---- a new handle -------------------------------------------------------------------------------------------------------- */
+/* ---- a new handle ---------------------------------------------------------------------------------------------- */
 
 static uint64_t hash(const int32_t *table, size_t entries)
 {

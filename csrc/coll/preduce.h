@@ -144,7 +144,7 @@ pp_groups_plan_t pp_preduce_plan(const pp_preduce_t *preduce);
 void pp_preduce_weigh(const pp_preduce_t *preduce, void *into, const void *from, size_t count, double weight,
                       const void *initial, double initial_weight);
 
-/* ---- time (groups/time.c) ------------------------------------------------------------------------------------------ */
+/* ---- time (groups/time.c) -------------------------------------------------------------------------------------- */
 
 /* A Flush, Drain or Free begins, or a Start: this rank is back. */
 void     pp_group_time_returned(pp_preduce_t *preduce);

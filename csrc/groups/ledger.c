@@ -83,7 +83,7 @@ static void remove_entry(pp_groups_t *g, int32_t entry)
     free_entry(g, entry);
 }
 
-/* ---- groups ------------------------------------------------------------------------------------------------------- */
+/* ---- groups ---------------------------------------------------------------------------------------------------- */
 
 static void free_group(pp_groups_t *g, int32_t group)
 {
@@ -226,7 +226,7 @@ static void withdraw_if_unwanted(const pp_groups_call_t *call, int32_t group)
     free_group(g, group);
 }
 
-/* ---- requests -------------------------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------------------------- */
 
 void pp_ledger_set_goal(pp_groups_t *g, int32_t rank, int32_t group)
 {
@@ -285,7 +285,7 @@ void pp_ledger_finish(const pp_groups_call_t *call, int32_t rank)
     count_ready(g, rank, 1);
 }
 
-/* ---- ranks that leave ---------------------------------------------------------------------------------------------------- */
+/* ---- ranks that leave ------------------------------------------------------------------------------------------ */
 
 void pp_ledger_leave(const pp_groups_call_t *call, int32_t rank)
 {

@@ -174,7 +174,7 @@ pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, co
 int32_t pp_groups_alive(const pp_groups_t *groups) { return groups->alive; }
 bool    pp_groups_asks(const pp_groups_t *groups, int32_t rank) { return pp_groups_rank(groups, rank)->asks; }
 
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------------------------- */
 
 static bool ask(const pp_groups_call_t *call, int32_t rank)
 {
@@ -338,7 +338,7 @@ static pp_status_t completed(const pp_groups_call_t *call, uint64_t calls)
     return status;
 }
 
-/* ---- questions ---------------------------------------------------------------------------------------------------- */
+/* ---- questions ------------------------------------------------------------------------------------------------- */
 
 /* Whether a member keeps the first group in the rank's buffer from beginning, or the controller from forming one. */
 static bool is_missing(const pp_groups_t *g, int32_t rank, int32_t group, int32_t member)
@@ -367,7 +367,7 @@ int32_t pp_groups_missing(const pp_groups_t *groups, int32_t rank, int32_t *rank
     return count;
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------ */
+/* ---- events ---------------------------------------------------------------------------------------------------- */
 
 pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, uint64_t number, uint64_t now_ns,
                             const pp_groups_hearer_t *hearer)

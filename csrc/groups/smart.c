@@ -13,7 +13,7 @@
  */
 #include "parts.h"
 
-/* ---- the filter ------------------------------------------------------------------------------------------------- */
+/* ---- the filter ------------------------------------------------------------------------------------------------ */
 
 static bool passes(const pp_groups_call_t *call, int32_t asking, int32_t rank)
 {
@@ -43,7 +43,7 @@ static int32_t gather(const pp_groups_call_t *call, const pp_crowd_t *crowd, int
     return count;
 }
 
-/* ---- divisions -------------------------------------------------------------------------------------------------- */
+/* ---- divisions ------------------------------------------------------------------------------------------------- */
 
 /* Cuts ranks into groups; a last group of one joins its neighbour.  A single rank gets none. */
 static bool cut(const pp_groups_call_t *call, int32_t *ranks, int32_t count)
@@ -145,7 +145,7 @@ static bool divide(const pp_groups_call_t *call, int32_t *ranks, int32_t count)
     return divide_inter(call, asking, sorted, ends, ranks) && divide_intra(call, sorted, ends, ranks);
 }
 
-/* ---- requests ----------------------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------------------------- */
 
 enum { ALONE_MOST = 2 };             /* requests in a row that go without a group while others have theirs */
 

@@ -421,7 +421,7 @@ typedef enum pp_weights {
 typedef enum pp_backend {
     PP_BACKEND_AUTO,           /* NODE if all ranks share memory, else SCHEDULE */
     PP_BACKEND_NODE,           /* in the memory of the node */
-    PP_BACKEND_SCHEDULE,       /* by messages between the members; rank 0 forms the groups */
+    PP_BACKEND_SCHEDULE,       /* by messages between the members; rank 0 forms groups */
     PP_BACKEND_COMM,           /* the caller does it: pp_preduce_ran() */
     PP_BACKEND_COUNT
 } pp_backend_t;

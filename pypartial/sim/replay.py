@@ -222,6 +222,8 @@ class Replay:
         self.initials = initials
         self.at = [-1] * len(logs)  # by rank: the request that runs groups now
         self.models: list[Any] = [None] * len(logs)
+        # By serial number: what the members were given whose requests it completed.
+        self.results = {asked.serial: asked.after for log in logs for asked in log if asked.serial}
         for asked in (asked for log in logs for asked in log):
             asked.ran = []
         for rank in range(len(logs)):
@@ -293,9 +295,13 @@ class Replay:
         if asked.last is not None:
             return group.serial <= asked.last
         own = self._bytes(rank)
+        if own != asked.after:
+            return True
+        if group.serial in self.results:
+            return self.results[group.serial] == own  # else it has changed the model
         # Members of the same model have been in a group together: an average that changes nothing.
         others = (self._bytes(r) for r in group.members if r != rank and self.models[r] is not None)
-        return own != asked.after or own in others
+        return own in others
 
     def _perform(self, group: Formed) -> None:
         asked = [self._reach(rank, group) for rank in group.members]

@@ -5,7 +5,7 @@
 
 Every rank works for a random time of up to 1 ms before each call, changes its model, and averages
 it over a group. Ranks make different numbers of calls. At random moments, which differ between the
-ranks, they are away for a while, or in a collective call of the context; some leave a request
+ranks, they are away for a while, or in a collective call of the context; one may leave a request
 uncollected. A flush ends each part, after some hundred calls at most. Rank 0 then judges the part:
 
 members    all members of a group say the same of it, and have the same bits
@@ -46,6 +46,7 @@ from mpi4py import MPI
 import pypartial as pp
 from pypartial._core import ffi, lib
 from pypartial._names import algorithms
+from pypartial.groups import groups_of
 from pypartial.sim.groups import weights as weights_of
 from pypartial.sim.replay import Asked, Formed, Replay
 
@@ -54,6 +55,7 @@ ALPHA = 0.5
 # With 2 members the first is averaged under the node's lock, the others in chunks; by messages the
 # last one is not in the message that announces it.
 SIZES = (16, 24_000, 200_008)
+TABLE_RANK_BITS = 12  # of the serial number of a group of a table by messages
 ENOUGH_GROUPS = 5000  # from which memory is judged
 GROWTH_BYTES = 1 << 20  # what Python itself may need more in the second half
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -232,6 +234,8 @@ class Rank:
         calls = self.own.randint(self.case.calls // 2, self.case.calls)
         leaves = [self.common.choice(("away", "init")) for _ in range(self.common.randint(0, 4))]
         at = sorted(self.own.randint(0, calls - 1) for _ in leaves)
+        # One rank only: nobody describes a group of two that have dropped their requests.
+        drops = self.common.randrange(2 * self.ctx.size) == self.ctx.rank
         log = []
         for call in range(calls):
             here = [how for moment, how in zip(at, leaves, strict=True) if moment == call]
@@ -246,7 +250,7 @@ class Rank:
                 for how in here:
                     self.leave(how)
             log.append(self.collect(asked))
-        drop = self.own.random() < 0.3 and not self.case.generator.startswith("random")
+        drop = drops and not self.case.generator.startswith("random")
         if drop:
             log.append(Entry(self.start(None), None))
         return [*log, self.flush(drop)]
@@ -279,6 +283,7 @@ class Judge:
     def __init__(self, case: Case, rank: Rank, initials: list[bytes]) -> None:
         self.case, self.ranks = case, len(initials)
         self.generator = rank.request.generator
+        self.phases = phases(rank)
         self.association = associations(rank)
         self.initials = initials if case.weights == "initial" else None
         self.took = [0] * self.ranks  # the iteration that each has taken over
@@ -320,7 +325,8 @@ class Judge:
                     f"rank {rank} was told something else of group {given.round}: {given}"
                 )
                 formed[given.round] = Formed(
-                    given.round, given.members, given.weights, given.initial, asked.flush
+                    *(given.round, given.members, given.weights, given.initial, asked.flush),
+                    ranks=self._ranks(given, asked.flush),
                 )
                 newest[given.round] = given.iteration + 1
         for group in formed.values():
@@ -329,6 +335,16 @@ class Judge:
                 assert group.initial == 0, f"{group}"
             assert not group.flush or len(group.members) == self.ranks, f"a flush without {group}"
         return formed, newest
+
+    def _ranks(self, given: Given, flush: bool) -> tuple[int, ...]:
+        """Return the ranks of a group of a table by messages, of which some may have left."""
+        if not self.phases:
+            return ()
+        if flush:
+            return tuple(range(self.ranks))
+        call = given.round >> TABLE_RANK_BITS & 0xFFFFFFFF  # since the last flush
+        phase = self.phases[(call - 1) % len(self.phases)]
+        return next(group for group in phase if given.members[0] in group)
 
     def _iterations(
         self, logs: list[list[Asked]], formed: dict[int, Formed], newest: dict[int, int]
@@ -359,6 +375,17 @@ class Judge:
             tally.alone += sum(
                 entry.given is not None and len(entry.given.members) == 1 for entry in log
             )
+
+
+def phases(rank: Rank) -> list[list[tuple[int, ...]]]:
+    """Return the groups of a table by messages, which have no other record; none otherwise."""
+    request, ranks = rank.request, rank.ctx.size
+    by_messages = request.backend == "schedule" and rank.case.weights == "constant"
+    table = request.generator._table(rank.ctx._native, rank.ctx._ctx, ranks)
+    if table is None or not by_messages:
+        return []
+    following = ffi.unpack(table, len(table))
+    return [groups_of(following[at : at + ranks]) for at in range(0, len(following), ranks)]
 
 
 def associations(rank: Rank) -> Callable[[int], str]:

@@ -234,7 +234,7 @@ void pp_jobs_follow_up(pp_preduce_t *preduce, bool serves)
     wake_all(shared);
 }
 
-/* ---- after it: chunks -------------------------------------------------------------------------------------------------------------- */
+/* ---- after it: chunks ------------------------------------------------------------------------------------------ */
 
 /* Returns the desk of the open job that this rank is in, and its number; -1: there is none. */
 static int32_t find(const shared_t *shared, uint64_t *number)

@@ -65,7 +65,7 @@ static void tell_rank_0(pp_preduce_t *preduce, int32_t what, uint64_t number, co
     send(preduce, 0, &message->prefix, sizeof *message + (size_t)count * sizeof *members);
 }
 
-/* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
+/* ---- rank 0 ---------------------------------------------------------------------------------------------------- */
 
 static int32_t choose(const pp_preduce_t *preduce, int32_t members)
 {
@@ -211,7 +211,7 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
         pp_engine_fail(engine, PP_ERR_INTERNAL, "handle %u: %s", preduce->handle.id, pp_error_text());
 }
 
-/* ---- a member ------------------------------------------------------------------------------------------------------ */
+/* ---- a member -------------------------------------------------------------------------------------------------- */
 
 static void describe(pp_preduce_t *preduce)
 {
@@ -335,7 +335,7 @@ static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *me
     pp_instances_message(&preduce->posted->instances, peer, message, bytes);
 }
 
-/* ---- the instance of a group ---------------------------------------------------------------------------------------- */
+/* ---- the instance of a group ----------------------------------------------------------------------------------- */
 
 static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *share)
 {
@@ -379,7 +379,7 @@ static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_g
     return pp_algo_synchronous_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
 }
 
-/* ---- the way ---------------------------------------------------------------------------------------------------------- */
+/* ---- the way --------------------------------------------------------------------------------------------------- */
 
 static void *aim(pp_preduce_t *preduce)
 {
@@ -473,11 +473,13 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .untangles = true, .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
-    .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups,
+    .untangles = true, .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere,
+    .say_long = say_long, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
+    .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close =
+    close_groups,
 };
 
-/* ---- opening ------------------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------------------- */
 
 static pp_status_t open_machine(pp_preduce_t *preduce)
 {

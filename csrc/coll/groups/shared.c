@@ -4,8 +4,9 @@
  * The machine lies in the memory of the node.  A rank that has something to say locks the node, tells the machine, and
  * does what it answers for all ranks; no rank has to be awake for it.  The group that begins is a *job* of this rank: a
  * small one it does at once, under the lock; of a large one it hands out the chunks, and members that are inside the
- * library take them: no other rank, which could be stopped, and hold the group up.  The rank that finishes the last chunk tells the machine for all members.  Of these it wakes only
- * those whose requests are complete then.
+ * library take them, and no other rank, which could be stopped, and hold the group up.  The rank that finishes the last
+ * chunk tells the machine for all members.  Of these it wakes only those whose
+ * requests are complete then.
  *
  * A rank has a *desk*: there others leave the answer to its request, and there is the job of the group of which it is
  * the lowest member.  A rank runs one group at a time, so one place a rank is enough.
@@ -59,7 +60,7 @@ static uint64_t vector_of(const shared_t *shared, int32_t rank)
     return shared->vectors + (uint64_t)rank * shared->stride;
 }
 
-/* ---- under the lock, and after it --------------------------------------------------------------------------------- */
+/* ---- under the lock, and after it ------------------------------------------------------------------------------ */
 
 static bool lock(pp_preduce_t *preduce)
 {
@@ -134,7 +135,7 @@ static pp_status_t report(pp_preduce_t *preduce, int32_t what, uint64_t number)
     return status;
 }
 
-/* ---- the way --------------------------------------------------------------------------------------------------------- */
+/* ---- the way --------------------------------------------------------------------------------------------------- */
 
 static void *aim(pp_preduce_t *preduce)
 {
@@ -276,7 +277,7 @@ static void worked(pp_preduce_t *preduce, uint64_t job, bool last)
     follow_up_all(preduce, true);
 }
 
-/* ---- questions -------------------------------------------------------------------------------------------------------------- */
+/* ---- questions ------------------------------------------------------------------------------------------------- */
 
 static void explain(pp_preduce_t *preduce, pp_text_t *text)
 {
@@ -310,7 +311,7 @@ static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *me
     control(preduce, peer, message);
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------------------ */
+/* ---- opening and closing --------------------------------------------------------------------------------------- */
 
 uint64_t pp_shared_groups_reserve(pp_preduce_t *preduce)
 {
@@ -370,9 +371,10 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .untangles = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long, .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
-    .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll,
-    .has_work = has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
+    .untangles = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
+    .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation, .retired =
+    retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll, .has_work =
+    has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
 };
 
 static pp_status_t open_initial(pp_preduce_t *preduce)
@@ -405,7 +407,8 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
     shared->wakes = calloc(ranks, sizeof *shared->wakes);
     shared->finished.members = calloc(ranks, sizeof(int32_t));
     shared->finished.weights = calloc(ranks, sizeof(double));
-    if (!shared->missing || !shared->begun || !shared->handed || !shared->wakes || !shared->finished.members || !shared->finished.weights)
+    if (!shared->missing || !shared->begun || !shared->handed || !shared->wakes || !shared->finished.members
+        || !shared->finished.weights)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     if (!pp_node_reach(node))
         return pp_fail(PP_ERR_MEMORY, "no address space for the memory that the ranks of the node share");

@@ -46,7 +46,7 @@ static uint64_t key_of(const tables_t *tables, uint64_t k) { return tables->flus
 static uint64_t k_of(uint64_t key) { return key & UINT32_MAX; }
 static uint64_t flushes_of(uint64_t key) { return key >> K_BITS; }
 
-/* ---- requests that have been missed ------------------------------------------------------------------------------- */
+/* ---- requests that have been missed ---------------------------------------------------------------------------- */
 
 static void miss(pp_preduce_t *preduce, uint64_t k)
 {
@@ -79,7 +79,7 @@ static bool next_request(tables_t *tables)
     return missed;
 }
 
-/* ---- instances ------------------------------------------------------------------------------------------------------ */
+/* ---- instances ------------------------------------------------------------------------------------------------- */
 
 /* The ranks of an instance, ascending. */
 static int32_t ranks_of(const pp_preduce_t *preduce, uint64_t k, int32_t *ranks)
@@ -128,7 +128,8 @@ static void join(pp_preduce_t *preduce, uint64_t key, bool gives, bool asks)
     pp_instance_fire(instance, instance->template->graph->gate);
 }
 
-/* This rank has left, or waits elsewhere for long, and a member of its group has waited long, too.  In a call that is known to be over elsewhere it has not, and may not have noticed yet. */
+/* This rank has left, or waits elsewhere for long, and a member of its group has waited long, too.  It has not left for a
+   call that is known to be over elsewhere, although it may not have noticed yet. */
 static bool is_absent(const pp_preduce_t *preduce)
 {
     const bool is_over = preduce->said_call > 0 && !pp_handle_left(&preduce->handle);
@@ -251,7 +252,7 @@ static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_g
     return pp_algo_partial_allreduce(key->algorithm, key->position, key->size, key->count, segments, graph);
 }
 
-/* ---- the way ---------------------------------------------------------------------------------------------------------- */
+/* ---- the way --------------------------------------------------------------------------------------------------- */
 
 static void *aim(pp_preduce_t *preduce)
 {
@@ -378,12 +379,12 @@ static void close_groups(pp_preduce_t *preduce)
 }
 
 static const pp_grouping_t ops = {
-    .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long, .vector = vector, .await = await, .go_on = go_on,
-    .control = control, .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes,
-    .close = close_groups,
+    .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
+    .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation, .retired =
+    retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups,
 };
 
-/* ---- opening ------------------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------------------- */
 
 bool pp_table_groups_serve(const pp_preduce_t *preduce)
 {

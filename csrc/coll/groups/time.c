@@ -32,7 +32,7 @@ static uint64_t patience_ns(const pp_preduce_t *preduce)
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* ---- this rank's own calls -------------------------------------------------------------------------------------- */
+/* ---- this rank's own calls ------------------------------------------------------------------------------------- */
 
 void pp_group_time_returned(pp_preduce_t *preduce)
 {
@@ -70,7 +70,7 @@ void pp_group_time_given(pp_preduce_t *preduce)
         preduce->time.given_ns = pp_team_coarse_now(team);
 }
 
-/* ---- others ---------------------------------------------------------------------------------------------------------- */
+/* ---- others ---------------------------------------------------------------------------------------------------- */
 
 /* Another rank waits for this one, which has not left. */
 static bool holds_up(const pp_preduce_t *preduce)
@@ -106,7 +106,7 @@ void pp_group_time_update(pp_preduce_t *preduce, uint64_t waits)
         pp_engine_alarm(team->engine, 0);
 }
 
-/* ---- looks ----------------------------------------------------------------------------------------------------------- */
+/* ---- looks ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t tick_waiting(pp_preduce_t *preduce, uint64_t now)
 {

@@ -390,7 +390,7 @@ static const pp_host_t host = {
     .take = take, .activated = activated, .announces = announces, .done = done, .retired = retired,
 };
 
-/* ---- explaining, opening and closing ---------------------------------------------------------------------------- */
+/* ---- explaining, opening and closing --------------------------------------------------------------------------- */
 
 static void explain(pp_allreduce_t *coll, pp_text_t *text)
 {

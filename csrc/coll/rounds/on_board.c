@@ -113,7 +113,7 @@ bool pp_on_board_go_on(pp_allreduce_t *coll)
 
 void pp_on_board_update(pp_allreduce_t *coll) { pp_on_board_go_on(coll); }
 
-/* ---- facts about this rank --------------------------------------------------------------------------------------- */
+/* ---- facts about this rank ------------------------------------------------------------------------------------- */
 
 bool pp_on_board_withholds(const pp_allreduce_t *coll)
 {
@@ -145,7 +145,7 @@ bool pp_on_board_drawn(pp_allreduce_t *coll)
 
 uint64_t pp_on_board_joined(const pp_allreduce_t *coll) { return coll->completed; }
 
-/* ---- opening and closing ---------------------------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------------------------- */
 
 static int32_t entries(int32_t window, int32_t ranks)
 {
