@@ -31,7 +31,7 @@ struct pp_table_groups {
     uint64_t       k;                /* of the last request since then */
     bool           running;          /* an instance has this rank's vector, or its request */
     bool           flushed;          /* a flush was completed, and messages from after it may be here */
-    bool           awaited;          /* since this rank's last request a member of its groups has waited long */
+    uint64_t       awaited;          /* the newest key for which a member of its group has waited long; 0: none */
     bool           joined;           /* this rank is in the instance of the flush, or of the end */
     /* Requests after `k` whose groups have run without this rank: bit i is k + 1 + i. */
     uint64_t      *missed;
@@ -130,10 +130,10 @@ static void join(pp_preduce_t *preduce, uint64_t key, bool gives, bool asks)
 
 /* This rank has left, or waits elsewhere for long, and a member of its group has waited long, too.  It has not left for a
    call that is known to be over elsewhere, although it may not have noticed yet. */
-static bool is_absent(const pp_preduce_t *preduce)
+static bool is_absent(const pp_preduce_t *preduce, uint64_t key)
 {
     const bool is_over = preduce->said_call > 0 && !pp_handle_left(&preduce->handle);
-    return (preduce->said != PP_GROUPS_HERE && !is_over) || (preduce->said_elsewhere && preduce->tables->awaited);
+    return (preduce->said != PP_GROUPS_HERE && !is_over) || (preduce->said_elsewhere && key <= preduce->tables->awaited);
 }
 
 /* Joins what others have begun and this rank does not make now, because it has left or is out. */
@@ -141,7 +141,7 @@ static void stand_in(pp_preduce_t *preduce, uint64_t key)
 {
     tables_t      *tables = preduce->tables;
     const uint64_t k = k_of(key);
-    if (flushes_of(key) != tables->flushes || !is_absent(preduce) || preduce->ended)
+    if (flushes_of(key) != tables->flushes || !is_absent(preduce, key) || preduce->ended)
         return;
     if (k == K_FLUSH || k == K_END) {
         if (preduce->said != PP_GROUPS_OUT || tables->joined)
@@ -271,7 +271,6 @@ static pp_status_t ask(pp_preduce_t *preduce)
 {
     tables_t  *tables = preduce->tables;
     const bool missed = next_request(tables);
-    tables->awaited = false;
     if (tables->k == K_END)
         return pp_fail(PP_ERR_STATE, "there have been 2^32 requests since the last flush: call Flush");
     if (missed || ranks_of(preduce, tables->k, tables->members) == 1) {
@@ -309,7 +308,8 @@ static void say_long(pp_preduce_t *preduce)
     tables_t     *tables = preduce->tables;
     const int32_t count = ranks_of(preduce, tables->k, tables->members);
     for (int32_t i = 0; i < count; i++) {
-        pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id}};
+        pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id,
+                                                .round = key_of(tables, tables->k)}};
         if (tables->members[i] != preduce->handle.engine->rank)
             pp_engine_control(preduce->handle.engine, tables->members[i], &message.prefix, sizeof message);
     }
@@ -343,8 +343,9 @@ static void operation(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *me
 /* A member of this rank's group has waited long. */
 static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
 {
-    (void)peer, (void)message;
-    preduce->tables->awaited = true;
+    (void)peer;
+    if (message->round > preduce->tables->awaited)
+        preduce->tables->awaited = message->round;
     stand_in_for_all(preduce);
 }
 
