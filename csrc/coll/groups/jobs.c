@@ -40,21 +40,21 @@ static void cut(const pp_preduce_t *preduce, struct pp_job_plan *plan)
 
 static pp_mean_t mean_of(const pp_preduce_t *preduce, int32_t desk)
 {
-    const shared_t    *shared = preduce->shared;
+    const shared_t           *shared = preduce->shared;
     const struct pp_job_plan *plan = &shared->desks[desk].plan;
-    const bool         weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT && !plan->flush;
+    const bool                weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT && !plan->flush;
     return (pp_mean_t){.vectors = shared->job_vectors + pp_desk_row(shared, desk), .count = plan->count,
-                          .weights = weighted ? shared->job_weights + pp_desk_row(shared, desk) : NULL,
-                          .initial = shared->initials + (uint64_t)desk * shared->stride,
-                          .initial_weight = weighted ? plan->initial : 0, .vector_bytes = preduce->vector_bytes};
+                       .weights = weighted ? shared->job_weights + pp_desk_row(shared, desk) : NULL,
+                       .initial = shared->initials + (uint64_t)desk * shared->stride,
+                       .initial_weight = weighted ? plan->initial : 0, .vector_bytes = preduce->vector_bytes};
 }
 
 static void begin_job(shared_t *shared, const pp_groups_action_t *action)
 {
     const int32_t at = action->members[0];
-    pp_desk_t       *desk = &shared->desks[at];
+    pp_desk_t    *desk = &shared->desks[at];
     desk->plan = (struct pp_job_plan){.serial = action->serial, .newest = action->newest, .count = action->count,
-                               .initial = action->initial, .flush = action->kind == PP_GROUPS_FLUSH};
+                                      .initial = action->initial, .flush = action->kind == PP_GROUPS_FLUSH};
     for (int32_t i = 0; i < action->count; i++) {
         shared->job_members[pp_desk_row(shared, at) + (size_t)i] = action->members[i];
         shared->job_weights[pp_desk_row(shared, at) + (size_t)i] = action->weights[i];
@@ -147,7 +147,7 @@ static void finish_flush(pp_preduce_t *preduce, const pp_finished_t *group)
 
 void pp_jobs_finish(pp_preduce_t *preduce, int32_t at)
 {
-    shared_t   *shared = preduce->shared;
+    shared_t      *shared = preduce->shared;
     pp_finished_t *group = &shared->finished;
     group->plan = shared->desks[at].plan;
     memcpy(group->members, shared->job_members + pp_desk_row(shared, at), (size_t)group->plan.count * sizeof(int32_t));
@@ -219,7 +219,7 @@ void pp_jobs_follow_up(pp_preduce_t *preduce, bool serves)
     const pp_node_t *node = shared->node;
     for (int32_t i = 0; i < shared->begun_count; i++) {
         const int32_t at = shared->begun[i];
-        pp_desk_t       *desk = &shared->desks[at];
+        pp_desk_t    *desk = &shared->desks[at];
         pp_job_begin_plan(&desk->job);
         cut(preduce, &desk->plan);
         /* The members first: once the chunks are handed out, the job may end, and its desk have another. */
@@ -265,8 +265,8 @@ bool pp_jobs_work(pp_preduce_t *preduce, uint64_t *job)
     pp_desk_t *desk = &shared->desks[at];
     while (pp_job_ticket(&desk->job, number, shared->me % 2 == 0, &chunk)) {
         const pp_mean_t mean = mean_of(preduce, at);
-        const size_t       each = desk->plan.chunk_bytes / preduce->kernels.element_bytes, first = chunk * each;
-        const size_t       rest = preduce->count - first;
+        const size_t    each = desk->plan.chunk_bytes / preduce->kernels.element_bytes, first = chunk * each;
+        const size_t    rest = preduce->count - first;
         pp_mean(shared->node, &preduce->kernels, &mean, first, rest < each ? rest : each);
         if (pp_job_finished(&desk->job))
             return true;

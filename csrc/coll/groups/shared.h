@@ -9,7 +9,7 @@ enum { PP_LINE = 64 };
 
 /* Written under the lock, but for what is atomic; a job's plan is read by the threads that hold its tickets. */
 typedef struct pp_desk {
-    _Alignas(PP_LINE) _Atomic uint64_t answered;      /* requests that are complete */
+    _Alignas(PP_LINE) _Atomic uint64_t answered;   /* requests that are complete */
     _Atomic uint32_t flushes, ends;                /* flushes, and ends of the handle, that are complete */
     _Atomic uint32_t awaited;                      /* how often a rank has said that it waits for this one */
     /* The newest large job that the rank is in: the lower 32 bits of its number, then those of its desk. */
@@ -38,17 +38,17 @@ typedef struct pp_hall {
 /* A job whose last chunk is finished, as it was: its desk may get the next job meanwhile. */
 typedef struct pp_finished {
     struct pp_job_plan plan;
-    int32_t    *members;
-    double     *weights;
+    int32_t *members;
+    double  *weights;
 } pp_finished_t;
 
 struct pp_shared_groups {
     pp_node_t   *node;
     uint64_t     region, bytes;
     int32_t      ranks, me;
-    pp_hall_t    *hall;
+    pp_hall_t   *hall;
     pp_groups_t *machine;
-    pp_desk_t      *desks;
+    pp_desk_t   *desks;
     int32_t     *answer_members, *job_members;     /* a row of `ranks` entries a desk, like the next */
     double      *answer_weights, *job_weights;
     uint64_t    *job_vectors;
@@ -63,7 +63,7 @@ struct pp_shared_groups {
     int32_t     *begun, begun_count;               /* desks with jobs that are this rank's to do */
     int32_t     *handed, handed_count;             /* desks with large jobs that it has handed out in this call */
     bool        *wakes, any_wakes;                 /* by rank: to be woken after the lock is released */
-    pp_finished_t   finished;
+    pp_finished_t finished;
     int32_t      workers;                          /* threads of this rank that move chunks */
 };
 
