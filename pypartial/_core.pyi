@@ -145,6 +145,8 @@ class Lib:
     PP_GROUPS_LEAVE: int
     PP_GROUPS_BACK: int
     PP_GROUPS_COMPLETED: int
+    PP_GROUPS_ELSEWHERE: int
+    PP_GROUPS_WAITS_LONG: int
     PP_GROUPS_CALL: int
     PP_GROUPS_BEGIN: int
     PP_GROUPS_COMPLETE: int
