@@ -214,7 +214,7 @@ static void run_task(pp_actor_t *actor, const task_t *task)
     case MESSAGE:   sink->message(sink->engine, task->peer, task->message, task->bytes); break;
     case BULK_DONE: sink->bulk_done(sink->engine, task->cookie); break;
     case ALARM:     sink->alarm(sink->engine); break;
-    case LOOK:      pp_look(actor->ctx); break;
+    case LOOK:      pp_look(actor->ctx); work_for_others(actor->ctx); break;
     case ELSEWHERE: hear_elsewhere(actor->ctx, task->waits); break;
     }
     if (actor->ctx->engine.nodes)

@@ -226,9 +226,11 @@ void pp_jobs_follow_up(pp_preduce_t *preduce, bool serves)
         const bool mine = invite(shared, at);
         if (mine && shared->handed_count < shared->ranks)
             shared->handed[shared->handed_count++] = at;
+        const int32_t *members = shared->job_members + pp_desk_row(shared, at);
+        const int32_t  served = members[0] != shared->me ? members[0] : members[1];
         pp_job_hand_out(&desk->job, desk->plan.serial, desk->plan.chunks);
-        if ((serves || !mine) && at != shared->me)
-            node->wake(node->owner, at, true);
+        if (serves || !mine)
+            node->wake(node->owner, served, true);
     }
     shared->begun_count = 0;
     wake_all(shared);
