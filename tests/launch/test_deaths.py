@@ -52,9 +52,8 @@ def test_on_one_node(go_on, transport, victim):
     check_all_told(run, seen, go_on)
 
 
-@pytest.mark.parametrize("victim", [0, -1])
 @pytest.mark.parametrize("transport", ["auto", "mpi"])
-@pytest.mark.parametrize("go_on", GO_ON)
+@pytest.mark.parametrize(("go_on", "victim"), [*zip(GO_ON, (0, -1), strict=True)])
 def test_in_groups(go_on, transport, victim):
     """A rank that decides which groups there are, or another one, in a group or outside."""
     how = {"transport": transport, "go_on": go_on, "seed": victim}
@@ -72,7 +71,7 @@ def test_one_that_is_alone_on_its_node_is_told(transport, victim):
 
 
 @pytest.mark.parametrize("victim", [0, -1])
-@pytest.mark.parametrize("moment", [*MOMENTS, "groups", "models"])
+@pytest.mark.parametrize("moment", [*MOMENTS, "groups"])
 def test_on_hosts(hosts, moment, victim):
     """Also of a rank that is alone on its host, and to such a rank."""
     how = {"transport": "auto", "go_on": "continuous", "seed": victim, "limit_s": LIMIT_HOSTS_S}

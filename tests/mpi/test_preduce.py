@@ -12,7 +12,7 @@ import pypartial as pp
 
 pytestmark = pytest.mark.mpi
 
-STEPS = 30
+STEPS = 16
 
 
 @pytest.fixture
@@ -185,9 +185,11 @@ def test_dynamic_weights(comm, ctx, missing, weights, initial):
     request.Free()
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "g", "f2"])
-@pytest.mark.parametrize("count", [0, 1, 1000, 300_000])
-@pytest.mark.sizes(2, 3, 4, 5)
+@pytest.mark.parametrize(
+    ("dtype", "count"),
+    [("f4", 300_000), ("f8", 0), ("f8", 1), ("f8", 1000), ("g", 1000), ("f2", 1000)],
+)
+@pytest.mark.sizes(2, 3, 4)
 def test_types_and_sizes(comm, ctx, dtype, count):
     """Large vectors are cut into chunks; half precision is accumulated in float32."""
     rng = np.random.default_rng(comm.rank)

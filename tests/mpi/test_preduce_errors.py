@@ -101,7 +101,7 @@ DIFFERENT = {
 @pytest.mark.parametrize("name", DIFFERENT)
 @pytest.mark.parametrize("odd_one", [0, -1], ids=["rank 0", "the last rank"])
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.sizes(2, 3, 5)
+@pytest.mark.sizes(2, 3)
 def test_ranks_that_differ(comm, ctx, name, odd_one):
     arguments = {"buf": np.zeros(4), "groups": whole()}
     more, pattern = DIFFERENT[name]
