@@ -3,8 +3,8 @@
  *
  * A machine (groups/groups.h) decides which groups there are and when they begin.  A table of functions,
  * pp_grouping_t, says where the machine is and how members average: in the memory of the node, by the rank that
- * comes last (groups/shared.c), or by messages, with the machine at rank 0 (groups/posted.c).  No other file asks
- * which of the two it is.
+ * comes last (groups/shared.c); by messages, with the machine at rank 0 (groups/posted.c); or by messages without a
+ * machine, where a table tells each rank its group (groups/tables.c).  No other file asks which of the three it is.
  *
  * A rank's *vector* is what groups average.  Start copies the application's elements to it.  Until the request is
  * complete, groups read and write it without the rank: the group that completes the request, and before it those that

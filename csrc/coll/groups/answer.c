@@ -1,4 +1,4 @@
-/* answer.c - what a request of P-Reduce is answered, for both ways.  See preduce.h. */
+/* answer.c - what a request of P-Reduce is answered, for all ways.  See preduce.h. */
 #include "../preduce.h"
 
 #include <string.h>

@@ -269,10 +269,10 @@ static const void *vector(const pp_preduce_t *preduce) { return preduce->tables-
 
 static pp_status_t ask(pp_preduce_t *preduce)
 {
-    tables_t  *tables = preduce->tables;
-    const bool missed = next_request(tables);
-    if (tables->k == K_END)
+    tables_t *tables = preduce->tables;
+    if (tables->k + 1 == K_END) /* the keys from here on are the flush's and the end's; nothing has been counted */
         return pp_fail(PP_ERR_STATE, "there have been 2^32 requests since the last flush: call Flush");
+    const bool missed = next_request(tables);
     if (missed || ranks_of(preduce, tables->k, tables->members) == 1) {
         pp_preduce_describe(preduce, 0, 0, 0, 0, NULL, NULL);
         pp_preduce_complete(preduce);
