@@ -1,0 +1,45 @@
+"""Methods of distributed training, over flat vectors of NumPy: what to average, and when.
+
+A `Method` says how the ranks of a context train one model together. It makes a `Worker`, which is
+one rank's part in it: the application computes gradients and says how a gradient changes the
+model, and the worker does everything that concerns other ranks::
+
+    method = pp.methods.EagerSGD()
+    with pp.Context(MPI.COMM_WORLD) as ctx:
+        x = ctx.alloc(n, "f4")  # the model
+        worker = method.worker(ctx, x)  # collective; x is rank 0's model now
+
+        def update(gradient):  # one step of plain SGD; gradient is the average over the ranks
+            np.subtract(x, rate * gradient, out=x)
+
+        for batch in batches:
+            compute(x, batch, out=worker.gradient)
+            worker.step(worker.gradient, update)
+        worker.finish()  # collective; x is the same on all ranks
+
+`Synchronous` and `EagerSGD` average gradients over all ranks, in rounds. `PartialReduce` and
+`Ripples` average models inside groups of ranks. `pypartial.torch` is a thin layer over this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Method, Worker
+from .eager import EagerSGD, Synchronous
+from .groups import PartialReduce, Ripples
+
+__all__ = ["EagerSGD", "Method", "PartialReduce", "Ripples", "Synchronous", "Worker"]
+
+# Methods of the literature that are not here yet, as users would spell them in lower case.
+_NOT_YET = {"adpsgd": "AD-PSGD (gossip)", "gossip": "AD-PSGD (gossip)", "hop": "Hop (queues)"}
+
+
+def __getattr__(name: str) -> Any:
+    method = _NOT_YET.get(name.lower())
+    if method is not None:
+        raise AttributeError(
+            f"{method} is not implemented yet; there are Synchronous, EagerSGD, PartialReduce and "
+            "Ripples"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Gradients averaged over all ranks, in rounds: synchronous SGD and eager-SGD."""

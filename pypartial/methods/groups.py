@@ -1,0 +1,1 @@
+"""Models averaged inside groups of ranks: Partial Reduce and Ripples."""

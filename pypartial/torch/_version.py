@@ -1,0 +1,22 @@
+"""Which torch the package works with."""
+
+from __future__ import annotations
+
+import re
+
+OLDEST = (2, 6)  # the oldest version that the tests have run with
+_INSTALL = "pip install 'torch>={}.{}'".format(*OLDEST)
+
+
+def check_torch() -> None:
+    """Raise ImportError, with the command that helps, if torch is missing or too old."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(f"pypartial.torch needs PyTorch: {_INSTALL}") from error
+    numbers = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if numbers is not None and tuple(map(int, numbers.groups())) < OLDEST:
+        raise ImportError(
+            f"pypartial.torch needs PyTorch {OLDEST[0]}.{OLDEST[1]} or newer, and this is "
+            f"{torch.__version__}: {_INSTALL}"
+        )

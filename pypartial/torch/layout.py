@@ -1,0 +1,112 @@
+"""Where parameters lie in one flat vector, and whether ranks agree about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import ArgumentError, MismatchError
+
+__all__ = ["Layout", "Place", "compare"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One parameter in the vector.
+
+    Attributes
+    ----------
+    name : str
+    parameter : torch.nn.Parameter
+    offset : int
+        Of its first element.
+    """
+
+    name: str
+    parameter: torch.Tensor
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """Behind its last element."""
+        return self.offset + self.parameter.numel()
+
+    def __str__(self) -> str:
+        return f"{self.name}: {tuple(self.parameter.shape)} {self.parameter.dtype}"
+
+
+class Layout:
+    """The places of parameters in a vector, one behind the other.
+
+    Parameters
+    ----------
+    parameters : iterable of (str, torch.Tensor)
+        Names and parameters, in the order of the vector. Those with ``requires_grad=False`` are
+        left out.
+
+    Raises
+    ------
+    ArgumentError
+        If there are none, or one is not a dense floating tensor on the CPU.
+    """
+
+    def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        places, end = [], 0
+        for name, parameter in parameters:
+            if not parameter.requires_grad:
+                continue
+            _check(name, parameter)
+            places.append(Place(name, parameter, end))
+            end = places[-1].end
+        if not places:
+            raise ArgumentError("there are no parameters that require a gradient")
+        self.places: Sequence[Place] = tuple(places)
+        self.size = end
+        is_double = any(place.parameter.dtype == torch.float64 for place in places)
+        self.dtype = np.dtype(np.float64 if is_double else np.float32)
+
+    def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """Return the parameters' parts of a vector, in the shapes of the parameters."""
+        return [
+            vector[place.offset : place.end].view(place.parameter.shape) for place in self.places
+        ]
+
+    def lines(self) -> list[str]:
+        """Return name, shape and type of each parameter, a line each."""
+        return [str(place) for place in self.places]
+
+
+def compare(what: str, lines: Sequence[Sequence[str]]) -> None:
+    """Raise `MismatchError`, on every rank the same, unless all ranks have rank 0's lines.
+
+    Parameters
+    ----------
+    what : str
+        What the lines describe, such as "the models".
+    lines : sequence of sequence of str
+        By rank.
+    """
+    for rank, theirs in enumerate(lines):
+        for mine, other in zip(lines[0], theirs, strict=False):
+            if mine != other:
+                raise MismatchError(f"{what} differ: rank 0 has {mine}, and rank {rank} {other}")
+        if len(theirs) != len(lines[0]):
+            raise MismatchError(
+                f"{what} differ: rank 0 has {len(lines[0])} parameters, and rank {rank} "
+                f"{len(theirs)}"
+            )
+
+
+def _check(name: str, parameter: Any) -> None:
+    if parameter.device.type != "cpu":
+        raise ArgumentError(
+            f"parameter {name} is on the device {parameter.device}; only the CPU is supported yet"
+        )
+    if parameter.layout != torch.strided:
+        raise ArgumentError(f"parameter {name} is sparse; parameters must be dense")
+    if not parameter.dtype.is_floating_point:
+        raise ArgumentError(f"parameter {name} has the type {parameter.dtype}, which is not real")
