@@ -138,6 +138,7 @@ class RoundsWorker(CommonWorker):
         )
 
     def _known_update(self) -> Update:
+        """Return the update of a meeting; call it before anything is communicated."""
         if self._update is None:
             raise ArgumentError(
                 "update is needed: this rank has made no step whose update could be used"

@@ -11,6 +11,7 @@ from support.methods import KINDS, METHODS, Training, fits, same
 
 import pypartial as pp
 from pypartial.methods import EagerSGD, PartialReduce, Ripples, Synchronous
+from pypartial.methods.meeting import Meeting
 
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2, 3)]
 
@@ -41,9 +42,12 @@ WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_argument_of_one_rank_is_an_error_on_all(comm, ctx, wrong):
+def test_a_wrong_argument_of_one_rank_is_an_error_on_all(comm, ctx, monkeypatch, wrong):
     """The rank whose argument it is says what is wrong, and the others are told."""
     model, options, words = WRONG[wrong]
+    closed = []
+    close = Meeting.close
+    monkeypatch.setattr(Meeting, "close", lambda meeting: (closed.append(meeting), close(meeting)))
     last = comm.size - 1
     if comm.rank == last:
         with pytest.raises(pp.ArgumentError, match=words):
@@ -51,6 +55,7 @@ def test_a_wrong_argument_of_one_rank_is_an_error_on_all(comm, ctx, wrong):
     else:
         with pytest.raises(pp.MismatchError, match=f"rank {last}: .*{words}"):
             EagerSGD().worker(ctx, np.zeros(4))
+    assert len(closed) == 1, "a communicator is left"
     Training(comm, ctx, EagerSGD()).finish()  # the context goes on
 
 
