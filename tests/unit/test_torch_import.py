@@ -1,4 +1,4 @@
-"""When torch is loaded, and what is said when it is missing or too old; torch is a stand-in here."""
+"""When torch is loaded, and what is said if it is missing or too old; it is a stand-in here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_the_torch_layer_loads_torch(tmp_path: Path) -> None:
     ],
     ids=["missing", "too old"],
 )
-@pytest.mark.parametrize("statement", ["import pypartial.torch", "import pypartial as pp; pp.torch"])
+@pytest.mark.parametrize(
+    "statement", ["import pypartial.torch", "import pypartial as pp; pp.torch"]
+)
 def test_without_torch_the_command_is_given(
     torch: str, said: str, statement: str, tmp_path: Path
 ) -> None:
