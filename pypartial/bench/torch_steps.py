@@ -34,7 +34,6 @@ from ..policy import Full
 from ..statistics import Spread
 from ..units import format_size
 from .conditions import no_garbage_collection, versions
-from .latency import most_blocks
 from .pace import meet
 from .results import Outcome, Report, TorchMeta, TorchRow
 from .torch_options import BenchTorchOptions, TorchPart, entries, parameter_bytes
@@ -45,6 +44,7 @@ Array = npt.NDArray[np.float64]
 
 __all__ = ["about_seconds", "measure", "turns"]
 
+_MOST_BLOCKS = 9
 _LEAST_BLOCKS = 5
 _MOST_STEPS = 1000
 _LEAST_LATE_STEPS = 20
@@ -93,7 +93,7 @@ def measure(
 
 def turns(options: BenchTorchOptions) -> int:
     """Return how often `measure` reports progress, if the budget allows."""
-    return len(_cases(options)) * len(entries(options)) * most_blocks(options)
+    return len(_cases(options)) * len(entries(options)) * (options.blocks or _MOST_BLOCKS)
 
 
 def about_seconds(options: BenchTorchOptions) -> float | None:
@@ -216,10 +216,10 @@ def _repetitions(
 ) -> tuple[int, int]:
     """Return the steps in a block, and the number of blocks; the same for all ways. Collective.
 
-    Beside a late rank the steps of a block are so many that the ranks are drawn about equally often.
+    Beside a late rank a block has so many steps that ranks are drawn about equally often.
     """
     late = case.part is TorchPart.LATE
-    blocks = options.blocks or (_LEAST_BLOCKS if late else most_blocks(options))
+    blocks = options.blocks or (_LEAST_BLOCKS if late else _MOST_BLOCKS)
     if options.steps is not None:
         return options.steps, blocks
     slowest: float = case.comm.allreduce(max(trial.step_ns[-1] for trial in trials), MPI.MAX)
@@ -266,10 +266,8 @@ def _row(
     way = trial.trainee.way
     late = case.part is TorchPart.LATE
 
-    def value(
-        by_rank: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        return by_rank[:-1].mean(axis=0) if late else by_rank.max(axis=0)
+    def value(by_rank: Array) -> Array:
+        return np.asarray(by_rank[:-1].mean(axis=0) if late else by_rank.max(axis=0))
 
     return TorchRow(
         part=case.part.value,
