@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
@@ -156,6 +156,15 @@ class Worker(ABC):
         -------
         int
             How often `update` was called.
+        """
+
+    @abstractmethod
+    def away(self) -> AbstractContextManager[None]:
+        """Leave all rounds and groups for the time of a ``with`` block of the application's own.
+
+        Collective, as `Context.away`, which it is; put blocking calls of your own in here. With
+        `EagerSGD.sync_every` it begins with a `flush`, which all ranks wait for: the models may be
+        averaged at any step, and no rank may be away by then.
         """
 
     @abstractmethod

@@ -40,15 +40,18 @@ class Meeting:
         with self._ctx.away():
             return self._comm.allgather(value)
 
-    def average(self, array: npt.NDArray[Any]) -> None:
-        """Replace a contiguous float array by its mean over the ranks, the same bits everywhere."""
+    def average(self, array: npt.NDArray[Any], over: int | None = None) -> None:
+        """Replace a contiguous float array by its mean over the ranks, the same bits everywhere.
+
+        `over`: what to divide the sum by, if some ranks have zeros only because they have no value.
+        """
         from mpi4py import MPI
 
         # An MPI may give ranks different bits in an allreduce; a broadcast has the bits of one.
         with self._ctx.away():
             if self._comm.rank == 0:
                 self._comm.Reduce(MPI.IN_PLACE, array)
-                array /= self._comm.size
+                array /= over or self._comm.size
             else:
                 self._comm.Reduce(array, None)
             self._comm.Bcast(_bytes(array))
