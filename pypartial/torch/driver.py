@@ -1,9 +1,10 @@
-"""Who communicates for a `DistributedOptimizer`: a worker of a method, for all parameters at once."""
+"""What communicates for a `DistributedOptimizer`; one worker for all parameters."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,13 +32,21 @@ class Driver(ABC):
 
     Attributes
     ----------
-    status : Status or None
-    rounds : int
-        As those of a `pypartial.methods.Worker`.
+    is_paused : bool
+        Backward passes only add up gradients now.
     """
 
-    status: Status | None
-    rounds: int
+    is_paused = False
+
+    @property
+    @abstractmethod
+    def status(self) -> Status | None:
+        """As a `pypartial.methods.Worker`'s."""
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int:
+        """As a `pypartial.methods.Worker`'s."""
 
     @abstractmethod
     def step(self, factor: float | None, skip: bool) -> None:
@@ -56,6 +65,10 @@ class Driver(ABC):
         """Apply all that is on its way. Collective, blocking; ranks may make more steps before."""
 
     @abstractmethod
+    def away(self) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block. Collective."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free all. Collective, blocking; after a flush, which no rank has gone on from."""
 
@@ -66,12 +79,6 @@ class Driver(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what a checkpoint has."""
-
-    def pause(self) -> None:
-        """Begin a time in which gradients are only accumulated."""
-
-    def resume(self) -> None:
-        """End it."""
 
 
 class Whole(Driver):
@@ -113,32 +120,43 @@ class Whole(Driver):
         self._gradients = Gradients(layout, self._worker.gradient)
 
     @property
-    def status(self) -> Status | None:  # type: ignore[override]
+    def status(self) -> Status | None:
+        """The worker's."""
         return self._worker.status
 
     @property
-    def rounds(self) -> int:  # type: ignore[override]
+    def rounds(self) -> int:
+        """The worker's."""
         return self._worker.rounds
 
     def step(self, factor: float | None, skip: bool) -> None:
+        """Contribute the gradients, and apply what is there."""
         if not skip:
             self._gradients.collect(factor)
         self._worker.step(None if skip else self._worker.gradient, self._update)
         self._take_over()
 
     def flush(self) -> None:
+        """Apply all that is on its way."""
         if self._flat is not None:
             self._flat.gather()
         self._worker.flush(self._update)
         self._take_over()
 
+    def away(self) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block."""
+        return self._worker.away()
+
     def close(self) -> None:
+        """Free all."""
         self._worker.finish(self._update)
 
     def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
         return self._worker.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what a checkpoint has."""
         self._worker.load_state_dict(state)
 
     def _update(self, reduced: npt.NDArray[Any]) -> None:

@@ -88,8 +88,8 @@ class DistributedOptimizer:
 
     Notes
     -----
-    **Gradients.** After ``step()`` each ``p.grad`` is the gradient that was applied last, and a view
-    of one vector. ``zero_grad()`` may keep these views or set them to None; ``step()`` copies
+    **Gradients.** After ``step()`` each ``p.grad`` is the gradient that was applied last, a view of
+    one vector. ``zero_grad()`` may keep these views or set them to None; ``step()`` copies
     gradients that lie elsewhere. A parameter without a gradient on this rank counts as zeros. If no
     rank had one for it, its ``p.grad`` is None when the round is applied. A round without any
     gradient changes nothing. Half precision is widened to float32 on its way, and the vector is
@@ -137,7 +137,7 @@ class DistributedOptimizer:
             raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
         self.optimizer, self.scheduler = optimizer, scheduler
         self._ctx, self._method, self._clip_norm = ctx, method, clip_norm
-        self._is_accumulating = self._has_finished = False
+        self._has_finished = False
         self._meeting = Meeting(ctx)
         try:
             self._agree(overlap, model)
@@ -316,13 +316,11 @@ class DistributedOptimizer:
         `overlap` only, where backward contributes gradients.
         """
         self._live("no_sync")
-        self._is_accumulating = True
-        self._driver.pause()
+        self._driver.is_paused = True
         try:
             yield
         finally:
-            self._is_accumulating = False
-            self._driver.resume()
+            self._driver.is_paused = False
 
     # ---- ends ------------------------------------------------------------------------------------
 
@@ -393,7 +391,7 @@ class DistributedOptimizer:
     def _live(self, call: str) -> None:
         if self._has_finished:
             raise Error(f"{call}() after finish(): make a new DistributedOptimizer")
-        if self._is_accumulating:
+        if self._driver.is_paused:
             raise Error(f"{call}() inside no_sync()")
 
     # ---- checkpoints -----------------------------------------------------------------------------
@@ -434,7 +432,9 @@ class DistributedOptimizer:
         if not isinstance(state, dict) or set(state) != _PARTS:
             raise ArgumentError(f"state must be what state_dict returned, with {sorted(_PARTS)}")
         if (state["scheduler"] is None) != (self.scheduler is None):
-            raise ArgumentError("the state has a scheduler and this optimizer has none, or vice versa")
+            raise ArgumentError(
+                "the state has a scheduler and this optimizer has none, or vice versa"
+            )
         self._driver.load_state_dict(state["worker"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None:

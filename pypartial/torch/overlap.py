@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -125,27 +126,36 @@ class Pieces(Driver):
         count: int,
     ) -> None:
         self._optimizer, self._meeting, self._apply = optimizer, meeting, apply
-        self._method, self._seed, self._parameters = method, ctx.seed, layout.parameters
+        self._ctx, self._method, self._parameters = ctx, method, layout.parameters
         self._is_lockstep = _is_lockstep(method)
         policy = method.policy if isinstance(method, EagerSGD) else Full()
         self._pieces = [Piece(ctx, part, policy) for part in _cut(layout, count)]
         self._started = 0  # pieces, since the last step
-        self._is_paused = False
         self._steps = 0  # since the last flush
         self._has_stepped = False
-        self.status: Status | None = None
-        self.rounds = 0
+        self._status: Status | None = None
+        self._rounds = 0
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._hook(piece, number))
+            p.register_post_accumulate_grad_hook(self._hook(piece, number))  # type: ignore[no-untyped-call]
             for piece in self._pieces
             for number, p in enumerate(piece.parameters)
         ]
+
+    @property
+    def status(self) -> Status | None:
+        """Of the round of the last piece."""
+        return self._status
+
+    @property
+    def rounds(self) -> int:
+        """How many steps of the optimizer were applied."""
+        return self._rounds
 
     # ---- backward --------------------------------------------------------------------------------
 
     def _hook(self, piece: Piece, number: int) -> Any:
         def arrived(_: torch.Tensor) -> None:
-            if self._is_paused:
+            if self.is_paused:
                 return
             if number not in piece.missing:
                 raise Error(
@@ -166,15 +176,10 @@ class Pieces(Driver):
         self._pieces[self._started].start()
         self._started += 1
 
-    def pause(self) -> None:
-        self._is_paused = True
-
-    def resume(self) -> None:
-        self._is_paused = False
-
     # ---- steps -----------------------------------------------------------------------------------
 
     def step(self, factor: float | None, skip: bool) -> None:
+        """Contribute the gradients, and apply what is there."""
         if factor is not None or skip:
             raise Error(
                 "overlap contributes gradients during backward, before a GradScaler has unscaled "
@@ -206,13 +211,14 @@ class Pieces(Driver):
             return
         for piece in self._pieces:
             piece.gradients.give(piece.vector)
-        self.status = status
-        self.rounds += 1
+        self._status = status
+        self._rounds += 1
         self._apply()
 
     # ---- ends ------------------------------------------------------------------------------------
 
     def flush(self) -> None:
+        """Apply all that is on its way."""
         if not all(piece.is_untouched for piece in self._pieces):
             raise Error("flush() between backward and step(), which overlap does not allow")
         if self._is_lockstep:
@@ -239,7 +245,12 @@ class Pieces(Driver):
         average(self._meeting, self._parameters)
         average(self._meeting, state_tensors(self._optimizer, self._meeting))
 
+    def away(self) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block."""
+        return self._ctx.away()
+
     def close(self) -> None:
+        """Free all."""
         for hook in self._hooks:
             hook.remove()
         for piece in self._pieces:
@@ -248,21 +259,23 @@ class Pieces(Driver):
     # ---- checkpoints -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
         if self._steps:
             raise Error(
                 f"{self._steps} steps were made since the last flush, and a checkpoint would lose "
                 "rounds: call flush() on all ranks before"
             )
-        return {"method": repr(self._method), "rounds": self.rounds, "seed": self._seed}
+        return {"method": repr(self._method), "rounds": self._rounds, "seed": self._ctx.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what a checkpoint has."""
         if self._has_stepped:
             raise Error("load_state_dict comes before the first step")
         if state.get("method") != repr(self._method):
             raise ArgumentError(
                 f"the state is of {state.get('method')}, and this optimizer has {self._method!r}"
             )
-        self.rounds = in_range("rounds", state.get("rounds"), 0, _ROUNDS_MOST)
+        self._rounds = in_range("rounds", state.get("rounds"), 0, _ROUNDS_MOST)
 
 
 def _cut(layout: Layout, count: int) -> list[list[tuple[str, torch.Tensor]]]:

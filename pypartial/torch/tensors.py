@@ -41,16 +41,14 @@ def settle(meeting: Meeting, tensors: Sequence[torch.Tensor]) -> None:
     """
     digests = meeting.gather([_digest(tensor) for tensor in tensors])
     differ = [
-        tensor
-        for tensor, *theirs in zip(tensors, *digests, strict=True)
-        if len(set(theirs)) > 1
+        tensor for tensor, *theirs in zip(tensors, *digests, strict=True) if len(set(theirs)) > 1
     ]
     average(meeting, [tensor for tensor in differ if tensor.is_floating_point()])
     copy(meeting, [tensor for tensor in differ if not tensor.is_floating_point()])
 
 
 def _digest(tensor: torch.Tensor) -> bytes:
-    return hashlib.blake2b(_bytes(tensor.detach().contiguous()), digest_size=16).digest()
+    return hashlib.blake2b(_bytes(tensor.detach().contiguous()).data, digest_size=16).digest()
 
 
 def _bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
