@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.ranks import run_tests
+from support.layer import run_tests
 
 TESTS = Path(__file__).resolve().parent.parent / "mpi"
 # On one node "auto" is shared memory; the messages between nodes are tested apart, and so are nodes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.pytorch import need_torch
-from support.ranks import run_tests
+from support.layer import run_tests
 
 need_torch()
 

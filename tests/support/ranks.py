@@ -1,65 +1,103 @@
-"""Tests that run inside ranks: starting a folder of them under mpirun, and reading the reports."""
+"""For the conftest of tests that run inside the ranks of an mpirun, which `tests/launch` starts.
+
+A rank that fails or hangs cannot simply report it: its peers wait for it. So a failure aborts the
+whole job, and says first which rank failed where; and a test that takes too long prints the stacks
+of all ranks, and then ends the job.
+"""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass
-from pathlib import Path
+import os
+import sys
+import threading
+from collections.abc import Generator, Iterator
 
-from .mpirun import mpirun, python
+import pytest
 
-INNER = Path(__file__).resolve().parent / "inner.py"
+import pypartial as pp
 
-
-@dataclass(frozen=True)
-class Counts:
-    """How many tests of each rank passed, and how many were skipped."""
-
-    passed: int
-    skipped: int
+EXIT_AFTER_STACKS_S = 5.0
 
 
-def run_tests(
-    tests: Path, ranks: int, *, test_limit_s: int, limit_s: int, env: dict[str, str] | None = None
-) -> Counts:
-    """Run tests in every rank of a job; each rank must run the same ones, and all must pass.
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "sizes(*ranks): run on these numbers of ranks only; where one more adds nothing"
+    )
 
-    Parameters
-    ----------
-    tests : Path
-        A folder, or a file.
-    ranks : int
-    test_limit_s : int
-        For one test in one rank.
-    limit_s : int
-        For all of them: mpirun's.
-    env : dict, optional
-        Variables to set (an empty value: to remove).
-    """
-    reports = Path(tempfile.mkdtemp(prefix="pp-reports-"))
+
+def in_mpi(config: pytest.Config) -> bool:
+    return bool(config.getoption("--with-mpi"))
+
+
+def shout(text: str) -> None:
+    """Write past pytest's capturing."""
+    assert sys.__stderr__ is not None
+    sys.__stderr__.write(text)
+    sys.__stderr__.flush()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and in_mpi(item.config):
+        from mpi4py import MPI
+
+        rank = MPI.COMM_WORLD.rank
+        shout(f"\nrank {rank} FAILED {item.nodeid} ({report.when})\n{report.longreprtext}\n")
+        if MPI.COMM_WORLD.size > 1:
+            MPI.COMM_WORLD.Abort(1)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if not in_mpi(item.config):
+        return (yield)
+    from mpi4py import MPI
+
+    def give_up() -> None:
+        shout(f"\nrank {MPI.COMM_WORLD.rank} HANGS in {item.nodeid} (stacks above)\n")
+        os._exit(1)
+
+    limit_s = float(item.config.getini("faulthandler_timeout"))
+    watchdog = threading.Timer(limit_s + EXIT_AFTER_STACKS_S, give_up)
+    watchdog.daemon = True
+    watchdog.start()
     try:
-        command = python(str(INNER), str(reports), str(test_limit_s), str(tests))
-        run = mpirun(ranks, command, timeout_s=limit_s, env=env)
-        run.check()
-        files = sorted(reports.glob("rank-*.xml"))
-        assert len(files) == ranks, f"{len(files)} reports of {ranks} ranks\n{run.explain()}"
-        by_rank = [_outcomes(file) for file in files]
+        return (yield)
     finally:
-        shutil.rmtree(reports)
-    assert all(one == by_rank[0] for one in by_rank), "the ranks ran different tests"
-    results = list(by_rank[0].values())
-    assert set(results) <= {"passed", "skipped"}, run.explain()
-    counts = Counts(results.count("passed"), results.count("skipped"))
-    assert counts.passed > 0, f"no test ran on {ranks} ranks\n{run.explain()}"
-    return counts
+        watchdog.cancel()
 
 
-def _outcomes(report: Path) -> dict[str, str]:
-    """Return the outcome of every test of one rank's report."""
-    found = {}
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        marks = {child.tag for child in case} & {"failure", "error", "skipped"}
-        found[f"{case.get('classname')}::{case.get('name')}"] = (marks or {"passed"}).pop()
-    return found
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if in_mpi(item.config):
+        from mpi4py import MPI
+
+        for mark in item.iter_markers("sizes"):
+            if MPI.COMM_WORLD.size not in mark.args:
+                pytest.skip(f"for {mark.args} ranks only")
+
+
+@pytest.fixture(scope="session")
+def comm():
+    """All ranks of the job."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
+@pytest.fixture(params=["auto", "mpi"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """What to ask a context for; once, where the environment makes the first the second."""
+    if request.param == "auto" and os.environ.get("PYPARTIAL_TRANSPORT") == "mpi":
+        pytest.skip("PYPARTIAL_TRANSPORT makes it the same as with transport='mpi'")
+    return str(request.param)
+
+
+@pytest.fixture
+def ctx(comm) -> Iterator[pp.Context]:
+    """A context over all ranks, freed after the test."""
+    with pp.Context(comm, seed=7) as context:
+        yield context
