@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.pytorch import need_torch
 from support.layer import run_tests
+from support.pytorch import need_torch
 
 need_torch()
 
