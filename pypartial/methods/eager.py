@@ -130,13 +130,12 @@ class RoundsWorker(CommonWorker):
             None, self.gradient, policy=self._policy, deliver=self._deliver, average="size"
         )
 
-    def _chosen(self, update: Update | None) -> Update:
-        chosen = super()._chosen(update)
-        if chosen is None:
+    def _known_update(self) -> Update:
+        if self._update is None:
             raise ArgumentError(
-                "update is needed: this rank has made no step yet whose update could be used"
+                "update is needed: this rank has made no step whose update could be used"
             )
-        return chosen
+        return self._update
 
     def _apply_round(self, update: Update, status: Status) -> int:
         self.status = status
@@ -162,11 +161,11 @@ class EachWorker(RoundsWorker):
             applied += self._apply_round(update, status)
         return applied
 
-    def _end_rounds(self, update: Update | None) -> tuple[int, Status]:
-        applied = 0
+    def _end_rounds(self) -> tuple[int, Status]:
+        applied, update = 0, self._known_update()
         for status in self._request.Drain():
             if status.contributions:  # not so if nothing was pending for the flush
-                applied += self._apply_round(self._chosen(update), status)
+                applied += self._apply_round(update, status)
         return applied, status
 
 
@@ -197,15 +196,15 @@ class LumpWorker(RoundsWorker):
             applied += self._meet(Purpose.SYNC, update)
         return applied
 
-    def away(self) -> AbstractContextManager[None]:
+    def away(self, update: Update | None = None) -> AbstractContextManager[None]:
         """Leave all rounds for the time of a ``with`` block; collective."""
         if self._sync_every is not None:  # else another rank could be in a synchronisation
-            self.flush()
+            self.flush(update)
         return super().away()
 
-    def _end_rounds(self, update: Update | None) -> tuple[int, Status]:
-        status = Status()
+    def _end_rounds(self) -> tuple[int, Status]:
+        status, update = Status(), self._known_update()
         self._request.Flush(status)
         if status.contributions or status.first < status.round:
-            return self._apply_round(self._chosen(update), status), status
+            return self._apply_round(update, status), status
         return 0, status

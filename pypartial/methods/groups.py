@@ -147,7 +147,7 @@ class GroupWorker(CommonWorker):
         self.status = status
         return applied
 
-    def _end_rounds(self, update: Update | None) -> tuple[int, Status]:
+    def _end_rounds(self) -> tuple[int, Status]:
         status = self.status = Status()
         self._request.Flush(status)
         return 0, status

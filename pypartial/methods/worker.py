@@ -6,11 +6,12 @@ import hashlib
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from .._arguments import as_argument_error, in_range
+from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
 from .base import Method, State, Update, Vector, Worker
 from .meeting import Meeting
@@ -18,7 +19,6 @@ from .state import Shape, average_state, check_state, shapes
 
 if TYPE_CHECKING:
     from .._handle import Request
-    from ..context import Context
     from ..status import Status
 
 __all__ = ["CommonWorker", "Purpose"]
@@ -47,13 +47,22 @@ class CommonWorker(Worker):
     method : Method
     ctx, x, extra, state
         As for `Method.worker`.
+
+    Attributes
+    ----------
+    drifts : bool
+        Of the class: whether ranks have different models between meetings. These then average them.
     """
+
+    drifts: ClassVar[bool] = True
 
     _request: Request
 
     def __init__(
         self, method: Method, ctx: Context, x: Vector, extra: int, state: State | None
     ) -> None:
+        if not isinstance(ctx, Context):
+            raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
         self._method, self._ctx, self._state = method, ctx, state
         self.x, self.status, self.rounds = x, None, 0
         self._update: Update | None = None
@@ -71,9 +80,6 @@ class CommonWorker(Worker):
 
     # ---- what methods differ in ------------------------------------------------------------------
 
-    # Whether ranks have different models between meetings.
-    drifts = True
-
     @abstractmethod
     def _memory(self, count: int) -> Vector:
         """Return zeroed memory for the gradient."""
@@ -90,7 +96,7 @@ class CommonWorker(Worker):
         """
 
     @abstractmethod
-    def _end_rounds(self, update: Update | None) -> tuple[int, Status]:
+    def _end_rounds(self) -> tuple[int, Status]:
         """End the handle's rounds or groups, and apply them; collective.
 
         Return how often `update` was called, and the status of the end.
@@ -104,7 +110,7 @@ class CommonWorker(Worker):
         try:
             _check_model(x)
             if self._state is not None and not callable(self._state):
-                raise ArgumentError(f"state must be callable, or None, not {self._state!r}")
+                raise ArgumentError(f"state must be a function, or None, not {self._state!r}")
             extra = in_range("extra", extra, 0, EXTRA_MOST)
             self.gradient = self._memory(x.size + extra)
             state = "" if self._state is None else ", with state"
@@ -116,7 +122,7 @@ class CommonWorker(Worker):
             raise complaint
         for rank, (theirs, problem) in enumerate(given):
             if problem is not None:
-                raise MismatchError(f"the arguments of rank {rank} are wrong: {problem}")
+                raise MismatchError(f"rank {rank}: {problem}")
             if theirs != given[0][0]:
                 raise MismatchError(
                     f"workers differ: rank 0 has {given[0][0]}; rank {rank} has {theirs}"
@@ -127,8 +133,8 @@ class CommonWorker(Worker):
     def step(self, gradient: Vector | None, update: Update) -> int:
         """Contribute a gradient, and apply what other ranks have contributed."""
         self._live()
+        self._update = _check_update(update)
         self._take(gradient)
-        self._update = update
         self._steps += 1
         return self._advance(update, gradient is not None)
 
@@ -174,18 +180,20 @@ class CommonWorker(Worker):
     def _meet(self, purpose: Purpose, update: Update | None) -> int:
         """Meet all ranks, again and again until all have come for this purpose, or for more."""
         self._live()
-        update = self._update = self._chosen(update)
-        applied, least = 0, None
-        while least is None or least < purpose:
-            times, status = self._end_rounds(update)
+        if update is not None:
+            self._update = _check_update(update)
+        self._known_update()  # raises before anything is communicated
+        applied = 0
+        while True:
+            times, status = self._end_rounds()
             applied += times
             self._newest, self._steps = status.round, 0
-            least = self._settle(purpose)
-        return applied
+            if self._settle(purpose) >= purpose:
+                return applied
 
-    def _chosen(self, update: Update | None) -> Update | None:
-        """Return the update of a meeting."""
-        return update or self._update
+    def _known_update(self) -> Update | None:
+        """Return the update of a meeting, None if none is known; raise if one is needed."""
+        return self._update
 
     def _settle(self, purpose: Purpose) -> Purpose:
         """Tell all ranks this one's purpose, and average what has drifted; return the least."""
@@ -208,7 +216,7 @@ class CommonWorker(Worker):
             self._meeting.average(self.x)
         return min(least for least, _, _ in told)
 
-    def away(self) -> AbstractContextManager[None]:
+    def away(self, update: Update | None = None) -> AbstractContextManager[None]:
         """Leave all rounds for the time of a ``with`` block; collective."""
         self._live()
         return self._ctx.away()
@@ -236,8 +244,8 @@ class CommonWorker(Worker):
         self._live()
         if self._steps or self._newest >= 0:
             raise Error("load_state_dict comes before the first step")
-        if not isinstance(state, dict) or not {"method", "rounds"} <= state.keys():
-            raise ArgumentError(f"state must be what state_dict returned, not {state!r}")
+        if not isinstance(state, dict) or not {"method", "rounds", "seed"} <= state.keys():
+            raise ArgumentError(f"state must be what state_dict() returned, not {state!r}")
         if state["method"] != repr(self._method):
             raise ArgumentError(
                 f"the state is of {state['method']}, and this worker has {self._method!r}"
@@ -249,6 +257,13 @@ class CommonWorker(Worker):
     def _live(self) -> None:
         if self._ended:
             raise Error("the worker has finished: make a new one by the method's worker()")
+
+
+def _check_update(update: Any) -> Update:
+    if not callable(update):
+        raise ArgumentError(f"update must be a function of a gradient, not {update!r}")
+    known: Update = update
+    return known
 
 
 def _check_model(x: Any) -> None:
