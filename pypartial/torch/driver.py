@@ -16,7 +16,7 @@ from ..methods.meeting import Meeting
 from .flat import FlatParameters
 from .gradients import Gradients
 from .layout import Layout
-from .state import Arrays, state_tensors
+from .state import Arrays, common_state
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -174,5 +174,5 @@ class Whole(Driver):
             self._flat.scatter()
 
     def _state(self) -> list[npt.NDArray[Any]]:
-        tensors = self._averaged + state_tensors(self._optimizer, self._meeting)
+        tensors = self._averaged + common_state(self._optimizer, self._meeting)
         return self._arrays.of(tensors)

@@ -21,7 +21,7 @@ from ..status import Status
 from .driver import Driver, Whole
 from .layout import Layout, compare, describe
 from .overlap import Pieces, check_overlap
-from .state import has_state
+from .replicas import is_plain
 from .tensors import copy, settle
 
 __all__ = ["DistributedOptimizer"]
@@ -83,8 +83,8 @@ class DistributedOptimizer:
     Warns
     -----
     UserWarning
-        On rank 0, with ``deliver="sum"`` and ``"latest"`` if the optimizer has a state, such as
-        momentum, and `sync_every` is None: the ranks' models drift apart.
+        On rank 0, without `sync_every`: with ``deliver="latest"``, and with ``"sum"`` unless the
+        optimizer is plain SGD, the ranks' models drift apart.
 
     Notes
     -----
@@ -245,14 +245,15 @@ class DistributedOptimizer:
 
     def _warn_of_drift(self) -> None:
         method = self._method
-        if not isinstance(method, EagerSGD) or method.deliver == "each":
+        if not isinstance(method, EagerSGD) or method.sync_every is not None:
             return
-        if method.sync_every is None and has_state(self.optimizer) and self._ctx.rank == 0:
+        drifts = method.deliver == "latest" or not is_plain(self.optimizer)
+        if method.deliver != "each" and drifts and self._ctx.rank == 0:
             warnings.warn(
-                f"the models of the ranks drift apart: {type(self.optimizer).__name__} has a state "
-                f"(momentum or moments), and with deliver={method.deliver!r} ranks apply different "
-                "rounds by each step. Use deliver='each', or average models and states from time "
-                "to time by sync_every",
+                f"with deliver={method.deliver!r} the models of the ranks drift apart until "
+                "finish(): ranks apply different rounds by each step of "
+                f"{type(self.optimizer).__name__}. Use deliver='each', or average models and "
+                "states from time to time by sync_every",
                 stacklevel=3,
             )
 

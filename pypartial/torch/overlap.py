@@ -17,8 +17,8 @@ from ..status import Status
 from .driver import Apply, Driver
 from .gradients import Gradients
 from .layout import Layout
-from .state import state_tensors
-from .tensors import average
+from .replicas import unite
+from .state import common_state
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -242,8 +242,8 @@ class Pieces(Driver):
         for piece in self._pieces:
             piece.request.Flush(status)
         self._end_round(status)
-        average(self._meeting, self._parameters)
-        average(self._meeting, state_tensors(self._optimizer, self._meeting))
+        state = common_state(self._optimizer, self._meeting)
+        unite(self._meeting, self._parameters + state)
 
     def away(self) -> AbstractContextManager[None]:
         """Leave all rounds for the time of a ``with`` block."""

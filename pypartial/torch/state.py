@@ -8,31 +8,21 @@ import numpy.typing as npt
 import torch
 
 from ..methods.meeting import Meeting
+from .replicas import optimizer_tensors
 
-__all__ = ["Arrays", "has_state", "state_tensors"]
-
-
-def has_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a step depends on more than the parameters and this step's gradient."""
-    if type(optimizer) is not torch.optim.SGD:
-        return True
-    return any(group["momentum"] for group in optimizer.param_groups)
+__all__ = ["Arrays", "common_state"]
 
 
-def state_tensors(optimizer: torch.optim.Optimizer, meeting: Meeting) -> list[torch.Tensor]:
-    """Return the floating tensors of the state, those that all ranks have, in one order.
+def common_state(optimizer: torch.optim.Optimizer, meeting: Meeting) -> list[torch.Tensor]:
+    """Return the floating tensors of the state that all ranks have, in one order.
 
     Collective, blocking. Optimizers make the state of a parameter when they first have a gradient
     for it, which may be later on some ranks.
     """
-    found: dict[tuple[int, str, tuple[int, ...]], torch.Tensor] = {}
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for number, p in enumerate(parameters):
-        for name, value in optimizer.state.get(p, {}).items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                found[number, str(name), tuple(value.shape)] = value
+    found = dict(optimizer_tensors(optimizer, [(str(i), p) for i, p in enumerate(parameters)]))
     common = set.intersection(*map(set, meeting.gather(list(found))))
-    return [tensor for key, tensor in found.items() if key in common]
+    return [tensor for name, tensor in found.items() if name in common]
 
 
 class Arrays:

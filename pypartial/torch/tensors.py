@@ -1,4 +1,4 @@
-"""Tensors of all ranks: overwritten by rank 0's, or by their means."""
+"""Tensors that are to be the same on all ranks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy.typing as npt
 import torch
 
 from ..methods.meeting import Meeting
+from .replicas import unite
 
-__all__ = ["average", "copy", "settle"]
+__all__ = ["copy", "settle"]
 
 
 @torch.no_grad()
@@ -24,27 +25,14 @@ def copy(meeting: Meeting, tensors: Iterable[torch.Tensor]) -> None:
             tensor.copy_(whole)
 
 
-@torch.no_grad()
-def average(meeting: Meeting, tensors: Iterable[torch.Tensor]) -> None:
-    """Replace floating tensors by their means over the ranks. Collective, blocking."""
-    for tensor in tensors:
-        mean = torch.empty(tensor.shape, dtype=torch.float64)
-        mean.copy_(tensor)
-        meeting.average(mean.view(-1).numpy())
-        tensor.copy_(mean)
-
-
 def settle(meeting: Meeting, tensors: Sequence[torch.Tensor]) -> None:
-    """Give all ranks the same tensors: means, or rank 0's where a mean has no meaning.
+    """Give all ranks the same values; tensors that are the same on all of them keep their bits.
 
-    Collective, blocking. Tensors that are the same on all ranks keep their bits.
+    Collective, blocking.
     """
     digests = meeting.gather([_digest(tensor) for tensor in tensors])
-    differ = [
-        tensor for tensor, *theirs in zip(tensors, *digests, strict=True) if len(set(theirs)) > 1
-    ]
-    average(meeting, [tensor for tensor in differ if tensor.is_floating_point()])
-    copy(meeting, [tensor for tensor in differ if not tensor.is_floating_point()])
+    by_tensor = zip(tensors, *digests, strict=True)
+    unite(meeting, [tensor for tensor, *theirs in by_tensor if len(set(theirs)) > 1])
 
 
 def _digest(tensor: torch.Tensor) -> bytes:
