@@ -8,6 +8,7 @@ and orders its buckets.
 
 # DDP compares the hook's annotations with the classes, so they must not be strings.
 
+import inspect
 import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -30,6 +31,8 @@ from .replicas import apply, is_plain, optimizer_tensors, unite
 __all__ = ["HookState", "partial_allreduce_hook"]
 
 _DEFAULT_POLICY = Majority()
+_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+_NO_BROADCAST = f"{'forward_sync_buffers' if _NEW else 'broadcast_buffers'}=False"
 
 
 class HookState:
@@ -37,7 +40,7 @@ class HookState:
 
     Making one is collective and blocking. Register it once, on every rank, before the first step::
 
-        ddp = DistributedDataParallel(model, broadcast_buffers=False)
+        ddp = DistributedDataParallel(model)
         state = pp.torch.HookState(ctx, ddp)
         ddp.register_comm_hook(state, pp.torch.partial_allreduce_hook)
         for batch in batches:  # ranks may have different numbers of batches, at least one each
@@ -46,18 +49,23 @@ class HookState:
             optimizer.step()
         state.finish(optimizer)
 
+    The first backward pass (with ``static_graph=True`` the first two) is synchronous, because DDP's
+    forward pass behind it is. Every rank must make it.
+
     A backward pass gives the optimizer one gradient, so the hook cannot apply the rounds that a
-    slow rank has missed one by one: with partial rounds each rank applies other sums, and replicas
-    drift apart, unless the optimizer is plain SGD. `sync_every` bounds the drift, and `finish` ends
-    it. `DistributedOptimizer` does not drift.
+    slow rank has missed one by one. With partial rounds the ranks apply different sums, and their
+    replicas drift apart, unless the optimizer is plain SGD. `sync_every` bounds the drift, and
+    `finish` ends it. `DistributedOptimizer` does not drift. It also serves a ``GradScaler``, whose
+    scales would differ between ranks here.
 
     Parameters
     ----------
     ctx : Context
         Of as many ranks as the module's process group has.
     ddp : torch.nn.parallel.DistributedDataParallel
-        On the CPU. If it has buffers, it must have been made with ``broadcast_buffers=False``;
-        `finish` averages them.
+        On the CPU. If it has buffers, it must have been made with
+        ``forward_sync_buffers=False`` (before torch 2.13: ``broadcast_buffers=False``); `finish`
+        averages them.
     policy : Policy, optional
         When a round is activated.
     deliver : {"sum", "latest"}, optional
@@ -146,11 +154,11 @@ class HookState:
 
     @property
     def _first_passes(self) -> int:
-        """How many backward passes are synchronous.
+        """How many backward passes are synchronous, and make no round.
 
         The forward pass behind them is collective: DDP broadcasts new buckets in it. A rank that
-        waits there for a partial round could not be told from one that computes. Besides, nothing
-        is on its way when the order of the buckets changes.
+        waits there could not be told from one that computes, and might be waited for in a round.
+        Besides, nothing must be on its way when the order of the buckets changes.
         """
         return 2 if self._ddp.static_graph else 1
 
@@ -196,13 +204,13 @@ class HookState:
     def _make_round(self) -> None:
         arrived, self._arrived, self._filled = self._arrived, [], 0
         self._passes += 1
-        status = Status()
-        self._request.Start()
         if self._passes > self._first_passes:
+            status = Status()
+            self._request.Start()
             self._request.Wait(status)
+            self.status = status
         else:
-            self._request.Flush(status)
-        self.status = status
+            self._meeting.average(self._vector)
         for one in arrived:
             one.future.set_result(one.result())
 
@@ -428,7 +436,7 @@ def _check_ddp(ctx: Context, ddp: Any) -> None:
         raise ArgumentError(
             f"the module has buffers ({buffers[0]}), which DDP broadcasts in every forward pass, "
             "so that every rank waits for the slowest; make it with "
-            "DistributedDataParallel(..., broadcast_buffers=False); finish() averages them"
+            f"DistributedDataParallel(..., {_NO_BROADCAST}); finish() averages them"
         )
     if getattr(ddp, "_use_python_reducer", False):
         raise ArgumentError("torch.compile's python_reducer has no buckets, which a hook needs")
