@@ -25,7 +25,12 @@ iteration; `pypartial.groups` has the generators that choose the groups.
 `Context` loads the C core and checks that it uses the MPI library that mpi4py has loaded.
 """
 
-from . import groups
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from . import groups, methods
 from ._handle import Request, Startall, Waitall
 from .allreduce import AllreduceRequest
 from .context import Context
@@ -67,4 +72,12 @@ __all__ = [
     "TimeoutError",
     "Waitall",
     "groups",
+    "methods",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load ``pypartial.torch`` when it is used: it needs PyTorch, which takes long to load."""
+    if name == "torch":
+        return importlib.import_module(".torch", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -56,12 +56,16 @@ class Names(Collection[Value]):
         ArgumentError
             If `value` is not one of the values. The error calls the option `what`.
         """
+        self.check(value, what)
+        return _number(lib, self._constants[value])
+
+    def check(self, value: Any, what: str | None = None) -> None:
+        """Raise ArgumentError if `value` is not one of the values; the error names `what`."""
         if value not in self:
             allowed = ", ".join(map(repr, self._constants))
             raise errors.ArgumentError(
                 f"{what or self.what} must be one of {allowed}, not {value!r}"
             )
-        return _number(lib, self._constants[value])
 
     def values(self, lib: Lib) -> dict[int, Value]:
         """Return a dict from constants to values."""

@@ -168,6 +168,7 @@ class Context(Collectives):
         "_native",
         "_rank",
         "_requests",
+        "_seed",
         "_size",
         "_stall_warning",
         "_window",
@@ -201,7 +202,7 @@ class Context(Collectives):
         ffi, lib = native.ffi, native.lib
         config, complaint = ffi.new("pp_ctx_config_t *"), None
         try:
-            config.seed = in_range("seed", seed, 0, SEED_LIMIT - 1)
+            config.seed = self._seed = in_range("seed", seed, 0, SEED_LIMIT - 1)
             config.progress = PROGRESS.constant(lib, progress)
             config.window = self._window = in_range("window", window, 1, INT32_MAX)
             config.chunk_bytes = self._chunk_bytes
@@ -247,6 +248,11 @@ class Context(Collectives):
     def comm(self) -> MPI.Comm:
         """The communicator that the context was made from."""
         return self._comm
+
+    @property
+    def seed(self) -> int:
+        """Seed of the random draws, the same on all ranks."""
+        return self._seed
 
     def stats(self) -> Stats:
         """Return this rank's counters: rounds, messages, memory, sleeps. Local; does not block.

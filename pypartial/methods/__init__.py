@@ -23,23 +23,48 @@ model, and the worker does everything that concerns other ranks::
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from ..errors import ArgumentError
 from .base import Method, Worker
 from .eager import EagerSGD, Synchronous
 from .groups import PartialReduce, Ripples
 
-__all__ = ["EagerSGD", "Method", "PartialReduce", "Ripples", "Synchronous", "Worker"]
+__all__ = [
+    "EagerSGD",
+    "Method",
+    "PartialReduce",
+    "Ripples",
+    "Synchronous",
+    "Worker",
+    "check_method",
+]
 
+_METHODS = ("Synchronous()", "EagerSGD()", "PartialReduce(size)", "Ripples(generator)")
 # Methods of the literature that are not here yet, as users would spell them in lower case.
 _NOT_YET = {"adpsgd": "AD-PSGD (gossip)", "gossip": "AD-PSGD (gossip)", "hop": "Hop (queues)"}
 
 
+def check_method(value: Any) -> Method:
+    """Return a method; raise ArgumentError if `value` is something else."""
+    if isinstance(value, Method):
+        return value
+    names = ", ".join(_METHODS)
+    name = value if isinstance(value, str) else getattr(value, "__name__", "")
+    if (later := _later(name)) is not None:
+        raise ArgumentError(f"method {later} is not implemented yet; there are {names}")
+    raise ArgumentError(f"method must be one of {names} of pypartial.methods, not {value!r}")
+
+
+def _later(name: str) -> str | None:
+    """Return the full name of a method that is not here yet."""
+    return _NOT_YET.get(re.sub("[^a-z]", "", name.lower()))
+
+
 def __getattr__(name: str) -> Any:
-    method = _NOT_YET.get(name.lower())
-    if method is not None:
-        raise AttributeError(
-            f"{method} is not implemented yet; there are Synchronous, EagerSGD, PartialReduce and "
-            "Ripples"
-        )
+    later = _later(name)
+    if later is not None:
+        names = ", ".join(_METHODS)
+        raise AttributeError(f"{later} is not implemented yet; there are {names}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

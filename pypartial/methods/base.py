@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
@@ -45,12 +45,14 @@ class Method(ABC):
             and type on all ranks. The worker keeps it and writes it inside its own calls only. An
             array of `Context.alloc` saves copies in `PartialReduce` and `Ripples`.
         extra : int, optional
-            How many elements gradients have beyond those of `x`. They are summed up and averaged
-            like the others; an application counts something in them.
+            How many elements gradients have beyond those of `x`. They are averaged like the others,
+            if the method averages gradients; an application counts something in them.
         state : callable, optional
-            Returns the optimizer's state as arrays of floating types, the same number and shapes on
-            all ranks; they are averaged in place wherever models are averaged over all ranks
-            because replicas drift: see `EagerSGD.sync_every`.
+            Returns the optimizer's state as arrays of float16, float32 or float64, the same number
+            and shapes on all ranks. They are averaged in place wherever the models of all ranks are
+            averaged: in `Worker.flush` and `Worker.finish`, and by `EagerSGD.sync_every`; with
+            ``deliver="each"`` and `Synchronous` never, because ranks do not differ. A rank that has
+            made no update yet may return no arrays: the others average without it.
 
         Returns
         -------
@@ -61,7 +63,8 @@ class Method(ABC):
         ArgumentError
             If an argument of this rank is wrong; the other ranks raise `MismatchError`.
         MismatchError
-            If ranks differ in the method, or in the length or type of `x`, or in `extra`.
+            If ranks differ in the method, in the length or type of `x`, in `extra`, or in whether
+            they have `state`. Every rank raises.
         """
 
 
@@ -95,7 +98,8 @@ class Worker(ABC):
     def step(self, gradient: Vector | None, update: Update) -> int:
         """Contribute a gradient, and apply what other ranks have contributed.
 
-        Blocking, not collective: it waits as the method's policy or generator says.
+        Blocking, not collective: it waits as the method's policy or generator says. If `update`
+        raises an exception, that passes on, and communicates nothing.
 
         Parameters
         ----------
@@ -115,7 +119,10 @@ class Worker(ABC):
         Raises
         ------
         ArgumentError
-            If `gradient` has another shape or type; nothing was communicated.
+            If `gradient` has another shape or type, or `update` cannot be called; nothing was
+            communicated.
+        MismatchError
+            If models are averaged in this step, and the ranks' `state` differs. Every rank raises.
         Error
             After `finish`.
         PeerFailedError
@@ -126,17 +133,26 @@ class Worker(ABC):
     def flush(self, update: Update | None = None) -> int:
         """Apply everything that is still on its way; the worker goes on afterwards.
 
-        Collective, blocking. All ranks have the same `x` then; save checkpoints here.
+        Collective, blocking. All ranks have the same `x` then, bit for bit; save checkpoints here.
 
         Parameters
         ----------
         update : callable, optional
-            As in `step`; that of the last `step` if None.
+            As in `step`; that of the last `step` if None. `PartialReduce` and `Ripples` need none.
 
         Returns
         -------
         int
             How often `update` was called.
+
+        Raises
+        ------
+        ArgumentError
+            If no `update` is known on this rank; nothing was communicated.
+        MismatchError
+            If the ranks' `state` differs. Every rank raises.
+        Error, PeerFailedError
+            As `step`.
         """
 
     @abstractmethod
@@ -150,17 +166,50 @@ class Worker(ABC):
         Parameters
         ----------
         update : callable, optional
-            As in `flush`.
+            As in `flush`. A rank that may have made no step passes one.
 
         Returns
         -------
         int
             How often `update` was called.
+
+        Raises
+        ------
+        ArgumentError, MismatchError, Error, PeerFailedError
+            As `flush`.
+        """
+
+    @abstractmethod
+    def away(self, update: Update | None = None) -> AbstractContextManager[None]:
+        """Leave all rounds and groups for the time of a ``with`` block.
+
+        Collective. It is `Context.away`: put blocking calls of your own into the block. With
+        `EagerSGD.sync_every` a `flush` comes before it, for which all ranks wait, because any step
+        of another rank may be a collective call that averages the models.
+
+        Parameters
+        ----------
+        update : callable, optional
+            As in `flush`.
+
+        Returns
+        -------
+        context manager
         """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs beside `x`: ``method``, ``rounds`` and ``seed``. Local.
+
+        The method is its text. The seed is for the context of the program that goes on:
+        ``pp.Context(comm, seed=state["seed"])``. It follows from this context's seed and from the
+        rounds that were made, so that runs from one checkpoint draw alike, and not as this run did
+        from its beginning. Rank 0's dict is for all ranks: with some methods ranks have different
+        `rounds`.
+
+        Returns
+        -------
+        dict
 
         Raises
         ------
@@ -172,10 +221,17 @@ class Worker(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on counting where a checkpoint was made. Local; before the first step.
 
+        The model is not in it: write it to `x` before `Method.worker`, or on all ranks.
+
+        Parameters
+        ----------
+        state : dict
+            What `state_dict` has returned, on rank 0 for example.
+
         Raises
         ------
         ArgumentError
-            If the state is of another method.
+            If the state is of another method, or no such dict.
         Error
             After the first step.
         """

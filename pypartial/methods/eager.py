@@ -1,1 +1,210 @@
 """Gradients averaged over all ranks, in rounds: synchronous SGD and eager-SGD."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .._arguments import INT32_MAX, in_range
+from .._names import DELIVER
+from ..allreduce import AllreduceRequest
+from ..errors import ArgumentError
+from ..policy import Full, Majority, Policy
+from ..status import Status
+from .base import Method, State, Update, Vector, Worker
+from .worker import CommonWorker, Purpose
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["EagerSGD", "Synchronous"]
+
+_DEFAULT_POLICY = Majority()
+
+
+@dataclass(frozen=True)
+class Synchronous(Method):
+    """Every step waits for all ranks, and applies the average of their gradients.
+
+    The classical method, for comparison and where ranks are equally fast. It is
+    ``EagerSGD(policy=Full())``: a rank that has finished counts as one without a gradient.
+    """
+
+    def worker(
+        self, ctx: Context, x: Vector, *, extra: int = 0, state: State | None = None
+    ) -> Worker:
+        """Make this rank's part in the training; see `Method.worker`."""
+        return EachWorker(self, ctx, x, extra, state, Full())
+
+
+@dataclass(frozen=True)
+class EagerSGD(Method):
+    """Partial rounds: a step waits as long as the policy says, and late gradients count later.
+
+    Parameters
+    ----------
+    policy : Policy, optional
+        When a round is activated.
+    deliver : {"each", "sum", "latest"}, optional
+        ``"each"``: a step applies every complete round that this rank has not applied yet, oldest
+        first, each by one update. All ranks apply the same rounds in the same order, so that they
+        stay equal bit for bit with any deterministic optimizer. ``"sum"``: a step applies the sum
+        of these rounds by one update. Ranks differ by rounding under plain descent, and drift apart
+        under momentum or Adam. ``"latest"``: a step applies the newest round only, as in the paper;
+        ranks drift apart.
+    sync_every : int, optional
+        For ``"sum"`` and ``"latest"``: when this many rounds were made since the last time, the
+        models and the optimizers' states are averaged over all ranks, inside `Worker.step`. This is
+        a collective call: put collective calls of your own into `Worker.away`. None: only
+        `Worker.flush` and `Worker.finish` average.
+
+    Raises
+    ------
+    ArgumentError
+        If a value is not of its kind, or `sync_every` is given with ``"each"``, which needs none.
+
+    References
+    ----------
+    S. Li et al., "Taming Unbalanced Training Workloads in Deep Learning with Partial Collective
+    Operations" (eager-SGD), PPoPP 2020, sections 5 and 6.
+    """
+
+    policy: Policy = _DEFAULT_POLICY
+    deliver: Literal["each", "sum", "latest"] = "each"
+    sync_every: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields, and keep them as their types."""
+        if not isinstance(self.policy, Policy):
+            raise ArgumentError(
+                "policy must be pypartial.Solo(), Majority(), FirstOf(m), Quorum(k) or Full(), not "
+                f"{self.policy!r}"
+            )
+        DELIVER.check(self.deliver)
+        if self.sync_every is None:
+            return
+        rounds = in_range("sync_every", self.sync_every, 1, INT32_MAX)
+        object.__setattr__(self, "sync_every", rounds)
+        if self.deliver == "each":
+            raise ArgumentError(
+                "sync_every is for deliver='sum' and 'latest': with 'each' ranks stay equal"
+            )
+
+    def worker(
+        self, ctx: Context, x: Vector, *, extra: int = 0, state: State | None = None
+    ) -> Worker:
+        """Make this rank's part in the training; see `Method.worker`."""
+        if self.deliver == "each":
+            return EachWorker(self, ctx, x, extra, state, self.policy)
+        return LumpWorker(self, ctx, x, extra, state, self.policy, self.deliver, self.sync_every)
+
+
+class RoundsWorker(CommonWorker):
+    """A worker whose ranks average gradients in rounds.
+
+    The gradient is sent and received in place: between ranks of a node no copy is made of an array
+    of `Context.alloc`, and one array stays in the caches where two would not.
+    """
+
+    _request: AllreduceRequest
+
+    def __init__(
+        self,
+        method: Method,
+        ctx: Context,
+        x: Vector,
+        extra: int,
+        state: State | None,
+        policy: Policy,
+        deliver: Literal["each", "sum", "latest"] = "each",
+    ) -> None:
+        self._policy, self._deliver = policy, deliver
+        super().__init__(method, ctx, x, extra, state)
+
+    def _memory(self, count: int) -> Vector:
+        return self._ctx.alloc(count, self.x.dtype)
+
+    def _open(self) -> AllreduceRequest:
+        return self._ctx.Allreduce_init(
+            None, self.gradient, policy=self._policy, deliver=self._deliver, average="size"
+        )
+
+    def _known_update(self) -> Update:
+        if self._update is None:
+            raise ArgumentError(
+                "update is needed: this rank has made no step whose update could be used"
+            )
+        return self._update
+
+    def _apply_round(self, update: Update, status: Status) -> int:
+        self.status = status
+        return self._apply(update)
+
+
+class EachWorker(RoundsWorker):
+    """Applies every round by an update of its own."""
+
+    drifts = False
+
+    def _advance(self, update: Update, is_given: bool) -> int:
+        status = Status()
+        self._request.Start()
+        self._request.Wait(status)
+        applied = self._apply_round(update, status)
+        # No more than these can be complete by now. Later ones have to wait for this rank's next
+        # step: ranks whose rounds are faster than its updates would keep it here for ever.
+        for _ in range(self._ctx._window):
+            status = Status()
+            if not self._request.More(status):
+                break
+            applied += self._apply_round(update, status)
+        return applied
+
+    def _end_rounds(self) -> tuple[int, Status]:
+        applied, update = 0, self._known_update()
+        for status in self._request.Drain():
+            if status.contributions:  # not so if nothing was pending for the flush
+                applied += self._apply_round(update, status)
+        return applied, status
+
+
+class LumpWorker(RoundsWorker):
+    """Applies what a request delivers by one update, and averages models from time to time."""
+
+    def __init__(
+        self,
+        method: Method,
+        ctx: Context,
+        x: Vector,
+        extra: int,
+        state: State | None,
+        policy: Policy,
+        deliver: Literal["sum", "latest"],
+        sync_every: int | None,
+    ) -> None:
+        self._sync_every = sync_every
+        super().__init__(method, ctx, x, extra, state, policy, deliver)
+
+    def _advance(self, update: Update, is_given: bool) -> int:
+        status = Status()
+        self._request.Start()
+        self._request.Wait(status)
+        applied = self._apply_round(update, status)
+        # What has crossed the bound on one rank does so on all, at their next steps at the latest.
+        if self._sync_every is not None and status.round - self._newest >= self._sync_every:
+            applied += self._meet(Purpose.SYNC, update)
+        return applied
+
+    def away(self, update: Update | None = None) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block; collective."""
+        if self._sync_every is not None:  # else another rank could be in a synchronisation
+            self.flush(update)
+        return super().away()
+
+    def _end_rounds(self) -> tuple[int, Status]:
+        status, update = Status(), self._known_update()
+        self._request.Flush(status)
+        if status.contributions or status.first < status.round:
+            return self._apply_round(update, status), status
+        return 0, status

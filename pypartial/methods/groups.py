@@ -1,1 +1,153 @@
 """Models averaged inside groups of ranks: Partial Reduce and Ripples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from .._arguments import INT32_MAX, in_range, real_number
+from .._names import WEIGHTS
+from ..errors import ArgumentError
+from ..groups import Controller, Generator, Given
+from ..preduce import PreduceRequest
+from ..status import Status
+from .base import Method, State, Update, Vector, Worker
+from .worker import CommonWorker
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["PartialReduce", "Ripples"]
+
+
+@dataclass(frozen=True)
+class PartialReduce(Method):
+    """A step applies the rank's own gradient, and averages the models of the first ranks that ask.
+
+    Ranks have different models until `Worker.flush` or `Worker.finish`, which average over all
+    ranks.
+
+    Parameters
+    ----------
+    size : int
+        Ranks of a group, from 2 to the ranks of the context.
+    weights : {"constant", "dynamic"}, optional
+        ``"constant"``: all models of a group count the same. ``"dynamic"``: newer ones count more.
+    alpha : float, optional
+        Of dynamic weights, from 0 and below 1: see `Context.Preduce_init`.
+
+    Raises
+    ------
+    ArgumentError
+        If a value is not of its kind.
+
+    References
+    ----------
+    X. Miao et al., "Heterogeneity-Aware Distributed Machine Learning Training via Partial Reduce",
+    SIGMOD 2021, section 3 and Algorithm 2.
+    """
+
+    size: int
+    weights: Literal["constant", "dynamic"] = "constant"
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the fields, and keep them as their types."""
+        object.__setattr__(self, "size", in_range("size", self.size, 2, INT32_MAX))
+        WEIGHTS.check(self.weights)
+        alpha = real_number(self.alpha)
+        if not 0 <= alpha < 1:
+            raise ArgumentError(f"alpha must be a number from 0 and below 1, not {self.alpha!r}")
+        object.__setattr__(self, "alpha", alpha)
+
+    def worker(
+        self, ctx: Context, x: Vector, *, extra: int = 0, state: State | None = None
+    ) -> Worker:
+        """Make this rank's part in the training; see `Method.worker`."""
+        options = {"weights": self.weights, "alpha": self.alpha}
+        return GroupWorker(self, ctx, x, extra, state, Controller(self.size), options)
+
+
+@dataclass(frozen=True)
+class Ripples(Method):
+    """A step applies the rank's own gradient, and averages models in a group of a generator.
+
+    Ranks have different models until `Worker.flush` or `Worker.finish`, which average over all
+    ranks.
+
+    Parameters
+    ----------
+    generator : Generator
+        Which ranks average with each other: any of `pypartial.groups` except `groups.Given`, for
+        which a step would have to name its group.
+
+    Raises
+    ------
+    ArgumentError
+        If `generator` is something else.
+
+    References
+    ----------
+    Q. Luo et al., "Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized
+    Training" (Ripples), ASPLOS 2020, sections 3 to 5.
+    """
+
+    generator: Generator
+
+    def __post_init__(self) -> None:
+        """Check the generator."""
+        if not isinstance(self.generator, Generator):
+            raise ArgumentError(
+                "generator must be one of pypartial.groups, such as Smart(3), not "
+                f"{self.generator!r}"
+            )
+        if isinstance(self.generator, Given):
+            raise ArgumentError(
+                "generator=Given() is not possible: a step does not name its group; use Table"
+            )
+
+    def worker(
+        self, ctx: Context, x: Vector, *, extra: int = 0, state: State | None = None
+    ) -> Worker:
+        """Make this rank's part in the training; see `Method.worker`."""
+        return GroupWorker(self, ctx, x, extra, state, self.generator, {})
+
+
+class GroupWorker(CommonWorker):
+    """A worker whose ranks average models in groups."""
+
+    _request: PreduceRequest
+
+    def __init__(
+        self,
+        method: Method,
+        ctx: Context,
+        x: Vector,
+        extra: int,
+        state: State | None,
+        generator: Generator,
+        options: dict[str, Any],
+    ) -> None:
+        self._generator, self._options = generator, options
+        super().__init__(method, ctx, x, extra, state)
+
+    def _memory(self, count: int) -> Vector:
+        return np.zeros(count, self.x.dtype)
+
+    def _open(self) -> PreduceRequest:
+        return self._ctx.Preduce_init(self.x, self._generator, **self._options)
+
+    def _advance(self, update: Update, is_given: bool) -> int:
+        status = Status()
+        applied = self._apply(update) if is_given else 0
+        self._request.Start()
+        self._request.Wait(status)
+        self.status = status
+        return applied
+
+    def _end_rounds(self) -> tuple[int, Status]:
+        status = self.status = Status()
+        self._request.Flush(status)
+        return 0, status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from ..context import Context
 
 __all__ = ["Meeting"]
+
+_ELEMENTS_MOST = 1 << 30  # in one call: MPI before version 4 counts with 32 bits
 
 
 class Meeting:
@@ -33,25 +36,33 @@ class Meeting:
     def copy(self, array: npt.NDArray[Any]) -> None:
         """Overwrite a contiguous array with rank 0's."""
         with self._ctx.away():
-            self._comm.Bcast(_bytes(array))
+            self._copy(array)
+
+    def _copy(self, array: npt.NDArray[Any]) -> None:
+        for part in _parts(array.reshape(-1).view(np.uint8)):
+            self._comm.Bcast(part)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank."""
         with self._ctx.away():
             return self._comm.allgather(value)
 
-    def average(self, array: npt.NDArray[Any]) -> None:
-        """Replace a contiguous float array by its mean over the ranks, the same bits everywhere."""
+    def average(self, array: npt.NDArray[Any], over: int | None = None) -> None:
+        """Replace a contiguous float array by its mean over the ranks, the same bits everywhere.
+
+        `over`: what to divide the sum by, if some ranks have zeros only because they have no value.
+        """
         from mpi4py import MPI
 
         # An MPI may give ranks different bits in an allreduce; a broadcast has the bits of one.
         with self._ctx.away():
-            if self._comm.rank == 0:
-                self._comm.Reduce(MPI.IN_PLACE, array)
-                array /= self._comm.size
-            else:
-                self._comm.Reduce(array, None)
-            self._comm.Bcast(_bytes(array))
+            for part in _parts(array.reshape(-1)):
+                if self._comm.rank == 0:
+                    self._comm.Reduce(MPI.IN_PLACE, part)
+                    part /= over or self._comm.size
+                else:
+                    self._comm.Reduce(part, None)
+            self._copy(array)
 
     def close(self) -> None:
         """Free the communicator."""
@@ -59,5 +70,7 @@ class Meeting:
             self._comm.Free()
 
 
-def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    return array.reshape(-1).view(np.uint8)
+def _parts(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Cut a one-dimensional array into parts that one call can take."""
+    for start in range(0, array.size, _ELEMENTS_MOST):
+        yield array[start : start + _ELEMENTS_MOST]

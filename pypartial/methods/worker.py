@@ -1,0 +1,289 @@
+"""What the workers of all methods do alike: agree, meet, average, and keep count."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from contextlib import AbstractContextManager
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from .._arguments import as_argument_error, in_range
+from ..context import Context
+from ..errors import ArgumentError, Error, MismatchError
+from .base import Method, State, Update, Vector, Worker
+from .meeting import Meeting
+from .state import Shape, average_state, check_state, shapes
+
+if TYPE_CHECKING:
+    from .._handle import Request
+    from ..status import Status
+
+__all__ = ["CommonWorker", "Purpose"]
+
+EXTRA_MOST = 1 << 20
+ROUNDS_MOST = (1 << 63) - 1
+
+
+class Purpose(IntEnum):
+    """Why a rank comes to a meeting of all ranks. It goes when no rank has come for less."""
+
+    SYNC = 0
+    FLUSH = 1
+    FINISH = 2
+
+
+class CommonWorker(Worker):
+    """A worker with one handle, and with meetings of all ranks.
+
+    A meeting is the end of the handle's rounds or groups (`Request.Flush`, or a whole Drain), and
+    then an exchange of what the ranks came for. All ranks do the same there, so a rank that wants
+    to finish can meet one that synchronises; it comes again until all ranks want to finish.
+
+    Parameters
+    ----------
+    method : Method
+    ctx, x, extra, state
+        As for `Method.worker`.
+
+    Attributes
+    ----------
+    drifts : bool
+        Of the class: whether ranks have different models between meetings. These then average them.
+    """
+
+    drifts: ClassVar[bool] = True
+
+    _request: Request
+
+    def __init__(
+        self, method: Method, ctx: Context, x: Vector, extra: int, state: State | None
+    ) -> None:
+        if not isinstance(ctx, Context):
+            raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
+        self._method, self._ctx, self._state = method, ctx, state
+        self.x, self.status, self.rounds = x, None, 0
+        self._update: Update | None = None
+        self._newest = -1  # round, or group, of the last meeting
+        self._steps = 0  # since the last meeting
+        self._ended = False
+        self._meeting = Meeting(ctx)
+        try:
+            self._agree(extra)
+            self._meeting.copy(x)
+            self._request = self._open()
+        except (ArgumentError, MismatchError):  # on all ranks
+            self._meeting.close()
+            raise
+
+    # ---- what methods differ in ------------------------------------------------------------------
+
+    @abstractmethod
+    def _memory(self, count: int) -> Vector:
+        """Return zeroed memory for the gradient."""
+
+    @abstractmethod
+    def _open(self) -> Request:
+        """Make the handle; collective."""
+
+    @abstractmethod
+    def _advance(self, update: Update, is_given: bool) -> int:
+        """Make a step with what is in `gradient`; return how often `update` was called.
+
+        `is_given`: whether the caller has a gradient. If not, it is zero.
+        """
+
+    @abstractmethod
+    def _end_rounds(self) -> tuple[int, Status]:
+        """End the handle's rounds or groups, and apply them; collective.
+
+        Return how often `update` was called, and the status of the end.
+        """
+
+    # ---- construction ----------------------------------------------------------------------------
+
+    def _agree(self, extra: int) -> None:
+        """Check the arguments, make the memory, and raise on all ranks if one has a problem."""
+        x, mine, complaint = self.x, "", None
+        try:
+            _check_model(x)
+            if self._state is not None and not callable(self._state):
+                raise ArgumentError(f"state must be a function, or None, not {self._state!r}")
+            extra = in_range("extra", extra, 0, EXTRA_MOST)
+            self.gradient = self._memory(x.size + extra)
+            state = "" if self._state is None else ", with state"
+            mine = f"{self._method!r}, {x.size} {x.dtype.name}, extra {extra}{state}"
+        except Exception as error:
+            complaint = as_argument_error(error)
+        given = self._meeting.gather((mine, complaint and str(complaint)))
+        if complaint is not None:
+            raise complaint
+        for rank, (theirs, problem) in enumerate(given):
+            if problem is not None:
+                raise MismatchError(f"rank {rank}: {problem}")
+            if theirs != given[0][0]:
+                raise MismatchError(
+                    f"workers differ: rank 0 has {given[0][0]}; rank {rank} has {theirs}"
+                )
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def step(self, gradient: Vector | None, update: Update) -> int:
+        """Contribute a gradient, and apply what other ranks have contributed."""
+        self._live()
+        self._update = _check_update(update)
+        self._take(gradient)
+        self._steps += 1
+        return self._advance(update, gradient is not None)
+
+    def _take(self, gradient: Vector | None) -> None:
+        """Put the caller's gradient into the worker's memory."""
+        own = self.gradient
+        if gradient is own:
+            return
+        if gradient is None:
+            own[:] = 0
+            return
+        if not isinstance(gradient, np.ndarray) or (gradient.shape, gradient.dtype) != (
+            own.shape,
+            own.dtype,
+        ):
+            raise ArgumentError(
+                f"gradient must be an array of {own.size} {own.dtype.name} elements, or None, not "
+                f"{_describe(gradient)}"
+            )
+        if gradient.__array_interface__["data"] != own.__array_interface__["data"]:
+            own[:] = gradient
+
+    def _apply(self, update: Update) -> int:
+        """Apply what is in the worker's memory."""
+        update(self.gradient)
+        self.rounds += 1
+        return 1
+
+    # ---- meetings --------------------------------------------------------------------------------
+
+    def flush(self, update: Update | None = None) -> int:
+        """Apply everything that is still on its way; the worker goes on afterwards."""
+        return self._meet(Purpose.FLUSH, update)
+
+    def finish(self, update: Update | None = None) -> int:
+        """End the training: `flush`, as often as ranks that still make steps need it."""
+        applied = self._meet(Purpose.FINISH, update)
+        self._ended = True
+        self._request.Free()
+        self._meeting.close()
+        return applied
+
+    def _meet(self, purpose: Purpose, update: Update | None) -> int:
+        """Meet all ranks, again and again until all have come for this purpose, or for more."""
+        self._live()
+        if update is not None:
+            self._update = _check_update(update)
+        self._known_update()  # raises before anything is communicated
+        applied = 0
+        while True:
+            times, status = self._end_rounds()
+            applied += times
+            self._newest, self._steps = status.round, 0
+            if self._settle(purpose) >= purpose:
+                return applied
+
+    def _known_update(self) -> Update | None:
+        """Return the update of a meeting, None if none is known; raise if one is needed."""
+        return self._update
+
+    def _settle(self, purpose: Purpose) -> Purpose:
+        """Tell all ranks this one's purpose, and average what has drifted; return the least."""
+        arrays: list[Vector] = []
+        complaint = None
+        if self.drifts and self._state is not None:
+            try:
+                arrays = check_state(self._state())
+            except Exception as error:  # the other ranks must learn of it
+                complaint = error
+        told: list[tuple[Purpose, list[Shape], str | None]]
+        told = self._meeting.gather((purpose, shapes(arrays), complaint and repr(complaint)))
+        if complaint is not None:
+            raise complaint
+        for rank, (_, _, problem) in enumerate(told):
+            if problem is not None:
+                raise MismatchError(f"state() of rank {rank} raised {problem}")
+        if self.drifts:
+            average_state(self._meeting, arrays, [theirs for _, theirs, _ in told])
+            self._meeting.average(self.x)
+        return min(least for least, _, _ in told)
+
+    def away(self, update: Update | None = None) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block; collective."""
+        self._live()
+        return self._ctx.away()
+
+    # ---- checkpoints -----------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs beside `x`: ``method``, ``rounds`` and ``seed``. Local."""
+        if self._steps:
+            raise Error(
+                f"{self._steps} steps were made since the last flush, and a checkpoint would lose "
+                "rounds: call flush() on all ranks before"
+            )
+        return {"method": repr(self._method), "rounds": self.rounds, "seed": self._next_seed()}
+
+    def _next_seed(self) -> int:
+        seed, made = self._ctx.seed, self._newest + 1
+        if not made:
+            return seed
+        digest = hashlib.blake2b(f"{seed} {made}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on counting where a checkpoint was made. Local; before the first step."""
+        self._live()
+        if self._steps or self._newest >= 0:
+            raise Error("load_state_dict comes before the first step")
+        if not isinstance(state, dict) or not {"method", "rounds", "seed"} <= state.keys():
+            raise ArgumentError(f"state must be what state_dict() returned, not {state!r}")
+        if state["method"] != repr(self._method):
+            raise ArgumentError(
+                f"the state is of {state['method']}, and this worker has {self._method!r}"
+            )
+        self.rounds = in_range("rounds", state["rounds"], 0, ROUNDS_MOST)
+
+    # ---- ends ------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        if self._ended:
+            raise Error("the worker has finished: make a new one by the method's worker()")
+
+
+def _check_update(update: Any) -> Update:
+    if not callable(update):
+        raise ArgumentError(f"update must be a function of a gradient, not {update!r}")
+    known: Update = update
+    return known
+
+
+def _check_model(x: Any) -> None:
+    if not isinstance(x, np.ndarray):
+        raise ArgumentError(f"x must be a NumPy array, not {_describe(x)}")
+    if x.ndim != 1 or not x.flags.c_contiguous or not x.flags.writeable:
+        raise ArgumentError(
+            f"x must be one-dimensional, contiguous and writable; it is {_describe(x)}"
+        )
+    if x.dtype not in (np.float32, np.float64):
+        raise ArgumentError(f"x must have the type float32 or float64, not {x.dtype}")
+
+
+def _describe(value: Any) -> str:
+    """Return in words what an argument is."""
+    if not isinstance(value, np.ndarray):
+        return f"a {type(value).__name__}"
+    words = ["an array of shape", str(value.shape), "and type", str(value.dtype)]
+    if not value.flags.c_contiguous:
+        words.append("that is not contiguous")
+    if not value.flags.writeable:
+        words.append("that is read-only")
+    return " ".join(words)
