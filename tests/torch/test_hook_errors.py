@@ -179,7 +179,7 @@ def test_finish_refuses_what_would_hang_others(ctx, comm, gloo):
     _, _, state, run = made(ctx)
     with pytest.raises(pp.Error, match="0 backward passes; every rank must make at least 1"):
         state.finish()
-    with pytest.raises(pp.ArgumentError, match=r"needs the torch\.optim\.Optimizer .* not 3"):
+    with pytest.raises(pp.ArgumentError, match=r"must be the torch\.optim\.Optimizer .* not 3"):
         state.finish(3)
     run()
     state.finish()
