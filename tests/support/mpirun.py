@@ -1,7 +1,7 @@
 """Starting mpirun from a test, with limits, and looking what it leaves behind.
 
 Limits nest, so that the one that knows most speaks first: a test inside a rank has a limit of its
-own (`tests/mpi/conftest.py`: stacks of every rank), then mpirun's ``--timeout``, then Python's.
+own (`support/ranks.py`: stacks of every rank), then mpirun's ``--timeout``, then Python's.
 """
 
 from __future__ import annotations

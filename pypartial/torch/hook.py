@@ -1,0 +1,508 @@
+"""A communication hook of DistributedDataParallel: the gradients' allreduce, made partial.
+
+DDP cuts the gradients into buckets, and calls the hook with each. The hook copies the buckets into
+one vector. With the last bucket of a backward pass it contributes the vector, waits for a round,
+and gives every bucket its part of the result. So all parameters share one round, however DDP cuts
+and orders its buckets.
+"""
+
+# DDP compares the hook's annotations with the classes, so they must not be strings.
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket  # torch.distributed has it, untyped
+from torch.nn.parallel import DistributedDataParallel
+
+from ..context import Context
+from ..errors import ArgumentError, Error, MismatchError
+from ..methods.meeting import Meeting
+from ..methods.worker import Purpose
+from ..policy import Full, Majority, Policy
+from ..status import Status
+from .layout import Layout, compare
+from .replicas import apply, is_plain, optimizer_tensors, unite
+
+__all__ = ["HookState", "partial_allreduce_hook"]
+
+_DEFAULT_POLICY = Majority()
+_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+_NO_BROADCAST = f"{'forward_sync_buffers' if _NEW else 'broadcast_buffers'}=False"
+
+
+class HookState:
+    """What `partial_allreduce_hook` needs: the rounds of one DDP module.
+
+    Making one is collective and blocking. Register it once, on every rank, before the first step::
+
+        ddp = DistributedDataParallel(model)
+        state = pp.torch.HookState(ctx, ddp)
+        ddp.register_comm_hook(state, pp.torch.partial_allreduce_hook)
+        for batch in batches:  # ranks may have different numbers of batches, at least one each
+            optimizer.zero_grad()
+            loss(ddp(batch)).backward()
+            optimizer.step()
+        state.finish(optimizer)
+
+    The first backward pass (with ``static_graph=True`` the first two) is synchronous, because DDP's
+    forward pass behind it is. Every rank must make it.
+
+    A backward pass gives the optimizer one gradient, so the hook cannot apply the rounds that a
+    slow rank has missed one by one. With partial rounds the ranks apply different sums, and their
+    replicas drift apart, unless the optimizer is plain SGD. `sync_every` bounds the drift, and
+    `finish` ends it. `DistributedOptimizer` does not drift. It also serves a ``GradScaler``, whose
+    scales would differ between ranks here.
+
+    Parameters
+    ----------
+    ctx : Context
+        Of as many ranks as the module's process group has.
+    ddp : torch.nn.parallel.DistributedDataParallel
+        On the CPU. If it has buffers, it must have been made with
+        ``forward_sync_buffers=False`` (before torch 2.13: ``broadcast_buffers=False``); `finish`
+        averages them.
+    policy : Policy, optional
+        When a round is activated.
+    deliver : {"sum", "latest"}, optional
+        What a backward pass gives: the sum of all rounds that this rank was not given yet, or the
+        newest round.
+    average : {"size", "contributors", "contributions"}, optional
+        What the sum of gradients is divided by, as in `Context.Allreduce_init`. ``"size"`` is what
+        DDP does.
+    sync_every : int, optional
+        When so many rounds were made since the last time, the ranks meet behind a step of the
+        optimizer, as in `flush`. This is a collective call: put collective calls of your own into
+        `away`. None: only `flush` and `finish` average.
+    optimizer : torch.optim.Optimizer, optional
+        The optimizer of the module's parameters; `sync_every` needs it.
+
+    Attributes
+    ----------
+    status : Status or None
+        Of the newest round that was delivered.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument of this rank is wrong; the other ranks raise `MismatchError`.
+    MismatchError
+        If ranks differ in their options, or in the names, shapes or types of the parameters.
+
+    Warns
+    -----
+    UserWarning
+        If replicas will drift; if the module was made with ``find_unused_parameters=True``, which
+        makes every step synchronous.
+    """
+
+    status: Status | None
+
+    def __init__(
+        self,
+        ctx: Context,
+        ddp: DistributedDataParallel,
+        *,
+        policy: Policy = _DEFAULT_POLICY,
+        deliver: Literal["sum", "latest"] = "sum",
+        average: Literal["size", "contributors", "contributions"] = "size",
+        sync_every: int | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        if not isinstance(ctx, Context):
+            raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
+        self._meeting = Meeting(ctx)
+        options = f"policy={policy!r}, deliver={deliver!r}, average={average!r}"
+        lines: Sequence[str] = []
+        complaint = None
+        try:
+            _check_options(policy, deliver, average, sync_every, optimizer)
+            _check_ddp(ctx, ddp)
+            layout = Layout(reversed(_parameters(ddp)))
+            lines = [f"{options}, sync_every={sync_every!r}", *layout.lines()]
+        except ArgumentError as error:
+            complaint = error
+        try:
+            _agree(self._meeting.gather((str(complaint or ""), lines)), complaint)
+            self._vector: npt.NDArray[Any] = ctx.alloc(layout.size, layout.dtype)
+            # None: each Start reads the receive buffer.
+            self._request = ctx.Allreduce_init(
+                None, self._vector, policy=policy, deliver=deliver, average=average
+            )
+        except (ArgumentError, MismatchError):  # on every rank
+            self._meeting.close()
+            raise
+        self.status = None
+        self._ctx, self._ddp, self._layout, self._optimizer = ctx, ddp, layout, optimizer
+        self._known = {id(place.parameter) for place in layout.places}
+        self._passes = 0
+        self._parts: dict[tuple[int, ...], _Part] = {}
+        self._arrived: list[_Arrived] = []
+        self._filled = 0
+        self._finished = False
+        self._sync_every, self._newest, self._in_meeting = sync_every, -1, False
+        if optimizer is not None and sync_every is not None:
+            self._step_hook = optimizer.register_step_post_hook(self._after_step)
+        _warn(ddp, policy, deliver, sync_every, optimizer)
+
+    # ---- backward passes ------------------------------------------------------------------------
+
+    @property
+    def _first_passes(self) -> int:
+        """How many backward passes are synchronous, and make no round.
+
+        The forward pass behind them is collective: DDP broadcasts new buckets in it. A rank that
+        waits there could not be told from one that computes, and might be waited for in a round.
+        Besides, nothing must be on its way when the order of the buckets changes.
+        """
+        return 2 if self._ddp.static_graph else 1
+
+    def _take(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Copy a bucket into the vector, and make the round if it is the last one."""
+        if self._finished:
+            raise Error("a backward pass after HookState.finish: its gradients reach no other rank")
+        part = self._part(bucket.parameters())
+        buffer = bucket.buffer()
+        part.vector.copy_(buffer)
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        self._arrived.append(_Arrived(part, buffer, future))
+        # DDP does not say reliably which bucket is the last: with static_graph, all buckets of the
+        # first backward pass may have the index 0.
+        self._filled = part.end
+        if self._filled == self._layout.size:
+            self._make_round()
+        return future
+
+    def _part(self, parameters: Sequence[torch.Tensor]) -> "_Part":
+        """Return the part of the vector for a bucket: behind that of the bucket before.
+
+        DDP gives buckets in one order, the same on all ranks, which changes behind the synchronous
+        passes only.
+        """
+        settled = self._passes > self._first_passes
+        if self._filled == 0 and not settled:
+            self._parts = {}
+        key = tuple(map(id, parameters))
+        part = self._parts.get(key)
+        if part is not None and part.offset == self._filled:
+            return part
+        if not self._known.issuperset(key):
+            raise Error(
+                "a bucket has a parameter that this HookState does not know: it is registered with "
+                "another DDP module than it was made for; make one HookState for each"
+            )
+        if settled:
+            raise Error("DDP has changed its buckets, while gradients were on their way in others")
+        part = self._parts[key] = _Part(self._vector, self._filled, parameters)
+        return part
+
+    def _make_round(self) -> None:
+        arrived, self._arrived, self._filled = self._arrived, [], 0
+        self._passes += 1
+        if self._passes > self._first_passes:
+            status = Status()
+            self._request.Start()
+            self._request.Wait(status)
+            self.status = status
+        else:
+            self._meeting.average(self._vector)
+        for one in arrived:
+            one.future.set_result(one.result())
+
+    # ---- where ranks meet -----------------------------------------------------------------------
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Meet the other ranks if the rounds of `sync_every` are over."""
+        if self._in_meeting or self._finished or self.status is None or self._sync_every is None:
+            return
+        # What has crossed the bound on one rank does so on all, at their next steps at the latest.
+        if self.status.round - self._newest >= self._sync_every:
+            self._meet(Purpose.SYNC, optimizer)
+
+    def _meet(self, purpose: Purpose, optimizer: torch.optim.Optimizer) -> None:
+        """Meet all ranks, again and again until all have come for this purpose, or for more."""
+        self._in_meeting = True  # the optimizer makes steps here
+        try:
+            while self._meet_once(purpose, optimizer) < purpose:
+                pass
+        finally:
+            self._in_meeting = False
+
+    def _meet_once(self, purpose: Purpose, optimizer: torch.optim.Optimizer) -> Purpose:
+        """Apply all that is on its way, and average the replicas; return the least purpose."""
+        self.status = status = Status()
+        self._request.Flush(status)
+        self._newest = status.round
+        if status.contributions or status.first < status.round:
+            apply(optimizer, [pair for part in self._parts.values() for pair in part.gradients()])
+        replica = self._replica(optimizer)
+        told: list[tuple[Purpose, list[str]]] = self._meeting.gather((purpose, list(replica)))
+        # An optimizer makes the state of a parameter at its first step with it.
+        common = set.intersection(*(set(names) for _, names in told))
+        unite(self._meeting, [tensor for name, tensor in replica.items() if name in common])
+        return min(least for least, _ in told)
+
+    def _replica(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+        """Return everything that is averaged, in an order that is the same on all ranks."""
+        parameters = [(place.name, place.parameter) for place in self._layout.places]
+        state = optimizer_tensors(optimizer, parameters)
+        return dict([*parameters, *_buffers(self._ddp), *state])
+
+    def flush(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Apply everything that is on its way, and give all ranks the same model; then go on.
+
+        Collective, blocking. Save checkpoints here. What was on its way is applied by one step of
+        the optimizer. The models are averaged, and so are their buffers and the optimizers' state;
+        integer buffers become rank 0's.
+
+        Parameters
+        ----------
+        optimizer : torch.optim.Optimizer, optional
+            The optimizer of the module's parameters; that of the constructor if None.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no optimizer; nothing was communicated.
+        Error
+            If this rank has made fewer backward passes than the synchronous ones, or after
+            `finish`; nothing was communicated.
+        """
+        self._meet_for(Purpose.FLUSH, optimizer)
+
+    def away(self) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block; collective.
+
+        As `Context.away`, for blocking calls of the application's own. Use this one with
+        `sync_every`: it is a `flush` as well then, so that no rank is in a synchronisation.
+        """
+        if self._sync_every is not None and self._passes >= self._first_passes:
+            self.flush()
+        return self._ctx.away()
+
+    def finish(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """End the training: `flush`, as often as ranks that still make steps need it.
+
+        Collective, blocking. A rank that has no more batches calls it; it takes part in the rounds
+        of the others until all have called it. All ranks have the same model then. The module can
+        be evaluated afterwards, but a further backward pass raises.
+
+        Parameters
+        ----------
+        optimizer : torch.optim.Optimizer, optional
+            As in `flush`.
+
+        Raises
+        ------
+        ArgumentError, Error
+            As in `flush`.
+        """
+        self._meet_for(Purpose.FINISH, optimizer)
+        self._finished = True
+        if self._sync_every is not None:
+            self._step_hook.remove()
+        self._request.Free()
+        self._meeting.close()
+
+    def _meet_for(self, purpose: Purpose, optimizer: torch.optim.Optimizer | None) -> None:
+        optimizer = self._optimizer if optimizer is None else optimizer
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ArgumentError(
+                f"optimizer must be the torch.optim.Optimizer of the module, not {optimizer!r}"
+            )
+        if self._finished:
+            raise Error("HookState.finish was called before")
+        if self._passes < self._first_passes:
+            raise Error(
+                f"this rank has made {self._passes} backward passes; every rank must make at least "
+                f"{self._first_passes}, because DDP's next forward pass is collective"
+            )
+        if self._passes == self._first_passes:
+            self._see_buckets()
+        self._meet(purpose, optimizer)
+
+    def _see_buckets(self) -> None:
+        """Take part in the collective forward pass of the others, to see the new buckets."""
+        self._ddp.reducer._rebuild_buckets()
+        for bucket in self._ddp.reducer._get_zeros_like_grad_buckets():
+            self._filled = self._part(bucket.parameters()).end
+        self._filled = 0
+
+
+def partial_allreduce_hook(
+    state: HookState, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Reduce a bucket of gradients in a partial round; DDP calls it.
+
+    Pass it to ``DistributedDataParallel.register_comm_hook``, together with a `HookState`. An error
+    in a round is raised by the ``backward`` that made it.
+
+    Parameters
+    ----------
+    state : HookState
+    bucket : torch.distributed.GradBucket
+
+    Returns
+    -------
+    torch.futures.Future
+        Of the bucket's part of the result.
+    """
+    return state._take(bucket)
+
+
+# ---- buckets in the vector ----------------------------------------------------------------------
+
+
+class _Part:
+    """The part of the vector that a bucket has."""
+
+    def __init__(
+        self, vector: npt.NDArray[Any], offset: int, parameters: Sequence[torch.Tensor]
+    ) -> None:
+        self.offset, self.end = offset, offset + sum(one.numel() for one in parameters)
+        # DDP counts from the beginning of the storage, so the part needs a storage of its own.
+        self.vector = torch.from_numpy(vector[offset : self.end])
+        self._parameters = parameters
+
+    def gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return each parameter with its piece of the vector."""
+        pieces = self.vector.split_with_sizes([one.numel() for one in self._parameters])
+        return [
+            (one, _like(one, piece)) for one, piece in zip(self._parameters, pieces, strict=True)
+        ]
+
+
+class _Arrived:
+    """A bucket that waits for the others of its backward pass."""
+
+    def __init__(
+        self, part: _Part, buffer: torch.Tensor, future: torch.futures.Future[torch.Tensor]
+    ) -> None:
+        self._part, self._buffer, self.future = part, buffer, future
+
+    def result(self) -> torch.Tensor:
+        """Return the bucket's part of the result, as DDP takes it.
+
+        DDP copies it to the gradients before ``backward`` returns, so it may lie in the vector.
+        """
+        if self._part.vector.dtype == self._buffer.dtype:
+            return self._part.vector
+        return self._buffer.copy_(self._part.vector)
+
+
+def _like(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+    """Return a piece of a bucket in the shape, and the order, of its parameter."""
+    strides = parameter.stride()
+    if torch.empty_like(parameter, device="meta").stride() == strides:  # without gaps
+        return piece.as_strided(parameter.shape, strides, piece.storage_offset())
+    return piece.view(parameter.shape)
+
+
+# ---- arguments ----------------------------------------------------------------------------------
+
+
+def _parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.nn.Parameter]]:
+    ignored = ddp.parameters_to_ignore
+    return [pair for pair in ddp.module.named_parameters() if pair[0] not in ignored]
+
+
+def _buffers(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    ignored = ddp.parameters_to_ignore
+    return [pair for pair in ddp.module.named_buffers() if pair[0] not in ignored]
+
+
+def _check_options(
+    policy: Policy, deliver: str, average: str, sync_every: int | None, optimizer: Any
+) -> None:
+    if not isinstance(policy, Policy):
+        raise ArgumentError(
+            "policy must be pypartial.Solo(), Majority(), FirstOf(m), Quorum(k) or Full(), not "
+            f"{policy!r}"
+        )
+    if deliver == "each":
+        raise ArgumentError(
+            "deliver='each' is not possible in a hook: one backward pass gives one gradient, so "
+            "missed rounds cannot be applied one by one; use DistributedOptimizer, or 'sum'"
+        )
+    if deliver not in ("sum", "latest"):
+        raise ArgumentError(f"deliver must be 'sum' or 'latest', not {deliver!r}")
+    if average not in ("size", "contributors", "contributions"):
+        raise ArgumentError(
+            f"average must be 'size', 'contributors' or 'contributions', not {average!r}"
+        )
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise ArgumentError(f"optimizer must be a torch.optim.Optimizer, not {optimizer!r}")
+    if sync_every is None:
+        return
+    if not isinstance(sync_every, (int, np.integer)) or sync_every < 1:
+        raise ArgumentError(f"sync_every must be a positive integer or None, not {sync_every!r}")
+    if optimizer is None:
+        raise ArgumentError(
+            "sync_every needs optimizer=: the ranks meet behind one of its steps, and average its "
+            "state"
+        )
+
+
+def _check_ddp(ctx: Context, ddp: Any) -> None:
+    if not isinstance(ddp, DistributedDataParallel):
+        raise ArgumentError(
+            f"ddp must be a torch.nn.parallel.DistributedDataParallel, not {type(ddp).__name__}"
+        )
+    ranks = dist.get_world_size(ddp.process_group)
+    if ranks != ctx.size:
+        raise ArgumentError(
+            f"the context has {ctx.size} ranks, and the module's process group {ranks}"
+        )
+    buffers = [name for name, _ in _buffers(ddp)]
+    if ddp.broadcast_buffers and buffers:
+        raise ArgumentError(
+            f"the module has buffers ({buffers[0]}), which DDP broadcasts in every forward pass, "
+            "so that every rank waits for the slowest; make it with "
+            f"DistributedDataParallel(..., {_NO_BROADCAST}); finish() averages them"
+        )
+    if getattr(ddp, "_use_python_reducer", False):
+        raise ArgumentError("torch.compile's python_reducer has no buckets, which a hook needs")
+    if ddp._delay_all_reduce_params:
+        raise ArgumentError("delay_all_reduce_named_params hides parameters from the hook")
+
+
+def _agree(answers: Sequence[tuple[str, Sequence[str]]], complaint: ArgumentError | None) -> None:
+    """Raise on every rank if an argument of any rank is wrong, or if ranks differ."""
+    if complaint is not None:
+        raise complaint
+    for rank, (text, _) in enumerate(answers):
+        if text:
+            raise MismatchError(f"rank {rank} made its HookState with a wrong argument: {text}")
+    compare("the HookStates", [lines for _, lines in answers])
+
+
+def _warn(
+    ddp: DistributedDataParallel,
+    policy: Policy,
+    deliver: str,
+    sync_every: int | None,
+    optimizer: torch.optim.Optimizer | None,
+) -> None:
+    if ddp.find_unused_parameters and not ddp.static_graph:
+        warnings.warn(
+            "find_unused_parameters=True makes DDP wait for all ranks in every step, so that "
+            "partial rounds save nothing, and ranks need equally many steps; use static_graph=True "
+            "or DistributedOptimizer",
+            UserWarning,
+            stacklevel=3,
+        )
+    drifts = deliver == "latest" or not is_plain(optimizer)
+    if drifts and sync_every is None and not isinstance(policy, Full):
+        warnings.warn(
+            f"with {policy!r} and deliver={deliver!r} the replicas drift apart until finish(), "
+            "unless the optimizer is plain SGD and deliver is 'sum'; pass optimizer= and "
+            "sync_every=, or use DistributedOptimizer, which does not drift",
+            UserWarning,
+            stacklevel=3,
+        )
