@@ -186,9 +186,10 @@ class DistributedOptimizer:
         if self.scheduler is not None and inner is not self.optimizer:
             raise ArgumentError("scheduler must be a scheduler that was made on this optimizer")
         if self._clip_norm is not None:
-            self._clip_norm = real_number(self._clip_norm)
-            if not self._clip_norm > 0:
+            norm = real_number(self._clip_norm)
+            if not norm > 0:
                 raise ArgumentError(f"clip_norm must be above 0, not {self._clip_norm!r}")
+            self._clip_norm = norm
         if overlap is not None:
             check_overlap(overlap, self._method)
         _check_world(self._ctx.size)

@@ -283,8 +283,9 @@ def _cut(layout: Layout, count: int) -> list[list[tuple[str, torch.Tensor]]]:
     pieces: list[list[tuple[str, torch.Tensor]]] = []
     done = 0
     for place in reversed(layout.places):
-        if not pieces or done * count >= layout.size * len(pieces):
+        elements = place.parameter.numel()
+        if not pieces or (done + elements / 2) * count >= layout.size * len(pieces):
             pieces.append([])
         pieces[-1].append((place.name, place.parameter))
-        done += place.parameter.numel()
+        done += elements
     return pieces
