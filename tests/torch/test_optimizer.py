@@ -60,6 +60,9 @@ class TestGradients:
             backward(model, comm.rank, 1)
             opt.step()
             assert [p.grad.data_ptr() for p in model.parameters()] == places
+            opt.flush()  # overwrites the vector
+            assert [p.grad for p in model.parameters()] == [None] * len(places)
+            backward(model, comm.rank, 2)  # is dropped by the end
 
     @pytest.mark.parametrize("set_to_none", [True, False])
     def test_parameters_that_no_rank_uses_are_left_alone(self, comm, ctx, set_to_none):

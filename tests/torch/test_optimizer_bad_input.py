@@ -171,6 +171,11 @@ class TestSteps:
         with pytest.raises(pp.ArgumentError, match="closure"):
             opt.step(lambda: 0.0)
 
+    def test_flush_before_step(self, ctx, opt, model):
+        backward(model, ctx.rank, 1)
+        with pytest.raises(pp.Error, match="a gradient waits for its step"):
+            opt.flush()
+
     def test_added(self, opt):
         with pytest.raises(pp.Error, match="cannot be added"):
             opt.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
@@ -231,7 +236,7 @@ def test_sparse_gradients(comm, ctx):
             opt.step()
         model.weight.grad = model.weight.grad.to_dense()
         opt.step()
-    assert model.weight.grad[1].tolist() == [1.0] * 3
+        assert model.weight.grad[1].tolist() == [1.0] * 3
 
 
 def test_parameters_without_a_model_have_numbers(ctx):
