@@ -92,8 +92,8 @@ class DistributedOptimizer:
     one vector, until the next call. ``zero_grad()`` may keep these views or set them to None;
     ``step()`` copies gradients that lie elsewhere. A parameter without a gradient on this rank
     counts as zeros. If no rank had one for it, its ``p.grad`` is None when the round is applied. A
-    round without any gradient changes nothing. Half precision is widened to float32 on its way, and the vector is
-    float64 if any parameter is.
+    round without any gradient changes nothing. Half precision is widened to float32 on its way, and
+    the vector is float64 if any parameter is.
 
     **Parameters.** They stay where they are, except with `PartialReduce` and `Ripples`: there
     ``p.data`` becomes a view of one vector, if it is contiguous and has the vector's type. Saving,
