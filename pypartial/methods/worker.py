@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CommonWorker", "Purpose"]
 
-EXTRA_MOST = 1 << 20
+EXTRA_MOST = (1 << 31) - 1
 ROUNDS_MOST = (1 << 63) - 1
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ..errors import ArgumentError, MismatchError
 
-__all__ = ["Layout", "Place", "compare"]
+__all__ = ["Layout", "Place", "compare", "describe"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Place:
         return self.offset + self.parameter.numel()
 
     def __str__(self) -> str:
-        return f"{self.name}: {tuple(self.parameter.shape)} {self.parameter.dtype}"
+        return describe(self.name, self.parameter)
 
 
 class Layout:
@@ -65,6 +65,7 @@ class Layout:
         if not places:
             raise ArgumentError("there are no parameters that require a gradient")
         self.places: Sequence[Place] = tuple(places)
+        self.parameters = [place.parameter for place in places]
         self.size = end
         is_double = any(place.parameter.dtype == torch.float64 for place in places)
         self.dtype = np.dtype(np.float64 if is_double else np.float32)
@@ -78,6 +79,11 @@ class Layout:
     def lines(self) -> list[str]:
         """Return name, shape and type of each parameter, a line each."""
         return [str(place) for place in self.places]
+
+
+def describe(name: str, tensor: torch.Tensor) -> str:
+    """Return name, shape and type of a tensor, in one line."""
+    return f"{name}: {tuple(tensor.shape)} {tensor.dtype}"
 
 
 def compare(what: str, lines: Sequence[Sequence[str]]) -> None:

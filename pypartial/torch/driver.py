@@ -1,0 +1,194 @@
+"""What communicates for a `DistributedOptimizer`; one worker for all parameters."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..errors import Error
+from ..methods import EagerSGD, Method, Synchronous
+from ..methods.meeting import Meeting
+from .flat import FlatParameters
+from .gradients import Gradients
+from .layout import Layout
+from .state import Arrays, common_state
+
+if TYPE_CHECKING:
+    from ..context import Context
+    from ..status import Status
+
+__all__ = ["BETWEEN", "Driver", "Whole"]
+
+BETWEEN = (
+    "a gradient waits for its step, and a flush would lose it: call step() or zero_grad() before"
+)
+
+Apply = Callable[[], None]
+
+
+class Driver(ABC):
+    """Takes gradients from ``p.grad`` to other ranks, and puts reduced ones there.
+
+    Attributes
+    ----------
+    is_paused : bool
+        Backward passes only add up gradients now.
+    """
+
+    is_paused = False
+
+    @property
+    @abstractmethod
+    def status(self) -> Status | None:
+        """As a `pypartial.methods.Worker`'s."""
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int:
+        """As a `pypartial.methods.Worker`'s."""
+
+    @abstractmethod
+    def step(self, factor: float | None, skip: bool) -> None:
+        """Contribute the gradients, and apply what is there.
+
+        Parameters
+        ----------
+        factor : float or None
+            Multiplies the gradients.
+        skip : bool
+            Contribute nothing but zeros.
+        """
+
+    @abstractmethod
+    def flush(self, is_end: bool) -> None:
+        """Apply all that is on its way, and set all gradients to None.
+
+        Collective, blocking; other ranks may make more steps before.
+
+        Parameters
+        ----------
+        is_end : bool
+            This rank makes no more steps: gradients that wait for one may be dropped.
+        """
+
+    @abstractmethod
+    def away(self) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block. Collective."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free all. Collective, blocking; after a flush, which no rank has gone on from."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs beside models and optimizers."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what a checkpoint has."""
+
+
+class Whole(Driver):
+    """One worker, with one vector for all parameters.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+    ctx : Context
+    method : Method
+    layout : Layout
+    meeting : Meeting
+    apply : callable
+        Makes one step of the optimizer with the gradients that the parameters have.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        ctx: Context,
+        method: Method,
+        layout: Layout,
+        meeting: Meeting,
+        apply: Apply,
+    ) -> None:
+        self._optimizer, self._meeting, self._apply = optimizer, meeting, apply
+        self._arrays = Arrays()
+        self._averaged: list[torch.Tensor] = []
+        self._flat: FlatParameters | None = None
+        x = np.empty(0, layout.dtype)
+        extra = Gradients.length(layout)
+        if isinstance(method, (EagerSGD, Synchronous)):
+            self._averaged = layout.parameters  # where models are averaged, as part of the state
+        else:
+            x = ctx.alloc(layout.size, layout.dtype)
+            self._flat = FlatParameters(layout, x)
+            extra -= layout.size
+        self._worker = method.worker(ctx, x, extra=extra, state=self._state)
+        self._gradients = Gradients(layout, self._worker.gradient)
+
+    @property
+    def status(self) -> Status | None:
+        """The worker's."""
+        return self._worker.status
+
+    @property
+    def rounds(self) -> int:
+        """The worker's."""
+        return self._worker.rounds
+
+    def step(self, factor: float | None, skip: bool) -> None:
+        """Contribute the gradients, and apply what is there."""
+        if not skip:
+            self._gradients.collect(factor)
+        self._worker.step(None if skip else self._worker.gradient, self._update)
+        self._take_over()
+
+    def flush(self, is_end: bool) -> None:
+        """Apply all that is on its way."""
+        if self._gradients.is_waiting and not is_end:
+            raise Error(BETWEEN)
+        if self._flat is not None:
+            self._flat.gather()
+        self._worker.flush(self._update)
+        self._take_over()
+        self._gradients.forget()
+
+    def away(self) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block."""
+        return self._worker.away()
+
+    def close(self) -> None:
+        """Free all."""
+        self._worker.finish(self._update)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
+        return self._worker.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what a checkpoint has."""
+        self._worker.load_state_dict(state)
+
+    def _update(self, reduced: npt.NDArray[Any]) -> None:
+        self._arrays.write_back()
+        self._gradients.give(reduced)
+        if self._gradients.any(reduced):
+            self._apply()
+        if self._flat is not None:
+            self._flat.gather()
+
+    def _take_over(self) -> None:
+        """Give the parameters and the optimizer what the worker has averaged."""
+        self._arrays.write_back()
+        if self._flat is not None:
+            self._flat.scatter()
+
+    def _state(self) -> list[npt.NDArray[Any]]:
+        tensors = self._averaged + common_state(self._optimizer, self._meeting)
+        return self._arrays.of(tensors)

@@ -1,0 +1,52 @@
+"""Parameters in a flat vector, for methods that average models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from .layout import Layout
+
+__all__ = ["FlatParameters"]
+
+
+class FlatParameters:
+    """A vector that holds a model's parameters.
+
+    A contiguous parameter of the vector's type becomes a view of it (``p.data`` is moved there).
+    Other parameters stay where they are, and are copied.
+
+    Parameters
+    ----------
+    layout : Layout
+    vector : numpy.ndarray
+        ``layout.size`` elements of the layout's type. They become the parameters' values.
+    """
+
+    @torch.no_grad()
+    def __init__(self, layout: Layout, vector: npt.NDArray[Any]) -> None:
+        self.vector = vector
+        self._parts: list[torch.Tensor] = []
+        self._copied: list[torch.Tensor] = []
+        views = layout.views(torch.from_numpy(vector))
+        for p, view in zip(layout.parameters, views, strict=True):
+            view.copy_(p)
+            if p.dtype == view.dtype and p.is_contiguous():
+                p.data = view
+            else:
+                self._parts.append(view)
+                self._copied.append(p)
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Write the parameters to the vector."""
+        if self._copied:
+            torch._foreach_copy_(self._parts, self._copied)
+
+    @torch.no_grad()
+    def scatter(self) -> None:
+        """Write the vector to the parameters."""
+        if self._copied:
+            torch._foreach_copy_(self._copied, self._parts)

@@ -1,0 +1,126 @@
+"""The gradients of parameters in a flat vector, on their way to other ranks and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from ..errors import ArgumentError
+from .layout import Layout
+
+__all__ = ["Gradients"]
+
+Vector = npt.NDArray[Any]
+
+
+class Gradients:
+    """A vector with the gradients of parameters, and one flag for each parameter behind them.
+
+    A flag is 1 if this rank has a gradient for the parameter. Flags are added up and averaged
+    together with the gradients, so that a reduced vector says for which parameters any rank had
+    one.
+
+    Between two calls ``p.grad`` of each parameter may be anything that PyTorch makes of it. A
+    gradient that was accumulated in the view that `give` has set lies in the vector already, and
+    is not copied.
+
+    Parameters
+    ----------
+    layout : Layout
+    vector : numpy.ndarray
+        At least `length(layout)` elements of the layout's type.
+    """
+
+    def __init__(self, layout: Layout, vector: Vector) -> None:
+        self._layout = layout
+        self._vector = vector
+        self._whole = torch.from_numpy(vector)
+        self._views = layout.views(self._whole)
+        # What p.grad becomes where the parameter has another type than the vector.
+        self._narrow = [
+            None if p.dtype == view.dtype else torch.empty_like(p, requires_grad=False)
+            for p, view in zip(layout.parameters, self._views, strict=True)
+        ]
+
+    @staticmethod
+    def length(layout: Layout) -> int:
+        """Return how many elements the vector needs."""
+        return layout.size + len(layout.places)
+
+    @torch.no_grad()
+    def collect(self, factor: float | None = None) -> None:
+        """Write the parameters' gradients, multiplied by a factor, and their flags to the vector.
+
+        Raises
+        ------
+        ArgumentError
+            If a gradient is sparse; nothing was written.
+        """
+        grads = [p.grad for p in self._layout.parameters]
+        for place, grad in zip(self._layout.places, grads, strict=True):
+            if grad is not None and grad.layout != torch.strided:
+                raise ArgumentError(
+                    f"the gradient of parameter {place.name} is sparse ({grad.layout}); only dense "
+                    "gradients are supported: make the layer with sparse=False"
+                )
+        absent, to, of = [], [], []
+        for view, grad in zip(self._views, grads, strict=True):
+            if grad is None:
+                absent.append(view)
+            elif grad is not view:
+                to.append(view)
+                of.append(grad)
+        if absent:
+            torch._foreach_zero_(absent)
+        if to:
+            torch._foreach_copy_(to, of)
+        if factor is not None:
+            self._whole[: self._layout.size].mul_(factor)
+        self._flags(self._vector)[:] = [grad is not None for grad in grads]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether backward has made a gradient outside of the vector, and nobody collected it."""
+        own = [
+            view if narrow is None else narrow
+            for view, narrow in zip(self._views, self._narrow, strict=True)
+        ]
+        grads = [p.grad for p in self._layout.parameters]
+        return any(g is not None and g is not o for g, o in zip(grads, own, strict=True))
+
+    def forget(self) -> None:
+        """Set the parameters' gradients to None: other calls have overwritten the vector."""
+        for p in self._layout.parameters:
+            p.grad = None
+
+    def clear(self) -> None:
+        """Write zeros: no gradient, and no flag."""
+        self._vector[: self.length(self._layout)] = 0
+
+    def any(self, vector: Vector) -> bool:
+        """Return whether a reduced vector has a gradient for any parameter."""
+        return bool(self._flags(vector).any())
+
+    @torch.no_grad()
+    def give(self, vector: Vector) -> None:
+        """Make the gradients of a reduced vector those of the parameters: views of it.
+
+        A parameter for which no rank had a gradient gets None.
+        """
+        views = self._views
+        if vector.__array_interface__["data"] != self._vector.__array_interface__["data"]:
+            views = self._layout.views(torch.from_numpy(vector))
+        flags = self._flags(vector).tolist()
+        parameters = self._layout.parameters
+        for p, view, narrow, flag in zip(parameters, views, self._narrow, flags, strict=True):
+            if not flag:
+                p.grad = None
+            elif narrow is not None:
+                p.grad = narrow.copy_(view)
+            elif p.grad is not view:
+                p.grad = view
+
+    def _flags(self, vector: Vector) -> Vector:
+        return vector[self._layout.size : self.length(self._layout)]

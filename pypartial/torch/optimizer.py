@@ -1,0 +1,500 @@
+"""An optimizer of torch whose steps go through a method of pypartial."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed
+
+from .._arguments import real_number
+from .._native import CORE_ERRORS
+from ..context import Context
+from ..errors import ArgumentError, Error, MismatchError
+from ..methods import EagerSGD, Method
+from ..methods.meeting import Meeting
+from ..status import Status
+from .driver import Driver, Whole
+from .layout import Layout, compare, describe
+from .overlap import Pieces, check_overlap
+from .replicas import is_plain
+from .tensors import copy, settle
+
+__all__ = ["DistributedOptimizer"]
+
+_DEFAULT_METHOD = EagerSGD()
+_PARTS = {"optimizer", "scheduler", "worker"}  # of a state_dict
+
+
+class DistributedOptimizer:
+    """Trains one model on all ranks of a context: wraps an optimizer of torch.
+
+    ``step()`` contributes this rank's gradients, and applies what `method` says. With the default,
+    `EagerSGD`, it applies every complete round that this rank has not applied yet, oldest first,
+    each by one step of the wrapped optimizer. All ranks apply the same rounds, so their models stay
+    equal, bit for bit, with any deterministic optimizer, although a round may be complete without
+    the slow ranks' gradients. These are in a later round.
+
+    Making it is collective and blocking. Parameters and buffers become those of rank 0.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Made as usual, with the same parameters and hyperparameters on all ranks. Use it through the
+        wrapper only.
+    ctx : Context
+        If torch.distributed has a process group, of the same size.
+    method : pypartial.methods.Method, optional
+        `Synchronous`, `EagerSGD`, `PartialReduce` or `Ripples`, of `pypartial.methods`.
+    scheduler : torch.optim.lr_scheduler.LRScheduler, optional
+        Made on `optimizer`. The wrapper calls its ``step()`` after each step of `optimizer`; do not
+        call it yourself: ranks call the wrapper's ``step()`` different numbers of times, and their
+        learning rates would differ. For the same reason torch refuses a scheduler of the wrapper.
+    clip_norm : float, optional
+        Scales the gradient that is applied to at most this 2-norm, as
+        ``torch.nn.utils.clip_grad_norm_`` does.
+    overlap : int, optional
+        Cuts the gradients into this many pieces (no more than parameters), which leave during
+        backward already. Each piece has its own rounds and contributors, so it needs
+        `Synchronous`, ``EagerSGD(Full())`` or ``deliver="sum"``, the latter without `sync_every`.
+        None: all gradients leave in ``step()``, in one round.
+    model : torch.nn.Module, optional
+        Give it if it has buffers, such as those of BatchNorm: otherwise they stay each rank's own.
+        Errors can name its parameters, too.
+
+    Attributes
+    ----------
+    optimizer : torch.optim.Optimizer
+        The wrapped one.
+    scheduler : LRScheduler or None
+
+    Raises
+    ------
+    ArgumentError
+        If an argument of this rank is wrong; the other ranks raise `MismatchError`.
+    MismatchError
+        If ranks differ in names, shapes or types of parameters or buffers, in the optimizer or its
+        hyperparameters, or in an option; or if another rank's arguments are wrong.
+
+    Warns
+    -----
+    UserWarning
+        On rank 0, without `sync_every`: with ``deliver="latest"``, and with ``"sum"`` unless the
+        optimizer is plain SGD, the ranks' models drift apart.
+
+    Notes
+    -----
+    **Gradients.** After ``step()`` each ``p.grad`` is the gradient that was applied last, a view of
+    one vector, until the next call. ``zero_grad()`` may keep these views or set them to None;
+    ``step()`` copies gradients that lie elsewhere. A parameter without a gradient on this rank
+    counts as zeros. If no rank had one for it, its ``p.grad`` is None when the round is applied. A
+    round without any gradient changes nothing. Half precision is widened to float32 on its way, and
+    the vector is float64 if any parameter is.
+
+    **Parameters.** They stay where they are, except with `PartialReduce` and `Ripples`: there
+    ``p.data`` becomes a view of one vector, if it is contiguous and has the vector's type. Saving,
+    loading and copying the model work as before. Parameters cannot be added, frozen or given other
+    memory afterwards.
+
+    **GradScaler.** ``scaler.step(wrapper)`` works as usual, on each rank with a scale of its own.
+    Gradients are unscaled before they are contributed. A rank that skips its step contributes
+    zeros, because the others may wait for it.
+
+    **Ends.** A rank with fewer batches than others calls `finish`, or leaves the ``with`` block,
+    and serves the other ranks until all have done so. An exception that leaves the block
+    communicates nothing and gives up the context, as with `Request`.
+
+    Examples
+    --------
+    >>> with pp.Context(MPI.COMM_WORLD) as ctx:  # doctest: +SKIP
+    ...     sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    ...     with pp.torch.DistributedOptimizer(sgd, ctx, model=model) as optimizer:
+    ...         for x, y in batches:
+    ...             optimizer.zero_grad()
+    ...             loss(model(x), y).backward()
+    ...             optimizer.step()
+    """
+
+    # For torch.amp.GradScaler: step() is called for a step to skip, too, with what it has found.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        ctx: Context,
+        method: Method = _DEFAULT_METHOD,
+        scheduler: Any = None,
+        clip_norm: float | None = None,
+        overlap: int | None = None,
+        *,
+        model: torch.nn.Module | None = None,
+    ) -> None:
+        if not isinstance(ctx, Context):
+            raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
+        self.optimizer, self.scheduler = optimizer, scheduler
+        self._ctx, self._method, self._clip_norm = ctx, method, clip_norm
+        self._has_finished = False
+        self._meeting = Meeting(ctx)
+        try:
+            self._agree(overlap, model)
+            copy(self._meeting, self._tensors)
+            self._driver = self._open(overlap)
+        except (ArgumentError, MismatchError):  # on all ranks
+            self._meeting.close()
+            raise
+        self._warn_of_drift()
+
+    # ---- construction ----------------------------------------------------------------------------
+
+    def _agree(self, overlap: int | None, model: torch.nn.Module | None) -> None:
+        """Check the arguments, and raise on all ranks if one has a problem."""
+        complaint, lines, options = None, [], []
+        try:
+            self._check(overlap, model)
+            lines = self._survey(model)
+            options = self._options(overlap)
+        except ArgumentError as error:
+            complaint = error
+        told = self._meeting.gather((complaint and str(complaint), lines, options))
+        if complaint is not None:
+            raise complaint
+        for rank, (problem, _, _) in enumerate(told):
+            if problem is not None:
+                raise MismatchError(f"the arguments of rank {rank} are wrong: {problem}")
+        compare("the models", [theirs for _, theirs, _ in told])
+        compare("the optimizers", [theirs for _, _, theirs in told])
+
+    def _check(self, overlap: int | None, model: torch.nn.Module | None) -> None:
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise ArgumentError(
+                f"optimizer must be a torch.optim.Optimizer, not {_kind(self.optimizer)}"
+            )
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            raise ArgumentError("LBFGS computes gradients inside its step; it is not supported")
+        if not isinstance(self._method, Method):
+            raise ArgumentError(
+                "method must be a method of pypartial.methods, such as EagerSGD(), not "
+                f"{self._method!r}"
+            )
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise ArgumentError(f"model must be a torch.nn.Module, not {_kind(model)}")
+        inner = getattr(self.scheduler, "optimizer", None)
+        if self.scheduler is not None and inner is not self.optimizer:
+            raise ArgumentError("scheduler must be a scheduler that was made on this optimizer")
+        if self._clip_norm is not None:
+            norm = real_number(self._clip_norm)
+            if not norm > 0:
+                raise ArgumentError(f"clip_norm must be above 0, not {self._clip_norm!r}")
+            self._clip_norm = norm
+        if overlap is not None:
+            check_overlap(overlap, self._method)
+        _check_world(self._ctx.size)
+
+    def _survey(self, model: torch.nn.Module | None) -> list[str]:
+        """Find parameters and buffers, and return a line for each."""
+        names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
+        self._parameters = [
+            (names.get(id(p), f"{number} of group {group}"), p)
+            for group, content in enumerate(self.optimizer.param_groups)
+            for number, p in enumerate(content["params"])
+        ]
+        self._layout = Layout(self._parameters)
+        self._seen = [(p.requires_grad, p.dtype, p.data_ptr()) for _, p in self._parameters]
+        others, buffers = [], []
+        if model is not None:
+            trained = {id(p) for _, p in self._parameters}
+            others = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
+            buffers = list(model.named_buffers())
+        for name, tensor in [*others, *buffers]:
+            if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+                raise ArgumentError(f"{name} is not a dense tensor on the CPU: {tensor.device}")
+        self._buffers = [buffer for _, buffer in buffers]
+        everything = [*self._parameters, *others, *buffers]
+        self._tensors = [tensor for _, tensor in everything]
+        return [
+            describe(name, tensor) + (", trained" if tensor.requires_grad else "")
+            for name, tensor in everything
+        ]
+
+    def _options(self, overlap: int | None) -> list[str]:
+        """Return what must be the same on all ranks beside the model, a line each."""
+        groups = [
+            f"group {number}: "
+            + ", ".join(f"{key} {value}" for key, value in group.items() if key != "params")
+            for number, group in enumerate(self.optimizer.param_groups)
+        ]
+        return [
+            f"the optimizer {type(self.optimizer).__name__}",
+            f"method {self._method!r}",
+            f"scheduler {type(self.scheduler).__name__}",
+            f"clip_norm {self._clip_norm}",
+            f"overlap {overlap}",
+            *groups,
+        ]
+
+    def _open(self, overlap: int | None) -> Driver:
+        arguments = (self.optimizer, self._ctx, self._method, self._layout, self._meeting)
+        if overlap is None:
+            driver: Driver = Whole(*arguments, self._apply)
+            self._seen = [(p.requires_grad, p.dtype, p.data_ptr()) for _, p in self._parameters]
+            return driver
+        return Pieces(*arguments, self._apply, check_overlap(overlap, self._method))
+
+    def _warn_of_drift(self) -> None:
+        method = self._method
+        if not isinstance(method, EagerSGD) or method.sync_every is not None:
+            return
+        drifts = method.deliver == "latest" or not is_plain(self.optimizer)
+        if method.deliver != "each" and drifts and self._ctx.rank == 0:
+            warnings.warn(
+                f"with deliver={method.deliver!r} the models of the ranks drift apart until "
+                "finish(): ranks apply different rounds by each step of "
+                f"{type(self.optimizer).__name__}. Use deliver='each', or average models and "
+                "states from time to time by sync_every",
+                stacklevel=3,
+            )
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def step(self, closure: None = None) -> None:
+        """Contribute the gradients, and apply what the method says.
+
+        Blocking, not collective: it waits as the method's policy or generator says. What it
+        applies are steps of the wrapped optimizer, none, one or several; `rounds` counts them.
+
+        Raises
+        ------
+        ArgumentError
+            If there is a `closure`, which ranks cannot repeat together; if a gradient is sparse.
+            Nothing was communicated.
+        Error
+            After `finish`; inside `no_sync`; if parameters were added, frozen, unfrozen or given
+            other memory since the optimizer was made. Nothing was communicated.
+        PeerFailedError
+            If another rank has failed.
+        """
+        self._live("step")
+        if closure is not None:
+            raise ArgumentError("closure is not supported: a step of all ranks cannot be repeated")
+        self._check_parameters()
+        scale = getattr(self, "grad_scale", None)  # set by a GradScaler for the time of the call
+        skip = float(getattr(self, "found_inf", 0)) > 0
+        self._driver.step(None if scale is None else float(scale.double().reciprocal()), skip)
+
+    def _apply(self) -> None:
+        """Make a step with the gradients that the parameters have."""
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._layout.parameters, self._clip_norm)
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+    def _check_parameters(self) -> None:
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if len(parameters) != len(self._parameters):
+            raise Error(
+                f"the optimizer has {len(parameters)} parameters, and had {len(self._parameters)} "
+                "when DistributedOptimizer was made: parameters cannot be added or removed"
+            )
+        for p, (name, known), seen in zip(parameters, self._parameters, self._seen, strict=True):
+            if p is not known:
+                raise Error(f"parameter {name} was replaced by another one")
+            if (p.requires_grad, p.dtype, p.data_ptr()) != seen:
+                raise Error(f"parameter {name} {_change(p, *seen)} after the optimizer was made")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset all gradients, as ``zero_grad`` of the wrapped optimizer. Local."""
+        self.optimizer.zero_grad(set_to_none)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Only add up gradients for the time of a ``with`` block. Local.
+
+        For all backward passes of a step but the last; `step` inside is an error. It is needed with
+        `overlap` only, where backward contributes gradients.
+        """
+        self._live("no_sync")
+        self._driver.is_paused = True
+        try:
+            yield
+        finally:
+            self._driver.is_paused = False
+
+    # ---- ends ------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Apply everything that is on its way, on all ranks; then go on. Collective, blocking.
+
+        All ranks have the same model afterwards: save checkpoints and evaluate here. Floating
+        buffers that differ, such as running statistics, become the means over the ranks; other
+        buffers that differ become rank 0's. All gradients become None. A rank in `finish` takes
+        part.
+
+        Raises
+        ------
+        Error
+            If a gradient waits for its ``step()``; nothing was communicated.
+        """
+        self._live("flush")
+        self._meet(is_end=False)
+
+    def finish(self) -> None:
+        """End the training: `flush`, as often as ranks that still make steps need it.
+
+        Collective, blocking. A rank that has no more batches calls it, and takes part in what the
+        other ranks do until all have called it. Afterwards the model is the same on all ranks.
+        """
+        self._live("finish")
+        while not self._meet(is_end=True):
+            pass
+        self._driver.close()
+        self._meeting.close()
+        self._has_finished = True
+
+    def _meet(self, is_end: bool) -> bool:
+        """Make a flush together with all ranks, and return whether it is the end for all."""
+        self._driver.flush(is_end)
+        settle(self._meeting, self._buffers)
+        return all(self._meeting.gather(is_end))
+
+    def away(self) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block of the application's own.
+
+        Collective. Put blocking calls of all ranks in here: an allreduce of a metric, a barrier.
+        See `pypartial.methods.Worker.away`.
+        """
+        self._live("away")
+        return self._driver.away()
+
+    def __enter__(self) -> DistributedOptimizer:
+        """Return the optimizer; the end of the ``with`` block calls `finish`."""
+        self._live("with")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Finish; after an exception abandon the context, which communicates nothing."""
+        if self._has_finished:
+            return
+        block = "the with block of DistributedOptimizer"
+        if error is not None:
+            self._ctx._abandon(error, block)
+            return
+        try:
+            self.finish()
+        except CORE_ERRORS:  # the context says why
+            raise
+        except BaseException as interrupt:
+            self._ctx._abandon(interrupt, block)
+            raise
+
+    def _live(self, call: str) -> None:
+        if self._has_finished:
+            raise Error(f"{call}() after finish(): make a new DistributedOptimizer")
+        if self._driver.is_paused:
+            raise Error(f"{call}() inside no_sync()")
+
+    # ---- checkpoints -----------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the optimizer, the scheduler and the method. Local.
+
+        Call `flush` on all ranks before. The model's state is not in it.
+
+        Returns
+        -------
+        dict
+            ``optimizer``, ``scheduler`` (None without one), and ``worker``, whose ``seed`` a
+            context needs that goes on with the same draws.
+
+        Raises
+        ------
+        Error
+            If steps were made since the last `flush`.
+        """
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "worker": self._driver.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned. Local; on every rank, before the first step.
+
+        Raises
+        ------
+        ArgumentError
+            If the state is of something else: another method, or without the scheduler.
+        Error
+            After the first step.
+        """
+        self._live("load_state_dict")
+        if not isinstance(state, dict) or set(state) != _PARTS:
+            raise ArgumentError(f"state must be what state_dict returned, with {sorted(_PARTS)}")
+        if (state["scheduler"] is None) != (self.scheduler is None):
+            raise ArgumentError(
+                "the state has a scheduler and this optimizer has none, or vice versa"
+            )
+        self._driver.load_state_dict(state["worker"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+
+    # ---- what it is ------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> Status | None:
+        """Of the round, or group, that was applied last."""
+        return self._driver.status
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were applied on this rank: see `pypartial.methods.Worker`."""
+        return self._driver.rounds
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The wrapped optimizer's; hyperparameters may be changed alike on all ranks."""
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:
+        """The wrapped optimizer's."""
+        return self.optimizer.state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> NoReturn:
+        """Refused: all parameters must be there when the optimizer is made."""
+        raise Error("parameters cannot be added: make a new DistributedOptimizer")
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.optimizer!r}, {self._method!r})"
+
+
+def _check_world(size: int) -> None:
+    world = torch.distributed
+    if world.is_available() and world.is_initialized() and world.get_world_size() != size:
+        raise ArgumentError(
+            f"ctx has {size} ranks, and the process group of torch.distributed "
+            f"{world.get_world_size()}: make the context of the same ranks"
+        )
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _change(p: torch.Tensor, required: bool, dtype: torch.dtype, _: int) -> str:
+    """Return in words what became of a parameter."""
+    if p.requires_grad != required:
+        return "was frozen" if required else "was unfrozen"
+    if p.dtype != dtype:
+        return f"changed its type from {dtype} to {p.dtype}"
+    return "was moved to other memory"

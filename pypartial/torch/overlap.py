@@ -1,0 +1,294 @@
+"""Gradients in several pieces, each of which leaves as soon as backward has computed it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._arguments import in_range
+from ..errors import ArgumentError, Error
+from ..methods import EagerSGD, Method, Synchronous
+from ..methods.meeting import Meeting
+from ..policy import Full, Policy
+from ..status import Status
+from .driver import BETWEEN, Apply, Driver
+from .gradients import Gradients
+from .layout import Layout
+from .replicas import unite
+from .state import common_state
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["Pieces", "check_overlap"]
+
+_ROUNDS_MOST = (1 << 63) - 1
+
+
+def check_overlap(overlap: Any, method: Method) -> int:
+    """Return the number of pieces.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not a positive integer, or the method needs one round for all parameters.
+    """
+    pieces = in_range("overlap", overlap, 1, 1 << 16)
+    if _is_lockstep(method):
+        return pieces
+    if isinstance(method, EagerSGD) and method.deliver == "sum":
+        if method.sync_every is not None:
+            raise ArgumentError(
+                "overlap and sync_every exclude each other: pieces have rounds of their own, so no "
+                "round counts for the whole model"
+            )
+        return pieces
+    raise ArgumentError(
+        "overlap gives each piece rounds and contributors of its own; it needs Synchronous(), "
+        f"EagerSGD(Full()) or deliver='sum', and the method is {method!r}"
+    )
+
+
+def _is_lockstep(method: Method) -> bool:
+    """Return whether every rank takes part in every round."""
+    if isinstance(method, EagerSGD):
+        return isinstance(method.policy, Full) and method.policy.deadline is None
+    return isinstance(method, Synchronous)
+
+
+class Piece:
+    """Consecutive parameters, with a vector and a handle of their own.
+
+    The vector's last element counts the ranks that are in a flush.
+    """
+
+    def __init__(self, ctx: Context, places: Sequence[tuple[str, torch.Tensor]], policy: Policy):
+        layout = Layout(places)
+        self.parameters = layout.parameters
+        self.vector = ctx.alloc(Gradients.length(layout) + 1, layout.dtype)
+        self.gradients = Gradients(layout, self.vector)
+        self.missing = self._all = frozenset(range(len(places)))
+        self.request = ctx.Allreduce_init(None, self.vector, policy=policy, average="size")
+
+    def start(self) -> None:
+        """Contribute the parameters' gradients."""
+        self.gradients.collect()
+        self._start(0)
+
+    def start_flush(self) -> None:
+        """Contribute zeros, as a rank that has no more gradients."""
+        self.gradients.clear()
+        self._start(1)
+
+    def _start(self, is_flushing: int) -> None:
+        self.vector[-1] = is_flushing
+        self.request.Start()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no gradient has arrived since the last step."""
+        return self.missing == self._all
+
+    def renew(self) -> None:
+        """Expect all gradients again."""
+        self.missing = self._all
+
+
+class Pieces(Driver):
+    """A handle for each of several pieces of the parameters, the last parameters first.
+
+    All ranks start the pieces in the same order, whatever the order in which their gradients
+    arrive: a piece starts when all its gradients are there and the piece before it has started, and
+    in `step` at the latest.
+
+    With `Full` all ranks make the same rounds. A rank in a flush takes part with zeros, and says so
+    in the vector, until all ranks are in a flush. So the rounds of all pieces remain the same ones.
+
+    Parameters
+    ----------
+    optimizer, ctx, method, layout, meeting, apply
+        As for `Whole`.
+    count : int
+        How many pieces, at most; no more than there are parameters.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        ctx: Context,
+        method: Method,
+        layout: Layout,
+        meeting: Meeting,
+        apply: Apply,
+        count: int,
+    ) -> None:
+        self._optimizer, self._meeting, self._apply = optimizer, meeting, apply
+        self._ctx, self._method, self._parameters = ctx, method, layout.parameters
+        self._is_lockstep = _is_lockstep(method)
+        policy = method.policy if isinstance(method, EagerSGD) else Full()
+        self._pieces = [Piece(ctx, part, policy) for part in _cut(layout, count)]
+        self._started = 0  # pieces, since the last step
+        self._steps = 0  # since the last flush
+        self._has_stepped = False
+        self._status: Status | None = None
+        self._rounds = 0
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._hook(piece, number))  # type: ignore[no-untyped-call]
+            for piece in self._pieces
+            for number, p in enumerate(piece.parameters)
+        ]
+
+    @property
+    def status(self) -> Status | None:
+        """Of the round of the last piece."""
+        return self._status
+
+    @property
+    def rounds(self) -> int:
+        """How many steps of the optimizer were applied."""
+        return self._rounds
+
+    # ---- backward --------------------------------------------------------------------------------
+
+    def _hook(self, piece: Piece, number: int) -> Any:
+        def arrived(_: torch.Tensor) -> None:
+            if self.is_paused:
+                return
+            if number not in piece.missing:
+                raise Error(
+                    "a second backward before step(): its gradients would be too late, because the "
+                    "first one's were contributed already. To add up gradients, put all but the "
+                    "last backward into no_sync()"
+                )
+            piece.missing -= {number}
+            self._start_ready()
+
+        return arrived
+
+    def _start_ready(self) -> None:
+        while self._started < len(self._pieces) and not self._pieces[self._started].missing:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        self._pieces[self._started].start()
+        self._started += 1
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def step(self, factor: float | None, skip: bool) -> None:
+        """Contribute the gradients, and apply what is there."""
+        if factor is not None or skip:
+            raise Error(
+                "overlap contributes gradients during backward, before a GradScaler has unscaled "
+                "and checked them: use overlap=None"
+            )
+        self._steps += 1
+        self._has_stepped = True
+        while self._started < len(self._pieces):
+            self._start_next()
+        self._collect()
+
+    def _collect(self) -> None:
+        """Wait for all pieces, and apply what they bring."""
+        status = Status()
+        for piece in self._pieces:
+            piece.request.Wait(status)
+            if self._is_lockstep and not status.included:
+                raise Error(
+                    f"the other ranks made round {status.round} while this rank was away: with "
+                    "overlap and Full all ranks make the same number of steps before a collective "
+                    "call"
+                )
+        self._end_round(status)
+
+    def _end_round(self, status: Status) -> None:
+        self._started = 0
+        for piece in self._pieces:
+            piece.renew()
+        if not any(piece.gradients.any(piece.vector) for piece in self._pieces):
+            return
+        for piece in self._pieces:
+            piece.gradients.give(piece.vector)
+        self._status = status
+        self._rounds += 1
+        self._apply()
+
+    # ---- ends ------------------------------------------------------------------------------------
+
+    def flush(self, is_end: bool) -> None:
+        """Apply all that is on its way."""
+        if not all(piece.is_untouched for piece in self._pieces):
+            raise Error(BETWEEN)  # at the end, too: pieces have been contributed already
+        if self._is_lockstep:
+            self._take_part()
+        else:
+            self._flush_handles()
+        for piece in self._pieces:
+            piece.gradients.forget()
+        self._steps = 0
+        self._has_stepped = True
+
+    def _take_part(self) -> None:
+        """Make rounds with zeros until all ranks do."""
+        while True:
+            for piece in self._pieces:
+                piece.start_flush()
+            self._collect()
+            if self._pieces[-1].vector[-1] == 1:
+                return
+
+    def _flush_handles(self) -> None:
+        status = Status()
+        for piece in self._pieces:
+            piece.request.Flush(status)
+        self._end_round(status)
+        state = common_state(self._optimizer, self._meeting)
+        unite(self._meeting, self._parameters + state)
+
+    def away(self) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block."""
+        return self._ctx.away()
+
+    def close(self) -> None:
+        """Free all."""
+        for hook in self._hooks:
+            hook.remove()
+        for piece in self._pieces:
+            piece.request.Free()
+
+    # ---- checkpoints -----------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
+        if self._steps:
+            raise Error(
+                f"{self._steps} steps were made since the last flush, and a checkpoint would lose "
+                "rounds: call flush() on all ranks before"
+            )
+        return {"method": repr(self._method), "rounds": self._rounds, "seed": self._ctx.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what a checkpoint has."""
+        if self._has_stepped:
+            raise Error("load_state_dict comes before the first step")
+        if state.get("method") != repr(self._method):
+            raise ArgumentError(
+                f"the state is of {state.get('method')}, and this optimizer has {self._method!r}"
+            )
+        self._rounds = in_range("rounds", state.get("rounds"), 0, _ROUNDS_MOST)
+
+
+def _cut(layout: Layout, count: int) -> list[list[tuple[str, torch.Tensor]]]:
+    """Cut the parameters, the last one first, into at most `count` pieces of similar sizes."""
+    pieces: list[list[tuple[str, torch.Tensor]]] = []
+    done = 0
+    for place in reversed(layout.places):
+        elements = place.parameter.numel()
+        if not pieces or (done + elements / 2) * count >= layout.size * len(pieces):
+            pieces.append([])
+        pieces[-1].append((place.name, place.parameter))
+        done += elements
+    return pieces

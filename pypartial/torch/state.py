@@ -1,0 +1,55 @@
+"""The state of an optimizer of torch, for averages over the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from ..methods.meeting import Meeting
+from .replicas import optimizer_tensors
+
+__all__ = ["Arrays", "common_state"]
+
+
+def common_state(optimizer: torch.optim.Optimizer, meeting: Meeting) -> list[torch.Tensor]:
+    """Return the floating tensors of the state that all ranks have, in one order.
+
+    Collective, blocking. Optimizers make the state of a parameter when they first have a gradient
+    for it, which may be later on some ranks.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    found = dict(optimizer_tensors(optimizer, [(str(i), p) for i, p in enumerate(parameters)]))
+    common = set.intersection(*map(set, meeting.gather(list(found))))
+    return [tensor for name, tensor in found.items() if name in common]
+
+
+class Arrays:
+    """Tensors as NumPy arrays that a worker averages in place.
+
+    An array is the tensor's memory. NumPy has no bfloat16: such a tensor is copied, and
+    `write_back` writes the copy to the tensor.
+    """
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @torch.no_grad()
+    def of(self, tensors: list[torch.Tensor]) -> list[npt.NDArray[Any]]:
+        """Return the arrays."""
+        arrays: list[npt.NDArray[Any]] = []
+        for tensor in tensors:
+            array = tensor.detach()
+            if array.dtype == torch.bfloat16:
+                array = array.float()
+                self._copies.append((tensor, array))
+            arrays.append(array.numpy())
+        return arrays
+
+    @torch.no_grad()
+    def write_back(self) -> None:
+        """Write what became of the copies to their tensors."""
+        for tensor, array in self._copies:
+            tensor.copy_(array)
+        self._copies.clear()
