@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ..policy import Full
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -21,7 +24,9 @@ _ELEMENTS_MOST = 1 << 30  # in one call: MPI before version 4 counts with 32 bit
 class Meeting:
     """Plain MPI collectives on a communicator of its own, inside `Context.away`.
 
-    Making one is collective and blocking, and so is every method.
+    Making one is collective and blocking, and so is every method. MPI would wait for ever for a
+    rank that has given up, so each method begins with a collective call of the context: it raises
+    `PeerFailedError` then.
 
     Parameters
     ----------
@@ -30,12 +35,20 @@ class Meeting:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._gate = ctx.Allreduce_init(None, np.zeros(1), policy=Full())  # never started
         with ctx.away():
             self._comm: MPI.Comm = ctx.comm.Dup()
 
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Wait until all ranks are here, and be away for the time of the block."""
+        self._gate.Flush()
+        with self._ctx.away():
+            yield
+
     def copy(self, array: npt.NDArray[Any]) -> None:
         """Overwrite a contiguous array with rank 0's."""
-        with self._ctx.away():
+        with self._together():
             self._copy(array)
 
     def _copy(self, array: npt.NDArray[Any]) -> None:
@@ -44,7 +57,7 @@ class Meeting:
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank."""
-        with self._ctx.away():
+        with self._together():
             return self._comm.allgather(value)
 
     def average(self, array: npt.NDArray[Any], over: int | None = None) -> None:
@@ -55,7 +68,7 @@ class Meeting:
         from mpi4py import MPI
 
         # An MPI may give ranks different bits in an allreduce; a broadcast has the bits of one.
-        with self._ctx.away():
+        with self._together():
             for part in _parts(array.reshape(-1)):
                 if self._comm.rank == 0:
                     self._comm.Reduce(MPI.IN_PLACE, part)
@@ -65,9 +78,10 @@ class Meeting:
             self._copy(array)
 
     def close(self) -> None:
-        """Free the communicator."""
-        with self._ctx.away():
+        """Free the communicator and the handle."""
+        with self._together():
             self._comm.Free()
+        self._gate.Free()
 
 
 def _parts(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:

@@ -76,6 +76,17 @@ def test_exception_in_a_with_block_under_plain_python(where, policy):
     run.check_clean()
 
 
+@pytest.mark.parametrize("what", ["sum", "sync", "groups"])
+def test_a_worker_gives_up_before_models_are_averaged(what):
+    """The others, who wait to average with it, are told."""
+    run = launch(3, "method_raises", what)
+    run.check()
+    for rank in (0, 1):
+        seen = run.lines(rank)[-1]
+        assert seen.startswith(f"rank {rank} sees rank 2 gave the context up"), run.explain()
+    assert not run.lines(2), run.explain()
+
+
 @pytest.mark.parametrize("state", ["context", "quiet", "outstanding", "pending", "unequal"])
 @pytest.mark.parametrize("progress", ["thread", "caller"])
 def test_no_rank_frees(state, progress):
