@@ -6,7 +6,6 @@ The other ranks say what they see.
 
 import sys
 
-import numpy as np
 from mpi4py import MPI
 
 import pypartial as pp
