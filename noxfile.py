@@ -31,6 +31,18 @@ def tests(session: nox.Session, *arguments: str) -> None:
     session.run(*PYTEST, "-p", "no:cacheprovider", *arguments)
 
 
+def inside_ranks(session: nox.Session, folder: str) -> None:
+    """Run a folder of tests inside the ranks of an mpirun, on so many as the arguments say."""
+    session.chdir(session.create_tmp())
+    for ranks in session.posargs or ["3"]:
+        session.run(
+            *("mpirun", "-n", ranks, "--oversubscribe", "python", "-m", *PYTEST, "--with-mpi"),
+            *("-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60"),
+            str(ROOT / "tests" / folder),
+            external=True,
+        )
+
+
 @nox.session
 def build(session: nox.Session) -> None:
     """Build an sdist and a wheel into dist/."""
@@ -56,14 +68,14 @@ def sim(session: nox.Session) -> None:
 def mpi(session: nox.Session) -> None:
     """Run the tests inside ranks; the arguments are numbers of ranks (3)."""
     install(session)
-    session.chdir(session.create_tmp())
-    for ranks in session.posargs or ["3"]:
-        session.run(
-            *("mpirun", "-n", ranks, "--oversubscribe", "python", "-m", *PYTEST, "--with-mpi"),
-            *("-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60"),
-            str(ROOT / "tests" / "mpi"),
-            external=True,
-        )
+    inside_ranks(session, "mpi")
+
+
+@nox.session
+def torch(session: nox.Session) -> None:
+    """Run the tests with PyTorch inside ranks; the arguments are numbers of ranks (3)."""
+    install(session, "test,torch")
+    inside_ranks(session, "torch")
 
 
 @nox.session
@@ -77,7 +89,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types."""
-    install(session, "lint")
+    install(session, "lint,torch")
     settings = str(ROOT / "pyproject.toml")
     session.run("mypy", "--strict", "--config-file", settings, "-p", "pypartial")
 

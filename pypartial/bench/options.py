@@ -140,7 +140,7 @@ class AllreduceOptions:
                     f"the size of {self.dtype.value}"
                 )
         for policy in self.policies:
-            asks_too_much = _size_complaint(policy, ranks)
+            asks_too_much = size_complaint(policy, ranks)
             if asks_too_much is not None:
                 return asks_too_much
         if not 0 <= self.seed < 1 << 64:
@@ -237,7 +237,7 @@ class OverheadOptions:
 
     def complaint(self) -> str | None:
         """Return what is wrong with these options; None if nothing is."""
-        asks_too_much = _size_complaint(self.policy, 1)
+        asks_too_much = size_complaint(self.policy, 1)
         if asks_too_much is not None:
             return asks_too_much
         itemsize = DType.FLOAT32.itemsize
@@ -289,7 +289,7 @@ class TuneOptions:
         return repeated("--size", self.sizes) or repeated("--ranks", self.ranks)
 
 
-def _size_complaint(way: Way, ranks: int) -> str | None:
+def size_complaint(way: Way, ranks: int) -> str | None:
     """Return the complaint about a policy that asks for more ranks than there are."""
     if isinstance(way, Policy):
         try:

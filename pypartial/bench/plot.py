@@ -30,8 +30,12 @@ from .results import (
     Report,
     Row,
     SkewMeta,
+    TorchMeta,
+    TorchRow,
 )
 from .table import setting
+from .torch_table import label as torch_label
+from .torch_table import setting as torch_setting
 
 AnyRow = TypeVar("AnyRow", Row, LatencyRow, GroupLatencyRow)
 Key = TypeVar("Key", bound=Hashable)
@@ -215,6 +219,35 @@ def _draw_iterations(axes: Axes, rows: Sequence[IterationRow]) -> None:
     axes.set_title("Iterations beside slow ranks", loc="left", fontsize=13)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     axes.set_ylim(bottom=0)
+
+
+def save_torch_plot(report: Report[TorchMeta, TorchRow], path: Path) -> None:
+    """Draw a bar for each way of ``bench torch``, in a picture for each case, and save it."""
+    cases: dict[tuple[str, int], list[TorchRow]] = {}
+    for row in report.rows:
+        cases.setdefault((row.part, row.bytes), []).append(row)
+    figure, grid = plt.subplots(
+        len(cases), figsize=(9.5, 3.2 * len(cases)), layout="constrained", squeeze=False
+    )
+    figure.suptitle(torch_setting(report.meta), fontsize=10, color="#444444", x=0.02, ha="left")
+    for axes, ((part, size), rows) in zip(grid[:, 0], cases.items(), strict=True):
+        ratios = [row.ratio_to_gloo for row in rows]
+        reach = [
+            [one.median - one.p10 for one in ratios],
+            [one.p90 - one.median for one in ratios],
+        ]
+        colours = [_MPI_COLOUR if row.way == "gloo" else _COLOURS[0] for row in rows]
+        middles = [one.median for one in ratios]
+        axes.bar(range(len(rows)), middles, 0.6, yerr=reach, color=colours, ecolor=_COPY_COLOUR)
+        axes.axhline(1, color=_MPI_COLOUR, linestyle=":", linewidth=0.8)
+        names = [torch_label(row).replace(", ", "\n") for row in rows]
+        axes.set_xticks(range(len(rows)), names)
+        axes.set_ylabel("step, gloo = 1")
+        beside = ", beside a late rank" if part == "late" else ""
+        axes.set_title(f"{size / 1e6:.1f} MB of parameters{beside}", loc="left", fontsize=13)
+        axes.set_ylim(bottom=0)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
 
 
 def _case_title(size: int, groups: int) -> str:

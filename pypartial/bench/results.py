@@ -266,6 +266,48 @@ class IterationRow:
 
 
 @dataclass(frozen=True)
+class TorchRow:
+    """One way to train a network of one size, under one policy.
+
+    A block's value is the mean time of a step on the slowest rank; in the late part, the mean over
+    the ranks but the late one.
+
+    Attributes
+    ----------
+    part : str
+        "balanced" or "late".
+    way : str
+        "gloo" (DistributedDataParallel), "optimizer", "hook" or "backend".
+    policy : str or None
+        As on the command line; None: there is no choice.
+    bytes, ranks : int
+        Of all parameters; of the run.
+    step_us : Spread
+        Over the blocks.
+    late_us : Spread or None
+        Of the late rank; None in the balanced part.
+    ratio_to_gloo : Spread
+        Over that of gloo, of the blocks in pairs.
+    blocks, steps : int
+        Blocks, and steps in each.
+    verified : bool
+        Replicas were the same in the end, and trained as they should be.
+    """
+
+    part: str
+    way: str
+    policy: str | None
+    bytes: int
+    ranks: int
+    step_us: Spread
+    late_us: Spread | None
+    ratio_to_gloo: Spread
+    blocks: int
+    steps: int
+    verified: bool
+
+
+@dataclass(frozen=True)
 class Versions:
     """What was measured.
 
@@ -413,8 +455,37 @@ class GroupsMeta(Versions):
     run_us: float
 
 
+@dataclass(frozen=True)
+class TorchMeta(Versions):
+    """Of ``bench torch``.
+
+    Attributes
+    ----------
+    torch : str
+        Its version.
+    ranks, cores, nodes : int
+        Cores are those of all nodes together.
+    transport : str
+    seed : int
+    batch : int
+        Samples of a rank in a step.
+    base_us, late_us : float
+        Of the late part: how long computing takes, and how much longer on the last rank.
+    """
+
+    torch: str
+    ranks: int
+    cores: int
+    nodes: int
+    transport: str
+    seed: int
+    batch: int
+    base_us: float
+    late_us: float
+
+
 MetaType = TypeVar("MetaType", bound=Versions, covariant=True)
-AnyRow = Row | OverheadRow | TuneRow | GroupLatencyRow
+AnyRow = Row | OverheadRow | TuneRow | GroupLatencyRow | TorchRow
 RowType = TypeVar("RowType", bound="AnyRow", covariant=True)
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from ..bench.group_options import BenchGroupsOptions
 from ..bench.launch import launched_rank, launched_size
 from ..bench.options import LatencyOptions, OverheadOptions, SkewOptions, TuneOptions
+from ..bench.torch_options import BenchTorchOptions
 from ..sim.group_options import AnalyseOptions, GroupsOptions, ShowOptions
 from ..sim.options import ScheduleOptions
 from ..sim.options import SkewOptions as SimSkewOptions
@@ -43,7 +44,8 @@ class InfoOptions:
     """``pypartial info``, which has no options."""
 
 
-BenchOptions = SkewOptions | LatencyOptions | OverheadOptions | BenchGroupsOptions | TuneOptions
+AllreduceBench = SkewOptions | LatencyOptions | OverheadOptions
+BenchOptions = AllreduceBench | BenchGroupsOptions | BenchTorchOptions | TuneOptions
 GroupsJob = GroupsOptions | AnalyseOptions | ShowOptions
 SimJob = FuzzOptions | SimSkewOptions | ScheduleOptions | GroupsJob
 Job = BenchOptions | InfoOptions | SimJob
@@ -132,12 +134,14 @@ def _run_benchmark(job: BenchOptions) -> int:
         from .tune import tune
 
         return tune(job, MPI.COMM_WORLD)
-    from .bench import groups, latency, overhead, skew
+    from .bench import groups, latency, overhead, skew, torch
 
     if isinstance(job, OverheadOptions):
         return overhead(job, MPI.COMM_WORLD)
     if isinstance(job, BenchGroupsOptions):
         return groups(job, MPI.COMM_WORLD)
+    if isinstance(job, BenchTorchOptions):
+        return torch(job, MPI.COMM_WORLD)
     if isinstance(job, LatencyOptions):
         return latency(job, MPI.COMM_WORLD)
     return skew(job, MPI.COMM_WORLD)

@@ -20,6 +20,7 @@ from ..bench.launch import stderr_is_terminal
 from ..bench.options import Buffers, LatencyOptions, OverheadOptions, SkewOptions
 from ..bench.pace import meet
 from ..bench.results import Outcome
+from ..bench.torch_options import BenchTorchOptions, entries, parameter_bytes
 from .core import load_on_all, print_problem, save
 
 _LONG_S = 10.0  # nobody needs to be told of less
@@ -109,6 +110,50 @@ def groups(options: BenchGroupsOptions, comm: MPI.Intracomm) -> int:
             saved &= save("Plot", options.plot, lambda path: save_groups_plot(report, path))
         code = judge(outcome, saved)
     return int(comm.bcast(code))
+
+
+def torch(options: BenchTorchOptions, comm: MPI.Intracomm) -> int:
+    """Run ``bench torch``; collective.
+
+    Returns
+    -------
+    int
+        As for `skew`; 1 if PyTorch is missing or too old, too.
+    """
+    size = max(map(parameter_bytes, options.hidden))
+    if not ready(comm, size, 3 * len(entries(options)), "--hidden") or not _has_torch(comm):
+        return 1
+    from ..bench import torch_steps
+
+    announce("about", torch_steps.about_seconds(options), comm)
+    with progress_bar(torch_steps.turns(options), comm) as progress:
+        outcome = torch_steps.measure(options, comm, progress)
+    code = 0
+    if outcome is not None:
+        from ..bench.torch_table import print_report
+
+        print_report(outcome.report)
+        saved = _save_json(outcome, options.json)
+        if options.plot is not None:
+            from ..bench.plot import save_torch_plot
+
+            report = outcome.report
+            saved &= save("Plot", options.plot, lambda path: save_torch_plot(report, path))
+        code = judge(outcome, saved)
+    return int(comm.bcast(code))
+
+
+def _has_torch(comm: MPI.Intracomm) -> bool:
+    """Return whether all ranks can train with PyTorch; if not, print why on rank 0. Collective."""
+    problem = None
+    try:
+        from .. import torch  # noqa: F401  it checks the version
+    except ImportError as error:
+        problem = str(error)
+    problem = next((text for text in comm.allgather(problem) if text is not None), None)
+    if problem is not None and comm.rank == 0:
+        print(f"pypartial: {problem}", file=sys.stderr)
+    return problem is None
 
 
 def overhead(options: OverheadOptions, comm: MPI.Intracomm) -> int:

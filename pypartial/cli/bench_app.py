@@ -25,6 +25,7 @@ from ..bench.options import (
     Work,
     parse_way,
 )
+from ..bench.torch_options import BenchTorchOptions, TorchPart, TorchWay, parameter_bytes
 from ..policy import Policy
 from ..sim.arrivals import MODELS_HELP
 from ..units import parse_duration, parse_patience, parse_size
@@ -39,10 +40,13 @@ _LATENCY_POLICIES = ("full", "solo")
 _GROUP_BYTES = ("8", "64K", "1M", "4M")
 _GROUP_SIZES = ("2", "4")
 _GROUP_GENERATORS = ("static", "random", "smart", "controller")
+_HIDDEN = (256, 1024)
+_TORCH_POLICIES = ("full", "majority")
+_TORCH_WAYS = tuple(way for way in TorchWay if way is not TorchWay.GLOO)
 _LATENCY_SIZES = ("8", "64", "512", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M")
 
 bench = typer.Typer(
-    help="Measure allreduces, groups and calls on this machine.", no_args_is_help=True
+    help="Measure allreduces, groups, training and calls on this machine.", no_args_is_help=True
 )
 
 # ---- options that several commands have ----------------------------------------------------------
@@ -94,6 +98,9 @@ _PlotOption = Annotated[
 ]
 
 _LISTED = "Several are separated by commas, or the option is repeated."
+_HIDDEN_TEXT = " and ".join(
+    f"{n} ({parameter_bytes(n) / 1e6:.1f} MB of parameters)" for n in _HIDDEN
+)
 
 # ---- commands ------------------------------------------------------------------------------------
 
@@ -411,6 +418,122 @@ def groups(
         runs=runs,
         transport=transport,
         dtype=dtype,
+        seed=seed,
+        json=json,
+        plot=plot,
+    )
+    _refuse(options.complaint(context.obj.ranks) or files_complaint(json, plot))
+    context.obj.job = options
+
+
+@bench.command()
+def torch(
+    context: typer.Context,
+    part: Annotated[
+        list[TorchPart] | None,
+        typer.Option(
+            metavar="balanced|late",
+            help="What to measure: steps of equally fast ranks, or steps beside a late rank. "
+            f"{REPEATABLE} Default: both.",
+            case_sensitive=False,
+        ),
+    ] = None,
+    hidden: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            max=1 << 15,
+            metavar="N",
+            help="Width of the network's three hidden layers. The late part has the first one. "
+            f"{REPEATABLE} Default: {_HIDDEN_TEXT}.",
+        ),
+    ] = None,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WAYS",
+            help="What averages the gradients: optimizer (DistributedOptimizer), hook (the "
+            "communication hook of DistributedDataParallel) or backend (DistributedDataParallel on "
+            f"this library's backend). {_LISTED} Default: {','.join(map(str, _TORCH_WAYS))}.",
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY",
+            help=f"Of optimizer and hook. {POLICY_HELP} {REPEATABLE} "
+            f"Default: {', '.join(_TORCH_POLICIES)}.",
+        ),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Samples of a rank in a step.")
+    ] = 32,
+    budget: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="About how long to measure each way in each case; the number of steps follows "
+            "from it. A time such as 3s.",
+        ),
+    ] = "3s",
+    blocks: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Blocks of steps of each way. Default: 5 to 9, as the budget allows.",
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Steps in each block. Default: as many as the budget allows."
+        ),
+    ] = None,
+    base: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Of late: how long computing takes at least in a step. Ranks sleep for what is "
+            "left of it after the forward pass.",
+        ),
+    ] = "5ms",
+    late: Annotated[
+        str, typer.Option(metavar="TIME", help="Of late: how much longer on the last rank.")
+    ] = "30ms",
+    transport: _TransportOption = Transport.AUTO,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Seed of weights, data and draws, up to 2**64 - 1."),
+    ] = 0,
+    json: JsonOption = None,
+    plot: _PlotOption = None,
+) -> None:
+    """Measure the training step of a network against PyTorch's DistributedDataParallel on gloo.
+
+    Start it with mpirun -n P. It needs PyTorch. All ways train the same network of four layers from
+    the same weights, and take turns in blocks of steps: forward, backward, average, update. The
+    value of a block is the mean time of a step on the slowest rank; results are medians over the
+    blocks, and ratios are those of blocks that followed each other.
+
+    With a late rank, the value of a block is the mean over the other ranks.
+
+    At the end all ranks must have the same weights; those of gloo, but for rounding, where a round
+    waits for all ranks; and the loss must have become smaller. The exit code is 1 otherwise.
+    """
+    ways = _listed(way) or [str(one) for one in _TORCH_WAYS]
+    options = BenchTorchOptions(
+        parts=tuple(part or TorchPart),
+        hidden=tuple(hidden or _HIDDEN),
+        ways=tuple(_member("--way", TorchWay, text) for text in ways),
+        policies=tuple(read("--policy", Policy.parse, text) for text in policy or _TORCH_POLICIES),
+        batch=batch,
+        budget_ns=read("--budget", parse_duration, budget),
+        blocks=blocks,
+        steps=steps,
+        base_ns=read("--base", parse_duration, base),
+        late_ns=read("--late", parse_duration, late),
+        transport=transport,
         seed=seed,
         json=json,
         plot=plot,

@@ -72,7 +72,9 @@ class Worker(ABC):
     """One rank's part in training a model by a `Method`; `Method.worker` makes it.
 
     One thread uses it at a time. Ranks may make different numbers of steps; in the end all of them
-    call `finish`, those with fewer steps earlier.
+    call `finish`, those with fewer steps earlier. Blocking calls of the application's own, such as
+    a barrier or the allreduce of a metric, go into `away`: elsewhere a rank that waits in a step
+    and one that waits in such a call may wait for each other.
 
     Attributes
     ----------

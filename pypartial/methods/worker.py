@@ -182,7 +182,6 @@ class CommonWorker(Worker):
         self._live()
         if update is not None:
             self._update = _check_update(update)
-        self._known_update()  # raises before anything is communicated
         applied = 0
         while True:
             times, status = self._end_rounds()
@@ -190,10 +189,6 @@ class CommonWorker(Worker):
             self._newest, self._steps = status.round, 0
             if self._settle(purpose) >= purpose:
                 return applied
-
-    def _known_update(self) -> Update | None:
-        """Return the update of a meeting, None if none is known; raise if one is needed."""
-        return self._update
 
     def _settle(self, purpose: Purpose) -> Purpose:
         """Tell all ranks this one's purpose, and average what has drifted; return the least."""

@@ -8,8 +8,10 @@ and orders its buckets.
 
 # DDP compares the hook's annotations with the classes, so they must not be strings.
 
+import inspect
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
 from ..methods.meeting import Meeting
+from ..methods.worker import Purpose
 from ..policy import Full, Majority, Policy
 from ..status import Status
 from .layout import Layout, compare
@@ -30,6 +33,8 @@ from .replicas import apply, is_plain, optimizer_tensors, unite
 __all__ = ["HookState", "partial_allreduce_hook"]
 
 _DEFAULT_POLICY = Majority()
+_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+_NO_BROADCAST = f"{'forward_sync_buffers' if _NEW else 'broadcast_buffers'}=False"
 
 
 class HookState:
@@ -37,7 +42,7 @@ class HookState:
 
     Making one is collective and blocking. Register it once, on every rank, before the first step::
 
-        ddp = DistributedDataParallel(model, broadcast_buffers=False)
+        ddp = DistributedDataParallel(model)
         state = pp.torch.HookState(ctx, ddp)
         ddp.register_comm_hook(state, pp.torch.partial_allreduce_hook)
         for batch in batches:  # ranks may have different numbers of batches, at least one each
@@ -46,18 +51,23 @@ class HookState:
             optimizer.step()
         state.finish(optimizer)
 
+    The first backward pass (with ``static_graph=True`` the first two) is synchronous, because DDP's
+    forward pass behind it is. Every rank must make it.
+
     A backward pass gives the optimizer one gradient, so the hook cannot apply the rounds that a
-    slow rank has missed one by one: with partial rounds each rank applies other sums, and replicas
-    drift apart, unless the optimizer is plain SGD. `sync_every` bounds the drift, and `finish` ends
-    it. `DistributedOptimizer` does not drift.
+    slow rank has missed one by one. With partial rounds the ranks apply different sums, and their
+    replicas drift apart, unless the optimizer is plain SGD. `sync_every` bounds the drift, and
+    `finish` ends it. `DistributedOptimizer` does not drift. It also serves a ``GradScaler``, whose
+    scales would differ between ranks here.
 
     Parameters
     ----------
     ctx : Context
         Of as many ranks as the module's process group has.
     ddp : torch.nn.parallel.DistributedDataParallel
-        On the CPU. If it has buffers, it must have been made with ``broadcast_buffers=False``;
-        `finish` averages them.
+        On the CPU. If it has buffers, it must have been made with
+        ``forward_sync_buffers=False`` (before torch 2.13: ``broadcast_buffers=False``); `finish`
+        averages them.
     policy : Policy, optional
         When a round is activated.
     deliver : {"sum", "latest"}, optional
@@ -67,10 +77,9 @@ class HookState:
         What the sum of gradients is divided by, as in `Context.Allreduce_init`. ``"size"`` is what
         DDP does.
     sync_every : int, optional
-        After so many rounds the ranks meet, behind a step of the optimizer: everything that is on
-        its way is applied by one more step, and the models and the state of the optimizers are
-        averaged. Ranks reach this point after different numbers of steps of their own, so they must
-        not make other collective calls of the context between steps. None: never.
+        When so many rounds were made since the last time, the ranks meet behind a step of the
+        optimizer, as in `flush`. This is a collective call: put collective calls of your own into
+        `away`. None: only `flush` and `finish` average.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the module's parameters; `sync_every` needs it.
 
@@ -130,14 +139,14 @@ class HookState:
             self._meeting.close()
             raise
         self.status = None
-        self._ddp, self._layout, self._optimizer = ddp, layout, optimizer
+        self._ctx, self._ddp, self._layout, self._optimizer = ctx, ddp, layout, optimizer
         self._known = {id(place.parameter) for place in layout.places}
         self._passes = 0
         self._parts: dict[tuple[int, ...], _Part] = {}
         self._arrived: list[_Arrived] = []
         self._filled = 0
         self._finished = False
-        self._sync_every, self._sync_at, self._in_sync = sync_every, sync_every or 0, False
+        self._sync_every, self._newest, self._in_meeting = sync_every, -1, False
         if optimizer is not None and sync_every is not None:
             self._step_hook = optimizer.register_step_post_hook(self._after_step)
         _warn(ddp, policy, deliver, sync_every, optimizer)
@@ -146,11 +155,11 @@ class HookState:
 
     @property
     def _first_passes(self) -> int:
-        """How many backward passes are synchronous.
+        """How many backward passes are synchronous, and make no round.
 
         The forward pass behind them is collective: DDP broadcasts new buckets in it. A rank that
-        waits there for a partial round could not be told from one that computes. Besides, nothing
-        is on its way when the order of the buckets changes.
+        waits there could not be told from one that computes, and might be waited for in a round.
+        Besides, nothing must be on its way when the order of the buckets changes.
         """
         return 2 if self._ddp.static_graph else 1
 
@@ -163,8 +172,8 @@ class HookState:
         part.vector.copy_(buffer)
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         self._arrived.append(_Arrived(part, buffer, future))
-        # DDP does not say reliably which bucket is the last: with static_graph, all buckets of the
-        # first backward pass may have the index 0.
+        # bucket.is_last() does not tell: with static_graph, all buckets of the first backward pass,
+        # one for each type of parameters, have the index 0.
         self._filled = part.end
         if self._filled == self._layout.size:
             self._make_round()
@@ -196,13 +205,13 @@ class HookState:
     def _make_round(self) -> None:
         arrived, self._arrived, self._filled = self._arrived, [], 0
         self._passes += 1
-        status = Status()
-        self._request.Start()
         if self._passes > self._first_passes:
+            status = Status()
+            self._request.Start()
             self._request.Wait(status)
+            self.status = status
         else:
-            self._request.Flush(status)
-        self.status = status
+            self._meeting.average(self._vector)
         for one in arrived:
             one.future.set_result(one.result())
 
@@ -210,50 +219,47 @@ class HookState:
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Meet the other ranks if the rounds of `sync_every` are over."""
-        if self._in_sync or self._finished or self.status is None:
+        if self._in_meeting or self._finished or self.status is None or self._sync_every is None:
             return
-        if self.status.round + 1 >= self._sync_at:
-            self._meet(optimizer, finished=False)
+        # What has crossed the bound on one rank does so on all, at their next steps at the latest.
+        if self.status.round - self._newest >= self._sync_every:
+            self._meet(Purpose.SYNC, optimizer)
 
-    def _meet(self, optimizer: torch.optim.Optimizer, finished: bool) -> bool:
-        """Apply all that is on its way, and average the replicas; return if all have finished.
-
-        Ranks meet after different numbers of rounds of their own, but the rounds are numbered alike
-        on all ranks, and so is the flush, which says when they meet next. A rank that has finished
-        takes part as often as the others need it.
-        """
-        self._in_sync = True
+    def _meet(self, purpose: Purpose, optimizer: torch.optim.Optimizer) -> None:
+        """Meet all ranks, again and again until all have come for this purpose, or for more."""
+        self._in_meeting = True  # the optimizer makes steps here
         try:
-            self.status = status = Status()
-            self._request.Flush(status)
-            if status.contributions or status.first < status.round:
-                pairs = [pair for part in self._parts.values() for pair in part.gradients()]
-                apply(optimizer, pairs)
-            named = self._replica(optimizer)
-            lines = [f"{name}: {tuple(value.shape)} {value.dtype}" for name, value in named]
-            answers = self._meeting.gather((finished, lines))
-            compare("the replicas", [lines for _, lines in answers])
-            unite(self._meeting, [value for _, value in named])
-            if self._sync_every is not None:
-                rounds = status.round + 1
-                self._sync_at = rounds - rounds % self._sync_every + self._sync_every
-            return all(finished for finished, _ in answers)
+            while self._meet_once(purpose, optimizer) < purpose:
+                pass
         finally:
-            self._in_sync = False
+            self._in_meeting = False
 
-    def _replica(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
+    def _meet_once(self, purpose: Purpose, optimizer: torch.optim.Optimizer) -> Purpose:
+        """Apply all that is on its way, and average the replicas; return the least purpose."""
+        self.status = status = Status()
+        self._request.Flush(status)
+        self._newest = status.round
+        if status.contributions or status.first < status.round:
+            apply(optimizer, [pair for part in self._parts.values() for pair in part.gradients()])
+        replica = self._replica(optimizer)
+        told: list[tuple[Purpose, list[str]]] = self._meeting.gather((purpose, list(replica)))
+        # An optimizer makes the state of a parameter at its first step with it.
+        common = set.intersection(*(set(names) for _, names in told))
+        unite(self._meeting, [tensor for name, tensor in replica.items() if name in common])
+        return min(least for least, _ in told)
+
+    def _replica(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
         """Return everything that is averaged, in an order that is the same on all ranks."""
         parameters = [(place.name, place.parameter) for place in self._layout.places]
-        return parameters + _buffers(self._ddp) + optimizer_tensors(optimizer, parameters)
+        state = optimizer_tensors(optimizer, parameters)
+        return dict([*parameters, *_buffers(self._ddp), *state])
 
-    def finish(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """End the training: all ranks have the same model afterwards.
+    def flush(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Apply everything that is on its way, and give all ranks the same model; then go on.
 
-        Collective, blocking. A rank that has no more batches calls it; it takes part in the rounds
-        of the others until all have called it. What was still on its way is applied by one step of
+        Collective, blocking. Save checkpoints here. What was on its way is applied by one step of
         the optimizer. The models are averaged, and so are their buffers and the optimizers' state;
-        integer buffers become rank 0's. The module can be evaluated afterwards, but a further
-        backward pass raises.
+        integer buffers become rank 0's.
 
         Parameters
         ----------
@@ -265,15 +271,50 @@ class HookState:
         ArgumentError
             If there is no optimizer; nothing was communicated.
         Error
-            If this rank has made no step: DDP's second forward pass is collective, so that it
-            would hang on the other ranks. Also if it was called before.
-        MismatchError
-            If the optimizers' states have different shapes.
+            If this rank has made fewer backward passes than the synchronous ones, or after
+            `finish`; nothing was communicated.
         """
+        self._meet_for(Purpose.FLUSH, optimizer)
+
+    def away(self) -> AbstractContextManager[None]:
+        """Leave all rounds for the time of a ``with`` block; collective.
+
+        As `Context.away`, for blocking calls of the application's own. Use this one with
+        `sync_every`: it is a `flush` as well then, so that no rank is in a synchronisation.
+        """
+        if self._sync_every is not None and self._passes >= self._first_passes:
+            self.flush()
+        return self._ctx.away()
+
+    def finish(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """End the training: `flush`, as often as ranks that still make steps need it.
+
+        Collective, blocking. A rank that has no more batches calls it; it takes part in the rounds
+        of the others until all have called it. All ranks have the same model then. The module can
+        be evaluated afterwards, but a further backward pass raises.
+
+        Parameters
+        ----------
+        optimizer : torch.optim.Optimizer, optional
+            As in `flush`.
+
+        Raises
+        ------
+        ArgumentError, Error
+            As in `flush`.
+        """
+        self._meet_for(Purpose.FINISH, optimizer)
+        self._finished = True
+        if self._sync_every is not None:
+            self._step_hook.remove()
+        self._request.Free()
+        self._meeting.close()
+
+    def _meet_for(self, purpose: Purpose, optimizer: torch.optim.Optimizer | None) -> None:
         optimizer = self._optimizer if optimizer is None else optimizer
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ArgumentError(
-                f"finish needs the torch.optim.Optimizer of the module, not {optimizer!r}"
+                f"optimizer must be the torch.optim.Optimizer of the module, not {optimizer!r}"
             )
         if self._finished:
             raise Error("HookState.finish was called before")
@@ -284,19 +325,14 @@ class HookState:
             )
         if self._passes == self._first_passes:
             self._see_buckets()
-        while not self._meet(optimizer, finished=True):
-            pass
-        self._finished = True
-        if self._sync_every is not None:
-            self._step_hook.remove()
-        self._request.Free()
-        self._meeting.close()
+        self._meet(purpose, optimizer)
 
     def _see_buckets(self) -> None:
         """Take part in the collective forward pass of the others, to see the new buckets."""
         self._ddp.reducer._rebuild_buckets()
         for bucket in self._ddp.reducer._get_zeros_like_grad_buckets():
             self._filled = self._part(bucket.parameters()).end
+        self._filled = 0
 
 
 def partial_allreduce_hook(
@@ -428,7 +464,7 @@ def _check_ddp(ctx: Context, ddp: Any) -> None:
         raise ArgumentError(
             f"the module has buffers ({buffers[0]}), which DDP broadcasts in every forward pass, "
             "so that every rank waits for the slowest; make it with "
-            "DistributedDataParallel(..., broadcast_buffers=False); finish() averages them"
+            f"DistributedDataParallel(..., {_NO_BROADCAST}); finish() averages them"
         )
     if getattr(ddp, "_use_python_reducer", False):
         raise ArgumentError("torch.compile's python_reducer has no buckets, which a hook needs")

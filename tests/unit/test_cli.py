@@ -284,7 +284,7 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 COMMANDS = (
     *("", "info", "bench", "bench skew", "bench latency", "bench overhead"),
-    *("bench groups", "tune"),
+    *("bench groups", "bench torch", "tune"),
     *("sim", "sim fuzz", "sim skew", "sim schedule", "sim groups"),
     *("groups", "groups show", "groups analyse"),
 )

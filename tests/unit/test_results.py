@@ -118,6 +118,8 @@ def test_the_schema_is_one() -> None:
         (results.GroupsMeta, "benchGroupsMeta"),
         (results.IterationRow, "benchIterationsRow"),
         (results.IterationSide, "benchIterationsSide"),
+        (results.TorchRow, "benchTorchRow"),
+        (results.TorchMeta, "benchTorchMeta"),
         (results.TuneRow, "tuneRow"),
         (results.TuneMeta, "tuneMeta"),
         (simulated.Row, "simSkewRow"),

@@ -1,0 +1,239 @@
+"""Tensors as MPI takes them: checks, contiguous elements, element types, operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = [
+    "Reduction",
+    "as_list",
+    "check",
+    "counts_of",
+    "elements",
+    "joined",
+    "message",
+    "only",
+    "only_list",
+    "put_back",
+    "spread",
+]
+
+# Element types that MPI reduces, and its names for them.
+_REDUCED = {
+    torch.float32: "FLOAT",
+    torch.float64: "DOUBLE",
+    torch.complex64: "C_FLOAT_COMPLEX",
+    torch.complex128: "C_DOUBLE_COMPLEX",
+    torch.int8: "INT8_T",
+    torch.int16: "INT16_T",
+    torch.int32: "INT32_T",
+    torch.int64: "INT64_T",
+    torch.uint8: "UINT8_T",
+    torch.uint16: "UINT16_T",
+    torch.uint32: "UINT32_T",
+    torch.uint64: "UINT64_T",
+}
+# MPI's types to move elements of so many bytes. A count in elements overflows later than in bytes.
+_MOVED = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
+# MPI does not reduce these everywhere: they are reduced as others.
+_INSTEAD = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.bool: torch.uint8,
+}
+_OPS = {
+    "SUM": "SUM",
+    "AVG": "SUM",
+    "PRODUCT": "PROD",
+    "MIN": "MIN",
+    "MAX": "MAX",
+    "BAND": "BAND",
+    "BOR": "BOR",
+    "BXOR": "BXOR",
+}
+# Of bytes that are 0 or 1: a sum of bools is true if one of them is.
+_BOOL_OPS = {
+    "SUM": "MAX",
+    "PRODUCT": "MIN",
+    "MIN": "MIN",
+    "MAX": "MAX",
+    "BAND": "BAND",
+    "BOR": "BOR",
+    "BXOR": "BXOR",
+}
+_BITS, _ORDER = ("BAND", "BOR", "BXOR"), ("MIN", "MAX")
+
+
+def check(call: str, *tensors: Any) -> None:
+    """Raise unless these are dense tensors on the CPU; nothing was communicated then."""
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(f"{call}: this is not a tensor: {tensor!r}")
+        if tensor.device.type != "cpu":
+            raise ArgumentError(
+                f"{call}: a tensor is on the device {tensor.device}; only the CPU is supported yet"
+            )
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise ArgumentError(
+                f"{call}: a tensor is sparse or quantized; tensors must be dense and plain"
+            )
+
+
+def as_list(tensors: Any) -> list[Any]:
+    """Return what torch calls with one tensor or with a list of them, as a list."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def only(call: str, tensors: Any) -> torch.Tensor:
+    """Return the tensor of a list of one; a rank has one tensor, as it has one device."""
+    found = as_list(tensors)
+    check(call, *found)
+    if len(found) != 1:
+        raise ArgumentError(f"{call}: {len(found)} tensors of one rank; pass one")
+    tensor: torch.Tensor = found[0]
+    return tensor
+
+
+def only_list(call: str, lists: Any) -> list[torch.Tensor]:
+    """Return the list in a list of one."""
+    found = list(lists)
+    if found and isinstance(found[0], torch.Tensor):
+        return found
+    if len(found) != 1:
+        raise ArgumentError(f"{call}: {len(found)} lists of tensors of one rank; pass one")
+    return list(found[0])
+
+
+def counts_of(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return the number of elements of each tensor."""
+    return [tensor.numel() for tensor in tensors]
+
+
+def elements(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return the elements as a contiguous vector: the tensor's own memory if it is that already.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+    dtype : torch.dtype, optional
+        Another type to convert them to.
+    """
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.to(dtype or plain.dtype).contiguous().view(-1)
+
+
+def put_back(vector: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copy a vector of `elements` to its tensor, unless it is the tensor's own memory."""
+    if vector.data_ptr() != tensor.data_ptr() or vector.dtype != tensor.dtype:
+        tensor.detach().copy_(vector.view(tensor.shape))
+
+
+def joined(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return the elements of several tensors of one type as a new vector."""
+    return torch.cat([elements(tensor, dtype) for tensor in tensors])
+
+
+def spread(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copy a vector's elements to tensors, one behind the other."""
+    parts = vector.split([tensor.numel() for tensor in tensors])
+    for part, tensor in zip(parts, tensors, strict=True):
+        tensor.detach().copy_(part.view(tensor.shape))
+
+
+def message(vector: torch.Tensor, counts: Sequence[int] | None = None) -> list[Any]:
+    """Return a contiguous vector as mpi4py takes it, for calls that move elements.
+
+    Parameters
+    ----------
+    vector : torch.Tensor
+    counts : sequence of int, optional
+        Elements for, or from, each rank.
+    """
+    from mpi4py import MPI
+
+    return _message(vector, counts, getattr(MPI, _MOVED[vector.element_size()]))
+
+
+def _message(vector: torch.Tensor, counts: Sequence[int] | None, kind: Any) -> list[Any]:
+    from mpi4py import MPI
+
+    memory = MPI.buffer.fromaddress(vector.data_ptr(), vector.numel() * vector.element_size())
+    if counts is None:
+        return [memory, vector.numel(), kind]
+    starts = [sum(counts[:rank]) for rank in range(len(counts))]
+    return [memory, (list(counts), starts), kind]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How elements of one type are reduced by one operation.
+
+    Attributes
+    ----------
+    dtype : torch.dtype
+        What they are converted to before, and back from afterwards.
+    op : MPI.Op
+    divide : bool
+        Divide the sum by the number of ranks.
+    """
+
+    dtype: torch.dtype
+    op: MPI.Op
+    divide: bool
+
+    @classmethod
+    def of(cls, call: str, op: Any, dtype: torch.dtype) -> Reduction:
+        """Return how `op` of torch reduces this type.
+
+        Raises
+        ------
+        NotImplementedError
+            If it does not.
+        """
+        from mpi4py import MPI
+
+        name = op_name(op)
+        wire = _INSTEAD.get(dtype, dtype)
+        known = (_BOOL_OPS if dtype == torch.bool else _OPS).get(name)
+        is_real = dtype.is_floating_point
+        wrong = (
+            (name in _BITS and (is_real or dtype.is_complex))
+            or (name in _ORDER and dtype.is_complex)
+            or (name == "AVG" and not (is_real or dtype.is_complex))
+        )
+        if known is None or wire not in _REDUCED or wrong:
+            raise NotImplementedError(
+                f"{call} by {name} of {dtype} is not implemented by the backend pypartial"
+            )
+        return cls(wire, getattr(MPI, known), name == "AVG")
+
+    def message(self, vector: torch.Tensor) -> list[Any]:
+        """Return a vector of the type `dtype` as mpi4py takes it, for calls that reduce."""
+        from mpi4py import MPI
+
+        return _message(vector, None, getattr(MPI, _REDUCED[self.dtype]))
+
+    def finish(self, vector: torch.Tensor, ranks: int) -> None:
+        """Divide a reduced vector, if the operation is an average."""
+        if self.divide:
+            vector.div_(ranks)
+
+
+def op_name(op: Any) -> str:
+    """Return the name of an operation of torch, such as ``"SUM"``."""
+    if op is None:
+        return "SUM"
+    for name in (*_OPS, "PREMUL_SUM"):
+        if op == getattr(dist.ReduceOp, name):
+            return name
+    return str(op)

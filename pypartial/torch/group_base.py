@@ -1,0 +1,215 @@
+"""What all process groups of the backend are: a communicator, a name, transfers, an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ArgumentError, Error
+from .leaving import Members, blocking
+from .elements import check, elements, message, only, put_back
+from .work import Transfer
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["GroupBase"]
+
+Tensor = torch.Tensor
+
+# Transfers whose process group ended before they were complete: MPI may use their memory.
+_abandoned: list[Transfer] = []
+
+
+class GroupBase(dist.ProcessGroup):
+    """A process group of torch.distributed on an MPI communicator, without collective calls.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        Belongs to the group, which frees it.
+    members : frozenset of int
+        The ranks of torch's world in the group.
+    """
+
+    supports_coalescing = False
+    supports_splitting = False
+    supports_time_estimate = False
+
+    def __init__(self, comm: MPI.Comm, members: Members) -> None:
+        super().__init__(comm.rank, comm.size)
+        self._comm: MPI.Comm | None = comm
+        self._rank, self._size, self._members = comm.rank, comm.size, members
+        self._name, self._description = "", "undefined"
+        self._transfers: set[Transfer] = set()
+
+    # ---- from rank to rank ----------------------------------------------------------------------
+
+    def send(self, tensors: list[Tensor], dstRank: int, tag: int = 0) -> Transfer:
+        """Begin to send a tensor, which must not change before the work is complete."""
+        vector = elements(only("send", tensors))
+        request = self._live().Isend(message(vector), dstRank, tag)
+        return self._transfer("send", request, vector, self._end)
+
+    def recv(self, tensors: list[Tensor], srcRank: int, tag: int = 0) -> Transfer:
+        """Begin to receive a tensor."""
+        tensor = only("recv", tensors)
+        vector = elements(tensor)
+        request = self._live().Irecv(message(vector), srcRank, tag)
+
+        def end(transfer: Transfer) -> None:
+            self._end(transfer)
+            put_back(vector, tensor)
+
+        return self._transfer("recv", request, vector, end, vector.numel())
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Transfer:
+        """Begin to receive a tensor of any rank."""
+        from mpi4py import MPI
+
+        return self.recv(tensors, MPI.ANY_SOURCE, tag)
+
+    def _transfer(
+        self, call: str, request: MPI.Request, vector: Tensor, done: Any, expected: int | None = None
+    ) -> Transfer:
+        work = Transfer(call, request, vector, lambda: blocking(frozenset()), done, expected)
+        # Also if the application drops the work: MPI uses its memory.
+        self._transfers.add(work)
+        return work
+
+    def _end(self, transfer: Transfer) -> None:
+        self._transfers.discard(transfer)
+
+    # ---- what torch asks ------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:
+        """Return the name of the backend."""
+        return "pypartial"
+
+    _get_backend_name = name = getBackendName
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """Return the group itself, which is its only backend."""
+        if torch.device(device).type != "cpu":
+            raise ArgumentError(f"the backend pypartial has no device {device}, only the CPU")
+        return self
+
+    get_backend = _get_backend
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Return False: tensors are torch's."""
+        return False
+
+    @property
+    def group_name(self) -> Any:
+        """The name that torch has given the group."""
+        return self._name
+
+    def getGroupName(self) -> str:
+        """Return `group_name`, to the C++ parts of torch."""
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    setGroupName = _set_group_name
+
+    @property
+    def group_desc(self) -> str:
+        """The description that torch has given the group."""
+        return self._description
+
+    def getGroupDesc(self) -> str:
+        """Return `group_desc`, to the C++ parts of torch."""
+        return self._description
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._description = desc
+
+    setGroupDesc = _set_group_desc
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Free the communicator; `torch.distributed.destroy_process_group` does this."""
+        from mpi4py import MPI
+
+        comm, self._comm = self._comm, None
+        for transfer in list(self._transfers):
+            if not transfer.is_completed():
+                _abandoned.append(transfer)
+        if comm is not None and not MPI.Is_finalized():
+            comm.Free()
+
+    def abort(self) -> None:
+        """Make the group unusable without communication."""
+        self._comm = None
+        _abandoned.extend(self._transfers)
+
+    # ---- helpers --------------------------------------------------------------------------------
+
+    def _live(self) -> MPI.Comm:
+        if self._comm is None:
+            raise Error("the process group was destroyed")
+        return self._comm
+
+    @contextmanager
+    def _call(self, call: str) -> Iterator[MPI.Comm]:
+        """Give the communicator to a collective call, in which this rank waits for others."""
+        from mpi4py import MPI
+
+        comm = self._live()
+        try:
+            with blocking(self._members):
+                yield comm
+        except MPI.Exception as error:
+            raise Error(f"{call}: MPI reports: {error}") from error
+
+    def _check_list(self, call: str, tensors: Sequence[Any], own: Any = None) -> None:
+        """Check a list with a tensor for each rank, of which `own` is this rank's."""
+        if len(tensors) != self._size:
+            raise ArgumentError(
+                f"{call}: a list of {len(tensors)} tensors; the group has {self._size} ranks"
+            )
+        own = tensors[self._rank] if own is None else own
+        check(call, own, *tensors)
+        for tensor in tensors:
+            if tensor.dtype != own.dtype:
+                raise ArgumentError(f"{call}: tensors of {own.dtype} and of {tensor.dtype}")
+        if tensors[self._rank].numel() != own.numel():
+            raise ArgumentError(
+                f"{call}: this rank's tensor has {own.numel()} elements, and number {self._rank} "
+                f"of the list {tensors[self._rank].numel()}"
+            )
+
+    def _check_pair(self, call: str, output: Any, input: Any, large: int, should: int) -> None:
+        check(call, output, input)
+        if output.dtype != input.dtype:
+            raise ArgumentError(f"{call}: tensors of {output.dtype} and of {input.dtype}")
+        if large != should:
+            raise ArgumentError(
+                f"{call}: the output has {output.numel()} elements and the input {input.numel()}, "
+                f"which does not fit {self._size} ranks"
+            )
+
+    def _rows(self, call: str, name: str, tensor: Tensor, sizes: Sequence[int]) -> list[int]:
+        """Return how many elements of the tensor are for each rank."""
+        rows = tensor.shape[0] if tensor.dim() else 0
+        row = tensor.numel() // rows if rows else 0
+        if not sizes:
+            if rows % self._size:
+                raise ArgumentError(
+                    f"{call}: the {name} has {rows} rows, which {self._size} ranks cannot share "
+                    "equally"
+                )
+            return [rows // self._size * row] * self._size
+        if len(sizes) != self._size or sum(sizes) != rows:
+            raise ArgumentError(
+                f"{call}: the split sizes {list(sizes)} of the {name} do not divide its {rows} "
+                f"rows among {self._size} ranks"
+            )
+        return [size * row for size in sizes]

@@ -1,0 +1,142 @@
+"""What calls of the backend return: work that is done already, and transfers that are not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future
+
+from ..errors import MismatchError, TimeoutError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["Transfer", "done"]
+
+_NO_TIMEOUT = timedelta(0)
+_POLL_S = 0.0005
+
+
+def done(tensors: Sequence[Any]) -> dist.Work:
+    """Return work that is complete, and whose future holds the tensors.
+
+    It is an object of torch's C++: in older versions of torch, one made in Python would end before
+    the C++ that was given it asks it for anything.
+    """
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(list(tensors))
+    return _create_work_from_future(future)
+
+
+class Transfer(dist.Work):
+    """A send or a receive, from its call until `wait`. One thread at a time uses it.
+
+    Parameters
+    ----------
+    call : str
+    request : mpi4py.MPI.Request
+    vector : torch.Tensor
+        Its elements; they belong to MPI until the transfer is complete.
+    blocking : callable
+        Makes the context manager in which a rank waits for others.
+    done : callable
+        Called once, when the transfer is complete.
+    expected : int or None
+        How many elements a receive is for; None for a send.
+    """
+
+    def __init__(
+        self,
+        call: str,
+        request: MPI.Request,
+        vector: torch.Tensor,
+        blocking: Callable[[], AbstractContextManager[None]],
+        done: Callable[[Transfer], None],
+        expected: int | None = None,
+    ) -> None:
+        from mpi4py import MPI
+
+        super().__init__()
+        self._call, self._request, self.vector = call, request, vector
+        self._blocking, self._done, self._expected = blocking, done, expected
+        self._status = MPI.Status()
+        self._complete = False
+
+    def is_completed(self) -> bool:
+        """Return whether the transfer is complete; if it is, this completes it. Never blocks."""
+        if not self._complete and self._request.Test(self._status):
+            self._finish()
+        return self._complete
+
+    def is_success(self) -> bool:
+        """Return whether the transfer is complete."""
+        return self.is_completed()
+
+    def exception(self) -> None:
+        """Return None: a transfer that fails raises."""
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait until the transfer is complete, and return True.
+
+        Parameters
+        ----------
+        timeout : datetime.timedelta, optional
+            Raise `pypartial.TimeoutError` after this time; the transfer goes on. 0, or less: no
+            limit.
+        """
+        if self.is_completed():
+            return True
+        with self._blocking():
+            if timeout > _NO_TIMEOUT:
+                self._wait_for(timeout)
+            else:
+                self._request.Wait(self._status)
+        self._finish()
+        return True
+
+    def _wait_for(self, timeout: timedelta) -> None:
+        until = time.monotonic() + timeout.total_seconds()
+        while not self._request.Test(self._status):
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self._call}: not complete after {timeout}")
+            time.sleep(_POLL_S)
+
+    def _finish(self) -> None:
+        self._complete = True
+        self._done(self)
+        if self._expected is None:
+            return
+        size_bytes = self.vector.element_size()
+        from mpi4py import MPI
+
+        came = self._status.Get_count(MPI.BYTE) // size_bytes
+        if came != self._expected:
+            raise MismatchError(
+                f"{self._call}: rank {self._status.Get_source()} sent {came} elements, and this "
+                f"rank receives {self._expected}"
+            )
+
+    def synchronize(self) -> None:
+        """Do as `wait`."""
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the elements, when they are there."""
+        self.wait()
+        return [self.vector]
+
+    def source_rank(self) -> int:
+        """Return the rank, in the group, that the message came from."""
+        return int(self._status.Get_source())
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Raise: nobody could complete the future while this rank computes."""
+        raise NotImplementedError(f"{self._call}: get_future; use wait() or is_completed()")

@@ -1,0 +1,84 @@
+"""Whole jobs with PyTorch, judged from outside: how they end, and how they go on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support.mpirun import Run, mpirun, python
+from support.pytorch import need_torch
+
+need_torch()
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+LIMIT_S = 60
+AGAIN = int(os.environ.get("PYPARTIAL_TEST_AGAIN", "2"))  # ci/long torch: 20
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+
+
+def launch(ranks: int, script: str, *arguments: str) -> Run:
+    program = python(str(SCRIPTS / f"torch_{script}.py"), *arguments)
+    return mpirun(ranks, program, timeout_s=LIMIT_S)
+
+
+def check_all_ended(run: Run, ranks: int) -> None:
+    run.check()
+    for rank in range(ranks):
+        assert f"end of rank {rank}" in run.lines(rank), run.explain()
+
+
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_ctrl_c_on_a_rank(culprit: int) -> None:
+    """The others are told when it ends its script; nothing stays behind."""
+    run = launch(3, "ctrl_c", str(culprit))
+    run.check()
+    for rank in range(3):
+        seen = run.lines(rank)[-1]
+        expected = "KeyboardInterrupt" if rank == culprit else "PeerFailedError"
+        assert seen.startswith(f"rank {rank} sees {expected}"), run.explain()
+
+
+def test_ctrl_c_on_the_launcher() -> None:
+    run = launch(3, "ctrl_c", "launcher")
+    assert run.returncode not in (0, None), run.explain()
+    run.check_clean()
+
+
+def test_workers_of_a_data_loader() -> None:
+    check_all_ended(launch(3, "workers"), 3)
+
+
+@pytest.mark.parametrize("policy", ["majority", "solo"])
+def test_clean_exits(policy: str) -> None:
+    for _ in range(AGAIN):
+        check_all_ended(launch(3, "exit", policy), 3)
+
+
+# ---- a checkpoint --------------------------------------------------------------------------------
+
+
+def told(run: Run, what: str, ranks: int) -> str:
+    """Return what the ranks have told, the same on all."""
+    lines = [[line for line in run.lines(rank) if line.startswith(what)] for rank in range(ranks)]
+    assert all(len(found) == 1 and found == lines[0] for found in lines), run.explain()
+    return lines[0][0].removeprefix(what)
+
+
+@pytest.mark.parametrize("method", ["sync", "eager"])
+def test_a_killed_run_goes_on(method: str, tmp_path: Path) -> None:
+    """What is loaded is what was saved; synchronous, the end is that of a run without a break."""
+    file = tmp_path / "checkpoint"
+    broken = launch(3, "resumed", method, str(file), "40", "25")
+    assert broken.returncode not in (0, None), broken.explain()
+    broken.check_clean()
+    resumed = launch(3, "resumed", method, str(file), "40")
+    resumed.check()
+    assert told(resumed, "loaded at 20", 3) == told(broken, "saved at 20", 3)
+    end = told(resumed, "end", 3)
+    assert end == told(resumed, "saved at 40", 3)
+    if method == "sync":
+        unbroken = launch(3, "resumed", method, str(tmp_path / "other"), "40")
+        unbroken.check()
+        assert told(unbroken, "end", 3) == end

@@ -1,0 +1,444 @@
+"""Every method of training on real ranks: what all promise, and what makes each of them special."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from support.methods import GROUPS, KINDS, METHODS, ROUNDS, Training, fits, same
+
+import pypartial as pp
+from pypartial.methods import EagerSGD, PartialReduce, Synchronous
+
+pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2, 3, 4, 5)]
+
+SLOW_S = 2e-3  # a step of the slow rank; the others compute nothing
+
+
+@pytest.fixture(scope="module")
+def ctx(comm) -> Iterator[pp.Context]:
+    """A context for many workers. The runs of these tests differ in their transports."""
+    with pp.Context(comm, seed=7) as context:
+        yield context
+
+
+@pytest.fixture
+def make(comm, request):
+    """The method of a name on so many ranks."""
+    name = request.param
+    if not fits(name, comm.size):
+        pytest.skip(f"{name} needs two ranks")
+    return METHODS[name](comm.size)
+
+
+# ---- every method -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", METHODS, indirect=True)
+def test_a_training_of_ranks_that_differ(comm, ctx, make, request):
+    """One rank makes no step, one is slow, numbers of steps differ, and some have no gradient."""
+    name = request.node.callspec.params["make"]
+    draw = random.Random(f"{name} {comm.rank}")
+    idle = sum(map(ord, name)) % comm.size  # makes no step, if it is not alone
+    steps = 0 if comm.rank == idle and comm.size > 1 else 8 + 4 * comm.rank
+    training = Training(comm, ctx, make)
+    worker = training.worker
+    assert worker.x is training.x
+    assert not training.x.any(), "the model is not rank 0's"
+    statuses = []
+    for _ in range(steps):
+        if comm.rank == (idle + 1) % comm.size:
+            time.sleep(SLOW_S)
+        if draw.random() < 0.2:
+            training.idle()
+        else:
+            training.step(draw.randint(1, 9), copy=draw.random() < 0.5)
+        statuses.append(worker.status)
+    training.finish()
+
+    assert same(comm, training.x, worker.state_dict()["seed"])
+    assert not training.x[comm.size :].any()
+    given, made = (np.array(comm.allgather(n), float) for n in (training.given, training.steps))
+    model, total = training.x[: comm.size], training.total()
+    if name not in ROUNDS:
+        assert all(comm.rank in status.group for status in statuses)
+        assert len(training.applied) == training.steps
+        if "dynamic" not in name:  # a group's average preserves the sum over the ranks
+            np.testing.assert_allclose(model, given, rtol=1e-12)
+    elif "latest" in name:
+        assert (total[: comm.size] <= given).all()
+        assert (model <= given).all()
+    else:  # every gradient counts once, on every rank
+        assert np.array_equal(model, given)
+        assert np.array_equal(total[: comm.size], given)
+        assert total[-1] == made.sum()
+    numbers = [status.round for status in statuses]
+    if name not in ROUNDS:
+        numbers = [number for number in numbers if number]  # 0: it was alone
+    assert numbers == sorted(numbers)
+    if name == "synchronous" or "each" in name:
+        assert same(comm, worker.rounds, np.array(training.applied))
+
+
+@pytest.mark.parametrize("make", KINDS, indirect=True)
+def test_a_flush_makes_models_equal_and_the_training_goes_on(comm, ctx, make):
+    """Also while a rank that has finished takes part in the others' flushes."""
+    training = Training(comm, ctx, make)
+    for _ in range(3):
+        for _ in range(1 + comm.rank):
+            training.step(1)
+        training.count(lambda: training.worker.flush())
+        assert same(comm, training.x)
+    if comm.rank != comm.size - 1:
+        for _ in range(5):
+            training.step(2, copy=True)
+            training.worker.flush()
+    training.finish()
+    assert same(comm, training.x)
+
+
+@pytest.mark.parametrize("make", KINDS, indirect=True)
+def test_nobody_makes_a_step(comm, ctx, make):
+    training = Training(comm, ctx, make)
+    training.finish()
+    assert not training.x.any()
+    assert (training.applied, training.worker.rounds) == ([], 0)
+    worker = make.worker(ctx, training.x.astype("f4"))  # and with ordinary memory
+    worker.flush(training.update)
+    worker.finish(training.update)
+    assert training.applied == []
+
+
+@pytest.mark.parametrize("make", KINDS, indirect=True)
+def test_an_update_that_raises(comm, ctx, make):
+    """The exception passes on, and communicates nothing: the next step works."""
+    training = Training(comm, ctx, make)
+
+    def fail(gradient):
+        raise KeyError("mine")
+
+    training.step(1)
+    before = training.worker.rounds
+    for _ in range(2):
+        with pytest.raises(KeyError, match="mine"):
+            training.worker.step(training.gradient(1, training.worker.gradient), fail)
+    assert training.worker.rounds == before
+    training.step(1)
+    training.finish()
+    assert training.worker.rounds == len(training.applied) >= 2
+
+
+@pytest.mark.parametrize(
+    "make", ["synchronous", "majority-each", "solo-sum", "solo-latest", *GROUPS], indirect=True
+)
+def test_a_checkpoint(comm, make):
+    """What is loaded is what was saved, and the numbers go on from there."""
+    with pp.Context(comm, seed=11) as ctx:
+        training = Training(comm, ctx, make)
+        assert training.worker.state_dict() == {"method": repr(make), "rounds": 0, "seed": 11}
+        for _ in range(3 + comm.rank):
+            training.step(2)
+        with pytest.raises(pp.Error, match=f"{3 + comm.rank} steps were made since"):
+            training.worker.state_dict()
+        training.worker.flush()
+        saved = training.worker.state_dict()
+        assert saved["rounds"] == training.worker.rounds == len(training.applied)
+        assert saved["seed"] != 11
+        model = training.x.copy()
+        assert same(comm, saved["seed"], model)
+        training.finish()
+        assert training.worker.state_dict()["rounds"] == saved["rounds"]
+    saved = comm.bcast(saved)
+    with pp.Context(comm, seed=saved["seed"]) as ctx:
+        x = model if comm.rank == 0 else np.zeros_like(model)
+        worker = make.worker(ctx, x)
+        worker.load_state_dict(saved)
+        assert worker.state_dict() == saved
+        assert same(comm, x, model)
+        applied = worker.step(None, lambda gradient: None)
+        with pytest.raises(pp.Error, match="before the first step"):
+            worker.load_state_dict(saved)
+        applied += worker.finish()
+        assert worker.rounds == saved["rounds"] + applied
+        with pytest.raises(pp.Error, match="has finished"):
+            worker.load_state_dict(saved)
+
+
+# ---- optimizers with a state ---------------------------------------------------------------------
+
+
+class Momentum:
+    """Gradient descent with momentum: a lump of gradients is not the same as one after the other.
+
+    Parameters
+    ----------
+    x : numpy.ndarray
+    keep : float
+        How much of the velocity a step keeps.
+    """
+
+    def __init__(self, x, keep=0.5):
+        self.x, self.velocity, self.keep, self.asked = x, np.zeros_like(x), keep, 0
+
+    def update(self, gradient):
+        self.velocity *= self.keep
+        self.velocity += gradient[: self.x.size]
+        self.x -= self.velocity
+
+    def state(self):
+        self.asked += 1
+        return [self.velocity]
+
+
+@pytest.mark.parametrize(("policy", "dtype"), [(pp.Solo(), "f4"), (pp.Majority(), "f8")])
+def test_replicas_stay_equal_bit_for_bit_with_each(comm, ctx, policy, dtype):
+    """At every flush, momentum included, although one rank is slow and others make more steps."""
+    random_ = np.random.default_rng(comm.rank)
+    x = random_.standard_normal(50).astype(dtype)
+    optimizer = Momentum(x, 0.9)
+    worker = EagerSGD(policy).worker(ctx, x, state=optimizer.state)
+    for epoch in range(4):
+        for _ in range(3 + (comm.rank + epoch) % 3):
+            if comm.rank == comm.size - 1:
+                time.sleep(SLOW_S)
+            worker.gradient[:] = random_.standard_normal(50)
+            worker.step(worker.gradient, optimizer.update)
+        worker.flush()
+        assert same(comm, x, optimizer.velocity, worker.rounds)
+    worker.finish()
+    assert optimizer.asked == 0, "nothing is averaged"
+
+
+def three_rounds_of_rank_0(comm, worker, optimizer, last):
+    """Rank 0 makes three rounds; then `last` makes one step, and is late."""
+
+    def step(value):
+        worker.gradient[:] = value * comm.size
+        return worker.step(worker.gradient, optimizer.update)
+
+    comm.barrier()
+    if comm.rank == 0:
+        for value in (1, 2, 4):
+            step(value)
+    comm.barrier()
+    times = step(8) if comm.rank == last else 0
+    comm.barrier()
+    return times
+
+
+@pytest.mark.sizes(2, 3, 4)
+@pytest.mark.parametrize(("keep", "drifts"), [(0.0, False), (0.5, True)])
+def test_sum_drifts_with_momentum_until_it_is_averaged(comm, ctx, keep, drifts):
+    """Rank 0 steps three times; another rank takes the sum of these gradients at once."""
+    x = np.zeros(4)
+    optimizer = Momentum(x, keep)
+    worker = EagerSGD(pp.Solo(), "sum").worker(ctx, x, state=optimizer.state)
+    times = three_rounds_of_rank_0(comm, worker, optimizer, comm.size - 1)
+    assert times == (1 if comm.rank == comm.size - 1 else 0)
+    models = comm.allgather((x, optimizer.velocity))
+    assert np.array_equal(models[0][0], models[-1][0]) is not drifts
+    worker.finish(optimizer.update)
+    assert same(comm, x, optimizer.velocity)
+    assert optimizer.asked > 0
+
+
+@pytest.mark.sizes(2, 3, 4)
+def test_each_does_not_drift(comm, ctx):
+    """The same with `each`: the late rank takes the three rounds one by one, in its one step."""
+    x = np.zeros(4)
+    optimizer = Momentum(x)
+    worker = EagerSGD(pp.Solo()).worker(ctx, x)
+    times = three_rounds_of_rank_0(comm, worker, optimizer, comm.size - 1)
+    assert times == (3 if comm.rank == comm.size - 1 else 0)
+    models = comm.allgather((x, optimizer.velocity))
+    assert np.array_equal(models[0], models[-1])
+    worker.finish(optimizer.update)
+    assert same(comm, x, optimizer.velocity, worker.rounds)
+
+
+@pytest.mark.sizes(2, 3, 4)
+def test_latest_gives_the_newest_round_only(comm, ctx):
+    x = np.zeros(4)
+    optimizer = Momentum(x, 0.0)
+    worker = EagerSGD(pp.Solo(), "latest").worker(ctx, x)
+    three_rounds_of_rank_0(comm, worker, optimizer, comm.size - 1)
+    models = comm.allgather(x)
+    assert (models[0][0], models[-1][0]) == (-7, -4)
+    worker.finish(optimizer.update)
+    assert same(comm, x)
+
+
+@pytest.mark.sizes(2, 3, 4, 5)
+@pytest.mark.parametrize(
+    ("policy", "deliver"), [(pp.Solo(), "sum"), (pp.Majority(), "latest")], ids=str
+)
+def test_sync_every_averages_models_and_states(comm, ctx, deliver, policy):
+    """Inside steps, at the same meetings on all ranks, although their steps are not the same."""
+    random_ = np.random.default_rng(comm.rank)
+    x = np.zeros(20)
+    optimizer = Momentum(x, 0.9)
+    worker = EagerSGD(policy, deliver, 5).worker(ctx, x, state=optimizer.state)
+    met = []
+    for _ in range(30 + 10 * comm.rank):
+        asked = optimizer.asked
+        worker.gradient[:] = random_.standard_normal(20)
+        worker.step(worker.gradient, optimizer.update)
+        if optimizer.asked > asked:
+            met.append((x.tobytes(), optimizer.velocity.tobytes()))
+    worker.finish()
+    everybody = comm.allgather(met)
+    fewest = min(map(len, everybody))
+    assert fewest >= 2
+    assert all(theirs[:fewest] == met[:fewest] for theirs in everybody)
+    assert same(comm, x, optimizer.velocity)
+
+
+@pytest.mark.sizes(2, 3, 4)
+def test_a_rank_without_a_state_is_left_out_of_the_average(comm, ctx):
+    """With `latest`, a rank that makes no step may have no update, and no state, until the end."""
+    x = np.zeros(2)
+    optimizer, updates = Momentum(x), []
+
+    def update(gradient):
+        updates.append(gradient)
+        optimizer.update(gradient)
+
+    def state():
+        half = optimizer.velocity.astype("f2")
+        return [optimizer.velocity, half.reshape(2, 1)] if updates else []
+
+    worker = EagerSGD(pp.Solo(), "latest").worker(ctx, x, state=state)
+    if comm.rank == 0:
+        worker.gradient[:] = comm.size
+        worker.step(worker.gradient, update)
+    comm.barrier()
+    worker.finish(update)
+    assert len(updates) == (comm.rank == 0)
+    assert optimizer.velocity.tolist() == [float(comm.rank == 0)] * 2
+    assert same(comm, x)
+
+
+# ---- ranks that wait -----------------------------------------------------------------------------
+
+
+@pytest.mark.sizes(2, 3, 4)
+def test_a_step_ends_although_other_ranks_make_rounds_faster(comm, ctx):
+    """Rank 0 makes a round during each update of rank 1, which is not kept in its step by that."""
+    x, most = np.zeros(1), 12
+    worker = EagerSGD(pp.Solo()).worker(ctx, x)
+    updates = 0
+
+    def ignore(gradient):
+        pass
+
+    def update(gradient):
+        nonlocal updates
+        updates += 1
+        assert updates <= most, "the step does not end"
+        comm.send("make a round", 0)
+        comm.recv(source=0)
+
+    if comm.rank == 0:
+        worker.step(None, ignore)
+        worker.step(None, ignore)
+    comm.barrier()
+    if comm.rank == 0:
+        while comm.recv(source=1):
+            worker.step(None, ignore)
+            comm.send(None, 1)
+    elif comm.rank == 1:
+        worker.step(None, update)
+        comm.send("", 0)
+    worker.finish(ignore)
+    assert updates <= most
+    assert same(comm, worker.rounds)
+
+
+@pytest.mark.sizes(2, 3, 4)
+def test_a_rank_that_is_away_meets_one_that_synchronises(comm, ctx):
+    """Rank 0 crosses `sync_every` while the last rank, which has not, wants to be away."""
+    training = Training(comm, ctx, EagerSGD(pp.Solo(), "sum", 2))
+    if comm.rank == comm.size - 1:
+        training.step(1)
+    comm.barrier()
+    if comm.rank == 0:
+        training.step(1)
+        training.step(1)
+    with training.worker.away(training.update):
+        assert comm.allreduce(1) == comm.size
+    training.step(1)
+    training.finish()
+    assert training.x.tolist()[: comm.size] == [3.0, *[1.0] * (comm.size - 2), 2.0]
+
+
+@pytest.mark.parametrize("make", KINDS, indirect=True)
+def test_calls_of_the_application_while_away(comm, ctx, make):
+    training = Training(comm, ctx, make)
+    for step in range(12):
+        if comm.rank == comm.size - 1:
+            time.sleep(SLOW_S)
+        training.step(1)
+        if step % 4 == 3:
+            with training.worker.away():
+                assert comm.allreduce(1) == comm.size
+    training.finish()
+    assert same(comm, training.x)
+    with pytest.raises(pp.Error, match="has finished"):
+        training.worker.away()
+
+
+# ---- large models -------------------------------------------------------------------------------
+
+
+def test_large_models_go_in_parts(comm, ctx, monkeypatch):
+    """Lengths that MPI cannot count are cut; here they are short."""
+    monkeypatch.setattr("pypartial.methods.meeting._ELEMENTS_MOST", 7)
+    x = np.arange(20.0) * (comm.rank == 0)
+    optimizer = Momentum(x)
+    worker = EagerSGD(pp.Full(), "sum").worker(ctx, x, state=lambda: [optimizer.velocity])
+    assert x.tolist() == list(range(20))
+    x += comm.rank
+    optimizer.velocity[:] = np.arange(20.0) * comm.rank
+    worker.finish(optimizer.update)
+    mean = (comm.size - 1) / 2
+    np.testing.assert_allclose(x, np.arange(20.0) + mean)
+    np.testing.assert_allclose(optimizer.velocity, np.arange(20.0) * mean)
+
+
+def test_synchronous_goes_on_as_if_it_had_not_stopped(comm):
+    """A training that was stopped at a flush, and one that was not, end with the same bits."""
+
+    def train(ctx, x, steps, state=None):
+        worker = Synchronous().worker(ctx, x)
+        if state:
+            worker.load_state_dict(state)
+        for step in steps:
+            gradient = np.random.default_rng([step, comm.rank]).standard_normal(x.size) - x
+            worker.step(gradient, lambda g: np.subtract(x, 0.1 * g, out=x))
+        worker.finish(lambda g: None)
+        return worker.state_dict()
+
+    with pp.Context(comm) as ctx:
+        unbroken = np.ones(30)
+        last = train(ctx, unbroken, range(20))
+        broken = np.ones(30)
+        state = train(ctx, broken, range(8))
+    with pp.Context(comm, seed=state["seed"]) as ctx:
+        assert train(ctx, broken, range(8, 20), state)["rounds"] == last["rounds"] == 20
+    assert np.array_equal(broken, unbroken)
+    assert same(comm, broken)
+
+
+def test_groups_average_ordinary_memory_too(comm, ctx):
+    if comm.size == 1:
+        pytest.skip("groups have two ranks at least")
+    x = np.zeros(6, "f4")
+    worker = PartialReduce(comm.size).worker(ctx, x, extra=2)
+    assert (worker.gradient.size, worker.gradient.dtype) == (8, np.float32)
+    worker.gradient[:] = comm.rank
+    worker.step(worker.gradient, lambda gradient: np.add(x, gradient[:6], out=x))
+    worker.finish()
+    np.testing.assert_allclose(x, (comm.size - 1) / 2)

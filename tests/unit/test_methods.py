@@ -1,0 +1,172 @@
+"""Methods of training, as far as they need no ranks: values, names, loading, averaged states."""
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import pypartial as pp
+from pypartial import methods
+from pypartial.methods import (
+    EagerSGD,
+    Method,
+    PartialReduce,
+    Ripples,
+    Synchronous,
+    check_method,
+)
+from pypartial.methods.state import average_state, check_state, shapes
+
+ALL = [Synchronous(), EagerSGD(), PartialReduce(3), Ripples(pp.groups.Smart(3))]
+
+
+def run_python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+# ---- values -------------------------------------------------------------------------------------
+
+
+def test_methods_are_values():
+    for method in ALL:
+        assert isinstance(method, Method)
+        assert eval(repr(method), vars(methods) | vars(pp) | vars(pp.groups)) == method
+        assert pickle.loads(pickle.dumps(method)) == method
+        assert len({method, dataclasses.replace(method)}) == 1
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            method.size = 4
+    assert EagerSGD() == EagerSGD(pp.Majority(), "each", None)
+    assert EagerSGD() != Synchronous()
+
+
+def test_values_are_kept_as_their_types():
+    method = EagerSGD(deliver="sum", sync_every=np.int64(5))
+    assert repr(method) == "EagerSGD(policy=Majority(), deliver='sum', sync_every=5)"
+    assert type(method.sync_every) is int
+    method = PartialReduce(np.int32(4), "dynamic", np.float32(0.25))
+    assert repr(method) == "PartialReduce(size=4, weights='dynamic', alpha=0.25)"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: EagerSGD("majority"), r"policy must be pypartial\.Solo.*not 'majority'"),
+        (lambda: EagerSGD(pp.Majority), "policy must be"),
+        (lambda: EagerSGD(deliver="all"), "deliver must be one of 'latest', 'sum', 'each'"),
+        (lambda: EagerSGD(deliver=["sum"]), "deliver must be one of"),
+        (lambda: EagerSGD(sync_every=5), "sync_every is for deliver='sum' and 'latest'"),
+        (lambda: EagerSGD(deliver="sum", sync_every=0), "sync_every must be in 1"),
+        (lambda: EagerSGD(deliver="sum", sync_every=2.5), "sync_every must be an integer"),
+        (lambda: PartialReduce(1), "size must be in 2"),
+        (lambda: PartialReduce("3"), "size must be an integer"),
+        (lambda: PartialReduce(True), "size must be an integer"),
+        (lambda: PartialReduce(3, "equal"), "weights must be one of 'constant', 'dynamic'"),
+        (lambda: PartialReduce(3, "dynamic", 1.0), "alpha must be a number from 0"),
+        (lambda: PartialReduce(3, alpha="0.5"), "alpha must be a number from 0"),
+        (lambda: Ripples("smart:3"), "generator must be one of pypartial.groups"),
+        (lambda: Ripples(pp.groups.Smart), "generator must be one of pypartial.groups"),
+        (lambda: Ripples(pp.groups.Given()), "does not name its group; use Table"),
+    ],
+)
+def test_a_wrong_value_is_refused(make, words):
+    with pytest.raises(pp.ArgumentError, match=words):
+        make()
+
+
+# ---- names --------------------------------------------------------------------------------------
+
+
+def test_check_method_takes_methods_and_names_the_others():
+    for method in ALL:
+        assert check_method(method) is method
+    for wrong in ("eager", EagerSGD, None, 3, pp.Majority()):
+        with pytest.raises(pp.ArgumentError, match=r"must be one of Synchronous\(\), EagerSGD\(\)"):
+            check_method(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("hop", "Hop"), ("Hop", "Hop"), ("AD-PSGD", "AD-PSGD"), ("ad_psgd", "AD-PSGD"),
+     ("gossip", "AD-PSGD"), (type("ADPSGD", (), {}), "AD-PSGD")],
+)  # fmt: skip
+def test_methods_that_are_not_here_yet_are_refused_by_name(name, words):
+    with pytest.raises(pp.ArgumentError, match=f"{words}.*not implemented yet"):
+        check_method(name)
+
+
+def test_so_are_their_attributes():
+    for name in ("Hop", "ADPSGD", "AD_PSGD", "Gossip"):
+        with pytest.raises(AttributeError, match="not implemented yet; there are Synchronous"):
+            getattr(methods, name)
+    with pytest.raises(AttributeError, match="has no attribute 'Eager'"):
+        getattr(methods, "Eager")  # noqa: B009
+
+
+# ---- loading -------------------------------------------------------------------------------------
+
+
+def test_importing_the_package_does_not_load_torch():
+    """Nor does asking whether it has an attribute."""
+    code = (
+        "import sys, pypartial as pp; pp.methods.EagerSGD(); hasattr(pp, 'jax');"
+        "print('torch' in sys.modules, 'pypartial.torch' in sys.modules)"
+    )
+    ran = run_python(code)
+    assert (ran.stdout.split(), ran.stderr) == (["False", "False"], "")
+
+
+def test_without_torch_the_attribute_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; import pypartial as pp; pp.torch"
+    ran = run_python(code)
+    assert ran.returncode == 1
+    assert "ImportError: pypartial.torch needs PyTorch: pip install 'torch" in ran.stderr
+
+
+def test_an_unknown_attribute_of_the_package():
+    with pytest.raises(AttributeError, match="module 'pypartial' has no attribute 'jax'"):
+        getattr(pp, "jax")  # noqa: B009
+
+
+# ---- states that are averaged --------------------------------------------------------------------
+
+
+class Twice:
+    """Stands for a meeting of two ranks of which the other has the same arrays, plus 2."""
+
+    def __init__(self):
+        self.called = []
+
+    def average(self, array, over):
+        self.called.append((array.dtype.name, array.size, over))
+        array += 1 if over == 2 else 0
+
+
+def test_states_are_averaged_as_one_vector_of_each_type():
+    """Whatever their shapes and strides; half precision is averaged in single."""
+    matrix = np.zeros((4, 6), "f4")
+    arrays = [
+        np.array(3.0, "f4"),
+        matrix[:, ::2],
+        np.ones(2),
+        np.full((1, 2), 5, "f2"),
+        np.zeros(0),
+    ]
+    meeting = Twice()
+    average_state(meeting, check_state(iter(arrays)), [shapes(arrays)] * 2)
+    assert meeting.called == [("float32", 1 + 12 + 2, 2), ("float64", 2, 2)]
+    assert [array.max() for array in arrays[:4]] == [4, 1, 2, 6]
+    assert matrix.sum() == 12
+    assert [array.dtype.str[1:] for array in arrays] == ["f4", "f4", "f8", "f2", "f8"]
+
+
+def test_ranks_without_a_state_give_zeros_and_keep_nothing():
+    meeting = Twice()
+    average_state(meeting, [], [[], [((2, 2), "float16"), ((), "float64")]])
+    assert meeting.called == [("float32", 4, 1), ("float64", 1, 1)]
+    average_state(meeting, [], [[], []])
+    assert len(meeting.called) == 2
