@@ -117,7 +117,9 @@ class Whole(Driver):
         meeting: Meeting,
         apply: Apply,
     ) -> None:
-        self._optimizer, self._meeting, self._apply = optimizer, meeting, apply
+        self._optimizer, self._ctx = optimizer, ctx
+        self._meeting, self._apply = meeting, apply
+        self._meets_in_steps = isinstance(method, EagerSGD) and method.sync_every is not None
         self._arrays = Arrays()
         self._averaged: list[torch.Tensor] = []
         self._flat: FlatParameters | None = None
@@ -144,7 +146,9 @@ class Whole(Driver):
 
     def step(self, factor: float | None, skip: bool) -> None:
         """Contribute the gradients, and apply what is there."""
-        if not skip:
+        if skip:
+            self._gradients.forget()
+        else:
             self._gradients.collect(factor)
         self._worker.step(None if skip else self._worker.gradient, self._update)
         self._take_over()
@@ -161,7 +165,9 @@ class Whole(Driver):
 
     def away(self) -> AbstractContextManager[None]:
         """Leave all rounds for the time of a ``with`` block."""
-        return self._worker.away()
+        if self._meets_in_steps:
+            self.flush(is_end=False)
+        return self._ctx.away()
 
     def close(self) -> None:
         """Free all."""

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed
 
-from .._arguments import real_number
+from .._arguments import as_argument_error, real_number
 from .._native import CORE_ERRORS
 from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
@@ -157,8 +157,8 @@ class DistributedOptimizer:
             self._check(overlap, model)
             lines = self._survey(model)
             options = self._options(overlap)
-        except ArgumentError as error:
-            complaint = error
+        except Exception as error:  # the other ranks must learn of it
+            complaint = as_argument_error(error)
         told = self._meeting.gather((complaint and str(complaint), lines, options))
         if complaint is not None:
             raise complaint
@@ -209,7 +209,7 @@ class DistributedOptimizer:
             trained = {id(p) for _, p in self._parameters}
             others = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
             buffers = list(model.named_buffers())
-        for name, tensor in [*others, *buffers]:
+        for name, tensor in [*self._parameters, *others, *buffers]:
             if tensor.device.type != "cpu" or tensor.layout != torch.strided:
                 raise ArgumentError(f"{name} is not a dense tensor on the CPU: {tensor.device}")
         self._buffers = [buffer for _, buffer in buffers]

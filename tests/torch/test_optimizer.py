@@ -242,6 +242,18 @@ class TestGradScaler:
             assert one.equal(other)
         assert scale == (self.SCALE / 2 if comm.rank < 2 else self.SCALE)
 
+    def test_a_skipped_step_leaves_no_gradient_behind(self, comm, ctx):
+        """With groups nothing is applied then, and the next flush would miss its step."""
+        model = nn.Linear(2, 2)
+        scaler = torch.amp.GradScaler("cpu", init_scale=self.SCALE)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pp.torch.DistributedOptimizer(inner, ctx, PartialReduce(2)) as opt:
+            scaler.scale(model(torch.full((1, 2), torch.inf)).sum()).backward()
+            scaler.step(opt)
+            scaler.update()
+            opt.flush()
+        assert opt.rounds == 0
+
     def test_a_step_that_all_skip_changes_nothing(self, comm, ctx):
         spoiled = {(rank, 3) for rank in range(comm.size)}
         models, rates, scale = self.train(comm, ctx, spoiled, use=True)

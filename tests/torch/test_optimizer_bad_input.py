@@ -26,6 +26,10 @@ def odd(ctx) -> bool:
     return bool(ctx.rank == ctx.size - 1)
 
 
+def with_frozen_part(device: str) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device=device).requires_grad_(False))
+
+
 def make(ctx, wrong: dict[str, Any], optimizer: Any = None) -> None:
     """Make an optimizer, with wrong arguments on one rank."""
     inner = sgd(net())
@@ -63,6 +67,8 @@ class TestOfOneRank:
             (lambda: sgd(net().requires_grad_(False)), "no parameters that require a gradient"),
             (lambda: sgd(net().to("meta")), r"0 of group 0 is on the device meta"),
             (lambda: torch.optim.SGD([torch.zeros(2, dtype=torch.complex64)]), "complex64"),
+            (lambda: sgd(nn.LazyLinear(2)), "uninitialized parameter"),
+            (lambda: sgd(with_frozen_part("meta")), r"2 of group 0 is not .*CPU: meta"),
         ],
     )
     def test_optimizer(self, ctx, optimizer: Callable[[], Any], message):

@@ -147,3 +147,21 @@ def test_calls_of_all_ranks_inside_away(comm, ctx, method):
                     assert comm.allreduce(1) == comm.size
                 opt.flush()
                 assert largest_difference(comm, flat(model)) == 0.0
+
+
+def test_away_averages_where_steps_do(comm, ctx):
+    """With `sync_every`, before the first step, too; bfloat16 is averaged there, not later."""
+    method = EagerSGD(pp.Full(), "sum", sync_every=100)
+    model = nn.Linear(2, 2, dtype=torch.bfloat16)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pp.torch.DistributedOptimizer(inner, ctx, method) as opt:
+        with opt.away():
+            pass
+        with torch.no_grad():
+            model.weight.fill_(comm.rank)
+        with opt.away():
+            assert model.weight.tolist() == [[(comm.size - 1) / 2] * 2] * 2
+        model(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+        with pytest.raises(pp.Error, match="a gradient waits for its step"):
+            opt.away()
+        opt.zero_grad()
