@@ -101,7 +101,8 @@ class Worker(ABC):
         """Contribute a gradient, and apply what other ranks have contributed.
 
         Blocking, not collective: it waits as the method's policy or generator says. If `update`
-        raises an exception, that passes on, and communicates nothing.
+        raises an exception, that passes on, and communicates nothing. The worker does not apply
+        this round again: this rank's model differs from the others' then.
 
         Parameters
         ----------
