@@ -19,7 +19,8 @@ into the next round, so nothing is lost. The calls follow mpi4py::
 
 Begin with `Context`, `Context.Allreduce_init`, `Request` and `Policy`; `Status` says what a round
 contained. `Context.Preduce_init` averages models in small groups that change from iteration to
-iteration; `pypartial.groups` has the generators that choose the groups.
+iteration; `pypartial.groups` has the generators that choose the groups. `pypartial.methods` trains
+models by these: eager-SGD, Partial Reduce, Ripples. `pypartial.torch` does so with PyTorch.
 
 ``import pypartial`` loads NumPy only. ``import mpi4py.MPI`` initialises MPI, as always. The first
 `Context` loads the C core and checks that it uses the MPI library that mpi4py has loaded.
@@ -27,8 +28,7 @@ iteration; `pypartial.groups` has the generators that choose the groups.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from . import groups, methods
 from ._handle import Request, Startall, Waitall
@@ -45,6 +45,9 @@ from .errors import (
 from .policy import FirstOf, Full, Majority, Policy, Quorum, Solo
 from .preduce import PreduceRequest
 from .status import Activation, Cause, Stats, Status
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 
@@ -78,6 +81,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load ``pypartial.torch`` when it is used: it needs PyTorch, which takes long to load."""
+    import importlib
+
     if name == "torch":
         return importlib.import_module(".torch", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

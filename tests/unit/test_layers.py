@@ -142,6 +142,18 @@ def test_files_that_are_too_long(layers, tmp_path, name):
     assert problem == f"{name}: 701 lines, and 700 are the most"
 
 
+def test_heavy_packages_load_late_but_in_rooms_that_load_late(layers, tmp_path):
+    layers.PYTHON_ROOMS = {"__init__": [], "torch": [], "cli": []}
+    late = "def run():\n    import torch, typer"
+    files = {"pypartial/torch/layout.py": "import torch", "pypartial/cli/app.py": "import typer"}
+    assert problems(layers, tmp_path, files | {"pypartial/cli/core.py": late}) == []
+    wrong = {"pypartial/torch/layout.py": "import typer", "pypartial/cli/core.py": "import torch"}
+    assert problems(layers, tmp_path, files | wrong) == [
+        "pypartial/cli/core.py: import torch belongs inside the function that needs it",
+        "pypartial/torch/layout.py: import typer belongs inside the function that needs it",
+    ]
+
+
 def test_exceptions_are_for_what_they_name(layers, tmp_path):
     layers.CIRCLES, layers.LONG = {"low/one.c", "low/two.c"}, {"csrc/low/long.h"}
     assert problems(layers, tmp_path, CIRCLE | {"csrc/low/long.h": "\n" * 700}) == []
