@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..errors import Error
 from ..methods import EagerSGD, Method, Synchronous
 from ..methods.meeting import Meeting
 from .flat import FlatParameters
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
     from ..context import Context
     from ..status import Status
 
-__all__ = ["Driver", "Whole"]
+__all__ = ["BETWEEN", "Driver", "Whole"]
+
+BETWEEN = (
+    "a gradient waits for its step, and a flush would lose it: call step() or zero_grad() before"
+)
 
 Apply = Callable[[], None]
 
@@ -61,8 +66,16 @@ class Driver(ABC):
         """
 
     @abstractmethod
-    def flush(self) -> None:
-        """Apply all that is on its way. Collective, blocking; ranks may make more steps before."""
+    def flush(self, is_end: bool) -> None:
+        """Apply all that is on its way, and set all gradients to None.
+
+        Collective, blocking; other ranks may make more steps before.
+
+        Parameters
+        ----------
+        is_end : bool
+            This rank makes no more steps: gradients that wait for one may be dropped.
+        """
 
     @abstractmethod
     def away(self) -> AbstractContextManager[None]:
@@ -136,12 +149,15 @@ class Whole(Driver):
         self._worker.step(None if skip else self._worker.gradient, self._update)
         self._take_over()
 
-    def flush(self) -> None:
+    def flush(self, is_end: bool) -> None:
         """Apply all that is on its way."""
+        if self._gradients.is_waiting and not is_end:
+            raise Error(BETWEEN)
         if self._flat is not None:
             self._flat.gather()
         self._worker.flush(self._update)
         self._take_over()
+        self._gradients.forget()
 
     def away(self) -> AbstractContextManager[None]:
         """Leave all rounds for the time of a ``with`` block."""

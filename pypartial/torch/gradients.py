@@ -80,6 +80,21 @@ class Gradients:
             self._whole[: self._layout.size].mul_(factor)
         self._flags(self._vector)[:] = [grad is not None for grad in grads]
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether backward has made a gradient outside of the vector, and nobody collected it."""
+        own = [
+            view if narrow is None else narrow
+            for view, narrow in zip(self._views, self._narrow, strict=True)
+        ]
+        grads = [p.grad for p in self._layout.parameters]
+        return any(g is not None and g is not o for g, o in zip(grads, own, strict=True))
+
+    def forget(self) -> None:
+        """Set the parameters' gradients to None: other calls have overwritten the vector."""
+        for p in self._layout.parameters:
+            p.grad = None
+
     def clear(self) -> None:
         """Write zeros: no gradient, and no flag."""
         self._vector[: self.length(self._layout)] = 0

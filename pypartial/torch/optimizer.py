@@ -89,11 +89,11 @@ class DistributedOptimizer:
     Notes
     -----
     **Gradients.** After ``step()`` each ``p.grad`` is the gradient that was applied last, a view of
-    one vector. ``zero_grad()`` may keep these views or set them to None; ``step()`` copies
-    gradients that lie elsewhere. A parameter without a gradient on this rank counts as zeros. If no
-    rank had one for it, its ``p.grad`` is None when the round is applied. A round without any
-    gradient changes nothing. Half precision is widened to float32 on its way, and the vector is
-    float64 if any parameter is.
+    one vector, until the next call. ``zero_grad()`` may keep these views or set them to None;
+    ``step()`` copies gradients that lie elsewhere. A parameter without a gradient on this rank
+    counts as zeros. If no rank had one for it, its ``p.grad`` is None when the round is applied. A
+    round without any gradient changes nothing. Half precision is widened to float32 on its way, and
+    the vector is float64 if any parameter is.
 
     **Parameters.** They stay where they are, except with `PartialReduce` and `Ripples`: there
     ``p.data`` becomes a view of one vector, if it is contiguous and has the vector's type. Saving,
@@ -186,9 +186,10 @@ class DistributedOptimizer:
         if self.scheduler is not None and inner is not self.optimizer:
             raise ArgumentError("scheduler must be a scheduler that was made on this optimizer")
         if self._clip_norm is not None:
-            self._clip_norm = real_number(self._clip_norm)
-            if not self._clip_norm > 0:
+            norm = real_number(self._clip_norm)
+            if not norm > 0:
                 raise ArgumentError(f"clip_norm must be above 0, not {self._clip_norm!r}")
+            self._clip_norm = norm
         if overlap is not None:
             check_overlap(overlap, self._method)
         _check_world(self._ctx.size)
@@ -330,10 +331,16 @@ class DistributedOptimizer:
 
         All ranks have the same model afterwards: save checkpoints and evaluate here. Floating
         buffers that differ, such as running statistics, become the means over the ranks; other
-        buffers that differ become rank 0's. A rank in `finish` takes part.
+        buffers that differ become rank 0's. All gradients become None. A rank in `finish` takes
+        part.
+
+        Raises
+        ------
+        Error
+            If a gradient waits for its ``step()``; nothing was communicated.
         """
         self._live("flush")
-        self._meet(finishing=False)
+        self._meet(is_end=False)
 
     def finish(self) -> None:
         """End the training: `flush`, as often as ranks that still make steps need it.
@@ -342,17 +349,17 @@ class DistributedOptimizer:
         other ranks do until all have called it. Afterwards the model is the same on all ranks.
         """
         self._live("finish")
-        while not self._meet(finishing=True):
+        while not self._meet(is_end=True):
             pass
         self._driver.close()
         self._meeting.close()
         self._has_finished = True
 
-    def _meet(self, finishing: bool) -> bool:
-        """Make a flush together with all ranks, and return whether all of them are finishing."""
-        self._driver.flush()
+    def _meet(self, is_end: bool) -> bool:
+        """Make a flush together with all ranks, and return whether it is the end for all."""
+        self._driver.flush(is_end)
         settle(self._meeting, self._buffers)
-        return all(self._meeting.gather(finishing))
+        return all(self._meeting.gather(is_end))
 
     def away(self) -> AbstractContextManager[None]:
         """Leave all rounds for the time of a ``with`` block of the application's own.

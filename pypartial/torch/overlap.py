@@ -14,7 +14,7 @@ from ..methods import EagerSGD, Method, Synchronous
 from ..methods.meeting import Meeting
 from ..policy import Full, Policy
 from ..status import Status
-from .driver import Apply, Driver
+from .driver import BETWEEN, Apply, Driver
 from .gradients import Gradients
 from .layout import Layout
 from .replicas import unite
@@ -196,10 +196,11 @@ class Pieces(Driver):
         status = Status()
         for piece in self._pieces:
             piece.request.Wait(status)
-            if self._is_lockstep and status.first < status.round:
+            if self._is_lockstep and not status.included:
                 raise Error(
-                    f"this rank was not in round {status.first}: with overlap and Full all ranks "
-                    "make the same number of steps before a collective call"
+                    f"the other ranks made round {status.round} while this rank was away: with "
+                    "overlap and Full all ranks make the same number of steps before a collective "
+                    "call"
                 )
         self._end_round(status)
 
@@ -217,14 +218,16 @@ class Pieces(Driver):
 
     # ---- ends ------------------------------------------------------------------------------------
 
-    def flush(self) -> None:
+    def flush(self, is_end: bool) -> None:
         """Apply all that is on its way."""
         if not all(piece.is_untouched for piece in self._pieces):
-            raise Error("flush() between backward and step(), which overlap does not allow")
+            raise Error(BETWEEN)  # at the end, too: pieces have been contributed already
         if self._is_lockstep:
             self._take_part()
         else:
             self._flush_handles()
+        for piece in self._pieces:
+            piece.gradients.forget()
         self._steps = 0
         self._has_stepped = True
 
@@ -283,8 +286,9 @@ def _cut(layout: Layout, count: int) -> list[list[tuple[str, torch.Tensor]]]:
     pieces: list[list[tuple[str, torch.Tensor]]] = []
     done = 0
     for place in reversed(layout.places):
-        if not pieces or done * count >= layout.size * len(pieces):
+        elements = place.parameter.numel()
+        if not pieces or (done + elements / 2) * count >= layout.size * len(pieces):
             pieces.append([])
         pieces[-1].append((place.name, place.parameter))
-        done += place.parameter.numel()
+        done += elements
     return pieces

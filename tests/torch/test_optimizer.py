@@ -1,0 +1,350 @@
+"""What an optimizer does with gradients and parameters: views, types, flags, options."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from support.training import backward, batch, flat, net, train_alone
+from torch import nn
+
+import pypartial as pp
+import pypartial.torch
+from pypartial.methods import EagerSGD, PartialReduce, Ripples, Synchronous
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+STEPS = 12
+GROUPS = [PartialReduce(2), Ripples(pp.groups.Smart(2))]
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.02)
+
+
+def are_equal(comm, model: nn.Module) -> bool:
+    return len(set(comm.allgather(flat(model).numpy().tobytes()))) == 1
+
+
+class TestGradients:
+    def reset(self, how: str, opt, model: nn.Module) -> None:
+        if how == "none":
+            opt.zero_grad()
+        elif how == "zeros":
+            opt.zero_grad(set_to_none=False)
+        else:
+            model.zero_grad()
+
+    @pytest.mark.parametrize("how", ["none", "zeros", "model's"])
+    def test_zero_grad_may_keep_or_drop_the_views(self, comm, ctx, how):
+        model, alone = net(), net()
+        with pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous()) as opt:
+            for step in range(STEPS):
+                self.reset(how, opt, model)
+                backward(model, comm.rank, step)
+                opt.step()
+        train_alone(alone, adamw(alone), comm.size, STEPS)
+        torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
+
+    def test_gradients_are_views_of_one_vector(self, comm, ctx):
+        model = net()
+        with pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous()) as opt:
+            backward(model, comm.rank, 0)
+            opt.step()
+            places = [p.grad.data_ptr() for p in model.parameters()]
+            ends = [p.grad.data_ptr() + p.grad.nbytes for p in model.parameters()]
+            assert ends[:-1] == places[1:]
+            opt.zero_grad(set_to_none=False)
+            backward(model, comm.rank, 1)
+            opt.step()
+            assert [p.grad.data_ptr() for p in model.parameters()] == places
+            opt.flush()  # overwrites the vector
+            assert [p.grad for p in model.parameters()] == [None] * len(places)
+            backward(model, comm.rank, 2)  # is dropped by the end
+
+    @pytest.mark.parametrize("set_to_none", [True, False])
+    def test_parameters_that_no_rank_uses_are_left_alone(self, comm, ctx, set_to_none):
+        """As DDP leaves them: AdamW would make them smaller otherwise, and give them a state."""
+
+        class Branches(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                torch.manual_seed(1)
+                self.one, self.two, self.never = (nn.Linear(6, 3).double() for _ in range(3))
+
+        def partly(model: nn.Module, rank: int, step: int) -> None:
+            x, y = batch(rank, step)
+            uses_two = rank == 0 and step % 2 == 0  # nobody uses `two` in odd steps
+            layer = model.two if uses_two else model.one
+            (layer(x) - y).square().mean().backward()
+
+        model, alone = Branches(), Branches()
+        inner = adamw(model)
+        with pp.torch.DistributedOptimizer(inner, ctx, Synchronous()) as opt:
+            for step in range(STEPS):
+                opt.zero_grad()
+                partly(model, comm.rank, step)
+                opt.step()
+                assert model.never.weight.grad is None
+                assert (model.two.weight.grad is None) == (step % 2 == 1)
+        train_alone(alone, adamw(alone), comm.size, STEPS, partly)
+        torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
+        assert model.never.weight not in inner.state
+        assert are_equal(comm, model)
+
+    def test_a_gradient_with_a_graph_counts(self, comm, ctx):
+        model, alone = net(), net()
+
+        def twice(model: nn.Module, rank: int, step: int) -> None:
+            x, y = batch(rank, step)
+            (model(x) - y).square().mean().backward(create_graph=True)
+
+        with (
+            pytest.warns(UserWarning, match="create_graph"),
+            pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous()) as opt,
+        ):
+            for step in range(3):
+                opt.zero_grad(set_to_none=False)
+                twice(model, comm.rank, step)
+                opt.step()
+        train_alone(alone, adamw(alone), comm.size, 3)
+        torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision_is_widened_on_its_way(self, comm, ctx, dtype):
+        """In half precision 2048 and 1 are 2048."""
+        w = nn.Parameter(torch.zeros(5, dtype=dtype))
+        single = nn.Parameter(torch.zeros(2))
+        sgd = torch.optim.SGD([w, single], lr=1.0)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous()) as opt:
+            w.grad = torch.full_like(w, 2048 if comm.rank == 0 else 3)
+            single.grad = torch.full_like(single, comm.rank)
+            opt.step()
+            assert (w.dtype, w.grad.dtype) == (dtype, dtype)
+            opt.zero_grad()
+            opt.step()  # nobody has a gradient: nothing changes
+        mean = torch.full((5,), (2048 + 3 * (comm.size - 1)) / comm.size)
+        assert w.equal(-mean.to(dtype))
+        assert single.equal(torch.full((2,), -(comm.size - 1) / 2))
+
+    def test_double_makes_all_double(self, comm, ctx):
+        small, large = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3).double())
+        sgd = torch.optim.SGD([small, large], lr=1.0)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous()) as opt:
+            small.grad = torch.ones_like(small)
+            large.grad = torch.full_like(large, 1 + 1e-12)
+            opt.step()
+        torch.testing.assert_close(
+            -large.detach(), torch.full_like(large, 1 + 1e-12), rtol=1e-15, atol=0
+        )
+        assert small.equal(-torch.ones(3))
+
+    def test_clip_norm_is_of_the_mean(self, comm, ctx):
+        model, alone = net(), net()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), clip_norm=0.3) as opt:
+            for step in range(STEPS):
+                opt.zero_grad()
+                backward(model, comm.rank, step)
+                opt.step()
+        by_hand = torch.optim.SGD(alone.parameters(), lr=0.1)
+        train_alone(alone, by_hand, comm.size, STEPS, clip_norm=0.3)
+        torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
+
+    def test_no_sync_adds_up(self, comm, ctx):
+        model, alone = net(), net()
+
+        def both(model: nn.Module, rank: int, step: int) -> None:
+            backward(model, rank, 2 * step)
+            backward(model, rank, 2 * step + 1)
+
+        with pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous()) as opt:
+            for step in range(STEPS):
+                opt.zero_grad()
+                with opt.no_sync():
+                    backward(model, comm.rank, 2 * step)
+                    with pytest.raises(pp.Error, match=r"step\(\) inside no_sync\(\)"):
+                        opt.step()
+                backward(model, comm.rank, 2 * step + 1)
+                opt.step()
+        train_alone(alone, adamw(alone), comm.size, STEPS, both)
+        torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
+
+
+class TestScheduler:
+    def test_steps_with_each_round(self, comm, ctx):
+        model = net()
+        inner = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.StepLR(inner, 1, 0.5)
+        with pp.torch.DistributedOptimizer(inner, ctx, EagerSGD(), scheduler) as opt:
+            for step in range(5 + comm.rank):
+                opt.zero_grad()
+                backward(model, comm.rank, step)
+                opt.step()
+            opt.flush()
+            opt.flush()  # applies nothing: no round
+            assert scheduler.last_epoch == opt.rounds
+            assert opt.param_groups[0]["lr"] == 0.5**opt.rounds
+        assert comm.allgather(opt.rounds) == [opt.rounds] * comm.size
+
+    def test_torch_refuses_one_of_the_wrapper(self, ctx):
+        inner = adamw(net())
+        with (
+            pp.torch.DistributedOptimizer(inner, ctx) as opt,
+            pytest.raises(TypeError, match="not an Optimizer"),
+        ):
+            torch.optim.lr_scheduler.StepLR(opt, 1)
+
+
+class TestGradScaler:
+    SCALE = 1024.0
+
+    def train(self, comm, ctx, spoiled: set[tuple[int, int]], use: bool, manual: bool = False):
+        """Train; the ranks and steps that are spoiled have infinite gradients, or none."""
+        model = net()
+        inner = torch.optim.AdamW(model.parameters(), lr=0.02)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(inner, 0.9)
+        scaler = torch.amp.GradScaler("cpu", init_scale=self.SCALE, enabled=use)
+        models = []
+        with pp.torch.DistributedOptimizer(inner, ctx, Synchronous(), scheduler) as opt:
+            for step in range(6):
+                opt.zero_grad()
+                x, y = batch(comm.rank, step)
+                loss = (model(x) - y).square().mean()
+                scaler.scale(loss).backward()
+                if (comm.rank, step) in spoiled:
+                    if use:
+                        next(model.parameters()).grad[0] = torch.inf
+                    else:
+                        opt.zero_grad()
+                if manual:
+                    scaler.unscale_(opt)
+                scaler.step(opt)
+                scaler.update()
+                models.append(flat(model))
+            rates = scheduler.get_last_lr()
+        return models, rates, scaler.get_scale()
+
+    @pytest.mark.parametrize("manual", [False, True], ids=["step", "unscale_"])
+    def test_changes_nothing_but_the_range(self, comm, ctx, manual):
+        plain, _, _ = self.train(comm, ctx, set(), use=False)
+        scaled, _, _ = self.train(comm, ctx, set(), use=True, manual=manual)
+        for one, other in zip(plain, scaled, strict=True):
+            assert one.equal(other)  # a power of two
+
+    @pytest.mark.parametrize("manual", [False, True], ids=["step", "unscale_"])
+    def test_a_rank_that_skips_contributes_zeros(self, comm, ctx, manual):
+        plain, _, _ = self.train(comm, ctx, {(0, 2), (1, 4)}, use=False)
+        scaled, _, scale = self.train(comm, ctx, {(0, 2), (1, 4)}, use=True, manual=manual)
+        for one, other in zip(plain, scaled, strict=True):
+            assert one.equal(other)
+        assert scale == (self.SCALE / 2 if comm.rank < 2 else self.SCALE)
+
+    def test_a_step_that_all_skip_changes_nothing(self, comm, ctx):
+        spoiled = {(rank, 3) for rank in range(comm.size)}
+        models, rates, scale = self.train(comm, ctx, spoiled, use=True)
+        assert models[3].equal(models[2])
+        assert not models[4].equal(models[3])
+        assert rates == [pytest.approx(0.02 * 0.9**5)]
+        assert scale == self.SCALE / 2
+
+
+class TestGroups:
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_a_group_of_all_ranks_trains_as_one(self, comm, dtype):
+        """The mean of models that made a plain step is the model after the mean's step."""
+        model, alone = net(dtype=dtype), net(dtype=dtype)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.05)
+        with (
+            pp.Context(comm, patience=None) as ctx,
+            pp.torch.DistributedOptimizer(sgd, ctx, PartialReduce(comm.size)) as opt,
+        ):
+            for step in range(STEPS):
+                opt.zero_grad()
+                backward(model, comm.rank, step)
+                opt.step()
+                assert opt.status.group == tuple(range(comm.size))
+                assert are_equal(comm, model)
+        train_alone(alone, torch.optim.SGD(alone.parameters(), lr=0.05), comm.size, STEPS)
+        near = 1e-12 if dtype == torch.float64 else 0.05
+        torch.testing.assert_close(flat(model), flat(alone), rtol=near, atol=near)
+        assert not flat(model).equal(flat(net(dtype=dtype)))
+
+    @pytest.mark.parametrize("method", GROUPS, ids=["partial-reduce", "ripples"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+    def test_models_end_equal(self, comm, ctx, method, dtype):
+        model = net(norm=True, dtype=dtype, seed=comm.rank)
+        inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        with pp.torch.DistributedOptimizer(inner, ctx, method, model=model) as opt:
+            assert are_equal(comm, model)
+            for step in range(STEPS + 5 * comm.rank):
+                opt.zero_grad()
+                backward(model, comm.rank, step)
+                opt.step()
+            assert opt.rounds == STEPS + 5 * comm.rank
+        assert are_equal(comm, model)
+        state = [inner.state[p]["momentum_buffer"].double() for p in model.parameters()]
+        assert (
+            len(set(comm.allgather(torch.cat([t.flatten() for t in state]).numpy().tobytes()))) == 1
+        )
+
+    def test_parameters_in_one_vector_are_saved_loaded_and_copied_as_before(self, comm, ctx):
+        model, other = net(), net(seed=5)
+        with pp.torch.DistributedOptimizer(adamw(model), ctx, GROUPS[0]) as opt:
+            weight = model[0].weight
+            twin = copy.deepcopy(model)
+            model.load_state_dict(other.state_dict())
+            assert flat(model).equal(flat(other))
+            assert not flat(twin).equal(flat(model))
+            file = io.BytesIO()
+            torch.save(model.state_dict(), file)
+            loaded = torch.load(io.BytesIO(file.getvalue()))
+            assert loaded["0.weight"].equal(weight)
+            backward(model, 0, 0)  # the same gradient on all ranks
+            opt.step()
+            assert model[0].weight is weight
+        alone = net(seed=5)
+        by_hand = adamw(alone)
+        backward(alone, 0, 0)
+        by_hand.step()
+        torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
+
+    def test_the_rest_stays_where_it_is(self, ctx):
+        for method in (Synchronous(), EagerSGD(pp.Solo(), "sum", 2)):
+            model = net()
+            places = [p.data_ptr() for p in model.parameters()]
+            with pp.torch.DistributedOptimizer(adamw(model), ctx, method):
+                assert [p.data_ptr() for p in model.parameters()] == places
+
+
+class TestBuffers:
+    def test_are_settled_by_flush(self, comm, ctx):
+        model = nn.Linear(2, 2)
+        model.register_buffer("statistic", torch.tensor(float(comm.rank)))
+        model.register_buffer("constant", torch.full((3,), 0.1))
+        model.register_buffer("number", torch.tensor([comm.rank, 7]))
+        model.register_buffer("brief", torch.tensor([1.0, comm.rank], dtype=torch.bfloat16))
+        with pp.torch.DistributedOptimizer(adamw(model), ctx, model=model) as opt:
+            assert [float(model.statistic), model.number.tolist()] == [0.0, [0, 7]]
+            model.statistic.fill_(comm.rank)
+            model.number.fill_(comm.rank + 5)
+            model.brief[1] = 2 * comm.rank
+            opt.flush()
+            assert float(model.statistic) == (comm.size - 1) / 2
+            assert model.number.tolist() == [5, 5]
+            assert model.brief.tolist() == [1.0, comm.size - 1]
+            assert model.constant.equal(torch.full((3,), 0.1))  # its bits
+
+    def test_frozen_parameters_become_those_of_rank_0(self, comm, ctx):
+        model = net(seed=comm.rank)
+        model[0].weight.requires_grad_(False)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        sgd = torch.optim.SGD(trained, lr=0.1)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), model=model) as opt:
+            assert flat(model).equal(comm.bcast(flat(model)))
+            backward(model, comm.rank, 0)
+            opt.step()
+        assert model[0].weight.equal(net(seed=0)[0].weight)
+        assert are_equal(comm, model)

@@ -1,0 +1,248 @@
+"""Wrong arguments, models that differ, and parameters that change: told by name, on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.training import backward, flat, net
+from torch import nn
+
+import pypartial as pp
+import pypartial.torch
+from pypartial.methods import EagerSGD, Synchronous
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, **options})
+
+
+def odd(ctx) -> bool:
+    """Whether this is the rank that differs."""
+    return bool(ctx.rank == ctx.size - 1)
+
+
+def make(ctx, wrong: dict[str, Any], optimizer: Any = None) -> None:
+    """Make an optimizer, with wrong arguments on one rank."""
+    inner = sgd(net())
+    arguments: dict[str, Any] = wrong if odd(ctx) else {}
+    if optimizer is not None and odd(ctx):
+        inner = optimizer
+    pp.torch.DistributedOptimizer(inner, ctx, **arguments)
+
+
+class TestOfOneRank:
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ({"method": "eager"}, "method must be a method"),
+            ({"method": EagerSGD}, "method must be a method"),
+            ({"clip_norm": 0}, "clip_norm must be above 0"),
+            ({"clip_norm": float("nan")}, "clip_norm must be above 0, not nan"),
+            ({"clip_norm": "1"}, "clip_norm must be above 0, not '1'"),
+            ({"overlap": 2}, "overlap"),
+            ({"scheduler": 1}, "scheduler must be"),
+            ({"model": 1}, "model must be"),
+        ],
+        ids=str,
+    )
+    def test_argument(self, ctx, wrong, message):
+        error = pp.ArgumentError if odd(ctx) else pp.MismatchError
+        with pytest.raises(error, match=message):
+            make(ctx, wrong)
+
+    @pytest.mark.parametrize(
+        ("optimizer", "message"),
+        [
+            (lambda: 1, "must be a torch.optim.Optimizer, not a int"),
+            (lambda: torch.optim.LBFGS(net().parameters()), "LBFGS"),
+            (lambda: sgd(net().requires_grad_(False)), "no parameters that require a gradient"),
+            (lambda: sgd(net().to("meta")), r"0 of group 0 is on the device meta"),
+            (lambda: torch.optim.SGD([torch.zeros(2, dtype=torch.complex64)]), "complex64"),
+        ],
+    )
+    def test_optimizer(self, ctx, optimizer: Callable[[], Any], message):
+        error = pp.ArgumentError if odd(ctx) else pp.MismatchError
+        inner = optimizer()
+        if isinstance(inner, torch.optim.Optimizer) and "complex" in message:
+            inner.param_groups[0]["params"][0].requires_grad_()
+        with pytest.raises(error, match=message):
+            make(ctx, {}, inner)
+
+    def test_ctx(self, comm):
+        with pytest.raises(pp.ArgumentError, match="ctx must be"):
+            pp.torch.DistributedOptimizer(sgd(net()), comm)
+
+    def test_ctx_is_usable_afterwards(self, comm, ctx):
+        error = pp.ArgumentError if odd(ctx) else pp.MismatchError
+        with pytest.raises(error):
+            make(ctx, {"method": None})
+        model = net()
+        with pp.torch.DistributedOptimizer(sgd(model), ctx) as opt:
+            backward(model, comm.rank, 0)
+            opt.step()
+
+
+def test_another_size_than_the_process_group(gloo, comm):
+    half = comm.Split(comm.rank < 1)
+    message = rf"ctx has {half.size} ranks.*{comm.size}"
+    with pp.Context(half) as ctx, pytest.raises(pp.ArgumentError, match=message):
+        pp.torch.DistributedOptimizer(sgd(net()), ctx)
+    half.Free()
+
+
+class TestModelsThatDiffer:
+    def refused(self, ctx, model: nn.Module, message: str, **options: Any) -> None:
+        last = ctx.size - 1
+        with pytest.raises(pp.MismatchError, match=message.format(last=last)):
+            pp.torch.DistributedOptimizer(sgd(model, **options), ctx, model=model)
+
+    def test_names(self, ctx):
+        layer = nn.Linear(2, 2)
+        model = nn.ModuleDict({"other" if odd(ctx) else "layer": layer})
+        self.refused(
+            ctx,
+            model,
+            r"the models differ: rank 0 has layer.weight: \(2, 2\) torch.float32, trained, "
+            r"and rank {last} other.weight",
+        )
+
+    def test_shapes(self, ctx):
+        model = nn.Linear(2, 4 if odd(ctx) else 3)
+        self.refused(ctx, model, r"rank 0 has weight: \(3, 2\).*rank {last} weight: \(4, 2\)")
+
+    def test_types(self, ctx):
+        model = nn.Linear(2, 2, dtype=torch.float16 if odd(ctx) else torch.float32)
+        self.refused(ctx, model, r"torch.float32.*rank {last} weight: \(2, 2\) torch.float16")
+
+    def test_numbers(self, ctx):
+        model = nn.Linear(2, 2, bias=not odd(ctx))
+        self.refused(ctx, model, "rank 0 has 2 parameters, and rank {last} 1")
+
+    def test_frozen(self, ctx):
+        model = nn.Linear(2, 2)
+        model.weight.requires_grad_(not odd(ctx))
+        self.refused(ctx, model, r"trained, and rank {last} weight: \(2, 2\) torch.float32$")
+
+    def test_buffers(self, ctx):
+        model = nn.Linear(2, 2)
+        model.register_buffer("mask", torch.ones(3 if odd(ctx) else 2))
+        self.refused(ctx, model, r"rank 0 has mask: \(2,\).*rank {last} mask: \(3,\)")
+
+    def test_hyperparameters(self, ctx):
+        rate = 0.2 if odd(ctx) else 0.1
+        self.refused(ctx, net(), "the optimizers differ: .*lr 0.1.* rank {last} .*lr 0.2", lr=rate)
+
+    def test_methods(self, ctx):
+        method = Synchronous() if odd(ctx) else EagerSGD()
+        with pytest.raises(pp.MismatchError, match=r"method EagerSGD\(.*method Synchronous\(\)"):
+            pp.torch.DistributedOptimizer(sgd(net()), ctx, method)
+
+    def test_classes(self, ctx):
+        model = net()
+        inner = torch.optim.Adam(model.parameters()) if odd(ctx) else sgd(model)
+        with pytest.raises(pp.MismatchError, match=r"the optimizer SGD.*the optimizer Adam"):
+            pp.torch.DistributedOptimizer(inner, ctx)
+
+
+class TestSteps:
+    """Refused on this rank before anything is communicated: all can go on."""
+
+    @pytest.fixture
+    def model(self) -> nn.Module:
+        return net()
+
+    @pytest.fixture
+    def opt(self, ctx, model):
+        with pp.torch.DistributedOptimizer(sgd(model), ctx, Synchronous(), model=model) as opt:
+            yield opt
+            opt.zero_grad()
+            backward(model, ctx.rank, 0)
+            opt.step()
+            assert opt.rounds == 1
+        bits = flat(model).numpy().tobytes()
+        assert set(ctx.comm.allgather(bits)) == {bits}
+
+    def test_closure(self, opt):
+        with pytest.raises(pp.ArgumentError, match="closure"):
+            opt.step(lambda: 0.0)
+
+    def test_flush_before_step(self, ctx, opt, model):
+        backward(model, ctx.rank, 1)
+        with pytest.raises(pp.Error, match="a gradient waits for its step"):
+            opt.flush()
+
+    def test_added(self, opt):
+        with pytest.raises(pp.Error, match="cannot be added"):
+            opt.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+        opt.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+        with pytest.raises(pp.Error, match="has 5 parameters, and had 4"):
+            opt.step()
+        del opt.optimizer.param_groups[1]
+
+    def test_replaced(self, opt):
+        parameters = opt.param_groups[0]["params"]
+        kept = parameters[1]
+        parameters[1] = nn.Parameter(torch.zeros_like(kept))
+        with pytest.raises(pp.Error, match=r"parameter 0\.bias was replaced"):
+            opt.step()
+        parameters[1] = kept
+
+    def test_frozen(self, opt, model):
+        model[2].weight.requires_grad_(False)
+        with pytest.raises(pp.Error, match=r"parameter 2\.weight was frozen"):
+            opt.step()
+        model[2].weight.requires_grad_(True)
+
+    def test_moved(self, opt, model):
+        kept = model[0].weight.data
+        model[0].weight.data = kept.clone()
+        with pytest.raises(pp.Error, match=r"parameter 0\.weight was moved"):
+            opt.step()
+        model[0].weight.data = kept
+
+    def test_another_type(self, opt, model):
+        kept = model[0].bias.data
+        model[0].bias.data = kept.float()
+        with pytest.raises(
+            pp.Error, match=r"parameter 0\.bias changed its type from torch.float64"
+        ):
+            opt.step()
+        model[0].bias.data = kept
+
+
+def test_unfrozen(comm, ctx):
+    model = net()
+    model[0].bias.requires_grad_(False)
+    with pp.torch.DistributedOptimizer(sgd(model), ctx, Synchronous(), model=model) as opt:
+        before = model[0].bias.clone()
+        backward(model, comm.rank, 0)
+        opt.step()
+        assert model[0].bias.equal(before)
+        model[0].bias.requires_grad_(True)
+        with pytest.raises(pp.Error, match=r"parameter 0\.bias was unfrozen"):
+            opt.step()
+
+
+def test_sparse_gradients(comm, ctx):
+    model = nn.Embedding(10, 3, sparse=True)
+    with pp.torch.DistributedOptimizer(sgd(model), ctx, Synchronous(), model=model) as opt:
+        model(torch.tensor([1, 2])).sum().backward()
+        with pytest.raises(pp.ArgumentError, match="gradient of parameter weight is sparse"):
+            opt.step()
+        model.weight.grad = model.weight.grad.to_dense()
+        opt.step()
+        assert model.weight.grad[1].tolist() == [1.0] * 3
+
+
+def test_parameters_without_a_model_have_numbers(ctx):
+    embedding, linear = nn.Embedding(4, 2, sparse=True), nn.Linear(2, 2)
+    groups = [{"params": linear.parameters()}, {"params": embedding.parameters()}]
+    with pp.torch.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1), ctx) as opt:
+        embedding(torch.tensor([1])).sum().backward()
+        with pytest.raises(pp.ArgumentError, match="gradient of parameter 0 of group 1 is sparse"):
+            opt.step()

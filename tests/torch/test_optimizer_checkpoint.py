@@ -1,0 +1,159 @@
+"""What is saved, and how a run goes on from there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.training import backward, flat, net
+from torch import nn
+
+import pypartial as pp
+import pypartial.torch
+from pypartial.methods import EagerSGD, PartialReduce, Synchronous
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+STEPS, SAVED = 20, 10
+
+
+class Run:
+    """One process of a training program."""
+
+    def __init__(self, ctx, method, overlap=None) -> None:
+        self.ctx = ctx
+        self.model = net(norm=True)
+        self.inner = torch.optim.AdamW(self.model.parameters(), lr=0.02)
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.inner, 0.95)
+        self.opt = pp.torch.DistributedOptimizer(
+            self.inner, ctx, method, self.scheduler, overlap=overlap, model=self.model
+        )
+
+    def train(self, first: int, end: int) -> None:
+        for step in range(first, end):
+            self.opt.zero_grad()
+            backward(self.model, self.ctx.rank, step)
+            self.opt.step()
+
+    def save(self, path) -> None:
+        self.opt.flush()
+        if self.ctx.rank == 0:
+            torch.save({"model": self.model.state_dict(), "opt": self.opt.state_dict()}, path)
+
+    def load(self, path) -> None:
+        saved = torch.load(path)
+        self.model.load_state_dict(saved["model"])
+        self.opt.load_state_dict(saved["opt"])
+
+    def bits(self) -> bytes:
+        state = [t.flatten().double() for s in self.inner.state.values() for t in s.values()]
+        whole = torch.cat([flat(self.model), *state]).numpy().tobytes()
+        return whole + str((self.scheduler.get_last_lr(), self.opt.rounds)).encode()
+
+
+@pytest.fixture
+def path(comm, tmp_path):
+    return comm.bcast(tmp_path) / "checkpoint.pt"
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("overlap", [None, 2])
+def test_killed_and_resumed_equals_unbroken(comm, path, overlap):
+    with pp.Context(comm) as ctx:
+        unbroken = Run(ctx, Synchronous(), overlap)
+        with unbroken.opt:
+            unbroken.train(0, SAVED)
+            unbroken.opt.flush()
+            unbroken.train(SAVED, STEPS)
+    with pytest.raises(Killed), pp.Context(comm) as ctx:
+        killed = Run(ctx, Synchronous(), overlap)
+        with killed.opt:
+            killed.train(0, SAVED)
+            killed.save(path)
+            killed.train(SAVED, SAVED + 3)
+            raise Killed
+    comm.Barrier()
+    with pp.Context(comm) as ctx:
+        resumed = Run(ctx, Synchronous(), overlap)
+        with resumed.opt:
+            resumed.load(path)
+            assert resumed.opt.rounds == SAVED
+            resumed.train(SAVED, STEPS)
+    assert resumed.bits() == unbroken.bits()
+    assert killed.bits() != unbroken.bits()
+    assert set(comm.allgather(resumed.bits())) == {resumed.bits()}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [EagerSGD(), EagerSGD(pp.Solo(), "sum", 4), PartialReduce(2)],
+    ids=["each", "sum", "partial-reduce"],
+)
+def test_what_is_loaded_is_what_was_saved(comm, path, method):
+    with pp.Context(comm, seed=3) as ctx:
+        run = Run(ctx, method)
+        with run.opt:
+            run.train(0, SAVED + comm.rank)
+            run.save(path)
+            saved, seed = run.bits(), run.opt.state_dict()["worker"]["seed"]
+    assert seed != 3
+    with pp.Context(comm, seed=seed) as ctx:
+        run = Run(ctx, method)
+        with run.opt:
+            run.load(path)
+            assert comm.rank or run.bits() == saved
+            run.train(SAVED, STEPS)
+    assert len(set(comm.allgather(flat(run.model).numpy().tobytes()))) == 1
+
+
+def test_steps_since_the_flush_would_be_lost(comm, ctx):
+    for overlap in (None, 2):
+        run = Run(ctx, Synchronous(), overlap)
+        with run.opt:
+            run.opt.state_dict()
+            run.train(0, 2)
+            with pytest.raises(pp.Error, match=r"2 steps were made since the last flush"):
+                run.opt.state_dict()
+            run.opt.flush()
+            run.opt.state_dict()
+
+
+def test_loading_is_refused(ctx):
+    run = Run(ctx, Synchronous())
+    with run.opt:
+        good = run.opt.state_dict()
+        for wrong in (None, {}, {**good, "more": 1}, {**good, "scheduler": None}):
+            with pytest.raises(pp.ArgumentError, match="state"):
+                run.opt.load_state_dict(wrong)
+        other = {**good, "worker": {**good["worker"], "method": "EagerSGD()"}}
+        with pytest.raises(pp.ArgumentError, match="EagerSGD"):
+            run.opt.load_state_dict(other)
+        run.train(0, 1)
+        with pytest.raises(pp.Error, match="before the first step"):
+            run.opt.load_state_dict(good)
+
+
+def test_an_exception_communicates_nothing(comm):
+    """One rank leaves by an exception; the others, which have a context too, do the same."""
+    with pytest.raises(Killed), pp.Context(comm) as ctx:
+        run = Run(ctx, EagerSGD())
+        with run.opt:
+            if comm.rank:
+                run.train(0, 3)
+            raise Killed
+    with pytest.raises(pp.Error, match="abandoned"):
+        run.opt.flush()
+
+
+def test_the_end_of_the_block_finishes_once(ctx):
+    run = Run(ctx, Synchronous())
+    with run.opt:
+        run.train(0, 1)
+        run.opt.finish()
+    for call in (run.opt.step, run.opt.flush, run.opt.finish, run.opt.away):
+        with pytest.raises(pp.Error, match=rf"{call.__name__}\(\) after finish\(\)"):
+            call()
+    assert isinstance(run.model, nn.Module)
+    assert run.opt.rounds == 1

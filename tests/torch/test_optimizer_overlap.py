@@ -1,0 +1,221 @@
+"""Gradients that leave in pieces during backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.training import backward, batch, flat, net, train_alone
+from torch import nn
+
+import pypartial as pp
+import pypartial.torch
+from pypartial.methods import EagerSGD, PartialReduce, Synchronous
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+STEPS = 12
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.02)
+
+
+def are_equal(comm, model: nn.Module) -> bool:
+    return len(set(comm.allgather(flat(model).numpy().tobytes()))) == 1
+
+
+class Heads(nn.Module):
+    """Two layers side by side, and one that no rank uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.one, self.two, self.never = (nn.Linear(6, 3).double() for _ in range(3))
+
+
+def either_order(model: nn.Module, rank: int, step: int) -> None:
+    """Compute gradients in another order on every second rank, and in one step without a layer."""
+    x, y = batch(rank, step)
+    layers = [model.one] if step == 3 else [model.one, model.two]
+    if rank % 2:
+        layers.reverse()
+    outputs = x.new_zeros(len(x), 3)
+    for layer in layers:
+        outputs = outputs + layer(x).tanh()
+    (outputs - y).square().mean().backward()
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 100])
+@pytest.mark.parametrize("method", [Synchronous(), EagerSGD(pp.Full())], ids=["sync", "full"])
+def test_trains_as_without(comm, ctx, pieces, method):
+    model, alone = Heads(), Heads()
+    inner = adamw(model)
+    with pp.torch.DistributedOptimizer(inner, ctx, method, overlap=pieces, clip_norm=1.0) as opt:
+        for step in range(STEPS):
+            opt.zero_grad(set_to_none=step % 2 == 0)
+            either_order(model, comm.rank, step)
+            opt.step()
+        assert opt.rounds == STEPS
+    assert model.never.weight not in inner.state
+    # zero_grad(set_to_none=False) has left zeros, and no None, in the step without a layer.
+    by_hand = adamw(alone)
+    train_alone(alone, by_hand, comm.size, STEPS, zeros_in_step_3, clip_norm=1.0)
+    torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
+    assert are_equal(comm, model)
+
+
+def zeros_in_step_3(model: nn.Module, rank: int, step: int) -> None:
+    either_order(model, rank, step)
+    if step == 3:
+        for p in model.two.parameters():
+            p.grad = torch.zeros_like(p)
+
+
+def test_gradients_leave_during_backward(comm, ctx):
+    """Each piece is contributed before step(): a rank that never calls it has contributed."""
+    model = net()
+    with pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous(), overlap=2) as opt:
+        contributed = []
+
+        def inspect(_: torch.Tensor) -> None:
+            contributed.append(opt._driver._started)
+
+        # A layer's gradients arrive together: this hook is called after the library's.
+        model[2].weight.register_post_accumulate_grad_hook(inspect)
+        model[0].weight.register_post_accumulate_grad_hook(inspect)
+        backward(model, comm.rank, 0)
+        assert contributed[-1] >= 1
+        assert opt._driver._started == 2
+        opt.step()
+
+
+def test_uneven_batches_and_flushes(comm, ctx):
+    model, alone = net(), net()
+
+    def fewer(model: nn.Module, rank: int, step: int) -> None:
+        if step < STEPS + 3 * rank:
+            backward(model, rank, step)
+
+    with pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous(), overlap=2) as opt:
+        for step in range(STEPS + 3 * comm.rank):
+            opt.zero_grad()
+            backward(model, comm.rank, step)
+            opt.step()
+            if step == 5:
+                opt.flush()
+                assert are_equal(comm, model)
+                assert opt.state_dict()["worker"]["rounds"] == 6
+    longest = STEPS + 3 * (comm.size - 1)
+    assert opt.rounds == longest
+    train_alone(alone, adamw(alone), comm.size, longest, fewer)
+    torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
+    assert are_equal(comm, model)
+
+
+def test_no_sync_adds_up(comm, ctx):
+    model, alone = net(), net()
+
+    def both(model: nn.Module, rank: int, step: int) -> None:
+        backward(model, rank, 2 * step)
+        backward(model, rank, 2 * step + 1)
+
+    with pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous(), overlap=2) as opt:
+        for step in range(STEPS):
+            opt.zero_grad()
+            with opt.no_sync():
+                backward(model, comm.rank, 2 * step)
+            backward(model, comm.rank, 2 * step + 1)
+            opt.step()
+    train_alone(alone, adamw(alone), comm.size, STEPS, both)
+    torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
+
+
+def test_a_second_backward_is_refused(comm, ctx):
+    model = net()
+    with pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous(), overlap=2) as opt:
+        backward(model, comm.rank, 0)
+        with pytest.raises(pp.Error, match=r"into no_sync\(\)"):
+            backward(model, comm.rank, 1)
+        with pytest.raises(pp.Error, match="a gradient waits for its step"):
+            opt.flush()
+        opt.step()
+    assert are_equal(comm, model)
+
+
+def test_sums_of_partial_rounds(comm, ctx):
+    """All pieces are applied in the end; models are averaged there."""
+    counter = nn.Parameter(torch.zeros(comm.size))
+    other = nn.Parameter(torch.zeros(comm.size))
+    sgd = torch.optim.SGD([counter, other], lr=1.0)
+    method = EagerSGD(pp.Solo(), "sum")
+    with pp.torch.DistributedOptimizer(sgd, ctx, method, overlap=2) as opt:
+        for step in range(STEPS + 3 * comm.rank):
+            opt.zero_grad()
+            (counter[comm.rank] + other[comm.rank]).backward()
+            opt.step()
+            if step == 5:
+                opt.flush()
+                assert torch.cat([counter, other]).tolist() == pytest.approx(
+                    [-6 / comm.size] * 2 * comm.size
+                )
+    steps = [-(STEPS + 3 * rank) / comm.size for rank in range(comm.size)]
+    torch.testing.assert_close(counter.detach(), torch.tensor(steps))
+    torch.testing.assert_close(other.detach(), torch.tensor(steps))
+
+
+class Over(Exception):
+    """The end of a test whose context cannot be freed."""
+
+
+def test_ranks_that_step_differently_are_told(comm):
+    """A rank that was away for a round of the others cannot apply it piece by piece."""
+    model = net()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(Over), pp.Context(comm) as ctx:
+        opt = pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), overlap=2)
+
+        def step() -> None:
+            opt.zero_grad()
+            backward(model, comm.rank, 0)
+            opt.step()
+
+        step()
+        if comm.rank:
+            step()
+        with opt.away():
+            comm.Barrier()
+        if comm.rank == 0:
+            with pytest.raises(pp.Error, match="made round 1 while this rank was away"):
+                step()
+        comm.Barrier()
+        raise Over
+
+
+def test_a_grad_scaler_is_refused(comm):
+    model = net()
+    scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(Over), pp.Context(comm) as ctx:
+        opt = pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous(), overlap=2)
+        x, y = batch(comm.rank, 0)
+        scaler.scale((model(x) - y).square().mean()).backward()
+        with pytest.raises(pp.Error, match="GradScaler"):
+            scaler.step(opt)
+        raise Over
+
+
+@pytest.mark.parametrize(
+    ("method", "overlap", "message"),
+    [
+        (EagerSGD(), 2, "needs Synchronous"),
+        (EagerSGD(pp.Solo(), "latest"), 2, "needs Synchronous"),
+        (EagerSGD(pp.Full(deadline=0.1)), 2, "needs Synchronous"),
+        (PartialReduce(2), 2, "needs Synchronous"),
+        (EagerSGD(pp.Solo(), "sum", sync_every=4), 2, "sync_every"),
+        (Synchronous(), 0, "overlap"),
+        (Synchronous(), True, "overlap"),
+        (Synchronous(), "2", "overlap"),
+    ],
+)
+def test_methods_that_it_does_not_fit(ctx, method, overlap, message):
+    with pytest.raises(pp.ArgumentError, match=message):
+        pp.torch.DistributedOptimizer(adamw(net()), ctx, method, overlap=overlap)
