@@ -172,8 +172,8 @@ class HookState:
         part.vector.copy_(buffer)
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         self._arrived.append(_Arrived(part, buffer, future))
-        # DDP does not say reliably which bucket is the last: with static_graph, all buckets of the
-        # first backward pass may have the index 0.
+        # bucket.is_last() does not tell: with static_graph, all buckets of the first backward pass,
+        # one for each type of parameters, have the index 0.
         self._filled = part.end
         if self._filled == self._layout.size:
             self._make_round()

@@ -92,6 +92,7 @@ CASES = {
     "adamw": (LONG, dense, ADAMW, {}, 1),
     "one bucket": (SHORT, dense, SGD, {"bucket_cap_mb": 25}, 1),
     "static graph": (SHORT, dense, ADAMW, {"static_graph": True}, 1),
+    "static graph, two types": (SHORT, mixed, SGD, {"static_graph": True}, 1),
     "bucket view": (SHORT, dense, SGD, {"gradient_as_bucket_view": True}, 1),
     "no_sync": (SHORT, dense, SGD, {}, 3),
     "no_sync, bucket view": (SHORT, dense, SGD, {"gradient_as_bucket_view": True}, 3),

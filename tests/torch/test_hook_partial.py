@@ -220,6 +220,35 @@ def test_steps_may_be_so_few_that_ddp_has_not_cut_new_buckets(ctx, comm, gloo):
     np.testing.assert_allclose(model.counts(comm.size), comm.allgather(steps), atol=1e-9)
 
 
+class Product(nn.Module):
+    """Its gradient is its input, whatever the weights."""
+
+    def __init__(self):
+        super().__init__()
+        weight = torch.zeros(3, 4, 2, 2, dtype=torch.float64)
+        self.weight = nn.Parameter(weight.to(memory_format=torch.channels_last))
+
+    def forward(self, x):
+        return self.weight * x
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.filterwarnings(DRIFTS)
+def test_what_finish_applies_is_in_the_order_of_the_weights(ctx, comm, gloo):
+    model = Product()
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=RATE)
+    state = HookState(ctx, ddp, policy=pp.Solo())
+    ddp.register_comm_hook(state, partial_allreduce_hook)
+    steps = 1 if comm.rank == 0 else 5
+    x = torch.arange(48, dtype=torch.float64).view(3, 4, 2, 2)
+    for _ in range(steps):
+        step(ddp, optimizer, x)
+    state.finish(optimizer)
+    expected = -RATE * x * comm.allreduce(steps) / comm.size
+    torch.testing.assert_close(model.weight.detach(), expected, rtol=1e-12, atol=0.0)
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(("average", "share"), [("contributors", 1), ("size", None)])
 def test_average_says_what_is_divided_by(ctx, comm, gloo, average, share):
