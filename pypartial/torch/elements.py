@@ -150,26 +150,26 @@ def spread(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
         tensor.detach().copy_(part.view(tensor.shape))
 
 
-def message(vector: torch.Tensor, counts: Sequence[int] | None = None) -> list[Any]:
+def message(vector: torch.Tensor, counts: Sequence[int] | int | None = None) -> list[Any]:
     """Return a contiguous vector as mpi4py takes it, for calls that move elements.
 
     Parameters
     ----------
     vector : torch.Tensor
-    counts : sequence of int, optional
-        Elements for, or from, each rank.
+    counts : sequence of int or int, optional
+        Elements for, or from, each rank; an integer if they are the same.
     """
     from mpi4py import MPI
 
     return _message(vector, counts, getattr(MPI, _MOVED[vector.element_size()]))
 
 
-def _message(vector: torch.Tensor, counts: Sequence[int] | None, kind: Any) -> list[Any]:
+def _message(vector: torch.Tensor, counts: Sequence[int] | int | None, kind: Any) -> list[Any]:
     from mpi4py import MPI
 
     memory = MPI.buffer.fromaddress(vector.data_ptr(), vector.numel() * vector.element_size())
-    if counts is None:
-        return [memory, vector.numel(), kind]
+    if counts is None or isinstance(counts, int):
+        return [memory, vector.numel() if counts is None else counts, kind]
     starts = [sum(counts[:rank]) for rank in range(len(counts))]
     return [memory, (list(counts), starts), kind]
 

@@ -95,7 +95,8 @@ class GroupBase(dist.ProcessGroup):
     def _get_backend(self, device: torch.device) -> Any:
         """Return the group itself, which is its only backend."""
         if torch.device(device).type != "cpu":
-            raise ArgumentError(f"the backend pypartial has no device {device}, only the CPU")
+            # What torch expects, and tries for.
+            raise RuntimeError(f"the backend pypartial has no device {device}, only the CPU")
         return self
 
     get_backend = _get_backend

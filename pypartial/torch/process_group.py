@@ -118,7 +118,7 @@ class ProcessGroup(GroupBase):
         self._check_pair(call, output, input, output.numel(), input.numel() * self._size)
         vector = elements(output)
         with self._call(call) as comm:
-            comm.Allgather(message(elements(input)), message(vector, [input.numel()] * self._size))
+            comm.Allgather(message(elements(input)), message(vector, input.numel()))
         put_back(vector, output)
         return done([output])
 

@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl, urlparse
 
 import torch.distributed as dist
 
-from ..errors import ArgumentError, Error, MismatchError
+from ..errors import Error
+from .agreement import agree
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -53,7 +54,7 @@ def rendezvous(
 
     comm = MPI.COMM_WORLD.Dup()
     try:
-        _agree(comm, _complaint(url, comm))
+        agree(comm.allgather(_complaint(url, comm)), comm.rank)
         store = _open_store(comm, timeout)
         rank, size = comm.rank, comm.size
     finally:
@@ -76,15 +77,6 @@ def _complaint(url: str, comm: MPI.Comm) -> str | None:
                 f"{comm.size} of MPI; leave {name} out"
             )
     return None
-
-
-def _agree(comm: MPI.Comm, complaint: str | None) -> None:
-    for rank, theirs in enumerate(comm.allgather(complaint)):
-        if theirs is None:
-            continue
-        if complaint is not None:
-            raise ArgumentError(complaint)
-        raise MismatchError(f"rank {rank}: {theirs}")
 
 
 def _open_store(comm: MPI.Comm, timeout: timedelta) -> dist.Store:
