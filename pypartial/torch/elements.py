@@ -129,7 +129,9 @@ def elements(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Te
         Another type to convert them to.
     """
     plain = tensor.detach().resolve_conj().resolve_neg()
-    return plain.to(dtype or plain.dtype).contiguous().view(-1)
+    vector = plain.to(dtype or plain.dtype).contiguous()
+    # One element is contiguous with any stride.
+    return vector.as_strided((vector.numel(),), (1,))
 
 
 def put_back(vector: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -165,9 +167,7 @@ def message(vector: torch.Tensor, counts: Sequence[int] | int | None = None) -> 
 
 
 def _message(vector: torch.Tensor, counts: Sequence[int] | int | None, kind: Any) -> list[Any]:
-    from mpi4py import MPI
-
-    memory = MPI.buffer.fromaddress(vector.data_ptr(), vector.numel() * vector.element_size())
+    memory = vector.view(torch.uint8).numpy()  # keeps the vector alive
     if counts is None or isinstance(counts, int):
         return [memory, vector.numel() if counts is None else counts, kind]
     starts = [sum(counts[:rank]) for rank in range(len(counts))]

@@ -55,7 +55,7 @@ class ProcessGroup(GroupBase):
         for way, tensor in zip(ways, tensors, strict=True):
             vector = elements(tensor, way.dtype)
             with self._call(call) as comm:
-                comm.Allreduce(MPI.IN_PLACE, way.message(vector))
+                comm.Allreduce(MPI.IN_PLACE, way.message(vector), way.op)
             way.finish(vector, self._size)
             put_back(vector, tensor)
         return done(tensors)
