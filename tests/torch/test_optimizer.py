@@ -14,7 +14,7 @@ import pypartial as pp
 import pypartial.torch
 from pypartial.methods import EagerSGD, PartialReduce, Ripples, Synchronous
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
 
 STEPS = 12
 GROUPS = [PartialReduce(2), Ripples(pp.groups.Smart(2))]

@@ -14,7 +14,7 @@ import pypartial as pp
 import pypartial.torch
 from pypartial.methods import EagerSGD, Synchronous
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(2)]
 
 
 def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:

@@ -11,7 +11,7 @@ import pypartial as pp
 import pypartial.torch
 from pypartial.methods import EagerSGD, PartialReduce, Synchronous
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
 
 STEPS, SAVED = 20, 10
 

@@ -14,7 +14,7 @@ import pypartial as pp
 import pypartial.torch
 from pypartial.methods import EagerSGD, Method, Synchronous
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(4)]
 
 SLOW_S = 0.03  # what a step of the slow rank computes longer
 STEPS = 40
@@ -85,6 +85,22 @@ def test_ranks_stay_equal(comm, ctx, policy, optimizer):
     assert totals == comm.allgather(steps)  # conserved
     partial = [made for made in rounds if made.status.active < comm.size]
     assert len(partial) >= 0.3 * len(rounds)
+
+
+@pytest.mark.parametrize("deliver", ["each", "sum"])
+def test_a_rank_in_finish_takes_part_in_flushes(comm, ctx, deliver):
+    model = net()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05)
+    with pp.torch.DistributedOptimizer(sgd, ctx, EagerSGD(pp.Majority(), deliver)) as opt:
+        for step in range(10):
+            if comm.rank == 0 and step == 5:
+                break
+            opt.zero_grad()
+            backward(model, comm.rank, step)
+            opt.step()
+            if step in (3, 7):
+                opt.flush()
+    assert largest_difference(comm, flat(model)) == 0.0
 
 
 def test_sum_drifts(comm, ctx):

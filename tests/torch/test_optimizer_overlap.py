@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from support.training import backward, batch, flat, net, train_alone
@@ -10,8 +12,9 @@ from torch import nn
 import pypartial as pp
 import pypartial.torch
 from pypartial.methods import EagerSGD, PartialReduce, Synchronous
+from pypartial.torch.overlap import Piece
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
 
 STEPS = 12
 
@@ -105,6 +108,9 @@ def test_uneven_batches_and_flushes(comm, ctx):
                 opt.flush()
                 assert are_equal(comm, model)
                 assert opt.state_dict()["worker"]["rounds"] == 6
+            if step == STEPS:  # rank 0 is in finish
+                opt.flush()
+                assert opt.rounds == STEPS + 1
     longest = STEPS + 3 * (comm.size - 1)
     assert opt.rounds == longest
     train_alone(alone, adamw(alone), comm.size, longest, fewer)
@@ -165,6 +171,56 @@ def test_sums_of_partial_rounds(comm, ctx):
 
 class Over(Exception):
     """The end of a test whose context cannot be freed."""
+
+
+def test_sums_of_a_stateful_optimizer_end_equal(comm, ctx):
+    """A rank with fewer steps applies the others' rounds at once, and drifts, until the end."""
+    model = net()
+    momentum = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    last = []
+    momentum.register_step_post_hook(lambda *_: last.append(flat(model)))
+    method = EagerSGD(pp.Majority(), "sum")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of drift, on rank 0
+        opt = pp.torch.DistributedOptimizer(momentum, ctx, method, overlap=2)
+    with opt:
+        for step in range(STEPS + 5 * comm.rank):
+            opt.zero_grad()
+            backward(model, comm.rank, step)
+            opt.step()
+    assert are_equal(comm, model)
+    assert len({own.numpy().tobytes() for own in comm.allgather(last[-1])}) > 1
+    state = torch.cat([momentum.state[p]["momentum_buffer"].flatten() for p in model.parameters()])
+    assert len(set(comm.allgather(state.numpy().tobytes()))) == 1
+
+
+def test_all_ranks_start_pieces_in_one_order(comm, ctx, monkeypatch):
+    """Although their gradients arrive in another order on every second rank."""
+    started: list[int] = []
+    start = Piece.start
+
+    def noted(piece: Piece) -> None:
+        started.append(len(piece.vector))
+        start(piece)
+
+    monkeypatch.setattr(Piece, "start", noted)
+    torch.manual_seed(1)
+    model = nn.ModuleDict({"one": nn.Linear(6, 3), "two": nn.Linear(6, 3, bias=False)}).double()
+    arrived = []
+    for name, layer in model.items():
+        layer.weight.register_post_accumulate_grad_hook(lambda _, name=name: arrived.append(name))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), overlap=3) as opt:
+        x, y = batch(comm.rank, 0)
+        first, second = (
+            (model["one"], model["two"]) if comm.rank % 2 else (model["two"], model["one"])
+        )
+        (second(first(x)[:, [0, 1, 2, 0, 1, 2]]) - y).square().mean().backward()
+        opt.step()
+    assert len({tuple(names) for names in comm.allgather(arrived)}) == 2
+    assert len({tuple(lengths) for lengths in comm.allgather(started)}) == 1
+    assert len(started) == 3
+    assert are_equal(comm, model)
 
 
 def test_ranks_that_step_differently_are_told(comm):
