@@ -103,8 +103,8 @@ def new_group(
     Returns
     -------
     ProcessGroup
-        Its `status` is the `Status` of the last partial all_reduce. On ranks that are not in it:
-        ``dist.GroupMember.NON_GROUP_MEMBER``.
+        Its `status` is the `Status` of the last all_reduce, or None if that was not partial. On
+        ranks that are not in the group: ``dist.GroupMember.NON_GROUP_MEMBER``.
 
     Raises
     ------
@@ -151,7 +151,8 @@ def _check_options(comm: MPI.Comm, partial: Any) -> None:
     elif partial is not None:
         complaint = f"pg_options of the backend pypartial must be a Partial, not {partial!r}"
     agree(comm.allgather(complaint), comm.rank)
-    same("the options of the process group", comm.allgather(str(partial)))
+    kind = partial.rule() if partial else "no policy"
+    same("the options of the process group", comm.allgather(kind))
 
 
 def _default_group() -> Any:

@@ -57,6 +57,10 @@ class Partial:
         return None
 
 
+    def rule(self) -> str:
+        """Return the options that are the same on all ranks, and that no context checks."""
+        return f"{self.policy!r}, deliver={self.deliver!r}, max_lag={self.max_lag!r}"
+
     def group(self, comm: MPI.Comm, members: Members) -> PartialGroup:
         """Return the group. Collective, blocking."""
         return PartialGroup(comm, members, self)
@@ -76,7 +80,7 @@ class PartialGroup(ProcessGroup):
     Attributes
     ----------
     status : Status or None
-        Of the last partial all_reduce.
+        Of the last all_reduce; None if that was not partial.
     """
 
     def __init__(self, comm: MPI.Comm, members: Members, options: Partial) -> None:
@@ -97,35 +101,36 @@ class PartialGroup(ProcessGroup):
 
     def _allreduce(self, call: str, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         check(call, *tensors)
-        op = op_name(getattr(opts, "reduceOp", opts))
-        is_partial = op in _AVERAGE and all(tensor.dtype.is_floating_point for tensor in tensors)
-        if not is_partial:
-            return super()._allreduce(call, tensors, opts)
         self._live()
+        self.status = None
+        op = op_name(getattr(opts, "reduceOp", opts))
         for tensor in tensors:
-            self._reduce_partially(tensor, op)
+            is_partial = op in _AVERAGE and tensor.dtype.is_floating_point
+            stream = self._stream(tensor, op) if is_partial else None
+            if stream is None:
+                super()._allreduce(call, [tensor], opts)
+            else:
+                self._reduce_partially(tensor, stream)
         return done(tensors)
 
-    def _reduce_partially(self, tensor: torch.Tensor, op: str) -> None:
+    def _stream(self, tensor: torch.Tensor, op: str) -> Stream | None:
+        """Return the stream of a tensor; None at its first call, which is synchronous."""
         stream = self._streams.find(tensor, op)
-        is_new = stream is None
         if stream is None:
-            stream = self._open(tensor, op)
+            self._open(tensor, op)
+        return stream
+
+    def _reduce_partially(self, tensor: torch.Tensor, stream: Stream) -> None:
         status = Status()
         stream.vector.copy_(elements(tensor))
         stream.request.Start()
-        if is_new:
-            # All ranks are here, and what their first calls contribute is delivered here.
-            with blocking(self._members, besides=self._ctx):
-                stream.request.Flush(status)
-        else:
-            stream.request.Wait(status)
+        stream.request.Wait(status)
         tensor.detach().copy_(stream.vector.view(tensor.shape))
         self.status = status
 
     # ---- handles --------------------------------------------------------------------------------
 
-    def _open(self, tensor: torch.Tensor, op: str) -> Stream:
+    def _open(self, tensor: torch.Tensor, op: str) -> None:
         """Make the handle of a tensor that the group has not reduced before. Collective."""
         key = f"{op} of {tensor.numel()} elements of {tensor.dtype}"
         complaint = self._streams.complaint(tensor, op)
@@ -148,7 +153,7 @@ class PartialGroup(ProcessGroup):
                 max_lag=self._options.max_lag,
                 average=_AVERAGE[op],
             )
-        return self._streams.add(tensor, op, request, torch.from_numpy(buffer))
+        self._streams.add(tensor, op, request, torch.from_numpy(buffer))
 
     # ---- the end --------------------------------------------------------------------------------
 

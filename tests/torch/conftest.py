@@ -18,6 +18,8 @@ from support.ranks import (
 )
 from support.ranks import pytest_configure as configure_ranks
 
+import pypartial.torch  # noqa: F401  registers the backend
+
 __all__ = [
     "comm",
     "ctx",
