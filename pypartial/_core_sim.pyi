@@ -21,6 +21,7 @@ class Lib(RealLib):
     PP_SIM_TIMED_OUT: int
     PP_SIM_AWAY_BEGIN: int
     PP_SIM_AWAY_END: int
+    PP_SIM_STEP_ASIDE: int
     PP_SIM_PREDUCE_INIT_BEGIN: int
     PP_SIM_PREDUCE_START: int
     PP_LAYOUT_BLOCKS: int

@@ -19,6 +19,8 @@ from support.ranks import (
 )
 from support.ranks import pytest_configure as configure_ranks
 
+import pypartial.torch  # noqa: F401  registers the backend
+
 __all__ = [
     "comm",
     "ctx",
@@ -34,7 +36,16 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(1)  # ranks share the cores
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
+def world(comm) -> Iterator[dist.ProcessGroup]:
+    """The default process group of torch.distributed, over all ranks, of this package."""
+    dist.init_process_group("pypartial", init_method="mpi://")
+    assert dist.group.WORLD is not None
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
 def gloo(comm) -> Iterator[dist.ProcessGroup]:
     """The default process group of torch.distributed, over all ranks, of gloo."""
     own = tempfile.TemporaryDirectory(prefix="pp-gloo-") if comm.rank == 0 else nullcontext()
