@@ -28,6 +28,12 @@ def reports() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="module")
+def bytecode() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="pp-bytecode-") as folder:
+        yield folder
+
+
 def outcomes(report: Path) -> dict[str, str]:
     """Return the outcome of every test of one rank's report."""
     found = {}
@@ -39,9 +45,9 @@ def outcomes(report: Path) -> dict[str, str]:
 
 @pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize(("ranks", "transport", "node_ranks"), RUNS)
-def test_mpi_layer(ranks, transport, node_ranks, reports, record_property):
+def test_mpi_layer(ranks, transport, node_ranks, reports, bytecode, record_property):
     """Every rank ran the same tests, at least one, and all of them passed."""
-    inner = [str(TESTS / "support" / "inner.py"), str(reports), str(TEST_LIMIT_S)]
+    inner = [str(TESTS / "support" / "inner.py"), str(reports), str(TEST_LIMIT_S), bytecode]
     env = {"PYPARTIAL_TRANSPORT": transport, "PYPARTIAL_NODE_RANKS": str(node_ranks or "")}
     run = mpirun(ranks, python(*inner, str(TESTS / "mpi")), timeout_s=LIMIT_S, env=env)
     run.check()
