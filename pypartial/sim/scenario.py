@@ -34,8 +34,8 @@ from .world import NOTHING_UNDER_WAY, Begun, World
 
 __all__ = ["Log", "Outcome", "Phase", "Record", "Scenario", "TIMINGS", "run", "tail_weights"]
 
-# A rank that polls pauses for up to a twentieth of the time that it has waited, so that even a patience
-# of 30 s, or several, take few Tests. After so many it has waited for hours.
+# A rank that polls pauses for up to a twentieth of the time that it has waited: even a patience of
+# 30 s, or several, take few Tests then. After so many Tests it has waited for hours.
 _TESTS_BEFORE_GIVING_UP = 500
 _PAUSES = 20
 _LONGEST_PAUSE_NS = 10_000_000  # until then
