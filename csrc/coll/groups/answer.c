@@ -85,3 +85,20 @@ void pp_preduce_weigh(const pp_preduce_t *preduce, void *into, const void *from,
     if (initial_weight > 0)
         kernels->memory->add(kernels, into, initial, count, initial_weight);
 }
+
+/* ---- several handles ------------------------------------------------------------------------------------------- */
+
+pp_status_t pp_preduce_untangle(const pp_preduce_t *preduce, pp_groups_t *(*machine_of)(const pp_preduce_t *),
+                                pp_groups_hearer_t (*hearer_of)(pp_preduce_t *))
+{
+    pp_engine_t       *engine = preduce->handle.engine;
+    pp_groups_t       *machines[PP_PREDUCE_HANDLES_MOST];
+    pp_groups_hearer_t hearers[PP_PREDUCE_HANDLES_MOST];
+    int32_t            count = 0;
+    PP_FOR_EACH_HANDLE(engine, handle)
+        if (pp_preduce_is_like(preduce, handle) && count < PP_PREDUCE_HANDLES_MOST) {
+            machines[count] = machine_of(pp_preduce_of(handle));
+            hearers[count++] = hearer_of(pp_preduce_of(handle));
+        }
+    return pp_groups_untangle(machines, hearers, count, pp_engine_now(engine));
+}
