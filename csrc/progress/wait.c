@@ -227,13 +227,6 @@ static void tell_failure(pp_ctx_t *ctx, uint64_t limit_us)
     }
 }
 
-static void pause_core(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
 /* ---- an application thread ------------------------------------------------------------------------------ */
 
 /* Waits on a condition with the context's lock, for a bounded time. */
@@ -254,7 +247,7 @@ static void let_others(pp_ctx_t *ctx, bool have_core)
     if (have_core)
         sched_yield();
     else
-        pause_core();
+        pp_pause_core();
     pthread_mutex_lock(&ctx->lock);
 }
 
