@@ -338,6 +338,14 @@ static pp_status_t completed(const pp_groups_call_t *call, uint64_t calls)
     return status;
 }
 
+static pp_status_t elsewhere(const pp_groups_call_t *call, int32_t rank, bool waits)
+{
+    pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
+    call->groups->elsewhere += waits - r->elsewhere;
+    r->elsewhere = waits;
+    return PP_OK;
+}
+
 /* ---- questions ------------------------------------------------------------------------------------------------- */
 
 /* Whether a member keeps the first group in the rank's buffer from beginning, or the controller from forming one. */
@@ -381,7 +389,7 @@ pp_status_t pp_groups_event(pp_groups_t *groups, int32_t event, int32_t rank, ui
     case PP_GROUPS_LEAVE:  return leave(&call, rank, number);
     case PP_GROUPS_BACK:   return back(&call, rank);
     case PP_GROUPS_COMPLETED: return completed(&call, number);
-    case PP_GROUPS_ELSEWHERE: pp_groups_rank(groups, rank)->elsewhere = number; return PP_OK;
+    case PP_GROUPS_ELSEWHERE: return elsewhere(&call, rank, number > 0);
     case PP_GROUPS_WAITS_LONG: pp_groups_rank(groups, rank)->waits_long = true; return PP_OK;
     default:               return pp_fail(PP_ERR_ARGUMENT, "event %d is not known", event);
     }

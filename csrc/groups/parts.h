@@ -68,6 +68,8 @@ struct pp_groups {
     int32_t  nodes;
     int32_t  window;                 /* CONTROLLER: T */
     int32_t  alive;                  /* groups */
+    int32_t  asking;                 /* ranks with an outstanding request */
+    int32_t  elsewhere;              /* ranks that wait for long for something else */
     int32_t  free_group, free_entry;
     uint64_t serial;                 /* of the group formed last */
     uint64_t draws;                  /* random numbers taken so far */
