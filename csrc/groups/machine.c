@@ -6,7 +6,7 @@
 /* ---- the state ----------------------------------------------------------------------------------------------- */
 
 /* A mean computation is at most 2^53 ns (pace.c), so this many hundredths of it fit into 64 bits. */
-enum { RANKS_MAX = 1 << 20, FORESIGHT_MOST = 100000, CACHE_MOST = 4096 };
+enum { RANKS_MAX = 1 << 20, FORESIGHT_MOST = 100000, CACHE_MOST = 4096, LINE = 64 };
 
 /* The bounds of ledger.c. */
 int32_t pp_groups_most(const pp_groups_t *groups) { return 4 * groups->plan.ranks; }
@@ -105,26 +105,28 @@ static size_t lay_out(pp_groups_t *g, const pp_groups_plan_t *plan, const int32_
     g->largest = pp_groups_largest(plan, table);
     g->words = plan->generator == PP_GENERATOR_GIVEN ? pp_mask_words(plan->ranks) : 0;
     place(&at, 1, sizeof(pp_groups_t));
+    at = (at + LINE - 1) / LINE * LINE;
     g->ranks = place(&at, ranks, sizeof(pp_groups_rank_t));
+    /* What a group needs while it is formed and begins lies together. */
+    g->iterations = place(&at, ranks, sizeof(uint64_t));
+    g->weights = place(&at, ranks, sizeof(double));
+    g->members = place(&at, ranks, sizeof(int32_t));
+    g->goals = place(&at, ranks, sizeof(int32_t));
+    g->order = place(&at, ranks, sizeof(int32_t));
+    g->scratch = place(&at, ranks, sizeof(int32_t));
+    g->idle.order = place(&at, ranks, sizeof(int32_t));
+    g->idle.place = place(&at, ranks, sizeof(int32_t));
+    g->here.order = place(&at, ranks, sizeof(int32_t));
+    g->here.place = place(&at, ranks, sizeof(int32_t));
     g->groups = place(&at, 4 * ranks, sizeof(pp_groups_group_t));
     g->entries = place(&at, most_entries(plan), sizeof(pp_groups_entry_t));
     g->history = place(&at, (size_t)window_of(plan) * (size_t)plan->size, sizeof(int32_t));
-    g->iterations = place(&at, ranks, sizeof(uint64_t));
-    g->weights = place(&at, ranks, sizeof(double));
     g->named = place(&at, ranks * g->words, sizeof(uint64_t));
     g->table = place(&at, plan->generator == PP_GENERATOR_TABLE ? (size_t)plan->phases * ranks : 0, sizeof(int32_t));
     g->kept_lists = place(&at, cache * (size_t)g->largest, sizeof(int32_t));
     g->kept_counts = place(&at, cache, sizeof(int32_t));
-    g->members = place(&at, ranks, sizeof(int32_t));
-    g->goals = place(&at, ranks, sizeof(int32_t));
-    g->order = place(&at, ranks, sizeof(int32_t));
     g->by_node = place(&at, ranks, sizeof(int32_t));
     g->node_ends = place(&at, ranks + 1, sizeof(int32_t));
-    g->scratch = place(&at, ranks, sizeof(int32_t));
-    g->here.order = place(&at, ranks, sizeof(int32_t));
-    g->here.place = place(&at, ranks, sizeof(int32_t));
-    g->idle.order = place(&at, ranks, sizeof(int32_t));
-    g->idle.place = place(&at, ranks, sizeof(int32_t));
     return at;
 }
 
