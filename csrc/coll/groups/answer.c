@@ -32,7 +32,8 @@ void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest
 {
     if (members) {
         memcpy(preduce->members, members, (size_t)count * sizeof *members);
-        memcpy(preduce->weights, weights, (size_t)count * sizeof *weights);
+        for (int32_t i = 0; i < count; i++)
+            preduce->weights[i] = weights ? weights[i] : 1.0 / count;
     } else {
         preduce->members[0] = preduce->handle.team->engine->rank;
         preduce->weights[0] = 1;

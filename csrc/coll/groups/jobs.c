@@ -139,7 +139,9 @@ static void describe(shared_t *shared, int32_t rank, const pp_own_job_t *group)
     desk->serial = group->plan.serial;
     desk->initial = group->plan.initial;
     memcpy(shared->answer_members + pp_desk_row(shared, rank), group->members, (size_t)desk->count * sizeof(int32_t));
-    memcpy(shared->answer_weights + pp_desk_row(shared, rank), group->weights, (size_t)desk->count * sizeof(double));
+    if (shared->weighted)
+        memcpy(shared->answer_weights + pp_desk_row(shared, rank), group->weights,
+               (size_t)desk->count * sizeof(double));
 }
 
 static void wake(shared_t *shared, int32_t rank)

@@ -189,7 +189,7 @@ static void take_answer(pp_preduce_t *preduce)
     const pp_desk_t   *desk = &shared->desks[shared->me];
     pp_preduce_describe(preduce, desk->serial, desk->newest, desk->initial, desk->count,
                         desk->count ? shared->answer_members + pp_desk_row(shared, shared->me) : NULL,
-                        shared->answer_weights + pp_desk_row(shared, shared->me));
+                        shared->weighted ? shared->answer_weights + pp_desk_row(shared, shared->me) : NULL);
 }
 
 static bool poll(pp_preduce_t *preduce)
@@ -399,7 +399,8 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     *shared = (shared_t){.node = node, .region = region, .bytes = layout.bytes, .ranks = node->size, .me = node->index,
                          .vectors = region + layout.vectors, .initials = region + layout.initials,
-                         .stride = layout.stride};
+                         .stride = layout.stride,
+                         .weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT};
     shared->missing = calloc(ranks, sizeof *shared->missing);
     if (!pp_jobs_open(shared, ranks) || !shared->missing)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");

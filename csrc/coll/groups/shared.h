@@ -66,6 +66,7 @@ struct pp_shared_groups {
     uint64_t    *job_vectors;
     uint64_t     vectors, initials;                /* offsets */
     size_t       stride;
+    bool         weighted;                         /* weights are not always equal: answers say them */
     uint64_t     user;                             /* offset of the application's buffer, if it is in the memory of the
                                                       node; 0: it is not */
     bool         committed;
