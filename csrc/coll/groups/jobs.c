@@ -47,7 +47,7 @@ static pp_mean_t mean_of(const pp_preduce_t *preduce, const struct pp_job_plan *
     const bool      weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT && !plan->flush;
     return (pp_mean_t){.vectors = vectors, .count = plan->count, .weights = weighted ? weights : NULL,
                        .initial = shared->initials + (uint64_t)lowest * shared->stride,
-                       .initial_weight = weighted ? plan->initial : 0, .vector_bytes = preduce->vector_bytes};
+                       .initial_weight = weighted ? plan->initial : 0};
 }
 
 static void begin_small(pp_small_jobs_t *small, const struct pp_job_plan *plan, const pp_groups_action_t *action)
