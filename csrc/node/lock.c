@@ -33,8 +33,15 @@ bool pp_node_lock(pp_node_t *node)
     }
     if (error == EBUSY)
         error = pthread_mutex_lock(mutex_of(node));
-    if (error == EOWNERDEAD)         /* nobody makes it consistent: from now on it cannot be locked */
+    /* A mutex that nobody makes consistent would do instead of `broken`, but glibc's trylock does not let go of one. */
+    if (error == EOWNERDEAD) {
+        error = pthread_mutex_consistent(mutex_of(node));
+        node->commons->broken = true;
+    }
+    if (error == 0 && node->commons->broken) {
         pthread_mutex_unlock(mutex_of(node));
+        return false;
+    }
     return error == 0;
 }
 
