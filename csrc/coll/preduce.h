@@ -132,7 +132,7 @@ pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce);
 /* The application's elements in a vector. */
 void pp_preduce_load(const pp_preduce_t *preduce, void *vector);
 /* Describes the result in `result`.  `newest`: the newest iteration of the last group that this rank was in, also where
-   it was alone afterwards.  `members` NULL: this rank was alone. */
+   it was alone afterwards.  `members` NULL: this rank was alone; `weights` NULL: they are equal. */
 void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,
                          const int32_t *members, const double *weights);
 /* Lets a simulation hear what the machine tells. */
