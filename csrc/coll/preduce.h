@@ -145,7 +145,7 @@ void pp_preduce_flushed(pp_preduce_t *preduce, uint32_t flush_calls);
 void pp_preduce_differ(pp_preduce_t *preduce, int32_t rank, int32_t other);
 /* Ends circles of ranks that wait for each other on handles of this way, or elsewhere (groups/untangle.c). */
 pp_status_t pp_preduce_untangle(const pp_preduce_t *preduce, pp_groups_t *(*machine_of)(const pp_preduce_t *),
-                                pp_groups_hearer_t (*hearer_of)(pp_preduce_t *));
+                                pp_groups_hearer_t (*hearer_of)(pp_preduce_t *), uint64_t now_ns);
 /* The plan of the machine for this handle. */
 pp_groups_plan_t pp_preduce_plan(const pp_preduce_t *preduce);
 /* The weighted part of a member in a sum: `into` = weight * from, and, at the lowest member, + weight * initial model.

@@ -92,7 +92,7 @@ void pp_preduce_weigh(const pp_preduce_t *preduce, void *into, const void *from,
 /* ---- several handles ------------------------------------------------------------------------------------------- */
 
 pp_status_t pp_preduce_untangle(const pp_preduce_t *preduce, pp_groups_t *(*machine_of)(const pp_preduce_t *),
-                                pp_groups_hearer_t (*hearer_of)(pp_preduce_t *))
+                                pp_groups_hearer_t (*hearer_of)(pp_preduce_t *), uint64_t now_ns)
 {
     pp_engine_t       *engine = preduce->handle.engine;
     pp_groups_t       *machines[PP_PREDUCE_HANDLES_MOST];
@@ -103,5 +103,5 @@ pp_status_t pp_preduce_untangle(const pp_preduce_t *preduce, pp_groups_t *(*mach
             machines[count] = machine_of(pp_preduce_of(handle));
             hearers[count++] = hearer_of(pp_preduce_of(handle));
         }
-    return pp_groups_untangle(machines, hearers, count, pp_engine_now(engine));
+    return pp_groups_untangle(machines, hearers, count, now_ns);
 }

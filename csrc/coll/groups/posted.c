@@ -186,7 +186,7 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
     if (status >= 0)
         status = pp_groups_event(machine, message->event, peer, message->prefix.round, pp_engine_now(engine), &hearer);
     if (status >= 0)
-        status = pp_preduce_untangle(preduce, machine_of, hearer_of);
+        status = pp_preduce_untangle(preduce, machine_of, hearer_of, pp_engine_now(engine));
     if (status < 0)
         pp_engine_fail(engine, PP_ERR_INTERNAL, "handle %u: %s", preduce->handle.id, pp_error_text());
 }

@@ -71,28 +71,7 @@ static bool lock(pp_preduce_t *preduce)
     return false;
 }
 
-static const pp_grouping_t ops;
-
-static bool is_shared(const pp_preduce_t *preduce, const pp_handle_t *other)
-{
-    return other->kind == preduce->handle.kind && pp_preduce_of(other)->ops == &ops;
-}
-
-/* Ranks that wait on different handles, or elsewhere, may wait for each other. */
-static void untangle(const pp_preduce_t *preduce, uint64_t now_ns)
-{
-    pp_engine_t       *engine = preduce->handle.engine;
-    pp_groups_t       *machines[PP_PREDUCE_HANDLES_MOST];
-    pp_groups_hearer_t hearers[PP_PREDUCE_HANDLES_MOST];
-    int32_t            count = 0;
-    PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_shared(preduce, handle) && count < PP_PREDUCE_HANDLES_MOST) {
-            machines[count] = pp_preduce_of(handle)->shared->machine;
-            hearers[count++] = pp_jobs_hearer(pp_preduce_of(handle));
-        }
-    if (pp_groups_untangle(machines, hearers, count, now_ns) < 0)
-        pp_engine_fail(engine, PP_ERR_INTERNAL, "%s", pp_error_text());
-}
+static pp_groups_t *machine_of(const pp_preduce_t *preduce) { return preduce->shared->machine; }
 
 /* Does what events have brought about, on all handles; the ends of groups are events, too. */
 static void settle_groups(const pp_preduce_t *preduce, uint64_t now_ns)
@@ -101,9 +80,10 @@ static void settle_groups(const pp_preduce_t *preduce, uint64_t now_ns)
     bool         any;
     do {
         any = false;
-        untangle(preduce, now_ns);
+        if (pp_preduce_untangle(preduce, machine_of, pp_jobs_hearer, now_ns) < 0)
+            pp_engine_fail(engine, PP_ERR_INTERNAL, "%s", pp_error_text());
         PP_FOR_EACH_HANDLE(engine, handle)
-            if (is_shared(preduce, handle))
+            if (pp_preduce_is_like(preduce, handle))
                 any |= pp_jobs_do_small(pp_preduce_of(handle), now_ns);
     } while (any && !engine->error);
 }
@@ -111,7 +91,7 @@ static void settle_groups(const pp_preduce_t *preduce, uint64_t now_ns)
 static void follow_up_all(const pp_preduce_t *preduce, bool serves)
 {
     PP_FOR_EACH_HANDLE(preduce->handle.engine, handle)
-        if (is_shared(preduce, handle))
+        if (pp_preduce_is_like(preduce, handle))
             pp_jobs_follow_up(pp_preduce_of(handle), serves);
 }
 
@@ -371,9 +351,9 @@ static void close_groups(pp_preduce_t *preduce)
 
 static const pp_grouping_t ops = {
     .untangles = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
-    .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation, .retired =
-    retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll, .has_work =
-    has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
+    .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
+    .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll,
+    .has_work = has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
 };
 
 static pp_status_t open_initial(pp_preduce_t *preduce)
