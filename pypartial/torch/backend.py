@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch.distributed as dist
-from torch.distributed import register_rendezvous_handler
 
 from ..errors import MismatchError
 from ..policy import Majority, Policy
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 __all__ = ["NAME", "SUPPORTED", "new_group"]
+
+_distributed: Any = dist  # its types do not name all that is there
 
 NAME = "pypartial"
 _TAGS = 1 << 15  # MPI has at least so many
@@ -60,7 +61,7 @@ SUPPORTED = {
 def register() -> None:
     """Make the backend and its rendezvous known to torch; once in a process."""
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
-    register_rendezvous_handler(SCHEME, rendezvous)
+    _distributed.register_rendezvous_handler(SCHEME, rendezvous)
 
 
 def new_group(

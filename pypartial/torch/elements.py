@@ -147,7 +147,7 @@ def joined(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None = None) ->
 
 def spread(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     """Copy a vector's elements to tensors, one behind the other."""
-    parts = vector.split([tensor.numel() for tensor in tensors])
+    parts = torch.split(vector, counts_of(tensors))
     for part, tensor in zip(parts, tensors, strict=True):
         tensor.detach().copy_(part.view(tensor.shape))
 

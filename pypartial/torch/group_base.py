@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from ..errors import ArgumentError, Error
-from .leaving import Members, blocking
 from .elements import check, elements, message, only, put_back
+from .leaving import Members, blocking
 from .work import Transfer, mpi_errors
 
 if TYPE_CHECKING:
@@ -21,11 +21,14 @@ __all__ = ["GroupBase"]
 
 Tensor = torch.Tensor
 
+# Its types differ from version to version, and so do the names of its methods.
+_ProcessGroup: Any = dist.ProcessGroup
+
 # Transfers whose process group ended before they were complete: MPI may use their memory.
 _abandoned: list[Transfer] = []
 
 
-class GroupBase(dist.ProcessGroup):
+class GroupBase(_ProcessGroup):  # type: ignore[misc]
     """A process group of torch.distributed on an MPI communicator, without collective calls.
 
     Parameters
@@ -84,12 +87,17 @@ class GroupBase(dist.ProcessGroup):
 
         if not 0 <= rank < self._size:
             raise ArgumentError(f"{call}: there is no rank {rank} in a group of {self._size}")
-        largest = self._live().Get_attr(MPI.TAG_UB)
+        largest: Any = self._live().Get_attr(MPI.TAG_UB)
         if not 0 <= tag <= largest:
             raise ArgumentError(f"{call}: the tag must be in 0..{largest}, not {tag}")
 
     def _transfer(
-        self, call: str, request: MPI.Request, vector: Tensor, done: Any, expected: int | None = None
+        self,
+        call: str,
+        request: MPI.Request,
+        vector: Tensor,
+        done: Any,
+        expected: int | None = None,
     ) -> Transfer:
         work = Transfer(call, request, vector, lambda: blocking(frozenset()), done, expected)
         # Also if the application drops the work: MPI uses its memory.

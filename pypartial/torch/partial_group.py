@@ -13,8 +13,8 @@ from ..context import Context
 from ..errors import Error
 from ..policy import Majority, Policy
 from ..status import Status
-from .elements import check, elements, op_name
 from .agreement import agree, same
+from .elements import check, elements, op_name
 from .leaving import Members, begins, blocking, ends
 from .process_group import ProcessGroup
 from .streams import Stream, Streams
@@ -55,7 +55,6 @@ class Partial:
                 "for pypartial.torch.DistributedOptimizer"
             )
         return None
-
 
     def rule(self) -> str:
         """Return the options that are the same on all ranks, and that no context checks."""

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch.multiprocessing import reductions
 
 if TYPE_CHECKING:
     from ..allreduce import AllreduceRequest
 
 __all__ = ["Stream", "Streams"]
 
+_StorageWeakRef: Any = reductions.StorageWeakRef  # torch gives it no types
 _GENERATIONS = 2  # DDP changes its buckets once, after the first step
 
 
@@ -37,7 +38,7 @@ class Stream:
         What the tensor is known by.
     kind : hashable
         Operation, number and type of elements.
-    storage : StorageWeakRef
+    storage : torch's StorageWeakRef
         Does not keep the memory; while it exists no other storage has its address.
     request : AllreduceRequest
     vector : torch.Tensor
@@ -48,7 +49,7 @@ class Stream:
 
     key: Hashable
     kind: Hashable
-    storage: StorageWeakRef
+    storage: Any
     request: AllreduceRequest
     vector: torch.Tensor
     again: bool = False
@@ -103,7 +104,7 @@ class Streams:
     ) -> Stream:
         """Note a new stream."""
         key, kind = _key(tensor, op), _kind(tensor, op)
-        storage = StorageWeakRef(tensor.untyped_storage())
+        storage = _StorageWeakRef(tensor.untyped_storage())
         stream = Stream(key, kind, storage, request, vector)
         self._numbers[key] = self._made
         self._streams[self._made] = stream

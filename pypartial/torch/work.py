@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
 
 from ..errors import Error, MismatchError, TimeoutError
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Transfer", "done", "mpi_errors"]
 
+_c10d: Any = torch._C._distributed_c10d  # torch's types do not name all that is there
 _NO_TIMEOUT = timedelta(0)
 _POLL_S = 0.0005
 
@@ -42,7 +42,8 @@ def done(tensors: Sequence[Any]) -> dist.Work:
     """
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(list(tensors))
-    return _create_work_from_future(future)
+    work: dist.Work = _c10d._create_work_from_future(future)
+    return work
 
 
 class Transfer(dist.Work):

@@ -153,7 +153,7 @@ def test_reduce_scatter_tensor(world, comm, op):
         assert torch.equal(whole, values(comm.rank, shape, torch.float32))
 
 
-# ---- moving ---------------------------------------------------------------------------------------
+# ---- moving -------------------------------------------------------------------------------------
 
 
 def test_broadcast(world, comm):
@@ -255,7 +255,7 @@ def test_functional_collectives(world, comm):
     assert torch.equal(part, total[comm.rank : comm.rank + 1])
 
 
-# ---- work, groups -----------------------------------------------------------------------------------
+# ---- work, groups -------------------------------------------------------------------------------
 
 
 def test_work_is_complete_when_the_call_returns(world, comm):
@@ -334,7 +334,7 @@ def test_nothing_inside_is_of_gloo(world, comm, monkeypatch):
     dist.destroy_process_group(group)
 
 
-# ---- bad input -----------------------------------------------------------------------------------------
+# ---- bad input ----------------------------------------------------------------------------------
 
 
 def test_tensors_that_mpi_cannot_take_are_refused(world, comm):

@@ -33,7 +33,7 @@ def contribution(comm) -> torch.Tensor:
     return torch.eye(comm.size)[comm.rank]
 
 
-# ---- what is delivered ----------------------------------------------------------------------------
+# ---- what is delivered --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", [pp.Solo(), pp.Majority()])
@@ -80,7 +80,7 @@ def test_what_is_not_a_sum_of_floats_is_synchronous(group, comm):
     assert group.status is None
 
 
-# ---- which tensor -----------------------------------------------------------------------------------
+# ---- which tensor -------------------------------------------------------------------------------
 
 
 def test_tensors_of_one_size_do_not_mix(group, comm):
@@ -131,11 +131,11 @@ def test_gradients_that_are_kept_are_known(group, comm):
 
 
 def test_ranks_with_different_tensors_are_told(group, comm):
-    with pytest.raises(pp.MismatchError, match="rank 0 has SUM of 2 elements.* rank 1 .* of 3"):
+    with pytest.raises(pp.MismatchError, match=r"rank 0 has SUM of 2 elements.* rank 1 .* of 3"):
         dist.all_reduce(torch.ones(2 + min(comm.rank, 1)), group=group)
 
 
-# ---- arguments ----------------------------------------------------------------------------------------
+# ---- arguments ----------------------------------------------------------------------------------
 
 
 def test_wrong_options_are_errors_on_all_members(world, comm):
@@ -152,7 +152,7 @@ def test_wrong_options_are_errors_on_all_members(world, comm):
     dist.barrier()
 
 
-# ---- other calls, beside rounds ------------------------------------------------------------------------
+# ---- other calls, beside rounds -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["all_reduce", "barrier", "broadcast", "all_gather", "new_group"])
@@ -221,7 +221,9 @@ def test_partial_groups_may_overlap(world, comm):
 @pytest.mark.parametrize("run", range(20))
 def test_ddp_with_a_slow_rank_and_uneven_batches_ends(world, comm, run):
     """With a metric, a barrier and a checkpoint now and then, none of it inside away()."""
-    group = ppt.new_group(policy=pp.Majority() if run % 2 else pp.Quorum(2), patience=None, seed=run)
+    group = ppt.new_group(
+        policy=pp.Majority() if run % 2 else pp.Quorum(2), patience=None, seed=run
+    )
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
     ddp = DistributedDataParallel(net, process_group=group, bucket_cap_mb=0.0001)
     optimizer = torch.optim.SGD(ddp.parameters(), 0.01)

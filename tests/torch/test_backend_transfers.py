@@ -97,7 +97,7 @@ def test_a_message_of_another_size_is_an_error(world, comm):
         dist.send(torch.ones(2), 1)
         dist.send(torch.ones(5), 1)
     if comm.rank == 1:
-        with pytest.raises(pp.MismatchError, match="rank 0 sent 2 elements, .* receives 3"):
+        with pytest.raises(pp.MismatchError, match=r"rank 0 sent 2 elements, .* receives 3"):
             dist.recv(torch.zeros(3), 0)
         with pytest.raises(pp.Error, match="recv: MPI reports"):
             dist.recv(torch.zeros(3), 0)
