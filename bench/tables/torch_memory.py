@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 
 from _common import PROGRAMS, NotHere, Run, Table, find, main
+from support.pytorch import has_torch
 
 SECONDS = (60, 20)
 REPEATS = (1, 1)
@@ -22,7 +22,7 @@ NOTES = (
 
 
 def measure(run: Run) -> Table:
-    if importlib.util.find_spec("torch") is None:
+    if not has_torch():
         raise NotHere("there is no PyTorch here (pip install torch)")
     program = [sys.executable, str(PROGRAMS / "torch_memory.py")]
     found = {}

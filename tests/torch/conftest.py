@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -47,9 +48,10 @@ def world(comm) -> Iterator[dist.ProcessGroup]:
 @pytest.fixture(scope="module")
 def gloo(comm) -> Iterator[dist.ProcessGroup]:
     """The default process group of torch.distributed, over all ranks, of gloo."""
-    with tempfile.TemporaryDirectory(prefix="pp-gloo-") as folder:
+    own = tempfile.TemporaryDirectory(prefix="pp-gloo-") if comm.rank == 0 else nullcontext()
+    with own as folder:
         store = comm.bcast(f"file://{folder}/store")
         dist.init_process_group("gloo", init_method=store, rank=comm.rank, world_size=comm.size)
         yield dist.group.WORLD
         dist.destroy_process_group()
-        comm.Barrier()  # the folder is rank 0's
+        comm.Barrier()  # the others may read the store until here
