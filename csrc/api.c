@@ -1,7 +1,7 @@
 /* api.c - the public functions on contexts and handles: argument checks, the lock, nothing else. */
 #include "api.h"
 #include "algo/choose.h"
-#include "coll/patience.h"
+#include "coll/allreduce.h"
 #include "node/keeper.h"
 
 #include <stdlib.h>
@@ -471,7 +471,7 @@ pp_status_t pp_away_end(pp_ctx_t *ctx)
 pp_status_t pp_step_aside(pp_ctx_t *ctx)
 {
     PP_TRY(pp_enter(ctx));
-    pp_patience_step_aside(&ctx->engine);
+    pp_allreduces_step_aside(&ctx->engine);
     pp_engine_settle(&ctx->engine);
     unlock(ctx);
     return PP_OK;

@@ -96,17 +96,6 @@ static void leave(pp_allreduce_t *coll, uint64_t patience)
     pp_team_leave_by_patience(&coll->handle, held, patience);
 }
 
-void pp_patience_step_aside(pp_engine_t *engine)
-{
-    PP_FOR_EACH_HANDLE(engine, handle) {
-        bool leaves = pp_is_allreduce(handle) && !pp_rule_is_full(&pp_allreduce_of(handle)->rule)
-                   && !pp_handle_waits(handle) && !handle->aside;
-        handle->aside |= leaves;
-        engine->coverage.asides += leaves;
-        engine->changed |= leaves;
-    }
-}
-
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t later(uint64_t from, uint64_t by) { return by < PP_NEVER_NS - from ? from + by : PP_NEVER_NS - 1; }
 

@@ -23,8 +23,6 @@ bool     pp_patience_awaited(pp_allreduce_t *coll, uint64_t round, uint32_t numb
 /* Something has changed.  A round may have been waited for long before this rank began to hold it up, because a draw or
    its bound has reached this rank only now: then this rank begins to count the time. */
 void     pp_patience_update(pp_allreduce_t *coll);
-/* This rank leaves all handles on which it does not wait, at once, as by patience. */
-void     pp_patience_step_aside(pp_engine_t *engine);
 /* Looks at the time; returns the time of the next look, PP_NEVER_NS: none. */
 uint64_t pp_patience_tick(pp_allreduce_t *coll, uint64_t now_ns);
 
