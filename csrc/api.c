@@ -468,6 +468,15 @@ pp_status_t pp_away_end(pp_ctx_t *ctx)
     return status;
 }
 
+pp_status_t pp_step_aside(pp_ctx_t *ctx)
+{
+    PP_TRY(pp_enter(ctx));
+    pp_allreduces_step_aside(&ctx->engine);
+    pp_engine_settle(&ctx->engine);
+    unlock(ctx);
+    return PP_OK;
+}
+
 const char *pp_ctx_patience_note(pp_ctx_t *ctx)
 {
     if (pp_ctx_usable(ctx) < 0)

@@ -43,6 +43,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings name the types
 numpydoc_show_class_members = False
 
+# Whose docstrings are shown; they may name each other's contents without the module.
+MODULES = ("pypartial", "pypartial.groups", "pypartial.methods", "pypartial.torch")
+
 # ---- HTML ---------------------------------------------------------------------------------------
 
 html_theme = "furo"
@@ -79,22 +82,28 @@ def find(
 ) -> nodes.Node | None:
     """Find what a docstring has in backticks and Sphinx does not find.
 
-    That is a method of a request, a field of a data class, a parameter (lower case, no dot), or a
-    name of another package, to which there is no link. Anything else stays a warning.
+    That is a name of another module of the package, a method of a request, a field of a data class,
+    a parameter (lower case, no dot), or a name of another package, to which there is no link.
+    Anything else stays a warning.
     """
     if node.get("reftype") != "obj":
         return None
-    name, target = node["reftarget"], None
+    name = node["reftarget"]
     package, dot, field = name.partition(".")
+    targets = [f"{module}.{name}" for module in MODULES]
     for owner in (pypartial.Request, pypartial.AllreduceRequest):
         if name[0].isupper() and name in vars(owner):
-            target = f"pypartial.{owner.__name__}.{name}"
-    if field in getattr(getattr(pypartial, package, None), "__dataclass_fields__", ()):
-        target = f"pypartial.{package}"
-    if target is not None:
-        domain, place = env.domains.python_domain, node["refdoc"]
-        return domain.resolve_xref(env, place, app.builder, "obj", target, node, text)
-    is_parameter = name.isidentifier() and name.islower()
+            targets.append(f"pypartial.{owner.__name__}.{name}")
+    for module in MODULES:
+        owner = getattr(sys.modules.get(module), package, None)
+        if field in getattr(owner, "__dataclass_fields__", ()):
+            targets.append(f"{module}.{package}")
+    domain, place = env.domains.python_domain, node["refdoc"]
+    for target in targets:
+        found = domain.resolve_xref(env, place, app.builder, "obj", target, node, text)
+        if found is not None:
+            return found
+    is_parameter = (name.isidentifier() and name.islower()) or name in MODULES
     if is_parameter or (dot and package != "pypartial" and importlib.util.find_spec(package)):
         return nodes.emphasis(text.astext(), text.astext())
     return None

@@ -352,6 +352,15 @@ class Context(Collectives):
         """
         return Away(self._live, self._calls)
 
+    def _step_aside(self) -> None:
+        """Leave all allreduces for a blocking call of only some ranks; local.
+
+        It is as if this rank's patience had run out: it is back on each of them with its next Start
+        there. It does not leave those with the policy `Full`.
+        """
+        self._live()
+        self._native.check(self._native.lib.pp_step_aside(self._ctx))
+
     def _log_note(self) -> None:
         """Log what the core has to tell about this rank's patience, if anything."""
         note = self._native.lib.pp_ctx_patience_note(self._ctx)

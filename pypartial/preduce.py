@@ -162,6 +162,10 @@ class PreduceRequest(Request):
             except CORE_ERRORS:
                 self._asks = False
                 raise
+        elif iteration is None and group is None and not self._is_given:
+            status = self._pp_start(self._handle)  # the shortest way
+            if status:
+                self._started(status)
         else:
             self._start(iteration, group)
 
@@ -177,8 +181,12 @@ class PreduceRequest(Request):
                 self._handle, number, members or self._native.ffi.NULL, len(members)
             )
         if status:
-            self._native.check(status)
-            self._context._log_note()
+            self._started(status)
+
+    def _started(self, status: int) -> None:
+        """Raise the error of a Start, or log its note."""
+        self._native.check(status)
+        self._context._log_note()
 
     def _core_iteration(self, iteration: Any) -> int:
         """Return an iteration as the core counts it, from 1; raise if it is wrong."""

@@ -13,7 +13,9 @@ TESTS = Path(__file__).resolve().parent
 os.environ["PYPARTIAL_TUNING"] = "off"  # no choice depends on what was measured here before
 sys.path[:0] = [str(TESTS), str(TESTS / "sim")]  # `support`; the simulation's `world`
 
-from support.mpirun import SEGMENTS  # noqa: E402
+from support.mpirun import QUICK, SEGMENTS  # noqa: E402
+
+os.environ |= {**QUICK, **os.environ}  # what is set already stays
 
 # An MPI of one process that aborts leaves its shared memory behind: where it goes with the session.
 # (Ranks share theirs; `support.mpirun` sees to them.)

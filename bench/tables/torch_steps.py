@@ -5,9 +5,8 @@ All ways take turns in one run of `pypartial bench torch`, which trains the same
 
 from __future__ import annotations
 
-import importlib.util
-
 from _common import NotHere, Run, Table, find, main, middle, number
+from support.pytorch import has_torch
 
 SECONDS = (600, 90)
 REPEATS = (3, 1)
@@ -34,7 +33,7 @@ NOTES = (
 
 
 def measure(run: Run) -> Table:
-    if importlib.util.find_spec("torch") is None:
+    if not has_torch():
         raise NotHere("there is no PyTorch here (pip install torch)")
     command = f"bench torch --budget {'300ms' if run.quick else '4s'}"
     found: dict[int, list] = {ranks: [] for ranks in RANKS}

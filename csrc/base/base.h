@@ -90,6 +90,14 @@ void pp_listing_add(pp_listing_t *listing, int32_t rank, const char *does);
 /* Ends the line with `after`.  False: no rank was added, so no line was written. */
 bool pp_listing_end(const pp_listing_t *listing, const char *after);
 
+/* A thread that spins calls it between two looks. */
+static inline void pp_pause_core(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
 /* Sets of ranks as bit masks. */
 static inline size_t pp_mask_words(int32_t ranks) { return ((size_t)ranks + 63) / 64; }
 static inline bool   pp_mask_has(const uint64_t *mask, int32_t rank)

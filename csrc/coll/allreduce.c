@@ -270,6 +270,17 @@ static const pp_handle_kind_t kind = {
 
 bool pp_is_allreduce(const pp_handle_t *handle) { return handle->kind == &kind; }
 
+void pp_allreduces_step_aside(pp_engine_t *engine)
+{
+    PP_FOR_EACH_HANDLE(engine, handle) {
+        bool leaves = pp_is_allreduce(handle) && !pp_rule_is_full(&pp_allreduce_of(handle)->rule)
+                   && !pp_handle_waits(handle) && !handle->aside;
+        handle->aside |= leaves;
+        engine->coverage.asides += leaves;
+        engine->changed |= leaves;
+    }
+}
+
 pp_status_t pp_allreduce_new(pp_team_t *team, const pp_allreduce_config_t *config, pp_handle_t **out)
 {
     pp_allreduce_t *coll = calloc(1, sizeof *coll);

@@ -203,6 +203,8 @@ static inline pp_allreduce_t *pp_allreduce_of(const pp_handle_t *handle) { retur
 /* Makes the handle that the caller described; it has no rounds before the ranks have agreed on it. */
 pp_status_t pp_allreduce_new(pp_team_t *team, const pp_allreduce_config_t *config, pp_handle_t **handle);
 bool        pp_is_allreduce(const pp_handle_t *handle);
+/* This rank leaves all allreduces on which it does not wait, at once, as by patience; but not Full. */
+void        pp_allreduces_step_aside(pp_engine_t *engine);
 /* The caller named an algorithm: the rounds are made of messages, not in the node's memory. */
 static inline bool pp_allreduce_wants_messages(const pp_allreduce_t *coll)
 {

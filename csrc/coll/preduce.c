@@ -161,6 +161,8 @@ static uint64_t waits_elsewhere(const pp_preduce_t *preduce)
 {
     const pp_team_t *team = preduce->handle.team;
     uint64_t         waits = team->waits_in_others + team->waiting;
+    if (waits == pp_handle_waits(&preduce->handle))
+        return 0;
     PP_FOR_EACH_HANDLE(team->engine, other)
         waits -= pp_handle_waits(other) && pp_is_preduce(other) && pp_preduce_of(other)->ops == preduce->ops
               && (preduce->ops->untangles || other == &preduce->handle);

@@ -113,6 +113,12 @@ struct pp_preduce {
 
 static inline pp_preduce_t *pp_preduce_of(const pp_handle_t *handle) { return (pp_preduce_t *)handle; }
 
+/* Whether the groups of another handle go the same way. */
+static inline bool pp_preduce_is_like(const pp_preduce_t *preduce, const pp_handle_t *other)
+{
+    return other->kind == preduce->handle.kind && pp_preduce_of(other)->ops == preduce->ops;
+}
+
 /* Makes the handle that the caller described. */
 pp_status_t pp_preduce_new(pp_team_t *team, const pp_preduce_config_t *config, pp_handle_t **handle);
 bool        pp_is_preduce(const pp_handle_t *handle);
@@ -126,7 +132,7 @@ pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce);
 /* The application's elements in a vector. */
 void pp_preduce_load(const pp_preduce_t *preduce, void *vector);
 /* Describes the result in `result`.  `newest`: the newest iteration of the last group that this rank was in, also where
-   it was alone afterwards.  `members` NULL: this rank was alone. */
+   it was alone afterwards.  `members` NULL: this rank was alone; `weights` NULL: they are equal. */
 void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest, double initial, int32_t count,
                          const int32_t *members, const double *weights);
 /* Lets a simulation hear what the machine tells. */
@@ -137,6 +143,9 @@ void pp_preduce_complete(pp_preduce_t *preduce);
 void pp_preduce_flushed(pp_preduce_t *preduce, uint32_t flush_calls);
 /* Two ranks wait for different groups that contain both. */
 void pp_preduce_differ(pp_preduce_t *preduce, int32_t rank, int32_t other);
+/* Ends circles of ranks that wait for each other on handles of this way, or elsewhere (groups/untangle.c). */
+pp_status_t pp_preduce_untangle(const pp_preduce_t *preduce, pp_groups_t *(*machine_of)(const pp_preduce_t *),
+                                pp_groups_hearer_t (*hearer_of)(pp_preduce_t *), uint64_t now_ns);
 /* The plan of the machine for this handle. */
 pp_groups_plan_t pp_preduce_plan(const pp_preduce_t *preduce);
 /* The weighted part of a member in a sum: `into` = weight * from, and, at the lowest member, + weight * initial model.
@@ -168,5 +177,7 @@ pp_status_t pp_posted_groups_open(pp_preduce_t *preduce);
 /* Whether each rank can tell its groups by itself. */
 bool        pp_table_groups_serve(const pp_preduce_t *preduce);
 pp_status_t pp_table_groups_open(pp_preduce_t *preduce);
+/* For simulations: goes on as after so many flushes, and requests since the last one. */
+pp_status_t pp_table_groups_count_from(pp_preduce_t *preduce, uint64_t flushes, uint64_t requests);
 
 #endif

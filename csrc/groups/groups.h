@@ -40,7 +40,7 @@ typedef struct pp_groups_hearer {
 pp_status_t pp_groups_check(const pp_groups_plan_t *plan, const int32_t *table);
 /* The most members that a group can have; of a plan that is right. */
 int32_t     pp_groups_largest(const pp_groups_plan_t *plan, const int32_t *table);
-/* The bytes of a machine of a plan that is right; they are to be aligned to 8. */
+/* The bytes of a machine of a plan that is right; they are to be aligned to 8, better to a cache line. */
 size_t      pp_groups_bytes(const pp_groups_plan_t *plan, const int32_t *table);
 /* `table` is copied.  `node_of`: the node of each rank, from 0 and below the number of ranks; NULL: all are on one.
    `now_ns`: the ranks begin to compute. */

@@ -237,6 +237,7 @@ void pp_ledger_set_goal(pp_groups_t *g, int32_t rank, int32_t group)
 static void complete(const pp_groups_call_t *call, int32_t rank, int32_t kind, uint64_t serial)
 {
     pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
+    call->groups->asking -= r->asks;
     r->asks = false;
     r->completed_ns = call->now_ns;
     tell(call, &(pp_groups_action_t){.kind = kind, .rank = rank, .serial = serial});
@@ -252,6 +253,7 @@ void pp_ledger_start(const pp_groups_call_t *call, int32_t rank, uint64_t iterat
     r->iteration = iteration;
     g->most_requests = ++r->requests > g->most_requests ? r->requests : g->most_requests;
     r->asks = true;
+    g->asking++;
     count_ready(g, rank, 1);
 }
 
@@ -331,6 +333,7 @@ void pp_ledger_flush(const pp_groups_call_t *call)
 {
     pp_groups_t       *g = call->groups;
     pp_groups_action_t action = {.kind = PP_GROUPS_FLUSH, .rank = PP_NOBODY, .kept = PP_NOBODY, .serial = ++g->serial};
+    g->asking = 0;
     for (int32_t rank = 0; rank < g->plan.ranks; rank++) {
         pp_groups_rank_t *r = pp_groups_rank(g, rank);
         r->asks = false;

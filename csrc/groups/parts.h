@@ -17,31 +17,34 @@ typedef struct pp_crowd {
     size_t  order, place;            /* arrays: the members; where each rank is among them, or PP_NOBODY */
 } pp_crowd_t;
 
+/* The first cache line has what each request changes. */
 typedef struct pp_groups_rank {
     uint64_t iteration;              /* of its last request, or what it took over from a group */
     uint64_t requests;               /* Ripples' counter c */
-    uint64_t most_at_leave;          /* the largest counter when this rank left: its lag stays as it was meanwhile */
+    uint64_t number;                 /* TABLE: its requests since the last flush */
     uint64_t completed_ns;           /* when its last request was complete, or it came back: it computes since then */
     uint64_t usual_ns;               /* its usual computation, a moving average; 0: not known yet */
     int32_t  first, last;            /* its group buffer: entries in the order of serial numbers */
     int32_t  running;                /* the group that it is locked for, or PP_NOBODY */
     int32_t  goal;                   /* the group that completes its request; PP_NOBODY: there is none, or none yet */
-    int32_t  node;
-    int32_t  alone;                  /* SMART: requests in a row that were completed alone */
-    int32_t  root;                   /* CONTROLLER: parent in the sync-graph's forest */
-    int32_t  weight, present;        /* CONTROLLER: of a root: ranks of its component; those that have not left */
-    int32_t  ahead, behind;          /* CONTROLLER: neighbours in the signal queue */
-    int32_t  reason;                 /* why it has left: pp_groups_left_t */
-    uint64_t call;                   /* the collective call for which it has left; 0: none */
-    uint64_t number;                 /* TABLE: its requests since the last flush */
+    uint8_t  alone;                  /* SMART: requests in a row that were completed alone */
     bool     asks;                   /* it has an outstanding request */
     bool     left;
     bool     elsewhere;              /* it waits for long for something else than a group */
     bool     waits_long;             /* ... for its request */
     bool     queued;                 /* CONTROLLER */
     bool     given;                  /* GIVEN: the group of its next request is known */
+
     bool     free;                   /* while pp_groups_untangle() looks: the rank may ask here some time */
     bool     gives_way;              /* pp_groups_untangle() has taken it out */
+    int32_t  node;
+    int32_t  root;                   /* CONTROLLER: parent in the sync-graph's forest */
+    int32_t  weight, present;        /* CONTROLLER: of a root: ranks of its component; those that have not left */
+    int32_t  ahead, behind;          /* CONTROLLER: neighbours in the signal queue */
+    int32_t  reason;                 /* why it has left: pp_groups_left_t */
+    uint64_t call;                   /* the collective call for which it has left; 0: none */
+    uint64_t most_at_leave;          /* the largest counter when this rank left: its lag stays as it was meanwhile */
+    uint64_t unused[2];              /* two cache lines in all */
 } pp_groups_rank_t;
 
 typedef struct pp_groups_group {
@@ -63,30 +66,36 @@ typedef struct pp_groups_entry {
     int32_t ahead, behind;           /* in the rank's group buffer */
 } pp_groups_entry_t;
 
+/* The first cache line has what each request changes, the second what some do. */
 struct pp_groups {
-    pp_groups_plan_t plan;
-    int32_t  nodes;
-    int32_t  window;                 /* CONTROLLER: T */
-    int32_t  alive;                  /* groups */
-    int32_t  free_group, free_entry;
     uint64_t serial;                 /* of the group formed last */
     uint64_t draws;                  /* random numbers taken so far */
     uint64_t most_requests;
     uint64_t paces, paced;           /* of the ranks that have not left and whose usual computation is known: the sum of
                                         their paces, and how many they are */
+    int32_t  alive;                  /* groups */
+    int32_t  asking;                 /* ranks with an outstanding request */
+    int32_t  free_group, free_entry;
+    uint32_t releases;               /* for planted defects: finished memberships */
+    int32_t  kept;                   /* lists of members that have a number */
+
     uint64_t recorded;               /* CONTROLLER: groups in the history since the last reset */
     uint64_t check_at;               /* CONTROLLER: when the history has so many groups, the sync-graph is looked at */
     int32_t  components;             /* CONTROLLER: those with a rank that has not left */
     int32_t  queue_first, queue_last, queued;
-    uint32_t releases;               /* for planted defects: finished memberships */
     uint64_t calls;                  /* the most collective calls that any rank is known to have completed */
+    int32_t  elsewhere;              /* ranks that wait for long for something else */
     int32_t  reasons[PP_GROUPS_OUT + 1]; /* ranks that have left for each reason */
     bool     ended;                  /* END is told */
-    int32_t  largest;                /* members of a group at most */
-    int32_t  kept;                   /* lists of members that have a number */
-    size_t   words;                  /* GIVEN: of the set of ranks that a request names */
+
+    pp_crowd_t idle;                 /* ranks that have not left and whose group buffers are empty */
     pp_crowd_t here;                 /* ranks that have not left */
-    pp_crowd_t idle;                 /* those of them whose group buffers are empty */
+    /* From here on nothing changes. */
+    pp_groups_plan_t plan;
+    int32_t  nodes;
+    int32_t  window;                 /* CONTROLLER: T */
+    int32_t  largest;                /* members of a group at most */
+    size_t   words;                  /* GIVEN: of the set of ranks that a request names */
     size_t   ranks, groups, entries, history, members, iterations, weights, goals, order, by_node, node_ends, scratch,
              table, named, kept_lists, kept_counts;      /* arrays */
 };

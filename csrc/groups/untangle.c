@@ -60,6 +60,19 @@ static bool is_elsewhere(const tangle_t *t, int32_t rank)
     return is;
 }
 
+/* Whether ranks may wait on more than one machine, or elsewhere.  After most events they do not, and the look at each
+   rank is spared. */
+static bool may_be_apart(const tangle_t *t)
+{
+    int32_t asked_on = 0;
+    bool    any_elsewhere = false;
+    for (int32_t m = 0; m < t->count; m++) {
+        asked_on += t->machines[m]->asking > 0;
+        any_elsewhere |= t->machines[m]->elsewhere > 0;
+    }
+    return asked_on > 1 || any_elsewhere;
+}
+
 /* Whether ranks wait on more than one machine, or elsewhere: on one alone they do not wait for each other. */
 static bool are_apart(tangle_t *t)
 {
@@ -157,7 +170,7 @@ pp_status_t pp_groups_untangle(pp_groups_t *const *machines, const pp_groups_hea
 {
     tangle_t t = {.machines = machines, .count = count};
     pp_status_t    status = PP_OK;
-    int32_t        tangled = are_apart(&t) ? look(&t) : 0;
+    int32_t        tangled = may_be_apart(&t) && are_apart(&t) ? look(&t) : 0;
     if (!tangled)
         return PP_OK;
     tangled = give_way(&t, hearers, now_ns, tangled, false, &status);

@@ -565,6 +565,11 @@ pp_status_t pp_groups_static_table(int32_t nodes, int32_t per_node, int32_t *tab
 pp_status_t pp_away_begin(pp_ctx_t *ctx);
 pp_status_t pp_away_end(pp_ctx_t *ctx);
 
+/* Local.  For blocking calls in which not all ranks of the context take part.  This rank leaves each allreduce on which
+   it does not wait, as if its patience had run out: until its next Start, Flush, Drain or Free there.  It does not leave
+   PP_FULL, which waits as MPI does. */
+pp_status_t pp_step_aside(pp_ctx_t *ctx);
+
 /* Local.  A text for the log: the first round that this rank left by patience.  Said once in a context.  NULL: nothing
    to log; else valid until the next call. */
 const char *pp_ctx_patience_note(pp_ctx_t *ctx);

@@ -108,7 +108,7 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
 typedef enum pp_sim_call_kind {
     PP_SIM_START, PP_SIM_WAIT, PP_SIM_TEST, PP_SIM_INIT_BEGIN, PP_SIM_FLUSH_BEGIN, PP_SIM_DRAIN_BEGIN,
     PP_SIM_FREE_BEGIN, PP_SIM_CTX_FREE_BEGIN, PP_SIM_CALL_WAIT, PP_SIM_COLLECT, PP_SIM_MORE, PP_SIM_TIMED_OUT,
-    PP_SIM_AWAY_BEGIN, PP_SIM_AWAY_END, PP_SIM_PREDUCE_INIT_BEGIN, PP_SIM_PREDUCE_START
+    PP_SIM_AWAY_BEGIN, PP_SIM_AWAY_END, PP_SIM_PREDUCE_INIT_BEGIN, PP_SIM_PREDUCE_START, PP_SIM_STEP_ASIDE
 } pp_sim_call_kind_t;
 
 typedef struct pp_sim_call {
@@ -136,6 +136,9 @@ pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status);
 /* The number of rounds of the handle that were complete when its last request was made: the round that this request
    was on time for. */
 uint64_t    pp_sim_requested_at(const pp_handle_t *coll);
+/* P-Reduce with a table, by messages: this rank goes on as after so many flushes, and requests since the last one.  All
+   ranks must be told the same, and have no request outstanding.  PP_ERR_ARGUMENT: another handle, or too many. */
+pp_status_t pp_sim_count_from(pp_handle_t *coll, uint64_t flushes, uint64_t requests);
 /* Says that the rank's process waits in another context (1), or no longer does (0).  Contexts of one process are
    different simulations. */
 void        pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits);

@@ -4,6 +4,9 @@
 #include <errno.h>
 #include <pthread.h>
 
+/* So long a rank tries before it sleeps, about 3 us.  To sleep and be woken costs several times what the owner needs. */
+enum { TRIES = 64 };
+
 _Static_assert(sizeof(pthread_mutex_t) <= sizeof(((pp_commons_t *)0)->lock), "the lock must fit its place");
 
 static pthread_mutex_t *mutex_of(pp_node_t *node) { return (pthread_mutex_t *)node->commons->lock; }
@@ -23,9 +26,22 @@ bool pp_node_lock(pp_node_t *node)
 {
     if (!node->memory)               /* simulated ranks take turns */
         return true;
-    int error = pthread_mutex_lock(mutex_of(node));
-    if (error == EOWNERDEAD)         /* nobody makes it consistent: from now on it cannot be locked */
+    int error = pthread_mutex_trylock(mutex_of(node));
+    for (int tries = 1; tries < TRIES && error == EBUSY; tries++) {
+        pp_pause_core();
+        error = pthread_mutex_trylock(mutex_of(node));
+    }
+    if (error == EBUSY)
+        error = pthread_mutex_lock(mutex_of(node));
+    /* A mutex that nobody makes consistent would do instead of `broken`, but glibc's trylock does not let go of one. */
+    if (error == EOWNERDEAD) {
+        error = pthread_mutex_consistent(mutex_of(node));
+        node->commons->broken = true;
+    }
+    if (error == 0 && node->commons->broken) {
         pthread_mutex_unlock(mutex_of(node));
+        return false;
+    }
     return error == 0;
 }
 

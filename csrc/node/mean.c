@@ -3,8 +3,7 @@
 
 enum {
     BLOCK_BYTES = 8192,              /* a block is summed up in the first cache before it goes to the vectors */
-    LINE = 64,
-    STREAM_BYTES = 24 << 20          /* all vectors together: above this they do not fit the caches */
+    LINE = 64
 };
 
 static void *vector_at(const pp_node_t *node, uint64_t offset, size_t first, size_t element_bytes)
@@ -46,14 +45,11 @@ void pp_mean(const pp_node_t *node, const pp_kernels_t *kernels, const pp_mean_t
 {
     _Alignas(LINE) char block[BLOCK_BYTES];
     const size_t        element = kernels->element_bytes, most = BLOCK_BYTES / element;
-    const bool          past = 2 * (uint64_t)mean->count * mean->vector_bytes > STREAM_BYTES;
     for (size_t part; count > 0; count -= part, first += part) {
         part = count < most ? count : most;
         (mean->weights ? sum_weighted : sum_equal)(node, kernels, mean, first, part, block);
+        /* Through the caches, however large the vectors are: the block has just been read from where it goes. */
         for (int32_t i = 0; i < mean->count; i++)
-            (past ? kernels->memory->copy_past : kernels->memory->copy)(
-                vector_at(node, mean->vectors[i], first, element), block, part * element);
+            kernels->memory->copy(vector_at(node, mean->vectors[i], first, element), block, part * element);
     }
-    if (past)
-        kernels->memory->settle();
 }

@@ -11,7 +11,6 @@ typedef struct pp_mean {
     int32_t         count;
     uint64_t        initial;         /* offset of the initial model of the lowest rank; used if its weight is not 0 */
     double          initial_weight;
-    size_t          vector_bytes;
 } pp_mean_t;
 
 /* Averages elements first .. first + count - 1.  The lower rank's operand is the left one; the lowest rank's part is

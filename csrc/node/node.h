@@ -55,7 +55,8 @@ typedef struct pp_commons {
     /* Regions that other ranks than the first have given up, and that the first uses again: offset / PAGE << 32 |
        bytes / PAGE; 0: an empty place. */
     _Atomic uint64_t given_up[PP_GIVEN_UP];
-    _Alignas(64) char lock[64];            /* see pp_node_lock() */
+    _Alignas(64) char lock[56];            /* see pp_node_lock() */
+    bool     broken;                       /* under the lock: a rank has died that held it */
     pp_presence_t presence[];
 } pp_commons_t;
 

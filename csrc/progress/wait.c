@@ -227,13 +227,6 @@ static void tell_failure(pp_ctx_t *ctx, uint64_t limit_us)
     }
 }
 
-static void pause_core(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
 /* ---- an application thread ------------------------------------------------------------------------------ */
 
 /* Waits on a condition with the context's lock, for a bounded time. */
@@ -254,7 +247,7 @@ static void let_others(pp_ctx_t *ctx, bool have_core)
     if (have_core)
         sched_yield();
     else
-        pause_core();
+        pp_pause_core();
     pthread_mutex_lock(&ctx->lock);
 }
 
@@ -290,10 +283,15 @@ static void wait_simulated(pp_ctx_t *ctx, bool (*over)(const void *), const void
     }
 }
 
+static void returned(pp_ctx_t *ctx, uint64_t now)
+{
+    ctx->returns_soon[ctx->left_after_start] = now - ctx->left_us < RECENTLY_US;
+}
+
 void pp_returned(pp_ctx_t *ctx)
 {
     if (ctx->mpi && !atomic_load(&ctx->attended))
-        ctx->returns_soon[ctx->left_after_start] = now_us() - ctx->left_us < RECENTLY_US;
+        returned(ctx, now_us());
 }
 
 bool pp_arrive(pp_ctx_t *ctx)
@@ -431,6 +429,7 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
     uint64_t   begin = now_us(), now = 0;
     pp_quiet_t quiet = {0};
     bool       told = false;
+    returned(ctx, begin);
     pp_arrive(ctx);
     while (!over(arg) && !ctx->engine.error && now < deadline) {
         if (pp_look(ctx) > 0 || (now > 0 && tick(ctx, now * 1000)) || pp_work(ctx, receives)) {
@@ -494,10 +493,8 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
     }
     uint64_t deadline = timeout_us < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_us;
     wait_for_turn(ctx, over, arg, deadline);
-    if (!atomic_load(&ctx->attended)) {
-        pp_returned(ctx);
+    if (!atomic_load(&ctx->attended))
         attend(ctx, over, arg, deadline, receives);
-    }
     return outcome(ctx, over(arg));
 }
 

@@ -1,5 +1,6 @@
 /* world.c - many ranks in one process: contexts over the simulated transport. */
 #include "../api.h"
+#include "../coll/preduce.h"
 #include "../transport/sim.h"
 #include "actor.h"
 #include "heard.h"
@@ -261,6 +262,13 @@ pp_status_t pp_sim_done(pp_sim_t *sim, int32_t rank, int32_t *status)
 }
 
 uint64_t pp_sim_requested_at(const pp_handle_t *handle) { return handle->request.at; }
+
+pp_status_t pp_sim_count_from(pp_handle_t *handle, uint64_t flushes, uint64_t requests)
+{
+    if (!pp_is_preduce(handle))
+        return pp_fail(PP_ERR_ARGUMENT, "handle %u is not a handle of P-Reduce", handle->id);
+    return pp_table_groups_count_from(pp_preduce_of(handle), flushes, requests);
+}
 
 void pp_sim_wait_elsewhere(pp_sim_t *sim, int32_t rank, int32_t waits)
 {

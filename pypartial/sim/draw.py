@@ -145,8 +145,8 @@ def _lively(draw: random.Random, scenario: Scenario) -> Scenario:
 def _lively_groups(draw: random.Random, scenario: Scenario) -> Scenario:
     """Return the scenario as a program that only patience keeps alive, if there is such a one."""
     lively = _lively(draw, scenario)
-    if lively.contexts > 1:  # a rank that polls does not wait, towards its other contexts
-        lively = replace(lively, blocking=True)
+    if lively.contexts > 1:
+        lively = replace(lively, blocking=draw.random() < 0.5)
     if lively.memory and any(phase.threads for phase in lively.phases):
         lively = replace(lively, memory=())
     return lively if lively.complaint() is None else scenario

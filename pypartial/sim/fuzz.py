@@ -87,6 +87,7 @@ GROUPS_COVERAGE = {
     "chunks": "groups averaged in chunks",
     "dynamic": "weights by iteration",
     "given": "groups that the callers give",
+    "renamed": "groups that the callers give, others at each step, on several handles",
     "table": "groups of a table",
     "two": "two handles with groups",
     "beside": "groups beside an allreduce",
@@ -94,6 +95,8 @@ GROUPS_COVERAGE = {
     "groups_away": "groups while ranks are away",
     "groups_timeouts": "a Wait for a group that timed out",
     "groups_polling": "groups and polling",
+    "groups_patience": "groups that only patience keeps alive",
+    "groups_contexts": "groups in two contexts, and polling",
 }
 COVERAGES = {"rounds": COVERAGE, "groups": GROUPS_COVERAGE}  # by the kind of cases
 _KIND_OF = {name: kind for kind, names in COVERAGES.items() for name in names}

@@ -28,11 +28,12 @@ _PAUSES = (0, 100, 1_000, 20_000)
 _DTYPES = ("float64", "float64", "float32", "float16")
 _WEIGHTS = ("constant", "constant", "closest", "initial")
 _ALPHAS = (0.0, 0.3, 0.5, 0.9)
+_IN_STEP = 0.5  # of the cases with given groups
 _GENERATORS = (
     *("random", "random", "random,reuse"),
     *("smart", "smart,no-division", "smart,inter-intra", "smart,inter-intra,foresight=0"),
     *("smart,c-thres=1", "smart,foresight=0", "controller", "controller,no-unfreeze"),
-    *("controller,history", "table", "static", "given"),
+    *("controller,history", "table", "static", "given", "given"),
 )
 
 
@@ -52,6 +53,8 @@ def draw_groups_scenario(draw: random.Random, allreduce: Any) -> Scenario:
         handles.insert(draw.randint(0, len(handles)), allreduce(draw, ranks, window))
     opened = draw.randint(1, len(handles))
     phases = _draw_phases(draw, len(handles), opened)
+    if draw.random() < _IN_STEP and any(_is_given(options) for options in handles):
+        phases = tuple(map(_in_step, phases))
     several = len(handles) > 1
     together = draw.random() < 0.5 or (several and any(phase.hold for phase in phases))
     scenario = Scenario(
@@ -152,3 +155,13 @@ def _draw_phases(draw: random.Random, handles: int, opened: int) -> tuple[Phase,
             del steps[1:]
         phases.append(Phase(tuple(steps), tuple(then), hold))
     return tuple(phases)
+
+
+def _is_given(options: Any) -> bool:
+    return isinstance(options, PreduceOptions) and options.generator == "given"
+
+
+def _in_step(phase: Phase) -> Phase:
+    """Return the phase for ranks that make their steps together: see `Scenario.names_vary`."""
+    then = tuple(action for action in phase.then if action != "apart")
+    return Phase(phase.steps if then else phase.steps[:1], then)

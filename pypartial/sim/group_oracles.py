@@ -246,10 +246,15 @@ def occurred(scenario: Scenario, outcome: Outcome) -> dict[str, bool]:
         "by_messages": not all(map(scenario.in_memory, handles)),
         "dynamic": any(h.weights != "constant" for h in handles),
         "given": any(h.generator == "given" for h in handles),
+        "renamed": len(handles) > 1
+        and scenario.names_vary()
+        and any(h.generator == "given" for h in handles),
         "table": any(h.generator == "table" for h in handles),
         "two": len(handles) > 1,
         "beside": beside,
         "groups_away": scenario.ranks > 1 and away,
         "groups_timeouts": sum(timeouts) > 0,
         "groups_polling": not scenario.blocking,
+        "groups_patience": scenario.needs_patience(),
+        "groups_contexts": scenario.contexts > 1 and not scenario.blocking,
     }

@@ -248,7 +248,7 @@ class Scenario:
             p.hold or "apart" in p.then or (not p.then and len(set(p.steps)) > 1)
             for p in self.phases
         )
-        return len(self.handles) == 1 and not apart
+        return not self.rounds and not apart
 
     def needs_patience(self) -> bool:
         """Return whether only patience keeps this program alive."""

@@ -55,7 +55,7 @@ class Requests:
     def begin(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
         """Begin a request; return its context and its poll."""
         kind, *arguments = request
-        if kind in ("ctx_free", "away", "back"):
+        if kind in ("ctx_free", "away", "back", "step_aside"):
             context = arguments[0] if arguments else 0
             return context, getattr(self, f"_{kind}")(rank, context)
         if kind == "init":
@@ -191,6 +191,13 @@ class Requests:
             call = {"kind": lib.PP_SIM_AWAY_END}
             return self._shared(rank, context, call, give=lambda _status: None)
         check(lib.pp_away_end(self.contexts[context][rank]))
+        return DONE
+
+    def _step_aside(self, rank: int, context: int) -> Poll:
+        if self.memory:
+            call = {"kind": lib.PP_SIM_STEP_ASIDE}
+            return self._shared(rank, context, call, give=lambda _status: None)
+        check(lib.pp_step_aside(self.contexts[context][rank]))
         return DONE
 
     # ---- of a handle

@@ -34,8 +34,11 @@ from .world import NOTHING_UNDER_WAY, Begun, World
 
 __all__ = ["Log", "Outcome", "Phase", "Record", "Scenario", "TIMINGS", "run", "tail_weights"]
 
-_TESTS_BEFORE_GIVING_UP = 2000
-_LONGEST_PAUSE_NS = 10_000_000
+# A rank that polls pauses for up to a twentieth of the time that it has waited: even a patience of
+# 30 s, or several, take few Tests then. After so many Tests it has waited for hours.
+_TESTS_BEFORE_GIVING_UP = 500
+_PAUSES = 20
+_LONGEST_PAUSE_NS = 10_000_000  # until then
 
 
 # ---- logs ----------------------------------------------------------------------------------------
@@ -307,13 +310,14 @@ class _Rank(GroupCalls):
         elif self.scenario.blocking:
             result = yield ("wait", handle)
         else:
-            pause = max(100, self.scenario.scale // 8)
+            pause, begun = max(100, self.scenario.scale // 8), self.world.now
             for _ in range(_TESTS_BEFORE_GIVING_UP):
                 result = yield ("test", handle)
                 if result is not None:
                     break
                 yield int(self.random.random() * pause)
-                pause = min(pause + pause // 2, _LONGEST_PAUSE_NS)  # else a long wait takes forever
+                longest = max(_LONGEST_PAUSE_NS, (self.world.now - begun) // _PAUSES)
+                pause = min(pause + pause // 2, longest)
             else:
                 since = self.world.now  # in a deadlock, the world says what it waits for
                 result = yield ("wait", handle)

@@ -15,6 +15,7 @@ A *program* is a generator, one for each rank, that yields its next request:
   string takes part with bad arguments. A context other than 0 is named by a third element;
 - ``("ctx_free",)`` or ``("ctx_free", context)``: collective;
 - ``("away",)`` and ``("back",)``, or with a context: the program's own blocking calls go between;
+- ``("step_aside",)``, or with a context: leaves all handles at once, as by patience;
 - ``("groups_init", options, context, model)``: collective; as ``("init", options)``, receives a
   :class:`PreduceHandle`, whose elements are those of the initial model; both may be left out;
 - ``("groups_start", handle, iteration, members)``: asks for a group; both may be left out. Other

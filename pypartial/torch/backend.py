@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch.distributed as dist
-from torch.distributed import register_rendezvous_handler
 
 from ..errors import MismatchError
+from ..policy import Majority, Policy
+from .agreement import agree, same
 from .leaving import blocking
+from .partial_group import Partial
 from .process_group import ProcessGroup
 from .rendezvous import SCHEME, rendezvous
 
@@ -18,14 +22,103 @@ if TYPE_CHECKING:
 
 __all__ = ["NAME", "SUPPORTED", "new_group"]
 
+_distributed: Any = dist  # its types do not name all that is there
+
 NAME = "pypartial"
 _TAGS = 1 << 15  # MPI has at least so many
+
+_SYNCHRONOUS = "synchronous MPI"
+_REFUSED = "NotImplementedError"
+# The calls of torch.distributed, and what the backend makes of them.
+SUPPORTED = {
+    "all_reduce": f"{_SYNCHRONOUS}; in a group of pypartial.torch.new_group partial, for SUM and "
+    "AVG of floating types",
+    "reduce": _SYNCHRONOUS,
+    "broadcast": _SYNCHRONOUS,
+    "all_gather": f"{_SYNCHRONOUS}, also of different sizes",
+    "all_gather_into_tensor": _SYNCHRONOUS,
+    "reduce_scatter": f"{_SYNCHRONOUS}, also of different sizes",
+    "reduce_scatter_tensor": _SYNCHRONOUS,
+    "gather": f"{_SYNCHRONOUS}, also of different sizes",
+    "scatter": f"{_SYNCHRONOUS}, also of different sizes",
+    "all_to_all": f"{_SYNCHRONOUS}, also of different sizes",
+    "all_to_all_single": f"{_SYNCHRONOUS}, also of different sizes",
+    "barrier": _SYNCHRONOUS,
+    "send, recv": "MPI, with tags; recv also of any rank",
+    "isend, irecv, batch_isend_irecv": "MPI; the work is complete after wait()",
+    "all_gather_object and its like": _SYNCHRONOUS,
+    "async_op=True": "the call is complete when it returns, and so is its work",
+    "ReduceOp SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR": "as far as the type has them: no AVG "
+    "of integers, no bits of floating types, no order of complex ones; of bool, SUM is or",
+    "ReduceOp PREMUL_SUM": _REFUSED,
+    "float16, bfloat16": "reduced in float32",
+    "new_group": "a communicator of its ranks, which alone make it",
+    "split_group, windows, coalescing of other calls": _REFUSED,
+    "timeout": "of a wait for isend and irecv; other calls wait as MPI does",
+}
 
 
 def register() -> None:
     """Make the backend and its rendezvous known to torch; once in a process."""
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
-    register_rendezvous_handler(SCHEME, rendezvous)
+    _distributed.register_rendezvous_handler(SCHEME, rendezvous)
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    policy: Policy | None = None,
+    deliver: Literal["latest", "sum"] = "sum",
+    *,
+    max_lag: int | Literal["auto"] = "auto",
+    timeout: timedelta | None = None,
+    **context: Any,
+) -> Any:
+    """Make a process group whose all_reduce is partial: it does not wait for the slowest rank.
+
+    Collective over all ranks of torch.distributed, as ``dist.new_group`` is, which it calls.
+    Partial are `all_reduce` by SUM and AVG of floating tensors, each tensor in rounds of its own;
+    everything else in the group is synchronous. The sum, or average, is over all ranks of the
+    group. A rank that was absent from a round has its contribution in a later one.
+
+    Each tensor needs the same memory in every step, as the buckets of DDP have. The first call with
+    a tensor is synchronous: all ranks make it, and the first calls with several tensors in the same
+    order. Ranks may make different numbers of calls afterwards. In the end all ranks call
+    ``dist.destroy_process_group``; what is still pending is discarded then.
+
+    Parameters
+    ----------
+    ranks : sequence of int, optional
+        As for ``dist.new_group``: all if None.
+    policy : Policy, optional
+        When a round goes on without the ranks that are not there; `Majority` if None.
+    deliver : {"sum", "latest"}, optional
+        What a rank is given that has missed rounds: their sum, or the newest.
+    max_lag : int or "auto", optional
+        As for `Context.Allreduce_init`.
+    timeout : datetime.timedelta, optional
+        As for ``dist.new_group``.
+    **context
+        Options of `Context`: ``seed``, ``progress``, ``transport``, ``window``, ``patience``,
+        ``stall_warning``.
+
+    Returns
+    -------
+    ProcessGroup
+        Its `status` is the `Status` of the last all_reduce, or None if that was not partial. On
+        ranks that are not in the group: ``dist.GroupMember.NON_GROUP_MEMBER``.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument of this rank is wrong; the other members raise `MismatchError`.
+    """
+    partial = Partial(policy=policy or Majority(), deliver=deliver, max_lag=max_lag, **context)
+    return dist.new_group(
+        None if ranks is None else list(ranks),
+        timeout=timeout,
+        backend=NAME,
+        pg_options=partial,
+    )
 
 
 def _create(options: Any, partial: Any) -> ProcessGroup:
@@ -43,7 +136,24 @@ def _create(options: Any, partial: Any) -> ProcessGroup:
         _check_world(options, ranks)
     with blocking(members):
         comm = _communicator(ranks, options.group_id)
-    return ProcessGroup(comm, members)
+        try:
+            _check_options(comm, partial)
+            return ProcessGroup(comm, members) if partial is None else partial.group(comm, members)
+        except Exception:
+            comm.Free()
+            raise
+
+
+def _check_options(comm: MPI.Comm, partial: Any) -> None:
+    """Raise, on all members, if one has wrong options or others than rank 0."""
+    complaint = None
+    if isinstance(partial, Partial):
+        complaint = partial.complaint()
+    elif partial is not None:
+        complaint = f"pg_options of the backend pypartial must be a Partial, not {partial!r}"
+    agree(comm.allgather(complaint), comm.rank)
+    kind = partial.rule() if partial else "no policy"
+    same("the options of the process group", comm.allgather(kind))
 
 
 def _default_group() -> Any:
@@ -81,10 +191,6 @@ def _communicator(ranks: list[int], name: str) -> MPI.Comm:
     finally:
         members.Free()
         group.Free()
-
-
-def new_group() -> None:
-    """Stub."""
 
 
 register()

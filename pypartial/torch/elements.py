@@ -129,7 +129,9 @@ def elements(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Te
         Another type to convert them to.
     """
     plain = tensor.detach().resolve_conj().resolve_neg()
-    return plain.to(dtype or plain.dtype).contiguous().view(-1)
+    vector = plain.to(dtype or plain.dtype).contiguous()
+    # One element is contiguous with any stride.
+    return vector.as_strided((vector.numel(),), (1,))
 
 
 def put_back(vector: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -145,31 +147,29 @@ def joined(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None = None) ->
 
 def spread(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     """Copy a vector's elements to tensors, one behind the other."""
-    parts = vector.split([tensor.numel() for tensor in tensors])
+    parts = torch.split(vector, counts_of(tensors))
     for part, tensor in zip(parts, tensors, strict=True):
         tensor.detach().copy_(part.view(tensor.shape))
 
 
-def message(vector: torch.Tensor, counts: Sequence[int] | None = None) -> list[Any]:
+def message(vector: torch.Tensor, counts: Sequence[int] | int | None = None) -> list[Any]:
     """Return a contiguous vector as mpi4py takes it, for calls that move elements.
 
     Parameters
     ----------
     vector : torch.Tensor
-    counts : sequence of int, optional
-        Elements for, or from, each rank.
+    counts : sequence of int or int, optional
+        Elements for, or from, each rank; an integer if they are the same.
     """
     from mpi4py import MPI
 
     return _message(vector, counts, getattr(MPI, _MOVED[vector.element_size()]))
 
 
-def _message(vector: torch.Tensor, counts: Sequence[int] | None, kind: Any) -> list[Any]:
-    from mpi4py import MPI
-
-    memory = MPI.buffer.fromaddress(vector.data_ptr(), vector.numel() * vector.element_size())
-    if counts is None:
-        return [memory, vector.numel(), kind]
+def _message(vector: torch.Tensor, counts: Sequence[int] | int | None, kind: Any) -> list[Any]:
+    memory = vector.view(torch.uint8).numpy()  # keeps the vector alive
+    if counts is None or isinstance(counts, int):
+        return [memory, vector.numel() if counts is None else counts, kind]
     starts = [sum(counts[:rank]) for rank in range(len(counts))]
     return [memory, (list(counts), starts), kind]
 

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from ..errors import ArgumentError, Error
-from .leaving import Members, blocking
 from .elements import check, elements, message, only, put_back
-from .work import Transfer
+from .leaving import Members, blocking
+from .work import Transfer, mpi_errors
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -21,11 +21,14 @@ __all__ = ["GroupBase"]
 
 Tensor = torch.Tensor
 
+# Its types differ from version to version, and so do the names of its methods.
+_ProcessGroup: Any = dist.ProcessGroup
+
 # Transfers whose process group ended before they were complete: MPI may use their memory.
 _abandoned: list[Transfer] = []
 
 
-class GroupBase(dist.ProcessGroup):
+class GroupBase(_ProcessGroup):  # type: ignore[misc]
     """A process group of torch.distributed on an MPI communicator, without collective calls.
 
     Parameters
@@ -52,14 +55,26 @@ class GroupBase(dist.ProcessGroup):
     def send(self, tensors: list[Tensor], dstRank: int, tag: int = 0) -> Transfer:
         """Begin to send a tensor, which must not change before the work is complete."""
         vector = elements(only("send", tensors))
+        self._check_peer("send", dstRank, tag)
         request = self._live().Isend(message(vector), dstRank, tag)
         return self._transfer("send", request, vector, self._end)
 
     def recv(self, tensors: list[Tensor], srcRank: int, tag: int = 0) -> Transfer:
         """Begin to receive a tensor."""
+        self._check_peer("recv", srcRank, tag)
+        return self._receive(tensors, srcRank, tag)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Transfer:
+        """Begin to receive a tensor of any rank."""
+        from mpi4py import MPI
+
+        self._check_peer("recv", 0, tag)
+        return self._receive(tensors, MPI.ANY_SOURCE, tag)
+
+    def _receive(self, tensors: list[Tensor], source: int, tag: int) -> Transfer:
         tensor = only("recv", tensors)
         vector = elements(tensor)
-        request = self._live().Irecv(message(vector), srcRank, tag)
+        request = self._live().Irecv(message(vector), source, tag)
 
         def end(transfer: Transfer) -> None:
             self._end(transfer)
@@ -67,14 +82,22 @@ class GroupBase(dist.ProcessGroup):
 
         return self._transfer("recv", request, vector, end, vector.numel())
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Transfer:
-        """Begin to receive a tensor of any rank."""
+    def _check_peer(self, call: str, rank: int, tag: int) -> None:
         from mpi4py import MPI
 
-        return self.recv(tensors, MPI.ANY_SOURCE, tag)
+        if not 0 <= rank < self._size:
+            raise ArgumentError(f"{call}: there is no rank {rank} in a group of {self._size}")
+        largest: Any = self._live().Get_attr(MPI.TAG_UB)
+        if not 0 <= tag <= largest:
+            raise ArgumentError(f"{call}: the tag must be in 0..{largest}, not {tag}")
 
     def _transfer(
-        self, call: str, request: MPI.Request, vector: Tensor, done: Any, expected: int | None = None
+        self,
+        call: str,
+        request: MPI.Request,
+        vector: Tensor,
+        done: Any,
+        expected: int | None = None,
     ) -> Transfer:
         work = Transfer(call, request, vector, lambda: blocking(frozenset()), done, expected)
         # Also if the application drops the work: MPI uses its memory.
@@ -95,7 +118,8 @@ class GroupBase(dist.ProcessGroup):
     def _get_backend(self, device: torch.device) -> Any:
         """Return the group itself, which is its only backend."""
         if torch.device(device).type != "cpu":
-            raise ArgumentError(f"the backend pypartial has no device {device}, only the CPU")
+            # What torch expects, and tries for.
+            raise RuntimeError(f"the backend pypartial has no device {device}, only the CPU")
         return self
 
     get_backend = _get_backend
@@ -160,14 +184,9 @@ class GroupBase(dist.ProcessGroup):
     @contextmanager
     def _call(self, call: str) -> Iterator[MPI.Comm]:
         """Give the communicator to a collective call, in which this rank waits for others."""
-        from mpi4py import MPI
-
         comm = self._live()
-        try:
-            with blocking(self._members):
-                yield comm
-        except MPI.Exception as error:
-            raise Error(f"{call}: MPI reports: {error}") from error
+        with mpi_errors(call), blocking(self._members):
+            yield comm
 
     def _check_list(self, call: str, tensors: Sequence[Any], own: Any = None) -> None:
         """Check a list with a tensor for each rank, of which `own` is this rank's."""

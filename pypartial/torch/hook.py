@@ -15,18 +15,20 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._C._distributed_c10d import GradBucket  # torch.distributed has it, untyped
 from torch.nn.parallel import DistributedDataParallel
 
+from .._arguments import as_argument_error
 from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
 from ..methods.meeting import Meeting
 from ..methods.worker import Purpose
 from ..policy import Full, Majority, Policy
 from ..status import Status
+from .buckets import Buckets
 from .layout import Layout, compare
 from .replicas import apply, is_plain, optimizer_tensors, unite
 
@@ -119,32 +121,30 @@ class HookState:
             raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
         self._meeting = Meeting(ctx)
         options = f"policy={policy!r}, deliver={deliver!r}, average={average!r}"
-        lines: Sequence[str] = []
+        options += f", sync_every={sync_every!r}"
+        lines: list[str] = []
         complaint = None
         try:
             _check_options(policy, deliver, average, sync_every, optimizer)
             _check_ddp(ctx, ddp)
-            layout = Layout(reversed(_parameters(ddp)))
-            lines = [f"{options}, sync_every={sync_every!r}", *layout.lines()]
-        except ArgumentError as error:
-            complaint = error
+            layout = Layout(_parameters(ddp))
+            lines = layout.lines()
+            vector = ctx.alloc(layout.size, layout.dtype)
+        except Exception as error:
+            complaint = as_argument_error(error)
         try:
-            _agree(self._meeting.gather((str(complaint or ""), lines)), complaint)
-            self._vector: npt.NDArray[Any] = ctx.alloc(layout.size, layout.dtype)
+            _agree(self._meeting.gather((str(complaint or ""), options, lines)), complaint)
             # None: each Start reads the receive buffer.
             self._request = ctx.Allreduce_init(
-                None, self._vector, policy=policy, deliver=deliver, average=average
+                None, vector, policy=policy, deliver=deliver, average=average
             )
         except (ArgumentError, MismatchError):  # on every rank
             self._meeting.close()
             raise
         self.status = None
         self._ctx, self._ddp, self._layout, self._optimizer = ctx, ddp, layout, optimizer
-        self._known = {id(place.parameter) for place in layout.places}
+        self._vector, self._buckets = vector, Buckets(vector, layout.parameters)
         self._passes = 0
-        self._parts: dict[tuple[int, ...], _Part] = {}
-        self._arrived: list[_Arrived] = []
-        self._filled = 0
         self._finished = False
         self._sync_every, self._newest, self._in_meeting = sync_every, -1, False
         if optimizer is not None and sync_every is not None:
@@ -167,53 +167,24 @@ class HookState:
         """Copy a bucket into the vector, and make the round if it is the last one."""
         if self._finished:
             raise Error("a backward pass after HookState.finish: its gradients reach no other rank")
-        part = self._part(bucket.parameters())
-        buffer = bucket.buffer()
-        part.vector.copy_(buffer)
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        self._arrived.append(_Arrived(part, buffer, future))
-        # bucket.is_last() does not tell: with static_graph, all buckets of the first backward pass,
-        # one for each type of parameters, have the index 0.
-        self._filled = part.end
-        if self._filled == self._layout.size:
+        future = self._buckets.put(bucket)
+        if self._buckets.complete:
             self._make_round()
         return future
 
-    def _part(self, parameters: Sequence[torch.Tensor]) -> "_Part":
-        """Return the part of the vector for a bucket: behind that of the bucket before.
-
-        DDP gives buckets in one order, the same on all ranks, which changes behind the synchronous
-        passes only.
-        """
-        settled = self._passes > self._first_passes
-        if self._filled == 0 and not settled:
-            self._parts = {}
-        key = tuple(map(id, parameters))
-        part = self._parts.get(key)
-        if part is not None and part.offset == self._filled:
-            return part
-        if not self._known.issuperset(key):
-            raise Error(
-                "a bucket has a parameter that this HookState does not know: it is registered with "
-                "another DDP module than it was made for; make one HookState for each"
-            )
-        if settled:
-            raise Error("DDP has changed its buckets, while gradients were on their way in others")
-        part = self._parts[key] = _Part(self._vector, self._filled, parameters)
-        return part
-
     def _make_round(self) -> None:
-        arrived, self._arrived, self._filled = self._arrived, [], 0
-        self._passes += 1
-        if self._passes > self._first_passes:
+        arrived = self._buckets.take()
+        if self._passes < self._first_passes:
+            self._meeting.average(self._vector)
+        else:
+            self._buckets.settled = True
             status = Status()
             self._request.Start()
             self._request.Wait(status)
             self.status = status
-        else:
-            self._meeting.average(self._vector)
-        for one in arrived:
-            one.future.set_result(one.result())
+        self._passes += 1
+        for bucket in arrived:
+            bucket.give()
 
     # ---- where ranks meet -----------------------------------------------------------------------
 
@@ -240,7 +211,7 @@ class HookState:
         self._request.Flush(status)
         self._newest = status.round
         if status.contributions or status.first < status.round:
-            apply(optimizer, [pair for part in self._parts.values() for pair in part.gradients()])
+            apply(optimizer, self._buckets.gradients())
         replica = self._replica(optimizer)
         told: list[tuple[Purpose, list[str]]] = self._meeting.gather((purpose, list(replica)))
         # An optimizer makes the state of a parameter at its first step with it.
@@ -259,7 +230,8 @@ class HookState:
 
         Collective, blocking. Save checkpoints here. What was on its way is applied by one step of
         the optimizer. The models are averaged, and so are their buffers and the optimizers' state;
-        integer buffers become rank 0's.
+        integer buffers become rank 0's. Call it behind a step of the optimizer, not between a
+        backward pass and its step.
 
         Parameters
         ----------
@@ -324,15 +296,10 @@ class HookState:
                 f"{self._first_passes}, because DDP's next forward pass is collective"
             )
         if self._passes == self._first_passes:
-            self._see_buckets()
+            # The next forward pass of the others is collective, and changes the buckets.
+            self._ddp.reducer._rebuild_buckets()
+            self._buckets.arrange(self._ddp.reducer._get_zeros_like_grad_buckets())
         self._meet(purpose, optimizer)
-
-    def _see_buckets(self) -> None:
-        """Take part in the collective forward pass of the others, to see the new buckets."""
-        self._ddp.reducer._rebuild_buckets()
-        for bucket in self._ddp.reducer._get_zeros_like_grad_buckets():
-            self._filled = self._part(bucket.parameters()).end
-        self._filled = 0
 
 
 def partial_allreduce_hook(
@@ -354,54 +321,6 @@ def partial_allreduce_hook(
         Of the bucket's part of the result.
     """
     return state._take(bucket)
-
-
-# ---- buckets in the vector ----------------------------------------------------------------------
-
-
-class _Part:
-    """The part of the vector that a bucket has."""
-
-    def __init__(
-        self, vector: npt.NDArray[Any], offset: int, parameters: Sequence[torch.Tensor]
-    ) -> None:
-        self.offset, self.end = offset, offset + sum(one.numel() for one in parameters)
-        # DDP counts from the beginning of the storage, so the part needs a storage of its own.
-        self.vector = torch.from_numpy(vector[offset : self.end])
-        self._parameters = parameters
-
-    def gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return each parameter with its piece of the vector."""
-        pieces = self.vector.split_with_sizes([one.numel() for one in self._parameters])
-        return [
-            (one, _like(one, piece)) for one, piece in zip(self._parameters, pieces, strict=True)
-        ]
-
-
-class _Arrived:
-    """A bucket that waits for the others of its backward pass."""
-
-    def __init__(
-        self, part: _Part, buffer: torch.Tensor, future: torch.futures.Future[torch.Tensor]
-    ) -> None:
-        self._part, self._buffer, self.future = part, buffer, future
-
-    def result(self) -> torch.Tensor:
-        """Return the bucket's part of the result, as DDP takes it.
-
-        DDP copies it to the gradients before ``backward`` returns, so it may lie in the vector.
-        """
-        if self._part.vector.dtype == self._buffer.dtype:
-            return self._part.vector
-        return self._buffer.copy_(self._part.vector)
-
-
-def _like(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
-    """Return a piece of a bucket in the shape, and the order, of its parameter."""
-    strides = parameter.stride()
-    if torch.empty_like(parameter, device="meta").stride() == strides:  # without gaps
-        return piece.as_strided(parameter.shape, strides, piece.storage_offset())
-    return piece.view(parameter.shape)
 
 
 # ---- arguments ----------------------------------------------------------------------------------
@@ -470,16 +389,20 @@ def _check_ddp(ctx: Context, ddp: Any) -> None:
         raise ArgumentError("torch.compile's python_reducer has no buckets, which a hook needs")
     if ddp._delay_all_reduce_params:
         raise ArgumentError("delay_all_reduce_named_params hides parameters from the hook")
+    for name, module in ddp.module.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            raise ArgumentError(f"{name} has sparse gradients, which cannot be reduced")
 
 
-def _agree(answers: Sequence[tuple[str, Sequence[str]]], complaint: ArgumentError | None) -> None:
+def _agree(told: Sequence[tuple[str, str, list[str]]], complaint: Error | None) -> None:
     """Raise on every rank if an argument of any rank is wrong, or if ranks differ."""
     if complaint is not None:
         raise complaint
-    for rank, (text, _) in enumerate(answers):
+    for rank, (text, _, _) in enumerate(told):
         if text:
             raise MismatchError(f"rank {rank} made its HookState with a wrong argument: {text}")
-    compare("the HookStates", [lines for _, lines in answers])
+    compare("the HookStates", [[options] for _, options, _ in told])
+    compare("the models", [model for _, _, model in told])
 
 
 def _warn(

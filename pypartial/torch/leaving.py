@@ -28,7 +28,7 @@ def ends(ctx: Context) -> None:
 
 
 @contextmanager
-def blocking(members: Members) -> Iterator[None]:
+def blocking(members: Members, besides: Context | None = None) -> Iterator[None]:
     """Leave partial groups while this rank waits for other ranks.
 
     Without it, a rank that waits here might hold up a round of a partial group that another rank
@@ -40,9 +40,13 @@ def blocking(members: Members) -> Iterator[None]:
     ----------
     members : frozenset of int
         The ranks that make this call, as far as this rank can know: none for a send or a receive.
+    besides : Context, optional
+        Not this one: the call is one of its own collective calls.
     """
     with ExitStack() as stack:
         for ctx, ranks in _contexts.items():
+            if ctx is besides:
+                continue
             if ranks <= members:
                 stack.enter_context(ctx.away())
             else:

@@ -146,6 +146,8 @@ class DistributedOptimizer:
         except (ArgumentError, MismatchError):  # on all ranks
             self._meeting.close()
             raise
+        # After the worker is there, which may have moved them.
+        self._seen = [(p.requires_grad, p.dtype, p.data_ptr()) for _, p in self._parameters]
         self._warn_of_drift()
 
     # ---- construction ----------------------------------------------------------------------------
@@ -203,7 +205,6 @@ class DistributedOptimizer:
             for number, p in enumerate(content["params"])
         ]
         self._layout = Layout(self._parameters)
-        self._seen = [(p.requires_grad, p.dtype, p.data_ptr()) for _, p in self._parameters]
         others, buffers = [], []
         if model is not None:
             trained = {id(p) for _, p in self._parameters}
@@ -239,9 +240,7 @@ class DistributedOptimizer:
     def _open(self, overlap: int | None) -> Driver:
         arguments = (self.optimizer, self._ctx, self._method, self._layout, self._meeting)
         if overlap is None:
-            driver: Driver = Whole(*arguments, self._apply)
-            self._seen = [(p.requires_grad, p.dtype, p.data_ptr()) for _, p in self._parameters]
-            return driver
+            return Whole(*arguments, self._apply)
         return Pieces(*arguments, self._apply, check_overlap(overlap, self._method))
 
     def _warn_of_drift(self) -> None:

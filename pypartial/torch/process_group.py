@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from .group_base import GroupBase
 from .elements import (
     Reduction,
     as_list,
@@ -22,6 +21,7 @@ from .elements import (
     put_back,
     spread,
 )
+from .group_base import GroupBase
 from .work import done
 
 __all__ = ["ProcessGroup"]
@@ -38,7 +38,7 @@ class ProcessGroup(GroupBase):
 
     # ---- collective calls -----------------------------------------------------------------------
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
         """Reduce tensors over all ranks, in place."""
         return self._allreduce("all_reduce", as_list(tensors), opts)
 
@@ -51,16 +51,18 @@ class ProcessGroup(GroupBase):
 
         check(call, *tensors)
         # All are checked before the first is communicated.
-        ways = [Reduction.of(call, getattr(opts, "reduceOp", opts), tensor.dtype) for tensor in tensors]
+        ways = [
+            Reduction.of(call, getattr(opts, "reduceOp", opts), tensor.dtype) for tensor in tensors
+        ]
         for way, tensor in zip(ways, tensors, strict=True):
             vector = elements(tensor, way.dtype)
             with self._call(call) as comm:
-                comm.Allreduce(MPI.IN_PLACE, way.message(vector))
+                comm.Allreduce(MPI.IN_PLACE, way.message(vector), way.op)
             way.finish(vector, self._size)
             put_back(vector, tensor)
         return done(tensors)
 
-    def reduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def reduce(self, tensors: Any, opts: Any = None) -> dist.Work:
         """Reduce a tensor over all ranks; the result is the root's."""
         from mpi4py import MPI
 
@@ -77,7 +79,7 @@ class ProcessGroup(GroupBase):
             put_back(vector, tensor)
         return done([tensor])
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:
         """Overwrite a tensor with the root's."""
         tensor = only("broadcast", tensors)
         vector = elements(tensor)
@@ -92,7 +94,7 @@ class ProcessGroup(GroupBase):
             comm.Barrier()
         return done([])
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Give every rank the tensors of all ranks, which may be of different sizes."""
         self._allgather("all_gather", only_list("all_gather", outputs), only("all_gather", inputs))
         return done(outputs)
@@ -118,7 +120,7 @@ class ProcessGroup(GroupBase):
         self._check_pair(call, output, input, output.numel(), input.numel() * self._size)
         vector = elements(output)
         with self._call(call) as comm:
-            comm.Allgather(message(elements(input)), message(vector, [input.numel()] * self._size))
+            comm.Allgather(message(elements(input)), message(vector, input.numel()))
         put_back(vector, output)
         return done([output])
 
@@ -130,7 +132,7 @@ class ProcessGroup(GroupBase):
             self.all_gather_single(output, tensor)
         return done(outputs)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Reduce a list of tensors over all ranks; each rank is given one of them."""
         call = "reduce_scatter"
         output, tensors = only(call, outputs), only_list(call, inputs)
@@ -165,7 +167,7 @@ class ProcessGroup(GroupBase):
             self.reduce_scatter_single(output, tensor, opts)
         return done(outputs)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Give the root the tensors of all ranks."""
         tensor, root = only("gather", inputs), opts.rootRank
         if self._rank != root:
@@ -180,7 +182,7 @@ class ProcessGroup(GroupBase):
         spread(result, targets)
         return done(targets)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Give each rank one tensor of the root's."""
         output, root = only("scatter", outputs), opts.rootRank
         vector, parts = elements(output), None
@@ -193,7 +195,7 @@ class ProcessGroup(GroupBase):
         put_back(vector, output)
         return done([output])
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Give each rank one tensor of every rank."""
         call = "all_to_all"
         self._check_list(call, outputs)
@@ -204,7 +206,7 @@ class ProcessGroup(GroupBase):
         spread(result, outputs)
         return done(outputs)
 
-    def all_to_all_single(  # type: ignore[override]
+    def all_to_all_single(
         self,
         output: Tensor,
         input: Tensor,

@@ -13,9 +13,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlparse
 
-import torch.distributed as dist
+import torch.distributed
 
-from ..errors import ArgumentError, Error, MismatchError
+from ..errors import Error
+from .agreement import agree
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -23,15 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["SCHEME", "rendezvous"]
 
 SCHEME = "mpi"
+_distributed: Any = torch.distributed  # its types do not name all that is there
 _TIMEOUT = timedelta(minutes=30)  # torch's default
 _CONNECT_S = 3.0
 _SIOCGIFADDR = 0x8915
 _LOOPBACK = "127.0.0.1"
 
 
-def rendezvous(
-    url: str, timeout: timedelta = _TIMEOUT, **_: Any
-) -> Iterator[tuple[dist.Store, int, int]]:
+def rendezvous(url: str, timeout: timedelta = _TIMEOUT, **_: Any) -> Iterator[tuple[Any, int, int]]:
     """Yield a store, this process's rank and the number of ranks. Collective over MPI's world.
 
     Parameters
@@ -53,7 +53,7 @@ def rendezvous(
 
     comm = MPI.COMM_WORLD.Dup()
     try:
-        _agree(comm, _complaint(url, comm))
+        agree(comm.allgather(_complaint(url, comm)), comm.rank)
         store = _open_store(comm, timeout)
         rank, size = comm.rank, comm.size
     finally:
@@ -78,20 +78,11 @@ def _complaint(url: str, comm: MPI.Comm) -> str | None:
     return None
 
 
-def _agree(comm: MPI.Comm, complaint: str | None) -> None:
-    for rank, theirs in enumerate(comm.allgather(complaint)):
-        if theirs is None:
-            continue
-        if complaint is not None:
-            raise ArgumentError(complaint)
-        raise MismatchError(f"rank {rank}: {theirs}")
-
-
-def _open_store(comm: MPI.Comm, timeout: timedelta) -> dist.Store:
+def _open_store(comm: MPI.Comm, timeout: timedelta) -> Any:
     """Return a store that rank 0 hosts, on a free port."""
     store, address, found = None, None, None
     if comm.rank == 0:
-        store = dist.TCPStore(
+        store = _distributed.TCPStore(
             _LOOPBACK, 0, is_master=True, wait_for_workers=False, timeout=timeout
         )
         address = socket.gethostname(), _interface_addresses(), store.port
@@ -102,11 +93,11 @@ def _open_store(comm: MPI.Comm, timeout: timedelta) -> dist.Store:
     lost = [rank for rank, it in enumerate(comm.allgather(found)) if rank > 0 and it is None]
     if lost:
         raise Error(
-            f"ranks {lost} cannot connect to rank 0 by TCP, at {[*addresses, name]}, port {port}; give "
-            "init_process_group() another store"
+            f"ranks {lost} cannot connect to rank 0 by TCP, at {[*addresses, name]}, port "
+            f"{port}; give init_process_group() another store"
         )
     if found is not None:
-        store = dist.TCPStore(found, port, wait_for_workers=False, timeout=timeout)
+        store = _distributed.TCPStore(found, port, wait_for_workers=False, timeout=timeout)
     assert store is not None
     return store
 

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
 
-from ..errors import MismatchError, TimeoutError
+from ..errors import Error, MismatchError, TimeoutError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Transfer", "done"]
+__all__ = ["Transfer", "done", "mpi_errors"]
 
+_c10d: Any = torch._C._distributed_c10d  # torch's types do not name all that is there
 _NO_TIMEOUT = timedelta(0)
 _POLL_S = 0.0005
+
+
+@contextmanager
+def mpi_errors(call: str) -> Iterator[None]:
+    """Turn errors that MPI reports into those of this package."""
+    from mpi4py import MPI
+
+    try:
+        yield
+    except MPI.Exception as error:
+        raise Error(f"{call}: MPI reports: {error}") from error
 
 
 def done(tensors: Sequence[Any]) -> dist.Work:
@@ -31,7 +42,8 @@ def done(tensors: Sequence[Any]) -> dist.Work:
     """
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(list(tensors))
-    return _create_work_from_future(future)
+    work: dist.Work = _c10d._create_work_from_future(future)
+    return work
 
 
 class Transfer(dist.Work):
@@ -70,7 +82,7 @@ class Transfer(dist.Work):
 
     def is_completed(self) -> bool:
         """Return whether the transfer is complete; if it is, this completes it. Never blocks."""
-        if not self._complete and self._request.Test(self._status):
+        if not self._complete and self._test():
             self._finish()
         return self._complete
 
@@ -96,13 +108,25 @@ class Transfer(dist.Work):
             if timeout > _NO_TIMEOUT:
                 self._wait_for(timeout)
             else:
-                self._request.Wait(self._status)
+                self._ask(self._request.Wait)
         self._finish()
         return True
 
+    def _test(self) -> bool:
+        return self._ask(self._request.Test)
+
+    def _ask(self, question: Callable[[MPI.Status], bool]) -> bool:
+        try:
+            with mpi_errors(self._call):
+                return question(self._status)
+        except Error:
+            self._complete = True
+            self._done(self)
+            raise
+
     def _wait_for(self, timeout: timedelta) -> None:
         until = time.monotonic() + timeout.total_seconds()
-        while not self._request.Test(self._status):
+        while not self._test():
             if time.monotonic() > until:
                 raise TimeoutError(f"{self._call}: not complete after {timeout}")
             time.sleep(_POLL_S)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import blocks
+from support.pytorch import need_torch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -15,6 +16,8 @@ pytestmark = pytest.mark.timeout(blocks.LIMIT_S + 60)
 
 @pytest.mark.parametrize("program", blocks.all_programs(ROOT), ids=lambda program: program.name)
 def test_a_program_of_the_docs(program, tmp_path):
+    if program.needs_torch:
+        need_torch()
     run = blocks.run(program, tmp_path)
     run.check()
     if program.name == "docs/tutorial.md":

@@ -12,10 +12,10 @@ from support.pytorch import need_torch
 need_torch()
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
-LIMIT_S = 60
-AGAIN = int(os.environ.get("PYPARTIAL_TEST_AGAIN", "2"))  # ci/long torch: 20
+LIMIT_S = 120
+AGAIN = int(os.environ.get("PYPARTIAL_TEST_AGAIN", "1"))  # ci/long torch: 20
 
-pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+pytestmark = pytest.mark.timeout(5 * LIMIT_S + 2 * AGAIN * LIMIT_S)
 
 
 def launch(ranks: int, script: str, *arguments: str) -> Run:
@@ -29,9 +29,9 @@ def check_all_ended(run: Run, ranks: int) -> None:
         assert f"end of rank {rank}" in run.lines(rank), run.explain()
 
 
-@pytest.mark.parametrize("culprit", [0, 2])
-def test_ctrl_c_on_a_rank(culprit: int) -> None:
+def test_ctrl_c_on_a_rank() -> None:
     """The others are told when it ends its script; nothing stays behind."""
+    culprit = 1
     run = launch(3, "ctrl_c", str(culprit))
     run.check()
     for rank in range(3):
@@ -54,6 +54,15 @@ def test_workers_of_a_data_loader() -> None:
 def test_clean_exits(policy: str) -> None:
     for _ in range(AGAIN):
         check_all_ended(launch(3, "exit", policy), 3)
+
+
+@pytest.mark.parametrize("way", ["optimizer", "backend"])
+def test_ranks_that_also_meet(way: str, tmp_path: Path) -> None:
+    """Without patience nothing but `away`, or the backend, keeps them from holding rounds up."""
+    for number in range(AGAIN):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        check_all_ended(launch(4, "meetings", way, str(folder)), 4)
 
 
 # ---- a checkpoint --------------------------------------------------------------------------------

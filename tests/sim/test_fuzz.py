@@ -92,6 +92,41 @@ def test_cases_with_groups_are_of_every_kind():
     assert sum(bool(s.rounds) for s in drawn) > 400
 
 
+def test_given_groups_are_the_same_at_all_steps_where_ranks_may_be_a_step_apart():
+    given, phase = PreduceOptions("given"), Phase((3, 2), ("flush 0",))
+    scenario = Scenario(ranks=3, seed=1, handles=(given, given), phases=(phase,), opened=2)
+    assert scenario.names_vary()
+    assert not dataclasses.replace(scenario, handles=(given, Options())).names_vary()
+    for apart in (
+        dataclasses.replace(phase, hold=True),
+        dataclasses.replace(phase, then=("apart", "flush 0")),
+        dataclasses.replace(phase, then=()),
+    ):
+        assert not dataclasses.replace(scenario, phases=(apart,)).names_vary()
+
+
+def test_a_rank_polls_for_longer_than_any_patience():
+    """Ranks poll in different contexts; those without habits have a patience of 30 s."""
+    scenario = Scenario(
+        ranks=6,
+        seed=1,
+        handles=(Options(count=12), PreduceOptions("random:2")),
+        phases=(Phase((1,)),),
+        opened=2,
+        latency=(100, 2_000_000),
+        timing="zero",
+        scale=0,
+        blocking=False,
+        patience=-1,
+        contexts=2,
+        shuffle=True,
+    )
+    outcome = check(scenario)
+    waits = [one.ended - one.begun for log in outcome.logs[0] for one in log.records]
+    waits += [one.ended - one.begun for log in outcome.logs[1] for one in log.asked]
+    assert max(waits) > 30_000_000_000
+
+
 def test_all_cases_are_a_mixture():
     drawn = [draw_scenario(0, index, "all") for index in range(400)]
     assert 50 < sum(bool(s.groups) for s in drawn) < 150

@@ -76,6 +76,35 @@ def test_without_patience_or_with_more_of_it_the_round_waits(memory, patience):
 
 
 @WAYS
+@pytest.mark.parametrize("patience", [None, 100 * MS, -1])
+@pytest.mark.parametrize("policy", [Majority(), Quorum(SIZE), Full()])
+def test_a_rank_that_steps_aside_has_left_at_once(memory, patience, policy):
+    """Until its next Start; but Full waits for it."""
+    seen = {}
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=SIZE, policy=policy, deliver="sum", max_lag=3))
+        if rank == SIZE - 1:
+            yield ("step_aside",)
+        begun = world.now
+        yield (50 if rank == SIZE - 1 else 1) * MS
+        first = yield from once(handle, rank)
+        took = world.now - begun
+        yield ("barrier",)
+        seen[rank] = first, took, (yield from once(handle, rank))
+        yield from finish(handle)
+
+    world = run(program, memory=memory, patience=patience, seed=seed_that_draws(SIZE - 1, 3))
+    first, took, second = seen[0]
+    full = policy in (Full(), Quorum(SIZE))
+    assert first.cause == ("policy" if full else "departed")
+    assert (first.active == SIZE) == full
+    assert (took < 3 * MS) != full
+    assert (world.coverage()["asides"] > 0) != full
+    assert (second.cause, SIZE - 1 in second.contributors) == ("policy", True)
+
+
+@WAYS
 def test_polling_does_not_restart_the_clock(memory):
     result, after, _ = one_round(memory, MS, Majority(), 50 * MS, polls=True, deliver="each")
     assert (result.round, result.cause) == (0, "departed")

@@ -282,6 +282,47 @@ def test_a_group_of_a_table_does_not_wait_for_ranks_that_have_left(
     assert {values(group)[0] for group in given} == {mean, mean + 1, mean + 2}
 
 
+def test_the_last_requests_of_a_table_by_messages():
+    """The requests since a flush are counted up to 2^32; then Start raises until the next flush."""
+    last = 2**32 - 3  # the two numbers above mean the flush and the end
+    table = (((0, 1, 2),), ((0, 1),), ((1, 2),))
+    given: list[list[tuple[int, ...]]] = [[], [], []]
+
+    def program(rank: int) -> Program:
+        handle = yield ("groups_init", PreduceOptions("table", table=table))
+        assert lib.pp_sim_count_from(handle.coll, 0, last - 4) == 0
+        for step in range(4):
+            given[rank].append((yield from ask(handle, rank + step)).members)
+        for _ in range(2):
+            with pytest.raises(CoreError, match="2\\^32 requests since the last flush: call Flush"):
+                yield ("groups_start", handle, 0, None)
+        handle.recv[:] = rank
+        assert values((yield ("flush", handle))) == [1.0]
+        group = yield from ask(handle, rank)
+        assert (group.members, group.iteration) == ((0, 1, 2), 5)  # phase 0, and nothing was lost
+        yield from end(handle)
+
+    run(World(3), program)
+    phases = [(last - 3 + step - 1) % 3 for step in range(4)]
+    for rank in range(3):
+        mine = [next((g for g in table[phase] if rank in g), (rank,)) for phase in phases]
+        assert given[rank] == mine
+
+
+def test_the_last_flush_of_a_table_by_messages():
+    """A context ends with an error, and does not mistake the messages of one flush for another."""
+
+    def program(rank: int) -> Program:
+        handle = yield ("groups_init", PreduceOptions("table", table=(((0, 1),),)))
+        assert lib.pp_sim_count_from(handle.coll, 2**20 - 2, 0) == 0
+        yield ("flush", handle)
+        yield from ask(handle, rank)
+        with pytest.raises(CoreError, match="there have been 2\\^20 flushes"):
+            yield ("flush", handle)
+
+    World(2).run([program(rank) for rank in range(2)])
+
+
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_who_is_left_goes_on_alone(way: tuple[int, ...], generator: str):
     given: list[Group] = []

@@ -6,6 +6,8 @@ HTML comments say otherwise. They stand on lines of their own directly before th
     <!-- ranks: 2 -->          it runs on so many ranks
     <!-- not run: REASON -->   it is an excerpt; the reason must be given
 
+A block that uses PyTorch needs no mark: it is found by its text, and runs where PyTorch is.
+
 ``<!-- one program -->`` before the first block of a page joins the page's blocks: together they are
 one program. Its number of ranks stands before the first block.
 
@@ -86,6 +88,10 @@ class Program:
     name: str
     text: str
     ranks: int
+
+    @property
+    def needs_torch(self) -> bool:
+        return re.search(r"\btorch\b", self.text) is not None
 
 
 def blocks(page: str, text: str) -> Iterator[Block]:

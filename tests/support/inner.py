@@ -1,7 +1,8 @@
-"""One rank of the MPI layer: ``mpirun -n P python inner.py REPORTS LIMIT PYTEST-ARGUMENTS``.
+"""One rank: ``mpirun -n P python inner.py REPORTS LIMIT BYTECODE PYTEST-ARGUMENTS``.
 
 Every rank runs pytest on the same tests and writes its own report ``REPORTS/rank-R.xml``. A test
-that takes longer than LIMIT seconds prints the stacks of its rank.
+that takes longer than LIMIT seconds prints the stacks of its rank. The compiled tests are kept in
+BYTECODE, because it takes most of a second to compile them, on each rank of each run.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import sys
 import traceback
 
+import numpy as np  # noqa: F401  # before `main`, like the others: they are compiled already
 import pytest
 from mpi4py import MPI
 
+import pypartial  # noqa: F401
+
 
 def main() -> None:
-    reports, limit_s, *arguments = sys.argv[1:]
+    reports, limit_s, bytecode, *arguments = sys.argv[1:]
+    sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
     comm = MPI.COMM_WORLD
     code = pytest.main(
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import tempfile
 import xml.etree.ElementTree as ElementTree
@@ -40,7 +41,8 @@ def run_tests(
     """
     reports = Path(tempfile.mkdtemp(prefix="pp-reports-"))
     try:
-        command = python(str(INNER), str(reports), str(test_limit_s), str(tests))
+        limit = str(test_limit_s)
+        command = python(str(INNER), str(reports), limit, _bytecode().name, str(tests))
         run = mpirun(ranks, command, timeout_s=limit_s, env=env)
         run.check()
         files = sorted(reports.glob("rank-*.xml"))
@@ -54,6 +56,12 @@ def run_tests(
     counts = Counts(results.count("passed"), results.count("skipped"))
     assert counts.passed > 0, f"no test ran on {ranks} ranks\n{run.explain()}"
     return counts
+
+
+@functools.cache
+def _bytecode() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of the compiled tests, kept from one run to the next of this process."""
+    return tempfile.TemporaryDirectory(prefix="pp-bytecode-")
 
 
 def _outcomes(report: Path) -> dict[str, str]:

@@ -27,6 +27,8 @@ MARK = "PYPARTIAL_TEST_RUN"
 GRACE_S = 15.0  # between mpirun's own limit and Python's, and for mpirun to end its ranks
 SHM = Path("/dev/shm")
 SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"  # where Open MPI puts its shared memory
+# Else each MPI_Init of Open MPI 5 looks for a second whether its component "ofi" can be used.
+QUICK = {"OMPI_MCA_btl": "^ofi"}
 LOOK_S = 0.2  # how often it is looked whether the ranks of a run are gone
 HOSTS = Path(__file__).resolve().parent / "hosts"
 NOT_POSSIBLE = 77  # its exit code
@@ -284,7 +286,13 @@ def scratch() -> Iterator[tuple[Path, Path | None]]:
 def make_environment(
     changes: dict[str, str], mark: str, folder: Path, segments: Path | None
 ) -> dict[str, str]:
-    environment = {**os.environ, MARK: mark, "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
+    environment = {
+        **QUICK,
+        **os.environ,
+        MARK: mark,
+        "TMPDIR": str(folder),
+        "PYTHONFAULTHANDLER": "1",
+    }
     environment["PATH"] = path()
     if os.getuid() == 0:
         environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"

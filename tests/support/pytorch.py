@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 
-import pytest
-
 NEEDED = "PYPARTIAL_TEST_TORCH"  # not empty: these tests must run, as in ci/test
 
 
@@ -23,6 +21,8 @@ def need_torch() -> None:
     """Skip the tests of the module that calls this, or fail, unless there is PyTorch."""
     if has_torch():
         return
+    import pytest  # not where the site is built
+
     if os.environ.get(NEEDED):
         raise RuntimeError(f"{NEEDED} is set, and PyTorch is not installed: pip install torch")
     pytest.skip("PyTorch is not installed: pip install torch", allow_module_level=True)

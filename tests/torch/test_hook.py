@@ -121,7 +121,8 @@ def test_full_gives_the_weights_of_ddp(ctx, comm, gloo, case):
     train(ddp, optimizer, comm.rank, steps, accumulate)
 
     assert same_on_all_ranks(comm, weights(model))
-    assert (len(state._parts) > 1) == (case != "one bucket")
+    assert (len(state._buckets._parts) > 1) == (case != "one bucket")
+    assert state._buckets.settled
     synchronous = 2 if "static_graph" in options else 1
     assert state.status.round == steps // accumulate - synchronous - 1
     state.finish(optimizer)

@@ -25,6 +25,12 @@ def normed():
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
 
 
+class Sparse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(3, 2, sparse=True)
+
+
 def made(ctx, **options):
     """Return a small DDP module with the hook, its optimizer, its state, and what makes a step."""
     ddp = DistributedDataParallel(nn.Linear(2, 1))
@@ -48,6 +54,7 @@ REFUSED = {
     "sync_every": (nn.Linear, {}, {"sync_every": 0}, "a positive integer or None, not 0"),
     "sync without": (nn.Linear, {}, {"sync_every": 5}, "sync_every needs optimizer="),
     "optimizer": (nn.Linear, {}, {"optimizer": 3}, "must be a torch.optim.Optimizer, not 3"),
+    "sparse": (lambda *_: Sparse(), {}, {}, "table has sparse gradients"),
     "buffers": (lambda *_: normed(), {}, {}, r"\(1.running_mean\).*_buffers=False"),
 }
 

@@ -285,7 +285,7 @@ class TestGroups:
         assert not flat(model).equal(flat(net(dtype=dtype)))
 
     @pytest.mark.parametrize("method", GROUPS, ids=["partial-reduce", "ripples"])
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_models_end_equal(self, comm, ctx, method, dtype):
         model = net(norm=True, dtype=dtype, seed=comm.rank)
         inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -12,7 +12,7 @@ from torch import nn
 
 import pypartial as pp
 import pypartial.torch
-from pypartial.methods import EagerSGD, Synchronous
+from pypartial.methods import EagerSGD, PartialReduce, Synchronous
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(2)]
 
@@ -91,6 +91,12 @@ class TestOfOneRank:
         with pp.torch.DistributedOptimizer(sgd(model), ctx) as opt:
             backward(model, comm.rank, 0)
             opt.step()
+
+
+def test_groups_larger_than_the_context(comm, ctx):
+    for _ in range(2):  # the context is usable afterwards
+        with pytest.raises(pp.ArgumentError, match="99"):
+            pp.torch.DistributedOptimizer(sgd(net()), ctx, PartialReduce(99))
 
 
 def test_another_size_than_the_process_group(gloo, comm):

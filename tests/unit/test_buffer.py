@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.pytorch import need_torch
 
 import pypartial as pp
 from pypartial import _buffer
@@ -324,7 +325,9 @@ def test_bfloat16_by_dlpack_without_ml_dtypes(monkeypatch):
 
 
 def test_bfloat16_tensors_of_torch():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    need_torch()
+    import torch
+
     send, receive = (torch.full((3, 2), value, dtype=torch.bfloat16) for value in (1.5, 0))
     vector = parse_allreduce(send, receive)
     assert vector.pieces == [Piece(send.data_ptr(), receive.data_ptr(), 6)]

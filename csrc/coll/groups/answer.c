@@ -8,6 +8,8 @@ pp_groups_plan_t pp_preduce_plan(const pp_preduce_t *preduce)
     const pp_engine_t *engine = preduce->handle.team->engine;
     pp_groups_plan_t   plan = preduce->config.plan;
     plan.ranks = engine->size;
+    if (preduce->config.backend != PP_BACKEND_COMM)
+        plan.cache = 0;              /* no communicators are kept */
     /* The handle has no number yet where its memory is reserved; the calls that this rank has completed are another
        number for each handle. */
     plan.seed = pp_mix(engine->seed, engine->calls);
@@ -30,7 +32,8 @@ void pp_preduce_describe(pp_preduce_t *preduce, uint64_t serial, uint64_t newest
 {
     if (members) {
         memcpy(preduce->members, members, (size_t)count * sizeof *members);
-        memcpy(preduce->weights, weights, (size_t)count * sizeof *weights);
+        for (int32_t i = 0; i < count; i++)
+            preduce->weights[i] = weights ? weights[i] : 1.0 / count;
     } else {
         preduce->members[0] = preduce->handle.team->engine->rank;
         preduce->weights[0] = 1;
@@ -84,4 +87,21 @@ void pp_preduce_weigh(const pp_preduce_t *preduce, void *into, const void *from,
     kernels->memory->scale(kernels, into, from, count, weight);
     if (initial_weight > 0)
         kernels->memory->add(kernels, into, initial, count, initial_weight);
+}
+
+/* ---- several handles ------------------------------------------------------------------------------------------- */
+
+pp_status_t pp_preduce_untangle(const pp_preduce_t *preduce, pp_groups_t *(*machine_of)(const pp_preduce_t *),
+                                pp_groups_hearer_t (*hearer_of)(pp_preduce_t *), uint64_t now_ns)
+{
+    pp_engine_t       *engine = preduce->handle.engine;
+    pp_groups_t       *machines[PP_PREDUCE_HANDLES_MOST];
+    pp_groups_hearer_t hearers[PP_PREDUCE_HANDLES_MOST];
+    int32_t            count = 0;
+    PP_FOR_EACH_HANDLE(engine, handle)
+        if (pp_preduce_is_like(preduce, handle) && count < PP_PREDUCE_HANDLES_MOST) {
+            machines[count] = machine_of(pp_preduce_of(handle));
+            hearers[count++] = hearer_of(pp_preduce_of(handle));
+        }
+    return pp_groups_untangle(machines, hearers, count, now_ns);
 }

@@ -2,6 +2,7 @@
 #include "../../node/mean.h"
 #include "shared.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -38,35 +39,97 @@ static void cut(const pp_preduce_t *preduce, struct pp_job_plan *plan)
     plan->chunks = (uint32_t)((bytes + chunk - 1) / chunk);
 }
 
-static pp_mean_t mean_of(const pp_preduce_t *preduce, int32_t desk)
+/* `lowest`: of the members. */
+static pp_mean_t mean_of(const pp_preduce_t *preduce, const struct pp_job_plan *plan, int32_t lowest,
+                         const uint64_t *vectors, const double *weights)
 {
-    const shared_t           *shared = preduce->shared;
-    const struct pp_job_plan *plan = &shared->desks[desk].plan;
-    const bool                weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT && !plan->flush;
-    return (pp_mean_t){.vectors = shared->job_vectors + pp_desk_row(shared, desk), .count = plan->count,
-                       .weights = weighted ? shared->job_weights + pp_desk_row(shared, desk) : NULL,
-                       .initial = shared->initials + (uint64_t)desk * shared->stride,
-                       .initial_weight = weighted ? plan->initial : 0, .vector_bytes = preduce->vector_bytes};
+    const shared_t *shared = preduce->shared;
+    const bool      weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT && !plan->flush;
+    return (pp_mean_t){.vectors = vectors, .count = plan->count, .weights = weighted ? weights : NULL,
+                       .initial = shared->initials + (uint64_t)lowest * shared->stride,
+                       .initial_weight = weighted ? plan->initial : 0};
 }
 
-static void begin_job(shared_t *shared, const pp_groups_action_t *action)
+static void begin_small(pp_small_jobs_t *small, const struct pp_job_plan *plan, const pp_groups_action_t *action)
+{
+    small->plans[small->count++] = *plan;
+    memcpy(small->members + small->entries, action->members, (size_t)plan->count * sizeof *small->members);
+    memcpy(small->weights + small->entries, action->weights, (size_t)plan->count * sizeof *small->weights);
+    small->entries += plan->count;
+}
+
+/* The plan of a large job goes to a desk, where other ranks see it. */
+static void begin_large(shared_t *shared, const struct pp_job_plan *plan, const pp_groups_action_t *action)
 {
     const int32_t at = action->members[0];
-    pp_desk_t    *desk = &shared->desks[at];
-    desk->plan = (struct pp_job_plan){.serial = action->serial, .newest = action->newest, .count = action->count,
-                                      .initial = action->initial, .flush = action->kind == PP_GROUPS_FLUSH};
+    const size_t  row = pp_desk_row(shared, at);
+    shared->desks[at].plan = *plan;
     for (int32_t i = 0; i < action->count; i++) {
-        shared->job_members[pp_desk_row(shared, at) + (size_t)i] = action->members[i];
-        shared->job_weights[pp_desk_row(shared, at) + (size_t)i] = action->weights[i];
-        shared->job_vectors[pp_desk_row(shared, at) + (size_t)i] = shared->desks[action->members[i]].vector;
+        shared->job_members[row + (size_t)i] = action->members[i];
+        shared->job_weights[row + (size_t)i] = action->weights[i];
+        shared->job_vectors[row + (size_t)i] = shared->desks[action->members[i]].vector;
     }
     shared->begun[shared->begun_count++] = at;
+}
+
+static void begin_job(const pp_preduce_t *preduce, const pp_groups_action_t *action)
+{
+    const struct pp_job_plan plan = {.serial = action->serial, .newest = action->newest, .count = action->count,
+                                     .initial = action->initial, .flush = action->kind == PP_GROUPS_FLUSH};
+    if (is_small(preduce, &plan))
+        begin_small(&preduce->shared->small, &plan, action);
+    else
+        begin_large(preduce->shared, &plan, action);
+}
+
+/* Takes the newest small job off the list; it becomes the rank's own job. */
+static void take_small(shared_t *shared)
+{
+    pp_small_jobs_t *small = &shared->small;
+    pp_own_job_t    *job = &shared->job;
+    job->plan = small->plans[--small->count];
+    small->entries -= job->plan.count;
+    for (int32_t i = 0; i < job->plan.count; i++) {
+        job->members[i] = small->members[small->entries + i];
+        job->weights[i] = small->weights[small->entries + i];
+        job->vectors[i] = shared->desks[job->members[i]].vector;
+    }
+}
+
+bool pp_jobs_open(shared_t *shared, size_t ranks)
+{
+    pp_small_jobs_t *small = &shared->small;
+    pp_own_job_t    *job = &shared->job;
+    small->plans = calloc(ranks, sizeof *small->plans);
+    small->members = calloc(ranks, sizeof *small->members);
+    small->weights = calloc(ranks, sizeof *small->weights);
+    job->members = calloc(ranks, sizeof *job->members);
+    job->weights = calloc(ranks, sizeof *job->weights);
+    job->vectors = calloc(ranks, sizeof *job->vectors);
+    shared->begun = calloc(ranks, sizeof *shared->begun);
+    shared->handed = calloc(ranks, sizeof *shared->handed);
+    shared->wakes = calloc(ranks, sizeof *shared->wakes);
+    return small->plans && small->members && small->weights && job->members && job->weights && job->vectors
+        && shared->begun && shared->handed && shared->wakes;
+}
+
+void pp_jobs_close(shared_t *shared)
+{
+    free(shared->small.plans);
+    free(shared->small.members);
+    free(shared->small.weights);
+    free(shared->job.members);
+    free(shared->job.weights);
+    free(shared->job.vectors);
+    free(shared->begun);
+    free(shared->handed);
+    free(shared->wakes);
 }
 
 /* ---- answers: under the lock ----------------------------------------------------------------------------------- */
 
 /* Describes the group that has just been averaged, or that the rank was alone (NULL). */
-static void describe(shared_t *shared, int32_t rank, const pp_finished_t *group)
+static void describe(shared_t *shared, int32_t rank, const pp_own_job_t *group)
 {
     pp_desk_t *desk = &shared->desks[rank];
     /* A group that has shrunk to one rank is none. */
@@ -76,7 +139,9 @@ static void describe(shared_t *shared, int32_t rank, const pp_finished_t *group)
     desk->serial = group->plan.serial;
     desk->initial = group->plan.initial;
     memcpy(shared->answer_members + pp_desk_row(shared, rank), group->members, (size_t)desk->count * sizeof(int32_t));
-    memcpy(shared->answer_weights + pp_desk_row(shared, rank), group->weights, (size_t)desk->count * sizeof(double));
+    if (shared->weighted)
+        memcpy(shared->answer_weights + pp_desk_row(shared, rank), group->weights,
+               (size_t)desk->count * sizeof(double));
 }
 
 static void wake(shared_t *shared, int32_t rank)
@@ -85,7 +150,7 @@ static void wake(shared_t *shared, int32_t rank)
 }
 
 /* Releases the vector and the description to the rank. */
-static void answer(shared_t *shared, int32_t rank, const pp_finished_t *group)
+static void answer(shared_t *shared, int32_t rank, const pp_own_job_t *group)
 {
     describe(shared, rank, group);
     atomic_fetch_add(&shared->desks[rank].answered, 1);
@@ -99,10 +164,10 @@ static void tell(void *arg, const pp_groups_action_t *action)
     switch ((pp_groups_action_kind_t)action->kind) {
     case PP_GROUPS_BEGIN:
     case PP_GROUPS_FLUSH:
-        begin_job(shared, action);
+        begin_job(arg, action);
         break;
     case PP_GROUPS_COMPLETE:
-        answer(shared, action->rank, &shared->finished);
+        answer(shared, action->rank, &shared->job);
         break;
     case PP_GROUPS_ALONE:
         answer(shared, action->rank, NULL);
@@ -127,14 +192,14 @@ pp_groups_hearer_t pp_jobs_hearer(pp_preduce_t *preduce)
     return (pp_groups_hearer_t){.tell = tell, .arg = preduce};
 }
 
-pp_status_t pp_jobs_event(pp_preduce_t *preduce, int32_t what, int32_t rank, uint64_t number)
+pp_status_t pp_jobs_event(pp_preduce_t *preduce, int32_t what, int32_t rank, uint64_t number, uint64_t now_ns)
 {
     const pp_groups_hearer_t hearer = pp_jobs_hearer(preduce);
-    return pp_groups_event(preduce->shared->machine, what, rank, number, pp_engine_now(preduce->handle.engine), &hearer);
+    return pp_groups_event(preduce->shared->machine, what, rank, number, now_ns, &hearer);
 }
 
 /* Ranks that are out go along with a flush; they have no part in it. */
-static void finish_flush(pp_preduce_t *preduce, const pp_finished_t *group)
+static void finish_flush(pp_preduce_t *preduce, const pp_own_job_t *group)
 {
     shared_t *shared = preduce->shared;
     for (int32_t i = 0; i < group->plan.count; i++)
@@ -145,13 +210,11 @@ static void finish_flush(pp_preduce_t *preduce, const pp_finished_t *group)
     }
 }
 
-void pp_jobs_finish(pp_preduce_t *preduce, int32_t at)
+/* Tells the machine that the members have finished the rank's own job. */
+static void finish(pp_preduce_t *preduce, uint64_t now_ns)
 {
-    shared_t      *shared = preduce->shared;
-    pp_finished_t *group = &shared->finished;
-    group->plan = shared->desks[at].plan;
-    memcpy(group->members, shared->job_members + pp_desk_row(shared, at), (size_t)group->plan.count * sizeof(int32_t));
-    memcpy(group->weights, shared->job_weights + pp_desk_row(shared, at), (size_t)group->plan.count * sizeof(double));
+    shared_t           *shared = preduce->shared;
+    const pp_own_job_t *group = &shared->job;
     for (int32_t i = 0; i < group->plan.count; i++)
         shared->desks[group->members[i]].newest = group->plan.newest;
     if (group->plan.flush) {
@@ -159,28 +222,34 @@ void pp_jobs_finish(pp_preduce_t *preduce, int32_t at)
         return;
     }
     for (int32_t i = 0; i < group->plan.count; i++)
-        if (pp_jobs_event(preduce, PP_GROUPS_FINISH, group->members[i], group->plan.serial) < 0)
+        if (pp_jobs_event(preduce, PP_GROUPS_FINISH, group->members[i], group->plan.serial, now_ns) < 0)
             pp_engine_fail(preduce->handle.engine, PP_ERR_INTERNAL, "%s", pp_error_text());
 }
 
-bool pp_jobs_do_small(pp_preduce_t *preduce)
+void pp_jobs_finish(pp_preduce_t *preduce, int32_t at, uint64_t now_ns)
 {
-    shared_t *shared = preduce->shared;
-    bool      any = false;
-    for (int32_t i = 0; i < shared->begun_count && !preduce->handle.engine->error;) {
-        const int32_t at = shared->begun[i];
-        if (!is_small(preduce, &shared->desks[at].plan)) {
-            i++;
-            continue;
-        }
-        const int32_t rest = --shared->begun_count - i;
-        memmove(shared->begun + i, shared->begun + i + 1, (size_t)rest * sizeof *shared->begun);
-        if (shared->desks[at].plan.count > 1) {
-            const pp_mean_t mean = mean_of(preduce, at);
+    shared_t     *shared = preduce->shared;
+    pp_own_job_t *group = &shared->job;
+    const size_t  row = pp_desk_row(shared, at);
+    /* The desk may get the next job meanwhile. */
+    group->plan = shared->desks[at].plan;
+    memcpy(group->members, shared->job_members + row, (size_t)group->plan.count * sizeof *group->members);
+    memcpy(group->weights, shared->job_weights + row, (size_t)group->plan.count * sizeof *group->weights);
+    finish(preduce, now_ns);
+}
+
+bool pp_jobs_do_small(pp_preduce_t *preduce, uint64_t now_ns)
+{
+    shared_t           *shared = preduce->shared;
+    const pp_own_job_t *job = &shared->job;
+    bool                any = false;
+    for (; shared->small.count > 0 && !preduce->handle.engine->error; any = true) {
+        take_small(shared);
+        if (job->plan.count > 1) {
+            const pp_mean_t mean = mean_of(preduce, &job->plan, job->members[0], job->vectors, job->weights);
             pp_mean(shared->node, &preduce->kernels, &mean, 0, preduce->count);
         }
-        pp_jobs_finish(preduce, at);
-        any = true;
+        finish(preduce, now_ns);
     }
     return any;
 }
@@ -264,9 +333,10 @@ bool pp_jobs_work(pp_preduce_t *preduce, uint64_t *job)
     *job = (uint64_t)at;
     if (at < 0)
         return false;
-    pp_desk_t *desk = &shared->desks[at];
+    pp_desk_t   *desk = &shared->desks[at];
+    const size_t row = pp_desk_row(shared, at);
     while (pp_job_ticket(&desk->job, number, shared->me % 2 == 0, &chunk)) {
-        const pp_mean_t mean = mean_of(preduce, at);
+        const pp_mean_t mean = mean_of(preduce, &desk->plan, at, shared->job_vectors + row, shared->job_weights + row);
         const size_t    each = desk->plan.chunk_bytes / preduce->kernels.element_bytes, first = chunk * each;
         const size_t    rest = preduce->count - first;
         pp_mean(shared->node, &preduce->kernels, &mean, first, rest < each ? rest : each);

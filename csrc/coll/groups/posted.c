@@ -154,27 +154,7 @@ static pp_groups_hearer_t hearer_of(pp_preduce_t *preduce)
     return (pp_groups_hearer_t){.tell = tell, .arg = preduce};
 }
 
-static const pp_grouping_t ops;
-
-static bool is_posted(const pp_preduce_t *preduce, const pp_handle_t *other)
-{
-    return other->kind == preduce->handle.kind && pp_preduce_of(other)->ops == &ops;
-}
-
-/* Ranks that wait on different handles, or elsewhere, may wait for each other. */
-static pp_status_t untangle(const pp_preduce_t *preduce)
-{
-    pp_engine_t       *engine = preduce->handle.engine;
-    pp_groups_t       *machines[PP_PREDUCE_HANDLES_MOST];
-    pp_groups_hearer_t hearers[PP_PREDUCE_HANDLES_MOST];
-    int32_t            count = 0;
-    PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_posted(preduce, handle) && count < PP_PREDUCE_HANDLES_MOST) {
-            machines[count] = pp_preduce_of(handle)->posted->machine;
-            hearers[count++] = hearer_of(pp_preduce_of(handle));
-        }
-    return pp_groups_untangle(machines, hearers, count, pp_engine_now(engine));
-}
+static pp_groups_t *machine_of(const pp_preduce_t *preduce) { return preduce->posted->machine; }
 
 static void post_awaited(pp_preduce_t *preduce, int32_t waiter)
 {
@@ -206,7 +186,7 @@ static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event
     if (status >= 0)
         status = pp_groups_event(machine, message->event, peer, message->prefix.round, pp_engine_now(engine), &hearer);
     if (status >= 0)
-        status = untangle(preduce);
+        status = pp_preduce_untangle(preduce, machine_of, hearer_of, pp_engine_now(engine));
     if (status < 0)
         pp_engine_fail(engine, PP_ERR_INTERNAL, "handle %u: %s", preduce->handle.id, pp_error_text());
 }
@@ -220,8 +200,8 @@ static void describe(pp_preduce_t *preduce)
     if (posted->group.count == 1 && !posted->group.flush)
         pp_preduce_describe(preduce, 0, posted->group.newest, 0, 0, NULL, NULL);
     else
-        pp_preduce_describe(preduce, posted->group.serial, posted->group.newest, posted->group.initial, posted->group.count,
-                        posted->group.members, posted->group.weights);
+        pp_preduce_describe(preduce, posted->group.serial, posted->group.newest, posted->group.initial,
+                            posted->group.count, posted->group.members, posted->group.weights);
 }
 
 static void finish_group(pp_preduce_t *preduce)
@@ -475,8 +455,8 @@ static void close_groups(pp_preduce_t *preduce)
 static const pp_grouping_t ops = {
     .untangles = true, .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere,
     .say_long = say_long, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
-    .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close =
-    close_groups,
+    .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes,
+    .close = close_groups,
 };
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */

@@ -71,47 +71,27 @@ static bool lock(pp_preduce_t *preduce)
     return false;
 }
 
-static const pp_grouping_t ops;
-
-static bool is_shared(const pp_preduce_t *preduce, const pp_handle_t *other)
-{
-    return other->kind == preduce->handle.kind && pp_preduce_of(other)->ops == &ops;
-}
-
-/* Ranks that wait on different handles, or elsewhere, may wait for each other. */
-static void untangle(const pp_preduce_t *preduce)
-{
-    pp_engine_t       *engine = preduce->handle.engine;
-    pp_groups_t       *machines[PP_PREDUCE_HANDLES_MOST];
-    pp_groups_hearer_t hearers[PP_PREDUCE_HANDLES_MOST];
-    int32_t            count = 0;
-    PP_FOR_EACH_HANDLE(engine, handle)
-        if (is_shared(preduce, handle) && count < PP_PREDUCE_HANDLES_MOST) {
-            machines[count] = pp_preduce_of(handle)->shared->machine;
-            hearers[count++] = pp_jobs_hearer(pp_preduce_of(handle));
-        }
-    if (pp_groups_untangle(machines, hearers, count, pp_engine_now(engine)) < 0)
-        pp_engine_fail(engine, PP_ERR_INTERNAL, "%s", pp_error_text());
-}
+static pp_groups_t *machine_of(const pp_preduce_t *preduce) { return preduce->shared->machine; }
 
 /* Does what events have brought about, on all handles; the ends of groups are events, too. */
-static void settle_groups(const pp_preduce_t *preduce)
+static void settle_groups(const pp_preduce_t *preduce, uint64_t now_ns)
 {
     pp_engine_t *engine = preduce->handle.engine;
     bool         any;
     do {
         any = false;
-        untangle(preduce);
+        if (pp_preduce_untangle(preduce, machine_of, pp_jobs_hearer, now_ns) < 0)
+            pp_engine_fail(engine, PP_ERR_INTERNAL, "%s", pp_error_text());
         PP_FOR_EACH_HANDLE(engine, handle)
-            if (is_shared(preduce, handle))
-                any |= pp_jobs_do_small(pp_preduce_of(handle));
+            if (pp_preduce_is_like(preduce, handle))
+                any |= pp_jobs_do_small(pp_preduce_of(handle), now_ns);
     } while (any && !engine->error);
 }
 
 static void follow_up_all(const pp_preduce_t *preduce, bool serves)
 {
     PP_FOR_EACH_HANDLE(preduce->handle.engine, handle)
-        if (is_shared(preduce, handle))
+        if (pp_preduce_is_like(preduce, handle))
             pp_jobs_follow_up(pp_preduce_of(handle), serves);
 }
 
@@ -120,16 +100,16 @@ static pp_status_t report(pp_preduce_t *preduce, int32_t what, uint64_t number)
 {
     shared_t    *shared = preduce->shared;
     pp_engine_t *engine = preduce->handle.engine;
-    pp_status_t  status = PP_OK;
+    const uint64_t now = pp_engine_now(engine);
     if (!lock(preduce))
         return pp_engine_check(engine);
-    status = pp_jobs_event(preduce, PP_GROUPS_COMPLETED, shared->me, pp_engine_calls_known(engine));
+    pp_status_t status = pp_jobs_event(preduce, PP_GROUPS_COMPLETED, shared->me, pp_engine_calls_known(engine), now);
     if (status >= 0 && what == PP_GROUPS_START && preduce->asked.count > 0)
         status = pp_groups_give(shared->machine, shared->me, preduce->asked.members, preduce->asked.count);
     if (status >= 0)
-        status = pp_jobs_event(preduce, what, shared->me, number);
+        status = pp_jobs_event(preduce, what, shared->me, number, now);
     if (status >= 0)
-        settle_groups(preduce);
+        settle_groups(preduce, now);
     pp_node_unlock(shared->node);
     follow_up_all(preduce, what != PP_GROUPS_START);
     return status;
@@ -189,7 +169,7 @@ static void take_answer(pp_preduce_t *preduce)
     const pp_desk_t   *desk = &shared->desks[shared->me];
     pp_preduce_describe(preduce, desk->serial, desk->newest, desk->initial, desk->count,
                         desk->count ? shared->answer_members + pp_desk_row(shared, shared->me) : NULL,
-                        shared->answer_weights + pp_desk_row(shared, shared->me));
+                        shared->weighted ? shared->answer_weights + pp_desk_row(shared, shared->me) : NULL);
 }
 
 static bool poll(pp_preduce_t *preduce)
@@ -269,10 +249,13 @@ static void worked(pp_preduce_t *preduce, uint64_t job, bool last)
     shared_t *shared = preduce->shared;
     if (--shared->workers == 0)
         preduce->handle.engine->changed = true;
-    if (!last || !lock(preduce))
+    if (!last)
         return;
-    pp_jobs_finish(preduce, (int32_t)job);
-    settle_groups(preduce);
+    const uint64_t now = pp_engine_now(preduce->handle.engine);
+    if (!lock(preduce))
+        return;
+    pp_jobs_finish(preduce, (int32_t)job, now);
+    settle_groups(preduce, now);
     pp_node_unlock(shared->node);
     follow_up_all(preduce, true);
 }
@@ -361,20 +344,16 @@ static void close_groups(pp_preduce_t *preduce)
     if (shared->hall && atomic_fetch_add(&shared->hall->detached, 1) + 1 == (uint32_t)shared->ranks)
         pp_node_release(shared->node, shared->region, shared->bytes);
     free(shared->missing);
-    free(shared->begun);
-    free(shared->handed);
-    free(shared->wakes);
-    free(shared->finished.members);
-    free(shared->finished.weights);
+    pp_jobs_close(shared);
     free(shared);
     preduce->shared = NULL;
 }
 
 static const pp_grouping_t ops = {
     .untangles = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
-    .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation, .retired =
-    retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll, .has_work =
-    has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
+    .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
+    .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll,
+    .has_work = has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
 };
 
 static pp_status_t open_initial(pp_preduce_t *preduce)
@@ -400,15 +379,10 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     *shared = (shared_t){.node = node, .region = region, .bytes = layout.bytes, .ranks = node->size, .me = node->index,
                          .vectors = region + layout.vectors, .initials = region + layout.initials,
-                         .stride = layout.stride};
+                         .stride = layout.stride,
+                         .weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT};
     shared->missing = calloc(ranks, sizeof *shared->missing);
-    shared->begun = calloc(2 * ranks, sizeof *shared->begun);
-    shared->handed = calloc(ranks, sizeof *shared->handed);
-    shared->wakes = calloc(ranks, sizeof *shared->wakes);
-    shared->finished.members = calloc(ranks, sizeof(int32_t));
-    shared->finished.weights = calloc(ranks, sizeof(double));
-    if (!shared->missing || !shared->begun || !shared->handed || !shared->wakes || !shared->finished.members
-        || !shared->finished.weights)
+    if (!pp_jobs_open(shared, ranks) || !shared->missing)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     if (!pp_node_reach(node))
         return pp_fail(PP_ERR_MEMORY, "no address space for the memory that the ranks of the node share");

@@ -9,16 +9,18 @@ enum { PP_LINE = 64 };
 
 /* Written under the lock, but for what is atomic; a job's plan is read by the threads that hold its tickets. */
 typedef struct pp_desk {
+    /* One cache line: all that a small group and its members look at. */
     _Alignas(PP_LINE) _Atomic uint64_t answered;   /* requests that are complete */
     _Atomic uint32_t flushes, ends;                /* flushes, and ends of the handle, that are complete */
     _Atomic uint32_t awaited;                      /* how often a rank has said that it waits for this one */
+    int32_t  count;                                /* of the members in the answer; 0: alone */
     /* The newest large job that the rank is in: the lower 32 bits of its number, then those of its desk. */
     _Atomic uint64_t joins;
-    int32_t  count;                                /* of the members in the answer; 0: alone */
     uint64_t serial;
     uint64_t newest;                               /* of the last group that the rank was in, with an answer or not */
     double   initial;
     uint64_t vector;                               /* offset: what groups average */
+
     pp_job_t job;
     struct pp_job_plan {
         uint64_t serial, newest;
@@ -35,12 +37,22 @@ typedef struct pp_hall {
     _Atomic uint64_t differ;                       /* 1 << 62 | rank << 31 | other; 0: none do */
 } pp_hall_t;
 
-/* A job whose last chunk is finished, as it was: its desk may get the next job meanwhile. */
-typedef struct pp_finished {
+/* A job that is done by one rank, or whose last chunk is finished: in that rank's own memory. */
+typedef struct pp_own_job {
     struct pp_job_plan plan;
-    int32_t *members;
+    int32_t  *members;
+    double   *weights;
+    uint64_t *vectors;
+} pp_own_job_t;
+
+/* Small jobs that this rank has begun, the newest last.  A rank runs one group at a time, so together they have no more
+   members than there are ranks. */
+typedef struct pp_small_jobs {
+    int32_t count, entries;
+    struct pp_job_plan *plans;
+    int32_t *members;                              /* an entry a member of each, like the next */
     double  *weights;
-} pp_finished_t;
+} pp_small_jobs_t;
 
 struct pp_shared_groups {
     pp_node_t   *node;
@@ -54,16 +66,18 @@ struct pp_shared_groups {
     uint64_t    *job_vectors;
     uint64_t     vectors, initials;                /* offsets */
     size_t       stride;
+    bool         weighted;                         /* weights are not always equal: answers say them */
     uint64_t     user;                             /* offset of the application's buffer, if it is in the memory of the
                                                       node; 0: it is not */
     bool         committed;
     uint64_t     answered;                         /* what this rank has seen */
     uint32_t     flushes, ends, awaited;
     int32_t     *missing;                          /* ranks that this rank waits for, while it tells them */
-    int32_t     *begun, begun_count;               /* desks with jobs that are this rank's to do */
+    pp_small_jobs_t small;
+    int32_t     *begun, begun_count;               /* desks with large jobs that are this rank's to hand out */
     int32_t     *handed, handed_count;             /* desks with large jobs that it has handed out in this call */
     bool        *wakes, any_wakes;                 /* by rank: to be woken after the lock is released */
-    pp_finished_t finished;
+    pp_own_job_t job;                              /* the one that is being done, or was finished last */
     int32_t      workers;                          /* threads of this rank that move chunks */
 };
 
@@ -74,15 +88,18 @@ static inline size_t pp_desk_row(const shared_t *shared, int32_t desk) { return 
 
 /* ---- jobs.c: under the lock, but for what follows ------------------------------------------------------------ */
 
+/* Room for the jobs of this many ranks, in this process's memory.  False: no memory; pp_jobs_close() is called anyway. */
+bool        pp_jobs_open(shared_t *shared, size_t ranks);
+void        pp_jobs_close(shared_t *shared);
+
 /* Tells the machine of an event, and begins the jobs and gives the answers that follow. */
-pp_status_t pp_jobs_event(pp_preduce_t *preduce, int32_t what, int32_t rank, uint64_t number);
+pp_status_t pp_jobs_event(pp_preduce_t *preduce, int32_t what, int32_t rank, uint64_t number, uint64_t now_ns);
 /* Hears the actions of the machine. */
 pp_groups_hearer_t pp_jobs_hearer(pp_preduce_t *preduce);
-/* Does the small jobs that this rank has begun, and those that begin thereby.  The large ones stay in `begun`.  False:
-   there was none. */
-bool        pp_jobs_do_small(pp_preduce_t *preduce);
-/* The job of this desk is done: tells the machine for all members. */
-void        pp_jobs_finish(pp_preduce_t *preduce, int32_t at);
+/* Does the small jobs that this rank has begun, and those that begin thereby.  False: there was none. */
+bool        pp_jobs_do_small(pp_preduce_t *preduce, uint64_t now_ns);
+/* The large job of this desk is done: tells the machine for all members. */
+void        pp_jobs_finish(pp_preduce_t *preduce, int32_t at, uint64_t now_ns);
 
 /* After the lock was released: hands out the large jobs that have begun, and wakes the ranks that wait for what was
    done.  `serves`: this rank does not stay to work at them, so the progress thread of a member is woken. */

@@ -4,10 +4,10 @@
  * A rank's k-th request since the last flush is an instance on its group of that phase.  Its key is the number of the
  * flush and k.  Other groups may have the same key: they have no rank in common with this one.
  *
- * A rank that asks activates the instance, like the initiator of a round, because each member has to hear of it: one that
- * has left *stands in* for itself.  When a message comes for a request that it has not made, it joins the instance with
- * nothing.  The header of the sum says which ranks gave something; they are the group.  When the rank is
- * back, and comes to that request, the group has run without it, and it is alone.
+ * A rank that asks activates the instance, like the initiator of a round, because each member has to hear of it: one
+ * that has left *stands in* for itself.  When a message comes for a request that it has not made, it joins the instance
+ * with nothing.  The header of the sum says which ranks gave something; they are the group.  When the rank is back, and
+ * comes to that request, the group has run without it, and it is alone.
  *
  * A flush, and the end of the handle, are instances on all ranks.  A rank joins the flush when its last request is
  * complete; ranks that are out stand in.
@@ -128,12 +128,13 @@ static void join(pp_preduce_t *preduce, uint64_t key, bool gives, bool asks)
     pp_instance_fire(instance, instance->template->graph->gate);
 }
 
-/* This rank has left, or waits elsewhere for long, and a member of its group has waited long, too.  It has not left for a
-   call that is known to be over elsewhere, although it may not have noticed yet. */
+/* This rank has left, or waits elsewhere for long, and a member of its group has waited long, too.  It has not left for
+   a call that is known to be over elsewhere, although it may not have noticed yet. */
 static bool is_absent(const pp_preduce_t *preduce, uint64_t key)
 {
     const bool is_over = preduce->said_call > 0 && !pp_handle_left(&preduce->handle);
-    return (preduce->said != PP_GROUPS_HERE && !is_over) || (preduce->said_elsewhere && key <= preduce->tables->awaited);
+    return (preduce->said != PP_GROUPS_HERE && !is_over)
+        || (preduce->said_elsewhere && key <= preduce->tables->awaited);
 }
 
 /* Joins what others have begun and this rank does not make now, because it has left or is out. */
@@ -381,8 +382,8 @@ static void close_groups(pp_preduce_t *preduce)
 
 static const pp_grouping_t ops = {
     .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
-    .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation, .retired =
-    retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups,
+    .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
+    .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups,
 };
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
@@ -393,6 +394,18 @@ bool pp_table_groups_serve(const pp_preduce_t *preduce)
     return config->plan.generator == PP_GENERATOR_TABLE && config->plan.weights == PP_WEIGHTS_CONSTANT
         && config->backend != PP_BACKEND_COMM && preduce->handle.engine->size <= PP_CONTRIBUTORS_MAX;
 }
+
+#if PP_SIM
+pp_status_t pp_table_groups_count_from(pp_preduce_t *preduce, uint64_t flushes, uint64_t requests)
+{
+    if (preduce->ops != &ops || flushes >> FLUSHES_BITS || requests >= K_END)
+        return pp_fail(PP_ERR_ARGUMENT, "handle %u has no table by messages, or cannot count so far",
+                       preduce->handle.id);
+    preduce->tables->flushes = flushes;
+    preduce->tables->k = requests;
+    return PP_OK;
+}
+#endif
 
 pp_status_t pp_table_groups_open(pp_preduce_t *preduce)
 {

@@ -2,10 +2,11 @@
 
     holds.py TRANSPORT...
 
-The others wait in vain for 3 s while it blocks in a call of the application's own: its patience is
-10 s. That its patience with another handle is over, of the same context or of another one, changes
-nothing. The round is then made by its call: by the policy, with the drawn rank as initiator. Judged
-by who was in the rounds and how they came about; the only times are those that were asked for.
+The others wait in vain for 1 s while it blocks in a call of the application's own: its patience is
+10 s, or 3 s with two handles of one context. That its patience with another handle is over, of the
+same context or of another one, changes nothing. The round is then made by its call: by the policy,
+with the drawn rank as initiator. Judged by who was in the rounds and how they came about; the only
+times are those that were asked for.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from whole import whole
 
 import pypartial as pp
 
-HELD_S = 3.0  # by a rank with
+HELD_S = 1.0  # by a rank with
 LONG_S = 10.0  # of patience,
-SHORT_S = 0.2  # when it had this in another context
+SHORT_S = 0.2  # when it had this in another context;
+SAME_S = 3.0  # or this with each handle of one context
 comm = MPI.COMM_WORLD
 
 
@@ -90,13 +92,13 @@ def check(transport: str, *, same_context: bool) -> None:
             return stack.enter_context(made)
 
         if same_context:  # each handle has its own time, as long as the other's
-            ctx, waits_s = context(HELD_S), HELD_S / 3
+            ctx = context(SAME_S)
             other, mine = Handle(ctx), Handle(ctx)
         else:
-            other, mine, waits_s = Handle(context(SHORT_S)), Handle(context(LONG_S)), HELD_S
+            other, mine = Handle(context(SHORT_S)), Handle(context(LONG_S))
         if comm.rank != rank:
             other.made_without(rank)
-            mine.held(waits_s)
+            mine.held(HELD_S)
         comm.Barrier()
         if comm.rank == rank:
             mine.request.Start()

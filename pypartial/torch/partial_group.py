@@ -1,0 +1,184 @@
+"""Process groups whose all_reduce of floating tensors does not wait for the slowest rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..context import Context
+from ..errors import Error
+from ..policy import Majority, Policy
+from ..status import Status
+from .agreement import agree, same
+from .elements import check, elements, op_name
+from .leaving import Members, begins, blocking, ends
+from .process_group import ProcessGroup
+from .streams import Stream, Streams
+from .work import done
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["Partial", "PartialGroup"]
+
+_AVERAGE: dict[str, Literal["size"] | None] = {"SUM": None, "AVG": "size"}
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What makes a process group a partial one: the ``pg_options`` of ``dist.new_group``.
+
+    The options are those of `Context` and of `Context.Allreduce_init`.
+    """
+
+    policy: Policy = field(default_factory=Majority)
+    deliver: Literal["latest", "sum"] = "sum"
+    max_lag: int | Literal["auto"] = "auto"
+    seed: int = 0
+    progress: Literal["thread", "caller"] = "thread"
+    transport: Literal["auto", "mpi"] = "auto"
+    window: int = 4
+    patience: float | Literal["auto"] | None = "auto"
+    stall_warning: float | None = 30.0
+
+    def complaint(self) -> str | None:
+        """Return what is wrong with the options that no context checks."""
+        if not isinstance(self.policy, Policy):
+            return f"policy must be a policy such as pypartial.Majority(), not {self.policy!r}"
+        if self.deliver not in ("latest", "sum"):
+            return (
+                f"deliver must be 'latest' or 'sum', not {self.deliver!r}; rounds one by one are "
+                "for pypartial.torch.DistributedOptimizer"
+            )
+        return None
+
+    def rule(self) -> str:
+        """Return the options that are the same on all ranks, and that no context checks."""
+        return f"{self.policy!r}, deliver={self.deliver!r}, max_lag={self.max_lag!r}"
+
+    def group(self, comm: MPI.Comm, members: Members) -> PartialGroup:
+        """Return the group. Collective, blocking."""
+        return PartialGroup(comm, members, self)
+
+
+class PartialGroup(ProcessGroup):
+    """A process group whose all_reduce by SUM and AVG of floating tensors is partial.
+
+    Every other call is synchronous, and made inside `Context.away`.
+
+    Parameters
+    ----------
+    comm, members
+        As for `ProcessGroup`.
+    options : Partial
+
+    Attributes
+    ----------
+    status : Status or None
+        Of the last all_reduce; None if that was not partial.
+    """
+
+    def __init__(self, comm: MPI.Comm, members: Members, options: Partial) -> None:
+        super().__init__(comm, members)
+        self._options = options
+        self._ctx = Context(
+            comm,
+            seed=options.seed,
+            progress=options.progress,
+            transport=options.transport,
+            window=options.window,
+            patience=options.patience,
+            stall_warning=options.stall_warning,
+        )
+        self._streams = Streams()
+        self.status: Status | None = None
+        begins(self._ctx, members)
+
+    def _allreduce(self, call: str, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        check(call, *tensors)
+        self._live()
+        self.status = None
+        op = op_name(getattr(opts, "reduceOp", opts))
+        for tensor in tensors:
+            is_partial = op in _AVERAGE and tensor.dtype.is_floating_point and tensor.numel() > 0
+            stream = self._stream(tensor, op) if is_partial else None
+            if stream is None:
+                super()._allreduce(call, [tensor], opts)
+            else:
+                self._reduce_partially(tensor, stream)
+        return done(tensors)
+
+    def _stream(self, tensor: torch.Tensor, op: str) -> Stream | None:
+        """Return the stream of a tensor; None at its first call, which is synchronous."""
+        stream = self._streams.find(tensor, op)
+        if stream is None:
+            self._open(tensor, op)
+        return stream
+
+    def _reduce_partially(self, tensor: torch.Tensor, stream: Stream) -> None:
+        status = Status()
+        stream.vector.copy_(elements(tensor))
+        stream.request.Start()
+        stream.request.Wait(status)
+        tensor.detach().copy_(stream.vector.view(tensor.shape))
+        self.status = status
+
+    # ---- handles --------------------------------------------------------------------------------
+
+    def _open(self, tensor: torch.Tensor, op: str) -> None:
+        """Make the handle of a tensor that the group has not reduced before. Collective."""
+        key = f"{op} of {tensor.numel()} elements of {tensor.dtype}"
+        complaint = self._streams.complaint(tensor, op)
+        with self._call("all_reduce") as comm:
+            told = comm.allgather((complaint, key, self._streams.ended()))
+        agree([it[0] for it in told], self._rank)
+        same("the calls of a partial all_reduce", [it[1] for it in told])
+        # Memory ends at different times on different ranks.
+        gone = set.intersection(*(set(it[2]) for it in told))
+        dtype = np.float64 if tensor.dtype == torch.float64 else np.float32
+        with blocking(self._members, besides=self._ctx):
+            for number in sorted(gone):
+                self._streams.drop(number).request.Free()
+            buffer = self._ctx.alloc(tensor.numel(), dtype)
+            request = self._ctx.Allreduce_init(
+                _in_place(),
+                buffer,
+                policy=self._options.policy,
+                deliver=self._options.deliver,
+                max_lag=self._options.max_lag,
+                average=_AVERAGE[op],
+            )
+        self._streams.add(tensor, op, request, torch.from_numpy(buffer))
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Free the handles, the context and the communicator. Collective, blocking.
+
+        A rank that comes here earlier takes part in the rounds of the others until all are here.
+        """
+        from mpi4py import MPI
+
+        if self._comm is not None and not MPI.Is_finalized():
+            ends(self._ctx)
+            with blocking(self._members):
+                for stream in self._streams.drop_all():
+                    stream.request.Free()
+                self._ctx.Free()
+        super().shutdown()
+
+    def abort(self) -> None:
+        """Make the group unusable without communication."""
+        ends(self._ctx)
+        self._ctx._abandon(Error("the process group was aborted"), "its process group")
+        super().abort()
+
+
+def _in_place() -> Any:
+    from mpi4py import MPI
+
+    return MPI.IN_PLACE
