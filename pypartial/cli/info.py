@@ -27,7 +27,7 @@ _REQUIRED = ("mpi4py", "numpy", "cffi", "typer", "rich")
 _OPTIONAL = (
     ("matplotlib", "plots of pypartial bench and sim", "pip install matplotlib"),
     ("ml_dtypes", "bfloat16 buffers", "pip install ml_dtypes"),
-    ("torch", "pypartial.torch, and PyTorch tensors in host memory as buffers", "pip install torch"),
+    ("torch", "pypartial.torch, and its tensors as buffers", "pip install torch"),
 )
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 

@@ -104,7 +104,7 @@ class PartialGroup(ProcessGroup):
         self.status = None
         op = op_name(getattr(opts, "reduceOp", opts))
         for tensor in tensors:
-            is_partial = op in _AVERAGE and tensor.dtype.is_floating_point
+            is_partial = op in _AVERAGE and tensor.dtype.is_floating_point and tensor.numel() > 0
             stream = self._stream(tensor, op) if is_partial else None
             if stream is None:
                 super()._allreduce(call, [tensor], opts)

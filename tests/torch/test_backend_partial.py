@@ -77,6 +77,7 @@ def test_what_is_not_a_sum_of_floats_is_synchronous(group, comm):
         dist.all_reduce(count.fill_(1), group=group)
         dist.all_reduce(largest.fill_(comm.rank), op=dist.ReduceOp.MAX, group=group)
         assert (count, largest) == (comm.size, comm.size - 1)
+    dist.all_reduce(torch.empty(0), group=group)
     assert group.status is None
 
 
