@@ -32,7 +32,7 @@ dist.init_process_group("gloo", init_method="mpi://")
 
 model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 1))
 ddp = DistributedDataParallel(model)
-sgd = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 with pp.Context(comm, seed=7) as ctx:
     state = pp.torch.HookState(ctx, ddp, policy=pp.Majority(), sync_every=25, optimizer=sgd)

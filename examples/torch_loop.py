@@ -27,7 +27,7 @@ torch.manual_seed(comm.rank)
 truth = torch.linspace(-1, 1, 20).unsqueeze(1)
 
 model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 1))
-sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 decay = torch.optim.lr_scheduler.StepLR(sgd, step_size=30, gamma=0.5)
 
 # Collective: all ranks begin with rank 0's parameters. The end of the block applies what is left.
