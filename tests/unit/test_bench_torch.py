@@ -112,7 +112,7 @@ def test_without_torch_the_command_is_given(
     monkeypatch.setitem(sys.modules, "torch", None)  # what `import torch` then says: there is none
     assert bench.torch(read("--hidden", "8"), MPI.COMM_SELF) == 1
     assert capsys.readouterr().err == (
-        "pypartial: pypartial.torch needs PyTorch: pip install 'torch>=2.6'\n"
+        "pypartial: pypartial.torch needs PyTorch: pip install 'torch>=2.7'\n"
     )
 
 

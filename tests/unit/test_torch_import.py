@@ -12,7 +12,7 @@ from pypartial import __file__ as PACKAGE
 LIMIT_S = 60
 NOBODY_MAY = "raise RuntimeError('torch was loaded')"
 MISSING = "raise ImportError('there is none')"
-COMMAND = "pip install 'torch>=2.6'"
+COMMAND = "pip install 'torch>=2.7'"
 
 
 def run(folder: Path, torch: str, program_text: str) -> Run:
@@ -42,7 +42,7 @@ def test_the_torch_layer_loads_torch(tmp_path: Path) -> None:
         (MISSING, f"ImportError: pypartial.torch needs PyTorch: {COMMAND}"),
         (
             "__version__ = '2.5.1+cpu'",
-            f"ImportError: pypartial.torch needs PyTorch 2.6 or newer, and this is 2.5.1+cpu: "
+            f"ImportError: pypartial.torch needs PyTorch 2.7 or newer, and this is 2.5.1+cpu: "
             f"{COMMAND}",
         ),
     ],
