@@ -133,7 +133,7 @@ def test_the_sessions_of_nox() -> None:
     text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     compile(text, "noxfile.py", "exec")
     sessions = re.findall(r"^@nox\.session\ndef (\w+)", text, re.MULTILINE)
-    assert sessions == ["build", "unit", "sim", "mpi", "lint", "types", "docs", "bench"]
+    assert sessions == ["build", "unit", "sim", "mpi", "torch", "lint", "types", "docs", "bench"]
     nox = shutil.which("nox")
     if nox is None:
         pytest.skip("there is no nox here: its list of sessions is not asked for")
