@@ -101,8 +101,8 @@ class Worker(ABC):
         """Contribute a gradient, and apply what other ranks have contributed.
 
         Blocking, not collective: it waits as the method's policy or generator says. If `update`
-        raises an exception, that passes on, and communicates nothing. The worker does not apply
-        this round again: this rank's model differs from the others' then.
+        raises an exception, that passes on, and communicates nothing. With `Synchronous` and
+        `EagerSGD` this rank's model then lacks a round, and every later call raises.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class Worker(ABC):
         MismatchError
             If models are averaged in this step, and the ranks' `state` differs. Every rank raises.
         Error
-            After `finish`.
+            After `finish`, and after an update of a round that raised.
         PeerFailedError
             If another rank has failed.
         """

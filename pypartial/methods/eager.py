@@ -147,7 +147,14 @@ class RoundsWorker(CommonWorker):
 
     def _apply_round(self, update: Update, status: Status) -> int:
         self.status = status
-        return self._apply(update)
+        try:
+            return self._apply(update)
+        except BaseException as error:  # the round is over: it cannot be applied once more
+            self._defect = (
+                f"an update raised {error!r}, so that the model of this rank lacks round "
+                f"{status.round}: end the program, and go on from a checkpoint"
+            )
+            raise
 
 
 class EachWorker(RoundsWorker):

@@ -68,7 +68,8 @@ class CommonWorker(Worker):
         self._update: Update | None = None
         self._newest = -1  # round, or group, of the last meeting
         self._steps = 0  # since the last meeting
-        self._ended = False
+        self._has_finished = False
+        self._defect: str | None = None  # why this rank's model has parted from the others'
         self._meeting = Meeting(ctx)
         try:
             self._agree(extra)
@@ -172,7 +173,7 @@ class CommonWorker(Worker):
     def finish(self, update: Update | None = None) -> int:
         """End the training: `flush`, as often as ranks that still make steps need it."""
         applied = self._meet(Purpose.FINISH, update)
-        self._ended = True
+        self._has_finished = True
         self._request.Free()
         self._meeting.close()
         return applied
@@ -220,6 +221,7 @@ class CommonWorker(Worker):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs beside `x`: ``method``, ``rounds`` and ``seed``. Local."""
+        self._sound()
         if self._steps:
             raise Error(
                 f"{self._steps} steps were made since the last flush, and a checkpoint would lose "
@@ -250,8 +252,13 @@ class CommonWorker(Worker):
     # ---- ends ------------------------------------------------------------------------------------
 
     def _live(self) -> None:
-        if self._ended:
+        if self._has_finished:
             raise Error("the worker has finished: make a new one by the method's worker()")
+        self._sound()
+
+    def _sound(self) -> None:
+        if self._defect is not None:
+            raise Error(self._defect)
 
 
 def _check_update(update: Any) -> Update:

@@ -112,14 +112,14 @@ def test_nobody_makes_a_step(comm, ctx, make):
     assert training.applied == []
 
 
-@pytest.mark.parametrize("make", KINDS, indirect=True)
-def test_an_update_that_raises(comm, ctx, make):
+def fail(gradient):
+    raise KeyError("mine")
+
+
+@pytest.mark.parametrize("make", GROUPS, indirect=True)
+def test_an_update_of_a_group_that_raises(comm, ctx, make):
     """The exception passes on, and communicates nothing: the next step works."""
     training = Training(comm, ctx, make)
-
-    def fail(gradient):
-        raise KeyError("mine")
-
     training.step(1)
     before = training.worker.rounds
     for _ in range(2):
@@ -128,7 +128,25 @@ def test_an_update_that_raises(comm, ctx, make):
     assert training.worker.rounds == before
     training.step(1)
     training.finish()
-    assert training.worker.rounds == len(training.applied) >= 2
+    assert training.worker.rounds == len(training.applied) == 2
+
+
+@pytest.mark.parametrize("call", ["step", "flush", "finish", "away", "state_dict"])
+@pytest.mark.parametrize("make", ["synchronous", "majority-each", "solo-sum"], indirect=True)
+def test_an_update_of_a_round_that_raises(comm, make, call):
+    """The model lacks a round from there on: no further call works, which says why."""
+    lacks = r"an update raised KeyError\('mine'\), so that the model of this rank lacks round \d+"
+    with pytest.raises(pp.Error, match=lacks), pp.Context(comm) as ctx:
+        training = Training(comm, ctx, make)
+        training.step(1)
+        with pytest.raises(KeyError, match="mine"):
+            training.worker.step(training.gradient(1, training.worker.gradient), fail)
+        assert training.worker.rounds == len(training.applied)
+        with ctx.away():  # this rank gives up the context below
+            comm.Barrier()
+        if call == "step":
+            training.step(1)
+        getattr(training.worker, call)()
 
 
 @pytest.mark.parametrize(
