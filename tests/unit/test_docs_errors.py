@@ -28,6 +28,7 @@ HANDED_ON = {
     "explain(problem, None, used)",
     "explain(problem, built_for, used)",
     "own",
+    "self._defect",
     "self._gone",
     "why",
 }
