@@ -1,6 +1,6 @@
-"""Ctrl-C while a model is trained without end: torch_ctrl_c.py WHOM.
+"""Ctrl-C while a model is trained without end: torch_ctrl_c.py TARGET.
 
-WHOM is a rank, which is interrupted in its twentieth step, or "launcher": then that is, as by the
+TARGET is a rank, which is interrupted in its twentieth step, or "launcher": then that is, as by the
 keyboard. Ranks that are not ended say what they see.
 """
 
@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import pypartial as pp
 
-whom = sys.argv[1]
+target = sys.argv[1]
 comm = MPI.COMM_WORLD
 torch.set_num_threads(1)
 model = torch.nn.Linear(200, 200)
@@ -26,9 +26,9 @@ try:
             optimizer.zero_grad()
             model(torch.randn(8, 200)).square().mean().backward()
             step += 1
-            if step == 20 and whom == str(comm.rank):
+            if step == 20 and target == str(comm.rank):
                 signal.raise_signal(signal.SIGINT)
-            if step == 20 and whom == "launcher" and comm.rank == 0:
+            if step == 20 and target == "launcher" and comm.rank == 0:
                 os.kill(os.getppid(), signal.SIGINT)
             optimizer.step()
 except KeyboardInterrupt:
