@@ -136,12 +136,12 @@ pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
     return status;
 }
 
-static uint64_t buffer_bytes(const pp_engine_t *engine)
+static pp_held_t count_buffers(const pp_engine_t *engine)
 {
-    uint64_t bytes = 0;
+    pp_held_t sum = {0};
     PP_FOR_EACH_HANDLE(engine, handle)
-        bytes += handle->kind->buffer_bytes(handle);
-    return bytes;
+        handle->kind->count_buffers(handle, &sum);
+    return sum;
 }
 
 const char *pp_ctx_note(pp_ctx_t *ctx)
@@ -173,6 +173,7 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
         return;
     pthread_mutex_lock(&ctx->lock);
     const pp_transport_t *transport = ctx->engine.transport;
+    const pp_held_t       held = count_buffers(&ctx->engine);
     *stats = (pp_stats_t){
         .rounds = ctx->engine.rounds, .shared_rounds = ctx->team.shared_rounds,
         .shared_led = ctx->team.shared_led, .shares_memory = ctx->engine.node != NULL,
@@ -180,7 +181,8 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
         .messages_received = transport->messages_received, .bytes_sent = transport->bytes_sent,
         .bulk_sent = transport->bulk_sent, .rings = transport->rings,
         .sleeps = ctx->sleeps, .unheard = ctx->unheard,
-        .progress_cpu_ns = pp_thread_cpu_ns(ctx), .buffer_bytes = buffer_bytes(&ctx->engine),
+        .progress_cpu_ns = pp_thread_cpu_ns(ctx), .buffer_bytes = held.bytes,
+        .buffer_bytes_used = held.used_bytes,
         .neighbours = ctx->mpi ? pp_mpi_neighbours(ctx->mpi) : ctx->engine.size,
         .thread_level = ctx->mpi ? pp_mpi_thread_level(ctx->mpi) : -1,
     };

@@ -377,6 +377,8 @@ class Stats:
         Bytes of this process's own memory that all handles hold for contributions, rounds and
         results. What the handles hold in the memory that the ranks of a node share is not counted:
         see the notes of `Context.Allreduce_init`.
+    buffer_bytes_used : int
+        How many of `buffer_bytes` are in use now. Handles keep the others for their next rounds.
     neighbours : int
         Ranks of this node, this one included, that can be woken without a message.
     shares_memory : int
@@ -400,6 +402,7 @@ class Stats:
     unheard: int
     progress_cpu_ns: int
     buffer_bytes: int
+    buffer_bytes_used: int
     neighbours: int
     shares_memory: int
     thread_level: int

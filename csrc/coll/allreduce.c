@@ -252,10 +252,11 @@ static void explain(pp_handle_t *handle, pp_text_t *text)
 
 static uint64_t next_round(const pp_handle_t *handle) { return pp_allreduce_of(handle)->completed; }
 
-static uint64_t buffer_bytes(const pp_handle_t *handle)
+static void count_buffers(const pp_handle_t *handle, pp_held_t *sum)
 {
     const pp_series_t *series = &pp_allreduce_of(handle)->series;
-    return series->vectors.made * series->vectors.bytes + series->scratches.made * series->scratches.bytes;
+    pp_pool_count(&series->vectors, sum);
+    pp_pool_count(&series->scratches, sum);
 }
 
 static const pp_handle_kind_t kind = {
@@ -265,7 +266,7 @@ static const pp_handle_kind_t kind = {
     .in_mid_round = in_mid_round, .retired = has_retired, .count_as_given = count_as_given, .poll = poll_rounds,
     .needed = is_needed, .has_work = has_work, .begin_work = begin_work, .work = work, .worked = worked,
     .tick = tick,
-    .describe = describe, .explain = explain, .next_round = next_round, .buffer_bytes = buffer_bytes,
+    .describe = describe, .explain = explain, .next_round = next_round, .count_buffers = count_buffers,
 };
 
 bool pp_is_allreduce(const pp_handle_t *handle) { return handle->kind == &kind; }

@@ -304,10 +304,11 @@ static void explain(pp_handle_t *handle, pp_text_t *text)
 
 static uint64_t next_round(const pp_handle_t *handle) { return pp_preduce_of(handle)->requests; }
 
-static uint64_t buffer_bytes(const pp_handle_t *handle)
+static void count_buffers(const pp_handle_t *handle, pp_held_t *sum)
 {
     const pp_preduce_t *preduce = pp_preduce_of(handle);
-    return preduce->ops ? preduce->ops->buffer_bytes(preduce) : 0;
+    if (preduce->ops)
+        preduce->ops->count_buffers(preduce, sum);
 }
 
 static const pp_handle_kind_t kind = {
@@ -316,7 +317,7 @@ static const pp_handle_kind_t kind = {
     .drop_request = drop_request, .give = give, .drains = drains, .can_give = can_give, .discard = discard,
     .in_mid_round = in_mid_round, .retired = has_retired, .poll = poll, .has_work = has_work, .begin_work = begin_work,
     .work = work, .worked = worked, .tick = tick, .describe = describe, .explain = explain, .next_round = next_round,
-    .buffer_bytes = buffer_bytes,
+    .count_buffers = count_buffers,
 };
 
 bool pp_is_preduce(const pp_handle_t *handle) { return handle->kind == &kind; }

@@ -48,7 +48,7 @@ typedef struct pp_grouping {
     void        (*operation)(pp_preduce_t *, int32_t peer, const pp_prefix_t *message, size_t bytes);
     bool        (*retired)(const pp_preduce_t *);
     void        (*explain)(pp_preduce_t *, pp_text_t *text);
-    uint64_t    (*buffer_bytes)(const pp_preduce_t *);
+    void        (*count_buffers)(const pp_preduce_t *, pp_held_t *sum);
     void        (*close)(pp_preduce_t *);
 
     /* ---- in the memory of the node; NULL otherwise.  See pp_handle_kind_t */

@@ -9,6 +9,7 @@
 #define PP_HANDLE_H
 
 #include "message.h"
+#include "pool.h"
 #include "../base/base.h"
 #include "../base/tally.h"
 
@@ -96,7 +97,7 @@ typedef struct pp_handle_kind {
     /* Adds a line for each thing that keeps its rounds from going on here. */
     void        (*explain)(pp_handle_t *, pp_text_t *text);
     uint64_t    (*next_round)(const pp_handle_t *);       /* the round that completes next here */
-    uint64_t    (*buffer_bytes)(const pp_handle_t *);
+    void        (*count_buffers)(const pp_handle_t *, pp_held_t *sum);    /* adds */
 } pp_handle_kind_t;
 
 #define PP_NEVER_NS UINT64_MAX

@@ -264,10 +264,8 @@ void pp_instances_explain(const pp_instances_t *instances, pp_text_t *text)
         }
 }
 
-uint64_t pp_instances_buffer_bytes(const pp_instances_t *instances)
+void pp_instances_count_buffers(const pp_instances_t *instances, pp_held_t *sum)
 {
-    uint64_t bytes = 0;
     for (const pp_sized_pool_t *sized = instances->templates.pools; sized; sized = sized->next)
-        bytes += sized->pool.made * sized->pool.bytes;
-    return bytes;
+        pp_pool_count(&sized->pool, sum);
 }

@@ -77,6 +77,6 @@ void           pp_instances_message(pp_instances_t *instances, int32_t peer, con
 bool           pp_instances_next_early(const pp_instances_t *instances, const uint64_t *after, uint64_t *key);
 /* Adds lines: what each open instance waits for, and the keys of which only messages are here. */
 void           pp_instances_explain(const pp_instances_t *instances, pp_text_t *text);
-uint64_t       pp_instances_buffer_bytes(const pp_instances_t *instances);
+void           pp_instances_count_buffers(const pp_instances_t *instances, pp_held_t *sum);     /* adds */
 
 #endif

@@ -13,6 +13,7 @@ pp_buffer_t *pp_pool_get(pp_pool_t *pool)
     pp_buffer_t *buffer = pool->free_list;
     if (buffer) {
         pool->free_list = buffer->next;
+        pool->given++;
         return buffer;
     }
     buffer = calloc(1, sizeof *buffer);
@@ -25,6 +26,7 @@ pp_buffer_t *pp_pool_get(pp_pool_t *pool)
         return NULL;
     }
     pool->made++;
+    pool->given++;
     return buffer;
 }
 
@@ -34,6 +36,13 @@ void pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer)
         return;
     buffer->next = pool->free_list;
     pool->free_list = buffer;
+    pool->given--;
+}
+
+void pp_pool_count(const pp_pool_t *pool, pp_held_t *sum)
+{
+    sum->bytes += pool->made * pool->bytes;
+    sum->used_bytes += pool->given * pool->bytes;
 }
 
 void pp_pool_release(pp_pool_t *pool)

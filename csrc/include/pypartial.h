@@ -260,6 +260,7 @@ typedef struct pp_stats {
     uint64_t progress_cpu_ns;       /* CPU time of the progress thread */
     uint64_t buffer_bytes;          /* memory of pending slots, rounds and results of all handles; memory that
                                        ranks share is not counted */
+    uint64_t buffer_bytes_used;     /* of it, what is in use now; the rest is kept for the next rounds */
     int32_t  neighbours;            /* ranks reachable by doorbell, this rank included */
     int32_t  shares_memory;         /* 1: the ranks of each node make their part of a round in shared memory */
     int32_t  thread_level;          /* MPI_Query_thread: 0 single .. 3 multiple; -1 without MPI */

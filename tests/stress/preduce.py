@@ -15,8 +15,9 @@ replay     the groups are replayed in the order of their numbers, and every rank
 mean       equal weights keep the mean of a group: to 1e-12 of its largest element, in float64
 weights    by iteration, they are those of the members' iterations, and members take over the newest
 served     every rank was in a group with others
-memory     neither the library's buffers nor the process's memory grow in the second half of a run
-           of `ENOUGH_GROUPS` or more
+memory     after each part all buffers have been put back but the rank's own; no more of them were
+           made than groups that a rank can be in at once need; the process's memory does not grow
+           in the second half of a run of `ENOUGH_GROUPS` or more
 
 The rows are those of the table: every generator with equal weights; fewer groups with weights by
 iteration, and with vectors of 24 KB and 200 KB. "alone" counts the requests of a rank that no other
@@ -27,6 +28,7 @@ failed".
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 import random
@@ -268,10 +270,20 @@ class Rank:
         self.request.Flush(self.status, HANGS_S)
         return self.done(Asked(before, self.iteration, flush=True))
 
-    def memory(self) -> tuple[int, int]:
-        """Return the bytes of the library's buffers, and those of this process."""
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
-        return self.ctx.stats().buffer_bytes, resident
+    def check_buffers(self) -> None:
+        """Check what the library keeps between two parts, when all ranks have completed a flush."""
+        vector = self.model.nbytes
+        own = vector * (2 if self.case.weights == "initial" else 1)
+        until = time.monotonic() + HANGS_S
+        while (stats := self.ctx.stats()).buffer_bytes_used > own:
+            where = f"rank {self.ctx.rank}: {stats.buffer_bytes_used} bytes of buffers"
+            assert time.monotonic() < until, f"{where} were not put back; {own} are its own"
+            time.sleep(0)  # the progress thread retires the last groups
+        # A rank is in a group of its own, and stands in for itself in one of each other rank: each
+        # needs the sum, and at most as much again to receive into.
+        most = own + 2 * vector * self.ctx.size
+        held = stats.buffer_bytes
+        assert held <= most, f"rank {self.ctx.rank}: {held} bytes of buffers are more than {most}"
 
 
 # ---- judged by rank 0 ----------------------------------------------------------------------------
@@ -402,25 +414,28 @@ def associations(rank: Rank) -> Callable[[int], str]:
     return chosen
 
 
-def agree(comm: MPI.Comm, judgement: Callable[[], None]) -> None:
-    """Let rank 0 judge; raise AssertionError on every rank if it finds something."""
+def agree(comm: MPI.Comm, check: Callable[[], None] | None) -> None:
+    """Let ranks check something; raise AssertionError on every rank if one of them fails."""
     complaint = None
-    if comm.rank == 0:
+    if check:
         try:
-            judgement()
+            check()
         except AssertionError as error:
             complaint = str(error)
-    complaint = comm.bcast(complaint)
-    assert complaint is None, complaint
+    complaints = [one for one in comm.allgather(complaint) if one is not None]
+    assert not complaints, complaints[0]
 
 
-def check_memory(comm: MPI.Comm, seen: list[tuple[int, int]]) -> None:
+def process_bytes() -> int:
+    """Return the memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+def check_growth(comm: MPI.Comm, seen: list[int]) -> None:
     """Compare the most of each half, on every rank."""
     half = len(seen) // 2
-    grown = [max(column[half:]) - max(column[:half]) for column in zip(*seen, strict=True)]
-    for rank, (buffers, process) in enumerate(comm.allgather(grown)):
-        assert buffers <= 0, f"the buffers of rank {rank} have grown by {buffers} bytes"
-        assert process <= GROWTH_BYTES, f"rank {rank} has grown by {process} bytes"
+    for rank, grown in enumerate(comm.allgather(max(seen[half:]) - max(seen[:half]))):
+        assert grown <= GROWTH_BYTES, f"rank {rank} has grown by {grown} bytes"
 
 
 def live(ctx: pp.Context, case: Case, options: argparse.Namespace, seed: int) -> tuple[Tally, str]:
@@ -435,19 +450,16 @@ def live(ctx: pp.Context, case: Case, options: argparse.Namespace, seed: int) ->
         while tally.groups < case.groups:
             logs = comm.gather(rank.part())
 
-            def judge_part(logs: list[list[Entry]] | None = logs) -> None:
-                assert judge is not None and logs is not None
-                judge.part(logs)
-
-            agree(comm, judge_part)
-            del logs, judge_part
+            agree(comm, functools.partial(judge.part, logs) if judge and logs else None)
+            del logs
             tally = comm.bcast(judge.tally if judge else None)
-            seen.append(rank.memory())
+            agree(comm, rank.check_buffers)
+            seen.append(process_bytes())
     finally:
         rank.request.Free(HANGS_S)
     assert tally.served == set(range(comm.size)), f"only ranks {tally.served} were in groups"
     if case.groups >= ENOUGH_GROUPS and len(seen) > 3:
-        check_memory(comm, seen)
+        check_growth(comm, seen)
     return tally, backend
 
 

@@ -428,10 +428,10 @@ static void explain(pp_preduce_t *preduce, pp_text_t *text)
     }
 }
 
-static uint64_t buffer_bytes(const pp_preduce_t *preduce)
+static void count_buffers(const pp_preduce_t *preduce, pp_held_t *sum)
 {
-    const posted_t *posted = preduce->posted;
-    return posted->vectors.made * posted->vectors.bytes + pp_instances_buffer_bytes(&posted->instances);
+    pp_pool_count(&preduce->posted->vectors, sum);
+    pp_instances_count_buffers(&preduce->posted->instances, sum);
 }
 
 static void close_groups(pp_preduce_t *preduce)
@@ -455,7 +455,7 @@ static void close_groups(pp_preduce_t *preduce)
 static const pp_grouping_t ops = {
     .untangles = true, .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere,
     .say_long = say_long, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
-    .operation = operation, .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes,
+    .operation = operation, .retired = retired, .explain = explain, .count_buffers = count_buffers,
     .close = close_groups,
 };
 

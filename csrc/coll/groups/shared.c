@@ -279,7 +279,7 @@ static void explain(pp_preduce_t *preduce, pp_text_t *text)
 
 static bool retired(const pp_preduce_t *preduce) { return preduce->shared->workers == 0; }
 
-static uint64_t buffer_bytes(const pp_preduce_t *preduce) { return (void)preduce, 0; }
+static void count_buffers(const pp_preduce_t *preduce, pp_held_t *sum) { (void)preduce, (void)sum; }
 
 /* Nothing comes by messages. */
 static void control(pp_preduce_t *preduce, int32_t peer, const pp_prefix_t *message)
@@ -352,7 +352,7 @@ static void close_groups(pp_preduce_t *preduce)
 static const pp_grouping_t ops = {
     .untangles = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
     .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
-    .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups, .poll = poll,
+    .retired = retired, .explain = explain, .count_buffers = count_buffers, .close = close_groups, .poll = poll,
     .has_work = has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
 };
 

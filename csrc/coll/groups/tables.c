@@ -359,10 +359,10 @@ static void explain(pp_preduce_t *preduce, pp_text_t *text)
     pp_instances_explain(&preduce->tables->instances, text);
 }
 
-static uint64_t buffer_bytes(const pp_preduce_t *preduce)
+static void count_buffers(const pp_preduce_t *preduce, pp_held_t *sum)
 {
-    const tables_t *tables = preduce->tables;
-    return tables->vectors.made * tables->vectors.bytes + pp_instances_buffer_bytes(&tables->instances);
+    pp_pool_count(&preduce->tables->vectors, sum);
+    pp_instances_count_buffers(&preduce->tables->instances, sum);
 }
 
 static void close_groups(pp_preduce_t *preduce)
@@ -383,7 +383,7 @@ static void close_groups(pp_preduce_t *preduce)
 static const pp_grouping_t ops = {
     .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
     .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
-    .retired = retired, .explain = explain, .buffer_bytes = buffer_bytes, .close = close_groups,
+    .retired = retired, .explain = explain, .count_buffers = count_buffers, .close = close_groups,
 };
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */

@@ -490,7 +490,7 @@ static void play(pp_simnet_t *net, rank_t *all, uint64_t groups)
 {
     uint64_t random = seed, total = 0, done = 0;
     size_t   early = 0;
-    uint64_t buffers = 0;
+    pp_held_t buffers = {0};
     usage_t  usage = {0};
     for (uint64_t number = 0; number < groups; number++)
         total += (uint64_t)group_of(number)->map.count;
@@ -518,12 +518,13 @@ static void play(pp_simnet_t *net, rank_t *all, uint64_t groups)
         check_end(&all[r]);
         early = all[r].early_most > early ? all[r].early_most : early;
         for (int sort = 0; sort < KINDS; sort++)
-            buffers += pp_instances_buffer_bytes(&all[r].parts[sort].instances);
+            pp_instances_count_buffers(&all[r].parts[sort].instances, &buffers);
     }
+    CHECK(buffers.used_bytes == 0, "%llu bytes of buffers were not put back", (unsigned long long)buffers.used_bytes);
     check_usage(&usage, groups);
     printf("%llu groups on %d ranks, %d at once; %zu KiB early at most; %zu KiB in use in the first half, %zu in the "
            "second; %llu KiB of buffers left\n", (unsigned long long)groups, ranks, ahead, early >> 10,
-           usage.most[0] >> 10, usage.most[1] >> 10, (unsigned long long)buffers >> 10);
+           usage.most[0] >> 10, usage.most[1] >> 10, (unsigned long long)buffers.bytes >> 10);
 }
 
 static void simulate(uint64_t groups)
