@@ -151,6 +151,7 @@ class Whole(Driver):
         else:
             self._gradients.collect(factor)
         self._worker.step(None if skip else self._worker.gradient, self._update)
+        self._gradients.settle()
         self._take_over()
 
     def flush(self, is_end: bool) -> None:

@@ -43,6 +43,7 @@ class Gradients:
             None if p.dtype == view.dtype else torch.empty_like(p, requires_grad=False)
             for p, view in zip(layout.parameters, self._views, strict=True)
         ]
+        self.settle()
 
     @staticmethod
     def length(layout: Layout) -> int:
@@ -80,15 +81,26 @@ class Gradients:
             self._whole[: self._layout.size].mul_(factor)
         self._flags(self._vector)[:] = [grad is not None for grad in grads]
 
+    def settle(self) -> None:
+        """Take the gradients as they are now for applied: an optimizer's step has read them."""
+        self._applied = self._versions()
+
     @property
     def is_waiting(self) -> bool:
-        """Whether backward has made a gradient outside of the vector, and nobody collected it."""
+        """Whether backward has made a gradient since the last step that nobody collected."""
         own = [
             view if narrow is None else narrow
             for view, narrow in zip(self._views, self._narrow, strict=True)
         ]
-        grads = [p.grad for p in self._layout.parameters]
-        return any(g is not None and g is not o for g, o in zip(grads, own, strict=True))
+        grads = [p.grad for p in self._layout.parameters if p.grad is not None]
+        if any(all(grad is not one for one in own) for grad in grads):
+            return True
+        # What backward has added in place, or zero_grad() has set to zero.
+        return self._versions() != self._applied and any(bool(grad.any()) for grad in grads)
+
+    def _versions(self) -> list[int]:
+        """Return how often PyTorch has written the vector, and each gradient of another type."""
+        return [one._version for one in (self._whole, *self._narrow) if one is not None]
 
     def forget(self) -> None:
         """Set the parameters' gradients to None: other calls have overwritten the vector."""

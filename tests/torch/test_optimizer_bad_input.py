@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import backward, flat, net
+from support.training import backward, batch, flat, net
 from torch import nn
 
 import pypartial as pp
@@ -225,6 +225,32 @@ class TestSteps:
         ):
             opt.step()
         model[0].bias.data = kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_flush_before_the_step_of_gradients_in_place(ctx, dtype):
+    """zero_grad(set_to_none=False) leaves the optimizer's views, to which backward then adds."""
+    model = net(dtype=dtype)
+    x, _ = batch(ctx.rank, 0, dtype)
+
+    def add_gradients() -> None:
+        model(x).sum().backward()
+
+    with pp.torch.DistributedOptimizer(sgd(model), ctx, Synchronous(), model=model) as opt:
+        for _ in range(2):
+            add_gradients()
+            opt.step()
+            opt.zero_grad(set_to_none=False)
+            opt.flush()  # zeros are no gradient
+        add_gradients()
+        opt.step()
+        opt.zero_grad(set_to_none=False)
+        add_gradients()
+        with pytest.raises(pp.Error, match="a gradient waits for its step"):
+            opt.flush()
+        opt.step()
+        opt.flush()
+        assert opt.rounds == 4
 
 
 def test_unfrozen(comm, ctx):
