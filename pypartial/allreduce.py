@@ -23,7 +23,7 @@ from ._names import (
 )
 from ._native import SLICE_S, SLICE_US, Native
 from .errors import ArgumentError, Error
-from .policy import Full, Policy
+from .policy import Full, Policy, check_policy
 from .status import Cause, Status
 from .tuning import algorithm_name, reason_text
 
@@ -407,11 +407,7 @@ class Arguments:
         """Return the C configuration, and the objects that must live as long as it."""
         ffi, lib = native.ffi, native.lib
         vector, settings = self.vector, self.settings
-        if not isinstance(settings.policy, Policy):
-            raise ArgumentError(
-                "policy must be pypartial.Solo(), Majority(), FirstOf(m), Quorum(k) or Full(), not "
-                f"{settings.policy!r}"
-            )
+        check_policy(settings.policy)
         name = type_name(vector.dtype)
         type_, op = TYPE.constant(lib, name), OP.constant(lib, settings.op)
         if not lib.pp_op_supports(op, type_):

@@ -323,6 +323,15 @@ class Full(Policy):
         return Trigger("quorum", size)
 
 
+def check_policy(value: Any) -> None:
+    """Raise ArgumentError unless a value is a policy."""
+    if not isinstance(value, Policy):
+        raise ArgumentError(
+            "policy must be pypartial.Solo(), Majority(), FirstOf(m), Quorum(k) or Full(), not "
+            f"{value!r}"
+        )
+
+
 def _counts(kind: type[Policy]) -> list[Field[Any]]:
     """Return the fields of a policy that hold a number of ranks."""
     return [entry for entry in fields(kind) if not entry.kw_only]

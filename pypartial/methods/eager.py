@@ -10,9 +10,10 @@ from .._arguments import INT32_MAX, in_range
 from .._names import DELIVER
 from ..allreduce import AllreduceRequest
 from ..errors import ArgumentError
-from ..policy import Full, Majority, Policy
+from ..policy import Full, Majority, Policy, check_policy
 from ..status import Status
 from .base import Method, State, Update, Vector, Worker
+from .checkpoint import lacking
 from .worker import CommonWorker, Purpose
 
 if TYPE_CHECKING:
@@ -76,11 +77,7 @@ class EagerSGD(Method):
 
     def __post_init__(self) -> None:
         """Check the fields, and keep them as their types."""
-        if not isinstance(self.policy, Policy):
-            raise ArgumentError(
-                "policy must be pypartial.Solo(), Majority(), FirstOf(m), Quorum(k) or Full(), not "
-                f"{self.policy!r}"
-            )
+        check_policy(self.policy)
         DELIVER.check(self.deliver)
         if self.sync_every is None:
             return
@@ -149,11 +146,8 @@ class RoundsWorker(CommonWorker):
         self.status = status
         try:
             return self._apply(update)
-        except BaseException as error:  # the round is over: it cannot be applied once more
-            self._defect = (
-                f"an update raised {error!r}, so that the model of this rank lacks round "
-                f"{status.round}: end the program, and go on from a checkpoint"
-            )
+        except BaseException as error:
+            self._defect = lacking(error, status.round)
             raise
 
 

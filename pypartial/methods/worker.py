@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 from enum import IntEnum
@@ -14,6 +13,7 @@ from .._arguments import as_argument_error, in_range
 from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
 from .base import Method, State, Update, Vector, Worker
+from .checkpoint import rounds_of, worker_state
 from .meeting import Meeting
 from .state import Shape, average_state, check_state, shapes
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["CommonWorker", "Purpose"]
 
 EXTRA_MOST = (1 << 31) - 1
-ROUNDS_MOST = (1 << 63) - 1
 
 
 class Purpose(IntEnum):
@@ -222,32 +221,15 @@ class CommonWorker(Worker):
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs beside `x`: ``method``, ``rounds`` and ``seed``. Local."""
         self._sound()
-        if self._steps:
-            raise Error(
-                f"{self._steps} steps were made since the last flush, and a checkpoint would lose "
-                "rounds: call flush() on all ranks before"
-            )
-        return {"method": repr(self._method), "rounds": self.rounds, "seed": self._next_seed()}
-
-    def _next_seed(self) -> int:
-        seed, made = self._ctx.seed, self._newest + 1
-        if not made:
-            return seed
-        digest = hashlib.blake2b(f"{seed} {made}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little")
+        return worker_state(
+            *(self._method, self._ctx), rounds=self.rounds, steps=self._steps, newest=self._newest
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on counting where a checkpoint was made. Local; before the first step."""
         self._live()
-        if self._steps or self._newest >= 0:
-            raise Error("load_state_dict comes before the first step")
-        if not isinstance(state, dict) or not {"method", "rounds", "seed"} <= state.keys():
-            raise ArgumentError(f"state must be what state_dict() returned, not {state!r}")
-        if state["method"] != repr(self._method):
-            raise ArgumentError(
-                f"the state is of {state['method']}, and this worker has {self._method!r}"
-            )
-        self.rounds = in_range("rounds", state["rounds"], 0, ROUNDS_MOST)
+        has_begun = self._steps > 0 or self._newest >= 0
+        self.rounds = rounds_of(state, self._method, has_begun=has_begun)
 
     # ---- ends ------------------------------------------------------------------------------------
 

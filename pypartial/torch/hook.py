@@ -14,19 +14,18 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import GradBucket  # torch.distributed has it, untyped
 from torch.nn.parallel import DistributedDataParallel
 
-from .._arguments import as_argument_error
+from .._arguments import INT32_MAX, as_argument_error, in_range
 from ..context import Context
 from ..errors import ArgumentError, Error, MismatchError
 from ..methods.meeting import Meeting
 from ..methods.worker import Purpose
-from ..policy import Full, Majority, Policy
+from ..policy import Full, Majority, Policy, check_policy
 from ..status import Status
 from .buckets import Buckets
 from .layout import Layout, compare
@@ -339,11 +338,7 @@ def _buffers(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
 def _check_options(
     policy: Policy, deliver: str, average: str, sync_every: int | None, optimizer: Any
 ) -> None:
-    if not isinstance(policy, Policy):
-        raise ArgumentError(
-            "policy must be pypartial.Solo(), Majority(), FirstOf(m), Quorum(k) or Full(), not "
-            f"{policy!r}"
-        )
+    check_policy(policy)
     if deliver == "each":
         raise ArgumentError(
             "deliver='each' is not possible in a hook: one backward pass gives one gradient, so "
@@ -359,8 +354,7 @@ def _check_options(
         raise ArgumentError(f"optimizer must be a torch.optim.Optimizer, not {optimizer!r}")
     if sync_every is None:
         return
-    if not isinstance(sync_every, (int, np.integer)) or sync_every < 1:
-        raise ArgumentError(f"sync_every must be a positive integer or None, not {sync_every!r}")
+    in_range("sync_every", sync_every, 1, INT32_MAX)
     if optimizer is None:
         raise ArgumentError(
             "sync_every needs optimizer=: the ranks meet behind one of its steps, and average its "

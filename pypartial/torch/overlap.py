@@ -11,6 +11,7 @@ import torch
 from .._arguments import in_range
 from ..errors import ArgumentError, Error
 from ..methods import EagerSGD, Method, Synchronous
+from ..methods.checkpoint import lacking, rounds_of, worker_state
 from ..methods.meeting import Meeting
 from ..policy import Full, Policy
 from ..status import Status
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from ..context import Context
 
 __all__ = ["Pieces", "check_overlap"]
-
-_ROUNDS_MOST = (1 << 63) - 1
 
 
 def check_overlap(overlap: Any, method: Method) -> int:
@@ -132,7 +131,8 @@ class Pieces(Driver):
         self._pieces = [Piece(ctx, part, policy) for part in _cut(layout, count)]
         self._started = 0  # pieces, since the last step
         self._steps = 0  # since the last flush
-        self._has_stepped = False
+        self._newest = -1  # round of the last flush
+        self._defect: str | None = None  # why this rank's model has parted from the others'
         self._status: Status | None = None
         self._rounds = 0
         self._hooks = [
@@ -185,14 +185,14 @@ class Pieces(Driver):
                 "overlap contributes gradients during backward, before a GradScaler has unscaled "
                 "and checked them: use overlap=None"
             )
+        self._sound()
         self._steps += 1
-        self._has_stepped = True
         while self._started < len(self._pieces):
             self._start_next()
         self._collect()
 
-    def _collect(self) -> None:
-        """Wait for all pieces, and apply what they bring."""
+    def _collect(self) -> Status:
+        """Wait for all pieces, and apply what they bring; return the last one's status."""
         status = Status()
         for piece in self._pieces:
             piece.request.Wait(status)
@@ -203,6 +203,7 @@ class Pieces(Driver):
                     "call"
                 )
         self._end_round(status)
+        return status
 
     def _end_round(self, status: Status) -> None:
         self._started = 0
@@ -214,7 +215,11 @@ class Pieces(Driver):
             piece.gradients.give(piece.vector)
         self._status = status
         self._rounds += 1
-        self._apply()
+        try:
+            self._apply()
+        except BaseException as error:
+            self._defect = lacking(error, status.round)
+            raise
 
     # ---- ends ------------------------------------------------------------------------------------
 
@@ -222,31 +227,30 @@ class Pieces(Driver):
         """Apply all that is on its way."""
         if not all(piece.is_untouched for piece in self._pieces):
             raise Error(BETWEEN)  # at the end, too: pieces have been contributed already
-        if self._is_lockstep:
-            self._take_part()
-        else:
-            self._flush_handles()
+        self._sound()
+        newest = self._take_part() if self._is_lockstep else self._flush_handles()
         for piece in self._pieces:
             piece.gradients.forget()
-        self._steps = 0
-        self._has_stepped = True
+        self._steps, self._newest = 0, newest
 
-    def _take_part(self) -> None:
-        """Make rounds with zeros until all ranks do."""
+    def _take_part(self) -> int:
+        """Make rounds with zeros until all ranks do; return the last one's number."""
         while True:
             for piece in self._pieces:
                 piece.start_flush()
-            self._collect()
+            status = self._collect()
             if self._pieces[-1].vector[-1] == 1:
-                return
+                return status.round
 
-    def _flush_handles(self) -> None:
+    def _flush_handles(self) -> int:
+        """Flush all pieces, and average the models; return the last piece's newest round."""
         status = Status()
         for piece in self._pieces:
             piece.request.Flush(status)
         self._end_round(status)
         state = common_state(self._optimizer, self._meeting)
         unite(self._meeting, self._parameters + state)
+        return status.round
 
     def away(self) -> AbstractContextManager[None]:
         """Leave all rounds for the time of a ``with`` block."""
@@ -263,22 +267,19 @@ class Pieces(Driver):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs."""
-        if self._steps:
-            raise Error(
-                f"{self._steps} steps were made since the last flush, and a checkpoint would lose "
-                "rounds: call flush() on all ranks before"
-            )
-        return {"method": repr(self._method), "rounds": self._rounds, "seed": self._ctx.seed}
+        self._sound()
+        return worker_state(
+            *(self._method, self._ctx), rounds=self._rounds, steps=self._steps, newest=self._newest
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what a checkpoint has."""
-        if self._has_stepped:
-            raise Error("load_state_dict comes before the first step")
-        if state.get("method") != repr(self._method):
-            raise ArgumentError(
-                f"the state is of {state.get('method')}, and this optimizer has {self._method!r}"
-            )
-        self._rounds = in_range("rounds", state.get("rounds"), 0, _ROUNDS_MOST)
+        has_begun = self._steps > 0 or self._newest >= 0
+        self._rounds = rounds_of(state, self._method, has_begun=has_begun)
+
+    def _sound(self) -> None:
+        if self._defect is not None:
+            raise Error(self._defect)
 
 
 def _cut(layout: Layout, count: int) -> list[list[tuple[str, torch.Tensor]]]:

@@ -51,7 +51,7 @@ REFUSED = {
     "deliver": (nn.Linear, {}, {"deliver": "all"}, "must be 'sum' or 'latest', not 'all'"),
     "average": (nn.Linear, {}, {"average": None}, "average must be .* not None"),
     "policy": (nn.Linear, {}, {"policy": "full"}, "policy must be pypartial.Solo.* not 'full'"),
-    "sync_every": (nn.Linear, {}, {"sync_every": 0}, "a positive integer or None, not 0"),
+    "sync_every": (nn.Linear, {}, {"sync_every": 0}, r"sync_every must be in 1\.\.\d+, not 0"),
     "sync without": (nn.Linear, {}, {"sync_every": 5}, "sync_every needs optimizer="),
     "optimizer": (nn.Linear, {}, {"optimizer": 3}, "must be a torch.optim.Optimizer, not 3"),
     "sparse": (lambda *_: Sparse(), {}, {}, "table has sparse gradients"),

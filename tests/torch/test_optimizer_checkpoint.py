@@ -86,21 +86,27 @@ def test_killed_and_resumed_equals_unbroken(comm, path, overlap):
     assert set(comm.allgather(resumed.bits())) == {resumed.bits()}
 
 
+@pytest.mark.filterwarnings("ignore:.*drift apart")  # only between flushes
 @pytest.mark.parametrize(
-    "method",
-    [EagerSGD(), EagerSGD(pp.Solo(), "sum", 4), PartialReduce(2)],
-    ids=["each", "sum", "partial-reduce"],
+    ("method", "overlap"),
+    [
+        (EagerSGD(), None),
+        (EagerSGD(pp.Solo(), "sum", 4), None),
+        (EagerSGD(pp.Solo(), "sum"), 2),
+        (PartialReduce(2), None),
+    ],
+    ids=["each", "sum", "sum in pieces", "partial-reduce"],
 )
-def test_what_is_loaded_is_what_was_saved(comm, path, method):
+def test_what_is_loaded_is_what_was_saved(comm, path, method, overlap):
     with pp.Context(comm, seed=3) as ctx:
-        run = Run(ctx, method)
+        run = Run(ctx, method, overlap)
         with run.opt:
             run.train(0, SAVED + comm.rank)
             run.save(path)
             saved, seed = run.bits(), run.opt.state_dict()["worker"]["seed"]
     assert seed != 3
     with pp.Context(comm, seed=seed) as ctx:
-        run = Run(ctx, method)
+        run = Run(ctx, method, overlap)
         with run.opt:
             run.load(path)
             assert comm.rank or run.bits() == saved
@@ -120,8 +126,9 @@ def test_steps_since_the_flush_would_be_lost(comm, ctx):
             run.opt.state_dict()
 
 
-def test_loading_is_refused(ctx):
-    run = Run(ctx, Synchronous())
+@pytest.mark.parametrize("overlap", [None, 2])
+def test_loading_is_refused(ctx, overlap):
+    run = Run(ctx, Synchronous(), overlap)
     with run.opt:
         good = run.opt.state_dict()
         for wrong in (None, {}, {**good, "more": 1}, {**good, "scheduler": None}):

@@ -247,6 +247,25 @@ def test_ranks_that_step_differently_are_told(comm):
         raise Over
 
 
+def test_nothing_goes_on_behind_a_step_that_has_raised(comm):
+    model = net()
+    with pytest.raises(Over), pp.Context(comm) as ctx:
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        opt = pp.torch.DistributedOptimizer(inner, ctx, Synchronous(), overlap=2)
+
+        def interrupt(*_: object) -> None:
+            raise KeyError("mine")
+
+        inner.register_step_pre_hook(interrupt)
+        backward(model, comm.rank, 0)
+        with pytest.raises(KeyError):
+            opt.step()
+        for call in (opt.step, opt.flush, opt.state_dict):
+            with pytest.raises(pp.Error, match="the model of this rank lacks round 0"):
+                call()
+        raise Over
+
+
 def test_a_grad_scaler_is_refused(comm):
     model = net()
     scaler = torch.amp.GradScaler("cpu")
