@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -27,6 +28,7 @@ from .tensors import copy, settle
 __all__ = ["DistributedOptimizer"]
 
 _DEFAULT_METHOD = EagerSGD()
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in the text of a function, or of an object
 _PARTS = {"optimizer", "scheduler", "worker"}  # of a state_dict
 
 
@@ -225,7 +227,7 @@ class DistributedOptimizer:
         """Return what must be the same on all ranks beside the model, a line each."""
         groups = [
             f"group {number}: "
-            + ", ".join(f"{key} {value}" for key, value in group.items() if key != "params")
+            + ", ".join(f"{key} {_spell(value)}" for key, value in group.items() if key != "params")
             for number, group in enumerate(self.optimizer.param_groups)
         ]
         return [
@@ -484,6 +486,11 @@ def _check_world(size: int) -> None:
             f"ctx has {size} ranks, and the process group of torch.distributed "
             f"{world.get_world_size()}: make the context of the same ranks"
         )
+
+
+def _spell(value: object) -> str:
+    """Return the text of a hyperparameter, without addresses: each process has its own."""
+    return _ADDRESS.sub("", str(value))
 
 
 def _kind(value: object) -> str:

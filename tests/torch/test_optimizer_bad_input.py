@@ -149,6 +149,16 @@ class TestModelsThatDiffer:
         rate = 0.2 if odd(ctx) else 0.1
         self.refused(ctx, net(), "the optimizers differ: .*lr 0.1.* rank {last} .*lr 0.2", lr=rate)
 
+    def test_functions_among_hyperparameters(self, ctx):
+        """Their text has an address, which says nothing."""
+        inner = sgd(net())
+        inner.param_groups[0]["adjust"] = lambda rate: rate + ctx.rank
+        inner.param_groups[0]["seen"] = [object() for _ in range(1 + ctx.rank)][-1]
+        pp.torch.DistributedOptimizer(inner, ctx, Synchronous()).finish()
+        inner.param_groups[0]["adjust"] = max if odd(ctx) else min
+        with pytest.raises(pp.MismatchError, match=r"adjust <.* min>.* adjust <.* max>"):
+            pp.torch.DistributedOptimizer(inner, ctx, Synchronous())
+
     def test_methods(self, ctx):
         method = Synchronous() if odd(ctx) else EagerSGD()
         with pytest.raises(pp.MismatchError, match=r"method EagerSGD\(.*method Synchronous\(\)"):
