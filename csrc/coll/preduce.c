@@ -62,8 +62,8 @@ pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce)
     const bool     given = preduce->config.plan.generator == PP_GENERATOR_GIVEN;
     bool           mine = false;
     if (next == 0 && preduce->iteration == UINT64_MAX)
-        return pp_fail(PP_ERR_ARGUMENT, "the last iteration was %llu, the largest there is",
-                       (unsigned long long)preduce->iteration);
+        return pp_fail(PP_ERR_ARGUMENT, "the last iteration was %llu, counted from 0: the largest there is",
+                       (unsigned long long)preduce->iteration - 1);
     if (next != 0 && next <= preduce->iteration)
         return pp_fail(PP_ERR_ARGUMENT, "iteration %llu does not exceed the last one, %llu", (unsigned long long)next,
                        (unsigned long long)preduce->iteration);

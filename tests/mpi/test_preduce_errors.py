@@ -193,6 +193,12 @@ def test_iterations(comm, ctx):
     request.Start(8)
     request.Wait(status)
     assert status.iteration == 8
+    last = 2**64 - 2
+    request.Start(iteration=last)
+    request.Wait(status)
+    assert status.iteration == last
+    with pytest.raises(pp.ArgumentError, match=f"the last iteration was {last}, .* the largest"):
+        request.Start()
     request.Free()
 
 
