@@ -56,8 +56,9 @@ class CommGroups:
         self._splits: dict[tuple[int, ...], MPI.Comm] = {}
         self._comm = cast("MPI.Intracomm", context.comm.Dup())
         self._group = self._comm.Get_group()
-        if settings.splits:
-            ranks, table = context.size, settings.groups._table(native, context._ctx, context.size)
+        ranks = context.size
+        table = settings.groups._table(native, context._ctx, ranks) if settings.splits else None
+        if table is not None:
             following = native.ffi.unpack(table, len(table))
             phases = {tuple(following[at : at + ranks]) for at in range(0, len(table), ranks)}
             for phase in sorted(phases):
