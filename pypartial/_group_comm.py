@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from .errors import Error
-from .groups import Static, groups_of
+from .groups import groups_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -56,8 +56,9 @@ class CommGroups:
         self._splits: dict[tuple[int, ...], MPI.Comm] = {}
         self._comm = cast("MPI.Intracomm", context.comm.Dup())
         self._group = self._comm.Get_group()
-        if isinstance(settings.groups, Static):
-            ranks, table = context.size, settings.groups._table(native, context._ctx, context.size)
+        ranks = context.size
+        table = settings.groups._table(native, context._ctx, ranks) if settings.splits else None
+        if table is not None:
             following = native.ffi.unpack(table, len(table))
             phases = {tuple(following[at : at + ranks]) for at in range(0, len(table), ranks)}
             for phase in sorted(phases):

@@ -15,7 +15,7 @@ from ._handle import Request, _check_status
 from ._names import BACKEND, GENERATOR, MISSING, TYPE, WEIGHTS
 from ._native import CORE_ERRORS, SLICE_US, Native
 from .errors import ArgumentError, Error
-from .groups import Generator, Given, members_of
+from .groups import Generator, Given, Static, members_of
 from .status import GroupResult, Status
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ class Settings:
     def keeps_initial(self) -> bool:
         """Whether the initial model counts in averages."""
         return self.weights == "dynamic" and self.missing == "initial"
+
+    @property
+    def splits(self) -> bool:
+        """Whether ``backend="comm"`` makes the communicators by MPI_Comm_split."""
+        return isinstance(self.groups, Static)
 
     def __str__(self) -> str:
         return f"{self.groups!r}, {self.count} {self.dtype.name}, '{self.weights}'"
@@ -536,6 +541,7 @@ class Arguments:
         config.piece_count = len(vector.pieces)
         config.type = TYPE.constant(lib, type_name(vector.dtype))
         config.backend = backend
+        config.splits = self.backend == "comm" and settings.splits
         plan = config.plan
         plan.generator = GENERATOR.constant(lib, generator.word)
         for name, value in generator.options().items():

@@ -62,8 +62,8 @@ pp_status_t pp_preduce_check_asked(const pp_preduce_t *preduce)
     const bool     given = preduce->config.plan.generator == PP_GENERATOR_GIVEN;
     bool           mine = false;
     if (next == 0 && preduce->iteration == UINT64_MAX)
-        return pp_fail(PP_ERR_ARGUMENT, "the last iteration was %llu, the largest there is",
-                       (unsigned long long)preduce->iteration);
+        return pp_fail(PP_ERR_ARGUMENT, "the last iteration was %llu, counted from 0: the largest there is",
+                       (unsigned long long)preduce->iteration - 1);
     if (next != 0 && next <= preduce->iteration)
         return pp_fail(PP_ERR_ARGUMENT, "iteration %llu does not exceed the last one, %llu", (unsigned long long)next,
                        (unsigned long long)preduce->iteration);
@@ -89,10 +89,10 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     const pp_preduce_config_t *config = &preduce->config;
     struct {
         uint64_t         count, table;
-        int32_t          type, backend;
+        int32_t          type, backend, splits, unused;
         pp_groups_plan_t plan;
     } key = {.count = preduce->count, .table = preduce->table_hash, .type = config->type, .backend = config->backend,
-             .plan = config->plan};
+             .splits = config->splits, .plan = config->plan};
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memcpy(signature->bytes, &key, sizeof key);
     snprintf(signature->text, sizeof signature->text, "P-Reduce of %llu elements of %s, groups %s, weights=%s, "

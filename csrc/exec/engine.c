@@ -58,7 +58,7 @@ static bool is_deferred(const pp_engine_t *engine, const pp_prefix_t *prefix)
     return prefix->calls > engine->calls && !pp_engine_handle(engine, prefix->handle);
 }
 
-static void hear_calls(pp_engine_t *engine, uint64_t calls)
+void pp_engine_hear_calls(pp_engine_t *engine, uint64_t calls)
 {
     if (calls <= engine->calls_heard)
         return;
@@ -75,7 +75,7 @@ static void on_message(void *owner, int32_t peer, const void *message, size_t by
     if (engine->error && prefix->kind != PP_MSG_GONE)
         return;
     if (!context_wide(prefix->kind))
-        hear_calls(engine, prefix->calls);
+        pp_engine_hear_calls(engine, prefix->calls);
     if (context_wide(prefix->kind))
         engine->control(engine->owner, peer, prefix);
     else if (is_deferred(engine, prefix))

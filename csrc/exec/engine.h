@@ -158,6 +158,8 @@ static inline uint64_t pp_engine_calls_known(const pp_engine_t *engine)
     uint64_t here = pp_engine_calls(engine, engine->nodes);
     return engine->calls_heard > here ? engine->calls_heard : here;
 }
+/* Some rank is known to have completed so many calls. */
+void        pp_engine_hear_calls(pp_engine_t *engine, uint64_t calls);
 /* A collective call of this rank has ended: messages to a handle that it opened are due now. */
 void        pp_engine_call_ended(pp_engine_t *engine);
 

@@ -62,6 +62,9 @@ bool        pp_groups_asks(const pp_groups_t *groups, int32_t rank);
    there are. */
 int32_t     pp_groups_missing(const pp_groups_t *groups, int32_t rank, int32_t *ranks, int32_t most);
 
+/* The most collective calls that the machine knows any rank to have completed. */
+uint64_t    pp_groups_calls(const pp_groups_t *groups);
+
 /* Ends circles of ranks that wait for each other on different handles; to be called after each event where there are
    several handles: also a FINISH or LEAVE may be the last event before all ranks wait.  It returns at once while ranks
    wait on one handle only.  All machines have the same ranks.  A rank is taken to compute, and so to ask on any handle

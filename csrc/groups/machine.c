@@ -175,6 +175,7 @@ pp_status_t pp_groups_open(pp_groups_t *groups, const pp_groups_plan_t *plan, co
 }
 
 int32_t pp_groups_alive(const pp_groups_t *groups) { return groups->alive; }
+uint64_t pp_groups_calls(const pp_groups_t *groups) { return groups->calls; }
 bool    pp_groups_asks(const pp_groups_t *groups, int32_t rank) { return pp_groups_rank(groups, rank)->asks; }
 
 /* ---- requests -------------------------------------------------------------------------------------------------- */

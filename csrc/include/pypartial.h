@@ -509,7 +509,7 @@ typedef struct pp_preduce_config {
     int32_t  type;             /* pp_type_t, of floating numbers */
     int32_t  backend;          /* pp_backend_t */
     int32_t  memory;           /* pp_memory_kind_t of the pieces' buffers */
-    int32_t  unused;
+    int32_t  splits;           /* COMM: 1: the caller makes all communicators beforehand, with all ranks (MPI_Comm_split) */
     pp_groups_plan_t plan;     /* `ranks` and `seed` are the context's */
     /* TABLE: by phase and rank, the next rank of the rank's group, the lowest after the highest; itself: it has none.
        Copied. */

@@ -300,3 +300,26 @@ def test_a_call_that_is_over_is_over_for_all(comm, ctx, name):
         assert status.group == tuple(everybody), step
     before.Free()
     request.Free()
+
+
+@pytest.mark.parametrize("name", ["random:2", "controller:2"])
+@pytest.mark.sizes(2, 3, 4, 5)
+def test_patience_in_a_call_that_is_over_elsewhere(comm, transport, name):
+    """A rank that is away for longer than another one holds it up for its patience only."""
+    last, status = comm.size - 1, pp.Status()
+    with pp.Context(comm, transport=transport, patience=0.2) as ctx:
+        request = ctx.Preduce_init(np.zeros(2), generator(name, comm.size))
+        with ctx.away():
+            comm.Barrier()
+            if comm.rank != last:
+                comm.recv(source=last)
+        if comm.rank == last:
+            request.Start()
+            try:
+                request.Wait(status, timeout=30)
+            finally:
+                for rank in range(last):
+                    comm.send(None, rank)
+            assert status.group == (last,)
+        request.Flush()
+        request.Free()

@@ -135,6 +135,19 @@ def test_generators_that_differ(comm, ctx, one, other):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.sizes(2, 3)
+def test_a_table_like_that_of_static(comm, ctx):
+    """With communicators only Static splits: the ranks would block in different calls of MPI."""
+    static = groups.Static(nodes=1, per_node=SIZE)
+    ends = [[0, SIZE - 1]] if SIZE > 2 else []
+    table = groups.Table([[], [range(SIZE)], ends, [range(SIZE)]])
+    with pytest.raises(pp.MismatchError) as caught:
+        ctx.Preduce_init(np.zeros(4), table if comm.rank else static, backend="comm")
+    assert "Static(" in str(caught.value) and "Table(" in str(caught.value)
+    usable(comm, ctx)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2, 3)
 def test_an_allreduce_on_one_rank(comm, ctx):
     """The ranks make handles of different kinds."""
     with pytest.raises(pp.MismatchError):
@@ -180,6 +193,12 @@ def test_iterations(comm, ctx):
     request.Start(8)
     request.Wait(status)
     assert status.iteration == 8
+    last = 2**64 - 2
+    request.Start(iteration=last)
+    request.Wait(status)
+    assert status.iteration == last
+    with pytest.raises(pp.ArgumentError, match=f"the last iteration was {last}, .* the largest"):
+        request.Start()
     request.Free()
 
 

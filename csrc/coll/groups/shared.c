@@ -184,6 +184,7 @@ static bool poll(pp_preduce_t *preduce)
     bool     any = false;
     if (awaited != shared->awaited) {
         shared->awaited = awaited;
+        pp_engine_hear_calls(preduce->handle.engine, pp_node_calls(shared->node));
         pp_group_time_awaited(preduce);
     }
     if (differ)
@@ -212,7 +213,8 @@ static bool poll(pp_preduce_t *preduce)
     return any || differ;
 }
 
-/* The ranks that compute have to be woken: their progress threads look at the clock. */
+/* The ranks that compute have to be woken: their progress threads look at the clock.  A rank may be in a call that the
+   machine knows to be over elsewhere; no message has told it, so it hears of it here, and then holds the group up. */
 static void await(pp_preduce_t *preduce)
 {
     shared_t        *shared = preduce->shared;
@@ -220,6 +222,7 @@ static void await(pp_preduce_t *preduce)
     if (!lock(preduce))
         return;
     int32_t count = pp_groups_missing(shared->machine, shared->me, shared->missing, shared->ranks);
+    pp_node_call_over(shared->node, pp_groups_calls(shared->machine));
     pp_node_unlock(shared->node);
     for (int32_t i = 0; i < count; i++) {
         atomic_fetch_add(&shared->desks[shared->missing[i]].awaited, 1);
