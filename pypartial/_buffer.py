@@ -187,7 +187,10 @@ def understand(name: str, spec: Any, *, writable: bool) -> Memory:
     """Return the address, the element type and the count of one buffer specification."""
     buffer, count, datatype = unpack(name, spec)
     if is_in_place(buffer):
-        raise ArgumentError(f"{name} is {buffer!r}, which is possible for sendbuf only")
+        raise ArgumentError(
+            f"{name} is {buffer!r}: pass a buffer; MPI.IN_PLACE and None are for the sendbuf of an "
+            "allreduce"
+        )
     array, readonly, typed, owner = view(name, buffer)
     if writable and readonly:
         raise ArgumentError(

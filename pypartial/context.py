@@ -103,7 +103,8 @@ class Context(Collectives):
         Seconds, above 0. This rank may hold up a round that others wait for, for this long, while
         it does not call. The library's thread then says that this rank has left, and the round goes
         on without it. ``"auto"``: five times this rank's usual time between a result and its next
-        Start, and at least 1 s. None: never. Only None and ``"auto"`` are possible with
+        Start, and at least 1 s. None: never, and while this rank waits it asks no other one to
+        leave; other ranks that wait ask. Only None and ``"auto"`` are possible with
         ``progress="caller"``, where no thread could say so.
     stall_warning : float or None, optional
         Seconds, above 0. A wait that takes longer logs a warning (logger ``"pypartial"``) that

@@ -74,7 +74,8 @@ class Given(Generator):
     """Each Start names its group: ``Start(group=[0, 4, 5])``.
 
     All members pass the same list. If the lists of two ranks that wait for each other differ, both
-    raise `pypartial.MismatchError`.
+    raise `pypartial.MismatchError`. Lists in a circle wait: of 0 and 1, 1 and 2, 0 and 2 no two
+    ranks wait for each other.
     """
 
     word: ClassVar[str] = "given"

@@ -458,8 +458,8 @@ def test_things_without_memory(thing):
 
 @pytest.mark.parametrize("nothing", [None, MPI.IN_PLACE])
 def test_a_missing_receive_buffer(nothing):
-    refused("sendbuf only", np.ones(1), nothing)
-    refused("sendbuf only", np.ones(1), [nothing, 1])
+    refused("are for the sendbuf", np.ones(1), nothing)
+    refused("are for the sendbuf", np.ones(1), [nothing, 1])
 
 
 def test_device_memory():
