@@ -233,6 +233,15 @@ def test_all_to_all_single(world, comm):
     assert output[:, 1].tolist() == [rank for rank in range(comm.size) for _ in range(rank + 1)]
 
 
+def test_memory_may_be_resized_after_a_call(world, comm):
+    """FSDP with mixed precision does that."""
+    part, whole = torch.ones(2), torch.zeros(2 * comm.size)
+    dist.all_gather_into_tensor(whole, part)
+    dist.all_reduce(part)
+    for tensor in (part, whole):
+        tensor.untyped_storage().resize_(0)
+
+
 def test_objects(world, comm):
     objects = [None] * comm.size
     dist.all_gather_object(objects, {"rank": comm.rank})
