@@ -367,6 +367,24 @@ def test_sizes_that_do_not_fit_are_refused(world, comm):
         dist.all_to_all_single(torch.ones(size + 1), torch.ones(size + 1))
     with pytest.raises(pp.ArgumentError, match="split sizes"):
         dist.all_to_all_single(torch.ones(size), torch.ones(size), [1] * size, [2] * size)
+    negative = [-1, size + 1, *[0] * (size - 2)]
+    with pytest.raises(pp.ArgumentError, match=r"split sizes \[-1"):
+        dist.all_to_all_single(torch.ones(size), torch.ones(size), negative, negative)
+    with pytest.raises(pp.ArgumentError, match="no dimension"):
+        dist.all_to_all_single(torch.tensor(1.0), torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("root", [-1, 99])
+def test_roots_that_are_no_ranks_are_refused(world, comm, root):
+    calls = {
+        "broadcast": lambda: dist.broadcast(torch.ones(1), root),
+        "reduce": lambda: dist.reduce(torch.ones(1), root),
+        "gather": lambda: dist.gather(torch.ones(1), None, root),
+        "scatter": lambda: dist.scatter(torch.ones(1), None, root),
+    }
+    for name, call in calls.items():
+        with pytest.raises(pp.ArgumentError, match=f"{name}: there is no rank {root} in a group"):
+            call()
 
 
 def test_operations_that_a_type_does_not_have_are_not_implemented(world, comm):
