@@ -100,6 +100,8 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         expected: int | None = None,
     ) -> Transfer:
         work = Transfer(call, request, vector, lambda: blocking(frozenset()), done, expected)
+        for other in list(self._transfers):
+            other.reap()
         # Also if the application drops the work: MPI uses its memory.
         self._transfers.add(work)
         return work
