@@ -53,7 +53,8 @@ SUPPORTED = {
     "ReduceOp PREMUL_SUM": _REFUSED,
     "float16, bfloat16": "reduced in float32",
     "new_group": "a communicator of its ranks, which alone make it",
-    "split_group, windows, coalescing of other calls": _REFUSED,
+    "split_group, monitored_barrier": "an error of torch, which has them for other backends only",
+    "windows, coalescing of other calls": _REFUSED,
     "timeout": "of a wait for isend and irecv; other calls wait as MPI does",
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -167,11 +168,27 @@ def message(vector: torch.Tensor, counts: Sequence[int] | int | None = None) -> 
 
 
 def _message(vector: torch.Tensor, counts: Sequence[int] | int | None, kind: Any) -> list[Any]:
-    memory = vector.view(torch.uint8).numpy()  # keeps the vector alive
+    memory = np.asarray(_Memory(vector))  # keeps the vector alive
     if counts is None or isinstance(counts, int):
         return [memory, vector.numel() if counts is None else counts, kind]
     starts = [sum(counts[:rank]) for rank in range(len(counts))]
     return [memory, (list(counts), starts), kind]
+
+
+class _Memory:
+    """A vector's bytes, as NumPy takes them.
+
+    After `torch.Tensor.numpy` the vector's storage could not be resized any more, as FSDP does.
+    """
+
+    def __init__(self, vector: torch.Tensor) -> None:
+        self._vector = vector
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (vector.nbytes,),
+            "data": (vector.data_ptr(), False),
+        }
 
 
 @dataclass(frozen=True)

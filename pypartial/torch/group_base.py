@@ -100,6 +100,8 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         expected: int | None = None,
     ) -> Transfer:
         work = Transfer(call, request, vector, lambda: blocking(frozenset()), done, expected)
+        for other in list(self._transfers):
+            other.reap()
         # Also if the application drops the work: MPI uses its memory.
         self._transfers.add(work)
         return work
@@ -188,6 +190,12 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         with mpi_errors(call), blocking(self._members):
             yield comm
 
+    def _root(self, call: str, opts: Any) -> int:
+        root: int = opts.rootRank
+        if not 0 <= root < self._size:
+            raise ArgumentError(f"{call}: there is no rank {root} in a group of {self._size}")
+        return root
+
     def _check_list(self, call: str, tensors: Sequence[Any], own: Any = None) -> None:
         """Check a list with a tensor for each rank, of which `own` is this rank's."""
         if len(tensors) != self._size:
@@ -217,7 +225,9 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
 
     def _rows(self, call: str, name: str, tensor: Tensor, sizes: Sequence[int]) -> list[int]:
         """Return how many elements of the tensor are for each rank."""
-        rows = tensor.shape[0] if tensor.dim() else 0
+        if not tensor.dim():
+            raise ArgumentError(f"{call}: the {name} has no dimension; its rows are exchanged")
+        rows = tensor.shape[0]
         row = tensor.numel() // rows if rows else 0
         if not sizes:
             if rows % self._size:
@@ -226,7 +236,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
                     "equally"
                 )
             return [rows // self._size * row] * self._size
-        if len(sizes) != self._size or sum(sizes) != rows:
+        if len(sizes) != self._size or sum(sizes) != rows or min(sizes) < 0:
             raise ArgumentError(
                 f"{call}: the split sizes {list(sizes)} of the {name} do not divide its {rows} "
                 f"rows among {self._size} ranks"

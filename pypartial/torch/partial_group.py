@@ -14,7 +14,7 @@ from ..errors import Error
 from ..policy import Majority, Policy
 from ..status import Status
 from .agreement import agree, same
-from .elements import check, elements, op_name
+from .elements import Reduction, check, elements, op_name
 from .leaving import Members, begins, blocking, ends
 from .process_group import ProcessGroup
 from .streams import Stream, Streams
@@ -102,7 +102,10 @@ class PartialGroup(ProcessGroup):
         check(call, *tensors)
         self._live()
         self.status = None
-        op = op_name(getattr(opts, "reduceOp", opts))
+        given = getattr(opts, "reduceOp", opts)
+        for tensor in tensors:  # all are checked before the first is communicated
+            Reduction.of(call, given, tensor.dtype)
+        op = op_name(given)
         for tensor in tensors:
             is_partial = op in _AVERAGE and tensor.dtype.is_floating_point and tensor.numel() > 0
             stream = self._stream(tensor, op) if is_partial else None

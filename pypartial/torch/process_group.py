@@ -66,7 +66,7 @@ class ProcessGroup(GroupBase):
         """Reduce a tensor over all ranks; the result is the root's."""
         from mpi4py import MPI
 
-        tensor, root = only("reduce", tensors), opts.rootRank
+        tensor, root = only("reduce", tensors), self._root("reduce", opts)
         way = Reduction.of("reduce", getattr(opts, "reduceOp", opts), tensor.dtype)
         vector = elements(tensor, way.dtype)
         with self._call("reduce") as comm:
@@ -82,9 +82,9 @@ class ProcessGroup(GroupBase):
     def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:
         """Overwrite a tensor with the root's."""
         tensor = only("broadcast", tensors)
-        vector = elements(tensor)
+        vector, root = elements(tensor), self._root("broadcast", opts)
         with self._call("broadcast") as comm:
-            comm.Bcast(message(vector), opts.rootRank)
+            comm.Bcast(message(vector), root)
         put_back(vector, tensor)
         return done([tensor])
 
@@ -169,7 +169,7 @@ class ProcessGroup(GroupBase):
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Give the root the tensors of all ranks."""
-        tensor, root = only("gather", inputs), opts.rootRank
+        tensor, root = only("gather", inputs), self._root("gather", opts)
         if self._rank != root:
             with self._call("gather") as comm:
                 comm.Gatherv(message(elements(tensor)), None, root)
@@ -184,7 +184,7 @@ class ProcessGroup(GroupBase):
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Give each rank one tensor of the root's."""
-        output, root = only("scatter", outputs), opts.rootRank
+        output, root = only("scatter", outputs), self._root("scatter", opts)
         vector, parts = elements(output), None
         if self._rank == root:
             tensors = only_list("scatter", inputs)

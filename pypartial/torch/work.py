@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -47,7 +48,7 @@ def done(tensors: Sequence[Any]) -> dist.Work:
 
 
 class Transfer(dist.Work):
-    """A send or a receive, from its call until `wait`. One thread at a time uses it.
+    """A send or a receive, from its call until `wait`. One thread of the application uses it.
 
     Parameters
     ----------
@@ -79,12 +80,28 @@ class Transfer(dist.Work):
         self._blocking, self._done, self._expected = blocking, done, expected
         self._status = MPI.Status()
         self._complete = False
+        self._lock = threading.Lock()
 
     def is_completed(self) -> bool:
         """Return whether the transfer is complete; if it is, this completes it. Never blocks."""
+        with self._lock:
+            return self._is_completed()
+
+    def _is_completed(self) -> bool:
         if not self._complete and self._test():
             self._finish()
         return self._complete
+
+    def reap(self) -> None:
+        """Complete a send if it is through: the application may have dropped its work.
+
+        Any thread may call this. Receives stay the application's, which is told of their errors.
+        """
+        if self._expected is None and self._lock.acquire(blocking=False):
+            try:
+                self._is_completed()
+            finally:
+                self._lock.release()
 
     def is_success(self) -> bool:
         """Return whether the transfer is complete."""
@@ -102,14 +119,14 @@ class Transfer(dist.Work):
             Raise `pypartial.TimeoutError` after this time; the transfer goes on. 0, or less: no
             limit.
         """
-        if self.is_completed():
-            return True
-        with self._blocking():
-            if timeout > _NO_TIMEOUT:
-                self._wait_for(timeout)
-            else:
-                self._ask(self._request.Wait)
-        self._finish()
+        with self._lock:
+            if not self._is_completed():
+                with self._blocking():
+                    if timeout > _NO_TIMEOUT:
+                        self._wait_for(timeout)
+                    else:
+                        self._ask(self._request.Wait)
+                self._finish()
         return True
 
     def _test(self) -> bool:

@@ -233,6 +233,15 @@ def test_all_to_all_single(world, comm):
     assert output[:, 1].tolist() == [rank for rank in range(comm.size) for _ in range(rank + 1)]
 
 
+def test_memory_may_be_resized_after_a_call(world, comm):
+    """FSDP with mixed precision does that."""
+    part, whole = torch.ones(2), torch.zeros(2 * comm.size)
+    dist.all_gather_into_tensor(whole, part)
+    dist.all_reduce(part)
+    for tensor in (part, whole):
+        tensor.untyped_storage().resize_(0)
+
+
 def test_objects(world, comm):
     objects = [None] * comm.size
     dist.all_gather_object(objects, {"rank": comm.rank})
@@ -358,6 +367,24 @@ def test_sizes_that_do_not_fit_are_refused(world, comm):
         dist.all_to_all_single(torch.ones(size + 1), torch.ones(size + 1))
     with pytest.raises(pp.ArgumentError, match="split sizes"):
         dist.all_to_all_single(torch.ones(size), torch.ones(size), [1] * size, [2] * size)
+    negative = [-1, size + 1, *[0] * (size - 2)]
+    with pytest.raises(pp.ArgumentError, match=r"split sizes \[-1"):
+        dist.all_to_all_single(torch.ones(size), torch.ones(size), negative, negative)
+    with pytest.raises(pp.ArgumentError, match="no dimension"):
+        dist.all_to_all_single(torch.tensor(1.0), torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("root", [-1, 99])
+def test_roots_that_are_no_ranks_are_refused(world, comm, root):
+    calls = {
+        "broadcast": lambda: dist.broadcast(torch.ones(1), root),
+        "reduce": lambda: dist.reduce(torch.ones(1), root),
+        "gather": lambda: dist.gather(torch.ones(1), None, root),
+        "scatter": lambda: dist.scatter(torch.ones(1), None, root),
+    }
+    for name, call in calls.items():
+        with pytest.raises(pp.ArgumentError, match=f"{name}: there is no rank {root} in a group"):
+            call()
 
 
 def test_operations_that_a_type_does_not_have_are_not_implemented(world, comm):
@@ -376,6 +403,13 @@ def test_what_is_not_implemented_says_its_name(world):
     for name in process_group.REFUSED:
         with pytest.raises(NotImplementedError, match=name):
             getattr(world, name)()
+
+
+def test_what_torch_refuses_for_this_backend_it_refuses(world):
+    with pytest.raises(RuntimeError, match="split"):
+        dist.split_group(split_ranks=[[0, 1]])
+    with pytest.raises(ValueError, match="monitored_barrier"):
+        dist.monitored_barrier()
 
 
 def test_options_of_another_backend_are_refused_on_all_ranks(world, comm):

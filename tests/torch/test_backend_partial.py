@@ -131,6 +131,17 @@ def test_gradients_that_are_kept_are_known(group, comm):
         step(keeps=False)
 
 
+def test_a_type_that_is_not_reduced_is_refused_in_every_call(group, comm):
+    known, small = torch.ones(2), torch.ones(2).to(torch.float8_e5m2)
+    for _ in range(3):
+        with pytest.raises(NotImplementedError, match=r"SUM of torch\.float8_e5m2"):
+            dist.all_reduce(small, group=group)
+        with pytest.raises(NotImplementedError), dist._coalescing_manager(group):
+            dist.all_reduce(known, group=group)
+            dist.all_reduce(small, group=group)
+    assert known.tolist() == [1, 1]
+
+
 def test_ranks_with_different_tensors_are_told(group, comm):
     with pytest.raises(pp.MismatchError, match=r"rank 0 has SUM of 2 elements.* rank 1 .* of 3"):
         dist.all_reduce(torch.ones(2 + min(comm.rank, 1)), group=group)

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.mpi
 
 STEPS = 200
 CLOSE = 1e-9
+CLOSE_IN_FLOAT32 = 1e-6
 
 
 def model(batch_norm: bool = False) -> torch.nn.Module:
@@ -93,6 +94,23 @@ def test_fsdp1(world, comm):
     train(net, OPTIMIZERS["momentum"](net.parameters()), comm.rank, 20)
     with FullyShardedDataParallel.summon_full_params(net):
         assert difference(weights(net), alone(comm.size, 20)) < CLOSE
+
+
+def test_fsdp1_with_mixed_precision_has_the_weights_of_gloo(world, gloo_group, comm):
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+
+    ends = []
+    for group in (world, gloo_group):
+        net = FullyShardedDataParallel(
+            model().float(),
+            process_group=group,
+            mixed_precision=MixedPrecision(param_dtype=torch.float64),
+            device_id=torch.device("cpu"),
+        )
+        train(net, OPTIMIZERS["momentum"](net.parameters()), comm.rank, 5)
+        with FullyShardedDataParallel.summon_full_params(net):
+            ends.append(weights(net).clone())
+    assert difference(ends[0], ends[1]) < CLOSE_IN_FLOAT32
 
 
 def test_fsdp2(world, comm):

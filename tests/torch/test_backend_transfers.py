@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import pypartial as pp
 
@@ -124,6 +125,24 @@ def test_a_send_goes_on_when_its_work_is_dropped(world, comm):
     given = torch.zeros(LARGE)
     dist.recv(given, before)
     assert (given == before).all()
+
+
+def test_sends_whose_work_is_dropped_leave_no_memory(world, comm):
+    after, before = neighbours(comm)
+    given = torch.zeros(LARGE)
+    memory = []
+    for number in range(4):
+        sent = torch.full((LARGE,), float(number))
+        memory.append(StorageWeakRef(sent.untyped_storage()))
+        dist.isend(sent, after)
+        del sent
+        dist.recv(given, before)
+        assert (given == number).all()
+    for _ in range(100):  # MPI hears of the last one's end in some later call
+        dist.isend(torch.ones(1), after)
+        dist.recv(torch.ones(1), before)
+        comm.Barrier()
+    assert all(one.expired() for one in memory)
 
 
 def test_wrong_ranks_and_tags_are_refused(world, comm):
