@@ -251,6 +251,7 @@ def test_objects(world, comm):
     assert told == ["of 1", 1]
 
 
+@pytest.mark.sizes(3)  # it takes seconds to load what they need
 def test_functional_collectives(world, comm):
     import torch.distributed._functional_collectives as functional
 
