@@ -27,6 +27,8 @@ def main() -> None:
             "--import-mode=importlib",
             "-p",
             "no:cacheprovider",
+            "-p",
+            "no:hypothesispytest",  # loading it takes as long as all the rest
             "--capture=sys",
             "--color=no",
             "-q",
