@@ -7,18 +7,15 @@ import sys
 
 import numpy as np
 import pytest
+from support.dlpack import Capsule, address
 from support.pytorch import need_torch
 
 import pypartial as pp
-from pypartial import _buffer
-from pypartial._buffer import Piece, parse_allreduce, type_name
+from pypartial._buffer import Piece, parse_allreduce
+from pypartial._elements import type_name
 
 MPI = pytest.importorskip("mpi4py.MPI")
 ml_dtypes = pytest.importorskip("ml_dtypes")
-
-
-def address(buffer):
-    return np.asarray(buffer).__array_interface__["data"][0]
 
 
 def pair(dtype="f4", shape=6):
@@ -191,53 +188,6 @@ def test_dlpack(exporter):
     assert vector.pieces == [Piece(address(send), address(receive), 6)]
 
 
-new_capsule = ctypes.PYFUNCTYPE(
-    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-)(("PyCapsule_New", ctypes.pythonapi))
-
-
-class Capsule:
-    """A DLPack exporter whose capsules are made here, of any element type.
-
-    NumPy exports no bfloat16: this stands in for torch's tensors.
-    """
-
-    def __init__(
-        self, bits, *, versioned=True, readonly=False, dtype=(4, 16, 1), major=1, device=1
-    ):
-        self.device = device
-        self.bits, self.versioned, self.readonly, self.major = bits, versioned, readonly, major
-        self.dtype, self.kept, self.copied = dtype, [], False
-
-    def __dlpack_device__(self):
-        return 1, 0
-
-    def __dlpack__(self, *, max_version=None, **options):
-        if max_version is not None and not self.versioned:
-            raise TypeError("max_version")
-        bits = self.bits
-        kind = _buffer._DLManagedVersioned if max_version else _buffer._DLManaged
-        managed, numbers = kind(), ctypes.c_int64 * bits.ndim
-        tensor = managed.tensor
-        tensor.data, tensor.byte_offset = (address(bits) - 4, 4) if bits.size else (None, 0)
-        tensor.device_type, tensor.ndim = self.device, bits.ndim
-        tensor.code, tensor.bits, tensor.lanes = self.dtype
-        tensor.shape = numbers(*bits.shape)
-        if not bits.flags.c_contiguous or self.versioned:
-            tensor.strides = numbers(*(stride // bits.itemsize for stride in bits.strides))
-        if max_version:
-            managed.major, managed.flags = self.major, int(self.readonly) | self.copied << 1
-        title = b"dltensor_versioned" if max_version else b"dltensor"
-
-        capsule = new_capsule(ctypes.addressof(managed), title, None)
-        self.kept.append((managed, title, capsule))
-        return capsule
-
-    def in_use(self):
-        """How many of its capsules somebody holds: their destructors would free the memory."""
-        return sum(sys.getrefcount(capsule) > 3 for _, _, capsule in self.kept)
-
-
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -302,8 +252,8 @@ def test_other_elements_by_dlpack_are_refused(dtype):
 def test_memory_of_a_device_is_not_read_as_the_hosts():
     """Although the exporter says that it is the host's."""
     send, receive = np.ones(6, BFLOAT16), np.zeros(6, "u2")
-    refused("whose DLPack export failed", send, Capsule(receive, device=2))
-    refused("whose DLPack export failed", send, Capsule(receive, device=2, versioned=False))
+    refused("whose DLPack export failed", send, Capsule(receive, device=(2, 0)))
+    refused("whose DLPack export failed", send, Capsule(receive, device=(2, 0), versioned=False))
 
 
 def test_a_copy_takes_no_result():
