@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _dlpack
+from ._device import device_place
 from ._elements import (
     DType,
     bfloat16,
@@ -24,6 +25,7 @@ from ._elements import (
     check_native,
     check_writable,
     describe,
+    kind_of,
     type_name,
 )
 from .errors import ArgumentError
@@ -300,17 +302,11 @@ def view(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool, bool, Any]:
 
 
 def refuse_device_memory(name: str, buffer: Any) -> None:
-    """Raise if the memory is not the host's; pinned and managed memory are the host's."""
-    device = None
-    if hasattr(buffer, "__cuda_array_interface__"):
-        device = "__cuda_array_interface__"
-    elif hasattr(buffer, "__dlpack_device__"):
-        kind, number = buffer.__dlpack_device__()
-        if int(kind) not in (*_dlpack.HOST, _dlpack.MANAGED):
-            device = f"DLPack device type {int(kind)}, number {number}"
-    if device is not None:
+    """Raise if the memory is not the host's; pinned memory is the host's."""
+    place = device_place(name, buffer)
+    if place is not None:
         raise ArgumentError(
-            f"{name} is {describe(buffer)} in device memory ({device}): device buffers are not "
+            f"{name} is {kind_of(buffer)} in device memory ({place}): device buffers are not "
             "supported yet; copy it to host memory first"
         )
 
@@ -365,7 +361,7 @@ def bfloat16_from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool
     export = _dlpack.read(capsule)
     if export is None or export.element != _dlpack.BFLOAT16:
         return None
-    if export.device_type not in (*_dlpack.HOST, _dlpack.MANAGED):
+    if export.device_type not in _dlpack.HOST:
         return None
     dtype = bfloat16(name, buffer)
     strides = None

@@ -412,16 +412,53 @@ def test_a_missing_receive_buffer(nothing):
     refused("are for the sendbuf", np.ones(1), [nothing, 1])
 
 
+class Cupy:
+    def __init__(self, **interface):
+        self.__cuda_array_interface__ = interface
+
+
 def test_device_memory():
-    class Cupy:
-        __cuda_array_interface__ = None
+    """As long as no device memory is moved, what is wrong with it does not matter."""
+    send, right = np.ones(1), {"version": 3, "shape": (1,), "typestr": "<f8", "data": (64, False)}
+    for buffer in (Cupy(), Cupy(**right)):
+        text = r"Cupy in device memory \(__cuda_array_interface__\): .* not supported yet"
+        refused(f"sendbuf is a .*{text}", buffer, np.ones(1))
+        refused(f"recvbuf is a .*{text}", send, [buffer, 1])
 
-    class Tensor(Exporter):
+
+@pytest.mark.parametrize("place", [(2, 1), (10, 1), (13, 1)])
+def test_device_memory_by_dlpack(place):
+    """Managed memory, too: a device may be writing it while the host reads it."""
+    exporter = Capsule(np.zeros(1, "u2"), place=place, device=place)
+    kind, number = place
+    text = rf"in device memory \(DLPack device type {kind}, number {number}\): .* not supported yet"
+    refused(f"sendbuf is .*{text}", exporter, np.ones(1, BFLOAT16))
+    assert not exporter.kept
+
+
+def test_a_tensor_of_a_device_that_requires_a_gradient():
+    """It has an interface, which raises something else than AttributeError."""
+    need_torch()
+    import torch
+
+    class OnDevice(torch.Tensor):
+        __cuda_array_interface__ = property(lambda self: 1 // 0)
+
         def __dlpack_device__(self):
-            return 2, 1
+            return 2, 0
 
-    refused("device buffers are not supported yet", Cupy(), np.ones(1))
-    refused("device type 2, number 1.*not supported yet", Tensor(np.ones(1)), np.ones(1))
+    tensor = torch.ones(1).as_subclass(OnDevice).requires_grad_()
+    text = "recvbuf is a .*OnDevice in device memory .* not supported yet"
+    refused(text, np.ones(1, "f4"), tensor)
+
+
+def test_an_object_that_fails_when_it_is_asked():
+    class Failing:
+        @property
+        def __cuda_array_interface__(self):
+            raise RuntimeError("no driver")
+
+    refused("recvbuf is a .*Failing, whose .* failed: no driver", np.ones(1), Failing())
 
 
 def test_an_export_that_fails():
