@@ -407,6 +407,10 @@ def torch(monkeypatch):
     import torch
 
     class Tensor(torch.Tensor):
+        @property
+        def __cuda_array_interface__(self):
+            raise RuntimeError("it requires grad")
+
         def __dlpack_device__(self):
             return CUDA
 
