@@ -7,7 +7,6 @@ cannot have made one.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import _dlpack
+from ._device import device_place
+from ._elements import (
+    DType,
+    bfloat16,
+    check_aligned,
+    check_native,
+    check_writable,
+    describe,
+    kind_of,
+    type_name,
+)
 from .errors import ArgumentError
 
-__all__ = ["Piece", "Vector", "parse_allreduce", "parse_in_place", "type_name"]
-
-DType = np.dtype[Any]
-
-_HOST = (1, 3, 11, 13)  # DLPack's devices in host memory: CPU; CUDA and ROCm pinned; CUDA managed
+__all__ = ["Piece", "Vector", "parse_allreduce", "parse_in_place"]
 
 
 @dataclass(frozen=True)
@@ -192,21 +199,14 @@ def understand(name: str, spec: Any, *, writable: bool) -> Memory:
             "allreduce"
         )
     array, readonly, typed, owner = view(name, buffer)
-    if writable and readonly:
-        raise ArgumentError(
-            f"{name} is read-only, so the result cannot be written to it: pass a writable array"
-        )
+    check_writable(name, writable and readonly)
     orders = ("C" if array.flags.c_contiguous else "") + ("F" if array.flags.f_contiguous else "")
     if not orders:
         raise ArgumentError(
             f"{name} is not contiguous (shape {array.shape}, strides {array.strides} bytes): "
             "pass a contiguous array, or a copy"
         )
-    if not array.dtype.isnative:
-        raise ArgumentError(
-            f"{name} has dtype {array.dtype.str!r}, which is not in native byte order: pass a copy "
-            "made by array.astype(array.dtype.newbyteorder('='))"
-        )
+    check_native(name, array.dtype)
     dtype, available = array.dtype, array.size
     if datatype is not None:
         dtype = element_type(name, datatype)
@@ -229,11 +229,8 @@ def understand(name: str, spec: Any, *, writable: bool) -> Memory:
             f"{name}: the count is {count}, but the buffer has {available} elements"
         )
     address = int(array.__array_interface__["data"][0])
-    if address % dtype.alignment and count:
-        raise ArgumentError(
-            f"{name} is not aligned: its address {address:#x} is not a multiple of "
-            f"{dtype.alignment} bytes; pass a copy"
-        )
+    if count:
+        check_aligned(name, address, dtype)
     return Memory(name, address, dtype, count, readonly, array.shape, orders, owner)
 
 
@@ -305,17 +302,11 @@ def view(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool, bool, Any]:
 
 
 def refuse_device_memory(name: str, buffer: Any) -> None:
-    """Raise if the memory is not the host's; pinned and managed memory are the host's."""
-    device = None
-    if hasattr(buffer, "__cuda_array_interface__"):
-        device = "__cuda_array_interface__"
-    elif hasattr(buffer, "__dlpack_device__"):
-        kind, number = buffer.__dlpack_device__()
-        if int(kind) not in _HOST:
-            device = f"DLPack device type {int(kind)}, number {number}"
-    if device is not None:
+    """Raise if the memory is not the host's; pinned memory is the host's."""
+    place = device_place(name, buffer)
+    if place is not None:
         raise ArgumentError(
-            f"{name} is {describe(buffer)} in device memory ({device}): device buffers are not "
+            f"{name} is {kind_of(buffer)} in device memory ({place}): device buffers are not "
             "supported yet; copy it to host memory first"
         )
 
@@ -346,58 +337,6 @@ def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
 
 # ---- bfloat16 by DLPack, which NumPy does not read ----------------------------------------------
 
-_BFLOAT16 = (4, 16, 1)  # kDLBfloat, bits, lanes
-# DLPACK_FLAG_BITMASK_READ_ONLY and _IS_COPIED: what is written to a copy its owner never sees.
-_READ_ONLY = 1 | 2
-_ITEMSIZE = 2
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),  # in elements; NULL: C order
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _DLManaged(ctypes.Structure):
-    """The structure of a capsule named "dltensor"."""
-
-    _fields_ = (
-        ("tensor", _DLTensor),
-        ("manager", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
-
-
-class _DLManagedVersioned(ctypes.Structure):
-    """The structure of a capsule named "dltensor_versioned": DLPack 1."""
-
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("manager", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _DLTensor),
-    )
-
-
-# Functions of our own: others give types of theirs to those that `ctypes.pythonapi` keeps.
-_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", ctypes.pythonapi)
-)
-_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-
 
 class _Exported:
     """The memory of a capsule, as NumPy takes it; the array that it makes keeps this object alive.
@@ -416,50 +355,29 @@ def bfloat16_from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool
     None if the exporter gives no capsule, or one of other elements.
     """
     try:
-        try:
-            capsule = buffer.__dlpack__(max_version=(1, 0))
-        except TypeError:  # an exporter of the first DLPack versions
-            capsule = buffer.__dlpack__()
+        capsule = _dlpack.export(buffer)
     except Exception:  # exporters raise what they like
         return None
-    found = read_capsule(capsule)
-    if found is None:
+    export = _dlpack.read(capsule)
+    if export is None or export.element != _dlpack.BFLOAT16:
         return None
-    tensor, readonly = found
-    if (tensor.code, tensor.bits, tensor.lanes) != _BFLOAT16 or tensor.device_type not in _HOST:
+    if export.device_type not in _dlpack.HOST:
         return None
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise ArgumentError(
-            f"{name} is {describe(buffer)} of bfloat16 elements, which need ml_dtypes: "
-            "pip install ml_dtypes"
-        ) from error
-    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    dtype = bfloat16(name, buffer)
     strides = None
-    if tensor.strides:
-        strides = tuple(_ITEMSIZE * tensor.strides[i] for i in range(tensor.ndim))
+    if export.strides is not None:
+        strides = tuple(stride * dtype.itemsize for stride in export.strides)
+    # What is written to a copy its owner never sees.
+    readonly = export.readonly or export.copied
     interface = {
         "version": 3,
-        "shape": shape,
+        "shape": export.shape,
         "typestr": np.dtype(np.uint16).str,
-        "data": ((tensor.data or 0) + tensor.byte_offset, readonly),
+        "data": (export.address, readonly),
         "strides": strides,
     }
     bits = np.asarray(_Exported(capsule, interface))
-    return bits.view(ml_dtypes.bfloat16), readonly
-
-
-def read_capsule(capsule: object) -> tuple[_DLTensor, bool] | None:
-    """Return what a DLPack capsule describes, and whether it is read-only; None if it is none."""
-    for title, kind in ((b"dltensor_versioned", _DLManagedVersioned), (b"dltensor", _DLManaged)):
-        if not _capsule_is_valid(capsule, title):
-            continue
-        managed: Any = kind.from_address(_capsule_pointer(capsule, title))
-        if kind is _DLManaged:  # by custom writable
-            return managed.tensor, False
-        return (managed.tensor, bool(managed.flags & _READ_ONLY)) if managed.major == 1 else None
-    return None
+    return bits.view(dtype), readonly
 
 
 def check_pair(send: Memory | None, receive: Memory) -> None:
@@ -515,33 +433,6 @@ def check_overlaps(sends: Sequence[Memory | None], receives: Sequence[Memory]) -
 # ---- element types ------------------------------------------------------------------------------
 
 
-def type_name(dtype: DType, name: str = "the buffer") -> str:
-    """Return the library's name of a dtype, such as ``"float32"``; NumPy's may differ.
-
-    Raises
-    ------
-    ArgumentError
-        If the library does not reduce elements of this type.
-    """
-    if dtype.name == "bfloat16":  # of ml_dtypes, which need not be installed
-        return "bfloat16"
-    bits = 8 * dtype.itemsize
-    if dtype.kind == "b":
-        return "bool"
-    if dtype.kind in "iu":
-        return f"{'u' if dtype.kind == 'u' else ''}int{bits}"
-    if dtype.char in "efd":
-        return f"float{bits}"
-    if dtype.char in "FD":
-        return f"complex{bits}"
-    if dtype.char in "gG":
-        return "longdouble" if dtype.char == "g" else "clongdouble"
-    raise ArgumentError(
-        f"{name} has dtype {dtype}, which cannot be reduced: use integers, floats (bfloat16 too), "
-        "complex numbers or bool"
-    )
-
-
 def element_type(name: str, datatype: Any) -> DType:
     """Return the NumPy dtype for an MPI datatype or a typecode."""
     if isinstance(datatype, str):
@@ -582,10 +473,3 @@ def element_type(name: str, datatype: Any) -> DType:
 def spell(datatype: Any) -> str:
     """Return a datatype's name."""
     return repr(datatype) if isinstance(datatype, str) else datatype.Get_name() or "a datatype"
-
-
-def describe(value: Any) -> str:
-    """Return a short description of a value of the wrong kind."""
-    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    text = repr(value)
-    return f"{text} ({kind})" if len(text) <= 40 and "\n" not in text else f"a {kind}"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arguments import seconds, whole_number
-from ._buffer import parse_allreduce, type_name
+from ._buffer import parse_allreduce
+from ._elements import type_name
 from ._explain import RankState, report_wait
 from ._handle import Request, _check_status
 from ._names import (

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ._arguments import in_range, real_number, seconds
-from ._buffer import parse_in_place, type_name
+from ._buffer import parse_in_place
+from ._elements import type_name
 from ._group_comm import CommGroups
 from ._handle import Request, _check_status
 from ._names import BACKEND, GENERATOR, MISSING, TYPE, WEIGHTS

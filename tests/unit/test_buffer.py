@@ -7,18 +7,15 @@ import sys
 
 import numpy as np
 import pytest
+from support.dlpack import Capsule, address
 from support.pytorch import need_torch
 
 import pypartial as pp
-from pypartial import _buffer
-from pypartial._buffer import Piece, parse_allreduce, type_name
+from pypartial._buffer import Piece, parse_allreduce
+from pypartial._elements import type_name
 
 MPI = pytest.importorskip("mpi4py.MPI")
 ml_dtypes = pytest.importorskip("ml_dtypes")
-
-
-def address(buffer):
-    return np.asarray(buffer).__array_interface__["data"][0]
 
 
 def pair(dtype="f4", shape=6):
@@ -191,53 +188,6 @@ def test_dlpack(exporter):
     assert vector.pieces == [Piece(address(send), address(receive), 6)]
 
 
-new_capsule = ctypes.PYFUNCTYPE(
-    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-)(("PyCapsule_New", ctypes.pythonapi))
-
-
-class Capsule:
-    """A DLPack exporter whose capsules are made here, of any element type.
-
-    NumPy exports no bfloat16: this stands in for torch's tensors.
-    """
-
-    def __init__(
-        self, bits, *, versioned=True, readonly=False, dtype=(4, 16, 1), major=1, device=1
-    ):
-        self.device = device
-        self.bits, self.versioned, self.readonly, self.major = bits, versioned, readonly, major
-        self.dtype, self.kept, self.copied = dtype, [], False
-
-    def __dlpack_device__(self):
-        return 1, 0
-
-    def __dlpack__(self, *, max_version=None, **options):
-        if max_version is not None and not self.versioned:
-            raise TypeError("max_version")
-        bits = self.bits
-        kind = _buffer._DLManagedVersioned if max_version else _buffer._DLManaged
-        managed, numbers = kind(), ctypes.c_int64 * bits.ndim
-        tensor = managed.tensor
-        tensor.data, tensor.byte_offset = (address(bits) - 4, 4) if bits.size else (None, 0)
-        tensor.device_type, tensor.ndim = self.device, bits.ndim
-        tensor.code, tensor.bits, tensor.lanes = self.dtype
-        tensor.shape = numbers(*bits.shape)
-        if not bits.flags.c_contiguous or self.versioned:
-            tensor.strides = numbers(*(stride // bits.itemsize for stride in bits.strides))
-        if max_version:
-            managed.major, managed.flags = self.major, int(self.readonly) | self.copied << 1
-        title = b"dltensor_versioned" if max_version else b"dltensor"
-
-        capsule = new_capsule(ctypes.addressof(managed), title, None)
-        self.kept.append((managed, title, capsule))
-        return capsule
-
-    def in_use(self):
-        """How many of its capsules somebody holds: their destructors would free the memory."""
-        return sum(sys.getrefcount(capsule) > 3 for _, _, capsule in self.kept)
-
-
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -302,8 +252,8 @@ def test_other_elements_by_dlpack_are_refused(dtype):
 def test_memory_of_a_device_is_not_read_as_the_hosts():
     """Although the exporter says that it is the host's."""
     send, receive = np.ones(6, BFLOAT16), np.zeros(6, "u2")
-    refused("whose DLPack export failed", send, Capsule(receive, device=2))
-    refused("whose DLPack export failed", send, Capsule(receive, device=2, versioned=False))
+    refused("whose DLPack export failed", send, Capsule(receive, device=(2, 0)))
+    refused("whose DLPack export failed", send, Capsule(receive, device=(2, 0), versioned=False))
 
 
 def test_a_copy_takes_no_result():
@@ -462,16 +412,53 @@ def test_a_missing_receive_buffer(nothing):
     refused("are for the sendbuf", np.ones(1), [nothing, 1])
 
 
+class Cupy:
+    def __init__(self, **interface):
+        self.__cuda_array_interface__ = interface
+
+
 def test_device_memory():
-    class Cupy:
-        __cuda_array_interface__ = None
+    """As long as no device memory is moved, what is wrong with it does not matter."""
+    send, right = np.ones(1), {"version": 3, "shape": (1,), "typestr": "<f8", "data": (64, False)}
+    for buffer in (Cupy(), Cupy(**right)):
+        text = r"Cupy in device memory \(__cuda_array_interface__\): .* not supported yet"
+        refused(f"sendbuf is a .*{text}", buffer, np.ones(1))
+        refused(f"recvbuf is a .*{text}", send, [buffer, 1])
 
-    class Tensor(Exporter):
+
+@pytest.mark.parametrize("place", [(2, 1), (10, 1), (13, 1)])
+def test_device_memory_by_dlpack(place):
+    """Managed memory, too: a device may be writing it while the host reads it."""
+    exporter = Capsule(np.zeros(1, "u2"), place=place, device=place)
+    kind, number = place
+    text = rf"in device memory \(DLPack device type {kind}, number {number}\): .* not supported yet"
+    refused(f"sendbuf is .*{text}", exporter, np.ones(1, BFLOAT16))
+    assert not exporter.kept
+
+
+def test_a_tensor_of_a_device_that_requires_a_gradient():
+    """It has an interface, which raises something else than AttributeError."""
+    need_torch()
+    import torch
+
+    class OnDevice(torch.Tensor):
+        __cuda_array_interface__ = property(lambda self: 1 // 0)
+
         def __dlpack_device__(self):
-            return 2, 1
+            return 2, 0
 
-    refused("device buffers are not supported yet", Cupy(), np.ones(1))
-    refused("device type 2, number 1.*not supported yet", Tensor(np.ones(1)), np.ones(1))
+    tensor = torch.ones(1).as_subclass(OnDevice).requires_grad_()
+    text = "recvbuf is a .*OnDevice in device memory .* not supported yet"
+    refused(text, np.ones(1, "f4"), tensor)
+
+
+def test_an_object_that_fails_when_it_is_asked():
+    class Failing:
+        @property
+        def __cuda_array_interface__(self):
+            raise RuntimeError("no driver")
+
+    refused("recvbuf is a .*Failing, whose .* failed: no driver", np.ones(1), Failing())
 
 
 def test_an_export_that_fails():
