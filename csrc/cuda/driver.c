@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FILE_VARIABLE "PYPARTIAL_CUDA_DRIVER"
 #define HOW_TO_INSTALL \
     "Install one by `apt install nvidia-driver` (Debian) or `ubuntu-drivers install` (Ubuntu)"
 #define HOW_TO_START \
@@ -73,15 +72,15 @@ static const char *visible_devices(void)
 /* The library stays open for good: its threads and its exit handlers may run until the process ends. */
 static pp_status_t open_library(const char **file, void **library)
 {
-    const char *named = getenv(FILE_VARIABLE);
+    const char *named = getenv("PYPARTIAL_CUDA_DRIVER");
     const bool  is_named = named && *named;
     *file = is_named ? named : "libcuda.so.1";
     *library = dlopen(*file, RTLD_NOW | RTLD_LOCAL);
     if (*library)
         return PP_OK;
     if (is_named)
-        return pp_fail(PP_ERR_STATE, "the CUDA driver that " FILE_VARIABLE " names cannot be loaded: %s. Name the "
-                       "file of the driver's library, or use the machine's: `unset " FILE_VARIABLE "`", dlerror());
+        return pp_fail(PP_ERR_STATE, "the CUDA driver that PYPARTIAL_CUDA_DRIVER names cannot be loaded: %s. Name the "
+                       "file of the driver's library, or use the machine's: `unset PYPARTIAL_CUDA_DRIVER`", dlerror());
     return pp_fail(PP_ERR_STATE, "there is no NVIDIA driver: %s. " HOW_TO_INSTALL "; a container gets the machine's "
                    "by `docker run --gpus all`", dlerror());
 }

@@ -427,10 +427,11 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
     BEGIN(DRIVER);
+    take_lock();
     if (!context || context->retained == 0 || current.depth == DEPTH)
-        return CUDA_ERROR_INVALID_CONTEXT;
+        return end(CUDA_ERROR_INVALID_CONTEXT);
     current.of[current.depth++] = context;
-    return CUDA_SUCCESS;
+    return end(CUDA_SUCCESS);
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *context)

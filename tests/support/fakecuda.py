@@ -1,7 +1,7 @@
 """The stand-in for the CUDA driver, `fakecuda.c`: how it is compiled.
 
 A process uses it if PYPARTIAL_CUDA_DRIVER names its file. `fakecuda.h` says what a test can ask of
-it, and which other variables it reads.
+it, in Python by `ctypes.CDLL` of the same file, and which other variables it reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def compiler() -> list[str]:
     return words
 
 
-def build(folder: Path, *, without: str | None = None) -> Path:
+def build(folder: Path, *, without: str | None = None, sanitizers: str = "") -> Path:
     """Compile the stand-in and return its file.
 
     Parameters
@@ -31,14 +31,17 @@ def build(folder: Path, *, without: str | None = None) -> Path:
         Where the file is to be.
     without : str, optional
         The symbol of a function that it does not have, as an older driver.
+    sanitizers : str, optional
+        Those that the program has which is to load it.
     """
     library = folder / (f"fakecuda-without-{without}.so" if without else "fakecuda.so")
-    renamed = [f"-D{without}={without}_is_missing"] if without else []
+    more = [f"-D{without}={without}_is_missing"] if without else []
+    more += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"] if sanitizers else []
     subprocess.run(
         [
             *(*compiler(), "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"),
             # It calls its own functions, also where a program has another stand-in as well.
-            *("-shared", "-fPIC", "-Wl,-Bsymbolic", *renamed, f"-I{CSRC}"),
+            *("-shared", "-fPIC", "-Wl,-Bsymbolic", *more, f"-I{CSRC}"),
             *(str(SUPPORT / "fakecuda.c"), "-o", str(library)),
         ],
         check=True,

@@ -28,17 +28,18 @@ SPAWN = (
 
 
 class Cases:
-    """The program with the cases."""
+    """The program with the cases; it and the stand-in are built with sanitizers."""
 
-    def __init__(self, folder: Path, stand_in: Path, sanitizers: str) -> None:
-        self.program, self.stand_in = folder / "cuda_cases", stand_in
-        sources = [*sorted((CSRC / "base").glob("*.c")), CSRC / "cuda" / "driver.c"]
+    def __init__(self, folder: Path, sanitizers: str) -> None:
+        self.program = folder / "cuda_cases"
+        self.stand_in = fakecuda.build(folder, sanitizers=sanitizers)
+        sources = [CSRC / name for name in ("base/error.c", "base/random.c", "cuda/driver.c")]
         subprocess.run(
             [
                 *(*fakecuda.compiler(), "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror"),
                 *("-pthread", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", f"-I{CSRC}"),
                 *map(str, sources),
-                *(str(Path(__file__).parent / "c" / "cuda_cases.c"), str(stand_in)),
+                *(str(Path(__file__).parent / "c" / "cuda_cases.c"), str(self.stand_in)),
                 *("-ldl", "-o", str(self.program)),
             ],
             check=True,
@@ -77,13 +78,13 @@ class Cases:
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory, cuda_stand_in: Path) -> Cases:
-    return Cases(tmp_path_factory.mktemp("cases"), cuda_stand_in, "address,undefined")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    return Cases(tmp_path_factory.mktemp("cases"), "address,undefined")
 
 
 @pytest.fixture(scope="module")
-def raced(tmp_path_factory: pytest.TempPathFactory, cuda_stand_in: Path) -> Cases:
-    return Cases(tmp_path_factory.mktemp("raced"), cuda_stand_in, "thread")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    return Cases(tmp_path_factory.mktemp("raced"), "thread")
 
 
 # ---- opening -------------------------------------------------------------------------------------
@@ -93,8 +94,10 @@ def test_the_driver_is_opened_once(cases: Cases) -> None:
     assert cases("open_twice") == "0 open\n0 open\n"
 
 
-def test_threads_that_open_it_at_the_same_time(raced: Cases) -> None:
-    raced("threads")
+@pytest.mark.parametrize("case", ["threads", "copies", "held_streams", "registration", "kernels"])
+def test_threads_do_not_race(raced: Cases, case: str) -> None:
+    """Threads that open the driver at the same time, and the stand-in's own."""
+    raced(case)
 
 
 def has_a_driver() -> bool:

@@ -482,10 +482,16 @@ static void held_streams(void)
     /* Streams of which a test has no handle are held from the beginning. */
     fake_hold_new(true);
     const CUstream late = new_stream();
-    copy(pp_cuda_address(to), there, BYTES, late);
+    copy(pp_cuda_address(to), pp_cuda_address(from), BYTES, late);
+    for (int i = 0; i < 4; i++) {
+        copy(pp_cuda_address(beside), there, BYTES, other);
+        DONE(PP_CUDA(cuda, cuStreamSynchronize, other));
+    }
     CHECK(PP_CUDA(cuda, cuStreamQuery, late) == PP_PENDING);
+    fill(from, BYTES, SEEDS + 1);
     fake_let_all_go();
     DONE(PP_CUDA(cuda, cuStreamSynchronize, late));
+    CHECK(is_filled(to, BYTES, SEEDS + 1));
     DONE(PP_CUDA(cuda, cuStreamSynchronize, up));
     DONE(PP_CUDA(cuda, cuEventQuery, is_up));
     const CUstream made[] = {up, down, other, late};
@@ -575,12 +581,15 @@ static void capture(void)
 
 /* ---- memory --------------------------------------------------------------------------------------- */
 
-/* The program dies here. */
+/* The program dies here: it writes the first byte, or reads another one. */
 static void touch(void)
 {
     begin();
     volatile unsigned char *memory = (unsigned char *)(uintptr_t)memory_of_device(BYTES);
-    memory[number] = 1;
+    if (number == 0)
+        memory[0] = 1;
+    else
+        printf("%d\n", memory[number]);
 }
 
 typedef struct facts {
@@ -802,9 +811,12 @@ static void make_for_another(int in, int out)
     copy(pp_cuda_address(here), there, BYTES, stream);
     DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
     CHECK(is_filled(here, BYTES, 2));
+    /* The handle is tried once more, when its descriptor names other memory. */
     DONE(PP_CUDA(cuda, cuMemFree, there));
+    const CUdeviceptr next = memory_of_device(BYTES);
     hand_over(out, &handle, 1);
-    take_over(in, here, 1);                      /* it is tried once more before this process ends */
+    take_over(in, here, 1);
+    DONE(PP_CUDA(cuda, cuMemFree, next));
     DONE(PP_CUDA(cuda, cuMemFreeHost, here));
     DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
     finish();
