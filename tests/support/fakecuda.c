@@ -130,6 +130,7 @@ static _Thread_local struct {
     CUcontext of[DEPTH];
     int       depth;
 } current;
+static _Thread_local const stream_t *running;    /* in a stream's own thread */
 
 static uint64_t mix(uint64_t value)              /* splitmix64 */
 {
@@ -537,6 +538,7 @@ static void forget_stream(stream_t *stream)
 static void *run_stream(void *argument)
 {
     stream_t *stream = argument;
+    running = stream;
     take_lock();
     while (stream->first || !stream->destroyed) {
         if (!stream->first || stream->held) {
@@ -1054,7 +1056,12 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
         return CUDA_ERROR_INVALID_VALUE;
     if (ticket.pid == getpid())                  /* its own memory: the driver refuses it, too */
         return CUDA_ERROR_INVALID_CONTEXT;
+    CUcontext own = current_context();
+    if (ticket.device != own->device && !peers)
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     take_lock();
+    if (ticket.device != own->device)
+        own->peers |= 1u << ticket.device;       /* as the flag says */
     for (memory_t *other = memories; other; other = other->next)
         if (other->kind == MAPPING && other->nonce == ticket.nonce) {
             other->opened++;
@@ -1350,11 +1357,19 @@ void fake_kernel(const char *name, fake_kernel_t function, int arguments, const 
     give_lock();
 }
 
+/* A kernel uses memory of its own device, and of those to which its context has access; a test uses any. */
+static bool may_use(const memory_t *memory)
+{
+    const bool is_of_device = memory->kind == DEVICE || memory->kind == MAPPING;
+    return !running || !is_of_device || memory->device == running->device
+        || contexts[running->device].peers >> memory->device & 1;
+}
+
 void *fake_reach(CUdeviceptr address, size_t bytes)
 {
     take_lock();
     const memory_t *memory = containing(address, bytes);
-    void           *host = memory ? memory->host + (address - memory->address) : NULL;
+    void           *host = memory && may_use(memory) ? memory->host + (address - memory->address) : NULL;
     astray |= !host;
     give_lock();
     return host;

@@ -64,8 +64,9 @@ enum { FAKE_ARGUMENTS = 12 };
    These are registered: sum_float32, sum_float64, sum_int32, sum_int64 (out, left, right, size_t count).  They set
    out[i] to left[i] + right[i]; out may be left or right. */
 void fake_kernel(const char *name, fake_kernel_t function, int count, const size_t *bytes);
-/* The host's address of memory of a device, for kernels and for tests that look into it.  NULL: it is none, or is
-   shorter; then later calls fail with CUDA_ERROR_ILLEGAL_ADDRESS, as after a kernel that went astray. */
+/* The host's address of memory of a device, for kernels and for tests that look into it.  NULL: it is none, it is
+   shorter, or it is another device's, to which the kernel's context has no access.  Later calls then fail with
+   CUDA_ERROR_ILLEGAL_ADDRESS, as after a kernel that went astray. */
 void *fake_reach(CUdeviceptr address, size_t bytes);
 
 #endif

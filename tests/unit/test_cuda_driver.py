@@ -279,7 +279,6 @@ def test_a_host_that_touches_memory_of_a_device_dies(cases: Cases, byte: int) ->
         "pointers",
         "registration",
         "leaks",
-        "two_processes",
         "kernels",
     ],
 )
@@ -290,6 +289,17 @@ def test_the_stand_in(cases: Cases, case: str) -> None:
 
 def test_the_stand_in_is_strict(cases: Cases) -> None:
     cases("strictness", FAKECUDA_DEVICES="2")
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_memory_of_another_process(cases: Cases, device: int) -> None:
+    cases("two_processes", device, FAKECUDA_DEVICES="2")
+
+
+def test_memory_of_another_process_on_a_device_out_of_reach(cases: Cases) -> None:
+    ran = cases.ran("two_processes", 1, FAKECUDA_DEVICES="2", FAKECUDA_PEERS="0")
+    assert ran.returncode == 1
+    assert "cuIpcOpenMemHandle failed with 217, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED" in ran.stderr
 
 
 @pytest.mark.parametrize("access", [0, 1])

@@ -35,11 +35,12 @@ enum { BYTES = 100000, SEEDS = 40, THREADS = 8, NOT_REACHED = 77 };
 static pp_cuda_device_t device;
 static const pp_cuda_t *cuda;                    /* device.cuda */
 static int              number;                  /* the program's second argument */
+static int              ordinal;                 /* of the device */
 
-/* Opens device 0 and enters it. */
+/* Opens the device and enters it. */
 static void begin(void)
 {
-    DONE(pp_cuda_device_open(0, &device));
+    DONE(pp_cuda_device_open(ordinal, &device));
     cuda = device.cuda;
     DONE(pp_cuda_enter(&device));
 }
@@ -91,6 +92,22 @@ static void order(CUstream first, CUstream second, CUevent event)
 {
     DONE(PP_CUDA(cuda, cuEventRecord, event, first));
     DONE(PP_CUDA(cuda, cuStreamWaitEvent, second, event, 0));
+}
+
+static void launch(CUfunction function, CUdeviceptr out, CUdeviceptr left, CUdeviceptr right, size_t count,
+                   CUstream stream)
+{
+    void *parameters[] = {&out, &left, &right, &count};
+    DONE(PP_CUDA(cuda, cuLaunchKernel, function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+}
+
+/* The kernel that adds 32-bit integers. */
+static CUfunction sum_of(CUmodule *module)
+{
+    CUfunction sum;
+    DONE(PP_CUDA(cuda, cuModuleLoadData, module, "sum_int32"));
+    DONE(PP_CUDA(cuda, cuModuleGetFunction, &sum, *module, "sum_int32"));
+    return sum;
 }
 
 static void fill(unsigned char *memory, size_t bytes, uint64_t seed)
@@ -438,8 +455,8 @@ static void copies(void)
     finish();
 }
 
-/* A stream that waits for an event of a held stream runs nothing before that.  Others run, the host goes on, and a later
-   record of the event does not count for the wait. */
+/* A stream that waits for an event of a held stream runs nothing before that.  Others run, the host goes on, and a
+   later record of the event does not count for the wait. */
 static void held_streams(void)
 {
     begin();
@@ -754,15 +771,22 @@ static void strictness(void)
     finish();
 }
 
-/* Whether a device can use another one's memory; and what the driver says of each device. */
+/* What the driver says of each device; and whether a kernel can use another device's memory, if `number` is 1. */
 static void peers(void)
 {
     pp_cuda_device_t other;
     CUuuid           first, second;
+    CUmodule         module;
     char             name[64];
     int              can, value;
     begin();
     DONE(pp_cuda_device_open(1, &other));
+    DONE(pp_cuda_enter(&other));
+    const CUdeviceptr there = memory_of_device(BYTES);
+    DONE(pp_cuda_leave(&other, PP_OK));
+    const CUdeviceptr here = memory_of_device(BYTES);
+    const CUstream    stream = new_stream();
+    const CUfunction  sum = sum_of(&module);
     DONE(PP_CUDA(cuda, cuDeviceCanAccessPeer, &can, device.device, other.device));
     if (number == 0) {
         CHECK(!can && cuda->cuCtxEnablePeerAccess(other.context, 0) == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
@@ -778,6 +802,18 @@ static void peers(void)
     SAME(name, "stand-in 1");
     DONE(PP_CUDA(cuda, cuDeviceGetAttribute, &value, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, device.device));
     CHECK(value == 1);
+    copy(here, there, BYTES, stream);            /* needs no access */
+    launch(sum, here, here, there, BYTES / 4, stream);
+    while (cuda->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY)
+        continue;
+    if (number == 0) {
+        CHECK(cuda->cuStreamQuery(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+        return;                                  /* nothing can be freed any more */
+    }
+    DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
+    DONE(PP_CUDA(cuda, cuModuleUnload, module));
+    DONE(PP_CUDA(cuda, cuMemFree, here));
+    DONE(PP_CUDA(cuda, cuMemFree, there));
     pp_cuda_device_close(&other);
     finish();
 }
@@ -795,6 +831,7 @@ static void take_over(int pipe_end, void *what, size_t bytes) { CHECK(read(pipe_
 static void make_for_another(int in, int out)
 {
     CUipcMemHandle handle;
+    ordinal = number;
     begin();
     unsigned char    *here = pinned_memory(BYTES);
     const CUdeviceptr there = memory_of_device(BYTES);
@@ -826,6 +863,7 @@ static void use_from_another(int in, int out)
 {
     CUipcMemHandle handle;
     CUdeviceptr    there, again;
+    CUmodule       module;
     begin();
     unsigned char *here = pinned_memory(BYTES);
     const CUstream stream = new_stream();
@@ -839,6 +877,11 @@ static void use_from_another(int in, int out)
     copy(pp_cuda_address(here), there, BYTES, stream);
     DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
     CHECK(is_filled(here, BYTES, 1));
+    const CUfunction sum = sum_of(&module);      /* an IPC mapping comes with access to its device */
+    launch(sum, there, there, there, BYTES / 4, stream);
+    DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
+    DONE(PP_CUDA(cuda, cuModuleUnload, module));
+    CHECK(*(uint32_t *)fake_reach(there, 4) == 2 * *(uint32_t *)here);
     fill(here, BYTES, 2);
     copy(there, pp_cuda_address(here), BYTES, stream);
     DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
@@ -856,12 +899,15 @@ static void use_from_another(int in, int out)
     finish();
 }
 
-/* Two processes, each of which opens the driver for itself, use one memory. */
+/* Two processes, each of which opens the driver for itself, use one memory; it is of the device `number`. */
 static void two_processes(void)
 {
     int there[2], back[2];
     CHECK(pipe(there) == 0 && pipe(back) == 0);
     const pid_t child = fork();
+    /* A process whose partner has died reads nothing, and ends. */
+    close(child == 0 ? there[0] : there[1]);
+    close(child == 0 ? back[1] : back[0]);
     if (child == 0) {
         make_for_another(back[0], there[1]);
         exit(0);
@@ -871,13 +917,6 @@ static void two_processes(void)
 }
 
 /* ---- kernels -------------------------------------------------------------------------------------- */
-
-static void launch(CUfunction function, CUdeviceptr out, CUdeviceptr left, CUdeviceptr right, size_t count,
-                   CUstream stream)
-{
-    void *parameters[] = {&out, &left, &right, &count};
-    DONE(PP_CUDA(cuda, cuLaunchKernel, function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
-}
 
 static void minus(void **arguments)
 {
