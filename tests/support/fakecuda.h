@@ -1,0 +1,72 @@
+/*
+ * fakecuda.h - what tests call of the stand-in for the CUDA driver, tests/support/fakecuda.c, beside the driver's own
+ * functions.  Any thread may call these; they are not counted, and no injected failure concerns them.
+ *
+ * The stand-in reads the environment at its first call:
+ *
+ *     FAKECUDA_DEVICES=2                   the number of devices: 0 to 8; 1 unless it is set
+ *     FAKECUDA_VERSION=11040               what cuDriverGetVersion() says; 12080 unless it is set
+ *     FAKECUDA_PEERS=0                     no device can access another one's memory
+ *     FAKECUDA_SEED=7                      fake_seed(7)
+ *     FAKECUDA_FAIL=cuMemAlloc:3:2,...     fake_fail("cuMemAlloc", 3, 2), ...
+ */
+#ifndef FAKECUDA_H
+#define FAKECUDA_H
+
+#include "cuda/driver.h"
+
+/* The driver's functions, by their symbols; and three that only applications call. */
+#define FAKE_PROTOTYPE(name, symbol, parameters) CUresult symbol parameters;
+PP_CUDA_FUNCTIONS(FAKE_PROTOTYPE)
+#undef FAKE_PROTOTYPE
+CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags);
+
+/* The nth call from now on of a function fails with `result` and does nothing; 0: every call.  Names have no version
+   ("cuMemAlloc"); "" is any function.  One failure for each name: the last that was asked for.  CUDA_SUCCESS: none. */
+void        fake_fail(const char *name, uint64_t nth, CUresult result);
+/* The function of the last call that failed so; "" if there was none. */
+const char *fake_failed(void);
+/* How often a function was called, failures included; "" is all functions together. */
+uint64_t    fake_calls(const char *name);
+
+/* How many there are of a kind: "memory" (of devices, managed), "host memory", "registrations", "mappings" (of other
+   processes' memory), "streams", "events", "modules", "contexts" (retained). */
+uint64_t    fake_live(const char *kind);
+/* All kinds of which there are some: "memory: 1, events: 2"; "" if there are none.  Valid until the next call. */
+const char *fake_leaks(void);
+/* How often memory was unregistered, freed or closed while a copy to it or from it was queued. */
+uint64_t    fake_misuses(void);
+/* Copies to or from host memory that is not pinned.  The call waits for them, as the driver's may. */
+uint64_t    fake_pageable_copies(void);
+
+/* Before each operation, and inside copies, streams pause for up to 200 us, drawn from this seed; 0: they do not. */
+void        fake_seed(uint64_t seed);
+/* A held stream begins no operation until it is let go.  Of a stream that the library makes the test has no handle, so
+   it can have all streams made from now on held, and let all go. */
+void        fake_hold(CUstream stream, bool held);
+void        fake_hold_new(bool held);
+void        fake_let_all_go(void);
+/* cuStreamIsCapturing() says so, and the stream refuses operations. */
+void        fake_capture(CUstream stream, bool capturing);
+
+/* ---- kernels -------------------------------------------------------------------------------------- */
+
+/* A kernel is a C function, which runs once for the whole grid.  It gets copies of the arguments of its launch. */
+typedef void (*fake_kernel_t)(void **arguments);
+
+enum { FAKE_ARGUMENTS = 12 };
+
+/* Registers a kernel; `bytes` are those of its `count` arguments, of at most 8 bytes each.  A module has every
+   registered kernel whose name occurs in its image, which is any text.
+
+   These are registered: sum_float32, sum_float64, sum_int32, sum_int64 (out, left, right, size_t count).  They set
+   out[i] to left[i] + right[i]; out may be left or right. */
+void fake_kernel(const char *name, fake_kernel_t function, int count, const size_t *bytes);
+/* The host's address of memory of a device, for kernels and for tests that look into it.  NULL: it is none, it is
+   shorter, or it is another device's, to which the kernel's context has no access.  Later calls then fail with
+   CUDA_ERROR_ILLEGAL_ADDRESS, as after a kernel that went astray. */
+void *fake_reach(CUdeviceptr address, size_t bytes);
+
+#endif

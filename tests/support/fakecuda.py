@@ -1,0 +1,49 @@
+"""The stand-in for the CUDA driver, `fakecuda.c`: how it is compiled.
+
+A process uses it if PYPARTIAL_CUDA_DRIVER names its file. `fakecuda.h` says what a test can ask of
+it, in Python by `ctypes.CDLL` of the same file, and which other variables it reads.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+SUPPORT = Path(__file__).resolve().parent
+CSRC = SUPPORT.parents[1] / "csrc"
+
+
+def compiler() -> list[str]:
+    """Return the command of the C compiler."""
+    words = (os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or "").split()
+    assert words, "a C compiler is needed"
+    return words
+
+
+def build(folder: Path, *, without: str | None = None, sanitizers: str = "") -> Path:
+    """Compile the stand-in and return its file.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the file is to be.
+    without : str, optional
+        The symbol of a function that it does not have, as an older driver.
+    sanitizers : str, optional
+        Those that the program has which is to load it.
+    """
+    library = folder / (f"fakecuda-without-{without}.so" if without else "fakecuda.so")
+    more = [f"-D{without}={without}_is_missing"] if without else []
+    more += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"] if sanitizers else []
+    subprocess.run(
+        [
+            *(*compiler(), "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"),
+            # It calls its own functions, also where a program has another stand-in as well.
+            *("-shared", "-fPIC", "-Wl,-Bsymbolic", *more, f"-I{CSRC}"),
+            *(str(SUPPORT / "fakecuda.c"), "-o", str(library)),
+        ],
+        check=True,
+    )
+    return library
