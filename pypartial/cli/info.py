@@ -106,12 +106,19 @@ def optional_packages() -> list[Fact]:
     names = importlib.metadata.packages_distributions()
     facts = []
     for name, purpose, remedy in _OPTIONAL:
-        if importlib.util.find_spec(name) is None:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # or a mere folder of this name
             facts.append((name, f"not installed; for {purpose}: {remedy}"))
         else:
-            distribution = names.get(name, [name])[0]
-            facts.append((name, f"{importlib.metadata.version(distribution)}, for {purpose}"))
+            facts.append((name, f"{_version(names.get(name, [name])[0])}, for {purpose}"))
     return facts
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:  # put there by hand
+        return "unknown version"
 
 
 def nodes(ranks: Iterable[RankFacts]) -> list[Fact]:

@@ -12,11 +12,13 @@ def check_torch() -> None:
     """Raise ImportError, with the command that helps, if torch is missing or too old."""
     try:
         import torch
-    except ImportError as error:
+
+        version = torch.__version__
+    except (ImportError, AttributeError) as error:  # any folder called torch can be imported
         raise ImportError(f"pypartial.torch needs PyTorch: {_INSTALL}") from error
-    numbers = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is not None and tuple(map(int, numbers.groups())) < OLDEST:
         raise ImportError(
             f"pypartial.torch needs PyTorch {OLDEST[0]}.{OLDEST[1]} or newer, and this is "
-            f"{torch.__version__}: {_INSTALL}"
+            f"{version}: {_INSTALL}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -901,11 +903,25 @@ def test_info_says_what_is_chosen_by(table: Path, content: str | None, words: st
     assert "nothing to choose" in dict(info.choices(native, found, [facts(0, "a", 1)]))["1 rank"]
 
 
-def test_missing_packages_are_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+@pytest.mark.parametrize("spec", [None, ModuleSpec("torch", None)], ids=["nothing", "a folder"])
+def test_missing_packages_are_named_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: spec)
     found = dict(info.optional_packages())
     assert "pip install matplotlib" in found["matplotlib"]
     assert set(found) == {"matplotlib", "ml_dtypes", "torch"}
+    assert all(text.startswith("not installed; for ") for text in found.values())
+
+
+def test_a_package_without_metadata_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError
+
+    here = ModuleSpec("torch", None, origin="torch.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: here)
+    monkeypatch.setattr(importlib.metadata, "version", fail)
+    assert dict(info.optional_packages())["torch"].startswith("unknown version, for ")
 
 
 def test_info_explains_a_missing_core(

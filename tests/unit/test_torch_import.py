@@ -40,13 +40,14 @@ def test_the_torch_layer_loads_torch(tmp_path: Path) -> None:
     ("torch", "said"),
     [
         (MISSING, f"ImportError: pypartial.torch needs PyTorch: {COMMAND}"),
+        ("pass", f"ImportError: pypartial.torch needs PyTorch: {COMMAND}"),  # as a mere folder is
         (
             "__version__ = '2.5.1+cpu'",
             f"ImportError: pypartial.torch needs PyTorch 2.7 or newer, and this is 2.5.1+cpu: "
             f"{COMMAND}",
         ),
     ],
-    ids=["missing", "too old"],
+    ids=["missing", "another", "too old"],
 )
 @pytest.mark.parametrize(
     "statement", ["import pypartial.torch", "import pypartial as pp; pp.torch"]
