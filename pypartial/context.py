@@ -329,10 +329,13 @@ class Context(Collectives):
         makes it, in the same order as its other collective calls. Entering and leaving do not
         block. An exception inside ends the block, and passes on.
 
-        Calls inside are safe if all ranks of the context take part in them. If only some ranks
-        meet, a rank that has not come yet may wait in a round for a rank that is still inside,
-        until that rank's patience is over: a rank inside counts as back as soon as the library
-        knows that any rank has left the block.
+        Calls inside are safe if all ranks of the context take part in them, and no rank comes out
+        before all have begun them: ``Allreduce``, ``Allgather``, ``Barrier``. A ``Bcast``, a
+        ``Reduce`` or a ``Gather`` is over early on some ranks, so end the block with a ``Barrier``.
+        A rank inside counts as back as soon as the library knows that any rank has left the block.
+        If it waits there for a rank that has not come yet, that one may wait for it in a round,
+        until the patience of the rank inside is over; with ``patience=None`` and with `Full` for
+        ever.
 
         Returns
         -------

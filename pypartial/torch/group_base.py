@@ -24,6 +24,12 @@ Tensor = torch.Tensor
 # Its types differ from version to version, and so do the names of its methods.
 _ProcessGroup: Any = dist.ProcessGroup
 
+# Calls in which every rank needs something of every other one. Not so those with a root, and those
+# whose tensors may be empty on some ranks.
+_MEETINGS = frozenset(
+    {"all_reduce", "all_reduce_coalesced", "all_gather_single", "barrier", "reduce_scatter_single"}
+)
+
 # Transfers whose process group ended before they were complete: MPI may use their memory.
 _abandoned: list[Transfer] = []
 
@@ -187,7 +193,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
     def _call(self, call: str) -> Iterator[MPI.Comm]:
         """Give the communicator to a collective call, in which this rank waits for others."""
         comm = self._live()
-        with mpi_errors(call), blocking(self._members):
+        with mpi_errors(call), blocking(self._members, meets=call in _MEETINGS):
             yield comm
 
     def _root(self, call: str, opts: Any) -> int:

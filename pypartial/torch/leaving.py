@@ -28,7 +28,9 @@ def ends(ctx: Context) -> None:
 
 
 @contextmanager
-def blocking(members: Members, besides: Context | None = None) -> Iterator[None]:
+def blocking(
+    members: Members, besides: Context | None = None, *, meets: bool = True
+) -> Iterator[None]:
     """Leave partial groups while this rank waits for other ranks.
 
     Without it, a rank that waits here might hold up a round of a partial group that another rank
@@ -42,13 +44,23 @@ def blocking(members: Members, besides: Context | None = None) -> Iterator[None]
         The ranks that make this call, as far as this rank can know: none for a send or a receive.
     besides : Context, optional
         Not this one: the call is one of its own collective calls.
+    meets : bool
+        Whether no rank comes out of the call before all ranks have begun it. False: the ranks of a
+        group that is left for the call wait for each other before they come back. For the rounds
+        count a rank inside as back when another rank has come out. It may still wait for a third
+        one, which makes rounds first: a broadcast is over for its root at once.
     """
+    left = []
     with ExitStack() as stack:
         for ctx, ranks in _contexts.items():
             if ctx is besides:
                 continue
             if ranks <= members:
                 stack.enter_context(ctx.away())
+                left.append(ctx)
             else:
                 ctx._step_aside()
         yield
+        if not meets:
+            for ctx in left:
+                ctx.comm.Barrier()

@@ -186,6 +186,30 @@ def test_a_call_of_all_ranks_holds_no_rank_up(world, group, comm, call):
         calls[call]()
 
 
+@pytest.mark.parametrize("call", ["broadcast", "gather", "reduce", "scatter", "all_to_all_single"])
+def test_a_call_that_ends_early_on_some_ranks_holds_no_rank_up(world, group, comm, call):
+    """Rank 0 needs the last rank, which makes rounds first; others may be done before."""
+    last, size = comm.size - 1, comm.size
+    one, every = torch.ones(1), [torch.ones(1) for _ in range(size)]
+    # Rank 0 and the last rank give each other a row, the others nothing.
+    rows = [int({comm.rank, other} == {0, last}) for other in range(size)]
+    calls = {
+        "broadcast": lambda: dist.broadcast(one, last),
+        "gather": lambda: dist.gather(one, None if comm.rank else every),
+        "reduce": lambda: dist.reduce(one, 0),
+        "scatter": lambda: dist.scatter(one, every if comm.rank == last else None, last),
+        "all_to_all_single": lambda: dist.all_to_all_single(
+            torch.empty(sum(rows)), torch.ones(sum(rows)), rows, rows
+        ),
+    }
+    known = torch.empty(3)
+    dist.all_reduce(known.fill_(1), group=group)
+    if comm.rank == last:
+        for _ in range(ROUNDS):
+            dist.all_reduce(known.fill_(1), group=group)
+    calls[call]()
+
+
 def test_a_receive_holds_no_rank_up(world, group, comm):
     known = torch.empty(3)
     dist.all_reduce(known.fill_(1), group=group)
