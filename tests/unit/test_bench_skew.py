@@ -112,7 +112,7 @@ def test_the_slowdown_is_reported_where_ranks_compute(work: Work, computes: bool
     rows = outcome.report.rows
     assert [row.policy for row in rows] == ["solo", "mpi"]
     assert [row.slowdown is not None for row in rows] == [computes, computes]
-    assert all(row.slowdown is None or row.slowdown > -0.9 for row in rows)
+    assert all(row.slowdown is None or row.slowdown > -1 for row in rows)
 
 
 def test_the_table_shows_the_slowdown(capsys: pytest.CaptureFixture[str]) -> None:
