@@ -9,6 +9,8 @@
  *     FAKECUDA_PEERS=0                     no device can access another one's memory
  *     FAKECUDA_SEED=7                      fake_seed(7)
  *     FAKECUDA_FAIL=cuMemAlloc:3:2,...     fake_fail("cuMemAlloc", 3, 2), ...
+ *     FAKECUDA_LIE=cuEventQuery            every event is said to be complete, as if the library did not ask;
+ *     FAKECUDA_LIE=cuStreamWaitEvent       no stream waits for an event, as if the library did not order its streams
  */
 #ifndef FAKECUDA_H
 #define FAKECUDA_H

@@ -1,0 +1,232 @@
+"""The partial allreduce of buffers on a device: the loop, its streams, and what it must not do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.device import Array, Stream
+from support.oracles import Log, judge
+
+import pypartial as pp
+
+pytestmark = pytest.mark.mpi
+
+STEPS = 30
+
+
+def policies(size):
+    return [pp.Solo(), pp.Majority(), pp.Quorum(max(1, size // 2)), pp.Full()]
+
+
+def counting(comm, extra=0):
+    """What a rank contributes: it counts its own Starts; and some more elements."""
+    send = np.zeros(comm.size + extra, np.int64)
+    send[comm.rank] = 1
+    send[comm.size :] = comm.rank + 1
+    return send
+
+
+@pytest.mark.parametrize("extra", [0, 40000], ids=["small", "large"])
+@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
+@pytest.mark.parametrize("policy", range(4), ids=["solo", "majority", "quorum", "full"])
+def test_the_loop(comm, array, stream, transport, policy, deliver, extra):
+    """Every contribution enters one round, and all ranks have the same results."""
+    values = counting(comm, extra)
+    send, out = array(values.size, "i8"), array(values.size, "i8")
+    status = pp.Status()
+    with pp.Context(comm, seed=7, transport=transport) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=policies(comm.size)[policy], deliver=deliver)
+        log = Log(comm.size, 8 * STEPS * comm.size)
+        for _ in range(STEPS):
+            send.put(values)
+            request.Start()
+            send.put(-999)  # waits for the copy
+            log.started()
+            request.Wait(status)
+            log.given(status, out.get())
+            send.settle()
+        if deliver == "each":
+            for drained in request.Drain():
+                log.given(drained, out.get())
+        else:
+            request.Flush(status)
+            log.given(status, out.get())
+        judge(comm, log, request)
+        request.Free()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "c8"])
+def test_results_have_the_bits_of_the_hosts(comm, ctx, array, dtype):
+    rng = np.random.default_rng(comm.rank)
+    values = (rng.standard_normal(1001) * 10).astype(dtype)
+    send, out, expected = array(1001, dtype), array(1001, dtype), np.zeros(1001, dtype)
+    on_device = ctx.Allreduce_init(send, out, policy=pp.Full())
+    on_host = ctx.Allreduce_init(values.copy(), expected, policy=pp.Full())
+    send.put(values)
+    for request in (on_device, on_host):
+        request.Start()
+        request.Wait()
+    assert out.get().tobytes() == expected.tobytes()
+    on_device.Free()
+    on_host.Free()
+
+
+def test_several_arrays_in_place(comm, ctx, array):
+    first, second = array(3), array(5)
+    first.put([comm.rank, 1, 2])
+    second.put(np.arange(5))
+    request = ctx.Allreduce_init(None, [first, second], policy=pp.Full())
+    request.Start()
+    request.Wait()
+    ranks = sum(range(comm.size))
+    assert first.get().tolist() == [ranks, comm.size, 2 * comm.size]
+    assert second.get().tolist() == [comm.size * i for i in range(5)]
+    request.Free()
+
+
+def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream, transport):
+    """Start returns, the other ranks' rounds complete, and Flush waits for the contribution."""
+    ctx = pp.Context(comm, seed=7, transport=transport, window=16)
+    send, out = array(comm.size), array(comm.size)
+    own = np.eye(comm.size, dtype="f4")[comm.rank]
+    send.put(own)
+    stream.wait()
+    request = ctx.Allreduce_init(send, out, policy=pp.Solo())
+    last, total = comm.rank == comm.size - 1, np.zeros(comm.size, "f4")
+    stream.hold(last)
+    request.Start()
+    for _ in range(0 if last else 5):
+        request.Wait()
+        total += out.get()
+        request.Start()
+    comm.Barrier()
+    if last:
+        with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+            request.Flush(timeout=0.05)
+        stream.hold(False)
+    request.Flush()
+    total += out.get()
+    assert total.tolist() == [6] * (comm.size - 1) + [1]
+    request.Free()
+    ctx.Free()
+
+
+def test_a_contribution_is_what_was_queued_before_start(comm, ctx, array, stream):
+    """A side stream writes the buffer, and Start is given that stream."""
+    side = Stream()
+    send, out = array(1000), array(1000)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    for step in range(20):
+        side.hold(True)
+        send.put(step + comm.rank, side)
+        request.Start(stream=side)
+        send.put(-1, side)
+        side.hold(False)
+        request.Wait(stream=side)
+        side.wait()
+        total = out.get()
+        assert (total == comm.size * step + sum(range(comm.size))).all(), (step, total[:3])
+        send.settle()
+    request.Free()
+    side.close()
+
+
+def test_a_slow_consumer_keeps_its_results(comm, ctx, array, stream):
+    """Results that wait for their stream are not overwritten, however many there are."""
+    send = array(100)
+    outs = [Array(100, "f4", stream) for _ in range(12)]
+    out = array(100)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    slow = Stream()
+    copies = []
+    slow.hold(True)
+    for step in range(7):
+        send.put(step)
+        request.Start()
+        request.Wait(stream=slow)
+        copies.append(step * comm.size)
+    slow.hold(False)
+    slow.wait()
+    assert (out.get() == copies[-1]).all()
+    request.Free()
+    slow.close()
+    for one in outs:
+        one.close()
+
+
+def test_late_requests_are_complete_at_start(comm, ctx, array, stream):
+    """A rank whose copy is held is given the round that it missed, and its own part comes later."""
+    if comm.size == 1:
+        pytest.skip("a rank alone is never late")
+    send, out = array(comm.size), array(comm.size)
+    own = np.eye(comm.size, dtype="f4")[comm.rank]
+    request = ctx.Allreduce_init(send, out, policy=pp.Solo())
+    status = pp.Status()
+    if comm.rank == 0:
+        send.put(own)
+        request.Start()
+        request.Wait(status)
+        assert out.get().tolist() == own.tolist()
+    comm.Barrier()
+    other = Stream()
+    if comm.rank == 1:
+        send.put(own)
+        stream.wait()
+        stream.hold(True)
+        request.Start()
+        assert request.Test(status, stream=other)
+        assert (status.round, status.included) == (0, False)
+        other.wait()
+        stream.hold(False)
+        assert out.get().tolist() == np.eye(comm.size)[0].tolist()
+    comm.Barrier()
+    request.Flush(status)
+    assert status.contributions == 1
+    seen = [0, 1] if comm.rank > 1 else [1]  # the others were not given the first round
+    assert out.get().tolist() == np.eye(comm.size)[seen].sum(axis=0).tolist()
+    request.Free()
+    other.close()
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+def test_device_and_host_do_not_mix(comm, ctx, array):
+    with pytest.raises(pp.ArgumentError, match="sendbuf is in device memory and recvbuf in host"):
+        ctx.Allreduce_init(array(4), np.zeros(4, "f4"))
+    if comm.size > 1:
+        buffers = (array(4), array(4)) if comm.rank else (np.zeros(4, "f4"), np.zeros(4, "f4"))
+        with pytest.raises(pp.MismatchError, match="in the memory of a device"):
+            ctx.Allreduce_init(*buffers)
+
+
+@pytest.mark.parametrize("call", ["Start", "Wait", "Test", "Flush"])
+def test_streams_that_cannot_be_used(comm, ctx, array, stream, call):
+    """The call has done nothing."""
+    send, out = array(4), array(4)
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    bad = Stream()
+    bad.capture(True)
+    if call != "Start":
+        request.Start()
+    with pytest.raises(pp.ArgumentError, match="is being captured"):
+        getattr(request, call)(stream=bad)
+    bad.capture(False)
+    bad.close()
+    with pytest.raises(pp.ArgumentError, match="was destroyed"):
+        getattr(request, call)(stream=bad)
+    with pytest.raises(pp.ArgumentError, match="stream"):
+        getattr(request, call)(stream=0)
+    if call == "Start":
+        request.Start()
+    request.Wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+
+
+def test_views_are_refused(ctx, array):
+    request = ctx.Allreduce_init(array(4), array(4), policy=pp.Full())
+    with pytest.raises(pp.Error, match="call Wait"):
+        request.View()
+    request.Free()

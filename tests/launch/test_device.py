@@ -1,0 +1,52 @@
+"""Runs tests/device and random programs under mpirun, on the stand-in for the CUDA driver."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support import fakecuda
+from support.layer import run_tests
+from support.mpirun import mpirun, python
+
+ROOT = Path(__file__).resolve().parents[1]
+TEST_LIMIT_S = 60  # for one test in one rank
+LIMIT_S = 240  # for all of them: mpirun's
+PROGRAMS = 75  # on each number of ranks
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    return {"PYPARTIAL_CUDA_DRIVER": str(fakecuda.build(tmp_path_factory.mktemp("driver")))}
+
+
+def stress(ranks: int, programs: int, env: dict[str, str]):
+    """Run random programs."""
+    script = ROOT / "stress" / "device.py"
+    command = python("-m", "mpi4py", str(script), "--programs", str(programs))
+    return mpirun(ranks, command, timeout_s=LIMIT_S, env=env)
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_device_layer(ranks, env, record_property):
+    counts = run_tests(ROOT / "device", ranks, test_limit_s=TEST_LIMIT_S, limit_s=LIMIT_S, env=env)
+    record_property("inner_passed", counts.passed)
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_random_programs(ranks, env):
+    run = stress(ranks, PROGRAMS, env)
+    run.check()
+    assert f"{PROGRAMS} programs passed on {ranks} ranks" in run.output
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+@pytest.mark.parametrize("call", ["cuEventQuery", "cuStreamWaitEvent"])
+def test_a_planted_defect_is_found(call, env):
+    """As if the library did not wait for a copy, or did not order its stream with others."""
+    run = stress(3, 1000, {**env, "FAKECUDA_LIE": call})
+    assert run.returncode not in (0, None), run.explain()
+    assert re.search(r"program \d+ failed on rank", run.output), run.explain()
