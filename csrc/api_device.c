@@ -2,6 +2,23 @@
 #include "api.h"
 #include "cuda/lane.h"
 
+pp_status_t pp_devices(int32_t *version, int32_t *count)
+{
+    const pp_cuda_t *cuda;
+    PP_TRY(pp_cuda_open(&cuda));
+    PP_TRY(PP_CUDA(cuda, cuDriverGetVersion, version));
+    return PP_CUDA(cuda, cuDeviceGetCount, count);
+}
+
+pp_status_t pp_device_name(int32_t device, char *name, size_t bytes)
+{
+    const pp_cuda_t *cuda;
+    CUdevice         found;
+    PP_TRY(pp_cuda_open(&cuda));
+    PP_TRY(PP_CUDA(cuda, cuDeviceGet, &found, device));
+    return PP_CUDA(cuda, cuDeviceGetName, name, (int)bytes, found);
+}
+
 pp_status_t pp_device_of(const void *address, int32_t *device)
 {
     return pp_lane_locate(pp_cuda_address(address), device);

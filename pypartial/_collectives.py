@@ -62,8 +62,9 @@ class Collectives:
             ``[buf, type]``, ``[buf, count, type]``, with `count` in elements and `type` an MPI
             datatype. `sendbuf` may be ``MPI.IN_PLACE`` or None: each Start then reads `recvbuf`.
             Two lists of equal length, for example ``([g1, g2], [o1, o2])``, are reduced in one
-            round with one set of contributors. The element type is an integer, float16, bfloat16 (of ml_dtypes), float32,
-            float64, long double, complex or bool. A receive buffer must not overlap another buffer.
+            round with one set of contributors. The element type is an integer, float16, bfloat16
+            (of ml_dtypes), float32, float64, long double, complex or bool. A receive buffer must
+            not overlap another buffer.
 
             The request keeps the buffers alive until it is freed. The library reads `sendbuf`
             inside `Request.Start` only, and writes `recvbuf` inside `Wait`, `Test`, `Flush`,

@@ -569,6 +569,11 @@ pp_status_t pp_groups_static_table(int32_t nodes, int32_t per_node, int32_t *tab
    A stream is a CUstream as a number; 1 is the legacy default stream, 2 that of the calling thread.  One that was
    destroyed, or is being captured, is PP_ERR_ARGUMENT, and the call has done nothing. */
 
+/* Local.  The version of CUDA that the driver is for, 1000 * major + 10 * minor, and the number of devices.  PP_ERR_STATE:
+   there is no driver, or no device; the text says what to do about it. */
+pp_status_t pp_devices(int32_t *version, int32_t *count);
+/* Local.  A device's name, cut to so many bytes. */
+pp_status_t pp_device_name(int32_t device, char *name, size_t bytes);
 /* Local.  The number of the CUDA device in whose memory an address is.  PP_ERR_ARGUMENT: it is in none's, or it is
    managed memory.  PP_ERR_STATE: there is no driver, or no device. */
 pp_status_t pp_device_of(const void *address, int32_t *device);
