@@ -48,8 +48,8 @@ class DeviceAllreduceRequest(AllreduceRequest):
     This rank counts as ready when the copy of its contribution has arrived. Until then other ranks
     take it for one that computes. Whether a request is late is decided by `Start`.
 
-    **Memory.** Elements travel by pinned memory of the host: one vector for each Start that is on
-    its way at once, and one for each result, up to 9. With eight results on their way `Wait` waits
+    **Memory.** Elements travel by pinned memory of the host: three vectors, and more if more
+    contributions and results are on their way at once. With eight results on their way `Wait` waits
     for the oldest one.
     """
 

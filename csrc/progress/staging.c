@@ -4,13 +4,38 @@
 
 #include <stdlib.h>
 
-enum { RESULTS_MAX = 8 };            /* on their way to the device at once; a Wait then waits for the oldest */
+enum {
+    PINNED_AT_FIRST = 3,             /* for a Start, for a result on its way, for the next result */
+    RESULTS_MAX = 8                  /* on their way to the device at once; a Wait then waits for the oldest */
+};
 
 /* ---- pinned memory ---------------------------------------------------------------------------------------- */
 
-/* Pinned memory for a Start. */
+static pp_pinned_t *pop_result(pp_staging_t *staging)
+{
+    pp_pinned_t *oldest = staging->results;
+    staging->results = oldest->next;
+    staging->result_count--;
+    return oldest;
+}
+
+/* The memory of results that have got to the device is spare. */
+static pp_status_t reclaim(pp_staging_t *staging)
+{
+    while (staging->results) {
+        pp_status_t status = pp_lane_over(&staging->lane, staging->results);
+        if (status != PP_OK)
+            return status < 0 ? status : PP_OK;
+        pp_staging_put_spare(staging, pop_result(staging));
+    }
+    return PP_OK;
+}
+
+/* Takes pinned memory for a Start, or for a result.  More is pinned only if there is none: the driver may take its time
+   for that, and wait for work of the device. */
 static pp_status_t take_spare(pp_staging_t *staging, pp_pinned_t **out)
 {
+    PP_TRY(reclaim(staging));
     for (pp_pinned_t **link = &staging->spare; *link; link = &(*link)->next) {
         pp_status_t status = pp_lane_over(&staging->lane, *link);
         if (status < 0)
@@ -24,25 +49,15 @@ static pp_status_t take_spare(pp_staging_t *staging, pp_pinned_t **out)
     return pp_lane_pin(&staging->lane, staging->bytes, out);
 }
 
-static pp_pinned_t *pop_result(pp_staging_t *staging)
-{
-    pp_pinned_t *oldest = staging->results;
-    staging->results = oldest->next;
-    staging->result_count--;
-    return oldest;
-}
-
-/* Pinned memory for the next result, while the last one is on its way. */
+/* Pinned memory for the next result, while others are on their way. */
 static pp_status_t take_receive(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t **out)
 {
-    pp_status_t status = staging->results ? pp_lane_over(&staging->lane, staging->results) : PP_PENDING;
-    if (status == PP_PENDING && staging->result_count < RESULTS_MAX)
-        return pp_lane_pin(&staging->lane, staging->bytes, out);
-    if (status == PP_PENDING) {
-        pthread_mutex_unlock(&ctx->lock);
-        status = pp_lane_await(&staging->lane, staging->results);
-        pthread_mutex_lock(&ctx->lock);
-    }
+    PP_TRY(reclaim(staging));
+    if (staging->result_count < RESULTS_MAX)
+        return take_spare(staging, out);
+    pthread_mutex_unlock(&ctx->lock);
+    pp_status_t status = pp_lane_await(&staging->lane, staging->results);
+    pthread_mutex_lock(&ctx->lock);
     if (status == PP_OK)
         *out = pop_result(staging);
     return status;
@@ -115,7 +130,11 @@ static pp_status_t open(pp_allreduce_t *coll, pp_staging_t *staging)
     pp_pinned_t *pinned;
     PP_TRY(find_spans(staging, &coll->config));
     PP_TRY(pp_lane_open(coll->config.device - 1, &staging->lane));
-    PP_TRY(pp_lane_pin(&staging->lane, staging->bytes, &pinned));
+    for (int i = 0; i < PINNED_AT_FIRST; i++) {
+        PP_TRY(pp_lane_pin(&staging->lane, staging->bytes, &pinned));
+        pp_staging_put_spare(staging, pinned);
+    }
+    PP_TRY(take_spare(staging, &pinned));
     pp_piece_t *pieces = (pp_piece_t *)coll->config.pieces;
     pieces[0] = (pp_piece_t){.count = coll->count};
     coll->config.piece_count = 1;

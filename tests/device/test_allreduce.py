@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
-from support.device import Array, Stream
+from support.device import Stream
 from support.oracles import Log, judge
 
 import pypartial as pp
@@ -131,27 +133,54 @@ def test_a_contribution_is_what_was_queued_before_start(comm, ctx, array, stream
     side.close()
 
 
-def test_a_slow_consumer_keeps_its_results(comm, ctx, array, stream):
-    """Results that wait for their stream are not overwritten, however many there are."""
-    send = array(100)
-    outs = [Array(100, "f4", stream) for _ in range(12)]
-    out = array(100)
+@pytest.mark.parametrize("steps", [7, 12], ids=["some", "many"])
+def test_a_slow_consumer_keeps_its_results(comm, ctx, array, steps):
+    """Results that wait for their stream are not overwritten; a Wait waits if there are many."""
+    send, out, slow = array(100), array(100), Stream()
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
-    slow = Stream()
-    copies = []
+    seen = [array(100) for _ in range(steps)]
     slow.hold(True)
-    for step in range(7):
+    let_go = threading.Timer(0.2, slow.hold, [False])
+    if steps > 8:  # the ninth Wait returns only because of this
+        let_go.start()
+    for step in range(steps):
         send.put(step)
         request.Start()
         request.Wait(stream=slow)
-        copies.append(step * comm.size)
+        seen[step].copy(out, slow)
     slow.hold(False)
     slow.wait()
-    assert (out.get() == copies[-1]).all()
+    assert [int(one.get()[-1]) for one in seen] == [step * comm.size for step in range(steps)]
+    let_go.cancel()
     request.Free()
     slow.close()
-    for one in outs:
-        one.close()
+
+
+def test_calls_of_the_driver(comm, ctx, array, stream, stand_in):
+    """A loop pins no more memory; a handle that is idle makes no call at all."""
+    send, out = array(1000), array(1000)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+
+    def turn():
+        request.Start()
+        request.Wait()
+        stream.wait()
+
+    turn()
+    pinned, events = stand_in.fake_live(b"host memory"), stand_in.fake_live(b"events")
+    for _ in range(20):
+        turn()
+    assert stand_in.fake_live(b"host memory") == pinned
+    assert stand_in.fake_live(b"events") == events
+    other = ctx.Allreduce_init(np.ones(1), np.ones(1), policy=pp.Full())
+    calls = stand_in.fake_calls(b"")
+    for _ in range(20):
+        other.Start()
+        other.Wait()
+    comm.Barrier()
+    assert stand_in.fake_calls(b"") == calls
+    other.Free()
+    request.Free()
 
 
 def test_late_requests_are_complete_at_start(comm, ctx, array, stream):

@@ -114,6 +114,11 @@ class Array:
         queue = (stream or self.stream).ptr
         _check(driver().cuMemcpyAsync(self.address, address, self.nbytes, queue))
 
+    def copy(self, other: Array, stream: Stream) -> None:
+        """Queue an assignment of another array's elements."""
+        assert other.nbytes == self.nbytes
+        _check(driver().cuMemcpyAsync(self.address, other.address, self.nbytes, stream.ptr))
+
     def get(self, stream: Stream | None = None) -> npt.NDArray[Any]:
         """Return the elements when all that is queued on a stream, the array's, is done."""
         address, host = self._host()

@@ -872,7 +872,7 @@ def test_devices_are_listed(tmp_path: Path) -> None:
     said = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
     ).stdout
-    assert re.search(r"driver +the CUDA driver that PYPARTIAL_CUDA_DRIVER names cannot be loaded", said)
+    assert re.search(r"driver +the CUDA driver that PYPARTIAL_CUDA_DRIVER names cannot be", said)
 
 
 def test_spans() -> None:
