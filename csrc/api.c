@@ -349,15 +349,21 @@ static bool needs_help(const pp_ctx_t *ctx, const pp_handle_t *handle)
     return !ctx->has_thread || handle->request.state != PP_COMPLETE || !handle->face->at_once(handle);
 }
 
+/* Before a call that may collect a result. */
+static pp_status_t check_collects(const pp_ctx_t *ctx, const pp_handle_t *handle, const char *what)
+{
+    if (ctx->calls.kind == PP_CALL_AWAY)
+        return pp_call_check_none(&ctx->calls, what);
+    return handle->face->check ? handle->face->check(handle) : PP_OK;
+}
+
 static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *result, pp_view_out_t *view)
 {
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
     if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
         handle->request.timed_out = false;
-    pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "Wait or Test")
-                       : handle->face->check           ? handle->face->check(handle)
-                                                         : PP_OK;
+    pp_status_t status = check_collects(ctx, handle, "Wait or Test");
     if (status >= 0)
         status = give_without_start(ctx, handle);
     if (status >= 0 && needs_help(ctx, handle))
@@ -400,12 +406,10 @@ pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
 {
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
-    pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "More") : PP_OK;
+    pp_status_t status = check_collects(ctx, handle, "More");
     if (status >= 0 && handle->request.state != PP_IDLE)
         status = pp_fail(PP_ERR_STATE, "More on a request that was not collected: call Wait, or Test until it returns "
                          "True, first");
-    if (status >= 0 && handle->face->check)
-        status = handle->face->check(handle);
     if (status >= 0) {
         pp_look(ctx);
         status = handle->face->more(ctx, handle, result);

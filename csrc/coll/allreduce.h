@@ -67,13 +67,10 @@ typedef struct pp_rounds_ops {
     /* ---- what every Start and every Wait need, in one cache line */
     /* This rank makes its rounds by messages: an application thread that is inside attends to them. */
     _Alignas(64) bool sends;
-    /* The three steps of a Start.  request() makes its request, which may be complete at once, and returns the round
-       that its call is given.  aim() finds room for the elements; PP_PENDING: there is none, so work at the round and
-       ask again.  link() makes them pending when they are there.  A Start of elements that are on their way makes its
-       request first, and has the others follow (progress/staging.c); any other one aims first. */
-    uint64_t    (*request)(pp_allreduce_t *);
+    /* The two steps of a Start.  aim() finds room for the elements; PP_PENDING: there is none, so work at the round and
+       ask again.  start() makes its request, and makes the elements pending when they are there. */
     pp_status_t (*aim)(pp_allreduce_t *, pp_target_t *target);
-    void        (*link)(pp_allreduce_t *, const pp_target_t *target, uint64_t given);
+    void        (*start)(pp_allreduce_t *, const pp_target_t *target);
     /* After a Start: goes on as far as it can. */
     void        (*settle)(pp_allreduce_t *);
     /* Copies a contribution to its part, in memory that ranks share.  NULL, like the next three, if they share none. */
@@ -88,6 +85,11 @@ typedef struct pp_rounds_ops {
 
     /* ---- the rest */
     void        (*update)(pp_allreduce_t *);
+    /* start() in two steps, for a Start whose elements are on their way (progress/staging.c).  request() makes its
+       request, which may be complete at once, and returns the round that its call is given.  link() makes the elements
+       pending, when they are there and aim() has found room. */
+    uint64_t    (*request)(pp_allreduce_t *);
+    void        (*link)(pp_allreduce_t *, const pp_target_t *target, uint64_t given);
 
     /* Facts about this rank. */
     bool        (*ready)(const pp_allreduce_t *);

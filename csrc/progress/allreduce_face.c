@@ -38,7 +38,7 @@ static pp_status_t contribute(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *
 
 static pp_status_t start_and_settle(pp_ctx_t *ctx, pp_allreduce_t *coll, const pp_target_t *target)
 {
-    coll->ops->link(coll, target, coll->ops->request(coll));
+    coll->ops->start(coll, target);
     pp_patience_started(coll);
     coll->ops->settle(coll);
     if (coll->series.vectors.bytes <= START_MOVES_BYTES && pp_handle_waits(&coll->handle))

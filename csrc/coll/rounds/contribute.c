@@ -105,6 +105,11 @@ void pp_contribute_link(pp_allreduce_t *coll, const pp_target_t *target, uint64_
     end_merge(coll);
 }
 
+void pp_contribute_start(pp_allreduce_t *coll, const pp_target_t *target)
+{
+    pp_contribute_link(coll, target, pp_contribute_request(coll));
+}
+
 /* ---- after the Start ------------------------------------------------------------------------------------------ */
 
 bool pp_contribute_return_users(pp_allreduce_t *coll)

@@ -467,6 +467,7 @@ static void link(pp_allreduce_t *coll, const pp_target_t *target, uint64_t given
         messages->slot.oldest_given = given;
 }
 
+static void start(pp_allreduce_t *coll, const pp_target_t *target) { link(coll, target, request(coll)); }
 static void settle(pp_allreduce_t *coll) { pp_engine_settle(coll->handle.engine); }
 
 /* A rank that is ready has been counted for its next round, so its contributions go there and are not discarded. */
@@ -603,7 +604,8 @@ static void close_rounds(pp_allreduce_t *coll)
 }
 
 static const pp_rounds_ops_t ops = {
-    .sends = true, .request = request, .aim = aim, .link = link, .settle = settle, .update = update, .ready = is_ready,
+    .sends = true, .aim = aim, .start = start, .settle = settle, .update = update, .ready = is_ready,
+    .request = request, .link = link,
     .withholds = withholds, .in_mid_round = in_mid_round, .drawn = is_drawn, .joined = joined,
     .retired = has_retired, .explain = explain, .discard = discard, .forgive = forgive, .control = control,
     .await = await, .holds_up = holds_up, .close = close_rounds,
