@@ -10,7 +10,8 @@ import numpy as np
 
 from ._arguments import seconds
 from ._device import as_stream, current_stream
-from ._native import SLICE_S, SLICE_US, Native
+from ._handle import _check_status
+from ._native import LOGGER, SLICE_S, SLICE_US, Native
 from .allreduce import AllreduceRequest, Settings
 from .errors import Error, TimeoutError
 from .status import Cause, Status
@@ -49,8 +50,8 @@ class DeviceAllreduceRequest(AllreduceRequest):
     take it for one that computes. Whether a request is late is decided by `Start`.
 
     **Memory.** Elements travel by pinned memory of the host: three vectors, and more if more
-    contributions and results are on their way at once. With eight results on their way `Wait` waits
-    for the oldest one.
+    contributions and results are on their way at once. With eight results on their way the next
+    request is complete only when the oldest has arrived: its stream is that far behind.
     """
 
     __slots__ = ("_device", "_source", "_target")
@@ -89,7 +90,10 @@ class DeviceAllreduceRequest(AllreduceRequest):
         Raises
         ------
         ArgumentError
-            If `stream` is none, was destroyed, or is being captured. Nothing was contributed.
+            If `stream` is none, is of another device, is being captured, or was destroyed (where
+            the driver notices it). Nothing was contributed.
+        MemoryError
+            If no more memory can be pinned. Nothing was contributed.
         Error, PeerFailedError
             As `Request.Start`.
         """
@@ -121,8 +125,7 @@ class DeviceAllreduceRequest(AllreduceRequest):
         Raises
         ------
         ArgumentError
-            As `Request.Wait`, and if `stream` is none, was destroyed, or is being captured. The
-            call has not waited.
+            As `Request.Wait`, and for `stream` as `Start`. The call has not waited.
         TimeoutError, Error, PeerFailedError
             As `Request.Wait`.
         """
@@ -140,7 +143,8 @@ class DeviceAllreduceRequest(AllreduceRequest):
     def More(self, status: Status | None = None, stream: Any = None) -> bool:
         """Take the next complete round that this rank was not given yet. Local; never blocks.
 
-        See `AllreduceRequest.More`, and `Wait` for `stream`.
+        False also if eight results are on their way. See `AllreduceRequest.More`, and `Wait` for
+        `stream`.
         """
         self._use(stream, self._target)
         return super().More(status)
@@ -164,11 +168,11 @@ class DeviceAllreduceRequest(AllreduceRequest):
         Collective, blocking. It first waits until this rank's contributions have come off the
         device. See `Request.Flush`, and `Wait` for `stream`.
         """
+        _check_status(status)
         limit = None if timeout is None else seconds(timeout)
         self._live()
         self._refuse_flush()
-        self._before(f"Flush of {self._name()}", stream, limit)
-        super().Flush(status, timeout)
+        super().Flush(status, self._before(f"Flush of {self._name()}", stream, limit))
 
     def Drain(self, timeout: float | None = None, stream: Any = None) -> Iterator[Status]:
         """Deliver the remaining rounds one by one, the flush last.
@@ -176,18 +180,16 @@ class DeviceAllreduceRequest(AllreduceRequest):
         The first step waits until this rank's contributions have come off the device. See
         `AllreduceRequest.Drain`, and `Wait` for `stream`: None is looked up in each step.
         """
-        steps = super().Drain(timeout)
         limit = None if timeout is None else seconds(timeout)
-        return self._drain_on(steps, limit, stream)
+        super().Drain(limit)  # for what it refuses
+        return self._drain_on(limit, stream)
 
-    def _drain_on(
-        self, steps: Iterator[Status], timeout: float | None, stream: Any
-    ) -> Iterator[Status]:
+    def _drain_on(self, timeout: float | None, stream: Any) -> Iterator[Status]:
         status = None
         while status is None or status.cause is not Cause.FLUSH:
             self._live()
-            self._before(f"Drain of {self._name()}", stream, timeout)
-            status = next(steps)
+            left = self._before(f"Drain of {self._name()}", stream, timeout)
+            status = next(self._drain(left))
             yield status
 
     def Free(self, timeout: float | None = None) -> int:
@@ -200,8 +202,8 @@ class DeviceAllreduceRequest(AllreduceRequest):
         name = f"Free of {self._name()}"
         if self._context._calls.begun(name) is None:
             self._live()
-            self._land(name, limit, results=True)
-        return super().Free(timeout)
+            limit = self._land(name, limit, results=True)
+        return super().Free(limit)
 
     # ---- helpers --------------------------------------------------------------------------------
 
@@ -211,25 +213,41 @@ class DeviceAllreduceRequest(AllreduceRequest):
         number = as_stream(stream) if stream is not None else current_stream(of[1], of[0])
         self._native.check(self._lib.pp_use_stream(self._handle, number))
 
-    def _before(self, name: str, stream: Any, timeout: float | None) -> None:
-        """Prepare a step of a collective call that gives a result, unless it has begun."""
-        self._use(stream, self._target)
-        if self._context._calls.begun(name) is None:
-            self._land(name, timeout, results=False)
+    def _before(self, name: str, stream: Any, timeout: float | None) -> float | None:
+        """Prepare a step of a collective call that gives a result, unless it has begun.
 
-    def _land(self, name: str, timeout: float | None, *, results: bool) -> None:
-        """Wait until contributions are off the device, and `results` there."""
+        Return how much of its timeout is left.
+        """
+        self._use(stream, self._target)
+        if self._context._calls.begun(name) is not None:
+            return timeout
+        return self._land(name, timeout, results=False)
+
+    def _land(self, name: str, timeout: float | None, *, results: bool) -> float | None:
+        """Wait until contributions are off the device, and `results` there; return what is left."""
         began = time.monotonic()
         limit = float("inf") if timeout is None else timeout
+        warning = self._context._stall_warning
         while True:
-            left = limit - (time.monotonic() - began)
-            slice_us = SLICE_US if left > SLICE_S else max(0, int(left * 1e6))
+            waited = time.monotonic() - began
+            slice_us = SLICE_US if limit - waited > SLICE_S else max(0, int((limit - waited) * 1e6))
             code = self._lib.pp_land(self._handle, results, slice_us)
             if code != self._lib.PP_PENDING:
                 self._native.check(code)
-                return
-            if left <= 0:
-                raise TimeoutError(
-                    f"{name}: after {timeout} s device {self._device} has not come to this rank's "
-                    "copies: they wait for what was queued before on the streams of Start and Wait"
-                )
+                return None if timeout is None else max(0.0, began + timeout - time.monotonic())
+            if waited >= limit:
+                raise TimeoutError(_not_there(name, self._device, waited))
+            if warning is not None and waited >= warning:
+                LOGGER.warning("%s", _not_there(name, self._device, waited))
+                warning *= 2
+
+    def _refuse(self, why: str) -> None:
+        super()._refuse(why)
+        self._source = self._target = ("", None)
+
+
+def _not_there(name: str, device: int, waited_s: float) -> str:
+    return (
+        f"{name}: after {waited_s:.1f} s device {device} has not come to this rank's copies: they "
+        "wait for what was queued before on the streams of Start and Wait"
+    )

@@ -200,15 +200,28 @@ void pp_cuda_device_close(pp_cuda_device_t *device)
     *device = (pp_cuda_device_t){0};
 }
 
+/* How many scopes this thread is in, and the mode of captures that it had before the first of them. */
+static _Thread_local struct {
+    int                 depth;
+    CUstreamCaptureMode mode;
+} scopes;
+
 pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
 {
     PP_TRY(check_process());
-    return PP_CUDA(device->cuda, cuCtxPushCurrent, device->context);
+    PP_TRY(PP_CUDA(device->cuda, cuCtxPushCurrent, device->context));
+    if (scopes.depth++ == 0) {
+        scopes.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        device->cuda->cuThreadExchangeStreamCaptureMode(&scopes.mode);
+    }
+    return PP_OK;
 }
 
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
 {
-    CUcontext      popped;
+    CUcontext popped;
+    if (--scopes.depth == 0)
+        device->cuda->cuThreadExchangeStreamCaptureMode(&scopes.mode);
     const CUresult result = device->cuda->cuCtxPopCurrent(&popped);
     return status < 0 || result == CUDA_SUCCESS ? status : pp_cuda_status(device->cuda, result, "cuCtxPopCurrent");
 }

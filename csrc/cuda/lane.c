@@ -95,21 +95,30 @@ void pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned)
 
 /* ---- copies --------------------------------------------------------------------------------------- */
 
-/* The driver does not say what is wrong with a stream that it does not know. */
+static bool is_default(uint64_t stream) { return stream <= 2; }
+
+/* Not every driver notices each of these. */
+static bool is_about_the_stream(CUresult result)
+{
+    return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CONTEXT
+        || result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 static pp_status_t check(const pp_lane_t *lane, uint64_t stream)
 {
+    const pp_cuda_t      *cuda = lane->device.cuda;
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    pp_status_t status = CALL(lane, cuStreamIsCapturing, stream_of(stream), &capture);
-    if (status < 0) {
-        char why[300];
-        snprintf(why, sizeof why, "%s", pp_error_text());
-        return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx cannot be used: it was destroyed, or is no stream of this device "
-                       "(%s)", (unsigned long long)stream, why);
-    }
+    CUcontext             context = lane->device.context;
+    CUresult result = is_default(stream) ? CUDA_SUCCESS : cuda->cuStreamGetCtx(stream_of(stream), &context);
+    if (result == CUDA_SUCCESS && context == lane->device.context)
+        result = cuda->cuStreamIsCapturing(stream_of(stream), &capture);
+    if (is_about_the_stream(result) || context != lane->device.context)
+        return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx cannot be used: it was destroyed, or is no stream of the device of "
+                       "the buffers", (unsigned long long)stream);
     if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
         return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx is being captured into a graph: call this outside of the capture",
                        (unsigned long long)stream);
-    return PP_OK;
+    return pp_cuda_status(cuda, result, "cuStreamIsCapturing");
 }
 
 pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream)
@@ -124,6 +133,7 @@ static pp_status_t end_copy(const pp_lane_t *lane, pp_pinned_t *pinned, CUstream
 {
     pinned->busy = true;
     const CUresult recorded = lane->device.cuda->cuEventRecord(pinned->done, stream);
+    pinned->lost = recorded != CUDA_SUCCESS;
     return status < 0 ? status : pp_cuda_status(lane->device.cuda, recorded, "cuEventRecord");
 }
 
@@ -173,6 +183,8 @@ pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t cou
 pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
     pp_status_t status = PP_OK;
+    if (pinned->lost)
+        return PP_PENDING;
     if (pinned->busy)
         IN_DEVICE(lane, status, CALL(lane, cuEventQuery, pinned->done));
     pinned->busy = status != PP_OK;

@@ -32,6 +32,7 @@ typedef struct pp_pinned {
     size_t            bytes;
     CUevent           done;
     bool              busy;          /* a copy was queued, and is not known to be over */
+    bool              lost;          /* nothing will say when it is over, so the memory is never used again */
 } pp_pinned_t;
 
 /* Opens the device as pp_cuda_device_open() does.  A failure leaves nothing to close. */
@@ -44,8 +45,8 @@ pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **pinne
 /* NULL is fine.  The memory is not busy. */
 void        pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned);
 
-/* Whether the application may use the stream now.  PP_ERR_ARGUMENT: it was destroyed, or never made; work is being
-   captured on it, which is not run now. */
+/* Whether the application may use the stream now.  PP_ERR_ARGUMENT: it is another device's; it was destroyed, if
+   the driver notices; work is being captured on it, which is not run now. */
 pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream);
 
 /* Queues a copy of the spans, one behind the other, to pinned memory, when what was queued on the stream is done.  What

@@ -11,10 +11,8 @@ static bool look(pp_handle_t *handle)
         return false;
     pp_status_t status = pp_lane_over(&handle->staging->lane, oldest->pinned);
     if (status < 0) {
-        char why[400];
-        snprintf(why, sizeof why, "%s", pp_error_text());
         pp_engine_fail(handle->engine, status, "handle %u: a contribution did not come off its device: %s", handle->id,
-                       why);
+                       pp_error_text());
         return false;
     }
     return oldest->arrived = status == PP_OK;
@@ -51,9 +49,14 @@ static bool link_oldest(pp_ctx_t *ctx, pp_handle_t *handle)
     pp_staging_put_spare(staging, flight->pinned);
     coll->on_their_way--;
     ctx->flights--;
-    if (handle->aside)               /* it had held a round up for too long */
+    if (handle->aside) {             /* it had held a round up for too long */
+        handle->kind->count_as_given(handle);
         pp_patience_returned(coll);
+    }
+    pp_patience_computed(coll, flight->since_ns);
     coll->ops->link(coll, &target, flight->given);
+    if (pp_rounds_asks(coll))        /* from now on this rank waits for others */
+        pp_engine_alarm(&ctx->engine, 0);
     handle->engine->changed = true;
     coll->ops->settle(coll);
     free(flight);
@@ -62,13 +65,14 @@ static bool link_oldest(pp_ctx_t *ctx, pp_handle_t *handle)
 
 bool pp_staging_work(pp_ctx_t *ctx)
 {
-    pp_handle_t *found = NULL;
+    bool linked = false;
     if (ctx->flights == 0 || ctx->engine.error)
         return false;
     PP_FOR_EACH_HANDLE(&ctx->engine, handle) {
         const pp_staging_t *staging = handle->staging;
-        if (!found && staging && !staging->links && staging->flights && staging->flights->arrived)
-            found = handle;
+        /* After the first the list may be another one: the lock was released. */
+        if (!linked && staging && !staging->links && staging->flights && staging->flights->arrived)
+            linked = link_oldest(ctx, handle);
     }
-    return found && link_oldest(ctx, found);
+    return linked;
 }

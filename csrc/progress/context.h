@@ -56,6 +56,8 @@ typedef struct pp_face {
     /* ---- handles on a device; NULL: not for this one (staging.h) */
     /* Before a call that may collect a result. */
     pp_status_t (*check)(const pp_handle_t *);
+    /* Whether a complete request can be handed out now. */
+    bool        (*room)(const pp_handle_t *);
     /* Waits for the elements of its Starts to come off the device, and with `results` for its results to get there. */
     pp_status_t (*land)(pp_ctx_t *, pp_handle_t *, bool results, int64_t timeout_us);
     void        (*use_stream)(pp_handle_t *, uint64_t stream);
@@ -94,7 +96,7 @@ struct pp_ctx {
     uint64_t        looked_after_us;     /* when this rank last looked whether the others live */
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
-    uint32_t        flights;         /* Starts whose elements are on their way from a device; see staging.h */
+    uint32_t        flights;         /* what threads look for on devices: elements on their way, room for results */
     uint64_t        staged_bytes;
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
     uint64_t        call_began_ns;   /* when the collective call in progress began */

@@ -6,7 +6,7 @@
 
 enum {
     PINNED_AT_FIRST = 3,             /* for a Start, for a result on its way, for the next result */
-    RESULTS_MAX = 8                  /* on their way to the device at once; a Wait then waits for the oldest */
+    RESULTS_MAX = 8                  /* on their way to the device at once; a Flush may add one */
 };
 
 /* ---- pinned memory ---------------------------------------------------------------------------------------- */
@@ -17,6 +17,15 @@ static pp_pinned_t *pop_result(pp_staging_t *staging)
     staging->results = oldest->next;
     staging->result_count--;
     return oldest;
+}
+
+/* While there are so many results that no more can be handed out, a thread that waits looks at the device often. */
+static void count_full(pp_ctx_t *ctx, pp_staging_t *staging)
+{
+    bool full = staging->result_count >= RESULTS_MAX;
+    if (full != staging->full)
+        ctx->flights += full ? 1 : -1;
+    staging->full = full;
 }
 
 /* The memory of results that have got to the device is spare. */
@@ -47,20 +56,6 @@ static pp_status_t take_spare(pp_staging_t *staging, pp_pinned_t **out)
         }
     }
     return pp_lane_pin(&staging->lane, staging->bytes, out);
-}
-
-/* Pinned memory for the next result, while others are on their way. */
-static pp_status_t take_receive(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t **out)
-{
-    PP_TRY(reclaim(staging));
-    if (staging->result_count < RESULTS_MAX)
-        return take_spare(staging, out);
-    pthread_mutex_unlock(&ctx->lock);
-    pp_status_t status = pp_lane_await(&staging->lane, staging->results);
-    pthread_mutex_lock(&ctx->lock);
-    if (status == PP_OK)
-        *out = pop_result(staging);
-    return status;
 }
 
 /* ---- opening and closing ---------------------------------------------------------------------------------- */
@@ -98,10 +93,13 @@ static void end(pp_handle_t *handle)
     }
     if (staging->receive)
         pp_staging_put_spare(staging, staging->receive);
-    unpin_all(staging, staging->spare, &any_busy);
-    unpin_all(staging, staging->results, &any_busy);
-    if (!any_busy)
-        pp_lane_close(&staging->lane);
+    /* Freed by all ranks, or never made.  Else the process ends, and the driver would wait for the device. */
+    if (handle->ended || !handle->engine) {
+        unpin_all(staging, staging->spare, &any_busy);
+        unpin_all(staging, staging->results, &any_busy);
+        if (!any_busy)
+            pp_lane_close(&staging->lane);
+    }
     free(staging->sends);
     free(staging->receives);
     free(staging);
@@ -189,6 +187,8 @@ static pp_status_t queue(pp_staging_t *staging, pp_flight_t **out)
    linked. */
 static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
 {
+    flight->since_ns = coll->time.given_ns;
+    coll->time.given_ns = 0;
     flight->given = coll->ops->request(coll);
     coll->on_their_way++;
     append(coll->handle.staging, flight);
@@ -204,6 +204,9 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     pp_staging_t   *staging = handle->staging;
     pp_flight_t    *flight = NULL;
     PP_TRY(pp_lane_check(&staging->lane, staging->stream));
+    /* Without a progress thread a rank that is always late would never link what has arrived. */
+    while (!ctx->has_thread && (pp_look(ctx) > 0 || pp_staging_work(ctx)))
+        continue;
     PP_TRY(queue(staging, &flight));
     pp_returned(ctx);
     bool arrived = coll->ops->sends && pp_arrive(ctx);
@@ -211,8 +214,8 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     request(ctx, coll, flight);
     if (arrived)
         pp_leave(ctx, true);
-    /* While the application computes, the progress thread looks whether the elements have arrived. */
-    if (ctx->has_thread && !atomic_load(&ctx->attended))
+    /* The progress thread, or the one that attends, looks from now on whether the elements have arrived. */
+    if (ctx->has_thread || (ctx->mpi && atomic_load(&ctx->attended)))
         pp_mpi_ring_self(ctx->mpi);
     return pp_engine_check(&ctx->engine);
 }
@@ -224,13 +227,25 @@ static pp_status_t check(const pp_handle_t *handle)
     return pp_lane_check(&handle->staging->lane, handle->staging->stream);
 }
 
+/* A request is complete for the application when its result can go to the device as well. */
+static bool room(const pp_handle_t *handle)
+{
+    pp_staging_t *staging = handle->staging;
+    pp_ctx_t     *ctx = (pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine));
+    if (staging->result_count < RESULTS_MAX)
+        return true;
+    pp_status_t status = reclaim(staging);
+    count_full(ctx, staging);
+    return status < 0 || staging->result_count < RESULTS_MAX;      /* the error is found again */
+}
+
 /* After a failure the application has lost a result, so the context fails as a whole. */
 static pp_status_t send_result(pp_ctx_t *ctx, pp_allreduce_t *coll)
 {
     pp_staging_t *staging = coll->handle.staging;
     pp_pinned_t  *pinned = staging->receive, *next;
     PP_TRY(pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream));
-    PP_TRY(take_receive(ctx, staging, &next));
+    PP_TRY(take_spare(staging, &next));
     set_receive(coll, next);
     pinned->next = NULL;
     if (staging->results)
@@ -239,6 +254,7 @@ static pp_status_t send_result(pp_ctx_t *ctx, pp_allreduce_t *coll)
         staging->results = pinned;
     staging->newest = pinned;
     staging->result_count++;
+    count_full(ctx, staging);
     ctx->staged_bytes += staging->bytes;
     return PP_OK;
 }
@@ -256,6 +272,8 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
 
 static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
 {
+    if (!room(handle))
+        return PP_PENDING;
     pp_status_t status = pp_allreduce_find_more(handle);
     return status == PP_OK ? hand_out(ctx, handle, result, NULL) : status;
 }
@@ -295,11 +313,11 @@ static void use_stream(pp_handle_t *handle, uint64_t stream) { handle->staging->
 
 static pp_status_t give(pp_handle_t *handle) { return pp_allreduce_face.give(handle); }
 static void        give_up(pp_handle_t *handle) { pp_allreduce_face.give_up(handle); }
-static bool        at_once(const pp_handle_t *handle) { return pp_allreduce_face.at_once(handle); }
+static bool        at_once(const pp_handle_t *handle) { return room(handle) && pp_allreduce_face.at_once(handle); }
 static void        end_view(pp_handle_t *handle) { pp_allreduce_face.end_view(handle); }
 static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle) { return pp_allreduce_face.timed_out(ctx, handle); }
 
 const pp_face_t pp_staged_allreduce_face = {
     .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
-    .more = more, .end_view = end_view, .check = check, .land = land, .use_stream = use_stream,
+    .more = more, .end_view = end_view, .check = check, .room = room, .land = land, .use_stream = use_stream,
 };

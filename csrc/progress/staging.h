@@ -6,7 +6,7 @@
  * returns: its elements are *on their way*.  When their copy is over, which threads that look find out, a thread links
  * them as a Start of the host does; so the elements of several Starts are linked in the order of the Starts.  A Wait
  * collects its result into pinned memory, and queues the copy to the device.  No thread waits for a device, but where
- * the application asks for it (pp_land()), and where eight results are on their way.
+ * the application asks for it (pp_land()); with eight results on their way a request is not complete for it.
  */
 #ifndef PP_STAGING_H
 #define PP_STAGING_H
@@ -19,6 +19,7 @@ typedef struct pp_flight {
     struct pp_flight *next;
     pp_pinned_t *pinned;
     uint64_t     given;              /* the round that the Start's call is given */
+    uint64_t     since_ns;           /* from when on the device computes for it; 0: not known */
     bool         arrived;
 } pp_flight_t;
 
@@ -34,6 +35,7 @@ typedef struct pp_staging {
     pp_pinned_t *receive;            /* for the next result: the piece of the host */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
     int          result_count;
+    bool         full;               /* there are too many of them, which counts among ctx->flights */
 } pp_staging_t;
 
 static inline void pp_staging_put_spare(pp_staging_t *staging, pp_pinned_t *pinned)

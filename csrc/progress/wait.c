@@ -413,9 +413,10 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
     return true;
 }
 
-bool pp_request_complete(const void *handle)
+bool pp_request_complete(const void *arg)
 {
-    return ((const pp_handle_t *)handle)->request.state == PP_COMPLETE;
+    const pp_handle_t *handle = arg;
+    return handle->request.state == PP_COMPLETE && (!handle->face->room || handle->face->room(handle));
 }
 
 /* Before the thread sleeps, and when its wait is over: tells the other contexts of the process, whose rounds may wait

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
-from support.device import Stream
+from support.device import Array, Stream, device
 from support.oracles import Log, judge
 
 import pypartial as pp
@@ -217,6 +218,137 @@ def test_late_requests_are_complete_at_start(comm, ctx, array, stream):
     other.close()
 
 
+# ---- who is late, and who waits for whom --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("progress", "transport"), [("thread", "auto"), ("thread", "mpi"), ("caller", "auto")]
+)
+def test_a_rank_that_is_always_late_contributes(comm, array, stream, stand_in, progress, transport):
+    """And pins no more memory. By messages a rank in a barrier serves others by its thread only."""
+    send, out, status = array(100), array(100), pp.Status()
+    taken = 0
+    with pp.Context(
+        comm, seed=7, transport=transport, progress=progress, patience=None, window=64
+    ) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver="latest")
+        send.put(1)
+        for _ in range(30):
+            if comm.rank > 0:
+                comm.Barrier()
+                stream.wait()
+            request.Start()
+            request.Wait(status)
+            taken += status.included
+            if comm.rank == 0:
+                comm.Barrier()
+            pinned = stand_in.fake_live(b"host memory")
+            comm.Barrier()
+        request.Flush(status)
+        assert status.contributions < 10 * comm.size
+        assert pinned < 20
+        request.Free()
+
+
+@pytest.mark.sizes(2, 3)
+def test_ranks_whose_copies_are_on_their_way_do_not_hurry_others(comm, array, stream, transport):
+    """None of them is ready, so none waits long for another one; a quorum is one then."""
+    send, out, status = array(4), array(4), pp.Status()
+    send.put(1)
+    stream.wait()
+    with pp.Context(comm, seed=7, transport=transport, patience=0.05) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Quorum(2))
+        stream.hold(True)
+        request.Start()
+        with pytest.raises(pp.TimeoutError):
+            request.Wait(status, timeout=0.3)
+        comm.Barrier()
+        stream.hold(False)
+        request.Wait(status)
+        assert status.active >= 2
+        assert status.cause is pp.Cause.POLICY
+        request.Flush()
+        request.Free()
+
+
+def test_another_thread_that_waits_is_woken_by_a_start(comm, array, stream):
+    """One thread waits on the host's handle for a Start that comes after rounds on a device."""
+    send, out, ones, sums = array(4), array(4), np.ones(1), np.zeros(1)
+    send.put(1)
+    with pp.Context(comm, seed=7) as ctx:
+        on_device = ctx.Allreduce_init(send, out, policy=pp.Full())
+        on_host = ctx.Allreduce_init(ones, sums, policy=pp.Full())
+        if comm.rank == 0:
+            on_host.Start()
+            waits = threading.Thread(target=on_host.Wait)
+            waits.start()
+        for _ in range(10):
+            on_device.Start()
+            on_device.Wait()
+        if comm.rank == 0:
+            if comm.size > 1:
+                assert waits.is_alive()
+        else:
+            on_host.Start()
+            on_host.Wait()
+        if comm.rank == 0:
+            waits.join()
+        assert sums[0] == comm.size
+        on_device.Free()
+        on_host.Free()
+
+
+def test_a_graph_that_another_thread_captures(comm, ctx, array, stream):
+    """The library's calls do not disturb it, nor does it disturb them."""
+    send, out, other = array(4), array(4), Stream()
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    other.capture(True)
+    for _ in range(5):
+        request.Start()
+        request.Wait()
+    other.capture(False)
+    assert (out.get() == comm.size).all()
+    request.Free()
+    other.close()
+
+
+# ---- timeouts -----------------------------------------------------------------------------------
+
+
+def test_test_does_not_wait_for_the_device(comm, ctx, array, stream):
+    """With eight results on their way no request is complete."""
+    send, out, slow = array(4), array(4), Stream()
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    slow.hold(True)
+    for _ in range(8):
+        send.put(1)
+        request.Start()
+        request.Wait(stream=slow)
+    request.Start()
+    with pytest.raises(pp.TimeoutError):
+        request.Wait(timeout=0.05, stream=slow)
+    assert not request.Test(stream=slow)
+    comm.Barrier()
+    slow.hold(False)
+    request.Wait(stream=slow)
+    slow.wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+    slow.close()
+
+
+def test_buffers_are_let_go_by_free(ctx, array):
+    send, out = array(4), array(4)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    held = weakref.ref(request._owners[0][0])
+    assert request._source[1] is send
+    request.Free()
+    assert request._source[1] is None
+    assert request._target[1] is None
+    assert held() is send  # the fixture's
+
+
 # ---- bad input -----------------------------------------------------------------------------------
 
 
@@ -252,6 +384,46 @@ def test_streams_that_cannot_be_used(comm, ctx, array, stream, call):
     request.Wait()
     assert (out.get() == comm.size).all()
     request.Free()
+
+
+def test_a_stream_of_another_device(ctx, array, stream):
+    """The call has done nothing."""
+    send, out = array(4), array(4)
+    send.put(1)
+    with device(1):
+        other = Stream()
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    with pytest.raises(pp.ArgumentError, match="no stream of the device"):
+        request.Start(stream=other)
+    request.Start()
+    with pytest.raises(pp.ArgumentError, match="no stream of the device"):
+        request.Wait(stream=other)
+    request.Wait()
+    assert (out.get() == ctx.size).all()
+    request.Free()
+    other.close()
+
+
+def test_two_devices(comm, ctx, array, stream):
+    """In one handle they are refused; ranks may use different ones."""
+    with device(1):
+        stream_of_1 = Stream()
+        ours = [Array(4, "f4", stream_of_1) for _ in range(2)]
+    with pytest.raises(pp.ArgumentError, match=r"is on device 1 and .* on device 0"):
+        ctx.Allreduce_init(ours[0], array(4))
+    buffers = ours if comm.rank % 2 else [array(4), array(4)]
+    request = ctx.Allreduce_init(*buffers, policy=pp.Full())
+    assert request.device == comm.rank % 2
+    with device(request.device):
+        buffers[0].put(1)
+        request.Start()
+        request.Wait()
+        assert (buffers[1].get() == comm.size).all()
+    request.Free()
+    with device(1):
+        for one in ours:
+            one.close()
+        stream_of_1.close()
 
 
 def test_views_are_refused(ctx, array):

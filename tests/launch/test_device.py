@@ -18,7 +18,8 @@ PROGRAMS = 100  # on each number of ranks
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory):
-    return {"PYPARTIAL_CUDA_DRIVER": str(fakecuda.build(tmp_path_factory.mktemp("driver")))}
+    driver = fakecuda.build(tmp_path_factory.mktemp("driver"))
+    return {"PYPARTIAL_CUDA_DRIVER": str(driver), "FAKECUDA_DEVICES": "2"}
 
 
 def stress(ranks: int, programs: int, env: dict[str, str]):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,20 @@ def driver() -> ctypes.CDLL:
     _check(library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
     _check(library.cuCtxSetCurrent(context))
     return library
+
+
+@contextmanager
+def device(number: int) -> Iterator[None]:
+    """Make a device the current one of this thread."""
+    before, context = Pointer(), Pointer()
+    _check(driver().cuCtxGetCurrent(ctypes.byref(before)))
+    _check(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
+    _check(driver().cuCtxSetCurrent(context))
+    try:
+        yield
+    finally:
+        _check(driver().cuCtxSetCurrent(before))
+        _check(driver().cuDevicePrimaryCtxRelease_v2(number))
 
 
 def _check(result: int) -> None:

@@ -50,7 +50,8 @@ void        fake_seed(uint64_t seed);
 void        fake_hold(CUstream stream, bool held);
 void        fake_hold_new(bool held);
 void        fake_let_all_go(void);
-/* cuStreamIsCapturing() says so, and the stream refuses operations. */
+/* cuStreamIsCapturing() says so, and the stream refuses operations.  Meanwhile cuEventQuery() fails in threads whose mode
+   is the global one, as they all begin with. */
 void        fake_capture(CUstream stream, bool capturing);
 
 /* ---- kernels -------------------------------------------------------------------------------------- */
