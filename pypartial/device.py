@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceAllreduceRequest"]
 
+_BEFORE = "what was queued before on the streams of Start and Wait"
+
 
 class DeviceAllreduceRequest(AllreduceRequest):
     """A persistent partial allreduce of buffers in the memory of a CUDA device.
@@ -236,18 +238,17 @@ class DeviceAllreduceRequest(AllreduceRequest):
                 self._native.check(code)
                 return None if timeout is None else max(0.0, began + timeout - time.monotonic())
             if waited >= limit:
-                raise TimeoutError(_not_there(name, self._device, waited))
+                raise TimeoutError(
+                    f"{name}: after {waited:.1f} s device {self._device} has not come to this "
+                    f"rank's copies: they wait for {_BEFORE}"
+                )
             if warning is not None and waited >= warning:
-                LOGGER.warning("%s", _not_there(name, self._device, waited))
+                LOGGER.warning(
+                    "%s: waits for device %d for %.1f s: this rank's copies wait for %s",
+                    *(name, self._device, waited, _BEFORE),
+                )
                 warning *= 2
 
     def _refuse(self, why: str) -> None:
         super()._refuse(why)
         self._source = self._target = ("", None)
-
-
-def _not_there(name: str, device: int, waited_s: float) -> str:
-    return (
-        f"{name}: after {waited_s:.1f} s device {device} has not come to this rank's copies: they "
-        "wait for what was queued before on the streams of Start and Wait"
-    )

@@ -206,22 +206,34 @@ static _Thread_local struct {
     CUstreamCaptureMode mode;
 } scopes;
 
+static pp_status_t relax(const pp_cuda_t *cuda)
+{
+    scopes.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    return PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &scopes.mode);
+}
+
 pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
 {
+    CUcontext popped;
     PP_TRY(check_process());
     PP_TRY(PP_CUDA(device->cuda, cuCtxPushCurrent, device->context));
-    if (scopes.depth++ == 0) {
-        scopes.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-        device->cuda->cuThreadExchangeStreamCaptureMode(&scopes.mode);
-    }
-    return PP_OK;
+    pp_status_t status = scopes.depth == 0 ? relax(device->cuda) : PP_OK;
+    if (status < 0)
+        device->cuda->cuCtxPopCurrent(&popped);
+    else
+        scopes.depth++;
+    return status;
 }
 
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
 {
-    CUcontext popped;
+    const pp_cuda_t *cuda = device->cuda;
+    CUcontext        popped;
+    pp_status_t      relaxed = PP_OK;
     if (--scopes.depth == 0)
-        device->cuda->cuThreadExchangeStreamCaptureMode(&scopes.mode);
-    const CUresult result = device->cuda->cuCtxPopCurrent(&popped);
-    return status < 0 || result == CUDA_SUCCESS ? status : pp_cuda_status(device->cuda, result, "cuCtxPopCurrent");
+        relaxed = PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &scopes.mode);
+    const CUresult result = cuda->cuCtxPopCurrent(&popped);
+    if (status < 0 || relaxed < 0)
+        return status < 0 ? status : relaxed;
+    return result == CUDA_SUCCESS ? status : pp_cuda_status(cuda, result, "cuCtxPopCurrent");
 }

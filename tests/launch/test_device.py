@@ -51,3 +51,30 @@ def test_a_planted_defect_is_found(call, env):
     run = stress(3, 1000, {**env, "FAKECUDA_LIE": call})
     assert run.returncode not in (0, None), run.explain()
     assert re.search(r"program \d+ failed on rank", run.output), run.explain()
+
+
+END = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from mpi4py import MPI
+from support.device import Array, Stream
+import pypartial as pp
+stream = Stream()
+send, out = Array(100, "i8", stream), Array(100, "i8", stream)
+ctx = pp.Context(MPI.COMM_WORLD)
+request = ctx.Allreduce_init(send, out, policy=pp.Solo())
+stream.hold(True)
+if sys.argv[1] != "idle":
+    request.Start()
+if sys.argv[1] == "exception":
+    raise SystemExit("ended")
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("how", ["idle", "started", "exception"])
+def test_a_process_ends_while_its_stream_is_stuck(how, env):
+    """No one waits for the device then; the memory is the driver's to take back."""
+    run = mpirun(2, python("-c", END, how, str(ROOT)), timeout_s=30, env=env)
+    assert run.returncode == (1 if how == "exception" else 0), run.explain()
+    assert run.output.count("ended") == 2

@@ -30,6 +30,7 @@ import pypartial as pp
 EXTRAS = (0, 3, 4000, 20_000)  # elements besides the counts: above 64 KiB copies are made unlocked
 LONGEST_S = 3e-4
 HELD = 0.2  # share of the Starts whose stream is held for a moment
+TESTED = 0.2  # share of the requests that are collected by Test
 
 
 @dataclass
@@ -56,6 +57,7 @@ def open_loop(ctx: pp.Context, comm: MPI.Comm, draw: np.random.Generator, home: 
     """Make a handle; `draw` is the same on all ranks."""
     policies = [pp.Solo(), pp.Majority(), pp.FirstOf(min(2, comm.size)), pp.Full()]
     policies.append(pp.Quorum(max(1, comm.size // 2)))
+    policies.append(pp.Quorum(comm.size, deadline=2e-3))
     extra = int(draw.choice(EXTRAS))
     values = np.arange(comm.size + extra, dtype=np.int64)
     values[: comm.size] = 0
@@ -87,7 +89,11 @@ def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp
         first.hold(False)
     if loop.send is loop.out:
         first.wait()
-    loop.request.Wait(status, stream=second)  # type: ignore[call-arg]
+    if own.random() < TESTED:
+        while not loop.request.Test(status, stream=second):  # type: ignore[call-arg]
+            time.sleep(LONGEST_S / 10)
+    else:
+        loop.request.Wait(status, stream=second)  # type: ignore[call-arg]
     loop.log.given(status, loop.out.get(second))
     first.wait()
     loop.send.settle()
