@@ -299,11 +299,13 @@ static bool has_arrived(const void *arg)
 static pp_status_t land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us)
 {
     bool (*over)(const void *) = results ? has_arrived : has_landed;
-    if (over(handle))
-        return PP_OK;
-    ctx->flights++;                  /* sleeps are short */
-    pp_status_t status = pp_help_until(ctx, over, handle, timeout_us, NULL);
-    ctx->flights--;
+    pp_status_t status = PP_OK;
+    if (!over(handle)) {
+        ctx->flights++;              /* sleeps are short */
+        status = pp_help_until(ctx, over, handle, timeout_us, NULL);
+        ctx->flights--;
+    }
+    room(handle);                    /* results that have arrived do not count any more */
     return status;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -320,7 +321,7 @@ def test_a_graph_that_another_thread_captures(comm, ctx, array, stream):
 # ---- timeouts -----------------------------------------------------------------------------------
 
 
-def test_test_does_not_wait_for_the_device(comm, ctx, array, stream):
+def test_test_does_not_wait_for_the_device(comm, ctx, array, stream, stand_in):
     """With eight results on their way no request is complete."""
     send, out, slow = array(4), array(4), Stream()
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
@@ -340,6 +341,17 @@ def test_test_does_not_wait_for_the_device(comm, ctx, array, stream):
     assert (out.get() == comm.size).all()
     request.Free()
     slow.close()
+    # Nothing is looked for on the device any more.
+    calls, host = stand_in.fake_calls(b""), ctx.Allreduce_init(np.ones(1), np.ones(1))
+    for _ in range(20):
+        comm.Barrier()
+        host.Start()
+        host.Wait()
+    sleeps = ctx.stats().sleeps
+    time.sleep(0.3)
+    assert ctx.stats().sleeps - sleeps < 50  # with copies on their way it would be 200 and more
+    assert stand_in.fake_calls(b"") == calls
+    host.Free()
 
 
 def test_buffers_are_let_go_by_free(ctx, array):
