@@ -3,6 +3,7 @@
 #include "algo/choose.h"
 #include "coll/allreduce.h"
 #include "node/keeper.h"
+#include "progress/staging.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -182,7 +183,7 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
         .bulk_sent = transport->bulk_sent, .rings = transport->rings,
         .sleeps = ctx->sleeps, .unheard = ctx->unheard,
         .progress_cpu_ns = pp_thread_cpu_ns(ctx), .buffer_bytes = held.bytes,
-        .buffer_bytes_used = held.used_bytes,
+        .buffer_bytes_used = held.used_bytes, .staged_bytes = ctx->staged_bytes,
         .neighbours = ctx->mpi ? pp_mpi_neighbours(ctx->mpi) : ctx->engine.size,
         .thread_level = ctx->mpi ? pp_mpi_thread_level(ctx->mpi) : -1,
     };
@@ -261,6 +262,19 @@ pp_status_t pp_allreduce_make(pp_ctx_t *ctx, const pp_allreduce_config_t *config
     return new_allreduce(ctx, config, handle);
 }
 
+/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released. */
+static pp_status_t stage(const pp_allreduce_config_t *config, pp_handle_t **handle)
+{
+    if (config->device == 0)
+        return PP_OK;
+    pp_status_t status = pp_staging_open(*handle);
+    if (status < 0) {
+        (*handle)->kind->release(*handle);
+        *handle = NULL;
+    }
+    return status;
+}
+
 pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *config,
                                     const char *complaint, pp_handle_t **out)
 {
@@ -268,7 +282,7 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     PP_TRY(pp_enter(ctx));
     /* The ranks agree on a wrong argument found here as on one that the caller found. */
     pp_handle_t *handle = NULL;
-    if (!complaint && pp_allreduce_make(ctx, config, &handle) < 0)
+    if (!complaint && (pp_allreduce_make(ctx, config, &handle) < 0 || stage(config, &handle) < 0))
         complaint = pp_error_text();
     pp_status_t status = complaint ? new_allreduce(ctx, NULL, &handle) : PP_OK;
     ctx->team.link = pp_ctx_link(ctx);
@@ -335,14 +349,23 @@ static bool needs_help(const pp_ctx_t *ctx, const pp_handle_t *handle)
     return !ctx->has_thread || handle->request.state != PP_COMPLETE || !handle->face->at_once(handle);
 }
 
+/* Before a call that may collect a result. */
+static pp_status_t check_collects(const pp_ctx_t *ctx, const pp_handle_t *handle, const char *what)
+{
+    if (ctx->calls.kind == PP_CALL_AWAY)
+        return pp_call_check_none(&ctx->calls, what);
+    return handle->face->check ? handle->face->check(handle) : PP_OK;
+}
+
 static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *result, pp_view_out_t *view)
 {
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
     if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
         handle->request.timed_out = false;
-    pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "Wait or Test")
-                                                         : give_without_start(ctx, handle);
+    pp_status_t status = check_collects(ctx, handle, "Wait or Test");
+    if (status >= 0)
+        status = give_without_start(ctx, handle);
     if (status >= 0 && needs_help(ctx, handle))
         status = pp_help_until(ctx, pp_request_complete, handle, timeout_us,
                                view || timeout_us == 0 ? NULL : handle);
@@ -383,7 +406,7 @@ pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
 {
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
-    pp_status_t status = ctx->calls.kind == PP_CALL_AWAY ? pp_call_check_none(&ctx->calls, "More") : PP_OK;
+    pp_status_t status = check_collects(ctx, handle, "More");
     if (status >= 0 && handle->request.state != PP_IDLE)
         status = pp_fail(PP_ERR_STATE, "More on a request that was not collected: call Wait, or Test until it returns "
                          "True, first");
@@ -399,6 +422,16 @@ pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
 
 pp_status_t pp_wait_slice(pp_handle_t *handle) { return pp_wait(handle, PP_SLICE_US, NULL); }
 
+/* Elements on their way from a device have to be in the round that ends the handle's rounds. */
+static pp_status_t check_landed(pp_ctx_t *ctx, pp_handle_t *handle, pp_call_kind_t kind)
+{
+    pp_status_t status = handle->face->land(ctx, handle, kind == PP_CALL_FREE, 0);
+    if (status == PP_PENDING)
+        return pp_fail(PP_ERR_STATE, "elements of this handle are on their way between device and host: call pp_land() "
+                       "first");
+    return status >= 0 && kind != PP_CALL_FREE ? handle->face->check(handle) : status;
+}
+
 static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_t *discarded)
 {
     pp_ctx_t *ctx;
@@ -411,6 +444,8 @@ static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_
                          "Drain");
     if (kind == PP_CALL_DRAIN && !each)
         status = pp_fail(PP_ERR_STATE, "Drain on a handle without deliver=\"each\": use Flush");
+    if (status >= 0 && handle->face->land)
+        status = check_landed(ctx, handle, kind);
     if (status >= 0 && kind == PP_CALL_FLUSH && handle->face->before_flush)
         status = handle->face->before_flush(ctx, handle);
     if (status >= 0)

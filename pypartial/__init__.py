@@ -34,6 +34,7 @@ from . import groups, methods
 from ._handle import Request, Startall, Waitall
 from .allreduce import AllreduceRequest
 from .context import Context
+from .device import DeviceAllreduceRequest
 from .errors import (
     ArgumentError,
     Error,
@@ -57,6 +58,7 @@ __all__ = [
     "ArgumentError",
     "Cause",
     "Context",
+    "DeviceAllreduceRequest",
     "Error",
     "FirstOf",
     "Full",

@@ -306,8 +306,8 @@ def refuse_device_memory(name: str, buffer: Any) -> None:
     place = device_place(name, buffer)
     if place is not None:
         raise ArgumentError(
-            f"{name} is {kind_of(buffer)} in device memory ({place}): device buffers are not "
-            "supported yet; copy it to host memory first"
+            f"{name} is {kind_of(buffer)} in device memory ({place}): this call takes "
+            "buffers in host memory; copy it there first"
         )
 
 

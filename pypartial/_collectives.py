@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from . import allreduce, preduce
 from ._arguments import as_argument_error, c_text, seconds
+from ._device_buffer import DeviceVector
 from .allreduce import AllreduceRequest
+from .device import DeviceAllreduceRequest
 from .errors import ArgumentError, Error, TimeoutError
 from .groups import Generator
 from .policy import Majority, Policy
@@ -55,12 +57,14 @@ class Collectives:
         sendbuf, recvbuf : buffer, or list of buffers
             What a rank contributes, and where its results go; both hold the same number of elements
             of one type. A buffer is a contiguous object of any shape with the buffer protocol, or a
-            DLPack exporter in host memory; or ``[buf, count]``, ``[buf, type]``,
-            ``[buf, count, type]``, with `count` in elements and `type` an MPI datatype. `sendbuf`
-            may be ``MPI.IN_PLACE`` or None: each Start then reads `recvbuf`. Two lists of equal
-            length, for example ``([g1, g2], [o1, o2])``, are reduced in one round with one set of
-            contributors. The element type is an integer, float16, bfloat16 (of ml_dtypes), float32,
-            float64, long double, complex or bool. A receive buffer must not overlap another buffer.
+            DLPack exporter in host memory, or an array in the memory of a CUDA device, as all other
+            buffers of the handle then (`DeviceAllreduceRequest`); or ``[buf, count]``,
+            ``[buf, type]``, ``[buf, count, type]``, with `count` in elements and `type` an MPI
+            datatype. `sendbuf` may be ``MPI.IN_PLACE`` or None: each Start then reads `recvbuf`.
+            Two lists of equal length, for example ``([g1, g2], [o1, o2])``, are reduced in one
+            round with one set of contributors. The element type is an integer, float16, bfloat16
+            (of ml_dtypes), float32, float64, long double, complex or bool. A receive buffer must
+            not overlap another buffer.
 
             The request keeps the buffers alive until it is freed. The library reads `sendbuf`
             inside `Request.Start` only, and writes `recvbuf` inside `Wait`, `Test`, `Flush`,
@@ -100,6 +104,7 @@ class Collectives:
         Returns
         -------
         AllreduceRequest
+            A `DeviceAllreduceRequest` if the buffers are in the memory of a device.
             Free it by `Request.Free` before the context.
 
         Raises
@@ -167,7 +172,11 @@ class Collectives:
         name = "Allreduce_init"
         handle, arguments = _make(context, name, "pp_allreduce_init_begin", timeout, read)
         native, settings = context._native, arguments.settings
-        request = AllreduceRequest(context, native, handle, settings, arguments.vector)
+        request: AllreduceRequest
+        if isinstance(arguments.vector, DeviceVector):
+            request = DeviceAllreduceRequest(context, native, handle, settings, arguments.vector)
+        else:
+            request = AllreduceRequest(context, native, handle, settings, arguments.vector)
         context._requests[request.id] = request
         context._warn()
         return request

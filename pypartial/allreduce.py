@@ -10,6 +10,7 @@ import numpy as np
 
 from ._arguments import seconds, whole_number
 from ._buffer import parse_allreduce
+from ._device_buffer import DeviceVector, parse_on_device, uses_device
 from ._elements import type_name
 from ._explain import RankState, report_wait
 from ._handle import Request, _check_status
@@ -29,7 +30,7 @@ from .status import Cause, Status
 from .tuning import algorithm_name, reason_text
 
 if TYPE_CHECKING:
-    from ._buffer import Vector
+    from ._buffer import Piece, Vector
     from ._core import CData
     from .context import Context
 
@@ -384,7 +385,11 @@ class Arguments:
         options: dict[str, Any],
     ) -> Arguments:
         """Read the arguments; `options` holds the keyword-only ones by name."""
-        vector = parse_allreduce(sendbuf, recvbuf)
+        vector: Vector
+        if uses_device(sendbuf, recvbuf):
+            vector = parse_on_device(native, sendbuf, recvbuf)
+        else:
+            vector = parse_allreduce(sendbuf, recvbuf)
         settings = Settings(
             op=_op_name(native.MPI, op),
             policy=options["policy"],
@@ -398,11 +403,15 @@ class Arguments:
 
     def same_as(self, other: Arguments) -> bool:
         """Whether another call has the same arguments, the addresses of buffers included."""
-        return (self.settings, self.algorithm, self.vector.pieces) == (
+        return (self.settings, self.algorithm, self._place()) == (
             other.settings,
             other.algorithm,
-            other.vector.pieces,
+            other._place(),
         )
+
+    def _place(self) -> tuple[int | None, list[Piece]]:
+        device = self.vector.device if isinstance(self.vector, DeviceVector) else None
+        return device, self.vector.pieces
 
     def config(self, native: Native, size: int) -> tuple[CData, object]:
         """Return the C configuration, and the objects that must live as long as it."""
@@ -429,6 +438,7 @@ class Arguments:
         config = ffi.new("pp_allreduce_config_t *")
         config.pieces = pieces
         config.piece_count = len(vector.pieces)
+        config.device = 1 + vector.device if isinstance(vector, DeviceVector) else 0
         config.type = type_
         config.op = op
         policy_text = describe_policy(ffi, lib, settings.policy, size, config)

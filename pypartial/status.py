@@ -379,6 +379,8 @@ class Stats:
         see the notes of `Context.Allreduce_init`.
     buffer_bytes_used : int
         How many of `buffer_bytes` are in use now. Handles keep the others for their next rounds.
+    staged_bytes : int
+        Bytes of contributions and results copied between devices and pinned memory of the host.
     neighbours : int
         Ranks of this node, this one included, that can be woken without a message.
     shares_memory : int
@@ -403,6 +405,7 @@ class Stats:
     progress_cpu_ns: int
     buffer_bytes: int
     buffer_bytes_used: int
+    staged_bytes: int
     neighbours: int
     shares_memory: int
     thread_level: int

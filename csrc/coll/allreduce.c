@@ -46,8 +46,9 @@ static void say_arguments(const pp_allreduce_t *coll, char *text, size_t bytes)
     name_policy(config, coll->handle.team->engine->size, policy, sizeof policy);
     if (config->max_lag >= 0)
         snprintf(max_lag, sizeof max_lag, "%d", config->max_lag);
-    snprintf(text, bytes, "%llu elements of %s, op %s, policy %s, deliver=%s, max_lag=%s, average=%s, algorithm=%s",
-             (unsigned long long)coll->count, pp_type_name(config->type), pp_op_name(config->op), policy,
+    snprintf(text, bytes, "%llu elements of %s%s, op %s, policy %s, deliver=%s, max_lag=%s, average=%s, algorithm=%s",
+             (unsigned long long)coll->count, pp_type_name(config->type),
+             config->device > 0 ? " in the memory of a device" : "", pp_op_name(config->op), policy,
              delivers[config->deliver], max_lag, averages[config->average], pp_algorithm_name(config->algorithm));
 }
 
@@ -59,11 +60,12 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     struct {
         uint64_t count;
         int64_t  deadline_ns, grace_ns;
-        int32_t  type, op, policy, policy_k, deliver, max_lag, average, algorithm, segments, unused;
+        int32_t  type, op, policy, policy_k, deliver, max_lag, average, algorithm, segments, on_device;
     } key = {
         .count = coll->count, .type = config->type, .op = config->op, .policy = config->policy,
         .policy_k = config->policy_k, .deliver = config->deliver, .max_lag = config->max_lag < 0 ? -1 : config->max_lag,
         .average = config->average, .algorithm = config->algorithm, .segments = config->segments,
+        .on_device = config->device > 0,
         .deadline_ns = config->deadline_ns, .grace_ns = config->grace_ns < 0 ? -1 : config->grace_ns,
     };
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
@@ -118,6 +120,8 @@ static void release(pp_handle_t *handle)
         for (pp_outcome_t *outcome; (outcome = pp_deliver_pop(coll));)
             pp_outcome_free(coll, outcome);
     }
+    if (handle->staging)
+        handle->end_staging(handle);
     if (coll->ops)
         coll->ops->close(coll);
     pp_series_close(&coll->series);

@@ -68,7 +68,7 @@ typedef struct pp_rounds_ops {
     /* This rank makes its rounds by messages: an application thread that is inside attends to them. */
     _Alignas(64) bool sends;
     /* The two steps of a Start.  aim() finds room for the elements; PP_PENDING: there is none, so work at the round and
-       ask again.  start() makes them pending when they are there. */
+       ask again.  start() makes its request, and makes the elements pending when they are there. */
     pp_status_t (*aim)(pp_allreduce_t *, pp_target_t *target);
     void        (*start)(pp_allreduce_t *, const pp_target_t *target);
     /* After a Start: goes on as far as it can. */
@@ -85,6 +85,11 @@ typedef struct pp_rounds_ops {
 
     /* ---- the rest */
     void        (*update)(pp_allreduce_t *);
+    /* start() in two steps, for a Start whose elements are on their way (progress/staging.c).  request() makes its
+       request, which may be complete at once, and returns the round that its call is given.  link() makes the elements
+       pending, when they are there and aim() has found room. */
+    uint64_t    (*request)(pp_allreduce_t *);
+    void        (*link)(pp_allreduce_t *, const pp_target_t *target, uint64_t given);
 
     /* Facts about this rank. */
     bool        (*ready)(const pp_allreduce_t *);
@@ -152,6 +157,7 @@ struct pp_allreduce {
     };
 
     uint64_t starts;                 /* this rank's Starts so far */
+    uint64_t on_their_way;           /* the last of them, whose elements are not linked yet: see pp_rounds_asks() */
     uint64_t completed;              /* rounds */
     uint64_t counted;                /* rounds below this one count as given, for max_lag */
     uint64_t seen;                   /* rounds complete when the previous request completed */
@@ -215,6 +221,14 @@ static inline bool pp_allreduce_wants_messages(const pp_allreduce_t *coll)
 
 /* Makes a Start's request, which may be complete at once; returns the round that its call is given. */
 uint64_t pp_rounds_request(pp_allreduce_t *coll);
+/* Starts whose elements were linked. */
+static inline uint64_t pp_rounds_linked(const pp_allreduce_t *coll) { return coll->starts - coll->on_their_way; }
+/* This rank waits, and for the rules it does: it is not ready, and computes like any other, while the elements of a
+   Start are on their way. */
+static inline bool pp_rounds_asks(const pp_allreduce_t *coll)
+{
+    return pp_handle_waits(&coll->handle) && coll->on_their_way == 0;
+}
 /* The next round is complete.  `left`: the mask of its ranks that had left, if there are any. */
 void     pp_rounds_complete(pp_allreduce_t *coll, pp_outcome_t *outcome, const uint64_t *left);
 /* max_lag does not hold this rank's part back. */

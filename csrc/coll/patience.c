@@ -31,20 +31,24 @@ void pp_patience_returned(pp_allreduce_t *coll)
     coll->handle.engine->changed = true;
 }
 
+void pp_patience_computed(pp_allreduce_t *coll, uint64_t since_ns)
+{
+    if (since_ns == 0)
+        return;
+    uint64_t now = pp_team_coarse_now(coll->handle.team), taken = now > since_ns ? now - since_ns : 0;
+    pp_habit_add(&coll->time.habit, taken);
+    pp_habit_add(&coll->handle.team->habit, taken);
+}
+
 void pp_patience_before_start(pp_allreduce_t *coll)
 {
-    pp_team_t *team = coll->handle.team;
     if (coll->handle.aside)
         pp_patience_returned(coll);
     coll->time.held = 0;
     /* Before the request is made and other ranks see it: a new request's deadline is not over. */
     if (!pp_handle_waits(&coll->handle) && !pp_engine_has(coll->handle.engine, PP_PLANT_DEADLINE_TWICE))
         coll->time.overdue = false;
-    if (coll->time.given_ns == 0)
-        return;
-    uint64_t now = pp_team_coarse_now(coll->handle.team), taken = now > coll->time.given_ns ? now - coll->time.given_ns : 0;
-    pp_habit_add(&coll->time.habit, taken);
-    pp_habit_add(&team->habit, taken);
+    pp_patience_computed(coll, coll->time.given_ns);
     coll->time.given_ns = 0;
 }
 
@@ -140,7 +144,7 @@ void pp_patience_update(pp_allreduce_t *coll)
 
 uint64_t pp_patience_tick(pp_allreduce_t *coll, uint64_t now)
 {
-    uint64_t next = pp_handle_waits(&coll->handle) ? tick_waiting(coll, now) : PP_NEVER_NS;
+    uint64_t next = pp_rounds_asks(coll) ? tick_waiting(coll, now) : PP_NEVER_NS;
     if (!holds_up(coll)) {
         coll->time.held = 0;
         return next;

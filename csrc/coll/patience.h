@@ -11,6 +11,8 @@
 
 #include "allreduce.h"
 
+/* This rank has computed from this time until now; 0: it is not known from when on. */
+void     pp_patience_computed(pp_allreduce_t *coll, uint64_t since_ns);
 /* Before and after a Start makes its request, or adds to one. */
 void     pp_patience_before_start(pp_allreduce_t *coll);
 void     pp_patience_started(pp_allreduce_t *coll);

@@ -200,15 +200,40 @@ void pp_cuda_device_close(pp_cuda_device_t *device)
     *device = (pp_cuda_device_t){0};
 }
 
+/* How many scopes this thread is in, and the mode of captures that it had before the first of them. */
+static _Thread_local struct {
+    int                 depth;
+    CUstreamCaptureMode mode;
+} scopes;
+
+static pp_status_t relax(const pp_cuda_t *cuda)
+{
+    scopes.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    return PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &scopes.mode);
+}
+
 pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
 {
+    CUcontext popped;
     PP_TRY(check_process());
-    return PP_CUDA(device->cuda, cuCtxPushCurrent, device->context);
+    PP_TRY(PP_CUDA(device->cuda, cuCtxPushCurrent, device->context));
+    pp_status_t status = scopes.depth == 0 ? relax(device->cuda) : PP_OK;
+    if (status < 0)
+        device->cuda->cuCtxPopCurrent(&popped);
+    else
+        scopes.depth++;
+    return status;
 }
 
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
 {
-    CUcontext      popped;
-    const CUresult result = device->cuda->cuCtxPopCurrent(&popped);
-    return status < 0 || result == CUDA_SUCCESS ? status : pp_cuda_status(device->cuda, result, "cuCtxPopCurrent");
+    const pp_cuda_t *cuda = device->cuda;
+    CUcontext        popped;
+    pp_status_t      relaxed = PP_OK;
+    if (--scopes.depth == 0)
+        relaxed = PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &scopes.mode);
+    const CUresult result = cuda->cuCtxPopCurrent(&popped);
+    if (status < 0 || relaxed < 0)
+        return status < 0 ? status : relaxed;
+    return result == CUDA_SUCCESS ? status : pp_cuda_status(cuda, result, "cuCtxPopCurrent");
 }

@@ -19,7 +19,7 @@
 
 /* ---- the driver's types: enumerations of its interface are 32-bit numbers ------------------------- */
 
-typedef unsigned int       CUresult, CUdevice_attribute, CUpointer_attribute, CUstreamCaptureStatus;
+typedef unsigned int       CUresult, CUdevice_attribute, CUpointer_attribute, CUstreamCaptureStatus, CUstreamCaptureMode;
 typedef int                CUdevice;
 typedef unsigned long long CUdeviceptr;          /* host memory has an address of this kind, too: pp_cuda_address() */
 typedef struct CUctx_st    *CUcontext;
@@ -53,6 +53,7 @@ enum {                                           /* CUresult */
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
     CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
     CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
     CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
     CUDA_ERROR_NOT_PERMITTED = 800,
@@ -97,6 +98,7 @@ enum {
 
 enum { CU_MEMORYTYPE_HOST = 0x01, CU_MEMORYTYPE_DEVICE = 0x02 };
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0, CU_STREAM_CAPTURE_STATUS_ACTIVE = 1 };
+enum { CU_STREAM_CAPTURE_MODE_GLOBAL = 0, CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum { CU_DEVICE_INVALID = -2 };
 
 /* The default streams of the current context. */
@@ -140,6 +142,8 @@ enum { CU_DEVICE_INVALID = -2 };
     F(cuStreamQuery, cuStreamQuery, (CUstream stream))                                                               \
     F(cuStreamSynchronize, cuStreamSynchronize, (CUstream stream))                                                   \
     F(cuStreamIsCapturing, cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status))                    \
+    F(cuStreamGetCtx, cuStreamGetCtx, (CUstream stream, CUcontext *context))                                         \
+    F(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode))             \
     F(cuEventCreate, cuEventCreate, (CUevent *event, unsigned int flags))                                            \
     F(cuEventDestroy, cuEventDestroy_v2, (CUevent event))                                                            \
     F(cuEventRecord, cuEventRecord, (CUevent event, CUstream stream))                                                \
@@ -195,7 +199,8 @@ pp_status_t pp_cuda_device_open(int32_t number, pp_cuda_device_t *device);
 void        pp_cuda_device_close(pp_cuda_device_t *device);
 
 /* Makes the device's context the calling thread's current one, until pp_cuda_leave().  What was current before is so
-   again then: the application does not notice.  Scopes may be nested.  PP_ERR_STATE: this process is a forked child, or
+   again then: the application does not notice.  Scopes may be nested.  Inside, calls that another thread's capture of a
+   graph would forbid are allowed: they are about none of its streams.  PP_ERR_STATE: this process is a forked child, or
    the driver refused; then the scope has not begun. */
 pp_status_t pp_cuda_enter(const pp_cuda_device_t *device);
 /* Ends the scope.  Returns `status`, what the calls inside it came to; if that is no error, the status of its own. */

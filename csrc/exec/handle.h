@@ -15,6 +15,7 @@
 
 struct pp_engine;
 struct pp_team;
+struct pp_staging;
 
 typedef enum pp_request_state { PP_IDLE, PP_OUTSTANDING, PP_COMPLETE } pp_request_state_t;
 
@@ -105,6 +106,8 @@ typedef struct pp_handle_kind {
 struct pp_handle {
     const pp_handle_kind_t *kind;
     const struct pp_face   *face;    /* what applications do with such a handle (progress/context.h) */
+    struct pp_staging *staging;      /* its buffers are in the memory of a device (progress/staging.h); or NULL */
+    void             (*end_staging)(struct pp_handle *);   /* frees it; called by release() */
     struct pp_engine  *engine;       /* NULL: the ranks have not agreed on it yet */
     struct pp_team    *team;
     uint32_t           id;           /* number of the agreement that made it: the same on all ranks */

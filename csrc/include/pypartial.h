@@ -261,6 +261,7 @@ typedef struct pp_stats {
     uint64_t buffer_bytes;          /* memory of pending slots, rounds and results of all handles; memory that
                                        ranks share is not counted */
     uint64_t buffer_bytes_used;     /* of it, what is in use now; the rest is kept for the next rounds */
+    uint64_t staged_bytes;          /* copied between devices and pinned memory of the host, or queued to be */
     int32_t  neighbours;            /* ranks reachable by doorbell, this rank included */
     int32_t  shares_memory;         /* 1: the ranks of each node make their part of a round in shared memory */
     int32_t  thread_level;          /* MPI_Query_thread: 0 single .. 3 multiple; -1 without MPI */
@@ -312,7 +313,9 @@ typedef struct pp_allreduce_config {
     int32_t  segments;         /* 1..PP_LANES_MAX parts of the vector, each reduced by itself; 0: by its size */
     int64_t  deadline_ns;      /* a rank that has waited this long triggers the round; 0: no deadline */
     int64_t  grace_ns;         /* from the trigger to the taking of contributions; -1: by the vector's size */
-    int32_t  memory;           /* pp_memory_kind_t of the pieces' buffers */
+    int32_t  memory;           /* pp_memory_kind_t of the pieces' buffers, if they are the host's */
+    int32_t  device;           /* 0: they are the host's; else 1 + the number of the CUDA device in whose memory they
+                                  are; the ranks compare only whether it is 0 */
     const char *policy_text;   /* the policy as the application wrote it, for texts; read during the call;
                                   NULL: the library writes it from policy and policy_k */
 } pp_allreduce_config_t;
@@ -556,6 +559,30 @@ void        pp_ctx_nodes(const pp_ctx_t *ctx, int32_t *node_of);
    ranks. PP_ERR_ARGUMENT: a wrong value. */
 enum { PP_STATIC_PHASES = 4 };
 pp_status_t pp_groups_static_table(int32_t nodes, int32_t per_node, int32_t *table);
+
+/* ---- buffers in the memory of a device --------------------------------------------------------- */
+
+/* A handle with config.device > 0.  pp_start() queues a copy of the pieces behind what was queued on a stream of the
+   application before, and returns; what is queued on that stream afterwards waits for the copy.  The contribution counts
+   when the copy is over.  pp_wait() and the others that give a result queue the copy of it on such a stream: what is
+   queued there afterwards sees it.  pp_wait_view() copies as well, and gives NULL.
+   A stream is a CUstream as a number; 1 is the legacy default stream, 2 that of the calling thread.  One that was
+   destroyed, or is being captured, is PP_ERR_ARGUMENT, and the call has done nothing. */
+
+/* Local.  The version of CUDA that the driver is for, 1000 * major + 10 * minor, and the number of devices.  PP_ERR_STATE:
+   there is no driver, or no device; the text says what to do about it. */
+pp_status_t pp_devices(int32_t *version, int32_t *count);
+/* Local.  A device's name, cut to so many bytes. */
+pp_status_t pp_device_name(int32_t device, char *name, size_t bytes);
+/* Local.  The number of the CUDA device in whose memory an address is.  PP_ERR_ARGUMENT: it is in none's, or it is
+   managed memory.  PP_ERR_STATE: there is no driver, or no device. */
+pp_status_t pp_device_of(const void *address, int32_t *device);
+/* Local.  The stream that calls of this handle use from now on; before the first one. */
+pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
+/* Local, blocking: waits until the contributions of this rank are off the device, and with `results` also until its
+   results are there.  To be called before pp_flush_begin(), pp_drain_begin(), and with `results` before
+   pp_handle_free_begin(): they return PP_ERR_STATE otherwise.  PP_PENDING: not after `timeout_us` (< 0: no limit). */
+pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us);
 
 /* ---- away ----------------------------------------------------------------------------------- */
 

@@ -2,40 +2,18 @@
    long.  See context.h. */
 #include "../coll/patience.h"
 #include "../node/keeper.h"
-#include "context.h"
+#include "staging.h"
 
 #include <stdlib.h>
 
 enum {
-    SMALL_COPY_BYTES = 65536,    /* up to this, copied under the lock: taking it twice would cost more */
     START_MOVES_BYTES = 262144,  /* up to this, Start itself may work at the reduction */
     BRIEF_COPY_BYTES = 262144    /* up to this, copied while attending: waking the progress thread would cost more */
 };
 
-static bool copies_long(const pp_allreduce_t *coll) { return coll->series.vectors.bytes > SMALL_COPY_BYTES; }
+static bool copies_long(const pp_allreduce_t *coll) { return coll->series.vectors.bytes > PP_SMALL_COPY_BYTES; }
 
 /* ---- Start -------------------------------------------------------------------------------------------- */
-
-/* Copies the user's elements to the target, or combines them with the elements that are there. */
-static void gather(const pp_allreduce_t *coll, const pp_target_t *target)
-{
-    const pp_kernels_t *kernels = &coll->series.kernels;
-    bool combine = target->combine && !target->drop;
-    char *at = target->elements;
-    for (size_t i = 0; i < coll->config.piece_count; i++) {
-        const pp_piece_t *piece = &coll->config.pieces[i];
-        const void *from = piece->send ? piece->send : piece->recv;
-        if (combine)
-            kernels->users->load_combined(kernels, at, from, piece->count);
-        else if (coll->ops->copy_in && pp_users_are_vectors(kernels) && piece->count > 0)
-            coll->ops->copy_in(coll, at, from, piece->count * kernels->element_bytes);
-        else
-            kernels->users->load(kernels, at, from, piece->count);
-        at += piece->count * kernels->element_bytes;
-    }
-    if (!combine && kernels->normalise)
-        kernels->memory->normalise(kernels, target->elements, coll->count);
-}
 
 /* Finds room for the elements.  While a round reads all parts, this rank works at the round. */
 static pp_status_t find_target(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *target)
@@ -51,18 +29,10 @@ static pp_status_t find_target(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t 
     return status;
 }
 
-/* Only this thread adds to what is pending, so a target stays as it is while the lock is released.  The exception is a
-   `locked` target, which a round may take at any moment. */
 static pp_status_t contribute(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_target_t *target)
 {
     PP_TRY(find_target(ctx, coll, target));
-    bool unlocked = copies_long(coll) && target->elements && !target->locked;
-    if (unlocked)
-        pthread_mutex_unlock(&ctx->lock);
-    if (target->elements)
-        gather(coll, target);
-    if (unlocked)
-        pthread_mutex_lock(&ctx->lock);
+    pp_allreduce_gather(ctx, coll, coll->config.pieces, coll->config.piece_count, target);
     return PP_OK;
 }
 
@@ -244,13 +214,19 @@ static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)
     return PP_OK;
 }
 
-static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
+pp_status_t pp_allreduce_find_more(pp_handle_t *handle)
 {
     if (pp_allreduce_of(handle)->config.deliver != PP_EACH)
         return pp_fail(PP_ERR_STATE, "More is for deliver=\"each\": with \"sum\" and \"latest\" a Wait gives all there "
                        "is");
-    PP_TRY(give(handle));
-    return handle->request.state == PP_COMPLETE ? hand_out(ctx, handle, result, NULL) : PP_PENDING;
+    pp_status_t status = give(handle);
+    return status == PP_OK && handle->request.state != PP_COMPLETE ? PP_PENDING : status;
+}
+
+static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
+{
+    pp_status_t status = pp_allreduce_find_more(handle);
+    return status == PP_OK ? hand_out(ctx, handle, result, NULL) : status;
 }
 
 const pp_face_t pp_allreduce_face = {

@@ -52,9 +52,18 @@ typedef struct pp_face {
     void        (*end_view)(pp_handle_t *);
     /* Before a Flush begins; NULL: there is nothing to do. */
     pp_status_t (*before_flush)(pp_ctx_t *, pp_handle_t *);
+
+    /* ---- handles on a device; NULL: not for this one (staging.h) */
+    /* Before a call that may collect a result. */
+    pp_status_t (*check)(const pp_handle_t *);
+    /* Whether a complete request can be handed out now. */
+    bool        (*room)(const pp_handle_t *);
+    /* Waits for the elements of its Starts to come off the device, and with `results` for its results to get there. */
+    pp_status_t (*land)(pp_ctx_t *, pp_handle_t *, bool results, int64_t timeout_us);
+    void        (*use_stream)(pp_handle_t *, uint64_t stream);
 } pp_face_t;
 
-extern const pp_face_t pp_allreduce_face, pp_preduce_face;
+extern const pp_face_t pp_allreduce_face, pp_preduce_face, pp_staged_allreduce_face;
 
 struct pp_ctx {
     /* The fields that every call reads come first: a late rank finds little of its memory in the caches. */
@@ -87,6 +96,8 @@ struct pp_ctx {
     uint64_t        looked_after_us;     /* when this rank last looked whether the others live */
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
+    uint32_t        flights;         /* what threads look for on devices: elements on their way, room for results */
+    uint64_t        staged_bytes;
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
     uint64_t        call_began_ns;   /* when the collective call in progress began */
     bool            order_checked;   /* this rank has asked whether all ranks are in the same call */

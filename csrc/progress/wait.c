@@ -2,6 +2,7 @@
    See context.h, and transport/pp_mpi.h for the doorbell's protocol. */
 #define _GNU_SOURCE
 #include "live.h"
+#include "staging.h"
 
 #include <sched.h>
 #include <sys/prctl.h>
@@ -46,12 +47,12 @@ static bool everybody_rings(const pp_ctx_t *ctx)
     return pp_mpi_neighbours(ctx->mpi) == ctx->engine.size;
 }
 
-/* How long a sleep may last.  If every peer rings, a timeout is only a safety net; else the time backs off, within
-   bounds.  Bulk that pp_leave() left to a call that then did not come is found within IN_USE_PATIENCE_US. */
+/* How long a sleep may last.  If every peer rings, a timeout is only a safety net; else, and while elements are on their
+   way from a device, the time backs off, within bounds.  Bulk that pp_leave() left to a call that then did not come is found within IN_USE_PATIENCE_US. */
 static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 {
     const pp_transport_t *transport = ctx->engine.transport;
-    if (everybody_rings(ctx) && !pp_mpi_is_under_way(ctx->mpi))
+    if (everybody_rings(ctx) && !pp_mpi_is_under_way(ctx->mpi) && ctx->flights == 0)
         return transport->bulk_sent > 0 && now_us() - ctx->left_us < IN_USE_US ? IN_USE_PATIENCE_US
                                                                                : IDLE_US;
     if (quiet_polls > IDLE_POLLS)
@@ -95,7 +96,7 @@ bool pp_is_needed(const pp_ctx_t *ctx)
     return needed;
 }
 
-bool pp_work(pp_ctx_t *ctx, const pp_handle_t *receives)
+static bool work_at_round(pp_ctx_t *ctx, const pp_handle_t *receives)
 {
     uint64_t     round;
     pp_handle_t *handle = pp_find_work(ctx);
@@ -111,12 +112,17 @@ bool pp_work(pp_ctx_t *ctx, const pp_handle_t *receives)
     return true;
 }
 
+bool pp_work(pp_ctx_t *ctx, const pp_handle_t *receives)
+{
+    return pp_staging_work(ctx) || work_at_round(ctx, receives);
+}
+
 int pp_look(pp_ctx_t *ctx)
 {
     if (!ctx->mpi)
-        return pp_engine_poll(&ctx->engine) + look_at_boards(ctx);
+        return pp_engine_poll(&ctx->engine) + look_at_boards(ctx) + pp_staging_look(ctx);
     uint32_t sequence = pp_mpi_sequence(ctx->mpi);
-    int      events = pp_engine_poll(&ctx->engine) + look_at_boards(ctx);
+    int      events = pp_engine_poll(&ctx->engine) + look_at_boards(ctx) + pp_staging_look(ctx);
     if (sequence != ctx->looked || events > 0)
         pp_mpi_set_looked(ctx->mpi, sequence);
     ctx->looked = sequence;
@@ -407,9 +413,10 @@ static bool give_way(pp_ctx_t *ctx, pp_quiet_t *quiet, uint64_t *now)
     return true;
 }
 
-bool pp_request_complete(const void *handle)
+bool pp_request_complete(const void *arg)
 {
-    return ((const pp_handle_t *)handle)->request.state == PP_COMPLETE;
+    const pp_handle_t *handle = arg;
+    return handle->request.state == PP_COMPLETE && (!handle->face->room || handle->face->room(handle));
 }
 
 /* Before the thread sleeps, and when its wait is over: tells the other contexts of the process, whose rounds may wait
@@ -520,7 +527,7 @@ static uint64_t cpu_ns(clockid_t clock)
 static bool lend_core(pp_ctx_t *ctx)
 {
     uint64_t begin_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
-    bool     worked = pp_work(ctx, NULL);
+    bool     worked = work_at_round(ctx, NULL);
     if (worked)
         pp_node_lent(ctx->engine.node, cpu_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns);
     return worked;
@@ -533,7 +540,7 @@ static bool serve(pp_ctx_t *ctx)
     bool any = false;
     uint64_t since = 0, now = 0;
     do {
-        if (pp_look(ctx) > 0 || lend_core(ctx)) {
+        if (pp_look(ctx) > 0 || pp_staging_work(ctx) || lend_core(ctx)) {
             any = true;
             since = 0;
             continue;

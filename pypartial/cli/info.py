@@ -27,8 +27,10 @@ _REQUIRED = ("mpi4py", "numpy", "cffi", "typer", "rich")
 _OPTIONAL = (
     ("matplotlib", "plots of pypartial bench and sim", "pip install matplotlib"),
     ("ml_dtypes", "bfloat16 buffers", "pip install ml_dtypes"),
+    ("cupy", "arrays on a GPU", "pip install cupy-cuda12x"),
     ("torch", "pypartial.torch, and its tensors as buffers", "pip install torch"),
 )
+_NAME_BYTES = 256
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
 Fact = tuple[str, str]
@@ -88,6 +90,7 @@ def info(comm: MPI.Intracomm | None) -> int:
                 sections.append(("Transports", transports(ranks)))
                 table = tuning.load(native, tuning.location())
                 sections.append(("Choice of algorithms", choices(native, table, ranks)))
+                sections.append(("CUDA devices of rank 0", devices(native)))
     sections.append(("Optional packages", optional_packages()))
     if comm is None or comm.rank == 0:
         _print(sections, problem)
@@ -111,6 +114,21 @@ def optional_packages() -> list[Fact]:
             facts.append((name, f"not installed; for {purpose}: {remedy}"))
         else:
             facts.append((name, f"{_version(names.get(name, [name])[0])}, for {purpose}"))
+    return facts
+
+
+def devices(native: Native) -> list[Fact]:
+    """Return the driver's version and the devices' names, or why there are none."""
+    ffi, lib = native.ffi, native.lib
+    version, count = ffi.new("int32_t *"), ffi.new("int32_t *")
+    status = lib.pp_devices(version, count)
+    if status < 0:
+        return [("driver", str(native.error(status)))]
+    facts = [("driver", f"for CUDA {version[0] // 1000}.{version[0] % 1000 // 10}")]
+    name = ffi.new("char[]", _NAME_BYTES)
+    for number in range(count[0]):
+        native.check(lib.pp_device_name(number, name, _NAME_BYTES))
+        facts.append((f"device {number}", native.text(name)))
     return facts
 
 

@@ -9,6 +9,8 @@
  *     FAKECUDA_PEERS=0                     no device can access another one's memory
  *     FAKECUDA_SEED=7                      fake_seed(7)
  *     FAKECUDA_FAIL=cuMemAlloc:3:2,...     fake_fail("cuMemAlloc", 3, 2), ...
+ *     FAKECUDA_LIE=cuEventQuery            every event is said to be complete, as if the library did not ask;
+ *     FAKECUDA_LIE=cuStreamWaitEvent       no stream waits for an event, as if the library did not order its streams
  */
 #ifndef FAKECUDA_H
 #define FAKECUDA_H
@@ -48,7 +50,8 @@ void        fake_seed(uint64_t seed);
 void        fake_hold(CUstream stream, bool held);
 void        fake_hold_new(bool held);
 void        fake_let_all_go(void);
-/* cuStreamIsCapturing() says so, and the stream refuses operations. */
+/* cuStreamIsCapturing() says so, and the stream refuses operations.  Meanwhile cuEventQuery() fails in threads whose mode
+   is the global one, as they all begin with. */
 void        fake_capture(CUstream stream, bool capturing);
 
 /* ---- kernels -------------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import typer
+from support import fakecuda
 from support.mpirun import SEGMENTS, launcher
 
 import pypartial
@@ -856,6 +857,22 @@ def test_nodes_are_listed_with_their_ranks() -> None:
     ]
     mixed = [facts(0, "a", 1), facts(1, "a", 2)]
     assert info.nodes(mixed)[0][1].endswith("doorbells reach 1 to 2 of 2 ranks")
+
+
+def test_devices_are_listed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pypartial", "info"]
+    more = {"PYPARTIAL_CUDA_DRIVER": str(fakecuda.build(tmp_path)), "FAKECUDA_DEVICES": "2"}
+    said = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
+    ).stdout
+    assert re.search(
+        r"driver +for CUDA 12\.8\n +device 0 +stand-in 0\n +device 1 +stand-in 1", said
+    )
+    more = {"PYPARTIAL_CUDA_DRIVER": str(tmp_path / "none.so")}
+    said = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
+    ).stdout
+    assert re.search(r"driver +the CUDA driver that PYPARTIAL_CUDA_DRIVER names cannot be", said)
 
 
 def test_spans() -> None:

@@ -35,6 +35,8 @@ HANDED_ON = {
 # Only callers of the C core see these; the package asks before.
 OF_C = {
     "More is for rounds: a request of P-Reduce has one group",
+    "elements of this handle are on their way between device and host: call pp_land() first",
+    "the handle's buffers are the host's",
     "a context needs MPI, which is #",
     "no request has been collected yet",
     "there is no group that the caller is to run",

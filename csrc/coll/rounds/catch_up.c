@@ -62,7 +62,7 @@ static void count_skipped(pp_allreduce_t *coll, uint64_t next)
     for (int part = 0; part < PP_PARTS; part++)
         if (pending >> part & 1)
             starts += own->parts[part].contributions;
-    combine->starts_taken = coll->starts - starts;
+    combine->starts_taken = pp_rounds_linked(coll) - starts;
 }
 
 /* If rounds have passed this rank beyond its bound, because it was exempt, they count as given. */

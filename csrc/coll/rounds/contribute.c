@@ -67,13 +67,13 @@ pp_status_t pp_contribute_aim(pp_allreduce_t *coll, pp_target_t *target)
     return PP_OK;
 }
 
-static void link(pp_allreduce_t *coll, int32_t part, uint64_t given)
+static void link_new(pp_allreduce_t *coll, int32_t part, uint64_t given)
 {
     pp_combine_t *combine = coll->on_board;
     const pp_piece_t *piece = coll->config.pieces;
     pp_part_t *own = &pp_board_own(&combine->board)->parts[part];
     own->contributions = 1;
-    own->starts = coll->starts;
+    own->starts = pp_rounds_linked(coll);
     atomic_store_explicit(&own->oldest_given, given, memory_order_relaxed);
     if (combine->users) {
         pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv,
@@ -84,21 +84,30 @@ static void link(pp_allreduce_t *coll, int32_t part, uint64_t given)
     combine->news = true;
 }
 
-void pp_contribute_start(pp_allreduce_t *coll, const pp_target_t *target)
+uint64_t pp_contribute_request(pp_allreduce_t *coll)
 {
-    pp_board_t *board = &coll->on_board->board;
     pp_combine_catch_up(coll);
     pp_patience_before_start(coll);
-    uint64_t given = pp_rounds_request(coll);
+    return pp_rounds_request(coll);
+}
+
+void pp_contribute_link(pp_allreduce_t *coll, const pp_target_t *target, uint64_t given)
+{
+    pp_board_t *board = &coll->on_board->board;
     if (!target->combine) {
-        link(coll, target->part, given);
+        link_new(coll, target->part, given);
         return;
     }
     pp_part_t *own = &pp_board_own(board)->parts[target->part];
     own->contributions++;
-    own->starts = coll->starts;
+    own->starts = pp_rounds_linked(coll);
     pp_station_say(board, pp_say_state_of(coll));
     end_merge(coll);
+}
+
+void pp_contribute_start(pp_allreduce_t *coll, const pp_target_t *target)
+{
+    pp_contribute_link(coll, target, pp_contribute_request(coll));
 }
 
 /* ---- after the Start ------------------------------------------------------------------------------------------ */

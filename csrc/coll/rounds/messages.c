@@ -70,7 +70,7 @@ static void reset_state(pp_allreduce_t *coll, uint64_t round)
 static pp_facts_t facts_of(const pp_allreduce_t *coll, const pp_round_state_t *state)
 {
     const pp_handle_t *handle = &coll->handle;
-    return (pp_facts_t){.waits = pp_handle_waits(handle), .pending = pending(coll),
+    return (pp_facts_t){.waits = pp_rounds_asks(coll), .pending = pending(coll),
                         .ready = state && state->ready, .left = pp_handle_left(handle),
                         .out = handle->team->exits, .aside = handle->aside, .elsewhere = pp_handle_elsewhere(handle),
                         .overdue = coll->time.overdue};
@@ -362,7 +362,7 @@ static void take(void *owner, pp_instance_t *instance, pp_share_of_round_t *shar
     pp_round_state_t *state = state_of(coll, instance->round);
     share->null = !pending(coll);
     share->tally = tally_of(coll, state);
-    state->starts_taken = coll->starts;
+    state->starts_taken = pp_rounds_linked(coll);
     state->own_contributions = messages->slot.contributions;
     if (!share->null && instance->round > messages->slot.oldest_given)
         state->staleness = instance->round - messages->slot.oldest_given;
@@ -451,18 +451,23 @@ static pp_status_t aim(pp_allreduce_t *coll, pp_target_t *target)
     return PP_OK;
 }
 
-static void start(pp_allreduce_t *coll, const pp_target_t *target)
+static uint64_t request(pp_allreduce_t *coll)
+{
+    pp_rounds_count_as_given(coll, coll->messages->taken);
+    pp_patience_before_start(coll);
+    return pp_rounds_request(coll);
+}
+
+static void link(pp_allreduce_t *coll, const pp_target_t *target, uint64_t given)
 {
     pp_messages_t *messages = coll->messages;
     if (target->buffer)
         messages->slot.buffer = target->buffer;
-    pp_rounds_count_as_given(coll, messages->taken);
-    pp_patience_before_start(coll);
-    uint64_t given = pp_rounds_request(coll);
     if (messages->slot.contributions++ == 0)
         messages->slot.oldest_given = given;
 }
 
+static void start(pp_allreduce_t *coll, const pp_target_t *target) { link(coll, target, request(coll)); }
 static void settle(pp_allreduce_t *coll) { pp_engine_settle(coll->handle.engine); }
 
 /* A rank that is ready has been counted for its next round, so its contributions go there and are not discarded. */
@@ -600,6 +605,7 @@ static void close_rounds(pp_allreduce_t *coll)
 
 static const pp_rounds_ops_t ops = {
     .sends = true, .aim = aim, .start = start, .settle = settle, .update = update, .ready = is_ready,
+    .request = request, .link = link,
     .withholds = withholds, .in_mid_round = in_mid_round, .drawn = is_drawn, .joined = joined,
     .retired = has_retired, .explain = explain, .discard = discard, .forgive = forgive, .control = control,
     .await = await, .holds_up = holds_up, .close = close_rounds,

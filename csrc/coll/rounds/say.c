@@ -7,7 +7,7 @@ uint64_t pp_say_state_of(const pp_allreduce_t *coll)
     /* A rank that is out says so by its presence. */
     pp_leaving_t leaves = coll->handle.team->exits ? PP_STAYS : coll->handle.leaving;
     uint64_t round = coll->completed, state = coll->handle.aside ? PP_WORD_ASIDE : 0;
-    if (pp_handle_waits(&coll->handle))
+    if (pp_rounds_asks(coll))
         state |= PP_WORD_WAITS | (combine->direct ? PP_WORD_DIRECT : 0)
                | (coll->time.overdue ? PP_WORD_OVERDUE : 0);
     else if (leaves == PP_STAYS)

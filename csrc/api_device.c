@@ -1,0 +1,52 @@
+/* api_device.c - the public functions on handles whose buffers are in the memory of a device. */
+#include "api.h"
+#include "cuda/lane.h"
+
+pp_status_t pp_devices(int32_t *version, int32_t *count)
+{
+    const pp_cuda_t *cuda;
+    PP_TRY(pp_cuda_open(&cuda));
+    PP_TRY(PP_CUDA(cuda, cuDriverGetVersion, version));
+    return PP_CUDA(cuda, cuDeviceGetCount, count);
+}
+
+pp_status_t pp_device_name(int32_t device, char *name, size_t bytes)
+{
+    const pp_cuda_t *cuda;
+    CUdevice         found;
+    PP_TRY(pp_cuda_open(&cuda));
+    PP_TRY(PP_CUDA(cuda, cuDeviceGet, &found, device));
+    return PP_CUDA(cuda, cuDeviceGetName, name, (int)bytes, found);
+}
+
+pp_status_t pp_device_of(const void *address, int32_t *device)
+{
+    return pp_lane_locate(pp_cuda_address(address), device);
+}
+
+static pp_status_t enter(pp_handle_t *handle, pp_ctx_t **ctx)
+{
+    PP_TRY(pp_enter_handle(handle, ctx));
+    if (handle->face->land)
+        return PP_OK;
+    pthread_mutex_unlock(&(*ctx)->lock);
+    return pp_fail(PP_ERR_STATE, "the handle's buffers are the host's");
+}
+
+pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter(handle, &ctx));
+    handle->face->use_stream(handle, stream);
+    pthread_mutex_unlock(&ctx->lock);
+    return PP_OK;
+}
+
+pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter(handle, &ctx));
+    pp_status_t status = handle->face->land(ctx, handle, results != 0, timeout_us);
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}

@@ -1,0 +1,221 @@
+/* lane.c - see lane.h. */
+#include "lane.h"
+
+#include <stdlib.h>
+
+/* Calls that need the device's context: `status` is what they come to. */
+#define IN_DEVICE(lane, status, ...)                                \
+    do {                                                            \
+        PP_TRY(pp_cuda_enter(&(lane)->device));                     \
+        (status) = (__VA_ARGS__);                                   \
+        (status) = pp_cuda_leave(&(lane)->device, (status));        \
+    } while (0)
+
+#define CALL(lane, name, ...) PP_CUDA((lane)->device.cuda, name, __VA_ARGS__)
+
+static CUstream stream_of(uint64_t stream) { return (CUstream)(uintptr_t)stream; }
+
+/* ---- opening and closing -------------------------------------------------------------------------- */
+
+static pp_status_t make(pp_lane_t *lane)
+{
+    PP_TRY(CALL(lane, cuStreamCreate, &lane->out, CU_STREAM_NON_BLOCKING));
+    pp_status_t status = CALL(lane, cuEventCreate, &lane->queued, CU_EVENT_DISABLE_TIMING);
+    if (status < 0) {
+        lane->device.cuda->cuStreamDestroy(lane->out);
+        lane->out = NULL;
+    }
+    return status;
+}
+
+pp_status_t pp_lane_open(int32_t device, pp_lane_t *lane)
+{
+    pp_status_t status;
+    *lane = (pp_lane_t){0};
+    PP_TRY(pp_cuda_device_open(device, &lane->device));
+    if ((status = pp_cuda_enter(&lane->device)) >= 0)
+        status = pp_cuda_leave(&lane->device, make(lane));
+    if (status < 0)
+        pp_lane_close(lane);
+    return status;
+}
+
+/* Errors of closing have no one to hear them: the process goes on without what could not be freed. */
+void pp_lane_close(pp_lane_t *lane)
+{
+    if (lane->out && pp_cuda_enter(&lane->device) >= 0) {
+        lane->device.cuda->cuEventDestroy(lane->queued);
+        lane->device.cuda->cuStreamDestroy(lane->out);
+        pp_cuda_leave(&lane->device, PP_OK);
+    }
+    pp_cuda_device_close(&lane->device);
+    *lane = (pp_lane_t){0};
+}
+
+/* ---- pinned memory -------------------------------------------------------------------------------- */
+
+static pp_status_t pin(const pp_lane_t *lane, pp_pinned_t *pinned)
+{
+    void *data = NULL;
+    PP_TRY(CALL(lane, cuMemHostAlloc, &data, pinned->bytes ? pinned->bytes : 1, CU_MEMHOSTALLOC_PORTABLE));
+    pp_status_t status = CALL(lane, cuEventCreate, &pinned->done, CU_EVENT_DISABLE_TIMING);
+    if (status < 0)
+        lane->device.cuda->cuMemFreeHost(data);
+    else
+        pinned->data = data;
+    return status;
+}
+
+pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **out)
+{
+    pp_status_t status;
+    pp_pinned_t *pinned = calloc(1, sizeof *pinned);
+    *out = NULL;
+    if (!pinned)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a buffer between device and host");
+    pinned->bytes = bytes;
+    if ((status = pp_cuda_enter(&lane->device)) >= 0)
+        status = pp_cuda_leave(&lane->device, pin(lane, pinned));
+    if (status < 0)
+        free(pinned);
+    else
+        *out = pinned;
+    return status;
+}
+
+void pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned)
+{
+    if (pinned && pp_cuda_enter(&lane->device) >= 0) {
+        lane->device.cuda->cuEventDestroy(pinned->done);
+        lane->device.cuda->cuMemFreeHost(pinned->data);
+        pp_cuda_leave(&lane->device, PP_OK);
+    }
+    free(pinned);
+}
+
+/* ---- copies --------------------------------------------------------------------------------------- */
+
+static bool is_default(uint64_t stream) { return stream <= 2; }
+
+/* Not every driver notices each of these. */
+static bool is_about_the_stream(CUresult result)
+{
+    return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CONTEXT
+        || result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+static pp_status_t check(const pp_lane_t *lane, uint64_t stream)
+{
+    const pp_cuda_t      *cuda = lane->device.cuda;
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUcontext             context = lane->device.context;
+    CUresult result = is_default(stream) ? CUDA_SUCCESS : cuda->cuStreamGetCtx(stream_of(stream), &context);
+    if (result == CUDA_SUCCESS && context == lane->device.context)
+        result = cuda->cuStreamIsCapturing(stream_of(stream), &capture);
+    if (is_about_the_stream(result) || context != lane->device.context)
+        return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx cannot be used: it was destroyed, or is no stream of the device of "
+                       "the buffers", (unsigned long long)stream);
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx is being captured into a graph: call this outside of the capture",
+                       (unsigned long long)stream);
+    return pp_cuda_status(cuda, result, "cuStreamIsCapturing");
+}
+
+pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream)
+{
+    pp_status_t status;
+    IN_DEVICE(lane, status, check(lane, stream));
+    return status;
+}
+
+/* Its event is recorded also behind a part of the copies, so that the memory is used again only when they are over. */
+static pp_status_t end_copy(const pp_lane_t *lane, pp_pinned_t *pinned, CUstream stream, pp_status_t status)
+{
+    pinned->busy = true;
+    const CUresult recorded = lane->device.cuda->cuEventRecord(pinned->done, stream);
+    pinned->lost = recorded != CUDA_SUCCESS;
+    return status < 0 ? status : pp_cuda_status(lane->device.cuda, recorded, "cuEventRecord");
+}
+
+static pp_status_t copy_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to)
+{
+    pp_status_t status = PP_OK;
+    char       *at = to->data;
+    for (size_t i = 0; i < count && status >= 0; at += spans[i++].bytes)
+        if (spans[i].bytes > 0)
+            status = CALL(lane, cuMemcpyAsync, pp_cuda_address(at), spans[i].address, spans[i].bytes, lane->out);
+    return end_copy(lane, to, lane->out, status);
+}
+
+static pp_status_t queue_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, CUstream stream)
+{
+    PP_TRY(CALL(lane, cuEventRecord, lane->queued, stream));
+    PP_TRY(CALL(lane, cuStreamWaitEvent, lane->out, lane->queued, 0));
+    PP_TRY(copy_out(lane, spans, count, to));
+    return CALL(lane, cuStreamWaitEvent, stream, to->done, 0);
+}
+
+pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream)
+{
+    pp_status_t status;
+    IN_DEVICE(lane, status, queue_out(lane, spans, count, to, stream_of(stream)));
+    return status;
+}
+
+static pp_status_t queue_in(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from,
+                            CUstream stream)
+{
+    pp_status_t status = PP_OK;
+    const char *at = from->data;
+    for (size_t i = 0; i < count && status >= 0; at += spans[i++].bytes)
+        if (spans[i].bytes > 0)
+            status = CALL(lane, cuMemcpyAsync, spans[i].address, pp_cuda_address(at), spans[i].bytes, stream);
+    return end_copy(lane, from, stream, status);
+}
+
+pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, uint64_t stream)
+{
+    pp_status_t status;
+    IN_DEVICE(lane, status, queue_in(lane, spans, count, from, stream_of(stream)));
+    return status;
+}
+
+pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned)
+{
+    pp_status_t status = PP_OK;
+    if (pinned->lost)
+        return PP_PENDING;
+    if (pinned->busy)
+        IN_DEVICE(lane, status, CALL(lane, cuEventQuery, pinned->done));
+    pinned->busy = status != PP_OK;
+    return status;
+}
+
+pp_status_t pp_lane_await(const pp_lane_t *lane, pp_pinned_t *pinned)
+{
+    pp_status_t status = PP_OK;
+    if (pinned->busy)
+        IN_DEVICE(lane, status, CALL(lane, cuEventSynchronize, pinned->done));
+    pinned->busy = status != PP_OK;
+    return status;
+}
+
+/* ---- where memory is ------------------------------------------------------------------------------ */
+
+pp_status_t pp_lane_locate(CUdeviceptr address, int32_t *device)
+{
+    const pp_cuda_t *cuda;
+    uint32_t    type = 0, managed = 0;
+    int         ordinal = CU_DEVICE_INVALID;
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void *answers[] = {&type, &managed, &ordinal};
+    PP_TRY(pp_cuda_open(&cuda));
+    PP_TRY(PP_CUDA(cuda, cuPointerGetAttributes, sizeof which / sizeof *which, which, answers, address));
+    if (managed)
+        return pp_fail(PP_ERR_ARGUMENT, "address %#llx is in managed memory: pass memory of one device", address);
+    if (type != CU_MEMORYTYPE_DEVICE || ordinal < 0)
+        return pp_fail(PP_ERR_ARGUMENT, "address %#llx is not in the memory of a device that CUDA knows", address);
+    *device = ordinal;
+    return PP_OK;
+}

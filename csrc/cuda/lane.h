@@ -1,0 +1,66 @@
+/*
+ * lane.h - a device's lane: copies between its memory and pinned memory of the host.
+ *
+ * A copy out of the device waits for what the application has queued on a stream of its own, and runs on the lane's
+ * stream.  A copy into the device is queued on the application's stream.  In both cases the host goes on, and asks the
+ * pinned memory whether the copy that uses it is over.
+ *
+ * One thread at a time may use a lane.  A stream is a CUstream as a number: 1 is the legacy default stream, 2 the
+ * calling thread's.
+ */
+#ifndef PP_LANE_H
+#define PP_LANE_H
+
+#include "driver.h"
+
+typedef struct pp_lane {
+    pp_cuda_device_t device;
+    CUstream         out;            /* of copies out of the device */
+    CUevent          queued;         /* recorded on the application's stream */
+} pp_lane_t;
+
+/* A part of a buffer in the memory of the device. */
+typedef struct pp_span {
+    CUdeviceptr address;
+    size_t      bytes;
+} pp_span_t;
+
+/* Pinned memory, and the copy that uses it.  It belongs to one copy at a time. */
+typedef struct pp_pinned {
+    struct pp_pinned *next;          /* the owner's */
+    char             *data;
+    size_t            bytes;
+    CUevent           done;
+    bool              busy;          /* a copy was queued, and is not known to be over */
+    bool              lost;          /* nothing will say when it is over, so the memory is never used again */
+} pp_pinned_t;
+
+/* Opens the device as pp_cuda_device_open() does.  A failure leaves nothing to close. */
+pp_status_t pp_lane_open(int32_t device, pp_lane_t *lane);
+/* Frees what open() made.  No memory is pinned by the lane any more, and no copy of it is queued. */
+void        pp_lane_close(pp_lane_t *lane);
+
+/* PP_ERR_MEMORY: there is none. */
+pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **pinned);
+/* NULL is fine.  The memory is not busy. */
+void        pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned);
+
+/* Whether the application may use the stream now.  PP_ERR_ARGUMENT: it is another device's; it was destroyed, if
+   the driver notices; work is being captured on it, which is not run now. */
+pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream);
+
+/* Queues a copy of the spans, one behind the other, to pinned memory, when what was queued on the stream is done.  What
+   is queued on that stream afterwards waits for the copy, so the application may overwrite the spans by it.  After a
+   failure the pinned memory may be busy. */
+pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream);
+/* Queues a copy from pinned memory to the spans on the stream.  After a failure as before. */
+pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, uint64_t stream);
+/* PP_OK: the copy is over, and the memory not busy any more.  PP_PENDING: it is not. */
+pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned);
+/* The same, when it is over.  Blocks for as long as the device takes. */
+pp_status_t pp_lane_await(const pp_lane_t *lane, pp_pinned_t *pinned);
+
+/* The device in whose own memory this is.  PP_ERR_ARGUMENT: in none's, or it is managed memory. */
+pp_status_t pp_lane_locate(CUdeviceptr address, int32_t *device);
+
+#endif

@@ -1,0 +1,78 @@
+/* arrivals.c - elements that come off a device, and are linked.  See staging.h. */
+#include "staging.h"
+#include "../coll/patience.h"
+
+#include <stdlib.h>
+
+static bool look(pp_handle_t *handle)
+{
+    pp_flight_t *oldest = handle->staging->flights;
+    if (!oldest || oldest->arrived)
+        return false;
+    pp_status_t status = pp_lane_over(&handle->staging->lane, oldest->pinned);
+    if (status < 0) {
+        pp_engine_fail(handle->engine, status, "handle %u: a contribution did not come off its device: %s", handle->id,
+                       pp_error_text());
+        return false;
+    }
+    return oldest->arrived = status == PP_OK;
+}
+
+int pp_staging_look(pp_ctx_t *ctx)
+{
+    int arrived = 0;
+    if (ctx->flights == 0 || ctx->engine.error)
+        return 0;
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        arrived += handle->staging && look(handle);
+    return arrived;
+}
+
+/* Only one thread links at a time, and only such threads add to what is pending, so the target stays as it is while
+   the lock is released (allreduce_face.c). */
+static bool link_oldest(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    pp_staging_t   *staging = handle->staging;
+    pp_flight_t    *flight = staging->flights;
+    pp_target_t     target;
+    pp_status_t     status = coll->ops->aim(coll, &target);
+    if (status < 0)
+        pp_engine_fail(handle->engine, status, "%s", pp_error_text());
+    if (status != PP_OK)
+        return false;
+    const pp_piece_t piece = {.send = flight->pinned->data, .count = coll->count};
+    staging->links = true;
+    pp_allreduce_gather(ctx, coll, &piece, 1, &target);
+    staging->links = false;
+    staging->flights = flight->next;
+    pp_staging_put_spare(staging, flight->pinned);
+    coll->on_their_way--;
+    ctx->flights--;
+    if (handle->aside) {             /* it had held a round up for too long */
+        handle->kind->count_as_given(handle);
+        pp_patience_returned(coll);
+    }
+    pp_patience_computed(coll, flight->since_ns);
+    coll->ops->link(coll, &target, flight->given);
+    if (pp_rounds_asks(coll))        /* from now on this rank waits for others */
+        pp_engine_alarm(&ctx->engine, 0);
+    handle->engine->changed = true;
+    coll->ops->settle(coll);
+    free(flight);
+    return true;
+}
+
+bool pp_staging_work(pp_ctx_t *ctx)
+{
+    bool linked = false;
+    if (ctx->flights == 0 || ctx->engine.error)
+        return false;
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle) {
+        const pp_staging_t *staging = handle->staging;
+        /* After the first the list may be another one: the lock was released. */
+        if (!linked && staging && !staging->links && staging->flights && staging->flights->arrived)
+            linked = link_oldest(ctx, handle);
+    }
+    return linked;
+}

@@ -1,0 +1,69 @@
+/*
+ * staging.h - handles whose buffers are in the memory of a device.
+ *
+ * Such a handle is the host's: its rounds know nothing of devices.  Between its vectors and the application's buffers
+ * the elements travel by pinned memory of the host.  A Start queues the copy off the device, makes its request, and
+ * returns: its elements are *on their way*.  When their copy is over, which threads that look find out, a thread links
+ * them as a Start of the host does; so the elements of several Starts are linked in the order of the Starts.  A Wait
+ * collects its result into pinned memory, and queues the copy to the device.  No thread waits for a device, but where
+ * the application asks for it (pp_land()); with eight results on their way a request is not complete for it.
+ */
+#ifndef PP_STAGING_H
+#define PP_STAGING_H
+
+#include "../coll/allreduce.h"
+#include "../cuda/lane.h"
+#include "context.h"
+
+typedef struct pp_flight {
+    struct pp_flight *next;
+    pp_pinned_t *pinned;
+    uint64_t     given;              /* the round that the Start's call is given */
+    uint64_t     since_ns;           /* from when on the device computes for it; 0: not known */
+    bool         arrived;
+} pp_flight_t;
+
+typedef struct pp_staging {
+    pp_lane_t    lane;
+    pp_span_t   *sends, *receives;   /* the application's buffers */
+    size_t       spans;
+    size_t       bytes;              /* of all of them */
+    uint64_t     stream;             /* of the application's next calls */
+    pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */
+    bool         links;              /* a thread links the oldest one's elements, and may have released the lock */
+    pp_pinned_t *spare;              /* for Starts; busy after a failure only */
+    pp_pinned_t *receive;            /* for the next result: the piece of the host */
+    pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
+    int          result_count;
+    bool         full;               /* there are too many of them, which counts among ctx->flights */
+} pp_staging_t;
+
+static inline void pp_staging_put_spare(pp_staging_t *staging, pp_pinned_t *pinned)
+{
+    pinned->next = staging->spare;
+    staging->spare = pinned;
+}
+
+/* Makes a handle whose pieces are in the memory of config.device one of the host, and gives it the face.  To be called
+   before the ranks agree on it.  After a failure the handle is as before. */
+pp_status_t pp_staging_open(pp_handle_t *handle);
+
+/* ---- what the face of the host's handles does, too (gather.c, allreduce_face.c) ---- */
+
+enum { PP_SMALL_COPY_BYTES = 65536 };    /* up to this, copied under the lock: taking it twice would cost more */
+/* Copies elements to the target of a Start, or combines them with those that are there.  With the lock, which is
+   released if that takes long. */
+void        pp_allreduce_gather(pp_ctx_t *ctx, const pp_allreduce_t *coll, const pp_piece_t *pieces, size_t count,
+                                const pp_target_t *target);
+/* A More has a result to give, and makes a request for it; PP_PENDING: there is none. */
+pp_status_t pp_allreduce_find_more(pp_handle_t *handle);
+
+/* ---- what threads that look and work call (arrivals.c) ---- */
+
+/* Looks whether elements on their way have arrived; returns how many.  With the lock. */
+int         pp_staging_look(pp_ctx_t *ctx);
+/* Links elements that have arrived; false: there are none, or there is no room for them.  With the lock, which it may
+   release. */
+bool        pp_staging_work(pp_ctx_t *ctx);
+
+#endif

@@ -1,0 +1,184 @@
+"""The buffers of a handle in the memory of a CUDA device: what is checked of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ._buffer import (
+    Memory,
+    Piece,
+    Vector,
+    check_one_type,
+    check_overlaps,
+    check_pair,
+    element_type,
+    is_in_place,
+    spell,
+    split,
+    unpack,
+)
+from ._device import DeviceMemory, check_one_device, device_place, understand_device
+from ._native import Native
+from .errors import ArgumentError
+
+__all__ = ["DeviceVector", "parse_on_device", "uses_device"]
+
+
+@dataclass
+class DeviceVector(Vector):
+    """The pieces of a handle in the memory of one device.
+
+    `source` and `target` are the names and the objects whose library says which stream
+    ``stream=None`` means: of what a Start reads, and of what a result is written to.
+    """
+
+    device: int = 0
+    source: tuple[str, Any] = field(default=("", None), repr=False, compare=False)
+    target: tuple[str, Any] = field(default=("", None), repr=False, compare=False)
+
+
+def uses_device(sendbuf: Any, recvbuf: Any) -> bool:
+    """Whether a buffer is in the memory of a device; wrong buffers are not."""
+    return any(_on_device(name, spec) for name, spec in _both(sendbuf, recvbuf))
+
+
+def parse_on_device(native: Native, sendbuf: Any, recvbuf: Any) -> DeviceVector:
+    """Read the buffers of an allreduce of which at least one is in the memory of a device.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument is wrong, or the driver knows its memory otherwise; the text names it.
+    Error
+        If there is no driver, or no device.
+    """
+    check_one_device(
+        [
+            (name, _understand(name, spec, writable=False) if _on_device(name, spec) else None)
+            for name, spec in _both(sendbuf, recvbuf)
+            if not is_in_place(spec)
+        ]
+    )
+    receives = [_understand(*named, writable=True) for named in split("recvbuf", recvbuf)]
+    sends: list[DeviceMemory | None] = [None] * len(receives)
+    if not is_in_place(sendbuf):
+        sends = [
+            None if is_in_place(spec) else _understand(name, spec, writable=False)
+            for name, spec in split("sendbuf", sendbuf)
+        ]
+    if len(sends) != len(receives):
+        raise ArgumentError(
+            f"sendbuf is a list of {len(sends)} buffers and recvbuf one of {len(receives)}: "
+            "pass two lists of equal length"
+        )
+    memories = [_as_host(memory) for memory in receives]
+    read = [None if memory is None else _as_host(memory) for memory in sends]
+    for send, receive in zip(read, memories, strict=True):
+        check_pair(send, receive)
+    check_one_type(memories)
+    check_overlaps(read, memories)
+    found = [memory for memory in (*sends, *receives) if memory is not None]
+    first = sends[0] or receives[0]
+    return DeviceVector(
+        [
+            Piece(None if send is None else send.address, receive.address, receive.count)
+            for send, receive in zip(sends, receives, strict=True)
+        ],
+        receives[0].dtype,
+        [(memory.owner, memory.capsule) for memory in found],
+        _one_device(native, found),
+        (first.name, first.owner),
+        (receives[0].name, receives[0].owner),
+    )
+
+
+def _both(sendbuf: Any, recvbuf: Any) -> Iterator[tuple[str, Any]]:
+    if not is_in_place(sendbuf):
+        yield from split("sendbuf", sendbuf)
+    yield from split("recvbuf", recvbuf)
+
+
+def _on_device(name: str, spec: Any) -> bool:
+    buffer = unpack(name, spec)[0]
+    if isinstance(buffer, np.ndarray) or is_in_place(buffer):
+        return False
+    return device_place(name, buffer) is not None
+
+
+def _understand(name: str, spec: Any, *, writable: bool) -> DeviceMemory:
+    """Describe one buffer specification; its count and its type may be smaller, or the same."""
+    buffer, count, datatype = unpack(name, spec)
+    if is_in_place(buffer):
+        raise ArgumentError(
+            f"{name} is {buffer!r}: pass a buffer; MPI.IN_PLACE and None are for the sendbuf of an "
+            "allreduce"
+        )
+    memory = understand_device(name, buffer, writable=writable)
+    if datatype is not None and element_type(name, datatype) != memory.dtype:
+        raise ArgumentError(
+            f"{name} holds {memory.dtype.name} elements but is passed as {spell(datatype)}, "
+            f"which is {element_type(name, datatype).name}"
+        )
+    if count is None:
+        return memory
+    if not 0 <= count <= memory.count:
+        raise ArgumentError(
+            f"{name}: the count is {count}, but the buffer has {memory.count} elements"
+        )
+    return DeviceMemory(
+        name=memory.name,
+        address=memory.address,
+        dtype=memory.dtype,
+        count=count,
+        device=memory.device,
+        readonly=memory.readonly,
+        stream=memory.stream,
+        owner=memory.owner,
+        capsule=memory.capsule,
+    )
+
+
+def _as_host(memory: DeviceMemory) -> Memory:
+    """Return what the checks of several buffers look at; the order of dimensions was checked."""
+    return Memory(
+        memory.name,
+        memory.address,
+        memory.dtype,
+        memory.count,
+        memory.readonly,
+        (memory.count,),
+        "CF",
+        memory.owner,
+    )
+
+
+def _one_device(native: Native, memories: list[DeviceMemory]) -> int:
+    """Return the device that the driver knows the memory to be of."""
+    number = native.ffi.new("int32_t *")
+    known: list[tuple[str, int]] = []
+    for memory in memories:
+        if memory.count:
+            address = native.ffi.cast("void *", memory.address)
+            status = native.lib.pp_device_of(address, number)
+            if status == native.lib.PP_ERR_ARGUMENT:
+                raise ArgumentError(f"{memory.name}: {native.error(status)}")
+            native.check(status)
+            if memory.device is not None and memory.device != number[0]:
+                raise ArgumentError(
+                    f"{memory.name} says that it is on device {memory.device}, and the driver that "
+                    f"it is on device {number[0]}"
+                )
+            known.append((memory.name, int(number[0])))
+        elif memory.device is not None:
+            known.append((memory.name, memory.device))
+    for name, device in known[1:]:
+        if device != known[0][1]:
+            raise ArgumentError(
+                f"{known[0][0]} is on device {known[0][1]} and {name} on device {device}: the "
+                "buffers of one handle must be on one device; make one handle for each device"
+            )
+    return known[0][1] if known else 0

@@ -1,0 +1,254 @@
+"""Requests of a partial allreduce whose buffers are in the memory of a CUDA device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._arguments import seconds
+from ._device import as_stream, current_stream
+from ._handle import _check_status
+from ._native import LOGGER, SLICE_S, SLICE_US, Native
+from .allreduce import AllreduceRequest, Settings
+from .errors import Error, TimeoutError
+from .status import Cause, Status
+
+if TYPE_CHECKING:
+    from ._core import CData
+    from ._device_buffer import DeviceVector
+    from .context import Context
+
+__all__ = ["DeviceAllreduceRequest"]
+
+_BEFORE = "what was queued before on the streams of Start and Wait"
+
+
+class DeviceAllreduceRequest(AllreduceRequest):
+    """A persistent partial allreduce of buffers in the memory of a CUDA device.
+
+    `Context.Allreduce_init` makes it if its buffers are CuPy arrays, CUDA tensors of PyTorch, or
+    other objects with `__cuda_array_interface__` or a DLPack export of CUDA. It is used as any
+    `AllreduceRequest`. Results have the same bits as those of buffers in host memory.
+
+    Notes
+    -----
+    **Streams.** The calls order themselves with the work of a *stream*, and the host waits for no
+    device. ``stream=None`` is the current stream of the library that the array is from, at the time
+    of the call: ``cupy.cuda.get_current_stream()``, ``torch.cuda.current_stream()``, else the
+    `stream` of the object's interface, else the legacy default stream. A stream can also be an
+    object of CuPy, PyTorch or with ``__cuda_stream__``, or a number as in
+    `__cuda_array_interface__`: an address, 1 for the legacy default stream, 2 for the calling
+    thread's.
+
+    - `Start` contributes what is in the buffer when the work queued on its stream so far is done.
+      Work that is queued there afterwards waits for the copy and may overwrite the buffer.
+    - `Wait`, and every other call that gives a result, returns when the copy of the result into the
+      receive buffer is queued on its stream: work that is queued there afterwards sees it.
+
+    This rank counts as ready when the copy of its contribution has arrived. Until then other ranks
+    take it for one that computes. Whether a request is late is decided by `Start`.
+
+    **Memory.** Elements travel by pinned memory of the host: three vectors, and more if more
+    contributions and results are on their way at once. With eight results on their way the next
+    request is complete only when the oldest has arrived: its stream is that far behind.
+    """
+
+    __slots__ = ("_device", "_source", "_target")
+
+    def __init__(
+        self,
+        context: Context,
+        native: Native,
+        handle: CData,
+        settings: Settings,
+        vector: DeviceVector,
+    ) -> None:
+        """Wrap a handle of the C core; `Context.Allreduce_init` does this."""
+        super().__init__(context, native, handle, settings, vector)
+        self._device = vector.device
+        self._source, self._target = vector.source, vector.target
+
+    @property
+    def device(self) -> int:
+        """Number of the CUDA device, as CuPy and PyTorch count them."""
+        return self._device
+
+    # ---- the data path --------------------------------------------------------------------------
+
+    def Start(self, stream: Any = None) -> None:
+        """Contribute what is in the send buffers, and ask for a result.
+
+        Local. It waits neither for another rank nor for the device.
+
+        Parameters
+        ----------
+        stream : stream or int, optional
+            Where the work that writes the buffer is queued, see the class. None: the current stream
+            of the array's library.
+
+        Raises
+        ------
+        ArgumentError
+            If `stream` is none, is of another device, is being captured, or was destroyed (where
+            the driver notices it). Nothing was contributed.
+        MemoryError
+            If no more memory can be pinned. Nothing was contributed.
+        Error, PeerFailedError
+            As `Request.Start`.
+        """
+        self._use(stream, self._source)
+        super().Start()
+
+    def Wait(
+        self, status: Status | None = None, timeout: float | None = None, stream: Any = None
+    ) -> bool:
+        """Wait until the request is complete; its result is then on its way to the receive buffers.
+
+        Local and blocking: it waits for a round, not for the device.
+
+        Parameters
+        ----------
+        status : Status, optional
+            Filled with what the request completed with.
+        timeout : float, optional
+            Seconds to wait at most, 0 or more. None: no limit.
+        stream : stream or int, optional
+            Where the work that reads the result will be queued. None: the current stream of the
+            array's library.
+
+        Returns
+        -------
+        bool
+            True.
+
+        Raises
+        ------
+        ArgumentError
+            As `Request.Wait`, and for `stream` as `Start`. The call has not waited.
+        TimeoutError, Error, PeerFailedError
+            As `Request.Wait`.
+        """
+        self._use(stream, self._target)
+        return super().Wait(status, timeout)
+
+    def Test(self, status: Status | None = None, stream: Any = None) -> bool:
+        """Collect the request if it is complete. Local; never blocks.
+
+        See `Request.Test`, and `Wait` for `stream`.
+        """
+        self._use(stream, self._target)
+        return super().Test(status)
+
+    def More(self, status: Status | None = None, stream: Any = None) -> bool:
+        """Take the next complete round that this rank was not given yet. Local; never blocks.
+
+        False also if eight results are on their way. See `AllreduceRequest.More`, and `Wait` for
+        `stream`.
+        """
+        self._use(stream, self._target)
+        return super().More(status)
+
+    def View(
+        self, status: Status | None = None, timeout: float | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Raise `Error`: a result is copied to the receive buffers on the device, by `Wait`."""
+        raise Error(
+            f"{self._name()}: View shows results in host memory; the buffers are on device "
+            f"{self._device}: call Wait"
+        )
+
+    # ---- collective calls -----------------------------------------------------------------------
+
+    def Flush(
+        self, status: Status | None = None, timeout: float | None = None, stream: Any = None
+    ) -> None:
+        """Run one more, synchronous round with everything that is pending on any rank.
+
+        Collective, blocking. It first waits until this rank's contributions have come off the
+        device. See `Request.Flush`, and `Wait` for `stream`.
+        """
+        _check_status(status)
+        limit = None if timeout is None else seconds(timeout)
+        self._live()
+        self._refuse_flush()
+        super().Flush(status, self._before(f"Flush of {self._name()}", stream, limit))
+
+    def Drain(self, timeout: float | None = None, stream: Any = None) -> Iterator[Status]:
+        """Deliver the remaining rounds one by one, the flush last.
+
+        The first step waits until this rank's contributions have come off the device. See
+        `AllreduceRequest.Drain`, and `Wait` for `stream`: None is looked up in each step.
+        """
+        limit = None if timeout is None else seconds(timeout)
+        super().Drain(limit)  # for what it refuses
+        return self._drain_on(limit, stream)
+
+    def _drain_on(self, timeout: float | None, stream: Any) -> Iterator[Status]:
+        status = None
+        while status is None or status.cause is not Cause.FLUSH:
+            self._live()
+            left = self._before(f"Drain of {self._name()}", stream, timeout)
+            status = next(self._drain(left))
+            yield status
+
+    def Free(self, timeout: float | None = None) -> int:
+        """End the handle and release its memory.
+
+        Collective, blocking. It first waits until this rank's contributions have come off the
+        device, and its results are there. See `Request.Free`.
+        """
+        limit = None if timeout is None else seconds(timeout)
+        name = f"Free of {self._name()}"
+        if self._context._calls.begun(name) is None:
+            self._live()
+            limit = self._land(name, limit, results=True)
+        return super().Free(limit)
+
+    # ---- helpers --------------------------------------------------------------------------------
+
+    def _use(self, stream: Any, of: tuple[str, Any]) -> None:
+        """Name the stream of the next calls; `of`: the array whose library has a current one."""
+        self._live()
+        number = as_stream(stream) if stream is not None else current_stream(of[1], of[0])
+        self._native.check(self._lib.pp_use_stream(self._handle, number))
+
+    def _before(self, name: str, stream: Any, timeout: float | None) -> float | None:
+        """Prepare a step of a collective call that gives a result, unless it has begun.
+
+        Return how much of its timeout is left.
+        """
+        self._use(stream, self._target)
+        if self._context._calls.begun(name) is not None:
+            return timeout
+        return self._land(name, timeout, results=False)
+
+    def _land(self, name: str, timeout: float | None, *, results: bool) -> float | None:
+        """Wait until contributions are off the device, and `results` there; return what is left."""
+        began = time.monotonic()
+        limit = float("inf") if timeout is None else timeout
+        warning = self._context._stall_warning
+        while True:
+            waited = time.monotonic() - began
+            slice_us = SLICE_US if limit - waited > SLICE_S else max(0, int((limit - waited) * 1e6))
+            code = self._lib.pp_land(self._handle, results, slice_us)
+            if code != self._lib.PP_PENDING:
+                self._native.check(code)
+                return None if timeout is None else max(0.0, began + timeout - time.monotonic())
+            if waited >= limit:
+                raise TimeoutError(
+                    f"{name}: after {waited:.1f} s device {self._device} has not come to this "
+                    f"rank's copies: they wait for {_BEFORE}"
+                )
+            if warning is not None and waited >= warning:
+                LOGGER.warning(
+                    "%s: waits for device %d for %.1f s: this rank's copies wait for %s",
+                    *(name, self._device, waited, _BEFORE),
+                )
+                warning *= 2
+
+    def _refuse(self, why: str) -> None:
+        super()._refuse(why)
+        self._source = self._target = ("", None)

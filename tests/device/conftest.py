@@ -1,0 +1,65 @@
+"""Tests of buffers on a device, in the ranks of an mpirun that tests/launch/test_device.py starts.
+
+The device is that of the stand-in for the CUDA driver, tests/support/fakecuda.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support import device
+from support.ranks import (
+    comm,
+    ctx,
+    pytest_configure,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+    pytest_runtest_setup,
+    transport,
+)
+
+__all__ = [
+    "comm",
+    "ctx",
+    "pytest_configure",
+    "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
+    "pytest_runtest_setup",
+    "transport",
+]
+
+
+@pytest.fixture
+def stand_in(comm):
+    """The stand-in, which pauses by a seed of the rank's; nothing may be left afterwards."""
+    driver = device.driver()
+    before = driver.fake_leaks().decode()
+    driver.fake_seed(1000 + comm.rank)
+    yield driver
+    driver.fake_seed(0)
+    assert driver.fake_leaks().decode() == before
+    assert driver.fake_misuses() == 0
+    assert driver.fake_pageable_copies() == 0
+
+
+@pytest.fixture
+def stream(stand_in) -> Iterator[device.Stream]:
+    """A stream of the application."""
+    made = device.Stream()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def array(stream):
+    """Return a function that makes arrays on the stream; they are freed after the test."""
+    made: list[device.Array] = []
+
+    def make(count: int, dtype: object = "f4") -> device.Array:
+        made.append(device.Array(count, dtype, stream))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -1,0 +1,449 @@
+"""The partial allreduce of buffers on a device: the loop, its streams, and what it must not do."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+from support.device import Array, Stream, device
+from support.oracles import Log, judge
+
+import pypartial as pp
+
+pytestmark = pytest.mark.mpi
+
+STEPS = 30
+
+
+def policies(size):
+    return [pp.Solo(), pp.Majority(), pp.Quorum(max(1, size // 2)), pp.Full()]
+
+
+def counting(comm, extra=0):
+    """What a rank contributes: it counts its own Starts; and some more elements."""
+    send = np.zeros(comm.size + extra, np.int64)
+    send[comm.rank] = 1
+    send[comm.size :] = comm.rank + 1
+    return send
+
+
+@pytest.mark.parametrize("extra", [0, 40000], ids=["small", "large"])
+@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
+@pytest.mark.parametrize("policy", range(4), ids=["solo", "majority", "quorum", "full"])
+def test_the_loop(comm, array, stream, transport, policy, deliver, extra):
+    """Every contribution enters one round, and all ranks have the same results."""
+    values = counting(comm, extra)
+    send, out = array(values.size, "i8"), array(values.size, "i8")
+    status = pp.Status()
+    with pp.Context(comm, seed=7, transport=transport) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=policies(comm.size)[policy], deliver=deliver)
+        log = Log(comm.size, 8 * STEPS * comm.size)
+        for _ in range(STEPS):
+            send.put(values)
+            request.Start()
+            send.put(-999)  # waits for the copy
+            log.started()
+            request.Wait(status)
+            log.given(status, out.get())
+            send.settle()
+        if deliver == "each":
+            for drained in request.Drain():
+                log.given(drained, out.get())
+        else:
+            request.Flush(status)
+            log.given(status, out.get())
+        judge(comm, log, request)
+        request.Free()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "c8"])
+def test_results_have_the_bits_of_the_hosts(comm, ctx, array, dtype):
+    rng = np.random.default_rng(comm.rank)
+    values = (rng.standard_normal(1001) * 10).astype(dtype)
+    send, out, expected = array(1001, dtype), array(1001, dtype), np.zeros(1001, dtype)
+    on_device = ctx.Allreduce_init(send, out, policy=pp.Full())
+    on_host = ctx.Allreduce_init(values.copy(), expected, policy=pp.Full())
+    send.put(values)
+    for request in (on_device, on_host):
+        request.Start()
+        request.Wait()
+    assert out.get().tobytes() == expected.tobytes()
+    on_device.Free()
+    on_host.Free()
+
+
+def test_several_arrays_in_place(comm, ctx, array):
+    first, second = array(3), array(5)
+    first.put([comm.rank, 1, 2])
+    second.put(np.arange(5))
+    request = ctx.Allreduce_init(None, [first, second], policy=pp.Full())
+    request.Start()
+    request.Wait()
+    ranks = sum(range(comm.size))
+    assert first.get().tolist() == [ranks, comm.size, 2 * comm.size]
+    assert second.get().tolist() == [comm.size * i for i in range(5)]
+    request.Free()
+
+
+def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream, transport):
+    """Start returns, the other ranks' rounds complete, and Flush waits for the contribution."""
+    ctx = pp.Context(comm, seed=7, transport=transport, window=16)
+    send, out = array(comm.size), array(comm.size)
+    own = np.eye(comm.size, dtype="f4")[comm.rank]
+    send.put(own)
+    stream.wait()
+    request = ctx.Allreduce_init(send, out, policy=pp.Solo())
+    last, total = comm.rank == comm.size - 1, np.zeros(comm.size, "f4")
+    stream.hold(last)
+    request.Start()
+    for _ in range(0 if last else 5):
+        request.Wait()
+        total += out.get()
+        request.Start()
+    comm.Barrier()
+    if last:
+        with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+            request.Flush(timeout=0.05)
+        stream.hold(False)
+    request.Flush()
+    total += out.get()
+    assert total.tolist() == [6] * (comm.size - 1) + [1]
+    request.Free()
+    ctx.Free()
+
+
+def test_a_contribution_is_what_was_queued_before_start(comm, ctx, array, stream):
+    """A side stream writes the buffer, and Start is given that stream."""
+    side = Stream()
+    send, out = array(1000), array(1000)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    for step in range(20):
+        side.hold(True)
+        send.put(step + comm.rank, side)
+        request.Start(stream=side)
+        send.put(-1, side)
+        side.hold(False)
+        request.Wait(stream=side)
+        side.wait()
+        total = out.get()
+        assert (total == comm.size * step + sum(range(comm.size))).all(), (step, total[:3])
+        send.settle()
+    request.Free()
+    side.close()
+
+
+@pytest.mark.parametrize("steps", [7, 12], ids=["some", "many"])
+def test_a_slow_consumer_keeps_its_results(comm, ctx, array, steps):
+    """Results that wait for their stream are not overwritten; a Wait waits if there are many."""
+    send, out, slow = array(100), array(100), Stream()
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    seen = [array(100) for _ in range(steps)]
+    slow.hold(True)
+    let_go = threading.Timer(0.2, slow.hold, [False])
+    if steps > 8:  # the ninth Wait returns only because of this
+        let_go.start()
+    for step in range(steps):
+        send.put(step)
+        request.Start()
+        request.Wait(stream=slow)
+        seen[step].copy(out, slow)
+    slow.hold(False)
+    slow.wait()
+    assert [int(one.get()[-1]) for one in seen] == [step * comm.size for step in range(steps)]
+    let_go.cancel()
+    request.Free()
+    slow.close()
+
+
+def test_calls_of_the_driver(comm, ctx, array, stream, stand_in):
+    """A loop pins no more memory; a handle that is idle makes no call at all."""
+    send, out = array(1000), array(1000)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+
+    def turn():
+        request.Start()
+        request.Wait()
+        stream.wait()
+
+    turn()
+    pinned, events = stand_in.fake_live(b"host memory"), stand_in.fake_live(b"events")
+    for _ in range(20):
+        turn()
+    assert stand_in.fake_live(b"host memory") == pinned
+    assert stand_in.fake_live(b"events") == events
+    other = ctx.Allreduce_init(np.ones(1), np.ones(1), policy=pp.Full())
+    calls = stand_in.fake_calls(b"")
+    for _ in range(20):
+        other.Start()
+        other.Wait()
+    comm.Barrier()
+    assert stand_in.fake_calls(b"") == calls
+    other.Free()
+    request.Free()
+
+
+def test_late_requests_are_complete_at_start(comm, ctx, array, stream):
+    """A rank whose copy is held is given the round that it missed, and its own part comes later."""
+    if comm.size == 1:
+        pytest.skip("a rank alone is never late")
+    send, out = array(comm.size), array(comm.size)
+    own = np.eye(comm.size, dtype="f4")[comm.rank]
+    request = ctx.Allreduce_init(send, out, policy=pp.Solo())
+    status = pp.Status()
+    if comm.rank == 0:
+        send.put(own)
+        request.Start()
+        request.Wait(status)
+        assert out.get().tolist() == own.tolist()
+    comm.Barrier()
+    other = Stream()
+    if comm.rank == 1:
+        send.put(own)
+        stream.wait()
+        stream.hold(True)
+        request.Start()
+        assert request.Test(status, stream=other)
+        assert (status.round, status.included) == (0, False)
+        other.wait()
+        stream.hold(False)
+        assert out.get().tolist() == np.eye(comm.size)[0].tolist()
+    comm.Barrier()
+    request.Flush(status)
+    assert status.contributions == 1
+    seen = [0, 1] if comm.rank > 1 else [1]  # the others were not given the first round
+    assert out.get().tolist() == np.eye(comm.size)[seen].sum(axis=0).tolist()
+    request.Free()
+    other.close()
+
+
+# ---- who is late, and who waits for whom --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("progress", "transport"), [("thread", "auto"), ("thread", "mpi"), ("caller", "auto")]
+)
+def test_a_rank_that_is_always_late_contributes(comm, array, stream, stand_in, progress, transport):
+    """And pins no more memory. By messages a rank in a barrier serves others by its thread only."""
+    send, out, status = array(100), array(100), pp.Status()
+    taken = 0
+    with pp.Context(
+        comm, seed=7, transport=transport, progress=progress, patience=None, window=64
+    ) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver="latest")
+        send.put(1)
+        for _ in range(30):
+            if comm.rank > 0:
+                comm.Barrier()
+                stream.wait()
+            request.Start()
+            request.Wait(status)
+            taken += status.included
+            if comm.rank == 0:
+                comm.Barrier()
+            pinned = stand_in.fake_live(b"host memory")
+            comm.Barrier()
+        request.Flush(status)
+        assert status.contributions < 10 * comm.size
+        assert pinned < 20
+        request.Free()
+
+
+@pytest.mark.sizes(3)
+def test_ranks_whose_copies_are_on_their_way_do_not_hurry_others(comm, array, stream, transport):
+    """None of them is ready, so none holds the others up, and none loses its patience."""
+    send, out, status = array(4), array(4), pp.Status()
+    send.put(1)
+    stream.wait()
+    with pp.Context(comm, seed=7, transport=transport, patience=0.4) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Quorum(2))
+        stream.hold(True)
+        request.Start()
+        with pytest.raises(pp.TimeoutError):
+            request.Wait(status, timeout=0.8)
+        comm.Barrier()
+        if comm.rank == 0:  # it is ready, and a quorum is two
+            stream.hold(False)
+            with pytest.raises(pp.TimeoutError):
+                request.Wait(status, timeout=0.1)
+        comm.Barrier()
+        stream.hold(False)
+        request.Wait(status)
+        assert status.active >= 2
+        assert status.cause is pp.Cause.POLICY
+        request.Flush()
+        request.Free()
+
+
+def test_another_thread_that_waits_is_woken_by_a_start(comm, array, stream):
+    """One thread waits on the host's handle for a Start that comes after rounds on a device."""
+    send, out, ones, sums = array(4), array(4), np.ones(1), np.zeros(1)
+    send.put(1)
+    with pp.Context(comm, seed=7) as ctx:
+        on_device = ctx.Allreduce_init(send, out, policy=pp.Full())
+        on_host = ctx.Allreduce_init(ones, sums, policy=pp.Full())
+        if comm.rank == 0:
+            on_host.Start()
+            waits = threading.Thread(target=on_host.Wait)
+            waits.start()
+        for _ in range(10):
+            on_device.Start()
+            on_device.Wait()
+        assert comm.rank > 0 or comm.size == 1 or waits.is_alive()
+        comm.Barrier()
+        if comm.rank > 0:
+            on_host.Start()
+            on_host.Wait()
+        else:
+            waits.join()
+        assert sums[0] == comm.size
+        on_device.Free()
+        on_host.Free()
+
+
+def test_a_graph_that_another_thread_captures(comm, ctx, array, stream):
+    """The library's calls do not disturb it, nor does it disturb them."""
+    send, out, other = array(4), array(4), Stream()
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    other.capture(True)
+    for _ in range(5):
+        request.Start()
+        request.Wait()
+    other.capture(False)
+    assert (out.get() == comm.size).all()
+    request.Free()
+    other.close()
+
+
+# ---- timeouts -----------------------------------------------------------------------------------
+
+
+def test_test_does_not_wait_for_the_device(comm, ctx, array, stream, stand_in):
+    """With eight results on their way no request is complete."""
+    send, out, slow = array(4), array(4), Stream()
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    slow.hold(True)
+    for _ in range(8):
+        send.put(1)
+        request.Start()
+        request.Wait(stream=slow)
+    request.Start()
+    with pytest.raises(pp.TimeoutError):
+        request.Wait(timeout=0.05, stream=slow)
+    assert not request.Test(stream=slow)
+    comm.Barrier()
+    slow.hold(False)
+    request.Wait(stream=slow)
+    slow.wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+    slow.close()
+    # Nothing is looked for on the device any more.
+    calls, host = stand_in.fake_calls(b""), ctx.Allreduce_init(np.ones(1), np.ones(1))
+    for _ in range(20):
+        comm.Barrier()
+        host.Start()
+        host.Wait()
+    sleeps = ctx.stats().sleeps
+    time.sleep(0.3)
+    assert ctx.stats().sleeps - sleeps < 50  # with copies on their way it would be 200 and more
+    assert stand_in.fake_calls(b"") == calls
+    host.Free()
+
+
+def test_buffers_are_let_go_by_free(ctx, array):
+    send, out = array(4), array(4)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    held = weakref.ref(request._owners[0][0])
+    assert request._source[1] is send
+    request.Free()
+    assert request._source[1] is None
+    assert request._target[1] is None
+    assert held() is send  # the fixture's
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+def test_device_and_host_do_not_mix(comm, ctx, array):
+    with pytest.raises(pp.ArgumentError, match="sendbuf is in device memory and recvbuf in host"):
+        ctx.Allreduce_init(array(4), np.zeros(4, "f4"))
+    if comm.size > 1:
+        buffers = (array(4), array(4)) if comm.rank else (np.zeros(4, "f4"), np.zeros(4, "f4"))
+        with pytest.raises(pp.MismatchError, match="in the memory of a device"):
+            ctx.Allreduce_init(*buffers)
+
+
+@pytest.mark.parametrize("call", ["Start", "Wait", "Test", "Flush"])
+def test_streams_that_cannot_be_used(comm, ctx, array, stream, call):
+    """The call has done nothing."""
+    send, out = array(4), array(4)
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    bad = Stream()
+    bad.capture(True)
+    if call != "Start":
+        request.Start()
+    with pytest.raises(pp.ArgumentError, match="is being captured"):
+        getattr(request, call)(stream=bad)
+    bad.capture(False)
+    bad.close()
+    with pytest.raises(pp.ArgumentError, match="was destroyed"):
+        getattr(request, call)(stream=bad)
+    with pytest.raises(pp.ArgumentError, match="stream"):
+        getattr(request, call)(stream=0)
+    if call == "Start":
+        request.Start()
+    request.Wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+
+
+def test_a_stream_of_another_device(ctx, array, stream):
+    """The call has done nothing."""
+    send, out = array(4), array(4)
+    send.put(1)
+    with device(1):
+        other = Stream()
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    with pytest.raises(pp.ArgumentError, match="no stream of the device"):
+        request.Start(stream=other)
+    request.Start()
+    with pytest.raises(pp.ArgumentError, match="no stream of the device"):
+        request.Wait(stream=other)
+    request.Wait()
+    assert (out.get() == ctx.size).all()
+    request.Free()
+    other.close()
+
+
+def test_two_devices(comm, ctx, array, stream):
+    """In one handle they are refused; ranks may use different ones."""
+    with device(1):
+        stream_of_1 = Stream()
+        ours = [Array(4, "f4", stream_of_1) for _ in range(2)]
+    with pytest.raises(pp.ArgumentError, match=r"is on device 1 and .* on device 0"):
+        ctx.Allreduce_init(ours[0], array(4))
+    buffers = ours if comm.rank % 2 else [array(4), array(4)]
+    request = ctx.Allreduce_init(*buffers, policy=pp.Full())
+    assert request.device == comm.rank % 2
+    with device(request.device):
+        buffers[0].put(1)
+        request.Start()
+        request.Wait()
+        assert (buffers[1].get() == comm.size).all()
+    request.Free()
+    with device(1):
+        for one in ours:
+            one.close()
+        stream_of_1.close()
+
+
+def test_views_are_refused(ctx, array):
+    request = ctx.Allreduce_init(array(4), array(4), policy=pp.Full())
+    with pytest.raises(pp.Error, match="call Wait"):
+        request.View()
+    request.Free()

@@ -1,0 +1,80 @@
+"""Runs tests/device and random programs under mpirun, on the stand-in for the CUDA driver."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support import fakecuda
+from support.layer import run_tests
+from support.mpirun import mpirun, python
+
+ROOT = Path(__file__).resolve().parents[1]
+TEST_LIMIT_S = 60  # for one test in one rank
+LIMIT_S = 240  # for all of them: mpirun's
+PROGRAMS = 100  # on each number of ranks
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    driver = fakecuda.build(tmp_path_factory.mktemp("driver"))
+    return {"PYPARTIAL_CUDA_DRIVER": str(driver), "FAKECUDA_DEVICES": "2"}
+
+
+def stress(ranks: int, programs: int, env: dict[str, str]):
+    """Run random programs."""
+    script = ROOT / "stress" / "device.py"
+    command = python("-m", "mpi4py", str(script), "--programs", str(programs))
+    return mpirun(ranks, command, timeout_s=LIMIT_S, env=env)
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_device_layer(ranks, env, record_property):
+    counts = run_tests(ROOT / "device", ranks, test_limit_s=TEST_LIMIT_S, limit_s=LIMIT_S, env=env)
+    record_property("inner_passed", counts.passed)
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_random_programs(ranks, env):
+    run = stress(ranks, PROGRAMS, env)
+    run.check()
+    assert f"{PROGRAMS} programs passed on {ranks} ranks" in run.output
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+@pytest.mark.parametrize("call", ["cuEventQuery", "cuStreamWaitEvent"])
+def test_a_planted_defect_is_found(call, env):
+    """As if the library did not wait for a copy, or did not order its stream with others."""
+    run = stress(3, 1000, {**env, "FAKECUDA_LIE": call})
+    assert run.returncode not in (0, None), run.explain()
+    assert re.search(r"program \d+ failed on rank", run.output), run.explain()
+
+
+END = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from mpi4py import MPI
+from support.device import Array, Stream
+import pypartial as pp
+stream = Stream()
+send, out = Array(100, "i8", stream), Array(100, "i8", stream)
+ctx = pp.Context(MPI.COMM_WORLD)
+request = ctx.Allreduce_init(send, out, policy=pp.Solo())
+stream.hold(True)
+if sys.argv[1] != "idle":
+    request.Start()
+if sys.argv[1] == "exception":
+    raise SystemExit("ended")
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("how", ["idle", "started", "exception"])
+def test_a_process_ends_while_its_stream_is_stuck(how, env):
+    """No one waits for the device then; the memory is the driver's to take back."""
+    run = mpirun(2, python("-c", END, how, str(ROOT)), timeout_s=30, env=env)
+    assert run.returncode == (1 if how == "exception" else 0), run.explain()
+    assert run.output.count("ended") == 2

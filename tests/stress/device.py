@@ -1,0 +1,162 @@
+"""Random programs with buffers on a device, judged by the oracles of the contract.
+
+    PYPARTIAL_CUDA_DRIVER=.../fakecuda.so mpirun -n 3 python -m mpi4py tests/stress/device.py
+
+The device is that of the stand-in for the CUDA driver, whose streams pause at random. Each program
+has up to three handles of its own kind. The ranks make Starts and Waits with random delays, on two
+streams, one of which is now and then held for a moment; they overwrite what a Start has read at
+once, and read a result as soon as Wait has returned. Then they flush and compare everything that
+they were given (tests/support/oracles.py). Afterwards nothing may be left on the device. The last
+line is "N programs passed"; the first program that does not pass ends the run, and is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+from support.oracles import Log, judge
+
+import pypartial as pp
+
+EXTRAS = (0, 3, 4000, 20_000)  # elements besides the counts: above 64 KiB copies are made unlocked
+LONGEST_S = 3e-4
+HELD = 0.2  # share of the Starts whose stream is held for a moment
+TESTED = 0.2  # share of the requests that are collected by Test
+
+
+@dataclass
+class Loop:
+    """A handle, its arrays, and what its requests completed with."""
+
+    request: pp.AllreduceRequest
+    send: Array
+    out: Array
+    values: np.ndarray
+    log: Log
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--programs", type=int, default=100, help="how many (100)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first one")
+    return parser.parse_args()
+
+
+def open_loop(ctx: pp.Context, comm: MPI.Comm, draw: np.random.Generator, home: Stream) -> Loop:
+    """Make a handle; `draw` is the same on all ranks."""
+    policies = [pp.Solo(), pp.Majority(), pp.FirstOf(min(2, comm.size)), pp.Full()]
+    policies.append(pp.Quorum(max(1, comm.size // 2)))
+    policies.append(pp.Quorum(comm.size, deadline=2e-3))
+    extra = int(draw.choice(EXTRAS))
+    values = np.arange(comm.size + extra, dtype=np.int64)
+    values[: comm.size] = 0
+    values[comm.rank] = 1
+    out = Array(values.size, "i8", home)
+    send = out if draw.random() < 0.2 else Array(values.size, "i8", home)
+    request = ctx.Allreduce_init(
+        None if send is out else send,
+        out,
+        policy=policies[int(draw.integers(len(policies)))],
+        deliver=str(draw.choice(["latest", "sum", "each"])),  # type: ignore[arg-type]
+    )
+    return Loop(request, send, out, values, Log(comm.size, 4000))
+
+
+def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp.Status) -> None:
+    """Make a Start and a Wait."""
+    first, second = own.permutation(streams)  # type: ignore[arg-type]
+    held = own.random() < HELD
+    if held:
+        first.hold(True)
+    loop.send.put(loop.values, first)
+    loop.request.Start(stream=first)  # type: ignore[call-arg]
+    if loop.send is not loop.out:
+        loop.send.put(-999, first)
+    loop.log.started()
+    time.sleep(own.uniform(0, LONGEST_S))
+    if held:
+        first.hold(False)
+    if loop.send is loop.out:
+        first.wait()
+    if own.random() < TESTED:
+        while not loop.request.Test(status, stream=second):  # type: ignore[call-arg]
+            time.sleep(LONGEST_S / 10)
+    else:
+        loop.request.Wait(status, stream=second)  # type: ignore[call-arg]
+    loop.log.given(status, loop.out.get(second))
+    first.wait()
+    loop.send.settle()
+
+
+def program(comm: MPI.Comm, seed: int) -> None:
+    """Run one program; raise what the oracles find."""
+    shared, own = np.random.default_rng((seed, 1)), np.random.default_rng((seed, 2, comm.rank))
+    streams, status = [Stream(), Stream()], pp.Status()
+    transport = str(shared.choice(["auto", "mpi"]))
+    progress = "thread" if shared.random() < 0.8 else "caller"
+    patience = 20.0 if progress == "thread" else None
+    with pp.Context(
+        comm,
+        seed=seed,
+        transport=transport,  # type: ignore[arg-type]
+        progress=progress,  # type: ignore[arg-type]
+        patience=patience,
+    ) as ctx:
+        loops = [open_loop(ctx, comm, shared, streams[0]) for _ in range(shared.integers(1, 4))]
+        for _ in range(int(shared.integers(2, 8))):
+            for loop in loops:
+                step(loop, own, streams, status)
+        for loop in loops:
+            finish(comm, loop, status, len(loops) > 1)
+        for loop in loops:
+            loop.request.Free()
+    for loop in loops:
+        loop.out.close()
+        if loop.send is not loop.out:
+            loop.send.close()
+    for stream in streams:
+        stream.close()
+
+
+def finish(comm: MPI.Comm, loop: Loop, status: pp.Status, several: bool) -> None:
+    """Have everything be given, and judge it; a rank that waits on another handle has left."""
+    if loop.request.deliver == "each":
+        for drained in loop.request.Drain():
+            loop.log.given(drained, loop.out.get())
+    else:
+        loop.request.Flush(status)
+        loop.log.given(status, loop.out.get())
+    judge(comm, loop.log, loop.request, left=several)
+
+
+def main() -> None:
+    options, comm = parse(), MPI.COMM_WORLD
+    stand_in = driver()
+    before = stand_in.fake_leaks()
+    for seed in range(options.seed, options.seed + options.programs):
+        stand_in.fake_seed(1 + seed * comm.size + comm.rank)
+        try:
+            program(comm, seed)
+            assert stand_in.fake_leaks() == before, f"left: {stand_in.fake_leaks().decode()}"
+            assert stand_in.fake_misuses() == 0, "memory was freed under a copy"
+            assert stand_in.fake_pageable_copies() == 0, "memory was not pinned"
+        except BaseException:
+            print(f"program {seed} failed on rank {comm.rank}", file=sys.stderr, flush=True)
+            raise
+    comm.Barrier()
+    if comm.rank == 0:
+        print(f"{options.programs} programs passed on {comm.size} ranks", flush=True)
+
+
+main()
