@@ -47,9 +47,12 @@ def test_preduce(ranks, transport, node_ranks):
 
 
 # An id that is "mpi" would make pytest-mpi skip the test.
-@pytest.mark.parametrize("transport", ["auto", "mpi"], ids=["shared", "messages"])
-def test_replicas(transport):
-    check(4, "replicas.py", "--short", transport=transport)
+@pytest.mark.parametrize(
+    ("transport", "parts"), [("auto", ()), ("mpi", ("slow", "buckets"))], ids=["shared", "messages"]
+)
+def test_replicas(transport, parts):
+    options = [word for part in parts for word in ("--part", part)]
+    check(4, "replicas.py", "--short", *options, transport=transport)
 
 
 def test_large_in_small():
