@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -129,17 +129,7 @@ def _understand(name: str, spec: Any, *, writable: bool) -> DeviceMemory:
         raise ArgumentError(
             f"{name}: the count is {count}, but the buffer has {memory.count} elements"
         )
-    return DeviceMemory(
-        name=memory.name,
-        address=memory.address,
-        dtype=memory.dtype,
-        count=count,
-        device=memory.device,
-        readonly=memory.readonly,
-        stream=memory.stream,
-        owner=memory.owner,
-        capsule=memory.capsule,
-    )
+    return replace(memory, count=count)
 
 
 def _as_host(memory: DeviceMemory) -> Memory:
@@ -159,7 +149,7 @@ def _as_host(memory: DeviceMemory) -> Memory:
 def _one_device(native: Native, memories: list[DeviceMemory]) -> int:
     """Return the device that the driver knows the memory to be of."""
     number = native.ffi.new("int32_t *")
-    known: list[tuple[str, int]] = []
+    known: list[tuple[str, DeviceMemory]] = []
     for memory in memories:
         if memory.count:
             address = native.ffi.cast("void *", memory.address)
@@ -172,13 +162,7 @@ def _one_device(native: Native, memories: list[DeviceMemory]) -> int:
                     f"{memory.name} says that it is on device {memory.device}, and the driver that "
                     f"it is on device {number[0]}"
                 )
-            known.append((memory.name, int(number[0])))
-        elif memory.device is not None:
-            known.append((memory.name, memory.device))
-    for name, device in known[1:]:
-        if device != known[0][1]:
-            raise ArgumentError(
-                f"{known[0][0]} is on device {known[0][1]} and {name} on device {device}: the "
-                "buffers of one handle must be on one device; make one handle for each device"
-            )
-    return known[0][1] if known else 0
+            memory = replace(memory, device=int(number[0]))
+        known.append((memory.name, memory))
+    check_one_device(known)
+    return next((memory.device for _, memory in known if memory.device is not None), 0)

@@ -191,15 +191,6 @@ pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned)
     return status;
 }
 
-pp_status_t pp_lane_await(const pp_lane_t *lane, pp_pinned_t *pinned)
-{
-    pp_status_t status = PP_OK;
-    if (pinned->busy)
-        IN_DEVICE(lane, status, CALL(lane, cuEventSynchronize, pinned->done));
-    pinned->busy = status != PP_OK;
-    return status;
-}
-
 /* ---- where memory is ------------------------------------------------------------------------------ */
 
 pp_status_t pp_lane_locate(CUdeviceptr address, int32_t *device)

@@ -57,8 +57,6 @@ pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, p
 pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, uint64_t stream);
 /* PP_OK: the copy is over, and the memory not busy any more.  PP_PENDING: it is not. */
 pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned);
-/* The same, when it is over.  Blocks for as long as the device takes. */
-pp_status_t pp_lane_await(const pp_lane_t *lane, pp_pinned_t *pinned);
 
 /* The device in whose own memory this is.  PP_ERR_ARGUMENT: in none's, or it is managed memory. */
 pp_status_t pp_lane_locate(CUdeviceptr address, int32_t *device);

@@ -29,7 +29,7 @@ int pp_staging_look(pp_ctx_t *ctx)
 }
 
 /* Only one thread links at a time, and only such threads add to what is pending, so the target stays as it is while
-   the lock is released (allreduce_face.c). */
+   the lock is released (gather.c). */
 static bool link_oldest(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);

@@ -232,10 +232,8 @@ static bool room(const pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
     pp_ctx_t     *ctx = (pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine));
-    if (staging->result_count < RESULTS_MAX)
-        return true;
-    pp_status_t status = reclaim(staging);
-    count_full(ctx, staging);
+    pp_status_t status = staging->result_count < RESULTS_MAX ? PP_OK : reclaim(staging);
+    count_full(ctx, staging);        /* a Start may have reclaimed some */
     return status < 0 || staging->result_count < RESULTS_MAX;      /* the error is found again */
 }
 

@@ -219,7 +219,7 @@ def test_late_requests_are_complete_at_start(comm, ctx, array, stream):
     other.close()
 
 
-# ---- who is late, and who waits for whom --------------------------------------------------------
+# ---- late ranks, and ranks that wait ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,27 @@ def test_test_does_not_wait_for_the_device(comm, ctx, array, stream, stand_in):
     assert (out.get() == comm.size).all()
     request.Free()
     slow.close()
-    # Nothing is looked for on the device any more.
+    check_idle(comm, ctx, stand_in)
+
+
+def test_many_results_are_forgotten_by_free(comm, ctx, array, stand_in):
+    """Also if the last Start finds that they have arrived, and nothing is collected after it."""
+    send, out, slow = array(4), array(4), Stream()
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    slow.hold(True)
+    for _ in range(8):
+        request.Start()
+        request.Wait(stream=slow)
+    slow.hold(False)
+    slow.wait()
+    request.Start()
+    request.Free()
+    slow.close()
+    check_idle(comm, ctx, stand_in)
+
+
+def check_idle(comm, ctx, stand_in):
+    """Nothing is looked for on the device any more: threads sleep long, and call no driver."""
     calls, host = stand_in.fake_calls(b""), ctx.Allreduce_init(np.ones(1), np.ones(1))
     for _ in range(20):
         comm.Barrier()
