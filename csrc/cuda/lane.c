@@ -40,10 +40,26 @@ pp_status_t pp_lane_open(int32_t device, pp_lane_t *lane)
     return status;
 }
 
+typedef struct pp_borrowed {
+    struct pp_borrowed *next;
+    void *memory;
+} pp_borrowed_t;
+
+static void give_back(pp_lane_t *lane)
+{
+    for (pp_borrowed_t *next, *at = lane->borrowed; at; at = next) {
+        next = at->next;
+        lane->device.cuda->cuMemHostUnregister(at->memory);
+        free(at);
+    }
+    lane->borrowed = NULL;
+}
+
 /* Errors of closing have no one to hear them: the process goes on without what could not be freed. */
 void pp_lane_close(pp_lane_t *lane)
 {
     if (lane->out && pp_cuda_enter(&lane->device) >= 0) {
+        give_back(lane);
         lane->device.cuda->cuEventDestroy(lane->queued);
         lane->device.cuda->cuStreamDestroy(lane->out);
         pp_cuda_leave(&lane->device, PP_OK);
@@ -57,16 +73,17 @@ void pp_lane_close(pp_lane_t *lane)
 static pp_status_t pin(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
     void *data = NULL;
-    PP_TRY(CALL(lane, cuMemHostAlloc, &data, pinned->bytes ? pinned->bytes : 1, CU_MEMHOSTALLOC_PORTABLE));
+    if (pinned->bytes > 0)
+        PP_TRY(CALL(lane, cuMemHostAlloc, &data, pinned->bytes, CU_MEMHOSTALLOC_PORTABLE));
     pp_status_t status = CALL(lane, cuEventCreate, &pinned->done, CU_EVENT_DISABLE_TIMING);
-    if (status < 0)
+    if (status < 0 && data)
         lane->device.cuda->cuMemFreeHost(data);
     else
         pinned->data = data;
     return status;
 }
 
-pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **out)
+static pp_status_t new_pinned(const pp_lane_t *lane, size_t bytes, pp_pinned_t **out)
 {
     pp_status_t status;
     pp_pinned_t *pinned = calloc(1, sizeof *pinned);
@@ -83,14 +100,52 @@ pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **out)
     return status;
 }
 
+pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **pinned)
+{
+    return new_pinned(lane, bytes ? bytes : 1, pinned);
+}
+
 void pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
     if (pinned && pp_cuda_enter(&lane->device) >= 0) {
         lane->device.cuda->cuEventDestroy(pinned->done);
-        lane->device.cuda->cuMemFreeHost(pinned->data);
+        if (pinned->bytes > 0)
+            lane->device.cuda->cuMemFreeHost(pinned->data);
         pp_cuda_leave(&lane->device, PP_OK);
     }
     free(pinned);
+}
+
+/* ---- pinned memory of others ---------------------------------------------------------------------- */
+
+pp_status_t pp_lane_pin_nothing(const pp_lane_t *lane, pp_pinned_t **pinned) { return new_pinned(lane, 0, pinned); }
+
+static bool is_borrowed(const pp_lane_t *lane, const void *memory)
+{
+    const pp_borrowed_t *at = lane->borrowed;
+    while (at && at->memory != memory)
+        at = at->next;
+    return at;
+}
+
+bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t bytes)
+{
+    pp_status_t status;
+    pinned->data = memory;
+    if (is_borrowed(lane, memory))
+        return true;
+    pp_borrowed_t *borrowed = malloc(sizeof *borrowed);
+    if (!borrowed)
+        return false;
+    if ((status = pp_cuda_enter(&lane->device)) >= 0)
+        status = pp_cuda_leave(&lane->device, CALL(lane, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE));
+    if (status < 0) {
+        free(borrowed);
+        return false;
+    }
+    *borrowed = (pp_borrowed_t){.next = lane->borrowed, .memory = memory};
+    lane->borrowed = borrowed;
+    return true;
 }
 
 /* ---- copies --------------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 64, PAGE = 4096 };
+enum { LINE = 64 };
 
 static const uint64_t STATE_BITS = PP_WORD_WAITS | PP_WORD_DIRECT | PP_WORD_OVERDUE | PP_WORD_ASIDE
                                  | UINT64_C(7) << PP_WORD_LEAVING_SHIFT | ~UINT64_C(0) << PP_WORD_ROUND_SHIFT;
@@ -23,12 +23,12 @@ static layout_t lay_out(int32_t ranks, int32_t entries, size_t vector_bytes)
 {
     uint64_t P = (uint64_t)ranks, K = (uint64_t)entries;
     layout_t at = {.stations = sizeof(pp_board_shared_t)};
-    at.stride = round_up(vector_bytes, vector_bytes < PAGE ? LINE : PAGE);
+    at.stride = round_up(vector_bytes, vector_bytes < PP_PAGE ? LINE : PP_PAGE);
     at.plan = at.stations + P * sizeof(pp_station_t);
     at.ring = round_up(at.plan + sizeof(pp_plan_t) + (P * PP_PARTS + P + 1) * sizeof(uint64_t), LINE);
     at.entry_bytes = round_up(sizeof(pp_ring_entry_t) + P * sizeof(pp_share_t), LINE);
-    at.slots = round_up(at.ring + K * at.entry_bytes, PAGE);
-    at.results = round_up(at.slots + P * PP_PARTS * at.stride, PAGE);
+    at.slots = round_up(at.ring + K * at.entry_bytes, PP_PAGE);
+    at.results = round_up(at.slots + P * PP_PARTS * at.stride, PP_PAGE);
     at.bytes = at.results + K * at.stride;
     return at;
 }
@@ -102,7 +102,7 @@ int32_t pp_station_free_part(pp_board_t *board)
     forget_read_parts(board);
     for (int32_t part = 0; part < PP_PARTS; part++) {
         uint32_t bit = 1u << part;
-        if (board->linked & bit)
+        if ((board->linked | board->reserved) & bit)
             continue;
         if (!(board->committed & bit)
             && !pp_node_commit(board->node, pp_board_slot_offset(board, board->node->index, part),
@@ -113,6 +113,9 @@ int32_t pp_station_free_part(pp_board_t *board)
     }
     return -1;
 }
+
+void pp_station_reserve(pp_board_t *board, int32_t part) { board->reserved |= 1u << part; }
+void pp_station_give_up(pp_board_t *board, int32_t part) { board->reserved &= ~(1u << part); }
 
 void pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state)
 {
@@ -125,6 +128,7 @@ void pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state
     while (!atomic_compare_exchange_weak(&own->word, &word, (word & PART_BITS) | added | state))
         PP_STEP("link");
     board->linked |= 1u << part;
+    board->reserved &= ~(1u << part);
     board->state = state;
 }
 

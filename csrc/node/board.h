@@ -33,6 +33,7 @@
 #include "job.h"
 
 enum {
+    PP_PAGE = 4096,                  /* vectors of a page or more are whole pages of the board, and begin on one */
     PP_PARTS = 8,                    /* of a station; a Start that finds all in use adds to a pending one */
     PP_BOARD_MASK_WORDS = PP_CONTRIBUTORS_WORDS
 };
@@ -185,6 +186,7 @@ typedef struct pp_board {
                                              may copy them; at least 1 */
     uint64_t           state;             /* the state that this rank's word says */
     uint32_t           linked;            /* this rank's parts that are pending, or may still be read */
+    uint32_t           reserved;          /* this rank's parts whose elements are on their way; see below */
     uint32_t           committed;         /* this rank's buffers that are committed */
     bool              *result_committed;  /* results that this rank has committed */
 } pp_board_t;
@@ -222,6 +224,10 @@ static inline pp_station_t *pp_board_own(const pp_board_t *board)
 
 /* A part that is neither pending nor still being read; its buffer is committed.  -1: all are in use; -2: no memory. */
 int32_t  pp_station_free_part(pp_board_t *board);
+/* Keeps a free part for elements that are on their way to its buffer: it is not free until it was linked and read, or
+   given up. */
+void     pp_station_reserve(pp_board_t *board, int32_t part);
+void     pp_station_give_up(pp_board_t *board, int32_t part);
 /* Links the part, and replaces the owner's state in the word (WAITS, DIRECT, LEAVING, ROUND) by `state`. */
 void     pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state);
 /* Replaces the state only; false: the word said so already. */

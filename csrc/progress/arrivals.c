@@ -28,25 +28,34 @@ int pp_staging_look(pp_ctx_t *ctx)
     return arrived;
 }
 
-/* Only one thread links at a time, and only such threads add to what is pending, so the target stays as it is while
-   the lock is released (gather.c). */
+/* Brings elements from their bounce buffer to where the rounds read them.  PP_PENDING: there is no room.  Only one thread
+   links at a time, and only such threads add to what is pending, so the target stays as it is while the lock is released
+   (gather.c). */
+static pp_status_t bring(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
+{
+    pp_staging_t *staging = coll->handle.staging;
+    pp_status_t   status = coll->ops->aim(coll, &flight->target);
+    if (status != PP_OK)
+        return status;
+    const pp_piece_t piece = {.send = flight->pinned->data, .count = coll->count};
+    staging->links = true;
+    pp_allreduce_gather(ctx, coll, &piece, 1, &flight->target);
+    staging->links = false;
+    return PP_OK;
+}
+
 static bool link_oldest(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     pp_staging_t   *staging = handle->staging;
     pp_flight_t    *flight = staging->flights;
-    pp_target_t     target;
-    pp_status_t     status = coll->ops->aim(coll, &target);
+    pp_status_t     status = flight->reserved ? PP_OK : bring(ctx, coll, flight);
     if (status < 0)
         pp_engine_fail(handle->engine, status, "%s", pp_error_text());
     if (status != PP_OK)
         return false;
-    const pp_piece_t piece = {.send = flight->pinned->data, .count = coll->count};
-    staging->links = true;
-    pp_allreduce_gather(ctx, coll, &piece, 1, &target);
-    staging->links = false;
     staging->flights = flight->next;
-    pp_staging_put_spare(staging, flight->pinned);
+    pp_staging_keep(flight->reserved ? &staging->borrowers : &staging->spare, flight->pinned);
     coll->on_their_way--;
     ctx->flights--;
     if (handle->aside) {             /* it had held a round up for too long */
@@ -54,7 +63,7 @@ static bool link_oldest(pp_ctx_t *ctx, pp_handle_t *handle)
         pp_patience_returned(coll);
     }
     pp_patience_computed(coll, flight->since_ns);
-    coll->ops->link(coll, &target, flight->given);
+    coll->ops->link(coll, &flight->target, flight->given);
     if (pp_rounds_asks(coll))        /* from now on this rank waits for others */
         pp_engine_alarm(&ctx->engine, 0);
     handle->engine->changed = true;

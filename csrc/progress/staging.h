@@ -1,12 +1,16 @@
 /*
  * staging.h - handles whose buffers are in the memory of a device.
  *
- * Such a handle is the host's: its rounds know nothing of devices.  Between its vectors and the application's buffers
- * the elements travel by pinned memory of the host.  A Start queues the copy off the device, makes its request, and
- * returns: its elements are *on their way*.  When their copy is over, which threads that look find out, a thread links
- * them as a Start of the host does; so the elements of several Starts are linked in the order of the Starts.  A Wait
- * collects its result into pinned memory, and queues the copy to the device.  No thread waits for a device, but where
- * the application asks for it (pp_land()); with eight results on their way a request is not complete for it.
+ * Such a handle is the host's: its rounds know nothing of devices.  A Start queues the copy off the device, makes its
+ * request, and returns: its elements are *on their way*.  When their copy is over, which threads that look find out, a
+ * thread links them as a Start of the host does; so the elements of several Starts are linked in the order of the
+ * Starts.  A Wait collects its result, and queues the copy to the device.  No thread waits for a device, but where the
+ * application asks for it (pp_land()); with eight results on their way a request is not complete for it.
+ *
+ * Where rounds are made in memory that ranks share, a copy off the device goes to the part of the station that the
+ * round will read, and a copy to the device comes from the ring.  Both are pinned for that when they are first used.
+ * Elements travel by pinned memory of this file, their *bounce buffer*, if they must be converted or combined, if the
+ * vector is short, if a result before is still being read in the ring, or if the driver does not pin that memory.
  */
 #ifndef PP_STAGING_H
 #define PP_STAGING_H
@@ -18,6 +22,8 @@
 typedef struct pp_flight {
     struct pp_flight *next;
     pp_pinned_t *pinned;
+    bool         reserved;           /* they go to `target`; else to a bounce buffer */
+    pp_target_t  target;
     uint64_t     given;              /* the round that the Start's call is given */
     uint64_t     since_ns;           /* from when on the device computes for it; 0: not known */
     bool         arrived;
@@ -31,17 +37,21 @@ typedef struct pp_staging {
     uint64_t     stream;             /* of the application's next calls */
     pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */
     bool         links;              /* a thread links the oldest one's elements, and may have released the lock */
-    pp_pinned_t *spare;              /* for Starts; busy after a failure only */
+    pp_pinned_t *spare;              /* bounce buffers; busy after a failure only */
+    pp_pinned_t *borrowers;          /* for Starts whose elements go to a part; as above */
+    pp_pinned_t *in_ring;            /* for a result that is read in the ring: `viewed` of the handle */
+    bool         refused;            /* the driver does not pin the memory of the node */
     pp_pinned_t *receive;            /* for the next result: the piece of the host */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
     int          result_count;
     bool         full;               /* there are too many of them, which counts among ctx->flights */
 } pp_staging_t;
 
-static inline void pp_staging_put_spare(pp_staging_t *staging, pp_pinned_t *pinned)
+/* Keeps what a copy has used for a later one. */
+static inline void pp_staging_keep(pp_pinned_t **list, pp_pinned_t *pinned)
 {
-    pinned->next = staging->spare;
-    staging->spare = pinned;
+    pinned->next = *list;
+    *list = pinned;
 }
 
 /* Makes a handle whose pieces are in the memory of config.device one of the host, and gives it the face.  To be called
@@ -55,6 +65,8 @@ enum { PP_SMALL_COPY_BYTES = 65536 };    /* up to this, copied under the lock: t
    released if that takes long. */
 void        pp_allreduce_gather(pp_ctx_t *ctx, const pp_allreduce_t *coll, const pp_piece_t *pieces, size_t count,
                                 const pp_target_t *target);
+/* Collects the request, as hand_out().  A result that was read in place before may still be so. */
+pp_status_t pp_allreduce_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view);
 /* A More has a result to give, and makes a request for it; PP_PENDING: there is none. */
 pp_status_t pp_allreduce_find_more(pp_handle_t *handle);
 

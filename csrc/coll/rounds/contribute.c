@@ -84,6 +84,25 @@ static void link_new(pp_allreduce_t *coll, int32_t part, uint64_t given)
     combine->news = true;
 }
 
+bool pp_contribute_reserve(pp_allreduce_t *coll, pp_target_t *target)
+{
+    pp_board_t *board = &coll->on_board->board;
+    const pp_kernels_t *kernels = &coll->series.kernels;
+    *target = (pp_target_t){.part = -1};
+    if (board->vector_bytes >= PP_PAGE && pp_users_are_vectors(kernels) && !kernels->normalise)
+        target->part = pp_station_free_part(board);
+    if (target->part < 0)
+        return false;
+    pp_station_reserve(board, target->part);
+    target->elements = pp_node_at(board->node, pp_board_slot_offset(board, board->node->index, target->part));
+    return true;
+}
+
+void pp_contribute_give_up(pp_allreduce_t *coll, const pp_target_t *target)
+{
+    pp_station_give_up(&coll->on_board->board, target->part);
+}
+
 uint64_t pp_contribute_request(pp_allreduce_t *coll)
 {
     pp_combine_catch_up(coll);

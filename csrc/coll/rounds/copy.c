@@ -96,7 +96,8 @@ bool pp_copy_begin_landing(pp_allreduce_t *coll)
     pp_combine_t *combine = coll->on_board;
     /* A result that goes to the receive buffers directly is not put there twice; one in which other nodes have a part
        is not complete yet. */
-    if (!combine->landed || !combine->way->alone || combine->direct || !pp_handle_waits(&coll->handle))
+    if (!combine->landed || !combine->way->alone || combine->direct || coll->lands_nothing
+        || !pp_handle_waits(&coll->handle))
         return false;
     /* The request will be given the round that is under way, unless its entry is overwritten before. */
     if (combine->landed_round != coll->completed)
