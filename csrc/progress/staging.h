@@ -44,6 +44,23 @@ static inline void pp_staging_put_spare(pp_staging_t *staging, pp_pinned_t *pinn
     staging->spare = pinned;
 }
 
+/* ---- pinned memory, and waits for copies (pinned.c) ---- */
+
+/* Makes what such a handle needs, with memory for its first result.  After a failure the handle is as before. */
+pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_t count, size_t element_bytes,
+                            int32_t device);
+/* Takes pinned memory for a Start, or for a result. */
+pp_status_t pp_staging_take_spare(pp_staging_t *staging, pp_pinned_t **pinned);
+/* The result's copy to the device was queued. */
+void        pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
+/* See pp_face_t.  A request is complete for the application when its result can go to the device as well. */
+pp_status_t pp_staging_check(const pp_handle_t *handle);
+bool        pp_staging_room(const pp_handle_t *handle);
+pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);
+void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
+
+/* ---- the partial allreduce (staging.c) ---- */
+
 /* Makes a handle whose pieces are in the memory of config.device one of the host, and gives it the face.  To be called
    before the ranks agree on it.  After a failure the handle is as before. */
 pp_status_t pp_staging_open(pp_handle_t *handle);
@@ -60,6 +77,8 @@ pp_status_t pp_allreduce_find_more(pp_handle_t *handle);
 
 /* ---- what threads that look and work call (arrivals.c) ---- */
 
+/* See pp_face_t. */
+bool        pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle);
 /* Looks whether elements on their way have arrived; returns how many.  With the lock. */
 int         pp_staging_look(pp_ctx_t *ctx);
 /* Links elements that have arrived; false: there are none, or there is no room for them.  With the lock, which it may
