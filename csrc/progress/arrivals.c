@@ -44,7 +44,7 @@ static pp_status_t bring(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *fligh
     return PP_OK;
 }
 
-static bool link_oldest(pp_ctx_t *ctx, pp_handle_t *handle)
+bool pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     pp_staging_t   *staging = handle->staging;
@@ -81,7 +81,7 @@ bool pp_staging_work(pp_ctx_t *ctx)
         const pp_staging_t *staging = handle->staging;
         /* After the first the list may be another one: the lock was released. */
         if (!linked && staging && !staging->links && staging->flights && staging->flights->arrived)
-            linked = link_oldest(ctx, handle);
+            linked = handle->face->link(ctx, handle);
     }
     return linked;
 }

@@ -61,6 +61,8 @@ typedef struct pp_face {
     /* Waits for the elements of its Starts to come off the device, and with `results` for its results to get there. */
     pp_status_t (*land)(pp_ctx_t *, pp_handle_t *, bool results, int64_t timeout_us);
     void        (*use_stream)(pp_handle_t *, uint64_t stream);
+    /* Links the oldest elements that have arrived; false: there is no room for them. */
+    bool        (*link)(pp_ctx_t *, pp_handle_t *);
 } pp_face_t;
 
 extern const pp_face_t pp_allreduce_face, pp_preduce_face, pp_staged_allreduce_face;

@@ -7,10 +7,10 @@
  * Starts.  A Wait collects its result, and queues the copy to the device.  No thread waits for a device, but where the
  * application asks for it (pp_land()); with eight results on their way a request is not complete for it.
  *
- * Where rounds are made in memory that ranks share, a copy off the device goes to the part of the station that the
- * round will read, and a copy to the device comes from the ring.  Both are pinned for that when they are first used.
- * Elements travel by pinned memory of this file, their *bounce buffer*, if they must be converted or combined, if the
- * vector is short, if a result before is still being read in the ring, or if the driver does not pin that memory.
+ * Where rounds are made in memory that ranks share, a copy off the device goes to the part of the station that a round
+ * will read, and a copy to the device comes from the ring (in_place.c).  Both are pinned when they are first used.
+ * Elements travel by memory that this file has pinned, a *bounce buffer*, if they must be converted or combined, if the
+ * vector is short, if a result before it is still being read in the ring, or if the driver does not pin that memory.
  */
 #ifndef PP_STAGING_H
 #define PP_STAGING_H
@@ -38,10 +38,11 @@ typedef struct pp_staging {
     pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */
     bool         links;              /* a thread links the oldest one's elements, and may have released the lock */
     pp_pinned_t *spare;              /* bounce buffers; busy after a failure only */
-    pp_pinned_t *borrowers;          /* for Starts whose elements go to a part; as above */
-    pp_pinned_t *in_ring;            /* for a result that is read in the ring: `viewed` of the handle */
-    bool         refused;            /* the driver does not pin the memory of the node */
-    pp_pinned_t *receive;            /* for the next result: the piece of the host */
+    pp_pinned_t *receive;            /* that of the next result: the piece of the host */
+    bool         in_place;           /* copies go to and from the memory of the node, if they can */
+    pp_pinned_t *borrowers;          /* for Starts whose elements go to a part; busy after a failure only */
+    pp_pinned_t *reader;             /* for a result that is read in the ring */
+    void       (*has_read)(pp_handle_t *);     /* it has been read */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
     int          result_count;
     bool         full;               /* there are too many of them, which counts among ctx->flights */
@@ -54,9 +55,42 @@ static inline void pp_staging_keep(pp_pinned_t **list, pp_pinned_t *pinned)
     *list = pinned;
 }
 
+/* ---- pinned memory, and waits for copies (pinned.c) ---- */
+
+/* Makes what such a handle needs, with a bounce buffer for its first result.  After a failure the handle is as before.
+   */
+pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_t count, size_t element_bytes,
+                            int32_t device);
+/* Takes one of the list that no copy uses.  PP_PENDING: there is none. */
+pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_pinned_t **pinned);
+/* Takes a bounce buffer for a Start, or for a result. */
+pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **pinned);
+/* Looks which results have got to the device: their memory can be used again. */
+pp_status_t pp_staging_reclaim(pp_handle_t *handle);
+/* The result's copy to the device was queued. */
+void        pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
+/* See pp_face_t.  A request is complete for the application when its result can go to the device as well. */
+pp_status_t pp_staging_check(const pp_handle_t *handle);
+bool        pp_staging_room(const pp_handle_t *handle);
+pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);
+void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
+
+/* ---- the partial allreduce (staging.c) ---- */
+
 /* Makes a handle whose pieces are in the memory of config.device one of the host, and gives it the face.  To be called
    before the ranks agree on it.  After a failure the handle is as before. */
 pp_status_t pp_staging_open(pp_handle_t *handle);
+
+/* ---- copies to and from the memory of the node (in_place.c) ---- */
+
+/* Has the handle make such copies. */
+pp_status_t pp_in_place_open(pp_handle_t *handle);
+/* Reserves a part for the elements.  PP_PENDING: there is none, so they go to a bounce buffer. */
+pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight);
+/* The copy to the part has failed. */
+void        pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight);
+/* Collects the request.  The result is then in *pinned, which is the bounce buffer or `reader`. */
+pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_pinned_t **pinned);
 
 /* ---- what the face of the host's handles does, too (gather.c, allreduce_face.c) ---- */
 
@@ -65,13 +99,15 @@ enum { PP_SMALL_COPY_BYTES = 65536 };    /* up to this, copied under the lock: t
    released if that takes long. */
 void        pp_allreduce_gather(pp_ctx_t *ctx, const pp_allreduce_t *coll, const pp_piece_t *pieces, size_t count,
                                 const pp_target_t *target);
-/* Collects the request, as hand_out().  A result that was read in place before may still be so. */
+/* Collects the request, as hand_out() does.  A result before it may still be read in place. */
 pp_status_t pp_allreduce_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view);
 /* A More has a result to give, and makes a request for it; PP_PENDING: there is none. */
 pp_status_t pp_allreduce_find_more(pp_handle_t *handle);
 
 /* ---- what threads that look and work call (arrivals.c) ---- */
 
+/* See pp_face_t. */
+bool        pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle);
 /* Looks whether elements on their way have arrived; returns how many.  With the lock. */
 int         pp_staging_look(pp_ctx_t *ctx);
 /* Links elements that have arrived; false: there are none, or there is no room for them.  With the lock, which it may
