@@ -89,7 +89,7 @@ def test_a_slow_consumer_keeps_its_results(comm, ctx, array):
 
 @pytest.mark.sizes(3)
 def test_more_starts_than_parts(comm, array, stream):
-    """Eight parts are pending, a ninth Start is on its way when a round takes them; eight follow."""
+    """Eight parts are pending, a ninth Start is on its way as a round takes them; eight follow."""
     send, out, status = array(COUNT, "i8"), array(COUNT, "i8"), pp.Status()
     send.put(1)
     stream.wait()
