@@ -82,7 +82,7 @@ pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t 
         return PP_OK;
     }
     stop(coll);
-    coll->series.kernels.memory->copy(staging->receive->data, elements, staging->bytes);
+    coll->series.kernels.memory->copy(coll->series.kernels.memory, staging->receive->data, elements, staging->bytes);
     coll->ops->end_view(coll);
     return PP_OK;
 }

@@ -53,6 +53,7 @@ struct pp_combine {
     uint64_t   triggers[PP_CONTRIBUTORS_WORDS];   /* these ranks */
     uint64_t   ready[PP_CONTRIBUTORS_WORDS];   /* ranks that were ready then, and count for the round */
     uint32_t   cause;
+    bool       folds;                /* this rank has the vectors of the round that it has claimed folded */
     int32_t    workers;              /* threads of this rank that move data of its rounds, without the lock */
     uint64_t   chunk_bytes;          /* the size of the chunks of a large round */
     uint32_t   chunks;
@@ -178,8 +179,10 @@ void     pp_combine_count_as_given(pp_allreduce_t *coll);
    The caller sets the plan's targets and divisor.  The handle's pp_combine_t says which ranks brought the round about.
    -1: no entry may be overwritten. */
 int32_t  pp_gather(pp_allreduce_t *coll, uint64_t round);
-/* Moves the data as planned: at once (true), or in chunks that it hands out. */
+/* Moves the data as planned: at once (true), in chunks that it hands out, or by a fold of its own. */
 bool     pp_gather_move(pp_allreduce_t *coll, uint64_t round);
+/* Whether a fold that this rank has begun has ended. */
+bool     pp_gather_fold_over(pp_allreduce_t *coll);
 /* The ring is full of results that ranks have not taken out, because they are exempt from max_lag: wakes their threads,
    which take them out. */
 void     pp_gather_ask_for_room(pp_allreduce_t *coll, uint64_t round);
