@@ -1,5 +1,6 @@
 /* api_device.c - the public functions on handles whose buffers are in the memory of a device. */
 #include "api.h"
+#include "cuda/folds.h"
 #include "cuda/lane.h"
 
 pp_status_t pp_devices(int32_t *version, int32_t *count)
@@ -22,6 +23,21 @@ pp_status_t pp_device_name(int32_t device, char *name, size_t bytes)
 pp_status_t pp_device_of(const void *address, int32_t *device)
 {
     return pp_lane_locate(pp_cuda_address(address), device);
+}
+
+pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *minor)
+{
+    const pp_cuda_t *cuda;
+    CUdevice         found;
+    *major = *minor = 0;
+    PP_TRY(pp_cuda_device_find(device, &cuda, &found));
+    PP_TRY(PP_CUDA(cuda, cuDeviceGetAttribute, major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, found));
+    return PP_CUDA(cuda, cuDeviceGetAttribute, minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, found);
+}
+
+pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes)
+{
+    return pp_folds_use(device, image, bytes);
 }
 
 static pp_status_t enter(pp_handle_t *handle, pp_ctx_t **ctx)

@@ -577,6 +577,12 @@ pp_status_t pp_device_name(int32_t device, char *name, size_t bytes);
 /* Local.  The number of the CUDA device in whose memory an address is.  PP_ERR_ARGUMENT: it is in none's, or it is
    managed memory.  PP_ERR_STATE: there is no driver, or no device. */
 pp_status_t pp_device_of(const void *address, int32_t *device);
+/* Local.  A device's compute capability: 9 and 0 for an H100.  PP_ERR_ARGUMENT: there is no device of this number.
+   PP_ERR_STATE: there is no driver, or no device. */
+pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *minor);
+/* Local.  The kernels of pypartial/_device_kernels.cu, compiled for a device: a cubin, or PTX with the 0 at its end.  A
+   copy is kept.  The first image for a device stays: later ones are ignored.  Errors as above. */
+pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes);
 /* Local.  The stream that calls of this handle use from now on; before the first one. */
 pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
 /* Local, blocking: waits until the contributions of this rank are off the device, and with `results` also until its
