@@ -126,6 +126,9 @@ typedef struct pp_rounds_ops {
     /* The receive buffers belong to the application again. */
     void        (*end_landing)(pp_allreduce_t *);
 
+    /* The board on which all ranks make the rounds; NULL: there is none for all. */
+    struct pp_board *(*board)(pp_allreduce_t *);
+
     /* While this rank is exempt from max_lag: rounds that have gone on count as given. */
     void        (*count_as_given)(pp_allreduce_t *);
 

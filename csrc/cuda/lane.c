@@ -70,16 +70,40 @@ void pp_lane_close(pp_lane_t *lane)
 
 /* ---- pinned memory -------------------------------------------------------------------------------- */
 
+void pp_lane_stay(pp_lane_t *lane, const pp_folds_t *folds, size_t user_bytes, size_t element_bytes)
+{
+    lane->folds = folds;
+    lane->user_bytes = user_bytes;
+    lane->element_bytes = element_bytes;
+}
+
+static pp_status_t allocate(const pp_lane_t *lane, size_t bytes, char **data)
+{
+    CUdeviceptr address = 0;
+    void       *memory = NULL;
+    if (!lane->folds)
+        PP_TRY(CALL(lane, cuMemHostAlloc, &memory, bytes, CU_MEMHOSTALLOC_PORTABLE));
+    else
+        PP_TRY(CALL(lane, cuMemAlloc, &address, bytes));
+    *data = lane->folds ? (char *)(uintptr_t)address : memory;
+    return PP_OK;
+}
+
+static void release(const pp_lane_t *lane, char *data)
+{
+    if (lane->folds)
+        lane->device.cuda->cuMemFree(pp_cuda_address(data));
+    else
+        lane->device.cuda->cuMemFreeHost(data);
+}
+
 static pp_status_t pin(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
-    void *data = NULL;
     if (pinned->bytes > 0)
-        PP_TRY(CALL(lane, cuMemHostAlloc, &data, pinned->bytes, CU_MEMHOSTALLOC_PORTABLE));
+        PP_TRY(allocate(lane, pinned->bytes, &pinned->data));
     pp_status_t status = CALL(lane, cuEventCreate, &pinned->done, CU_EVENT_DISABLE_TIMING);
-    if (status < 0 && data)
-        lane->device.cuda->cuMemFreeHost(data);
-    else
-        pinned->data = data;
+    if (status < 0 && pinned->bytes > 0)
+        release(lane, pinned->data);
     return status;
 }
 
@@ -110,7 +134,7 @@ void pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned)
     if (pinned && pp_cuda_enter(&lane->device) >= 0) {
         lane->device.cuda->cuEventDestroy(pinned->done);
         if (pinned->bytes > 0)
-            lane->device.cuda->cuMemFreeHost(pinned->data);
+            release(lane, pinned->data);
         pp_cuda_leave(&lane->device, PP_OK);
     }
     free(pinned);
@@ -132,7 +156,7 @@ bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t b
 {
     pp_status_t status;
     pinned->data = memory;
-    if (is_borrowed(lane, memory))
+    if (lane->folds || is_borrowed(lane, memory))
         return true;
     pp_borrowed_t *borrowed = malloc(sizeof *borrowed);
     if (!borrowed)
@@ -192,13 +216,25 @@ static pp_status_t end_copy(const pp_lane_t *lane, pp_pinned_t *pinned, CUstream
     return status < 0 ? status : pp_cuda_status(lane->device.cuda, recorded, "cuEventRecord");
 }
 
+/* Borrowed memory of a device holds accumulators. */
+static bool converts(const pp_lane_t *lane, const pp_pinned_t *pinned) { return lane->folds && pinned->bytes == 0; }
+
+static size_t bytes_there(const pp_lane_t *lane, const pp_pinned_t *pinned, size_t bytes)
+{
+    return converts(lane, pinned) ? bytes / lane->user_bytes * lane->element_bytes : bytes;
+}
+
 static pp_status_t copy_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to)
 {
     pp_status_t status = PP_OK;
-    char       *at = to->data;
-    for (size_t i = 0; i < count && status >= 0; at += spans[i++].bytes)
-        if (spans[i].bytes > 0)
-            status = CALL(lane, cuMemcpyAsync, pp_cuda_address(at), spans[i].address, spans[i].bytes, lane->out);
+    CUdeviceptr at = pp_cuda_address(to->data);
+    for (size_t i = 0; i < count && status >= 0; at += bytes_there(lane, to, spans[i++].bytes)) {
+        if (spans[i].bytes == 0)
+            continue;
+        status = converts(lane, to)
+               ? pp_folds_load(lane->folds, at, spans[i].address, spans[i].bytes / lane->user_bytes, lane->out)
+               : CALL(lane, cuMemcpyAsync, at, spans[i].address, spans[i].bytes, lane->out);
+    }
     return end_copy(lane, to, lane->out, status);
 }
 
@@ -221,10 +257,14 @@ static pp_status_t queue_in(const pp_lane_t *lane, const pp_span_t *spans, size_
                             CUstream stream)
 {
     pp_status_t status = PP_OK;
-    const char *at = from->data;
-    for (size_t i = 0; i < count && status >= 0; at += spans[i++].bytes)
-        if (spans[i].bytes > 0)
-            status = CALL(lane, cuMemcpyAsync, spans[i].address, pp_cuda_address(at), spans[i].bytes, stream);
+    CUdeviceptr at = pp_cuda_address(from->data);
+    for (size_t i = 0; i < count && status >= 0; at += bytes_there(lane, from, spans[i++].bytes)) {
+        if (spans[i].bytes == 0)
+            continue;
+        status = converts(lane, from)
+               ? pp_folds_store(lane->folds, spans[i].address, at, spans[i].bytes / lane->user_bytes, stream)
+               : CALL(lane, cuMemcpyAsync, spans[i].address, at, spans[i].bytes, stream);
+    }
     return end_copy(lane, from, stream, status);
 }
 

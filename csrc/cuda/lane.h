@@ -11,13 +11,17 @@
 #ifndef PP_LANE_H
 #define PP_LANE_H
 
-#include "driver.h"
+#include "folds.h"
 
 typedef struct pp_lane {
     pp_cuda_device_t device;
     CUstream         out;            /* of copies out of the device */
     CUevent          queued;         /* recorded on the application's stream */
     struct pp_borrowed *borrowed;    /* memory that pp_lane_borrow() has pinned */
+    /* Not NULL: what is pinned and borrowed is memory of devices instead, and what is borrowed holds accumulators: elements
+       are converted on the way. */
+    const pp_folds_t *folds;
+    size_t           user_bytes, element_bytes;    /* of the application's elements, of accumulators */
 } pp_lane_t;
 
 /* A part of a buffer in the memory of the device. */
@@ -41,6 +45,9 @@ pp_status_t pp_lane_open(int32_t device, pp_lane_t *lane);
 /* Frees what open() made, and gives back what was borrowed.  Else no memory is pinned by the lane any more, and no copy
    of it is queued. */
 void        pp_lane_close(pp_lane_t *lane);
+
+/* From now on the lane's memory is the device's; `folds` live longer than the lane. */
+void        pp_lane_stay(pp_lane_t *lane, const pp_folds_t *folds, size_t user_bytes, size_t element_bytes);
 
 /* PP_ERR_MEMORY: there is none. */
 pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **pinned);

@@ -149,7 +149,7 @@ typedef struct pp_plan {
     uint32_t chunks;
     uint64_t chunk_bytes;            /* of accumulators */
     uint64_t divide_by;
-    uint64_t offsets[];              /* sources by rank, then targets */
+    uint64_t offsets[];              /* sources by rank, then targets; with a vault the sources' addresses */
 } pp_plan_t;
 
 typedef struct pp_board_shared {

@@ -1,5 +1,5 @@
 /* arrivals.c - elements that come off a device, and are linked.  See staging.h. */
-#include "staging.h"
+#include "vault.h"
 #include "../coll/patience.h"
 
 #include <stdlib.h>
@@ -20,12 +20,21 @@ static bool look(pp_handle_t *handle)
 
 int pp_staging_look(pp_ctx_t *ctx)
 {
-    int arrived = 0;
+    int  arrived = 0;
+    bool meets = false;
+    if (ctx->vaults)
+        pp_vaults_free(ctx, false);
     if (ctx->flights == 0 || ctx->engine.error)
         return 0;
-    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle) {
         arrived += handle->staging && look(handle);
-    return arrived;
+        meets |= handle->staging && pp_vault_meets(handle);
+    }
+    if (meets) {
+        ctx->engine.changed = true;
+        pp_engine_settle(&ctx->engine);
+    }
+    return arrived + meets;
 }
 
 /* Brings elements from their bounce buffer to where the rounds read them.  PP_PENDING: there is no room.  Only one thread
@@ -41,7 +50,7 @@ static pp_status_t bring(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *fligh
     staging->links = true;
     pp_allreduce_gather(ctx, coll, &piece, 1, &flight->target);
     staging->links = false;
-    return PP_OK;
+    return pp_vault_check(&coll->handle);
 }
 
 bool pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle)

@@ -1,7 +1,6 @@
 /* in_place.c - copies between a device and the memory of the node: to the part of a station that a round will read, and
    from the ring.  See staging.h. */
-#include "staging.h"
-#include "../node/board.h"
+#include "vault.h"
 #include "../node/keeper.h"
 
 static size_t whole_pages(size_t bytes) { return (bytes + PP_PAGE - 1) / PP_PAGE * PP_PAGE; }
@@ -20,13 +19,15 @@ static void has_read(pp_handle_t *handle)
     handle->engine->changed = true;
 }
 
-pp_status_t pp_in_place_open(pp_handle_t *handle)
+pp_status_t pp_in_place_pin(pp_staging_t *staging)
 {
-    pp_staging_t *staging = handle->staging;
-    PP_TRY(pp_lane_pin_nothing(&staging->lane, &staging->reader));
-    staging->has_read = has_read;
-    staging->in_place = pp_allreduce_of(handle)->lands_nothing = true;
-    return PP_OK;
+    return staging->reader ? PP_OK : pp_lane_pin_nothing(&staging->lane, &staging->reader);
+}
+
+void pp_in_place_begin(pp_handle_t *handle)
+{
+    handle->staging->has_read = has_read;
+    handle->staging->in_place = pp_allreduce_of(handle)->lands_nothing = true;
 }
 
 /* ---- contributions ------------------------------------------------------------------------------------------ */
@@ -73,6 +74,7 @@ pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t 
     PP_TRY(pp_staging_reclaim(handle));
     PP_TRY(pp_allreduce_collect(ctx, handle, result, staging->in_place && !coll->viewed ? &place : NULL));
     pp_unalloc(place.keeper);        /* the handle keeps the memory mapped */
+    PP_TRY(pp_vault_check(handle));
     *pinned = staging->receive;
     if (!place.elements)
         return PP_OK;

@@ -1,5 +1,5 @@
 /* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
-#include "staging.h"
+#include "vault.h"
 
 #include <stdlib.h>
 
@@ -74,7 +74,12 @@ void pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
     staging->newest = result;
     staging->result_count++;
     count_full(ctx, staging);
-    ctx->staged_bytes += staging->bytes;
+    pp_staging_count(ctx, staging);
+}
+
+void pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging)
+{
+    *(staging->lane.folds ? &ctx->ipc_bytes : &ctx->staged_bytes) += staging->bytes;
 }
 
 /* ---- opening and closing ---------------------------------------------------------------------------------- */
@@ -91,13 +96,19 @@ static void unpin_all(pp_staging_t *staging, pp_pinned_t *list, bool *any_busy)
     }
 }
 
+void pp_staging_unpin_spare(pp_staging_t *staging)
+{
+    pp_pinned_t *idle;
+    while (pp_staging_take(staging, &staging->spare, &idle) == PP_OK)
+        pp_lane_unpin(&staging->lane, idle);
+}
+
 static void end(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
     bool any_busy = false, reads = false;
     if (!staging)
         return;
-    handle->staging = NULL;
     for (pp_flight_t *next, *flight = staging->flights; flight; flight = next) {
         next = flight->next;
         pp_staging_keep(&staging->spare, flight->pinned);
@@ -110,13 +121,16 @@ static void end(pp_handle_t *handle)
     if (staging->reader && !reads)
         pp_staging_keep(&staging->spare, staging->reader);
     /* Freed by all ranks, or never made.  Else the process ends, and the driver would wait for the device. */
-    if (handle->ended || !handle->engine) {
+    bool freed = handle->ended || !handle->engine;
+    if (freed) {
         unpin_all(staging, staging->spare, &any_busy);
         unpin_all(staging, staging->borrowers, &any_busy);
         unpin_all(staging, staging->results, &any_busy);
-        if (!any_busy)
-            pp_lane_close(&staging->lane);
     }
+    pp_vault_end(handle, freed && !any_busy);
+    if (freed && !any_busy)
+        pp_lane_close(&staging->lane);
+    handle->staging = NULL;
     free(staging->sends);
     free(staging->receives);
     free(staging);
@@ -198,9 +212,11 @@ pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, in
     bool (*over)(const void *) = results ? has_arrived : has_landed;
     pp_status_t status = PP_OK;
     if (!over(handle)) {
+        uint64_t since_ns = pp_engine_now(&ctx->engine);
         ctx->flights++;              /* sleeps are short */
         status = pp_help_until(ctx, over, handle, timeout_us, NULL);
         ctx->flights--;
+        ctx->device_wait_ns += pp_engine_now(&ctx->engine) - since_ns;
     }
     pp_staging_room(handle);         /* results that have arrived do not count any more */
     return status;

@@ -1,13 +1,12 @@
 /* staging.c - see staging.h. */
-#include "staging.h"
+#include "vault.h"
 #include "../coll/patience.h"
-#include "../node/board.h"
 
 #include <stdlib.h>
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
 
-static void set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned)
+void pp_staging_set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned)
 {
     pp_piece_t *piece = (pp_piece_t *)coll->config.pieces;      /* a copy, which the handle owns */
     coll->handle.staging->receive = pinned;
@@ -26,10 +25,16 @@ static bool may_be_in_place(const pp_handle_t *handle)
 static pp_status_t prepare(pp_handle_t *handle)
 {
     enum { MORE_AT_FIRST = 2 };      /* for a Start, and for a result on its way */
+    const pp_allreduce_config_t *config = &pp_allreduce_of(handle)->config;
     pp_staging_t *staging = handle->staging;
     pp_pinned_t  *pinned;
-    if (may_be_in_place(handle))
-        return pp_in_place_open(handle);
+    if (config->device_path == PP_DEVICE_IPC)
+        PP_TRY(pp_vault_ask(handle, config->no_ipc));
+    if (may_be_in_place(handle)) {
+        PP_TRY(pp_in_place_pin(staging));
+        pp_in_place_begin(handle);
+        return PP_OK;
+    }
     for (int i = 0; i < MORE_AT_FIRST; i++) {
         PP_TRY(pp_lane_pin(&staging->lane, staging->bytes, &pinned));
         pp_staging_keep(&staging->spare, pinned);
@@ -51,7 +56,7 @@ pp_status_t pp_staging_open(pp_handle_t *handle)
     pp_piece_t *pieces = (pp_piece_t *)coll->config.pieces;
     pieces[0] = (pp_piece_t){.count = coll->count};
     coll->config.piece_count = 1;
-    set_receive(coll, handle->staging->receive);
+    pp_staging_set_receive(coll, handle->staging->receive);
     return PP_OK;
 }
 
@@ -99,7 +104,7 @@ static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
     coll->on_their_way++;
     append(coll->handle.staging, flight);
     ctx->flights++;
-    ctx->staged_bytes += coll->handle.staging->bytes;
+    pp_staging_count(ctx, coll->handle.staging);
     pp_patience_started(coll);
     coll->ops->settle(coll);
 }
@@ -135,7 +140,7 @@ static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *
     if (pinned == staging->receive) {
         pp_pinned_t *next;
         PP_TRY(pp_staging_take_spare(handle, &next));
-        set_receive(pp_allreduce_of(handle), next);
+        pp_staging_set_receive(pp_allreduce_of(handle), next);
     }
     pp_staging_sent(ctx, staging, pinned);
     return PP_OK;

@@ -11,6 +11,9 @@
  * will read, and a copy to the device comes from the ring (in_place.c).  Both are pinned when they are first used.
  * Elements travel by memory that this file has pinned, a *bounce buffer*, if they must be converted or combined, if the
  * vector is short, if a result before it is still being read in the ring, or if the driver does not pin that memory.
+ *
+ * Parts and results may also be memory of devices that the ranks share (vault.h).  Then the same holds, but bounce buffers
+ * are on the device, and elements are converted on the way.
  */
 #ifndef PP_STAGING_H
 #define PP_STAGING_H
@@ -43,6 +46,7 @@ typedef struct pp_staging {
     pp_pinned_t *borrowers;          /* for Starts whose elements go to a part; busy after a failure only */
     pp_pinned_t *reader;             /* for a result that is read in the ring */
     void       (*has_read)(pp_handle_t *);     /* it has been read */
+    struct pp_device_vault *vault;   /* vectors are on devices, or it was asked for (vault.h); else NULL */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
     int          result_count;
     bool         full;               /* there are too many of them, which counts among ctx->flights */
@@ -65,6 +69,10 @@ pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_
 pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_pinned_t **pinned);
 /* Takes a bounce buffer for a Start, or for a result. */
 pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **pinned);
+/* Frees the bounce buffers that nothing uses. */
+void        pp_staging_unpin_spare(pp_staging_t *staging);
+/* The vector's bytes were copied, or are queued to be. */
+void        pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging);
 /* Looks which results have got to the device: their memory can be used again. */
 pp_status_t pp_staging_reclaim(pp_handle_t *handle);
 /* The result's copy to the device was queued. */
@@ -80,11 +88,14 @@ void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
 /* Makes a handle whose pieces are in the memory of config.device one of the host, and gives it the face.  To be called
    before the ranks agree on it.  After a failure the handle is as before. */
 pp_status_t pp_staging_open(pp_handle_t *handle);
+/* The bounce buffer of the next result. */
+void        pp_staging_set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned);
 
 /* ---- copies to and from the memory of the node (in_place.c) ---- */
 
-/* Has the handle make such copies. */
-pp_status_t pp_in_place_open(pp_handle_t *handle);
+/* Makes what such copies need; then has the handle make them. */
+pp_status_t pp_in_place_pin(pp_staging_t *staging);
+void        pp_in_place_begin(pp_handle_t *handle);
 /* Reserves a part for the elements.  PP_PENDING: there is none, so they go to a bounce buffer. */
 pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight);
 /* The copy to the part has failed. */

@@ -43,9 +43,9 @@ struct pp_memory {
     void  (*fill)(const pp_kernels_t *kernels, void *values, size_t count);   /* with the operation's identity */
 
     /* ---- NULL: threads of the host reduce vectors, in pieces */
-    /* Begins to reduce vectors of so many elements from left to right, and to divide the result by `divide_by`, if that
+    /* Begins to reduce the vectors at some addresses from left to right, and to divide the result by `divide_by`, if that
        is more than 1.  No other fold of the kernels is under way. */
-    pp_status_t (*begin_fold)(const pp_kernels_t *kernels, void *out, void *const *vectors, uint32_t vector_count,
+    pp_status_t (*begin_fold)(const pp_kernels_t *kernels, void *out, const uint64_t *vectors, uint32_t vector_count,
                               size_t count, uint64_t divide_by);
     /* PP_PENDING: the fold is not over. */
     pp_status_t (*fold_over)(const pp_kernels_t *kernels);

@@ -167,10 +167,8 @@ static void begin_fold(pp_allreduce_t *coll, uint64_t round)
     pp_combine_t *combine = coll->on_board;
     const pp_plan_t *plan = combine->board.plan;
     const pp_kernels_t *kernels = &coll->series.kernels;
-    _Static_assert(sizeof plan->offsets[0] == sizeof(void *), "in a plan for a vault offsets are addresses");
     pp_status_t status = kernels->memory->begin_fold(kernels, pp_board_result(&combine->board, (int32_t)plan->entry),
-                                                     (void *const *)plan->offsets, plan->source_count, coll->count,
-                                                     plan->divide_by);
+                                                     plan->offsets, plan->source_count, coll->count, plan->divide_by);
     if (status < 0)
         pp_engine_fail(coll->handle.engine, status, "handle %u: round %llu could not be reduced: %s", coll->handle.id,
                        (unsigned long long)round, pp_error_text());
