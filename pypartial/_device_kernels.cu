@@ -9,8 +9,8 @@
  *   - Its compiler fuses a product with a sum unless it is told --fmad=false.
  *   - It has memory that is read 16 bytes at a time: a *line*.
  *
- * Tests compile this file for the host as well: tests/support/kernels_on_host.h.  Nothing is included here, because the
- * compiler of a device may have no headers.
+ * Tests compile this file for the host as well: tests/support/kernels_on_host.cpp.  Nothing is included here, because
+ * the compiler of a device may have no headers.
  */
 
 /* The names of csrc/reduce, of which the kernels' names are made. */
@@ -35,24 +35,22 @@ struct bfloat16 { uint16 bits; };
 #define PP_AT(pointer) (*(pointer))
 #endif
 
-enum { THREADS = 256, LINE_BYTES = 16 };
+constexpr unsigned THREADS = 256, LINE_BYTES = 16;
 
 /* ---- what folds.c passes ----------------------------------------------------------------------- */
 
-/* How elements 0 .. count - 1 are divided among the threads.  From element `head` on there are `groups`: in each of them
-   every buffer has whole lines.  The other elements are taken one by one. */
+/* How the threads take elements 0 .. count - 1.  From element `head` on there are `groups`, for each of which every
+   buffer has whole lines.  The other elements are taken one by one. */
 struct cut { uint64 head, groups, count; };
 
-enum { VECTORS = 64 };
-struct vectors { const void *of[VECTORS]; };
-
-/* An element of any type. */
-struct alignas(LINE_BYTES) element { uint8 bytes[LINE_BYTES]; };
+struct vectors { const void *of[64]; };
 
 /* ---- groups of elements ------------------------------------------------------------------------ */
 
 /* Elements of a group: a line of the narrower ones, or two where an element fills a line. */
-template <class T> struct in_group { enum { count = sizeof(T) < LINE_BYTES ? LINE_BYTES / sizeof(T) : 2 }; };
+template <class T> struct in_group {
+    static constexpr int count = sizeof(T) < LINE_BYTES ? LINE_BYTES / sizeof(T) : 2;
+};
 
 template <class T, int N> struct alignas(N == 1 ? alignof(T) : LINE_BYTES) group { T of[N]; };
 
@@ -104,10 +102,10 @@ template <class Part> __device__ complex_of<Part> quotient(complex_of<Part> x, u
 }
 
 /* Integers have no average. */
-template <class T> struct has_quotient { enum { value = false }; };
-template <> struct has_quotient<float32> { enum { value = true }; };
-template <> struct has_quotient<float64> { enum { value = true }; };
-template <class Part> struct has_quotient<complex_of<Part>> { enum { value = true }; };
+template <class T> constexpr bool has_quotient = false;
+template <> constexpr bool has_quotient<float32> = true;
+template <> constexpr bool has_quotient<float64> = true;
+template <class Part> constexpr bool has_quotient<complex_of<Part>> = true;
 
 /* ---- operations -------------------------------------------------------------------------------- */
 
@@ -219,7 +217,7 @@ template <class Op, class T> struct folding {
             for (int i = 0; i < N; i++)
                 sum.of[i] = Op::of(sum.of[i], right.of[i]);
         }
-        if constexpr (has_quotient<T>::value) {
+        if constexpr (has_quotient<T>) {
 #pragma unroll
             for (int i = 0; i < N && divide_by > 1; i++)
                 sum.of[i] = quotient(sum.of[i], divide_by);
@@ -333,8 +331,8 @@ PP_CONVERTS(PP_CONVERT)
 #define PP_FILLS(F) F(1, uint8) F(2, uint16) F(4, uint32) F(8, uint64) F(16, complex128)
 
 #define PP_FILL(bytes_, type)                                                                                        \
-    KERNEL pp_fill_##bytes_(void *to, const element value, cut cut)                                                  \
+    KERNEL pp_fill_##bytes_(void *to, const type value, cut cut)                                                     \
     {                                                                                                                \
-        share<in_group<type>::count>(cut, filling<type>{to, *(const type *)value.bytes});                        \
+        share<in_group<type>::count>(cut, filling<type>{to, value});                                             \
     }
 PP_FILLS(PP_FILL)
