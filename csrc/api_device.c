@@ -70,6 +70,14 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
     return PP_OK;
 }
 
+pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us)
+{
+    PP_TRY(pp_enter(ctx));
+    pp_status_t status = pp_vaults_await(ctx, timeout_us);
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
 pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us)
 {
     pp_ctx_t *ctx;

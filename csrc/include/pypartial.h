@@ -607,6 +607,11 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
    pp_handle_free_begin(): they return PP_ERR_STATE otherwise.  PP_PENDING: not after `timeout_us` (< 0: no limit). */
 pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us);
 
+/* Local, blocking: waits until the memory of devices is free again that freed handles had shared with other ranks, which
+   each give it back when they have freed the handle, too.  PP_PENDING: not after `timeout_us` (< 0: no limit); it is freed
+   later then. */
+pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us);
+
 /* ---- away ----------------------------------------------------------------------------------- */
 
 /* Two halves of one collective call, around the application's own blocking calls.  Neither waits for other ranks.

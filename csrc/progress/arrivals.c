@@ -23,7 +23,7 @@ int pp_staging_look(pp_ctx_t *ctx)
     int  arrived = 0;
     bool meets = false;
     if (ctx->vaults)
-        pp_vaults_free(ctx, false);
+        pp_vaults_free(ctx);
     if (ctx->flights == 0 || ctx->engine.error)
         return 0;
     PP_FOR_EACH_HANDLE(&ctx->engine, handle) {

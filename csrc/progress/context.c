@@ -63,9 +63,8 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
 
 void pp_ctx_teardown(pp_ctx_t *ctx)
 {
-    bool failed = ctx->engine.error;
     pp_calls_close(&ctx->calls);
-    pp_vaults_free(ctx, !failed);
+    pp_vaults_free(ctx);             /* what others have mapped is left to the end of the process */
     pp_engine_release(&ctx->engine);
     pp_node_close(&ctx->node);
     pthread_cond_destroy(&ctx->unattended);

@@ -3,14 +3,11 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     PARTS = 3,                       /* of a station: one that is read, one that is pending, one on its way */
     UNIT_BYTES = 512,                /* vectors begin at multiples of this */
-    WHY_BYTES = 176,
-    FREE_PAUSE_US = 100,
-    FREE_US = 1000000
+    WHY_BYTES = 176
 };
 
 /* ---- what the ranks tell each other ------------------------------------------------------------------------- */
@@ -371,7 +368,7 @@ static pp_status_t meet(pp_handle_t *handle)
     }
     if (vault->stage == 0) {
         vault->ctx = (pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine));
-        pp_vaults_free(vault->ctx, false);
+        pp_vaults_free(vault->ctx);
         vault->board = *coll->ops->board(coll);
         vault->bases = calloc((size_t)vault->board.ranks, sizeof *vault->bases);
         if (!vault->bases)
@@ -445,23 +442,31 @@ void pp_vault_end(pp_handle_t *handle, bool frees)
     say(vault, CLOSED, PP_OK);
     vault->next = vault->ctx->vaults;
     vault->ctx->vaults = vault;
-    pp_vaults_free(vault->ctx, false);
+    pp_vaults_free(vault->ctx);
 }
 
-void pp_vaults_free(pp_ctx_t *ctx, bool waits)
+void pp_vaults_free(pp_ctx_t *ctx)
 {
-    uint64_t since_ns = pp_engine_now(&ctx->engine);
-    for (pp_device_vault_t **link = &ctx->vaults; *link;) {
-        pp_device_vault_t *vault = *link;
-        if (all_at(vault, CLOSED)) {
-            *link = vault->next;
-            free_own(vault);
-            pp_board_end(&vault->board);
-            free(vault);
-        } else if (waits && pp_engine_now(&ctx->engine) - since_ns < UINT64_C(1000) * FREE_US) {
-            usleep(FREE_PAUSE_US);
-        } else {
+    for (pp_device_vault_t *vault, **link = &ctx->vaults; (vault = *link);) {
+        if (!all_at(vault, CLOSED)) {
             link = &vault->next;
+            continue;
         }
+        *link = vault->next;
+        free_own(vault);
+        pp_board_end(&vault->board);
+        free(vault);
     }
+}
+
+static bool none_left(const void *arg) { return !((const pp_ctx_t *)arg)->vaults; }
+
+pp_status_t pp_vaults_await(pp_ctx_t *ctx, int64_t timeout_us)
+{
+    if (!ctx->vaults)
+        return PP_OK;
+    ctx->flights++;                  /* sleeps are short */
+    pp_status_t status = pp_help_until(ctx, none_left, ctx, timeout_us, NULL);
+    ctx->flights--;
+    return status;
 }

@@ -31,7 +31,9 @@ bool        pp_vault_in_use(const pp_handle_t *handle, const char **why);
 pp_status_t pp_vault_check(pp_handle_t *handle);
 /* The handle is released.  `frees`: by all ranks; else the process ends. */
 void        pp_vault_end(pp_handle_t *handle, bool frees);
-/* Frees the memory of vaults that no other rank has mapped any more; `waits`: for them, for a moment. */
-void        pp_vaults_free(pp_ctx_t *ctx, bool waits);
+/* Frees the memory of vaults that no other rank has mapped any more. */
+void        pp_vaults_free(pp_ctx_t *ctx);
+/* Waits until all are free. */
+pp_status_t pp_vaults_await(pp_ctx_t *ctx, int64_t timeout_us);
 
 #endif
