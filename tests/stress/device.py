@@ -13,8 +13,10 @@ line is "N programs passed"; the first program that does not pass ends the run, 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from support.oracles import Log, judge
 
 import pypartial as pp
 
+KERNELS = "PYPARTIAL_CUDA_KERNELS" in os.environ  # else devices share no memory
 EXTRAS = (0, 3, 4000, 20_000)  # elements besides the counts: above 64 KiB copies are made unlocked
 LONGEST_S = 3e-4
 HELD = 0.2  # share of the Starts whose stream is held for a moment
@@ -64,11 +67,13 @@ def open_loop(ctx: pp.Context, comm: MPI.Comm, draw: np.random.Generator, home: 
     values[comm.rank] = 1
     out = Array(values.size, "i8", home)
     send = out if draw.random() < 0.2 else Array(values.size, "i8", home)
+    path = "ipc" if KERNELS and draw.random() < 0.5 else "auto"
     request = ctx.Allreduce_init(
         None if send is out else send,
         out,
         policy=policies[int(draw.integers(len(policies)))],
         deliver=str(draw.choice(["latest", "sum", "each"])),  # type: ignore[arg-type]
+        device_path=path,  # type: ignore[arg-type]
     )
     return Loop(request, send, out, values, Log(comm.size, 4000))
 
@@ -142,6 +147,7 @@ def finish(comm: MPI.Comm, loop: Loop, status: pp.Status, several: bool) -> None
 
 def main() -> None:
     options, comm = parse(), MPI.COMM_WORLD
+    warnings.filterwarnings("ignore", "device_path='ipc' is not possible", RuntimeWarning)
     stand_in = driver()
     before = stand_in.fake_leaks()
     for seed in range(options.seed, options.seed + options.programs):
