@@ -12,19 +12,16 @@ from pathlib import Path
 import pytest
 from support import fakecuda
 
+from pypartial._core import lib
+
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 LIMIT_S = 120
 NOT_REACHED = 77
-# Devices have no long double. The numbers are those of pp_type_t.
-TYPES = {
-    name: number
-    for number, name in enumerate(
-        "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
-        "longdouble complex64 complex128 clongdouble bool".split()
-    )
-    if "longdouble" not in name
-}
+# Devices have no long double.
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
+FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
+TYPES = {name: getattr(lib, f"PP_{name.upper()}") for name in [*INTEGERS, *FLOATS]}
 
 pytestmark = pytest.mark.skipif(
     fakecuda.cpp_compiler() is None, reason="the kernels are compiled by a C++ compiler"
