@@ -327,12 +327,12 @@ PP_COMBINES(PP_COMBINE)
     }
 PP_CONVERTS(PP_CONVERT)
 
-/* By the bytes of an element. */
-#define PP_FILLS(F) F(1, uint8) F(2, uint16) F(4, uint32) F(8, uint64) F(16, complex128)
+/* Complex numbers are aligned to their parts only.  The other types are filled as unsigned ones of their size. */
+#define PP_FILLS(F) F(uint8) F(uint16) F(uint32) F(uint64) F(complex64) F(complex128)
 
-#define PP_FILL(bytes_, type)                                                                                        \
-    KERNEL pp_fill_##bytes_(void *to, const type value, cut cut)                                                     \
+#define PP_FILL(type)                                                                                                \
+    KERNEL pp_fill_##type(void *to, const type value, cut cut)                                                       \
     {                                                                                                                \
-        share<in_group<type>::count>(cut, filling<type>{to, value});                                             \
+        share<in_group<type>::count>(cut, filling<type>{to, value});                                                 \
     }
 PP_FILLS(PP_FILL)

@@ -38,6 +38,7 @@ struct pp_folds {
     pp_kernels_t     kernels;        /* sizes, and which conversions there are */
     element_t        identity;
     unsigned         blocks_most;
+    CUmodule         module;         /* NULL: not taken yet */
     CUfunction       fold, fill;
     CUfunction       load, store;    /* NULL: a copy */
     CUfunction       combine;        /* NULL: a fold of two vectors */
@@ -144,56 +145,73 @@ static int32_t vector_type(const pp_kernels_t *kernels)
     return kernels->type <= PP_INT64 && !is_order ? kernels->type - PP_INT8 + PP_UINT8 : kernels->type;
 }
 
+/* The type by which the kernel that fills is called: an unsigned one of the same size, but for complex numbers. */
+static int32_t filled_type(int32_t type)
+{
+    if (type == PP_COMPLEX64 || type == PP_COMPLEX128)
+        return type;
+    switch (pp_type_bytes(type)) {
+    case 1: return PP_UINT8;
+    case 2: return PP_UINT16;
+    case 4: return PP_UINT32;
+    default: return PP_UINT64;
+    }
+}
+
 /* The kernel "pp_<what>_<operation>_<type>". */
-static pp_status_t find_of_op(const pp_folds_t *folds, CUmodule module, const char *what, int32_t type, CUfunction *out)
+static pp_status_t find_of_op(const pp_folds_t *folds, const char *what, int32_t type, CUfunction *out)
 {
     char name[NAME_BYTES], op[OP_BYTES];
     snprintf(op, sizeof op, "%s", pp_op_name(folds->kernels.op));
     for (char *letter = op; *letter; letter++)
         *letter = (char)tolower((unsigned char)*letter);
     snprintf(name, sizeof name, "pp_%s_%s_%s", what, op, pp_type_name(type));
-    return CALL(&folds->device, cuModuleGetFunction, out, module, name);
+    return CALL(&folds->device, cuModuleGetFunction, out, folds->module, name);
 }
 
 /* The kernel "pp_<what>_<type>". */
-static pp_status_t find(const pp_folds_t *folds, CUmodule module, const char *what, int32_t type, CUfunction *out)
+static pp_status_t find(const pp_folds_t *folds, const char *what, int32_t type, CUfunction *out)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "pp_%s_%s", what, pp_type_name(type));
-    return CALL(&folds->device, cuModuleGetFunction, out, module, name);
+    return CALL(&folds->device, cuModuleGetFunction, out, folds->module, name);
 }
 
-static pp_status_t find_all(pp_folds_t *folds, CUmodule module)
+static pp_status_t find_all(pp_folds_t *folds)
 {
-    char               fill[NAME_BYTES];
     const int32_t      type = folds->kernels.type, of_vectors = vector_type(&folds->kernels);
     const pp_kernels_t *kernels = &folds->kernels;
-    PP_TRY(find_of_op(folds, module, "fold", of_vectors, &folds->fold));
+    PP_TRY(find_of_op(folds, "fold", of_vectors, &folds->fold));
     if (is_half(type)) {
-        PP_TRY(find_of_op(folds, module, "combine", type, &folds->combine));
-        PP_TRY(find(folds, module, "load", type, &folds->load));
-        PP_TRY(find(folds, module, "store", type, &folds->store));
+        PP_TRY(find_of_op(folds, "combine", type, &folds->combine));
+        PP_TRY(find(folds, "load", type, &folds->load));
+        PP_TRY(find(folds, "store", type, &folds->store));
     } else if (kernels->normalise) {
-        PP_TRY(find(folds, module, "load", of_vectors, &folds->load));
+        PP_TRY(find(folds, "load", of_vectors, &folds->load));
     }
-    snprintf(fill, sizeof fill, "pp_fill_%zu", kernels->user_bytes);
-    return CALL(&folds->device, cuModuleGetFunction, &folds->fill, module, fill);
+    return find(folds, "fill", filled_type(type), &folds->fill);
 }
 
 /* Inside the device. */
 static pp_status_t prepare(pp_folds_t *folds)
 {
-    CUmodule module = NULL;
-    int      multiprocessors = 0;
+    int multiprocessors = 0;
     PP_TRY(CALL(&folds->device, cuDeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                 folds->device.device));
     folds->blocks_most = BLOCKS * (unsigned)multiprocessors;
     pp_identity_fill(folds->kernels.op, folds->kernels.type, &folds->identity, 1);
-    PP_TRY(take_module(&folds->device, &module));
-    const pp_status_t status = find_all(folds, module);
-    if (status < 0)
+    PP_TRY(take_module(&folds->device, &folds->module));
+    return find_all(folds);
+}
+
+/* A forked child cannot enter the device.  It leaves the lock alone, too, which another thread may have had. */
+void pp_folds_close(pp_folds_t *folds)
+{
+    if (folds && folds->module && pp_cuda_enter(&folds->device) >= 0) {
         give_module(&folds->device);
-    return status;
+        pp_cuda_leave(&folds->device, PP_OK);
+    }
+    free(folds);
 }
 
 static pp_status_t check_type(int32_t type)
@@ -218,20 +236,10 @@ pp_status_t pp_folds_open(const pp_cuda_device_t *device, int32_t op, int32_t ty
     if (status >= 0)
         status = pp_cuda_leave(device, prepare(folds));
     if (status < 0)
-        free(folds);
+        pp_folds_close(folds);
     else
         *out = folds;
     return status;
-}
-
-/* A forked child cannot enter the device.  It leaves the lock alone, too, which another thread may have had. */
-void pp_folds_close(pp_folds_t *folds)
-{
-    if (folds && pp_cuda_enter(&folds->device) >= 0) {
-        give_module(&folds->device);
-        pp_cuda_leave(&folds->device, PP_OK);
-    }
-    free(folds);
 }
 
 /* ---- launches ------------------------------------------------------------------------------------- */

@@ -319,7 +319,7 @@ static void fold_all(bench_t *bench)
                 const uint32_t vector_count = VECTORS[v];
                 const uint64_t divide_by = bench->kernels.divide ? DIVISORS[drawn % PP_COUNT_OF(DIVISORS)] : 1;
                 const uint32_t first = vector_count < PP_FOLD_VECTORS ? vector_count : PP_FOLD_VECTORS;
-                if (COUNTS[c] * vector_count > 30000 && drawn % 4)
+                if (COUNTS[c] * vector_count > 8000 && drawn % 8)
                     continue;                    /* these take the longest */
                 fold_once(bench, kind, COUNTS[c], vector_count, divide_by,
                           drawn % 3 ? NULL : &bench->vectors[drawn / 3 % first]);
@@ -592,6 +592,9 @@ static void astray(void)
         continue;
     CHECK(PP_CUDA(cuda, cuStreamQuery, stream) == (number > 0 ? PP_ERR_STATE : PP_OK));
     CHECK(number == 0 || strstr(pp_error_text(), "CUDA_ERROR_ILLEGAL_ADDRESS"));
+    free(one.here);
+    free(two.here);
+    pp_folds_close(folds);
 }
 
 /* Kernels that are unloaded while one of them is queued are counted. */
@@ -605,6 +608,7 @@ static void unloaded_early(void)
         DONE(pp_folds_fill(folds, one.memory, 100, stream));
     pp_folds_close(folds);
     CHECK(fake_misuses() == 1);
+    free_vector(&one);
 }
 
 /* ---- failures, threads, forks --------------------------------------------------------------------- */
