@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from . import _device_kernels
 from ._native import Native
 from .errors import Error
 
@@ -16,11 +17,14 @@ KERNELS = "PYPARTIAL_CUDA_KERNELS"
 def give_kernels(native: Native, device: int) -> str | None:
     """Give the core the kernels for a device; return why that is not possible, or None.
 
-    They are compiled, or come from the file that `KERNELS` names: a cubin or PTX.
+    They are compiled, unless `KERNELS` names a file that has them: a cubin or PTX.
     """
     try:
-        image = _read_kernels(os.environ.get(KERNELS, ""))
-        native.check(native.lib.pp_device_kernels(device, image, len(image)))
+        if file := os.environ.get(KERNELS):
+            image = _read_kernels(file)
+            native.check(native.lib.pp_device_kernels(device, image, len(image)))
+        else:
+            _device_kernels.give_kernels(native, device)
     except Error as error:
         return str(error)
     return None

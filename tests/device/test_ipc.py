@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 import numpy as np
@@ -274,7 +275,7 @@ def test_a_device_that_does_not_come_to_a_round(comm, array, stand_in):
         host.Free()
 
 
-# ---- what is refused ------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------
 
 
 def staged(comm, ctx, array, stand_in, why):
@@ -338,6 +339,14 @@ def test_without_kernels(comm, ctx, array, stand_in, monkeypatch):
     if comm.rank == comm.size - 1:
         monkeypatch.setenv(KERNELS, "/nowhere")
     staged(comm, ctx, array, stand_in, f"rank {comm.size - 1}: {KERNELS}='/nowhere'")
+
+
+def test_without_cupy(comm, ctx, array, stand_in, monkeypatch):
+    """The kernels cannot be compiled then."""
+    monkeypatch.delenv(KERNELS)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
+    staged(comm, ctx, array, stand_in, "rank 0: ")
 
 
 def test_ranks_that_share_no_memory(comm, array, stand_in):
