@@ -83,6 +83,11 @@ static void unpin_all(pp_staging_t *staging, pp_pinned_t *list, bool *any_busy)
     }
 }
 
+static pp_ctx_t *ctx_of(const pp_handle_t *handle)
+{
+    return (pp_ctx_t *)((char *)handle->team->engine - offsetof(pp_ctx_t, engine));
+}
+
 static void end(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
@@ -94,6 +99,7 @@ static void end(pp_handle_t *handle)
         next = flight->next;
         pp_staging_put_spare(staging, flight->pinned);
         free(flight);
+        ctx_of(handle)->flights--;
     }
     if (staging->receive)
         pp_staging_put_spare(staging, staging->receive);
@@ -163,9 +169,8 @@ pp_status_t pp_staging_check(const pp_handle_t *handle)
 bool pp_staging_room(const pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
-    pp_ctx_t     *ctx = (pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine));
-    pp_status_t status = staging->result_count < RESULTS_MAX ? PP_OK : reclaim(staging);
-    count_full(ctx, staging);        /* a Start may have reclaimed some */
+    pp_status_t   status = staging->result_count < RESULTS_MAX ? PP_OK : reclaim(staging);
+    count_full(ctx_of(handle), staging);     /* a Start may have reclaimed some */
     return status < 0 || staging->result_count < RESULTS_MAX;      /* the error is found again */
 }
 

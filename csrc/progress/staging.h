@@ -32,9 +32,11 @@ typedef struct pp_staging {
     pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */
     bool         links;              /* a thread links the oldest one's elements, and may have released the lock */
     pp_pinned_t *spare;              /* for Starts; busy after a failure only */
-    pp_pinned_t *receive;            /* for the next result: the piece of the host */
+    pp_pinned_t *receive;            /* for the next result: the piece of the host; P-Reduce, which works in place, has
+                                        one from a Start or Flush until its result */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
     int          result_count;
+    bool         for_flush;          /* P-Reduce: what the next Flush gives is on its way, or in `receive` */
     bool         full;               /* there are too many of them, which counts among ctx->flights */
 } pp_staging_t;
 
