@@ -196,6 +196,7 @@ def test_a_model_is_what_was_queued_before_start(comm, ctx, array, backend):
     third.close()
 
 
+@pytest.mark.sizes(1, 2, 3)
 def test_nobody_waits_for_a_stream_that_is_held(comm, array, stream, transport):
     """Start returns, the others' groups go on without this rank, and Flush waits for its model."""
     last = comm.rank == comm.size - 1

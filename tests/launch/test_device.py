@@ -62,7 +62,10 @@ import pypartial as pp
 stream = Stream()
 send, out = Array(100, "i8", stream), Array(100, "i8", stream)
 ctx = pp.Context(MPI.COMM_WORLD)
-request = ctx.Allreduce_init(send, out, policy=pp.Solo())
+if sys.argv[3] == "groups":
+    request = ctx.Preduce_init(Array(100, "f8", stream), pp.groups.Random(2))
+else:
+    request = ctx.Allreduce_init(send, out, policy=pp.Solo())
 stream.hold(True)
 if sys.argv[1] != "idle":
     request.Start()
@@ -73,8 +76,9 @@ print("ended")
 
 
 @pytest.mark.parametrize("how", ["idle", "started", "exception"])
-def test_a_process_ends_while_its_stream_is_stuck(how, env):
+@pytest.mark.parametrize("what", ["rounds", "groups"])
+def test_a_process_ends_while_its_stream_is_stuck(what, how, env):
     """No one waits for the device then; the memory is the driver's to take back."""
-    run = mpirun(2, python("-c", END, how, str(ROOT)), timeout_s=30, env=env)
+    run = mpirun(2, python("-c", END, how, str(ROOT), what), timeout_s=30, env=env)
     assert run.returncode == (1 if how == "exception" else 0), run.explain()
     assert run.output.count("ended") == 2
