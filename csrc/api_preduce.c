@@ -18,11 +18,15 @@ pp_status_t pp_preduce_make(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp
     return new_preduce(ctx, config, handle);
 }
 
-/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released. */
+/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released.  Its
+   initial model may be on its way then: so this is done only if the call can begin. */
 static pp_status_t stage(pp_ctx_t *ctx, pp_handle_t **handle)
 {
-    const pp_preduce_config_t *config = &pp_preduce_of(*handle)->config;
-    pp_status_t status = config->device > 0 ? pp_staged_preduce_open(ctx, *handle) : PP_OK;
+    if (pp_preduce_of(*handle)->config.device == 0)
+        return PP_OK;
+    pp_status_t status = pp_call_check_none(&ctx->calls, "making a handle");
+    if (status >= 0)
+        status = pp_staged_preduce_open(ctx, *handle);
     if (status < 0) {
         (*handle)->kind->release(*handle);
         *handle = NULL;

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.mpi
 
 STEPS = 12
 BACKENDS = ["auto", "schedule", "comm"]
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def generator(name, size):
@@ -368,6 +369,15 @@ def test_the_initial_model_is_waited_for(comm, ctx, array, stream, backend):
     request.Free()
 
 
+def test_a_handle_that_cannot_be_made_now(comm, ctx, array, stream):
+    """Its initial model is not copied: nothing would be left to free the memory when it comes."""
+    stream.hold(True)
+    with ctx.away(), pytest.raises(pp.Error, match=r"making a handle inside ctx.away\(\)"):
+        ctx.Preduce_init(array(4), whole(comm.size), weights="dynamic", missing="initial")
+    stream.hold(False)
+    assert ctx.stats().staged_bytes == 0
+
+
 # ---- collective calls ---------------------------------------------------------------------------
 
 
@@ -585,6 +595,23 @@ def test_two_devices(comm, ctx, array, stream):
     with device(1):
         ours.close()
         stream_of_1.close()
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyAsync", "cuStreamWaitEvent", "cuEventRecord"])
+def test_a_driver_that_refuses_a_start(comm, ctx, array, stand_in, call):
+    """Nothing was started, and the next Start is as the first one."""
+    model = array(4)
+    request = ctx.Preduce_init(model, whole(comm.size))
+    for step in range(2):
+        model.put(comm.rank + step)
+        for _ in range(5):
+            stand_in.fake_fail(call.encode(), 1, OUT_OF_MEMORY)
+            with pytest.raises(MemoryError, match=call):
+                request.Start()
+        request.Start()
+        request.Wait()
+        assert model.get().tolist() == [(comm.size - 1) / 2 + step] * 4
+    request.Free()
 
 
 def test_wrong_starts(comm, ctx, array):
