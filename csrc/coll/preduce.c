@@ -294,7 +294,7 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 {
     state->completed = pp_preduce_of(handle)->requests;
     state->joined = state->completed;
-    state->ready = pp_preduce_asks(pp_preduce_of(handle));
+    state->ready = pp_handle_waits(handle);
     state->aside = handle->aside;
 }
 

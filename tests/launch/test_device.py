@@ -82,3 +82,34 @@ def test_a_process_ends_while_its_stream_is_stuck(what, how, env):
     run = mpirun(2, python("-c", END, how, str(ROOT), what), timeout_s=30, env=env)
     assert run.returncode == (1 if how == "exception" else 0), run.explain()
     assert run.output.count("ended") == 2
+
+
+EXIT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+driver().fake_seed(1)
+stream, status = Stream(), pp.Status()
+model, other = Array(100, "f8", stream), Array(100, "f8", stream)
+ctx = pp.Context(MPI.COMM_WORLD, transport="mpi")
+request = ctx.Preduce_init(model, pp.groups.Table([[[0, 1]]]))
+if ctx.rank == 0:
+    for _ in range(3000):
+        other.copy(model, stream)
+    request.Start()
+else:
+    time.sleep(2)
+    request.Start()
+    request.Wait(status)
+    assert status.group == (1,), status
+print("ended")
+"""
+
+
+def test_a_model_comes_off_its_device_after_the_script_has_ended(env):
+    """The rank only serves the others then, and is in no group; whatever comes first."""
+    run = mpirun(2, python("-c", EXIT, str(ROOT)), timeout_s=30, env=env)
+    assert run.returncode == 0, run.explain()
+    assert run.output.count("ended") == 2
