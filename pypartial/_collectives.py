@@ -9,7 +9,7 @@ from . import allreduce, preduce
 from ._arguments import as_argument_error, c_text, seconds
 from ._device_buffer import DeviceVector
 from .allreduce import AllreduceRequest
-from .device import DeviceAllreduceRequest
+from .device import DeviceAllreduceRequest, DevicePreduceRequest
 from .errors import ArgumentError, Error, TimeoutError
 from .groups import Generator
 from .policy import Majority, Policy
@@ -216,7 +216,8 @@ class Collectives:
         Parameters
         ----------
         buf : buffer, or list of buffers
-            The model; as `recvbuf` of `Allreduce_init`. Elements are float16, bfloat16 (of
+            The model; as `recvbuf` of `Allreduce_init`, also in the memory of a CUDA device
+            (`DevicePreduceRequest`). Elements are float16, bfloat16 (of
             ml_dtypes), float32, float64 or long double; half precision is averaged in float32.
 
             The request keeps the buffers alive until it is freed. The library reads `buf` inside
@@ -253,6 +254,7 @@ class Collectives:
         Returns
         -------
         PreduceRequest
+            A `DevicePreduceRequest` if the buffers are in the memory of a device.
             Free it by `PreduceRequest.Free` before the context.
 
         Raises
@@ -301,11 +303,14 @@ class Collectives:
         }
 
         def read() -> tuple[preduce.Arguments, tuple[CData, object]]:
-            read = preduce.Arguments.read(buf, groups, options)
-            return read, read.config(context._native, context._ctx, context._size)
+            native = context._native
+            read = preduce.Arguments.read(native, buf, groups, options)
+            return read, read.config(native, context._ctx, context._size)
 
         handle, arguments = _make(context, "Preduce_init", "pp_preduce_init_begin", timeout, read)
-        request = PreduceRequest(context, context._native, handle, arguments)
+        on_device = isinstance(arguments.vector, DeviceVector)
+        kind = DevicePreduceRequest if on_device else PreduceRequest
+        request = kind(context, context._native, handle, arguments)
         context._requests[request.id] = request
         if arguments.backend == "comm":
             request._use_communicators()

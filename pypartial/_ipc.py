@@ -22,7 +22,8 @@ def give_kernels(native: Native, device: int) -> str | None:
     try:
         if file := os.environ.get(KERNELS):
             image = _read_kernels(file)
-            native.check(native.lib.pp_device_kernels(device, image, len(image)))
+            data = native.ffi.from_buffer("char[]", image)
+            native.check(native.lib.pp_device_kernels(device, data, len(image)))
         else:
             _device_kernels.give_kernels(native, device)
     except Error as error:

@@ -77,12 +77,14 @@ static const pp_host_t host = {.take = agree_take, .done = agree_done, .retired 
 
 static bool is_agreement(pp_call_kind_t kind) { return kind == PP_CALL_INIT || kind == PP_CALL_CTX_FREE; }
 
+static bool is_unready(const pp_calls_t *calls) { return calls->handle && calls->handle->unready; }
+
 void pp_agreement_vote(pp_calls_t *calls)
 {
     pp_series_t   *series = &calls->agree.series;
     pp_instance_t *instance = pp_series_instance(series, calls->agree.round);
-    if (is_agreement(calls->kind) && !calls->finished && !calls->agreed && !calls->entered && instance
-        && !pp_instance_fired(instance, series->graph->gate)) {
+    if (is_agreement(calls->kind) && !calls->finished && !calls->agreed && !calls->entered && !is_unready(calls)
+        && instance && !pp_instance_fired(instance, series->graph->gate)) {
         calls->entered = true;
         pp_instance_fire(instance, series->graph->gate);
     }
@@ -269,6 +271,8 @@ void pp_agreement_explain(const pp_calls_t *calls, pp_text_t *text)
     const pp_instance_t *instance = pp_series_instance((pp_series_t *)&calls->agree.series, calls->agree.round);
     if (!is_agreement(calls->kind))
         return;
+    if (is_unready(calls))
+        pp_text_add(text, "what this rank's buffers hold is on its way from their device\n");
     if (!calls->agreed)
         list_absent(calls, text);
     if (!calls->agreed && instance)

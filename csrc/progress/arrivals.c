@@ -4,6 +4,13 @@
 
 #include <stdlib.h>
 
+/* A handle on which the ranks do not agree yet, but which waits for its device; NULL: there is none. */
+static pp_handle_t *find_unready(const pp_ctx_t *ctx)
+{
+    pp_handle_t *handle = ctx->calls.kind == PP_CALL_INIT ? ctx->calls.handle : NULL;
+    return handle && handle->unready ? handle : NULL;
+}
+
 static bool look(pp_handle_t *handle)
 {
     pp_flight_t *oldest = handle->staging->flights;
@@ -11,7 +18,7 @@ static bool look(pp_handle_t *handle)
         return false;
     pp_status_t status = pp_lane_over(&handle->staging->lane, oldest->pinned);
     if (status < 0) {
-        pp_engine_fail(handle->engine, status, "handle %u: a contribution did not come off its device: %s", handle->id,
+        pp_engine_fail(handle->team->engine, status, "handle %u: a contribution did not come off its device: %s", handle->id,
                        pp_error_text());
         return false;
     }
@@ -26,6 +33,9 @@ int pp_staging_look(pp_ctx_t *ctx)
         pp_vaults_free(ctx);
     if (ctx->flights == 0 || ctx->engine.error)
         return 0;
+    pp_handle_t *unready = find_unready(ctx);
+    if (unready)
+        arrived += look(unready);
     PP_FOR_EACH_HANDLE(&ctx->engine, handle) {
         arrived += handle->staging && look(handle);
         meets |= handle->staging && pp_vault_meets(handle);
@@ -81,15 +91,22 @@ bool pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle)
     return true;
 }
 
+static bool can_link(const pp_staging_t *staging)
+{
+    return staging && !staging->links && staging->flights && staging->flights->arrived;
+}
+
 bool pp_staging_work(pp_ctx_t *ctx)
 {
     bool linked = false;
     if (ctx->flights == 0 || ctx->engine.error)
         return false;
+    pp_handle_t *unready = find_unready(ctx);
+    if (unready && can_link(unready->staging))
+        return unready->face->link(ctx, unready);
     PP_FOR_EACH_HANDLE(&ctx->engine, handle) {
-        const pp_staging_t *staging = handle->staging;
         /* After the first the list may be another one: the lock was released. */
-        if (!linked && staging && !staging->links && staging->flights && staging->flights->arrived)
+        if (!linked && can_link(handle->staging))
             linked = handle->face->link(ctx, handle);
     }
     return linked;

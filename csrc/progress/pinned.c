@@ -103,6 +103,11 @@ void pp_staging_unpin_spare(pp_staging_t *staging)
         pp_lane_unpin(&staging->lane, idle);
 }
 
+static pp_ctx_t *ctx_of(const pp_handle_t *handle)
+{
+    return (pp_ctx_t *)((char *)handle->team->engine - offsetof(pp_ctx_t, engine));
+}
+
 static void end(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
@@ -113,6 +118,7 @@ static void end(pp_handle_t *handle)
         next = flight->next;
         pp_staging_keep(&staging->spare, flight->pinned);
         free(flight);
+        ctx_of(handle)->flights--;
     }
     if (staging->receive)
         pp_staging_keep(&staging->spare, staging->receive);
@@ -185,9 +191,8 @@ pp_status_t pp_staging_check(const pp_handle_t *handle)
 bool pp_staging_room(const pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
-    pp_ctx_t     *ctx = (pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine));
-    pp_status_t status = staging->result_count < RESULTS_MAX ? PP_OK : pp_staging_reclaim((pp_handle_t *)handle);
-    count_full(ctx, staging);        /* a Start may have reclaimed some */
+    pp_status_t   status = staging->result_count < RESULTS_MAX ? PP_OK : pp_staging_reclaim((pp_handle_t *)handle);
+    count_full(ctx_of(handle), staging);     /* a Start may have reclaimed some */
     return status < 0 || staging->result_count < RESULTS_MAX;      /* the error is found again */
 }
 

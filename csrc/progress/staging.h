@@ -41,7 +41,8 @@ typedef struct pp_staging {
     pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */
     bool         links;              /* a thread links the oldest one's elements, and may have released the lock */
     pp_pinned_t *spare;              /* bounce buffers; busy after a failure only */
-    pp_pinned_t *receive;            /* that of the next result: the piece of the host */
+    pp_pinned_t *receive;            /* that of the next result: the piece of the host; P-Reduce, which works in place,
+                                        has one from a Start or Flush until its result */
     bool         in_place;           /* copies go to and from the memory of the node, if they can */
     pp_pinned_t *borrowers;          /* for Starts whose elements go to a part; busy after a failure only */
     pp_pinned_t *reader;             /* for a result that is read in the ring */
@@ -49,6 +50,7 @@ typedef struct pp_staging {
     struct pp_device_vault *vault;   /* vectors are on devices, or it was asked for (vault.h); else NULL */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
     int          result_count;
+    bool         for_flush;          /* P-Reduce: what the next Flush gives is on its way, or in `receive` */
     bool         full;               /* there are too many of them, which counts among ctx->flights */
 } pp_staging_t;
 

@@ -66,7 +66,10 @@ import pypartial as pp
 stream = Stream()
 send, out = Array(100, "i8", stream), Array(100, "i8", stream)
 ctx = pp.Context(MPI.COMM_WORLD)
-request = ctx.Allreduce_init(send, out, policy=pp.Solo())
+if sys.argv[3] == "groups":
+    request = ctx.Preduce_init(Array(100, "f8", stream), pp.groups.Random(2))
+else:
+    request = ctx.Allreduce_init(send, out, policy=pp.Solo())
 stream.hold(True)
 if sys.argv[1] != "idle":
     request.Start()
@@ -77,9 +80,10 @@ print("ended")
 
 
 @pytest.mark.parametrize("how", ["idle", "started", "exception"])
-def test_a_process_ends_while_its_stream_is_stuck(how, env):
+@pytest.mark.parametrize("what", ["rounds", "groups"])
+def test_a_process_ends_while_its_stream_is_stuck(what, how, env):
     """No one waits for the device then; the memory is the driver's to take back."""
-    run = mpirun(2, python("-c", END, how, str(ROOT)), timeout_s=30, env=env)
+    run = mpirun(2, python("-c", END, how, str(ROOT), what), timeout_s=30, env=env)
     assert run.returncode == (1 if how == "exception" else 0), run.explain()
     assert run.output.count("ended") == 2
 
@@ -113,3 +117,34 @@ def test_a_round_that_a_device_cannot_reduce(env):
     assert run.returncode not in (0, None), run.explain()
     assert "raised: handle 1: round 0 could not be reduced: CUDA reports an error" in run.output
     assert "timed out" not in run.output, run.explain()
+
+
+EXIT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+driver().fake_seed(1)
+stream, status = Stream(), pp.Status()
+model, other = Array(100, "f8", stream), Array(100, "f8", stream)
+ctx = pp.Context(MPI.COMM_WORLD, transport="mpi")
+request = ctx.Preduce_init(model, pp.groups.Table([[[0, 1]]]))
+if ctx.rank == 0:
+    for _ in range(3000):
+        other.copy(model, stream)
+    request.Start()
+else:
+    time.sleep(2)
+    request.Start()
+    request.Wait(status)
+    assert status.group == (1,), status
+print("ended")
+"""
+
+
+def test_a_model_comes_off_its_device_after_the_script_has_ended(env):
+    """The rank only serves the others then, and is in no group; whatever comes first."""
+    run = mpirun(2, python("-c", EXIT, str(ROOT)), timeout_s=30, env=env)
+    assert run.returncode == 0, run.explain()
+    assert run.output.count("ended") == 2

@@ -6,8 +6,9 @@ The device is that of the stand-in for the CUDA driver, whose streams pause at r
 has up to three handles of its own kind. The ranks make Starts and Waits with random delays, on two
 streams, one of which is now and then held for a moment; they overwrite what a Start has read at
 once, and read a result as soon as Wait has returned. Then they flush and compare everything that
-they were given (tests/support/oracles.py). Afterwards nothing may be left on the device. The last
-line is "N programs passed"; the first program that does not pass ends the run, and is named.
+they were given (tests/support/oracles.py). Every other program also has a handle of P-Reduce, whose
+groups are replayed as by tests/stress/preduce.py. Afterwards nothing may be left on the device. The
+last line is "N programs passed"; the first program that does not pass ends the run, and is named.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
+from checks import HANGS_S
 from mpi4py import MPI
+from preduce import GENERATORS, WEIGHTS, Case, Judge, Rank, agree
 from support.device import Array, Stream, driver
 from support.oracles import Log, judge
 
@@ -104,6 +109,65 @@ def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp
     loop.send.settle()
 
 
+class Member(Rank):
+    """One rank's life with a handle of P-Reduce, whose model is on a device."""
+
+    def __init__(
+        self, ctx: pp.Context, case: Case, seed: int, streams: list[Stream], longest_s: float
+    ) -> None:
+        self.streams, self.first = streams, streams[0]
+        super().__init__(ctx, case, argparse.Namespace(delay_us=longest_s * 1e6), seed)
+
+    def init(self, generator: pp.groups.Generator, options: dict[str, Any]) -> pp.PreduceRequest:
+        self.array = Array(self.model.size, "f8", self.streams[0])
+        self.array.put(self.model)
+        request = self.ctx.Preduce_init(self.array, generator, **options)
+        self.array.settle()
+        return request
+
+    def begin(self, iteration: int | None, group: list[int] | None) -> None:
+        first = self.first = self.own.choice(self.streams)
+        first.hold(self.own.random() < HELD)
+        self.array.put(self.model, first)
+        self.request.Start(iteration, group, first)  # type: ignore[call-arg]
+        self.array.put(-999, first)
+        time.sleep(self.own.uniform(0, self.longest_s))
+        first.hold(False)
+
+    def wait(self) -> None:
+        second = self.own.choice(self.streams)
+        if second is not self.first:  # P-Reduce works in place
+            self.first.wait()
+        if self.own.random() < TESTED:
+            while not self.request.Test(self.status, second):  # type: ignore[call-arg]
+                time.sleep(self.longest_s / 10)
+        else:
+            self.request.Wait(self.status, HANGS_S, second)  # type: ignore[call-arg]
+        self.model[:] = self.array.get(second)
+
+    def flush_all(self) -> None:
+        second = self.own.choice(self.streams)
+        self.first.wait()  # of a request that is dropped
+        self.array.put(self.model, second)
+        self.request.Flush(self.status, HANGS_S, second)  # type: ignore[call-arg]
+        self.model[:] = self.array.get(second)
+
+
+def average(ctx: pp.Context, draw: np.random.Generator, seed: int, streams: list[Stream]) -> None:
+    """Run a part of P-Reduce, and judge it; `draw` is the same on all ranks."""
+    comm = ctx.comm
+    names = [name for name in GENERATORS if comm.size > 1 or name in ("static", "given")]
+    extra = int(draw.choice(EXTRAS))
+    case = Case(str(draw.choice(names)), str(draw.choice(WEIGHTS)), 8 * (1 + extra), 40)
+    member = Member(ctx, case, seed, streams, LONGEST_S)
+    initials = comm.gather(member.initial)
+    judge = Judge(case, member, initials) if initials is not None else None
+    logs = comm.gather(member.part())
+    agree(comm, (lambda: judge.part(logs)) if judge and logs else None)
+    member.request.Free()
+    member.array.close()
+
+
 def program(comm: MPI.Comm, seed: int) -> None:
     """Run one program; raise what the oracles find."""
     shared, own = np.random.default_rng((seed, 1)), np.random.default_rng((seed, 2, comm.rank))
@@ -126,6 +190,8 @@ def program(comm: MPI.Comm, seed: int) -> None:
             finish(comm, loop, status, len(loops) > 1)
         for loop in loops:
             loop.request.Free()
+        if seed % 2:
+            average(ctx, shared, seed, streams)
     for loop in loops:
         loop.out.close()
         if loop.send is not loop.out:

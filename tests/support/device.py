@@ -31,6 +31,7 @@ def driver() -> ctypes.CDLL:
     library.fake_capture.argtypes = [Pointer, ctypes.c_bool]
     library.fake_hold_new.argtypes = [ctypes.c_bool]
     library.fake_seed.argtypes = [ctypes.c_uint64]
+    library.fake_fail.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int]
     library.cuMemcpyAsync.argtypes = [Pointer, Pointer, ctypes.c_size_t, Pointer]
     library.cuMemAlloc_v2.argtypes = [Pointer, ctypes.c_size_t]
     library.cuMemFree_v2.argtypes = [Pointer]

@@ -38,6 +38,8 @@ OF_C = {
     "elements of this handle are on their way between device and host: call pp_land() first",
     "the handle's buffers are the host's",
     "a context needs MPI, which is #",
+    "nothing has come off the device yet: call Start and Wait first",
+    "the caller runs no groups of this handle, or its buffers are the host's",
     "no request has been collected yet",
     "there is no group that the caller is to run",
     "there is no result to collect: no Flush or Drain of the handle has finished",
