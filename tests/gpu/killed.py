@@ -1,4 +1,4 @@
-"""A rank that is killed in the middle of its copies: the others are told, or are ended with the job.
+"""A rank is killed amid its copies: the others are told, or are ended with the job.
 
     mpirun -n P python tests/gpu/killed.py cupy|torch PATH
 

@@ -3,6 +3,10 @@
 Arrays and streams are made by their library, and everything is queued by the CUDA driver itself, so
 a test is the same for both. The driver may be the stand-in (`fakecuda.c`), and CuPy that of
 `standin/cupy.py`: so the tests themselves are tried where there is no GPU.
+
+    python -m support.gpu cupy
+
+prints as JSON what there is, for programs that start ranks and use neither MPI nor a device.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
+import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -288,3 +294,14 @@ def captured(number: int) -> Iterator[None]:
     yield
     ok(library.cuStreamEndCapture(Pointer(number), ctypes.byref(graph)))
     ok(library.cuGraphDestroy(graph))
+
+
+def what_there_is(library: str) -> dict[str, Any]:
+    """Return why a library cannot be used (None: it can), the paths, whether this is a stand-in."""
+    problem = why_not(library)
+    stand_in = why_none() is None and is_stand_in()
+    return {"problem": problem, "paths": paths(), "stand_in": stand_in}
+
+
+if __name__ == "__main__":
+    print(json.dumps(what_there_is(sys.argv[1])))
