@@ -5,7 +5,8 @@
 The device is that of the stand-in for the CUDA driver, whose streams pause at random. Each program
 has up to three handles of its own kind. The ranks make Starts and Waits with random delays, on two
 streams, one of which is now and then held for a moment; they overwrite what a Start has read at
-once, and read a result as soon as Wait has returned. Then they flush and compare everything that
+once, and read a result as soon as Wait has returned. Or a stream is held, and results that were
+queued on it must still be what they were. Then they flush and compare everything that
 they were given (tests/support/oracles.py). Afterwards nothing may be left on the device. The last
 line is "N programs passed"; the first program that does not pass ends the run, and is named.
 """
@@ -30,6 +31,8 @@ import pypartial as pp
 EXTRAS = (0, 3, 4000, 20_000)  # elements besides the counts: above 64 KiB copies are made unlocked
 LONGEST_S = 3e-4
 HELD = 0.2  # share of the Starts whose stream is held for a moment
+SLOW = 0.2  # share of the programs with a slow consumer
+QUEUED = 7  # results of it; eight are the most on their way
 TESTED = 0.2  # share of the requests that are collected by Test
 
 
@@ -119,6 +122,8 @@ def program(comm: MPI.Comm, seed: int) -> None:
                 step(loop, own, streams, status)
         for loop in loops:
             finish(comm, loop, status, len(loops) > 1)
+        if shared.random() < SLOW:
+            consume_slowly(comm, ctx, own, streams[0])
         for loop in loops:
             loop.request.Free()
     for loop in loops:
@@ -127,6 +132,29 @@ def program(comm: MPI.Comm, seed: int) -> None:
             loop.send.close()
     for stream in streams:
         stream.close()
+
+
+def consume_slowly(comm: MPI.Comm, ctx: pp.Context, own: np.random.Generator, home: Stream) -> None:
+    """Have results queue up on a stream that is held; each must still be that of its round."""
+    count, slow = int(own.choice(EXTRAS)) + 1, Stream()
+    count = comm.bcast(count)
+    send, out, *seen = (Array(count, "i8", home) for _ in range(2 + QUEUED))
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    slow.hold(True)
+    for step, kept in enumerate(seen):
+        send.put(step)
+        request.Start()
+        request.Wait(stream=slow)  # type: ignore[call-arg]
+        kept.copy(out, slow)
+    slow.hold(False)
+    slow.wait()
+    for step, kept in enumerate(seen):
+        found = kept.get()
+        assert (found == step * comm.size).all(), f"result {step} became {found[:4]}"
+    request.Free()
+    for array in (send, out, *seen):
+        array.close()
+    slow.close()
 
 
 def finish(comm: MPI.Comm, loop: Loop, status: pp.Status, several: bool) -> None:
