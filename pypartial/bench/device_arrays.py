@@ -129,8 +129,6 @@ class TorchArrays(ArrayLibrary):
         self._device = f"cuda:{device}"
         self._stream = self._torch.cuda.Stream()
         self._torch.cuda.set_stream(self._stream)
-        # PyTorch copies without waiting only if it knows that the tensor is pinned.
-        self._pinned: dict[int, Any] = {}
 
     def empty(self, count: int, dtype: str) -> Any:
         """Return an array on the device."""
@@ -143,17 +141,16 @@ class TorchArrays(ArrayLibrary):
     def pinned(self, count: int, dtype: str) -> Array:
         """Return an array in pinned memory of the host."""
         tensor = self._torch.empty(count, dtype=getattr(self._torch, dtype), pin_memory=True)
-        self._pinned[tensor.data_ptr()] = tensor
-        host: Array = tensor.numpy()
+        host: Array = tensor.numpy()  # its base is the tensor
         return host
 
     def copy_out(self, host: Array, array: Any) -> None:
         """Queue a copy of an array to one of `pinned`."""
-        self._pinned[host.ctypes.data].copy_(array, non_blocking=True)
+        _tensor(host).copy_(array, non_blocking=True)
 
     def copy_in(self, array: Any, host: Array) -> None:
         """Queue a copy of one of `pinned` to an array."""
-        array.copy_(self._pinned[host.ctypes.data], non_blocking=True)
+        array.copy_(_tensor(host), non_blocking=True)
 
     def copy(self, target: Any, source: Any) -> None:
         """Queue a copy of an array to another one on the device."""
@@ -215,6 +212,12 @@ def device_pair(library: ArrayLibrary, contribution: Array) -> DevicePair:
     )
     pair.send.fill(contribution)
     return pair
+
+
+def _tensor(host: Array) -> Any:
+    """Return the tensor of an array: PyTorch copies without waiting if it knows it to be pinned."""
+    assert host.base is not None
+    return host.base
 
 
 def _address(host: Array) -> ctypes.c_void_p:

@@ -258,3 +258,23 @@ def test_what_is_missing_is_said_with_what_mends_it(
     assert text in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+# ---- PyTorch -------------------------------------------------------------------------------------
+
+
+def test_pinned_arrays_of_pytorch_know_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tensors of the host in place of pinned ones and of a device's."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
+    arrays = device_arrays.TorchArrays.__new__(device_arrays.TorchArrays)
+    arrays._torch, arrays._device = torch, "cpu"
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **more: empty(*a, **more))
+    host, array = arrays.pinned(4, "float32"), arrays.empty(4, "float32")
+    host[:] = [1, 2, 3, 4]
+    arrays.copy_in(array, host)
+    assert array.tolist() == [1, 2, 3, 4]
+    arrays.copy(other := arrays.empty(4, "float32"), array)
+    host[:] = 0
+    arrays.copy_out(host, other)
+    assert host.tolist() == [1, 2, 3, 4]
