@@ -8,6 +8,7 @@ LIBRARY is cupy or torch. WHAT is
     copies    the same, beside the two copies by pinned memory, and the host's Full
     ipc       rounds on the path "ipc", beside those on "staged"
     start     the host's time inside Start, behind a kernel of 100 ms
+    folds     the kernel that folds, beside a copy on the device; no ranks (bench/c/folds.c)
 
 The ways take turns in blocks of calls; a block counts with its slowest rank, and the last sum of a
 block is verified. A call ends when its result is on the device.
@@ -16,13 +17,18 @@ block is verified. A call ends when its result is on the device.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
 
 import numpy as np
 from mpi4py import MPI
@@ -165,11 +171,42 @@ def starts(kit: gpu.Kit) -> list[dict[str, Any]]:
     return [{"bytes": 4 * count, "us": {"Start": took, "kernel": kernels}}]
 
 
+def kernels() -> bytes:
+    """Return the kernels of the library, compiled for device 0."""
+    from pypartial import _device_kernels
+    from pypartial._native import load
+
+    native = load()
+    first, second = native.ffi.new("int32_t *"), native.ffi.new("int32_t *")
+    native.check(native.lib.pp_devices(first, second))
+    driver = first[0] // 1000, first[0] % 1000 // 10
+    native.check(native.lib.pp_device_architecture(0, first, second))
+    return bytes(_device_kernels.compiled((first[0], second[0]), driver, None))
+
+
+def folds(image: bytes) -> list[dict[str, Any]]:
+    """Compile the program in C, run it, and return what it prints."""
+    csrc, compiler = ROOT / "csrc", os.environ.get("CC") or shutil.which("cc") or "gcc"
+    sources = [*csrc.glob("base/*.c"), *csrc.glob("reduce/*.c"), ROOT / "bench/c/folds.c"]
+    sources += [csrc / "cuda/driver.c", csrc / "cuda/folds.c"]
+    with tempfile.TemporaryDirectory() as folder:
+        program, kernels = Path(folder, "folds"), Path(folder, "image")
+        words = [*compiler.split(), "-std=gnu11", "-O2", "-pthread", f"-I{csrc}"]
+        words += [*map(str, sources), "-ldl", "-lm", "-o", str(program)]
+        subprocess.run([*words, '-DPP_VERSION=""'], check=True)
+        kernels.write_bytes(image)
+        ran = subprocess.run([program, kernels], check=True, stdout=subprocess.PIPE, text=True)
+    return [{"bytes": 16 * MB, "us": json.loads(ran.stdout)}]
+
+
 def main() -> None:
     library, what, file = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    kit = gpu.Kit(library, 0)
-    with kit.use(kit.home):
-        rows = starts(kit) if what == "start" else compare(kit, what)
+    if what == "folds":
+        rows = folds(kernels())
+    else:
+        kit = gpu.Kit(library, 0)
+        with kit.use(kit.home):
+            rows = starts(kit) if what == "start" else compare(kit, what)
     if comm.rank == 0:
         file.write_text(json.dumps({"ranks": comm.size, "rows": rows}), encoding="utf-8")
 
