@@ -27,8 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 import numpy as np
 from mpi4py import MPI
@@ -39,6 +38,7 @@ from pypartial.bench.contenders import Contender, Pair, contender
 from pypartial.bench.device_arrays import DevicePair, device_pair
 from pypartial.bench.options import Rival
 
+ROOT = Path(__file__).resolve().parents[2]
 KB, MB = 1 << 10, 1 << 20
 # Bytes of a buffer, and calls in a block.
 SIZES = {
