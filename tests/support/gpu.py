@@ -149,8 +149,9 @@ def has_paths() -> bool:
 
 
 def paths() -> list[str]:
-    """Return the paths that this build has."""
-    return ["staged", "ipc"] if has_paths() else ["staged"]
+    """Return the paths that this build has here; that of kernels needs a compiler for a device."""
+    has_kernels = has_paths() and why_none() is None and not is_stand_in()
+    return ["staged", "ipc"] if has_kernels else ["staged"]
 
 
 def on_path(path: str) -> dict[str, Any]:
