@@ -38,6 +38,8 @@ KERNELS = "PYPARTIAL_CUDA_KERNELS" in os.environ  # else devices share no memory
 EXTRAS = (0, 3, 4000, 20_000)  # elements besides the counts: above 64 KiB copies are made unlocked
 LONGEST_S = 3e-4
 HELD = 0.2  # share of the Starts whose stream is held for a moment
+SLOW = 0.2  # share of the programs with a slow consumer
+QUEUED = 7  # results of it; eight are the most on their way
 TESTED = 0.2  # share of the requests that are collected by Test
 
 
@@ -182,6 +184,8 @@ def program(comm: MPI.Comm, seed: int) -> None:
         progress=progress,  # type: ignore[arg-type]
         patience=patience,
     ) as ctx:
+        if shared.random() < SLOW:
+            consume_slowly(comm, ctx, own, streams[0])
         loops = [open_loop(ctx, comm, shared, streams[0]) for _ in range(shared.integers(1, 4))]
         for _ in range(int(shared.integers(2, 8))):
             for loop in loops:
@@ -198,6 +202,29 @@ def program(comm: MPI.Comm, seed: int) -> None:
             loop.send.close()
     for stream in streams:
         stream.close()
+
+
+def consume_slowly(comm: MPI.Comm, ctx: pp.Context, own: np.random.Generator, home: Stream) -> None:
+    """Have results queue up on a stream that is held; each must still be that of its round."""
+    count, slow = int(own.choice(EXTRAS)) + 1, Stream()
+    count = comm.bcast(count)
+    send, out, *seen = (Array(count, "i8", home) for _ in range(2 + QUEUED))
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    slow.hold(True)
+    for step, kept in enumerate(seen):
+        send.put(step)
+        request.Start()
+        request.Wait(stream=slow)  # type: ignore[call-arg]
+        kept.copy(out, slow)
+    slow.hold(False)
+    slow.wait()
+    for step, kept in enumerate(seen):
+        found = kept.get()
+        assert (found == step * comm.size).all(), f"result {step} became {found[:4]}"
+    request.Free()
+    for array in (send, out, *seen):
+        array.close()
+    slow.close()
 
 
 def finish(comm: MPI.Comm, loop: Loop, status: pp.Status, several: bool) -> None:
