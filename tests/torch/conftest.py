@@ -1,10 +1,16 @@
-"""Tests with PyTorch, inside the ranks of an mpirun."""
+"""Tests with PyTorch, inside the ranks of an mpirun.
+
+With PYPARTIAL_TEST_TORCH_DEVICE those of the optimizer and of the hook run with their models on a
+device of the stand-in for the CUDA driver. PYPARTIAL_CUDA_DRIVER names it.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +23,9 @@ from support.ranks import (
     pytest_runtest_protocol,
     pytest_runtest_setup,
 )
+from support.device import driver
 from support.ranks import pytest_configure as configure_ranks
+from support.torch_device import StandIn, models_on_device
 
 import pypartial.torch  # noqa: F401  registers the backend
 
@@ -28,6 +36,26 @@ __all__ = [
     "pytest_runtest_protocol",
     "pytest_runtest_setup",
 ]
+
+
+ON_DEVICE = bool(os.environ.get("PYPARTIAL_TEST_TORCH_DEVICE"))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    # Tests of the backend, and of buckets by themselves, have no model on a device.
+    is_other = collection_path.name.startswith(("test_backend", "test_hook_buckets"))
+    return True if ON_DEVICE and is_other else None
+
+
+@pytest.fixture(autouse=ON_DEVICE)
+def stand_in(comm, monkeypatch) -> Iterator[StandIn]:
+    """The device on which all models are."""
+    driver().fake_seed(1000 + comm.rank)
+    with models_on_device(monkeypatch) as home:
+        yield home
+    driver().fake_seed(0)
+    assert driver().fake_misuses() == 0
+    assert driver().fake_pageable_copies() == 0
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,129 @@
+"""Models on a device of the stand-in for the CUDA driver, in a PyTorch that knows no CUDA.
+
+A tensor "on the device" is one of PyTorch's on the CPU, whose memory is what streams of the
+stand-in use: it computes with it as kernels would. The library is given the address of the same
+memory where no host may touch it, so it really goes through `DeviceAllreduceRequest`.
+
+PyTorch's operations do not run in the stand-in's stream, but at once. So each of them first waits
+for all that is queued there; `in_order` sees to this. They are behind it, as kernels would be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import pypartial as pp
+from pypartial.torch.accelerator import Home
+
+from .device import Array, Stream, driver
+
+TYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class StandIn(Home):
+    """Takes the place of `pypartial.torch.accelerator.Cuda`.
+
+    What is made lasts until the process ends: a context that was given up may still use it.
+
+    Attributes
+    ----------
+    arrays : list of (torch.Tensor, Array)
+        The vectors that were made, and what the library is given of each.
+    kept : int
+        How often the allocator would have been told of a stream.
+    """
+
+    name = "a CUDA device"
+    is_device = True
+
+    def __init__(self) -> None:
+        self.current = Stream()
+        self.arrays: list[tuple[torch.Tensor, Array]] = []
+        self.kept = 0
+
+    def zeros(self, ctx: pp.Context, count: int, dtype: Any) -> torch.Tensor:
+        array = Array(count, dtype, self.current)
+        reach = driver().fake_reach
+        reach.restype, reach.argtypes = ctypes.c_void_p, [ctypes.c_uint64, ctypes.c_size_t]
+        memory = (ctypes.c_char * array.nbytes).from_address(reach(array.address, array.nbytes))
+        tensor = torch.frombuffer(memory, dtype=TYPES[array.dtype.name])
+        tensor.zero_()
+        self.arrays.append((tensor, array))
+        return tensor
+
+    def view(self, vector: Any) -> torch.Tensor:
+        assert isinstance(vector, torch.Tensor)
+        return vector
+
+    def future(self) -> torch.futures.Future[torch.Tensor]:
+        return torch.futures.Future()
+
+    def stream(self) -> Any:
+        return self.current
+
+    def follow(self, streams: Iterable[Any]) -> None:
+        assert all(stream is self.current for stream in streams)
+
+    def keep(self, vector: Any) -> None:
+        assert any(vector is tensor for tensor, _ in self.arrays)
+        self.kept += 1
+
+    def array_of(self, buffer: Any) -> Any:
+        """Return what the library is given of a vector; anything else as it is."""
+        return next((array for tensor, array in self.arrays if tensor is buffer), buffer)
+
+    def find(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> Home:
+        """Take the place of `pypartial.torch.accelerator.find`."""
+        assert all(p.device.type == "cpu" for _, p in parameters)
+        return self
+
+
+@contextmanager
+def in_order(stream: Stream) -> Iterator[None]:
+    """Have PyTorch's operations of this thread wait for what is queued on the stream before.
+
+    Operations pass one of the modes: those that Python calls the first, such as `tolist`, and those
+    that PyTorch makes itself, in a backward pass for example, the second.
+    """
+
+    class Called(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            stream.wait()
+            return function(*args, **(kwargs or {}))
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            stream.wait()
+            return function(*args, **(kwargs or {}))
+
+    with Called(), Made():
+        yield
+
+
+@contextmanager
+def models_on_device(patch: Any) -> Iterator[StandIn]:
+    """Have all models be on a device of the stand-in.
+
+    Parameters
+    ----------
+    patch : pytest.MonkeyPatch
+    """
+    home = StandIn()
+    make = pp.Context.Allreduce_init
+
+    @functools.wraps(make)
+    def on_device(ctx: pp.Context, sendbuf: Any, recvbuf: Any, **options: Any) -> Any:
+        return make(ctx, home.array_of(sendbuf), home.array_of(recvbuf), **options)
+
+    patch.setattr("pypartial.torch.accelerator.find", home.find)
+    patch.setattr(pp.Context, "Allreduce_init", on_device)
+    with in_order(home.current):
+        yield home
