@@ -5,7 +5,7 @@ stand-in use: it computes with it as kernels would. The library is given the add
 memory where no host may touch it, so it really goes through `DeviceAllreduceRequest`.
 
 PyTorch's operations do not run in the stand-in's stream, but at once. So each of them first waits
-for all that is queued there; `in_order` sees to this. They are behind it, as kernels would be.
+for all that is queued there (`InOrder`). They are behind it, as kernels would be.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pypartial as pp
@@ -25,6 +24,8 @@ from pypartial.torch.accelerator import Home
 
 from .device import Array, Stream, driver
 
+# With a tensor of CUDA these wait for the device.
+WAITS = ("tolist", "item", "cpu", "numpy", "__bool__", "__float__")
 TYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -39,6 +40,8 @@ class StandIn(Home):
         The vectors that were made, and what the library is given of each.
     kept : int
         How often the allocator would have been told of a stream.
+    host_waits : int
+        How often the host has asked for the values of a tensor.
     """
 
     name = "a CUDA device"
@@ -47,7 +50,7 @@ class StandIn(Home):
     def __init__(self) -> None:
         self.current = Stream()
         self.arrays: list[tuple[torch.Tensor, Array]] = []
-        self.kept = 0
+        self.kept = self.host_waits = 0
 
     def zeros(self, ctx: pp.Context, count: int, dtype: Any) -> torch.Tensor:
         array = Array(count, dtype, self.current)
@@ -86,26 +89,29 @@ class StandIn(Home):
         return self
 
 
-@contextmanager
-def in_order(stream: Stream) -> Iterator[None]:
-    """Have PyTorch's operations of this thread wait for what is queued on the stream before.
+class InOrder(TorchDispatchMode):
+    """Has PyTorch's operations wait for what is queued on the device before."""
 
-    Operations pass one of the modes: those that Python calls the first, such as `tolist`, and those
-    that PyTorch makes itself, in a backward pass for example, the second.
-    """
+    def __init__(self, home: StandIn) -> None:
+        super().__init__()
+        self._home = home
 
-    class Called(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            stream.wait()
-            return function(*args, **(kwargs or {}))
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self._home.current.wait()
+        return function(*args, **(kwargs or {}))
 
-    class Made(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            stream.wait()
-            return function(*args, **(kwargs or {}))
 
-    with Called(), Made():
-        yield
+def asking(home: StandIn, name: str) -> Any:
+    """Return a method of tensors, of those that ask for values, which are no operations."""
+    ask = getattr(torch.Tensor, name)
+
+    @functools.wraps(ask)
+    def wait_and_ask(*args: Any, **options: Any) -> Any:
+        home.host_waits += 1
+        home.current.wait()
+        return ask(*args, **options)
+
+    return wait_and_ask
 
 
 @contextmanager
@@ -125,5 +131,7 @@ def models_on_device(patch: Any) -> Iterator[StandIn]:
 
     patch.setattr("pypartial.torch.accelerator.find", home.find)
     patch.setattr(pp.Context, "Allreduce_init", on_device)
-    with in_order(home.current):
+    for name in WAITS:
+        patch.setattr(torch.Tensor, name, asking(home, name))
+    with InOrder(home):
         yield home

@@ -1,0 +1,176 @@
+"""Models on a device, that of the stand-in for the CUDA driver, beside the same on the CPU.
+
+The other tests of the optimizer and of the hook run on that device, too: see conftest.py.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from support.training import backward, flat, net
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import pypartial as pp
+import pypartial.torch
+from pypartial.device import DeviceAllreduceRequest
+from pypartial.methods import EagerSGD, Synchronous
+from pypartial.torch import HookState, accelerator, partial_allreduce_hook
+
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
+
+STEPS = 8
+METHODS = {
+    "each": (EagerSGD(pp.Full()), None),
+    "sum": (EagerSGD(pp.Full(), "sum"), None),
+    "overlap": (Synchronous(), 3),
+}
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.02)
+
+
+def on_cpu(monkeypatch) -> None:
+    monkeypatch.setattr(accelerator, "find", lambda parameters: accelerator.HOST)
+
+
+def requests(opt) -> list[object]:
+    driver = opt._driver
+    found = [piece.request for piece in getattr(driver, "_pieces", [])]
+    return found or [driver._worker._request]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("how", METHODS)
+def test_the_optimizer_has_the_bits_of_the_cpu(comm, ctx, stand_in, monkeypatch, how, dtype):
+    method, overlap = METHODS[how]
+
+    def train() -> tuple[nn.Module, int]:
+        model, before = net(dtype=dtype), ctx.stats().staged_bytes
+        with pp.torch.DistributedOptimizer(
+            adamw(model), ctx, method, clip_norm=1.0, overlap=overlap, model=model
+        ) as opt:
+            is_device = [isinstance(one, DeviceAllreduceRequest) for one in requests(opt)]
+            for step in range(STEPS):
+                opt.zero_grad()
+                backward(model, comm.rank, step)
+                opt.step()
+        staged = ctx.stats().staged_bytes - before
+        assert (all(is_device), any(is_device)) == (staged > 0, staged > 0)
+        return model, staged
+
+    model, staged = train()
+    assert staged > 0 and stand_in.kept >= STEPS
+    on_cpu(monkeypatch)
+    expected, staged = train()
+    assert staged == 0
+    assert torch.equal(flat(model), flat(expected))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_hook_has_the_bits_of_the_cpu(comm, ctx, gloo, stand_in, monkeypatch, dtype):
+    def train() -> nn.Module:
+        model = net(dtype=dtype)
+        ddp = DistributedDataParallel(model, bucket_cap_mb=0.0001)
+        optimizer = adamw(ddp)
+        state = HookState(ctx, ddp, policy=pp.Full())
+        ddp.register_comm_hook(state, partial_allreduce_hook)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            backward(ddp, comm.rank, step)
+            optimizer.step()
+        assert len(state._buckets._parts) > 1
+        request = state._request
+        state.finish(optimizer)
+        assert isinstance(request, DeviceAllreduceRequest) == state._layout.home.is_device
+        return model
+
+    model = train()
+    assert stand_in.kept >= STEPS
+    on_cpu(monkeypatch)
+    assert torch.equal(flat(model), flat(train()))
+
+
+def test_the_host_waits_for_no_values_in_the_hook(comm, ctx, gloo, stand_in):
+    """But in the first backward pass, which is an average of all ranks, and at the end."""
+    model = net()
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    state = HookState(ctx, ddp)
+    ddp.register_comm_hook(state, partial_allreduce_hook)
+    for step in range(STEPS):
+        before = stand_in.host_waits
+        backward(ddp, comm.rank, step)
+        assert (stand_in.host_waits > before) == (step == 0)
+        optimizer.step()
+    state.finish(optimizer)
+
+
+class Branches(nn.Module):
+    """Two layers, and one that no rank uses if `never` is True."""
+
+    def __init__(self, never: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.one, self.two = nn.Linear(6, 3).double(), nn.Linear(6, 3).double()
+        if never:
+            self.never = nn.Linear(6, 3).double()
+
+    def forward(self, x):
+        return self.one(x) + self.two(x)
+
+
+@pytest.mark.parametrize("overlap", [None, 2])
+@pytest.mark.parametrize("lacks", [False, True])
+def test_the_host_waits_only_for_flags_that_it_cannot_know(comm, ctx, stand_in, lacks, overlap):
+    model = Branches(never=lacks)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)  # its steps ask for no values
+    with pp.torch.DistributedOptimizer(inner, ctx, Synchronous(), overlap=overlap) as opt:
+        for step in range(STEPS):
+            opt.zero_grad()
+            backward(model, comm.rank, step)
+            before = stand_in.host_waits
+            opt.step()
+            assert (stand_in.host_waits > before) == lacks
+    if lacks:
+        assert model.never.weight.grad is None
+
+
+def test_a_checkpoint_of_a_device_is_one_of_the_cpu(comm, ctx, monkeypatch):
+    """Saved on the device, and gone on from on the CPU."""
+
+    def make(model, inner):
+        return pp.torch.DistributedOptimizer(inner, ctx, Synchronous(), model=model)
+
+    model = net(norm=True)
+    inner = adamw(model)
+    with make(model, inner) as opt:
+        for step in range(STEPS):
+            opt.zero_grad()
+            backward(model, comm.rank, step)
+            opt.step()
+            if step == STEPS // 2 - 1:
+                opt.flush()
+                saved = copy.deepcopy((model.state_dict(), opt.state_dict()))
+    on_cpu(monkeypatch)
+    again = net(norm=True)
+    again.load_state_dict(saved[0])
+    with make(again, adamw(again)) as opt:
+        opt.load_state_dict(saved[1])
+        for step in range(STEPS // 2, STEPS):
+            opt.zero_grad()
+            backward(again, comm.rank, step)
+            opt.step()
+        assert opt.rounds == STEPS
+    assert torch.equal(flat(again), flat(model))
+
+
+def test_a_rank_on_the_cpu_is_refused(comm, ctx, monkeypatch):
+    if comm.rank == 1:
+        on_cpu(monkeypatch)
+    model = net()
+    with pytest.raises(pp.MismatchError, match="a CUDA device, and rank 1 parameters on the CPU"):
+        pp.torch.DistributedOptimizer(adamw(model), ctx)
