@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from support.device import driver
 from support.ranks import (
     comm,
     ctx,
@@ -23,7 +24,6 @@ from support.ranks import (
     pytest_runtest_protocol,
     pytest_runtest_setup,
 )
-from support.device import driver
 from support.ranks import pytest_configure as configure_ranks
 from support.torch_device import StandIn, models_on_device
 
