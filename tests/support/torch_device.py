@@ -83,6 +83,11 @@ class StandIn(Home):
         """Return what the library is given of a vector; anything else as it is."""
         return next((array for tensor, array in self.arrays if tensor is buffer), buffer)
 
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is part of a vector."""
+        place = tensor.data_ptr()
+        return any(0 <= place - one.data_ptr() < one.nbytes for one, _ in self.arrays)
+
     def find(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> Home:
         """Take the place of `pypartial.torch.accelerator.find`."""
         assert all(p.device.type == "cpu" for _, p in parameters)
@@ -109,7 +114,11 @@ def asking(home: StandIn, name: str) -> Any:
     def wait_and_ask(*args: Any, **options: Any) -> Any:
         home.host_waits += 1
         home.current.wait()
-        return ask(*args, **options)
+        if name == "numpy" and home.owns(args[0]):
+            raise TypeError("a tensor on a device has no memory of NumPy's")
+        found = ask(*args, **options)
+        # Whatever is on the device is copied.
+        return found.clone() if name == "cpu" else found
 
     return wait_and_ask
 

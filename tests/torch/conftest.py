@@ -45,8 +45,11 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     name = collection_path.name
     if not ON_DEVICE:
         return True if name == "test_device.py" else None
-    # These have no model, or a wrong one.
-    others = ("test_accelerator", "test_backend", "test_hook_buckets", "test_optimizer_bad_input")
+    # Most of these have no model, or a wrong one.
+    others = (
+        *("test_accelerator", "test_backend", "test_hook_buckets", "test_optimizer_bad_input"),
+        "test_optimizer_ddp",  # takes long; test_device compares with the CPU
+    )
     return True if name.startswith(others) else None
 
 

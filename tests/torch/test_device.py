@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import pypartial as pp
 import pypartial.torch
 from pypartial.device import DeviceAllreduceRequest
-from pypartial.methods import EagerSGD, Synchronous
+from pypartial.methods import EagerSGD, PartialReduce, Synchronous
 from pypartial.torch import HookState, accelerator, partial_allreduce_hook
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
@@ -33,6 +33,10 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.02)
 
 
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 def on_cpu(monkeypatch) -> None:
     monkeypatch.setattr(accelerator, "find", lambda parameters: accelerator.HOST)
 
@@ -43,6 +47,7 @@ def requests(opt) -> list[object]:
     return found or [driver._worker._request]
 
 
+@pytest.mark.filterwarnings("ignore:with deliver='sum'")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("how", METHODS)
 def test_the_optimizer_has_the_bits_of_the_cpu(comm, ctx, stand_in, monkeypatch, how, dtype):
@@ -98,8 +103,8 @@ def test_the_host_waits_for_no_values_in_the_hook(comm, ctx, gloo, stand_in):
     """But in the first backward pass, which is an average of all ranks, and at the end."""
     model = net()
     ddp = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    state = HookState(ctx, ddp)
+    optimizer = sgd(ddp)
+    state = HookState(ctx, ddp, optimizer=optimizer)
     ddp.register_comm_hook(state, partial_allreduce_hook)
     for step in range(STEPS):
         before = stand_in.host_waits
@@ -107,6 +112,65 @@ def test_the_host_waits_for_no_values_in_the_hook(comm, ctx, gloo, stand_in):
         assert (stand_in.host_waits > before) == (step == 0)
         optimizer.step()
     state.finish(optimizer)
+
+
+@pytest.mark.parametrize("how", ["each", "overlap"])
+def test_rounds_without_a_gradient_change_nothing(comm, ctx, monkeypatch, how):
+    """Steps that all ranks skip, and the rounds of a rank that has ended. AdamW would decay."""
+    method, overlap = METHODS[how]
+
+    def train() -> nn.Module:
+        model = net(norm=True)
+        with pp.torch.DistributedOptimizer(
+            adamw(model), ctx, method, overlap=overlap, model=model
+        ) as opt:
+            for step in range(STEPS - comm.rank):
+                opt.zero_grad()
+                backward(model, comm.rank, step)
+                if step == 2 and overlap is None:  # as a GradScaler does
+                    opt.grad_scale, opt.found_inf = torch.tensor(1.0), torch.tensor(1.0)
+                opt.step()
+                opt.found_inf = torch.tensor(0.0)
+            opt.flush()
+        return model
+
+    model = train()
+    on_cpu(monkeypatch)
+    assert torch.equal(flat(model), flat(train()))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_groups_average_models_on_a_device(comm, ctx, stand_in, size):
+    """In the end all ranks have the same parameters, and the same state of AdamW."""
+    model = net(norm=True)
+    inner = adamw(model)
+    with pp.torch.DistributedOptimizer(inner, ctx, PartialReduce(size), model=model) as opt:
+        worker = opt._driver._worker
+        assert worker.x.size == 0 and stand_in.owns(worker.gradient)
+        for step in range(STEPS):
+            opt.zero_grad()
+            backward(model, comm.rank, step)
+            opt.step()
+            assert opt.rounds == step + 1
+        assert all(map(stand_in.owns, model.parameters()))
+    state = [one.flatten().double() for s in inner.state.values() for one in s.values()]
+    own = torch.cat([flat(model), *state]).tolist()
+    assert all(own == theirs for theirs in comm.allgather(own))
+
+
+def test_a_group_of_all_ranks_has_the_model_of_the_cpu(comm, ctx, monkeypatch):
+    def train() -> nn.Module:
+        model = net()
+        with pp.torch.DistributedOptimizer(sgd(model), ctx, PartialReduce(comm.size)) as opt:
+            for step in range(STEPS):
+                opt.zero_grad()
+                backward(model, comm.rank, step)
+                opt.step()
+        return model
+
+    model = train()
+    on_cpu(monkeypatch)
+    assert torch.equal(flat(model), flat(train()))
 
 
 class Branches(nn.Module):
@@ -127,7 +191,7 @@ class Branches(nn.Module):
 @pytest.mark.parametrize("lacks", [False, True])
 def test_the_host_waits_only_for_flags_that_it_cannot_know(comm, ctx, stand_in, lacks, overlap):
     model = Branches(never=lacks)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1)  # its steps ask for no values
+    inner = sgd(model)  # its steps ask for no values
     with pp.torch.DistributedOptimizer(inner, ctx, Synchronous(), overlap=overlap) as opt:
         for step in range(STEPS):
             opt.zero_grad()
