@@ -17,7 +17,7 @@ import pypartial as pp
 import pypartial.torch
 from pypartial.device import DeviceAllreduceRequest
 from pypartial.methods import EagerSGD, PartialReduce, Synchronous
-from pypartial.torch import HookState, accelerator, partial_allreduce_hook
+from pypartial.torch import HookState, on_device, partial_allreduce_hook, replicas
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
 
@@ -38,7 +38,8 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def on_cpu(monkeypatch) -> None:
-    monkeypatch.setattr(accelerator, "find", lambda parameters: accelerator.HOST)
+    """Take the device away: models that are made from now on are on the CPU."""
+    monkeypatch.undo()
 
 
 def requests(opt) -> list[object]:
@@ -140,8 +141,15 @@ def test_rounds_without_a_gradient_change_nothing(comm, ctx, monkeypatch, how):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_groups_average_models_on_a_device(comm, ctx, stand_in, size):
+def test_groups_average_models_on_a_device(comm, ctx, stand_in, monkeypatch, size):
     """In the end all ranks have the same parameters, and the same state of AdamW."""
+    means = []
+
+    def average(meeting, vector):
+        means.append(vector)
+        replicas.average(meeting, vector)
+
+    monkeypatch.setattr(on_device, "average", average)
     model = net(norm=True)
     inner = adamw(model)
     with pp.torch.DistributedOptimizer(inner, ctx, PartialReduce(size), model=model) as opt:
@@ -153,6 +161,7 @@ def test_groups_average_models_on_a_device(comm, ctx, stand_in, size):
             opt.step()
             assert opt.rounds == step + 1
         assert all(map(stand_in.owns, model.parameters()))
+    assert means and all(one.data_ptr() == model[0].weight.data_ptr() for one in means)
     state = [one.flatten().double() for s in inner.state.values() for one in s.values()]
     own = torch.cat([flat(model), *state]).tolist()
     assert all(own == theirs for theirs in comm.allgather(own))
@@ -232,9 +241,11 @@ def test_a_checkpoint_of_a_device_is_one_of_the_cpu(comm, ctx, monkeypatch):
     assert torch.equal(flat(again), flat(model))
 
 
-def test_a_rank_on_the_cpu_is_refused(comm, ctx, monkeypatch):
+def test_a_rank_on_the_cpu_is_refused(comm, ctx, gloo, monkeypatch):
     if comm.rank == 1:
         on_cpu(monkeypatch)
     model = net()
     with pytest.raises(pp.MismatchError, match="a CUDA device, and rank 1 parameters on the CPU"):
         pp.torch.DistributedOptimizer(adamw(model), ctx)
+    with pytest.raises(pp.MismatchError, match=r"on a CUDA device, and rank 1 .* on the CPU"):
+        HookState(ctx, DistributedDataParallel(model), policy=pp.Full())
