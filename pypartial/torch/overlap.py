@@ -97,7 +97,7 @@ class Piece:
         self._start(1)
 
     def _start(self, is_flushing: int) -> None:
-        self.vector[-1] = is_flushing
+        self.vector[-1:] = is_flushing  # on a device without a wait, unlike [-1]
         self._home.keep(self.vector)
         self.request.Start()
 
