@@ -102,6 +102,10 @@ class DistributedOptimizer:
     loading and copying the model work as before. Parameters cannot be added, frozen or given other
     memory afterwards.
 
+    **Devices.** All parameters that require a gradient are on the CPU, or all on one CUDA device;
+    so they are on all ranks. On a device the vector is a tensor there, and all work is queued on
+    the current stream: use the same one for a backward pass and the step behind it.
+
     **GradScaler.** ``scaler.step(wrapper)`` works as usual, on each rank with a scale of its own.
     Gradients are unscaled before they are contributed. A rank that skips its step contributes
     zeros, because the others may wait for it.
