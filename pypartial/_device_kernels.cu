@@ -281,7 +281,8 @@ template <class T> struct filling {
 
 /* ---- their names ------------------------------------------------------------------------------- */
 
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
+/* Two blocks at once leave registers enough for all that is read ahead; by default some kernels would spill. */
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 2)
 
 /* Two's complement: the kernels of an unsigned type serve the signed one and bool, but for the order. */
 #define PP_FOLDS_OF_BITS(F, type)                                                                                    \

@@ -165,7 +165,7 @@ def _compile(nvrtc: Any, source: str, options: tuple[str, ...], target: _Target)
     try:
         nvrtc.compileProgram(program, options)
         image = nvrtc.getCUBIN(program) if target.is_cubin else nvrtc.getPTX(program)
-        # CuPy cuts off the last byte: the 0 at the end of a text. A cubin has a 0 there, too.
+        # CuPy cuts off the last byte, which is the 0 at the end of PTX. That of a cubin is 0, too.
         return bytes(image) + b"\0"
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)

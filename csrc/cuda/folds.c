@@ -10,7 +10,7 @@
 
 enum {
     THREADS = 256,                   /* of a block */
-    BLOCKS = 8,                      /* on a multiprocessor, which has room for 2048 threads */
+    BLOCKS = 32,                     /* for a multiprocessor: some at a time, so that none is idle at the end */
     LINE_BYTES = 16,                 /* what a thread reads at once */
     NAME_BYTES = 64, OP_BYTES = 8
 };

@@ -13,7 +13,7 @@
 
 #define __global__
 #define __device__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(threads, blocks)
 
 namespace {
 struct dimensions { unsigned x; };

@@ -67,10 +67,9 @@ class Compiler:
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     """Put a CuPy in place that has nothing but the compiler."""
     made = Compiler()
-    cuda = ModuleType("cupy.cuda")
-    cuda.nvrtc = made  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
-    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    for name in ("cupy", "cupy.cuda"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))  # removed afterwards
+    nvrtc.put_in_place(made)
     return made
 
 
@@ -250,13 +249,12 @@ def test_other_ranks_see_whole_files_only(
 
 GIVE = """
 import sys
-from types import ModuleType
+from support import nvrtc
 from test_device_kernels import Compiler
 from pypartial._device_kernels import give_kernels
 from pypartial._native import load
 made = Compiler()
-sys.modules["cupy"], sys.modules["cupy.cuda"] = ModuleType("cupy"), ModuleType("cupy.cuda")
-sys.modules["cupy.cuda"].nvrtc = made
+nvrtc.put_in_place(made)
 try:
     for device in [0, 0, 1, int(sys.argv[1])]:
         give_kernels(load(), device)
@@ -287,6 +285,26 @@ def test_the_core_takes_the_kernels_of_each_device(cuda_stand_in: Path, tmp_path
     asked = "['--gpu-architecture=sm_90']"
     assert gave(1, tmp_path, PYPARTIAL_CUDA_DRIVER=str(cuda_stand_in)) == [asked]
     assert len(files(tmp_path / "pypartial")) == 1
+
+
+def test_kernels_for_the_stand_in(tmp_path: Path) -> None:
+    """As tests with ranks take them."""
+    made = tmp_path / "kernels_on_host.so"
+    made.write_bytes(b"\x7fELF and so on")
+    program = (
+        "import sys, pathlib; from support import nvrtc; from pypartial import _device_kernels\n"
+        "nvrtc.use_kernels_on_host(pathlib.Path(sys.argv[1]))\n"
+        "print(_device_kernels.compiled((9, 0), (12, 8), None))"
+    )
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(made)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "b'\\x7fELF and so on\\x00'\n"), ran.stderr
 
 
 def test_a_device_that_is_not_there(cuda_stand_in: Path, tmp_path: Path) -> None:
