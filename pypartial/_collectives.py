@@ -42,6 +42,7 @@ class Collectives:
         max_lag: int | Literal["auto"] = "auto",
         average: Literal["size", "contributors", "contributions"] | None = None,
         algorithm: str = "auto",
+        device_path: Literal["auto", "staged", "ipc"] = "auto",
         timeout: float | None = None,
     ) -> AllreduceRequest:
         """Make a persistent partial allreduce.
@@ -98,6 +99,12 @@ class Collectives:
             for all ranks, and only its tuning table is read. Where all ranks share memory,
             ``"auto"`` needs no algorithm; any other name forces messages between all ranks, also on
             one node. See `AllreduceRequest.algorithm` and `AllreduceRequest.algorithm_reason`.
+        device_path : {"auto", "staged", "ipc"}, optional
+            How the elements of buffers on devices get from rank to rank. ``"staged"``: by memory of
+            the host. Then some ranks may have their buffers there. ``"ipc"``: by memory of devices
+            that the ranks share, where a device reduces them; it needs all ranks on one node, and
+            CuPy. If it is not possible, the handle is as with ``"staged"``: rank 0 warns, and
+            `DeviceAllreduceRequest.device_path_reason` says why. ``"auto"``: ``"staged"``.
         timeout : float, optional
             Seconds to wait at most for the other ranks, 0 or more. None: no limit.
 
@@ -126,7 +133,8 @@ class Collectives:
         -----
         RuntimeWarning
             If ``transport="auto"`` and the memory that the ranks of a node share has no room for
-            the handle, whose rounds are then made of messages.
+            the handle, whose rounds are then made of messages. On rank 0, the first time that
+            ``device_path="ipc"`` is not possible.
 
         Notes
         -----
@@ -162,6 +170,7 @@ class Collectives:
             "max_lag": max_lag,
             "average": average,
             "algorithm": algorithm,
+            "device_path": device_path,
         }
 
         def read() -> tuple[allreduce.Arguments, tuple[CData, object]]:
@@ -179,6 +188,8 @@ class Collectives:
             request = AllreduceRequest(context, native, handle, settings, arguments.vector)
         context._requests[request.id] = request
         context._warn()
+        if isinstance(request, DeviceAllreduceRequest):
+            request._warn_of_path()
         return request
 
     def Preduce_init(

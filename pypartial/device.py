@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from .context import Context
 
 __all__ = ["DeviceAllreduceRequest", "DevicePreduceRequest"]
+
+_REASON_BYTES = 512
+_AWAIT_FREE_US = 1_000_000  # the other ranks are about to give the memory back
 
 
 class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
@@ -76,6 +80,35 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     def device(self) -> int:
         """Number of the CUDA device, as CuPy and PyTorch count them."""
         return self._device
+
+    @property
+    def device_path(self) -> str:
+        """How elements get from rank to rank: ``"staged"`` or ``"ipc"``, the same on all ranks."""
+        return self._path()[0]
+
+    @property
+    def device_path_reason(self) -> str:
+        """Why ``"ipc"`` was asked for and is not possible, the same on all ranks; else ``""``."""
+        return self._path()[1]
+
+    def _path(self) -> tuple[str, str]:
+        self._live()
+        ffi, lib = self._native.ffi, self._lib
+        path, why = ffi.new("int32_t *"), ffi.new("char[]", _REASON_BYTES)
+        self._native.check(lib.pp_device_path(self._handle, path, why, _REASON_BYTES))
+        return "ipc" if path[0] == lib.PP_DEVICE_IPC else "staged", self._native.text(why)
+
+    def _warn_of_path(self) -> None:
+        """Say on rank 0, once for a context, that devices do not share memory."""
+        reason = self.device_path_reason
+        if reason and self._context.rank == 0 and not self._context._told_of_path:
+            self._context._told_of_path = True
+            warnings.warn(
+                f"device_path='ipc' is not possible, so elements travel by the host's memory: "
+                f"{reason}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     # ---- the data path --------------------------------------------------------------------------
 
@@ -202,7 +235,9 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         device, and its results are there. See `Request.Free`.
         """
         limit = None if timeout is None else seconds(timeout)
-        return super().Free(self._before_free(limit))
+        discarded = super().Free(self._before_free(limit))
+        self._lib.pp_await_free(self._context._ctx, _AWAIT_FREE_US)  # else it is freed later
+        return discarded
 
     def _refuse(self, why: str) -> None:
         super()._refuse(why)

@@ -186,30 +186,44 @@ static pp_status_t open_handle(pp_calls_t *calls, pp_handle_t *handle, const pp_
     return handle->kind->open(handle, agreed);
 }
 
-void pp_agreement_end_init(pp_calls_t *calls)
+/* False: the ranks do not make the handle. */
+static bool begin_handle(pp_calls_t *calls, pp_status_t *status)
 {
     pp_handle_t *handle = calls->handle;
     uint64_t     region = find_region(calls);
-    pp_status_t  status;
     if (calls->vote.complains) {
-        status = verdict(calls);
+        *status = verdict(calls);
         calls->handle = NULL;
         handle->kind->release(handle);
-        pp_call_finish(calls, status);
-        return;
+        return false;
     }
     /* The id is the number of the agreement, not of the handle: so ranks whose *_init met another rank's Free of the
        context have counted alike. */
     const pp_agreed_t agreed = {.id = (uint32_t)calls->agree.round, .choice = calls->vote.signature.choice,
                                 .reason = calls->vote.signature.reason, .region = region};
-    status = open_handle(calls, handle, &agreed);
+    *status = open_handle(calls, handle, &agreed);
+    calls->team->live_handles++;
+    return true;
+}
+
+void pp_agreement_end_init(pp_calls_t *calls)
+{
+    pp_status_t status = PP_OK;
+    if (!calls->opened && !begin_handle(calls, &status)) {
+        pp_call_finish(calls, status);
+        return;
+    }
+    calls->opened = true;
+    if (status >= 0 && calls->handle->meet)
+        status = calls->handle->meet(calls->handle);
+    if (status == PP_PENDING)
+        return;
     if (status < 0) {
         /* The other ranks have the handle, and would wait for this one. */
         snprintf(calls->text, sizeof calls->text, "%s", pp_error_text());
         pp_engine_fail(calls->engine, status, "%s", calls->text);
         pp_exit_tell_gone(calls);
     }
-    calls->team->live_handles++;
     pp_call_finish(calls, status);
 }
 

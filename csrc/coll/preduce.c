@@ -136,7 +136,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
                        : pp_table_groups_serve(preduce) ? pp_table_groups_open(preduce)
                                                         : pp_posted_groups_open(preduce);
     if (preduce->initial)
-        preduce->kernels.memory->release(preduce->initial);
+        preduce->kernels.memory->release(preduce->kernels.memory, preduce->initial);
     preduce->initial = NULL;
     return status;
 }
@@ -149,7 +149,7 @@ static void release(pp_handle_t *handle)
     if (preduce->ops)
         preduce->ops->close(preduce);
     if (preduce->initial)
-        preduce->kernels.memory->release(preduce->initial);
+        preduce->kernels.memory->release(preduce->kernels.memory, preduce->initial);
     free((void *)preduce->config.pieces);
     free((void *)preduce->config.table);
     free(preduce->members);
@@ -358,7 +358,7 @@ static pp_status_t copy_initial(pp_preduce_t *preduce)
 {
     if (preduce->config.plan.weights != PP_WEIGHTS_INITIAL || preduce->config.backend == PP_BACKEND_COMM)
         return PP_OK;
-    preduce->initial = preduce->kernels.memory->allocate(preduce->vector_bytes + 1);
+    preduce->initial = preduce->kernels.memory->allocate(preduce->kernels.memory, preduce->vector_bytes + 1);
     if (!preduce->initial)
         return pp_fail(PP_ERR_MEMORY, "no memory for the initial model of %zu bytes", preduce->vector_bytes);
     if (preduce->config.device == 0)

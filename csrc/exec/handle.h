@@ -108,6 +108,10 @@ struct pp_handle {
     const struct pp_face   *face;    /* what applications do with such a handle (progress/context.h) */
     struct pp_staging *staging;      /* its buffers are in the memory of a device (progress/staging.h); or NULL */
     void             (*end_staging)(struct pp_handle *);   /* frees it; called by release() */
+    /* What the ranks still have to arrange when they have agreed on the handle: PP_PENDING until that is done, so it is
+       called again.  NULL: nothing. */
+    pp_status_t      (*meet)(struct pp_handle *);
+    size_t             offer_bytes;  /* what meet() needs of memory that ranks share, for each rank */
     struct pp_engine  *engine;       /* NULL: the ranks have not agreed on it yet */
     struct pp_team    *team;
     uint32_t           id;           /* number of the agreement that made it: the same on all ranks */

@@ -1,12 +1,9 @@
 /* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
-#include "staging.h"
+#include "vault.h"
 
 #include <stdlib.h>
 
-enum {
-    PINNED_AT_FIRST = 3,             /* for a Start, for a result on its way, for the next result */
-    RESULTS_MAX = 8                  /* on their way to the device at once; a Flush may add one */
-};
+enum { RESULTS_MAX = 8 };            /* on their way to the device at once; a Flush may add one */
 
 /* ---- pinned memory ---------------------------------------------------------------------------------------- */
 
@@ -27,23 +24,25 @@ static void count_full(pp_ctx_t *ctx, pp_staging_t *staging)
     staging->full = full;
 }
 
-/* The memory of results that have got to the device is spare. */
-static pp_status_t reclaim(pp_staging_t *staging)
+pp_status_t pp_staging_reclaim(pp_handle_t *handle)
 {
+    pp_staging_t *staging = handle->staging;
     while (staging->results) {
         pp_status_t status = pp_lane_over(&staging->lane, staging->results);
         if (status != PP_OK)
             return status < 0 ? status : PP_OK;
-        pp_staging_put_spare(staging, pop_result(staging));
+        pp_pinned_t *pinned = pop_result(staging);
+        if (pinned == staging->reader)
+            staging->has_read(handle);
+        else
+            pp_staging_keep(&staging->spare, pinned);
     }
     return PP_OK;
 }
 
-/* More is pinned only if there is none: the driver may take its time for that, and wait for work of the device. */
-pp_status_t pp_staging_take_spare(pp_staging_t *staging, pp_pinned_t **out)
+pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_pinned_t **out)
 {
-    PP_TRY(reclaim(staging));
-    for (pp_pinned_t **link = &staging->spare; *link; link = &(*link)->next) {
+    for (pp_pinned_t **link = list; *link; link = &(*link)->next) {
         pp_status_t status = pp_lane_over(&staging->lane, *link);
         if (status < 0)
             return status;
@@ -53,7 +52,16 @@ pp_status_t pp_staging_take_spare(pp_staging_t *staging, pp_pinned_t **out)
             return PP_OK;
         }
     }
-    return pp_lane_pin(&staging->lane, staging->bytes, out);
+    return PP_PENDING;
+}
+
+/* More is pinned only if there is none: the driver may take its time for that, and wait for work of the device. */
+pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **out)
+{
+    pp_staging_t *staging = handle->staging;
+    PP_TRY(pp_staging_reclaim(handle));
+    pp_status_t status = pp_staging_take(staging, &staging->spare, out);
+    return status == PP_PENDING ? pp_lane_pin(&staging->lane, staging->bytes, out) : status;
 }
 
 void pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
@@ -66,7 +74,12 @@ void pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
     staging->newest = result;
     staging->result_count++;
     count_full(ctx, staging);
-    ctx->staged_bytes += staging->bytes;
+    pp_staging_count(ctx, staging);
+}
+
+void pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging)
+{
+    *(staging->lane.folds ? &ctx->ipc_bytes : &ctx->staged_bytes) += staging->bytes;
 }
 
 /* ---- opening and closing ---------------------------------------------------------------------------------- */
@@ -83,6 +96,13 @@ static void unpin_all(pp_staging_t *staging, pp_pinned_t *list, bool *any_busy)
     }
 }
 
+void pp_staging_unpin_spare(pp_staging_t *staging)
+{
+    pp_pinned_t *idle;
+    while (pp_staging_take(staging, &staging->spare, &idle) == PP_OK)
+        pp_lane_unpin(&staging->lane, idle);
+}
+
 static pp_ctx_t *ctx_of(const pp_handle_t *handle)
 {
     return (pp_ctx_t *)((char *)handle->team->engine - offsetof(pp_ctx_t, engine));
@@ -91,25 +111,32 @@ static pp_ctx_t *ctx_of(const pp_handle_t *handle)
 static void end(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
-    bool any_busy = false;
+    bool any_busy = false, reads = false;
     if (!staging)
         return;
-    handle->staging = NULL;
     for (pp_flight_t *next, *flight = staging->flights; flight; flight = next) {
         next = flight->next;
-        pp_staging_put_spare(staging, flight->pinned);
+        pp_staging_keep(&staging->spare, flight->pinned);
         free(flight);
         ctx_of(handle)->flights--;
     }
     if (staging->receive)
-        pp_staging_put_spare(staging, staging->receive);
+        pp_staging_keep(&staging->spare, staging->receive);
+    for (const pp_pinned_t *result = staging->results; result; result = result->next)
+        reads |= result == staging->reader;
+    if (staging->reader && !reads)
+        pp_staging_keep(&staging->spare, staging->reader);
     /* Freed by all ranks, or never made.  Else the process ends, and the driver would wait for the device. */
-    if (handle->ended || !handle->engine) {
+    bool freed = handle->ended || !handle->engine;
+    if (freed) {
         unpin_all(staging, staging->spare, &any_busy);
+        unpin_all(staging, staging->borrowers, &any_busy);
         unpin_all(staging, staging->results, &any_busy);
-        if (!any_busy)
-            pp_lane_close(&staging->lane);
     }
+    pp_vault_end(handle, freed && !any_busy);
+    if (freed && !any_busy)
+        pp_lane_close(&staging->lane);
+    handle->staging = NULL;
     free(staging->sends);
     free(staging->receives);
     free(staging);
@@ -135,14 +162,9 @@ static pp_status_t find_spans(pp_staging_t *staging, const pp_piece_t *pieces, s
 static pp_status_t open(pp_staging_t *staging, const pp_piece_t *pieces, size_t count, size_t element_bytes,
                         int32_t device)
 {
-    pp_pinned_t *pinned;
     PP_TRY(find_spans(staging, pieces, count, element_bytes));
     PP_TRY(pp_lane_open(device, &staging->lane));
-    for (int i = 0; i < PINNED_AT_FIRST; i++) {
-        PP_TRY(pp_lane_pin(&staging->lane, staging->bytes, &pinned));
-        pp_staging_put_spare(staging, pinned);
-    }
-    return pp_staging_take_spare(staging, &staging->receive);
+    return pp_lane_pin(&staging->lane, staging->bytes, &staging->receive);
 }
 
 pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_t count, size_t element_bytes,
@@ -169,7 +191,7 @@ pp_status_t pp_staging_check(const pp_handle_t *handle)
 bool pp_staging_room(const pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
-    pp_status_t   status = staging->result_count < RESULTS_MAX ? PP_OK : reclaim(staging);
+    pp_status_t   status = staging->result_count < RESULTS_MAX ? PP_OK : pp_staging_reclaim((pp_handle_t *)handle);
     count_full(ctx_of(handle), staging);     /* a Start may have reclaimed some */
     return status < 0 || staging->result_count < RESULTS_MAX;      /* the error is found again */
 }
@@ -195,9 +217,11 @@ pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, in
     bool (*over)(const void *) = results ? has_arrived : has_landed;
     pp_status_t status = PP_OK;
     if (!over(handle)) {
+        uint64_t since_ns = pp_engine_now(&ctx->engine);
         ctx->flights++;              /* sleeps are short */
         status = pp_help_until(ctx, over, handle, timeout_us, NULL);
         ctx->flights--;
+        ctx->device_wait_ns += pp_engine_now(&ctx->engine) - since_ns;
     }
     pp_staging_room(handle);         /* results that have arrived do not count any more */
     return status;

@@ -20,12 +20,13 @@ static void stand_in(pp_preduce_t *preduce, pp_pinned_t *pinned)
     piece->recv = pinned ? pinned->data : NULL;
 }
 
-static pp_status_t queue(pp_staging_t *staging, pp_flight_t *flight)
+static pp_status_t queue(pp_handle_t *handle, pp_flight_t *flight)
 {
-    PP_TRY(pp_staging_take_spare(staging, &flight->pinned));
+    pp_staging_t *staging = handle->staging;
+    PP_TRY(pp_staging_take_spare(handle, &flight->pinned));
     pp_status_t status = pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream);
     if (status < 0)
-        pp_staging_put_spare(staging, flight->pinned);
+        pp_staging_keep(&staging->spare, flight->pinned);
     return status;
 }
 
@@ -38,7 +39,7 @@ static pp_status_t fetch(pp_ctx_t *ctx, pp_preduce_t *preduce)
     flight_t     *flight = calloc(1, sizeof *flight + bytes);
     if (!flight)
         return pp_fail(PP_ERR_MEMORY, "no memory for a Start");
-    pp_status_t status = queue(staging, &flight->base);
+    pp_status_t status = queue(&preduce->handle, &flight->base);
     if (status < 0) {
         free(flight);
         return status;
@@ -61,7 +62,7 @@ static void forget(pp_ctx_t *ctx, pp_staging_t *staging)
     staging->for_flush = false;
     if (!staging->flights)
         return;
-    pp_staging_put_spare(staging, staging->flights->pinned);
+    pp_staging_keep(&staging->spare, staging->flights->pinned);
     free(staging->flights);
     staging->flights = NULL;
     ctx->flights--;
@@ -101,7 +102,7 @@ static void read_initial(pp_preduce_t *preduce)
     if (!preduce->initial)
         return;
     pp_preduce_load(preduce, preduce->initial);
-    pp_staging_put_spare(staging, staging->receive);
+    pp_staging_keep(&staging->spare, staging->receive);
     stand_in(preduce, NULL);
 }
 
@@ -113,7 +114,7 @@ static bool link(pp_ctx_t *ctx, pp_handle_t *handle)
     flight_t     *flight = (flight_t *)staging->flights;
     pp_status_t   status = PP_OK;
     if (staging->receive)
-        pp_staging_put_spare(staging, staging->receive);
+        pp_staging_keep(&staging->spare, staging->receive);
     stand_in(preduce, flight->base.pinned);
     if (preduce->on_its_way) {
         staging->links = true;
@@ -203,7 +204,7 @@ pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle)
     pp_piece_t *pieces = (pp_piece_t *)config->pieces;
     pieces[0] = (pp_piece_t){.count = preduce->count};
     preduce->config.piece_count = 1;
-    pp_staging_put_spare(handle->staging, handle->staging->receive);
+    pp_staging_keep(&handle->staging->spare, handle->staging->receive);
     stand_in(preduce, NULL);
     if (config->plan.weights != PP_WEIGHTS_INITIAL)
         return PP_OK;

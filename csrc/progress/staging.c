@@ -1,16 +1,45 @@
 /* staging.c - see staging.h. */
-#include "staging.h"
+#include "vault.h"
 #include "../coll/patience.h"
 
 #include <stdlib.h>
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
 
-static void set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned)
+void pp_staging_set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned)
 {
     pp_piece_t *piece = (pp_piece_t *)coll->config.pieces;      /* a copy, which the handle owns */
     coll->handle.staging->receive = pinned;
     piece->recv = pinned->data;
+}
+
+/* Copies may go to the memory of the node, if rounds are made there, of elements that need not be converted. */
+static bool may_be_in_place(const pp_handle_t *handle)
+{
+    const pp_allreduce_config_t *config = &pp_allreduce_of(handle)->config;
+    return handle->team->engine->node && handle->staging->bytes >= PP_PAGE
+        && pp_accumulator_bytes(config->type) == pp_type_bytes(config->type);
+}
+
+/* Pins now what the handle is about to need. */
+static pp_status_t prepare(pp_handle_t *handle)
+{
+    enum { MORE_AT_FIRST = 2 };      /* for a Start, and for a result on its way */
+    const pp_allreduce_config_t *config = &pp_allreduce_of(handle)->config;
+    pp_staging_t *staging = handle->staging;
+    pp_pinned_t  *pinned;
+    if (config->device_path == PP_DEVICE_IPC)
+        PP_TRY(pp_vault_ask(handle, config->no_ipc));
+    if (may_be_in_place(handle)) {
+        PP_TRY(pp_in_place_pin(staging));
+        pp_in_place_begin(handle);
+        return PP_OK;
+    }
+    for (int i = 0; i < MORE_AT_FIRST; i++) {
+        PP_TRY(pp_lane_pin(&staging->lane, staging->bytes, &pinned));
+        pp_staging_keep(&staging->spare, pinned);
+    }
+    return PP_OK;
 }
 
 pp_status_t pp_staging_open(pp_handle_t *handle)
@@ -18,11 +47,16 @@ pp_status_t pp_staging_open(pp_handle_t *handle)
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     PP_TRY(pp_staging_make(handle, coll->config.pieces, coll->config.piece_count, pp_type_bytes(coll->config.type),
                            coll->config.device - 1));
+    pp_status_t status = prepare(handle);
+    if (status < 0) {
+        handle->end_staging(handle);
+        return status;
+    }
     handle->face = &pp_staged_allreduce_face;
     pp_piece_t *pieces = (pp_piece_t *)coll->config.pieces;
     pieces[0] = (pp_piece_t){.count = coll->count};
     coll->config.piece_count = 1;
-    set_receive(coll, handle->staging->receive);
+    pp_staging_set_receive(coll, handle->staging->receive);
     return PP_OK;
 }
 
@@ -37,16 +71,21 @@ static void append(pp_staging_t *staging, pp_flight_t *flight)
     staging->last = flight;
 }
 
-static pp_status_t queue(pp_staging_t *staging, pp_flight_t **out)
+static pp_status_t queue(pp_handle_t *handle, pp_flight_t **out)
 {
-    pp_flight_t *flight = calloc(1, sizeof *flight);
+    pp_staging_t *staging = handle->staging;
+    pp_flight_t  *flight = calloc(1, sizeof *flight);
     if (!flight)
         return pp_fail(PP_ERR_MEMORY, "no memory for a Start");
-    pp_status_t status = pp_staging_take_spare(staging, &flight->pinned);
+    pp_status_t status = pp_in_place_reserve(handle, flight);
+    if (status == PP_PENDING)
+        status = pp_staging_take_spare(handle, &flight->pinned);
     if (status >= 0) {
         status = pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream);
-        if (status < 0)
-            pp_staging_put_spare(staging, flight->pinned);
+        if (status < 0 && flight->reserved)
+            pp_in_place_give_up(handle, flight);
+        else if (status < 0)
+            pp_staging_keep(&staging->spare, flight->pinned);
     }
     if (status < 0)
         free(flight);
@@ -65,7 +104,7 @@ static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
     coll->on_their_way++;
     append(coll->handle.staging, flight);
     ctx->flights++;
-    ctx->staged_bytes += coll->handle.staging->bytes;
+    pp_staging_count(ctx, coll->handle.staging);
     pp_patience_started(coll);
     coll->ops->settle(coll);
 }
@@ -79,7 +118,7 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     /* Without a progress thread a rank that is always late would never link what has arrived. */
     while (!ctx->has_thread && (pp_look(ctx) > 0 || pp_staging_work(ctx)))
         continue;
-    PP_TRY(queue(staging, &flight));
+    PP_TRY(queue(handle, &flight));
     pp_returned(ctx);
     bool arrived = coll->ops->sends && pp_arrive(ctx);
     pp_look(ctx);                    /* a round that is complete makes the request late */
@@ -94,23 +133,27 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
 
-/* After a failure the application has lost a result, so the context fails as a whole. */
-static pp_status_t send_result(pp_ctx_t *ctx, pp_allreduce_t *coll)
+static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *pinned)
 {
-    pp_staging_t *staging = coll->handle.staging;
-    pp_pinned_t  *pinned = staging->receive, *next;
+    pp_staging_t *staging = handle->staging;
     PP_TRY(pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream));
-    PP_TRY(pp_staging_take_spare(staging, &next));
-    set_receive(coll, next);
+    if (pinned == staging->receive) {
+        pp_pinned_t *next;
+        PP_TRY(pp_staging_take_spare(handle, &next));
+        pp_staging_set_receive(pp_allreduce_of(handle), next);
+    }
     pp_staging_sent(ctx, staging, pinned);
     return PP_OK;
 }
 
+/* After a failure the application has lost a result, so the context fails as a whole. */
 static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
 {
+    pp_pinned_t *pinned;
     (void)view;                      /* a result on a device is copied there */
-    PP_TRY(pp_allreduce_face.hand_out(ctx, handle, result, NULL));
-    pp_status_t status = send_result(ctx, pp_allreduce_of(handle));
+    pp_status_t status = pp_in_place_collect(ctx, handle, result, &pinned);
+    if (status >= 0)
+        status = send_result(ctx, handle, pinned);
     if (status < 0)
         pp_engine_fail(handle->engine, status, "handle %u: a result did not get to its device: %s", handle->id,
                        pp_error_text());
@@ -129,7 +172,7 @@ static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
 
 static pp_status_t give(pp_handle_t *handle) { return pp_allreduce_face.give(handle); }
 static void        give_up(pp_handle_t *handle) { pp_allreduce_face.give_up(handle); }
-static void        end_view(pp_handle_t *handle) { pp_allreduce_face.end_view(handle); }
+static void        end_view(pp_handle_t *handle) { (void)handle; }      /* only copies read results in place */
 static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle) { return pp_allreduce_face.timed_out(ctx, handle); }
 
 static bool at_once(const pp_handle_t *handle)

@@ -18,8 +18,12 @@ PROGRAMS = 100  # on each number of ranks
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory):
-    driver = fakecuda.build(tmp_path_factory.mktemp("driver"))
-    return {"PYPARTIAL_CUDA_DRIVER": str(driver), "FAKECUDA_DEVICES": "2"}
+    folder = tmp_path_factory.mktemp("driver")
+    driver = fakecuda.build(folder)
+    variables = {"PYPARTIAL_CUDA_DRIVER": str(driver), "FAKECUDA_DEVICES": "2"}
+    if fakecuda.cpp_compiler():
+        variables["PYPARTIAL_CUDA_KERNELS"] = str(fakecuda.build_kernels(folder))
+    return variables
 
 
 def stress(ranks: int, programs: int, env: dict[str, str]):
@@ -82,6 +86,37 @@ def test_a_process_ends_while_its_stream_is_stuck(what, how, env):
     run = mpirun(2, python("-c", END, how, str(ROOT), what), timeout_s=30, env=env)
     assert run.returncode == (1 if how == "exception" else 0), run.explain()
     assert run.output.count("ended") == 2
+
+
+FOLD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+send, out = Array(100, "i8", stream), Array(100, "i8", stream)
+ctx = pp.Context(comm)
+request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+driver().fake_fail(b"cuLaunchKernel", 1, 719)
+comm.Barrier()
+request.Start()
+try:
+    request.Wait(timeout=20)
+except pp.Error as error:
+    print("raised:", error, flush=True)
+    raise
+"""
+
+
+def test_a_round_that_a_device_cannot_reduce(env):
+    """The rank that claimed it says why, and no rank waits for ever."""
+    if "PYPARTIAL_CUDA_KERNELS" not in env:
+        pytest.skip("a C++ compiler makes the kernels, and there is none")
+    run = mpirun(3, python("-c", FOLD, str(ROOT)), timeout_s=60, env=env)
+    assert run.returncode not in (0, None), run.explain()
+    assert "raised: handle 1: round 0 could not be reduced: CUDA reports an error" in run.output
+    assert "timed out" not in run.output, run.explain()
 
 
 EXIT = """

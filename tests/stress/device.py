@@ -15,8 +15,10 @@ is named.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +35,12 @@ from support.oracles import Log, judge
 
 import pypartial as pp
 
+KERNELS = "PYPARTIAL_CUDA_KERNELS" in os.environ  # else devices share no memory
 EXTRAS = (0, 3, 4000, 20_000)  # elements besides the counts: above 64 KiB copies are made unlocked
 LONGEST_S = 3e-4
 HELD = 0.2  # share of the Starts whose stream is held for a moment
+SLOW = 0.2  # share of the programs with a slow consumer
+QUEUED = 7  # results of it; eight are the most on their way
 TESTED = 0.2  # share of the requests that are collected by Test
 
 
@@ -70,11 +75,13 @@ def open_loop(ctx: pp.Context, comm: MPI.Comm, draw: np.random.Generator, home: 
     values[comm.rank] = 1
     out = Array(values.size, "i8", home)
     send = out if draw.random() < 0.2 else Array(values.size, "i8", home)
+    path = "ipc" if KERNELS and draw.random() < 0.5 else "auto"
     request = ctx.Allreduce_init(
         None if send is out else send,
         out,
         policy=policies[int(draw.integers(len(policies)))],
         deliver=str(draw.choice(["latest", "sum", "each"])),  # type: ignore[arg-type]
+        device_path=path,  # type: ignore[arg-type]
     )
     return Loop(request, send, out, values, Log(comm.size, 4000))
 
@@ -178,6 +185,8 @@ def program(comm: MPI.Comm, seed: int) -> None:
         progress=progress,  # type: ignore[arg-type]
         patience=patience,
     ) as ctx:
+        if shared.random() < SLOW:
+            consume_slowly(comm, ctx, own, streams[0])
         loops = [open_loop(ctx, comm, shared, streams[0]) for _ in range(shared.integers(1, 4))]
         for _ in range(int(shared.integers(2, 8))):
             for loop in loops:
@@ -196,6 +205,29 @@ def program(comm: MPI.Comm, seed: int) -> None:
         stream.close()
 
 
+def consume_slowly(comm: MPI.Comm, ctx: pp.Context, own: np.random.Generator, home: Stream) -> None:
+    """Have results queue up on a stream that is held; each must still be that of its round."""
+    count, slow = int(own.choice(EXTRAS)) + 1, Stream()
+    count = comm.bcast(count)
+    send, out, *seen = (Array(count, "i8", home) for _ in range(2 + QUEUED))
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    slow.hold(True)
+    for step, kept in enumerate(seen):
+        send.put(step)
+        request.Start()
+        request.Wait(stream=slow)  # type: ignore[call-arg]
+        kept.copy(out, slow)
+    slow.hold(False)
+    slow.wait()
+    for step, kept in enumerate(seen):
+        found = kept.get()
+        assert (found == step * comm.size).all(), f"result {step} became {found[:4]}"
+    request.Free()
+    for array in (send, out, *seen):
+        array.close()
+    slow.close()
+
+
 def finish(comm: MPI.Comm, loop: Loop, status: pp.Status, several: bool) -> None:
     """Have everything be given, and judge it; a rank that waits on another handle has left."""
     if loop.request.deliver == "each":
@@ -209,6 +241,7 @@ def finish(comm: MPI.Comm, loop: Loop, status: pp.Status, several: bool) -> None
 
 def main() -> None:
     options, comm = parse(), MPI.COMM_WORLD
+    warnings.filterwarnings("ignore", "device_path='ipc' is not possible", RuntimeWarning)
     stand_in = driver()
     before = stand_in.fake_leaks()
     for seed in range(options.seed, options.seed + options.programs):
