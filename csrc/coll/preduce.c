@@ -97,7 +97,8 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     memcpy(signature->bytes, &key, sizeof key);
     snprintf(signature->text, sizeof signature->text, "P-Reduce of %llu elements of %s%s, groups %s, "
              "weights=%s, alpha=%g, backend=%s, cache=%d", (unsigned long long)preduce->count,
-             pp_type_name(config->type), config->device > 0 ? " in the memory of a device" : "", preduce->generator_text, weights[config->plan.weights], config->plan.alpha, backends[config->backend],
+             pp_type_name(config->type), config->device > 0 ? " in the memory of a device" : "",
+             preduce->generator_text, weights[config->plan.weights], config->plan.alpha, backends[config->backend],
              config->plan.cache);
     return PP_OK;
 }

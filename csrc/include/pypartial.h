@@ -568,9 +568,10 @@ pp_status_t pp_preduce_result(pp_handle_t *handle, pp_group_result_t *result);
 /* Local; PP_BACKEND_COMM only, after pp_wait() has returned PP_OK with result.runs: the caller has run the group.  The
    request goes on: wait again. */
 pp_status_t pp_preduce_ran(pp_handle_t *handle);
-/* Local; PP_BACKEND_COMM with buffers on a device only.  The memory of the host that stands for the buffers: it has what
-   Start or Flush has copied off the device, and with PP_WEIGHTS_INITIAL the initial model until the first Start.  It stays
-   until pp_preduce_deliver(), or the next Start, Flush or Free.  PP_ERR_STATE: nothing has come off the device. */
+/* Local; PP_BACKEND_COMM with buffers on a device only.  The memory of the host that stands for the buffers: it has
+   what Start or Flush has copied off the device, and with PP_WEIGHTS_INITIAL the initial model until the first Start.
+   It stays until pp_preduce_deliver(), or the next Start, Flush or Free.  PP_ERR_STATE: nothing has come off the
+   device. */
 pp_status_t pp_preduce_host(pp_handle_t *handle, void **elements);
 /* Local; like pp_preduce_host(), after a result: queues the copy of that memory to the buffers on the device. */
 pp_status_t pp_preduce_deliver(pp_handle_t *handle);
@@ -588,8 +589,8 @@ pp_status_t pp_groups_static_table(int32_t nodes, int32_t per_node, int32_t *tab
 /* A handle with config.device > 0.  pp_start() queues a copy of the pieces behind what was queued on a stream of the
    application before, and returns; what is queued on that stream afterwards waits for the copy.  The contribution counts
    when the copy is over.  pp_wait() and the others that give a result queue the copy of it on such a stream: what is
-   queued there afterwards sees it.  pp_wait_view() copies as well, and gives NULL.  A request of P-Reduce asks for its group
-   when the copy is over.
+   queued there afterwards sees it.  pp_wait_view() copies as well, and gives NULL.  A request of P-Reduce asks for its
+   group when the copy is over.
    A stream is a CUstream as a number; 1 is the legacy default stream, 2 that of the calling thread.  One that was
    destroyed, or is being captured, is PP_ERR_ARGUMENT, and the call has done nothing. */
 
@@ -613,8 +614,9 @@ pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t
 /* Local.  The stream that calls of this handle use from now on; before the first one. */
 pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
 /* Local, blocking: waits until the contributions of this rank are off the device, and with `results` also until its
-   results are there.  Without `results` P-Reduce copies off the device what a Flush gives.  To be called before pp_flush_begin(), pp_drain_begin(), and with `results` before
-   pp_handle_free_begin(): they return PP_ERR_STATE otherwise.  PP_PENDING: not after `timeout_us` (< 0: no limit). */
+   results are there.  Without `results` P-Reduce copies off the device what a Flush gives.  To be called before
+   pp_flush_begin(), pp_drain_begin(), and with `results` before pp_handle_free_begin(): they return PP_ERR_STATE
+   otherwise.  PP_PENDING: not after `timeout_us` (< 0: no limit). */
 pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us);
 
 /* Local, blocking: waits until the memory of devices is free again that freed handles had shared with other ranks, which

@@ -30,8 +30,8 @@ static pp_status_t queue(pp_handle_t *handle, pp_flight_t *flight)
     return status;
 }
 
-/* Queues a copy of the buffers off the device, and keeps the members that the Start has named.  There is one copy on its
-   way at a time. */
+/* Queues a copy of the buffers off the device, and keeps the members that the Start has named.  There is one copy on
+   its way at a time. */
 static pp_status_t fetch(pp_ctx_t *ctx, pp_preduce_t *preduce)
 {
     pp_staging_t *staging = preduce->handle.staging;
@@ -173,8 +173,8 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
 
 /* ---- Flush ------------------------------------------------------------------------------------------------- */
 
-/* A Flush gives what the buffers hold, unless it has a request to give.  If it ends here by a timeout, the next one goes
-   on with the copy. */
+/* A Flush gives what the buffers hold, unless it has a request to give.  If it ends here by a timeout, the next one
+   goes on with the copy. */
 static pp_status_t land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us)
 {
     pp_staging_t *staging = handle->staging;

@@ -359,7 +359,9 @@ def test_the_initial_model_is_waited_for(comm, ctx, array, stream, backend):
     stream.hold(True)
     model.put(100)
     for _ in range(2):
-        with pytest.raises(pp.TimeoutError, match="Preduce_init"):
+        with pytest.raises(
+            pp.TimeoutError, match=r"(?s)Preduce_init.*is on its way from their device"
+        ):
             ctx.Preduce_init(model, pp.groups.Given(), timeout=0.05, **options)
     stream.hold(False)
     request = ctx.Preduce_init(model, pp.groups.Given(), **options)
