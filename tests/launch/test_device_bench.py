@@ -72,10 +72,26 @@ def test_skew_beside_the_hosts(env: dict[str, str], tmp_path: Path) -> None:
     assert "cuda-staged-by-hand" in run.output
 
 
-def test_results_that_are_not_there_are_noticed(env: dict[str, str], tmp_path: Path) -> None:
-    """The library takes copies for complete too early: it contributes what happens to be there."""
-    words = "bench latency --buffers cupy --policy full --size 1M --blocks 2 --calls 5"
-    lies = {**env, "FAKECUDA_LIE": "cuEventQuery"}
-    run = mpirun(2, python("-m", "pypartial", *words.split()), timeout_s=LIMIT_S, env=lies)
+WRONG = """
+import sys, pypartial.cli
+from mpi4py import MPI
+from pypartial.bench import contenders
+
+if MPI.COMM_WORLD.rank == 1:
+    made = contenders._PartialOnDevice.__init__
+
+    def make(self, ctx, policy, pair, algorithm):
+        made(self, ctx, policy, pair, algorithm)
+        self._synchronize = lambda: pair.receive.fill(3)
+
+    contenders._PartialOnDevice.__init__ = make
+sys.exit(pypartial.cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_wrong_result_is_noticed(env: dict[str, str]) -> None:
+    words = "bench latency --buffers cupy --policy full --size 4K --blocks 2 --calls 5"
+    run = mpirun(2, python("-c", WRONG, *words.split()), timeout_s=LIMIT_S, env=env)
     assert run.returncode == 1, run.explain()
-    assert "not verified: full" in run.output
+    assert "not verified: full, 1024 x float32, rank 1" in run.output
+    assert "not verified: mpi" not in run.output
