@@ -58,9 +58,7 @@ class Handle(Contender):
 
     def __init__(self, ctx: pp.Context, pair: DevicePair, path: str) -> None:
         self._library = pair.library
-        self._request = ctx.Allreduce_init(
-            pair.send.array, pair.receive.array, policy=pp.Full(), **gpu.on_path(path)
-        )
+        self._request = gpu.made(ctx, path, pair.send.array, pair.receive.array, policy=pp.Full())
 
     def call(self) -> None:
         self._request.Start()

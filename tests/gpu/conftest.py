@@ -52,5 +52,5 @@ def kit(request, comm):
 
 @pytest.fixture(params=gpu.paths())
 def path(request):
-    """The arguments that choose a path."""
-    return gpu.on_path(request.param)
+    """How the elements of a handle get from rank to rank."""
+    return request.param

@@ -39,7 +39,7 @@ def main() -> None:
     send, out = kit.new(COUNT, "float32"), kit.new(COUNT, "float32")
     kit.put(send, np.ones(COUNT, "f4"))
     with pp.Context(comm, seed=7) as ctx, kit.use(kit.home):
-        request = ctx.Allreduce_init(send, out, policy=pp.Full(), **gpu.on_path(path))
+        request = gpu.made(ctx, path, send, out, policy=pp.Full())
         for step in range(STEPS):
             kit.spin(send, COUNT, step, SPIN_NS, kit.home)
             request.Start()

@@ -47,8 +47,8 @@ def test_the_loop(comm, kit, path, policy, deliver, extra):
     send, out = kit.new(values.size, "int64"), kit.new(values.size, "int64")
     status, junk = pp.Status(), np.full(values.size, -999)
     with pp.Context(comm, seed=7) as ctx:
-        request = ctx.Allreduce_init(
-            send, out, policy=policies(comm.size)[policy], deliver=deliver, **path
+        request = gpu.made(
+            ctx, path, send, out, policy=policies(comm.size)[policy], deliver=deliver
         )
         log = Log(comm.size, 8 * STEPS * comm.size)
         for _ in range(STEPS):
@@ -87,7 +87,7 @@ def both(kit, ctx, values, dtype, path, **options):
     """Return a round's result on the device, and that of the same round in the host's memory."""
     send, out = kit.new(values.size, dtype), kit.new(values.size, dtype)
     expected = np.zeros_like(values)
-    on_device = ctx.Allreduce_init(send, out, policy=pp.Full(), **options, **path)
+    on_device = gpu.made(ctx, path, send, out, policy=pp.Full(), **options)
     on_host = ctx.Allreduce_init(values, expected, policy=pp.Full(), **options)
     kit.put(send, values)
     for request in (on_device, on_host):
@@ -124,7 +124,7 @@ def test_several_arrays_in_place(comm, ctx, kit, path):
     arrays = [kit.new(count, "float32") for count in (3, 5)]
     kit.put(arrays[0], np.array([comm.rank, 1, 2], "f4"))
     kit.put(arrays[1], np.arange(5, dtype="f4"))
-    request = ctx.Allreduce_init(MPI.IN_PLACE, arrays, policy=pp.Full(), **path)
+    request = gpu.made(ctx, path, MPI.IN_PLACE, arrays, policy=pp.Full())
     request.Start()
     request.Wait()
     first, second = (kit.get(array, n, "float32") for array, n in zip(arrays, (3, 5), strict=True))
@@ -153,7 +153,7 @@ def test_dlpack_objects(comm, ctx, kit, path):
         pytest.skip("the stand-in's arrays have no DLPack")
     kit.put(send, np.full(100, comm.rank, "f4"))
     kit.wait()
-    request = ctx.Allreduce_init(Exported(send), Exported(out), policy=pp.Full(), **path)
+    request = gpu.made(ctx, path, Exported(send), Exported(out), policy=pp.Full())
     request.Start(stream=kit.home)
     request.Wait(stream=kit.home)
     assert (kit.get(out, 100, "float32") == sum(range(comm.size))).all()

@@ -43,7 +43,7 @@ def test_a_kernel_on_a_side_stream_is_waited_for(comm, ctx, kit, path, arrays):
     send, out = arrays
     side, consumer = kit.stream(), kit.stream()
     seen = [kit.new(COUNT, "float32") for _ in range(GROUP)]
-    request = ctx.Allreduce_init(send, out, policy=pp.Full(), **path)
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
     kit.spin(send, COUNT, -1, 0, side)  # the driver loads it
     kit.wait(side)
     took = []
@@ -71,7 +71,7 @@ def test_a_consumer_is_behind_the_result(comm, ctx, kit, path, arrays):
     send, out = arrays
     seen = [kit.new(COUNT, "float32") for _ in range(20)]
     stream, scratch = kit.stream(), kit.new(1, "float32")
-    request = ctx.Allreduce_init(send, out, policy=pp.Full(), **path)
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
     for step, copied in enumerate(seen):
         kit.put(send, np.full(COUNT, step + comm.rank, "f4"))
         request.Start()
@@ -87,7 +87,7 @@ def test_a_consumer_is_behind_the_result(comm, ctx, kit, path, arrays):
 @pytest.mark.parametrize("number", [LEGACY, PER_THREAD])
 def test_default_streams(comm, ctx, kit, path, arrays, number):
     send, out = arrays
-    request = ctx.Allreduce_init(send, out, policy=pp.Full(), **path)
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
     for step in range(10):
         kit.spin(send, COUNT, step + comm.rank, 1_000_000, number)
         request.Start(stream=number)
@@ -99,7 +99,7 @@ def test_default_streams(comm, ctx, kit, path, arrays, number):
 def test_the_current_stream_is_that_of_the_library(comm, ctx, kit, path, arrays):
     """Without stream=, Start and Wait use the stream that is current when they are called."""
     send, out = arrays
-    request = ctx.Allreduce_init(send, out, policy=pp.Full(), **path)
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
     for step in range(10):
         stream = kit.stream()
         with kit.use(stream):
@@ -115,7 +115,7 @@ def test_streams_that_cannot_be_used(comm, ctx, kit, path, arrays, call):
     """The call has done nothing."""
     send, out = arrays
     kit.put(send, np.full(COUNT, comm.rank, "f4"))
-    request = ctx.Allreduce_init(send, out, policy=pp.Full(), **path)
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
     if call != "Start":
         request.Start()
     stream = kit.stream()

@@ -18,12 +18,7 @@ PROGRAMS = 100  # on each number of ranks
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("driver")
-    driver = fakecuda.build(folder)
-    variables = {"PYPARTIAL_CUDA_DRIVER": str(driver), "FAKECUDA_DEVICES": "2"}
-    if fakecuda.cpp_compiler():
-        variables["PYPARTIAL_CUDA_KERNELS"] = str(fakecuda.build_kernels(folder))
-    return variables
+    return fakecuda.environment(tmp_path_factory.mktemp("driver"), devices=2)
 
 
 def stress(ranks: int, programs: int, env: dict[str, str]):

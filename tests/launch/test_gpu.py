@@ -23,8 +23,7 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    driver = fakecuda.build(tmp_path_factory.mktemp("driver"))
-    return {"PYPARTIAL_CUDA_DRIVER": str(driver), "FAKECUDA_DEVICES": "1"}
+    return fakecuda.environment(tmp_path_factory.mktemp("driver"))
 
 
 def ci_gpu(*words: str, env: dict[str, str], interpreter: str = sys.executable) -> Run:

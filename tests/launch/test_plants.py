@@ -24,14 +24,11 @@ pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    driver = fakecuda.build(tmp_path_factory.mktemp("driver"))
+    env = fakecuda.environment(tmp_path_factory.mktemp("driver"))
     folder = tmp_path_factory.mktemp("planted") / "source"
     built.build(sys.executable, folder, built.PLANTED)
     paths = [str(folder), str(TESTS / "support" / "standin"), os.environ.get("PYTHONPATH", "")]
-    return {
-        "PYPARTIAL_CUDA_DRIVER": str(driver),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
+    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def stress(programs: int, env: dict[str, str]):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import inspect
 import json
 import os
 import sys
@@ -26,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 import pypartial as pp
+from pypartial._ipc import KERNELS
 from pypartial.bench import device_arrays
 from pypartial.bench.device_arrays import ArrayLibrary, CuPyArrays, TorchArrays
 from pypartial.bench.options import DeviceBuffers
@@ -143,20 +143,17 @@ def ok(result: int) -> None:
 # ---- the library's paths -------------------------------------------------------------------------
 
 
-def has_paths() -> bool:
-    """Whether the path of a handle's elements can be chosen in this build."""
-    return "device_path" in inspect.signature(pp.Context.Allreduce_init).parameters
-
-
 def paths() -> list[str]:
-    """Return the paths that this build has here; that of kernels needs a compiler for a device."""
-    has_kernels = has_paths() and why_none() is None and not is_stand_in()
-    return ["staged", "ipc"] if has_kernels else ["staged"]
+    """Return the paths that handles can take; the stand-in runs kernels only if it has some."""
+    no_kernels = why_none() is None and is_stand_in() and KERNELS not in os.environ
+    return ["staged"] if no_kernels else ["staged", "ipc"]
 
 
-def on_path(path: str) -> dict[str, Any]:
-    """Return the arguments of `Allreduce_init` that choose a path."""
-    return {"device_path": path} if has_paths() else {}
+def made(ctx: pp.Context, path: str, send: Any, receive: Any, **options: Any) -> Any:
+    """Make a handle on a path."""
+    request = ctx.Allreduce_init(send, receive, device_path=path, **options)
+    assert request.device_path == path, request.device_path_reason
+    return request
 
 
 # ---- arrays and streams --------------------------------------------------------------------------
