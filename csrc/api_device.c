@@ -82,6 +82,7 @@ pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter(handle, &ctx));
+    handle->face->end_view(handle);
     pp_status_t status = handle->face->land(ctx, handle, results != 0, timeout_us);
     pthread_mutex_unlock(&ctx->lock);
     return status;

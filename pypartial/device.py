@@ -61,7 +61,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     request is complete only when the oldest has arrived: its stream is that far behind.
     """
 
-    __slots__ = ("_device", "_source", "_target")
+    __slots__ = ("_cupy", "_device", "_source", "_target")
 
     def __init__(
         self,
@@ -186,13 +186,64 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         return super().More(status)
 
     def View(
-        self, status: Status | None = None, timeout: float | None = None
-    ) -> np.ndarray[Any, Any]:
-        """Raise `Error`: a result is copied to the receive buffers on the device, by `Wait`."""
-        raise Error(
-            f"{self._name()}: View shows results in host memory; the buffers are on device "
-            f"{self._device}: call Wait"
-        )
+        self, status: Status | None = None, timeout: float | None = None, stream: Any = None
+    ) -> Any:
+        """Wait until the request is complete, and return its result as a CuPy array.
+
+        Local and blocking, as `Wait`. On the path ``"ipc"`` the result is not copied: the array
+        shows memory that the ranks share, and the receive buffers keep what they had. With
+        ``"staged"``, with half precision, and while the device still reads a result before, the
+        result is copied to the receive buffers as by `Wait`, and the array shows these.
+
+        Parameters
+        ----------
+        status : Status, optional
+            Filled with what the request completed with.
+        timeout : float, optional
+            Seconds to wait at most, 0 or more. None: no limit.
+        stream : stream or int, optional
+            Where the work that reads the result will be queued. None: the current stream of the
+            array's library.
+
+        Returns
+        -------
+        cupy.ndarray
+            Of shape ``(count,)`` and the element type of the receive buffers, whose elements it
+            holds one buffer after the other. Only read it. It shows this result to work that is
+            queued on `stream` before the next call of any method of the request; afterwards it
+            shows something undefined.
+
+        Raises
+        ------
+        ArgumentError, TimeoutError, Error, PeerFailedError
+            As `Wait`.
+        Error
+            If CuPy is not installed. The call has not waited.
+        """
+        try:
+            self._cupy = __import__("cupy")
+        except ImportError:
+            raise Error(
+                f"{self._name()}: View gives an array of CuPy, which is not installed: install it, "
+                "or call Wait"
+            ) from None
+        self._use(stream, self._target)
+        return super().View(status, timeout)
+
+    def _view(self, elements: CData, keeper: CData) -> Any:
+        """Return an array of the result, in memory that ranks share or in the receive buffers."""
+        if elements != self._native.ffi.NULL:
+            address = int(self._native.ffi.cast("uintptr_t", elements))
+            return self._array(address, self._settings.count)
+        parts = [
+            self._array(int(self._native.ffi.cast("uintptr_t", at)), count)
+            for at, count in self._receives
+        ]
+        return parts[0] if len(parts) == 1 else self._cupy.concatenate(parts)
+
+    def _array(self, address: int, count: int) -> Any:
+        with self._cupy.cuda.Device(self._device):
+            return self._cupy.asarray(_Place(address, count, self._settings.dtype, self))
 
     # ---- collective calls -----------------------------------------------------------------------
 
@@ -242,6 +293,21 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     def _refuse(self, why: str) -> None:
         super()._refuse(why)
         self._source = self._target = ("", None)
+
+
+class _Place:
+    """Memory of a device for CuPy, which keeps `owner` alive; it is in use for nothing else."""
+
+    def __init__(self, address: int, count: int, dtype: np.dtype[Any], owner: object) -> None:
+        self.owner = owner
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": (count,),
+            "typestr": dtype.str,
+            "data": (address, False),
+            "strides": None,
+            "stream": None,  # what is queued from now on sees the result
+        }
 
 
 class DevicePreduceRequest(DeviceRequest, PreduceRequest):

@@ -296,6 +296,13 @@ pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t cou
     return status;
 }
 
+pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t stream)
+{
+    pp_status_t status;
+    IN_DEVICE(lane, status, end_copy(lane, pinned, stream_of(stream), PP_OK));
+    return status;
+}
+
 pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
     pp_status_t status = PP_OK;

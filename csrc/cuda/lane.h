@@ -70,6 +70,8 @@ pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream);
 pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream);
 /* Queues a copy from pinned memory to the spans on the stream.  After a failure as before. */
 pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, uint64_t stream);
+/* Work that is queued on the stream uses the memory, as a copy does. */
+pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t stream);
 /* PP_OK: the copy is over, and the memory not busy any more.  PP_PENDING: it is not. */
 pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned);
 

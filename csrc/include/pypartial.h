@@ -589,8 +589,9 @@ pp_status_t pp_groups_static_table(int32_t nodes, int32_t per_node, int32_t *tab
 /* A handle with config.device > 0.  pp_start() queues a copy of the pieces behind what was queued on a stream of the
    application before, and returns; what is queued on that stream afterwards waits for the copy.  The contribution counts
    when the copy is over.  pp_wait() and the others that give a result queue the copy of it on such a stream: what is
-   queued there afterwards sees it.  pp_wait_view() copies as well, and gives NULL.  A request of P-Reduce asks for its
-   group when the copy is over.
+   queued there afterwards sees it.  pp_wait_view() copies as well, and gives NULL, unless the result is in memory of a
+   device that ranks share: then it gives the address there, for work that is queued on the stream before the handle's
+   next call.  A request of P-Reduce asks for its group when the copy is over.
    A stream is a CUstream as a number; 1 is the legacy default stream, 2 that of the calling thread.  One that was
    destroyed, or is being captured, is PP_ERR_ARGUMENT, and the call has done nothing. */
 

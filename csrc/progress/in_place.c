@@ -66,7 +66,15 @@ void pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight)
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
 
-pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_pinned_t **pinned)
+/* Vectors of a device that hold the application's elements. */
+static bool can_view(const pp_allreduce_t *coll)
+{
+    const char *why;
+    return pp_vault_in_use(&coll->handle, &why) && !coll->series.kernels.store;
+}
+
+pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view,
+                                pp_pinned_t **pinned)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     pp_staging_t   *staging = handle->staging;
@@ -81,10 +89,30 @@ pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t 
     void *elements = (void *)(uintptr_t)place.elements;
     if (pp_lane_borrow(&staging->lane, staging->reader, elements, whole_pages(staging->bytes))) {
         *pinned = staging->reader;
+        if (!view || !can_view(coll))
+            return PP_OK;
+        *pinned = NULL;
+        view->elements = elements;
+        staging->views = true;
+        staging->viewed_on = staging->stream;
         return PP_OK;
     }
     stop(coll);
-    coll->series.kernels.memory->copy(coll->series.kernels.memory, staging->receive->data, elements, staging->bytes);
+    const pp_memory_t *memory = coll->series.kernels.memory;
+    memory->copy(memory, staging->receive->data, elements, staging->bytes);
     coll->ops->end_view(coll);
     return PP_OK;
+}
+
+void pp_in_place_end_view(pp_handle_t *handle)
+{
+    pp_staging_t *staging = handle->staging;
+    if (!staging->views)
+        return;
+    staging->views = false;
+    pp_status_t status = pp_lane_use(&staging->lane, staging->reader, staging->viewed_on);
+    if (status < 0)
+        pp_engine_fail(handle->engine, status, "handle %u: it is not known how long a result is read: %s", handle->id,
+                       pp_error_text());
+    pp_staging_await((pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine)), staging, staging->reader);
 }

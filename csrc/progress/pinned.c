@@ -64,7 +64,7 @@ pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **out)
     return status == PP_PENDING ? pp_lane_pin(&staging->lane, staging->bytes, out) : status;
 }
 
-void pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
+void pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
 {
     result->next = NULL;
     if (staging->results)
@@ -74,6 +74,11 @@ void pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
     staging->newest = result;
     staging->result_count++;
     count_full(ctx, staging);
+}
+
+void pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
+{
+    pp_staging_await(ctx, staging, result);
     pp_staging_count(ctx, staging);
 }
 

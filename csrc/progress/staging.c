@@ -115,6 +115,7 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     pp_staging_t   *staging = handle->staging;
     pp_flight_t    *flight = NULL;
     PP_TRY(pp_lane_check(&staging->lane, staging->stream));
+    pp_in_place_end_view(handle);
     /* Without a progress thread a rank that is always late would never link what has arrived. */
     while (!ctx->has_thread && (pp_look(ctx) > 0 || pp_staging_work(ctx)))
         continue;
@@ -149,10 +150,10 @@ static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *
 /* After a failure the application has lost a result, so the context fails as a whole. */
 static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
 {
-    pp_pinned_t *pinned;
-    (void)view;                      /* a result on a device is copied there */
-    pp_status_t status = pp_in_place_collect(ctx, handle, result, &pinned);
-    if (status >= 0)
+    pp_pinned_t *pinned = NULL;
+    pp_in_place_end_view(handle);
+    pp_status_t status = pp_in_place_collect(ctx, handle, result, view, &pinned);
+    if (status >= 0 && pinned)
         status = send_result(ctx, handle, pinned);
     if (status < 0)
         pp_engine_fail(handle->engine, status, "handle %u: a result did not get to its device: %s", handle->id,
@@ -172,7 +173,6 @@ static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
 
 static pp_status_t give(pp_handle_t *handle) { return pp_allreduce_face.give(handle); }
 static void        give_up(pp_handle_t *handle) { pp_allreduce_face.give_up(handle); }
-static void        end_view(pp_handle_t *handle) { (void)handle; }      /* only copies read results in place */
 static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle) { return pp_allreduce_face.timed_out(ctx, handle); }
 
 static bool at_once(const pp_handle_t *handle)
@@ -182,6 +182,6 @@ static bool at_once(const pp_handle_t *handle)
 
 const pp_face_t pp_staged_allreduce_face = {
     .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
-    .more = more, .end_view = end_view, .check = pp_staging_check, .room = pp_staging_room,
+    .more = more, .end_view = pp_in_place_end_view, .check = pp_staging_check, .room = pp_staging_room,
     .land = pp_staging_land, .use_stream = pp_staging_use_stream, .link = pp_allreduce_link,
 };

@@ -47,6 +47,8 @@ typedef struct pp_staging {
     pp_pinned_t *borrowers;          /* for Starts whose elements go to a part; busy after a failure only */
     pp_pinned_t *reader;             /* for a result that is read in the ring */
     void       (*has_read)(pp_handle_t *);     /* it has been read */
+    bool         views;              /* the application reads it, by work that it queues on `viewed_on` */
+    uint64_t     viewed_on;
     struct pp_device_vault *vault;   /* vectors are on devices, or it was asked for (vault.h); else NULL */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
     int          result_count;
@@ -77,6 +79,8 @@ void        pp_staging_unpin_spare(pp_staging_t *staging);
 void        pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging);
 /* Looks which results have got to the device: their memory can be used again. */
 pp_status_t pp_staging_reclaim(pp_handle_t *handle);
+/* Work on the device uses a result, until the event of `result`. */
+void        pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
 /* The result's copy to the device was queued. */
 void        pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
 /* See pp_face_t.  A request is complete for the application when its result can go to the device as well. */
@@ -102,8 +106,12 @@ void        pp_in_place_begin(pp_handle_t *handle);
 pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight);
 /* The copy to the part has failed. */
 void        pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight);
-/* Collects the request.  The result is then in *pinned, which is the bounce buffer or `reader`. */
-pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_pinned_t **pinned);
+/* Collects the request.  The result is then in *pinned, which is the bounce buffer or `reader`; NULL: in *view, which the
+   caller may give for that. */
+pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view,
+                                pp_pinned_t **pinned);
+/* The application reads the last result no longer, but for what it has queued. */
+void        pp_in_place_end_view(pp_handle_t *handle);
 
 /* ---- what the face of the host's handles does, too (gather.c, allreduce_face.c) ---- */
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -273,6 +275,53 @@ def test_a_device_that_does_not_come_to_a_round(comm, array, stand_in):
         assert (out.get() == comm.size).all()
         request.Free()
         host.Free()
+
+
+# ---- views --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """As much of CuPy as views need."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "support" / "standin"))
+    yield importlib.import_module("cupy")
+    sys.modules.pop("cupy")
+
+
+@pytest.mark.parametrize("path", ["ipc", "staged"])
+@pytest.mark.parametrize("dtype", ["f2", "i8"])
+def test_views(comm, ctx, array, cupy, path, dtype):
+    """They show the memory of the ring, or the receive buffer, as long as work reads them."""
+    send, out, slow = array(COUNT, dtype), array(COUNT, dtype), Stream()
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path=path)
+    seen = [array(COUNT, dtype) for _ in range(5)]
+    in_ring, status = 0, pp.Status()
+    for late in (False, True):
+        slow.hold(late)
+        for step, kept in enumerate(seen):
+            send.put(step)
+            request.Start()
+            view = request.View(status, stream=slow)
+            assert (view.shape, view.dtype, status.round) == ((COUNT,), dtype, step + 5 * late)
+            in_ring += view.data.ptr != out.address
+            kept.copy_from(view.data.ptr, slow)
+        slow.hold(False)
+        slow.wait()
+        assert [int(kept.get()[-1]) for kept in seen] == [comm.size * n for n in range(5)]
+        send.settle()
+    assert in_ring >= 2 if (path, dtype) == ("ipc", "i8") else in_ring == 0
+    slow.hold(True)
+    send.put(7)
+    request.Start()
+    view = request.View(stream=slow)
+    seen[0].copy_from(view.data.ptr, slow)
+    with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+        request.Free(timeout=0.05)
+    slow.hold(False)
+    request.Free()
+    slow.wait()
+    assert int(seen[0].get()[-1]) == 7 * comm.size
+    slow.close()
 
 
 # ---- what is refused -----------------------------------------------------------------------------

@@ -135,6 +135,10 @@ class Array:
         assert other.nbytes == self.nbytes
         _check(driver().cuMemcpyAsync(self.address, other.address, self.nbytes, stream.ptr))
 
+    def copy_from(self, address: int, stream: Stream) -> None:
+        """Queue an assignment of the elements at an address."""
+        _check(driver().cuMemcpyAsync(self.address, address, self.nbytes, stream.ptr))
+
     def get(self, stream: Stream | None = None) -> npt.NDArray[Any]:
         """Return the elements when all that is queued on a stream, the array's, is done."""
         address, host = self._host()

@@ -68,6 +68,13 @@ class Device:
         _current.device = self.id
         return self
 
+    def __enter__(self) -> Device:
+        assert self.id == getattr(_current, "device", 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
 
 class _Pointer:
     def __init__(self, address: int) -> None:
@@ -111,6 +118,25 @@ class ndarray:
             "strides": None,
             "stream": get_current_stream().ptr or 1,
         }
+
+
+class _Shown(ndarray):
+    """An array of memory that another object has."""
+
+    def __init__(self, owner: Any) -> None:
+        place = owner.__cuda_array_interface__
+        (count,) = self.shape = place["shape"]
+        self.owner, self.dtype, self.size = owner, np.dtype(place["typestr"]), count
+        self.nbytes = count * self.dtype.itemsize
+        self.data = _Pointer(place["data"][0])
+        self.device = Device(getattr(_current, "device", 0))
+
+    def __del__(self) -> None:
+        pass
+
+
+def asarray(owner: Any) -> ndarray:
+    return _Shown(owner)
 
 
 def empty(count: int, dtype: Any) -> ndarray:
