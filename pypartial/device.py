@@ -331,7 +331,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
     With ``missing="initial"`` `Context.Preduce_init` copies the initial model off the device when
     what is queued on the current stream is done, and waits for that.
 
-    **Memory.** Elements travel by pinned memory of the host: three vectors, and more if more
+    **Memory.** Elements travel by pinned memory of the host: two vectors, and more if more
     averages are on their way at once. With eight on their way the next request is complete only
     when the oldest has arrived: its stream is that far behind.
 
