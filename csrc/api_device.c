@@ -1,5 +1,6 @@
 /* api_device.c - the public functions on handles whose buffers are in the memory of a device. */
 #include "api.h"
+#include "include/pypartial_device.h"
 #include "cuda/folds.h"
 #include "cuda/lane.h"
 #include "progress/vault.h"

@@ -94,5 +94,6 @@ def module(name: str, headers: list[str], sources: list[str], simulates: bool) -
 
 SOURCES = files("*.c")
 REAL = [source for source in SOURCES if not SIMULATION.match(source)]
-ffi = module("_core", ["pypartial.h"], REAL, simulates=False)
-sim_ffi = module("_core_sim", ["pypartial.h", "pypartial_sim.h"], SOURCES, simulates=True)
+HEADERS = ["pypartial.h", "pypartial_device.h"]
+ffi = module("_core", HEADERS, REAL, simulates=False)
+sim_ffi = module("_core_sim", [*HEADERS, "pypartial_sim.h"], SOURCES, simulates=True)

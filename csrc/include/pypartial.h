@@ -584,47 +584,6 @@ void        pp_ctx_nodes(const pp_ctx_t *ctx, int32_t *node_of);
 enum { PP_STATIC_PHASES = 4 };
 pp_status_t pp_groups_static_table(int32_t nodes, int32_t per_node, int32_t *table);
 
-/* ---- buffers in the memory of a device --------------------------------------------------------- */
-
-/* A handle with config.device > 0.  pp_start() queues a copy of the pieces behind what was queued on a stream of the
-   application before, and returns; what is queued on that stream afterwards waits for the copy.  The contribution counts
-   when the copy is over.  pp_wait() and the others that give a result queue the copy of it on such a stream: what is
-   queued there afterwards sees it.  pp_wait_view() copies as well, and gives NULL, unless the result is in memory of a
-   device that ranks share: then it gives the address there, for work that is queued on the stream before the handle's
-   next call.  A request of P-Reduce asks for its group when the copy is over.
-   A stream is a CUstream as a number; 1 is the legacy default stream, 2 that of the calling thread.  One that was
-   destroyed, or is being captured, is PP_ERR_ARGUMENT, and the call has done nothing. */
-
-/* Local.  The version of CUDA that the driver is for, 1000 * major + 10 * minor, and the number of devices.  PP_ERR_STATE:
-   there is no driver, or no device; the text says what to do about it. */
-pp_status_t pp_devices(int32_t *version, int32_t *count);
-/* Local.  A device's name, cut to so many bytes. */
-pp_status_t pp_device_name(int32_t device, char *name, size_t bytes);
-/* Local.  The number of the CUDA device in whose memory an address is.  PP_ERR_ARGUMENT: it is in none's, or it is
-   managed memory.  PP_ERR_STATE: there is no driver, or no device. */
-pp_status_t pp_device_of(const void *address, int32_t *device);
-/* Local.  A device's compute capability: 9 and 0 for an H100.  PP_ERR_ARGUMENT: there is no device of this number.
-   PP_ERR_STATE: there is no driver, or no device. */
-pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *minor);
-/* Local.  The kernels of pypartial/_device_kernels.cu, compiled for a device: a cubin, or PTX with the 0 at its end.  A
-   copy is kept.  The first image for a device stays: later ones are ignored.  Errors as above. */
-pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes);
-/* Local.  How the handle's elements travel: PP_DEVICE_STAGED or PP_DEVICE_IPC.  `why` gets the reason why PP_DEVICE_IPC
-   was asked for and is not possible, cut to so many bytes; else it is empty.  It is the same on all ranks. */
-pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t bytes);
-/* Local.  The stream that calls of this handle use from now on; before the first one. */
-pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
-/* Local, blocking: waits until the contributions of this rank are off the device, and with `results` also until its
-   results are there.  Without `results` P-Reduce copies off the device what a Flush gives.  To be called before
-   pp_flush_begin(), pp_drain_begin(), and with `results` before pp_handle_free_begin(): they return PP_ERR_STATE
-   otherwise.  PP_PENDING: not after `timeout_us` (< 0: no limit). */
-pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us);
-
-/* Local, blocking: waits until the memory of devices is free again that freed handles had shared with other ranks, which
-   each give it back when they have freed the handle, too.  PP_PENDING: not after `timeout_us` (< 0: no limit); it is freed
-   later then. */
-pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us);
-
 /* ---- away ----------------------------------------------------------------------------------- */
 
 /* Two halves of one collective call, around the application's own blocking calls.  Neither waits for other ranks.

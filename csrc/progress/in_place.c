@@ -30,6 +30,15 @@ void pp_in_place_begin(pp_handle_t *handle)
     handle->staging->in_place = pp_allreduce_of(handle)->lands_nothing = true;
 }
 
+/* ---- bounce buffers ----------------------------------------------------------------------------------------- */
+
+void pp_in_place_set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned)
+{
+    pp_piece_t *piece = (pp_piece_t *)coll->config.pieces;      /* a copy, which the handle owns */
+    coll->handle.staging->receive = pinned;
+    piece->recv = pinned->data;
+}
+
 /* ---- contributions ------------------------------------------------------------------------------------------ */
 
 /* Behind elements that go to a bounce buffer all do: if there is no free part then, those are combined with a pending

@@ -6,13 +6,6 @@
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
 
-void pp_staging_set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned)
-{
-    pp_piece_t *piece = (pp_piece_t *)coll->config.pieces;      /* a copy, which the handle owns */
-    coll->handle.staging->receive = pinned;
-    piece->recv = pinned->data;
-}
-
 /* Copies may go to the memory of the node, if rounds are made there, of elements that need not be converted. */
 static bool may_be_in_place(const pp_handle_t *handle)
 {
@@ -56,7 +49,7 @@ pp_status_t pp_staging_open(pp_handle_t *handle)
     pp_piece_t *pieces = (pp_piece_t *)coll->config.pieces;
     pieces[0] = (pp_piece_t){.count = coll->count};
     coll->config.piece_count = 1;
-    pp_staging_set_receive(coll, handle->staging->receive);
+    pp_in_place_set_receive(coll, handle->staging->receive);
     return PP_OK;
 }
 
@@ -141,7 +134,7 @@ static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *
     if (pinned == staging->receive) {
         pp_pinned_t *next;
         PP_TRY(pp_staging_take_spare(handle, &next));
-        pp_staging_set_receive(pp_allreduce_of(handle), next);
+        pp_in_place_set_receive(pp_allreduce_of(handle), next);
     }
     pp_staging_sent(ctx, staging, pinned);
     return PP_OK;

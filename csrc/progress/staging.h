@@ -94,14 +94,14 @@ void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
 /* Makes a handle whose pieces are in the memory of config.device one of the host, and gives it the face.  To be called
    before the ranks agree on it.  After a failure the handle is as before. */
 pp_status_t pp_staging_open(pp_handle_t *handle);
-/* The bounce buffer of the next result. */
-void        pp_staging_set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned);
 
 /* ---- copies to and from the memory of the node (in_place.c) ---- */
 
 /* Makes what such copies need; then has the handle make them. */
 pp_status_t pp_in_place_pin(pp_staging_t *staging);
 void        pp_in_place_begin(pp_handle_t *handle);
+/* The bounce buffer of the next result. */
+void        pp_in_place_set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned);
 /* Reserves a part for the elements.  PP_PENDING: there is none, so they go to a bounce buffer. */
 pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight);
 /* The copy to the part has failed. */

@@ -13,6 +13,7 @@
 #include "check.h"
 
 #include "../../../csrc/cuda/driver.h"
+#include "../../../csrc/include/pypartial_device.h"
 #include "../../support/fakecuda.h"
 
 #include <mpi.h>
