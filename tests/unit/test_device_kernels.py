@@ -31,10 +31,12 @@ class Compiler:
         self.version = (12, 9)
         self.known = (70, 80, 90, 100)
         self.compiled: list[tuple[str, ...]] = []
+        self.asked = 0
         self.live = 0
         self.log = ""
 
     def getVersion(self) -> tuple[int, int]:
+        self.asked += 1
         return self.version
 
     def getSupportedArchs(self) -> tuple[int, ...]:
@@ -260,7 +262,7 @@ try:
         give_kernels(load(), device)
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
-print([options[-1] for options in made.compiled])
+print(made.asked, [options[-1] for options in made.compiled])
 """
 
 
@@ -281,8 +283,8 @@ def gave(device: int, cache: Path, **variables: str) -> list[str]:
 
 
 def test_the_core_takes_the_kernels_of_each_device(cuda_stand_in: Path, tmp_path: Path) -> None:
-    """All devices of the stand-in are of one kind, so one image serves them."""
-    asked = "['--gpu-architecture=sm_90']"
+    """Once a process. All devices of the stand-in are of one kind, so one image serves them."""
+    asked = "2 ['--gpu-architecture=sm_90']"
     assert gave(1, tmp_path, PYPARTIAL_CUDA_DRIVER=str(cuda_stand_in)) == [asked]
     assert len(files(tmp_path / "pypartial")) == 1
 
@@ -316,11 +318,11 @@ def test_no_driver_and_no_device(cuda_stand_in: Path, tmp_path: Path) -> None:
     """Nothing is compiled then."""
     error, asked = gave(0, tmp_path, PYPARTIAL_CUDA_DRIVER=str(tmp_path / "none"))
     assert error.startswith("Error: the CUDA driver that PYPARTIAL_CUDA_DRIVER names cannot be")
-    assert asked == "[]"
+    assert asked == "0 []"
     none = {"PYPARTIAL_CUDA_DRIVER": str(cuda_stand_in), "FAKECUDA_DEVICES": "0"}
     error, asked = gave(0, tmp_path, **none)
     assert error.startswith("Error: the NVIDIA driver finds no device")
-    assert asked == "[]"
+    assert asked == "0 []"
 
 
 # ---- the source under NVRTC ----------------------------------------------------------------------
