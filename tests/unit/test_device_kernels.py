@@ -97,11 +97,12 @@ def test_a_newer_device_takes_ptx(
 
 
 def test_an_older_device_is_refused(compiler: Compiler) -> None:
+    compiler.version = (13, 0)
     with pytest.raises(NoKernelsError) as raised:
-        compiled((6, 1), DRIVER, None)
+        compiled((6, 1), (13, 0), None)
     assert str(raised.value) == (
-        "NVRTC 12.9 does not compile for a device of compute capability 6.1: `pip install "
-        "'cupy-cuda12x[ctk]'` in an environment without packages for CUDA 12"
+        "NVRTC 13.0 does not compile for a device of compute capability 6.1: `pip install "
+        "'pypartial-mpi[cuda12]'` in an environment without packages for CUDA 13"
     )
 
 
@@ -155,7 +156,7 @@ def test_a_cupy_that_cannot_be_loaded(
         compiled(H100, DRIVER, None)
     says = {"raise": "two wheels", "import": "No module named 'a_missing_module'"}
     assert str(raised.value) == (
-        "CuPy cannot be loaded: `pip install --force-reinstall 'cupy-cuda12x[ctk]'`, without "
+        "CuPy cannot be loaded: `pip install --force-reinstall cupy-cuda12x`, without "
         f"another build of CuPy beside it. Python says: {says[text.split()[0]]}"
     )
 
@@ -169,7 +170,7 @@ def test_no_nvrtc(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
         compiled(H100, DRIVER, None)
     assert str(raised.value) == (
         "CuPy finds no NVRTC, which compiles the kernels of devices: `pip install "
-        "'cupy-cuda12x[ctk]'`. CuPy says: Failure finding \"libnvrtc.so.12\""
+        "'pypartial-mpi[cuda12]'`. CuPy says: Failure finding \"libnvrtc.so.12\""
     )
 
 
@@ -179,7 +180,7 @@ def test_a_cupy_for_another_cuda(compiler: Compiler) -> None:
         compiled(H100, DRIVER, None)
     assert str(raised.value) == (
         "CuPy compiles for CUDA 13.0, and the driver is for CUDA 12.4: `pip install "
-        "'cupy-cuda12x[ctk]'` in an environment without packages for CUDA 13"
+        "'pypartial-mpi[cuda12]'` in an environment without packages for CUDA 13"
     )
     compiler.version = (11, 8)  # drivers run what older versions have compiled
     assert compiled(H100, DRIVER, None)
