@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ..errors import MismatchError
 from ..policy import Majority, Policy
 from .agreement import agree, same
+from .elements import DEVICES
 from .leaving import blocking
 from .partial_group import Partial
 from .process_group import ProcessGroup
@@ -52,6 +53,7 @@ SUPPORTED = {
     "of integers, no bits of floating types, no order of complex ones; of bool, SUM is or",
     "ReduceOp PREMUL_SUM": _REFUSED,
     "float16, bfloat16": "reduced in float32",
+    "tensors on a CUDA device": "through host memory: the host waits for the device",
     "new_group": "a communicator of its ranks, which alone make it",
     "split_group, monitored_barrier": "an error of torch, which has them for other backends only",
     "windows, coalescing of other calls": _REFUSED,
@@ -61,7 +63,7 @@ SUPPORTED = {
 
 def register() -> None:
     """Make the backend and its rendezvous known to torch; once in a process."""
-    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=list(DEVICES))
     _distributed.register_rendezvous_handler(SCHEME, rendezvous)
 
 

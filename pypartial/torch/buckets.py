@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch._C._distributed_c10d import GradBucket  # torch.distributed has it, untyped
 
 from ..errors import Error
+from .accelerator import HOST, Home
 
 __all__ = ["Buckets"]
 
@@ -22,10 +22,12 @@ class Buckets:
 
     Parameters
     ----------
-    vector : numpy.ndarray
+    vector : numpy.ndarray or torch.Tensor
         One-dimensional, with an element for each of the parameters' elements.
     parameters : iterable of torch.Tensor
         Those of the module that require a gradient.
+    home : Home, optional
+        Where they, and the vector, are.
 
     Attributes
     ----------
@@ -33,9 +35,9 @@ class Buckets:
         Whether the buckets must stay as they are. The user of the object sets it.
     """
 
-    def __init__(self, vector: npt.NDArray[Any], parameters: Iterable[torch.Tensor]) -> None:
+    def __init__(self, vector: Any, parameters: Iterable[torch.Tensor], home: Home = HOST) -> None:
         self.settled = False
-        self._vector = vector
+        self._vector, self._home, self._count = vector, home, len(vector)
         self._known = {id(parameter) for parameter in parameters}
         self._parts: dict[tuple[int, ...], _Part] = {}
         self._arrived: list[_Arrived] = []
@@ -44,7 +46,7 @@ class Buckets:
     def put(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Copy a bucket into the vector; return the future of its result."""
         part = self._next(bucket.parameters())
-        arrived = _Arrived(part, bucket.buffer())
+        arrived = _Arrived(part, bucket.buffer(), self._home)
         self._arrived.append(arrived)
         return arrived.future
 
@@ -55,11 +57,15 @@ class Buckets:
         `GradBucket.is_last` does not tell: with ``static_graph``, all buckets of the first backward
         pass, one for each type of parameters, have the index 0.
         """
-        return self._filled == self._vector.size
+        return self._filled == self._count
 
     def take(self) -> list[_Arrived]:
-        """Return the buckets that have arrived; the next ones are of another backward pass."""
+        """Return the buckets that have arrived; the next ones are of another backward pass.
+
+        Work that the caller queues from now on is behind the copies into the vector.
+        """
         arrived, self._arrived, self._filled = self._arrived, [], 0
+        self._home.follow(one.stream for one in arrived)
         return arrived
 
     def arrange(self, buckets: Iterable[GradBucket]) -> None:
@@ -86,7 +92,7 @@ class Buckets:
                 )
             if self.settled:
                 raise Error("DDP has changed its buckets while gradients were on their way")
-            part = self._parts[key] = _Part(self._vector, self._filled, parameters)
+            part = self._parts[key] = _Part(self._vector, self._home, self._filled, parameters)
         self._filled = part.end
         return part
 
@@ -95,11 +101,11 @@ class _Part:
     """The part of the vector that a bucket has."""
 
     def __init__(
-        self, vector: npt.NDArray[Any], offset: int, parameters: Sequence[torch.Tensor]
+        self, vector: Any, home: Home, offset: int, parameters: Sequence[torch.Tensor]
     ) -> None:
         self.offset, self.end = offset, offset + sum(one.numel() for one in parameters)
-        # DDP counts from the beginning of the storage, so the part needs a storage of its own.
-        self.vector = torch.from_numpy(vector[offset : self.end])
+        # In host memory it has a storage of its own.
+        self.vector = home.view(vector[offset : self.end])
         self._parameters = parameters
 
     def gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -112,19 +118,21 @@ class _Part:
 class _Arrived:
     """A bucket that waits for the others of its backward pass."""
 
-    def __init__(self, part: _Part, buffer: torch.Tensor) -> None:
-        self._part, self._buffer = part, buffer
-        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    def __init__(self, part: _Part, buffer: torch.Tensor, home: Home) -> None:
+        self._part, self._buffer, self._home = part, buffer, home
+        self.future = home.future()
+        self.stream = home.stream()
         part.vector.copy_(buffer)
 
     def give(self) -> None:
         """Give DDP what is in the vector now.
 
         DDP copies a result to the gradients before ``backward`` returns, so it may stay where it
-        is. A result of another type goes into the bucket's own memory.
+        is. A result of another type goes into the bucket's own memory. So does one on a device: DDP
+        counts from the beginning of the storage, which is the whole vector's there.
         """
         result = self._part.vector
-        if result.dtype != self._buffer.dtype:
+        if self._home.is_device or result.dtype != self._buffer.dtype:
             result = self._buffer.copy_(result)
         self.future.set_result(result)
 

@@ -17,6 +17,7 @@ from ..methods.meeting import Meeting
 from .flat import FlatParameters
 from .gradients import Gradients
 from .layout import Layout
+from .on_device import worker_on
 from .state import Arrays, common_state
 
 if TYPE_CHECKING:
@@ -119,20 +120,25 @@ class Whole(Driver):
     ) -> None:
         self._optimizer, self._ctx = optimizer, ctx
         self._meeting, self._apply = meeting, apply
+        self._home = layout.home
         self._meets_in_steps = isinstance(method, EagerSGD) and method.sync_every is not None
         self._arrays = Arrays()
         self._averaged: list[torch.Tensor] = []
         self._flat: FlatParameters | None = None
-        x = np.empty(0, layout.dtype)
-        extra = Gradients.length(layout)
+        x: Any = np.empty(0, layout.dtype)
+        count = Gradients.length(layout)
         if isinstance(method, (EagerSGD, Synchronous)):
             self._averaged = layout.parameters  # where models are averaged, as part of the state
         else:
-            x = ctx.alloc(layout.size, layout.dtype)
+            x = self._home.zeros(ctx, layout.size, layout.dtype)
             self._flat = FlatParameters(layout, x)
-            extra -= layout.size
-        self._worker = method.worker(ctx, x, extra=extra, state=self._state)
-        self._gradients = Gradients(layout, self._worker.gradient)
+        if self._home.is_device:
+            self._worker = worker_on(
+                self._home, method, ctx, x, count, self._state, dtype=layout.dtype
+            )
+        else:
+            self._worker = method.worker(ctx, x, extra=count - x.size, state=self._state)
+        self._gradients = Gradients(layout, self._worker.gradient, ctx.rank)
 
     @property
     def status(self) -> Status | None:
@@ -147,9 +153,10 @@ class Whole(Driver):
     def step(self, factor: float | None, skip: bool) -> None:
         """Contribute the gradients, and apply what is there."""
         if skip:
-            self._gradients.forget()
+            self._gradients.skip()
         else:
             self._gradients.collect(factor)
+        self._keep()
         self._worker.step(None if skip else self._worker.gradient, self._update)
         self._gradients.settle()
         self._take_over()
@@ -160,6 +167,7 @@ class Whole(Driver):
             raise Error(BETWEEN)
         if self._flat is not None:
             self._flat.gather()
+        self._keep()
         self._worker.flush(self._update)
         self._take_over()
         self._gradients.forget()
@@ -182,10 +190,19 @@ class Whole(Driver):
         """Take over what a checkpoint has."""
         self._worker.load_state_dict(state)
 
-    def _update(self, reduced: npt.NDArray[Any]) -> None:
+    def _keep(self) -> None:
+        """Keep the vectors' memory for the current stream, which the requests use."""
+        self._home.keep(self._worker.gradient)
+        if self._flat is not None:
+            self._home.keep(self._flat.vector)
+
+    def _update(self, reduced: Any) -> None:
+        """Apply what is in the worker's memory, which is `reduced`."""
         self._arrays.write_back()
-        self._gradients.give(reduced)
-        if self._gradients.any(reduced):
+        # A method that averages models applies the gradient that this rank wrote.
+        flags = self._gradients.read(self._worker.status if self._flat is None else None)
+        self._gradients.give(flags)
+        if any(flags):
             self._apply()
         if self._flat is not None:
             self._flat.gather()

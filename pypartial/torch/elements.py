@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 __all__ = [
+    "DEVICES",
     "Reduction",
     "as_list",
     "check",
@@ -28,6 +29,8 @@ __all__ = [
     "put_back",
     "spread",
 ]
+
+DEVICES = ("cpu", "cuda")  # types of devices; elements of the latter travel by host memory
 
 # Element types that MPI reduces, and its names for them.
 _REDUCED = {
@@ -76,13 +79,14 @@ _BITS, _ORDER = ("BAND", "BOR", "BXOR"), ("MIN", "MAX")
 
 
 def check(call: str, *tensors: Any) -> None:
-    """Raise unless these are dense tensors on the CPU; nothing was communicated then."""
+    """Raise unless these are dense tensors that MPI can be given; nothing was communicated then."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(f"{call}: this is not a tensor: {tensor!r}")
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in DEVICES:
             raise ArgumentError(
-                f"{call}: a tensor is on the device {tensor.device}; only the CPU is supported yet"
+                f"{call}: a tensor is on the device {tensor.device}; only the CPU and CUDA devices "
+                "are supported"
             )
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise ArgumentError(
@@ -121,7 +125,9 @@ def counts_of(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def elements(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return the elements as a contiguous vector: the tensor's own memory if it is that already.
+    """Return the elements as a contiguous vector in host memory: the tensor's own if it is that.
+
+    The host waits for a tensor on a device.
 
     Parameters
     ----------
@@ -130,7 +136,7 @@ def elements(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Te
         Another type to convert them to.
     """
     plain = tensor.detach().resolve_conj().resolve_neg()
-    vector = plain.to(dtype or plain.dtype).contiguous()
+    vector = plain.to("cpu", dtype or plain.dtype).contiguous()
     # One element is contiguous with any stride.
     return vector.as_strided((vector.numel(),), (1,))
 

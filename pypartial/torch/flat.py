@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy.typing as npt
 import torch
 
 from .layout import Layout
@@ -21,16 +20,17 @@ class FlatParameters:
     Parameters
     ----------
     layout : Layout
-    vector : numpy.ndarray
-        ``layout.size`` elements of the layout's type. They become the parameters' values.
+    vector : numpy.ndarray or torch.Tensor
+        ``layout.size`` elements of the layout's type, in its home. They become the parameters'
+        values.
     """
 
     @torch.no_grad()
-    def __init__(self, layout: Layout, vector: npt.NDArray[Any]) -> None:
+    def __init__(self, layout: Layout, vector: Any) -> None:
         self.vector = vector
         self._parts: list[torch.Tensor] = []
         self._copied: list[torch.Tensor] = []
-        views = layout.views(torch.from_numpy(vector))
+        views = layout.views(layout.home.view(vector))
         for p, view in zip(layout.parameters, views, strict=True):
             view.copy_(p)
             if p.dtype == view.dtype and p.is_contiguous():

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy.typing as npt
 import torch
 
 from ..errors import ArgumentError
+from ..status import Status
+from .flags import DeviceFlags, Flags, HostFlags
 from .layout import Layout
 
 __all__ = ["Gradients"]
 
-Vector = npt.NDArray[Any]
-
 
 class Gradients:
-    """A vector with the gradients of parameters, and one flag for each parameter behind them.
-
-    A flag is 1 if this rank has a gradient for the parameter. Flags are added up and averaged
-    together with the gradients, so that a reduced vector says for which parameters any rank had
-    one.
+    """A vector with the gradients of parameters, and the `Flags` of the parameters behind them.
 
     Between two calls ``p.grad`` of each parameter may be anything that PyTorch makes of it. A
     gradient that was accumulated in the view that `give` has set lies in the vector already, and
@@ -29,15 +25,20 @@ class Gradients:
     Parameters
     ----------
     layout : Layout
-    vector : numpy.ndarray
-        At least `length(layout)` elements of the layout's type.
+    vector : numpy.ndarray or torch.Tensor
+        At least `length(layout)` elements of the layout's type, in the layout's home.
+    rank : int
+        This rank.
     """
 
-    def __init__(self, layout: Layout, vector: Vector) -> None:
+    def __init__(self, layout: Layout, vector: Any, rank: int) -> None:
         self._layout = layout
         self._vector = vector
-        self._whole = torch.from_numpy(vector)
+        self._whole = layout.home.view(vector)
         self._views = layout.views(self._whole)
+        part = vector[layout.size : self.length(layout)]
+        is_device = layout.home.is_device
+        self._flags: Flags = DeviceFlags(part, rank) if is_device else HostFlags(part)
         # What p.grad becomes where the parameter has another type than the vector.
         self._narrow = [
             None if p.dtype == view.dtype else torch.empty_like(p, requires_grad=False)
@@ -79,7 +80,7 @@ class Gradients:
             torch._foreach_copy_(to, of)
         if factor is not None:
             self._whole[: self._layout.size].mul_(factor)
-        self._flags(self._vector)[:] = [grad is not None for grad in grads]
+        self._flags.write([grad is not None for grad in grads])
 
     def settle(self) -> None:
         """Take the gradients as they are now for applied: an optimizer's step has read them."""
@@ -102,6 +103,11 @@ class Gradients:
         """Return how often PyTorch has written the vector, and each gradient of another type."""
         return [one._version for one in (self._whole, *self._narrow) if one is not None]
 
+    def skip(self) -> None:
+        """Forget the gradients: zeros are contributed in place of them."""
+        self.forget()
+        self._flags.lack()
+
     def forget(self) -> None:
         """Set the parameters' gradients to None: other calls have overwritten the vector."""
         for p in self._layout.parameters:
@@ -110,22 +116,19 @@ class Gradients:
     def clear(self) -> None:
         """Write zeros: no gradient, and no flag."""
         self._vector[: self.length(self._layout)] = 0
+        self._flags.lack()
 
-    def any(self, vector: Vector) -> bool:
-        """Return whether a reduced vector has a gradient for any parameter."""
-        return bool(self._flags(vector).any())
+    def read(self, status: Status | None) -> Sequence[float]:
+        """Return the flags of what is in the vector now; see `Flags.read`."""
+        return self._flags.read(status)
 
     @torch.no_grad()
-    def give(self, vector: Vector) -> None:
-        """Make the gradients of a reduced vector those of the parameters: views of it.
+    def give(self, flags: Sequence[float]) -> None:
+        """Make what is in the vector the gradients of the parameters: views of it.
 
         A parameter for which no rank had a gradient gets None.
         """
-        views = self._views
-        if vector.__array_interface__["data"] != self._vector.__array_interface__["data"]:
-            views = self._layout.views(torch.from_numpy(vector))
-        flags = self._flags(vector).tolist()
-        parameters = self._layout.parameters
+        parameters, views = self._layout.parameters, self._views
         for p, view, narrow, flag in zip(parameters, views, self._narrow, flags, strict=True):
             if not flag:
                 p.grad = None
@@ -133,6 +136,3 @@ class Gradients:
                 p.grad = narrow.copy_(view)
             elif p.grad is not view:
                 p.grad = view
-
-    def _flags(self, vector: Vector) -> Vector:
-        return vector[self._layout.size : self.length(self._layout)]

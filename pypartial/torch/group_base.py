@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import ArgumentError, Error
-from .elements import check, elements, message, only, put_back
+from .elements import DEVICES, check, elements, message, only, put_back
 from .leaving import Members, blocking
 from .work import Transfer, mpi_errors
 
@@ -125,9 +125,11 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
 
     def _get_backend(self, device: torch.device) -> Any:
         """Return the group itself, which is its only backend."""
-        if torch.device(device).type != "cpu":
+        if torch.device(device).type not in DEVICES:
             # What torch expects, and tries for.
-            raise RuntimeError(f"the backend pypartial has no device {device}, only the CPU")
+            raise RuntimeError(
+                f"the backend pypartial has no device {device}, only the CPU and CUDA devices"
+            )
         return self
 
     get_backend = _get_backend

@@ -29,7 +29,7 @@ from ..policy import Full, Majority, Policy, check_policy
 from ..status import Status
 from .buckets import Buckets
 from .layout import Layout, compare
-from .replicas import apply, is_plain, optimizer_tensors, unite
+from .replicas import apply, average, is_plain, optimizer_tensors, unite
 
 __all__ = ["HookState", "partial_allreduce_hook"]
 
@@ -66,7 +66,7 @@ class HookState:
     ctx : Context
         Of as many ranks as the module's process group has.
     ddp : torch.nn.parallel.DistributedDataParallel
-        On the CPU. If it has buffers, it must have been made with
+        On the CPU, or on one CUDA device. If it has buffers, it must have been made with
         ``forward_sync_buffers=False`` (before torch 2.13: ``broadcast_buffers=False``); `finish`
         averages them.
     policy : Policy, optional
@@ -128,7 +128,8 @@ class HookState:
             _check_ddp(ctx, ddp)
             layout = Layout(_parameters(ddp))
             lines = layout.lines()
-            vector = ctx.alloc(layout.size, layout.dtype)
+            options += f", on {layout.home.name}"
+            vector = layout.home.zeros(ctx, layout.size, layout.dtype)
         except Exception as error:
             complaint = as_argument_error(error)
         try:
@@ -142,7 +143,8 @@ class HookState:
             raise
         self.status = None
         self._ctx, self._ddp, self._layout, self._optimizer = ctx, ddp, layout, optimizer
-        self._vector, self._buckets = vector, Buckets(vector, layout.parameters)
+        self._vector = vector
+        self._buckets = Buckets(vector, layout.parameters, layout.home)
         self._passes = 0
         self._finished = False
         self._sync_every, self._newest, self._in_meeting = sync_every, -1, False
@@ -173,11 +175,13 @@ class HookState:
 
     def _make_round(self) -> None:
         arrived = self._buckets.take()
+        self._layout.home.keep(self._vector)
         if self._passes < self._first_passes:
-            self._meeting.average(self._vector)
+            average(self._meeting, self._layout.home.view(self._vector))
         else:
             self._buckets.settled = True
             status = Status()
+            # On a device both use the current stream, on which the copies into the vector are.
             self._request.Start()
             self._request.Wait(status)
             self.status = status
@@ -207,6 +211,7 @@ class HookState:
     def _meet_once(self, purpose: Purpose, optimizer: torch.optim.Optimizer) -> Purpose:
         """Apply all that is on its way, and average the replicas; return the least purpose."""
         self.status = status = Status()
+        self._layout.home.keep(self._vector)
         self._request.Flush(status)
         self._newest = status.round
         if status.contributions or status.first < status.round:

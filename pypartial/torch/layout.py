@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..errors import ArgumentError, MismatchError
+from . import accelerator
 
 __all__ = ["Layout", "Place", "compare", "describe"]
 
@@ -48,10 +49,16 @@ class Layout:
         Names and parameters, in the order of the vector. Those with ``requires_grad=False`` are
         left out.
 
+    Attributes
+    ----------
+    home : Home
+        Where the parameters are, and so the vector.
+
     Raises
     ------
     ArgumentError
-        If there are none, or one is not a dense floating tensor on the CPU.
+        If there are none, if one is not a dense floating tensor, or if they are not all on the CPU
+        or all on one CUDA device.
     """
 
     def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -64,6 +71,7 @@ class Layout:
             end = places[-1].end
         if not places:
             raise ArgumentError("there are no parameters that require a gradient")
+        self.home = accelerator.find([(place.name, place.parameter) for place in places])
         self.places: Sequence[Place] = tuple(places)
         self.parameters = [place.parameter for place in places]
         self.size = end
@@ -108,10 +116,6 @@ def compare(what: str, lines: Sequence[Sequence[str]]) -> None:
 
 
 def _check(name: str, parameter: Any) -> None:
-    if parameter.device.type != "cpu":
-        raise ArgumentError(
-            f"parameter {name} is on the device {parameter.device}; only the CPU is supported yet"
-        )
     if parameter.layout != torch.strided:
         raise ArgumentError(f"parameter {name} is sparse; parameters must be dense")
     if not parameter.dtype.is_floating_point:

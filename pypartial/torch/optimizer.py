@@ -47,7 +47,7 @@ class DistributedOptimizer:
     ----------
     optimizer : torch.optim.Optimizer
         Made as usual, with the same parameters and hyperparameters on all ranks. Use it through the
-        wrapper only.
+        wrapper only. Its parameters are on the CPU, or on one CUDA device.
     ctx : Context
         If torch.distributed has a process group, of the same size.
     method : pypartial.methods.Method, optional
@@ -101,6 +101,10 @@ class DistributedOptimizer:
     ``p.data`` becomes a view of one vector, if it is contiguous and has the vector's type. Saving,
     loading and copying the model work as before. Parameters cannot be added, frozen or given other
     memory afterwards.
+
+    **Devices.** All parameters that require a gradient are on the CPU, or all on one CUDA device;
+    so they are on all ranks. On a device the vector is a tensor there, and all work is queued on
+    the current stream: use the same one for a backward pass and the step behind it.
 
     **GradScaler.** ``scaler.step(wrapper)`` works as usual, on each rank with a scale of its own.
     Gradients are unscaled before they are contributed. A rank that skips its step contributes
@@ -213,8 +217,11 @@ class DistributedOptimizer:
             others = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
             buffers = list(model.named_buffers())
         for name, tensor in [*self._parameters, *others, *buffers]:
-            if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-                raise ArgumentError(f"{name} is not a dense tensor on the CPU: {tensor.device}")
+            if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
+                raise ArgumentError(
+                    f"{name} is not a dense tensor on the CPU or a CUDA device: {tensor.layout} on "
+                    f"{tensor.device}"
+                )
         self._buffers = [buffer for _, buffer in buffers]
         everything = [*self._parameters, *others, *buffers]
         self._tensors = [tensor for _, tensor in everything]
@@ -231,6 +238,7 @@ class DistributedOptimizer:
             for number, group in enumerate(self.optimizer.param_groups)
         ]
         return [
+            f"parameters on {self._layout.home.name}",
             f"the optimizer {type(self.optimizer).__name__}",
             f"method {self._method!r}",
             f"scheduler {type(self.scheduler).__name__}",

@@ -62,18 +62,32 @@ class Piece:
     """Consecutive parameters, with a vector and a handle of their own.
 
     The vector's last element counts the ranks that are in a flush.
+
+    Attributes
+    ----------
+    status : Status
+        Of the round whose result is in the vector.
     """
 
     def __init__(self, ctx: Context, places: Sequence[tuple[str, torch.Tensor]], policy: Policy):
         layout = Layout(places)
-        self.parameters = layout.parameters
-        self.vector = ctx.alloc(Gradients.length(layout) + 1, layout.dtype)
-        self.gradients = Gradients(layout, self.vector)
+        self.parameters, self._home = layout.parameters, layout.home
+        self.vector = self._home.zeros(ctx, Gradients.length(layout) + 1, layout.dtype)
+        self.gradients = Gradients(layout, self.vector, ctx.rank)
+        self.status = Status()
+        self._streams: list[Any] = []  # on which gradients have arrived
         self.missing = self._all = frozenset(range(len(places)))
         self.request = ctx.Allreduce_init(None, self.vector, policy=policy, average="size")
 
+    def arrive(self, number: int) -> None:
+        """Note that a gradient is there, or is to be computed by what is on the stream."""
+        self.missing -= {number}
+        self._streams.append(self._home.stream())
+
     def start(self) -> None:
         """Contribute the parameters' gradients."""
+        self._home.follow(self._streams)
+        self._streams.clear()
         self.gradients.collect()
         self._start(0)
 
@@ -83,8 +97,21 @@ class Piece:
         self._start(1)
 
     def _start(self, is_flushing: int) -> None:
-        self.vector[-1] = is_flushing
+        self.vector[-1:] = is_flushing  # on a device without a wait, unlike [-1]
+        self._home.keep(self.vector)
         self.request.Start()
+
+    def wait(self) -> None:
+        """Have the result in the vector, or on its way there."""
+        self._home.keep(self.vector)
+        self.status = Status()
+        self.request.Wait(self.status)
+
+    def flush(self) -> None:
+        """Have everything in the vector that is on its way, on all ranks. Collective."""
+        self._home.keep(self.vector)
+        self.status = Status()
+        self.request.Flush(self.status)
 
     @property
     def is_untouched(self) -> bool:
@@ -163,7 +190,7 @@ class Pieces(Driver):
                     "first one's were contributed already. To add up gradients, put all but the "
                     "last backward into no_sync()"
                 )
-            piece.missing -= {number}
+            piece.arrive(number)
             self._start_ready()
 
         return arrived
@@ -193,26 +220,28 @@ class Pieces(Driver):
 
     def _collect(self) -> Status:
         """Wait for all pieces, and apply what they bring; return the last one's status."""
-        status = Status()
         for piece in self._pieces:
-            piece.request.Wait(status)
+            piece.wait()
+            status = piece.status
             if self._is_lockstep and not status.included:
                 raise Error(
                     f"the other ranks made round {status.round} while this rank was away: with "
                     "overlap and Full all ranks make the same number of steps before a collective "
                     "call"
                 )
-        self._end_round(status)
-        return status
+        return self._end_round()
 
-    def _end_round(self, status: Status) -> None:
+    def _end_round(self) -> Status:
+        """Apply what is in the vectors; return the last piece's status."""
         self._started = 0
+        status = self._pieces[-1].status
         for piece in self._pieces:
             piece.renew()
-        if not any(piece.gradients.any(piece.vector) for piece in self._pieces):
-            return
-        for piece in self._pieces:
-            piece.gradients.give(piece.vector)
+        flags = [piece.gradients.read(piece.status) for piece in self._pieces]
+        if not any(map(any, flags)):
+            return status
+        for piece, own in zip(self._pieces, flags, strict=True):
+            piece.gradients.give(own)
         self._status = status
         self._rounds += 1
         try:
@@ -220,6 +249,7 @@ class Pieces(Driver):
         except BaseException as error:
             self._defect = lacking(error, status.round)
             raise
+        return status
 
     # ---- ends ------------------------------------------------------------------------------------
 
@@ -244,10 +274,9 @@ class Pieces(Driver):
 
     def _flush_handles(self) -> int:
         """Flush all pieces, and average the models; return the last piece's newest round."""
-        status = Status()
         for piece in self._pieces:
-            piece.request.Flush(status)
-        self._end_round(status)
+            piece.flush()
+        status = self._end_round()
         state = common_state(self._optimizer, self._meeting)
         unite(self._meeting, self._parameters + state)
         return status.round

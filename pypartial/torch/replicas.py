@@ -8,9 +8,20 @@ import torch
 
 from ..methods.meeting import Meeting
 
-__all__ = ["apply", "is_plain", "optimizer_tensors", "unite"]
+__all__ = ["apply", "average", "is_plain", "optimizer_tensors", "unite"]
 
 _WIDE = {torch.float32: torch.float32, torch.float64: torch.float64}
+
+
+def average(meeting: Meeting, vector: torch.Tensor) -> None:
+    """Replace a contiguous float vector by its mean over the ranks, the same bits everywhere.
+
+    Collective, blocking. The host waits for a vector on a device.
+    """
+    host = vector.cpu()  # the vector itself, in host memory
+    meeting.average(host.numpy())
+    if host is not vector:
+        vector.copy_(host)
 
 
 def unite(meeting: Meeting, tensors: Iterable[torch.Tensor]) -> None:
@@ -30,7 +41,7 @@ def unite(meeting: Meeting, tensors: Iterable[torch.Tensor]) -> None:
         by_type.setdefault(tensor.dtype, []).append(tensor.detach())
     for dtype, group in by_type.items():
         wide = _WIDE.get(dtype, torch.float32) if dtype.is_floating_point else dtype
-        vector = torch.cat([tensor.reshape(-1).to(wide) for tensor in group])
+        vector = torch.cat([tensor.reshape(-1).to("cpu", wide) for tensor in group])
         if dtype.is_floating_point:
             meeting.average(vector.numpy())
         else:

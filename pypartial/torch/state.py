@@ -28,8 +28,8 @@ def common_state(optimizer: torch.optim.Optimizer, meeting: Meeting) -> list[tor
 class Arrays:
     """Tensors as NumPy arrays that a worker averages in place.
 
-    An array is the tensor's memory. NumPy has no bfloat16: such a tensor is copied, and
-    `write_back` writes the copy to the tensor.
+    An array is the tensor's memory. A tensor on a device is copied, and so is one of bfloat16,
+    which NumPy does not have. `write_back` writes the copies to their tensors.
     """
 
     def __init__(self) -> None:
@@ -40,9 +40,11 @@ class Arrays:
         """Return the arrays."""
         arrays: list[npt.NDArray[Any]] = []
         for tensor in tensors:
-            array = tensor.detach()
+            own = tensor.detach()
+            array = own.cpu()
             if array.dtype == torch.bfloat16:
                 array = array.float()
+            if array is not own:
                 self._copies.append((tensor, array))
             arrays.append(array.numpy())
         return arrays

@@ -19,7 +19,8 @@ __all__ = ["copy", "settle"]
 def copy(meeting: Meeting, tensors: Iterable[torch.Tensor]) -> None:
     """Overwrite tensors by rank 0's. Collective, blocking."""
     for tensor in tensors:
-        whole = tensor.detach().contiguous()  # the tensor itself, if it is contiguous
+        # The tensor itself, if it is contiguous and in host memory.
+        whole = tensor.detach().cpu().contiguous()
         meeting.copy(_bytes(whole))
         if whole.data_ptr() != tensor.data_ptr():
             tensor.copy_(whole)
@@ -36,10 +37,10 @@ def settle(meeting: Meeting, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _digest(tensor: torch.Tensor) -> bytes:
-    return hashlib.blake2b(_bytes(tensor.detach().contiguous()).data, digest_size=16).digest()
+    return hashlib.blake2b(_bytes(tensor.detach().cpu().contiguous()).data, digest_size=16).digest()
 
 
 def _bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """Return the memory of a contiguous tensor."""
+    """Return the memory of a contiguous tensor in host memory."""
     array: npt.NDArray[np.uint8] = tensor.view(-1).view(torch.uint8).numpy()
     return array

@@ -41,8 +41,12 @@ def done(tensors: Sequence[Any]) -> dist.Work:
     It is an object of torch's C++: in older versions of torch, one made in Python would end before
     the C++ that was given it asks it for anything.
     """
-    future: torch.futures.Future[Any] = torch.futures.Future()
-    future.set_result(list(tensors))
+    listed = list(tensors)
+    # A future must know the devices of its tensors. One call has tensors of one device.
+    flat = [one for some in listed for one in (some if isinstance(some, (list, tuple)) else [some])]
+    devices = {tensor.device for tensor in flat if tensor.device.type != "cpu"}
+    future: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
+    future.set_result(listed)
     work: dist.Work = _c10d._create_work_from_future(future)
     return work
 

@@ -1,10 +1,11 @@
-"""Runs the tests of tests/torch under mpirun, once for every number of ranks."""
+"""Runs the tests of tests/torch under mpirun, once for every number of ranks; and on a device."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from support import fakecuda
 from support.layer import run_tests
 from support.pytorch import need_torch
 
@@ -22,3 +23,14 @@ def test_torch_layer(ranks, record_property):
     counts = run_tests(TESTS, ranks, test_limit_s=TEST_LIMIT_S, limit_s=LIMIT_S)
     record_property("inner_passed", counts.passed)
     print(f"{ranks} ranks: {counts.passed} passed, {counts.skipped} skipped")
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+def test_torch_layer_on_a_device(tmp_path, record_property):
+    """The tests of the optimizer and the hook, with models on the stand-in's device."""
+    env = {
+        "PYPARTIAL_CUDA_DRIVER": str(fakecuda.build(tmp_path)),
+        "PYPARTIAL_TEST_TORCH_DEVICE": "1",
+    }
+    counts = run_tests(TESTS, 3, test_limit_s=TEST_LIMIT_S, limit_s=LIMIT_S, env=env)
+    record_property("inner_passed", counts.passed)

@@ -50,6 +50,14 @@ def build(folder: Path, *, without: str | None = None, sanitizers: str = "") -> 
     return library
 
 
+def environment(folder: Path, devices: int = 1) -> dict[str, str]:
+    """Compile the stand-in, and kernels if there is a C++ compiler; return what names them."""
+    found = {"PYPARTIAL_CUDA_DRIVER": str(build(folder)), "FAKECUDA_DEVICES": str(devices)}
+    if cpp_compiler():
+        found["PYPARTIAL_CUDA_KERNELS"] = str(build_kernels(folder))
+    return found
+
+
 def cpp_compiler() -> list[str] | None:
     """Return the command of the C++ compiler; None if there is none."""
     words = (os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or "").split()

@@ -1,14 +1,21 @@
-"""Tests with PyTorch, inside the ranks of an mpirun."""
+"""Tests with PyTorch, inside the ranks of an mpirun.
+
+With PYPARTIAL_TEST_TORCH_DEVICE those of the optimizer and of the hook run with their models on a
+device of the stand-in for the CUDA driver. PYPARTIAL_CUDA_DRIVER names it.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from support.device import driver
 from support.ranks import (
     comm,
     ctx,
@@ -18,6 +25,7 @@ from support.ranks import (
     pytest_runtest_setup,
 )
 from support.ranks import pytest_configure as configure_ranks
+from support.torch_device import StandIn, models_on_device
 
 import pypartial.torch  # noqa: F401  registers the backend
 
@@ -28,6 +36,32 @@ __all__ = [
     "pytest_runtest_protocol",
     "pytest_runtest_setup",
 ]
+
+
+ON_DEVICE = bool(os.environ.get("PYPARTIAL_TEST_TORCH_DEVICE"))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    name = collection_path.name
+    if not ON_DEVICE:
+        return True if name == "test_device.py" else None
+    # Most of these have no model, or a wrong one.
+    others = (
+        *("test_accelerator", "test_backend", "test_hook_buckets", "test_optimizer_bad_input"),
+        "test_optimizer_ddp",  # takes long; test_device compares with the CPU
+    )
+    return True if name.startswith(others) else None
+
+
+@pytest.fixture(autouse=ON_DEVICE)
+def stand_in(comm, monkeypatch) -> Iterator[StandIn]:
+    """The device on which all models are."""
+    driver().fake_seed(1000 + comm.rank)
+    with models_on_device(monkeypatch) as home:
+        yield home
+    driver().fake_seed(0)
+    assert driver().fake_misuses() == 0
+    assert driver().fake_pageable_copies() == 0
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -437,6 +437,6 @@ def test_the_table_names_calls_of_torch():
             name = call.split("=")[0].split(" ")[0]
             assert hasattr(dist, name) or name in (
                 "ReduceOp", "PRODUCT", "AVG", "MIN", "MAX", "BAND", "BOR", "BXOR", "float16",
-                "bfloat16", "async_op", "windows", "coalescing", "timeout",
+                "bfloat16", "async_op", "windows", "coalescing", "timeout", "tensors",
             ), name  # fmt: skip
     assert ppt.new_group is not None
