@@ -124,22 +124,22 @@ def _find_nvrtc(driver: tuple[int, int]) -> tuple[Any, tuple[int, int]]:
         major, minor = nvrtc.getVersion()
     except Exception as error:  # a RuntimeError, or an ImportError: CuPy loads NVRTC here
         raise NoKernelsError(
-            f"CuPy finds no NVRTC, which compiles the kernels of devices: `pip install "
-            f"'cupy-cuda{driver[0]}x[ctk]'`. CuPy says: {str(error).strip()}"
+            f"CuPy finds no NVRTC, which compiles the kernels of devices: {install}. CuPy says: "
+            f"{str(error).strip()}"
         ) from error
     if major > driver[0]:
         raise NoKernelsError(
             f"CuPy compiles for CUDA {major}.{minor}, and the driver is for CUDA "
-            f"{driver[0]}.{driver[1]}: `pip install 'cupy-cuda{driver[0]}x[ctk]'` in an "
-            f"environment without packages for CUDA {major}"
+            f"{driver[0]}.{driver[1]}: {install} in an environment without packages for CUDA "
+            f"{major}"
         )
     return nvrtc, (major, minor)
 
 
 def _broken(error: Exception, driver: tuple[int, int]) -> str:
     return (
-        f"CuPy cannot be loaded: `pip install --force-reinstall 'cupy-cuda{driver[0]}x[ctk]'`, "
-        f"without another build of CuPy beside it. Python says: {error}"
+        f"CuPy cannot be loaded: `pip install --force-reinstall cupy-cuda{driver[0]}x`, without "
+        f"another build of CuPy beside it. Python says: {error}"
     )
 
 
@@ -154,7 +154,7 @@ def _target(
     if not older:
         raise NoKernelsError(
             f"NVRTC {version[0]}.{version[1]} does not compile for a device of compute capability "
-            f"{architecture[0]}.{architecture[1]}: `pip install 'cupy-cuda12x[ctk]'` in an "
+            f"{architecture[0]}.{architecture[1]}: `pip install 'pypartial-mpi[cuda12]'` in an "
             f"environment without packages for CUDA {version[0]}"
         )
     return _Target(f"compute_{max(older)}", False)

@@ -127,7 +127,7 @@ static pthread_cond_t  changed = PTHREAD_COND_INITIALIZER;
 static bool      configured, peers, holds_new, astray;
 static pid_t     process;                        /* which called cuInit(); 0: none did */
 static int       devices, version;
-static uint64_t  seed, numbers, misuses, pageable_copies;
+static uint64_t  seed, numbers, misuses, pageable_copies, reaches;
 static counter_t counters[NAMES];
 static int       counter_count;
 static char      failed[NAME_BYTES];
@@ -1555,6 +1555,15 @@ void *fake_reach(CUdeviceptr address, size_t bytes)
     const memory_t *memory = containing(address, bytes);
     void           *host = memory && may_use(memory) ? memory->host + (address - memory->address) : NULL;
     astray |= !host;
+    reaches++;
     give_lock();
     return host;
+}
+
+uint64_t fake_reaches(void)
+{
+    take_lock();
+    const uint64_t found = reaches;
+    give_lock();
+    return found;
 }

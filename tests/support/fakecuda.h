@@ -57,8 +57,9 @@ void        fake_capture(CUstream stream, bool capturing);
 
 /* ---- kernels -------------------------------------------------------------------------------------- */
 
-/* The image of a module is a text; or the file of a library that has pypartial/_device_kernels.cu, compiled for the host
-   (kernels_on_host.h).  The kernels of such a library run thread by thread, and look for each address by fake_reach(). */
+/* The image of a module is a text; or the file of a library that has pypartial/_device_kernels.cu, compiled for the
+   host (kernels_on_host.h).  The kernels of such a library run thread by thread, and look for each address by
+   fake_reach(). */
 
 /* A kernel is a C function, which runs once for the whole grid.  It gets copies of the arguments of its launch. */
 typedef void (*fake_kernel_t)(void **arguments);
@@ -75,5 +76,7 @@ void fake_kernel(const char *name, fake_kernel_t function, int count, const size
    shorter, or it is another device's, to which the kernel's context has no access.  Later calls then fail with
    CUDA_ERROR_ILLEGAL_ADDRESS, as after a kernel that went astray. */
 void *fake_reach(CUdeviceptr address, size_t bytes);
+/* How often fake_reach() was called. */
+uint64_t fake_reaches(void);
 
 #endif

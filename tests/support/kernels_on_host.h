@@ -22,8 +22,8 @@ typedef struct host_kernel {
 /* The host's address of memory that a kernel is about to read or write; NULL: there is none. */
 typedef void *(*host_reach_t)(unsigned long long address, size_t bytes);
 
-/* What the library has: the kernels, and their number.  They ask `reach` before each access, also about address 0, which
-   they mean by an address that is not aligned.  Where it says NULL, they use other memory. */
+/* What the library has: the kernels, and their number.  They ask `reach` before each access, and about address 0 for an
+   address that is not aligned.  Where it says NULL, they use other memory. */
 const host_kernel_t *host_kernels(host_reach_t reach, size_t *count);
 
 #ifdef __cplusplus

@@ -31,10 +31,12 @@ class Compiler:
         self.version = (12, 9)
         self.known = (70, 80, 90, 100)
         self.compiled: list[tuple[str, ...]] = []
+        self.asked = 0
         self.live = 0
         self.log = ""
 
     def getVersion(self) -> tuple[int, int]:
+        self.asked += 1
         return self.version
 
     def getSupportedArchs(self) -> tuple[int, ...]:
@@ -95,11 +97,12 @@ def test_a_newer_device_takes_ptx(
 
 
 def test_an_older_device_is_refused(compiler: Compiler) -> None:
+    compiler.version = (13, 0)
     with pytest.raises(NoKernelsError) as raised:
-        compiled((6, 1), DRIVER, None)
+        compiled((6, 1), (13, 0), None)
     assert str(raised.value) == (
-        "NVRTC 12.9 does not compile for a device of compute capability 6.1: `pip install "
-        "'cupy-cuda12x[ctk]'` in an environment without packages for CUDA 12"
+        "NVRTC 13.0 does not compile for a device of compute capability 6.1: `pip install "
+        "'pypartial-mpi[cuda12]'` in an environment without packages for CUDA 13"
     )
 
 
@@ -153,7 +156,7 @@ def test_a_cupy_that_cannot_be_loaded(
         compiled(H100, DRIVER, None)
     says = {"raise": "two wheels", "import": "No module named 'a_missing_module'"}
     assert str(raised.value) == (
-        "CuPy cannot be loaded: `pip install --force-reinstall 'cupy-cuda12x[ctk]'`, without "
+        "CuPy cannot be loaded: `pip install --force-reinstall cupy-cuda12x`, without "
         f"another build of CuPy beside it. Python says: {says[text.split()[0]]}"
     )
 
@@ -167,7 +170,7 @@ def test_no_nvrtc(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
         compiled(H100, DRIVER, None)
     assert str(raised.value) == (
         "CuPy finds no NVRTC, which compiles the kernels of devices: `pip install "
-        "'cupy-cuda12x[ctk]'`. CuPy says: Failure finding \"libnvrtc.so.12\""
+        "'pypartial-mpi[cuda12]'`. CuPy says: Failure finding \"libnvrtc.so.12\""
     )
 
 
@@ -177,7 +180,7 @@ def test_a_cupy_for_another_cuda(compiler: Compiler) -> None:
         compiled(H100, DRIVER, None)
     assert str(raised.value) == (
         "CuPy compiles for CUDA 13.0, and the driver is for CUDA 12.4: `pip install "
-        "'cupy-cuda12x[ctk]'` in an environment without packages for CUDA 13"
+        "'pypartial-mpi[cuda12]'` in an environment without packages for CUDA 13"
     )
     compiler.version = (11, 8)  # drivers run what older versions have compiled
     assert compiled(H100, DRIVER, None)
@@ -260,7 +263,7 @@ try:
         give_kernels(load(), device)
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
-print([options[-1] for options in made.compiled])
+print(made.asked, [options[-1] for options in made.compiled])
 """
 
 
@@ -281,8 +284,8 @@ def gave(device: int, cache: Path, **variables: str) -> list[str]:
 
 
 def test_the_core_takes_the_kernels_of_each_device(cuda_stand_in: Path, tmp_path: Path) -> None:
-    """All devices of the stand-in are of one kind, so one image serves them."""
-    asked = "['--gpu-architecture=sm_90']"
+    """Once a process. All devices of the stand-in are of one kind, so one image serves them."""
+    asked = "2 ['--gpu-architecture=sm_90']"
     assert gave(1, tmp_path, PYPARTIAL_CUDA_DRIVER=str(cuda_stand_in)) == [asked]
     assert len(files(tmp_path / "pypartial")) == 1
 
@@ -316,11 +319,11 @@ def test_no_driver_and_no_device(cuda_stand_in: Path, tmp_path: Path) -> None:
     """Nothing is compiled then."""
     error, asked = gave(0, tmp_path, PYPARTIAL_CUDA_DRIVER=str(tmp_path / "none"))
     assert error.startswith("Error: the CUDA driver that PYPARTIAL_CUDA_DRIVER names cannot be")
-    assert asked == "[]"
+    assert asked == "0 []"
     none = {"PYPARTIAL_CUDA_DRIVER": str(cuda_stand_in), "FAKECUDA_DEVICES": "0"}
     error, asked = gave(0, tmp_path, **none)
     assert error.startswith("Error: the NVIDIA driver finds no device")
-    assert asked == "[]"
+    assert asked == "0 []"
 
 
 # ---- the source under NVRTC ----------------------------------------------------------------------

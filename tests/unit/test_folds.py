@@ -138,7 +138,8 @@ def test_a_kernel_that_is_wrong_is_found(
 
 
 @pytest.mark.parametrize(
-    "case", ["images", "other_device", "undefined", "in_order", "unloaded_early", "forked"]
+    "case",
+    ["images", "other_device", "undefined", "in_order", "lines", "unloaded_early", "forked"],
 )
 def test_images_and_streams(checked: Cases, case: str) -> None:
     """The function of this name in folds_cases.c says what the case holds."""

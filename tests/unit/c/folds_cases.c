@@ -2,8 +2,8 @@
  * folds_cases.c - csrc/cuda/folds.c and the kernels of pypartial/_device_kernels.cu, with the stand-in for the CUDA
  * driver, against the host's arithmetic.  Run by tests/unit/test_folds.py:
  *
- *     folds_cases KERNELS CASE [NUMBER]     KERNELS: the kernels, compiled for the host (kernels_on_host.h).  Exits with
- *                                           1 and says which line was wrong; the function CASE says what it holds
+ *     folds_cases KERNELS CASE [NUMBER]     exits with 1 and says which line was wrong; the function CASE says what it
+ *                                           holds.  KERNELS are compiled for the host: kernels_on_host.h
  */
 #define _GNU_SOURCE
 #include "../../support/fakecuda.h"
@@ -302,8 +302,9 @@ static void fold_once(bench_t *bench, int kind, size_t count, uint32_t vector_co
     memset(addresses, 0xff, sizeof addresses);   /* the call needs it no more */
     wait_for_stream();
     if (!is_same(out)) {
-        fprintf(stderr, "%s of %s: kind %d, %zu elements of %u vectors, divided by %llu\n", pp_op_name(bench->kernels.op),
-                pp_type_name(bench->kernels.type), kind, count, vector_count, (unsigned long long)divide_by);
+        fprintf(stderr, "%s of %s: kind %d, %zu elements of %u vectors, divided by %llu\n",
+                pp_op_name(bench->kernels.op), pp_type_name(bench->kernels.type), kind, count, vector_count,
+                (unsigned long long)divide_by);
         exit(1);
     }
     for (uint32_t i = 0; i < vector_count; i++)
@@ -373,8 +374,8 @@ static void draw_both(both_t *both, int kind, size_t count)
     draw(&both->users, both->type, kind, count, 8 + count);
 }
 
-/* Hardware that widens a float16 may make a NaN quiet, which the host's portable loop does not.  Both are the same after
-   one more step, whichever that is. */
+/* Hardware that widens a float16 may make a NaN quiet, which the host's portable loop does not.  Both are the same
+   after one more step, whichever that is. */
 static void make_quiet(vector_t *vector, size_t count)
 {
     uint32_t bits;
@@ -522,8 +523,8 @@ static void other_device(void)
     open_device(1);
     refused(PP_SUM, PP_FLOAT32, PP_ERR_STATE, "there are no kernels for device 1: call pp_device_kernels() first");
     DONE(pp_folds_use(1, text, sizeof text));
-    refused(PP_SUM, PP_FLOAT32, PP_ERR_STATE,
-            "CUDA reports an error: cuModuleGetFunction failed with 500, CUDA_ERROR_NOT_FOUND (named symbol not found)");
+    refused(PP_SUM, PP_FLOAT32, PP_ERR_STATE, "CUDA reports an error: cuModuleGetFunction failed with 500, "
+            "CUDA_ERROR_NOT_FOUND (named symbol not found)");
     CHECK(fake_live("modules") == 0);
     finish();
 }
@@ -576,6 +577,39 @@ static void in_order(void)
     free_vector(&one);
     free_vector(&two);
     pp_folds_close(folds);
+    finish();
+}
+
+static uint64_t reaches_of(const pp_folds_t *folds, CUdeviceptr out, CUdeviceptr left, CUdeviceptr right, size_t count)
+{
+    const uint64_t    before = fake_reaches();
+    const CUdeviceptr both[] = {left, right};
+    DONE(pp_folds_fold(folds, out, both, 2, count, 1, stream));
+    wait_for_stream();
+    return fake_reaches() - before;
+}
+
+/* Vectors are read and written 16 bytes at a time, from the first such piece of memory to the last; elements of vectors
+   that do not begin at the same byte of 16 are taken one by one. */
+static void lines(void)
+{
+    enum { BYTES = 4000, FEW = 16 };
+    begin();
+    pp_folds_t       *floats = opened(PP_SUM, PP_FLOAT32), *bytes = opened(PP_SUM, PP_INT8);
+    pp_folds_t       *complexes = opened(PP_SUM, PP_COMPLEX128);
+    vector_t          vector = new_vector(3 * BYTES + FEW, 1);
+    const CUdeviceptr a = vector.memory, b = a + BYTES, c = b + BYTES;
+    CHECK(BYTES % 16 == 0);
+    CHECK(reaches_of(floats, a, b, c, BYTES / 4) == 3 * BYTES / 16);
+    CHECK(reaches_of(bytes, a, b, c, BYTES) == 3 * BYTES / 16);
+    CHECK(reaches_of(complexes, a, b, c, BYTES / 16) == 3 * BYTES / 32);
+    CHECK(reaches_of(floats, a + 4, b + 4, c + 4, 20) == 3 * (3 + 4 + 1));
+    CHECK(reaches_of(floats, a, b + 4, c, 20) == 3 * 20);
+    CHECK(reaches_of(floats, a + 4, b, c, 20) == 3 * 20);
+    free_vector(&vector);
+    pp_folds_close(floats);
+    pp_folds_close(bytes);
+    pp_folds_close(complexes);
     finish();
 }
 
@@ -720,7 +754,7 @@ static const struct {
 } CASES[] = {
 #define CASE(function) {#function, function}
     CASE(folds), CASE(conversions), CASE(halves), CASE(images), CASE(other_device), CASE(undefined), CASE(in_order),
-    CASE(astray), CASE(unloaded_early), CASE(failures), CASE(threads), CASE(forked),
+    CASE(lines), CASE(astray), CASE(unloaded_early), CASE(failures), CASE(threads), CASE(forked),
 #undef CASE
 };
 
