@@ -44,6 +44,7 @@ def main() -> None:
             kit.spin(send, COUNT, step, SPIN_NS, kit.home)
             request.Start()
             if step == KILLED_AT and comm.rank == comm.size - 1:
+                print("this rank is killed", flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
             request.Wait(timeout=20)
     raise SystemExit("nobody noticed that a rank is gone")
