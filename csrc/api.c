@@ -184,6 +184,7 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
         .sleeps = ctx->sleeps, .unheard = ctx->unheard,
         .progress_cpu_ns = pp_thread_cpu_ns(ctx), .buffer_bytes = held.bytes,
         .buffer_bytes_used = held.used_bytes, .staged_bytes = ctx->staged_bytes,
+        .ipc_bytes = ctx->ipc_bytes, .device_rounds = ctx->device_rounds, .device_wait_ns = ctx->device_wait_ns,
         .neighbours = ctx->mpi ? pp_mpi_neighbours(ctx->mpi) : ctx->engine.size,
         .thread_level = ctx->mpi ? pp_mpi_thread_level(ctx->mpi) : -1,
     };

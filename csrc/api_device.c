@@ -1,6 +1,8 @@
 /* api_device.c - the public functions on handles whose buffers are in the memory of a device. */
 #include "api.h"
+#include "cuda/folds.h"
 #include "cuda/lane.h"
+#include "progress/vault.h"
 
 pp_status_t pp_devices(int32_t *version, int32_t *count)
 {
@@ -24,6 +26,21 @@ pp_status_t pp_device_of(const void *address, int32_t *device)
     return pp_lane_locate(pp_cuda_address(address), device);
 }
 
+pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *minor)
+{
+    const pp_cuda_t *cuda;
+    CUdevice         found;
+    *major = *minor = 0;
+    PP_TRY(pp_cuda_device_find(device, &cuda, &found));
+    PP_TRY(PP_CUDA(cuda, cuDeviceGetAttribute, major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, found));
+    return PP_CUDA(cuda, cuDeviceGetAttribute, minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, found);
+}
+
+pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes)
+{
+    return pp_folds_use(device, image, bytes);
+}
+
 static pp_status_t enter(pp_handle_t *handle, pp_ctx_t **ctx)
 {
     PP_TRY(pp_enter_handle(handle, ctx));
@@ -31,6 +48,17 @@ static pp_status_t enter(pp_handle_t *handle, pp_ctx_t **ctx)
         return PP_OK;
     pthread_mutex_unlock(&(*ctx)->lock);
     return pp_fail(PP_ERR_STATE, "the handle's buffers are the host's");
+}
+
+pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t bytes)
+{
+    const char *refusal;
+    pp_ctx_t   *ctx;
+    PP_TRY(enter(handle, &ctx));
+    *path = pp_vault_in_use(handle, &refusal) ? PP_DEVICE_IPC : PP_DEVICE_STAGED;
+    snprintf(why, bytes, "%s", refusal);
+    pthread_mutex_unlock(&ctx->lock);
+    return PP_OK;
 }
 
 pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
@@ -42,10 +70,19 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
     return PP_OK;
 }
 
+pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us)
+{
+    PP_TRY(pp_enter(ctx));
+    pp_status_t status = pp_vaults_await(ctx, timeout_us);
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
 pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter(handle, &ctx));
+    handle->face->end_view(handle);
     pp_status_t status = handle->face->land(ctx, handle, results != 0, timeout_us);
     pthread_mutex_unlock(&ctx->lock);
     return status;

@@ -1,6 +1,6 @@
 /* api_preduce.c - the public functions on handles of P-Reduce: argument checks and the lock.  See api.h. */
 #include "api.h"
-#include "coll/preduce.h"
+#include "progress/staged_preduce.h"
 
 static pp_status_t new_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **handle)
 {
@@ -18,13 +18,29 @@ pp_status_t pp_preduce_make(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp
     return new_preduce(ctx, config, handle);
 }
 
+/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released.  Its
+   initial model may be on its way then: so this is done only if the call can begin. */
+static pp_status_t stage(pp_ctx_t *ctx, pp_handle_t **handle)
+{
+    if (pp_preduce_of(*handle)->config.device == 0)
+        return PP_OK;
+    pp_status_t status = pp_call_check_none(&ctx->calls, "making a handle");
+    if (status >= 0)
+        status = pp_staged_preduce_open(ctx, *handle);
+    if (status < 0) {
+        (*handle)->kind->release(*handle);
+        *handle = NULL;
+    }
+    return status;
+}
+
 pp_status_t pp_preduce_init_begin(pp_ctx_t *ctx, const pp_preduce_config_t *config, const char *complaint,
                                   pp_handle_t **out)
 {
     *out = NULL;
     PP_TRY(pp_enter(ctx));
     pp_handle_t *handle = NULL;
-    if (!complaint && pp_preduce_make(ctx, config, &handle) < 0)
+    if (!complaint && (pp_preduce_make(ctx, config, &handle) < 0 || stage(ctx, &handle) < 0))
         complaint = pp_error_text();
     pp_status_t status = complaint ? new_preduce(ctx, NULL, &handle) : PP_OK;
     ctx->team.link = pp_ctx_link(ctx);
@@ -90,6 +106,36 @@ pp_status_t pp_preduce_ran(pp_handle_t *handle)
         preduce->ops->ran(preduce);
         pp_engine_settle(&ctx->engine);
     }
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
+/* Locks the context of a handle that the caller runs groups of, and whose buffers are on a device. */
+static pp_status_t enter_by_hand(pp_handle_t *handle, pp_ctx_t **ctx)
+{
+    pp_preduce_t *preduce = NULL;
+    PP_TRY(enter_preduce(handle, ctx, &preduce));
+    if (handle->staging && preduce->config.backend == PP_BACKEND_COMM)
+        return PP_OK;
+    pthread_mutex_unlock(&(*ctx)->lock);
+    return pp_fail(PP_ERR_STATE, "the caller runs no groups of this handle, or its buffers are the host's");
+}
+
+pp_status_t pp_preduce_host(pp_handle_t *handle, void **elements)
+{
+    pp_ctx_t *ctx;
+    *elements = NULL;
+    PP_TRY(enter_by_hand(handle, &ctx));
+    pp_status_t status = pp_staged_preduce_host(handle, elements);
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
+pp_status_t pp_preduce_deliver(pp_handle_t *handle)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(enter_by_hand(handle, &ctx));
+    pp_status_t status = pp_staged_preduce_deliver(ctx, handle);
     pthread_mutex_unlock(&ctx->lock);
     return status;
 }

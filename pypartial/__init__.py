@@ -34,7 +34,7 @@ from . import groups, methods
 from ._handle import Request, Startall, Waitall
 from .allreduce import AllreduceRequest
 from .context import Context
-from .device import DeviceAllreduceRequest
+from .device import DeviceAllreduceRequest, DevicePreduceRequest
 from .errors import (
     ArgumentError,
     Error,
@@ -59,6 +59,7 @@ __all__ = [
     "Cause",
     "Context",
     "DeviceAllreduceRequest",
+    "DevicePreduceRequest",
     "Error",
     "FirstOf",
     "Full",

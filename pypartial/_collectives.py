@@ -9,7 +9,7 @@ from . import allreduce, preduce
 from ._arguments import as_argument_error, c_text, seconds
 from ._device_buffer import DeviceVector
 from .allreduce import AllreduceRequest
-from .device import DeviceAllreduceRequest
+from .device import DeviceAllreduceRequest, DevicePreduceRequest
 from .errors import ArgumentError, Error, TimeoutError
 from .groups import Generator
 from .policy import Majority, Policy
@@ -42,6 +42,7 @@ class Collectives:
         max_lag: int | Literal["auto"] = "auto",
         average: Literal["size", "contributors", "contributions"] | None = None,
         algorithm: str = "auto",
+        device_path: Literal["auto", "staged", "ipc"] = "auto",
         timeout: float | None = None,
     ) -> AllreduceRequest:
         """Make a persistent partial allreduce.
@@ -98,6 +99,12 @@ class Collectives:
             for all ranks, and only its tuning table is read. Where all ranks share memory,
             ``"auto"`` needs no algorithm; any other name forces messages between all ranks, also on
             one node. See `AllreduceRequest.algorithm` and `AllreduceRequest.algorithm_reason`.
+        device_path : {"auto", "staged", "ipc"}, optional
+            How the elements of buffers on devices get from rank to rank. ``"staged"``: by memory of
+            the host. Then some ranks may have their buffers there. ``"ipc"``: by memory of devices
+            that the ranks share, where a device reduces them; it needs all ranks on one node, and
+            CuPy. If it is not possible, the handle is as with ``"staged"``: rank 0 warns, and
+            `DeviceAllreduceRequest.device_path_reason` says why. ``"auto"``: ``"staged"``.
         timeout : float, optional
             Seconds to wait at most for the other ranks, 0 or more. None: no limit.
 
@@ -126,7 +133,8 @@ class Collectives:
         -----
         RuntimeWarning
             If ``transport="auto"`` and the memory that the ranks of a node share has no room for
-            the handle, whose rounds are then made of messages.
+            the handle, whose rounds are then made of messages. On rank 0, the first time that
+            ``device_path="ipc"`` is not possible.
 
         Notes
         -----
@@ -162,6 +170,7 @@ class Collectives:
             "max_lag": max_lag,
             "average": average,
             "algorithm": algorithm,
+            "device_path": device_path,
         }
 
         def read() -> tuple[allreduce.Arguments, tuple[CData, object]]:
@@ -179,6 +188,8 @@ class Collectives:
             request = AllreduceRequest(context, native, handle, settings, arguments.vector)
         context._requests[request.id] = request
         context._warn()
+        if isinstance(request, DeviceAllreduceRequest):
+            request._warn_of_path()
         return request
 
     def Preduce_init(
@@ -205,7 +216,8 @@ class Collectives:
         Parameters
         ----------
         buf : buffer, or list of buffers
-            The model; as `recvbuf` of `Allreduce_init`. Elements are float16, bfloat16 (of
+            The model; as `recvbuf` of `Allreduce_init`, also in the memory of a CUDA device
+            (`DevicePreduceRequest`). Elements are float16, bfloat16 (of
             ml_dtypes), float32, float64 or long double; half precision is averaged in float32.
 
             The request keeps the buffers alive until it is freed. The library reads `buf` inside
@@ -242,6 +254,7 @@ class Collectives:
         Returns
         -------
         PreduceRequest
+            A `DevicePreduceRequest` if the buffers are in the memory of a device.
             Free it by `PreduceRequest.Free` before the context.
 
         Raises
@@ -290,11 +303,14 @@ class Collectives:
         }
 
         def read() -> tuple[preduce.Arguments, tuple[CData, object]]:
-            read = preduce.Arguments.read(buf, groups, options)
-            return read, read.config(context._native, context._ctx, context._size)
+            native = context._native
+            read = preduce.Arguments.read(native, buf, groups, options)
+            return read, read.config(native, context._ctx, context._size)
 
         handle, arguments = _make(context, "Preduce_init", "pp_preduce_init_begin", timeout, read)
-        request = PreduceRequest(context, context._native, handle, arguments)
+        on_device = isinstance(arguments.vector, DeviceVector)
+        kind = DevicePreduceRequest if on_device else PreduceRequest
+        request = kind(context, context._native, handle, arguments)
         context._requests[request.id] = request
         if arguments.backend == "comm":
             request._use_communicators()

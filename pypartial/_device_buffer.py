@@ -25,7 +25,13 @@ from ._device import DeviceMemory, check_one_device, device_place, understand_de
 from ._native import Native
 from .errors import ArgumentError
 
-__all__ = ["DeviceVector", "parse_on_device", "uses_device"]
+__all__ = [
+    "DeviceVector",
+    "parse_in_place_on_device",
+    "parse_on_device",
+    "uses_device",
+    "uses_device_in_place",
+]
 
 
 @dataclass
@@ -56,13 +62,7 @@ def parse_on_device(native: Native, sendbuf: Any, recvbuf: Any) -> DeviceVector:
     Error
         If there is no driver, or no device.
     """
-    check_one_device(
-        [
-            (name, _understand(name, spec, writable=False) if _on_device(name, spec) else None)
-            for name, spec in _both(sendbuf, recvbuf)
-            if not is_in_place(spec)
-        ]
-    )
+    _check_places(_both(sendbuf, recvbuf))
     receives = [_understand(*named, writable=True) for named in split("recvbuf", recvbuf)]
     sends: list[DeviceMemory | None] = [None] * len(receives)
     if not is_in_place(sendbuf):
@@ -75,6 +75,39 @@ def parse_on_device(native: Native, sendbuf: Any, recvbuf: Any) -> DeviceVector:
             f"sendbuf is a list of {len(sends)} buffers and recvbuf one of {len(receives)}: "
             "pass two lists of equal length"
         )
+    return _vector(native, sends, receives)
+
+
+def uses_device_in_place(name: str, buffers: Any) -> bool:
+    """Whether one of the buffers that a collective replaces is in the memory of a device."""
+    return any(_on_device(*named) for named in split(name, buffers))
+
+
+def parse_in_place_on_device(native: Native, name: str, buffers: Any) -> DeviceVector:
+    """Read the buffers of a collective that replaces what is in them; one is on a device.
+
+    `name` is the argument's. Raises as `parse_on_device`.
+    """
+    _check_places(split(name, buffers))
+    memories = [_understand(*named, writable=True) for named in split(name, buffers)]
+    return _vector(native, [None] * len(memories), memories)
+
+
+def _check_places(named: Iterator[tuple[str, Any]]) -> None:
+    """Check that all buffers are in the memory of one device, as far as they say it."""
+    check_one_device(
+        [
+            (name, _understand(name, spec, writable=False) if _on_device(name, spec) else None)
+            for name, spec in named
+            if not is_in_place(spec)
+        ]
+    )
+
+
+def _vector(
+    native: Native, sends: list[DeviceMemory | None], receives: list[DeviceMemory]
+) -> DeviceVector:
+    """Check buffers together, and describe them as one vector."""
     memories = [_as_host(memory) for memory in receives]
     read = [None if memory is None else _as_host(memory) for memory in sends]
     for send, receive in zip(read, memories, strict=True):

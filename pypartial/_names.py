@@ -90,6 +90,10 @@ PROGRESS = Names("progress", {"thread": "PP_PROGRESS_THREAD", "caller": "PP_PROG
 TRANSPORT = Names("transport", {"auto": "PP_PATH_AUTO", "mpi": "PP_PATH_MPI"})
 TRIGGER = Names("trigger", {"first_of": "PP_FIRST_OF", "quorum": "PP_QUORUM"})
 DELIVER = Names("deliver", {"latest": "PP_LATEST", "sum": "PP_DELIVER_SUM", "each": "PP_EACH"})
+DEVICE_PATH = Names(
+    "device_path",
+    {"auto": "PP_DEVICE_AUTO", "staged": "PP_DEVICE_STAGED", "ipc": "PP_DEVICE_IPC"},
+)
 AVERAGE: Names[str | None] = Names(
     "average",
     {

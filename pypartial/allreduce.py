@@ -14,9 +14,11 @@ from ._device_buffer import DeviceVector, parse_on_device, uses_device
 from ._elements import type_name
 from ._explain import RankState, report_wait
 from ._handle import Request, _check_status
+from ._ipc import give_kernels
 from ._names import (
     AVERAGE,
     DELIVER,
+    DEVICE_PATH,
     FORMAT,
     OP,
     TYPE,
@@ -367,12 +369,13 @@ class Arguments:
     ----------
     vector : Vector
     settings : Settings
-    algorithm : str
+    algorithm, device_path : str
     """
 
     vector: Vector
     settings: Settings
     algorithm: str
+    device_path: str
 
     @classmethod
     def read(
@@ -399,15 +402,21 @@ class Arguments:
             dtype=vector.dtype,
             count=vector.count,
         )
-        return cls(vector, settings, options["algorithm"])
+        path = options["device_path"]
+        DEVICE_PATH.constant(native.lib, path)
+        if path == "ipc" and not isinstance(vector, DeviceVector):
+            raise ArgumentError(
+                "device_path='ipc' is for buffers in the memory of a CUDA device, and these are in "
+                "the host's: leave it out"
+            )
+        return cls(vector, settings, options["algorithm"], path)
 
     def same_as(self, other: Arguments) -> bool:
         """Whether another call has the same arguments, the addresses of buffers included."""
-        return (self.settings, self.algorithm, self._place()) == (
-            other.settings,
-            other.algorithm,
-            other._place(),
-        )
+        return self._key() == other._key()
+
+    def _key(self) -> tuple[object, ...]:
+        return self.settings, self.algorithm, self.device_path, self._place()
 
     def _place(self) -> tuple[int | None, list[Piece]]:
         device = self.vector.device if isinstance(self.vector, DeviceVector) else None
@@ -439,6 +448,9 @@ class Arguments:
         config.pieces = pieces
         config.piece_count = len(vector.pieces)
         config.device = 1 + vector.device if isinstance(vector, DeviceVector) else 0
+        config.device_path = DEVICE_PATH.constant(lib, self.device_path)
+        no_ipc = self._prepare_ipc(native)
+        config.no_ipc = no_ipc
         config.type = type_
         config.op = op
         policy_text = describe_policy(ffi, lib, settings.policy, size, config)
@@ -446,7 +458,14 @@ class Arguments:
         config.max_lag = -1 if settings.max_lag is None else settings.max_lag
         config.average = average
         config.algorithm = algorithm_options(ffi, lib).constant(lib, self.algorithm)
-        return config, (pieces, policy_text)
+        return config, (pieces, policy_text, no_ipc)
+
+    def _prepare_ipc(self, native: Native) -> CData:
+        """Give the core the kernels that it needs, or the reason why there are none."""
+        why = None
+        if self.device_path == "ipc" and isinstance(self.vector, DeviceVector):
+            why = give_kernels(native, self.vector.device)
+        return native.ffi.NULL if why is None else native.ffi.new("char[]", why.encode())
 
 
 def _resolve_lag(native: Native, window: int, deliver: str, max_lag: int | str) -> int | None:

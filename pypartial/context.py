@@ -172,6 +172,7 @@ class Context(Collectives):
         "_seed",
         "_size",
         "_stall_warning",
+        "_told_of_path",
         "_window",
     )
 
@@ -208,6 +209,7 @@ class Context(Collectives):
             config.window = self._window = in_range("window", window, 1, INT32_MAX)
             config.chunk_bytes = self._chunk_bytes
             self._stall_warning = stall_warning
+            self._told_of_path = False
             if stall_warning is not None:
                 self._stall_warning = positive_seconds("stall_warning", stall_warning, "None")
             config.patience_ns = patience_ns(patience, progress)

@@ -1,32 +1,37 @@
-"""Requests of a partial allreduce whose buffers are in the memory of a CUDA device."""
+"""Requests whose buffers are in the memory of a CUDA device."""
 
 from __future__ import annotations
 
-import time
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._arguments import seconds
-from ._device import as_stream, current_stream
+from ._device_request import DeviceRequest
+from ._group_comm import DeviceBuffers
 from ._handle import _check_status
-from ._native import LOGGER, SLICE_S, SLICE_US, Native
-from .allreduce import AllreduceRequest, Settings
-from .errors import Error, TimeoutError
+from .allreduce import AllreduceRequest
+from .errors import Error
+from .preduce import PreduceRequest
 from .status import Cause, Status
 
 if TYPE_CHECKING:
+    from . import allreduce, preduce
     from ._core import CData
     from ._device_buffer import DeviceVector
+    from ._group_comm import Buffers
+    from ._native import Native
     from .context import Context
 
-__all__ = ["DeviceAllreduceRequest"]
+__all__ = ["DeviceAllreduceRequest", "DevicePreduceRequest"]
 
-_BEFORE = "what was queued before on the streams of Start and Wait"
+_REASON_BYTES = 512
+_AWAIT_FREE_US = 1_000_000  # the other ranks are about to give the memory back
 
 
-class DeviceAllreduceRequest(AllreduceRequest):
+class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     """A persistent partial allreduce of buffers in the memory of a CUDA device.
 
     `Context.Allreduce_init` makes it if its buffers are CuPy arrays, CUDA tensors of PyTorch, or
@@ -56,14 +61,14 @@ class DeviceAllreduceRequest(AllreduceRequest):
     request is complete only when the oldest has arrived: its stream is that far behind.
     """
 
-    __slots__ = ("_device", "_source", "_target")
+    __slots__ = ("_cupy", "_device", "_source", "_target")
 
     def __init__(
         self,
         context: Context,
         native: Native,
         handle: CData,
-        settings: Settings,
+        settings: allreduce.Settings,
         vector: DeviceVector,
     ) -> None:
         """Wrap a handle of the C core; `Context.Allreduce_init` does this."""
@@ -75,6 +80,35 @@ class DeviceAllreduceRequest(AllreduceRequest):
     def device(self) -> int:
         """Number of the CUDA device, as CuPy and PyTorch count them."""
         return self._device
+
+    @property
+    def device_path(self) -> str:
+        """How elements get from rank to rank: ``"staged"`` or ``"ipc"``, the same on all ranks."""
+        return self._path()[0]
+
+    @property
+    def device_path_reason(self) -> str:
+        """Why ``"ipc"`` was asked for and is not possible, the same on all ranks; else ``""``."""
+        return self._path()[1]
+
+    def _path(self) -> tuple[str, str]:
+        self._live()
+        ffi, lib = self._native.ffi, self._lib
+        path, why = ffi.new("int32_t *"), ffi.new("char[]", _REASON_BYTES)
+        self._native.check(lib.pp_device_path(self._handle, path, why, _REASON_BYTES))
+        return "ipc" if path[0] == lib.PP_DEVICE_IPC else "staged", self._native.text(why)
+
+    def _warn_of_path(self) -> None:
+        """Say on rank 0, once for a context, that devices do not share memory."""
+        reason = self.device_path_reason
+        if reason and self._context.rank == 0 and not self._context._told_of_path:
+            self._context._told_of_path = True
+            warnings.warn(
+                f"device_path='ipc' is not possible, so elements travel by the host's memory: "
+                f"{reason}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     # ---- the data path --------------------------------------------------------------------------
 
@@ -152,13 +186,64 @@ class DeviceAllreduceRequest(AllreduceRequest):
         return super().More(status)
 
     def View(
-        self, status: Status | None = None, timeout: float | None = None
-    ) -> np.ndarray[Any, Any]:
-        """Raise `Error`: a result is copied to the receive buffers on the device, by `Wait`."""
-        raise Error(
-            f"{self._name()}: View shows results in host memory; the buffers are on device "
-            f"{self._device}: call Wait"
-        )
+        self, status: Status | None = None, timeout: float | None = None, stream: Any = None
+    ) -> Any:
+        """Wait until the request is complete, and return its result as a CuPy array.
+
+        Local and blocking, as `Wait`. On the path ``"ipc"`` the result is not copied: the array
+        shows memory that the ranks share, and the receive buffers keep what they had. With
+        ``"staged"``, with half precision, and while the device still reads a result before, the
+        result is copied to the receive buffers as by `Wait`, and the array shows these.
+
+        Parameters
+        ----------
+        status : Status, optional
+            Filled with what the request completed with.
+        timeout : float, optional
+            Seconds to wait at most, 0 or more. None: no limit.
+        stream : stream or int, optional
+            Where the work that reads the result will be queued. None: the current stream of the
+            array's library.
+
+        Returns
+        -------
+        cupy.ndarray
+            Of shape ``(count,)`` and the element type of the receive buffers, whose elements it
+            holds one buffer after the other. Only read it. It shows this result to work that is
+            queued on `stream` before the next call of any method of the request; afterwards it
+            shows something undefined.
+
+        Raises
+        ------
+        ArgumentError, TimeoutError, Error, PeerFailedError
+            As `Wait`.
+        Error
+            If CuPy is not installed. The call has not waited.
+        """
+        try:
+            self._cupy = __import__("cupy")
+        except ImportError:
+            raise Error(
+                f"{self._name()}: View gives an array of CuPy, which is not installed: install it, "
+                "or call Wait"
+            ) from None
+        self._use(stream, self._target)
+        return super().View(status, timeout)
+
+    def _view(self, elements: CData, keeper: CData) -> Any:
+        """Return an array of the result, in memory that ranks share or in the receive buffers."""
+        if elements != self._native.ffi.NULL:
+            address = int(self._native.ffi.cast("uintptr_t", elements))
+            return self._array(address, self._settings.count)
+        parts = [
+            self._array(int(self._native.ffi.cast("uintptr_t", at)), count)
+            for at, count in self._receives
+        ]
+        return parts[0] if len(parts) == 1 else self._cupy.concatenate(parts)
+
+    def _array(self, address: int, count: int) -> Any:
+        with self._cupy.cuda.Device(self._device):
+            return self._cupy.asarray(_Place(address, count, self._settings.dtype, self))
 
     # ---- collective calls -----------------------------------------------------------------------
 
@@ -201,54 +286,172 @@ class DeviceAllreduceRequest(AllreduceRequest):
         device, and its results are there. See `Request.Free`.
         """
         limit = None if timeout is None else seconds(timeout)
-        name = f"Free of {self._name()}"
-        if self._context._calls.begun(name) is None:
-            self._live()
-            limit = self._land(name, limit, results=True)
-        return super().Free(limit)
-
-    # ---- helpers --------------------------------------------------------------------------------
-
-    def _use(self, stream: Any, of: tuple[str, Any]) -> None:
-        """Name the stream of the next calls; `of`: the array whose library has a current one."""
-        self._live()
-        number = as_stream(stream) if stream is not None else current_stream(of[1], of[0])
-        self._native.check(self._lib.pp_use_stream(self._handle, number))
-
-    def _before(self, name: str, stream: Any, timeout: float | None) -> float | None:
-        """Prepare a step of a collective call that gives a result, unless it has begun.
-
-        Return how much of its timeout is left.
-        """
-        self._use(stream, self._target)
-        if self._context._calls.begun(name) is not None:
-            return timeout
-        return self._land(name, timeout, results=False)
-
-    def _land(self, name: str, timeout: float | None, *, results: bool) -> float | None:
-        """Wait until contributions are off the device, and `results` there; return what is left."""
-        began = time.monotonic()
-        limit = float("inf") if timeout is None else timeout
-        warning = self._context._stall_warning
-        while True:
-            waited = time.monotonic() - began
-            slice_us = SLICE_US if limit - waited > SLICE_S else max(0, int((limit - waited) * 1e6))
-            code = self._lib.pp_land(self._handle, results, slice_us)
-            if code != self._lib.PP_PENDING:
-                self._native.check(code)
-                return None if timeout is None else max(0.0, began + timeout - time.monotonic())
-            if waited >= limit:
-                raise TimeoutError(
-                    f"{name}: after {waited:.1f} s device {self._device} has not come to this "
-                    f"rank's copies: they wait for {_BEFORE}"
-                )
-            if warning is not None and waited >= warning:
-                LOGGER.warning(
-                    "%s: waits for device %d for %.1f s: this rank's copies wait for %s",
-                    *(name, self._device, waited, _BEFORE),
-                )
-                warning *= 2
+        discarded = super().Free(self._before_free(limit))
+        self._lib.pp_await_free(self._context._ctx, _AWAIT_FREE_US)  # else it is freed later
+        return discarded
 
     def _refuse(self, why: str) -> None:
         super()._refuse(why)
         self._source = self._target = ("", None)
+
+
+class _Place:
+    """Memory of a device for CuPy, which keeps `owner` alive; it is in use for nothing else."""
+
+    def __init__(self, address: int, count: int, dtype: np.dtype[Any], owner: object) -> None:
+        self.owner = owner
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": (count,),
+            "typestr": dtype.str,
+            "data": (address, False),
+            "strides": None,
+            "stream": None,  # what is queued from now on sees the result
+        }
+
+
+class DevicePreduceRequest(DeviceRequest, PreduceRequest):
+    """A persistent partial all-reduce in groups, of buffers in the memory of a CUDA device.
+
+    `Context.Preduce_init` makes it if its buffers are CuPy arrays, CUDA tensors of PyTorch, or
+    other objects with `__cuda_array_interface__` or a DLPack export of CUDA. It is used as any
+    `PreduceRequest`. Averages have the same bits as those of buffers in host memory.
+
+    Notes
+    -----
+    **Streams.** As of a `DeviceAllreduceRequest`: the calls order themselves with the work of a
+    stream, and the host waits for no device. `Start` gives what is in the buffers when the work
+    queued on its stream so far is done; work that is queued there afterwards may overwrite them.
+    `Wait`, `Test` and `Flush` return when the copy of the average into the buffers is queued on
+    their stream: give `Wait` and the next `Start` the same stream, or order their streams yourself.
+
+    This rank asks for its group when the copy of its model has arrived. Until then other ranks take
+    it for one that computes.
+
+    With ``missing="initial"`` `Context.Preduce_init` copies the initial model off the device when
+    what is queued on the current stream is done, and waits for that.
+
+    **Memory.** Elements travel by pinned memory of the host: two vectors, and more if more
+    averages are on their way at once. With eight on their way the next request is complete only
+    when the oldest has arrived: its stream is that far behind.
+
+    **backend="comm"** averages in host memory, too; device pointers are not given to MPI.
+    """
+
+    __slots__ = ("_device", "_target")
+
+    def __init__(
+        self, context: Context, native: Native, handle: CData, arguments: preduce.Arguments
+    ) -> None:
+        """Wrap a handle of the C core; `Context.Preduce_init` does this."""
+        super().__init__(context, native, handle, arguments)
+        vector: Any = arguments.vector
+        self._device, self._target = vector.device, vector.target
+
+    @property
+    def device(self) -> int:
+        """Number of the CUDA device, as CuPy and PyTorch count them."""
+        return self._device
+
+    def _buffers(self) -> Buffers:
+        return DeviceBuffers(self._native, self._handle, self._vector)
+
+    # ---- the data path --------------------------------------------------------------------------
+
+    def Start(self, iteration: int | None = None, group: Any = None, stream: Any = None) -> None:
+        """Give what is in the buffers, and ask for a group.
+
+        Local. It waits neither for another rank nor for the device.
+
+        Parameters
+        ----------
+        iteration, group
+            As of `PreduceRequest.Start`.
+        stream : stream or int, optional
+            Where the work that writes the buffers is queued, see the class. None: the current
+            stream of the array's library.
+
+        Raises
+        ------
+        ArgumentError
+            As `PreduceRequest.Start`; and if `stream` is none, is of another device, is being
+            captured, or was destroyed (where the driver notices it). Nothing was started.
+        MemoryError
+            If no more memory can be pinned. Nothing was started.
+        MismatchError, Error, PeerFailedError
+            As `PreduceRequest.Start`.
+        """
+        self._use(stream, self._target)
+        super().Start(iteration, group)
+
+    def Wait(
+        self, status: Status | None = None, timeout: float | None = None, stream: Any = None
+    ) -> bool:
+        """Wait until the request is complete; the average is then on its way to the buffers.
+
+        Local and blocking: it waits for the group, and for the device only as long as this rank's
+        model has not come off it.
+
+        Parameters
+        ----------
+        status : Status, optional
+            Filled with the group.
+        timeout : float, optional
+            Seconds to wait at most, 0 or more. None: no limit.
+        stream : stream or int, optional
+            Where the work that reads the average will be queued. None: the current stream of the
+            array's library.
+
+        Returns
+        -------
+        bool
+            True.
+
+        Raises
+        ------
+        ArgumentError
+            As `PreduceRequest.Wait`, and for `stream` as `Start`. The call has not waited.
+        TimeoutError, Error, MismatchError, PeerFailedError
+            As `PreduceRequest.Wait`.
+        """
+        self._use(stream, self._target)
+        return super().Wait(status, timeout)
+
+    def Test(self, status: Status | None = None, stream: Any = None) -> bool:
+        """Collect the request if it is complete. Local; never blocks.
+
+        See `PreduceRequest.Test`, and `Wait` for `stream`.
+        """
+        self._use(stream, self._target)
+        return super().Test(status)
+
+    # ---- collective calls -----------------------------------------------------------------------
+
+    def Flush(
+        self, status: Status | None = None, timeout: float | None = None, stream: Any = None
+    ) -> None:
+        """Average the models of all ranks, with equal weights.
+
+        Collective, blocking. It first waits until what this rank gives has come off the device. If
+        that takes longer than `timeout`, the call has not begun, and when repeated goes on with the
+        same copy. See `PreduceRequest.Flush`, and `Wait` for `stream`.
+        """
+        _check_status(status)
+        limit = None if timeout is None else seconds(timeout)
+        self._live()
+        self._refuse_flush()
+        super().Flush(status, self._before(f"Flush of {self._name()}", stream, limit))
+
+    def Free(self, timeout: float | None = None) -> int:
+        """End the handle and release its memory.
+
+        Collective, blocking. It first waits until this rank's model has come off the device, and
+        its averages are there. See `PreduceRequest.Free`.
+        """
+        limit = None if timeout is None else seconds(timeout)
+        self._refuse_flush()
+        return super().Free(self._before_free(limit))
+
+    def _refuse(self, why: str) -> None:
+        super()._refuse(why)
+        self._target = ("", None)

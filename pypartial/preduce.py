@@ -10,8 +10,10 @@ import numpy as np
 
 from ._arguments import in_range, real_number, seconds
 from ._buffer import parse_in_place
+from ._device import current_stream
+from ._device_buffer import DeviceVector, parse_in_place_on_device, uses_device_in_place
 from ._elements import type_name
-from ._group_comm import CommGroups
+from ._group_comm import CommGroups, HostBuffers
 from ._handle import Request, _check_status
 from ._names import BACKEND, GENERATOR, MISSING, TYPE, WEIGHTS
 from ._native import CORE_ERRORS, SLICE_US, Native
@@ -22,8 +24,9 @@ from .status import GroupResult, Status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ._buffer import Vector
+    from ._buffer import Piece, Vector
     from ._core import CData
+    from ._group_comm import Buffers
     from .context import Context
 
 __all__ = ["PreduceRequest"]
@@ -120,11 +123,16 @@ class PreduceRequest(Request):
         """Run the groups on communicators; collective."""
         mpi: Any = self._native.MPI
         try:
-            self._by_comm = CommGroups(self._context, self._native, self._vector, self._settings)
+            buffers = self._buffers()
+            self._by_comm = CommGroups(self._context, self._native, buffers, self._settings)
         except mpi.Exception as error:
             raise Error(
                 f"MPI failed in making communicators for {self._name()}: {error}"
             ) from error
+
+    def _buffers(self) -> Buffers:
+        """Return what groups on communicators average."""
+        return HostBuffers(self._native, self._vector)
 
     # ---- the data path --------------------------------------------------------------------------
 
@@ -486,13 +494,17 @@ class Arguments:
     cache: int
 
     @classmethod
-    def read(cls, buf: Any, groups: Any, options: dict[str, Any]) -> Arguments:
+    def read(cls, native: Native, buf: Any, groups: Any, options: dict[str, Any]) -> Arguments:
         """Read the arguments; `options` holds the keyword-only ones by name."""
         if not isinstance(groups, Generator):
             raise ArgumentError(
                 f"groups must be a generator such as pypartial.groups.Smart(3), not {groups!r}"
             )
-        vector = parse_in_place("buf", buf)
+        vector: Vector
+        if uses_device_in_place("buf", buf):
+            vector = parse_in_place_on_device(native, "buf", buf)
+        else:
+            vector = parse_in_place("buf", buf)
         name = type_name(vector.dtype, "buf")
         if "complex" in name or not ("float" in name or name == "longdouble"):
             raise ArgumentError(
@@ -516,12 +528,16 @@ class Arguments:
 
     def same_as(self, other: Arguments) -> bool:
         """Whether another call has the same arguments, the addresses of buffers included."""
-        return (self.settings, self.backend, self.cache, self.vector.pieces) == (
+        return (self.settings, self.backend, self.cache, self._place()) == (
             other.settings,
             other.backend,
             other.cache,
-            other.vector.pieces,
+            other._place(),
         )
+
+    def _place(self) -> tuple[int | None, list[Piece]]:
+        device = self.vector.device if isinstance(self.vector, DeviceVector) else None
+        return device, self.vector.pieces
 
     def config(self, native: Native, ctx: CData, ranks: int) -> tuple[CData, object]:
         """Return the C configuration, and the objects that must live as long as it."""
@@ -542,6 +558,10 @@ class Arguments:
         config.piece_count = len(vector.pieces)
         config.type = TYPE.constant(lib, type_name(vector.dtype))
         config.backend = backend
+        if isinstance(vector, DeviceVector):
+            name, array = vector.source
+            config.device = 1 + vector.device
+            config.stream = current_stream(array, name) if settings.keeps_initial else 0
         config.splits = self.backend == "comm" and settings.splits
         plan = config.plan
         plan.generator = GENERATOR.constant(lib, generator.word)

@@ -381,6 +381,12 @@ class Stats:
         How many of `buffer_bytes` are in use now. Handles keep the others for their next rounds.
     staged_bytes : int
         Bytes of contributions and results copied between devices and pinned memory of the host.
+    ipc_bytes : int
+        The same, between buffers and memory of devices that the ranks share.
+    device_rounds : int
+        Rounds that this rank had its device reduce.
+    device_wait_ns : int
+        Nanoseconds that threads waited for the device, in Flush, Drain and Free.
     neighbours : int
         Ranks of this node, this one included, that can be woken without a message.
     shares_memory : int
@@ -406,6 +412,9 @@ class Stats:
     buffer_bytes: int
     buffer_bytes_used: int
     staged_bytes: int
+    ipc_bytes: int
+    device_rounds: int
+    device_wait_ns: int
     neighbours: int
     shares_memory: int
     thread_level: int

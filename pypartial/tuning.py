@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._cache import cache_folder
 from ._mpi_library import identify
 from ._names import LINK, REASON, Names, algorithms
 from ._native import LOGGER
@@ -158,10 +159,8 @@ def location(environ: Mapping[str, str] = os.environ) -> Path | None:
         return None
     if given:
         return Path(given)
-    cache = environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(cache):  # a relative one is to be ignored (XDG Base Directory)
-        cache = os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(cache, "pypartial", "tuning.json") if os.path.isabs(cache) else None
+    folder = cache_folder(environ)
+    return folder and folder / "tuning.json"
 
 
 def parse(text: str) -> tuple[Entry, ...]:

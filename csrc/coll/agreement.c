@@ -77,12 +77,14 @@ static const pp_host_t host = {.take = agree_take, .done = agree_done, .retired 
 
 static bool is_agreement(pp_call_kind_t kind) { return kind == PP_CALL_INIT || kind == PP_CALL_CTX_FREE; }
 
+static bool is_unready(const pp_calls_t *calls) { return calls->handle && calls->handle->unready; }
+
 void pp_agreement_vote(pp_calls_t *calls)
 {
     pp_series_t   *series = &calls->agree.series;
     pp_instance_t *instance = pp_series_instance(series, calls->agree.round);
-    if (is_agreement(calls->kind) && !calls->finished && !calls->agreed && !calls->entered && instance
-        && !pp_instance_fired(instance, series->graph->gate)) {
+    if (is_agreement(calls->kind) && !calls->finished && !calls->agreed && !calls->entered && !is_unready(calls)
+        && instance && !pp_instance_fired(instance, series->graph->gate)) {
         calls->entered = true;
         pp_instance_fire(instance, series->graph->gate);
     }
@@ -184,30 +186,44 @@ static pp_status_t open_handle(pp_calls_t *calls, pp_handle_t *handle, const pp_
     return handle->kind->open(handle, agreed);
 }
 
-void pp_agreement_end_init(pp_calls_t *calls)
+/* False: the ranks do not make the handle. */
+static bool begin_handle(pp_calls_t *calls, pp_status_t *status)
 {
     pp_handle_t *handle = calls->handle;
     uint64_t     region = find_region(calls);
-    pp_status_t  status;
     if (calls->vote.complains) {
-        status = verdict(calls);
+        *status = verdict(calls);
         calls->handle = NULL;
         handle->kind->release(handle);
-        pp_call_finish(calls, status);
-        return;
+        return false;
     }
     /* The id is the number of the agreement, not of the handle: so ranks whose *_init met another rank's Free of the
        context have counted alike. */
     const pp_agreed_t agreed = {.id = (uint32_t)calls->agree.round, .choice = calls->vote.signature.choice,
                                 .reason = calls->vote.signature.reason, .region = region};
-    status = open_handle(calls, handle, &agreed);
+    *status = open_handle(calls, handle, &agreed);
+    calls->team->live_handles++;
+    return true;
+}
+
+void pp_agreement_end_init(pp_calls_t *calls)
+{
+    pp_status_t status = PP_OK;
+    if (!calls->opened && !begin_handle(calls, &status)) {
+        pp_call_finish(calls, status);
+        return;
+    }
+    calls->opened = true;
+    if (status >= 0 && calls->handle->meet)
+        status = calls->handle->meet(calls->handle);
+    if (status == PP_PENDING)
+        return;
     if (status < 0) {
         /* The other ranks have the handle, and would wait for this one. */
         snprintf(calls->text, sizeof calls->text, "%s", pp_error_text());
         pp_engine_fail(calls->engine, status, "%s", calls->text);
         pp_exit_tell_gone(calls);
     }
-    calls->team->live_handles++;
     pp_call_finish(calls, status);
 }
 
@@ -255,6 +271,8 @@ void pp_agreement_explain(const pp_calls_t *calls, pp_text_t *text)
     const pp_instance_t *instance = pp_series_instance((pp_series_t *)&calls->agree.series, calls->agree.round);
     if (!is_agreement(calls->kind))
         return;
+    if (is_unready(calls))
+        pp_text_add(text, "what this rank's buffers hold is on its way from their device\n");
     if (!calls->agreed)
         list_absent(calls, text);
     if (!calls->agreed && instance)

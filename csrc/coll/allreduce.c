@@ -41,15 +41,17 @@ static void say_arguments(const pp_allreduce_t *coll, char *text, size_t bytes)
 {
     static const char *const delivers[] = {"latest", "sum", "each"};
     static const char *const averages[] = {"None", "size", "contributors", "contributions"};
+    static const char *const paths[] = {"", ", device_path=staged", ", device_path=ipc"};
     const pp_allreduce_config_t *config = &coll->config;
     char policy[96], max_lag[16] = "None";
     name_policy(config, coll->handle.team->engine->size, policy, sizeof policy);
     if (config->max_lag >= 0)
         snprintf(max_lag, sizeof max_lag, "%d", config->max_lag);
-    snprintf(text, bytes, "%llu elements of %s%s, op %s, policy %s, deliver=%s, max_lag=%s, average=%s, algorithm=%s",
+    snprintf(text, bytes, "%llu elements of %s%s, op %s, policy %s, deliver=%s, max_lag=%s, average=%s, algorithm=%s%s",
              (unsigned long long)coll->count, pp_type_name(config->type),
              config->device > 0 ? " in the memory of a device" : "", pp_op_name(config->op), policy,
-             delivers[config->deliver], max_lag, averages[config->average], pp_algorithm_name(config->algorithm));
+             delivers[config->deliver], max_lag, averages[config->average], pp_algorithm_name(config->algorithm),
+             paths[config->device_path]);
 }
 
 static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
@@ -60,15 +62,16 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     struct {
         uint64_t count;
         int64_t  deadline_ns, grace_ns;
-        int32_t  type, op, policy, policy_k, deliver, max_lag, average, algorithm, segments, on_device;
+        int32_t  type, op, policy, policy_k, deliver, max_lag, average, algorithm, segments, buffers;
     } key = {
         .count = coll->count, .type = config->type, .op = config->op, .policy = config->policy,
         .policy_k = config->policy_k, .deliver = config->deliver, .max_lag = config->max_lag < 0 ? -1 : config->max_lag,
         .average = config->average, .algorithm = config->algorithm, .segments = config->segments,
-        .on_device = config->device > 0,
+        .buffers = config->device_path << 1 | (config->device > 0 && config->device_path != PP_DEVICE_STAGED),
         .deadline_ns = config->deadline_ns, .grace_ns = config->grace_ns < 0 ? -1 : config->grace_ns,
     };
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
+    _Static_assert(sizeof key == 3 * sizeof(uint64_t) + 10 * sizeof(int32_t), "padding would differ on every rank");
     PP_TRY(choose(coll, &choice));
     signature->choice = choice.algorithm;
     signature->reason = choice.reason;

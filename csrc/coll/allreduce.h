@@ -90,6 +90,11 @@ typedef struct pp_rounds_ops {
        pending, when they are there and aim() has found room. */
     uint64_t    (*request)(pp_allreduce_t *);
     void        (*link)(pp_allreduce_t *, const pp_target_t *target, uint64_t given);
+    /* Keeps a place until link() for elements that get there by themselves, in whole pages of memory that ranks share;
+       false: there is none now, so they come by aim().  give_up(): they will not come.  NULL, like view(), if the ranks
+       share no memory. */
+    bool        (*reserve)(pp_allreduce_t *, pp_target_t *target);
+    void        (*give_up)(pp_allreduce_t *, const pp_target_t *target);
 
     /* Facts about this rank. */
     bool        (*ready)(const pp_allreduce_t *);
@@ -120,6 +125,9 @@ typedef struct pp_rounds_ops {
     void        (*end_view)(pp_allreduce_t *);
     /* The receive buffers belong to the application again. */
     void        (*end_landing)(pp_allreduce_t *);
+
+    /* The board on which all ranks make the rounds; NULL: there is none for all. */
+    struct pp_board *(*board)(pp_allreduce_t *);
 
     /* While this rank is exempt from max_lag: rounds that have gone on count as given. */
     void        (*count_as_given)(pp_allreduce_t *);
@@ -174,7 +182,8 @@ struct pp_allreduce {
     /* return_users() and end_view() are called only if these say that there is something to end; mostly there is not.
        */
     uint32_t users_parts;            /* parts that other ranks may still read in sendbuf */
-    bool     viewed;                 /* the application reads a result in place */
+    bool     viewed;                 /* the application, or a device, reads a result in place */
+    bool     lands_nothing;          /* results are read in place, so no chunks go to the receive buffers early */
     const pp_outcome_t *copied;      /* being copied with the lock released: no longer the request's, but needed */
 
     struct {                         /* see patience.h */

@@ -29,7 +29,7 @@ pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *h
     PP_TRY(pp_call_check_none(calls, names[kind]));
     calls->kind = kind;
     calls->handle = handle;
-    calls->finished = calls->agreed = calls->entered = false;
+    calls->finished = calls->agreed = calls->entered = calls->opened = false;
     calls->status = PP_OK;
     calls->text[0] = 0;
     calls->team->in_call = true;
@@ -57,7 +57,7 @@ void pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind)
 
 void pp_call_drop_unborn(pp_calls_t *calls)
 {
-    if (calls->kind == PP_CALL_INIT && !calls->finished && calls->handle)
+    if (calls->kind == PP_CALL_INIT && !calls->finished && !calls->opened && calls->handle)
         calls->handle->kind->release(calls->handle);
     calls->handle = NULL;
 }

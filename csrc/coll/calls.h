@@ -55,6 +55,7 @@ typedef struct pp_calls {
     bool           complained;       /* this rank's arguments were wrong */
     bool           entered;          /* this rank has voted */
     bool           agreed;           /* all ranks have voted; or the flush round of a Free is complete */
+    bool           opened;           /* the handle that was agreed on exists, and its ranks meet() */
 
     /* Peers that have sent their last message, have ended their scripts, have given the context up. */
     int32_t        closed, exited, gone;

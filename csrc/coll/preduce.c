@@ -89,14 +89,15 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     const pp_preduce_config_t *config = &preduce->config;
     struct {
         uint64_t         count, table;
-        int32_t          type, backend, splits, unused;
+        int32_t          type, backend, splits, on_device;
         pp_groups_plan_t plan;
     } key = {.count = preduce->count, .table = preduce->table_hash, .type = config->type, .backend = config->backend,
-             .splits = config->splits, .plan = config->plan};
+             .splits = config->splits, .on_device = config->device > 0, .plan = config->plan};
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memcpy(signature->bytes, &key, sizeof key);
-    snprintf(signature->text, sizeof signature->text, "P-Reduce of %llu elements of %s, groups %s, weights=%s, "
-             "alpha=%g, backend=%s, cache=%d", (unsigned long long)preduce->count, pp_type_name(config->type),
+    snprintf(signature->text, sizeof signature->text, "P-Reduce of %llu elements of %s%s, groups %s, "
+             "weights=%s, alpha=%g, backend=%s, cache=%d", (unsigned long long)preduce->count,
+             pp_type_name(config->type), config->device > 0 ? " in the memory of a device" : "",
              preduce->generator_text, weights[config->plan.weights], config->plan.alpha, backends[config->backend],
              config->plan.cache);
     return PP_OK;
@@ -135,7 +136,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
                        : pp_table_groups_serve(preduce) ? pp_table_groups_open(preduce)
                                                         : pp_posted_groups_open(preduce);
     if (preduce->initial)
-        preduce->kernels.memory->release(preduce->initial);
+        preduce->kernels.memory->release(preduce->kernels.memory, preduce->initial);
     preduce->initial = NULL;
     return status;
 }
@@ -143,10 +144,12 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
 static void release(pp_handle_t *handle)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
+    if (handle->staging)
+        handle->end_staging(handle);
     if (preduce->ops)
         preduce->ops->close(preduce);
     if (preduce->initial)
-        preduce->kernels.memory->release(preduce->initial);
+        preduce->kernels.memory->release(preduce->kernels.memory, preduce->initial);
     free((void *)preduce->config.pieces);
     free((void *)preduce->config.table);
     free(preduce->members);
@@ -233,7 +236,7 @@ static void drop_request(pp_handle_t *handle)
     pp_preduce_t *preduce = pp_preduce_of(handle);
     pp_group_time_returned(preduce);
     preduce->dropped = pp_handle_waits(handle);
-    preduce->runs = false;
+    preduce->runs = preduce->on_its_way = false;
     pp_team_wait_ends(handle, false, PP_IDLE);
     handle->request.timed_out = false;
 }
@@ -299,7 +302,10 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 static void explain(pp_handle_t *handle, pp_text_t *text)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
-    preduce->ops->explain(preduce, text);
+    if (preduce->on_its_way)
+        pp_text_add(text, "this rank has not asked for a group yet: what it gives is on its way from its device\n");
+    else
+        preduce->ops->explain(preduce, text);
 }
 
 static uint64_t next_round(const pp_handle_t *handle) { return pp_preduce_of(handle)->requests; }
@@ -347,15 +353,16 @@ static pp_status_t copy_table(pp_preduce_t *preduce, const pp_preduce_config_t *
     return PP_OK;
 }
 
-/* The initial model is what the application's buffers hold now. */
+/* The initial model is what the application's buffers hold now.  What buffers on a device hold comes later. */
 static pp_status_t copy_initial(pp_preduce_t *preduce)
 {
     if (preduce->config.plan.weights != PP_WEIGHTS_INITIAL || preduce->config.backend == PP_BACKEND_COMM)
         return PP_OK;
-    preduce->initial = preduce->kernels.memory->allocate(preduce->vector_bytes + 1);
+    preduce->initial = preduce->kernels.memory->allocate(preduce->kernels.memory, preduce->vector_bytes + 1);
     if (!preduce->initial)
         return pp_fail(PP_ERR_MEMORY, "no memory for the initial model of %zu bytes", preduce->vector_bytes);
-    pp_preduce_load(preduce, preduce->initial);
+    if (preduce->config.device == 0)
+        pp_preduce_load(preduce, preduce->initial);
     return PP_OK;
 }
 

@@ -75,7 +75,8 @@ struct pp_preduce {
     size_t       count;              /* elements of all pieces */
     size_t       vector_bytes;
     pp_kernels_t kernels;
-    void        *initial;            /* PP_WEIGHTS_INITIAL: this rank's initial model, until open() has taken it */
+    void        *initial;            /* PP_WEIGHTS_INITIAL: this rank's initial model, until open() has taken it; with
+                                        buffers on a device it is read when it has come off it */
 
     int32_t      said;               /* what the machine knows: a reason, or PP_GROUPS_HERE */
     uint64_t     said_call;          /* ... and the number of the call that this rank is in; 0: it is in none */
@@ -89,6 +90,7 @@ struct pp_preduce {
     } asked;
     uint64_t     requests;           /* completed */
     bool         dropped;            /* a Flush or Free has taken an outstanding request back */
+    bool         on_its_way;         /* the request's elements are: see pp_preduce_asks() */
 
     pp_group_result_t result;        /* of the newest complete request, or of the group that the caller is to run */
     bool         described;          /* there was one */
@@ -112,6 +114,13 @@ struct pp_preduce {
 };
 
 static inline pp_preduce_t *pp_preduce_of(const pp_handle_t *handle) { return (pp_preduce_t *)handle; }
+
+/* This rank waits, and the machine knows it: it has not asked, and computes like any other, while the elements of its
+   Start are on their way from a device (progress/staged_preduce.c). */
+static inline bool pp_preduce_asks(const pp_preduce_t *preduce)
+{
+    return pp_handle_waits(&preduce->handle) && !preduce->on_its_way;
+}
 
 /* Whether the groups of another handle go the same way. */
 static inline bool pp_preduce_is_like(const pp_preduce_t *preduce, const pp_handle_t *other)

@@ -174,19 +174,24 @@ pp_status_t pp_cuda_open(const pp_cuda_t **cuda)
 
 /* ---- a device ------------------------------------------------------------------------------------- */
 
-pp_status_t pp_cuda_device_open(int32_t number, pp_cuda_device_t *device)
+pp_status_t pp_cuda_device_find(int32_t number, const pp_cuda_t **cuda, CUdevice *device)
 {
-    const pp_cuda_t *cuda;
-    int              count = 0;
-    CUdevice         found;
-    CUcontext        context;
-    *device = (pp_cuda_device_t){0};
-    PP_TRY(pp_cuda_open(&cuda));
-    PP_TRY(PP_CUDA(cuda, cuDeviceGetCount, &count));
+    int count = 0;
+    PP_TRY(pp_cuda_open(cuda));
+    PP_TRY(PP_CUDA(*cuda, cuDeviceGetCount, &count));
     if (number < 0 || number >= count)
         return pp_fail(PP_ERR_ARGUMENT, "device=%d is not in 0..%d: `nvidia-smi -L` lists the machine's devices, and "
                        "CUDA_VISIBLE_DEVICES is %s", number, count - 1, visible_devices());
-    PP_TRY(PP_CUDA(cuda, cuDeviceGet, &found, number));
+    return PP_CUDA(*cuda, cuDeviceGet, device, number);
+}
+
+pp_status_t pp_cuda_device_open(int32_t number, pp_cuda_device_t *device)
+{
+    const pp_cuda_t *cuda;
+    CUdevice         found;
+    CUcontext        context;
+    *device = (pp_cuda_device_t){0};
+    PP_TRY(pp_cuda_device_find(number, &cuda, &found));
     PP_TRY(PP_CUDA(cuda, cuDevicePrimaryCtxRetain, &context, found));
     *device = (pp_cuda_device_t){cuda, found, context};
     return PP_OK;

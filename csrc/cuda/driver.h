@@ -191,8 +191,10 @@ typedef struct pp_cuda_device {
     CUcontext        context;
 } pp_cuda_device_t;
 
-/* Opens the driver if need be, and retains the device's primary context.  PP_ERR_ARGUMENT: there is no device of this
-   number (an ordinal, as CuPy's and PyTorch's).  A failure leaves *device not open. */
+/* Opens the driver if need be, and finds a device by its number, which is an ordinal, as CuPy's and PyTorch's.
+   PP_ERR_ARGUMENT: there is no such device. */
+pp_status_t pp_cuda_device_find(int32_t number, const pp_cuda_t **cuda, CUdevice *device);
+/* Finds a device, and retains its primary context.  A failure leaves *device not open. */
 pp_status_t pp_cuda_device_open(int32_t number, pp_cuda_device_t *device);
 /* Releases the context.  To be called when all that was made in it has been freed; does nothing to a device that is not
    open, and nothing in a forked child. */

@@ -2,6 +2,12 @@
 #include "lane.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* 1: a build for tests, in which PYPARTIAL_PLANT names a defect that they must find. */
+#ifndef PP_PLANTS
+#define PP_PLANTS 0
+#endif
 
 /* Calls that need the device's context: `status` is what they come to. */
 #define IN_DEVICE(lane, status, ...)                                \
@@ -12,6 +18,12 @@
     } while (0)
 
 #define CALL(lane, name, ...) PP_CUDA((lane)->device.cuda, name, __VA_ARGS__)
+
+static bool has_plant(const char *name)
+{
+    const char *planted = PP_PLANTS ? getenv("PYPARTIAL_PLANT") : NULL;
+    return planted && strcmp(planted, name) == 0;
+}
 
 static CUstream stream_of(uint64_t stream) { return (CUstream)(uintptr_t)stream; }
 
@@ -40,10 +52,26 @@ pp_status_t pp_lane_open(int32_t device, pp_lane_t *lane)
     return status;
 }
 
+typedef struct pp_borrowed {
+    struct pp_borrowed *next;
+    void *memory;
+} pp_borrowed_t;
+
+static void give_back(pp_lane_t *lane)
+{
+    for (pp_borrowed_t *next, *at = lane->borrowed; at; at = next) {
+        next = at->next;
+        lane->device.cuda->cuMemHostUnregister(at->memory);
+        free(at);
+    }
+    lane->borrowed = NULL;
+}
+
 /* Errors of closing have no one to hear them: the process goes on without what could not be freed. */
 void pp_lane_close(pp_lane_t *lane)
 {
     if (lane->out && pp_cuda_enter(&lane->device) >= 0) {
+        give_back(lane);
         lane->device.cuda->cuEventDestroy(lane->queued);
         lane->device.cuda->cuStreamDestroy(lane->out);
         pp_cuda_leave(&lane->device, PP_OK);
@@ -54,19 +82,44 @@ void pp_lane_close(pp_lane_t *lane)
 
 /* ---- pinned memory -------------------------------------------------------------------------------- */
 
+void pp_lane_stay(pp_lane_t *lane, const pp_folds_t *folds, size_t user_bytes, size_t element_bytes)
+{
+    lane->folds = folds;
+    lane->user_bytes = user_bytes;
+    lane->element_bytes = element_bytes;
+}
+
+static pp_status_t allocate(const pp_lane_t *lane, size_t bytes, char **data)
+{
+    CUdeviceptr address = 0;
+    void       *memory = NULL;
+    if (!lane->folds)
+        PP_TRY(CALL(lane, cuMemHostAlloc, &memory, bytes, CU_MEMHOSTALLOC_PORTABLE));
+    else
+        PP_TRY(CALL(lane, cuMemAlloc, &address, bytes));
+    *data = lane->folds ? (char *)(uintptr_t)address : memory;
+    return PP_OK;
+}
+
+static void release(const pp_lane_t *lane, char *data)
+{
+    if (lane->folds)
+        lane->device.cuda->cuMemFree(pp_cuda_address(data));
+    else
+        lane->device.cuda->cuMemFreeHost(data);
+}
+
 static pp_status_t pin(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
-    void *data = NULL;
-    PP_TRY(CALL(lane, cuMemHostAlloc, &data, pinned->bytes ? pinned->bytes : 1, CU_MEMHOSTALLOC_PORTABLE));
+    if (pinned->bytes > 0)
+        PP_TRY(allocate(lane, pinned->bytes, &pinned->data));
     pp_status_t status = CALL(lane, cuEventCreate, &pinned->done, CU_EVENT_DISABLE_TIMING);
-    if (status < 0)
-        lane->device.cuda->cuMemFreeHost(data);
-    else
-        pinned->data = data;
+    if (status < 0 && pinned->bytes > 0)
+        release(lane, pinned->data);
     return status;
 }
 
-pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **out)
+static pp_status_t new_pinned(const pp_lane_t *lane, size_t bytes, pp_pinned_t **out)
 {
     pp_status_t status;
     pp_pinned_t *pinned = calloc(1, sizeof *pinned);
@@ -83,14 +136,52 @@ pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **out)
     return status;
 }
 
+pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **pinned)
+{
+    return new_pinned(lane, bytes ? bytes : 1, pinned);
+}
+
 void pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
     if (pinned && pp_cuda_enter(&lane->device) >= 0) {
         lane->device.cuda->cuEventDestroy(pinned->done);
-        lane->device.cuda->cuMemFreeHost(pinned->data);
+        if (pinned->bytes > 0)
+            release(lane, pinned->data);
         pp_cuda_leave(&lane->device, PP_OK);
     }
     free(pinned);
+}
+
+/* ---- pinned memory of others ---------------------------------------------------------------------- */
+
+pp_status_t pp_lane_pin_nothing(const pp_lane_t *lane, pp_pinned_t **pinned) { return new_pinned(lane, 0, pinned); }
+
+static bool is_borrowed(const pp_lane_t *lane, const void *memory)
+{
+    const pp_borrowed_t *at = lane->borrowed;
+    while (at && at->memory != memory)
+        at = at->next;
+    return at;
+}
+
+bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t bytes)
+{
+    pp_status_t status;
+    pinned->data = memory;
+    if (lane->folds || is_borrowed(lane, memory))
+        return true;
+    pp_borrowed_t *borrowed = malloc(sizeof *borrowed);
+    if (!borrowed)
+        return false;
+    if ((status = pp_cuda_enter(&lane->device)) >= 0)
+        status = pp_cuda_leave(&lane->device, CALL(lane, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE));
+    if (status < 0) {
+        free(borrowed);
+        return false;
+    }
+    *borrowed = (pp_borrowed_t){.next = lane->borrowed, .memory = memory};
+    lane->borrowed = borrowed;
+    return true;
 }
 
 /* ---- copies --------------------------------------------------------------------------------------- */
@@ -137,20 +228,36 @@ static pp_status_t end_copy(const pp_lane_t *lane, pp_pinned_t *pinned, CUstream
     return status < 0 ? status : pp_cuda_status(lane->device.cuda, recorded, "cuEventRecord");
 }
 
+/* Borrowed memory of a device holds accumulators. */
+static bool converts(const pp_lane_t *lane, const pp_pinned_t *pinned) { return lane->folds && pinned->bytes == 0; }
+
+static size_t bytes_there(const pp_lane_t *lane, const pp_pinned_t *pinned, size_t bytes)
+{
+    return converts(lane, pinned) ? bytes / lane->user_bytes * lane->element_bytes : bytes;
+}
+
 static pp_status_t copy_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to)
 {
     pp_status_t status = PP_OK;
-    char       *at = to->data;
-    for (size_t i = 0; i < count && status >= 0; at += spans[i++].bytes)
-        if (spans[i].bytes > 0)
-            status = CALL(lane, cuMemcpyAsync, pp_cuda_address(at), spans[i].address, spans[i].bytes, lane->out);
-    return end_copy(lane, to, lane->out, status);
+    CUdeviceptr at = pp_cuda_address(to->data);
+    for (size_t i = 0; i < count && status >= 0; at += bytes_there(lane, to, spans[i++].bytes)) {
+        if (spans[i].bytes == 0)
+            continue;
+        status = converts(lane, to)
+               ? pp_folds_load(lane->folds, at, spans[i].address, spans[i].bytes / lane->user_bytes, lane->out)
+               : CALL(lane, cuMemcpyAsync, at, spans[i].address, spans[i].bytes, lane->out);
+    }
+    status = end_copy(lane, to, lane->out, status);
+    if (has_plant("early-link"))
+        to->busy = false;
+    return status;
 }
 
 static pp_status_t queue_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, CUstream stream)
 {
     PP_TRY(CALL(lane, cuEventRecord, lane->queued, stream));
-    PP_TRY(CALL(lane, cuStreamWaitEvent, lane->out, lane->queued, 0));
+    if (!has_plant("no-event-wait"))
+        PP_TRY(CALL(lane, cuStreamWaitEvent, lane->out, lane->queued, 0));
     PP_TRY(copy_out(lane, spans, count, to));
     return CALL(lane, cuStreamWaitEvent, stream, to->done, 0);
 }
@@ -166,17 +273,33 @@ static pp_status_t queue_in(const pp_lane_t *lane, const pp_span_t *spans, size_
                             CUstream stream)
 {
     pp_status_t status = PP_OK;
-    const char *at = from->data;
-    for (size_t i = 0; i < count && status >= 0; at += spans[i++].bytes)
-        if (spans[i].bytes > 0)
-            status = CALL(lane, cuMemcpyAsync, spans[i].address, pp_cuda_address(at), spans[i].bytes, stream);
-    return end_copy(lane, from, stream, status);
+    if (has_plant("no-result-wait"))
+        stream = lane->out;
+    CUdeviceptr at = pp_cuda_address(from->data);
+    for (size_t i = 0; i < count && status >= 0; at += bytes_there(lane, from, spans[i++].bytes)) {
+        if (spans[i].bytes == 0)
+            continue;
+        status = converts(lane, from)
+               ? pp_folds_store(lane->folds, spans[i].address, at, spans[i].bytes / lane->user_bytes, stream)
+               : CALL(lane, cuMemcpyAsync, spans[i].address, at, spans[i].bytes, stream);
+    }
+    status = end_copy(lane, from, stream, status);
+    if (has_plant("early-unpin"))
+        from->busy = false;
+    return status;
 }
 
 pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, uint64_t stream)
 {
     pp_status_t status;
     IN_DEVICE(lane, status, queue_in(lane, spans, count, from, stream_of(stream)));
+    return status;
+}
+
+pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t stream)
+{
+    pp_status_t status;
+    IN_DEVICE(lane, status, end_copy(lane, pinned, stream_of(stream), PP_OK));
     return status;
 }
 

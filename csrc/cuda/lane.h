@@ -11,12 +11,17 @@
 #ifndef PP_LANE_H
 #define PP_LANE_H
 
-#include "driver.h"
+#include "folds.h"
 
 typedef struct pp_lane {
     pp_cuda_device_t device;
     CUstream         out;            /* of copies out of the device */
     CUevent          queued;         /* recorded on the application's stream */
+    struct pp_borrowed *borrowed;    /* memory that pp_lane_borrow() has pinned */
+    /* Not NULL: what is pinned and borrowed is memory of devices instead, and what is borrowed holds accumulators: elements
+       are converted on the way. */
+    const pp_folds_t *folds;
+    size_t           user_bytes, element_bytes;    /* of the application's elements, of accumulators */
 } pp_lane_t;
 
 /* A part of a buffer in the memory of the device. */
@@ -28,8 +33,8 @@ typedef struct pp_span {
 /* Pinned memory, and the copy that uses it.  It belongs to one copy at a time. */
 typedef struct pp_pinned {
     struct pp_pinned *next;          /* the owner's */
-    char             *data;
-    size_t            bytes;
+    char             *data;          /* NULL: pp_lane_borrow() gives it some */
+    size_t            bytes;         /* 0: the memory is borrowed */
     CUevent           done;
     bool              busy;          /* a copy was queued, and is not known to be over */
     bool              lost;          /* nothing will say when it is over, so the memory is never used again */
@@ -37,13 +42,23 @@ typedef struct pp_pinned {
 
 /* Opens the device as pp_cuda_device_open() does.  A failure leaves nothing to close. */
 pp_status_t pp_lane_open(int32_t device, pp_lane_t *lane);
-/* Frees what open() made.  No memory is pinned by the lane any more, and no copy of it is queued. */
+/* Frees what open() made, and gives back what was borrowed.  Else no memory is pinned by the lane any more, and no copy
+   of it is queued. */
 void        pp_lane_close(pp_lane_t *lane);
+
+/* From now on the lane's memory is the device's; `folds` live longer than the lane. */
+void        pp_lane_stay(pp_lane_t *lane, const pp_folds_t *folds, size_t user_bytes, size_t element_bytes);
 
 /* PP_ERR_MEMORY: there is none. */
 pp_status_t pp_lane_pin(const pp_lane_t *lane, size_t bytes, pp_pinned_t **pinned);
-/* NULL is fine.  The memory is not busy. */
+/* NULL is fine.  The memory is not busy.  Memory that was borrowed stays pinned. */
 void        pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned);
+
+/* Makes what pp_lane_borrow() needs. */
+pp_status_t pp_lane_pin_nothing(const pp_lane_t *lane, pp_pinned_t **pinned);
+/* Has a copy use memory of the host that others own: whole pages, which stay mapped until the lane closes, and which the
+   lane pins the first time.  They are not busy.  False: the driver does not pin them. */
+bool        pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t bytes);
 
 /* Whether the application may use the stream now.  PP_ERR_ARGUMENT: it is another device's; it was destroyed, if
    the driver notices; work is being captured on it, which is not run now. */
@@ -55,6 +70,8 @@ pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream);
 pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream);
 /* Queues a copy from pinned memory to the spans on the stream.  After a failure as before. */
 pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, uint64_t stream);
+/* Work that is queued on the stream uses the memory, as a copy does. */
+pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t stream);
 /* PP_OK: the copy is over, and the memory not busy any more.  PP_PENDING: it is not. */
 pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned);
 

@@ -108,11 +108,16 @@ struct pp_handle {
     const struct pp_face   *face;    /* what applications do with such a handle (progress/context.h) */
     struct pp_staging *staging;      /* its buffers are in the memory of a device (progress/staging.h); or NULL */
     void             (*end_staging)(struct pp_handle *);   /* frees it; called by release() */
+    /* What the ranks still have to arrange when they have agreed on the handle: PP_PENDING until that is done, so it is
+       called again.  NULL: nothing. */
+    pp_status_t      (*meet)(struct pp_handle *);
+    size_t             offer_bytes;  /* what meet() needs of memory that ranks share, for each rank */
     struct pp_engine  *engine;       /* NULL: the ranks have not agreed on it yet */
     struct pp_team    *team;
     uint32_t           id;           /* number of the agreement that made it: the same on all ranks */
     pp_leaving_t       leaving;      /* the call on it that this rank is in */
     bool               aside;        /* this rank has left it by patience, until its next Start or collective call */
+    bool               unready;      /* what it is made with is on its way from a device: the rank does not vote yet */
     bool               ended;        /* the other ranks have freed it while this rank was out */
     struct {
         pp_request_state_t state;

@@ -307,7 +307,7 @@ static void land(pp_instance_t *instance, uint32_t vertex)
     if (setting->engine->error)
         return;
     if (in.elements && direct)
-        setting->kernels->memory->copy(target, in.elements, bytes);
+        setting->kernels->memory->copy(setting->kernels->memory, target, in.elements, bytes);
     if (!direct)
         state->data = in.elements ? in.elements : target;
     if (in.elements) {
@@ -349,7 +349,7 @@ static void combine(pp_instance_t *instance, const pp_vertex_t *v, const void *i
     else if (!null)
         (v->incoming_left ? memory->keep_right : memory->keep_left)(kernels, ours, in, count);
     else if (ours != in)
-        memory->copy(ours, in, region_bytes(setting, v->region));
+        memory->copy(memory, ours, in, region_bytes(setting, v->region));
     if (!null || v->weight)
         report_reduced(setting, v->region);
 }

@@ -20,7 +20,7 @@ pp_buffer_t *pp_pool_get(pp_pool_t *pool)
     if (!buffer)
         return NULL;
     buffer->data = pool->blocks ? pp_blocks_cut(pool->blocks, pool->bytes, &buffer->block)
-                                : pool->memory->allocate(pool->bytes);
+                                : pool->memory->allocate(pool->memory, pool->bytes);
     if (!buffer->data) {
         free(buffer);
         return NULL;
@@ -53,7 +53,7 @@ void pp_pool_release(pp_pool_t *pool)
         if (buffer->block)
             pp_blocks_give_back(pool->blocks, buffer->block);
         else
-            pool->memory->release(buffer->data);
+            pool->memory->release(pool->memory, buffer->data);
         free(buffer);
         pool->made--;
     }

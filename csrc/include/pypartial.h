@@ -262,6 +262,9 @@ typedef struct pp_stats {
                                        ranks share is not counted */
     uint64_t buffer_bytes_used;     /* of it, what is in use now; the rest is kept for the next rounds */
     uint64_t staged_bytes;          /* copied between devices and pinned memory of the host, or queued to be */
+    uint64_t ipc_bytes;             /* the same, between buffers and memory of devices that ranks share */
+    uint64_t device_rounds;         /* rounds that this rank had a device reduce */
+    uint64_t device_wait_ns;        /* time that threads have waited for a device */
     int32_t  neighbours;            /* ranks reachable by doorbell, this rank included */
     int32_t  shares_memory;         /* 1: the ranks of each node make their part of a round in shared memory */
     int32_t  thread_level;          /* MPI_Query_thread: 0 single .. 3 multiple; -1 without MPI */
@@ -294,6 +297,14 @@ typedef struct pp_piece {
 /* The most segments that a vector is cut into; each has its own lane of scratch memory. */
 enum { PP_LANES_MAX = 4 };
 
+/* How elements of buffers on devices get from rank to rank. */
+typedef enum pp_device_path {
+    PP_DEVICE_AUTO,            /* PP_DEVICE_STAGED */
+    PP_DEVICE_STAGED,          /* by memory of the host; some ranks may have their buffers there */
+    PP_DEVICE_IPC              /* by memory of devices that the ranks of the node share; if that is not possible, as
+                                  PP_DEVICE_STAGED: see pp_device_path() */
+} pp_device_path_t;
+
 /* The kind of memory that the application's buffers lie in. */
 typedef enum pp_memory_kind {
     PP_MEMORY_HOST
@@ -316,6 +327,9 @@ typedef struct pp_allreduce_config {
     int32_t  memory;           /* pp_memory_kind_t of the pieces' buffers, if they are the host's */
     int32_t  device;           /* 0: they are the host's; else 1 + the number of the CUDA device in whose memory they
                                   are; the ranks compare only whether it is 0 */
+    int32_t  device_path;      /* pp_device_path_t; the ranks compare it */
+    const char *no_ipc;        /* why this rank cannot take PP_DEVICE_IPC, as the caller knows; read during the call; NULL:
+                                  it knows nothing */
     const char *policy_text;   /* the policy as the application wrote it, for texts; read during the call;
                                   NULL: the library writes it from policy and policy_k */
 } pp_allreduce_config_t;
@@ -513,6 +527,9 @@ typedef struct pp_preduce_config {
     int32_t  backend;          /* pp_backend_t */
     int32_t  memory;           /* pp_memory_kind_t of the pieces' buffers */
     int32_t  splits;           /* COMM: 1: the caller makes all communicators beforehand, with all ranks (MPI_Comm_split) */
+    int32_t  device;           /* as in pp_allreduce_config_t */
+    uint64_t stream;           /* with a device and PP_WEIGHTS_INITIAL: the initial model is there when what was queued
+                                  here is done */
     pp_groups_plan_t plan;     /* `ranks` and `seed` are the context's */
     /* TABLE: by phase and rank, the next rank of the rank's group, the lowest after the highest; itself: it has none.
        Copied. */
@@ -551,6 +568,13 @@ pp_status_t pp_preduce_result(pp_handle_t *handle, pp_group_result_t *result);
 /* Local; PP_BACKEND_COMM only, after pp_wait() has returned PP_OK with result.runs: the caller has run the group.  The
    request goes on: wait again. */
 pp_status_t pp_preduce_ran(pp_handle_t *handle);
+/* Local; PP_BACKEND_COMM with buffers on a device only.  The memory of the host that stands for the buffers: it has
+   what Start or Flush has copied off the device, and with PP_WEIGHTS_INITIAL the initial model until the first Start.
+   It stays until pp_preduce_deliver(), or the next Start, Flush or Free.  PP_ERR_STATE: nothing has come off the
+   device. */
+pp_status_t pp_preduce_host(pp_handle_t *handle, void **elements);
+/* Local; like pp_preduce_host(), after a result: queues the copy of that memory to the buffers on the device. */
+pp_status_t pp_preduce_deliver(pp_handle_t *handle);
 /* Local.  What AUTO became: pp_backend_t. */
 int32_t     pp_preduce_backend(const pp_handle_t *handle);
 /* Local.  Fills `node_of` with the node of each rank, numbered from 0 in the order of their lowest ranks. */
@@ -565,7 +589,9 @@ pp_status_t pp_groups_static_table(int32_t nodes, int32_t per_node, int32_t *tab
 /* A handle with config.device > 0.  pp_start() queues a copy of the pieces behind what was queued on a stream of the
    application before, and returns; what is queued on that stream afterwards waits for the copy.  The contribution counts
    when the copy is over.  pp_wait() and the others that give a result queue the copy of it on such a stream: what is
-   queued there afterwards sees it.  pp_wait_view() copies as well, and gives NULL.
+   queued there afterwards sees it.  pp_wait_view() copies as well, and gives NULL, unless the result is in memory of a
+   device that ranks share: then it gives the address there, for work that is queued on the stream before the handle's
+   next call.  A request of P-Reduce asks for its group when the copy is over.
    A stream is a CUstream as a number; 1 is the legacy default stream, 2 that of the calling thread.  One that was
    destroyed, or is being captured, is PP_ERR_ARGUMENT, and the call has done nothing. */
 
@@ -577,12 +603,27 @@ pp_status_t pp_device_name(int32_t device, char *name, size_t bytes);
 /* Local.  The number of the CUDA device in whose memory an address is.  PP_ERR_ARGUMENT: it is in none's, or it is
    managed memory.  PP_ERR_STATE: there is no driver, or no device. */
 pp_status_t pp_device_of(const void *address, int32_t *device);
+/* Local.  A device's compute capability: 9 and 0 for an H100.  PP_ERR_ARGUMENT: there is no device of this number.
+   PP_ERR_STATE: there is no driver, or no device. */
+pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *minor);
+/* Local.  The kernels of pypartial/_device_kernels.cu, compiled for a device: a cubin, or PTX with the 0 at its end.  A
+   copy is kept.  The first image for a device stays: later ones are ignored.  Errors as above. */
+pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes);
+/* Local.  How the handle's elements travel: PP_DEVICE_STAGED or PP_DEVICE_IPC.  `why` gets the reason why PP_DEVICE_IPC
+   was asked for and is not possible, cut to so many bytes; else it is empty.  It is the same on all ranks. */
+pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t bytes);
 /* Local.  The stream that calls of this handle use from now on; before the first one. */
 pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
 /* Local, blocking: waits until the contributions of this rank are off the device, and with `results` also until its
-   results are there.  To be called before pp_flush_begin(), pp_drain_begin(), and with `results` before
-   pp_handle_free_begin(): they return PP_ERR_STATE otherwise.  PP_PENDING: not after `timeout_us` (< 0: no limit). */
+   results are there.  Without `results` P-Reduce copies off the device what a Flush gives.  To be called before
+   pp_flush_begin(), pp_drain_begin(), and with `results` before pp_handle_free_begin(): they return PP_ERR_STATE
+   otherwise.  PP_PENDING: not after `timeout_us` (< 0: no limit). */
 pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us);
+
+/* Local, blocking: waits until the memory of devices is free again that freed handles had shared with other ranks, which
+   each give it back when they have freed the handle, too.  PP_PENDING: not after `timeout_us` (< 0: no limit); it is freed
+   later then. */
+pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us);
 
 /* ---- away ----------------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 64, PAGE = 4096 };
+enum { LINE = 64 };
 
 static const uint64_t STATE_BITS = PP_WORD_WAITS | PP_WORD_DIRECT | PP_WORD_OVERDUE | PP_WORD_ASIDE
                                  | UINT64_C(7) << PP_WORD_LEAVING_SHIFT | ~UINT64_C(0) << PP_WORD_ROUND_SHIFT;
@@ -15,62 +15,62 @@ static uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) 
 /* ---- where everything is ------------------------------------------------------------------------------ */
 
 typedef struct layout {
-    uint64_t stations, plan, ring, entry_bytes, slots, results, stride, bytes;
+    uint64_t stations, plan, offers, ring, entry_bytes, slots, results, stride, bytes;
 } layout_t;
 
 /* A vector of a page or more begins on a page of its own, so it can be committed alone. */
-static layout_t lay_out(int32_t ranks, int32_t entries, size_t vector_bytes)
+static layout_t lay_out(int32_t ranks, const pp_board_size_t *size)
 {
-    uint64_t P = (uint64_t)ranks, K = (uint64_t)entries;
+    uint64_t P = (uint64_t)ranks, K = (uint64_t)size->entries, vector_bytes = size->vector_bytes;
     layout_t at = {.stations = sizeof(pp_board_shared_t)};
-    at.stride = round_up(vector_bytes, vector_bytes < PAGE ? LINE : PAGE);
+    at.stride = round_up(vector_bytes, vector_bytes < PP_PAGE ? LINE : PP_PAGE);
     at.plan = at.stations + P * sizeof(pp_station_t);
-    at.ring = round_up(at.plan + sizeof(pp_plan_t) + (P * PP_PARTS + P + 1) * sizeof(uint64_t), LINE);
+    at.offers = round_up(at.plan + sizeof(pp_plan_t) + (P * PP_PARTS + P + 1) * sizeof(uint64_t), LINE);
+    at.ring = round_up(at.offers + P * size->offer_bytes, LINE);
     at.entry_bytes = round_up(sizeof(pp_ring_entry_t) + P * sizeof(pp_share_t), LINE);
-    at.slots = round_up(at.ring + K * at.entry_bytes, PAGE);
-    at.results = round_up(at.slots + P * PP_PARTS * at.stride, PAGE);
+    at.slots = round_up(at.ring + K * at.entry_bytes, PP_PAGE);
+    at.results = round_up(at.slots + P * PP_PARTS * at.stride, PP_PAGE);
     at.bytes = at.results + K * at.stride;
     return at;
 }
 
-uint64_t pp_board_bytes(int32_t ranks, int32_t entries, size_t vector_bytes)
-{
-    return lay_out(ranks, entries, vector_bytes).bytes;
-}
+uint64_t pp_board_bytes(int32_t ranks, const pp_board_size_t *size) { return lay_out(ranks, size).bytes; }
 
-bool pp_board_prepare(pp_node_t *node, uint64_t offset, int32_t entries, size_t vector_bytes)
+bool pp_board_prepare(pp_node_t *node, uint64_t offset, const pp_board_size_t *size)
 {
-    layout_t at = lay_out(node->size, entries, vector_bytes);
+    layout_t at = lay_out(node->size, size);
     if (!pp_node_commit(node, offset, at.slots))
         return false;
     memset(pp_node_at(node, offset), 0, at.slots);
     return true;
 }
 
-pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, int32_t entries, size_t vector_bytes,
-                          uint64_t spared, pp_board_t *board)
+pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, const pp_board_size_t *size, uint64_t spared,
+                          pp_board_t *board)
 {
-    layout_t at = lay_out(node->size, entries, vector_bytes);
+    layout_t at = lay_out(node->size, size);
     char    *base = pp_node_at(node, offset);
     if (!pp_node_reach(node))
         return pp_fail(PP_ERR_MEMORY, "no address space for the memory that the ranks of a node share");
     *board = (pp_board_t){
-        .node = node, .offset = offset, .bytes = at.bytes, .ranks = node->size, .entries = entries,
-        .vector_bytes = vector_bytes, .stride = at.stride, .shared = (pp_board_shared_t *)base,
+        .node = node, .offset = offset, .bytes = at.bytes, .ranks = node->size, .entries = size->entries,
+        .vector_bytes = size->vector_bytes, .stride = at.stride, .shared = (pp_board_shared_t *)base,
         .stations = (pp_station_t *)(base + at.stations), .plan = (pp_plan_t *)(base + at.plan),
         .ring = base + at.ring, .entry_bytes = at.entry_bytes, .slots = offset + at.slots,
-        .results = offset + at.results, .spared = spared};
-    board->result_committed = calloc((size_t)entries, sizeof *board->result_committed);
+        .results = offset + at.results, .offers = offset + at.offers, .offer_bytes = size->offer_bytes,
+        .spared = spared};
+    board->result_committed = calloc((size_t)size->entries, sizeof *board->result_committed);
     return board->result_committed ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a handle");
 }
 
-bool pp_board_detach(pp_board_t *board)
+void pp_board_end(pp_board_t *board)
 {
     free(board->result_committed);
     board->result_committed = NULL;
-    if (!board->shared)
-        return false;
-    return atomic_fetch_add(&board->shared->detached, 1) + 1 == (uint32_t)board->ranks;
+    /* Only the first rank of the node can use the region again. */
+    if (board->shared && atomic_fetch_add(&board->shared->detached, 1) + 1 == (uint32_t)board->ranks)
+        pp_node_release(board->node, board->offset, board->bytes);
+    board->shared = NULL;
 }
 
 /* ---- stations ------------------------------------------------------------------------------------------ */
@@ -100,11 +100,11 @@ static void forget_read_parts(pp_board_t *board)
 int32_t pp_station_free_part(pp_board_t *board)
 {
     forget_read_parts(board);
-    for (int32_t part = 0; part < PP_PARTS; part++) {
+    for (int32_t part = 0; part < (board->vault ? board->vault->parts : PP_PARTS); part++) {
         uint32_t bit = 1u << part;
-        if (board->linked & bit)
+        if ((board->linked | board->reserved) & bit)
             continue;
-        if (!(board->committed & bit)
+        if (!board->vault && !(board->committed & bit)
             && !pp_node_commit(board->node, pp_board_slot_offset(board, board->node->index, part),
                                board->stride))
             return -2;
@@ -113,6 +113,9 @@ int32_t pp_station_free_part(pp_board_t *board)
     }
     return -1;
 }
+
+void pp_station_reserve(pp_board_t *board, int32_t part) { board->reserved |= 1u << part; }
+void pp_station_give_up(pp_board_t *board, int32_t part) { board->reserved &= ~(1u << part); }
 
 void pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state)
 {
@@ -125,6 +128,7 @@ void pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state
     while (!atomic_compare_exchange_weak(&own->word, &word, (word & PART_BITS) | added | state))
         PP_STEP("link");
     board->linked |= 1u << part;
+    board->reserved &= ~(1u << part);
     board->state = state;
 }
 
@@ -259,6 +263,12 @@ pp_taken_t pp_board_take(pp_board_t *board, int32_t rank, uint64_t round)
 /* ---- chunks ---------------------------------------------------------------------------------------------- */
 
 void pp_board_begin_plan(pp_board_t *board) { pp_job_begin_plan(&board->shared->job); }
+
+void pp_board_keep_turn(pp_board_t *board, uint64_t round)
+{
+    PP_STEP("hand_out");
+    atomic_store(&board->shared->turn, turn_of(board, round, PP_MOVING));
+}
 
 void pp_board_hand_out(pp_board_t *board, uint64_t round)
 {

@@ -33,6 +33,7 @@
 #include "job.h"
 
 enum {
+    PP_PAGE = 4096,                  /* vectors of a page or more are whole pages of the board, and begin on one */
     PP_PARTS = 8,                    /* of a station; a Start that finds all in use adds to a pending one */
     PP_BOARD_MASK_WORDS = PP_CONTRIBUTORS_WORDS
 };
@@ -148,7 +149,7 @@ typedef struct pp_plan {
     uint32_t chunks;
     uint64_t chunk_bytes;            /* of accumulators */
     uint64_t divide_by;
-    uint64_t offsets[];              /* sources by rank, then targets */
+    uint64_t offsets[];              /* sources by rank, then targets; with a vault the sources' addresses */
 } pp_plan_t;
 
 typedef struct pp_board_shared {
@@ -169,6 +170,13 @@ typedef struct pp_board_shared {
 
 /* ---- a rank's view -------------------------------------------------------------------------------------- */
 
+/* The vectors of a board that are not in its region: in memory of other kinds, by the addresses that they have here. */
+typedef struct pp_vault {
+    int32_t parts;                   /* of a station: at most PP_PARTS */
+    void  **slots;                   /* PP_PARTS for each rank */
+    void  **results;                 /* by entry of the ring */
+} pp_vault_t;
+
 typedef struct pp_board {
     pp_node_t         *node;
     uint64_t           offset, bytes;     /* of the region */
@@ -181,22 +189,33 @@ typedef struct pp_board {
     char              *ring;
     size_t             entry_bytes;
     uint64_t           slots, results;    /* offsets of the stations' buffers and of the ring's */
+    uint64_t           offers, offer_bytes;
     uint64_t           spared;            /* the number of newest rounds whose entries are not overwritten while a rank
                                              may copy them; at least 1 */
     uint64_t           state;             /* the state that this rank's word says */
     uint32_t           linked;            /* this rank's parts that are pending, or may still be read */
+    uint32_t           reserved;          /* this rank's parts whose elements are on their way; see below */
     uint32_t           committed;         /* this rank's buffers that are committed */
     bool              *result_committed;  /* results that this rank has committed */
+    const pp_vault_t  *vault;             /* NULL: all vectors are in the region */
+    bool               lent;              /* others end it: see pp_board_end() */
 } pp_board_t;
 
-/* The address space of a board; `vector_bytes`: of an accumulator. */
-uint64_t pp_board_bytes(int32_t ranks, int32_t entries, size_t vector_bytes);
+/* What the ranks know of a board before it is made. */
+typedef struct pp_board_size {
+    int32_t entries;
+    size_t  vector_bytes;            /* of an accumulator */
+    size_t  offer_bytes;             /* zeroed memory for each rank, which others read: pp_board_offer() */
+} pp_board_size_t;
+
+/* The address space of a board. */
+uint64_t pp_board_bytes(int32_t ranks, const pp_board_size_t *size);
 /* Called by the rank that reserved the region, before any rank opens it.  False: no memory. */
-bool     pp_board_prepare(pp_node_t *node, uint64_t offset, int32_t entries, size_t vector_bytes);
-pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, int32_t entries, size_t vector_bytes,
-                          uint64_t spared, pp_board_t *board);
-/* This rank will not look at the board again.  True: it is the last one. */
-bool     pp_board_detach(pp_board_t *board);
+bool     pp_board_prepare(pp_node_t *node, uint64_t offset, const pp_board_size_t *size);
+pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, const pp_board_size_t *size, uint64_t spared,
+                          pp_board_t *board);
+/* This rank will not look at the board again.  The last one gives the region back. */
+void     pp_board_end(pp_board_t *board);
 
 static inline pp_ring_entry_t *pp_board_entry(const pp_board_t *board, int32_t index)
 {
@@ -207,11 +226,22 @@ enum { PP_PINS_MAX = 8 };
 
 static inline void *pp_board_result(const pp_board_t *board, int32_t index)
 {
-    return pp_node_at(board->node, board->results + (uint64_t)index * board->stride);
+    return board->vault ? board->vault->results[index]
+                        : pp_node_at(board->node, board->results + (uint64_t)index * board->stride);
 }
 static inline uint64_t pp_board_slot_offset(const pp_board_t *board, int32_t rank, int32_t part)
 {
     return board->slots + ((uint64_t)rank * PP_PARTS + (uint64_t)part) * board->stride;
+}
+static inline void *pp_board_slot(const pp_board_t *board, int32_t rank, int32_t part)
+{
+    return board->vault ? board->vault->slots[rank * PP_PARTS + part]
+                        : pp_node_at(board->node, pp_board_slot_offset(board, rank, part));
+}
+/* What a rank tells the others of the board about itself when the handle is made; see pp_board_bytes(). */
+static inline void *pp_board_offer(const pp_board_t *board, int32_t rank)
+{
+    return pp_node_at(board->node, board->offers + (uint64_t)rank * board->offer_bytes);
 }
 static inline pp_station_t *pp_board_own(const pp_board_t *board)
 {
@@ -222,6 +252,10 @@ static inline pp_station_t *pp_board_own(const pp_board_t *board)
 
 /* A part that is neither pending nor still being read; its buffer is committed.  -1: all are in use; -2: no memory. */
 int32_t  pp_station_free_part(pp_board_t *board);
+/* Keeps a free part for elements that are on their way to its buffer: it is not free until it was linked and read, or
+   given up. */
+void     pp_station_reserve(pp_board_t *board, int32_t part);
+void     pp_station_give_up(pp_board_t *board, int32_t part);
 /* Links the part, and replaces the owner's state in the word (WAITS, DIRECT, LEAVING, ROUND) by `state`. */
 void     pp_station_link(pp_board_t *board, int32_t part, bool users, uint64_t state);
 /* Replaces the state only; false: the word said so already. */
@@ -278,6 +312,8 @@ bool     pp_board_commit_result(pp_board_t *board, int32_t entry);
 
 /* Under the claim, before this rank writes a plan whose chunks it will hand out. */
 void     pp_board_begin_plan(pp_board_t *board);
+/* Under the claim: this rank alone has the data moved.  */
+void     pp_board_keep_turn(pp_board_t *board, uint64_t round);
 /* Under the claim: hands the plan's chunks out. */
 void     pp_board_hand_out(pp_board_t *board, uint64_t round);
 /* Gives this rank a chunk of the round; false: none is left, or the round is over.  Ranks with an even index take

@@ -33,7 +33,7 @@ static void sum_equal(const pp_node_t *node, const pp_kernels_t *kernels, const 
     if (kernels->into && mean->count > 1)
         memory->into(kernels, sum, left, vector_at(node, mean->vectors[merged++], first, element), count);
     else
-        memory->copy(sum, left, count * element);
+        memory->copy(memory, sum, left, count * element);
     for (int32_t i = merged; i < mean->count; i++)
         memory->keep_left(kernels, sum, vector_at(node, mean->vectors[i], first, element), count);
     if (mean->count > 1)
@@ -50,6 +50,6 @@ void pp_mean(const pp_node_t *node, const pp_kernels_t *kernels, const pp_mean_t
         (mean->weights ? sum_weighted : sum_equal)(node, kernels, mean, first, part, block);
         /* Through the caches, however large the vectors are: the block has just been read from where it goes. */
         for (int32_t i = 0; i < mean->count; i++)
-            kernels->memory->copy(vector_at(node, mean->vectors[i], first, element), block, part * element);
+            kernels->memory->copy(kernels->memory, vector_at(node, mean->vectors[i], first, element), block, part * element);
     }
 }

@@ -23,7 +23,7 @@ static void reduce_block(const pp_board_t *board, const pp_kernels_t *kernels, s
     if (kernels->into && plan->source_count > 1)
         kernels->memory->into(kernels, sum, left, vector_at(board, merged++, first, element), count);
     else
-        kernels->memory->copy(sum, left, count * element);
+        kernels->memory->copy(kernels->memory, sum, left, count * element);
     for (uint32_t i = merged; i < plan->source_count; i++)
         kernels->memory->keep_left(kernels, sum, vector_at(board, i, first, element), count);
     if (plan->divide_by > 1)
@@ -42,7 +42,7 @@ void pp_move(const pp_board_t *board, const pp_kernels_t *kernels, const pp_piec
         reduce_block(board, kernels, first, part, block);
         for (uint32_t t = 0; t < plan->target_count; t++) {
             char *to = vector_at(board, plan->source_count + t, first, element);
-            (past ? kernels->memory->copy_past : kernels->memory->copy)(to, block, part * element);
+            (past ? kernels->memory->copy_past : kernels->memory->copy)(kernels->memory, to, block, part * element);
         }
         if (pieces)
             pp_move_out(board, kernels, pieces, first, block, part);
@@ -55,10 +55,10 @@ void pp_move_copy(const pp_board_t *board, const pp_memory_t *memory, void *to, 
 {
     /* Of each rank the send and receive buffers and a part; and the result. */
     if ((3 * (uint64_t)board->ranks + 1) * board->vector_bytes <= COPY_STREAM_BYTES) {
-        memory->copy(to, from, bytes);
+        memory->copy(memory, to, from, bytes);
         return;
     }
-    memory->copy_past(to, from, bytes);
+    memory->copy_past(memory, to, from, bytes);
     memory->settle();
 }
 

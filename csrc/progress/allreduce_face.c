@@ -188,10 +188,9 @@ static pp_outcome_t *copy_newest(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_view_ou
     }
 }
 
-static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
+pp_status_t pp_allreduce_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
-    end_view(handle);
     PP_TRY(return_sendbuf(ctx, coll));
     pp_status_t   status = PP_OK;
     pp_outcome_t *outcome = copy_newest(ctx, coll, view);
@@ -205,6 +204,12 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     if (coll->ops->handed_out && coll->ops->handed_out(coll))
         pp_engine_settle(&ctx->engine);
     return status;
+}
+
+static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
+{
+    end_view(handle);
+    return pp_allreduce_collect(ctx, handle, result, view);
 }
 
 static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)

@@ -61,9 +61,11 @@ typedef struct pp_face {
     /* Waits for the elements of its Starts to come off the device, and with `results` for its results to get there. */
     pp_status_t (*land)(pp_ctx_t *, pp_handle_t *, bool results, int64_t timeout_us);
     void        (*use_stream)(pp_handle_t *, uint64_t stream);
+    /* Links the oldest elements that have arrived; false: there is no room for them. */
+    bool        (*link)(pp_ctx_t *, pp_handle_t *);
 } pp_face_t;
 
-extern const pp_face_t pp_allreduce_face, pp_preduce_face, pp_staged_allreduce_face;
+extern const pp_face_t pp_allreduce_face, pp_preduce_face, pp_staged_allreduce_face, pp_staged_preduce_face;
 
 struct pp_ctx {
     /* The fields that every call reads come first: a late rank finds little of its memory in the caches. */
@@ -97,7 +99,8 @@ struct pp_ctx {
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
     uint32_t        flights;         /* what threads look for on devices: elements on their way, room for results */
-    uint64_t        staged_bytes;
+    uint64_t        staged_bytes, ipc_bytes, device_rounds, device_wait_ns;      /* see pp_stats_t */
+    struct pp_device_vault *vaults;  /* of handles that were freed: see vault.h */
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
     uint64_t        call_began_ns;   /* when the collective call in progress began */
     bool            order_checked;   /* this rank has asked whether all ranks are in the same call */

@@ -1,7 +1,6 @@
 /* preduce_face.c - Start and Wait of P-Reduce: copying in and out, with the lock released if that takes long.  See
    context.h. */
-#include "../coll/preduce.h"
-#include "context.h"
+#include "staged_preduce.h"
 
 enum { SMALL_COPY_BYTES = 65536 };   /* up to this, copied under the lock */
 
@@ -31,8 +30,7 @@ static void copy_out(pp_ctx_t *ctx, const pp_preduce_t *preduce, const void *vec
         pthread_mutex_lock(&ctx->lock);
 }
 
-/* The application's elements become this rank's vector. */
-static pp_status_t fill(pp_ctx_t *ctx, pp_preduce_t *preduce)
+pp_status_t pp_preduce_fill(pp_ctx_t *ctx, pp_preduce_t *preduce)
 {
     void *vector = preduce->ops->aim(preduce);
     PP_TRY(pp_engine_check(&ctx->engine));
@@ -41,40 +39,56 @@ static pp_status_t fill(pp_ctx_t *ctx, pp_preduce_t *preduce)
     return pp_engine_check(&ctx->engine);
 }
 
-static pp_status_t ask(pp_ctx_t *ctx, pp_preduce_t *preduce)
+void pp_preduce_request(pp_preduce_t *preduce)
 {
-    const uint64_t before = preduce->iteration;
-    pp_group_time_before_start(preduce);
-    preduce->iteration = preduce->asked.iteration ? preduce->asked.iteration : before + 1;
+    preduce->iteration = preduce->asked.iteration ? preduce->asked.iteration : preduce->iteration + 1;
     pp_team_wait_begins(&preduce->handle, false);
-    pp_status_t status = preduce->ops->ask(preduce);
-    if (status < 0) {
-        preduce->iteration = before;
-        pp_team_wait_ends(&preduce->handle, false, PP_IDLE);
-        return status;
-    }
+}
+
+pp_status_t pp_preduce_ask(pp_ctx_t *ctx, pp_preduce_t *preduce)
+{
+    pp_group_time_before_start(preduce);
+    PP_TRY(preduce->ops->ask(preduce));
     if (preduce->ops->poll)
         preduce->ops->poll(preduce);
     pp_group_time_started(preduce);
     pp_engine_settle(&ctx->engine);
-    while (preduce->ops->has_begun && preduce->ops->has_begun(preduce) && !ctx->engine.error && pp_work(ctx, NULL))
-        continue;
     return pp_engine_check(&ctx->engine);
+}
+
+static pp_status_t ask(pp_ctx_t *ctx, pp_preduce_t *preduce)
+{
+    const uint64_t before = preduce->iteration;
+    pp_preduce_request(preduce);
+    pp_status_t status = pp_preduce_ask(ctx, preduce);
+    if (status < 0 && !ctx->engine.error) {
+        preduce->iteration = before;
+        pp_team_wait_ends(&preduce->handle, false, PP_IDLE);
+    }
+    while (status >= 0 && preduce->ops->has_begun && preduce->ops->has_begun(preduce) && !ctx->engine.error
+           && pp_work(ctx, NULL))
+        continue;
+    return status < 0 ? status : pp_engine_check(&ctx->engine);
+}
+
+pp_status_t pp_preduce_check_start(const pp_preduce_t *preduce)
+{
+    if (preduce->handle.request.state != PP_IDLE)
+        return pp_fail(PP_ERR_STATE, "Start on a request that was not collected: its Wait ended by a timeout, so wait for "
+                       "it again; the models of two Starts cannot be averaged in one group");
+    if (preduce->runs)
+        return pp_fail(PP_ERR_STATE, "Start while the group of the last request runs: wait for it first");
+    return pp_preduce_check_asked(preduce);
 }
 
 static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
-    if (handle->request.state != PP_IDLE)
-        return pp_fail(PP_ERR_STATE, "Start on a request that was not collected: its Wait ended by a timeout, so wait for "
-                       "it again; the models of two Starts cannot be averaged in one group");
-    if (preduce->runs)
-        return pp_fail(PP_ERR_STATE, "Start while the group of the last request runs: wait for it first");
-    PP_TRY(pp_preduce_check_asked(preduce));
+    PP_TRY(pp_preduce_check_start(preduce));
     if (preduce->ops->sends)
         pp_returned(ctx);
     bool arrived = preduce->ops->sends && pp_arrive(ctx);
-    pp_status_t status = fill(ctx, preduce);
+    pp_status_t status = pp_preduce_fill(ctx, preduce);
     if (status >= 0)
         status = ask(ctx, preduce);
     if (arrived)
@@ -120,7 +134,7 @@ static void end_view(pp_handle_t *handle) { (void)handle; }
 /* A request that is not collected has its vector; else the application's buffers have. */
 static pp_status_t before_flush(pp_ctx_t *ctx, pp_handle_t *handle)
 {
-    return handle->request.state == PP_IDLE ? fill(ctx, pp_preduce_of(handle)) : PP_OK;
+    return handle->request.state == PP_IDLE ? pp_preduce_fill(ctx, pp_preduce_of(handle)) : PP_OK;
 }
 
 const pp_face_t pp_preduce_face = {

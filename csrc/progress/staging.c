@@ -1,157 +1,63 @@
 /* staging.c - see staging.h. */
-#include "staging.h"
+#include "vault.h"
 #include "../coll/patience.h"
 
 #include <stdlib.h>
 
-enum {
-    PINNED_AT_FIRST = 3,             /* for a Start, for a result on its way, for the next result */
-    RESULTS_MAX = 8                  /* on their way to the device at once; a Flush may add one */
-};
+/* ---- opening ---------------------------------------------------------------------------------------------- */
 
-/* ---- pinned memory ---------------------------------------------------------------------------------------- */
-
-static pp_pinned_t *pop_result(pp_staging_t *staging)
-{
-    pp_pinned_t *oldest = staging->results;
-    staging->results = oldest->next;
-    staging->result_count--;
-    return oldest;
-}
-
-/* While there are so many results that no more can be handed out, a thread that waits looks at the device often. */
-static void count_full(pp_ctx_t *ctx, pp_staging_t *staging)
-{
-    bool full = staging->result_count >= RESULTS_MAX;
-    if (full != staging->full)
-        ctx->flights += full ? 1 : -1;
-    staging->full = full;
-}
-
-/* The memory of results that have got to the device is spare. */
-static pp_status_t reclaim(pp_staging_t *staging)
-{
-    while (staging->results) {
-        pp_status_t status = pp_lane_over(&staging->lane, staging->results);
-        if (status != PP_OK)
-            return status < 0 ? status : PP_OK;
-        pp_staging_put_spare(staging, pop_result(staging));
-    }
-    return PP_OK;
-}
-
-/* Takes pinned memory for a Start, or for a result.  More is pinned only if there is none: the driver may take its time
-   for that, and wait for work of the device. */
-static pp_status_t take_spare(pp_staging_t *staging, pp_pinned_t **out)
-{
-    PP_TRY(reclaim(staging));
-    for (pp_pinned_t **link = &staging->spare; *link; link = &(*link)->next) {
-        pp_status_t status = pp_lane_over(&staging->lane, *link);
-        if (status < 0)
-            return status;
-        if (status == PP_OK) {
-            *out = *link;
-            *link = (*link)->next;
-            return PP_OK;
-        }
-    }
-    return pp_lane_pin(&staging->lane, staging->bytes, out);
-}
-
-/* ---- opening and closing ---------------------------------------------------------------------------------- */
-
-static void set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned)
+void pp_staging_set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned)
 {
     pp_piece_t *piece = (pp_piece_t *)coll->config.pieces;      /* a copy, which the handle owns */
     coll->handle.staging->receive = pinned;
     piece->recv = pinned->data;
 }
 
-static void unpin_all(pp_staging_t *staging, pp_pinned_t *list, bool *any_busy)
+/* Copies may go to the memory of the node, if rounds are made there, of elements that need not be converted. */
+static bool may_be_in_place(const pp_handle_t *handle)
 {
-    for (pp_pinned_t *next; list; list = next) {
-        next = list->next;
-        /* Its memory must outlive the copy; there is no one left to free it then. */
-        if (pp_lane_over(&staging->lane, list) == PP_OK)
-            pp_lane_unpin(&staging->lane, list);
-        else
-            *any_busy = true;
-    }
+    const pp_allreduce_config_t *config = &pp_allreduce_of(handle)->config;
+    return handle->team->engine->node && handle->staging->bytes >= PP_PAGE
+        && pp_accumulator_bytes(config->type) == pp_type_bytes(config->type);
 }
 
-static void end(pp_handle_t *handle)
+/* Pins now what the handle is about to need. */
+static pp_status_t prepare(pp_handle_t *handle)
 {
+    enum { MORE_AT_FIRST = 2 };      /* for a Start, and for a result on its way */
+    const pp_allreduce_config_t *config = &pp_allreduce_of(handle)->config;
     pp_staging_t *staging = handle->staging;
-    bool any_busy = false;
-    if (!staging)
-        return;
-    handle->staging = NULL;
-    for (pp_flight_t *next, *flight = staging->flights; flight; flight = next) {
-        next = flight->next;
-        pp_staging_put_spare(staging, flight->pinned);
-        free(flight);
+    pp_pinned_t  *pinned;
+    if (config->device_path == PP_DEVICE_IPC)
+        PP_TRY(pp_vault_ask(handle, config->no_ipc));
+    if (may_be_in_place(handle)) {
+        PP_TRY(pp_in_place_pin(staging));
+        pp_in_place_begin(handle);
+        return PP_OK;
     }
-    if (staging->receive)
-        pp_staging_put_spare(staging, staging->receive);
-    /* Freed by all ranks, or never made.  Else the process ends, and the driver would wait for the device. */
-    if (handle->ended || !handle->engine) {
-        unpin_all(staging, staging->spare, &any_busy);
-        unpin_all(staging, staging->results, &any_busy);
-        if (!any_busy)
-            pp_lane_close(&staging->lane);
-    }
-    free(staging->sends);
-    free(staging->receives);
-    free(staging);
-}
-
-static pp_status_t find_spans(pp_staging_t *staging, const pp_allreduce_config_t *config)
-{
-    size_t element = pp_type_bytes(config->type);
-    staging->spans = config->piece_count;
-    staging->sends = calloc(config->piece_count + 1, sizeof *staging->sends);
-    staging->receives = calloc(config->piece_count + 1, sizeof *staging->receives);
-    if (!staging->sends || !staging->receives)
-        return pp_fail(PP_ERR_MEMORY, "no memory for a handle of %zu pieces", config->piece_count);
-    for (size_t i = 0; i < config->piece_count; i++) {
-        const pp_piece_t *piece = &config->pieces[i];
-        size_t bytes = piece->count * element;
-        staging->sends[i] = (pp_span_t){pp_cuda_address(piece->send ? piece->send : piece->recv), bytes};
-        staging->receives[i] = (pp_span_t){pp_cuda_address(piece->recv), bytes};
-        staging->bytes += bytes;
-    }
-    return PP_OK;
-}
-
-static pp_status_t open(pp_allreduce_t *coll, pp_staging_t *staging)
-{
-    pp_pinned_t *pinned;
-    PP_TRY(find_spans(staging, &coll->config));
-    PP_TRY(pp_lane_open(coll->config.device - 1, &staging->lane));
-    for (int i = 0; i < PINNED_AT_FIRST; i++) {
+    for (int i = 0; i < MORE_AT_FIRST; i++) {
         PP_TRY(pp_lane_pin(&staging->lane, staging->bytes, &pinned));
-        pp_staging_put_spare(staging, pinned);
+        pp_staging_keep(&staging->spare, pinned);
     }
-    PP_TRY(take_spare(staging, &pinned));
-    pp_piece_t *pieces = (pp_piece_t *)coll->config.pieces;
-    pieces[0] = (pp_piece_t){.count = coll->count};
-    coll->config.piece_count = 1;
-    set_receive(coll, pinned);
     return PP_OK;
 }
 
 pp_status_t pp_staging_open(pp_handle_t *handle)
 {
-    pp_staging_t *staging = calloc(1, sizeof *staging);
-    if (!staging)
-        return pp_fail(PP_ERR_MEMORY, "no memory for a handle on a device");
-    handle->staging = staging;
-    handle->end_staging = end;
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    PP_TRY(pp_staging_make(handle, coll->config.pieces, coll->config.piece_count, pp_type_bytes(coll->config.type),
+                           coll->config.device - 1));
+    pp_status_t status = prepare(handle);
+    if (status < 0) {
+        handle->end_staging(handle);
+        return status;
+    }
     handle->face = &pp_staged_allreduce_face;
-    pp_status_t status = open(pp_allreduce_of(handle), staging);
-    if (status < 0)
-        end(handle);
-    return status;
+    pp_piece_t *pieces = (pp_piece_t *)coll->config.pieces;
+    pieces[0] = (pp_piece_t){.count = coll->count};
+    coll->config.piece_count = 1;
+    pp_staging_set_receive(coll, handle->staging->receive);
+    return PP_OK;
 }
 
 /* ---- Start ------------------------------------------------------------------------------------------------- */
@@ -165,16 +71,21 @@ static void append(pp_staging_t *staging, pp_flight_t *flight)
     staging->last = flight;
 }
 
-static pp_status_t queue(pp_staging_t *staging, pp_flight_t **out)
+static pp_status_t queue(pp_handle_t *handle, pp_flight_t **out)
 {
-    pp_flight_t *flight = calloc(1, sizeof *flight);
+    pp_staging_t *staging = handle->staging;
+    pp_flight_t  *flight = calloc(1, sizeof *flight);
     if (!flight)
         return pp_fail(PP_ERR_MEMORY, "no memory for a Start");
-    pp_status_t status = take_spare(staging, &flight->pinned);
+    pp_status_t status = pp_in_place_reserve(handle, flight);
+    if (status == PP_PENDING)
+        status = pp_staging_take_spare(handle, &flight->pinned);
     if (status >= 0) {
         status = pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream);
-        if (status < 0)
-            pp_staging_put_spare(staging, flight->pinned);
+        if (status < 0 && flight->reserved)
+            pp_in_place_give_up(handle, flight);
+        else if (status < 0)
+            pp_staging_keep(&staging->spare, flight->pinned);
     }
     if (status < 0)
         free(flight);
@@ -193,7 +104,7 @@ static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
     coll->on_their_way++;
     append(coll->handle.staging, flight);
     ctx->flights++;
-    ctx->staged_bytes += coll->handle.staging->bytes;
+    pp_staging_count(ctx, coll->handle.staging);
     pp_patience_started(coll);
     coll->ops->settle(coll);
 }
@@ -204,10 +115,11 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     pp_staging_t   *staging = handle->staging;
     pp_flight_t    *flight = NULL;
     PP_TRY(pp_lane_check(&staging->lane, staging->stream));
+    pp_in_place_end_view(handle);
     /* Without a progress thread a rank that is always late would never link what has arrived. */
     while (!ctx->has_thread && (pp_look(ctx) > 0 || pp_staging_work(ctx)))
         continue;
-    PP_TRY(queue(staging, &flight));
+    PP_TRY(queue(handle, &flight));
     pp_returned(ctx);
     bool arrived = coll->ops->sends && pp_arrive(ctx);
     pp_look(ctx);                    /* a round that is complete makes the request late */
@@ -222,46 +134,27 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
 
-static pp_status_t check(const pp_handle_t *handle)
-{
-    return pp_lane_check(&handle->staging->lane, handle->staging->stream);
-}
-
-/* A request is complete for the application when its result can go to the device as well. */
-static bool room(const pp_handle_t *handle)
+static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *pinned)
 {
     pp_staging_t *staging = handle->staging;
-    pp_ctx_t     *ctx = (pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine));
-    pp_status_t status = staging->result_count < RESULTS_MAX ? PP_OK : reclaim(staging);
-    count_full(ctx, staging);        /* a Start may have reclaimed some */
-    return status < 0 || staging->result_count < RESULTS_MAX;      /* the error is found again */
-}
-
-/* After a failure the application has lost a result, so the context fails as a whole. */
-static pp_status_t send_result(pp_ctx_t *ctx, pp_allreduce_t *coll)
-{
-    pp_staging_t *staging = coll->handle.staging;
-    pp_pinned_t  *pinned = staging->receive, *next;
     PP_TRY(pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream));
-    PP_TRY(take_spare(staging, &next));
-    set_receive(coll, next);
-    pinned->next = NULL;
-    if (staging->results)
-        staging->newest->next = pinned;
-    else
-        staging->results = pinned;
-    staging->newest = pinned;
-    staging->result_count++;
-    count_full(ctx, staging);
-    ctx->staged_bytes += staging->bytes;
+    if (pinned == staging->receive) {
+        pp_pinned_t *next;
+        PP_TRY(pp_staging_take_spare(handle, &next));
+        pp_staging_set_receive(pp_allreduce_of(handle), next);
+    }
+    pp_staging_sent(ctx, staging, pinned);
     return PP_OK;
 }
 
+/* After a failure the application has lost a result, so the context fails as a whole. */
 static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
 {
-    (void)view;                      /* a result on a device is copied there */
-    PP_TRY(pp_allreduce_face.hand_out(ctx, handle, result, NULL));
-    pp_status_t status = send_result(ctx, pp_allreduce_of(handle));
+    pp_pinned_t *pinned = NULL;
+    pp_in_place_end_view(handle);
+    pp_status_t status = pp_in_place_collect(ctx, handle, result, view, &pinned);
+    if (status >= 0 && pinned)
+        status = send_result(ctx, handle, pinned);
     if (status < 0)
         pp_engine_fail(handle->engine, status, "handle %u: a result did not get to its device: %s", handle->id,
                        pp_error_text());
@@ -270,54 +163,25 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
 
 static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
 {
-    if (!room(handle))
+    if (!pp_staging_room(handle))
         return PP_PENDING;
     pp_status_t status = pp_allreduce_find_more(handle);
     return status == PP_OK ? hand_out(ctx, handle, result, NULL) : status;
 }
 
-/* ---- the application waits for the device --------------------------------------------------------------------- */
-
-static bool has_landed(const void *arg)
-{
-    const pp_handle_t *handle = arg;
-    return !handle->staging->flights;
-}
-
-static bool has_arrived(const void *arg)
-{
-    const pp_handle_t  *handle = arg;
-    const pp_staging_t *staging = handle->staging;
-    for (pp_pinned_t *result = staging->results; result; result = result->next)
-        if (pp_lane_over(&staging->lane, result) == PP_PENDING)
-            return false;
-    return !staging->flights;
-}
-
-static pp_status_t land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us)
-{
-    bool (*over)(const void *) = results ? has_arrived : has_landed;
-    pp_status_t status = PP_OK;
-    if (!over(handle)) {
-        ctx->flights++;              /* sleeps are short */
-        status = pp_help_until(ctx, over, handle, timeout_us, NULL);
-        ctx->flights--;
-    }
-    room(handle);                    /* results that have arrived do not count any more */
-    return status;
-}
-
-static void use_stream(pp_handle_t *handle, uint64_t stream) { handle->staging->stream = stream; }
-
 /* ---- as with the host's buffers -------------------------------------------------------------------------------- */
 
 static pp_status_t give(pp_handle_t *handle) { return pp_allreduce_face.give(handle); }
 static void        give_up(pp_handle_t *handle) { pp_allreduce_face.give_up(handle); }
-static bool        at_once(const pp_handle_t *handle) { return room(handle) && pp_allreduce_face.at_once(handle); }
-static void        end_view(pp_handle_t *handle) { pp_allreduce_face.end_view(handle); }
 static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle) { return pp_allreduce_face.timed_out(ctx, handle); }
+
+static bool at_once(const pp_handle_t *handle)
+{
+    return pp_staging_room(handle) && pp_allreduce_face.at_once(handle);
+}
 
 const pp_face_t pp_staged_allreduce_face = {
     .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
-    .more = more, .end_view = end_view, .check = check, .room = room, .land = land, .use_stream = use_stream,
+    .more = more, .end_view = pp_in_place_end_view, .check = pp_staging_check, .room = pp_staging_room,
+    .land = pp_staging_land, .use_stream = pp_staging_use_stream, .link = pp_allreduce_link,
 };

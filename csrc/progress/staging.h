@@ -1,12 +1,19 @@
 /*
  * staging.h - handles whose buffers are in the memory of a device.
  *
- * Such a handle is the host's: its rounds know nothing of devices.  Between its vectors and the application's buffers
- * the elements travel by pinned memory of the host.  A Start queues the copy off the device, makes its request, and
- * returns: its elements are *on their way*.  When their copy is over, which threads that look find out, a thread links
- * them as a Start of the host does; so the elements of several Starts are linked in the order of the Starts.  A Wait
- * collects its result into pinned memory, and queues the copy to the device.  No thread waits for a device, but where
- * the application asks for it (pp_land()); with eight results on their way a request is not complete for it.
+ * Such a handle is the host's: its rounds know nothing of devices.  A Start queues the copy off the device, makes its
+ * request, and returns: its elements are *on their way*.  When their copy is over, which threads that look find out, a
+ * thread links them as a Start of the host does; so the elements of several Starts are linked in the order of the
+ * Starts.  A Wait collects its result, and queues the copy to the device.  No thread waits for a device, but where the
+ * application asks for it (pp_land()); with eight results on their way a request is not complete for it.
+ *
+ * Where rounds are made in memory that ranks share, a copy off the device goes to the part of the station that a round
+ * will read, and a copy to the device comes from the ring (in_place.c).  Both are pinned when they are first used.
+ * Elements travel by memory that this file has pinned, a *bounce buffer*, if they must be converted or combined, if the
+ * vector is short, if a result before it is still being read in the ring, or if the driver does not pin that memory.
+ *
+ * Parts and results may also be memory of devices that the ranks share (vault.h).  Then the same holds, but bounce buffers
+ * are on the device, and elements are converted on the way.
  */
 #ifndef PP_STAGING_H
 #define PP_STAGING_H
@@ -18,6 +25,8 @@
 typedef struct pp_flight {
     struct pp_flight *next;
     pp_pinned_t *pinned;
+    bool         reserved;           /* they go to `target`; else to a bounce buffer */
+    pp_target_t  target;
     uint64_t     given;              /* the round that the Start's call is given */
     uint64_t     since_ns;           /* from when on the device computes for it; 0: not known */
     bool         arrived;
@@ -31,22 +40,78 @@ typedef struct pp_staging {
     uint64_t     stream;             /* of the application's next calls */
     pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */
     bool         links;              /* a thread links the oldest one's elements, and may have released the lock */
-    pp_pinned_t *spare;              /* for Starts; busy after a failure only */
-    pp_pinned_t *receive;            /* for the next result: the piece of the host */
+    pp_pinned_t *spare;              /* bounce buffers; busy after a failure only */
+    pp_pinned_t *receive;            /* that of the next result: the piece of the host; P-Reduce, which works in place,
+                                        has one from a Start or Flush until its result */
+    bool         in_place;           /* copies go to and from the memory of the node, if they can */
+    pp_pinned_t *borrowers;          /* for Starts whose elements go to a part; busy after a failure only */
+    pp_pinned_t *reader;             /* for a result that is read in the ring */
+    void       (*has_read)(pp_handle_t *);     /* it has been read */
+    bool         views;              /* the application reads it, by work that it queues on `viewed_on` */
+    uint64_t     viewed_on;
+    struct pp_device_vault *vault;   /* vectors are on devices, or it was asked for (vault.h); else NULL */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
     int          result_count;
+    bool         for_flush;          /* P-Reduce: what the next Flush gives is on its way, or in `receive` */
     bool         full;               /* there are too many of them, which counts among ctx->flights */
 } pp_staging_t;
 
-static inline void pp_staging_put_spare(pp_staging_t *staging, pp_pinned_t *pinned)
+/* Keeps what a copy has used for a later one. */
+static inline void pp_staging_keep(pp_pinned_t **list, pp_pinned_t *pinned)
 {
-    pinned->next = staging->spare;
-    staging->spare = pinned;
+    pinned->next = *list;
+    *list = pinned;
 }
+
+/* ---- pinned memory, and waits for copies (pinned.c) ---- */
+
+/* Makes what such a handle needs, with a bounce buffer for its first result.  After a failure the handle is as before.
+   */
+pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_t count, size_t element_bytes,
+                            int32_t device);
+/* Takes one of the list that no copy uses.  PP_PENDING: there is none. */
+pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_pinned_t **pinned);
+/* Takes a bounce buffer for a Start, or for a result. */
+pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **pinned);
+/* Frees the bounce buffers that nothing uses. */
+void        pp_staging_unpin_spare(pp_staging_t *staging);
+/* The vector's bytes were copied, or are queued to be. */
+void        pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging);
+/* Looks which results have got to the device: their memory can be used again. */
+pp_status_t pp_staging_reclaim(pp_handle_t *handle);
+/* Work on the device uses a result, until the event of `result`. */
+void        pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
+/* The result's copy to the device was queued. */
+void        pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
+/* See pp_face_t.  A request is complete for the application when its result can go to the device as well. */
+pp_status_t pp_staging_check(const pp_handle_t *handle);
+bool        pp_staging_room(const pp_handle_t *handle);
+pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);
+void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
+
+/* ---- the partial allreduce (staging.c) ---- */
 
 /* Makes a handle whose pieces are in the memory of config.device one of the host, and gives it the face.  To be called
    before the ranks agree on it.  After a failure the handle is as before. */
 pp_status_t pp_staging_open(pp_handle_t *handle);
+/* The bounce buffer of the next result. */
+void        pp_staging_set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned);
+
+/* ---- copies to and from the memory of the node (in_place.c) ---- */
+
+/* Makes what such copies need; then has the handle make them. */
+pp_status_t pp_in_place_pin(pp_staging_t *staging);
+void        pp_in_place_begin(pp_handle_t *handle);
+/* Reserves a part for the elements.  PP_PENDING: there is none, so they go to a bounce buffer. */
+pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight);
+/* The copy to the part has failed. */
+void        pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight);
+/* Collects the request.  The result is then in *pinned, which is the bounce buffer or `reader`; NULL: in *view, which the
+   caller may give for that. */
+pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view,
+                                pp_pinned_t **pinned);
+/* The application reads the last result no longer, but for what it has queued. */
+void        pp_in_place_end_view(pp_handle_t *handle);
 
 /* ---- what the face of the host's handles does, too (gather.c, allreduce_face.c) ---- */
 
@@ -55,11 +120,15 @@ enum { PP_SMALL_COPY_BYTES = 65536 };    /* up to this, copied under the lock: t
    released if that takes long. */
 void        pp_allreduce_gather(pp_ctx_t *ctx, const pp_allreduce_t *coll, const pp_piece_t *pieces, size_t count,
                                 const pp_target_t *target);
+/* Collects the request, as hand_out() does.  A result before it may still be read in place. */
+pp_status_t pp_allreduce_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view);
 /* A More has a result to give, and makes a request for it; PP_PENDING: there is none. */
 pp_status_t pp_allreduce_find_more(pp_handle_t *handle);
 
 /* ---- what threads that look and work call (arrivals.c) ---- */
 
+/* See pp_face_t. */
+bool        pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle);
 /* Looks whether elements on their way have arrived; returns how many.  With the lock. */
 int         pp_staging_look(pp_ctx_t *ctx);
 /* Links elements that have arrived; false: there are none, or there is no room for them.  With the lock, which it may

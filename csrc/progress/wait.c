@@ -369,7 +369,7 @@ void pp_leave(pp_ctx_t *ctx, bool after_start)
     pp_mpi_defer(ctx->mpi, false);
     atomic_store(&ctx->attended, false);
     ctx->left_after_start = after_start;
-    if (ctx->has_thread && !leaves_nothing(ctx))
+    if (ctx->has_thread && (!leaves_nothing(ctx) || ctx->flights > 0))
         pp_mpi_ring_self(ctx->mpi);
     ctx->left_us = now_us();
     pthread_cond_signal(&ctx->unattended);

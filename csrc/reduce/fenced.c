@@ -15,14 +15,23 @@
 static void *inside(const void *elements) { return (void *)((uintptr_t)elements & ~FENCE); }
 static void *outside(void *elements) { return (void *)((uintptr_t)elements | FENCE); }
 
-static void *fenced_allocate(size_t bytes)
+static void *fenced_allocate(const pp_memory_t *self, size_t bytes)
 {
+    (void)self;
     void *elements = pp_alloc_aligned(bytes);
     return elements ? outside(elements) : NULL;
 }
 static void nothing(void) {}
-static void fenced_release(void *elements) { free(inside(elements)); }
-static void fenced_copy(void *to, const void *from, size_t bytes) { memcpy(inside(to), inside(from), bytes); }
+static void fenced_release(const pp_memory_t *self, void *elements)
+{
+    (void)self;
+    free(inside(elements));
+}
+static void fenced_copy(const pp_memory_t *self, void *to, const void *from, size_t bytes)
+{
+    (void)self;
+    memcpy(inside(to), inside(from), bytes);
+}
 static void fenced_keep_left(const pp_kernels_t *kernels, void *inout, const void *in, size_t count)
 {
     kernels->keep_left(inside(inout), inside(in), count);

@@ -12,12 +12,30 @@ enum { LINE = 64 };
 
 /* ---- the host -------------------------------------------------------------------------------------------------- */
 
+static void *host_allocate(const pp_memory_t *self, size_t bytes)
+{
+    (void)self;
+    return pp_alloc_aligned(bytes);
+}
+
+static void host_release(const pp_memory_t *self, void *elements)
+{
+    (void)self;
+    free(elements);
+}
+
 static void *host_reach(const void *elements) { return (void *)(uintptr_t)elements; }
-static void  host_copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
+
+static void host_copy(const pp_memory_t *self, void *to, const void *from, size_t bytes)
+{
+    (void)self;
+    memcpy(to, from, bytes);
+}
 
 /* Past the caches: in them the written data would only replace other data. */
-static void host_copy_past(void *target, const void *source, size_t bytes)
+static void host_copy_past(const pp_memory_t *self, void *target, const void *source, size_t bytes)
 {
+    (void)self;
     char       *to = target;
     const char *from = source;
 #if defined(__SSE2__)
@@ -84,7 +102,7 @@ static void host_fill(const pp_kernels_t *kernels, void *values, size_t count)
 }
 
 const pp_memory_t pp_memory_host = {
-    .name = "host", .allocate = pp_alloc_aligned, .release = free, .reach = host_reach, .copy = host_copy,
+    .name = "host", .allocate = host_allocate, .release = host_release, .reach = host_reach, .copy = host_copy,
     .copy_past = host_copy_past, .settle = host_settle, .keep_left = host_keep_left, .keep_right = host_keep_right,
     .into = host_into, .scale = host_scale, .add = host_add, .divide = host_divide, .normalise = host_normalise,
     .load = pp_load, .load_combined = pp_load_combined, .store = pp_store, .fill = host_fill,

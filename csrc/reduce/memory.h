@@ -6,8 +6,10 @@
  * A handle has two kinds (pp_kernels_t): that of the application's buffers, and that of the vectors in between.  They
  * are the same where rounds are made of messages; memory that the ranks of a node share is the host's.
  *
- * Nothing here waits for another rank.  A kind that works asynchronously keeps its operations in order, and reach()
- * waits for them.
+ * Nothing here waits for another rank.  What a function does is over when it returns; only begin_fold() is not.
+ *
+ * A kind may be one of many objects, each with memory of its own.  So functions that get no kernels get the kind,
+ * `self`.
  */
 #ifndef PP_MEMORY_H
 #define PP_MEMORY_H
@@ -18,11 +20,12 @@ struct pp_memory {
     const char *name;
 
     /* ---- vectors; an operand that is only read may be in the host's memory instead */
-    void *(*allocate)(size_t bytes);                 /* aligned to 64 bytes; NULL: no memory */
-    void  (*release)(void *elements);
+    void *(*allocate)(const pp_memory_t *self, size_t bytes);         /* aligned to 64 bytes; NULL: no memory */
+    void  (*release)(const pp_memory_t *self, void *elements);
     void *(*reach)(const void *elements);            /* the address at which the host reads and writes them */
-    void  (*copy)(void *to, const void *from, size_t bytes);
-    void  (*copy_past)(void *to, const void *from, size_t bytes);     /* past the caches; visible after settle() */
+    void  (*copy)(const pp_memory_t *self, void *to, const void *from, size_t bytes);
+    /* Past the caches; visible after settle(). */
+    void  (*copy_past)(const pp_memory_t *self, void *to, const void *from, size_t bytes);
     void  (*settle)(void);
     void  (*keep_left)(const pp_kernels_t *kernels, void *inout, const void *in, size_t count);
     void  (*keep_right)(const pp_kernels_t *kernels, void *inout, const void *in, size_t count);
@@ -38,6 +41,14 @@ struct pp_memory {
     void  (*load_combined)(const pp_kernels_t *kernels, void *inout, const void *from, size_t count);
     void  (*store)(const pp_kernels_t *kernels, void *to, const void *from, size_t count);
     void  (*fill)(const pp_kernels_t *kernels, void *values, size_t count);   /* with the operation's identity */
+
+    /* ---- NULL: threads of the host reduce vectors, in pieces */
+    /* Begins to reduce the vectors at some addresses from left to right, and to divide the result by `divide_by`, if that
+       is more than 1.  No other fold of the kernels is under way. */
+    pp_status_t (*begin_fold)(const pp_kernels_t *kernels, void *out, const uint64_t *vectors, uint32_t vector_count,
+                              size_t count, uint64_t divide_by);
+    /* PP_PENDING: the fold is not over. */
+    pp_status_t (*fold_over)(const pp_kernels_t *kernels);
 };
 
 /* NULL: there is no such kind. */

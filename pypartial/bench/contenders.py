@@ -11,14 +11,18 @@ from mpi4py import MPI
 
 import pypartial as pp
 
-from .options import Buffers, Rival, Way
+from .device_arrays import DeviceBuffer, DevicePair, device_pair
+from .options import AnyBuffers, Buffers, Rival, Way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
+    from .device_arrays import ArrayLibrary
+
     Array = npt.NDArray[Any]
+    Receive = Array | DeviceBuffer  # numpy.asarray() shows what a call has put there
     Call = Callable[[], object]
     Halves = tuple[Call, Call]
 
@@ -39,6 +43,18 @@ def buffer_pair(ctx: pp.Context, kind: Buffers, contribution: Array) -> Pair:
     pair = Pair(ctx.alloc(shape, dtype), ctx.alloc(shape, dtype))
     pair.send[:] = contribution
     return pair
+
+
+def any_pair(
+    ctx: pp.Context,
+    kind: AnyBuffers,
+    libraries: Mapping[AnyBuffers, ArrayLibrary],
+    contribution: Array,
+) -> Pair | DevicePair:
+    """Return buffers of a kind as `buffer_pair` does, also on a device by one of the libraries."""
+    if isinstance(kind, Buffers):
+        return buffer_pair(ctx, kind, contribution)
+    return device_pair(libraries[kind], contribution)
 
 
 class Contender:
@@ -130,6 +146,33 @@ class _Partial(_StartWait):
         return self._status
 
 
+class _PartialOnDevice(_Partial):
+    """The same with buffers on a device: a call ends when its result is there."""
+
+    def __init__(
+        self, ctx: pp.Context, policy: pp.Policy, pair: DevicePair, algorithm: str
+    ) -> None:
+        super().__init__(ctx, policy, Pair(pair.send.array, pair.receive.array), algorithm)
+        self._synchronize = pair.library.synchronize
+
+    def call(self) -> None:
+        super().call()
+        self._synchronize()
+
+    def repeat(self, calls: int) -> None:
+        (start, wait), synchronize = self.halves(), self._synchronize
+        for _ in itertools.repeat(None, calls - 1):
+            start()
+            wait()
+            synchronize()
+        self.call()
+
+    def flush(self) -> pp.Status:
+        status = super().flush()
+        self._synchronize()
+        return status
+
+
 class _MpiPersistent(_StartWait):
     """MPI's own persistent allreduce (MPI-4)."""
 
@@ -178,6 +221,47 @@ class _MpiNonblocking(Contender):
         self.call()
 
 
+class _StagedByHand(Contender):
+    """MPI_Allreduce of buffers on a device, as a program without this library does it.
+
+    The send buffer is copied to pinned memory, the sum is made there, and copied to the receive
+    buffer.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, pair: DevicePair) -> None:
+        self._comm, self._pair = comm, pair
+        count, dtype = pair.send.count, pair.send.dtype
+        self._send, self._receive = (pair.library.pinned(count, dtype) for _ in range(2))
+
+    def call(self) -> None:
+        library, pair = self._pair.library, self._pair
+        library.copy_out(self._send, pair.send.array)
+        library.synchronize()
+        self._comm.Allreduce(self._send, self._receive, MPI.SUM)
+        library.copy_in(pair.receive.array, self._receive)
+        library.synchronize()
+
+    def repeat(self, calls: int) -> None:
+        for _ in itertools.repeat(None, calls):
+            self.call()
+
+
+class _CopyOnDevice(Contender):
+    """A copy of the buffer on the device."""
+
+    def __init__(self, pair: DevicePair) -> None:
+        self._pair = pair
+
+    def call(self) -> None:
+        library = self._pair.library
+        library.copy(self._pair.receive.array, self._pair.send.array)
+        library.synchronize()
+
+    def repeat(self, calls: int) -> None:
+        for _ in itertools.repeat(None, calls):
+            self.call()
+
+
 class _Copy(Contender):
     """A copy of the buffer instead of a sum: the least that any way to sum can do."""
 
@@ -199,7 +283,7 @@ def contender(
     way: Way,
     ctx: pp.Context,
     baseline: MPI.Intracomm,
-    pair: Pair,
+    pair: Pair | DevicePair,
     algorithm: str = "auto",
 ) -> Contender:
     """Make a contender; collective.
@@ -211,10 +295,14 @@ def contender(
         For the policies of the library.
     baseline : mpi4py.MPI.Intracomm
         A communicator of the same ranks, for MPI's own calls.
-    pair : Pair
+    pair : Pair or DevicePair
     algorithm : str
         The `algorithm` of a policy's handle.
     """
+    if isinstance(pair, DevicePair):
+        if isinstance(way, pp.Policy):
+            return _PartialOnDevice(ctx, way, pair, algorithm)
+        return _CopyOnDevice(pair) if way is Rival.COPY else _StagedByHand(baseline, pair)
     if isinstance(way, pp.Policy):
         return _Partial(ctx, way, pair, algorithm)
     if way is Rival.COPY:

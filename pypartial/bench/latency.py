@@ -2,9 +2,10 @@
 
 At each size all ways to sum take turns in blocks of calls: the library's policies with each kind of
 buffers, MPI_Allreduce, MPI_Iallreduce with MPI_Wait, and MPI's persistent allreduce; so does the
-copy of a buffer by all ranks at once. In a balanced block, calls follow each other without a
-barrier; with skew, every call is a round of ``bench skew``. The value of a block is the mean time
-of a call on the slowest rank; the result is the median over the blocks.
+copy of a buffer by all ranks at once. On a device only MPI_Allreduce, staged by hand, and the copy
+there do; and a call ends when its result is on the device. In a balanced block, calls follow each
+other without a barrier; with skew, every call is a round of ``bench skew``. The value of a block is
+the mean time of a call on the slowest rank; the result is the median over the blocks.
 
 Before the blocks each way is called a few times, and each result is checked. Its speed is then
 measured, from which the number of calls in a block follows.
@@ -27,10 +28,21 @@ from .conditions import (
     no_garbage_collection,
     surroundings,
 )
-from .contenders import buffer_pair, contender, has_persistent
+from .contenders import any_pair, contender, has_persistent
+from .device_arrays import Devices
 from .launch import seconds_since_launch
 from .ledger import Ledger, LoopLedger
-from .options import Buffers, LatencyOptions, Repetitions, Rival, Way, expected_active
+from .options import (
+    AnyBuffers,
+    Buffers,
+    DeviceBuffers,
+    LatencyOptions,
+    Repetitions,
+    Rival,
+    Way,
+    expected_active,
+    ways_and_buffers,
+)
 from .pace import Pace
 from .pattern import Pattern
 from .results import LatencyMeta, LatencyRow, Outcome, Report, with_ratios
@@ -45,6 +57,7 @@ _LEAST_REHEARSED = 3
 _REHEARSED_BYTES = 1 << 25
 BITS_NEEDED = 4
 
+_NO_DEVICES = Devices()
 _LACKING = "MPI's persistent allreduce (MPI_Allreduce_init, MPI-4)"
 
 
@@ -52,12 +65,15 @@ _LACKING = "MPI's persistent allreduce (MPI_Allreduce_init, MPI-4)"
 class _Entry:
     """A way to sum with a kind of buffers."""
 
-    buffers: Buffers
+    buffers: AnyBuffers
     trial: AnyTrial
 
 
 def measure(
-    options: LatencyOptions, comm: MPI.Intracomm, progress: Progress
+    options: LatencyOptions,
+    comm: MPI.Intracomm,
+    progress: Progress,
+    devices: Devices = _NO_DEVICES,
 ) -> Outcome[LatencyMeta, LatencyRow] | None:
     """Run the benchmark; collective.
 
@@ -69,6 +85,8 @@ def measure(
         All ranks. The benchmark communicates on duplicates of it only.
     progress : callable
         Called on this rank with what is being measured, at most once for each of the `turns`.
+    devices : Devices
+        For the options' buffers on a device.
 
     Returns
     -------
@@ -92,7 +110,8 @@ def measure(
         for size in options.sizes:
             with named_in_memory_errors(size):
                 ways = _ways(options, persistent)
-                entries = _entries(options, size, ctx, (baseline, control), ways, pace)
+                comms = baseline, control
+                entries = _entries(options, size, ctx, comms, ways, pace, devices)
                 if first_round_s is None:
                     first_round_s = seconds_since_launch()
                 with no_garbage_collection():
@@ -107,6 +126,7 @@ def measure(
         first_round_s=first_round_s,
         late_calls=late / calls,
         lacking=[] if persistent else [_LACKING],
+        device=devices.facts,
     )
     pace.free()
     for duplicate in (baseline, control):
@@ -132,18 +152,23 @@ def most_blocks(options: Repetitions) -> int:
 
 
 def pairs(options: LatencyOptions) -> int:
-    """Return how many pairs of a send and a receive buffer a rank has."""
-    return len({*options.buffers, Buffers.NUMPY})
+    """Return how many pairs of a send and a receive buffer a rank has in the host's memory."""
+    kinds = {buffers for _, buffers in _ways(options, True)}
+    # What is staged by hand has a pair in pinned memory besides the mirrors.
+    return len(kinds) + (DeviceBuffers.BY_HAND in kinds)
 
 
-def _ways(options: LatencyOptions, persistent: bool) -> list[tuple[Way, Buffers]]:
+def _ways(options: LatencyOptions, persistent: bool) -> list[tuple[Way, AnyBuffers]]:
     """Return the ways and buffers to compare at each size; only policies use library buffers."""
-    rivals = [Rival.MPI, Rival.MPI_NONBLOCKING]
-    rivals += [Rival.MPI_PERSISTENT] if persistent else []
-    return [
-        *((policy, buffers) for policy in options.policies for buffers in options.buffers),
-        *((rival, Buffers.NUMPY) for rival in (*rivals, Rival.COPY)),
-    ]
+    ways = ways_and_buffers(options.policies, options.buffers)
+    if any(isinstance(buffers, Buffers) for buffers in options.buffers):
+        rivals = [Rival.MPI, Rival.MPI_NONBLOCKING]
+        rivals += [Rival.MPI_PERSISTENT] if persistent else []
+        ways += [(rival, Buffers.NUMPY) for rival in (*rivals, Rival.COPY)]
+    on_device = [buffers for buffers in options.buffers if isinstance(buffers, DeviceBuffers)]
+    if on_device:
+        ways += [(Rival.MPI, DeviceBuffers.BY_HAND), (Rival.COPY, on_device[0])]
+    return ways
 
 
 def _entries(
@@ -151,15 +176,16 @@ def _entries(
     size: int,
     ctx: pp.Context,
     comms: tuple[MPI.Intracomm, MPI.Intracomm],
-    ways: Sequence[tuple[Way, Buffers]],
+    ways: Sequence[tuple[Way, AnyBuffers]],
     pace: Pace,
+    devices: Devices,
 ) -> list[_Entry]:
     """Make every way at one size, with one pair of buffers of each kind; collective."""
     baseline, control = comms
     bits = {} if options.skew_ns else {"bits_needed": BITS_NEEDED}
     pattern = Pattern(ctx.size, size // options.dtype.itemsize, options.dtype, **bits)
     pairs = {
-        buffers: buffer_pair(ctx, buffers, pattern.contribution(ctx.rank))
+        buffers: any_pair(ctx, buffers, devices.libraries, pattern.contribution(ctx.rank))
         for buffers in dict.fromkeys(buffers for _, buffers in ways)
     }
     entries = []

@@ -6,6 +6,7 @@ from ..units import format_size
 from .results import LatencyMeta, LatencyRow, Report
 from .table import (
     Column,
+    about_device,
     by_size,
     circumstances,
     optional,
@@ -39,6 +40,7 @@ def notes(meta: LatencyMeta) -> list[str]:
         "copy by all ranks at once. GB/s: size / µs. calls: blocks x calls in each.",
         "CPU: time of the calling thread inside the calls and of the progress thread, for each "
         "rank and call.",
+        *about_device(meta.device),
         *(f"Not measured, because this MPI does not have it: {what}." for what in meta.lacking),
         *circumstances(meta),
     ]

@@ -97,6 +97,63 @@ class Buffers(str, Enum):
     NUMPY = "numpy"
 
 
+class DeviceBuffers(str, Enum):
+    """Buffers in the memory of a CUDA device: whose arrays they are.
+
+    `BY_HAND` is for MPI's allreduce only: a program copies the buffers to and from pinned memory.
+    """
+
+    CUPY = "cupy"
+    TORCH = "torch"
+    BY_HAND = "cuda-staged-by-hand"
+
+
+AnyBuffers: TypeAlias = Buffers | DeviceBuffers
+
+
+def on_device(buffers: str) -> bool:
+    """Return whether buffers of the kind with this name are in the memory of a device."""
+    return buffers in {kind.value for kind in DeviceBuffers}
+
+
+def parse_buffers(text: str, host: Sequence[Buffers]) -> tuple[AnyBuffers, ...]:
+    """Return the kinds of buffers that a text names; ``host`` names several of the host's.
+
+    Raises
+    ------
+    ValueError
+        If it names none.
+    """
+    name = text.strip().lower()
+    if name == "host":
+        return tuple(host)
+    kinds: tuple[AnyBuffers, ...] = (*Buffers, *DeviceBuffers)
+    for kind in kinds:
+        if kind.value == name:
+            return (kind,)
+    known = ", ".join(["host", *(kind.value for kind in kinds)])
+    raise ValueError(f"{text!r} is not a kind of buffers: {known}")
+
+
+def ways_and_buffers(
+    policies: Sequence[Way], buffers: Sequence[AnyBuffers]
+) -> list[tuple[Way, AnyBuffers]]:
+    """Return each way with each kind of buffers that it has.
+
+    MPI has NumPy's arrays, and on a device those that are staged by hand.
+    """
+    found: list[tuple[Way, AnyBuffers]] = []
+    for way in policies:
+        for kind in buffers:
+            if isinstance(way, Rival):
+                kind = Buffers.NUMPY if isinstance(kind, Buffers) else DeviceBuffers.BY_HAND
+            elif kind is DeviceBuffers.BY_HAND:
+                continue
+            if (way, kind) not in found:
+                found.append((way, kind))
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class AllreduceOptions:
     """Options of the benchmarks of an allreduce over all ranks, the same on every rank.
@@ -116,6 +173,10 @@ class AllreduceOptions:
         Seed of the library's draws.
     patience : float or "auto" or None
         The `patience` of `pypartial.Context`.
+    buffers : tuple of Buffers and DeviceBuffers
+        Every policy is measured with each of them.
+    device : int or None
+        Of all ranks; None: the ranks of a node take its devices in turn.
     json, plot : Path or None
         Files that rank 0 writes.
     """
@@ -123,6 +184,8 @@ class AllreduceOptions:
     policies: tuple[Way, ...]
     sizes: tuple[int, ...]
     skew_ns: int
+    buffers: tuple[AnyBuffers, ...] = (Buffers.NUMPY,)
+    device: int | None = None
     work: Work = Work.SLEEP
     transport: Transport = Transport.AUTO
     dtype: DType = DType.FLOAT32
@@ -145,7 +208,13 @@ class AllreduceOptions:
                 return asks_too_much
         if not 0 <= self.seed < 1 << 64:
             return f"--seed {self.seed} is not in 0..2**64 - 1"
-        return repeated("--policy", self.policies) or repeated("--size", self.sizes)
+        if self.device is not None and not any(map(on_device, self.buffers)):
+            return f"--device {self.device}: all buffers are the host's; add --buffers cupy"
+        return (
+            repeated("--policy", self.policies)
+            or repeated("--size", self.sizes)
+            or repeated("--buffers", self.buffers)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +229,12 @@ class SkewOptions(AllreduceOptions):
 
     rounds: int
     warmup: int
+
+    def complaint(self, ranks: int) -> str | None:
+        """Return what is wrong with these options on `ranks` ranks; None if nothing is."""
+        if not ways_and_buffers(self.policies, self.buffers):
+            return f"--buffers {DeviceBuffers.BY_HAND.value}: only mpi has them; add --policy mpi"
+        return super().complaint(ranks)
 
 
 class Repetitions(Protocol):
@@ -189,15 +264,12 @@ class LatencyOptions(AllreduceOptions):
 
     Attributes
     ----------
-    buffers : tuple of Buffers
-        Every policy is measured with each of them.
     budget_ns : int
         About how long each way is measured at each size, in nanoseconds.
     blocks, calls : int or None
         Blocks of each way, and calls in each block; None: as many as the budget allows.
     """
 
-    buffers: tuple[Buffers, ...]
     budget_ns: int
     blocks: int | None = None
     calls: int | None = None
@@ -209,7 +281,7 @@ class LatencyOptions(AllreduceOptions):
                 return f"--policy {policy}: MPI's own are always measured here; leave it out"
         if not self.budget_ns:
             return "--budget 0: no call fits into it; choose a time above 0"
-        return super().complaint(ranks) or repeated("--buffers", self.buffers)
+        return super().complaint(ranks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLoc
 
 from ..units import format_size
 from .group_table import setting as groups_setting
+from .options import Buffers, on_device
 from .results import (
     GroupLatencyRow,
     GroupsReport,
@@ -90,11 +91,13 @@ def save_plot(report: Report[SkewMeta, Row], path: Path) -> None:
     its format.
     """
     colours = itertools.cycle(_COLOURS)
-    by_policy = lines_of(report.rows, lambda row: row.policy)
+    by_policy = lines_of(report.rows, lambda row: (row.policy, row.buffers))
     lines = []
-    for number, (policy, rows) in enumerate(by_policy.items()):
+    for number, ((policy, buffers), rows) in enumerate(by_policy.items()):
         last, other = rows[-1], policy in _OTHERS
         label = _LABELS.get(policy, policy)
+        if buffers != Buffers.NUMPY.value:
+            label += f", {buffers}"
         if not other and (last.speedup_vs_mpi or 0) >= 1.05:
             label += f"\n({last.speedup_vs_mpi:.3g} x faster at {format_size(last.bytes)})"
         aside = _aside(number, len(by_policy))
@@ -138,6 +141,8 @@ def save_latency_plot(report: Report[LatencyMeta, LatencyRow], path: Path) -> No
     for (policy, buffers), rows in by_way.items():
         last, other = rows[-1], policy in _OTHERS
         label = _LABELS.get(policy, f"{policy}, {buffers}")
+        if other and on_device(buffers):
+            label += f", {buffers}"
         if not other and last.ratio_to_mpi is not None:
             label += f" ({last.ratio_to_mpi:.3g} x MPI at {format_size(last.bytes)})"
         lines.append(

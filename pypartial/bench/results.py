@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..provenance import header
 from ..statistics import Active, Latency, Spread
+from .options import on_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +40,8 @@ class Row:
     slowdown : float or None
         How much longer the late ranks' computation until their calls takes than the same
         computation in rounds without any call: the ratio less 1. None if ranks do not compute.
+    buffers : str
+        "library", "numpy", "cupy", "torch" or, for MPI on a device, "cuda-staged-by-hand".
     """
 
     policy: str
@@ -52,6 +55,7 @@ class Row:
     cpu_us_per_round: float
     verified: bool
     slowdown: float | None = field(default=None, kw_only=True)
+    buffers: str = field(default="numpy", kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,6 @@ class LatencyRow(Row):
 
     Attributes
     ----------
-    buffers : str
-        "library" or "numpy".
     blocks, calls : int
         Blocks, and calls in each.
     best_us : float
@@ -82,7 +84,6 @@ class LatencyRow(Row):
         the flush, and all of those before the measurement; with skew all.
     """
 
-    buffers: str
     blocks: int
     calls: int
     best_us: float
@@ -323,6 +324,31 @@ class Versions:
 
 
 @dataclass(frozen=True)
+class DeviceFacts:
+    """The devices of a run.
+
+    Attributes
+    ----------
+    name : str
+        Of the device; if ranks have different ones, all of them.
+    count : int
+        Devices of rank 0's node.
+    driver : str or None
+        The NVIDIA driver's version; None if it is not told.
+    cuda : str
+        The version of CUDA that the driver is for.
+    libraries : dict
+        The version of each library whose arrays were measured.
+    """
+
+    name: str
+    count: int
+    driver: str | None
+    cuda: str
+    libraries: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Meta(Versions):
     """Where and how allreduces over all ranks were measured.
 
@@ -338,6 +364,8 @@ class Meta(Versions):
         From the launcher's start to the first round; None where that cannot be known.
     late_calls : float
         Share of the calls that began more than half a skew behind their time.
+    device : DeviceFacts or None
+        None if all buffers are the host's.
     """
 
     ranks: int
@@ -350,6 +378,7 @@ class Meta(Versions):
     seed: int
     first_round_s: float | None
     late_calls: float
+    device: DeviceFacts | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -558,13 +587,13 @@ class GroupsOutcome(Outcome[GroupsMeta, GroupLatencyRow]):
 
 
 def with_speedups(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, each with its speed-up over ``mpi`` at the same size."""
-    baseline = {row.bytes: row.latency_us.mean for row in rows if row.policy == "mpi"}
+    """Return the rows, each with its speed-up over ``mpi`` at the same size, in the same memory."""
+    baseline = {_place(row): row.latency_us.mean for row in rows if row.policy == "mpi"}
     return [
         dataclasses.replace(
             row,
             speedup_vs_mpi=(
-                baseline[row.bytes] / row.latency_us.mean if row.bytes in baseline else None
+                baseline[_place(row)] / row.latency_us.mean if _place(row) in baseline else None
             ),
         )
         for row in rows
@@ -572,21 +601,29 @@ def with_speedups(rows: Sequence[Row]) -> list[Row]:
 
 
 def with_ratios(rows: Sequence[LatencyRow]) -> list[LatencyRow]:
-    """Return the rows, each compared with MPI_Allreduce and with the copy at the same size."""
-    medians = {(row.policy, row.bytes): row.latency_us.p50 for row in rows}
+    """Return the rows, each compared with MPI_Allreduce and with the copy at the same size.
+
+    Those with buffers on a device are compared with MPI's and the copy there.
+    """
+    medians = {(row.policy, _place(row)): row.latency_us.p50 for row in rows}
 
     def over(row: LatencyRow, other: str) -> float | None:
-        return ratio(row.latency_us.p50, medians.get((other, row.bytes)))
+        return ratio(row.latency_us.p50, medians.get((other, _place(row))))
 
     return [
         dataclasses.replace(
             row,
-            speedup_vs_mpi=ratio(medians.get(("mpi", row.bytes)), row.latency_us.p50),
+            speedup_vs_mpi=ratio(medians.get(("mpi", _place(row))), row.latency_us.p50),
             ratio_to_mpi=over(row, "mpi"),
             ratio_to_memcpy=over(row, "memcpy"),
         )
         for row in rows
     ]
+
+
+def _place(row: Row) -> tuple[int, bool]:
+    """Return size and memory of a row: only those of the same place are compared."""
+    return row.bytes, on_device(row.buffers)
 
 
 def with_group_ratios(rows: Sequence[GroupLatencyRow]) -> list[GroupLatencyRow]:

@@ -6,9 +6,10 @@ ranks and rounds.
 
 For each size the policies take turns, a few rounds each, in an order that rotates, so that a
 machine that slowly gets busier affects all of them alike. A turn begins with a round that is not
-measured. All policies use the same two buffers. If ranks compute, rounds without any call take
-turns as well: a rank's computation in the other rounds is compared with the time that it takes
-there. Every result is verified, between the rounds, when no call is being timed.
+measured. All policies use the same two buffers, of each kind. On a device a call ends when its
+result is there; MPI's is staged by hand. If ranks compute, rounds without any call take turns as
+well: a rank's computation in the other rounds is compared with the time that it takes there. Every
+result is verified, between the rounds, when no call is being timed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,20 @@ import pypartial as pp
 
 from ..statistics import Active, Latency
 from .conditions import context_options, named_in_memory_errors, no_garbage_collection, surroundings
-from .contenders import buffer_pair, contender
+from .contenders import any_pair, contender
+from .device_arrays import Devices
 from .launch import seconds_since_launch
 from .ledger import Ledger
-from .options import Buffers, Rival, SkewOptions, Work, expected_active
+from .options import (
+    AnyBuffers,
+    DeviceBuffers,
+    Rival,
+    SkewOptions,
+    Way,
+    Work,
+    expected_active,
+    ways_and_buffers,
+)
 from .pace import Pace
 from .pattern import Pattern
 from .results import Outcome, Report, Row, SkewMeta, with_speedups
@@ -30,10 +41,14 @@ from .trials import Progress, Rounds, Silence, take_turns
 
 # Rounds of one policy in a turn.
 _TURN = 10
+_NO_DEVICES = Devices()
 
 
 def measure(
-    options: SkewOptions, comm: MPI.Intracomm, progress: Progress
+    options: SkewOptions,
+    comm: MPI.Intracomm,
+    progress: Progress,
+    devices: Devices = _NO_DEVICES,
 ) -> Outcome[SkewMeta, Row] | None:
     """Run the benchmark; collective.
 
@@ -45,6 +60,8 @@ def measure(
         All ranks. The benchmark communicates on duplicates of it only.
     progress : callable
         Called on this rank with what is being measured, once for each of the `turns`.
+    devices : Devices
+        For the options' buffers on a device.
 
     Returns
     -------
@@ -66,7 +83,7 @@ def measure(
     with pp.Context(comm, **context_options(options)) as ctx:
         for size in options.sizes:
             with named_in_memory_errors(size):
-                trials = _trials(options, size, ctx, baseline, pace, control)
+                kinds, trials = _trials(options, size, ctx, (baseline, control), pace, devices)
                 if first_round_s is None:
                     first_round_s = seconds_since_launch()
                 with no_garbage_collection():
@@ -75,16 +92,17 @@ def measure(
                     lengths = _turn_lengths(options.rounds)
                     take_turns([(trial, lengths) for trial in trials], progress)
                 pace_alone = _ns_a_pass(trials.pop(), control) if _compares(options) else None
-                for trial in trials:
-                    rows += _rows(trial, control, options, pace_alone)
+                for buffers, trial in zip(kinds, trials, strict=True):
+                    rows += _rows(trial, buffers, control, options, pace_alone)
                     failures += control.allreduce(trial.ledger.failures)
                     late += control.allreduce(trial.late)
-    calls = options.rounds * comm.size * len(options.policies) * len(options.sizes)
+    calls = options.rounds * comm.size * len(_ways(options)) * len(options.sizes)
     meta = SkewMeta(
         **surroundings(options, comm, pace),
         first_round_s=first_round_s,
         late_calls=late / calls,
         warmup=options.warmup,
+        device=devices.facts,
     )
     pace.free()
     for duplicate in (baseline, control):
@@ -94,7 +112,7 @@ def measure(
 
 def turns(options: SkewOptions) -> int:
     """Return how often `measure` reports progress."""
-    trials = len(options.policies) + _compares(options)
+    trials = len(_ways(options)) + _compares(options)
     return len(options.sizes) * trials * len(_turn_lengths(options.rounds))
 
 
@@ -102,8 +120,19 @@ def least_seconds(options: SkewOptions, ranks: int) -> float:
     """How long `measure` takes at least: every round lasts until the last rank is due."""
     lengths = _turn_lengths(options.rounds)
     rounds = options.warmup + len(lengths) + options.rounds
-    trials = len(options.policies) + _compares(options)
+    trials = len(_ways(options)) + _compares(options)
     return len(options.sizes) * trials * rounds * options.skew_ns * (ranks - 1) / 1e9
+
+
+def pairs(options: SkewOptions) -> int:
+    """Return how many pairs of a send and a receive buffer a rank has in the host's memory."""
+    # What is staged by hand has a pair in pinned memory besides the mirrors.
+    kinds = {buffers for _, buffers in _ways(options)}
+    return len(kinds) + (DeviceBuffers.BY_HAND in kinds)
+
+
+def _ways(options: SkewOptions) -> list[tuple[Way, AnyBuffers]]:
+    return ways_and_buffers(options.policies, options.buffers)
 
 
 def _compares(options: SkewOptions) -> bool:
@@ -115,29 +144,37 @@ def _trials(
     options: SkewOptions,
     size: int,
     ctx: pp.Context,
-    baseline: MPI.Intracomm,
+    comms: tuple[MPI.Intracomm, MPI.Intracomm],
     pace: Pace,
-    control: MPI.Intracomm,
-) -> list[Rounds]:
-    """Make trials of every policy and of silence at one size, on the same buffers; collective."""
+    devices: Devices,
+) -> tuple[list[AnyBuffers], list[Rounds]]:
+    """Make trials of every policy and of silence at one size; collective.
+
+    Those with the same kind of buffers have the same two. The kinds are returned, too.
+    """
+    baseline, control = comms
     pattern = Pattern(ctx.size, size // options.dtype.itemsize, options.dtype)
-    pair = buffer_pair(ctx, Buffers.NUMPY, pattern.contribution(ctx.rank))
+    ways = _ways(options)
+    pairs = {
+        buffers: any_pair(ctx, buffers, devices.libraries, pattern.contribution(ctx.rank))
+        for buffers in dict.fromkeys(buffers for _, buffers in ways)
+    }
     trials = [
         Rounds(
             way,
-            contender(way, ctx, baseline, pair),
+            contender(way, ctx, baseline, pairs[buffers]),
             pace,
             control,
-            pair.receive,
+            pairs[buffers].receive,
             Ledger(pattern, way, ctx.rank),
         )
-        for way in options.policies
+        for way, buffers in ways
     ]
     if _compares(options):
-        copy = Rival.COPY
+        copy, pair = Rival.COPY, pairs[ways[0][1]]
         what, ledger = contender(copy, ctx, baseline, pair), Ledger(pattern, copy, ctx.rank)
         trials.append(Silence(copy, what, pace, control, pair.receive, ledger))
-    return trials
+    return [buffers for _, buffers in ways], trials
 
 
 def _turn_lengths(rounds: int) -> list[int]:
@@ -151,7 +188,11 @@ def _ns_a_pass(trial: Rounds, comm: MPI.Intracomm) -> float | None:
 
 
 def _rows(
-    trial: Rounds, comm: MPI.Intracomm, options: SkewOptions, pace_alone: float | None
+    trial: Rounds,
+    buffers: AnyBuffers,
+    comm: MPI.Intracomm,
+    options: SkewOptions,
+    pace_alone: float | None,
 ) -> list[Row]:
     """Finish a trial, and return its row on rank 0, nothing elsewhere. Collective.
 
@@ -179,5 +220,6 @@ def _rows(
             cpu_us_per_round=sum(cpu) / 1e3 / comm.size / trial.calls,
             verified=wrong == 0,
             slowdown=slowdown,
+            buffers=buffers.value,
         )
     ]

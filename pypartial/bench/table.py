@@ -12,12 +12,14 @@ from rich.table import Table
 
 from ..statistics import Active
 from ..units import format_size
-from .results import Meta, Report, Row, SkewMeta
+from .options import Buffers
+from .results import DeviceFacts, Meta, Report, Row, SkewMeta
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 # Wide enough for every column: under a launcher the width of the terminal is unknown.
 _WIDTH = 130
+_WIDTH_WITH_BUFFERS = 150
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ def print_table(
     columns: Sequence[Column],
     sections: Iterable[Sequence[Sequence[str]]],
     notes: Sequence[str],
+    width: int = _WIDTH,
 ) -> None:
     """Print a table and notes on standard output.
 
@@ -44,6 +47,8 @@ def print_table(
         The cells of the rows, in groups with a line between them.
     notes : sequence of str
         Notes that explain the table.
+    width : int
+        Of the longest line.
     """
     table = Table(title=title, title_justify="left", title_style="")
     for column in columns:
@@ -55,7 +60,7 @@ def print_table(
             table.add_row(*cells)
         table.add_section()
     # Plain text: a launcher may give a rank a terminal although the output goes to a file.
-    console = Console(color_system=None, highlight=False, force_terminal=False, width=_WIDTH)
+    console = Console(color_system=None, highlight=False, force_terminal=False, width=width)
     console.print(table)
     for note in notes:
         console.print(note)
@@ -71,14 +76,22 @@ def print_report(report: Report[SkewMeta, Row]) -> None:
     numbers = ["mean µs", "p50", "p99", "max", "vs MPI", "active", "95 % CI", "expected", "CPU µs"]
     computes = any(row.slowdown is not None for row in report.rows)
     numbers += ["slowdown"] if computes else []
+    names = ["policy", "buffers"] if _shows_buffers(report.rows) else ["policy"]
     columns = [
         Column("size"),
-        Column("policy", numbers=False),
+        *(Column(name, numbers=False) for name in names),
         *map(Column, numbers),
         Column("verified", numbers=False),
     ]
-    sections = [[_cells(row, computes) for row in rows] for rows in by_size(report.rows)]
-    print_table(title(report.meta), columns, sections, notes(report))
+    sections = [
+        [_cells(row, computes, "buffers" in names) for row in rows] for rows in by_size(report.rows)
+    ]
+    width = _WIDTH_WITH_BUFFERS if "buffers" in names else _WIDTH
+    print_table(title(report.meta), columns, sections, notes(report), width)
+
+
+def _shows_buffers(rows: Iterable[Row]) -> bool:
+    return any(row.buffers != Buffers.NUMPY.value for row in rows)
 
 
 def notes(report: Report[SkewMeta, Row]) -> list[str]:
@@ -89,6 +102,7 @@ def notes(report: Report[SkewMeta, Row]) -> list[str]:
         "CPU: time of the calling thread inside the calls and of the progress thread, for each "
         "rank and round.",
         *_about_slowdown(report.rows),
+        *about_device(report.meta.device),
         *circumstances(report.meta),
     ]
 
@@ -99,6 +113,20 @@ def _about_slowdown(rows: Sequence[Row]) -> list[str]:
     return [
         "Slowdown: of the computation of late ranks until their calls, against rounds without any "
         "call."
+    ]
+
+
+def about_device(device: DeviceFacts | None) -> list[str]:
+    """Return notes on buffers on a device, if there are such."""
+    if device is None:
+        return []
+    libraries = ", ".join(f"{name} {version}" for name, version in device.libraries.items())
+    driver = "" if device.driver is None else f", driver {device.driver}"
+    return [
+        "On a device a call ends when its result is there. cuda-staged-by-hand: MPI_Allreduce in "
+        "pinned memory, to which and from which the program copies; it is the MPI of the rows with "
+        "buffers on a device.",
+        f"Device: {device.name}; CUDA {device.cuda}{driver}; {libraries}.",
     ]
 
 
@@ -152,12 +180,13 @@ def verdict(verified: bool) -> str:
     return "yes" if verified else "NO"
 
 
-def _cells(row: Row, computes: bool) -> list[str]:
+def _cells(row: Row, computes: bool, shows_buffers: bool) -> list[str]:
     latency = row.latency_us
     slowdown = "" if row.slowdown is None else f"{row.slowdown:+.1%}"
     return [
         format_size(row.bytes),
         row.policy,
+        *([row.buffers] if shows_buffers else []),
         *map(significant, (latency.mean, latency.p50, latency.p99, latency.max)),
         optional(row.speedup_vs_mpi),
         f"{row.active.mean:.2f}",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, Union
 
+import numpy as np
 from mpi4py import MPI
 
 from ..policy import Full, Policy, Solo
@@ -20,7 +21,7 @@ from .options import Way
 from .pace import Pace
 
 if TYPE_CHECKING:
-    from .contenders import Array
+    from .contenders import Receive
 
 Progress = Callable[[str], None]
 AnyLedger = TypeVar("AnyLedger", Ledger, LoopLedger)
@@ -34,7 +35,7 @@ class Measured(Protocol):
     def way(self) -> object: ...  # noqa: D102
 
     @property
-    def receive(self) -> Array: ...  # noqa: D102
+    def receive(self) -> Receive: ...  # noqa: D102
 
     def rehearse(self, calls: int) -> None: ...  # noqa: D102
 
@@ -54,7 +55,7 @@ class Trial(Generic[AnyLedger]):
     pace : Pace
     comm : mpi4py.MPI.Intracomm
         For communication between the turns.
-    receive : array
+    receive : array or DeviceBuffer
         The buffer that the contender fills.
     ledger : Ledger or LoopLedger
     turn_ns : list of float
@@ -73,7 +74,7 @@ class Trial(Generic[AnyLedger]):
     contender: Contender
     pace: Pace
     comm: MPI.Intracomm
-    receive: Array
+    receive: Receive
     ledger: AnyLedger
     turn_ns: list[float] = field(default_factory=list)
     turn_cpu_ns: list[int] = field(default_factory=list)
@@ -157,7 +158,7 @@ class Rounds(Trial[Ledger]):
         self.receive.fill(-1)
         status = self.contender.flush()
         if status is not None:
-            self.ledger.flush(self.receive, status)
+            self.ledger.flush(np.asarray(self.receive), status)
         self.contender.free()
         self.ledger.compare(self.comm.allgather(self.ledger.digests))
 
@@ -174,7 +175,7 @@ class Rounds(Trial[Ledger]):
         in_time = self.pace.approach(begin)
         lap = timed(self.contender.call)
         self.pace.settle(begin)
-        self.ledger.enter(self.receive, self.contender.status())
+        self.ledger.enter(np.asarray(self.receive), self.contender.status())
         return lap, in_time
 
 
@@ -195,7 +196,7 @@ class Silence(Rounds):
         in_time = self.pace.approach(begin)
         self.pace.settle(begin)
         self.contender.call()
-        self.ledger.pattern.read(self.receive)
+        self.ledger.pattern.read(np.asarray(self.receive))
         return Lap(0, 0), in_time
 
 
@@ -214,7 +215,7 @@ class Loop(Trial[LoopLedger]):
         for call in range(1, calls + 1):
             self.receive.fill(-1)  # no sum is negative
             self.contender.call()
-            self.ledger.enter(self.receive, self.contender.status(), call)
+            self.ledger.enter(np.asarray(self.receive), self.contender.status(), call)
         self._flush(calls)
         self.ledger.audit(self.comm.allgather(self.ledger.take()), calls)
 
@@ -232,12 +233,12 @@ class Loop(Trial[LoopLedger]):
         if _may_wait_for_another(self.way):
             # Slower ranks may still wait for this rank, which must not wait for them in MPI: it
             # leaves by the flush, and checks when all ranks have come there.
-            result, status = self.receive.copy(), copy.copy(status)
+            result, status = np.array(self.receive), copy.copy(status)
             self._flush(1 + calls)
             self.ledger.enter(result, status, 1 + calls)
         else:
             self.pace.settle(begin)
-            self.ledger.enter(self.receive, status, 1 + calls)
+            self.ledger.enter(np.asarray(self.receive), status, 1 + calls)
             self._flush(1 + calls)
         return lap.ns / calls
 
@@ -260,7 +261,7 @@ class Loop(Trial[LoopLedger]):
         self.receive.fill(-1)
         status = self.contender.flush()
         if status is not None:
-            self.ledger.flush(self.receive, status, calls)
+            self.ledger.flush(np.asarray(self.receive), status, calls)
 
 
 def _may_wait_for_another(way: Way) -> bool:

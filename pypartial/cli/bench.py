@@ -15,9 +15,16 @@ from ..bench import latency as latency_bench
 from ..bench import overhead as overhead_bench
 from ..bench import skew as skew_bench
 from ..bench.conditions import shortage
+from ..bench.device_arrays import Devices, open_devices
 from ..bench.group_options import BenchGroupsOptions
 from ..bench.launch import stderr_is_terminal
-from ..bench.options import Buffers, LatencyOptions, OverheadOptions, SkewOptions
+from ..bench.options import (
+    AllreduceOptions,
+    Buffers,
+    LatencyOptions,
+    OverheadOptions,
+    SkewOptions,
+)
 from ..bench.pace import meet
 from ..bench.results import Outcome
 from ..bench.torch_options import BenchTorchOptions, entries, parameter_bytes
@@ -33,13 +40,17 @@ def skew(options: SkewOptions, comm: MPI.Intracomm) -> int:
     -------
     int
         The exit code, the same on all ranks: 1 if a sum or a status was wrong, the compiled module
-        cannot be loaded, a size does not fit into memory, or a file cannot be saved.
+        cannot be loaded, a size does not fit into memory, buffers cannot be on a device, or a file
+        cannot be saved.
     """
-    if not ready(comm, max(options.sizes), 1):
+    if not ready(comm, max(options.sizes), skew_bench.pairs(options)):
+        return 1
+    devices = _devices(options, comm)
+    if devices is None:
         return 1
     announce("at least", skew_bench.least_seconds(options, comm.size), comm)
     with progress_bar(skew_bench.turns(options), comm) as progress:
-        outcome = skew_bench.measure(options, comm, progress)
+        outcome = skew_bench.measure(options, comm, progress, devices)
     code = 0
     if outcome is not None:
         from ..bench.table import print_report
@@ -65,9 +76,12 @@ def latency(options: LatencyOptions, comm: MPI.Intracomm) -> int:
     """
     if not ready(comm, max(options.sizes), latency_bench.pairs(options)):
         return 1
+    devices = _devices(options, comm)
+    if devices is None:
+        return 1
     announce("about", latency_bench.about_seconds(options), comm)
     with progress_bar(latency_bench.turns(options), comm) as progress:
-        outcome = latency_bench.measure(options, comm, progress)
+        outcome = latency_bench.measure(options, comm, progress, devices)
     code = 0
     if outcome is not None:
         from ..bench.latency_table import print_report
@@ -141,6 +155,16 @@ def torch(options: BenchTorchOptions, comm: MPI.Intracomm) -> int:
             saved &= save("Plot", options.plot, lambda path: save_torch_plot(report, path))
         code = judge(outcome, saved)
     return int(comm.bcast(code))
+
+
+def _devices(options: AllreduceOptions, comm: MPI.Intracomm) -> Devices | None:
+    """Open what buffers on a device need; if a rank cannot, print why, return None. Collective."""
+    devices, problem = open_devices(options.buffers, options.device, comm)
+    if problem is None:
+        return devices
+    if comm.rank == 0:
+        print(f"pypartial: {problem}", file=sys.stderr)
+    return None
 
 
 def _has_torch(comm: MPI.Intracomm) -> bool:

@@ -16,6 +16,7 @@ from ..bench.group_options import (
     parse_group_size,
 )
 from ..bench.options import (
+    AnyBuffers,
     Buffers,
     DType,
     LatencyOptions,
@@ -23,6 +24,7 @@ from ..bench.options import (
     SkewOptions,
     Transport,
     Work,
+    parse_buffers,
     parse_way,
 )
 from ..bench.torch_options import BenchTorchOptions, TorchPart, TorchWay, parameter_bytes
@@ -87,6 +89,20 @@ _BuffersOption = Annotated[
         case_sensitive=False,
     ),
 ]
+_ON_DEVICE_HELP = (
+    "cupy and torch are arrays in the memory of a CUDA device, beside which MPI_Allreduce is "
+    "measured between copies by hand to and from pinned memory; cuda-staged-by-hand is that one "
+    "alone."
+)
+_DeviceOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="CUDA device of all ranks, for buffers on a device. Default: the ranks of a node take "
+        "its devices in turn.",
+    ),
+]
 _PlotOption = Annotated[
     Path | None,
     typer.Option(
@@ -144,6 +160,15 @@ def skew(
         ),
     ] = 10,
     work: _WorkOption = Work.SLEEP,
+    buffers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Whose buffers: numpy (numpy.empty), library (Context.alloc), cupy, torch or "
+            f"cuda-staged-by-hand. {_ON_DEVICE_HELP} {REPEATABLE} Default: host, which is numpy.",
+        ),
+    ] = None,
+    device: _DeviceOption = None,
     transport: _TransportOption = Transport.AUTO,
     dtype: _DTypeOption = DType.FLOAT32,
     seed: _SeedOption = 0,
@@ -161,6 +186,8 @@ def skew(
         policies=tuple(read("--policy", parse_way, text) for text in policy or _SKEW_POLICIES),
         sizes=tuple(read("--size", parse_size, text) for text in size or _SKEW_SIZES),
         skew_ns=read("--skew", parse_duration, skew),
+        buffers=_kinds(buffers, (Buffers.NUMPY,)),
+        device=device,
         rounds=rounds,
         warmup=warmup,
         work=work,
@@ -185,7 +212,16 @@ def latency(
             help=f"{POLICY_HELP} {REPEATABLE} Default: {', '.join(_LATENCY_POLICIES)}.",
         ),
     ] = None,
-    buffers: _BuffersOption = None,
+    buffers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Whose buffers the policies have: library (Context.alloc), numpy (numpy.empty), "
+            f"cupy, torch or cuda-staged-by-hand. {_ON_DEVICE_HELP} {REPEATABLE} Default: host, "
+            "which is library and numpy.",
+        ),
+    ] = None,
+    device: _DeviceOption = None,
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -233,10 +269,13 @@ def latency(
 ) -> None:
     """Measure an allreduce against MPI's own and a memory copy.
 
-    Start it with mpirun -n P. The ways to sum are: each policy with both kinds of buffers,
+    Start it with mpirun -n P. The ways to sum are: each policy with each kind of buffers,
     MPI_Allreduce, MPI_Iallreduce with MPI_Wait, and MPI's persistent allreduce; beside them all
     ranks copy a buffer at once. At each size they take turns in blocks of calls. The value of a
     block is the mean time of a call on its slowest rank; results are medians over the blocks.
+
+    On a device there are the policies, MPI_Allreduce staged by hand, and the copy; a call ends when
+    the result is on the device.
 
     Sums are verified: all of a few calls of each way before the blocks, the last one of a block and
     the flush after it, and with --skew every one. The exit code is 1 if one was wrong.
@@ -244,7 +283,8 @@ def latency(
     options = LatencyOptions(
         policies=tuple(read("--policy", parse_way, text) for text in policy or _LATENCY_POLICIES),
         sizes=tuple(read("--size", parse_size, text) for text in size or _LATENCY_SIZES),
-        buffers=tuple(buffers or Buffers),
+        buffers=_kinds(buffers, tuple(Buffers)),
+        device=device,
         skew_ns=read("--skew", parse_duration, skew),
         budget_ns=read("--budget", parse_duration, budget),
         blocks=blocks,
@@ -587,6 +627,16 @@ def overhead(
 def _listed(values: list[str] | None) -> list[str]:
     """Return the parts of the values of an option, which commas separate."""
     return [part.strip() for value in values or [] for part in value.split(",")]
+
+
+def _kinds(values: list[str] | None, host: tuple[Buffers, ...]) -> tuple[AnyBuffers, ...]:
+    """Return the kinds of buffers that --buffers names; `host` is what "host" stands for."""
+    texts = values or ("host",)
+    return tuple(
+        kind
+        for text in texts
+        for kind in read("--buffers", lambda name: parse_buffers(name, host), text)
+    )
 
 
 def _member(option: str, kind: type[AnyEnum], text: str) -> AnyEnum:

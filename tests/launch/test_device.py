@@ -18,8 +18,7 @@ PROGRAMS = 100  # on each number of ranks
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory):
-    driver = fakecuda.build(tmp_path_factory.mktemp("driver"))
-    return {"PYPARTIAL_CUDA_DRIVER": str(driver), "FAKECUDA_DEVICES": "2"}
+    return fakecuda.environment(tmp_path_factory.mktemp("driver"), devices=2)
 
 
 def stress(ranks: int, programs: int, env: dict[str, str]):
@@ -62,7 +61,10 @@ import pypartial as pp
 stream = Stream()
 send, out = Array(100, "i8", stream), Array(100, "i8", stream)
 ctx = pp.Context(MPI.COMM_WORLD)
-request = ctx.Allreduce_init(send, out, policy=pp.Solo())
+if sys.argv[3] == "groups":
+    request = ctx.Preduce_init(Array(100, "f8", stream), pp.groups.Random(2))
+else:
+    request = ctx.Allreduce_init(send, out, policy=pp.Solo())
 stream.hold(True)
 if sys.argv[1] != "idle":
     request.Start()
@@ -73,8 +75,71 @@ print("ended")
 
 
 @pytest.mark.parametrize("how", ["idle", "started", "exception"])
-def test_a_process_ends_while_its_stream_is_stuck(how, env):
+@pytest.mark.parametrize("what", ["rounds", "groups"])
+def test_a_process_ends_while_its_stream_is_stuck(what, how, env):
     """No one waits for the device then; the memory is the driver's to take back."""
-    run = mpirun(2, python("-c", END, how, str(ROOT)), timeout_s=30, env=env)
+    run = mpirun(2, python("-c", END, how, str(ROOT), what), timeout_s=30, env=env)
     assert run.returncode == (1 if how == "exception" else 0), run.explain()
+    assert run.output.count("ended") == 2
+
+
+FOLD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+send, out = Array(100, "i8", stream), Array(100, "i8", stream)
+ctx = pp.Context(comm)
+request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+driver().fake_fail(b"cuLaunchKernel", 1, 719)
+comm.Barrier()
+request.Start()
+try:
+    request.Wait(timeout=20)
+except pp.Error as error:
+    print("raised:", error, flush=True)
+    raise
+"""
+
+
+def test_a_round_that_a_device_cannot_reduce(env):
+    """The rank that claimed it says why, and no rank waits for ever."""
+    if "PYPARTIAL_CUDA_KERNELS" not in env:
+        pytest.skip("a C++ compiler makes the kernels, and there is none")
+    run = mpirun(3, python("-c", FOLD, str(ROOT)), timeout_s=60, env=env)
+    assert run.returncode not in (0, None), run.explain()
+    assert "raised: handle 1: round 0 could not be reduced: CUDA reports an error" in run.output
+    assert "timed out" not in run.output, run.explain()
+
+
+EXIT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+driver().fake_seed(1)
+stream, status = Stream(), pp.Status()
+model, other = Array(100, "f8", stream), Array(100, "f8", stream)
+ctx = pp.Context(MPI.COMM_WORLD, transport="mpi")
+request = ctx.Preduce_init(model, pp.groups.Table([[[0, 1]]]))
+if ctx.rank == 0:
+    for _ in range(3000):
+        other.copy(model, stream)
+    request.Start()
+else:
+    time.sleep(2)
+    request.Start()
+    request.Wait(status)
+    assert status.group == (1,), status
+print("ended")
+"""
+
+
+def test_a_model_comes_off_its_device_after_the_script_has_ended(env):
+    """The rank only serves the others then, and is in no group; whatever comes first."""
+    run = mpirun(2, python("-c", EXIT, str(ROOT)), timeout_s=30, env=env)
+    assert run.returncode == 0, run.explain()
     assert run.output.count("ended") == 2

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from support.oracles import check_groups
 
 import pypartial as pp
 
@@ -57,25 +58,6 @@ def generator(name, size):
     return found[name]
 
 
-def check_log(comm, log):
-    """What the members of a group say of it is the same, and no rank runs two out of order.
-
-    Each rank's `log` has a tuple for each request: the round, the group, its weights, a hash of the
-    average's bytes.
-    """
-    everybody = comm.allgather(log)
-    groups = {}
-    for rank, entries in enumerate(everybody):
-        rounds = [entry[0] for entry in entries if entry[0]]
-        assert rounds == sorted(set(rounds))
-        for round_, *rest in entries:
-            assert rank in rest[0]
-            if round_:
-                assert groups.setdefault(round_, rest) == rest
-            else:
-                assert rest[0] == (rank,)
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.sizes(1, 2, 3, 4, 5, 7, 8, 9)
 def test_the_mean_is_kept_and_members_agree(comm, ctx, name):
@@ -97,7 +79,7 @@ def test_the_mean_is_kept_and_members_agree(comm, ctx, name):
     assert status.group == tuple(range(size))
     assert comm.allgather(model.tobytes()) == [model.tobytes()] * size
     np.testing.assert_allclose(model, mean, rtol=0, atol=1e-12)
-    check_log(comm, log)
+    check_groups(comm, log)
     assert request.Free() == 0
 
 
@@ -114,7 +96,7 @@ def test_ranks_make_different_numbers_of_calls(comm, ctx, name):
         log.append((status.round, status.group, status.weights, model.tobytes()))
     request.Flush()
     np.testing.assert_allclose(model, (comm.size - 1) / 2, rtol=0, atol=1e-12)
-    check_log(comm, log)
+    check_groups(comm, log)
     request.Start()  # the handle goes on
     request.Wait(status)
     assert request.Free() == 0

@@ -6,30 +6,41 @@ The device is that of the stand-in for the CUDA driver, whose streams pause at r
 has up to three handles of its own kind. The ranks make Starts and Waits with random delays, on two
 streams, one of which is now and then held for a moment; they overwrite what a Start has read at
 once, and read a result as soon as Wait has returned. Then they flush and compare everything that
-they were given (tests/support/oracles.py). Afterwards nothing may be left on the device. The last
-line is "N programs passed"; the first program that does not pass ends the run, and is named.
+they were given (tests/support/oracles.py). Every fourth program also has a handle of P-Reduce,
+whose groups are replayed as by tests/stress/preduce.py. Afterwards nothing may be left on the
+device. The last line is "N programs passed"; the first program that does not pass ends the run, and
+is named.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
+from checks import HANGS_S
 from mpi4py import MPI
+from preduce import GENERATORS, WEIGHTS, Case, Judge, Rank, agree
 from support.device import Array, Stream, driver
 from support.oracles import Log, judge
 
 import pypartial as pp
 
+KERNELS = "PYPARTIAL_CUDA_KERNELS" in os.environ  # else devices share no memory
 EXTRAS = (0, 3, 4000, 20_000)  # elements besides the counts: above 64 KiB copies are made unlocked
 LONGEST_S = 3e-4
 HELD = 0.2  # share of the Starts whose stream is held for a moment
+SLOW = 0.2  # share of the programs with a slow consumer
+QUEUED = 7  # results of it; eight are the most on their way
 TESTED = 0.2  # share of the requests that are collected by Test
 
 
@@ -64,11 +75,13 @@ def open_loop(ctx: pp.Context, comm: MPI.Comm, draw: np.random.Generator, home: 
     values[comm.rank] = 1
     out = Array(values.size, "i8", home)
     send = out if draw.random() < 0.2 else Array(values.size, "i8", home)
+    path = "ipc" if KERNELS and draw.random() < 0.5 else "auto"
     request = ctx.Allreduce_init(
         None if send is out else send,
         out,
         policy=policies[int(draw.integers(len(policies)))],
         deliver=str(draw.choice(["latest", "sum", "each"])),  # type: ignore[arg-type]
+        device_path=path,  # type: ignore[arg-type]
     )
     return Loop(request, send, out, values, Log(comm.size, 4000))
 
@@ -99,6 +112,65 @@ def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp
     loop.send.settle()
 
 
+class Member(Rank):
+    """One rank's life with a handle of P-Reduce, whose model is on a device."""
+
+    def __init__(
+        self, ctx: pp.Context, case: Case, seed: int, streams: list[Stream], longest_s: float
+    ) -> None:
+        self.streams, self.first = streams, streams[0]
+        super().__init__(ctx, case, argparse.Namespace(delay_us=longest_s * 1e6), seed)
+
+    def init(self, generator: pp.groups.Generator, options: dict[str, Any]) -> pp.PreduceRequest:
+        self.array = Array(self.model.size, "f8", self.streams[0])
+        self.array.put(self.model)
+        request = self.ctx.Preduce_init(self.array, generator, **options)
+        self.array.settle()
+        return request
+
+    def begin(self, iteration: int | None, group: list[int] | None) -> None:
+        first = self.first = self.own.choice(self.streams)
+        first.hold(self.own.random() < HELD)
+        self.array.put(self.model, first)
+        self.request.Start(iteration, group, first)  # type: ignore[call-arg]
+        self.array.put(-999, first)
+        time.sleep(self.own.uniform(0, self.longest_s))
+        first.hold(False)
+
+    def wait(self) -> None:
+        second = self.own.choice(self.streams)
+        if second is not self.first:  # P-Reduce works in place
+            self.first.wait()
+        if self.own.random() < TESTED:
+            while not self.request.Test(self.status, second):  # type: ignore[call-arg]
+                time.sleep(self.longest_s / 10)
+        else:
+            self.request.Wait(self.status, HANGS_S, second)  # type: ignore[call-arg]
+        self.model[:] = self.array.get(second)
+
+    def flush_all(self) -> None:
+        second = self.own.choice(self.streams)
+        self.first.wait()  # of a request that is dropped
+        self.array.put(self.model, second)
+        self.request.Flush(self.status, HANGS_S, second)  # type: ignore[call-arg]
+        self.model[:] = self.array.get(second)
+
+
+def average(ctx: pp.Context, draw: np.random.Generator, seed: int, streams: list[Stream]) -> None:
+    """Run a part of P-Reduce, and judge it; `draw` is the same on all ranks."""
+    comm = ctx.comm
+    names = [name for name in GENERATORS if comm.size > 1 or name in ("static", "given")]
+    extra = int(draw.choice(EXTRAS))
+    case = Case(str(draw.choice(names)), str(draw.choice(WEIGHTS)), 8 * (1 + extra), 40)
+    member = Member(ctx, case, seed, streams, LONGEST_S)
+    initials = comm.gather(member.initial)
+    judge = Judge(case, member, initials) if initials is not None else None
+    logs = comm.gather(member.part())
+    agree(comm, (lambda: judge.part(logs)) if judge and logs else None)
+    member.request.Free()
+    member.array.close()
+
+
 def program(comm: MPI.Comm, seed: int) -> None:
     """Run one program; raise what the oracles find."""
     shared, own = np.random.default_rng((seed, 1)), np.random.default_rng((seed, 2, comm.rank))
@@ -113,6 +185,8 @@ def program(comm: MPI.Comm, seed: int) -> None:
         progress=progress,  # type: ignore[arg-type]
         patience=patience,
     ) as ctx:
+        if shared.random() < SLOW:
+            consume_slowly(comm, ctx, own, streams[0])
         loops = [open_loop(ctx, comm, shared, streams[0]) for _ in range(shared.integers(1, 4))]
         for _ in range(int(shared.integers(2, 8))):
             for loop in loops:
@@ -121,12 +195,37 @@ def program(comm: MPI.Comm, seed: int) -> None:
             finish(comm, loop, status, len(loops) > 1)
         for loop in loops:
             loop.request.Free()
+        if seed % 4 == 1:
+            average(ctx, shared, seed, streams)
     for loop in loops:
         loop.out.close()
         if loop.send is not loop.out:
             loop.send.close()
     for stream in streams:
         stream.close()
+
+
+def consume_slowly(comm: MPI.Comm, ctx: pp.Context, own: np.random.Generator, home: Stream) -> None:
+    """Have results queue up on a stream that is held; each must still be that of its round."""
+    count, slow = int(own.choice(EXTRAS)) + 1, Stream()
+    count = comm.bcast(count)
+    send, out, *seen = (Array(count, "i8", home) for _ in range(2 + QUEUED))
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    slow.hold(True)
+    for step, kept in enumerate(seen):
+        send.put(step)
+        request.Start()
+        request.Wait(stream=slow)  # type: ignore[call-arg]
+        kept.copy(out, slow)
+    slow.hold(False)
+    slow.wait()
+    for step, kept in enumerate(seen):
+        found = kept.get()
+        assert (found == step * comm.size).all(), f"result {step} became {found[:4]}"
+    request.Free()
+    for array in (send, out, *seen):
+        array.close()
+    slow.close()
 
 
 def finish(comm: MPI.Comm, loop: Loop, status: pp.Status, several: bool) -> None:
@@ -142,6 +241,7 @@ def finish(comm: MPI.Comm, loop: Loop, status: pp.Status, several: bool) -> None
 
 def main() -> None:
     options, comm = parse(), MPI.COMM_WORLD
+    warnings.filterwarnings("ignore", "device_path='ipc' is not possible", RuntimeWarning)
     stand_in = driver()
     before = stand_in.fake_leaks()
     for seed in range(options.seed, options.seed + options.programs):

@@ -185,13 +185,25 @@ class Rank:
         self.model = self.values.standard_normal(max(1, case.size_bytes // 8))
         self.initial = self.model.tobytes()
         dynamic: dict[str, Any] = {"weights": "dynamic", "alpha": ALPHA, "missing": case.weights}
-        self.request = ctx.Preduce_init(
-            self.model,
-            GENERATORS[case.generator](ctx.size),
-            **({} if case.weights == "constant" else dynamic),
+        self.request = self.init(
+            GENERATORS[case.generator](ctx.size), {} if case.weights == "constant" else dynamic
         )
         self.status = pp.Status()
         self.iteration = 0  # of the last request, as the core counts
+
+    # What tests/stress/device.py does with buffers on a device.
+
+    def init(self, generator: pp.groups.Generator, options: dict[str, Any]) -> pp.PreduceRequest:
+        return self.ctx.Preduce_init(self.model, generator, **options)
+
+    def begin(self, iteration: int | None, group: list[int] | None) -> None:
+        self.request.Start(iteration, group)
+
+    def wait(self) -> None:
+        self.request.Wait(self.status, HANGS_S)
+
+    def flush_all(self) -> None:
+        self.request.Flush(self.status, HANGS_S)
 
     def work(self) -> None:
         if self.own.random() > 0.4:
@@ -204,14 +216,11 @@ class Rank:
         ahead = self.own.choice((0, 0, 0, 1, 2)) if self.case.weights != "constant" else 0
         self.iteration += 1 + ahead
         asked = Asked(self.model.tobytes(), self.iteration)
-        if ahead:
-            self.request.Start(iteration=self.iteration - 1, group=group)
-        else:
-            self.request.Start(group=group)
+        self.begin(self.iteration - 1 if ahead else None, group)
         return asked
 
     def collect(self, asked: Asked) -> Entry:
-        self.request.Wait(self.status, HANGS_S)
+        self.wait()
         return self.done(asked)
 
     def done(self, asked: Asked) -> Entry:
@@ -267,7 +276,7 @@ class Rank:
 
     def flush(self, drop: bool) -> Entry:
         before = None if drop else self.model.tobytes()
-        self.request.Flush(self.status, HANGS_S)
+        self.flush_all()
         return self.done(Asked(before, self.iteration, flush=True))
 
     def check_buffers(self) -> None:

@@ -31,6 +31,7 @@ def driver() -> ctypes.CDLL:
     library.fake_capture.argtypes = [Pointer, ctypes.c_bool]
     library.fake_hold_new.argtypes = [ctypes.c_bool]
     library.fake_seed.argtypes = [ctypes.c_uint64]
+    library.fake_fail.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int]
     library.cuMemcpyAsync.argtypes = [Pointer, Pointer, ctypes.c_size_t, Pointer]
     library.cuMemAlloc_v2.argtypes = [Pointer, ctypes.c_size_t]
     library.cuMemFree_v2.argtypes = [Pointer]
@@ -133,6 +134,10 @@ class Array:
         """Queue an assignment of another array's elements."""
         assert other.nbytes == self.nbytes
         _check(driver().cuMemcpyAsync(self.address, other.address, self.nbytes, stream.ptr))
+
+    def copy_from(self, address: int, stream: Stream) -> None:
+        """Queue an assignment of the elements at an address."""
+        _check(driver().cuMemcpyAsync(self.address, address, self.nbytes, stream.ptr))
 
     def get(self, stream: Stream | None = None) -> npt.NDArray[Any]:
         """Return the elements when all that is queued on a stream, the array's, is done."""

@@ -18,7 +18,10 @@
  */
 #define _GNU_SOURCE   /* memfd_create */
 #include "fakecuda.h"
+#include "kernels_on_host.h"
 
+#include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -45,9 +48,7 @@ typedef struct operation {
     size_t            bytes;
     event_t          *event;
     uint64_t          record;                    /* of the event */
-    fake_kernel_t     kernel;
-    void             *arguments[FAKE_ARGUMENTS];
-    uint64_t          values[FAKE_ARGUMENTS];
+    struct launch    *launch;
 } operation_t;
 
 typedef struct stream {
@@ -73,16 +74,28 @@ typedef struct memory {
 typedef struct module {
     struct module *next;
     CUmodule       handle;
-    char          *image;
+    char          *image;                        /* NULL: it is a library */
+    void          *library;
+    int            fd;                           /* of the library: its number is a part of the name */
 } module_t;
 
 typedef struct kernel {
     struct kernel *next;
+    CUmodule       module;                       /* NULL: it is registered */
     char          *name;
-    fake_kernel_t  function;
+    fake_kernel_t  function;                     /* NULL: `run` is the kernel */
+    void         (*run)(void **arguments, unsigned blocks, unsigned threads);
     int            count;
     size_t         bytes[FAKE_ARGUMENTS];
 } kernel_t;
+
+/* What is kept of a launch until a stream comes to it. */
+typedef struct launch {
+    kernel_t kernel;
+    unsigned blocks, threads;
+    void    *arguments[FAKE_ARGUMENTS];
+    _Alignas(max_align_t) char values[FAKE_ARGUMENT_BYTES];
+} launch_t;
 
 /* Primary contexts; there are no others. */
 struct CUctx_st {
@@ -511,6 +524,14 @@ static void copy_pieces(stream_t *stream, const operation_t *operation, uint64_t
     }
 }
 
+static void run_kernel(launch_t *launch)
+{
+    if (launch->kernel.function)
+        launch->kernel.function(launch->arguments);
+    else
+        launch->kernel.run(launch->arguments, launch->blocks, launch->threads);
+}
+
 /* With the lock, which it gives up meanwhile. */
 static void perform(stream_t *stream, operation_t *operation)
 {
@@ -520,7 +541,7 @@ static void perform(stream_t *stream, operation_t *operation)
     if (operation->kind == COPY)
         copy_pieces(stream, operation, of_seed);
     else if (operation->kind == KERNEL)
-        operation->kernel(operation->arguments);
+        run_kernel(operation->launch);
     take_lock();
     if (!operation->event)
         return;
@@ -558,6 +579,7 @@ static void *run_stream(void *argument)
         if (!stream->first)
             stream->last = &stream->first;
         stream->done++;
+        free(operation->launch);
         free(operation);
         pthread_cond_broadcast(&changed);
     }
@@ -606,8 +628,6 @@ static CUresult queue(stream_t *stream, const operation_t *what)
     operation_t *operation = malloc(sizeof *operation);
     *operation = *what;
     operation->next = NULL;
-    for (int i = 0; i < FAKE_ARGUMENTS; i++)
-        operation->arguments[i] = &operation->values[i];
     if (operation->event)
         operation->event->users++;
     *stream->last = operation;
@@ -1139,15 +1159,20 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 
 /* ---- kernels -------------------------------------------------------------------------------------- */
 
-static void add_kernel(const char *name, fake_kernel_t function, int arguments, const size_t *bytes)
+/* With the lock. */
+static kernel_t *new_kernel(const char *name, int arguments, const size_t *bytes)
 {
     kernel_t *kernel = calloc(1, sizeof *kernel);
     kernel->name = strdup(name);
-    kernel->function = function;
     kernel->count = arguments;
     memcpy(kernel->bytes, bytes, (size_t)arguments * sizeof *bytes);
     kernel->next = kernels;
-    kernels = kernel;
+    return kernels = kernel;
+}
+
+static void add_kernel(const char *name, fake_kernel_t function, int arguments, const size_t *bytes)
+{
+    new_kernel(name, arguments, bytes)->function = function;
 }
 
 #define SUM(name, type)                                                                                     \
@@ -1166,23 +1191,110 @@ SUM(sum_float64, double)
 SUM(sum_int32, uint32_t)                         /* modulo 2^32, as a device does */
 SUM(sum_int64, uint64_t)
 
+/* A library's file ends with the headers of its sections. */
+static size_t bytes_of_library(const void *image)
+{
+    const Elf64_Ehdr *head = image;
+    return head->e_shoff + (size_t)head->e_shnum * head->e_shentsize;
+}
+
+/* The loader knows libraries by their names, so the file stays open as long as the library. */
+static void *open_library(const void *image, int *fd)
+{
+    char         path[64];
+    const size_t bytes = bytes_of_library(image);
+    *fd = memfd_create("kernels", MFD_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
+    const bool is_whole = *fd >= 0 && write(*fd, image, bytes) == (ssize_t)bytes;
+    return is_whole ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
+static void close_module(module_t *module)
+{
+    if (module->library)
+        dlclose(module->library);
+    if (module->fd >= 0)
+        close(module->fd);
+    free(module->image);
+    free(module);
+}
+
+static void *reach_of_kernel(unsigned long long address, size_t bytes) { return fake_reach(address, bytes); }
+
+/* With the lock.  False: the library has no kernels. */
+static bool add_kernels(const module_t *module)
+{
+    size_t               count;
+    const host_kernel_t *(*found)(host_reach_t, size_t *);
+    void                *symbol = dlsym(module->library, "host_kernels");
+    memcpy(&found, &symbol, sizeof found);
+    if (!found)
+        return false;
+    const host_kernel_t *of_library = found(reach_of_kernel, &count);
+    for (size_t i = 0; i < count; i++) {
+        kernel_t *kernel = new_kernel(of_library[i].name, of_library[i].count, of_library[i].bytes);
+        kernel->run = of_library[i].run;
+        kernel->module = module->handle;
+    }
+    return true;
+}
+
 CUresult cuModuleLoadData(CUmodule *out, const void *image)
 {
     BEGIN(CONTEXT);
     if (!image || !*(const char *)image)
         return CUDA_ERROR_INVALID_IMAGE;
+    module_t  *module = calloc(1, sizeof *module);
+    const bool is_library = memcmp(image, ELFMAG, SELFMAG) == 0;
+    module->fd = -1;
+    if (is_library)
+        module->library = open_library(image, &module->fd);
+    else
+        module->image = strdup(image);
     take_lock();
-    module_t *module = malloc(sizeof *module);
-    *module = (module_t){.next = modules, .handle = new_handle(), .image = strdup(image)};
+    module->handle = new_handle();
+    if (is_library && (!module->library || !add_kernels(module))) {
+        close_module(module);
+        return end(CUDA_ERROR_INVALID_IMAGE);
+    }
+    module->next = modules;
     modules = module;
     *out = module->handle;
     return end(CUDA_SUCCESS);
+}
+
+/* With the lock. */
+static void remove_kernels(CUmodule module)
+{
+    for (kernel_t **link = &kernels; *link;) {
+        kernel_t *kernel = *link;
+        if (kernel->module == module) {
+            *link = kernel->next;
+            free(kernel->name);
+            free(kernel);
+        } else {
+            link = &kernel->next;
+        }
+    }
+}
+
+static bool is_launched(CUmodule module)
+{
+    for (const stream_t *stream = streams; stream; stream = stream->next)
+        for (const operation_t *o = stream->first; o; o = o->next)
+            if (o->kind == KERNEL && o->launch->kernel.module == module)
+                return true;
+    return false;
 }
 
 CUresult cuModuleUnload(CUmodule handle)
 {
     BEGIN(CONTEXT);
     take_lock();
+    if (is_launched(handle)) {
+        misuses++;
+        wait_for_all();
+    }
     module_t **link = &modules;
     while (*link && (*link)->handle != handle)
         link = &(*link)->next;
@@ -1190,9 +1302,17 @@ CUresult cuModuleUnload(CUmodule handle)
     if (!module)
         return end(CUDA_ERROR_INVALID_HANDLE);
     *link = module->next;
-    free(module->image);
-    free(module);
+    remove_kernels(handle);
+    close_module(module);
     return end(CUDA_SUCCESS);
+}
+
+/* With the lock.  A module that is a text has the registered kernels that it names. */
+static bool has_kernel(const module_t *module, const kernel_t *kernel)
+{
+    if (module->library)
+        return kernel->module == module->handle;
+    return !kernel->module && strstr(module->image, kernel->name);
 }
 
 CUresult cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name)
@@ -1202,15 +1322,30 @@ CUresult cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name)
     const module_t *module = modules;
     while (module && module->handle != handle)
         module = module->next;
-    kernel_t *kernel = kernels;
-    while (kernel && strcmp(kernel->name, name) != 0)
-        kernel = kernel->next;
     if (!module)
         return end(CUDA_ERROR_INVALID_HANDLE);
-    if (!kernel || !strstr(module->image, name))
+    kernel_t *kernel = kernels;
+    while (kernel && (strcmp(kernel->name, name) != 0 || !has_kernel(module, kernel)))
+        kernel = kernel->next;
+    if (!kernel)
         return end(CUDA_ERROR_NOT_FOUND);
     *out = (CUfunction)kernel;
     return end(CUDA_SUCCESS);
+}
+
+static launch_t *new_launch(const kernel_t *kernel, unsigned blocks, unsigned threads, void **parameters)
+{
+    size_t    used = 0;
+    launch_t *launch = malloc(sizeof *launch);
+    launch->kernel = *kernel;
+    launch->blocks = blocks;
+    launch->threads = threads;
+    for (int i = 0; i < kernel->count; i++) {
+        launch->arguments[i] = launch->values + used;
+        memcpy(launch->arguments[i], parameters[i], kernel->bytes[i]);
+        used += (kernel->bytes[i] + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
+    }
+    return launch;
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
@@ -1231,10 +1366,13 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
         kernel = kernel->next;
     if (!stream || !kernel || stream->device != current_context()->device)
         return end(CUDA_ERROR_INVALID_HANDLE);
-    operation_t operation = {.kind = KERNEL, .kernel = kernel->function};
-    for (int i = 0; i < kernel->count; i++)
-        memcpy(&operation.values[i], parameters[i], kernel->bytes[i]);
-    return end(queue(stream, &operation));
+    if (kernel->run && (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1))
+        return end(CUDA_ERROR_NOT_SUPPORTED);
+    launch_t      *launch = new_launch(kernel, grid_x, block_x, parameters);
+    const CUresult result = queue(stream, &(operation_t){.kind = KERNEL, .launch = launch});
+    if (result != CUDA_SUCCESS)
+        free(launch);
+    return end(result);
 }
 
 /* ---- for tests: fakecuda.h ------------------------------------------------------------------------ */
@@ -1392,9 +1530,11 @@ void fake_capture(CUstream handle, bool capturing)
 
 void fake_kernel(const char *name, fake_kernel_t function, int arguments, const size_t *bytes)
 {
+    size_t sum = 0;
     for (int i = 0; i < arguments; i++)
-        if (arguments > FAKE_ARGUMENTS || bytes[i] > sizeof(uint64_t))
-            abort();
+        sum += bytes[i] + sizeof(max_align_t);
+    if (arguments > FAKE_ARGUMENTS || sum > FAKE_ARGUMENT_BYTES)
+        abort();
     take_lock();
     configure();
     add_kernel(name, function, arguments, bytes);

@@ -38,7 +38,8 @@ uint64_t    fake_calls(const char *name);
 uint64_t    fake_live(const char *kind);
 /* All kinds of which there are some: "memory: 1, events: 2"; "" if there are none.  Valid until the next call. */
 const char *fake_leaks(void);
-/* How often memory was unregistered, freed or closed while a copy to it or from it was queued. */
+/* How often memory was unregistered, freed or closed while a copy to it or from it was queued, and modules unloaded
+   while a kernel of theirs was. */
 uint64_t    fake_misuses(void);
 /* Copies to or from host memory that is not pinned.  The call waits for them, as the driver's may. */
 uint64_t    fake_pageable_copies(void);
@@ -56,13 +57,16 @@ void        fake_capture(CUstream stream, bool capturing);
 
 /* ---- kernels -------------------------------------------------------------------------------------- */
 
+/* The image of a module is a text; or the file of a library that has pypartial/_device_kernels.cu, compiled for the host
+   (kernels_on_host.h).  The kernels of such a library run thread by thread, and look for each address by fake_reach(). */
+
 /* A kernel is a C function, which runs once for the whole grid.  It gets copies of the arguments of its launch. */
 typedef void (*fake_kernel_t)(void **arguments);
 
-enum { FAKE_ARGUMENTS = 12 };
+enum { FAKE_ARGUMENTS = 12, FAKE_ARGUMENT_BYTES = 4096 };    /* the latter: of all, and 16 for each */
 
-/* Registers a kernel; `bytes` are those of its `count` arguments, of at most 8 bytes each.  A module has every
-   registered kernel whose name occurs in its image, which is any text.
+/* Registers a kernel; `bytes` are those of its `count` arguments.  A module whose image is a text has every registered
+   kernel whose name occurs in it.
 
    These are registered: sum_float32, sum_float64, sum_int32, sum_int64 (out, left, right, size_t count).  They set
    out[i] to left[i] + right[i]; out may be left or right. */

@@ -1,4 +1,4 @@
-"""The stand-in for the CUDA driver, `fakecuda.c`: how it is compiled.
+"""The stand-in for the CUDA driver, `fakecuda.c`, and kernels for it: how they are compiled.
 
 A process uses it if PYPARTIAL_CUDA_DRIVER names its file. `fakecuda.h` says what a test can ask of
 it, in Python by `ctypes.CDLL` of the same file, and which other variables it reads.
@@ -13,6 +13,7 @@ from pathlib import Path
 
 SUPPORT = Path(__file__).resolve().parent
 CSRC = SUPPORT.parents[1] / "csrc"
+KERNELS = SUPPORT.parents[1] / "pypartial" / "_device_kernels.cu"
 
 
 def compiler() -> list[str]:
@@ -42,7 +43,49 @@ def build(folder: Path, *, without: str | None = None, sanitizers: str = "") -> 
             *(*compiler(), "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"),
             # It calls its own functions, also where a program has another stand-in as well.
             *("-shared", "-fPIC", "-Wl,-Bsymbolic", *more, f"-I{CSRC}"),
-            *(str(SUPPORT / "fakecuda.c"), "-o", str(library)),
+            *(str(SUPPORT / "fakecuda.c"), "-ldl", "-o", str(library)),
+        ],
+        check=True,
+    )
+    return library
+
+
+def environment(folder: Path, devices: int = 1) -> dict[str, str]:
+    """Compile the stand-in, and kernels if there is a C++ compiler; return what names them."""
+    found = {"PYPARTIAL_CUDA_DRIVER": str(build(folder)), "FAKECUDA_DEVICES": str(devices)}
+    if cpp_compiler():
+        found["PYPARTIAL_CUDA_KERNELS"] = str(build_kernels(folder))
+    return found
+
+
+def cpp_compiler() -> list[str] | None:
+    """Return the command of the C++ compiler; None if there is none."""
+    words = (os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or "").split()
+    return words or None
+
+
+def build_kernels(folder: Path, *, source: Path = KERNELS, sanitizers: str = "") -> Path:
+    """Compile the kernels of devices for the host: the stand-in takes the file for their image.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the file is to be.
+    source : Path
+        Their source, named `_device_kernels.cu`.
+    sanitizers : str, optional
+        Those that the program has which is to load it.
+    """
+    compiler = cpp_compiler()
+    assert compiler, "a C++ compiler is needed"
+    library = folder / "kernels_on_host.so"
+    more = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"] if sanitizers else []
+    subprocess.run(
+        [
+            *(*compiler, "-std=c++17", "-g", "-O1", "-Wall", "-Wextra", "-Werror"),
+            *("-Wno-unknown-pragmas", "-ffp-contract=off", "-shared", "-fPIC", "-Wl,-Bsymbolic"),
+            *(*more, f"-I{source.parent}"),
+            *(str(SUPPORT / "kernels_on_host.cpp"), "-o", str(library)),
         ],
         check=True,
     )

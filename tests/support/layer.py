@@ -6,6 +6,7 @@ import functools
 import shutil
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,14 @@ class Counts:
 
 
 def run_tests(
-    tests: Path, ranks: int, *, test_limit_s: int, limit_s: int, env: dict[str, str] | None = None
+    tests: Path,
+    ranks: int,
+    *,
+    test_limit_s: int,
+    limit_s: int,
+    env: dict[str, str] | None = None,
+    under: Sequence[str] = (),
+    selected: str = "",
 ) -> Counts:
     """Run tests in every rank of a job; each rank must run the same ones, and all must pass.
 
@@ -38,11 +46,16 @@ def run_tests(
         For all of them: mpirun's.
     env : dict, optional
         Variables to set (an empty value: to remove).
+    under : sequence of str, optional
+        A program that runs each rank, and its options.
+    selected : str, optional
+        Only tests that pytest's ``-k`` finds by this.
     """
     reports = Path(tempfile.mkdtemp(prefix="pp-reports-"))
     try:
         limit = str(test_limit_s)
         command = python(str(INNER), str(reports), limit, _bytecode().name, str(tests))
+        command = [*under, *command, *(["-k", selected] if selected else [])]
         run = mpirun(ranks, command, timeout_s=limit_s, env=env)
         run.check()
         files = sorted(reports.glob("rank-*.xml"))

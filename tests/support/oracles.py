@@ -372,3 +372,24 @@ def check_departed(records: list[np.ndarray[Any, Any]], table: np.ndarray[Any, A
 def asked(log: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Mark the records of requests; the others are what a Flush or Drain gave."""
     return (np.diff(log["start"], prepend=0) > 0) & (log["cause"] != FLUSH)
+
+
+# ---- groups -------------------------------------------------------------------------------------
+
+
+def check_groups(comm: Any, log: list[tuple[Any, ...]]) -> None:
+    """What the members of a group say of it is the same, and no rank runs two out of order.
+
+    Each rank's `log` has a tuple for each request: the round, the group, its weights, a hash of the
+    average's bytes.
+    """
+    groups: dict[int, list[Any]] = {}
+    for rank, entries in enumerate(comm.allgather(log)):
+        rounds = [entry[0] for entry in entries if entry[0]]
+        assert rounds == sorted(set(rounds))
+        for round_, *rest in entries:
+            assert rank in rest[0]
+            if round_:
+                assert groups.setdefault(round_, rest) == rest
+            else:
+                assert rest[0] == (rank,)

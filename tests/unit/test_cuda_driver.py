@@ -280,6 +280,7 @@ def test_a_host_that_touches_memory_of_a_device_dies(cases: Cases, byte: int) ->
         "registration",
         "leaks",
         "kernels",
+        "structures",
     ],
 )
 def test_the_stand_in(cases: Cases, case: str) -> None:

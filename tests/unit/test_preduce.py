@@ -335,7 +335,8 @@ OPTIONS = {
 
 
 def read(groups: Any, buf: Any = None, **options: Any) -> Arguments:
-    return Arguments.read(np.zeros(3) if buf is None else buf, groups, OPTIONS | options)
+    native: Any = None  # is for buffers on a device
+    return Arguments.read(native, np.zeros(3) if buf is None else buf, groups, OPTIONS | options)
 
 
 def made(core: Core, arguments: Arguments, comm: Any = None) -> pp.PreduceRequest:

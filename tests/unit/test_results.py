@@ -108,6 +108,7 @@ def test_the_schema_is_one() -> None:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
+        (results.DeviceFacts, "deviceFacts"),
         (results.Row, "benchSkewRow"),
         (results.SkewMeta, "benchSkewMeta"),
         (results.LatencyRow, "benchLatencyRow"),

@@ -503,7 +503,7 @@ pp_status_t pp_posted_groups_open(pp_preduce_t *preduce)
         posted->initial = pp_pool_get(&posted->vectors);
         if (!posted->initial)
             return pp_fail(PP_ERR_MEMORY, "no memory for the initial model of %zu bytes", preduce->vector_bytes);
-        preduce->kernels.memory->copy(posted->initial->data, preduce->initial, preduce->vector_bytes);
+        preduce->kernels.memory->copy(preduce->kernels.memory, posted->initial->data, preduce->initial, preduce->vector_bytes);
     }
     return preduce->handle.engine->rank == 0 ? open_machine(preduce) : PP_OK;
 }

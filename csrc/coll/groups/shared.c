@@ -367,7 +367,7 @@ static pp_status_t open_initial(pp_preduce_t *preduce)
         return PP_OK;
     if (!pp_node_commit(shared->node, own, shared->stride))
         return pp_fail(PP_ERR_MEMORY, "no shared memory for the initial model of %zu bytes", preduce->vector_bytes);
-    preduce->kernels.memory->copy(pp_node_at(shared->node, own), preduce->initial, preduce->vector_bytes);
+    preduce->kernels.memory->copy(preduce->kernels.memory, pp_node_at(shared->node, own), preduce->initial, preduce->vector_bytes);
     return PP_OK;
 }
 

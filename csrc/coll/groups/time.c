@@ -81,7 +81,7 @@ static bool holds_up(const pp_preduce_t *preduce)
 
 void pp_group_time_awaited(pp_preduce_t *preduce)
 {
-    if (pp_handle_waits(&preduce->handle) || !has_patience(preduce))
+    if (pp_preduce_asks(preduce) || !has_patience(preduce))
         return;
     if (!preduce->time.awaited)
         preduce->time.leave_ns = 0;
@@ -158,9 +158,9 @@ static uint64_t tick_elsewhere(pp_preduce_t *preduce, uint64_t now)
 uint64_t pp_group_time_tick(pp_preduce_t *preduce, uint64_t now, uint64_t waits)
 {
     uint64_t next = PP_NEVER_NS;
-    if (pp_handle_waits(&preduce->handle) && preduce->handle.engine->size > 1)
+    if (pp_preduce_asks(preduce) && preduce->handle.engine->size > 1)
         next = tick_long(preduce, now);
-    if (pp_handle_waits(&preduce->handle) && has_patience(preduce))
+    if (pp_preduce_asks(preduce) && has_patience(preduce))
         next = earlier(next, tick_waiting(preduce, now));
     if (holds_up(preduce))
         next = earlier(next, tick_awaited(preduce, now));

@@ -219,6 +219,8 @@ static bool add_targets(pp_allreduce_t *coll, int32_t index, pp_ring_entry_t *en
 {
     pp_board_t *board = &coll->on_board->board;
     pp_plan_t *plan = board->plan;
+    if (board->vault)
+        return true;                 /* the ring's entry is the only one */
     for (int32_t rank = 0; rank < board->ranks; rank++)
         if (pp_mask_has(entry->direct, rank))
             plan->offsets[plan->source_count + plan->target_count++] = board->stations[rank].receive;
@@ -370,7 +372,10 @@ static void settle(pp_allreduce_t *coll)
 
 static bool poll_board(pp_allreduce_t *coll)
 {
-    if (!pp_on_board_has_news(coll))
+    bool folded = pp_gather_fold_over(coll);
+    if (folded)
+        gathered(coll, coll->completed);
+    if (!folded && !pp_on_board_has_news(coll))
         return false;
     settle(coll);
     return true;
@@ -383,7 +388,7 @@ static bool is_needed(pp_allreduce_t *coll)
     return false;
 }
 
-static bool has_retired(const pp_allreduce_t *coll) { return coll->on_board->workers == 0; }
+static bool has_retired(const pp_allreduce_t *coll) { return coll->on_board->workers == 0 && !coll->on_board->folds; }
 
 static void await(pp_allreduce_t *coll, uint32_t number)
 {
@@ -391,8 +396,10 @@ static void await(pp_allreduce_t *coll, uint32_t number)
     pp_hold_await(coll, coll->completed);
 }
 
+static pp_board_t *board_of(pp_allreduce_t *coll) { return &coll->on_board->board; }
+
 static const pp_rounds_ops_t ops = {
-    PP_ON_BOARD_OPS, .await = await, .settle = settle, .poll = poll_board, .needed = is_needed, .retired = has_retired,
+    PP_ON_BOARD_OPS, .board = board_of, .await = await, .settle = settle, .poll = poll_board, .needed = is_needed, .retired = has_retired,
     .explain = pp_on_board_explain, .close = pp_on_board_close,
 };
 

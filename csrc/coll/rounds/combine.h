@@ -53,6 +53,7 @@ struct pp_combine {
     uint64_t   triggers[PP_CONTRIBUTORS_WORDS];   /* these ranks */
     uint64_t   ready[PP_CONTRIBUTORS_WORDS];   /* ranks that were ready then, and count for the round */
     uint32_t   cause;
+    bool       folds;                /* this rank has the vectors of the round that it has claimed folded */
     int32_t    workers;              /* threads of this rank that move data of its rounds, without the lock */
     uint64_t   chunk_bytes;          /* the size of the chunks of a large round */
     uint32_t   chunks;
@@ -178,8 +179,10 @@ void     pp_combine_count_as_given(pp_allreduce_t *coll);
    The caller sets the plan's targets and divisor.  The handle's pp_combine_t says which ranks brought the round about.
    -1: no entry may be overwritten. */
 int32_t  pp_gather(pp_allreduce_t *coll, uint64_t round);
-/* Moves the data as planned: at once (true), or in chunks that it hands out. */
+/* Moves the data as planned: at once (true), in chunks that it hands out, or by a fold of its own. */
 bool     pp_gather_move(pp_allreduce_t *coll, uint64_t round);
+/* Whether a fold that this rank has begun has ended. */
+bool     pp_gather_fold_over(pp_allreduce_t *coll);
 /* The ring is full of results that ranks have not taken out, because they are exempt from max_lag: wakes their threads,
    which take them out. */
 void     pp_gather_ask_for_room(pp_allreduce_t *coll, uint64_t round);
@@ -193,6 +196,8 @@ void     pp_gather_cut(pp_allreduce_t *coll);
 pp_status_t pp_contribute_aim(pp_allreduce_t *coll, pp_target_t *target);
 void        pp_contribute_start(pp_allreduce_t *coll, const pp_target_t *target);
 uint64_t    pp_contribute_request(pp_allreduce_t *coll);
+bool        pp_contribute_reserve(pp_allreduce_t *coll, pp_target_t *target);
+void        pp_contribute_give_up(pp_allreduce_t *coll, const pp_target_t *target);
 void        pp_contribute_link(pp_allreduce_t *coll, const pp_target_t *target, uint64_t given);
 bool        pp_contribute_return_users(pp_allreduce_t *coll);
 uint64_t    pp_contribute_discard(pp_allreduce_t *coll);
@@ -231,7 +236,8 @@ void        pp_on_board_close(pp_allreduce_t *coll);
 /* The entries of pp_rounds_ops_t that both ways have in common. */
 #define PP_ON_BOARD_OPS                                                                                            \
     .aim = pp_contribute_aim, .start = pp_contribute_start, .update = pp_on_board_update,                          \
-    .request = pp_contribute_request, .link = pp_contribute_link,                                                  \
+    .request = pp_contribute_request, .link = pp_contribute_link, .reserve = pp_contribute_reserve,                \
+    .give_up = pp_contribute_give_up,                                                                              \
     .ready = pp_on_board_ready, .withholds = pp_on_board_withholds, .in_mid_round = pp_on_board_in_mid_round,      \
     .drawn = pp_on_board_drawn, .joined = pp_on_board_joined, .discard = pp_contribute_discard,                    \
     .forgive = pp_contribute_forgive, .own = pp_copy_own, .return_users = pp_contribute_return_users,              \

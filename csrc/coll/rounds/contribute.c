@@ -63,7 +63,7 @@ pp_status_t pp_contribute_aim(pp_allreduce_t *coll, pp_target_t *target)
         return PP_PENDING;
     target->combine = combine->merges;
     if (target->combine || !combine->users)
-        target->elements = pp_node_at(board->node, pp_board_slot_offset(board, board->node->index, target->part));
+        target->elements = pp_board_slot(board, board->node->index, target->part);
     return PP_OK;
 }
 
@@ -82,6 +82,25 @@ static void link_new(pp_allreduce_t *coll, int32_t part, uint64_t given)
     }
     pp_station_link(&combine->board, part, combine->users, pp_say_state_of(coll));
     combine->news = true;
+}
+
+bool pp_contribute_reserve(pp_allreduce_t *coll, pp_target_t *target)
+{
+    pp_board_t *board = &coll->on_board->board;
+    const pp_kernels_t *kernels = &coll->series.kernels;
+    *target = (pp_target_t){.part = -1};
+    if (board->vault || (board->vector_bytes >= PP_PAGE && pp_users_are_vectors(kernels) && !kernels->normalise))
+        target->part = pp_station_free_part(board);
+    if (target->part < 0)
+        return false;
+    pp_station_reserve(board, target->part);
+    target->elements = pp_board_slot(board, board->node->index, target->part);
+    return true;
+}
+
+void pp_contribute_give_up(pp_allreduce_t *coll, const pp_target_t *target)
+{
+    pp_station_give_up(&coll->on_board->board, target->part);
 }
 
 uint64_t pp_contribute_request(pp_allreduce_t *coll)
@@ -123,10 +142,9 @@ bool pp_contribute_return_users(pp_allreduce_t *coll)
         PP_STEP("move");
         uint64_t word = atomic_load(&pp_board_own(board)->word);
         if (pp_word_users(word) & bit) {
-            uint64_t slot = pp_board_slot_offset(board, board->node->index, part);
-            coll->series.kernels.memory->copy(pp_node_at(board->node, slot),
-                                              pp_node_at(board->node, pp_board_own(board)->parts[part].users),
-                                              board->vector_bytes);
+            const pp_memory_t *memory = coll->series.kernels.memory;
+            memory->copy(memory, pp_board_slot(board, board->node->index, part),
+                         pp_node_at(board->node, pp_board_own(board)->parts[part].users), board->vector_bytes);
             if (pp_station_moved(board, part)) {
                 coll->users_parts &= ~bit;
                 continue;

@@ -3,15 +3,9 @@
 
 #include <string.h>
 
-static uint64_t in_ring(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
-{
-    const pp_board_t *board = &coll->on_board->board;
-    return board->results + (uint64_t)outcome->ring * board->stride;
-}
-
 static const void *elements_of(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
 {
-    return outcome->lies == PP_IN_RING ? pp_node_at(pp_node_of(coll), in_ring(coll, outcome))
+    return outcome->lies == PP_IN_RING ? pp_board_result(&coll->on_board->board, outcome->ring)
                                       : coll->config.pieces[0].recv;
 }
 
@@ -59,8 +53,10 @@ bool pp_copy_out(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
 const void *pp_copy_view(pp_allreduce_t *coll, const pp_outcome_t *outcome)
 {
     pp_combine_t *combine = coll->on_board;
-    /* A result that must be converted, or is empty, exists in the receive buffers only. */
-    if (outcome->lies != PP_IN_RING || !pp_users_are_vectors(&coll->series.kernels) || coll->count == 0)
+    /* A result that must be converted, or is empty, exists in the receive buffers only.  From a vault it is converted on
+       the way. */
+    if (outcome->lies != PP_IN_RING || coll->count == 0
+        || !(combine->board.vault || pp_users_are_vectors(&coll->series.kernels)))
         return NULL;
     coll->viewed = pp_board_pin(&combine->board, outcome->ring, outcome->round);
     return coll->viewed ? elements_of(coll, outcome) : NULL;
@@ -86,7 +82,8 @@ bool pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome)
                        coll->series.vectors.bytes);
         return false;
     }
-    coll->series.kernels.memory->copy(outcome->buffer->data, elements_of(coll, outcome), coll->series.vectors.bytes);
+    const pp_memory_t *memory = coll->series.kernels.memory;
+    memory->copy(memory, outcome->buffer->data, elements_of(coll, outcome), coll->series.vectors.bytes);
     outcome->lies = PP_NOWHERE;
     return true;
 }
@@ -96,7 +93,8 @@ bool pp_copy_begin_landing(pp_allreduce_t *coll)
     pp_combine_t *combine = coll->on_board;
     /* A result that goes to the receive buffers directly is not put there twice; one in which other nodes have a part
        is not complete yet. */
-    if (!combine->landed || !combine->way->alone || combine->direct || !pp_handle_waits(&coll->handle))
+    if (!combine->landed || !combine->way->alone || combine->direct || coll->lands_nothing
+        || !pp_handle_waits(&coll->handle))
         return false;
     /* The request will be given the round that is under way, unless its entry is overwritten before. */
     if (combine->landed_round != coll->completed)

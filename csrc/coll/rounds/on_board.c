@@ -157,10 +157,17 @@ static size_t vector_bytes(const pp_allreduce_t *coll)
     return coll->count * pp_accumulator_bytes(coll->config.type);
 }
 
+static pp_board_size_t size_of_board(const pp_allreduce_t *coll)
+{
+    const pp_team_t *team = coll->handle.team;
+    return (pp_board_size_t){.entries = entries(team->window, team->engine->node->size),
+                             .vector_bytes = vector_bytes(coll), .offer_bytes = coll->handle.offer_bytes};
+}
+
 static uint64_t region_bytes(const pp_allreduce_t *coll)
 {
-    const pp_node_t *node = coll->handle.team->engine->node;
-    return pp_board_bytes(node->size, entries(coll->handle.team->window, node->size), vector_bytes(coll));
+    pp_board_size_t size = size_of_board(coll);
+    return pp_board_bytes(coll->handle.team->engine->node->size, &size);
 }
 
 uint64_t pp_board_rounds_reserve(const pp_allreduce_t *coll)
@@ -169,8 +176,9 @@ uint64_t pp_board_rounds_reserve(const pp_allreduce_t *coll)
     pp_node_t *node = team->engine->node;
     if (!node || pp_allreduce_wants_messages(coll))
         return 0;
+    pp_board_size_t size = size_of_board(coll);
     uint64_t needed = region_bytes(coll), region = pp_node_reserve(node, needed);
-    if (region && !pp_board_prepare(node, region, entries(team->window, node->size), vector_bytes(coll))) {
+    if (region && !pp_board_prepare(node, region, &size)) {
         pp_node_release(node, region, needed);
         region = 0;
     }
@@ -212,8 +220,8 @@ pp_status_t pp_on_board_open(pp_allreduce_t *coll, const pp_way_t *way, uint64_t
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     combine->way = way;
     uint64_t spared = coll->max_lag != PP_UNBOUNDED ? coll->max_lag + 1 : SPARED;
-    PP_TRY(pp_board_open(engine->node, region, entries(coll->handle.team->window, engine->node->size),
-                         vector_bytes(coll), spared, &combine->board));
+    pp_board_size_t size = size_of_board(coll);
+    PP_TRY(pp_board_open(engine->node, region, &size, spared, &combine->board));
     combine->order = calloc((size_t)engine->size, sizeof *combine->order);
     if (!combine->order)
         return pp_fail(PP_ERR_MEMORY, "no memory for the order of draws of a handle");
@@ -238,9 +246,8 @@ void pp_on_board_close(pp_allreduce_t *coll)
     pp_board_t *board = &combine->board;
     pp_team_remove_board(coll->handle.team, board);
     pp_copy_end_view(coll);
-    /* The last rank that leaves gives the memory back.  Only the first rank of the node can use the region again. */
-    if (pp_board_detach(board))
-        pp_node_release(coll->handle.engine->node, board->offset, board->bytes);
+    if (!board->lent)
+        pp_board_end(board);
     free(combine->order);
     free(combine->landed);
     free(combine);

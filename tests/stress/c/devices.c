@@ -4,6 +4,8 @@
  *
  *     PYPARTIAL_CUDA_DRIVER=.../fakecuda.so mpirun -n 2..4 devices loops SCALE SEED
  *
+ * PYPARTIAL_CUDA_KERNELS names kernels for it; without, devices share no memory.
+ *
  * Each thread has a handle and a stream of its own.  It makes Starts and Waits with random delays; it
  * overwrites what a Start has read at once, and adds up its results as soon as Wait has returned.
  * SCALE: how long, 1 is some hundred rounds.
@@ -47,8 +49,11 @@ static void *pin(const loop_t *loop)
     return memory;
 }
 
-static void open_loop(loop_t *loop, pp_ctx_t *ctx, const pp_cuda_device_t *device, int number, int policy, int k)
+static void open_loop(loop_t *loop, pp_ctx_t *ctx, const pp_cuda_device_t *device, int number, int device_path,
+                      int policy, int k)
 {
+    int32_t taken;
+    char    why[200];
     *loop = (loop_t){.ctx = ctx, .device = device, .count = counts[number], .bytes = counts[number] * 8,
                      .random = loop->random};
     MUST(pp_cuda_enter(device));
@@ -65,9 +70,11 @@ static void open_loop(loop_t *loop, pp_ctx_t *ctx, const pp_cuda_device_t *devic
     pp_piece_t piece = {(void *)loop->send, (void *)loop->recv, loop->count};
     pp_allreduce_config_t config = {.pieces = &piece, .piece_count = 1, .type = PP_UINT64, .op = PP_SUM,
                                     .policy = policy, .policy_k = k, .deliver = PP_DELIVER_SUM, .max_lag = 1,
-                                    .device = 1};
+                                    .device = 1, .device_path = device_path};
     MUST(pp_allreduce_init_begin(ctx, &config, NULL, &loop->handle));
     finish_call(ctx, "the creation of a handle");
+    MUST(pp_device_path(loop->handle, &taken, why, sizeof why));
+    CHECK(taken == device_path, "the handle takes path %d: %s", taken, why);
     MUST(pp_use_stream(loop->handle, (uint64_t)(uintptr_t)loop->stream));
 }
 
@@ -125,7 +132,7 @@ static void finish(loop_t *loop)
     MUST(pp_cuda_leave(loop->device, PP_OK));
 }
 
-static void together(uint64_t seed, int path, int policy, int k, int rounds)
+static void together(uint64_t seed, int path, int device_path, int policy, int k, int rounds)
 {
     MPI_Comm         comm = MPI_COMM_WORLD;
     pp_ctx_config_t  config = {.seed = seed, .window = 2, .path = path, .patience_ns = 20000000};
@@ -137,7 +144,7 @@ static void together(uint64_t seed, int path, int policy, int k, int rounds)
     MUST(pp_ctx_open(&comm, &config, NULL, &ctx));
     for (int i = 0; i < THREADS; i++) {
         loops[i].random = seed * 100 + (uint64_t)(my_rank * THREADS + i);
-        open_loop(&loops[i], ctx, &device, i, policy, k);
+        open_loop(&loops[i], ctx, &device, i, device_path, policy, k);
         loops[i].rounds = rounds;
     }
     for (int i = 0; i < THREADS; i++)
@@ -154,6 +161,24 @@ static void together(uint64_t seed, int path, int policy, int k, int rounds)
     CHECK(fake_misuses() == 0, "memory was freed under a copy");
 }
 
+static void use_kernels(const char *file)
+{
+    static char image[8 << 20];
+    FILE *from = fopen(file, "rb");
+    if (!from)
+        die("%s cannot be read", file);
+    size_t bytes = fread(image, 1, sizeof image - 1, from);
+    fclose(from);
+    MUST(pp_device_kernels(0, image, bytes + 1));
+}
+
+static void all_policies(uint64_t seed, int path, int device_path, int ranks, int rounds)
+{
+    together(seed, path, device_path, PP_FIRST_OF, ranks, rounds);
+    together(seed, path, device_path, PP_FIRST_OF, 1, rounds);
+    together(seed, path, device_path, PP_QUORUM, ranks, rounds);
+}
+
 int main(int argc, char **argv)
 {
     int level, ranks;
@@ -165,11 +190,15 @@ int main(int argc, char **argv)
     uint64_t seed = strtoull(argv[3], NULL, 10);
     int      rounds = ROUNDS * atoi(argv[2]);
     fake_seed(seed * 10 + (uint64_t)my_rank + 1);
-    for (int path = PP_PATH_AUTO; path <= PP_PATH_MPI; path++) {
-        stage = path == PP_PATH_AUTO ? "in shared memory" : "by messages";
-        together(seed, path, PP_FIRST_OF, ranks, rounds);
-        together(seed, path, PP_FIRST_OF, 1, rounds);
-        together(seed, path, PP_QUORUM, ranks, rounds);
+    stage = "in shared memory";
+    all_policies(seed, PP_PATH_AUTO, PP_DEVICE_STAGED, ranks, rounds);
+    stage = "by messages";
+    all_policies(seed, PP_PATH_MPI, PP_DEVICE_STAGED, ranks, rounds);
+    const char *kernels = getenv("PYPARTIAL_CUDA_KERNELS");
+    if (kernels) {
+        stage = "on the devices";
+        use_kernels(kernels);
+        all_policies(seed, PP_PATH_AUTO, PP_DEVICE_IPC, ranks, rounds);
     }
     if (my_rank == 0)
         printf("loops: passed\n");

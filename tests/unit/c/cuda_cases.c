@@ -975,6 +975,50 @@ static void kernels(void)
     CHECK(strstr(pp_error_text(), "cuStreamQuery failed with 700, CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 
+typedef struct many {
+    CUdeviceptr of[5];
+} many_t;
+
+static void first_minus_last(void **arguments)
+{
+    const many_t *many = arguments[1];
+    int          *out = fake_reach(*(CUdeviceptr *)arguments[0], sizeof *out);
+    const int    *first = fake_reach(many->of[0], sizeof *first), *last = fake_reach(many->of[4], sizeof *last);
+    *out = *first - *last + *(char *)arguments[2];
+}
+
+/* Arguments of any size: a launch keeps copies of them until the stream comes to it. */
+static void structures(void)
+{
+    static const size_t parameters[] = {sizeof(CUdeviceptr), sizeof(many_t), sizeof(char)};
+    CUmodule            module;
+    CUfunction          function;
+    begin();
+    fake_kernel("first_minus_last", first_minus_last, 3, parameters);
+    DONE(PP_CUDA(cuda, cuModuleLoadData, &module, "first_minus_last"));
+    DONE(PP_CUDA(cuda, cuModuleGetFunction, &function, module, "first_minus_last"));
+    const CUstream stream = new_stream();
+    CUdeviceptr    memory = memory_of_device(3 * sizeof(int));
+    int           *values = fake_reach(memory, 3 * sizeof(int));
+    many_t         many = {{memory, 0, 0, 0, memory + sizeof(int)}};
+    char           more = 2;
+    CUdeviceptr    out = memory + 2 * sizeof(int);
+    void          *arguments[] = {&out, &many, &more};
+    values[0] = 50;
+    values[1] = 10;
+    fake_hold(stream, true);
+    DONE(PP_CUDA(cuda, cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+    many = (many_t){{0}};
+    more = 0;
+    fake_hold(stream, false);
+    DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
+    CHECK(values[2] == 42);
+    DONE(PP_CUDA(cuda, cuModuleUnload, module));
+    DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
+    DONE(PP_CUDA(cuda, cuMemFree, memory));
+    finish();
+}
+
 /* --------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -986,6 +1030,7 @@ static const struct {
     CASE(no_such_device), CASE(statuses), CASE(failures), CASE(one_failure), CASE(contexts), CASE(copies),
     CASE(held_streams), CASE(destroyed_early), CASE(default_streams), CASE(capture), CASE(touch), CASE(pointers),
     CASE(registration), CASE(leaks), CASE(strictness), CASE(peers), CASE(two_processes), CASE(kernels),
+    CASE(structures),
 #undef CASE
 };
 

@@ -1,0 +1,118 @@
+/* in_place.c - copies between a device and the memory of the node: to the part of a station that a round will read, and
+   from the ring.  See staging.h. */
+#include "vault.h"
+#include "../node/keeper.h"
+
+static size_t whole_pages(size_t bytes) { return (bytes + PP_PAGE - 1) / PP_PAGE * PP_PAGE; }
+
+/* The driver does not pin the node's memory: everything goes by bounce buffers. */
+static void stop(pp_allreduce_t *coll)
+{
+    coll->handle.staging->in_place = coll->lands_nothing = false;
+}
+
+/* The device has read a result in the ring: a round may take its place. */
+static void has_read(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    coll->ops->end_view(coll);
+    handle->engine->changed = true;
+}
+
+pp_status_t pp_in_place_pin(pp_staging_t *staging)
+{
+    return staging->reader ? PP_OK : pp_lane_pin_nothing(&staging->lane, &staging->reader);
+}
+
+void pp_in_place_begin(pp_handle_t *handle)
+{
+    handle->staging->has_read = has_read;
+    handle->staging->in_place = pp_allreduce_of(handle)->lands_nothing = true;
+}
+
+/* ---- contributions ------------------------------------------------------------------------------------------ */
+
+/* Behind elements that go to a bounce buffer all do: if there is no free part then, those are combined with a pending
+   part, and there would be none if all were reserved for elements that are linked after them. */
+pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    pp_staging_t   *staging = handle->staging;
+    bool follows = staging->flights && !staging->last->reserved;
+    if (!staging->in_place || follows || !coll->ops->reserve || !coll->ops->reserve(coll, &flight->target))
+        return PP_PENDING;
+    pp_status_t status = pp_staging_take(staging, &staging->borrowers, &flight->pinned);
+    if (status == PP_PENDING)
+        status = pp_lane_pin_nothing(&staging->lane, &flight->pinned);
+    flight->reserved = status >= 0
+        && pp_lane_borrow(&staging->lane, flight->pinned, flight->target.elements, whole_pages(staging->bytes));
+    if (flight->reserved)
+        return PP_OK;
+    coll->ops->give_up(coll, &flight->target);
+    if (status < 0)
+        return status;
+    pp_staging_keep(&staging->borrowers, flight->pinned);
+    stop(coll);
+    return PP_PENDING;
+}
+
+void pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    if (!flight->pinned->busy)       /* else a copy may still write to it, so it stays reserved */
+        coll->ops->give_up(coll, &flight->target);
+    pp_staging_keep(&handle->staging->borrowers, flight->pinned);
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------ */
+
+/* Vectors of a device that hold the application's elements. */
+static bool can_view(const pp_allreduce_t *coll)
+{
+    const char *why;
+    return pp_vault_in_use(&coll->handle, &why) && !coll->series.kernels.store;
+}
+
+pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view,
+                                pp_pinned_t **pinned)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    pp_staging_t   *staging = handle->staging;
+    pp_view_out_t   place = {0};
+    PP_TRY(pp_staging_reclaim(handle));
+    PP_TRY(pp_allreduce_collect(ctx, handle, result, staging->in_place && !coll->viewed ? &place : NULL));
+    pp_unalloc(place.keeper);        /* the handle keeps the memory mapped */
+    PP_TRY(pp_vault_check(handle));
+    *pinned = staging->receive;
+    if (!place.elements)
+        return PP_OK;
+    void *elements = (void *)(uintptr_t)place.elements;
+    if (pp_lane_borrow(&staging->lane, staging->reader, elements, whole_pages(staging->bytes))) {
+        *pinned = staging->reader;
+        if (!view || !can_view(coll))
+            return PP_OK;
+        *pinned = NULL;
+        view->elements = elements;
+        staging->views = true;
+        staging->viewed_on = staging->stream;
+        return PP_OK;
+    }
+    stop(coll);
+    const pp_memory_t *memory = coll->series.kernels.memory;
+    memory->copy(memory, staging->receive->data, elements, staging->bytes);
+    coll->ops->end_view(coll);
+    return PP_OK;
+}
+
+void pp_in_place_end_view(pp_handle_t *handle)
+{
+    pp_staging_t *staging = handle->staging;
+    if (!staging->views)
+        return;
+    staging->views = false;
+    pp_status_t status = pp_lane_use(&staging->lane, staging->reader, staging->viewed_on);
+    if (status < 0)
+        pp_engine_fail(handle->engine, status, "handle %u: it is not known how long a result is read: %s", handle->id,
+                       pp_error_text());
+    pp_staging_await((pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine)), staging, staging->reader);
+}

@@ -1,0 +1,235 @@
+/* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
+#include "vault.h"
+
+#include <stdlib.h>
+
+enum { RESULTS_MAX = 8 };            /* on their way to the device at once; a Flush may add one */
+
+/* ---- pinned memory ---------------------------------------------------------------------------------------- */
+
+static pp_pinned_t *pop_result(pp_staging_t *staging)
+{
+    pp_pinned_t *oldest = staging->results;
+    staging->results = oldest->next;
+    staging->result_count--;
+    return oldest;
+}
+
+/* While there are so many results that no more can be handed out, a thread that waits looks at the device often. */
+static void count_full(pp_ctx_t *ctx, pp_staging_t *staging)
+{
+    bool full = staging->result_count >= RESULTS_MAX;
+    if (full != staging->full)
+        ctx->flights += full ? 1 : -1;
+    staging->full = full;
+}
+
+pp_status_t pp_staging_reclaim(pp_handle_t *handle)
+{
+    pp_staging_t *staging = handle->staging;
+    while (staging->results) {
+        pp_status_t status = pp_lane_over(&staging->lane, staging->results);
+        if (status != PP_OK)
+            return status < 0 ? status : PP_OK;
+        pp_pinned_t *pinned = pop_result(staging);
+        if (pinned == staging->reader)
+            staging->has_read(handle);
+        else
+            pp_staging_keep(&staging->spare, pinned);
+    }
+    return PP_OK;
+}
+
+pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_pinned_t **out)
+{
+    for (pp_pinned_t **link = list; *link; link = &(*link)->next) {
+        pp_status_t status = pp_lane_over(&staging->lane, *link);
+        if (status < 0)
+            return status;
+        if (status == PP_OK) {
+            *out = *link;
+            *link = (*link)->next;
+            return PP_OK;
+        }
+    }
+    return PP_PENDING;
+}
+
+/* More is pinned only if there is none: the driver may take its time for that, and wait for work of the device. */
+pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **out)
+{
+    pp_staging_t *staging = handle->staging;
+    PP_TRY(pp_staging_reclaim(handle));
+    pp_status_t status = pp_staging_take(staging, &staging->spare, out);
+    return status == PP_PENDING ? pp_lane_pin(&staging->lane, staging->bytes, out) : status;
+}
+
+void pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
+{
+    result->next = NULL;
+    if (staging->results)
+        staging->newest->next = result;
+    else
+        staging->results = result;
+    staging->newest = result;
+    staging->result_count++;
+    count_full(ctx, staging);
+}
+
+void pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
+{
+    pp_staging_await(ctx, staging, result);
+    pp_staging_count(ctx, staging);
+}
+
+void pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging)
+{
+    *(staging->lane.folds ? &ctx->ipc_bytes : &ctx->staged_bytes) += staging->bytes;
+}
+
+/* ---- opening and closing ---------------------------------------------------------------------------------- */
+
+static void unpin_all(pp_staging_t *staging, pp_pinned_t *list, bool *any_busy)
+{
+    for (pp_pinned_t *next; list; list = next) {
+        next = list->next;
+        /* Its memory must outlive the copy; there is no one left to free it then. */
+        if (pp_lane_over(&staging->lane, list) == PP_OK)
+            pp_lane_unpin(&staging->lane, list);
+        else
+            *any_busy = true;
+    }
+}
+
+void pp_staging_unpin_spare(pp_staging_t *staging)
+{
+    pp_pinned_t *idle;
+    while (pp_staging_take(staging, &staging->spare, &idle) == PP_OK)
+        pp_lane_unpin(&staging->lane, idle);
+}
+
+static pp_ctx_t *ctx_of(const pp_handle_t *handle)
+{
+    return (pp_ctx_t *)((char *)handle->team->engine - offsetof(pp_ctx_t, engine));
+}
+
+static void end(pp_handle_t *handle)
+{
+    pp_staging_t *staging = handle->staging;
+    bool any_busy = false, reads = false;
+    if (!staging)
+        return;
+    for (pp_flight_t *next, *flight = staging->flights; flight; flight = next) {
+        next = flight->next;
+        pp_staging_keep(&staging->spare, flight->pinned);
+        free(flight);
+        ctx_of(handle)->flights--;
+    }
+    if (staging->receive)
+        pp_staging_keep(&staging->spare, staging->receive);
+    for (const pp_pinned_t *result = staging->results; result; result = result->next)
+        reads |= result == staging->reader;
+    if (staging->reader && !reads)
+        pp_staging_keep(&staging->spare, staging->reader);
+    /* Freed by all ranks, or never made.  Else the process ends, and the driver would wait for the device. */
+    bool freed = handle->ended || !handle->engine;
+    if (freed) {
+        unpin_all(staging, staging->spare, &any_busy);
+        unpin_all(staging, staging->borrowers, &any_busy);
+        unpin_all(staging, staging->results, &any_busy);
+    }
+    pp_vault_end(handle, freed && !any_busy);
+    if (freed && !any_busy)
+        pp_lane_close(&staging->lane);
+    handle->staging = NULL;
+    free(staging->sends);
+    free(staging->receives);
+    free(staging);
+}
+
+static pp_status_t find_spans(pp_staging_t *staging, const pp_piece_t *pieces, size_t count, size_t element_bytes)
+{
+    staging->spans = count;
+    staging->sends = calloc(count + 1, sizeof *staging->sends);
+    staging->receives = calloc(count + 1, sizeof *staging->receives);
+    if (!staging->sends || !staging->receives)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle of %zu pieces", count);
+    for (size_t i = 0; i < count; i++) {
+        const pp_piece_t *piece = &pieces[i];
+        size_t bytes = piece->count * element_bytes;
+        staging->sends[i] = (pp_span_t){pp_cuda_address(piece->send ? piece->send : piece->recv), bytes};
+        staging->receives[i] = (pp_span_t){pp_cuda_address(piece->recv), bytes};
+        staging->bytes += bytes;
+    }
+    return PP_OK;
+}
+
+static pp_status_t open(pp_staging_t *staging, const pp_piece_t *pieces, size_t count, size_t element_bytes,
+                        int32_t device)
+{
+    PP_TRY(find_spans(staging, pieces, count, element_bytes));
+    PP_TRY(pp_lane_open(device, &staging->lane));
+    return pp_lane_pin(&staging->lane, staging->bytes, &staging->receive);
+}
+
+pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_t count, size_t element_bytes,
+                            int32_t device)
+{
+    pp_staging_t *staging = calloc(1, sizeof *staging);
+    if (!staging)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a handle on a device");
+    handle->staging = staging;
+    handle->end_staging = end;
+    pp_status_t status = open(staging, pieces, count, element_bytes, device);
+    if (status < 0)
+        end(handle);
+    return status;
+}
+
+/* ---- what the faces of all such handles do ----------------------------------------------------------------- */
+
+pp_status_t pp_staging_check(const pp_handle_t *handle)
+{
+    return pp_lane_check(&handle->staging->lane, handle->staging->stream);
+}
+
+bool pp_staging_room(const pp_handle_t *handle)
+{
+    pp_staging_t *staging = handle->staging;
+    pp_status_t   status = staging->result_count < RESULTS_MAX ? PP_OK : pp_staging_reclaim((pp_handle_t *)handle);
+    count_full(ctx_of(handle), staging);     /* a Start may have reclaimed some */
+    return status < 0 || staging->result_count < RESULTS_MAX;      /* the error is found again */
+}
+
+static bool has_landed(const void *arg)
+{
+    const pp_handle_t *handle = arg;
+    return !handle->staging->flights;
+}
+
+static bool has_arrived(const void *arg)
+{
+    const pp_handle_t  *handle = arg;
+    const pp_staging_t *staging = handle->staging;
+    for (pp_pinned_t *result = staging->results; result; result = result->next)
+        if (pp_lane_over(&staging->lane, result) == PP_PENDING)
+            return false;
+    return !staging->flights;
+}
+
+pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us)
+{
+    bool (*over)(const void *) = results ? has_arrived : has_landed;
+    pp_status_t status = PP_OK;
+    if (!over(handle)) {
+        uint64_t since_ns = pp_engine_now(&ctx->engine);
+        ctx->flights++;              /* sleeps are short */
+        status = pp_help_until(ctx, over, handle, timeout_us, NULL);
+        ctx->flights--;
+        ctx->device_wait_ns += pp_engine_now(&ctx->engine) - since_ns;
+    }
+    pp_staging_room(handle);         /* results that have arrived do not count any more */
+    return status;
+}
+
+void pp_staging_use_stream(pp_handle_t *handle, uint64_t stream) { handle->staging->stream = stream; }

@@ -1,0 +1,236 @@
+/* staged_preduce.c - see staged_preduce.h. */
+#include "staged_preduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct flight {
+    pp_flight_t base;
+    int32_t     count;               /* of the members that the Start has named */
+    int32_t     members[];
+} flight_t;
+
+/* ---- off the device ---------------------------------------------------------------------------------------- */
+
+/* From now on this memory stands for the application's buffers; NULL: none does. */
+static void stand_in(pp_preduce_t *preduce, pp_pinned_t *pinned)
+{
+    pp_piece_t *piece = (pp_piece_t *)preduce->config.pieces;   /* a copy, which the handle owns */
+    preduce->handle.staging->receive = pinned;
+    piece->recv = pinned ? pinned->data : NULL;
+}
+
+static pp_status_t queue(pp_handle_t *handle, pp_flight_t *flight)
+{
+    pp_staging_t *staging = handle->staging;
+    PP_TRY(pp_staging_take_spare(handle, &flight->pinned));
+    pp_status_t status = pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream);
+    if (status < 0)
+        pp_staging_keep(&staging->spare, flight->pinned);
+    return status;
+}
+
+/* Queues a copy of the buffers off the device, and keeps the members that the Start has named.  There is one copy on
+   its way at a time. */
+static pp_status_t fetch(pp_ctx_t *ctx, pp_preduce_t *preduce)
+{
+    pp_staging_t *staging = preduce->handle.staging;
+    const size_t  bytes = (size_t)preduce->asked.count * sizeof(int32_t);
+    flight_t     *flight = calloc(1, sizeof *flight + bytes);
+    if (!flight)
+        return pp_fail(PP_ERR_MEMORY, "no memory for a Start");
+    pp_status_t status = queue(&preduce->handle, &flight->base);
+    if (status < 0) {
+        free(flight);
+        return status;
+    }
+    flight->count = preduce->asked.count;
+    if (bytes)
+        memcpy(flight->members, preduce->asked.members, bytes);
+    staging->flights = staging->last = &flight->base;
+    ctx->flights++;
+    ctx->staged_bytes += staging->bytes;
+    /* The progress thread, or the one that attends, looks from now on whether the elements have arrived. */
+    if (ctx->has_thread || (ctx->mpi && atomic_load(&ctx->attended)))
+        pp_mpi_ring_self(ctx->mpi);
+    return PP_OK;
+}
+
+/* Forgets what a Flush was to give that has not begun. */
+static void forget(pp_ctx_t *ctx, pp_staging_t *staging)
+{
+    staging->for_flush = false;
+    if (!staging->flights)
+        return;
+    pp_staging_keep(&staging->spare, staging->flights->pinned);
+    free(staging->flights);
+    staging->flights = NULL;
+    ctx->flights--;
+}
+
+/* ---- Start ------------------------------------------------------------------------------------------------- */
+
+static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    PP_TRY(pp_preduce_check_start(preduce));
+    PP_TRY(pp_staging_check(handle));
+    forget(ctx, handle->staging);
+    PP_TRY(fetch(ctx, preduce));
+    pp_preduce_request(preduce);
+    preduce->on_its_way = true;
+    pp_engine_settle(&ctx->engine);
+    return pp_engine_check(&ctx->engine);
+}
+
+static pp_status_t ask(pp_ctx_t *ctx, pp_preduce_t *preduce, const flight_t *flight)
+{
+    preduce->on_its_way = false;
+    preduce->asked.members = flight->members;
+    preduce->asked.count = flight->count;
+    pp_status_t status = pp_preduce_ask(ctx, preduce);
+    preduce->asked.members = NULL;
+    preduce->asked.count = 0;
+    return status;
+}
+
+/* The memory is what groups on communicators take the model from. */
+static void read_initial(pp_preduce_t *preduce)
+{
+    pp_staging_t *staging = preduce->handle.staging;
+    preduce->handle.unready = false;
+    if (!preduce->initial)
+        return;
+    pp_preduce_load(preduce, preduce->initial);
+    pp_staging_keep(&staging->spare, staging->receive);
+    stand_in(preduce, NULL);
+}
+
+/* The request may have been taken back while the lock was released: this rank's script has ended. */
+static bool link(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    pp_preduce_t *preduce = pp_preduce_of(handle);
+    pp_staging_t *staging = handle->staging;
+    flight_t     *flight = (flight_t *)staging->flights;
+    pp_status_t   status = PP_OK;
+    if (staging->receive)
+        pp_staging_keep(&staging->spare, staging->receive);
+    stand_in(preduce, flight->base.pinned);
+    if (preduce->on_its_way) {
+        staging->links = true;
+        status = pp_preduce_fill(ctx, preduce);
+        staging->links = false;
+    }
+    staging->flights = NULL;
+    ctx->flights--;
+    if (handle->unready)
+        read_initial(preduce);
+    else if (preduce->on_its_way && status >= 0)
+        status = ask(ctx, preduce, flight);
+    free(flight);
+    if (status < 0)
+        pp_engine_fail(&ctx->engine, status, "%s", pp_error_text());
+    ctx->engine.changed = true;
+    pp_engine_settle(&ctx->engine);
+    return true;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------- */
+
+pp_status_t pp_staged_preduce_host(const pp_handle_t *handle, void **elements)
+{
+    const pp_pinned_t *pinned = handle->staging->receive;
+    if (!pinned)
+        return pp_fail(PP_ERR_STATE, "nothing has come off the device yet: call Start and Wait first");
+    *elements = pinned->data;
+    return PP_OK;
+}
+
+pp_status_t pp_staged_preduce_deliver(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    pp_staging_t *staging = handle->staging;
+    pp_pinned_t  *pinned = staging->receive;
+    void         *elements;
+    PP_TRY(pp_staged_preduce_host(handle, &elements));
+    PP_TRY(pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream));
+    stand_in(pp_preduce_of(handle), NULL);
+    pp_staging_sent(ctx, staging, pinned);
+    return PP_OK;
+}
+
+/* After a failure the application has lost a result, so the context fails as a whole. */
+static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
+{
+    PP_TRY(pp_preduce_face.hand_out(ctx, handle, result, view));
+    if (pp_preduce_of(handle)->config.backend == PP_BACKEND_COMM)
+        return PP_OK;                /* the caller has yet to average, and delivers */
+    pp_status_t status = pp_staged_preduce_deliver(ctx, handle);
+    if (status < 0)
+        pp_engine_fail(handle->engine, status, "handle %u: a result did not get to its device: %s", handle->id,
+                       pp_error_text());
+    return status;
+}
+
+/* ---- Flush ------------------------------------------------------------------------------------------------- */
+
+/* A Flush gives what the buffers hold, unless it has a request to give.  If it ends here by a timeout, the next one
+   goes on with the copy. */
+static pp_status_t land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us)
+{
+    pp_staging_t *staging = handle->staging;
+    if (!results && handle->request.state == PP_IDLE && !staging->for_flush) {
+        PP_TRY(pp_staging_check(handle));
+        PP_TRY(fetch(ctx, pp_preduce_of(handle)));
+        staging->for_flush = true;
+    }
+    return pp_staging_land(ctx, handle, results, timeout_us);
+}
+
+static pp_status_t before_flush(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    handle->staging->for_flush = false;
+    return pp_preduce_face.before_flush(ctx, handle);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------- */
+
+pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    pp_preduce_t              *preduce = pp_preduce_of(handle);
+    const pp_preduce_config_t *config = &preduce->config;
+    PP_TRY(pp_staging_make(handle, config->pieces, config->piece_count, pp_type_bytes(config->type),
+                           config->device - 1));
+    handle->face = &pp_staged_preduce_face;
+    pp_piece_t *pieces = (pp_piece_t *)config->pieces;
+    pieces[0] = (pp_piece_t){.count = preduce->count};
+    preduce->config.piece_count = 1;
+    pp_staging_keep(&handle->staging->spare, handle->staging->receive);
+    stand_in(preduce, NULL);
+    if (config->plan.weights != PP_WEIGHTS_INITIAL)
+        return PP_OK;
+    handle->staging->stream = config->stream;
+    PP_TRY(pp_staging_check(handle));
+    PP_TRY(fetch(ctx, preduce));
+    handle->unready = true;
+    return PP_OK;
+}
+
+/* ---- as with the host's buffers ------------------------------------------------------------------------------- */
+
+static pp_status_t give(pp_handle_t *handle) { return pp_preduce_face.give(handle); }
+static void        give_up(pp_handle_t *handle) { pp_preduce_face.give_up(handle); }
+static void        end_view(pp_handle_t *handle) { pp_preduce_face.end_view(handle); }
+static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle) { return pp_preduce_face.timed_out(ctx, handle); }
+
+static bool at_once(const pp_handle_t *handle) { return pp_staging_room(handle) && pp_preduce_face.at_once(handle); }
+
+static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
+{
+    return pp_preduce_face.more(ctx, handle, result);
+}
+
+const pp_face_t pp_staged_preduce_face = {
+    .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
+    .more = more, .end_view = end_view, .before_flush = before_flush, .check = pp_staging_check,
+    .room = pp_staging_room, .land = land, .use_stream = pp_staging_use_stream, .link = link,
+};

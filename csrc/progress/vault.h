@@ -1,0 +1,39 @@
+/*
+ * vault.h - the vectors of a handle in the memory of devices, which the ranks of a node share (CUDA's IPC).
+ *
+ * Each rank keeps the parts of its station, and some results of the ring, in one allocation on its device; the others
+ * map it.  The rounds are those of the node's board; but the rank that claims one has its device reduce all parts in one
+ * kernel, and publishes the result when that is over.  The copies between these vectors and the application's buffers
+ * are those of staging.h.
+ *
+ * The ranks *meet* when they have agreed on the handle: each offers its memory, opens that of the others, and says
+ * whether it could.  If one could not, all have the handle as it was, with vectors in memory of the host.
+ *
+ * The maker of memory frees it when no other rank has it mapped any more, which may be after the handle was freed here:
+ * until then the context keeps the vault.
+ */
+#ifndef PP_VAULT_H
+#define PP_VAULT_H
+
+#include "../node/board.h"
+#include "staging.h"
+
+typedef struct pp_device_vault pp_device_vault_t;
+
+/* Has the ranks meet when they have agreed on the handle.  To be called before that.  `no_ipc`: why this rank cannot use
+   such memory; NULL: nothing is known. */
+pp_status_t pp_vault_ask(pp_handle_t *handle, const char *no_ipc);
+/* Whether the ranks have got on since this one last looked: it has to settle. */
+bool        pp_vault_meets(const pp_handle_t *handle);
+/* Whether vectors are in it; else *why says why not, or is "" if nobody has asked. */
+bool        pp_vault_in_use(const pp_handle_t *handle, const char **why);
+/* An operation that returned nothing has failed: latches that for the context.  With the lock. */
+pp_status_t pp_vault_check(pp_handle_t *handle);
+/* The handle is released.  `frees`: by all ranks; else the process ends. */
+void        pp_vault_end(pp_handle_t *handle, bool frees);
+/* Frees the memory of vaults that no other rank has mapped any more. */
+void        pp_vaults_free(pp_ctx_t *ctx);
+/* Waits until all are free. */
+pp_status_t pp_vaults_await(pp_ctx_t *ctx, int64_t timeout_us);
+
+#endif

@@ -1,0 +1,74 @@
+"""What the requests with buffers in the memory of a CUDA device share: streams, and waits."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ._device import as_stream, current_stream
+from ._handle import Request
+from ._native import LOGGER, SLICE_S, SLICE_US
+from .errors import TimeoutError
+
+_BEFORE = "what was queued before on the streams of Start and Wait"
+
+
+class DeviceRequest(Request):
+    """Helpers of `DeviceAllreduceRequest` and `DevicePreduceRequest`.
+
+    The classes of requests have slots, and two bases with slots do not go together: so this one has
+    none, and says what the others have.
+    """
+
+    __slots__ = ()
+
+    _device: int
+    _target: tuple[str, Any]
+
+    def _use(self, stream: Any, of: tuple[str, Any]) -> None:
+        """Name the stream of the next calls; `of`: the array whose library has a current one."""
+        self._live()
+        number = as_stream(stream) if stream is not None else current_stream(of[1], of[0])
+        self._native.check(self._lib.pp_use_stream(self._handle, number))
+
+    def _before(self, name: str, stream: Any, timeout: float | None) -> float | None:
+        """Prepare a step of a collective call that gives a result, unless it has begun.
+
+        Return how much of its timeout is left.
+        """
+        self._use(stream, self._target)
+        if self._context._calls.begun(name) is not None:
+            return timeout
+        return self._land(name, timeout, results=False)
+
+    def _before_free(self, timeout: float | None) -> float | None:
+        """Prepare `Free`, unless it has begun; return how much of its timeout is left."""
+        name = f"Free of {self._name()}"
+        if self._context._calls.begun(name) is not None:
+            return timeout
+        self._live()
+        return self._land(name, timeout, results=True)
+
+    def _land(self, name: str, timeout: float | None, *, results: bool) -> float | None:
+        """Wait until contributions are off the device, and `results` there; return what is left."""
+        began = time.monotonic()
+        limit = float("inf") if timeout is None else timeout
+        warning = self._context._stall_warning
+        while True:
+            waited = time.monotonic() - began
+            slice_us = SLICE_US if limit - waited > SLICE_S else max(0, int((limit - waited) * 1e6))
+            code = self._lib.pp_land(self._handle, results, slice_us)
+            if code != self._lib.PP_PENDING:
+                self._native.check(code)
+                return None if timeout is None else max(0.0, began + timeout - time.monotonic())
+            if waited >= limit:
+                raise TimeoutError(
+                    f"{name}: after {waited:.1f} s device {self._device} has not come to this "
+                    f"rank's copies: they wait for {_BEFORE}"
+                )
+            if warning is not None and waited >= warning:
+                LOGGER.warning(
+                    "%s: waits for device %d for %.1f s: this rank's copies wait for %s",
+                    *(name, self._device, waited, _BEFORE),
+                )
+                warning *= 2

@@ -1,0 +1,127 @@
+"""Large vectors of a device: they are copied to where rounds read them, and from the ring."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from support.device import Stream
+
+import pypartial as pp
+
+pytestmark = pytest.mark.mpi
+
+COUNT = 3000  # elements: several pages, and not whole ones
+REFUSED = 800  # CUDA_ERROR_NOT_PERMITTED
+
+
+@pytest.fixture(autouse=True)
+def _shares_memory():
+    if os.environ.get("PYPARTIAL_TRANSPORT") == "mpi":
+        pytest.skip("rounds by messages read no memory of the node")
+
+
+def loop(request, send, out, steps):
+    """Make rounds, and return what each gave at its first and at its last element."""
+    seen = []
+    for step in range(steps):
+        send.put(np.arange(send.count) + step)
+        request.Start()
+        request.Wait()
+        seen.append(out.get()[[0, -1]].tolist())
+        send.settle()
+    return seen
+
+
+def expected(comm, steps):
+    return [[comm.size * step, comm.size * (COUNT - 1 + step)] for step in range(steps)]
+
+
+@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
+def test_there_is_no_bounce_buffer_but_one(comm, ctx, array, stand_in, deliver):
+    """That one is for a result that comes while another is on its way."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), deliver=deliver)
+    before = stand_in.fake_live(b"host memory")
+    assert loop(request, send, out, 20) == expected(comm, 20)
+    assert stand_in.fake_live(b"host memory") == before
+    assert stand_in.fake_live(b"registrations") > 1
+    assert ctx.stats().staged_bytes == 2 * 20 * COUNT * 8
+    request.Free()
+    assert stand_in.fake_live(b"registrations") == 0
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_memory_that_the_driver_does_not_pin(comm, ctx, array, stand_in, nth):
+    """Then all goes by bounce buffers, on this rank, and the driver is not asked again."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    before = stand_in.fake_calls(b"cuMemHostRegister")
+    if comm.rank == 0:
+        stand_in.fake_fail(b"cuMemHostRegister", nth, REFUSED)
+    assert loop(request, send, out, 20) == expected(comm, 20)
+    if comm.rank == 0:
+        assert stand_in.fake_failed() == b"cuMemHostRegister"
+        assert stand_in.fake_calls(b"cuMemHostRegister") == before + nth
+        stand_in.fake_fail(b"cuMemHostRegister", 0, 0)
+    request.Free()
+
+
+def test_a_slow_consumer_keeps_its_results(comm, ctx, array):
+    """The first is read in the ring when its stream gets there, rounds later."""
+    send, out, slow = array(COUNT, "i8"), array(COUNT, "i8"), Stream()
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    for _ in range(3):
+        seen = [array(COUNT, "i8") for _ in range(7)]
+        slow.hold(True)
+        for step in range(7):
+            send.put(step)
+            request.Start()
+            request.Wait(stream=slow)
+            seen[step].copy(out, slow)
+        slow.hold(False)
+        slow.wait()
+        assert [one.get()[-1] for one in seen] == [step * comm.size for step in range(7)]
+    request.Free()
+    slow.close()
+
+
+@pytest.mark.sizes(3)
+def test_more_starts_than_parts(comm, array, stream):
+    """Eight parts are pending, a ninth Start is on its way as a round takes them; eight follow."""
+    send, out, status = array(COUNT, "i8"), array(COUNT, "i8"), pp.Status()
+    send.put(1)
+    stream.wait()
+    with pp.Context(comm, seed=7, patience=None) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Quorum(2), deliver="sum")
+
+        def start_in_vain():
+            request.Start()
+            with pytest.raises(pp.TimeoutError):
+                request.Wait(timeout=0)
+
+        if comm.rank == 0:
+            for _ in range(8):
+                start_in_vain()
+            stream.wait()
+            with pytest.raises(pp.TimeoutError):
+                request.Wait(timeout=0.05)
+            stream.hold(True)
+            start_in_vain()
+        comm.Barrier()
+        if comm.rank > 0:
+            request.Start()
+            request.Wait(status)
+            assert status.contributions == 10
+        comm.Barrier()
+        if comm.rank == 0:
+            request.Start()
+            request.Wait(status)  # the round of the others
+            assert status.contributions == 10
+            for _ in range(7):
+                start_in_vain()
+            stream.hold(False)
+        request.Flush()
+        assert out.get()[[0, -1]].tolist() == [9, 9]
+        request.Free()

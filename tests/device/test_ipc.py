@@ -1,0 +1,464 @@
+"""Vectors in the memory of devices that the ranks share: as with the host's, to the bit."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.device import Array, Stream, device
+from support.oracles import Log, judge
+
+import pypartial as pp
+
+pytestmark = pytest.mark.mpi
+
+STEPS = 20
+COUNT = 1003
+NOT_SUPPORTED = 801
+KERNELS = "PYPARTIAL_CUDA_KERNELS"
+RATHER = "device_path='ipc' is not possible"
+
+
+@pytest.fixture(autouse=True)
+def _has_kernels():
+    if KERNELS not in os.environ:
+        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
+    if os.environ.get("PYPARTIAL_TRANSPORT") == "mpi":
+        pytest.skip("ranks that exchange messages share no memory")
+
+
+def opened(ctx, *buffers, **options):
+    """Make a handle, which must be on this path."""
+    request = ctx.Allreduce_init(*buffers, device_path="ipc", **options)
+    assert (request.device_path, request.device_path_reason) == ("ipc", "")
+    return request
+
+
+def sums(comm, request, send, out, steps=5):
+    """Whether rounds give the sums that they should."""
+    for step in range(steps):
+        send.put(np.arange(send.count) + step)
+        request.Start()
+        request.Wait()
+        if not (out.get() == comm.size * (np.arange(send.count) + step)).all():
+            return False
+        send.settle()
+    return True
+
+
+@pytest.mark.parametrize("extra", [0, 40000], ids=["small", "large"])
+@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
+@pytest.mark.parametrize("policy", [pp.Solo(), pp.Majority(), pp.Full()], ids=str)
+def test_the_loop(comm, ctx, array, policy, deliver, extra):
+    """Every contribution enters one round, and all ranks have the same results."""
+    values = np.arange(comm.size + extra, dtype="i8")
+    values[: comm.size] = np.eye(comm.size, dtype="i8")[comm.rank]
+    send, out, status = array(values.size, "i8"), array(values.size, "i8"), pp.Status()
+    request = opened(ctx, send, out, policy=policy, deliver=deliver)
+    log = Log(comm.size, 8 * STEPS * comm.size)
+    for _ in range(STEPS):
+        send.put(values)
+        request.Start()
+        send.put(-999)  # waits for the copy
+        log.started()
+        request.Wait(status)
+        log.given(status, out.get())
+        send.settle()
+    if deliver == "each":
+        for drained in request.Drain():
+            log.given(drained, out.get())
+    else:
+        request.Flush(status)
+        log.given(status, out.get())
+    judge(comm, log, request)
+    request.Free()
+
+
+@pytest.mark.parametrize("count", [1, COUNT, 30_000])
+@pytest.mark.parametrize(
+    ("dtype", "op", "average"),
+    [
+        ("f2", "SUM", None),
+        ("f2", "SUM", "contributors"),
+        ("f2", "MAX", None),
+        ("f4", "SUM", "size"),
+        ("f4", "PROD", None),
+        ("f8", "SUM", "contributions"),
+        ("f8", "MIN", None),
+        ("c8", "PROD", None),
+        ("c16", "SUM", "size"),
+        ("i1", "SUM", None),
+        ("u2", "MAX", None),
+        ("i4", "LAND", None),
+        ("i8", "BXOR", None),
+        ("?", "LOR", None),
+        ("?", "LXOR", None),
+    ],
+)
+def test_results_have_the_bits_of_the_hosts(comm, ctx, array, dtype, op, average, count):
+    from mpi4py import MPI
+
+    rng = np.random.default_rng(comm.rank)
+    options = {"policy": pp.Full(), "op": getattr(MPI, op), "average": average}
+    values = (rng.standard_normal(count) * 10).astype(dtype)
+    send, out, expected = array(count, dtype), array(count, dtype), np.zeros(count, dtype)
+    on_device = opened(ctx, send, out, **options)
+    on_host = ctx.Allreduce_init(values.copy(), expected, **options)
+    send.put(values)
+    for request in (on_device, on_host):
+        request.Start()
+        request.Wait()
+    assert out.get().tobytes() == expected.tobytes()
+    on_device.Flush()  # of nothing: the identity
+    on_host.Flush()
+    assert out.get().tobytes() == expected.tobytes()
+    on_device.Free()
+    on_host.Free()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_several_arrays_in_place(comm, ctx, array, dtype):
+    first, second, empty = array(3, dtype), array(5, dtype), array(0, dtype)
+    first.put([comm.rank, 1, 2])
+    second.put(np.arange(5))
+    request = opened(ctx, None, [first, empty, second], policy=pp.Full())
+    request.Start()
+    request.Wait()
+    ranks = sum(range(comm.size))
+    assert first.get().tolist() == [ranks, comm.size, 2 * comm.size]
+    assert second.get().tolist() == [comm.size * i for i in range(5)]
+    request.Free()
+
+
+def test_what_is_counted_and_kept(comm, ctx, array, stand_in):
+    """A loop takes no more memory, and nothing passes the host; Free gives all back."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    memory, host = stand_in.fake_live(b"memory"), stand_in.fake_live(b"host memory")
+    request = opened(ctx, send, out, policy=pp.Full())
+    taken = stand_in.fake_live(b"memory")
+    assert taken > memory
+    assert stand_in.fake_live(b"mappings") == comm.size - 1
+    assert sums(comm, request, send, out, 20)
+    assert stand_in.fake_live(b"memory") == taken
+    assert stand_in.fake_live(b"host memory") == host
+    stats = ctx.stats()
+    assert (stats.staged_bytes, stats.ipc_bytes) == (0, 2 * 20 * COUNT * 8)
+    assert comm.allreduce(stats.device_rounds) == 20
+    request.Free()
+    assert stand_in.fake_live(b"memory") == memory
+    assert stand_in.fake_live(b"mappings") == 0
+
+
+def test_several_handles_and_contexts(comm, array):
+    """Each has its own memory, and gives it back in any order."""
+    buffers = [(array(COUNT, "i8"), array(COUNT, "i8")) for _ in range(4)]
+    with pp.Context(comm, seed=1) as one, pp.Context(comm, seed=2) as two:
+        requests = [
+            opened(ctx, *pair, policy=pp.Full())
+            for ctx, pair in zip([one, two, two, one], buffers, strict=True)
+        ]
+        for request, pair in zip(requests, buffers, strict=True):
+            assert sums(comm, request, *pair)
+        for at in (2, 0, 1, 3):
+            requests[at].Free()
+
+
+def test_ranks_on_different_devices(comm, ctx, array):
+    """They are mapped where the devices can access each other's memory."""
+    with device(comm.rank % 2):
+        stream = Stream()
+        send, out = (Array(COUNT, "i8", stream) for _ in range(2))
+        request = opened(ctx, send, out, policy=pp.Full())
+        assert sums(comm, request, send, out)
+        request.Free()
+        for one in (send, out):
+            one.close()
+        stream.close()
+
+
+# ---- slow streams -------------------------------------------------------------------------------
+
+
+def test_a_slow_consumer_keeps_its_results(comm, ctx, array):
+    """The first is read in the ring when its stream gets there, rounds later."""
+    send, out, slow = array(COUNT, "i8"), array(COUNT, "i8"), Stream()
+    request = opened(ctx, send, out, policy=pp.Full())
+    for _ in range(3):
+        seen = [array(COUNT, "i8") for _ in range(7)]
+        slow.hold(True)
+        for step in range(7):
+            send.put(step)
+            request.Start()
+            request.Wait(stream=slow)
+            seen[step].copy(out, slow)
+        slow.hold(False)
+        slow.wait()
+        assert [one.get()[-1] for one in seen] == [step * comm.size for step in range(7)]
+    request.Free()
+    slow.close()
+
+
+def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream):
+    """Start returns, the other ranks' rounds complete, and Flush waits for the contribution."""
+    send, out = array(comm.size), array(comm.size)
+    own = np.eye(comm.size, dtype="f4")[comm.rank]
+    send.put(own)
+    stream.wait()
+    last, total = comm.rank == comm.size - 1, np.zeros(comm.size, "f4")
+    with pp.Context(comm, seed=7, window=16) as ctx:
+        request = opened(ctx, send, out, policy=pp.Solo())
+        stream.hold(last)
+        request.Start()
+        for _ in range(0 if last else 5):
+            request.Wait()
+            total += out.get()
+            request.Start()
+        comm.Barrier()
+        if last:
+            with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+                request.Flush(timeout=0.05)
+            stream.hold(False)
+        request.Flush()
+        total += out.get()
+        assert total.tolist() == [6] * (comm.size - 1) + [1]
+        assert ctx.stats().device_wait_ns > 0 or not last
+        request.Free()
+
+
+@pytest.mark.sizes(3)
+@pytest.mark.parametrize("dtype", ["f2", "i8"])
+def test_more_starts_than_parts(comm, array, stream, dtype):
+    """Those that find no free part are combined with what is pending, on the device."""
+    send, out, status = array(COUNT, dtype), array(COUNT, dtype), pp.Status()
+    send.put(1)
+    stream.wait()
+    with pp.Context(comm, seed=7, patience=None) as ctx:
+        request = opened(ctx, send, out, policy=pp.Quorum(2), deliver="sum")
+        for _ in range(10 if comm.rank == 0 else 0):
+            request.Start()
+            with pytest.raises(pp.TimeoutError):
+                request.Wait(timeout=0)
+        if comm.rank == 0:
+            with pytest.raises(pp.TimeoutError):
+                request.Wait(timeout=0.2)
+        comm.Barrier()
+        if comm.rank > 0:
+            request.Start()
+        request.Wait(status)
+        assert status.contributions in (11, 12)  # two ranks are enough
+        request.Flush()
+        request.Free()
+
+
+def test_a_device_that_does_not_come_to_a_round(comm, array, stand_in):
+    """Nothing else waits for it: another handle's rounds complete, and calls time out."""
+    send, out, ones = array(COUNT, "i8"), array(COUNT, "i8"), np.ones(1)
+    with pp.Context(comm, seed=7) as ctx:
+        host = ctx.Allreduce_init(ones, np.zeros(1), policy=pp.Full())
+        stand_in.fake_hold_new(True)
+        request = opened(ctx, send, out, policy=pp.Full())
+        stand_in.fake_hold_new(False)
+        send.put(1)
+        request.Start()
+        with pytest.raises(pp.TimeoutError):
+            request.Wait(timeout=0.05)
+        host.Start()
+        host.Wait()
+        comm.Barrier()
+        stand_in.fake_let_all_go()
+        request.Wait()
+        assert (out.get() == comm.size).all()
+        request.Free()
+        host.Free()
+
+
+# ---- views --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """As much of CuPy as views need."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "support" / "standin"))
+    yield importlib.import_module("cupy")
+    sys.modules.pop("cupy")
+
+
+@pytest.mark.parametrize("path", ["ipc", "staged"])
+@pytest.mark.parametrize("dtype", ["f2", "i8"])
+def test_views(comm, ctx, array, cupy, path, dtype):
+    """They show the memory of the ring, or the receive buffer, as long as work reads them."""
+    send, out, slow = array(COUNT, dtype), array(COUNT, dtype), Stream()
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path=path)
+    seen = [array(COUNT, dtype) for _ in range(5)]
+    in_ring, status = 0, pp.Status()
+    for late in (False, True):
+        slow.hold(late)
+        for step, kept in enumerate(seen):
+            send.put(step)
+            request.Start()
+            view = request.View(status, stream=slow)
+            assert (view.shape, view.dtype, status.round) == ((COUNT,), dtype, step + 5 * late)
+            in_ring += view.data.ptr != out.address
+            kept.copy_from(view.data.ptr, slow)
+        slow.hold(False)
+        slow.wait()
+        assert [int(kept.get()[-1]) for kept in seen] == [comm.size * n for n in range(5)]
+        send.settle()
+    assert in_ring >= 2 if (path, dtype) == ("ipc", "i8") else in_ring == 0
+    slow.hold(True)
+    send.put(7)
+    request.Start()
+    view = request.View(stream=slow)
+    seen[0].copy_from(view.data.ptr, slow)
+    with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+        request.Free(timeout=0.05)
+    slow.hold(False)
+    request.Free()
+    slow.wait()
+    assert int(seen[0].get()[-1]) == 7 * comm.size
+    slow.close()
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def staged(comm, ctx, array, stand_in, why):
+    """A handle that cannot be on this path, on any rank, works on the other one."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    memory = stand_in.fake_live(b"memory")
+    if comm.rank == 0:
+        with pytest.warns(RuntimeWarning, match=RATHER):
+            request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+    else:
+        request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+    assert request.device_path == "staged"
+    assert why in request.device_path_reason
+    assert len(set(comm.allgather(request.device_path_reason))) == 1
+    assert stand_in.fake_live(b"memory") == memory
+    assert stand_in.fake_live(b"mappings") == 0
+    assert sums(comm, request, send, out)
+    again = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")  # does not warn
+    for one in (request, again):
+        one.Free()
+
+
+@pytest.mark.parametrize(
+    "call", ["cuModuleLoadData", "cuIpcGetMemHandle", "cuMemAlloc", "cuIpcOpenMemHandle"]
+)
+@pytest.mark.filterwarnings("error")
+def test_one_rank_cannot(comm, ctx, array, stand_in, call):
+    """As in a container without a namespace of processes in common, or when memory is short."""
+    if comm.size == 1 and call == "cuIpcOpenMemHandle":
+        pytest.skip("a rank alone maps no memory of others")
+    last = comm.size - 1
+    made = array(1)  # allocates before the failure
+    assert made.count == 1
+    real = ctx.Allreduce_init
+
+    def fails(*args, **options):
+        if comm.rank == last:
+            stand_in.fake_fail(call.encode(), 1, NOT_SUPPORTED)
+        return real(*args, **options)
+
+    try:
+        staged(
+            comm,
+            Failing(ctx, fails),
+            array,
+            stand_in,
+            f"rank {last}: CUDA reports an error: {call} failed",
+        )
+    finally:
+        stand_in.fake_fail(call.encode(), 0, 0)
+
+
+class Failing:
+    """A context whose initialisations fail first."""
+
+    def __init__(self, ctx, make):
+        self.Allreduce_init = make
+
+
+def test_without_kernels(comm, ctx, array, stand_in, monkeypatch):
+    if comm.rank == comm.size - 1:
+        monkeypatch.setenv(KERNELS, "/nowhere")
+    staged(comm, ctx, array, stand_in, f"rank {comm.size - 1}: {KERNELS}='/nowhere'")
+
+
+def test_without_cupy(comm, ctx, array, stand_in, monkeypatch):
+    """The kernels cannot be compiled then."""
+    monkeypatch.delenv(KERNELS)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
+    staged(comm, ctx, array, stand_in, "rank 0: ")
+
+
+def test_ranks_that_share_no_memory(comm, array, stand_in):
+    if comm.size == 1:
+        pytest.skip("a rank alone shares memory with all")
+    with pp.Context(comm, seed=7, transport="mpi") as ctx:
+        staged(comm, ctx, array, stand_in, "the rounds are made of messages")
+
+
+def test_no_elements(comm, ctx, array):
+    with pytest.warns(RuntimeWarning) if comm.rank == 0 else nothing():
+        request = ctx.Allreduce_init(array(0), array(0), device_path="ipc")
+    assert "there are no elements" in request.device_path_reason
+    request.Start()
+    request.Wait()
+    request.Free()
+
+
+class nothing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+def test_bad_input(comm, ctx, array):
+    with pytest.raises(pp.ArgumentError, match="device_path must be"):
+        ctx.Allreduce_init(array(4), array(4), device_path="nvlink")
+    with pytest.raises(pp.ArgumentError, match="in the host's: leave it out"):
+        ctx.Allreduce_init(np.ones(4), np.zeros(4), device_path="ipc")
+    if comm.size > 1:
+        path = "ipc" if comm.rank else "staged"
+        with pytest.raises(pp.MismatchError, match="device_path=ipc"):
+            ctx.Allreduce_init(array(4), array(4), device_path=path)
+
+
+def test_host_and_device_mix_if_that_is_asked_for(comm, ctx, array):
+    send, out = array(4, "f8"), array(4, "f8")
+    if comm.rank % 2:
+        send, out = np.ones(4), np.zeros(4)
+    else:
+        send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="staged")
+    request.Start()
+    request.Wait()
+    assert ((out if comm.rank % 2 else out.get()) == comm.size).all()
+    request.Free()
+
+
+def test_an_idle_handle_makes_no_call(comm, ctx, array, stand_in):
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    request = opened(ctx, send, out, policy=pp.Full())
+    assert sums(comm, request, send, out)
+    comm.Barrier()
+    calls = stand_in.fake_calls(b"")
+    other = ctx.Allreduce_init(np.ones(1), np.ones(1), policy=pp.Full())
+    for _ in range(20):
+        other.Start()
+        other.Wait()
+    sleeps = ctx.stats().sleeps
+    time.sleep(0.3)
+    assert ctx.stats().sleeps - sleeps < 50
+    assert stand_in.fake_calls(b"") == calls
+    other.Free()
+    request.Free()

@@ -1,0 +1,131 @@
+"""What a Start contributes, and who sees a result, by the streams of the device."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from support import gpu
+
+import pypartial as pp
+
+pytestmark = pytest.mark.mpi
+
+COUNT = 4096
+SPIN_NS = 100_000_000
+# Of Start's time to the kernel's. It is a few microseconds; more ranks than cores take turns.
+AT_ONCE = 0.2
+# Each waits for a kernel of 100 ms.
+TURNS = {2: 100}
+FEWER_TURNS = 10
+GROUP = 10  # turns after which results are looked at
+LEGACY, PER_THREAD = 1, 2
+
+
+@pytest.fixture
+def arrays(kit):
+    return kit.new(COUNT, "float32"), kit.new(COUNT, "float32")
+
+
+def check(kit, comm, out, step, stream=None):
+    """Rank r has contributed step + r."""
+    found = kit.get(out, COUNT, "float32", stream)
+    assert (found == comm.size * step + sum(range(comm.size))).all(), (step, found[:4])
+
+
+def test_a_kernel_on_a_side_stream_is_waited_for(comm, ctx, kit, path, arrays):
+    """It takes 100 ms and writes the buffer; Start returns at once, and the sum has its values.
+
+    What was queued on the stream of Wait overwrites the buffer before the result comes. Each tenth
+    time this takes so long that results queue up.
+    """
+    send, out = arrays
+    side, consumer = kit.stream(), kit.stream()
+    seen = [kit.new(COUNT, "float32") for _ in range(GROUP)]
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
+    kit.spin(send, COUNT, -1, 0, side)  # the driver loads it
+    kit.wait(side)
+    took = []
+    turns = FEWER_TURNS if gpu.is_stand_in() else TURNS.get(comm.size, FEWER_TURNS)
+    for step in range(turns):
+        kit.spin(send, COUNT, step + comm.rank, SPIN_NS, side)
+        began = time.monotonic_ns()
+        request.Start(stream=side)
+        took.append(time.monotonic_ns() - began)
+        kit.put(send, np.full(COUNT, -999, "f4"), side)  # waits for the copy
+        kit.spin(out, COUNT, -7, 1_000_000 if step % GROUP else 3 * SPIN_NS, consumer)
+        request.Wait(stream=consumer)
+        assert time.monotonic_ns() - began > SPIN_NS / 2, "the kernel was not waited for"
+        kit.copy(seen[step % GROUP], out, 4 * COUNT, consumer)
+        if step % GROUP == GROUP - 1:
+            kit.settle([side, consumer])
+            for i, copied in enumerate(seen):
+                check(kit, comm, copied, step - GROUP + 1 + i)
+    assert np.median(took) < AT_ONCE * SPIN_NS, took
+    request.Free()
+
+
+def test_a_consumer_is_behind_the_result(comm, ctx, kit, path, arrays):
+    """A copy on the stream of Wait sees the result; nobody waits for the stream in between."""
+    send, out = arrays
+    seen = [kit.new(COUNT, "float32") for _ in range(20)]
+    stream, scratch = kit.stream(), kit.new(1, "float32")
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
+    for step, copied in enumerate(seen):
+        kit.put(send, np.full(COUNT, step + comm.rank, "f4"))
+        request.Start()
+        kit.spin(scratch, 1, 0, 1_000_000, stream)  # so that the copy is late
+        request.Wait(stream=stream)
+        kit.copy(copied, out, 4 * COUNT, stream)
+    kit.wait(stream)
+    for step, copied in enumerate(seen):
+        check(kit, comm, copied, step)
+    request.Free()
+
+
+@pytest.mark.parametrize("number", [LEGACY, PER_THREAD])
+def test_default_streams(comm, ctx, kit, path, arrays, number):
+    send, out = arrays
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
+    for step in range(10):
+        kit.spin(send, COUNT, step + comm.rank, 1_000_000, number)
+        request.Start(stream=number)
+        request.Wait(stream=number)
+        check(kit, comm, out, step, number)
+    request.Free()
+
+
+def test_the_current_stream_is_that_of_the_library(comm, ctx, kit, path, arrays):
+    """Without stream=, Start and Wait use the stream that is current when they are called."""
+    send, out = arrays
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
+    for step in range(10):
+        stream = kit.stream()
+        with kit.use(stream):
+            kit.spin(send, COUNT, step + comm.rank, 5_000_000, stream)
+            request.Start()
+            request.Wait()
+            check(kit, comm, out, step, stream)
+    request.Free()
+
+
+@pytest.mark.parametrize("call", ["Start", "Wait", "Test", "Flush"])
+def test_streams_that_cannot_be_used(comm, ctx, kit, path, arrays, call):
+    """The call has done nothing."""
+    send, out = arrays
+    kit.put(send, np.full(COUNT, comm.rank, "f4"))
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
+    if call != "Start":
+        request.Start()
+    stream = kit.stream()
+    refused = pytest.raises(pp.ArgumentError, match="is being captured")
+    with gpu.captured(kit.number(stream)), refused:
+        getattr(request, call)(stream=stream)
+    with pytest.raises(pp.ArgumentError, match="stream"):
+        getattr(request, call)(stream=0)
+    if call == "Start":
+        request.Start()
+    request.Wait()
+    check(kit, comm, out, 0)
+    request.Free()

@@ -1,0 +1,103 @@
+"""ci/gpu without a GPU: what it says then, and all of its steps but the figures on the stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from support import fakecuda
+from support.layer import run_tests
+from support.mpirun import Run, program
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 240
+SKIPPED, CANNOT_BEGIN = 77, 2
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return fakecuda.environment(tmp_path_factory.mktemp("driver"))
+
+
+def ci_gpu(*words: str, env: dict[str, str], interpreter: str = sys.executable) -> Run:
+    return program([interpreter, str(ROOT / "ci" / "gpu"), *words], timeout_s=LIMIT_S, env=env)
+
+
+@pytest.mark.parametrize("devices", [None, "0"], ids=["no driver", "no device"])
+def test_without_a_gpu_it_says_so(devices: str | None, env: dict[str, str]) -> None:
+    changed = {"PYPARTIAL_CUDA_DRIVER": "/nowhere/libcuda.so"}
+    if devices is not None:
+        changed = {**env, "FAKECUDA_DEVICES": devices}
+    run = ci_gpu(env=changed)
+    assert run.returncode == SKIPPED, run.explain()
+    (line,) = run.output.splitlines()
+    assert line.startswith("ci/gpu: skipped, there is no GPU: ")
+
+
+def test_what_is_missing_is_named_with_how_to_get_it(env: dict[str, str], tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    bare = str(tmp_path / "bare" / "bin" / "python")
+    words = ["--out", str(tmp_path / "out"), "--wheels", str(tmp_path), "--installed"]
+    changed = {**env, "PYTHONPATH": "", "PATH": "/usr/bin:/bin"}
+    run = ci_gpu(*words, env=changed, interpreter=bare)
+    assert run.returncode == CANNOT_BEGIN, run.explain()
+    said = run.output.splitlines()[-1]
+    assert said.startswith("ci/gpu: missing: ")
+    assert "pytest-mpi" in said
+    assert "pip download --dest wheels " in said
+    assert said.endswith("ci/gpu --wheels wheels here")
+
+
+def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_property) -> None:
+    words = ["--installed", "--only", "tests", "--only", "killed", "--ranks", "2"]
+    run = ci_gpu(*words, "--out", str(tmp_path), env=env)
+    assert run.returncode == 0, run.explain()
+    run.check_clean()
+    report = json.loads((tmp_path / "report.json").read_text())
+    tests, killed = report["steps"]
+    passed = re.match(r"(\d+) tests passed on each of 2 ranks", tests["text"])
+    assert passed is not None
+    assert int(passed[1]) > 40
+    record_property("inner_passed", passed[1])
+    assert killed["outcome"] == "passed"
+    assert "stand-in 0" in report["info"]
+    assert "| Tests on 2 ranks | passed |" in (tmp_path / "report.md").read_text()
+
+
+def test_a_failing_test_is_named_with_its_rank(env: dict[str, str], tmp_path: Path) -> None:
+    """Copies are taken for complete too early."""
+    words = ["--installed", "--only", "tests", "--ranks", "2", "--out", str(tmp_path)]
+    run = ci_gpu(*words, env={**env, "FAKECUDA_LIE": "cuEventQuery"})
+    assert run.returncode == 1, run.explain()
+    failed = [line for line in run.output.splitlines() if line.startswith("FAILED ")]
+    assert re.search(r"Tests on 2 ranks: .*rank \d FAILED .*tests/gpu/test_", failed[0])
+    assert run.output.splitlines()[-1] == "0 steps passed, 1 failed"
+
+
+def test_what_has_no_test_is_a_failure(env: dict[str, str], tmp_path: Path) -> None:
+    """On a machine without the library all tests are skipped."""
+    with pytest.raises(AssertionError, match="no test ran on 1 ranks"):
+        run_tests(
+            ROOT / "tests" / "gpu" / "test_streams.py",
+            1,
+            test_limit_s=60,
+            limit_s=LIMIT_S,
+            env={**env, "PYTHONPATH": hidden(tmp_path)},
+        )
+
+
+def hidden(folder: Path) -> str:
+    """Return a PYTHONPATH on which CuPy and PyTorch cannot be found."""
+    (folder / "sitecustomize.py").write_text(
+        "import importlib.util as u\n"
+        "found = u.find_spec\n"
+        "u.find_spec = lambda n, *a: None if n in ('cupy', 'torch') else found(n, *a)\n"
+    )
+    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])

@@ -1,0 +1,175 @@
+"""As much of CuPy as the benchmarks and the tests use, over the stand-in for the CUDA driver.
+
+Where this folder is on PYTHONPATH, and PYPARTIAL_CUDA_DRIVER names the stand-in, it is CuPy: so all
+that is written for CuPy is tried without a GPU. `support.device` has the arrays themselves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+from support import device as stand_in
+
+__version__ = "14.0.0+standin"
+
+_current = threading.local()
+
+
+class Stream(stand_in.Stream):
+    """Streams; `null` is the legacy default one."""
+
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        if null:
+            self.ptr = 0
+        else:
+            super().__init__()
+
+    def use(self) -> Stream:
+        _current.stream = self
+        return self
+
+    def __enter__(self) -> Stream:
+        self._before = get_current_stream()
+        return self.use()
+
+    def __exit__(self, *_: object) -> None:
+        self._before.use()
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def wait_event(self, event: object) -> None:
+        raise NotImplementedError
+
+
+def get_current_stream(_device: int = 0) -> Stream:
+    return getattr(_current, "stream", None) or Stream(null=True)
+
+
+class Device:
+    """A device; `use` makes it this thread's current one for good."""
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+
+    def use(self) -> Device:
+        context = stand_in.Pointer()
+        driver = stand_in.driver()
+        assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), self.id) == 0
+        assert driver.cuCtxSetCurrent(context) == 0
+        _current.device = self.id
+        return self
+
+    def __enter__(self) -> Device:
+        assert self.id == getattr(_current, "device", 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class _Pointer:
+    def __init__(self, address: int) -> None:
+        self.ptr = address
+
+    def copy_from_host_async(self, host: ctypes.c_void_p, size: int, stream: Stream) -> None:
+        _copy(self.ptr, host, size, stream)
+
+    def copy_to_host_async(self, host: ctypes.c_void_p, size: int, stream: Stream) -> None:
+        _copy(host, self.ptr, size, stream)
+
+    def copy_from_device_async(self, source: _Pointer, size: int, stream: Stream) -> None:
+        _copy(self.ptr, source.ptr, size, stream)
+
+
+def _copy(target: Any, source: Any, size: int, stream: Stream) -> None:
+    assert stand_in.driver().cuMemcpyAsync(target, source, size, stream.ptr) == 0
+
+
+class ndarray:
+    """Arrays of one dimension; their memory is freed with them."""
+
+    def __init__(self, count: int, dtype: Any) -> None:
+        self.dtype, self.size, self.shape = np.dtype(dtype), count, (count,)
+        self.nbytes = count * self.dtype.itemsize
+        made = stand_in.Pointer()
+        assert stand_in.driver().cuMemAlloc_v2(ctypes.byref(made), max(self.nbytes, 1)) == 0
+        self.data = _Pointer(int(made.value or 0))
+        self.device = Device(getattr(_current, "device", 0))
+
+    def __del__(self) -> None:
+        stand_in.driver().cuMemFree_v2(self.data.ptr)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.data.ptr, False),
+            "strides": None,
+            "stream": get_current_stream().ptr or 1,
+        }
+
+
+class _Shown(ndarray):
+    """An array of memory that another object has."""
+
+    def __init__(self, owner: Any) -> None:
+        place = owner.__cuda_array_interface__
+        (count,) = self.shape = place["shape"]
+        self.owner, self.dtype, self.size = owner, np.dtype(place["typestr"]), count
+        self.nbytes = count * self.dtype.itemsize
+        self.data = _Pointer(place["data"][0])
+        self.device = Device(getattr(_current, "device", 0))
+
+    def __del__(self) -> None:
+        pass
+
+
+def asarray(owner: Any) -> ndarray:
+    return _Shown(owner)
+
+
+def empty(count: int, dtype: Any) -> ndarray:
+    return ndarray(count, dtype)
+
+
+class _Pinned:
+    """Pinned memory that numpy.frombuffer reads; it is freed with its last view."""
+
+    def __new__(cls, nbytes: int) -> Any:
+        made = stand_in.Pointer()
+        assert stand_in.driver().cuMemHostAlloc(ctypes.byref(made), max(nbytes, 1), 1) == 0
+        memory = _Bytes(nbytes).from_address(int(made.value or 0))
+        memory.owner = _Owner(made)  # type: ignore[attr-defined]
+        return memory
+
+
+class _Owner:
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+
+    def __del__(self) -> None:
+        stand_in.driver().cuMemFreeHost(self.memory)
+
+
+def _Bytes(count: int) -> Any:
+    return ctypes.c_char * max(count, 1)
+
+
+cuda = SimpleNamespace(
+    Device=Device,
+    Stream=Stream,
+    alloc_pinned_memory=_Pinned,
+    get_current_stream=get_current_stream,
+    runtime=SimpleNamespace(runtimeGetVersion=lambda: 12080),
+)
