@@ -28,7 +28,7 @@ from ..errors import ArgumentError
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["HOST", "Home", "find"]
+__all__ = ["HOST", "Cuda", "Home", "find"]
 
 _TYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
@@ -150,7 +150,7 @@ class Cuda(Home):
 
 
 def find(parameters: Sequence[tuple[str, torch.Tensor]]) -> Home:
-    """Return where parameters are; there is at least one, and all have names.
+    """Return where parameters are: one at least, each with its name.
 
     Raises
     ------

@@ -30,7 +30,7 @@ from pypartial.torch import HookState, partial_allreduce_hook  # noqa: E402
 pytestmark = pytest.mark.mpi(min_size=2)
 
 CPU = torch.device("cpu")
-STEPS = 20
+STEPS = 12
 SPIN = 20_000_000  # cycles: some 10 ms
 METHODS = {
     "each": (EagerSGD(pp.Full()), None),

@@ -2,7 +2,7 @@
 
 A tensor "on the device" is one of PyTorch's on the CPU, whose memory is what streams of the
 stand-in use: it computes with it as kernels would. The library is given the address of the same
-memory where no host may touch it, so it really goes through `DeviceAllreduceRequest`.
+memory where no host may touch it, so its requests are those of devices.
 
 PyTorch's operations do not run in the stand-in's stream, but at once. So each of them first waits
 for all that is queued there (`InOrder`). They are behind it, as kernels would be.
@@ -132,14 +132,19 @@ def models_on_device(patch: Any) -> Iterator[StandIn]:
     patch : pytest.MonkeyPatch
     """
     home = StandIn()
-    make = pp.Context.Allreduce_init
+    make, make_groups = pp.Context.Allreduce_init, pp.Context.Preduce_init
 
     @functools.wraps(make)
     def on_device(ctx: pp.Context, sendbuf: Any, recvbuf: Any, **options: Any) -> Any:
         return make(ctx, home.array_of(sendbuf), home.array_of(recvbuf), **options)
 
+    @functools.wraps(make_groups)
+    def groups_on_device(ctx: pp.Context, buffer: Any, generator: Any, **options: Any) -> Any:
+        return make_groups(ctx, home.array_of(buffer), generator, **options)
+
     patch.setattr("pypartial.torch.accelerator.find", home.find)
     patch.setattr(pp.Context, "Allreduce_init", on_device)
+    patch.setattr(pp.Context, "Preduce_init", groups_on_device)
     for name in WAITS:
         patch.setattr(torch.Tensor, name, asking(home, name))
     with InOrder(home):

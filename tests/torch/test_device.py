@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pypartial as pp
 import pypartial.torch
-from pypartial.device import DeviceAllreduceRequest
+from pypartial.device import DeviceAllreduceRequest, DevicePreduceRequest
 from pypartial.methods import EagerSGD, PartialReduce, Synchronous
 from pypartial.torch import HookState, on_device, partial_allreduce_hook, replicas
 
@@ -155,6 +155,7 @@ def test_groups_average_models_on_a_device(comm, ctx, stand_in, monkeypatch, siz
     with pp.torch.DistributedOptimizer(inner, ctx, PartialReduce(size), model=model) as opt:
         worker = opt._driver._worker
         assert worker.x.size == 0 and stand_in.owns(worker.gradient)
+        assert isinstance(worker._request, DevicePreduceRequest)
         for step in range(STEPS):
             opt.zero_grad()
             backward(model, comm.rank, step)
