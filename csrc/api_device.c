@@ -22,6 +22,17 @@ pp_status_t pp_device_name(int32_t device, char *name, size_t bytes)
     return PP_CUDA(cuda, cuDeviceGetName, name, (int)bytes, found);
 }
 
+pp_status_t pp_device_access(int32_t device, int32_t peer, int32_t *can)
+{
+    const pp_cuda_t *cuda;
+    CUdevice         found, other;
+    *can = 0;
+    PP_TRY(pp_cuda_open(&cuda));
+    PP_TRY(PP_CUDA(cuda, cuDeviceGet, &found, device));
+    PP_TRY(PP_CUDA(cuda, cuDeviceGet, &other, peer));
+    return PP_CUDA(cuda, cuDeviceCanAccessPeer, can, found, other);
+}
+
 pp_status_t pp_device_of(const void *address, int32_t *device)
 {
     return pp_lane_locate(pp_cuda_address(address), device);

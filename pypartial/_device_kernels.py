@@ -22,7 +22,7 @@ from .errors import Error
 if TYPE_CHECKING:
     from ._native import Native
 
-__all__ = ["NoKernelsError", "compiled", "give_kernels"]
+__all__ = ["NoKernelsError", "compiled", "give_kernels", "why_none"]
 
 _SOURCE = Path(__file__).with_name("_device_kernels.cu")
 # Results shall have the host's bits: each operation is rounded, and nothing is flushed to zero. The
@@ -70,6 +70,20 @@ def give_kernels(native: Native, device: int) -> None:
     native.check(lib.pp_device_architecture(device, version, other))
     image = compiled((version[0], other[0]), driver, cache_folder())
     native.check(lib.pp_device_kernels(device, ffi.from_buffer("char[]", image), len(image)))
+
+
+def why_none(native: Native, device: int) -> str | None:
+    """Return why the kernels for a device cannot be compiled here; None: it is not known."""
+    version, other = native.ffi.new("int32_t *"), native.ffi.new("int32_t *")
+    try:
+        native.check(native.lib.pp_devices(version, other))
+        driver = (version[0] // 1000, version[0] % 1000 // 10)
+        native.check(native.lib.pp_device_architecture(device, version, other))
+        nvrtc, of = _find_nvrtc(driver)
+        _target((version[0], other[0]), nvrtc.getSupportedArchs(), of)
+    except Error as error:
+        return str(error)
+    return None
 
 
 def compiled(architecture: tuple[int, int], driver: tuple[int, int], cache: Path | None) -> bytes:

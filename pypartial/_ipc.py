@@ -9,7 +9,7 @@ from . import _device_kernels
 from ._native import Native
 from .errors import Error
 
-__all__ = ["KERNELS", "give_kernels"]
+__all__ = ["KERNELS", "give_kernels", "why_no_kernels"]
 
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 
@@ -29,6 +29,11 @@ def give_kernels(native: Native, device: int) -> str | None:
     except Error as error:
         return str(error)
     return None
+
+
+def why_no_kernels(native: Native, device: int) -> str | None:
+    """Return why `give_kernels` would fail, as far as that shows without compiling; or None."""
+    return None if os.environ.get(KERNELS) else _device_kernels.why_none(native, device)
 
 
 def _read_kernels(file: str) -> bytes:

@@ -25,6 +25,8 @@
 pp_status_t pp_devices(int32_t *version, int32_t *count);
 /* Local.  A device's name, cut to so many bytes. */
 pp_status_t pp_device_name(int32_t device, char *name, size_t bytes);
+/* Local.  *can: whether the first device can access the second one's memory. */
+pp_status_t pp_device_access(int32_t device, int32_t peer, int32_t *can);
 /* Local.  The number of the CUDA device in whose memory an address is.  PP_ERR_ARGUMENT: it is in none's, or it is
    managed memory.  PP_ERR_STATE: there is no driver, or no device. */
 pp_status_t pp_device_of(const void *address, int32_t *device);

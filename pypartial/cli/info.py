@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import platform
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import pypartial as pp
 
 from .. import tuning
+from .._ipc import why_no_kernels
 from .._native import Native
 from ..bench.launch import launched_size
 from ..units import format_size
@@ -129,6 +131,23 @@ def devices(native: Native) -> list[Fact]:
     for number in range(count[0]):
         native.check(lib.pp_device_name(number, name, _NAME_BYTES))
         facts.append((f"device {number}", native.text(name)))
+    return facts + device_paths(native, count[0], why_no_kernels(native, 0))
+
+
+def device_paths(native: Native, count: int, no_kernels: str | None) -> list[Fact]:
+    """Return how elements may get from rank to rank, for each pair of devices on which they are."""
+    if no_kernels is not None:
+        return [("ranks of a node", f'device_path="staged": {no_kernels}')]
+    facts = [("ranks on one device", 'device_path="ipc" or "staged"')]
+    can = native.ffi.new("int32_t *")
+    for first, second in itertools.combinations(range(count), 2):
+        denied = []
+        for one, other in ((first, second), (second, first)):
+            native.check(native.lib.pp_device_access(one, other, can))
+            if not can[0]:
+                denied.append(f"{one} cannot access the memory of {other}")
+        path = f'device_path="staged": {", ".join(denied)}' if denied else facts[0][1]
+        facts.append((f"ranks on {first} and {second}", path))
     return facts
 
 

@@ -868,6 +868,19 @@ def test_devices_are_listed(tmp_path: Path) -> None:
     assert re.search(
         r"driver +for CUDA 12\.8\n +device 0 +stand-in 0\n +device 1 +stand-in 1", said
     )
+    assert re.search(r'ranks of a node +device_path="staged": there is no CuPy', said)
+    more |= {"PYPARTIAL_CUDA_KERNELS": "some", "FAKECUDA_PEERS": "0"}
+    said = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
+    ).stdout
+    assert re.search(r'ranks on one device +device_path="ipc" or "staged"', said)
+    denied = "0 cannot access the memory of 1, 1 cannot access the memory of 0"
+    assert re.search(rf'ranks on 0 and 1 +device_path="staged": {denied}', said)
+    more["FAKECUDA_PEERS"] = "1"
+    said = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
+    ).stdout
+    assert re.search(r'ranks on 0 and 1 +device_path="ipc" or "staged"', said)
     more = {"PYPARTIAL_CUDA_DRIVER": str(tmp_path / "none.so")}
     said = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
