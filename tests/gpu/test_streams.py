@@ -20,6 +20,7 @@ AT_ONCE = 0.2
 TURNS = {2: 100}
 FEWER_TURNS = 10
 GROUP = 10  # turns after which results are looked at
+QUEUED = 7  # results that queue up meanwhile; a ninth would have Wait wait
 LEGACY, PER_THREAD = 1, 2
 
 
@@ -54,7 +55,7 @@ def test_a_kernel_on_a_side_stream_is_waited_for(comm, ctx, kit, path, arrays):
         request.Start(stream=side)
         took.append(time.monotonic_ns() - began)
         kit.put(send, np.full(COUNT, -999, "f4"), side)  # waits for the copy
-        kit.spin(out, COUNT, -7, 1_000_000 if step % GROUP else 3 * SPIN_NS, consumer)
+        kit.spin(out, COUNT, -7, 1_000_000 if step % GROUP else QUEUED * SPIN_NS, consumer)
         request.Wait(stream=consumer)
         assert time.monotonic_ns() - began > SPIN_NS / 2, "the kernel was not waited for"
         kit.copy(seen[step % GROUP], out, 4 * COUNT, consumer)
