@@ -32,5 +32,5 @@ def test_torch_layer_on_a_device(tmp_path, record_property):
         "PYPARTIAL_CUDA_DRIVER": str(fakecuda.build(tmp_path)),
         "PYPARTIAL_TEST_TORCH_DEVICE": "1",
     }
-    counts = run_tests(TESTS, 3, test_limit_s=TEST_LIMIT_S, limit_s=LIMIT_S, env=env)
+    counts = run_tests(TESTS, 2, test_limit_s=TEST_LIMIT_S, limit_s=LIMIT_S, env=env)
     record_property("inner_passed", counts.passed)
