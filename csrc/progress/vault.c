@@ -219,11 +219,16 @@ void pp_vault_end(pp_handle_t *handle, bool frees)
     handle->staging->vault = NULL;
     if (!vault)
         return;
-    if (!frees || !vault->in_use) {              /* the driver takes all back from a process that ends */
+    if (!vault->in_use) {
         free(vault);
         return;
     }
-    pp_pool_release(&pp_allreduce_of(handle)->series.vectors);
+    pp_pool_t *vectors = &pp_allreduce_of(handle)->series.vectors;
+    if (!frees) {                    /* the driver takes all back from a process that ends */
+        vectors->free_list = NULL;
+        return;
+    }
+    pp_pool_release(vectors);
     pp_vault_close(vault);
     pp_vault_say(vault, PP_CLOSED, PP_OK);
     vault->next = vault->ctx->vaults;

@@ -74,6 +74,41 @@ print("ended")
 """
 
 
+MERGED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+send, out = Array(100, "i8", stream), Array(100, "i8", stream)
+ctx = pp.Context(comm)
+request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver="sum", device_path="ipc")
+send.put(1)
+for _ in range(4 if comm.rank == 0 else 0):
+    request.Start()
+    request.Wait()
+comm.Barrier()
+if comm.rank == 1:
+    request.Start()
+    request.Wait()
+    assert (out.get() == 4).all()  # merged on the device
+print("ended")
+if sys.argv[2] == "exception":
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "exception"])
+def test_a_script_ends_after_rounds_were_merged_on_a_device(how, env):
+    """The handle's vectors there are the driver's to take back."""
+    if "PYPARTIAL_CUDA_KERNELS" not in env:
+        pytest.skip("a C++ compiler makes the kernels, and there is none")
+    run = mpirun(2, python("-c", MERGED, str(ROOT), how), timeout_s=60, env=env)
+    assert run.output.count("ended") == 2, run.explain()
+    assert run.returncode == (0 if how == "end" else 3), run.explain()
+
+
 @pytest.mark.parametrize("how", ["idle", "started", "exception"])
 @pytest.mark.parametrize("what", ["rounds", "groups"])
 def test_a_process_ends_while_its_stream_is_stuck(what, how, env):
