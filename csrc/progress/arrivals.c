@@ -47,12 +47,30 @@ int pp_staging_look(pp_ctx_t *ctx)
     return arrived + meets;
 }
 
+void pp_staging_recover(pp_handle_t *handle)
+{
+    pp_allreduce_t *coll = pp_allreduce_of(handle);
+    pp_staging_t   *staging = handle->staging;
+    for (pp_flight_t *flight, **link = &staging->stranded; (flight = *link);) {
+        if (pp_lane_over(&staging->lane, flight->pinned) != PP_OK) {
+            link = &flight->next;
+            continue;
+        }
+        *link = flight->next;
+        coll->ops->give_up(coll, &flight->target);
+        pp_staging_keep(&staging->borrowers, flight->pinned);
+        free(flight);
+    }
+}
+
 /* Brings elements from their bounce buffer to where the rounds read them.  PP_PENDING: there is no room.  Only one thread
    links at a time, and only such threads add to what is pending, so the target stays as it is while the lock is released
    (gather.c). */
 static pp_status_t bring(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
 {
     pp_staging_t *staging = coll->handle.staging;
+    if (staging->stranded)
+        pp_staging_recover(&coll->handle);
     pp_status_t   status = coll->ops->aim(coll, &flight->target);
     if (status != PP_OK)
         return status;

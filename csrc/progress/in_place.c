@@ -48,6 +48,7 @@ pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight)
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     pp_staging_t   *staging = handle->staging;
     bool follows = staging->flights && !staging->last->reserved;
+    pp_staging_recover(handle);
     if (!staging->in_place || follows || !coll->ops->reserve || !coll->ops->reserve(coll, &flight->target))
         return PP_PENDING;
     pp_status_t status = pp_staging_take(staging, &staging->borrowers, &flight->pinned);
@@ -67,10 +68,9 @@ pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight)
 
 void pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight)
 {
-    pp_allreduce_t *coll = pp_allreduce_of(handle);
-    if (!flight->pinned->busy)       /* else a copy may still write to it, so it stays reserved */
-        coll->ops->give_up(coll, &flight->target);
-    pp_staging_keep(&handle->staging->borrowers, flight->pinned);
+    flight->next = handle->staging->stranded;
+    handle->staging->stranded = flight;
+    pp_staging_recover(handle);
 }
 
 /* ---- results ------------------------------------------------------------------------------------------------ */

@@ -125,6 +125,11 @@ static void end(pp_handle_t *handle)
         free(flight);
         ctx_of(handle)->flights--;
     }
+    for (pp_flight_t *next, *flight = staging->stranded; flight; flight = next) {
+        next = flight->next;
+        pp_staging_keep(&staging->spare, flight->pinned);
+        free(flight);
+    }
     if (staging->receive)
         pp_staging_keep(&staging->spare, staging->receive);
     for (const pp_pinned_t *result = staging->results; result; result = result->next)

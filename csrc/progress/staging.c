@@ -75,9 +75,11 @@ static pp_status_t queue(pp_handle_t *handle, pp_flight_t **out)
         status = pp_staging_take_spare(handle, &flight->pinned);
     if (status >= 0) {
         status = pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream);
-        if (status < 0 && flight->reserved)
+        if (status < 0 && flight->reserved) {
             pp_in_place_give_up(handle, flight);
-        else if (status < 0)
+            return status;
+        }
+        if (status < 0)
             pp_staging_keep(&staging->spare, flight->pinned);
     }
     if (status < 0)

@@ -44,7 +44,8 @@ typedef struct pp_staging {
     pp_pinned_t *receive;            /* that of the next result: the piece of the host; P-Reduce, which works in place,
                                         has one from a Start or Flush until its result */
     bool         in_place;           /* copies go to and from the memory of the node, if they can */
-    pp_pinned_t *borrowers;          /* for Starts whose elements go to a part; busy after a failure only */
+    pp_pinned_t *borrowers;          /* for Starts whose elements go to a part */
+    pp_flight_t *stranded;           /* Starts that have failed, but may have queued copies to their part */
     pp_pinned_t *reader;             /* for a result that is read in the ring */
     void       (*has_read)(pp_handle_t *);     /* it has been read */
     bool         views;              /* the application reads it, by work that it queues on `viewed_on` */
@@ -104,7 +105,7 @@ void        pp_in_place_begin(pp_handle_t *handle);
 void        pp_in_place_set_receive(pp_allreduce_t *coll, pp_pinned_t *pinned);
 /* Reserves a part for the elements.  PP_PENDING: there is none, so they go to a bounce buffer. */
 pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight);
-/* The copy to the part has failed. */
+/* The copy to the part has failed; the flight is taken over. */
 void        pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight);
 /* Collects the request.  The result is then in *pinned, which is the bounce buffer or `reader`; NULL: in *view, which the
    caller may give for that. */
@@ -129,6 +130,8 @@ pp_status_t pp_allreduce_find_more(pp_handle_t *handle);
 
 /* See pp_face_t. */
 bool        pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle);
+/* Frees the parts of Starts that have failed, when nothing is written to them any more. */
+void        pp_staging_recover(pp_handle_t *handle);
 /* Looks whether elements on their way have arrived; returns how many.  With the lock. */
 int         pp_staging_look(pp_ctx_t *ctx);
 /* Links elements that have arrived; false: there are none, or there is no room for them.  With the lock, which it may

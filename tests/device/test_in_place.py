@@ -87,6 +87,19 @@ def test_a_slow_consumer_keeps_its_results(comm, ctx, array):
     slow.close()
 
 
+def test_starts_that_fail(comm, ctx, array, stand_in):
+    """Their parts are used again: there are fewer than Starts that fail here."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    for _ in range(12 if comm.rank == 0 else 0):
+        stand_in.fake_fail(b"cuMemcpyAsync", 1, 999)
+        with pytest.raises(pp.Error, match="cuMemcpyAsync failed"):
+            request.Start()
+        stand_in.fake_fail(b"cuMemcpyAsync", 0, 0)
+    assert loop(request, send, out, 5) == expected(comm, 5)
+    request.Free()
+
+
 @pytest.mark.sizes(3)
 def test_more_starts_than_parts(comm, array, stream):
     """Eight parts are pending, a ninth Start is on its way as a round takes them; eight follow."""

@@ -230,6 +230,19 @@ def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream):
         request.Free()
 
 
+def test_starts_that_fail(comm, ctx, array, stand_in):
+    """Their parts are used again: there are fewer than Starts that fail here."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    request = opened(ctx, send, out, policy=pp.Full())
+    for _ in range(12 if comm.rank == 0 else 0):
+        stand_in.fake_fail(b"cuMemcpyAsync", 1, 999)
+        with pytest.raises(pp.Error, match="cuMemcpyAsync failed"):
+            request.Start()
+        stand_in.fake_fail(b"cuMemcpyAsync", 0, 0)
+    assert sums(comm, request, send, out)
+    request.Free()
+
+
 @pytest.mark.sizes(3)
 @pytest.mark.parametrize("dtype", ["f2", "i8"])
 def test_more_starts_than_parts(comm, array, stream, dtype):
