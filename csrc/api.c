@@ -184,7 +184,8 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
         .sleeps = ctx->sleeps, .unheard = ctx->unheard,
         .progress_cpu_ns = pp_thread_cpu_ns(ctx), .buffer_bytes = held.bytes,
         .buffer_bytes_used = held.used_bytes, .staged_bytes = ctx->staged_bytes,
-        .ipc_bytes = ctx->ipc_bytes, .device_rounds = ctx->device_rounds, .device_wait_ns = ctx->device_wait_ns,
+        .ipc_bytes = ctx->ipc_bytes, .direct_bytes = ctx->direct_bytes,
+        .device_rounds = ctx->device_rounds, .device_wait_ns = ctx->device_wait_ns,
         .neighbours = ctx->mpi ? pp_mpi_neighbours(ctx->mpi) : ctx->engine.size,
         .thread_level = ctx->mpi ? pp_mpi_thread_level(ctx->mpi) : -1,
     };
@@ -283,12 +284,15 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     PP_TRY(pp_enter(ctx));
     /* The ranks agree on a wrong argument found here as on one that the caller found. */
     pp_handle_t *handle = NULL;
-    if (!complaint && (pp_allreduce_make(ctx, config, &handle) < 0 || stage(config, &handle) < 0))
+    pp_status_t complained = complaint ? PP_ERR_ARGUMENT : pp_allreduce_make(ctx, config, &handle);
+    if (complained >= 0)
+        complained = stage(config, &handle);
+    if (complained < 0 && !complaint)
         complaint = pp_error_text();
     pp_status_t status = complaint ? new_allreduce(ctx, NULL, &handle) : PP_OK;
     ctx->team.link = pp_ctx_link(ctx);
     if (status >= 0)
-        status = pp_agreement_begin_init(&ctx->calls, complaint, handle);
+        status = pp_agreement_begin_init(&ctx->calls, complaint, complained, handle);
     if (status >= 0)
         *out = handle;
     else if (handle)

@@ -1,8 +1,10 @@
 /* api_device.c - the public functions on handles whose buffers are in the memory of a device. */
 #include "api.h"
 #include "include/pypartial_device.h"
+#include "cuda/array.h"
 #include "cuda/folds.h"
 #include "cuda/lane.h"
+#include "progress/direct.h"
 #include "progress/vault.h"
 
 pp_status_t pp_devices(int32_t *version, int32_t *count)
@@ -53,6 +55,18 @@ pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes)
     return pp_folds_use(device, image, bytes);
 }
 
+pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **keeper)
+{
+    pp_array_t *array;
+    *memory = *keeper = NULL;
+    PP_TRY(pp_array_new(device, bytes, &array));
+    *memory = (void *)(uintptr_t)pp_array_address(array);
+    *keeper = array;
+    return PP_OK;
+}
+
+void pp_device_unalloc(void *keeper) { pp_array_drop(keeper); }
+
 static pp_status_t enter(pp_handle_t *handle, pp_ctx_t **ctx)
 {
     PP_TRY(pp_enter_handle(handle, ctx));
@@ -66,9 +80,21 @@ pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t
 {
     const char *refusal;
     pp_ctx_t   *ctx;
+    *path = PP_DEVICE_STAGED;
     PP_TRY(enter(handle, &ctx));
-    *path = pp_vault_in_use(handle, &refusal) ? PP_DEVICE_IPC : PP_DEVICE_STAGED;
+    if (pp_direct_in_use(handle, &refusal))
+        *path = PP_DEVICE_DIRECT;
+    else if (!refusal[0])
+        *path = pp_vault_in_use(handle, &refusal) ? PP_DEVICE_IPC : PP_DEVICE_STAGED;
     snprintf(why, bytes, "%s", refusal);
+    pthread_mutex_unlock(&ctx->lock);
+    return PP_OK;
+}
+
+pp_status_t pp_first_of_node(pp_ctx_t *ctx, int32_t *first)
+{
+    PP_TRY(pp_enter(ctx));
+    *first = !ctx->mpi || pp_mpi_neighbour_index(ctx->mpi) == 0;
     pthread_mutex_unlock(&ctx->lock);
     return PP_OK;
 }

@@ -40,12 +40,15 @@ pp_status_t pp_preduce_init_begin(pp_ctx_t *ctx, const pp_preduce_config_t *conf
     *out = NULL;
     PP_TRY(pp_enter(ctx));
     pp_handle_t *handle = NULL;
-    if (!complaint && (pp_preduce_make(ctx, config, &handle) < 0 || stage(ctx, &handle) < 0))
+    pp_status_t complained = complaint ? PP_ERR_ARGUMENT : pp_preduce_make(ctx, config, &handle);
+    if (complained >= 0)
+        complained = stage(ctx, &handle);
+    if (complained < 0 && !complaint)
         complaint = pp_error_text();
     pp_status_t status = complaint ? new_preduce(ctx, NULL, &handle) : PP_OK;
     ctx->team.link = pp_ctx_link(ctx);
     if (status >= 0)
-        status = pp_agreement_begin_init(&ctx->calls, complaint, handle);
+        status = pp_agreement_begin_init(&ctx->calls, complaint, complained, handle);
     if (status >= 0)
         *out = handle;
     else if (handle)
@@ -138,6 +141,27 @@ pp_status_t pp_preduce_deliver(pp_handle_t *handle)
     pp_status_t status = pp_staged_preduce_deliver(ctx, handle);
     pthread_mutex_unlock(&ctx->lock);
     return status;
+}
+
+pp_status_t pp_preduce_average(pp_handle_t *handle, const void *comm, uint64_t round, double weight, double initial,
+                               uint64_t divide_by)
+{
+    const pp_group_share_t share = {.group = round, .weight = weight, .initial_weight = initial, .divide_by = divide_by};
+    pp_ctx_t *ctx;
+    PP_TRY(enter_by_hand(handle, &ctx));
+    pp_status_t status = pp_staged_preduce_average(ctx, handle, comm, &share);
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
+pp_status_t pp_preduce_averaged(pp_handle_t *handle, uint64_t *round)
+{
+    pp_ctx_t *ctx;
+    *round = 0;
+    PP_TRY(enter_by_hand(handle, &ctx));
+    *round = pp_staged_preduce_averaged(handle);
+    pthread_mutex_unlock(&ctx->lock);
+    return PP_OK;
 }
 
 int32_t pp_preduce_backend(const pp_handle_t *handle)

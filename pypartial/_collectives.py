@@ -42,7 +42,7 @@ class Collectives:
         max_lag: int | Literal["auto"] = "auto",
         average: Literal["size", "contributors", "contributions"] | None = None,
         algorithm: str = "auto",
-        device_path: Literal["auto", "staged", "ipc"] = "auto",
+        device_path: Literal["auto", "staged", "ipc", "direct"] = "auto",
         timeout: float | None = None,
     ) -> AllreduceRequest:
         """Make a persistent partial allreduce.
@@ -99,12 +99,17 @@ class Collectives:
             for all ranks, and only its tuning table is read. Where all ranks share memory,
             ``"auto"`` needs no algorithm; any other name forces messages between all ranks, also on
             one node. See `AllreduceRequest.algorithm` and `AllreduceRequest.algorithm_reason`.
-        device_path : {"auto", "staged", "ipc"}, optional
+        device_path : {"auto", "staged", "ipc", "direct"}, optional
             How the elements of buffers on devices get from rank to rank. ``"staged"``: by memory of
             the host. Then some ranks may have their buffers there. ``"ipc"``: by memory of devices
             that the ranks share, where a device reduces them; it needs all ranks on one node, and
-            CuPy. If it is not possible, the handle is as with ``"staged"``: rank 0 warns, and
-            `DeviceAllreduceRequest.device_path_reason` says why. ``"auto"``: ``"staged"``.
+            CuPy. ``"direct"``: as messages of elements in memory of devices, for an MPI that takes
+            addresses of devices; it needs rounds that are made of messages (``transport="mpi"``, or
+            every rank alone on its node), and CuPy. Whether MPI takes them, a process that the
+            first rank of each node starts tries once. If a path is not possible, the handle is as
+            with ``"staged"``: rank 0 warns, and `DeviceAllreduceRequest.device_path_reason` says
+            why. ``"auto"``: ``"staged"``; from the number of bytes on that the environment variable
+            ``PYPARTIAL_IPC_FROM`` names ``"ipc"``, where that is possible, without a warning.
         timeout : float, optional
             Seconds to wait at most for the other ranks, 0 or more. None: no limit.
 
@@ -126,15 +131,18 @@ class Collectives:
             After `timeout` seconds. The same call, made again with the same arguments, goes on with
             it. Until then this rank counts as left, and every other collective call of the context
             raises.
+        MemoryError
+            If this rank has no memory for the handle. The other ranks raise `MismatchError`.
         Error
-            If the context was freed, or if another thread is inside a collective call of it.
+            If the context was freed, or if another thread is inside a collective call of it; or if
+            the driver of this rank's device has failed; the other ranks raise `MismatchError` then.
 
         Warns
         -----
         RuntimeWarning
             If ``transport="auto"`` and the memory that the ranks of a node share has no room for
             the handle, whose rounds are then made of messages. On rank 0, the first time that
-            ``device_path="ipc"`` is not possible.
+            a `device_path` is not possible.
 
         Notes
         -----
@@ -176,7 +184,7 @@ class Collectives:
         def read() -> tuple[allreduce.Arguments, tuple[CData, object]]:
             native, window = context._native, context._window
             read = allreduce.Arguments.read(native, window, sendbuf, recvbuf, op, options)
-            return read, read.config(native, context._size)
+            return read, read.config(native, context._ctx, context._size)
 
         name = "Allreduce_init"
         handle, arguments = _make(context, name, "pp_allreduce_init_begin", timeout, read)
@@ -188,8 +196,8 @@ class Collectives:
             request = AllreduceRequest(context, native, handle, settings, arguments.vector)
         context._requests[request.id] = request
         context._warn()
-        if isinstance(request, DeviceAllreduceRequest):
-            request._warn_of_path()
+        if isinstance(request, DeviceAllreduceRequest) and device_path != "auto":
+            request._warn_of_path(device_path)
         return request
 
     def Preduce_init(
@@ -202,6 +210,7 @@ class Collectives:
         missing: Literal["closest", "initial"] = "closest",
         backend: Literal["auto", "node", "schedule", "comm"] = "auto",
         cache: int = 64,
+        device_path: Literal["auto", "staged", "ipc", "direct"] = "auto",
         timeout: float | None = None,
     ) -> PreduceRequest:
         """Make a persistent partial all-reduce in groups (P-Reduce): model averaging.
@@ -248,6 +257,10 @@ class Collectives:
             Of ``backend="comm"``: how many groups keep their communicators, 0 to 4,096; others make
             and free them each time (Ripples, section 6.1). The communicators of `groups.Static` do
             not count.
+        device_path : {"auto", "staged", "ipc", "direct"}, optional
+            How models on devices get from rank to rank, as in `Allreduce_init`. ``"ipc"`` also
+            needs groups in memory that the ranks share (``backend="node"``, or ``"auto"``).
+            ``"direct"`` needs ``backend="comm"``, whatever the transport is.
         timeout : float, optional
             Seconds to wait at most for the other ranks, 0 or more. None: no limit.
 
@@ -270,14 +283,18 @@ class Collectives:
             After `timeout` seconds. The same call, made again with the same arguments, goes on with
             it. Until then this rank counts as left, and every other collective call of the context
             raises.
+        MemoryError
+            If this rank has no memory for the handle. The other ranks raise `MismatchError`.
         Error
-            If the context was freed, or if another thread is inside a collective call of it.
+            If the context was freed, or if another thread is inside a collective call of it; or if
+            the driver of this rank's device has failed; the other ranks raise `MismatchError` then.
 
         Warns
         -----
         RuntimeWarning
             If ``transport="auto"`` and the memory that the ranks of a node share has no room for
-            the handle, whose groups then exchange messages.
+            the handle, whose groups then exchange messages. On rank 0, the first time that
+            ``device_path="ipc"`` or ``"direct"`` is not possible.
 
         References
         ----------
@@ -300,6 +317,7 @@ class Collectives:
             "missing": missing,
             "backend": backend,
             "cache": cache,
+            "device_path": device_path,
         }
 
         def read() -> tuple[preduce.Arguments, tuple[CData, object]]:
@@ -315,6 +333,8 @@ class Collectives:
         if arguments.backend == "comm":
             request._use_communicators()
         context._warn()
+        if isinstance(request, DevicePreduceRequest):
+            request._warn_of_path(device_path)
         return request
 
 

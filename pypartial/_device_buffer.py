@@ -22,6 +22,7 @@ from ._buffer import (
     unpack,
 )
 from ._device import DeviceMemory, check_one_device, device_place, understand_device
+from ._elements import check_writable
 from ._native import Native
 from .errors import ArgumentError
 
@@ -62,14 +63,13 @@ def parse_on_device(native: Native, sendbuf: Any, recvbuf: Any) -> DeviceVector:
     Error
         If there is no driver, or no device.
     """
-    _check_places(_both(sendbuf, recvbuf))
-    receives = [_understand(*named, writable=True) for named in split("recvbuf", recvbuf)]
+    given = [] if is_in_place(sendbuf) else _read(split("sendbuf", sendbuf))
+    taken = _read(split("recvbuf", recvbuf))
+    _check_places([*given, *taken])
+    receives = [one.writable() for one in taken]
     sends: list[DeviceMemory | None] = [None] * len(receives)
     if not is_in_place(sendbuf):
-        sends = [
-            None if is_in_place(spec) else _understand(name, spec, writable=False)
-            for name, spec in split("sendbuf", sendbuf)
-        ]
+        sends = [None if one.is_in_place else one.known() for one in given]
     if len(sends) != len(receives):
         raise ArgumentError(
             f"sendbuf is a list of {len(sends)} buffers and recvbuf one of {len(receives)}: "
@@ -88,20 +88,49 @@ def parse_in_place_on_device(native: Native, name: str, buffers: Any) -> DeviceV
 
     `name` is the argument's. Raises as `parse_on_device`.
     """
-    _check_places(split(name, buffers))
-    memories = [_understand(*named, writable=True) for named in split(name, buffers)]
+    taken = _read(split(name, buffers))
+    _check_places(taken)
+    memories = [one.writable() for one in taken]
     return _vector(native, [None] * len(memories), memories)
 
 
-def _check_places(named: Iterator[tuple[str, Any]]) -> None:
+@dataclass
+class _Read:
+    """One buffer specification, and its memory if it is in that of a device.
+
+    An object is asked once for its memory: by DLPack it makes a capsule each time.
+    """
+
+    name: str
+    spec: Any
+    memory: DeviceMemory | None
+
+    @property
+    def is_in_place(self) -> bool:
+        return is_in_place(self.spec)
+
+    def known(self) -> DeviceMemory:
+        """Return the memory; raise if it is not a device's."""
+        return self.memory or _understand(self.name, self.spec)
+
+    def writable(self) -> DeviceMemory:
+        """Return the memory; raise if it is not a device's, or takes no result."""
+        memory = self.known()
+        check_writable(self.name, memory.readonly)
+        return memory
+
+
+def _read(named: Iterator[tuple[str, Any]]) -> list[_Read]:
+    """Read buffer specifications, some of which may be in place, or in memory of the host."""
+    return [
+        _Read(name, spec, _understand(name, spec) if _on_device(name, spec) else None)
+        for name, spec in named
+    ]
+
+
+def _check_places(read: list[_Read]) -> None:
     """Check that all buffers are in the memory of one device, as far as they say it."""
-    check_one_device(
-        [
-            (name, _understand(name, spec, writable=False) if _on_device(name, spec) else None)
-            for name, spec in named
-            if not is_in_place(spec)
-        ]
-    )
+    check_one_device([(one.name, one.memory) for one in read if not one.is_in_place])
 
 
 def _vector(
@@ -142,7 +171,7 @@ def _on_device(name: str, spec: Any) -> bool:
     return device_place(name, buffer) is not None
 
 
-def _understand(name: str, spec: Any, *, writable: bool) -> DeviceMemory:
+def _understand(name: str, spec: Any) -> DeviceMemory:
     """Describe one buffer specification; its count and its type may be smaller, or the same."""
     buffer, count, datatype = unpack(name, spec)
     if is_in_place(buffer):
@@ -150,7 +179,7 @@ def _understand(name: str, spec: Any, *, writable: bool) -> DeviceMemory:
             f"{name} is {buffer!r}: pass a buffer; MPI.IN_PLACE and None are for the sendbuf of an "
             "allreduce"
         )
-    memory = understand_device(name, buffer, writable=writable)
+    memory = understand_device(name, buffer, writable=False)
     if datatype is not None and element_type(name, datatype) != memory.dtype:
         raise ArgumentError(
             f"{name} holds {memory.dtype.name} elements but is passed as {spell(datatype)}, "

@@ -45,6 +45,12 @@ struct cut { uint64 head, groups, count; };
 
 struct vectors { const void *of[64]; };
 
+/* A group of P-Reduce, whose vectors become their average. */
+template <class T> struct members {
+    void *of[64];
+    T     weights[64];
+};
+
 /* ---- groups of elements ------------------------------------------------------------------------ */
 
 /* Elements of a group: a line of the narrower ones, or two where an element fills a line. */
@@ -226,6 +232,50 @@ template <class Op, class T> struct folding {
     }
 };
 
+/* sum + weight * from[i]: the product is rounded, then the sum is. */
+template <class T> __device__ T plus(T sum, T weight, T from)
+{
+    const T product = weight * from;
+    return canonical(sum + product);
+}
+
+/* The average goes to the first `written` members.  The initial model counts with the first one. */
+template <class T> struct averaging {
+    const members<T> &all;
+    uint32            member_count, written;
+    const void       *initial;                   /* NULL: it does not count */
+    T                 initial_weight;
+    uint64            divide_by;
+
+    /* Reads an element of all members before it writes it. */
+    template <int N> __device__ void run(uint64 first) const
+    {
+        group<T, N> sum = take<N, T>(all.of[0], first);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum.of[i] = canonical(all.weights[0] * sum.of[i]);
+        if (initial) {
+            const group<T, N> from = take<N, T>(initial, first);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sum.of[i] = plus(sum.of[i], initial_weight, from.of[i]);
+        }
+#pragma unroll 4
+        for (uint32 m = 1; m < member_count; m++) {
+            const group<T, N> from = take<N, T>(all.of[m], first);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sum.of[i] = plus(sum.of[i], all.weights[m], from.of[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum.of[i] = divide_by > 1 ? quotient(sum.of[i], divide_by) : sum.of[i];
+#pragma unroll 1
+        for (uint32 m = 0; m < written; m++)
+            put<N, T>(all.of[m], first, sum);
+    }
+};
+
 /* inout[i] = inout[i] op from[i]; the latter is converted. */
 template <class Op, class Half> struct combining {
     void       *inout;
@@ -302,6 +352,17 @@ template <class T> struct filling {
         share<in_group<type>::count>(cut, folding<op_##op, type>{out, from, vector_count, divide_by});           \
     }
 PP_FOLDS(PP_FOLD)
+
+#define PP_MEANS(F) F(float32) F(float64)
+
+#define PP_MEAN(type)                                                                                                \
+    KERNEL pp_mean_##type(const members<type> of, uint32 member_count, uint32 written, const void *initial,          \
+                          const type initial_weight, uint64 divide_by, cut cut)                                      \
+    {                                                                                                                \
+        share<in_group<type>::count>(                                                                                \
+            cut, averaging<type>{of, member_count, written, initial, initial_weight, divide_by});                    \
+    }
+PP_MEANS(PP_MEAN)
 
 #define PP_COMBINES(F)                                                                                               \
     F(sum, float16) F(prod, float16) F(min, float16) F(max, float16)                                                 \

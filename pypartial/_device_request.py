@@ -1,15 +1,19 @@
-"""What the requests with buffers in the memory of a CUDA device share: streams, and waits."""
+"""What the requests with buffers in the memory of a CUDA device share: path, streams, waits."""
 
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 from ._device import as_stream, current_stream
 from ._handle import Request
+from ._names import DEVICE_PATH
 from ._native import LOGGER, SLICE_S, SLICE_US
 from .errors import TimeoutError
 
+_REASON_BYTES = 512
+_AWAIT_FREE_US = 1_000_000  # the other ranks are about to give the memory back
 _BEFORE = "what was queued before on the streams of Start and Wait"
 
 
@@ -24,6 +28,45 @@ class DeviceRequest(Request):
 
     _device: int
     _target: tuple[str, Any]
+
+    # ---- the path -----------------------------------------------------------------------------
+
+    @property
+    def device_path(self) -> str:
+        """How elements get from rank to rank, the same on all ranks.
+
+        ``"staged"``, ``"ipc"`` or ``"direct"``, see `Context.Allreduce_init`.
+        """
+        return self._path()[0]
+
+    @property
+    def device_path_reason(self) -> str:
+        """Why the path asked for, or chosen, is not possible; else ``""``.
+
+        It is the same on all ranks.
+        """
+        return self._path()[1]
+
+    def _path(self) -> tuple[str, str]:
+        self._live()
+        ffi, lib = self._native.ffi, self._lib
+        path, why = ffi.new("int32_t *"), ffi.new("char[]", _REASON_BYTES)
+        self._native.check(lib.pp_device_path(self._handle, path, why, _REASON_BYTES))
+        return DEVICE_PATH.value(lib, path[0]), self._native.text(why)
+
+    def _warn_of_path(self, asked: str) -> None:
+        """Say on rank 0, once for a context, that the path asked for is not possible."""
+        reason = self.device_path_reason
+        if reason and self._context.rank == 0 and not self._context._told_of_path:
+            self._context._told_of_path = True
+            warnings.warn(
+                f"device_path={asked!r} is not possible, so elements travel by the host's "
+                f"memory: {reason}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    # ---- streams and waits ----------------------------------------------------------------------
 
     def _use(self, stream: Any, of: tuple[str, Any]) -> None:
         """Name the stream of the next calls; `of`: the array whose library has a current one."""
@@ -48,6 +91,10 @@ class DeviceRequest(Request):
             return timeout
         self._live()
         return self._land(name, timeout, results=True)
+
+    def _await_free(self) -> None:
+        """Wait a moment until memory that ranks have shared is free; else it is freed later."""
+        self._lib.pp_await_free(self._context._ctx, _AWAIT_FREE_US)
 
     def _land(self, name: str, timeout: float | None, *, results: bool) -> float | None:
         """Wait until contributions are off the device, and `results` there; return what is left."""

@@ -1,17 +1,89 @@
-"""What the core needs for vectors in the memory of devices that the ranks of a node share."""
+"""What the core needs for vectors in the memory of devices."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from . import _device_kernels
+from . import _device_kernels, _direct
+from ._names import DEVICE_PATH
 from ._native import Native
-from .errors import Error
+from .errors import ArgumentError, Error
 
-__all__ = ["KERNELS", "give_kernels", "why_no_kernels"]
+if TYPE_CHECKING:
+    from ._core import CData
+
+__all__ = [
+    "IPC_FROM",
+    "KERNELS",
+    "check_path",
+    "choose_path",
+    "give_kernels",
+    "prepare",
+    "why_no_kernels",
+]
 
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
+IPC_FROM = "PYPARTIAL_IPC_FROM"
+# device_path="auto" is "ipc" for vectors of so many bytes or more; None: for none, until a GPU has
+# shown from where on that is faster.
+_IPC_FROM_BYTES: int | None = None
+
+_ON_DEVICES = ("ipc", "direct")  # where kernels reduce the elements
+
+
+def choose_path(path: str, size_bytes: int) -> str:
+    """Return what `device_path` is for a vector on a device; the ranks then compare it."""
+    if path != "auto":
+        return path
+    from_bytes = _ipc_from_bytes()
+    return "auto" if from_bytes is None or size_bytes < from_bytes else "ipc"
+
+
+def _ipc_from_bytes() -> int | None:
+    """Return from how many bytes on device_path="auto" is "ipc"; None: it never is.
+
+    Raises
+    ------
+    ArgumentError
+        If the environment variable `IPC_FROM` is set, and is no number of bytes.
+    """
+    given = os.environ.get(IPC_FROM, "")
+    if not given:
+        return _IPC_FROM_BYTES
+    if not given.isdecimal():
+        raise ArgumentError(
+            f"the environment variable {IPC_FROM}={given!r} is not a number of bytes: set it to "
+            "one, or unset it"
+        )
+    return int(given)
+
+
+def check_path(path: str, on_device: bool) -> None:
+    """Raise if this is no `device_path`, or not one for such buffers."""
+    DEVICE_PATH.check(path)
+    if path in _ON_DEVICES and not on_device:
+        raise ArgumentError(
+            f"device_path={path!r} is for buffers in the memory of a CUDA device, and these are in "
+            "the host's: leave it out"
+        )
+
+
+def prepare(native: Native, ctx: CData, path: str, device: int | None) -> CData:
+    """Give the core the kernels that the path needs; return why that is not possible, or NULL.
+
+    For ``"direct"`` it is also found out whether MPI can take addresses of the device. `device` is
+    None for buffers of the host.
+    """
+    why = None
+    if path in _ON_DEVICES and device is not None:
+        why = give_kernels(native, device)
+    if why is None and path == "direct" and device is not None:
+        first = native.ffi.new("int32_t *")
+        native.check(native.lib.pp_first_of_node(ctx, first))
+        why = _direct.why_not(native, device, bool(first[0]))
+    return native.ffi.NULL if why is None else native.ffi.new("char[]", why.encode())
 
 
 def give_kernels(native: Native, device: int) -> str | None:

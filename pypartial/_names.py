@@ -92,7 +92,12 @@ TRIGGER = Names("trigger", {"first_of": "PP_FIRST_OF", "quorum": "PP_QUORUM"})
 DELIVER = Names("deliver", {"latest": "PP_LATEST", "sum": "PP_DELIVER_SUM", "each": "PP_EACH"})
 DEVICE_PATH = Names(
     "device_path",
-    {"auto": "PP_DEVICE_AUTO", "staged": "PP_DEVICE_STAGED", "ipc": "PP_DEVICE_IPC"},
+    {
+        "auto": "PP_DEVICE_AUTO",
+        "staged": "PP_DEVICE_STAGED",
+        "ipc": "PP_DEVICE_IPC",
+        "direct": "PP_DEVICE_DIRECT",
+    },
 )
 AVERAGE: Names[str | None] = Names(
     "average",

@@ -14,7 +14,7 @@ from ._device_buffer import DeviceVector, parse_on_device, uses_device
 from ._elements import type_name
 from ._explain import RankState, report_wait
 from ._handle import Request, _check_status
-from ._ipc import give_kernels
+from ._ipc import check_path, choose_path, prepare
 from ._names import (
     AVERAGE,
     DELIVER,
@@ -403,12 +403,7 @@ class Arguments:
             count=vector.count,
         )
         path = options["device_path"]
-        DEVICE_PATH.constant(native.lib, path)
-        if path == "ipc" and not isinstance(vector, DeviceVector):
-            raise ArgumentError(
-                "device_path='ipc' is for buffers in the memory of a CUDA device, and these are in "
-                "the host's: leave it out"
-            )
+        check_path(path, isinstance(vector, DeviceVector))
         return cls(vector, settings, options["algorithm"], path)
 
     def same_as(self, other: Arguments) -> bool:
@@ -422,7 +417,7 @@ class Arguments:
         device = self.vector.device if isinstance(self.vector, DeviceVector) else None
         return device, self.vector.pieces
 
-    def config(self, native: Native, size: int) -> tuple[CData, object]:
+    def config(self, native: Native, ctx: CData, size: int) -> tuple[CData, object]:
         """Return the C configuration, and the objects that must live as long as it."""
         ffi, lib = native.ffi, native.lib
         vector, settings = self.vector, self.settings
@@ -447,10 +442,14 @@ class Arguments:
         config = ffi.new("pp_allreduce_config_t *")
         config.pieces = pieces
         config.piece_count = len(vector.pieces)
-        config.device = 1 + vector.device if isinstance(vector, DeviceVector) else 0
-        config.device_path = DEVICE_PATH.constant(lib, self.device_path)
-        no_ipc = self._prepare_ipc(native)
-        config.no_ipc = no_ipc
+        device = vector.device if isinstance(vector, DeviceVector) else None
+        path = self.device_path
+        if device is not None:
+            path = choose_path(path, vector.count * vector.dtype.itemsize)
+        config.device = 0 if device is None else 1 + device
+        config.device_path = DEVICE_PATH.constant(lib, path)
+        no_path = prepare(native, ctx, path, device)
+        config.no_path = no_path
         config.type = type_
         config.op = op
         policy_text = describe_policy(ffi, lib, settings.policy, size, config)
@@ -458,14 +457,7 @@ class Arguments:
         config.max_lag = -1 if settings.max_lag is None else settings.max_lag
         config.average = average
         config.algorithm = algorithm_options(ffi, lib).constant(lib, self.algorithm)
-        return config, (pieces, policy_text, no_ipc)
-
-    def _prepare_ipc(self, native: Native) -> CData:
-        """Give the core the kernels that it needs, or the reason why there are none."""
-        why = None
-        if self.device_path == "ipc" and isinstance(self.vector, DeviceVector):
-            why = give_kernels(native, self.vector.device)
-        return native.ffi.NULL if why is None else native.ffi.new("char[]", why.encode())
+        return config, (pieces, policy_text, no_path)
 
 
 def _resolve_lag(native: Native, window: int, deliver: str, max_lag: int | str) -> int | None:

@@ -9,12 +9,12 @@ import traceback
 import warnings
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _native, tuning
+from . import _device_array, _native, tuning
 from ._arguments import (
     INT32_MAX,
     array_bytes,
@@ -274,18 +274,41 @@ class Context(Collectives):
         self._native.lib.pp_ctx_stats(self._ctx, stats)
         return Stats(**{name: int(getattr(stats, name)) for name in Stats.__dataclass_fields__})
 
-    def alloc(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = float) -> npt.NDArray[Any]:
+    @overload
+    def alloc(
+        self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = ..., device: None = ...
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def alloc(
+        self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = ..., *, device: int
+    ) -> Any: ...
+    @overload
+    def alloc(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, device: int) -> Any: ...
+    def alloc(
+        self,
+        shape: int | tuple[int, ...],
+        dtype: npt.DTypeLike = float,
+        device: int | None = None,
+    ) -> Any:
         """Return a new array that rounds can read and write in place. Local; does not block.
 
-        The array is zeroed and begins on a page. Its memory is shared by the ranks of the node if
-        the context shares any, else it is ordinary memory. A request whose send or receive buffer
-        is such an array uses it without a copy, if the buffer is one array and the library reduces
-        the element type as it is (not float16, bfloat16, long double, bool, nor a logical
-        operation). Between nodes only send buffers are used in place.
+        The array is zeroed. In memory of the host it begins on a page. Its memory is shared by the
+        ranks of the node if the context shares any, else it is ordinary memory. A request whose
+        send or receive buffer is such an array uses it without a copy, if the buffer is one array
+        and the library reduces the element type as it is (not float16, bfloat16, long double, bool,
+        nor a logical operation). Between nodes only send buffers are used in place.
 
         Such a buffer, `sendbuf` or `recvbuf`, belongs to the library from `Request.Start` until its
         `Request.Wait` or `Request.Test` has returned True: do not write to it in between. The array
         lives as long as Python refers to it, also after the context is freed.
+
+        With `device` it is an array of CuPy in that device's memory. With ``device_path="ipc"`` a
+        request whose send buffer is such an array, or a contiguous part of one, reads it without a
+        copy, under the conditions above; results are copied to receive buffers. `Request.Start`
+        then contributes what its stream has written, and the buffer belongs to the library as
+        above. Queue the work that writes to it next on the stream of that `Request.Wait`, or behind
+        it. A rank that comes late, or whose `Request.Wait` times out, has its elements copied aside
+        on the device. Elsewhere the array is a buffer as any other.
 
         Parameters
         ----------
@@ -293,25 +316,32 @@ class Context(Collectives):
             As for `numpy.zeros`.
         dtype : dtype, optional
             Element type; float64 by default.
+        device : int, optional
+            Number of the CUDA device, as CuPy counts them. None: memory of the host.
 
         Returns
         -------
-        numpy.ndarray
-            Writable, C-contiguous, of this shape and type, filled with zeros.
+        numpy.ndarray or cupy.ndarray
+            Writable, C-contiguous, of this shape and type, filled with zeros; on a device by work
+            that is queued on CuPy's current stream.
 
         Raises
         ------
         ArgumentError
             If `shape` is not an integer or integers from 0 on, if no array can have this shape, or
-            if `dtype` is not a type of numbers.
+            if `dtype` is not a type of numbers; on a device, if it is none of CuPy's, or there is
+            no such device.
         MemoryError
             If there is not enough memory.
         Error
-            If the context was freed.
+            If the context was freed. On a device, if there is no driver, no device, or no CuPy.
         """
         self._live()
         element = np.dtype(dtype)
         shape_ = as_shape(shape)
+        if device is not None:
+            number = in_range("device", device, 0, INT32_MAX - 1)
+            return _device_array.alloc(self._native, shape_, element, number)
         size_bytes = array_bytes(shape_, element)
         ffi, lib = self._native.ffi, self._native.lib
         memory, keeper = ffi.new("void **"), ffi.new("void **")

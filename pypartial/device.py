@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ._arguments import seconds
+from ._device_array import array_at
 from ._device_request import DeviceRequest
-from ._group_comm import DeviceBuffers
+from ._group_elements import DeviceBuffers, DeviceElements, HostElements
 from ._handle import _check_status
 from .allreduce import AllreduceRequest
 from .errors import Error
@@ -21,14 +19,11 @@ if TYPE_CHECKING:
     from . import allreduce, preduce
     from ._core import CData
     from ._device_buffer import DeviceVector
-    from ._group_comm import Buffers
+    from ._group_elements import Elements
     from ._native import Native
     from .context import Context
 
 __all__ = ["DeviceAllreduceRequest", "DevicePreduceRequest"]
-
-_REASON_BYTES = 512
-_AWAIT_FREE_US = 1_000_000  # the other ranks are about to give the memory back
 
 
 class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
@@ -80,35 +75,6 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     def device(self) -> int:
         """Number of the CUDA device, as CuPy and PyTorch count them."""
         return self._device
-
-    @property
-    def device_path(self) -> str:
-        """How elements get from rank to rank: ``"staged"`` or ``"ipc"``, the same on all ranks."""
-        return self._path()[0]
-
-    @property
-    def device_path_reason(self) -> str:
-        """Why ``"ipc"`` was asked for and is not possible, the same on all ranks; else ``""``."""
-        return self._path()[1]
-
-    def _path(self) -> tuple[str, str]:
-        self._live()
-        ffi, lib = self._native.ffi, self._lib
-        path, why = ffi.new("int32_t *"), ffi.new("char[]", _REASON_BYTES)
-        self._native.check(lib.pp_device_path(self._handle, path, why, _REASON_BYTES))
-        return "ipc" if path[0] == lib.PP_DEVICE_IPC else "staged", self._native.text(why)
-
-    def _warn_of_path(self) -> None:
-        """Say on rank 0, once for a context, that devices do not share memory."""
-        reason = self.device_path_reason
-        if reason and self._context.rank == 0 and not self._context._told_of_path:
-            self._context._told_of_path = True
-            warnings.warn(
-                f"device_path='ipc' is not possible, so elements travel by the host's memory: "
-                f"{reason}",
-                RuntimeWarning,
-                stacklevel=4,
-            )
 
     # ---- the data path --------------------------------------------------------------------------
 
@@ -242,8 +208,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         return parts[0] if len(parts) == 1 else self._cupy.concatenate(parts)
 
     def _array(self, address: int, count: int) -> Any:
-        with self._cupy.cuda.Device(self._device):
-            return self._cupy.asarray(_Place(address, count, self._settings.dtype, self))
+        dtype = self._settings.dtype
+        return array_at(self._cupy, self._device, address, (count,), dtype, self)
 
     # ---- collective calls -----------------------------------------------------------------------
 
@@ -287,27 +253,12 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         """
         limit = None if timeout is None else seconds(timeout)
         discarded = super().Free(self._before_free(limit))
-        self._lib.pp_await_free(self._context._ctx, _AWAIT_FREE_US)  # else it is freed later
+        self._await_free()
         return discarded
 
     def _refuse(self, why: str) -> None:
         super()._refuse(why)
         self._source = self._target = ("", None)
-
-
-class _Place:
-    """Memory of a device for CuPy, which keeps `owner` alive; it is in use for nothing else."""
-
-    def __init__(self, address: int, count: int, dtype: np.dtype[Any], owner: object) -> None:
-        self.owner = owner
-        self.__cuda_array_interface__ = {
-            "version": 3,
-            "shape": (count,),
-            "typestr": dtype.str,
-            "data": (address, False),
-            "strides": None,
-            "stream": None,  # what is queued from now on sees the result
-        }
 
 
 class DevicePreduceRequest(DeviceRequest, PreduceRequest):
@@ -335,7 +286,10 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
     averages are on their way at once. With eight on their way the next request is complete only
     when the oldest has arrived: its stream is that far behind.
 
-    **backend="comm"** averages in host memory, too; device pointers are not given to MPI.
+    **backend="comm"** averages in host memory. With ``device_path="direct"`` models stay on their
+    devices: MPI gets addresses there, and each member's kernels weigh its model and divide the sum.
+    If a device fails in a group, that rank's context fails, and the other members wait inside MPI
+    until the program is aborted.
     """
 
     __slots__ = ("_device", "_target")
@@ -353,8 +307,11 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         """Number of the CUDA device, as CuPy and PyTorch count them."""
         return self._device
 
-    def _buffers(self) -> Buffers:
-        return DeviceBuffers(self._native, self._handle, self._vector)
+    def _elements(self) -> Elements:
+        if self.device_path == "direct":
+            return DeviceElements(self._native, self._handle)
+        buffers = DeviceBuffers(self._native, self._handle, self._vector)
+        return HostElements(self._native, buffers, self._settings)
 
     # ---- the data path --------------------------------------------------------------------------
 
@@ -450,7 +407,9 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         """
         limit = None if timeout is None else seconds(timeout)
         self._refuse_flush()
-        return super().Free(self._before_free(limit))
+        discarded = super().Free(self._before_free(limit))
+        self._await_free()
+        return discarded
 
     def _refuse(self, why: str) -> None:
         super()._refuse(why)

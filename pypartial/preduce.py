@@ -13,9 +13,11 @@ from ._buffer import parse_in_place
 from ._device import current_stream
 from ._device_buffer import DeviceVector, parse_in_place_on_device, uses_device_in_place
 from ._elements import type_name
-from ._group_comm import CommGroups, HostBuffers
+from ._group_comm import CommGroups
+from ._group_elements import HostBuffers, HostElements
 from ._handle import Request, _check_status
-from ._names import BACKEND, GENERATOR, MISSING, TYPE, WEIGHTS
+from ._ipc import check_path, prepare
+from ._names import BACKEND, DEVICE_PATH, GENERATOR, MISSING, TYPE, WEIGHTS
 from ._native import CORE_ERRORS, SLICE_US, Native
 from .errors import ArgumentError, Error
 from .groups import Generator, Given, Static, members_of
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from ._buffer import Piece, Vector
     from ._core import CData
-    from ._group_comm import Buffers
+    from ._group_elements import Elements
     from .context import Context
 
 __all__ = ["PreduceRequest"]
@@ -123,16 +125,17 @@ class PreduceRequest(Request):
         """Run the groups on communicators; collective."""
         mpi: Any = self._native.MPI
         try:
-            buffers = self._buffers()
-            self._by_comm = CommGroups(self._context, self._native, buffers, self._settings)
+            elements = self._elements()
+            self._by_comm = CommGroups(self._context, self._native, elements, self._settings)
         except mpi.Exception as error:
             raise Error(
                 f"MPI failed in making communicators for {self._name()}: {error}"
             ) from error
 
-    def _buffers(self) -> Buffers:
+    def _elements(self) -> Elements:
         """Return what groups on communicators average."""
-        return HostBuffers(self._native, self._vector)
+        buffers = HostBuffers(self._native, self._vector)
+        return HostElements(self._native, buffers, self._settings)
 
     # ---- the data path --------------------------------------------------------------------------
 
@@ -484,13 +487,14 @@ class Arguments:
     ----------
     vector : Vector
     settings : Settings
-    backend : str
+    backend, device_path : str
     cache : int
     """
 
     vector: Vector
     settings: Settings
     backend: str
+    device_path: str
     cache: int
 
     @classmethod
@@ -524,16 +528,16 @@ class Arguments:
             count=vector.count,
         )
         cache = in_range("cache", options["cache"], 0, CACHE_MOST)
-        return cls(vector, settings, options["backend"], cache)
+        path = options["device_path"]
+        check_path(path, isinstance(vector, DeviceVector))
+        return cls(vector, settings, options["backend"], path, cache)
 
     def same_as(self, other: Arguments) -> bool:
         """Whether another call has the same arguments, the addresses of buffers included."""
-        return (self.settings, self.backend, self.cache, self._place()) == (
-            other.settings,
-            other.backend,
-            other.cache,
-            other._place(),
-        )
+        return self._key() == other._key()
+
+    def _key(self) -> tuple[object, ...]:
+        return self.settings, self.backend, self.device_path, self.cache, self._place()
 
     def _place(self) -> tuple[int | None, list[Piece]]:
         device = self.vector.device if isinstance(self.vector, DeviceVector) else None
@@ -558,10 +562,15 @@ class Arguments:
         config.piece_count = len(vector.pieces)
         config.type = TYPE.constant(lib, type_name(vector.dtype))
         config.backend = backend
+        config.device_path = DEVICE_PATH.constant(lib, self.device_path)
+        no_path = native.ffi.NULL
         if isinstance(vector, DeviceVector):
             name, array = vector.source
             config.device = 1 + vector.device
+            if self.device_path == "ipc" or (self.device_path, self.backend) == ("direct", "comm"):
+                no_path = prepare(native, ctx, self.device_path, vector.device)
             config.stream = current_stream(array, name) if settings.keeps_initial else 0
+        config.no_path = no_path
         config.splits = self.backend == "comm" and settings.splits
         plan = config.plan
         plan.generator = GENERATOR.constant(lib, generator.word)
@@ -575,4 +584,4 @@ class Arguments:
             config.table = table
         text = ffi.new("char[]", repr(generator).encode(errors="backslashreplace"))
         config.generator_text = text
-        return config, (pieces, table, text)
+        return config, (pieces, table, text, no_path)

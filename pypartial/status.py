@@ -382,7 +382,10 @@ class Stats:
     staged_bytes : int
         Bytes of contributions and results copied between devices and pinned memory of the host.
     ipc_bytes : int
-        The same, between buffers and memory of devices that the ranks share.
+        The same, between buffers and memory of devices that the ranks share. What a Wait copies
+        aside of an array of `Context.alloc` counts only if it was on its way.
+    direct_bytes : int
+        Bytes that were given to MPI at addresses of devices, to send or to receive them.
     device_rounds : int
         Rounds that this rank had its device reduce.
     device_wait_ns : int
@@ -413,6 +416,7 @@ class Stats:
     buffer_bytes_used: int
     staged_bytes: int
     ipc_bytes: int
+    direct_bytes: int
     device_rounds: int
     device_wait_ns: int
     neighbours: int

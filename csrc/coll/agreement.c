@@ -17,18 +17,26 @@ static void differ(pp_vote_t *vote, const pp_vote_t *other)
     memcpy(vote->complaint, other->signature.text, sizeof vote->complaint);
 }
 
+static void quote(pp_vote_t *vote, const pp_vote_t *other)
+{
+    vote->complaining_rank = other->complaining_rank;
+    memcpy(vote->complaint, other->complaint, sizeof vote->complaint);
+}
+
 static void merge_votes(pp_vote_t *into, const pp_vote_t *left, const pp_vote_t *right)
 {
     pp_vote_t vote = *left;
     vote.no_region |= right->no_region;
+    vote.lacks |= right->lacks;
     bool same = left->call == right->call
              && memcmp(left->signature.bytes, right->signature.bytes, sizeof left->signature.bytes) == 0;
     if (!left->complains && (right->complains == 1 || (right->complains == 2 && same))) {
         vote.complains = right->complains;
-        vote.complaining_rank = right->complaining_rank;
-        memcpy(vote.complaint, right->complaint, sizeof vote.complaint);
+        quote(&vote, right);
     } else if (!left->complains && !same) {
         differ(&vote, right);
+    } else if (!left->complains && !left->lacks && right->lacks) {
+        quote(&vote, right);
     }
     *into = vote;
 }
@@ -101,7 +109,6 @@ static pp_status_t begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *ha
     calls->vote = (pp_vote_t){.rank = calls->engine->rank, .complaining_rank = calls->engine->rank,
                               .complains = complaint != NULL, .call = kind};
     snprintf(calls->vote.complaint, sizeof calls->vote.complaint, "%s", complaint ? complaint : "");
-    calls->complained = complaint != NULL;
     return PP_OK;
 }
 
@@ -137,13 +144,34 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     return PP_OK;
 }
 
-pp_status_t pp_agreement_begin_init(pp_calls_t *calls, const char *complaint, pp_handle_t *handle)
+static void say_lack(pp_calls_t *calls, const pp_wish_t *wish)
+{
+    calls->vote.lacks = wish && wish->why[0];
+    if (calls->vote.lacks)
+        snprintf(calls->vote.complaint, sizeof calls->vote.complaint, "%s", wish->why);
+}
+
+/* What all ranks have come to. */
+static void grant(const pp_vote_t *vote, pp_wish_t *wish)
+{
+    if (!wish)
+        return;
+    wish->granted = !vote->lacks;
+    if (vote->lacks)
+        snprintf(wish->why, sizeof wish->why, "rank %d: %.220s", vote->complaining_rank, vote->complaint);
+}
+
+pp_status_t pp_agreement_begin_init(pp_calls_t *calls, const char *complaint, pp_status_t complained,
+                                    pp_handle_t *handle)
 {
     pp_signature_t signature = {.text = "bad arguments"};
     if (!complaint)
         PP_TRY(sign(handle, &signature));
     PP_TRY(begin(calls, PP_CALL_INIT, handle, complaint));
+    calls->complained = complaint ? complained : PP_OK;
     calls->vote.signature = signature;
+    if (!complaint)
+        say_lack(calls, handle->wish);
     reserve(calls, complaint != NULL);
     pp_engine_settle(calls->engine);
     return PP_OK;
@@ -167,13 +195,12 @@ static pp_status_t verdict(pp_calls_t *calls)
 {
     const pp_vote_t *vote = &calls->vote;
     if (vote->complains == 1) {
-        /* The text quotes the lowest rank that complains; but each that does gets PP_ERR_ARGUMENT. */
-        bool mine = calls->complained;
+        /* The text quotes the lowest rank that complains; but each that does gets its own error. */
         snprintf(calls->text, sizeof calls->text, "rank %d: %s", vote->complaining_rank,
                  vote->complaint);
         if (calls->kind == PP_CALL_CTX_FREE)
             return PP_ERR_STATE;
-        return mine ? PP_ERR_ARGUMENT : PP_ERR_MISMATCH;
+        return calls->complained < 0 ? calls->complained : PP_ERR_MISMATCH;
     }
     snprintf(calls->text, sizeof calls->text, "the ranks disagree: rank %d has %s, rank %d has %s",
              vote->rank, vote->signature.text, vote->complaining_rank, vote->complaint);
@@ -201,6 +228,7 @@ static bool begin_handle(pp_calls_t *calls, pp_status_t *status)
        context have counted alike. */
     const pp_agreed_t agreed = {.id = (uint32_t)calls->agree.round, .choice = calls->vote.signature.choice,
                                 .reason = calls->vote.signature.reason, .region = region};
+    grant(&calls->vote, handle->wish);
     *status = open_handle(calls, handle, &agreed);
     calls->team->live_handles++;
     return true;

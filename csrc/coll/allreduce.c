@@ -41,7 +41,6 @@ static void say_arguments(const pp_allreduce_t *coll, char *text, size_t bytes)
 {
     static const char *const delivers[] = {"latest", "sum", "each"};
     static const char *const averages[] = {"None", "size", "contributors", "contributions"};
-    static const char *const paths[] = {"", ", device_path=staged", ", device_path=ipc"};
     const pp_allreduce_config_t *config = &coll->config;
     char policy[96], max_lag[16] = "None";
     name_policy(config, coll->handle.team->engine->size, policy, sizeof policy);
@@ -51,7 +50,7 @@ static void say_arguments(const pp_allreduce_t *coll, char *text, size_t bytes)
              (unsigned long long)coll->count, pp_type_name(config->type),
              config->device > 0 ? " in the memory of a device" : "", pp_op_name(config->op), policy,
              delivers[config->deliver], max_lag, averages[config->average], pp_algorithm_name(config->algorithm),
-             paths[config->device_path]);
+             pp_team_path_text(config->device_path));
 }
 
 static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
@@ -67,7 +66,7 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
         .count = coll->count, .type = config->type, .op = config->op, .policy = config->policy,
         .policy_k = config->policy_k, .deliver = config->deliver, .max_lag = config->max_lag < 0 ? -1 : config->max_lag,
         .average = config->average, .algorithm = config->algorithm, .segments = config->segments,
-        .buffers = config->device_path << 1 | (config->device > 0 && config->device_path != PP_DEVICE_STAGED),
+        .buffers = pp_team_buffers_key(config->device, config->device_path),
         .deadline_ns = config->deadline_ns, .grace_ns = config->grace_ns < 0 ? -1 : config->grace_ns,
     };
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
@@ -97,6 +96,19 @@ static pp_rule_t rule_of(const pp_allreduce_t *coll)
                        .seed = pp_mix(engine->seed, coll->handle.id)};
 }
 
+/* Whether vectors are in memory of the handle's own kind: that of rounds in memory that ranks share is not. */
+static bool takes_own(pp_allreduce_t *coll, const pp_agreed_t *agreed)
+{
+    pp_wish_t *wish = coll->handle.wish;
+    if (!coll->own || !wish->granted)
+        return false;
+    wish->granted = !agreed->region;
+    if (agreed->region)
+        snprintf(wish->why, sizeof wish->why, "the rounds are made in memory that the ranks of a node share: "
+                 "transport=\"mpi\" makes them of messages");
+    return wish->granted;
+}
+
 static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
@@ -107,7 +119,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     coll->grace_ns = coll->config.grace_ns < 0 ? PP_GRACE_AUTO : (uint64_t)coll->config.grace_ns;
     coll->rule = rule_of(coll);
     PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
-    kernels.users = pp_memory_of(coll->config.memory);
+    kernels.users = takes_own(coll, agreed) ? coll->own : pp_memory_of(coll->config.memory);
     PP_TRY(!agreed->region                 ? pp_messages_open(coll, agreed, &kernels)
            : !handle->engine->nodes        ? pp_board_rounds_open(coll, agreed, &kernels)
                                            : pp_leader_open(coll, agreed, &kernels));
@@ -129,6 +141,8 @@ static void release(pp_handle_t *handle)
         coll->ops->close(coll);
     pp_series_close(&coll->series);
     pp_outcome_free_all(coll);
+    if (coll->own)
+        coll->own->end(coll->own);
     free((void *)coll->config.pieces);
     free(coll);
 }

@@ -59,6 +59,7 @@ typedef struct pp_target {
     bool    combine;                 /* combine with the elements that are there */
     bool    drop;                    /* a planted defect: the elements that are there are lost */
     bool    locked;                  /* a round may take the elements at any moment: copy under the lock */
+    bool    lent;                    /* the elements stay in the application's buffer, on a device (progress/lend.h) */
     int32_t part;                    /* of a board's station */
     pp_buffer_t *buffer;             /* a new slot */
 } pp_target_t;
@@ -95,6 +96,8 @@ typedef struct pp_rounds_ops {
        share no memory. */
     bool        (*reserve)(pp_allreduce_t *, pp_target_t *target);
     void        (*give_up)(pp_allreduce_t *, const pp_target_t *target);
+    /* Whether a round is reading sendbuf, which return_users() would wait for.  NULL as before. */
+    bool        (*users_are_read)(const pp_allreduce_t *);
 
     /* Facts about this rank. */
     bool        (*ready)(const pp_allreduce_t *);
@@ -206,6 +209,7 @@ struct pp_allreduce {
     uint64_t               max_lag;  /* PP_UNBOUNDED: no bound */
     uint64_t               deadline_ns;   /* 0: none */
     uint64_t               grace_ns;      /* or PP_GRACE_AUTO */
+    const pp_memory_t     *own;      /* a kind of memory that was made for this handle, and ends with it; or NULL */
     pp_series_t            series;   /* on one node only its kernels and pools are used */
 
     /* Ranks that the header of the round before `completed` lists as left. */

@@ -17,14 +17,15 @@ typedef enum pp_call_kind {
 } pp_call_kind_t;
 
 /* A vote in an agreement: one rank's, or several merged.  A merge keeps the lower rank's signature, and the first
-   complaint. */
+   complaint; else the first lack. */
 typedef struct pp_vote {
     int32_t rank;                    /* the rank whose signature this is */
     int32_t complains;               /* 0: no rank so far; 1: about an argument; 2: about a difference */
     int32_t complaining_rank;
     int32_t no_region;               /* 1: some node has no room for the rounds in its memory */
     int32_t call;                    /* pp_call_kind_t: compared, like the signature */
-    int32_t unused;
+    int32_t lacks;                   /* 1: some rank cannot have what the handle wishes: then, unless a rank complains, the
+                                        complaint says why, and complaining_rank is that rank */
     pp_signature_t signature;
     char    complaint[PP_AGREE_TEXT];
 } pp_vote_t;
@@ -52,7 +53,7 @@ typedef struct pp_calls {
     } agree;
     pp_vote_t      vote;             /* this rank's; after the agreement that of all */
     uint64_t       region;           /* reserved by this rank for the handle being made; 0: none */
-    bool           complained;       /* this rank's arguments were wrong */
+    pp_status_t    complained;       /* what this rank could not make its handle for; PP_OK: it could */
     bool           entered;          /* this rank has voted */
     bool           agreed;           /* all ranks have voted; or the flush round of a Free is complete */
     bool           opened;           /* the handle that was agreed on exists, and its ranks meet() */
@@ -80,8 +81,10 @@ void        pp_call_drop_unborn(pp_calls_t *calls);
 /* ---- agreement.c --------------------------------------------------------------------------------------- */
 
 pp_status_t pp_agreement_open(pp_calls_t *calls, const pp_handle_kind_t *kind);
-/* `complaint`: what is wrong with this rank's arguments; NULL: they are right. */
-pp_status_t pp_agreement_begin_init(pp_calls_t *calls, const char *complaint, pp_handle_t *handle);
+/* `complaint`: why this rank cannot make the handle, which mostly is a wrong argument; NULL: it can.  This rank gets
+   `complained` for it, an error. */
+pp_status_t pp_agreement_begin_init(pp_calls_t *calls, const char *complaint, pp_status_t complained,
+                                    pp_handle_t *handle);
 /* Opens a handle as if all ranks had agreed on it. */
 pp_status_t pp_agreement_pretend(pp_calls_t *calls, pp_handle_t *handle);
 pp_status_t pp_agreement_begin_ctx_free(pp_calls_t *calls);

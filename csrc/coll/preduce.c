@@ -89,17 +89,18 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     const pp_preduce_config_t *config = &preduce->config;
     struct {
         uint64_t         count, table;
-        int32_t          type, backend, splits, on_device;
+        int32_t          type, backend, splits, buffers;
         pp_groups_plan_t plan;
     } key = {.count = preduce->count, .table = preduce->table_hash, .type = config->type, .backend = config->backend,
-             .splits = config->splits, .on_device = config->device > 0, .plan = config->plan};
+             .splits = config->splits, .buffers = pp_team_buffers_key(config->device, config->device_path),
+             .plan = config->plan};
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memcpy(signature->bytes, &key, sizeof key);
     snprintf(signature->text, sizeof signature->text, "P-Reduce of %llu elements of %s%s, groups %s, "
-             "weights=%s, alpha=%g, backend=%s, cache=%d", (unsigned long long)preduce->count,
+             "weights=%s, alpha=%g, backend=%s, cache=%d%s", (unsigned long long)preduce->count,
              pp_type_name(config->type), config->device > 0 ? " in the memory of a device" : "",
              preduce->generator_text, weights[config->plan.weights], config->plan.alpha, backends[config->backend],
-             config->plan.cache);
+             config->plan.cache, pp_team_path_text(config->device_path));
     return PP_OK;
 }
 

@@ -17,6 +17,8 @@
 #include "team.h"
 
 typedef struct pp_preduce pp_preduce_t;
+struct pp_group_region;
+struct pp_group_vault;
 
 /* A rank that is here, as opposed to a reason of pp_groups_left_t. */
 enum { PP_GROUPS_HERE = -1 };
@@ -182,6 +184,11 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region);
 /* Called on the first rank of a node: reserves the memory of a handle that is being agreed on; 0: none. */
 uint64_t    pp_shared_groups_reserve(pp_preduce_t *preduce);
 void        pp_shared_groups_unreserve(pp_preduce_t *preduce, uint64_t region);
+/* The handle's memory of the node; NULL: its groups go another way. */
+struct pp_group_region *pp_shared_groups_region(pp_preduce_t *preduce);
+/* From now on the vectors are in the vault, and this one is the rank's: groups/on_device.c. */
+void        pp_shared_groups_use(pp_preduce_t *preduce, struct pp_group_vault *vault);
+void        pp_shared_groups_place(pp_preduce_t *preduce, int32_t number);
 pp_status_t pp_posted_groups_open(pp_preduce_t *preduce);
 /* Whether each rank can tell its groups by itself. */
 bool        pp_table_groups_serve(const pp_preduce_t *preduce);

@@ -26,6 +26,18 @@ void pp_team_wait_ends(pp_handle_t *handle, bool seen, pp_request_state_t state)
     team->engine->changed = true;
 }
 
+int32_t pp_team_buffers_key(int32_t device, int32_t device_path)
+{
+    return device_path << 1 | (device > 0 && device_path != PP_DEVICE_STAGED);
+}
+
+const char *pp_team_path_text(int32_t device_path)
+{
+    static const char *const texts[] = {"", ", device_path=staged", ", device_path=ipc",
+                                        ", device_path=direct"};
+    return texts[device_path];
+}
+
 pp_status_t pp_team_add_board(pp_team_t *team, pp_board_t *board)
 {
     if (!pp_grow((void **)&team->boards, &team->board_capacity, team->board_count + 1, sizeof(pp_board_t *)))

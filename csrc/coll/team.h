@@ -115,6 +115,12 @@ uint64_t pp_team_coarse_now(const pp_team_t *team);
    context: its next call returns PP_NOTE. */
 void     pp_team_leave_by_patience(pp_handle_t *handle, const char *held, uint64_t patience_ns);
 
+/* ---- buffers on devices ------------------------------------------------------------------------------- */
+
+/* Of a signature: what the ranks compare of `device` and `device_path` (pp_allreduce_config_t), and their text. */
+int32_t     pp_team_buffers_key(int32_t device, int32_t device_path);
+const char *pp_team_path_text(int32_t device_path);
+
 /* ---- the node's memory -------------------------------------------------------------------------------- */
 
 pp_status_t pp_team_add_board(pp_team_t *team, struct pp_board *board);

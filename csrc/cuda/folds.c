@@ -29,6 +29,14 @@ typedef struct vectors {
     CUdeviceptr of[PP_FOLD_VECTORS];
 } vectors_t;
 
+typedef struct members {
+    CUdeviceptr of[PP_FOLD_VECTORS];
+    union weights {                  /* of the kernel's type */
+        float  narrow[PP_FOLD_VECTORS];
+        double wide[PP_FOLD_VECTORS];
+    } weights;
+} members_t;
+
 typedef struct element {
     _Alignas(LINE_BYTES) unsigned char bytes[LINE_BYTES];
 } element_t;
@@ -42,6 +50,7 @@ struct pp_folds {
     CUfunction       fold, fill;
     CUfunction       load, store;    /* NULL: a copy */
     CUfunction       combine;        /* NULL: a fold of two vectors */
+    CUfunction       mean;           /* NULL: only sums of floating numbers have one */
 };
 
 /* ---- images: one for each device of this process -------------------------------------------------- */
@@ -189,6 +198,8 @@ static pp_status_t find_all(pp_folds_t *folds)
     } else if (kernels->normalise) {
         PP_TRY(find(folds, "load", of_vectors, &folds->load));
     }
+    if (kernels->op == PP_SUM && (of_vectors == PP_FLOAT32 || of_vectors == PP_FLOAT64))
+        PP_TRY(find(folds, "mean", of_vectors, &folds->mean));
     return find(folds, "fill", filled_type(type), &folds->fill);
 }
 
@@ -336,6 +347,57 @@ static pp_status_t fold(const pp_folds_t *folds, CUdeviceptr out, const CUdevice
     return PP_OK;
 }
 
+/* Member `at` of a launch. */
+static void set_member(const pp_folds_t *folds, members_t *members, uint32_t at, CUdeviceptr vector, double weight)
+{
+    members->of[at] = vector;
+    if (folds->kernels.element_bytes == sizeof(float))
+        members->weights.narrow[at] = (float)weight;
+    else
+        members->weights.wide[at] = weight;
+}
+
+/* Averages at most PP_FOLD_VECTORS vectors, and writes to the first `written` of them.  `initial` 0: it does not count. */
+static pp_status_t mean_some(const pp_folds_t *folds, members_t *members, uint32_t member_count, uint32_t written,
+                             CUdeviceptr initial, double initial_weight, uint64_t divide_by, size_t count,
+                             CUstream stream)
+{
+    const size_t bytes = folds->kernels.element_bytes, head = head_of(members->of[0], bytes);
+    const float  narrow = (float)initial_weight;
+    const void  *weight = bytes == sizeof narrow ? (const void *)&narrow : &initial_weight;
+    bool         together = !initial || is_lined(initial, bytes, head);
+    for (uint32_t i = 1; i < member_count; i++)
+        together = together && is_lined(members->of[i], bytes, head);
+    cut_t cut = cut_at(head, together, count, bytes);
+    void *parameters[] = {members, &member_count, &written, &initial, (void *)(uintptr_t)weight, &divide_by, &cut};
+    return launch(folds, folds->mean, &cut, bytes, parameters, stream);
+}
+
+/* From the second launch on the first member is the sum so far, which counts once: 1 * x is x.  Equal shares are weights
+   of 1, whose sum is divided.  The last launch writes to its members; those before have copies. */
+static pp_status_t mean(const pp_folds_t *folds, const pp_folds_mean_t *mean, size_t count, CUstream stream)
+{
+    const CUdeviceptr *vectors = mean->vectors;
+    const bool         has_initial = mean->initial_weight > 0;
+    uint32_t           done = 0, before = 0;
+    while (done < mean->vector_count) {
+        members_t  members;
+        uint32_t   taken = 0;
+        const bool begins = done == 0;
+        before = done;
+        if (!begins)
+            set_member(folds, &members, taken++, vectors[0], 1);
+        for (; taken < PP_FOLD_VECTORS && done < mean->vector_count; done++)
+            set_member(folds, &members, taken++, vectors[done], mean->weights ? mean->weights[done] : 1);
+        const bool ends = done == mean->vector_count;
+        PP_TRY(mean_some(folds, &members, taken, ends ? taken : 1, begins && has_initial ? mean->initial : 0,
+                         mean->initial_weight, ends && !mean->weights ? mean->vector_count : 1, count, stream));
+    }
+    for (uint32_t i = 1; i < before; i++)
+        PP_TRY(copy(folds, vectors[i], vectors[0], count, stream));
+    return PP_OK;
+}
+
 static pp_status_t fill(const pp_folds_t *folds, CUdeviceptr to, size_t count, CUstream stream)
 {
     const size_t bytes = folds->kernels.user_bytes;
@@ -370,6 +432,12 @@ pp_status_t pp_folds_fold(const pp_folds_t *folds, CUdeviceptr out, const CUdevi
     QUEUE(folds, count, vector_count == 1 && divide_by <= 1
               ? copy(folds, out, vectors[0], count, stream)
               : fold(folds, out, vectors, vector_count, count, divide_by, stream));
+}
+
+pp_status_t pp_folds_mean(const pp_folds_t *folds, const pp_folds_mean_t *of, size_t count, CUstream stream)
+{
+    assert(folds->mean && of->vector_count > 0);
+    QUEUE(folds, count, mean(folds, of, count, stream));
 }
 
 pp_status_t pp_folds_store(const pp_folds_t *folds, CUdeviceptr to, CUdeviceptr from, size_t count, CUstream stream)

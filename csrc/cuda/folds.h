@@ -51,6 +51,16 @@ pp_status_t pp_folds_load_combined(const pp_folds_t *folds, CUdeviceptr inout, C
    PP_FOLD_VECTORS vectors, and overlaps no other.  The array may be changed when the call has returned. */
 pp_status_t pp_folds_fold(const pp_folds_t *folds, CUdeviceptr out, const CUdeviceptr *vectors, uint32_t vector_count,
                           size_t count, uint64_t divide_by, CUstream stream);
+/* The vectors of a group of P-Reduce become their average, with the bits of csrc/node/mean.c. */
+typedef struct pp_folds_mean {
+    const CUdeviceptr *vectors;      /* each gets it */
+    const double      *weights;      /* NULL: equal shares: the sum, divided by `vector_count` */
+    uint32_t           vector_count;
+    CUdeviceptr        initial;      /* counts if its weight is more than 0, after the first vector */
+    double             initial_weight;
+} pp_folds_mean_t;
+/* For kernels of PP_SUM on a floating type.  The arrays may be changed when the call has returned. */
+pp_status_t pp_folds_mean(const pp_folds_t *folds, const pp_folds_mean_t *mean, size_t count, CUstream stream);
 /* Accumulators as the application's elements. */
 pp_status_t pp_folds_store(const pp_folds_t *folds, CUdeviceptr to, CUdeviceptr from, size_t count, CUstream stream);
 /* The application's elements become the operation's identity. */

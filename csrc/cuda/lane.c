@@ -129,10 +129,12 @@ static pp_status_t new_pinned(const pp_lane_t *lane, size_t bytes, pp_pinned_t *
     pinned->bytes = bytes;
     if ((status = pp_cuda_enter(&lane->device)) >= 0)
         status = pp_cuda_leave(&lane->device, pin(lane, pinned));
-    if (status < 0)
-        free(pinned);
-    else
+    if (status >= 0)
         *out = pinned;
+    else if (pinned->done)           /* it was made, but the scope did not end well */
+        pp_lane_unpin(lane, pinned);
+    else
+        free(pinned);
     return status;
 }
 
@@ -173,8 +175,10 @@ bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t b
     pp_borrowed_t *borrowed = malloc(sizeof *borrowed);
     if (!borrowed)
         return false;
-    if ((status = pp_cuda_enter(&lane->device)) >= 0)
-        status = pp_cuda_leave(&lane->device, CALL(lane, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE));
+    if ((status = pp_cuda_enter(&lane->device)) >= 0) {
+        status = CALL(lane, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+        pp_cuda_leave(&lane->device, PP_OK);     /* registered is registered: an error of leaving is found again */
+    }
     if (status < 0) {
         free(borrowed);
         return false;
@@ -225,6 +229,7 @@ static pp_status_t end_copy(const pp_lane_t *lane, pp_pinned_t *pinned, CUstream
     pinned->busy = true;
     const CUresult recorded = lane->device.cuda->cuEventRecord(pinned->done, stream);
     pinned->lost = recorded != CUDA_SUCCESS;
+    pinned->leaves = stream == lane->out;
     return status < 0 ? status : pp_cuda_status(lane->device.cuda, recorded, "cuEventRecord");
 }
 
@@ -253,19 +258,33 @@ static pp_status_t copy_out(pp_lane_t *lane, const pp_span_t *spans, size_t coun
     return status;
 }
 
-static pp_status_t queue_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, CUstream stream)
+static pp_status_t queue_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, CUevent after,
+                             CUstream stream)
 {
-    PP_TRY(CALL(lane, cuEventRecord, lane->queued, stream));
     if (!has_plant("no-event-wait"))
-        PP_TRY(CALL(lane, cuStreamWaitEvent, lane->out, lane->queued, 0));
+        PP_TRY(CALL(lane, cuStreamWaitEvent, lane->out, after, 0));
     PP_TRY(copy_out(lane, spans, count, to));
     return CALL(lane, cuStreamWaitEvent, stream, to->done, 0);
+}
+
+static pp_status_t record_and_queue_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to,
+                                        CUstream stream)
+{
+    PP_TRY(CALL(lane, cuEventRecord, lane->queued, stream));
+    return queue_out(lane, spans, count, to, lane->queued, stream);
 }
 
 pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream)
 {
     pp_status_t status;
-    IN_DEVICE(lane, status, queue_out(lane, spans, count, to, stream_of(stream)));
+    IN_DEVICE(lane, status, record_and_queue_out(lane, spans, count, to, stream_of(stream)));
+    return status;
+}
+
+pp_status_t pp_lane_out_behind(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream)
+{
+    pp_status_t status;
+    IN_DEVICE(lane, status, queue_out(lane, spans, count, to, to->done, stream_of(stream)));
     return status;
 }
 
@@ -296,6 +315,23 @@ pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t cou
     return status;
 }
 
+static pp_status_t queue_in_by(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, pp_pinned_t *by,
+                               CUstream stream)
+{
+    const pp_span_t there = {.address = pp_cuda_address(by->data), .bytes = by->bytes};
+    PP_TRY(queue_in(lane, &there, 1, from, lane->out));
+    PP_TRY(CALL(lane, cuStreamWaitEvent, stream, from->done, 0));
+    return queue_in(lane, spans, count, by, stream);
+}
+
+pp_status_t pp_lane_in_by(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, pp_pinned_t *by,
+                          uint64_t stream)
+{
+    pp_status_t status;
+    IN_DEVICE(lane, status, queue_in_by(lane, spans, count, from, by, stream_of(stream)));
+    return status;
+}
+
 pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t stream)
 {
     pp_status_t status;
@@ -303,10 +339,20 @@ pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t str
     return status;
 }
 
+/* The lane's own stream is still there, and an event that is recorded now is behind the copy. */
+static bool is_still_lost(const pp_lane_t *lane, pp_pinned_t *pinned)
+{
+    if (pinned->leaves && pp_cuda_enter(&lane->device) >= 0) {
+        pinned->lost = lane->device.cuda->cuEventRecord(pinned->done, lane->out) != CUDA_SUCCESS;
+        pp_cuda_leave(&lane->device, PP_OK);
+    }
+    return pinned->lost;
+}
+
 pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
     pp_status_t status = PP_OK;
-    if (pinned->lost)
+    if (pinned->lost && is_still_lost(lane, pinned))
         return PP_PENDING;
     if (pinned->busy)
         IN_DEVICE(lane, status, CALL(lane, cuEventQuery, pinned->done));

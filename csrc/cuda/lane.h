@@ -37,7 +37,8 @@ typedef struct pp_pinned {
     size_t            bytes;         /* 0: the memory is borrowed */
     CUevent           done;
     bool              busy;          /* a copy was queued, and is not known to be over */
-    bool              lost;          /* nothing will say when it is over, so the memory is never used again */
+    bool              lost;          /* its event could not be recorded: nothing says when it is over */
+    bool              leaves;        /* a copy off the device: its event can still be recorded behind it */
 } pp_pinned_t;
 
 /* Opens the device as pp_cuda_device_open() does.  A failure leaves nothing to close. */
@@ -68,11 +69,17 @@ pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream);
    is queued on that stream afterwards waits for the copy, so the application may overwrite the spans by it.  After a
    failure the pinned memory may be busy. */
 pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream);
+/* The same behind what the pinned memory's event waits for, instead of what was queued on the stream. */
+pp_status_t pp_lane_out_behind(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream);
 /* Queues a copy from pinned memory to the spans on the stream.  After a failure as before. */
 pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, uint64_t stream);
+/* The same by another memory, `by`: `from` is not busy any more when its copy is, which does not wait for the stream. */
+pp_status_t pp_lane_in_by(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, pp_pinned_t *by,
+                          uint64_t stream);
 /* Work that is queued on the stream uses the memory, as a copy does. */
 pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t stream);
-/* PP_OK: the copy is over, and the memory not busy any more.  PP_PENDING: it is not. */
+/* PP_OK: the copy is over, and the memory not busy any more.  PP_PENDING: it is not; memory that is lost after a copy to
+   the device stays so. */
 pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned);
 
 /* The device in whose own memory this is.  PP_ERR_ARGUMENT: in none's, or it is managed memory. */

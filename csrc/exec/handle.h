@@ -26,6 +26,13 @@ typedef struct pp_agreed {
     uint64_t region;                 /* for its rounds in the node's memory; 0: none */
 } pp_agreed_t;
 
+/* Something that all ranks of a handle have or none has.  Whether this rank can have it is known when the ranks begin to
+   agree on the handle; the agreement says whether all can. */
+typedef struct pp_wish {
+    bool granted;
+    char why[256];                   /* before: why this rank cannot, or ""; after: why not all can, with the rank */
+} pp_wish_t;
+
 enum { PP_SIGNATURE_BYTES = 128, PP_AGREE_TEXT = 400 };
 
 /* The arguments that must be the same on all ranks: bytes to compare, and a text to show. */
@@ -111,6 +118,7 @@ struct pp_handle {
     /* What the ranks still have to arrange when they have agreed on the handle: PP_PENDING until that is done, so it is
        called again.  NULL: nothing. */
     pp_status_t      (*meet)(struct pp_handle *);
+    pp_wish_t         *wish;         /* NULL: none */
     size_t             offer_bytes;  /* what meet() needs of memory that ranks share, for each rank */
     struct pp_engine  *engine;       /* NULL: the ranks have not agreed on it yet */
     struct pp_team    *team;

@@ -45,10 +45,19 @@ static char *elements_at(pp_instance_t *instance, uint32_t reg, size_t offset)
     return data ? data + offset * instance->setting->kernels->element_bytes : NULL;
 }
 
-/* The address of elements for a transport. */
-static void *reach(const pp_setting_t *setting, const void *elements)
+/* The host cannot read them: no transport gets them but as bulk. */
+static bool out_of_reach(const pp_setting_t *setting) { return !setting->kernels->memory->reach; }
+
+/* The address of elements for a transport; NULL: they are not what they should be, which is latched. */
+static void *reach(const pp_setting_t *setting, const void *elements, size_t bytes)
 {
-    return elements ? setting->kernels->memory->reach(elements) : NULL;
+    const pp_memory_t *memory = setting->kernels->memory;
+    if (!elements || !out_of_reach(setting))
+        return elements ? memory->reach(elements) : NULL;
+    pp_status_t status = memory->lend(memory, bytes);
+    if (status < 0)
+        pp_engine_fail(setting->engine, status, "handle %u: %s", setting->handle, pp_error_text());
+    return status < 0 ? NULL : (void *)(uintptr_t)elements;
 }
 
 static void *scratch(pp_instance_t *instance, int8_t lane)
@@ -220,8 +229,10 @@ static void fire_send(pp_instance_t *instance, uint32_t vertex)
     size_t head_bytes = write_head(instance, v, &head);
     pp_prefix_t *prefix = (pp_prefix_t *)head.bytes;
     size_t bytes = (prefix->flags & PP_FLAG_DATA) ? region_bytes(setting, v->region) : 0;
-    const void *elements = bytes ? reach(setting, elements_at(instance, v->reg, v->region.offset)) : NULL;
-    bool bulk = bytes > PP_INLINE_BYTES;
+    const void *elements = bytes ? reach(setting, elements_at(instance, v->reg, v->region.offset), bytes) : NULL;
+    bool bulk = bytes > PP_INLINE_BYTES || (bytes > 0 && out_of_reach(setting));
+    if (bytes && !elements)
+        return;
     if (bulk) {
         prefix->flags |= PP_FLAG_BULK;
         prefix->bulk_tag = pp_engine_bulk_tag(setting->engine);
@@ -274,9 +285,11 @@ static void recv_bulk(pp_instance_t *instance, uint32_t vertex, void *target, si
     pp_transport_t    *transport = engine->transport;
     const pp_stored_t *header = instance->states[vertex].message;
     uint32_t           tag = ((const pp_prefix_t *)header->message)->bulk_tag;
-    pp_bulk_t         *bulk = pp_engine_bulk(engine, finish_recv, instance, vertex);
-    pp_status_t status = bulk ? transport->ops->bulk_recv(transport, header->peer, tag,
-                                                             reach(instance->setting, target), bytes, bulk) : PP_OK;
+    void              *elements = reach(instance->setting, target, bytes);
+    if (!elements)
+        return;
+    pp_bulk_t *bulk = pp_engine_bulk(engine, finish_recv, instance, vertex);
+    pp_status_t status = bulk ? transport->ops->bulk_recv(transport, header->peer, tag, elements, bytes, bulk) : PP_OK;
     if (status < 0)
         pp_engine_fail(engine, status, "%s", pp_error_text());
 }

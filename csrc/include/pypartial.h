@@ -263,6 +263,7 @@ typedef struct pp_stats {
     uint64_t buffer_bytes_used;     /* of it, what is in use now; the rest is kept for the next rounds */
     uint64_t staged_bytes;          /* copied between devices and pinned memory of the host, or queued to be */
     uint64_t ipc_bytes;             /* the same, between buffers and memory of devices that ranks share */
+    uint64_t direct_bytes;          /* given to MPI, to send or to receive, at addresses of devices */
     uint64_t device_rounds;         /* rounds that this rank had a device reduce */
     uint64_t device_wait_ns;        /* time that threads have waited for a device */
     int32_t  neighbours;            /* ranks reachable by doorbell, this rank included */
@@ -301,8 +302,11 @@ enum { PP_LANES_MAX = 4 };
 typedef enum pp_device_path {
     PP_DEVICE_AUTO,            /* PP_DEVICE_STAGED */
     PP_DEVICE_STAGED,          /* by memory of the host; some ranks may have their buffers there */
-    PP_DEVICE_IPC              /* by memory of devices that the ranks of the node share; if that is not possible, as
+    PP_DEVICE_IPC,             /* by memory of devices that the ranks of the node share; if that is not possible, as
                                   PP_DEVICE_STAGED: see pp_device_path() */
+    PP_DEVICE_DIRECT           /* by messages of elements in memory of devices: MPI gets addresses of devices.  Groups:
+                                  with PP_BACKEND_COMM only, see pp_preduce_average().  If that is not possible, as
+                                  PP_DEVICE_STAGED */
 } pp_device_path_t;
 
 /* The kind of memory that the application's buffers lie in. */
@@ -328,8 +332,8 @@ typedef struct pp_allreduce_config {
     int32_t  device;           /* 0: they are the host's; else 1 + the number of the CUDA device in whose memory they
                                   are; the ranks compare only whether it is 0 */
     int32_t  device_path;      /* pp_device_path_t; the ranks compare it */
-    const char *no_ipc;        /* why this rank cannot take PP_DEVICE_IPC, as the caller knows; read during the call; NULL:
-                                  it knows nothing */
+    const char *no_path;       /* why this rank cannot take that path, as the caller knows; read during the call; NULL: it
+                                  knows nothing */
     const char *policy_text;   /* the policy as the application wrote it, for texts; read during the call;
                                   NULL: the library writes it from policy and policy_k */
 } pp_allreduce_config_t;
@@ -341,7 +345,8 @@ typedef struct pp_allreduce_config {
  * `complaint`: NULL, or what this rank's caller found wrong with its own arguments.  `config` may then be NULL.  The
  * rank takes part in the agreement, and pp_call_wait() fails with a text that quotes the complaint: by PP_ERR_ARGUMENT
  * on ranks that complained, by PP_ERR_MISMATCH on the others.  A wrong value that this function finds itself counts as
- * such a complaint.
+ * such a complaint; so does a lack of memory, and an error of a device: this rank gets PP_ERR_MEMORY or PP_ERR_STATE
+ * then.
  *
  * *coll may be used after pp_call_wait() has returned PP_OK.  If that call fails, the context has released the handle.
  */
@@ -527,7 +532,8 @@ typedef struct pp_preduce_config {
     int32_t  backend;          /* pp_backend_t */
     int32_t  memory;           /* pp_memory_kind_t of the pieces' buffers */
     int32_t  splits;           /* COMM: 1: the caller makes all communicators beforehand, with all ranks (MPI_Comm_split) */
-    int32_t  device;           /* as in pp_allreduce_config_t */
+    int32_t  device, device_path;    /* as in pp_allreduce_config_t, like the next one */
+    const char *no_path;
     uint64_t stream;           /* with a device and PP_WEIGHTS_INITIAL: the initial model is there when what was queued
                                   here is done */
     pp_groups_plan_t plan;     /* `ranks` and `seed` are the context's */
@@ -573,8 +579,18 @@ pp_status_t pp_preduce_ran(pp_handle_t *handle);
    It stays until pp_preduce_deliver(), or the next Start, Flush or Free.  PP_ERR_STATE: nothing has come off the
    device. */
 pp_status_t pp_preduce_host(pp_handle_t *handle, void **elements);
-/* Local; like pp_preduce_host(), after a result: queues the copy of that memory to the buffers on the device. */
+/* Local; like pp_preduce_host(), after a result: queues the copy of that memory to the buffers on the device.  If the
+   device refuses it, the context has failed. */
 pp_status_t pp_preduce_deliver(pp_handle_t *handle);
+/* Blocking; PP_BACKEND_COMM with PP_DEVICE_DIRECT only, instead of pp_preduce_host(): the model stays on its device, and
+   becomes the average of group `round`, by MPI_Allreduce on the members' communicator, whose address is `comm`.  A member
+   gives `weight` times its model plus `initial` times its initial model.  Their sum is divided by `divide_by`.  Returns
+   when all members are in it.  PP_ERR_MPI: MPI has failed, and the model is as before.  If the device fails, so does the
+   context.  PP_ERR_STATE: also as for pp_preduce_host(), or the handle has another path. */
+pp_status_t pp_preduce_average(pp_handle_t *handle, const void *comm, uint64_t round, double weight, double initial,
+                               uint64_t divide_by);
+/* Local.  *round: of which group pp_preduce_average() has made the average last; 0: of none. */
+pp_status_t pp_preduce_averaged(pp_handle_t *handle, uint64_t *round);
 /* Local.  What AUTO became: pp_backend_t. */
 int32_t     pp_preduce_backend(const pp_handle_t *handle);
 /* Local.  Fills `node_of` with the node of each rank, numbered from 0 in the order of their lowest ranks. */

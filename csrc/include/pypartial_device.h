@@ -36,8 +36,23 @@ pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *mino
 /* Local.  The kernels of pypartial/_device_kernels.cu, compiled for a device: a cubin, or PTX with the 0 at its end.  A
    copy is kept.  The first image for a device stays: later ones are ignored.  Errors as above. */
 pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes);
-/* Local.  How the handle's elements travel: PP_DEVICE_STAGED or PP_DEVICE_IPC.  `why` gets the reason why PP_DEVICE_IPC
-   was asked for and is not possible, cut to so many bytes; else it is empty.  It is the same on all ranks. */
+/* Local.  Allocates memory on a device for an array of the application; it is not zeroed.  If handles have PP_DEVICE_IPC,
+   rounds read a send piece in it in place, without a copy, if the handle has one piece and its elements are reduced as
+   they are.  Such a piece belongs to the library from Start to the end of its Wait; work that writes it after that is
+   queued on the stream of the Wait, or behind it.  *keeper owns the memory: release it by pp_device_unalloc(), at any
+   time, in any thread; handles that read it keep it alive.  pp_device_unalloc(NULL) is fine.  Errors as above, and
+   PP_ERR_MEMORY. */
+pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **keeper);
+void        pp_device_unalloc(void *keeper);
+/* Local.  *first: whether this rank is the first of those of its node that can wake each other; a rank alone is. */
+pp_status_t pp_first_of_node(pp_ctx_t *ctx, int32_t *first);
+/* Local, in a process that has initialised MPI alone.  Whether MPI takes addresses of the device: has it send some to this
+   process, and reduce them.  An MPI that does not know devices may end the process, or not return.  PP_ERR_STATE: it
+   returned an error, or gave something else; the text says what. */
+pp_status_t pp_device_self_test(int32_t device);
+/* Local.  How the handle's elements travel: PP_DEVICE_STAGED, PP_DEVICE_IPC or PP_DEVICE_DIRECT.  `why` gets the reason why
+   one of the last two was asked for and is not possible, cut to so many bytes; else it is empty.  It is the same on all
+   ranks. */
 pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t bytes);
 /* Local.  The stream that calls of this handle use from now on; before the first one. */
 pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);

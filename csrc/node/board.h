@@ -100,7 +100,7 @@ typedef struct pp_part {
     uint64_t contributions;
     uint64_t starts;                 /* the owner's Starts up to and including the newest in the part */
     _Atomic uint64_t oldest_given;   /* the round that the oldest contribution's own call was given */
-    uint64_t users;                  /* offset of the application's buffer, while the USERS bit is set */
+    uint64_t users;                  /* offset of the application's buffer, while the USERS bit is set; not with a vault */
 } pp_part_t;
 
 typedef struct pp_station {
@@ -175,6 +175,7 @@ typedef struct pp_vault {
     int32_t parts;                   /* of a station: at most PP_PARTS */
     void  **slots;                   /* PP_PARTS for each rank */
     void  **results;                 /* by entry of the ring */
+    void  **users;                   /* by rank: the application's buffer that parts with the USERS bit are in */
 } pp_vault_t;
 
 typedef struct pp_board {

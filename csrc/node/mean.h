@@ -6,7 +6,8 @@
 #include "node.h"
 
 typedef struct pp_mean {
-    const uint64_t *vectors;         /* offsets, in the order of ranks; each gets the average */
+    const uint64_t *vectors;         /* offsets, in the order of ranks; each gets the average.  pp_group_vault_t has
+                                        addresses instead */
     const double   *weights;         /* NULL: equal shares: the sum, divided */
     int32_t         count;
     uint64_t        initial;         /* offset of the initial model of the lowest rank; used if its weight is not 0 */

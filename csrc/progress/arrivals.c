@@ -1,4 +1,5 @@
 /* arrivals.c - elements that come off a device, and are linked.  See staging.h. */
+#include "direct.h"
 #include "vault.h"
 #include "../coll/patience.h"
 
@@ -78,7 +79,8 @@ static pp_status_t bring(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *fligh
     staging->links = true;
     pp_allreduce_gather(ctx, coll, &piece, 1, &flight->target);
     staging->links = false;
-    return pp_vault_check(&coll->handle);
+    PP_TRY(pp_vault_check(&coll->handle));
+    return pp_direct_check(&coll->handle);
 }
 
 bool pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle)

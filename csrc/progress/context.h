@@ -99,7 +99,8 @@ struct pp_ctx {
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
     uint32_t        flights;         /* what threads look for on devices: elements on their way, room for results */
-    uint64_t        staged_bytes, ipc_bytes, device_rounds, device_wait_ns;      /* see pp_stats_t */
+    uint64_t        staged_bytes, ipc_bytes, direct_bytes, device_rounds, device_wait_ns;      /* see pp_stats_t */
+    struct pp_direct *directs;       /* of the handles in direct.h, the newest first */
     struct pp_device_vault *vaults;  /* of handles that were freed: see vault.h */
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
     uint64_t        call_began_ns;   /* when the collective call in progress began */

@@ -1,5 +1,6 @@
 /* in_place.c - copies between a device and the memory of the node: to the part of a station that a round will read, and
    from the ring.  See staging.h. */
+#include "direct.h"
 #include "vault.h"
 #include "../node/keeper.h"
 
@@ -92,6 +93,7 @@ pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t 
     PP_TRY(pp_allreduce_collect(ctx, handle, result, staging->in_place && !coll->viewed ? &place : NULL));
     pp_unalloc(place.keeper);        /* the handle keeps the memory mapped */
     PP_TRY(pp_vault_check(handle));
+    PP_TRY(pp_direct_check(handle));
     *pinned = staging->receive;
     if (!place.elements)
         return PP_OK;
@@ -123,5 +125,5 @@ void pp_in_place_end_view(pp_handle_t *handle)
     if (status < 0)
         pp_engine_fail(handle->engine, status, "handle %u: it is not known how long a result is read: %s", handle->id,
                        pp_error_text());
-    pp_staging_await((pp_ctx_t *)((char *)handle->engine - offsetof(pp_ctx_t, engine)), staging, staging->reader);
+    pp_staging_await(pp_ctx_of(handle), staging, staging->reader);
 }

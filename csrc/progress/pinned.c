@@ -1,4 +1,5 @@
 /* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
+#include "direct.h"
 #include "vault.h"
 
 #include <stdlib.h>
@@ -84,7 +85,9 @@ void pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
 
 void pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging)
 {
-    *(staging->lane.folds ? &ctx->ipc_bytes : &ctx->staged_bytes) += staging->bytes;
+    uint64_t *count = staging->lane.folds ? &ctx->ipc_bytes : &ctx->staged_bytes;
+    if (!staging->lane.folds || !staging->direct)
+        *count += staging->bytes;
 }
 
 /* ---- opening and closing ---------------------------------------------------------------------------------- */
@@ -108,11 +111,6 @@ void pp_staging_unpin_spare(pp_staging_t *staging)
         pp_lane_unpin(&staging->lane, idle);
 }
 
-static pp_ctx_t *ctx_of(const pp_handle_t *handle)
-{
-    return (pp_ctx_t *)((char *)handle->team->engine - offsetof(pp_ctx_t, engine));
-}
-
 static void end(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
@@ -123,13 +121,17 @@ static void end(pp_handle_t *handle)
         next = flight->next;
         pp_staging_keep(&staging->spare, flight->pinned);
         free(flight);
-        ctx_of(handle)->flights--;
+        pp_ctx_of(handle)->flights--;
     }
     for (pp_flight_t *next, *flight = staging->stranded; flight; flight = next) {
         next = flight->next;
         pp_staging_keep(&staging->spare, flight->pinned);
         free(flight);
     }
+    if (staging->lent_is_read)       /* nobody waits for that any more, nor for room */
+        pp_ctx_of(handle)->flights--;
+    if (staging->full)
+        pp_ctx_of(handle)->flights--;
     if (staging->receive)
         pp_staging_keep(&staging->spare, staging->receive);
     for (const pp_pinned_t *result = staging->results; result; result = result->next)
@@ -144,6 +146,7 @@ static void end(pp_handle_t *handle)
         unpin_all(staging, staging->results, &any_busy);
     }
     pp_vault_end(handle, freed && !any_busy);
+    pp_direct_end(handle, freed && !any_busy);
     if (freed && !any_busy)
         pp_lane_close(&staging->lane);
     handle->staging = NULL;
@@ -202,34 +205,54 @@ bool pp_staging_room(const pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
     pp_status_t   status = staging->result_count < RESULTS_MAX ? PP_OK : pp_staging_reclaim((pp_handle_t *)handle);
-    count_full(ctx_of(handle), staging);     /* a Start may have reclaimed some */
+    count_full(pp_ctx_of(handle), staging);     /* a Start may have reclaimed some */
     return status < 0 || staging->result_count < RESULTS_MAX;      /* the error is found again */
 }
 
-static bool has_landed(const void *arg)
+/* What a thread waits for. */
+typedef struct landing {
+    pp_handle_t *handle;
+    bool         results;            /* these, too */
+} landing_t;
+
+/* Starts that have failed may have left copies: their memory is not freed before those are over. */
+static bool has_failed_copies(pp_handle_t *handle)
 {
-    const pp_handle_t *handle = arg;
-    return !handle->staging->flights;
+    const pp_staging_t *staging = handle->staging;
+    if (staging->stranded)
+        pp_staging_recover(handle);
+    for (pp_pinned_t *spare = staging->spare; spare; spare = spare->next)
+        if (pp_lane_over(&staging->lane, spare) == PP_PENDING)
+            return true;
+    return staging->stranded;
 }
 
-static bool has_arrived(const void *arg)
+/* An error of the driver ends the context, so that the other ranks do not wait for this one. */
+static bool has_landed(const void *arg)
 {
-    const pp_handle_t  *handle = arg;
-    const pp_staging_t *staging = handle->staging;
-    for (pp_pinned_t *result = staging->results; result; result = result->next)
-        if (pp_lane_over(&staging->lane, result) == PP_PENDING)
+    const landing_t    *landing = arg;
+    const pp_staging_t *staging = landing->handle->staging;
+    if (landing->results && has_failed_copies(landing->handle))
+        return false;
+    for (pp_pinned_t *result = landing->results ? staging->results : NULL; result; result = result->next) {
+        pp_status_t status = pp_lane_over(&staging->lane, result);
+        if (status < 0)
+            pp_engine_fail(landing->handle->engine, status, "handle %u: a result did not get to its device: %s",
+                           landing->handle->id, pp_error_text());
+        if (status != PP_OK)
             return false;
+    }
     return !staging->flights;
 }
 
 pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us)
 {
-    bool (*over)(const void *) = results ? has_arrived : has_landed;
+    const landing_t landing = {.handle = handle, .results = results};
     pp_status_t status = PP_OK;
-    if (!over(handle)) {
+    if (!has_landed(&landing)) {
         uint64_t since_ns = pp_engine_now(&ctx->engine);
         ctx->flights++;              /* sleeps are short */
-        status = pp_help_until(ctx, over, handle, timeout_us, NULL);
+        status = pp_help_until(ctx, has_landed, &landing, timeout_us, NULL);
         ctx->flights--;
         ctx->device_wait_ns += pp_engine_now(&ctx->engine) - since_ns;
     }

@@ -1,5 +1,6 @@
 /* staged_preduce.c - see staged_preduce.h. */
 #include "staged_preduce.h"
+#include "vault.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,15 +19,37 @@ static void stand_in(pp_preduce_t *preduce, pp_pinned_t *pinned)
     pp_piece_t *piece = (pp_piece_t *)preduce->config.pieces;   /* a copy, which the handle owns */
     preduce->handle.staging->receive = pinned;
     piece->recv = pinned ? pinned->data : NULL;
+    pp_direct_groups_given(&preduce->handle);
+}
+
+/* Whether models are in the memory of devices that ranks share: then there is no memory of the host. */
+static bool is_in_vault(const pp_handle_t *handle)
+{
+    const char *why;
+    return pp_vault_in_use(handle, &why);
+}
+
+/* Whether they stay on this rank's device, and MPI gets their addresses. */
+static bool is_direct(const pp_handle_t *handle)
+{
+    const char *why;
+    return pp_direct_in_use(handle, &why);
+}
+
+/* Memory of its own, or of a vault's. */
+static void keep(pp_staging_t *staging, pp_pinned_t *pinned)
+{
+    pp_staging_keep(pinned->bytes > 0 ? &staging->spare : &staging->borrowers, pinned);
 }
 
 static pp_status_t queue(pp_handle_t *handle, pp_flight_t *flight)
 {
     pp_staging_t *staging = handle->staging;
-    PP_TRY(pp_staging_take_spare(handle, &flight->pinned));
+    PP_TRY(is_in_vault(handle) ? pp_group_vault_aim(handle, &flight->pinned)
+                               : pp_staging_take_spare(handle, &flight->pinned));
     pp_status_t status = pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream);
     if (status < 0)
-        pp_staging_keep(&staging->spare, flight->pinned);
+        keep(staging, flight->pinned);
     return status;
 }
 
@@ -49,7 +72,7 @@ static pp_status_t fetch(pp_ctx_t *ctx, pp_preduce_t *preduce)
         memcpy(flight->members, preduce->asked.members, bytes);
     staging->flights = staging->last = &flight->base;
     ctx->flights++;
-    ctx->staged_bytes += staging->bytes;
+    pp_staging_count(ctx, staging);
     /* The progress thread, or the one that attends, looks from now on whether the elements have arrived. */
     if (ctx->has_thread || (ctx->mpi && atomic_load(&ctx->attended)))
         pp_mpi_ring_self(ctx->mpi);
@@ -62,7 +85,7 @@ static void forget(pp_ctx_t *ctx, pp_staging_t *staging)
     staging->for_flush = false;
     if (!staging->flights)
         return;
-    pp_staging_keep(&staging->spare, staging->flights->pinned);
+    keep(staging, staging->flights->pinned);
     free(staging->flights);
     staging->flights = NULL;
     ctx->flights--;
@@ -94,7 +117,7 @@ static pp_status_t ask(pp_ctx_t *ctx, pp_preduce_t *preduce, const flight_t *fli
     return status;
 }
 
-/* The memory is what groups on communicators take the model from. */
+/* The memory is what groups on communicators take the model from, and what a vault does. */
 static void read_initial(pp_preduce_t *preduce)
 {
     pp_staging_t *staging = preduce->handle.staging;
@@ -102,8 +125,24 @@ static void read_initial(pp_preduce_t *preduce)
     if (!preduce->initial)
         return;
     pp_preduce_load(preduce, preduce->initial);
+    if (preduce->handle.meet)
+        return;
     pp_staging_keep(&staging->spare, staging->receive);
     stand_in(preduce, NULL);
+}
+
+/* What has come off the device is what groups average. */
+static void take(pp_preduce_t *preduce, pp_pinned_t *pinned)
+{
+    pp_staging_t *staging = preduce->handle.staging;
+    if (is_in_vault(&preduce->handle)) {
+        pp_group_vault_place(&preduce->handle);
+        keep(staging, pinned);
+        return;
+    }
+    if (staging->receive)
+        pp_staging_keep(&staging->spare, staging->receive);
+    stand_in(preduce, pinned);
 }
 
 /* The request may have been taken back while the lock was released: this rank's script has ended. */
@@ -113,9 +152,7 @@ static bool link(pp_ctx_t *ctx, pp_handle_t *handle)
     pp_staging_t *staging = handle->staging;
     flight_t     *flight = (flight_t *)staging->flights;
     pp_status_t   status = PP_OK;
-    if (staging->receive)
-        pp_staging_keep(&staging->spare, staging->receive);
-    stand_in(preduce, flight->base.pinned);
+    take(preduce, flight->base.pinned);
     if (preduce->on_its_way) {
         staging->links = true;
         status = pp_preduce_fill(ctx, preduce);
@@ -137,21 +174,42 @@ static bool link(pp_ctx_t *ctx, pp_handle_t *handle)
 
 /* ---- results ----------------------------------------------------------------------------------------------- */
 
+static pp_status_t check_has_come(const pp_handle_t *handle)
+{
+    return handle->staging->receive ? PP_OK
+         : pp_fail(PP_ERR_STATE, "nothing has come off the device yet: call Start and Wait first");
+}
+
 pp_status_t pp_staged_preduce_host(const pp_handle_t *handle, void **elements)
 {
-    const pp_pinned_t *pinned = handle->staging->receive;
-    if (!pinned)
-        return pp_fail(PP_ERR_STATE, "nothing has come off the device yet: call Start and Wait first");
-    *elements = pinned->data;
+    if (is_direct(handle))
+        return pp_fail(PP_ERR_STATE, "no memory of the host stands for the buffers: the model stays on its device");
+    PP_TRY(check_has_come(handle));
+    *elements = handle->staging->receive->data;
     return PP_OK;
 }
 
-pp_status_t pp_staged_preduce_deliver(pp_ctx_t *ctx, pp_handle_t *handle)
+pp_status_t pp_staged_preduce_average(pp_ctx_t *ctx, pp_handle_t *handle, const void *comm, const pp_group_share_t *share)
+{
+    if (!is_direct(handle))
+        return pp_fail(PP_ERR_STATE, "the model comes to the host, and MPI gets no address of its device");
+    PP_TRY(check_has_come(handle));
+    return pp_direct_groups_average(ctx, handle, comm, share);
+}
+
+uint64_t pp_staged_preduce_averaged(const pp_handle_t *handle)
+{
+    return is_direct(handle) ? pp_direct_groups_averaged(handle) : 0;
+}
+
+static pp_status_t deliver(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
     pp_pinned_t  *pinned = staging->receive;
-    void         *elements;
-    PP_TRY(pp_staged_preduce_host(handle, &elements));
+    if (is_in_vault(handle))
+        return pp_group_vault_deliver(ctx, handle);
+    if (is_direct(handle))
+        PP_TRY(pp_direct_groups_finish(handle));
     PP_TRY(pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream));
     stand_in(pp_preduce_of(handle), NULL);
     pp_staging_sent(ctx, staging, pinned);
@@ -159,16 +217,23 @@ pp_status_t pp_staged_preduce_deliver(pp_ctx_t *ctx, pp_handle_t *handle)
 }
 
 /* After a failure the application has lost a result, so the context fails as a whole. */
+pp_status_t pp_staged_preduce_deliver(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    if (!is_in_vault(handle))
+        PP_TRY(check_has_come(handle));
+    pp_status_t status = deliver(ctx, handle);
+    if (status < 0)
+        pp_engine_fail(handle->engine, status, "handle %u: a result did not get to its device: %s", handle->id,
+                       pp_error_text());
+    return status;
+}
+
 static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
 {
     PP_TRY(pp_preduce_face.hand_out(ctx, handle, result, view));
     if (pp_preduce_of(handle)->config.backend == PP_BACKEND_COMM)
         return PP_OK;                /* the caller has yet to average, and delivers */
-    pp_status_t status = pp_staged_preduce_deliver(ctx, handle);
-    if (status < 0)
-        pp_engine_fail(handle->engine, status, "handle %u: a result did not get to its device: %s", handle->id,
-                       pp_error_text());
-    return status;
+    return pp_staged_preduce_deliver(ctx, handle);
 }
 
 /* ---- Flush ------------------------------------------------------------------------------------------------- */
@@ -194,12 +259,32 @@ static pp_status_t before_flush(pp_ctx_t *ctx, pp_handle_t *handle)
 
 /* ---- opening ----------------------------------------------------------------------------------------------- */
 
+static pp_status_t ask_for_path(pp_handle_t *handle)
+{
+    const pp_preduce_config_t *config = &pp_preduce_of(handle)->config;
+    const bool                 by_comm = config->backend == PP_BACKEND_COMM;
+    if (config->device_path == PP_DEVICE_DIRECT)
+        return by_comm ? pp_direct_groups_ask(handle, config->no_path)
+                       : pp_vault_refuse(handle, "groups give MPI addresses of devices with backend=\"comm\" only");
+    if (config->device_path != PP_DEVICE_IPC)
+        return PP_OK;
+    if (by_comm)
+        return pp_vault_refuse(handle, "with backend=\"comm\" ranks share no memory of devices: device_path=\"direct\" gives "
+                               "MPI their addresses");
+    return pp_vault_ask(handle, &pp_vault_of_groups, config->no_path);
+}
+
 pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_preduce_t              *preduce = pp_preduce_of(handle);
     const pp_preduce_config_t *config = &preduce->config;
     PP_TRY(pp_staging_make(handle, config->pieces, config->piece_count, pp_type_bytes(config->type),
                            config->device - 1));
+    const pp_status_t status = ask_for_path(handle);
+    if (status < 0) {
+        handle->end_staging(handle);
+        return status;
+    }
     handle->face = &pp_staged_preduce_face;
     pp_piece_t *pieces = (pp_piece_t *)config->pieces;
     pieces[0] = (pp_piece_t){.count = preduce->count};

@@ -4,13 +4,13 @@
  * P-Reduce works in place, so one vector of pinned memory stands for the application's buffers from the copy off the
  * device until the copy of the result to it, and the handle is one of the host's otherwise.  A rank asks for its group
  * when its copy is over.  What a Flush gives comes off the device before the Flush begins, and the initial model before
- * this rank votes on the handle.
+ * this rank votes on the handle.  Vectors on devices are in vault.h and direct_groups.h.
  */
 #ifndef PP_STAGED_PREDUCE_H
 #define PP_STAGED_PREDUCE_H
 
 #include "../coll/preduce.h"
-#include "staging.h"
+#include "direct_groups.h"
 
 /* ---- the parts of a Start (preduce_face.c) ---- */
 
@@ -28,8 +28,10 @@ pp_status_t pp_preduce_ask(pp_ctx_t *ctx, pp_preduce_t *preduce);
 /* Makes a handle whose pieces are in the memory of config.device one of the host, and gives it the face.  To be called
    before the ranks agree on it. */
 pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle);
-/* See pp_preduce_host() and pp_preduce_deliver(). */
+/* See pp_preduce_host() and its neighbours. */
 pp_status_t pp_staged_preduce_host(const pp_handle_t *handle, void **elements);
+pp_status_t pp_staged_preduce_average(pp_ctx_t *ctx, pp_handle_t *handle, const void *comm, const pp_group_share_t *share);
+uint64_t    pp_staged_preduce_averaged(const pp_handle_t *handle);
 pp_status_t pp_staged_preduce_deliver(pp_ctx_t *ctx, pp_handle_t *handle);
 
 #endif

@@ -1,4 +1,6 @@
 /* staging.c - see staging.h. */
+#include "direct.h"
+#include "lend.h"
 #include "vault.h"
 #include "../coll/patience.h"
 
@@ -22,7 +24,9 @@ static pp_status_t prepare(pp_handle_t *handle)
     pp_staging_t *staging = handle->staging;
     pp_pinned_t  *pinned;
     if (config->device_path == PP_DEVICE_IPC)
-        PP_TRY(pp_vault_ask(handle, config->no_ipc));
+        PP_TRY(pp_vault_ask(handle, &pp_vault_of_rounds, config->no_path));
+    if (config->device_path == PP_DEVICE_DIRECT)
+        PP_TRY(pp_direct_ask(handle, config->no_path));
     if (may_be_in_place(handle)) {
         PP_TRY(pp_in_place_pin(staging));
         pp_in_place_begin(handle);
@@ -74,7 +78,9 @@ static pp_status_t queue(pp_handle_t *handle, pp_flight_t **out)
     if (status == PP_PENDING)
         status = pp_staging_take_spare(handle, &flight->pinned);
     if (status >= 0) {
-        status = pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream);
+        status = pp_lend(handle, flight);
+        if (status == PP_PENDING)
+            status = pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream);
         if (status < 0 && flight->reserved) {
             pp_in_place_give_up(handle, flight);
             return status;
@@ -99,7 +105,8 @@ static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
     coll->on_their_way++;
     append(coll->handle.staging, flight);
     ctx->flights++;
-    pp_staging_count(ctx, coll->handle.staging);
+    if (!flight->target.lent)
+        pp_staging_count(ctx, coll->handle.staging);
     pp_patience_started(coll);
     coll->ops->settle(coll);
 }
@@ -147,7 +154,9 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
 {
     pp_pinned_t *pinned = NULL;
     pp_in_place_end_view(handle);
-    pp_status_t status = pp_in_place_collect(ctx, handle, result, view, &pinned);
+    pp_status_t status = handle->staging->lends ? pp_lend_end(ctx, handle) : PP_OK;
+    if (status >= 0)
+        status = pp_in_place_collect(ctx, handle, result, view, &pinned);
     if (status >= 0 && pinned)
         status = send_result(ctx, handle, pinned);
     if (status < 0)
@@ -156,9 +165,15 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     return status;
 }
 
+static bool has_room(const pp_handle_t *handle)
+{
+    bool read = pp_lend_is_read((pp_handle_t *)handle);
+    return pp_staging_room(handle) && !read;
+}
+
 static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
 {
-    if (!pp_staging_room(handle))
+    if (!has_room(handle))
         return PP_PENDING;
     pp_status_t status = pp_allreduce_find_more(handle);
     return status == PP_OK ? hand_out(ctx, handle, result, NULL) : status;
@@ -168,15 +183,24 @@ static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
 
 static pp_status_t give(pp_handle_t *handle) { return pp_allreduce_face.give(handle); }
 static void        give_up(pp_handle_t *handle) { pp_allreduce_face.give_up(handle); }
-static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle) { return pp_allreduce_face.timed_out(ctx, handle); }
+
+/* A buffer that a round reads stays lent: that may take as long as the device does. */
+static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    if (!handle->staging->lends)
+        return pp_allreduce_face.timed_out(ctx, handle);
+    PP_TRY(pp_lend_put_aside(ctx, handle));
+    handle->request.timed_out = true;
+    return PP_OK;
+}
 
 static bool at_once(const pp_handle_t *handle)
 {
-    return pp_staging_room(handle) && pp_allreduce_face.at_once(handle);
+    return has_room(handle) && pp_allreduce_face.at_once(handle);
 }
 
 const pp_face_t pp_staged_allreduce_face = {
     .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
-    .more = more, .end_view = pp_in_place_end_view, .check = pp_staging_check, .room = pp_staging_room,
+    .more = more, .end_view = pp_in_place_end_view, .check = pp_staging_check, .room = has_room,
     .land = pp_staging_land, .use_stream = pp_staging_use_stream, .link = pp_allreduce_link,
 };

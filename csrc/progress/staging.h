@@ -44,18 +44,27 @@ typedef struct pp_staging {
     pp_pinned_t *receive;            /* that of the next result: the piece of the host; P-Reduce, which works in place,
                                         has one from a Start or Flush until its result */
     bool         in_place;           /* copies go to and from the memory of the node, if they can */
+    bool         lends;              /* rounds read the application's buffer, see lend.h */
+    bool         lent_is_read;       /* one does, and the application waits for it: counts among ctx->flights */
     pp_pinned_t *borrowers;          /* for Starts whose elements go to a part */
     pp_flight_t *stranded;           /* Starts that have failed, but may have queued copies to their part */
     pp_pinned_t *reader;             /* for a result that is read in the ring */
     void       (*has_read)(pp_handle_t *);     /* it has been read */
     bool         views;              /* the application reads it, by work that it queues on `viewed_on` */
     uint64_t     viewed_on;
+    struct pp_direct *direct;        /* MPI is to get addresses of the device (direct.h, direct_groups.h); else NULL */
     struct pp_device_vault *vault;   /* vectors are on devices, or it was asked for (vault.h); else NULL */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
     int          result_count;
     bool         for_flush;          /* P-Reduce: what the next Flush gives is on its way, or in `receive` */
     bool         full;               /* there are too many of them, which counts among ctx->flights */
 } pp_staging_t;
+
+/* Of a handle that is open, or about to be. */
+static inline pp_ctx_t *pp_ctx_of(const pp_handle_t *handle)
+{
+    return (pp_ctx_t *)((char *)handle->team->engine - offsetof(pp_ctx_t, engine));
+}
 
 /* Keeps what a copy has used for a later one. */
 static inline void pp_staging_keep(pp_pinned_t **list, pp_pinned_t *pinned)

@@ -19,16 +19,32 @@
 #include "staging.h"
 
 typedef struct pp_device_vault pp_device_vault_t;
+typedef struct pp_vault_use pp_vault_use_t;
+extern const pp_vault_use_t pp_vault_of_rounds, pp_vault_of_groups;
 
 /* Has the ranks meet when they have agreed on the handle.  To be called before that.  `no_ipc`: why this rank cannot use
    such memory; NULL: nothing is known. */
-pp_status_t pp_vault_ask(pp_handle_t *handle, const char *no_ipc);
+pp_status_t pp_vault_ask(pp_handle_t *handle, const pp_vault_use_t *use, const char *no_ipc);
+/* The handle has no vault although it was asked for, on all ranks. */
+pp_status_t pp_vault_refuse(pp_handle_t *handle, const char *why);
 /* Whether the ranks have got on since this one last looked: it has to settle. */
 bool        pp_vault_meets(const pp_handle_t *handle);
 /* Whether vectors are in it; else *why says why not, or is "" if nobody has asked. */
 bool        pp_vault_in_use(const pp_handle_t *handle, const char **why);
 /* An operation that returned nothing has failed: latches that for the context.  With the lock. */
 pp_status_t pp_vault_check(pp_handle_t *handle);
+
+/* ---- models in it (vault_groups.c) ---- */
+
+/* Finds the vector to which the next Start or Flush copies; `pinned` stands for it. */
+pp_status_t pp_group_vault_aim(pp_handle_t *handle, pp_pinned_t **pinned);
+/* The copy is over: groups average that vector from now on. */
+void        pp_group_vault_place(pp_handle_t *handle);
+/* Queues the copy of a result to the application's buffers. */
+pp_status_t pp_group_vault_deliver(pp_ctx_t *ctx, pp_handle_t *handle);
+
+/* ---- the end ---- */
+
 /* The handle is released.  `frees`: by all ranks; else the process ends. */
 void        pp_vault_end(pp_handle_t *handle, bool frees);
 /* Frees the memory of vaults that no other rank has mapped any more. */

@@ -1,7 +1,9 @@
-/* vault_parts.h - a vault's parts, for vault.c and meeting.c. */
+/* vault_parts.h - a vault's parts, for meeting.c and the vault's own files. */
 #ifndef PP_VAULT_PARTS_H
 #define PP_VAULT_PARTS_H
 
+#include "../cuda/array.h"
+#include "device_kind.h"
 #include "vault.h"
 
 #define PP_VAULT_CALL(vault, name, ...) PP_CUDA((vault)->device.cuda, name, __VA_ARGS__)
@@ -18,41 +20,75 @@ typedef struct pp_offer {
     _Alignas(64) _Atomic uint32_t state;
     char           why[PP_VAULT_WHY_BYTES];   /* it refuses */
     CUipcMemHandle memory;
+    uint64_t       lends;               /* 1: the send buffer, which begins `lent_at` bytes behind `lent` */
+    uint64_t       lent_at;
+    CUipcMemHandle lent;
 } pp_offer_t;
 
 struct pp_device_vault {
-    pp_memory_t        memory, users;      /* kinds of this handle's memory: of vectors, of bounce buffers */
-    pp_vault_t         places;
+    const pp_vault_use_t *use;
     pp_device_vault_t *next;               /* of the context's */
     pp_ctx_t          *ctx;
-    pp_board_t         board;              /* to be ended with the vault */
+    /* As find() has found them. */
+    pp_node_t         *node;
+    int32_t            ranks;              /* of the node */
+    pp_offer_t        *offers;             /* in the memory of the node, by rank */
+    size_t             vector_bytes;
+    int32_t            op, type;
+    size_t             count;              /* elements */
+    int32_t            number;             /* of this rank's device */
+
     uint32_t           stage;              /* of this rank */
     bool               meets, in_use;
     char               why[PP_VAULT_WHY_BYTES + 32];
     pp_cuda_device_t   device;
     pp_folds_t        *folds;
-    CUstream           work, folding;      /* of operations that this rank waits for; of folds */
+    CUstream           work, folding;      /* of operations that this rank waits for; of folds and averages */
     CUevent            folded;
     CUdeviceptr       *bases;              /* by rank: its allocation, as mapped here; 0: not mapped */
-    CUdeviceptr       *sources;            /* of a fold */
-    pp_pinned_t       *receive;            /* the bounce buffer of the first result */
-    size_t             stride;
-    _Atomic bool       failed;             /* an operation that returned nothing */
-    char               failure[256];
+    CUdeviceptr       *lent;               /* by rank: the array that it lends, as mapped here; 0: none, or not mapped */
+    pp_array_t        *array;              /* this rank's, as make() has found it; NULL: none */
+    pp_pinned_t       *receive;            /* a bounce buffer that the handle will need */
+    size_t             stride;             /* of vectors in an allocation */
+    pp_device_failure_t failure;           /* of an operation that returned nothing */
 };
 
-extern const pp_memory_t pp_vault_kind;
+/* What a vault is used for: rounds (vault_rounds.c), or groups (vault_groups.c). */
+struct pp_vault_use {
+    size_t       bytes;                    /* of an object that begins with a pp_device_vault_t */
+    /* The ranks have agreed on the handle: finds what the vault has to know of it.  Returns why it cannot have one, on any
+       rank; or NULL. */
+    const char *(*find)(pp_handle_t *, pp_device_vault_t *);
+    /* How many vectors a rank's allocation has. */
+    size_t     (*vectors)(const pp_device_vault_t *, int32_t rank);
+    /* Makes what is needed besides, before this rank offers its memory; and finds the array that it lends. */
+    pp_status_t (*make)(pp_handle_t *, pp_device_vault_t *);
+    /* The memory of all ranks is mapped: does the last that may fail. */
+    pp_status_t (*fill)(pp_handle_t *, pp_device_vault_t *);
+    /* From now on the handle's vectors are there. */
+    void       (*change_over)(pp_handle_t *, pp_device_vault_t *);
+    /* The handle is released: it forgets its vectors there, or releases them.  NULL: it has none. */
+    void       (*leave)(pp_handle_t *, bool frees);
+    /* Frees what make() has made. */
+    void       (*unmake)(pp_device_vault_t *);
+    /* No rank uses the vault any more: gives the memory of the node back. */
+    void       (*end)(pp_device_vault_t *);
+};
 
 static inline void *pp_vault_pointer(CUdeviceptr address) { return (void *)(uintptr_t)address; }
-static inline pp_offer_t *pp_vault_offer(const pp_device_vault_t *vault, int32_t rank)
+/* A vector of a rank's allocation, as mapped here. */
+static inline CUdeviceptr pp_vault_vector(const pp_device_vault_t *vault, int32_t rank, size_t number)
 {
-    return pp_board_offer(&vault->board, rank);
+    return vault->bases[rank] + number * vault->stride;
 }
 
 /* Says what this rank has come to, at a stage; the text of a refusal is that of the last error. */
 void pp_vault_say(pp_device_vault_t *vault, uint32_t stage, pp_status_t status);
 /* Whether all ranks are at the stage. */
 bool pp_vault_all_at(const pp_device_vault_t *vault, uint32_t stage);
+/* Folds or averages were queued on `folding`; whether they are over.  None were under way. */
+pp_status_t pp_vault_folding(pp_device_vault_t *vault);
+pp_status_t pp_vault_folded(pp_device_vault_t *vault);
 /* Closes what this rank has opened, but its own memory, which others may have mapped; errors have no one to hear them. */
 void pp_vault_close(pp_device_vault_t *vault);
 /* Frees that, too: no other rank has it mapped. */

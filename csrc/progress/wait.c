@@ -1,6 +1,7 @@
 /* wait.c - which thread runs the engine and which sleeps: attending application threads and the progress thread.
    See context.h, and transport/pp_mpi.h for the doorbell's protocol. */
 #define _GNU_SOURCE
+#include "direct.h"
 #include "live.h"
 #include "staging.h"
 
@@ -555,9 +556,23 @@ static bool serve(pp_ctx_t *ctx)
     return any;
 }
 
+/* MPI may look which device is current when it copies from one to another.  The progress thread has none of its own, and
+   keeps that of a handle in direct.h, while there is one: `mine`. */
+static void keep_device(const pp_ctx_t *ctx, pp_cuda_device_t *mine)
+{
+    const pp_cuda_device_t *wanted = pp_direct_device(ctx);
+    if (mine->context && (!wanted || wanted->context != mine->context)) {
+        pp_cuda_leave(mine, PP_OK);
+        *mine = (pp_cuda_device_t){0};
+    }
+    if (wanted && !mine->context && pp_cuda_enter(wanted) >= 0)
+        *mine = *wanted;
+}
+
 static void *progress(void *arg)
 {
-    pp_ctx_t *ctx = arg;
+    pp_ctx_t        *ctx = arg;
+    pp_cuda_device_t mine = {0};
     unsigned quiet = 0;
     prctl(PR_SET_NAME, "pypartial");
     prctl(PR_SET_TIMERSLACK, 1000);   /* 1 us: back-off sleeps are short */
@@ -568,6 +583,7 @@ static void *progress(void *arg)
             continue;
         }
         pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
+        keep_device(ctx, &mine);
         if (serve(ctx))
             quiet = 0;
         if (atomic_load(&ctx->attended))
@@ -576,6 +592,8 @@ static void *progress(void *arg)
             quiet = 0;
     }
     tell_failure(ctx, TELL_US_THREAD);
+    if (mine.context)
+        pp_cuda_leave(&mine, PP_OK);
     pthread_mutex_unlock(&ctx->lock);
     return NULL;
 }

@@ -2,7 +2,8 @@
  * memory.h - kinds of memory: the one seam through which elements are touched between Start and Wait.
  *
  * Only the table of an element's kind follows its address: it copies, reduces, divides and converts.  Code that must
- * read or write elements itself (a transport, the other ranks of a node) asks reach() for an address of the host.
+ * read or write elements itself (a transport, the other ranks of a node) asks reach() for an address of the host.  Where
+ * the host has none, elements travel as bulk only, and the transport finds its way to their own address.
  * A handle has two kinds (pp_kernels_t): that of the application's buffers, and that of the vectors in between.  They
  * are the same where rounds are made of messages; memory that the ranks of a node share is the host's.
  *
@@ -22,7 +23,10 @@ struct pp_memory {
     /* ---- vectors; an operand that is only read may be in the host's memory instead */
     void *(*allocate)(const pp_memory_t *self, size_t bytes);         /* aligned to 64 bytes; NULL: no memory */
     void  (*release)(const pp_memory_t *self, void *elements);
-    void *(*reach)(const void *elements);            /* the address at which the host reads and writes them */
+    void *(*reach)(const void *elements);            /* the address at which the host reads and writes them; NULL: it
+                                                        cannot, and lend() is there if they may leave this rank */
+    /* A transport is about to get so many bytes at their own address.  An error: they are not what they should be. */
+    pp_status_t (*lend)(const pp_memory_t *self, size_t bytes);
     void  (*copy)(const pp_memory_t *self, void *to, const void *from, size_t bytes);
     /* Past the caches; visible after settle(). */
     void  (*copy_past)(const pp_memory_t *self, void *to, const void *from, size_t bytes);
@@ -44,11 +48,14 @@ struct pp_memory {
 
     /* ---- NULL: threads of the host reduce vectors, in pieces */
     /* Begins to reduce the vectors at some addresses from left to right, and to divide the result by `divide_by`, if that
-       is more than 1.  No other fold of the kernels is under way. */
+       is more than 1.  No other fold of the kernels is under way.  PP_OK: it is over already; PP_PENDING: it goes on. */
     pp_status_t (*begin_fold)(const pp_kernels_t *kernels, void *out, const uint64_t *vectors, uint32_t vector_count,
                               size_t count, uint64_t divide_by);
     /* PP_PENDING: the fold is not over. */
     pp_status_t (*fold_over)(const pp_kernels_t *kernels);
+
+    /* The handle that this kind was made for has released all memory: the kind ends.  NULL: it does not. */
+    void  (*end)(const pp_memory_t *self);
 };
 
 /* NULL: there is no such kind. */

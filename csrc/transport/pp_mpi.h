@@ -42,6 +42,12 @@ pp_status_t pp_mpi_agree(pp_mpi_t *mpi, pp_status_t status);
 pp_status_t pp_mpi_open(pp_mpi_t *mpi, uint64_t chunk_bytes, int32_t node_ranks);
 /* Local.  From here on the sink is told of failures. */
 void        pp_mpi_opened(pp_mpi_t *mpi);
+/* For a process that has initialised MPI alone: sends `bytes` at `send` to itself, and reduces them as floats over itself.
+   No instruction of this process touches the three buffers, unless MPI's does: that may end the process. */
+pp_status_t pp_mpi_self_test(void *send, void *receive, void *sum, size_t bytes);
+/* Blocking: the vectors of all ranks of a communicator become their sum.  They hold float32 or float64, and the host
+   need not be able to touch them if MPI can.  `comm` is the address of an MPI_Comm whose errors are returned. */
+pp_status_t pp_mpi_sum(const void *comm, void *vector, size_t count, size_t element_bytes);
 pp_transport_t *pp_mpi_transport(pp_mpi_t *mpi);
 int32_t pp_mpi_neighbours(const pp_mpi_t *mpi);     /* ranks with a shared doorbell, this one included */
 int32_t pp_mpi_cores(const pp_mpi_t *mpi);          /* that the ranks of the node may use, together; 0: not known */

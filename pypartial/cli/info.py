@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pypartial as pp
 
 from .. import tuning
+from .._direct import mpi_says, self_test
 from .._ipc import why_no_kernels
 from .._native import Native
 from ..bench.launch import launched_size
@@ -92,7 +93,7 @@ def info(comm: MPI.Intracomm | None) -> int:
                 sections.append(("Transports", transports(ranks)))
                 table = tuning.load(native, tuning.location())
                 sections.append(("Choice of algorithms", choices(native, table, ranks)))
-                sections.append(("CUDA devices of rank 0", devices(native)))
+                sections.append(("CUDA devices of rank 0", devices(native, comm.rank == 0)))
     sections.append(("Optional packages", optional_packages()))
     if comm is None or comm.rank == 0:
         _print(sections, problem)
@@ -119,8 +120,11 @@ def optional_packages() -> list[Fact]:
     return facts
 
 
-def devices(native: Native) -> list[Fact]:
-    """Return the driver's version and the devices' names, or why there are none."""
+def devices(native: Native, tries: bool = True) -> list[Fact]:
+    """Return the driver's version and the devices' names, or why there are none.
+
+    `tries`: whether this process finds out if MPI takes addresses of devices, which takes a second.
+    """
     ffi, lib = native.ffi, native.lib
     version, count = ffi.new("int32_t *"), ffi.new("int32_t *")
     status = lib.pp_devices(version, count)
@@ -131,7 +135,23 @@ def devices(native: Native) -> list[Fact]:
     for number in range(count[0]):
         native.check(lib.pp_device_name(number, name, _NAME_BYTES))
         facts.append((f"device {number}", native.text(name)))
-    return facts + device_paths(native, count[0], why_no_kernels(native, 0))
+    no_kernels = why_no_kernels(native, 0)
+    facts += device_paths(native, count[0], no_kernels)
+    return [*facts, ("MPI and devices", mpi_and_devices(native, no_kernels, tries))]
+
+
+def mpi_and_devices(native: Native, no_kernels: str | None, tries: bool) -> str:
+    """Return what MPI says of addresses of devices, and what a process that tries one finds."""
+    says, text = mpi_says(native)
+    if not says:
+        return f'no device_path="direct": {text}'
+    failed = self_test(0) if tries else None
+    if failed is not None:
+        return f'no device_path="direct": {failed}'
+    found = f"{text}, and a process that tried it agrees"
+    missing = "" if no_kernels is None else f", but there are no kernels: {no_kernels}"
+    where = "rounds made of messages and groups on communicators"
+    return f'device_path="direct" for {where}{missing}; {found}'
 
 
 def device_paths(native: Native, count: int, no_kernels: str | None) -> list[Fact]:

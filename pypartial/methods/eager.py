@@ -112,6 +112,8 @@ class RoundsWorker(CommonWorker):
     """
 
     _request: AllreduceRequest
+    # How the gradient gets from rank to rank, if it is on a device.
+    _device_path: Literal["auto", "staged", "ipc", "direct"] = "auto"
 
     def __init__(
         self,
@@ -131,7 +133,11 @@ class RoundsWorker(CommonWorker):
     def _open(self) -> AllreduceRequest:
         policy, deliver = self._eager.policy, self._eager.deliver
         return self._ctx.Allreduce_init(
-            None, self.gradient, policy=policy, deliver=deliver, average="size"
+            *(None, self.gradient),
+            policy=policy,
+            deliver=deliver,
+            average="size",
+            device_path=self._device_path,
         )
 
     def _known_update(self) -> Update:

@@ -87,16 +87,35 @@ def test_a_slow_consumer_keeps_its_results(comm, ctx, array):
     slow.close()
 
 
-def test_starts_that_fail(comm, ctx, array, stand_in):
-    """Their parts are used again: there are fewer than Starts that fail here."""
+@pytest.mark.parametrize(("call", "nth"), [("cuMemcpyAsync", 1), ("cuEventRecord", 2)])
+def test_starts_that_fail(comm, ctx, array, stand_in, call, nth):
+    """Their parts are used again: there are fewer than Starts that fail here.
+
+    The second event is that behind the copy, which is under way then.
+    """
     send, out = array(COUNT, "i8"), array(COUNT, "i8")
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
     for _ in range(12 if comm.rank == 0 else 0):
-        stand_in.fake_fail(b"cuMemcpyAsync", 1, 999)
-        with pytest.raises(pp.Error, match="cuMemcpyAsync failed"):
+        stand_in.fake_fail(call.encode(), nth, 999)
+        with pytest.raises(pp.Error, match=f"{call} failed"):
             request.Start()
-        stand_in.fake_fail(b"cuMemcpyAsync", 0, 0)
+        stand_in.fake_fail(call.encode(), 0, 0)
     assert loop(request, send, out, 5) == expected(comm, 5)
+    request.Free()
+
+
+@pytest.mark.parametrize("count", [4, COUNT], ids=["bounce buffer", "in place"])
+def test_free_waits_for_what_a_start_that_failed_has_queued(ctx, array, stream, stand_in, count):
+    send, out = array(count, "i8"), array(count, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    stream.hold(True)
+    stand_in.fake_fail(b"cuEventRecord", 2, 999)  # that behind the copy
+    with pytest.raises(pp.Error, match="cuEventRecord failed"):
+        request.Start()
+    stand_in.fake_fail(b"cuEventRecord", 0, 0)
+    with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+        request.Free(timeout=0.05)
+    stream.hold(False)
     request.Free()
 
 

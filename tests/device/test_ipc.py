@@ -230,15 +230,19 @@ def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream):
         request.Free()
 
 
-def test_starts_that_fail(comm, ctx, array, stand_in):
-    """Their parts are used again: there are fewer than Starts that fail here."""
+@pytest.mark.parametrize(("call", "nth"), [("cuMemcpyAsync", 1), ("cuEventRecord", 2)])
+def test_starts_that_fail(comm, ctx, array, stand_in, call, nth):
+    """Their parts are used again: there are fewer than Starts that fail here.
+
+    The second event is that behind the copy, which is under way then.
+    """
     send, out = array(COUNT, "i8"), array(COUNT, "i8")
     request = opened(ctx, send, out, policy=pp.Full())
     for _ in range(12 if comm.rank == 0 else 0):
-        stand_in.fake_fail(b"cuMemcpyAsync", 1, 999)
-        with pytest.raises(pp.Error, match="cuMemcpyAsync failed"):
+        stand_in.fake_fail(call.encode(), nth, 999)
+        with pytest.raises(pp.Error, match=f"{call} failed"):
             request.Start()
-        stand_in.fake_fail(b"cuMemcpyAsync", 0, 0)
+        stand_in.fake_fail(call.encode(), 0, 0)
     assert sums(comm, request, send, out)
     request.Free()
 
@@ -288,6 +292,31 @@ def test_a_device_that_does_not_come_to_a_round(comm, array, stand_in):
         assert (out.get() == comm.size).all()
         request.Free()
         host.Free()
+
+
+@pytest.mark.sizes(2, 3)
+def test_a_rank_that_has_claimed_a_round_computes(comm, array, stream):
+    """Without a progress thread it is the last that could publish it, and blocks elsewhere."""
+    send, out, last = array(COUNT, "i8"), array(COUNT, "i8"), comm.size - 1
+    with pp.Context(comm, progress="caller", patience=None) as ctx:
+        request = opened(ctx, send, out, policy=pp.Full())
+        for step in range(20):
+            send.put(step)
+            if comm.rank == last:
+                comm.Barrier()
+            request.Start()
+            request._land("Start", None, results=False)  # links
+            if comm.rank == last:
+                done = request.Test()  # has claimed the round
+                comm.Barrier()
+                assert done or request.Wait()
+            else:
+                comm.Barrier()
+                request.Wait(timeout=20)
+                comm.Barrier()
+            assert (out.get() == step * comm.size).all()
+            send.settle()
+        request.Free()
 
 
 # ---- views --------------------------------------------------------------------------------------
@@ -444,6 +473,53 @@ def test_bad_input(comm, ctx, array):
         path = "ipc" if comm.rank else "staged"
         with pytest.raises(pp.MismatchError, match="device_path=ipc"):
             ctx.Allreduce_init(array(4), array(4), device_path=path)
+
+
+# ---- what "auto" chooses -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "path"), [(COUNT - 1, "staged"), (COUNT, "ipc")])
+@pytest.mark.filterwarnings("error")
+def test_auto_from_a_size(comm, ctx, array, monkeypatch, count, path):
+    monkeypatch.setenv("PYPARTIAL_IPC_FROM", str(8 * COUNT))
+    send, out = array(count, "i8"), array(count, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    assert (request.device_path, request.device_path_reason) == (path, "")
+    assert sums(comm, request, send, out)
+    request.Free()
+    monkeypatch.delenv("PYPARTIAL_IPC_FROM")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    assert request.device_path == "staged"
+    request.Free()
+
+
+@pytest.mark.filterwarnings("error")
+def test_auto_where_it_is_not_possible(comm, ctx, array, monkeypatch):
+    """Nobody has asked for it, so nobody is warned."""
+    monkeypatch.setenv("PYPARTIAL_IPC_FROM", "0")
+    if comm.rank == comm.size - 1:
+        monkeypatch.setenv(KERNELS, "/nowhere")
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    assert request.device_path == "staged"
+    assert f"rank {comm.size - 1}: {KERNELS}='/nowhere'" in request.device_path_reason
+    assert sums(comm, request, send, out)
+    request.Free()
+
+
+def test_ranks_that_differ_in_the_size(comm, ctx, array, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("a rank alone agrees with itself")
+    monkeypatch.setenv("PYPARTIAL_IPC_FROM", "0" if comm.rank else str(1 << 40))
+    with pytest.raises(pp.MismatchError, match="device_path=ipc"):
+        ctx.Allreduce_init(array(COUNT), array(COUNT))
+
+
+@pytest.mark.parametrize("value", ["1M", "-1", "1.5", "many"])
+def test_a_size_that_is_no_number_of_bytes(comm, ctx, array, monkeypatch, value):
+    monkeypatch.setenv("PYPARTIAL_IPC_FROM", value)
+    with pytest.raises(pp.ArgumentError, match=f"PYPARTIAL_IPC_FROM={value!r} is not a number"):
+        ctx.Allreduce_init(array(COUNT), array(COUNT))
 
 
 def test_host_and_device_mix_if_that_is_asked_for(comm, ctx, array):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 import weakref
 from zlib import crc32
@@ -14,11 +15,37 @@ from support.oracles import check_groups
 
 import pypartial as pp
 
-pytestmark = pytest.mark.mpi
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.filterwarnings("ignore:device_path='ipc' is not possible:RuntimeWarning"),
+]
 
 STEPS = 12
 BACKENDS = ["auto", "schedule", "comm"]
+KERNELS = "PYPARTIAL_CUDA_KERNELS"
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+@pytest.fixture(autouse=True, params=["staged", "ipc"])
+def path(request, monkeypatch):
+    """How models get from rank to rank, where a test does not say, and where that is possible."""
+    if request.param == "ipc" and KERNELS not in os.environ:
+        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
+    case = getattr(request.node, "callspec", None)
+    if request.param == "ipc" and case and {"schedule", "comm", "mpi"} & set(case.params.values()):
+        pytest.skip("models that go by messages are staged")
+    make = pp.Context.Preduce_init
+
+    def init(ctx, buffer, groups, **options):
+        first = buffer[0] if isinstance(buffer, list) else buffer
+        if isinstance(first, np.ndarray) or "device_path" in options:
+            return make(ctx, buffer, groups, **options)
+        made = make(ctx, buffer, groups, device_path=request.param, **options)
+        assert made.device_path == (request.param if made.backend == "node" else "staged")
+        return made
+
+    monkeypatch.setattr(pp.Context, "Preduce_init", init)
+    return request.param
 
 
 def generator(name, size):
@@ -316,8 +343,8 @@ def test_a_slow_consumer_keeps_its_results(comm, ctx, array, steps):
     slow.close()
 
 
-def test_calls_of_the_driver(comm, ctx, array, stream, stand_in):
-    """A loop pins no more memory; a handle that is idle makes no call at all."""
+def test_calls_of_the_driver(comm, ctx, array, stream, stand_in, path):
+    """A loop takes no more memory; a handle that is idle makes no call at all."""
     model = array(1000)
     request = ctx.Preduce_init(model, whole(comm.size))
 
@@ -326,14 +353,20 @@ def test_calls_of_the_driver(comm, ctx, array, stream, stand_in):
         request.Wait()
         stream.wait()
 
-    turn()
-    staged = ctx.stats().staged_bytes
-    pinned, events = stand_in.fake_live(b"host memory"), stand_in.fake_live(b"events")
+    for _ in range(3):
+        turn()
+    comm.Barrier()
+    before = ctx.stats()
+    kinds = (b"host memory", b"memory", b"events")
+    taken = [stand_in.fake_live(kind) for kind in kinds]
     for _ in range(20):
         turn()
-    assert stand_in.fake_live(b"host memory") == pinned
-    assert stand_in.fake_live(b"events") == events
-    assert ctx.stats().staged_bytes - staged == 20 * 2 * model.nbytes
+    assert [stand_in.fake_live(kind) for kind in kinds] == taken
+    stats, moved = ctx.stats(), 20 * 2 * model.nbytes
+    assert stats.staged_bytes - before.staged_bytes == (moved if path == "staged" else 0)
+    assert stats.ipc_bytes - before.ipc_bytes == (moved if path == "ipc" else 0)
+    averaged = comm.allreduce(stats.device_rounds - before.device_rounds)
+    assert averaged == (20 if path == "ipc" and comm.size > 1 else 0)
     on_host = ctx.Preduce_init(np.ones(1), whole(comm.size))
     calls = stand_in.fake_calls(b"")
     for _ in range(20):
@@ -513,10 +546,36 @@ def test_device_and_host_do_not_mix(comm, ctx, array):
         pp.ArgumentError, match=r"buf\[1\] is in device memory and buf\[0\] in host"
     ):
         ctx.Preduce_init([np.zeros(4, "f4"), array(4)], whole(comm.size))
+    buffer = np.full(4, 1, "f4") if comm.rank % 2 else array(4)
     if comm.size > 1:
-        buffer = array(4) if comm.rank else np.zeros(4, "f4")
         with pytest.raises(pp.MismatchError, match="in the memory of a device"):
             ctx.Preduce_init(buffer, whole(comm.size))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_device_and_host_mix_if_that_is_asked_for(comm, ctx, array, backend):
+    if backend == "schedule" and comm.size == 1:
+        pytest.skip("a rank alone sends no messages")
+    model = array(4)
+    buffer = np.full(4, comm.rank, "f4") if comm.rank % 2 else model
+    model.put(comm.rank)
+    request = ctx.Preduce_init(buffer, whole(comm.size), backend=backend, device_path="staged")
+    assert comm.rank % 2 or (request.device_path, request.device_path_reason) == ("staged", "")
+    request.Start()
+    request.Wait()
+    assert ((buffer if comm.rank % 2 else model.get()) == (comm.size - 1) / 2).all()
+    request.Free()
+
+
+def test_paths_that_cannot_be(comm, ctx, array):
+    with pytest.raises(pp.ArgumentError, match="device_path must be"):
+        ctx.Preduce_init(array(4), whole(comm.size), device_path="nvlink")
+    with pytest.raises(pp.ArgumentError, match="in the host's: leave it out"):
+        ctx.Preduce_init(np.ones(4), whole(comm.size), device_path="ipc")
+    if comm.size > 1:
+        path = "ipc" if comm.rank else "staged"
+        with pytest.raises(pp.MismatchError, match="device_path=ipc"):
+            ctx.Preduce_init(array(4), whole(comm.size), device_path=path)
 
 
 @pytest.mark.parametrize(

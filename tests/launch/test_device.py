@@ -61,8 +61,11 @@ import pypartial as pp
 stream = Stream()
 send, out = Array(100, "i8", stream), Array(100, "i8", stream)
 ctx = pp.Context(MPI.COMM_WORLD)
-if sys.argv[3] == "groups":
-    request = ctx.Preduce_init(Array(100, "f8", stream), pp.groups.Random(2))
+if "groups" in sys.argv[3]:
+    path = "ipc" if sys.argv[3] == "shared groups" else "staged"
+    model = Array(100, "f8", stream)
+    request = ctx.Preduce_init(model, pp.groups.Random(2), device_path=path)
+    assert request.device_path == path
 else:
     request = ctx.Allreduce_init(send, out, policy=pp.Solo())
 stream.hold(True)
@@ -85,14 +88,14 @@ send, out = Array(100, "i8", stream), Array(100, "i8", stream)
 ctx = pp.Context(comm)
 request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver="sum", device_path="ipc")
 send.put(1)
-for _ in range(4 if comm.rank == 0 else 0):
+for _ in range(3 if comm.rank == 0 else 0):  # no more than max_lag: then it waits for no one
     request.Start()
     request.Wait()
 comm.Barrier()
 if comm.rank == 1:
     request.Start()
     request.Wait()
-    assert (out.get() == 4).all()  # merged on the device
+    assert (out.get() == 3).all()  # merged on the device
 print("ended")
 if sys.argv[2] == "exception":
     raise SystemExit(3)
@@ -110,9 +113,11 @@ def test_a_script_ends_after_rounds_were_merged_on_a_device(how, env):
 
 
 @pytest.mark.parametrize("how", ["idle", "started", "exception"])
-@pytest.mark.parametrize("what", ["rounds", "groups"])
+@pytest.mark.parametrize("what", ["rounds", "groups", "shared groups"])
 def test_a_process_ends_while_its_stream_is_stuck(what, how, env):
     """No one waits for the device then; the memory is the driver's to take back."""
+    if what == "shared groups" and "PYPARTIAL_CUDA_KERNELS" not in env:
+        pytest.skip("a C++ compiler makes the kernels, and there is none")
     run = mpirun(2, python("-c", END, how, str(ROOT), what), timeout_s=30, env=env)
     assert run.returncode == (1 if how == "exception" else 0), run.explain()
     assert run.output.count("ended") == 2
@@ -127,7 +132,11 @@ import pypartial as pp
 comm, stream = MPI.COMM_WORLD, Stream()
 send, out = Array(100, "i8", stream), Array(100, "i8", stream)
 ctx = pp.Context(comm)
-request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+if sys.argv[2] == "rounds":
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+else:
+    groups = pp.groups.Table([[range(comm.size)]])
+    request = ctx.Preduce_init(Array(100, "f8", stream), groups, device_path="ipc")
 driver().fake_fail(b"cuLaunchKernel", 1, 719)
 comm.Barrier()
 request.Start()
@@ -139,13 +148,53 @@ except pp.Error as error:
 """
 
 
-def test_a_round_that_a_device_cannot_reduce(env):
-    """The rank that claimed it says why, and no rank waits for ever."""
+FREE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream, slow = MPI.COMM_WORLD, Stream(), Stream()
+send, out = Array(3000, "i8", stream), Array(3000, "i8", stream)
+ctx = pp.Context(comm)
+request = ctx.Allreduce_init(send, out, policy=pp.Full())
+slow.hold(comm.rank == 2)
+request.Start()
+request.Wait(stream=slow)
+comm.Barrier()
+if comm.rank == 2:
+    driver().fake_fail(b"cuEventQuery", 1, 719)
+try:
+    request.Free(timeout=20)
+except pp.Error as error:
+    print("raised:", type(error).__name__, error, flush=True)
+try:
+    request.Free(timeout=20)
+except pp.Error as error:
+    print("again:", type(error).__name__, error, flush=True)
+"""
+
+
+def test_a_driver_that_fails_in_free(env):
+    """The result that it was asked for has not come; its rank says why, and no rank waits long."""
+    run = mpirun(3, python("-c", FREE, str(ROOT)), timeout_s=60, env=env)
+    why = "handle 1: a result did not get to its device: CUDA reports an error: cuEventQuery failed"
+    for when in ("raised", "again"):
+        assert run.output.count(f"{when}: Error {why}") == 1, run.explain()
+        assert run.output.count(f"{when}: PeerFailedError rank 2 gave the context up: {why}") == 2
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [("rounds", "round 0 could not be reduced"), ("groups", "a group could not be averaged")],
+)
+def test_what_a_device_cannot_reduce(what, text, env):
+    """The rank that tried it says why, and no rank waits for ever."""
     if "PYPARTIAL_CUDA_KERNELS" not in env:
         pytest.skip("a C++ compiler makes the kernels, and there is none")
-    run = mpirun(3, python("-c", FOLD, str(ROOT)), timeout_s=60, env=env)
+    run = mpirun(3, python("-c", FOLD, str(ROOT), what), timeout_s=60, env=env)
     assert run.returncode not in (0, None), run.explain()
-    assert "raised: handle 1: round 0 could not be reduced: CUDA reports an error" in run.output
+    assert f"raised: handle 1: {text}: CUDA reports an error" in run.output
     assert "timed out" not in run.output, run.explain()
 
 

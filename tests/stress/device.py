@@ -2,19 +2,24 @@
 
     PYPARTIAL_CUDA_DRIVER=.../fakecuda.so mpirun -n 3 python -m mpi4py tests/stress/device.py
 
+If LD_PRELOAD names tests/support/cuda_mpi.c, compiled, MPI takes addresses of the device.
+
 The device is that of the stand-in for the CUDA driver, whose streams pause at random. Each program
-has up to three handles of its own kind. The ranks make Starts and Waits with random delays, on two
-streams, one of which is now and then held for a moment; they overwrite what a Start has read at
-once, and read a result as soon as Wait has returned. Then they flush and compare everything that
-they were given (tests/support/oracles.py). Every fourth program also has a handle of P-Reduce,
-whose groups are replayed as by tests/stress/preduce.py. Afterwards nothing may be left on the
-device. The last line is "N programs passed"; the first program that does not pass ends the run, and
-is named.
+has up to three handles of its own kind. Their send buffers may be arrays of `Context.alloc`, or
+parts of them. The ranks make Starts and Waits with random delays, on two streams, one of which is
+now and then held for a moment; they overwrite what a Start has read at once, or an array of the
+library's after its Wait, and read a result as soon as Wait has returned. Then they flush and
+compare everything that they were given (tests/support/oracles.py). Every fourth program also has a
+handle of P-Reduce, whose groups are replayed as by tests/stress/preduce.py; every other fourth one
+has groups on communicators, whose members must agree, and which keep the mean. Afterwards nothing
+may be left on the device. The last line is "N programs passed"; the first program that does not
+pass ends the run, and is named.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import sys
 import time
@@ -22,26 +27,35 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support" / "standin"))
 
+import cupy
 import numpy as np
 from checks import HANGS_S
 from mpi4py import MPI
 from preduce import GENERATORS, WEIGHTS, Case, Judge, Rank, agree
-from support.device import Array, Stream, driver
-from support.oracles import Log, judge
+from support.device import Array, Lent, Stream, driver
+from support.oracles import Log, check_groups, judge
 
 import pypartial as pp
 
 KERNELS = "PYPARTIAL_CUDA_KERNELS" in os.environ  # else devices share no memory
+CUDA_MPI = hasattr(ctypes.CDLL(None), "cuda_mpi_taken")  # else MPI takes no addresses of devices
 EXTRAS = (0, 3, 4000, 20_000)  # elements besides the counts: above 64 KiB copies are made unlocked
 LONGEST_S = 3e-4
 HELD = 0.2  # share of the Starts whose stream is held for a moment
 SLOW = 0.2  # share of the programs with a slow consumer
 QUEUED = 7  # results of it; eight are the most on their way
 TESTED = 0.2  # share of the requests that are collected by Test
+VIEWED = 0.2  # ... by View
+IMPATIENT = 0.2  # ... whose first Waits may time out
+LENT = 0.5  # share of the handles with an array of the library's
+TYPES = ("i8", "i8", "i4", "f8", "f4", "c8", "f2")
+HALF_MAX = 4  # sums of such numbers are exact in half precision
 
 
 @dataclass
@@ -53,6 +67,7 @@ class Loop:
     out: Array
     values: np.ndarray
     log: Log
+    lent: bool  # the send buffer is the library's from Start to Wait
 
 
 def parse() -> argparse.Namespace:
@@ -64,18 +79,32 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def open_loop(ctx: pp.Context, comm: MPI.Comm, draw: np.random.Generator, home: Stream) -> Loop:
-    """Make a handle; `draw` is the same on all ranks."""
+def open_loop(
+    ctx: pp.Context, comm: MPI.Comm, draw: np.random.Generator, home: Stream, way: str
+) -> Loop:
+    """Make a handle, now and then with the path `way`; `draw` is the same on all ranks."""
     policies = [pp.Solo(), pp.Majority(), pp.FirstOf(min(2, comm.size)), pp.Full()]
     policies.append(pp.Quorum(max(1, comm.size // 2)))
     policies.append(pp.Quorum(comm.size, deadline=2e-3))
     extra = int(draw.choice(EXTRAS))
-    values = np.arange(comm.size + extra, dtype=np.int64)
+    dtype = np.dtype(str(draw.choice(TYPES)))
+    values = np.arange(comm.size + extra).astype(dtype)
+    if dtype == "f2":
+        values %= HALF_MAX
     values[: comm.size] = 0
     values[comm.rank] = 1
-    out = Array(values.size, "i8", home)
-    send = out if draw.random() < 0.2 else Array(values.size, "i8", home)
-    path = "ipc" if KERNELS and draw.random() < 0.5 else "auto"
+    out = Array(values.size, dtype, home)
+    lent = draw.random() < LENT
+    if draw.random() < 0.2:
+        send = out
+    elif lent:
+        first = int(draw.integers(6))
+        made = ctx.alloc(first + values.size, dtype, device=0)
+        cupy.cuda.get_current_stream().synchronize()
+        send = Lent(made, home, first)
+    else:
+        send = Array(values.size, dtype, home)
+    path = way if KERNELS and draw.random() < 0.7 else "auto"
     request = ctx.Allreduce_init(
         None if send is out else send,
         out,
@@ -83,7 +112,33 @@ def open_loop(ctx: pp.Context, comm: MPI.Comm, draw: np.random.Generator, home: 
         deliver=str(draw.choice(["latest", "sum", "each"])),  # type: ignore[arg-type]
         device_path=path,  # type: ignore[arg-type]
     )
-    return Loop(request, send, out, values, Log(comm.size, 4000))
+    assert path != "direct" or request.device_path == path  # type: ignore[attr-defined]
+    return Loop(request, send, out, values, Log(comm.size, 4000), isinstance(send, Lent))
+
+
+def whole_numbers(values: np.ndarray) -> np.ndarray:
+    return values.real.astype(np.int64)
+
+
+def collect(loop: Loop, own: np.random.Generator, stream: Stream, status: pp.Status) -> np.ndarray:
+    """Wait for the request in one of the ways that there are; return its result."""
+    request: Any = loop.request
+    if own.random() < IMPATIENT:
+        for _ in range(int(own.integers(1, 4))):
+            try:
+                request.Wait(status, own.uniform(0, LONGEST_S), stream)
+            except pp.TimeoutError:
+                continue
+            return loop.out.get(stream)
+    drawn = own.random()
+    if drawn < VIEWED:
+        return Lent(request.View(status, HANGS_S, stream), stream).get()
+    if drawn < VIEWED + TESTED:
+        while not request.Test(status, stream):
+            time.sleep(LONGEST_S / 10)
+    else:
+        request.Wait(status, HANGS_S, stream)
+    return loop.out.get(stream)
 
 
 def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp.Status) -> None:
@@ -94,7 +149,7 @@ def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp
         first.hold(True)
     loop.send.put(loop.values, first)
     loop.request.Start(stream=first)  # type: ignore[call-arg]
-    if loop.send is not loop.out:
+    if loop.send is not loop.out and not loop.lent:
         loop.send.put(-999, first)
     loop.log.started()
     time.sleep(own.uniform(0, LONGEST_S))
@@ -102,13 +157,12 @@ def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp
         first.hold(False)
     if loop.send is loop.out:
         first.wait()
-    if own.random() < TESTED:
-        while not loop.request.Test(status, stream=second):  # type: ignore[call-arg]
-            time.sleep(LONGEST_S / 10)
-    else:
-        loop.request.Wait(status, stream=second)  # type: ignore[call-arg]
-    loop.log.given(status, loop.out.get(second))
+    result = collect(loop, own, second, status)
+    if loop.lent:
+        loop.send.put(-999, second)
+    loop.log.given(status, whole_numbers(result))
     first.wait()
+    second.wait()
     loop.send.settle()
 
 
@@ -116,15 +170,26 @@ class Member(Rank):
     """One rank's life with a handle of P-Reduce, whose model is on a device."""
 
     def __init__(
-        self, ctx: pp.Context, case: Case, seed: int, streams: list[Stream], longest_s: float
+        self,
+        ctx: pp.Context,
+        case: Case,
+        seed: int,
+        streams: list[Stream],
+        longest_s: float,
+        path: str,
     ) -> None:
-        self.streams, self.first = streams, streams[0]
+        self.streams, self.first, self.path = streams, streams[0], path
         super().__init__(ctx, case, argparse.Namespace(delay_us=longest_s * 1e6), seed)
 
     def init(self, generator: pp.groups.Generator, options: dict[str, Any]) -> pp.PreduceRequest:
         self.array = Array(self.model.size, "f8", self.streams[0])
         self.array.put(self.model)
-        request = self.ctx.Preduce_init(self.array, generator, **options)
+        request = self.ctx.Preduce_init(
+            self.array,
+            generator,
+            device_path=self.path,  # type: ignore[arg-type]
+            **options,
+        )
         self.array.settle()
         return request
 
@@ -162,13 +227,54 @@ def average(ctx: pp.Context, draw: np.random.Generator, seed: int, streams: list
     names = [name for name in GENERATORS if comm.size > 1 or name in ("static", "given")]
     extra = int(draw.choice(EXTRAS))
     case = Case(str(draw.choice(names)), str(draw.choice(WEIGHTS)), 8 * (1 + extra), 40)
-    member = Member(ctx, case, seed, streams, LONGEST_S)
+    path = "ipc" if KERNELS and draw.random() < 0.7 else "staged"
+    member = Member(ctx, case, seed, streams, LONGEST_S, path)
     initials = comm.gather(member.initial)
     judge = Judge(case, member, initials) if initials is not None else None
     logs = comm.gather(member.part())
     agree(comm, (lambda: judge.part(logs)) if judge and logs else None)
     member.request.Free()
     member.array.close()
+
+
+def average_by_mpi(
+    ctx: pp.Context, draw: np.random.Generator, own: np.random.Generator, streams: list[Stream]
+) -> None:
+    """Run groups on communicators, with MPI at addresses of the device if it takes them."""
+    comm, ranks = ctx.comm, range(ctx.size)
+    generators: list[pp.groups.Generator] = [
+        pp.groups.Table([[ranks], [[rank] for rank in ranks], [sorted({0, comm.size - 1})]]),
+    ]
+    if comm.size > 1:
+        few = min(3, comm.size)
+        generators += [pp.groups.Random(2), pp.groups.Smart(few), pp.groups.Controller(few)]
+    generator = generators[int(draw.integers(len(generators)))]
+    path = "direct" if KERNELS and CUDA_MPI and draw.random() < 0.8 else "staged"
+    values = own.standard_normal(1 + int(draw.choice(EXTRAS)))
+    mean = np.mean(comm.allgather(values), axis=0)
+    model, status, log = Array(values.size, "f8", streams[0]), pp.Status(), []
+    request = ctx.Preduce_init(model, generator, backend="comm", device_path=path)  # type: ignore[arg-type]
+    assert request.device_path == path  # type: ignore[attr-defined]
+    for _ in range(int(own.integers(1, 10))):
+        first, second = own.permutation(streams)  # type: ignore[arg-type]
+        first.hold(own.random() < HELD)
+        model.put(values, first)
+        request.Start(stream=first)  # type: ignore[call-arg]
+        model.put(-999, first)
+        time.sleep(own.uniform(0, LONGEST_S))
+        first.hold(False)
+        first.wait()  # P-Reduce works in place
+        request.Wait(status, HANGS_S, second)  # type: ignore[call-arg]
+        values = model.get(second)
+        log.append((status.round, status.group, status.weights, crc32(values.tobytes())))
+    model.put(values)
+    request.Flush(status)
+    found = model.get()
+    assert comm.allgather(found.tobytes()) == [found.tobytes()] * comm.size
+    np.testing.assert_allclose(found, mean, rtol=0, atol=1e-12)
+    check_groups(comm, log)
+    request.Free()
+    model.close()
 
 
 def program(comm: MPI.Comm, seed: int) -> None:
@@ -187,7 +293,9 @@ def program(comm: MPI.Comm, seed: int) -> None:
     ) as ctx:
         if shared.random() < SLOW:
             consume_slowly(comm, ctx, own, streams[0])
-        loops = [open_loop(ctx, comm, shared, streams[0]) for _ in range(shared.integers(1, 4))]
+        way = "direct" if transport == "mpi" and CUDA_MPI else "ipc"
+        count = int(shared.integers(1, 4))
+        loops = [open_loop(ctx, comm, shared, streams[0], way) for _ in range(count)]
         for _ in range(int(shared.integers(2, 8))):
             for loop in loops:
                 step(loop, own, streams, status)
@@ -197,6 +305,8 @@ def program(comm: MPI.Comm, seed: int) -> None:
             loop.request.Free()
         if seed % 4 == 1:
             average(ctx, shared, seed, streams)
+        if seed % 4 == 3:
+            average_by_mpi(ctx, shared, own, streams)
     for loop in loops:
         loop.out.close()
         if loop.send is not loop.out:
@@ -232,10 +342,10 @@ def finish(comm: MPI.Comm, loop: Loop, status: pp.Status, several: bool) -> None
     """Have everything be given, and judge it; a rank that waits on another handle has left."""
     if loop.request.deliver == "each":
         for drained in loop.request.Drain():
-            loop.log.given(drained, loop.out.get())
+            loop.log.given(drained, whole_numbers(loop.out.get()))
     else:
         loop.request.Flush(status)
-        loop.log.given(status, loop.out.get())
+        loop.log.given(status, whole_numbers(loop.out.get()))
     judge(comm, loop.log, loop.request, left=several)
 
 

@@ -159,3 +159,19 @@ class Array:
         """Free the memory."""
         self.settle()
         _check(driver().cuMemFree_v2(self.address))
+
+
+class Lent(Array):
+    """An array of `Context.alloc`, or a part of it, on a stream of the tests."""
+
+    def __init__(self, made: Any, stream: Stream, first: int = 0, past: int | None = None) -> None:
+        self.dtype, self.stream, self._pinned = made.dtype, stream, []
+        self.count = (made.size if past is None else past) - first
+        self.nbytes = self.count * self.dtype.itemsize
+        self.address = made.data.ptr + first * self.dtype.itemsize
+        self.made = made
+
+    def close(self) -> None:
+        """Let the memory go."""
+        self.settle()
+        self.made = None

@@ -26,6 +26,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -945,6 +946,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
             close(memory.fd);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    memset(memory.host, 0xa5, bytes);     /* what was there before */
     *address = memory.address;
     take_lock();
     keep(&memory);
@@ -975,10 +977,17 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flag
     return result;
 }
 
+/* Whether another process has it mapped: each of those has the file locked, and a process that dies lets go of it. */
+static bool is_mapped_elsewhere(const memory_t *memory)
+{
+    return memory && memory->kind == DEVICE && flock(memory->fd, LOCK_EX | LOCK_NB) != 0;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
     BEGIN(CONTEXT);
     take_lock();
+    misuses += is_mapped_elsewhere(beginning(address, 1 << DEVICE));
     return end(forget(address, 1 << DEVICE | 1 << MANAGED, true) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -1136,7 +1145,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
                        .opened = 1, .fd = open_memory(&ticket)};
     if (memory.fd < 0)
         return end(CUDA_ERROR_MAP_FAILED);
-    if (!map_twice(&memory)) {
+    if (flock(memory.fd, LOCK_SH) != 0 || !map_twice(&memory)) {
         close(memory.fd);
         return end(CUDA_ERROR_OUT_OF_MEMORY);
     }
@@ -1511,6 +1520,15 @@ void fake_hold_new(bool held)
     give_lock();
 }
 
+void fake_hold_all(void)
+{
+    take_lock();
+    holds_new = true;
+    for (stream_t *stream = streams; stream; stream = stream->next)
+        stream->held = true;
+    give_lock();
+}
+
 void fake_let_all_go(void)
 {
     take_lock();
@@ -1556,6 +1574,15 @@ void *fake_reach(CUdeviceptr address, size_t bytes)
     void           *host = memory && may_use(memory) ? memory->host + (address - memory->address) : NULL;
     astray |= !host;
     reaches++;
+    give_lock();
+    return host;
+}
+
+void *fake_host(CUdeviceptr address, size_t bytes)
+{
+    take_lock();
+    const memory_t *memory = containing(address, bytes);
+    void           *host = memory ? memory->host + (address - memory->address) : NULL;
     give_lock();
     return host;
 }

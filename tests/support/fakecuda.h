@@ -38,8 +38,8 @@ uint64_t    fake_calls(const char *name);
 uint64_t    fake_live(const char *kind);
 /* All kinds of which there are some: "memory: 1, events: 2"; "" if there are none.  Valid until the next call. */
 const char *fake_leaks(void);
-/* How often memory was unregistered, freed or closed while a copy to it or from it was queued, and modules unloaded
-   while a kernel of theirs was. */
+/* How often memory was unregistered, freed or closed while a copy to it or from it was queued, memory freed while another
+   process had it mapped, and modules unloaded while a kernel of theirs was queued. */
 uint64_t    fake_misuses(void);
 /* Copies to or from host memory that is not pinned.  The call waits for them, as the driver's may. */
 uint64_t    fake_pageable_copies(void);
@@ -47,9 +47,10 @@ uint64_t    fake_pageable_copies(void);
 /* Before each operation, and inside copies, streams pause for up to 200 us, drawn from this seed; 0: they do not. */
 void        fake_seed(uint64_t seed);
 /* A held stream begins no operation until it is let go.  Of a stream that the library makes the test has no handle, so
-   it can have all streams made from now on held, and let all go. */
+   it can have all streams held, or those made from now on, and let all go. */
 void        fake_hold(CUstream stream, bool held);
 void        fake_hold_new(bool held);
+void        fake_hold_all(void);
 void        fake_let_all_go(void);
 /* cuStreamIsCapturing() says so, and the stream refuses operations.  Meanwhile cuEventQuery() fails in threads whose mode
    is the global one, as they all begin with. */
@@ -76,6 +77,9 @@ void fake_kernel(const char *name, fake_kernel_t function, int count, const size
    shorter, or it is another device's, to which the kernel's context has no access.  Later calls then fail with
    CUDA_ERROR_ILLEGAL_ADDRESS, as after a kernel that went astray. */
 void *fake_reach(CUdeviceptr address, size_t bytes);
+/* The same for an MPI that takes addresses of devices, tests/support/cuda_mpi.c; NULL: it is no memory of a device, which
+   is no error. */
+void *fake_host(CUdeviceptr address, size_t bytes);
 /* How often fake_reach() was called. */
 uint64_t fake_reaches(void);
 

@@ -4,7 +4,9 @@ Arrays and streams are made by their library, and everything is queued by the CU
 a test is the same for both. The driver may be the stand-in (`fakecuda.c`), and CuPy that of
 `standin/cupy.py`: so the tests themselves are tried where there is no GPU.
 
-    python -m support.gpu cupy
+    python -m support.gpu cupy      # or torch
+    python -m support.gpu direct I_MPI_OFFLOAD=1
+                                    # why MPI cannot be given addresses of the device, or null
 
 prints as JSON what there is, for programs that start ranks and use neither MPI nor a device.
 """
@@ -25,13 +27,17 @@ import numpy as np
 import numpy.typing as npt
 
 import pypartial as pp
+from pypartial import _direct
 from pypartial._ipc import KERNELS
+from pypartial._native import load
 from pypartial.bench import device_arrays
 from pypartial.bench.device_arrays import ArrayLibrary, CuPyArrays, TorchArrays
 from pypartial.bench.options import DeviceBuffers
 
 # Which libraries must be there, separated by commas: a test that needs one of them is not skipped.
 NEEDED = "PYPARTIAL_TEST_GPU"
+# Which paths are tested, separated by commas; where it is not set, all that need no other MPI.
+PATHS = "PYPARTIAL_TEST_PATHS"
 LIBRARIES: dict[str, type[ArrayLibrary]] = {"cupy": CuPyArrays, "torch": TorchArrays}
 BFLOAT16 = "bfloat16"
 CAPTURE_RELAXED = 2
@@ -121,7 +127,11 @@ def why_not(library: str) -> str | None:
 def _without_cuda(library: str) -> str | None:
     module = __import__(library)
     built = device_arrays._built_for(DeviceBuffers(library), module)
-    return f"{library} is built without CUDA" if built is None else None
+    if built is None:
+        return f"{library} is built without CUDA"
+    if library == "torch" and not module.cuda.is_available():
+        return "torch finds no device"
+    return None
 
 
 def needed() -> set[str]:
@@ -144,9 +154,17 @@ def ok(result: int) -> None:
 
 
 def paths() -> list[str]:
-    """Return the paths that handles can take; the stand-in runs kernels only if it has some."""
+    """Return the paths to test; the stand-in runs kernels only if it has some."""
+    if os.environ.get(PATHS):
+        return os.environ[PATHS].split(",")
     no_kernels = why_none() is None and is_stand_in() and KERNELS not in os.environ
     return ["staged"] if no_kernels else ["staged", "ipc"]
+
+
+def context(comm: Any, path: str | None) -> pp.Context:
+    """Make a context in which handles can take a path."""
+    by_messages: dict[str, Any] = {"transport": "mpi"} if path == "direct" else {}
+    return pp.Context(comm, seed=7, **by_messages)
 
 
 def made(ctx: pp.Context, path: str, send: Any, receive: Any, **options: Any) -> Any:
@@ -301,5 +319,15 @@ def what_there_is(library: str) -> dict[str, Any]:
     return {"problem": problem, "paths": paths(), "stand_in": stand_in}
 
 
+def why_not_direct(settings: list[str]) -> str | None:
+    """Return why MPI, with these variables, cannot be given addresses of the device, or None.
+
+    This process may have started MPI already: the variables are for the one that tries it.
+    """
+    os.environ.update(setting.split("=", 1) for setting in settings)
+    return _direct.why_not(load(), 0, tries=True)
+
+
 if __name__ == "__main__":
-    print(json.dumps(what_there_is(sys.argv[1])))
+    what, *more = sys.argv[1:]
+    print(json.dumps(why_not_direct(more) if what == "direct" else what_there_is(what)))

@@ -75,12 +75,13 @@ template <class... Argument, void (*kernel)(Argument...)> struct launched<kernel
 
 #define NAMED(name) launched<name>::named(#name),
 #define NAMED_FOLD(op, type) NAMED(pp_fold_##op##_##type)
+#define NAMED_MEAN(type) NAMED(pp_mean_##type)
 #define NAMED_COMBINE(op, type) NAMED(pp_combine_##op##_##type)
 #define NAMED_CONVERT(what, type, to_t, from_t) NAMED(pp_##what##_##type)
 #define NAMED_FILL(type) NAMED(pp_fill_##type)
 
 const host_kernel_t kernels[] = {
-    PP_FOLDS(NAMED_FOLD) PP_COMBINES(NAMED_COMBINE) PP_CONVERTS(NAMED_CONVERT) PP_FILLS(NAMED_FILL)
+    PP_FOLDS(NAMED_FOLD) PP_MEANS(NAMED_MEAN) PP_COMBINES(NAMED_COMBINE) PP_CONVERTS(NAMED_CONVERT) PP_FILLS(NAMED_FILL)
 };
 } // namespace
 

@@ -29,6 +29,8 @@ SHM = Path("/dev/shm")
 SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"  # where Open MPI puts its shared memory
 # Else each MPI_Init of Open MPI 5 looks for a second whether its component "ofi" can be used.
 QUICK = {"OMPI_MCA_btl": "^ofi"}
+EXEC_S = 1.0  # in which a process has begun to execute its program
+KERNEL_THREAD = 0x0020_0000  # of the flags in /proc/<pid>/stat
 LOOK_S = 0.2  # how often it is looked whether the ranks of a run are gone
 HOSTS = Path(__file__).resolve().parent / "hosts"
 NOT_POSSIBLE = 77  # its exit code
@@ -325,8 +327,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=end_with_parent,
+            preexec_fn=begin,
         )
         until = time.monotonic() + limit_s
         returncode: int | None = None
@@ -337,6 +338,16 @@ def run(
         finally:
             end(process)
     return returncode, log.read_text(errors="replace")
+
+
+def begin() -> None:
+    """In the child: Ctrl-C at the terminal is for the test alone.
+
+    The session stays the test's: kernels that share the cores out between sessions let two jobs
+    that spin starve each other.
+    """
+    os.setpgid(0, 0)
+    end_with_parent()
 
 
 def end_with_parent() -> None:
@@ -367,13 +378,28 @@ def marked(mark: str) -> dict[int, str]:
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         try:
-            if wanted not in (entry / "environ").read_bytes().split(b"\0"):
+            if wanted not in _environment(entry).split(b"\0"):
                 continue
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:  # it ended, or is another user's
             continue
         found[int(entry.name)] = b" ".join(words).decode(errors="replace")
     return found
+
+
+def _environment(process: Path) -> bytes:
+    """Return a process's variables. Amid exec it shows none: wait for the end of that."""
+    deadline = time.monotonic() + EXEC_S
+    whole = 0  # looks at a program that had begun, and had none
+    while whole < 2 and time.monotonic() < deadline:
+        if found := (process / "environ").read_bytes():
+            return found
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        state, flags, end = fields[0], int(fields[6]), int(fields[48])
+        if state in "ZX" or flags & KERNEL_THREAD:
+            break
+        whole += end != 0  # it may have begun since
+    return b""
 
 
 def gone_for(seconds: float, mark: str, command: Sequence[str]) -> Callable[[], bool]:

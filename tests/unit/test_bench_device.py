@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pypartial.bench.device_arrays import DeviceBuffer
 from pypartial.bench.options import (
     Buffers,
     DeviceBuffers,
+    DevicePath,
     LatencyOptions,
     Rival,
     SkewOptions,
@@ -91,6 +93,13 @@ def test_options_that_make_no_sense_are_named() -> None:
     assert only == "--buffers cuda-staged-by-hand: only mpi has them; add --policy mpi"
     assert "add --buffers cupy" in (latency_options(device=0).complaint(2) or "")
     assert latency_options(device=0, buffers=(CUPY,)).complaint(2) is None
+    for kinds in (HOST, (BY_HAND,)):
+        told = latency_options(device_path=DevicePath.AUTO, buffers=kinds).complaint(2) or ""
+        assert told.startswith("--device-path auto: no policy has buffers on a device; add --buf")
+    only = SkewOptions(**skew | {"policies": (Rival.MPI,)}, buffers=(CUPY,))
+    assert "--device-path ipc" in (replace(only, device_path=DevicePath.IPC).complaint(2) or "")
+    mixed = latency_options(device_path=DevicePath.IPC, buffers=(*HOST, TORCH))
+    assert mixed.complaint(2) is None
     twice = latency_options(buffers=(CUPY, CUPY)).complaint(2)
     assert twice == "--buffers: the same value is given twice"
 
@@ -129,8 +138,24 @@ def test_only_rows_of_the_same_memory_are_compared() -> None:
 
 
 def test_notes_have_the_device_and_versions() -> None:
-    assert table.about_device(None) == []
-    assert table.about_device(FACTS)[-1] == ("Device: H; CUDA 12.8, driver 570.86.15; cupy 14.0.0.")
+    assert table.about_device(None, []) == []
+    rows = [row("mpi", "cuda-staged-by-hand", 1)]
+    told = table.about_device(FACTS, rows)
+    assert told[-1] == "Device: H; CUDA 12.8, driver 570.86.15; cupy 14.0.0."
+
+
+def test_notes_have_the_path_in_use() -> None:
+    rows = [row("mpi", "cuda-staged-by-hand", 1), row("solo", "cupy", 1), row("full", "cupy", 1)]
+    paths = [None, "staged", "ipc"]
+    rows = [replace(one, device_path=path) for one, path in zip(rows, paths, strict=True)]
+    assert table.about_device(FACTS, rows)[-1] == "Path of elements on a device: staged, ipc."
+    facts = device_arrays.with_path(FACTS, "ipc", ["", "rank 1: no", "rank 1: no"])
+    assert facts == replace(FACTS, device_path="ipc", device_path_reason="rank 1: no")
+    (*_, told) = table.about_device(facts, rows[:2])
+    assert told == (
+        "Path of elements on a device: staged, because another one is not possible: rank 1: no."
+    )
+    assert device_arrays.with_path(None, "auto", []) is None
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,9 @@ def test_options_of_overhead(tmp_path: Path) -> None:
         ("latency --policy quorum:9", "only 8 ranks"),
         ("latency --buffers mpi", "--buffers"),
         ("latency --buffers numpy --buffers numpy", "--buffers: the same value is given twice"),
+        ("latency --device-path ipc", "--device-path ipc: no policy has buffers on a device"),
+        ("skew --device-path ipc --buffers cuda-staged-by-hand", "--device-path ipc: no policy"),
+        ("skew --device-path nvlink --buffers cupy", "--device-path"),
         ("latency --skew 1", "'1' is not a duration"),
         ("latency --budget 1h", "'1h' is not a duration"),
         ("latency --budget 0", "--budget 0: no call fits into it"),
@@ -635,7 +638,7 @@ def test_groups_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
     """Groups of 2 of 3 ranks: the third one sleeps. Groups of 3: nobody does."""
     results, picture = tmp_path / "groups.json", tmp_path / "groups.png"
     words = words_of("""
-        bench groups --bytes 8,64K --size 2,3 --generator given,static,random,smart,controller,full
+        bench groups --bytes 64K --size 2,3 --generator given,static,random,smart,controller,full
         --backend auto,schedule,comm --budget 2ms --blocks 2 --base 1ms --iterations 6 --runs 2
     """)
     files = ("--json", str(results), "--plot", str(picture))
@@ -643,7 +646,7 @@ def test_groups_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(results.read_text())
     rows = report["rows"]
-    assert len(rows) == 2 * 2 * (5 * 3 + 1 + 2)
+    assert len(rows) == 2 * (5 * 3 + 1 + 2)
     assert {row["backend"] for row in rows} == {"node", "schedule", "comm", None}
     assert {(row["size"], row["groups"]) for row in rows} == {(2, 1), (3, 1)}
     assert all(row["verified"] and row["latency_us"]["p50"] > 0 for row in rows)
@@ -869,6 +872,7 @@ def test_devices_are_listed(tmp_path: Path) -> None:
         r"driver +for CUDA 12\.8\n +device 0 +stand-in 0\n +device 1 +stand-in 1", said
     )
     assert re.search(r'ranks of a node +device_path="staged": there is no CuPy', said)
+    assert re.search(r'MPI and devices +no device_path="direct": MPI ', said)
     more |= {"PYPARTIAL_CUDA_KERNELS": "some", "FAKECUDA_PEERS": "0"}
     said = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True

@@ -297,6 +297,11 @@ def test_memory_of_another_process(cases: Cases, device: int) -> None:
     cases("two_processes", device, FAKECUDA_DEVICES="2")
 
 
+@pytest.mark.parametrize("dies", [0, 1])
+def test_memory_is_not_freed_while_it_is_mapped(cases: Cases, dies: int) -> None:
+    cases("freed_while_mapped", dies)
+
+
 def test_memory_of_another_process_on_a_device_out_of_reach(cases: Cases) -> None:
     ran = cases.ran("two_processes", 1, FAKECUDA_DEVICES="2", FAKECUDA_PEERS="0")
     assert ran.returncode == 1

@@ -22,6 +22,7 @@ from pypartial._device import (
     type_of_string,
     understand_device,
 )
+from pypartial._device_buffer import parse_in_place_on_device, parse_on_device
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -560,6 +561,92 @@ def places_of(devices):
         (f"b{index}", None) if device == "host" else memory_on(device, f"b{index}")
         for index, device in enumerate(devices)
     ]
+
+
+# ---- the buffers of a handle --------------------------------------------------------------------
+
+
+class Native:
+    """As much of the core as buffers are checked with: all memory is on device 1."""
+
+    ffi = SimpleNamespace(new=lambda kind: [0], cast=lambda kind, address: address)
+
+    def __init__(self):
+        self.lib = SimpleNamespace(PP_ERR_ARGUMENT=-1, pp_device_of=self._device_of)
+
+    @staticmethod
+    def _device_of(address, number):
+        number[0] = 1
+        return 0
+
+    def check(self, status):
+        assert status == 0
+
+
+class Counted:
+    """An object that counts how often its interface is read."""
+
+    def __init__(self, place=0x7000):
+        self.reads, self.place = 0, place
+
+    @property
+    def __cuda_array_interface__(self):
+        self.reads += 1
+        return {"version": 3, "shape": (3,), "typestr": "<f4", "data": (self.place, False)}
+
+
+def test_each_export_is_made_once():
+    """A capsule may cost its exporter work, such as an event for streams."""
+    send, receive, model = (exported(np.zeros(3, "f4"), dtype=(2, 32, 1)) for _ in range(3))
+    vectors = [
+        parse_on_device(Native(), [send], [receive]),
+        parse_in_place_on_device(Native(), "buf", model),
+    ]
+    assert [one.streams for one in (send, receive, model)] == [[1]] * 3
+    assert [one.in_use() for one in (send, receive, model)] == [1] * 3
+    vectors.clear()
+    assert [one.in_use() for one in (send, receive, model)] == [0] * 3
+
+
+def test_each_interface_is_understood_once():
+    alone = Counted()
+    device_place("buf", alone)
+    understand(alone)
+    send, receive, model = Counted(), Counted(0x8000), Counted()
+    parse_on_device(Native(), send, receive)
+    parse_in_place_on_device(Native(), "buf", model)
+    assert [one.reads for one in (send, receive, model)] == [alone.reads] * 3
+
+
+READ_ONLY = Array(data=(0x7000, True))
+
+
+@pytest.mark.parametrize(
+    ("send", "receive", "text"),
+    [
+        (Array(version=1), READ_ONLY, "sendbuf: its __cuda_array_interface__ has version 1"),
+        (READ_ONLY, Array(version=1), "recvbuf: its __cuda_array_interface__ has version 1"),
+        (np.zeros(6), READ_ONLY, "recvbuf is in device memory and sendbuf in host memory"),
+        (Placed((2, 0)), Placed((2, 1), data=(1, True)), "recvbuf .*align"),
+        (Placed((2, 0)), Placed((2, 1), data=(8, True)), "sendbuf is on device 0 and recvbuf on d"),
+        (None, [[READ_ONLY], None], r"recvbuf\[0\] is read-only"),
+        (None, [None, READ_ONLY], r"recvbuf\[0\] is None: pass a buffer"),
+        (None, [[READ_ONLY, 7], READ_ONLY], r"recvbuf\[0\]: the count is 7"),
+        ([READ_ONLY, READ_ONLY], [READ_ONLY], r"recvbuf\[0\] is read-only"),
+        ([READ_ONLY, READ_ONLY], [Array()], "sendbuf is a list of 2 buffers and recvbuf one of 1"),
+        ([READ_ONLY, None], [Array(), np.zeros(6)], r"in device memory and recvbuf\[1\] in host"),
+    ],
+)
+def test_which_of_several_errors_is_told(send, receive, text):
+    with pytest.raises(pp.ArgumentError, match=text):
+        parse_on_device(Native(), send, receive)
+
+
+def test_which_of_several_errors_is_told_of_what_is_replaced():
+    with pytest.raises(pp.ArgumentError, match=r"buf\[1\]: its .* has version 1"):
+        parse_in_place_on_device(Native(), "buf", [READ_ONLY, Array(version=1)])
+    with pytest.raises(pp.ArgumentError, match=r"buf\[0\] is read-only"):
+        parse_in_place_on_device(Native(), "buf", [[READ_ONLY], None])
 
 
 # ---- streams ------------------------------------------------------------------------------------

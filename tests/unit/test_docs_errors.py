@@ -40,6 +40,8 @@ OF_C = {
     "More is for rounds: a request of P-Reduce has one group",
     "elements of this handle are on their way between device and host: call pp_land() first",
     "the handle's buffers are the host's",
+    "the model comes to the host, and MPI gets no address of its device",
+    "no memory of the host stands for the buffers: the model stays on its device",
     "a context needs MPI, which is #",
     "nothing has come off the device yet: call Start and Wait first",
     "the caller runs no groups of this handle, or its buffers are the host's",

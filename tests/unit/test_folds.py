@@ -99,6 +99,11 @@ def test_conversions_have_the_host_s_bits(installed: Cases, name: str) -> None:
     installed("conversions", TYPES[name])
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_averages_have_the_host_s_bits(installed: Cases, name: str) -> None:
+    installed("means", TYPES[name])
+
+
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_every_half(installed: Cases, name: str) -> None:
     installed("halves", TYPES[name])
@@ -119,6 +124,11 @@ def test_arithmetic_is_defined(checked: Cases, name: str) -> None:
         ("folds", "complex64", "l.re * r.im + l.im * r.re", "l.re * r.im - l.im * r.re"),
         ("folds", "int8", "return l < r ? l : r;", "return (unsigned)l < (unsigned)r ? l : r;"),
         ("folds", "int32", "i + cut.groups * N", "i + cut.groups * N - 1"),
+        ("means", "float32", "canonical(sum + product)", "sum + product"),
+        ("means", "float64", "plus(sum.of[i], initial_weight,", "plus(sum.of[i], (T)1,"),
+        ("means", "float32", "m < written; m++", "m < written && m < 63; m++"),
+        ("folds", "float64", "i < N && divide_by > 1", "i < N && divide_by > 2"),
+        ("means", "float64", "divide_by > 1 ? quotient", "divide_by > 2 ? quotient"),
         ("conversions", "bool", "uint8) { return value != 0; }", "uint8) { return value; }"),
         ("halves", "float16", "0xfff + ((size >> 13) & 1)", "0x1000"),
     ],

@@ -330,6 +330,7 @@ OPTIONS = {
     "alpha": 0.5,
     "missing": "closest",
     "backend": "auto",
+    "device_path": "auto",
     "cache": 64,
 }
 

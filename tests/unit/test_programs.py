@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -29,3 +31,15 @@ def test_what_a_program_started_is_ended_with_it_at_its_limit() -> None:
     while marked("stays") and time.monotonic() < until:  # the kernel takes a moment
         pass
     assert marked("stays") == {}
+
+
+def test_a_process_is_found_while_it_executes_another_program(tmp_path: Path) -> None:
+    script = tmp_path / "again"
+    script.write_text('exec sh "$0"\n')
+    process = subprocess.Popen(["sh", str(script)], env={**os.environ, MARK: "executes"})
+    try:
+        for _ in range(300):
+            assert list(marked("executes")) == [process.pid]
+    finally:
+        process.kill()
+        process.wait()

@@ -1,5 +1,4 @@
 /* jobs.c - the groups that have begun, and the answers to requests, in the memory that all ranks share.  See shared.h. */
-#include "../../node/mean.h"
 #include "shared.h"
 
 #include <stdlib.h>
@@ -20,7 +19,7 @@ static bool is_simulated(const shared_t *shared) { return !shared->node->memory;
 static bool is_small(const pp_preduce_t *preduce, const struct pp_job_plan *plan)
 {
     const shared_t *shared = preduce->shared;
-    const size_t    whole = is_simulated(shared) ? 32 : WHOLE_BYTES;
+    const size_t    whole = shared->vault ? 0 : is_simulated(shared) ? 32 : WHOLE_BYTES;
     return plan->count == 1 || (size_t)plan->count * preduce->vector_bytes <= whole;
 }
 
@@ -44,7 +43,7 @@ static pp_mean_t mean_of(const pp_preduce_t *preduce, const struct pp_job_plan *
                          const uint64_t *vectors, const double *weights)
 {
     const shared_t *shared = preduce->shared;
-    const bool      weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT && !plan->flush;
+    const bool      weighted = pp_job_is_weighted(preduce, plan);
     return (pp_mean_t){.vectors = vectors, .count = plan->count, .weights = weighted ? weights : NULL,
                        .initial = shared->initials + (uint64_t)lowest * shared->stride,
                        .initial_weight = weighted ? plan->initial : 0};
@@ -108,9 +107,10 @@ bool pp_jobs_open(shared_t *shared, size_t ranks)
     job->vectors = calloc(ranks, sizeof *job->vectors);
     shared->begun = calloc(ranks, sizeof *shared->begun);
     shared->handed = calloc(ranks, sizeof *shared->handed);
+    shared->launched = calloc(ranks, sizeof *shared->launched);
     shared->wakes = calloc(ranks, sizeof *shared->wakes);
     return small->plans && small->members && small->weights && job->members && job->weights && job->vectors
-        && shared->begun && shared->handed && shared->wakes;
+        && shared->begun && shared->handed && shared->launched && shared->wakes;
 }
 
 void pp_jobs_close(shared_t *shared)
@@ -123,6 +123,7 @@ void pp_jobs_close(shared_t *shared)
     free(shared->job.vectors);
     free(shared->begun);
     free(shared->handed);
+    free(shared->launched);
     free(shared->wakes);
 }
 
@@ -282,7 +283,7 @@ static bool invite(shared_t *shared, int32_t at)
     return invited;
 }
 
-void pp_jobs_follow_up(pp_preduce_t *preduce, bool serves)
+static void hand_out(pp_preduce_t *preduce, bool serves)
 {
     shared_t        *shared = preduce->shared;
     const pp_node_t *node = shared->node;
@@ -302,7 +303,13 @@ void pp_jobs_follow_up(pp_preduce_t *preduce, bool serves)
             node->wake(node->owner, served, true);
     }
     shared->begun_count = 0;
-    wake_all(shared);
+}
+
+void pp_jobs_follow_up(pp_preduce_t *preduce, bool serves)
+{
+    if (!preduce->shared->vault)
+        hand_out(preduce, serves);
+    wake_all(preduce->shared);
 }
 
 /* ---- after it: chunks ------------------------------------------------------------------------------------------ */

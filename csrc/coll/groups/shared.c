@@ -28,8 +28,8 @@ static uint64_t place(uint64_t *at, uint64_t bytes, uint64_t alignment)
 }
 
 typedef struct layout {
-    uint64_t machine, desks, answer_members, answer_weights, job_members, job_weights, job_vectors, fixed, vectors,
-             initials, bytes;
+    uint64_t machine, desks, answer_members, answer_weights, job_members, job_weights, job_vectors, offers, fixed,
+             vectors, initials, bytes;
     size_t   stride;
 } layout_t;
 
@@ -48,6 +48,7 @@ static layout_t lay_out(const pp_preduce_t *preduce)
     layout.job_members = place(&at, ranks * ranks * sizeof(int32_t), PP_LINE);
     layout.job_weights = place(&at, ranks * ranks * sizeof(double), PP_LINE);
     layout.job_vectors = place(&at, ranks * ranks * sizeof(uint64_t), PP_LINE);
+    layout.offers = place(&at, ranks * preduce->handle.offer_bytes, PP_LINE);
     layout.fixed = at;
     layout.vectors = place(&at, ranks * layout.stride, PAGE);
     layout.initials = place(&at, keeps ? ranks * layout.stride : 0, PAGE);
@@ -88,11 +89,38 @@ static void settle_groups(const pp_preduce_t *preduce, uint64_t now_ns)
     } while (any && !engine->error);
 }
 
+/* Tells the machine of what this rank's device has done.  False: there was nothing. */
+static bool finish_averages(pp_preduce_t *preduce)
+{
+    const uint64_t now = pp_engine_now(preduce->handle.engine);
+    if (!pp_averages_over(preduce) || !lock(preduce))
+        return false;
+    pp_averages_finish(preduce, now);
+    settle_groups(preduce, now);
+    pp_node_unlock(preduce->shared->node);
+    return true;
+}
+
+/* Launches what has begun on a device.  True: some of it is over already. */
+static bool average(pp_preduce_t *preduce)
+{
+    if (!preduce->shared->vault)
+        return false;
+    pp_averages_launch(preduce);
+    return finish_averages(preduce);
+}
+
 static void follow_up_all(const pp_preduce_t *preduce, bool serves)
 {
-    PP_FOR_EACH_HANDLE(preduce->handle.engine, handle)
-        if (pp_preduce_is_like(preduce, handle))
-            pp_jobs_follow_up(pp_preduce_of(handle), serves);
+    bool any;
+    do {
+        any = false;
+        PP_FOR_EACH_HANDLE(preduce->handle.engine, handle)
+            if (pp_preduce_is_like(preduce, handle)) {
+                pp_jobs_follow_up(pp_preduce_of(handle), serves);
+                any |= average(pp_preduce_of(handle));
+            }
+    } while (any);
 }
 
 /* Tells the machine something about this rank, and does what follows. */
@@ -121,7 +149,7 @@ static void *aim(pp_preduce_t *preduce)
 {
     shared_t *shared = preduce->shared;
     uint64_t  own = vector_of(shared, shared->me);
-    if (shared->user)
+    if (shared->user || shared->vault)
         return NULL;
     if (!shared->committed && !pp_node_commit(shared->node, own, shared->stride)) {
         pp_engine_fail(preduce->handle.engine, PP_ERR_MEMORY, "no shared memory for a vector of %zu bytes",
@@ -135,7 +163,7 @@ static void *aim(pp_preduce_t *preduce)
 static const void *vector(const pp_preduce_t *preduce)
 {
     const shared_t *shared = preduce->shared;
-    return shared->user ? NULL : pp_node_at(shared->node, vector_of(shared, shared->me));
+    return shared->user || shared->vault ? NULL : pp_node_at(shared->node, vector_of(shared, shared->me));
 }
 
 static pp_status_t ask(pp_preduce_t *preduce)
@@ -176,12 +204,14 @@ static bool poll(pp_preduce_t *preduce)
 {
     shared_t     *shared = preduce->shared;
     const pp_desk_t *desk = &shared->desks[shared->me];
+    bool             any = shared->vault && finish_averages(preduce);
+    if (any)
+        follow_up_all(preduce, true);
     PP_STEP("look");
     uint64_t answered = atomic_load(&desk->answered);
     uint32_t flushes = atomic_load(&desk->flushes), ends = atomic_load(&desk->ends);
     uint32_t awaited = atomic_load(&desk->awaited);
     uint64_t differ = atomic_load(&shared->hall->differ);
-    bool     any = false;
     if (awaited != shared->awaited) {
         shared->awaited = awaited;
         pp_engine_hear_calls(preduce->handle.engine, pp_node_calls(shared->node));
@@ -338,14 +368,19 @@ static uint64_t users_offset(const pp_preduce_t *preduce, const pp_node_t *node)
     return offset;
 }
 
+void pp_group_region_leave(const pp_group_region_t *region)
+{
+    if (atomic_fetch_add(&region->hall->detached, 1) + 1 == (uint32_t)region->node->size)
+        pp_node_release(region->node, region->offset, region->bytes);
+}
+
 static void close_groups(pp_preduce_t *preduce)
 {
     shared_t *shared = preduce->shared;
     if (!shared)
         return;
-    /* The last rank that leaves gives the memory back. */
-    if (shared->hall && atomic_fetch_add(&shared->hall->detached, 1) + 1 == (uint32_t)shared->ranks)
-        pp_node_release(shared->node, shared->region, shared->bytes);
+    if (shared->hall && !shared->vault)
+        pp_group_region_leave(&shared->region);
     free(shared->missing);
     pp_jobs_close(shared);
     free(shared);
@@ -380,7 +415,7 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
     preduce->ops = &ops;
     if (!shared)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
-    *shared = (shared_t){.node = node, .region = region, .bytes = layout.bytes, .ranks = node->size, .me = node->index,
+    *shared = (shared_t){.node = node, .ranks = node->size, .me = node->index,
                          .vectors = region + layout.vectors, .initials = region + layout.initials,
                          .stride = layout.stride,
                          .weighted = preduce->config.plan.weights != PP_WEIGHTS_CONSTANT};
@@ -390,6 +425,8 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
     if (!pp_node_reach(node))
         return pp_fail(PP_ERR_MEMORY, "no address space for the memory that the ranks of the node share");
     shared->hall = pp_node_at(node, region);
+    shared->region = (pp_group_region_t){.node = node, .hall = shared->hall, .offset = region, .bytes = layout.bytes,
+                                         .offers = pp_node_at(node, region + layout.offers)};
     shared->machine = pp_node_at(node, region + layout.machine);
     shared->desks = pp_node_at(node, region + layout.desks);
     shared->answer_members = pp_node_at(node, region + layout.answer_members);
@@ -400,4 +437,9 @@ pp_status_t pp_shared_groups_open(pp_preduce_t *preduce, uint64_t region)
     shared->user = users_offset(preduce, node);
     shared->desks[shared->me].vector = shared->user ? shared->user : vector_of(shared, shared->me);
     return open_initial(preduce);
+}
+
+pp_group_region_t *pp_shared_groups_region(pp_preduce_t *preduce)
+{
+    return preduce->ops == &ops ? &preduce->shared->region : NULL;
 }

@@ -3,6 +3,7 @@
 #define PP_SHARED_GROUPS_H
 
 #include "../../node/job.h"
+#include "../../node/mean.h"
 #include "../preduce.h"
 
 enum { PP_LINE = 64 };
@@ -19,7 +20,7 @@ typedef struct pp_desk {
     uint64_t serial;
     uint64_t newest;                               /* of the last group that the rank was in, with an answer or not */
     double   initial;
-    uint64_t vector;                               /* offset: what groups average */
+    uint64_t vector;                               /* offset, or number in a vault: what groups average */
 
     pp_job_t job;
     struct pp_job_plan {
@@ -54,12 +55,47 @@ typedef struct pp_small_jobs {
     double  *weights;
 } pp_small_jobs_t;
 
+/* ---- vectors on devices (on_device.c) ------------------------------------------------------------------------- */
+
+/* A rank's vectors in a vault: its model, and one from which its last result may still be read. */
+enum { PP_GROUP_VECTORS = 2 };
+
+/*
+ * The ranks' vectors are in the memory of devices that all have mapped (progress/vault_groups.c), and groups average
+ * them there, in place, as in the memory of the node.
+ *
+ * The rank that begins a group's job launches it at once, as a member or not, and tells the machine when its device has
+ * done it.  So no other rank is needed, and there are no chunks.  This rank finds out when it polls; until then its
+ * threads look often, and without a progress thread it waits.  What it begins meanwhile is launched then.
+ */
+typedef struct pp_group_vault {
+    uint64_t *vectors;               /* addresses here: PP_GROUP_VECTORS for each rank */
+    uint64_t *initials;              /* by rank: its initial model */
+    /* Queues an average of vectors at addresses. */
+    pp_status_t (*queue)(struct pp_group_vault *, const pp_mean_t *mean);
+    /* The last of some averages was queued. */
+    pp_status_t (*begin)(struct pp_group_vault *);
+    /* PP_PENDING: the device has not done all that was queued. */
+    pp_status_t (*over)(struct pp_group_vault *);
+} pp_group_vault_t;
+
+/* The handle's memory of the node.  The last rank that leaves it gives it back. */
+typedef struct pp_group_region {
+    pp_node_t *node;
+    pp_hall_t *hall;
+    uint64_t   offset, bytes;
+    void      *offers;               /* handle.offer_bytes for each rank */
+} pp_group_region_t;
+
+void pp_group_region_leave(const pp_group_region_t *region);
+
 struct pp_shared_groups {
     pp_node_t   *node;
-    uint64_t     region, bytes;
+    pp_group_region_t region;
     int32_t      ranks, me;
     pp_hall_t   *hall;
     pp_groups_t *machine;
+    pp_group_vault_t *vault;                       /* it leaves the region; NULL: vectors are in the region */
     pp_desk_t   *desks;
     int32_t     *answer_members, *job_members;     /* a row of `ranks` entries a desk, like the next */
     double      *answer_weights, *job_weights;
@@ -76,6 +112,7 @@ struct pp_shared_groups {
     pp_small_jobs_t small;
     int32_t     *begun, begun_count;               /* desks with large jobs that are this rank's to hand out */
     int32_t     *handed, handed_count;             /* desks with large jobs that it has handed out in this call */
+    int32_t     *launched, launched_count;         /* desks with jobs that its device does */
     bool        *wakes, any_wakes;                 /* by rank: to be woken after the lock is released */
     pp_own_job_t job;                              /* the one that is being done, or was finished last */
     int32_t      workers;                          /* threads of this rank that move chunks */
@@ -101,13 +138,27 @@ bool        pp_jobs_do_small(pp_preduce_t *preduce, uint64_t now_ns);
 /* The large job of this desk is done: tells the machine for all members. */
 void        pp_jobs_finish(pp_preduce_t *preduce, int32_t at, uint64_t now_ns);
 
-/* After the lock was released: hands out the large jobs that have begun, and wakes the ranks that wait for what was
-   done.  `serves`: this rank does not stay to work at them, so the progress thread of a member is woken. */
+/* After the lock was released: hands out the large jobs that have begun (without a vault), and wakes the ranks that wait
+   for what was done.  `serves`: this rank does not stay to work at them, so the progress thread of a member is woken. */
 void        pp_jobs_follow_up(pp_preduce_t *preduce, bool serves);
 /* Without any lock: whether chunks are left of the job of this rank's group.  A rank takes no chunk of a group that it is
    not in, so those groups go on if its process is stopped. */
 bool        pp_jobs_any(const shared_t *shared);
 /* Without any lock: moves chunks of a job until none is left.  True: this rank has finished its last one. */
 bool        pp_jobs_work(pp_preduce_t *preduce, uint64_t *job);
+/* Whether the weights of a job are not equal. */
+static inline bool pp_job_is_weighted(const pp_preduce_t *preduce, const struct pp_job_plan *plan)
+{
+    return preduce->config.plan.weights != PP_WEIGHTS_CONSTANT && !plan->flush;
+}
+
+/* ---- on_device.c: after the lock was released, with a vault --------------------------------------------------- */
+
+/* Launches the jobs that have begun, unless the device has others to do. */
+void        pp_averages_launch(pp_preduce_t *preduce);
+/* Whether the device has done those that were launched. */
+bool        pp_averages_over(pp_preduce_t *preduce);
+/* Under the lock: tells the machine of them. */
+void        pp_averages_finish(pp_preduce_t *preduce, uint64_t now_ns);
 
 #endif

@@ -37,9 +37,10 @@ static void take_part(const pp_view_t *view, pp_allreduce_t *coll, int32_t rank,
         share.starts = from->starts > share.starts ? from->starts : share.starts;
         share.oldest_given = given < share.oldest_given ? given : share.oldest_given;
         bool users = pp_word_users(taken.word) >> part & 1;
-        add_source(board->plan, users         ? from->users
-                                : board->vault ? (uint64_t)(uintptr_t)pp_board_slot(board, rank, part)
-                                               : pp_board_slot_offset(board, rank, part));
+        add_source(board->plan, board->vault ? (uint64_t)(uintptr_t)(users ? board->vault->users[rank]
+                                                                           : pp_board_slot(board, rank, part))
+                                : users      ? from->users
+                                             : pp_board_slot_offset(board, rank, part));
     }
     pp_tally_t own = {.contributions = share.contributions, .contributors = taken.parts != 0,
                       .active = ready, .flushing = leaves != PP_STAYS || out,
@@ -161,19 +162,23 @@ static void recruit(pp_allreduce_t *coll)
     }
 }
 
-/* One rank alone has the vectors of a vault folded.  It looks whether that is over when it looks at the board. */
-static void begin_fold(pp_allreduce_t *coll, uint64_t round)
+/* One rank alone has the vectors of a vault folded.  It looks whether that is over when it looks at the board.  True: it
+   is over already. */
+static bool begin_fold(pp_allreduce_t *coll, uint64_t round)
 {
     pp_combine_t *combine = coll->on_board;
     const pp_plan_t *plan = combine->board.plan;
     const pp_kernels_t *kernels = &coll->series.kernels;
     pp_status_t status = kernels->memory->begin_fold(kernels, pp_board_result(&combine->board, (int32_t)plan->entry),
                                                      plan->offsets, plan->source_count, coll->count, plan->divide_by);
+    if (status == PP_OK)
+        return true;
     if (status < 0)
         pp_engine_fail(coll->handle.engine, status, "handle %u: round %llu could not be reduced: %s", coll->handle.id,
                        (unsigned long long)round, pp_error_text());
     combine->folds = true;
     pp_board_keep_turn(&combine->board, round);
+    return false;
 }
 
 bool pp_gather_fold_over(pp_allreduce_t *coll)
@@ -195,10 +200,8 @@ bool pp_gather_move(pp_allreduce_t *coll, uint64_t round)
     pp_board_t *board = &coll->on_board->board;
     if (board->plan->source_count == 0)
         return true;
-    if (board->vault) {
-        begin_fold(coll, round);
-        return false;
-    }
+    if (board->vault)
+        return begin_fold(coll, round);
     if (board->vector_bytes <= pp_combine_whole_bytes(coll)) {
         pp_move(board, &coll->series.kernels, NULL, 0, coll->count);
         return true;

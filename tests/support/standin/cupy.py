@@ -7,6 +7,7 @@ that is written for CuPy is tried without a GPU. `support.device` has the arrays
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 import threading
 from pathlib import Path
@@ -69,11 +70,14 @@ class Device:
         return self
 
     def __enter__(self) -> Device:
-        assert self.id == getattr(_current, "device", 0)
+        self._before, self._scope = getattr(_current, "device", 0), stand_in.device(self.id)
+        self._scope.__enter__()
+        _current.device = self.id
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._scope.__exit__(None, None, None)
+        _current.device = self._before
 
 
 class _Pointer:
@@ -85,6 +89,11 @@ class _Pointer:
 
     def copy_to_host_async(self, host: ctypes.c_void_p, size: int, stream: Stream) -> None:
         _copy(host, self.ptr, size, stream)
+
+    def memset_async(self, value: int, size: int, stream: Stream | None = None) -> None:
+        self._values = _Pinned(size)  # until the memory is not used any more
+        ctypes.memset(self._values, value, size)
+        _copy(self.ptr, self._values, size, stream or get_current_stream())
 
     def copy_from_device_async(self, source: _Pointer, size: int, stream: Stream) -> None:
         _copy(self.ptr, source.ptr, size, stream)
@@ -125,9 +134,10 @@ class _Shown(ndarray):
 
     def __init__(self, owner: Any) -> None:
         place = owner.__cuda_array_interface__
-        (count,) = self.shape = place["shape"]
-        self.owner, self.dtype, self.size = owner, np.dtype(place["typestr"]), count
-        self.nbytes = count * self.dtype.itemsize
+        self.shape = place["shape"]
+        self.owner, self.dtype = owner, np.dtype(place["typestr"])
+        self.size = math.prod(self.shape)
+        self.nbytes = self.size * self.dtype.itemsize
         self.data = _Pointer(place["data"][0])
         self.device = Device(getattr(_current, "device", 0))
 

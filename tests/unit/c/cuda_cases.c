@@ -916,6 +916,54 @@ static void two_processes(void)
     CHECK(status_of(child) == 0);
 }
 
+/* Maps the other process's memory; closes it when that was freed, or, with `number`, ends at once. */
+static void map_memory(int in, int out)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr    there;
+    begin();
+    take_over(in, &handle, sizeof handle);
+    DONE(PP_CUDA(cuda, cuIpcOpenMemHandle, &there, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    hand_over(out, "m", 1);
+    if (number)
+        _exit(0);
+    take_over(in, &handle, 1);
+    DONE(PP_CUDA(cuda, cuIpcCloseMemHandle, there));
+    finish();
+}
+
+/* Memory that is freed while another process has it mapped is a misuse; one that has died does not count. */
+static void freed_while_mapped(void)
+{
+    CUipcMemHandle handle;
+    char           word;
+    int            there[2], back[2];
+    CHECK(pipe(there) == 0 && pipe(back) == 0);
+    const pid_t child = fork();
+    close(child == 0 ? there[1] : there[0]);
+    close(child == 0 ? back[0] : back[1]);
+    if (child == 0) {
+        map_memory(there[0], back[1]);
+        exit(0);
+    }
+    begin();
+    const CUdeviceptr memory = memory_of_device(BYTES);
+    DONE(PP_CUDA(cuda, cuIpcGetMemHandle, &handle, memory));
+    hand_over(there[1], &handle, sizeof handle);
+    take_over(back[0], &word, 1);
+    if (number)
+        CHECK(status_of(child) == 0);
+    DONE(PP_CUDA(cuda, cuMemFree, memory));
+    CHECK(fake_misuses() == (number ? 0 : 1));
+    if (!number) {
+        hand_over(there[1], "f", 1);
+        CHECK(status_of(child) == 0);
+    }
+    DONE(pp_cuda_leave(&device, PP_OK));
+    pp_cuda_device_close(&device);
+    SAME(fake_leaks(), "");
+}
+
 /* ---- kernels -------------------------------------------------------------------------------------- */
 
 static void minus(void **arguments)
@@ -1030,7 +1078,7 @@ static const struct {
     CASE(no_such_device), CASE(statuses), CASE(failures), CASE(one_failure), CASE(contexts), CASE(copies),
     CASE(held_streams), CASE(destroyed_early), CASE(default_streams), CASE(capture), CASE(touch), CASE(pointers),
     CASE(registration), CASE(leaks), CASE(strictness), CASE(peers), CASE(two_processes), CASE(kernels),
-    CASE(structures),
+    CASE(structures), CASE(freed_while_mapped),
 #undef CASE
 };
 

@@ -344,6 +344,78 @@ static void folds(void)
     finish();
 }
 
+/* ---- averages of groups --------------------------------------------------------------------------- */
+
+/* The host's: as pp_mean() of csrc/node/mean.c. */
+static void mean_here(const pp_kernels_t *kernels, vector_t *vectors, const pp_folds_mean_t *mean, const vector_t *initial,
+                      size_t count)
+{
+    const pp_weighted_t *weighted = kernels->weighted;
+    void                *sum = aligned(&vectors[0], count, 0);
+    if (mean->weights)
+        weighted->scale(sum, sum, count, mean->weights[0]);
+    if (mean->weights && mean->initial_weight > 0)
+        weighted->add(sum, aligned(initial, count, 1), count, mean->initial_weight);
+    for (uint32_t i = 1; i < mean->vector_count; i++)
+        if (mean->weights)
+            weighted->add(sum, aligned(&vectors[i], count, 1), count, mean->weights[i]);
+        else
+            kernels->keep_left(sum, aligned(&vectors[i], count, 1), count);
+    if (!mean->weights)
+        kernels->divide(sum, count, mean->vector_count);
+    for (uint32_t i = 0; i < mean->vector_count; i++)
+        give_back(&vectors[i], count, sum);
+}
+
+/* `out` of the bench has the initial model. */
+static void mean_once(bench_t *bench, int kind, size_t count, uint32_t vector_count, bool weighted, double initial)
+{
+    CUdeviceptr addresses[MOST_VECTORS];
+    double      weights[MOST_VECTORS];
+    draw(&bench->out, bench->type, kind, count, 999);
+    for (uint32_t i = 0; i < vector_count; i++) {
+        draw(&bench->vectors[i], bench->type, kind, count, 100 * count + i);
+        addresses[i] = last(&bench->vectors[i], count);
+        weights[i] = i % 7 == 3 ? 0 : i % 7 == 5 ? 1e-50 : 1.0 / (3 + i);
+    }
+    const pp_folds_mean_t mean = {.vectors = addresses, .weights = weighted ? weights : NULL,
+                                  .vector_count = vector_count, .initial = last(&bench->out, count),
+                                  .initial_weight = weighted ? initial : 0};
+    mean_here(&bench->kernels, bench->vectors, &mean, &bench->out, count);
+    DONE(pp_folds_mean(bench->folds, &mean, count, stream));
+    memset(addresses, 0xff, sizeof addresses);   /* the call needs them no more */
+    memset(weights, 0xff, sizeof weights);
+    wait_for_stream();
+    CHECK(is_same(&bench->out));
+    for (uint32_t i = 0; i < vector_count; i++) {
+        if (is_same(&bench->vectors[i]))
+            continue;
+        fprintf(stderr, "%s: kind %d, %zu elements, vector %u of %u, %s, initial %g\n",
+                pp_type_name(bench->kernels.type), kind, count, i, vector_count, weighted ? "weights" : "equal", initial);
+        exit(1);
+    }
+}
+
+/* Groups of the type `number`: of any size, weights of all kinds, vectors that begin anywhere. */
+static void means(void)
+{
+    static const uint32_t SIZES[] = {2, 3, 4, 5, 9, 63, 64, 65, MOST_VECTORS};
+    static const double   INITIALS[] = {0, 0.25, 1e-50};
+    static bench_t        bench;
+    begin();
+    for (int alike = 0; alike < 2; alike++) {
+        uint64_t drawn = (uint64_t)alike;
+        set_up(&bench, PP_SUM, number, alike);
+        for (int kind = 0; kind < KINDS; kind++)
+            for (size_t c = 0; c < PP_COUNT_OF(COUNTS); c++)
+                for (size_t s = 0; s < PP_COUNT_OF(SIZES); s++, drawn++)
+                    if (COUNTS[c] * SIZES[s] <= 8000 || drawn % 8 == 0)
+                        mean_once(&bench, kind, COUNTS[c], SIZES[s], drawn % 4, INITIALS[drawn % 3]);
+        tear_down(&bench);
+    }
+    finish();
+}
+
 /* ---- conversions ---------------------------------------------------------------------------------- */
 
 /* A vector and a buffer of the application. */
@@ -606,6 +678,12 @@ static void lines(void)
     CHECK(reaches_of(floats, a + 4, b + 4, c + 4, 20) == 3 * (3 + 4 + 1));
     CHECK(reaches_of(floats, a, b + 4, c, 20) == 3 * 20);
     CHECK(reaches_of(floats, a + 4, b, c, 20) == 3 * 20);
+    const CUdeviceptr     both[] = {a, b};
+    const pp_folds_mean_t mean = {.vectors = both, .vector_count = 2};
+    const uint64_t        before = fake_reaches();
+    DONE(pp_folds_mean(floats, &mean, BYTES / 4, stream));
+    wait_for_stream();
+    CHECK(fake_reaches() - before == 4 * BYTES / 16);
     free_vector(&vector);
     pp_folds_close(floats);
     pp_folds_close(bytes);
@@ -661,6 +739,8 @@ static pp_status_t use_all(const vector_t *one, const vector_t *two)
         status = pp_folds_fold(folds, one->memory, both, 2, 10, 2, stream);
     if (status == PP_OK)
         status = pp_folds_fold(folds, two->memory, both, 1, 10, 1, stream);
+    if (status == PP_OK)
+        status = pp_folds_mean(folds, &(pp_folds_mean_t){.vectors = both, .vector_count = 2}, 10, stream);
     if (status == PP_OK)
         status = pp_folds_store(folds, two->memory, one->memory, 10, stream);
     fake_fail("", 1000000, CUDA_SUCCESS);
@@ -753,7 +833,7 @@ static const struct {
     void      (*run)(void);
 } CASES[] = {
 #define CASE(function) {#function, function}
-    CASE(folds), CASE(conversions), CASE(halves), CASE(images), CASE(other_device), CASE(undefined), CASE(in_order),
+    CASE(folds), CASE(means), CASE(conversions), CASE(halves), CASE(images), CASE(other_device), CASE(undefined), CASE(in_order),
     CASE(lines), CASE(astray), CASE(unloaded_early), CASE(failures), CASE(threads), CASE(forked),
 #undef CASE
 };

@@ -1,0 +1,101 @@
+/* direct.c - see direct.h. */
+#include "direct_parts.h"
+
+#include <stdlib.h>
+
+static pp_direct_t *direct_of(const pp_memory_t *memory) { return (pp_direct_t *)(uintptr_t)memory; }
+
+/* ---- the kind of memory ---------------------------------------------------------------------------------------- */
+
+static pp_status_t lend(const pp_memory_t *self, size_t bytes)
+{
+    pp_direct_t *direct = direct_of(self);
+    PP_TRY(pp_device_failed(&direct->failure));
+    direct->ctx->direct_bytes += bytes;
+    return PP_OK;
+}
+
+static void release(const pp_memory_t *self, void *elements)
+{
+    if (direct_of(self)->gives_back)
+        pp_device_operations.release(self, elements);
+}
+
+void pp_direct_close(pp_direct_t *direct)
+{
+    if (direct->kind.stream && pp_cuda_enter(&direct->kind.device) >= 0) {
+        direct->kind.device.cuda->cuStreamDestroy(direct->kind.stream);
+        pp_cuda_leave(&direct->kind.device, PP_OK);
+    }
+    direct->kind.stream = NULL;
+    pp_folds_close(direct->folds);
+    direct->folds = NULL;
+    pp_cuda_device_close(&direct->kind.device);
+}
+
+static void end(const pp_memory_t *self)
+{
+    pp_direct_t *direct = direct_of(self);
+    if (direct->gives_back)
+        pp_direct_close(direct);
+    free(direct);
+}
+
+void pp_direct_make_kind(pp_direct_t *direct)
+{
+    direct->kind.memory = pp_device_operations;
+    direct->kind.memory.release = release;
+    direct->kind.memory.lend = lend;
+    direct->kind.memory.end = end;
+    direct->kind.failure = &direct->failure;
+}
+
+void pp_direct_unpin_receive(pp_direct_t *direct)
+{
+    pp_lane_t lane = {.device = direct->kind.device, .folds = direct->folds};
+    if (direct->receive)
+        pp_lane_unpin(&lane, direct->receive);
+    direct->receive = NULL;
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------------- */
+
+bool pp_direct_in_use(const pp_handle_t *handle, const char **why)
+{
+    const pp_direct_t *direct = handle->staging->direct;
+    *why = direct ? direct->wish.why : "";
+    return direct && direct->wish.granted;
+}
+
+const pp_cuda_device_t *pp_direct_device(const pp_ctx_t *ctx) { return ctx->directs ? &ctx->directs->kind.device : NULL; }
+
+pp_status_t pp_direct_check(pp_handle_t *handle)
+{
+    const pp_direct_t *direct = handle->staging->direct;
+    pp_status_t status = direct ? pp_device_failed(&direct->failure) : PP_OK;
+    if (status >= 0)
+        return PP_OK;
+    pp_engine_fail(handle->engine, status, "handle %u: %s", handle->id, pp_error_text());
+    return pp_engine_check(handle->engine);
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------------------ */
+
+void pp_direct_end(pp_handle_t *handle, bool frees)
+{
+    pp_direct_t *direct = handle->staging->direct;
+    if (!direct)
+        return;
+    handle->staging->direct = NULL;
+    handle->wish = NULL;
+    for (pp_direct_t **link = &direct->ctx->directs; *link; link = &(*link)->next)
+        if (*link == direct) {
+            *link = direct->next;
+            break;
+        }
+    direct->gives_back = frees;
+    if (frees)
+        pp_direct_unpin_receive(direct);
+    if (direct->ends_alone)
+        direct->kind.memory.end(&direct->kind.memory);
+}

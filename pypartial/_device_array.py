@@ -1,0 +1,88 @@
+"""Arrays of CuPy that show memory which the library has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._arguments import array_bytes
+from .errors import ArgumentError, Error
+
+if TYPE_CHECKING:
+    from ._native import Native
+
+__all__ = ["alloc", "array_at"]
+
+_TYPES = "?bhilqpBHILQPefdFD"  # those that CuPy and devices have, as NumPy's characters
+
+
+class _Place:
+    """Memory of a device for CuPy, which keeps `owner` alive; nothing that is queued uses it."""
+
+    def __init__(
+        self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object
+    ) -> None:
+        self.owner = owner
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (address, False),
+            "strides": None,
+            "stream": None,  # what is queued from now on sees the elements
+        }
+
+
+def array_at(
+    cupy: Any,
+    device: int,
+    address: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    owner: object,
+) -> Any:
+    """Return an array of CuPy in memory of a device, which keeps `owner` alive."""
+    with cupy.cuda.Device(device):
+        return cupy.asarray(_Place(address, shape, dtype, owner))
+
+
+def alloc(native: Native, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Any:
+    """Return a new, zeroed array of CuPy, whose memory the ranks of a node may share.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such array or no such device.
+    MemoryError
+        If the device has not enough memory.
+    Error
+        If there is no driver, no device, or no CuPy.
+    """
+    size_bytes = array_bytes(shape, dtype)
+    if dtype.char not in _TYPES or not dtype.isnative:
+        raise ArgumentError(f"dtype {dtype} is not a type of CuPy: use one such as float32")
+    ffi, lib = native.ffi, native.lib
+    memory, keeper = ffi.new("void **"), ffi.new("void **")
+    native.check(lib.pp_device_alloc(device, size_bytes, memory, keeper))
+    # The array refers to `owner`: both end together.
+    owner = ffi.gc(keeper[0], lib.pp_device_unalloc)
+    cupy = _cupy(native)
+    address = int(ffi.cast("uintptr_t", memory[0]))
+    array = array_at(cupy, device, address, shape, dtype, owner)
+    if size_bytes:
+        with cupy.cuda.Device(device):
+            array.data.memset_async(0, size_bytes)
+    return array
+
+
+def _cupy(native: Native) -> Any:
+    try:
+        return __import__("cupy")
+    except ImportError:
+        version, count = native.ffi.new("int32_t *"), native.ffi.new("int32_t *")
+        native.check(native.lib.pp_devices(version, count))
+        raise Error(
+            "alloc with a device gives an array of CuPy, which is not installed: "
+            f"`pip install 'pypartial-mpi[cuda{version[0] // 1000}]'`"
+        ) from None

@@ -1,0 +1,405 @@
+"""Messages of elements in memory of devices: MPI gets their addresses, and the bits are the host's.
+
+The MPI is one that takes such addresses: tests/support/cuda_mpi.c, by LD_PRELOAD.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+import numpy as np
+import pytest
+from support.device import Stream
+from support.oracles import Log, judge
+
+import pypartial as pp
+from pypartial import _direct
+
+pytestmark = pytest.mark.mpi
+
+STEPS = 20
+COUNT = 1003
+NOT_SUPPORTED = 801
+KERNELS = "PYPARTIAL_CUDA_KERNELS"
+RATHER = "device_path='direct' is not possible"
+ALGORITHMS = ("ring", "rabenseifner", "recursive_doubling")
+SHIM = ctypes.CDLL(None)
+
+
+@pytest.fixture(autouse=True)
+def _is_possible():
+    if not hasattr(SHIM, "cuda_mpi_taken"):
+        pytest.skip("MPI knows no devices: tests/support/cuda_mpi.c is not loaded")
+    if KERNELS not in os.environ:
+        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
+    SHIM.cuda_mpi_taken.restype = ctypes.c_uint64
+
+
+@pytest.fixture
+def ctx(comm):
+    """A context whose rounds are made of messages."""
+    with pp.Context(comm, seed=7, transport="mpi") as context:
+        yield context
+
+
+def opened(ctx, *buffers, **options):
+    """Make a handle, which must be on this path."""
+    request = ctx.Allreduce_init(*buffers, device_path="direct", **options)
+    assert (request.device_path, request.device_path_reason) == ("direct", "")
+    return request
+
+
+def sums(comm, request, send, out, steps=5):
+    """Whether rounds give the sums that they should."""
+    for step in range(steps):
+        send.put(np.arange(send.count) + step)
+        request.Start()
+        request.Wait()
+        if not (out.get() == comm.size * (np.arange(send.count) + step)).all():
+            return False
+        send.settle()
+    return True
+
+
+POLICIES = [
+    pp.Solo(),
+    pp.Majority(),
+    pp.FirstOf(1),
+    pp.Quorum(1),
+    pp.Quorum(1, deadline=1e-3),
+    pp.Full(),
+]
+
+
+@pytest.mark.parametrize("extra", [0, 40000], ids=["small", "large"])
+@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_the_loop(comm, ctx, array, policy, deliver, extra):
+    """Every contribution enters one round, and all ranks have the same results."""
+    values = np.arange(comm.size + extra, dtype="i8")
+    values[: comm.size] = np.eye(comm.size, dtype="i8")[comm.rank]
+    send, out, status = array(values.size, "i8"), array(values.size, "i8"), pp.Status()
+    request = opened(ctx, send, out, policy=policy, deliver=deliver)
+    log = Log(comm.size, 8 * STEPS * comm.size)
+    for _ in range(STEPS):
+        send.put(values)
+        request.Start()
+        send.put(-999)  # waits for the copy
+        log.started()
+        request.Wait(status)
+        log.given(status, out.get())
+        send.settle()
+    if deliver == "each":
+        for drained in request.Drain():
+            log.given(drained, out.get())
+    else:
+        request.Flush(status)
+        log.given(status, out.get())
+    judge(comm, log, request)
+    request.Free()
+
+
+@pytest.mark.parametrize("count", [1, COUNT, 30_000])
+@pytest.mark.parametrize(
+    ("dtype", "op", "average"),
+    [
+        ("f2", "SUM", None),
+        ("f2", "SUM", "contributors"),
+        ("f2", "MAX", None),
+        ("f4", "SUM", "size"),
+        ("f4", "PROD", None),
+        ("f8", "SUM", "contributions"),
+        ("f8", "MIN", None),
+        ("c8", "PROD", None),
+        ("c16", "SUM", "size"),
+        ("i1", "SUM", None),
+        ("u2", "MAX", None),
+        ("i4", "LAND", None),
+        ("i8", "BXOR", None),
+        ("?", "LOR", None),
+        ("?", "LXOR", None),
+    ],
+)
+def test_results_have_the_bits_of_the_hosts(comm, ctx, array, dtype, op, average, count):
+    from mpi4py import MPI
+
+    rng = np.random.default_rng(comm.rank)
+    options = {"policy": pp.Full(), "op": getattr(MPI, op), "average": average}
+    values = (rng.standard_normal(count) * 10).astype(dtype)
+    if op in ("MIN", "MAX") and values.dtype.kind == "f":
+        values[::3] = np.copysign(0, values[::3])  # zeros of both signs
+    send, out, expected = array(count, dtype), array(count, dtype), np.zeros(count, dtype)
+    on_device = opened(ctx, send, out, **options)
+    on_host = ctx.Allreduce_init(values.copy(), expected, **options)
+    send.put(values)
+    for request in (on_device, on_host):
+        request.Start()
+        request.Wait()
+    assert out.get().tobytes() == expected.tobytes()
+    on_device.Flush()  # of nothing: the identity
+    on_host.Flush()
+    assert out.get().tobytes() == expected.tobytes()
+    on_device.Free()
+    on_host.Free()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("dtype", ["f2", "f8"])
+def test_every_algorithm(comm, ctx, array, dtype, algorithm):
+    values = (np.random.default_rng(comm.rank).standard_normal(COUNT) * 10).astype(dtype)
+    send, out, expected = array(COUNT, dtype), array(COUNT, dtype), np.zeros(COUNT, dtype)
+    options = {"policy": pp.Full(), "algorithm": algorithm}
+    on_device = opened(ctx, send, out, **options)
+    on_host = ctx.Allreduce_init(values, expected, **options)
+    send.put(values)
+    for request in (on_device, on_host):
+        request.Start()
+        request.Wait()
+    assert out.get().tobytes() == expected.tobytes()
+    on_device.Free()
+    on_host.Free()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_several_arrays_in_place(comm, ctx, array, dtype):
+    first, second, empty = array(3, dtype), array(5, dtype), array(0, dtype)
+    first.put([comm.rank, 1, 2])
+    second.put(np.arange(5))
+    request = opened(ctx, None, [first, empty, second], policy=pp.Full())
+    request.Start()
+    request.Wait()
+    ranks = sum(range(comm.size))
+    assert first.get().tolist() == [ranks, comm.size, 2 * comm.size]
+    assert second.get().tolist() == [comm.size * i for i in range(5)]
+    request.Free()
+
+
+def test_what_is_counted_and_kept(comm, ctx, array, stand_in):
+    """A loop takes no more memory, nothing passes the host; Free gives all back."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    memory, host = stand_in.fake_live(b"memory"), stand_in.fake_live(b"host memory")
+    taken = SHIM.cuda_mpi_taken()
+    request = opened(ctx, send, out, policy=pp.Full())
+    assert sums(comm, request, send, out, 20)
+    kept = stand_in.fake_live(b"memory")
+    assert kept > memory
+    assert stand_in.fake_live(b"host memory") == host
+    for _ in range(2):
+        assert sums(comm, request, send, out, 20)
+    assert stand_in.fake_live(b"memory") <= kept + 2  # as fast as they are
+    stats = ctx.stats()
+    assert (stats.staged_bytes, stats.ipc_bytes) == (0, 0)
+    assert stats.direct_bytes == SHIM.cuda_mpi_taken() - taken
+    assert (stats.direct_bytes > 0) == (comm.size > 1)
+    request.Free()
+    assert stand_in.fake_live(b"memory") == memory
+
+
+def test_several_handles_and_contexts(comm, array):
+    """Each has its own memory, and gives it back in any order."""
+    buffers = [(array(COUNT, "i8"), array(COUNT, "i8")) for _ in range(4)]
+    with (
+        pp.Context(comm, seed=1, transport="mpi") as one,
+        pp.Context(comm, seed=2, transport="mpi", progress="caller") as two,
+    ):
+        requests = [
+            opened(ctx, *pair, policy=pp.Full())
+            for ctx, pair in zip([one, two, two, one], buffers, strict=True)
+        ]
+        for request, pair in zip(requests, buffers, strict=True):
+            assert sums(comm, request, *pair)
+        for at in (2, 0, 1, 3):
+            requests[at].Free()
+
+
+def test_one_handle_after_the_other(comm, ctx, array):
+    """The progress thread has a device as its current one while there is such a handle."""
+    send, out, kept = array(COUNT, "i8"), array(COUNT, "i8"), None
+    for step in range(40):
+        request = opened(ctx, send, out, policy=pp.Full())
+        assert sums(comm, request, send, out, 1)
+        if step == 20:
+            kept = request
+        else:
+            request.Free()
+    assert sums(comm, kept, send, out, 1)
+    kept.Free()
+
+
+def test_beside_handles_of_other_paths(comm, ctx, array):
+    send, out, ones, total = array(COUNT, "i8"), array(COUNT, "i8"), np.ones(3), np.zeros(3)
+    direct = opened(ctx, send, out, policy=pp.Full())
+    staged = ctx.Allreduce_init(send, out, policy=pp.Full())
+    host = ctx.Allreduce_init(ones, total, policy=pp.Full())
+    for _ in range(3):
+        assert sums(comm, direct, send, out, 1)
+        assert sums(comm, staged, send, out, 1)
+        host.Start()
+        host.Wait()
+        assert total.tolist() == [comm.size] * 3
+    for request in (staged, direct, host):
+        request.Free()
+
+
+def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream):
+    """Start returns, the other ranks' rounds complete, and Flush waits for the contribution."""
+    send, out = array(comm.size), array(comm.size)
+    own = np.eye(comm.size, dtype="f4")[comm.rank]
+    send.put(own)
+    stream.wait()
+    last, total = comm.rank == comm.size - 1, np.zeros(comm.size, "f4")
+    with pp.Context(comm, seed=7, transport="mpi", window=16) as ctx:
+        request = opened(ctx, send, out, policy=pp.Solo())
+        stream.hold(last)
+        request.Start()
+        for _ in range(0 if last else 5):
+            request.Wait()
+            total += out.get()
+            request.Start()
+        comm.Barrier()
+        if last:
+            with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+                request.Flush(timeout=0.05)
+            stream.hold(False)
+        request.Flush()
+        total += out.get()
+        assert total.tolist() == [6] * (comm.size - 1) + [1]
+        request.Free()
+
+
+def test_a_slow_consumer_keeps_its_results(comm, ctx, array):
+    send, out, slow = array(COUNT, "i8"), array(COUNT, "i8"), Stream()
+    request = opened(ctx, send, out, policy=pp.Full())
+    seen = [array(COUNT, "i8") for _ in range(7)]
+    slow.hold(True)
+    for step in range(7):
+        send.put(step)
+        request.Start()
+        request.Wait(stream=slow)
+        seen[step].copy(out, slow)
+    slow.hold(False)
+    slow.wait()
+    assert [one.get()[-1] for one in seen] == [step * comm.size for step in range(7)]
+    request.Free()
+    slow.close()
+
+
+def test_starts_that_fail(comm, ctx, array, stand_in):
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    request = opened(ctx, send, out, policy=pp.Full())
+    for _ in range(12 if comm.rank == 0 else 0):
+        stand_in.fake_fail(b"cuMemcpyAsync", 1, 999)
+        with pytest.raises(pp.Error, match="cuMemcpyAsync failed"):
+            request.Start()
+        stand_in.fake_fail(b"cuMemcpyAsync", 0, 0)
+    assert sums(comm, request, send, out)
+    request.Free()
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def staged(comm, ctx, array, stand_in, why):
+    """A handle that cannot be on this path, on any rank, works on the other one."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    memory, contexts = stand_in.fake_live(b"memory"), stand_in.fake_live(b"contexts")
+    if comm.rank == 0:
+        with pytest.warns(RuntimeWarning, match=RATHER):
+            request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")
+    else:
+        request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")
+    assert request.device_path == "staged"
+    assert why in request.device_path_reason
+    assert len(set(comm.allgather(request.device_path_reason))) == 1
+    assert stand_in.fake_live(b"memory") == memory
+    assert stand_in.fake_live(b"contexts") == contexts + 1  # of the lane
+    assert sums(comm, request, send, out)
+    again = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")  # does not warn
+    for one in (request, again):
+        one.Free()
+
+
+class Failing:
+    """A context whose initialisations fail first."""
+
+    def __init__(self, make):
+        self.Allreduce_init = make
+
+
+@pytest.mark.parametrize("call", ["cuModuleLoadData", "cuMemAlloc"])
+@pytest.mark.filterwarnings("error")
+def test_one_rank_cannot(comm, ctx, array, stand_in, call):
+    """All ranks have the other path, and nothing is left."""
+    last, made, real = comm.size - 1, array(1), ctx.Allreduce_init
+    assert made.count == 1  # allocated before the failure
+
+    def fails(*args, **options):
+        if comm.rank == last:
+            stand_in.fake_fail(call.encode(), 1, NOT_SUPPORTED)
+        return real(*args, **options)
+
+    try:
+        why = f"rank {last}: CUDA reports an error: {call} failed"
+        staged(comm, Failing(fails), array, stand_in, why)
+    finally:
+        stand_in.fake_fail(call.encode(), 0, 0)
+
+
+def test_one_rank_has_an_mpi_that_knows_no_devices(comm, ctx, array, stand_in, monkeypatch):
+    """The reason is that of the first rank that cannot."""
+    if comm.rank > 0 or comm.size == 1:
+        monkeypatch.setattr(_direct, "mpi_says", lambda native: (False, f"not on {comm.rank}"))
+    why = "rank 0: not on 0" if comm.size == 1 else "rank 1: not on 1"
+    staged(comm, ctx, array, stand_in, why)
+
+
+def test_one_rank_of_a_node_tries_mpi(comm, ctx, array, monkeypatch):
+    tried = []
+    monkeypatch.setattr(_direct, "self_test", tried.append)
+    opened(ctx, array(1), array(1)).Free()
+    assert comm.allgather(len(tried)) == [1] + [0] * (comm.size - 1)
+
+
+def test_without_kernels(comm, ctx, array, stand_in, monkeypatch):
+    if comm.rank == comm.size - 1:
+        monkeypatch.setenv(KERNELS, "/nowhere")
+    staged(comm, ctx, array, stand_in, f"rank {comm.size - 1}: {KERNELS}='/nowhere'")
+
+
+def test_rounds_in_memory_that_ranks_share(comm, array, stand_in):
+    with pp.Context(comm, seed=7) as ctx:
+        staged(comm, ctx, array, stand_in, "made in memory that the ranks of a node share")
+
+
+@pytest.mark.filterwarnings("ignore:device_path:RuntimeWarning")
+def test_no_elements(comm, ctx, array):
+    request = ctx.Allreduce_init(array(0), array(0), device_path="direct")
+    assert request.device_path_reason == "rank 0: there are no elements"
+    request.Start()
+    request.Wait()
+    request.Free()
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+def test_buffers_of_the_host(comm, ctx):
+    with pytest.raises(pp.ArgumentError, match="device_path='direct' is for buffers in the memory"):
+        ctx.Allreduce_init(np.ones(3), np.ones(3), device_path="direct")
+
+
+def test_ranks_with_different_paths(comm, ctx, array):
+    if comm.size == 1:
+        pytest.skip("a rank alone does not differ")
+    path = "direct" if comm.rank == 0 else "auto"
+    with pytest.raises(pp.MismatchError, match="device_path=direct"):
+        ctx.Allreduce_init(array(3), array(3), device_path=path)
+
+
+def test_one_rank_has_a_wrong_argument(comm, ctx, array):
+    """The others let go what they have made for this path."""
+    last = comm.rank == comm.size - 1
+    error, average = (pp.ArgumentError, "size") if last else (pp.MismatchError, None)
+    with pytest.raises(error, match="average='size' is for"):
+        ctx.Allreduce_init(array(3, "i4"), array(3, "i4"), average=average, device_path="direct")

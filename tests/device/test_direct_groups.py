@@ -1,0 +1,591 @@
+"""Groups on communicators of models that stay on their device: MPI gets their addresses.
+
+The MPI is one that takes such addresses: tests/support/cuda_mpi.c, by LD_PRELOAD.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import nullcontext
+from zlib import crc32
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.device import Array, Stream, device, driver
+from support.oracles import check_groups
+
+import pypartial as pp
+from pypartial import _direct
+from pypartial._group_elements import Share
+
+pytestmark = pytest.mark.mpi
+
+STEPS = 12
+COUNT = 1003
+NOT_SUPPORTED = 801
+OUT_OF_MEMORY = 2
+KERNELS = "PYPARTIAL_CUDA_KERNELS"
+RATHER = "device_path='direct' is not possible"
+SHIM = ctypes.CDLL(None)
+DYNAMIC = {"weights": "dynamic", "missing": "initial"}
+
+
+@pytest.fixture(autouse=True)
+def _is_possible():
+    if not hasattr(SHIM, "cuda_mpi_taken"):
+        pytest.skip("MPI knows no devices: tests/support/cuda_mpi.c is not loaded")
+    if KERNELS not in os.environ:
+        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
+    SHIM.cuda_mpi_taken.restype = ctypes.c_uint64
+    SHIM.cuda_mpi_context.restype = ctypes.c_void_p
+
+
+def whole(size):
+    """Each phase is one group of all ranks."""
+    return pp.groups.Table([[range(size)]])
+
+
+def opened(ctx, model, groups, **options):
+    """Make a handle, which must be on this path."""
+    request = ctx.Preduce_init(model, groups, backend="comm", device_path="direct", **options)
+    assert (request.backend, request.device_path) == ("comm", "direct")
+    assert request.device_path_reason == ""
+    return request
+
+
+def averages(comm, request, model, steps=5):
+    """Whether groups of all ranks have the averages that they should."""
+    for step in range(steps):
+        model.put(np.arange(model.count) + step + comm.rank)
+        request.Start()
+        request.Wait()
+        expected = np.arange(model.count) + step + (comm.size - 1) / 2
+        if not np.allclose(model.get(), expected, rtol=1e-6):
+            return False
+        model.settle()
+    return True
+
+
+# ---- averages -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+@pytest.mark.parametrize("name", ["static", "table", "random", "smart", "controller"])
+def test_the_mean_is_kept_and_members_agree(comm, array, transport, name):
+    """A request may be in several groups: also in those that others have drawn it into."""
+    if name in ("random", "smart", "controller") and comm.size == 1:
+        pytest.skip("a rank alone has no groups of this kind")
+    ranks = range(comm.size)
+    few = min(3, comm.size)
+    generators = {
+        "static": lambda: pp.groups.Static(nodes=1, per_node=comm.size),
+        "table": lambda: pp.groups.Table([[ranks], [[rank] for rank in ranks]]),
+        "random": lambda: pp.groups.Random(min(2, comm.size)),
+        "smart": lambda: pp.groups.Smart(few),
+        "controller": lambda: pp.groups.Controller(few),
+    }
+    initial = np.random.default_rng(comm.rank).normal(size=COUNT)
+    mean = np.mean(comm.allgather(initial), axis=0)
+    with pp.Context(comm, seed=7, transport=transport) as ctx:
+        model, log, status = array(COUNT, "f8"), [], pp.Status()
+        model.put(initial)
+        request = opened(ctx, model, generators[name]())
+        for step in range(STEPS):
+            request.Start()
+            model.put(-999)  # waits for the copy
+            assert request.Wait(status) is True
+            assert status.iteration == step
+            after = model.get()
+            log.append((status.round, status.group, status.weights, crc32(after.tobytes())))
+        request.Flush(status)
+        assert status.group == tuple(ranks)
+        after = model.get()
+        assert comm.allgather(after.tobytes()) == [after.tobytes()] * comm.size
+        np.testing.assert_allclose(after, mean, rtol=0, atol=1e-12)
+        check_groups(comm, log)
+        assert request.Free() == 0
+
+
+def test_sums_name_their_members(comm, ctx, array):
+    """Each member's model is in the sum once, and no other rank's."""
+    model, status = array(comm.size, "f8"), pp.Status()
+    request = opened(ctx, model, pp.groups.Given())
+    for members in ([*range(comm.size)], [*range(comm.size)][:2], [*range(comm.size)][-2:]):
+        if comm.rank not in members:
+            continue
+        model.put(np.eye(comm.size)[comm.rank])
+        request.Start(group=members)
+        request.Wait(status)
+        assert status.group == tuple(members)
+        named = np.isin(np.arange(comm.size), members)
+        assert (model.get() * len(members) == named).all()
+        model.settle()
+    request.Free()
+
+
+@pytest.mark.parametrize("count", [1, COUNT, 30_000])
+@pytest.mark.parametrize("weights", ["constant", "closest", "initial"])
+@pytest.mark.parametrize("dtype", ["f2", "bfloat16", "f4", "f8"])
+def test_averages_have_the_bits_of_the_hosts(comm, ctx, array, dtype, weights, count):
+    """The same MPI adds up the same numbers, with every kind of weights; then a flush."""
+    if dtype == "bfloat16":
+        dtype = ml_dtypes.bfloat16
+    rng = np.random.default_rng(comm.rank)
+    values, other = ((rng.standard_normal(count) * 10).astype(dtype) for _ in range(2))
+    dynamic = {} if weights == "constant" else {"weights": "dynamic", "missing": weights}
+    on_device, on_host = array(count, dtype), values.copy()
+    on_device.put(values)  # the initial model
+    requests = [
+        opened(ctx, on_device, pp.groups.Given(), **dynamic),
+        ctx.Preduce_init(on_host, pp.groups.Given(), backend="comm", **dynamic),
+    ]
+    on_device.put(other)
+    on_host[:] = other
+    status, expected = pp.Status(), pp.Status()
+    iterations = [(comm.rank + 1) % comm.size, None, 2 * comm.size + comm.rank]
+    groups = [range(comm.size), range(max(1, comm.size - 1)), range(comm.size)]
+    for iteration, group in zip(iterations, groups, strict=True):
+        if comm.rank not in group:
+            continue
+        requests[0].Start(iteration, group)
+        on_device.put(-999)
+        requests[0].Wait(status)
+        requests[1].Start(iteration, group)
+        requests[1].Wait(expected)
+        assert (status.group, status.weights) == (expected.group, expected.weights)
+        assert (status.initial, status.iteration) == (expected.initial, expected.iteration)
+        assert on_device.get().tobytes() == on_host.tobytes()
+    for request in requests:
+        request.Flush(status)
+    assert on_device.get().tobytes() == on_host.tobytes()
+    for request in requests:
+        assert request.Free() == 0
+
+
+def test_the_initial_model_counts(comm, ctx, array):
+    """By the weight that the status names, once in a group."""
+    model, status = array(4, "f8"), pp.Status()
+    model.put(100)
+    request = opened(ctx, model, pp.groups.Given(), **DYNAMIC)
+    model.put(comm.rank)
+    request.Start(iteration=2 * comm.rank, group=range(comm.size))
+    request.Wait(status)
+    assert (status.initial > 0) == (comm.size > 1)
+    expected = status.initial * 100 + np.dot(status.weights, status.group)
+    np.testing.assert_allclose(model.get(), expected, rtol=1e-12)
+    request.Free()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_several_arrays(comm, ctx, array, dtype):
+    first, none, second = array(3, dtype), array(0, dtype), array(5, dtype)
+    first.put([comm.rank, 1, 2])
+    second.put(np.arange(5) * comm.rank)
+    request = opened(ctx, [first, none, second], whole(comm.size))
+    request.Start()
+    request.Wait()
+    mean = (comm.size - 1) / 2
+    assert first.get().tolist() == [mean, 1, 2]
+    assert second.get().tolist() == [mean * i for i in range(5)]
+    request.Free()
+
+
+def test_a_rank_that_is_alone_has_its_own_model(comm, ctx, array):
+    """As it was at Start, whatever was queued afterwards."""
+    model, status = array(5), pp.Status()
+    model.put(comm.rank + 1)
+    request = opened(ctx, model, pp.groups.Table([[[rank] for rank in range(comm.size)]]))
+    request.Start()
+    model.put(-1)
+    request.Wait(status)
+    assert status.group == (comm.rank,)
+    assert model.get().tolist() == [comm.rank + 1] * 5
+    request.Free()
+
+
+def test_what_is_counted_and_kept(comm, ctx, array, stand_in):
+    """A loop takes no more memory, nothing passes the host; Free gives all back."""
+    model = array(COUNT, "f8")
+    kinds = (b"memory", b"host memory", b"streams", b"events", b"contexts", b"modules")
+    before = [stand_in.fake_live(kind) for kind in kinds]
+    host = stand_in.fake_live(b"host memory")
+    request = opened(ctx, model, whole(comm.size), **DYNAMIC)
+    staged = ctx.stats().staged_bytes
+    assert staged == model.nbytes  # of the initial model
+    taken, counted = SHIM.cuda_mpi_taken(), ctx.stats().direct_bytes
+    assert stand_in.fake_live(b"host memory") == host
+    assert averages(comm, request, model, 20)
+    kept = stand_in.fake_live(b"memory")
+    assert averages(comm, request, model, 20)
+    assert stand_in.fake_live(b"memory") == kept
+    request.Flush()
+    stats = ctx.stats()
+    assert (stats.staged_bytes, stats.ipc_bytes) == (staged, 0)
+    assert stats.direct_bytes - counted == SHIM.cuda_mpi_taken() - taken
+    groups = 41 if comm.size > 1 else 1  # a rank alone has a flush only
+    assert stats.direct_bytes - counted == 2 * groups * model.nbytes
+    model.settle()
+    request.Free()
+    assert [stand_in.fake_live(kind) for kind in kinds] == before
+
+
+@pytest.mark.parametrize("progress", ["thread", "caller"])
+def test_beside_handles_of_other_paths(comm, array, progress):
+    model, total, on_host = array(COUNT), array(4), np.zeros(4)
+    with pp.Context(comm, seed=7, progress=progress, patience=None) as ctx:
+        direct = opened(ctx, model, whole(comm.size))
+        others = [
+            ctx.Preduce_init(on_host, whole(comm.size)),
+            ctx.Allreduce_init(None, total, policy=pp.Full()),
+            ctx.Preduce_init(array(4), whole(comm.size), backend="comm"),
+        ]
+        total.put(1)
+        for _ in range(3):
+            on_host[:] = comm.rank
+            assert averages(comm, direct, model, 2)
+            for other in others:
+                other.Start()
+                other.Wait()
+            assert (on_host == (comm.size - 1) / 2).all()
+        assert (total.get() == comm.size**3).all()
+        for request in (others[0], direct, *others[1:]):
+            request.Free()
+
+
+def test_another_device(comm, ctx):
+    """It is current while MPI has its addresses; the thread's own is so before and after."""
+    current, ours = ctypes.c_void_p(), ctypes.c_void_p()
+    with device(1):
+        driver().cuCtxGetCurrent(ctypes.byref(ours))
+        home = Stream()
+        model = Array(COUNT, "f4", home)
+        model.put(comm.rank)
+    request = opened(ctx, model, whole(comm.size))
+    assert request.device == 1
+    request.Start(stream=home)
+    request.Wait(stream=home)
+    request.Flush(stream=home)
+    assert SHIM.cuda_mpi_context() == ours.value
+    driver().cuCtxGetCurrent(ctypes.byref(current))
+    assert current.value != ours.value
+    with device(1):
+        assert (model.get() == (comm.size - 1) / 2).all()
+    request.Free()
+    with device(1):
+        model.close()
+        home.close()
+
+
+# ---- streams, and calls that are cut off ---------------------------------------------------------
+
+
+def test_a_model_is_what_was_queued_before_start(comm, ctx, array):
+    """A side stream writes the buffer, and Start is given that stream; Wait is given another."""
+    side, third = Stream(), Stream()
+    model = array(1000)
+    request = opened(ctx, model, whole(comm.size))
+    for step in range(20):
+        side.hold(True)
+        model.put(step + comm.rank, side)
+        request.Start(stream=side)
+        model.put(-1, side)
+        side.hold(False)
+        side.wait()
+        request.Wait(stream=third)
+        mean = model.get(third)
+        assert (mean == step + (comm.size - 1) / 2).all(), (step, mean[:3])
+        model.settle()
+    request.Free()
+    side.close()
+    third.close()
+
+
+def test_a_slow_consumer_keeps_its_averages(comm, ctx, array):
+    slow, model = Stream(), array(100)
+    seen = [array(100) for _ in range(7)]
+    request = opened(ctx, model, whole(comm.size))
+    slow.hold(True)
+    for step in range(7):
+        model.put(step)
+        request.Start()
+        request.Wait(stream=slow)
+        seen[step].copy(model, slow)
+    slow.hold(False)
+    slow.wait()
+    assert [one.get().tolist() for one in seen] == [[step] * 100 for step in range(7)]
+    request.Free()
+    slow.close()
+
+
+def test_a_wait_and_a_flush_go_on_with_their_copy(comm, ctx, array, stream):
+    model, status = array(4, "f8"), pp.Status()
+    request = opened(ctx, model, whole(comm.size))
+    model.put(comm.rank)
+    stream.hold(True)
+    for _ in range(3):
+        with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+            request.Flush(timeout=0.02)
+    model.put(-1)  # after the copy
+    stream.hold(False)
+    request.Flush(status)
+    assert model.get().tolist() == [(comm.size - 1) / 2] * 4
+    model.put(2 * comm.rank)
+    stream.wait()
+    stream.hold(True)
+    request.Start()
+    with pytest.raises(pp.TimeoutError, match="is on its way from its device"):
+        request.Wait(timeout=0.02)
+    stream.hold(False)
+    request.Wait(status)
+    assert model.get().tolist() == [comm.size - 1] * 4
+    request.Free()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_beside_an_average(comm, ctx, array, monkeypatch, moment):
+    """What the rank has given is still there, or the group does not run again."""
+    if comm.size == 1:
+        pytest.skip("a rank alone runs no group")
+    model = array(4, "f8")
+    request = opened(ctx, model, whole(comm.size))
+    elements, run = request._by_comm._elements, request._by_comm.run
+    average, averaged = elements.average, []
+
+    def count(*arguments):
+        averaged.append(arguments)
+        average(*arguments)
+
+    def cut_off(*arguments):
+        if moment == "after":
+            count(*arguments)
+        raise KeyboardInterrupt
+
+    def run_twice(group, kept):
+        monkeypatch.setattr(elements, "average", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            run(group, kept)
+        monkeypatch.setattr(elements, "average", count)
+        run(group, kept)
+
+    monkeypatch.setattr(request._by_comm, "run", run_twice)
+    model.put(comm.rank)
+    request.Start()
+    request.Wait()
+    assert len(averaged) == 1
+    assert model.get().tolist() == [(comm.size - 1) / 2] * 4
+    request.Free()
+
+
+def test_an_interrupt_before_the_average_is_delivered(comm, ctx, array, monkeypatch):
+    """The request is over; the next one, or a flush, gives what the buffers hold then."""
+    model = array(4, "f8")
+    request = opened(ctx, model, whole(comm.size))
+    elements = request._by_comm._elements
+
+    def cut_off():
+        raise KeyboardInterrupt
+
+    for again in (request.Flush, lambda: (request.Start(), request.Wait())):
+        model.put(comm.rank)
+        request.Start()
+        with monkeypatch.context() as patch:
+            patch.setattr(elements, "deliver", cut_off)
+            with pytest.raises(KeyboardInterrupt):
+                request.Wait()
+        model.put(3 * comm.rank)
+        again()
+        assert model.get().tolist() == [1.5 * (comm.size - 1)] * 4
+        model.settle()
+    request.Free()
+
+
+def test_an_mpi_that_fails(comm, ctx, array, monkeypatch):
+    """The model is as it was, what was given and also an average, and can be averaged again."""
+    from mpi4py import MPI
+
+    model = array(4, "f8")
+    request = opened(ctx, model, whole(comm.size))
+    elements = request._by_comm._elements
+    average = elements.average
+
+    def fail(group):
+        for _ in range(3):
+            with pytest.raises(pp.Error, match="an allreduce over the members of a group failed"):
+                average(MPI.COMM_NULL, group, Share(weight=0.25))
+
+    def fail_around(on, group, share):
+        fail(group)
+        assert elements.averaged != group
+        average(on, group, share)
+        fail(group + 1)
+        assert elements.averaged == group
+
+    monkeypatch.setattr(elements, "average", fail_around)
+    for step in range(2):
+        model.put(comm.rank + step)
+        request.Start()
+        request.Wait()
+        request.Flush()
+        assert model.get().tolist() == [(comm.size - 1) / 2 + step] * 4
+        model.settle()
+    request.Free()
+
+
+def test_what_the_core_refuses(comm, ctx, array):
+    """Models of other paths come to the host; one that is direct does not."""
+    native = ctx._native
+    lib, elements = native.lib, native.ffi.new("void **")
+    direct = opened(ctx, array(4), whole(comm.size))
+    staged = ctx.Preduce_init(array(4), whole(comm.size), backend="comm")
+    nothing = native.ffi.NULL, 1, 1, 0, 1
+    for call, why in (
+        (lambda: lib.pp_preduce_host(direct._handle, elements), "the model stays on its device"),
+        (lambda: lib.pp_preduce_average(staged._handle, *nothing), "the model comes to the host"),
+        (lambda: lib.pp_preduce_average(direct._handle, *nothing), "call Start and Wait first"),
+        (lambda: lib.pp_preduce_deliver(direct._handle), "call Start and Wait first"),
+    ):
+        status = call()
+        assert status == lib.PP_ERR_STATE
+        with pytest.raises(pp.Error, match=why):
+            native.check(status)
+    for request in (direct, staged):
+        request.Free()
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+def staged(comm, ctx, array, stand_in, why, make=None, **options):
+    """A handle that cannot be on this path, on any rank, works on the other one."""
+    model = array(COUNT)
+    memory, contexts = stand_in.fake_live(b"memory"), stand_in.fake_live(b"contexts")
+    options = {"backend": "comm", "device_path": "direct", **options}
+    with pytest.warns(RuntimeWarning, match=RATHER) if comm.rank == 0 else nullcontext():
+        request = (make or ctx.Preduce_init)(model, whole(comm.size), **options)
+    assert request.device_path == "staged"
+    assert why in request.device_path_reason
+    assert len(set(comm.allgather(request.device_path_reason))) == 1
+    assert stand_in.fake_live(b"memory") == memory
+    assert stand_in.fake_live(b"contexts") == contexts + 1  # of the lane
+    assert averages(comm, request, model)
+    again = ctx.Preduce_init(model, whole(comm.size), **options)  # does not warn
+    for one in (request, again):
+        one.Free()
+
+
+@pytest.mark.parametrize("weights", [{}, DYNAMIC], ids=["constant", "initial"])
+@pytest.mark.parametrize(
+    ("call", "nth"),
+    [("cuModuleLoadData", 1), ("cuStreamCreate", 2), *(("cuMemAlloc", n) for n in (1, 2, 3, 4))],
+)
+@pytest.mark.filterwarnings("error")
+def test_one_rank_cannot(comm, ctx, array, stand_in, call, nth, weights):
+    """All ranks have the other path, and nothing is left."""
+    if (call, nth, weights) == ("cuMemAlloc", 4, {}):
+        pytest.skip("without an initial model there is no fourth piece of memory")
+    last, real = comm.size - 1, ctx.Preduce_init
+
+    def fails(*args, **options):
+        if comm.rank == last:
+            stand_in.fake_fail(call.encode(), nth, NOT_SUPPORTED)
+        return real(*args, **options)
+
+    try:
+        why = f"rank {last}: CUDA reports an error: {call} failed"
+        staged(comm, ctx, array, stand_in, why, fails, **weights)
+    finally:
+        stand_in.fake_fail(call.encode(), 0, 0)
+
+
+def test_one_rank_has_an_mpi_that_knows_no_devices(comm, ctx, array, stand_in, monkeypatch):
+    """The reason is that of the first rank that cannot."""
+    if comm.rank > 0 or comm.size == 1:
+        monkeypatch.setattr(_direct, "mpi_says", lambda native: (False, f"not on {comm.rank}"))
+    why = "rank 0: not on 0" if comm.size == 1 else "rank 1: not on 1"
+    staged(comm, ctx, array, stand_in, why)
+
+
+def test_without_kernels(comm, ctx, array, stand_in, monkeypatch):
+    if comm.rank == comm.size - 1:
+        monkeypatch.setenv(KERNELS, "/nowhere")
+    staged(comm, ctx, array, stand_in, f"rank {comm.size - 1}: {KERNELS}='/nowhere'")
+
+
+@pytest.mark.parametrize("backend", ["auto", "schedule"])
+def test_other_backends(comm, ctx, array, stand_in, monkeypatch, backend):
+    """Nobody makes kernels for them, or tries MPI."""
+    if backend == "schedule" and comm.size == 1:
+        pytest.skip("a rank alone sends no messages")
+    monkeypatch.setattr(_direct, "why_not", lambda *_: pytest.fail("it was tried"))
+    why = 'groups give MPI addresses of devices with backend="comm" only'
+    staged(comm, ctx, array, stand_in, why, backend=backend)
+
+
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+def test_no_elements(comm, array, transport):
+    with pp.Context(comm, transport=transport) as ctx:
+        with pytest.warns(RuntimeWarning, match=RATHER) if comm.rank == 0 else nullcontext():
+            request = ctx.Preduce_init(
+                array(0), whole(comm.size), backend="comm", device_path="direct"
+            )
+        assert request.device_path_reason == "rank 0: there are no elements"
+        request.Start()
+        request.Wait()
+        request.Flush()
+        request.Free()
+
+
+def test_one_rank_has_a_wrong_argument(comm, ctx, array):
+    """The others let go what they have made for this path."""
+    last = comm.rank == comm.size - 1
+    error, alpha = (pp.ArgumentError, 2.0) if last else (pp.MismatchError, 0.5)
+    model, options = array(3), {"backend": "comm", "device_path": "direct", "alpha": alpha}
+    with pytest.raises(error, match="alpha must be"):
+        ctx.Preduce_init(model, whole(comm.size), **options, **DYNAMIC)
+
+
+def test_auto_stays_staged(comm, ctx, array):
+    request = ctx.Preduce_init(array(3), whole(comm.size), backend="comm")
+    assert (request.device_path, request.device_path_reason) == ("staged", "")
+    request.Free()
+
+
+# ---- a driver that fails ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyAsync", "cuStreamWaitEvent", "cuEventRecord"])
+def test_a_driver_that_refuses_a_start(comm, ctx, array, stand_in, call):
+    """Nothing was started, and the next Start is as the first one."""
+    model = array(4)
+    request = opened(ctx, model, whole(comm.size))
+    for step in range(2):
+        model.put(comm.rank + step)
+        for _ in range(5):
+            stand_in.fake_fail(call.encode(), 1, OUT_OF_MEMORY)
+            with pytest.raises(MemoryError, match=call):
+                request.Start()
+        request.Start()
+        request.Wait()
+        assert model.get().tolist() == [(comm.size - 1) / 2 + step] * 4
+    request.Free()
+
+
+def test_no_more_memory(comm, ctx, array, stand_in):
+    """A Start that needs another bounce buffer raises, and can be repeated."""
+    model, slow = array(4), Stream()
+    request = opened(ctx, model, whole(comm.size))
+    slow.hold(True)
+    model.put(comm.rank)
+    request.Start()
+    request.Wait(stream=slow)  # keeps its bounce buffer
+    stand_in.fake_fail(b"cuMemAlloc", 0, OUT_OF_MEMORY)
+    with pytest.raises(MemoryError, match="cuMemAlloc"):
+        request.Start()
+    stand_in.fake_fail(b"cuMemAlloc", 0, 0)
+    slow.hold(False)
+    slow.wait()
+    assert averages(comm, request, model)
+    request.Free()
+    slow.close()

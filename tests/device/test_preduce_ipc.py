@@ -1,0 +1,428 @@
+"""Models of groups in the memory of devices that the ranks share; see test_preduce.py as well."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from support.device import Array, Stream, device
+
+import pypartial as pp
+
+pytestmark = pytest.mark.mpi
+
+COUNT = 1003
+NOT_SUPPORTED = 801
+KERNELS = "PYPARTIAL_CUDA_KERNELS"
+RATHER = "device_path='ipc' is not possible"
+
+
+@pytest.fixture(autouse=True)
+def _has_kernels():
+    if KERNELS not in os.environ:
+        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
+
+
+def whole(size):
+    """Each phase is one group of all ranks."""
+    return pp.groups.Table([[range(size)]])
+
+
+def opened(ctx, model, groups, **options):
+    """Make a handle, which must be on this path."""
+    request = ctx.Preduce_init(model, groups, device_path="ipc", **options)
+    assert (request.device_path, request.device_path_reason) == ("ipc", "")
+    return request
+
+
+def averages(comm, request, model, steps=5):
+    """Whether groups of all ranks have the averages that they should."""
+    for step in range(steps):
+        model.put(np.arange(model.count) + step + comm.rank)
+        request.Start()
+        request.Wait()
+        expected = np.arange(model.count) + step + (comm.size - 1) / 2
+        if not np.allclose(model.get(), expected, rtol=1e-6):
+            return False
+        model.settle()
+    return True
+
+
+# ---- averages -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, COUNT, 30_000])
+@pytest.mark.parametrize("weights", ["constant", "closest", "initial"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_averages_have_the_bits_of_the_hosts(comm, ctx, array, dtype, weights, count):
+    """Numbers of all sizes, NaN and infinities among them; several groups, and a flush."""
+    rng = np.random.default_rng(comm.rank)
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0, -0.0], dtype)
+    dynamic = {} if weights == "constant" else {"weights": "dynamic", "missing": weights}
+    on_device, on_host = array(count, dtype), np.zeros(count, dtype)
+
+    def draw():
+        values = (rng.standard_normal(count) * 10.0 ** rng.integers(-3, 4, count)).astype(dtype)
+        some = rng.random(count) < 0.02
+        values[some] = rng.choice(special, some.sum())
+        on_device.put(values)
+        on_host[:] = values
+
+    draw()
+    requests = [
+        opened(ctx, on_device, pp.groups.Given(), **dynamic),
+        ctx.Preduce_init(on_host, pp.groups.Given(), **dynamic),
+    ]
+    status, expected = pp.Status(), pp.Status()
+    for iteration, first in ((comm.rank, 0), (2 * comm.size + comm.rank, 1), (5 * comm.size, 0)):
+        group = range(first if comm.size > 1 else 0, comm.size)
+        if comm.rank not in group:
+            continue
+        draw()
+        requests[0].Start(iteration, group)
+        on_device.put(-999)  # waits for the copy
+        requests[1].Start(iteration, group)
+        requests[0].Wait(status)
+        requests[1].Wait(expected)
+        assert (status.group, status.weights) == (expected.group, expected.weights)
+        assert (status.initial, status.iteration) == (expected.initial, expected.iteration)
+        assert on_device.get().tobytes() == on_host.tobytes()
+    draw()
+    for request in requests:
+        request.Flush()
+    assert on_device.get().tobytes() == on_host.tobytes()
+    for request in requests:
+        request.Free()
+
+
+def test_models_of_the_initial_average(comm, ctx, array, stream):
+    """The initial models are those of Preduce_init, whatever the buffers hold afterwards."""
+    model, status = array(COUNT, "f2"), pp.Status()
+    model.put(100 + comm.rank)
+    request = opened(ctx, model, pp.groups.Given(), weights="dynamic", missing="initial")
+    model.put(comm.rank)
+    if comm.rank > 0:
+        comm.Barrier()
+    request.Start(iteration=2 * comm.rank, group=range(comm.size))
+    if comm.rank == 0:  # the first member does not begin the group
+        request._land("Start", None, results=False)
+        comm.Barrier()
+    request.Wait(status)
+    assert status.initial > 0 or comm.size == 1
+    expected = status.initial * 100 + np.dot(status.weights, status.group)
+    np.testing.assert_allclose(model.get(), expected, rtol=1e-3)
+    request.Free()
+
+
+def test_ranks_on_different_devices(comm, ctx):
+    """They are mapped where the devices can access each other's memory."""
+    with device(comm.rank % 2):
+        stream = Stream()
+        model = Array(COUNT, "f4", stream)
+        request = opened(ctx, model, whole(comm.size))
+        assert averages(comm, request, model)
+        request.Free()
+        model.close()
+        stream.close()
+
+
+# ---- memory -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["closest", "initial"])
+def test_what_is_kept(comm, ctx, array, stand_in, missing):
+    """A loop takes no more memory; Free gives all back when the other ranks have freed it."""
+    model = array(COUNT, "f4")
+    model.put(0)
+    model.settle()
+    memory, host = stand_in.fake_live(b"memory"), stand_in.fake_live(b"host memory")
+    request = opened(ctx, model, whole(comm.size), weights="dynamic", missing=missing)
+    taken = stand_in.fake_live(b"memory")
+    assert taken == memory + (2 if missing == "initial" else 1)  # and a bounce buffer
+    assert stand_in.fake_live(b"mappings") == comm.size - 1
+    assert averages(comm, request, model, 20)
+    assert stand_in.fake_live(b"memory") == taken
+    assert stand_in.fake_live(b"host memory") == host
+    request.Free()
+    assert stand_in.fake_live(b"memory") == memory
+    assert stand_in.fake_live(b"mappings") == 0
+
+
+def test_several_handles_and_contexts(comm, array):
+    """Each has its own memory, and gives it back in any order; without Flush as well."""
+    models = [array(COUNT, "f8") for _ in range(4)]
+    with pp.Context(comm, seed=1) as one, pp.Context(comm, seed=2) as two:
+        requests = [
+            opened(ctx, model, whole(comm.size))
+            for ctx, model in zip([one, two, two, one], models, strict=True)
+        ]
+        for request, model in zip(requests, models, strict=True):
+            assert averages(comm, request, model)
+        for at in (2, 0, 1, 3):
+            requests[at].Free()
+
+
+def test_a_rank_that_frees_late(comm, ctx, array, stand_in):
+    """The others' memory stays mapped there until then, and is given back afterwards."""
+    model, memory = array(4), stand_in.fake_live(b"memory")
+    requests = [opened(ctx, model, whole(comm.size)) for _ in range(2)]
+    requests[0].Free()
+    assert averages(comm, requests[1], model)
+    requests[1].Free()
+    assert stand_in.fake_live(b"memory") == memory
+
+
+# ---- slow streams -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_averages_that_wait_for_their_stream(comm, ctx, array, dtype):
+    """The first is read where groups average, the others by bounce buffers; none is overwritten."""
+    model, slow = array(COUNT, dtype), Stream()
+    request = opened(ctx, model, whole(comm.size))
+    for _ in range(3):
+        seen = [array(COUNT, dtype) for _ in range(7)]
+        slow.hold(True)
+        for step, kept in enumerate(seen):
+            model.put(step + comm.rank)
+            request.Start()
+            request.Wait(stream=slow)
+            kept.copy(model, slow)
+        slow.hold(False)
+        slow.wait()
+        means = [step + (comm.size - 1) / 2 for step in range(7)]
+        assert [kept.get().tolist() for kept in seen] == [[mean] * COUNT for mean in means]
+        model.settle()
+    request.Free()
+    slow.close()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_a_result_behind_one_that_is_not_read(comm, ctx, array, dtype):
+    """Its stream waits until it is in the bounce buffer, though not for the stream before."""
+    model, slow = array(COUNT, dtype), Stream()
+    request = opened(ctx, model, whole(comm.size))
+    seen = [array(COUNT, dtype) for _ in range(7)]  # eight are the most on their way
+    for _ in range(5):
+        slow.hold(True)
+        request.Start()
+        request.Wait(stream=slow)
+        for step, kept in enumerate(seen):
+            model.put(step + comm.rank)
+            request.Start()
+            request.Wait()
+            kept.copy(model, model.stream)
+        model.stream.wait()  # the result that is late goes to the same model
+        slow.hold(False)
+        slow.wait()
+        for step, kept in enumerate(seen):
+            assert kept.get().tolist() == [step + (comm.size - 1) / 2] * COUNT
+        model.settle()
+    request.Free()
+    slow.close()
+
+
+def test_a_device_that_does_not_come_to_a_group(comm, array, stand_in):
+    """Nothing else waits for it: another handle's groups complete, and calls time out."""
+    model, ones = array(COUNT), np.full(1, float(comm.rank))
+    with pp.Context(comm, seed=7) as ctx:
+        host = ctx.Preduce_init(ones, whole(comm.size))
+        stand_in.fake_hold_new(True)
+        request = opened(ctx, model, whole(comm.size))
+        stand_in.fake_hold_new(False)
+        model.put(comm.rank)
+        request.Start()
+        with pytest.raises(pp.TimeoutError):
+            request.Wait(timeout=0.05)
+        host.Start()
+        host.Wait()
+        assert ones[0] == (comm.size - 1) / 2
+        comm.Barrier()
+        stand_in.fake_let_all_go()
+        request.Wait()
+        assert (model.get() == (comm.size - 1) / 2).all()
+        request.Free()
+        host.Free()
+
+
+# ---- nobody waits for a rank that computes ------------------------------------------------------
+
+
+@pytest.mark.parametrize("progress", ["thread", "caller"])
+def test_a_rank_that_has_begun_a_group_of_others(comm, array, stream, progress):
+    """It leaves, so that the others' group begins; then it blocks outside of the library."""
+    model, status, last = array(COUNT, "f8"), pp.Status(), comm.size - 1
+    with pp.Context(comm, progress=progress, patience=None) as ctx:
+        request = opened(ctx, model, whole(comm.size))
+        model.put(comm.rank)
+        stream.wait()
+        if comm.rank < last:
+            request.Start()
+            request.Test()
+            stream.wait()
+            request.Test()  # without a progress thread this asks
+            comm.Barrier()
+            request.Wait(status)
+            assert status.group == tuple(range(last))
+            comm.Barrier()
+            with ctx.away():
+                pass
+        else:
+            comm.Barrier()
+            averaged = ctx.stats().device_rounds
+            with ctx.away():
+                comm.Barrier()
+            assert ctx.stats().device_rounds == averaged + (comm.size > 2)
+        request.Flush()
+        mean = (comm.size - 1) / 2
+        np.testing.assert_allclose(model.get(), mean, rtol=1e-12)
+        request.Free()
+
+
+@pytest.mark.sizes(2, 3, 4)
+def test_the_last_member_computes(comm, ctx, array, stream):
+    """Its Start has begun the group; its progress thread finds that the device has averaged it."""
+    model, last = array(COUNT, "f8"), comm.size - 1
+    request = opened(ctx, model, whole(comm.size))
+    for step in range(20):
+        model.put(comm.rank + step)
+        if comm.rank == last:
+            comm.Barrier()
+            request.Start()
+            comm.Barrier()  # the others have waited for the group
+            request.Wait()
+        else:
+            request.Start()
+            comm.Barrier()
+            request.Wait()
+            comm.Barrier()
+        assert (model.get() == step + last / 2).all()
+        model.settle()
+    request.Free()
+
+
+def test_nobody_waits_for_a_stream_that_is_held(comm, array, stream):
+    """The others' groups go on without this rank; Flush and Free wait for its model."""
+    last, status = comm.rank == comm.size - 1, pp.Status()
+    model = array(3, "f8")
+    model.put(comm.rank)
+    stream.wait()
+    groups = pp.groups.Controller(2) if comm.size > 2 else whole(comm.size)
+    with pp.Context(comm, seed=7) as ctx:
+        request = opened(ctx, model, groups)
+        stream.hold(last)
+        request.Start()
+        for _ in range(0 if last or comm.size != 3 else 5):
+            request.Wait(status)
+            assert status.group == (0, 1)
+            request.Start()
+        if last:
+            for call in (request.Flush, request.Free):
+                with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+                    call(timeout=0.05)
+        comm.Barrier()
+        stream.hold(False)
+        request.Flush(status)
+        assert status.group == tuple(range(comm.size))
+        np.testing.assert_allclose(model.get(), (comm.size - 1) / 2)
+        request.Free()
+
+
+def test_a_start_after_a_flush_that_has_not_begun(comm, ctx, array, stream):
+    """What the Flush was to give is forgotten."""
+    model = array(COUNT, "f8")
+    request = opened(ctx, model, whole(comm.size))
+    for _ in range(3):
+        stream.hold(True)
+        with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+            request.Flush(timeout=0.02)
+        stream.hold(False)
+        assert averages(comm, request, model, 2)
+    request.Free()
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+def staged(comm, ctx, array, stand_in, why, make=None, **options):
+    """A handle that cannot be on this path, on any rank, works on the other one."""
+    model = array(COUNT)
+    model.put(5)
+    memory = stand_in.fake_live(b"memory")
+    make = make or ctx.Preduce_init
+    with pytest.warns(RuntimeWarning, match=RATHER) if comm.rank == 0 else nullcontext():
+        request = make(model, whole(comm.size), device_path="ipc", **options)
+    assert request.device_path == "staged"
+    assert why in request.device_path_reason
+    assert len(set(comm.allgather(request.device_path_reason))) == 1
+    assert stand_in.fake_live(b"memory") == memory
+    assert stand_in.fake_live(b"mappings") == 0
+    assert averages(comm, request, model)
+    again = ctx.Preduce_init(model, whole(comm.size), device_path="ipc")  # does not warn
+    for one in (request, again):
+        one.Free()
+
+
+@pytest.mark.parametrize("missing", ["closest", "initial"])
+@pytest.mark.parametrize(
+    "call",
+    ["cuModuleLoadData", "cuIpcGetMemHandle", "cuMemAlloc", "cuIpcOpenMemHandle"],
+)
+@pytest.mark.filterwarnings("error")
+def test_one_rank_cannot(comm, ctx, array, stand_in, call, missing):
+    """As in a container without a namespace of processes in common, or when memory is short."""
+    if comm.size == 1 and call == "cuIpcOpenMemHandle":
+        pytest.skip("a rank alone maps no memory of others")
+    last = comm.size - 1
+
+    def fails(*args, **options):
+        if comm.rank == last:
+            stand_in.fake_fail(call.encode(), 1, NOT_SUPPORTED)
+        return ctx.Preduce_init(*args, **options)
+
+    why = f"rank {last}: CUDA reports an error: {call} failed"
+    options = {"weights": "dynamic", "missing": missing}
+    try:
+        staged(comm, ctx, array, stand_in, why, fails, **options)
+    finally:
+        stand_in.fake_fail(call.encode(), 0, 0)
+
+
+def test_without_kernels(comm, ctx, array, stand_in, monkeypatch):
+    if comm.rank == comm.size - 1:
+        monkeypatch.setenv(KERNELS, "/nowhere")
+    staged(comm, ctx, array, stand_in, f"rank {comm.size - 1}: {KERNELS}='/nowhere'")
+
+
+def test_without_cupy(comm, ctx, array, stand_in, monkeypatch):
+    """The kernels cannot be compiled then."""
+    monkeypatch.delenv(KERNELS)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
+    staged(comm, ctx, array, stand_in, "rank 0: ")
+
+
+@pytest.mark.parametrize("generator", ["table", "random"])
+def test_ranks_that_share_no_memory(comm, array, stand_in, generator):
+    """With a machine at rank 0, and with a table that needs none."""
+    if comm.size == 1:
+        pytest.skip("a rank alone shares memory with all")
+    options = {"weights": "dynamic"} if generator == "random" else {}
+    with pp.Context(comm, seed=7, transport="mpi") as ctx:
+        staged(comm, ctx, array, stand_in, "the groups exchange messages", **options)
+
+
+def test_communicators(comm, ctx, array, stand_in):
+    staged(comm, ctx, array, stand_in, "ranks share no memory of devices", backend="comm")
+
+
+def test_no_elements(comm, ctx, array):
+    with pytest.warns(RuntimeWarning) if comm.rank == 0 else nullcontext():
+        request = ctx.Preduce_init(array(0), whole(comm.size), device_path="ipc")
+    assert "there are no elements" in request.device_path_reason
+    request.Start()
+    request.Wait()
+    request.Free()

@@ -1,0 +1,303 @@
+"""device_path="direct" on the stand-in for the CUDA driver, under MPIs of all kinds."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from support import cuda_mpi, fakecuda
+from support.layer import run_tests
+from support.mpirun import mpirun, python
+
+from pypartial import _direct
+
+ROOT = Path(__file__).resolve().parents[1]
+TEST_LIMIT_S = 60  # for one test in one rank
+LIMIT_S = 240  # for all of them: mpirun's
+PROGRAMS = 60
+SKIPPED = {"test_direct.py": (1, 0), "test_direct_groups.py": (10, 1)}  # by one rank, by more
+
+pytestmark = pytest.mark.skipif(
+    fakecuda.cpp_compiler() is None, reason="a C++ compiler makes the kernels, and there is none"
+)
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    return fakecuda.environment(tmp_path_factory.mktemp("driver"), devices=2)
+
+
+@pytest.fixture(scope="module")
+def under(tmp_path_factory):
+    """What goes before a program whose MPI takes addresses of devices, or says that it does."""
+    return cuda_mpi.preloaded(cuda_mpi.build(tmp_path_factory.mktemp("mpi")))
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+@pytest.mark.parametrize("file", ["test_direct.py", "test_direct_groups.py"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_device_layer(ranks, file, env, under, record_property):
+    counts = run_tests(
+        ROOT / "device" / file,
+        ranks,
+        test_limit_s=TEST_LIMIT_S,
+        limit_s=LIMIT_S,
+        env=env,
+        under=under,
+    )
+    record_property("inner_passed", counts.passed)
+    alone, always = SKIPPED[file]
+    assert counts.skipped <= (alone if ranks == 1 else always)
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_random_programs(ranks, env, under):
+    script = str(ROOT / "stress" / "device.py")
+    command = python("-m", "mpi4py", script, "--programs", str(PROGRAMS))
+    run = mpirun(ranks, [*under, *command], timeout_s=LIMIT_S, env=env)
+    run.check()
+    assert f"{PROGRAMS} programs passed on {ranks} ranks" in run.output
+
+
+# ---- what MPI says, and what it does -------------------------------------------------------------
+
+LOOP = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream
+import numpy as np
+import pypartial as pp
+from pypartial import _direct
+_direct.LIMIT_S = 2.0 if sys.argv[2] == "hangs" else 60.0
+comm, stream = MPI.COMM_WORLD, Stream()
+send, out = Array(5000, "i8", stream), Array(5000, "i8", stream)
+ctx = pp.Context(comm, transport="mpi")
+for _ in range(2):
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")
+    print("path:", request.device_path, request.device_path_reason)
+    send.put(np.arange(5000) + comm.rank)
+    request.Start()
+    request.Wait()
+    assert (out.get() == comm.size * np.arange(5000) + sum(range(comm.size))).all()
+    request.Free()
+print("sent by addresses of devices:", ctx.stats().direct_bytes > 0)
+ctx.Free()
+"""
+WHERE = "rounds made of messages and groups on communicators"
+TRIED = "MPI says that it takes addresses of devices, but a process that tried it "
+
+
+def tried(mode, env, under):
+    run = mpirun(3, [*under, *python("-c", LOOP, str(ROOT), mode)], timeout_s=90, env=env)
+    run.check()
+    warned = run.output.count("RuntimeWarning: device_path='direct' is not possible")
+    assert warned == (mode != "takes"), run.explain()
+    return run
+
+
+def test_an_mpi_that_takes_addresses_of_devices(env, under):
+    run = tried("takes", env, under)
+    for rank in range(3):
+        assert run.lines(rank).count("path: direct ") == 2, run.explain()
+        assert "sent by addresses of devices: True" in run.lines(rank), run.explain()
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        ("says-no", "MPI says that it knows no devices (MPIX_Query_cuda_support)"),
+        ("lies", f"{TRIED}died by SIGSEGV"),
+        ("wrong", f"{TRIED}failed: a message to itself of 256 bytes has element 0 as 0 instead"),
+        ("hangs", f"{TRIED}did not end within 2 s"),
+    ],
+)
+def test_an_mpi_that_does_not(mode, why, env, under):
+    """All ranks go by the host's memory, and rank 0 says so once."""
+    run = tried(mode, {**env, "CUDA_MPI": mode}, under)
+    for rank in range(3):
+        found = [line for line in run.lines(rank) if line.startswith("path: ")]
+        assert len(found) == 2, run.explain()
+        assert all(line.startswith(f"path: staged rank 0: {why}") for line in found), found
+        assert "sent by addresses of devices: False" in run.lines(rank), run.explain()
+
+
+@pytest.mark.parametrize(
+    ("mode", "found"),
+    [
+        ("takes", f'device_path="direct" for {WHERE}; MPI says that it takes'),
+        ("lies", f'no device_path="direct": {TRIED}died by SIGSEGV'),
+    ],
+)
+def test_info_says_what_was_found(mode, found, env, under):
+    command = [*under, *python("-m", "pypartial", "info")]
+    run = mpirun(2, command, timeout_s=60, env={**env, "CUDA_MPI": mode})
+    run.check()
+    assert re.search(rf"MPI and devices +{re.escape(found)}", run.output), run.explain()
+
+
+def test_an_mpi_without_cuda(env):
+    """No child is needed to see that the one in use here knows no devices."""
+    run = tried("none", env, [])
+    assert "path: staged rank 0: MPI " in run.output
+    assert "a process that tried it" not in run.output
+
+
+def test_the_child_is_alone(monkeypatch):
+    """It gets no variable of the launcher, and all that MPI and Python need."""
+    launcher = {
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_MCA_orte_ess_vpid": "1",
+        "PMIX_NAMESPACE": "x",
+        "PMI_FD": "5",
+        "PRTE_LAUNCHED": "1",
+        "HYDRA_TOPO": "x",
+        "I_MPI_HYDRA_ENV": "x",
+        "SLURM_PROCID": "1",
+        "MV2_COMM_WORLD_RANK": "1",
+    }
+    kept = {
+        "I_MPI_OFFLOAD": "1",
+        "OMPI_MCA_pml": "ucx",
+        "OMPI_MCA_btl": "^ofi",
+        "LD_LIBRARY_PATH": "/x",
+        "LD_PRELOAD": "/y",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    found = _direct.singleton_environment({**launcher, **kept})
+    assert {**found, "PYTHONPATH": ""} == {**kept, "PYTHONPATH": ""}
+    assert str(ROOT) in found["PYTHONPATH"].split(os.pathsep)
+
+
+# ---- failures, and the end -----------------------------------------------------------------------
+
+FOLD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+send, out = Array(100, "i8", stream), Array(100, "i8", stream)
+ctx = pp.Context(comm, transport="mpi")
+request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")
+if comm.rank == 0:  # it reduces for the others, too
+    driver().fake_fail(b"cuLaunchKernel", 1, 719)
+comm.Barrier()
+request.Start()
+try:
+    request.Wait(timeout=20)
+    print("a result")
+except pp.Error as error:
+    print("raised:", error, flush=True)
+    raise
+"""
+
+
+def test_a_round_that_a_device_cannot_reduce(env, under):
+    """The rank says why; what it has instead gets to no other, and no rank waits for ever."""
+    run = mpirun(3, [*under, *python("-c", FOLD, str(ROOT))], timeout_s=60, env=env)
+    assert run.returncode not in (0, None), run.explain()
+    why = "handle 1: an operation on vectors of a device has failed: CUDA reports an error"
+    assert any(line.startswith(f"raised: {why}") for line in run.lines(0)), run.explain()
+    assert "a result" not in run.output, run.explain()
+    assert "timed out" not in run.output, run.explain()
+
+
+GROUP = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+model, other = Array(100, "f4", stream), Array(100, "f4", stream)
+ctx = pp.Context(comm)
+everybody = pp.groups.Table([[range(comm.size)]])
+request = ctx.Preduce_init(
+    model, everybody, backend="comm", device_path="direct", weights="dynamic"
+)
+second = ctx.Preduce_init(other, everybody, backend="comm", device_path="direct")
+model.put(1.0)
+other.put(1.0)
+request.Start(iteration=comm.rank)
+if comm.rank == 0:
+    call, nth = sys.argv[2].split(":")
+    driver().fake_fail(call.encode(), int(nth), 719)
+try:
+    request.Wait()
+    print("a result", flush=True)
+    second.Start()
+    second.Wait()
+except pp.Error as error:
+    print("raised:", error, flush=True)
+    if comm.rank > 0:
+        comm.Barrier()  # until rank 0 aborts
+    driver().fake_fail(call.encode(), 0, 0)
+    try:
+        second.Start()
+    except pp.Error as error:
+        print("then:", error, flush=True)
+    raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("failing", "why"),
+    [
+        ("cuLaunchKernel:1", "a group could not be averaged: CUDA reports an error"),
+        ("cuStreamSynchronize:1", "a group could not be averaged: CUDA reports an error"),
+        ("cuStreamSynchronize:2", "a result did not get to its device: CUDA reports an error"),
+    ],
+)
+def test_a_group_that_a_device_cannot_average(failing, why, env, under):
+    """The rank's context fails and says why; the others wait inside MPI until the abort."""
+    command = python("-m", "mpi4py", "-c", GROUP, str(ROOT), failing)
+    run = mpirun(3, [*under, *command], timeout_s=60, env=env)
+    assert run.returncode not in (0, None), run.explain()
+    lines = run.lines(0)
+    raised = [line for line in lines if line.startswith("raised: ")]
+    assert len(raised) == 1 and "CUDA reports an error" in raised[0], run.explain()
+    assert any(line.startswith(f"then: handle 1: {why}") for line in lines), run.explain()
+    assert "a result" not in lines, run.explain()
+    assert "timed out" not in run.output, run.explain()
+
+
+END = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+send, out = Array(100, "i8", stream), Array(100, "i8", stream)
+ctx = pp.Context(comm, transport="mpi")
+if sys.argv[3] == "groups":
+    model, groups = Array(100, "f4", stream), pp.groups.Random(2)
+    options = {"backend": "comm", "weights": "dynamic", "missing": "initial"}
+    request = ctx.Preduce_init(model, groups, device_path="direct", **options)
+else:
+    request = ctx.Allreduce_init(send, out, policy=pp.Solo(), device_path="direct")
+assert request.device_path == "direct"
+for _ in range(3):
+    request.Start()
+    request.Wait()
+if sys.argv[2] == "stuck":
+    stream.hold(True)
+    request.Start()
+print("ended")
+if sys.argv[2] == "exception":
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize("kind", ["rounds", "groups"])
+@pytest.mark.parametrize("how", ["idle", "stuck", "exception"])
+def test_a_script_ends_without_free(how, kind, env, under):
+    """No one waits for the device then; the memory is the driver's to take back."""
+    run = mpirun(2, [*under, *python("-c", END, str(ROOT), how, kind)], timeout_s=60, env=env)
+    assert run.returncode == (3 if how == "exception" else 0), run.explain()
+    assert run.output.count("ended") == 2, run.explain()
