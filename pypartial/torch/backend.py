@@ -53,7 +53,8 @@ SUPPORTED = {
     "of integers, no bits of floating types, no order of complex ones; of bool, SUM is or",
     "ReduceOp PREMUL_SUM": _REFUSED,
     "float16, bfloat16": "reduced in float32",
-    "tensors on a CUDA device": "through host memory: the host waits for the device",
+    "tensors on a CUDA device": "through host memory, where the host waits for the device; a "
+    "partial all_reduce by device_path, from the second call with a tensor on",
     "new_group": "a communicator of its ranks, which alone make it",
     "split_group, monitored_barrier": "an error of torch, which has them for other backends only",
     "windows, coalescing of other calls": _REFUSED,
@@ -74,6 +75,7 @@ def new_group(
     *,
     max_lag: int | Literal["auto"] = "auto",
     timeout: timedelta | None = None,
+    device_path: Literal["auto", "staged", "ipc", "direct"] = "auto",
     **context: Any,
 ) -> Any:
     """Make a process group whose all_reduce is partial: it does not wait for the slowest rank.
@@ -100,6 +102,9 @@ def new_group(
         As for `Context.Allreduce_init`.
     timeout : datetime.timedelta, optional
         As for ``dist.new_group``.
+    device_path : {"auto", "staged", "ipc", "direct"}, optional
+        For tensors on a device: how they get from rank to rank in a partial `all_reduce`, as in
+        `Context.Allreduce_init`. Tensors on the CPU have ``"auto"`` only.
     **context
         Options of `Context`: ``seed``, ``progress``, ``transport``, ``window``, ``patience``,
         ``stall_warning``.
@@ -107,15 +112,18 @@ def new_group(
     Returns
     -------
     ProcessGroup
-        Its `status` is the `Status` of the last all_reduce, or None if that was not partial. On
-        ranks that are not in the group: ``dist.GroupMember.NON_GROUP_MEMBER``.
+        Its `status` is the `Status` of the last all_reduce, or None if that was not partial. Its
+        `device_path` and `device_path_reason` are as a `DeviceAllreduceRequest`'s, for a partial
+        one of a tensor on a device, else None and ``""``. On ranks that are not in the group:
+        ``dist.GroupMember.NON_GROUP_MEMBER``.
 
     Raises
     ------
     ArgumentError
         If an argument of this rank is wrong; the other members raise `MismatchError`.
     """
-    partial = Partial(policy=policy or Majority(), deliver=deliver, max_lag=max_lag, **context)
+    rounds: Any = {"policy": policy or Majority(), "deliver": deliver, "max_lag": max_lag}
+    partial = Partial(**rounds, device_path=device_path, **context)
     return dist.new_group(
         None if ranks is None else list(ranks),
         timeout=timeout,

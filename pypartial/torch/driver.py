@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from ..errors import Error
-from ..methods import EagerSGD, Method, Synchronous
+from ..methods import EagerSGD, Method, Synchronous, Worker
 from ..methods.meeting import Meeting
 from .flat import FlatParameters
 from .gradients import Gradients
@@ -21,6 +21,7 @@ from .on_device import worker_on
 from .state import Arrays, common_state
 
 if TYPE_CHECKING:
+    from .._handle import Request
     from ..context import Context
     from ..status import Status
 
@@ -43,6 +44,11 @@ class Driver(ABC):
     """
 
     is_paused = False
+
+    @property
+    @abstractmethod
+    def requests(self) -> Sequence[Request]:
+        """The requests by which it communicates, as far as they may be of a device."""
 
     @property
     @abstractmethod
@@ -107,6 +113,8 @@ class Whole(Driver):
     meeting : Meeting
     apply : callable
         Makes one step of the optimizer with the gradients that the parameters have.
+    device_path : str
+        As for `DistributedOptimizer`.
     """
 
     def __init__(
@@ -117,6 +125,7 @@ class Whole(Driver):
         layout: Layout,
         meeting: Meeting,
         apply: Apply,
+        device_path: str,
     ) -> None:
         self._optimizer, self._ctx = optimizer, ctx
         self._meeting, self._apply = meeting, apply
@@ -132,13 +141,20 @@ class Whole(Driver):
         else:
             x = self._home.zeros(ctx, layout.size, layout.dtype)
             self._flat = FlatParameters(layout, x)
+        self._requests: list[Request] = []
+        self._worker: Worker
         if self._home.is_device:
-            self._worker = worker_on(
-                self._home, method, ctx, x, count, self._state, dtype=layout.dtype
-            )
+            arguments = self._home, method, ctx, x, count, self._state
+            worker = worker_on(*arguments, dtype=layout.dtype, device_path=device_path)
+            self._worker, self._requests = worker, [worker._request]
         else:
             self._worker = method.worker(ctx, x, extra=count - x.size, state=self._state)
         self._gradients = Gradients(layout, self._worker.gradient, ctx.rank)
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """That of a worker on a device."""
+        return self._requests
 
     @property
     def status(self) -> Status | None:

@@ -28,6 +28,7 @@ from ..methods.worker import Purpose
 from ..policy import Full, Majority, Policy, check_policy
 from ..status import Status
 from .buckets import Buckets
+from .device_path import check_path, path_in_use
 from .layout import Layout, compare
 from .replicas import apply, average, is_plain, optimizer_tensors, unite
 
@@ -83,11 +84,19 @@ class HookState:
         `away`. None: only `flush` and `finish` average.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the module's parameters; `sync_every` needs it.
+    device_path : {"auto", "staged", "ipc", "direct"}, optional
+        For a module on a device: how gradients get from rank to rank, as in
+        `Context.Allreduce_init`. Modules on the CPU have ``"auto"`` only.
 
     Attributes
     ----------
     status : Status or None
         Of the newest round that was delivered.
+    device_path : str or None
+        The one in use: ``"staged"``, ``"ipc"`` or ``"direct"``, the same on all ranks. None for a
+        module on the CPU.
+    device_path_reason : str
+        Why the path asked for, or chosen, is not possible; else ``""``.
 
     Raises
     ------
@@ -101,6 +110,8 @@ class HookState:
     UserWarning
         If replicas will drift; if the module was made with ``find_unused_parameters=True``, which
         makes every step synchronous.
+    RuntimeWarning
+        On rank 0, the first time that a `device_path` is not possible.
     """
 
     status: Status | None
@@ -115,12 +126,13 @@ class HookState:
         average: Literal["size", "contributors", "contributions"] = "size",
         sync_every: int | None = None,
         optimizer: torch.optim.Optimizer | None = None,
+        device_path: Literal["auto", "staged", "ipc", "direct"] = "auto",
     ) -> None:
         if not isinstance(ctx, Context):
             raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
         self._meeting = Meeting(ctx)
         options = f"policy={policy!r}, deliver={deliver!r}, average={average!r}"
-        options += f", sync_every={sync_every!r}"
+        options += f", sync_every={sync_every!r}, device_path={device_path!r}"
         lines: list[str] = []
         complaint = None
         try:
@@ -128,6 +140,7 @@ class HookState:
             _check_ddp(ctx, ddp)
             layout = Layout(_parameters(ddp))
             lines = layout.lines()
+            check_path(device_path, layout.home)
             options += f", on {layout.home.name}"
             vector = layout.home.zeros(ctx, layout.size, layout.dtype)
         except Exception as error:
@@ -136,12 +149,17 @@ class HookState:
             _agree(self._meeting.gather((str(complaint or ""), options, lines)), complaint)
             # None: each Start reads the receive buffer.
             self._request = ctx.Allreduce_init(
-                None, vector, policy=policy, deliver=deliver, average=average
+                *(None, vector),
+                policy=policy,
+                deliver=deliver,
+                average=average,
+                device_path=device_path,
             )
         except (ArgumentError, MismatchError):  # on every rank
             self._meeting.close()
             raise
         self.status = None
+        self.device_path, self.device_path_reason = path_in_use([self._request])
         self._ctx, self._ddp, self._layout, self._optimizer = ctx, ddp, layout, optimizer
         self._vector = vector
         self._buckets = Buckets(vector, layout.parameters, layout.home)

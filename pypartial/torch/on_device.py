@@ -1,8 +1,8 @@
 """Workers of methods whose vectors are on a device.
 
-`Method.worker` makes workers of NumPy's vectors. These differ from them in two points only: the
-memory of the gradient; and the model of a group, which is averaged through the host where all ranks
-meet. Their ``x`` is empty.
+`Method.worker` makes workers of NumPy's vectors. These differ from them in three points only: the
+memory of the gradient; how it gets from rank to rank; and the model of a group, which is averaged
+through the host where all ranks meet. Their ``x`` is empty.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import ArgumentError
 from ..groups import Controller
 from ..methods import EagerSGD, Method, PartialReduce, Ripples, Synchronous
-from ..methods.base import State, Worker
+from ..methods.base import State
 from ..methods.eager import EachWorker, LumpWorker
 from ..methods.groups import GroupWorker
 from ..methods.worker import CommonWorker, Purpose
@@ -30,8 +30,16 @@ __all__ = ["worker_on"]
 
 
 def worker_on(
-    home: Home, method: Method, ctx: Context, model: Any, count: int, state: State, dtype: Any
-) -> Worker:
+    home: Home,
+    method: Method,
+    ctx: Context,
+    model: Any,
+    count: int,
+    state: State,
+    *,
+    dtype: Any,
+    device_path: Any,
+) -> CommonWorker:
     """Make this rank's part in the training, as `Method.worker` does. Collective, blocking.
 
     Parameters
@@ -48,23 +56,26 @@ def worker_on(
         As for `Method.worker`.
     dtype : numpy.dtype
         Of the gradient.
+    device_path : str
+        As for `Context.Allreduce_init`.
 
     Raises
     ------
     ArgumentError
         If the method is not one of this package; nothing was communicated.
     """
+    place = (home, device_path)
     rest = (ctx, np.empty(0, dtype), count, state)
     if isinstance(method, Synchronous):
-        return _Each(home, method, EagerSGD(Full()), *rest)
+        return _Each(*place, method, EagerSGD(Full()), *rest)
     if isinstance(method, EagerSGD):
         kind = _Each if method.deliver == "each" else _Lump
-        return kind(home, method, method, *rest)
+        return kind(*place, method, method, *rest)
     if isinstance(method, PartialReduce):
         options = {"weights": method.weights, "alpha": method.alpha}
-        return _Group(home, model, method, *rest, Controller(method.size), options)
+        return _Group(model, *place, method, *rest, Controller(method.size), options)
     if isinstance(method, Ripples):
-        return _Group(home, model, method, *rest, method.generator, {})
+        return _Group(model, *place, method, *rest, method.generator, {})
     raise ArgumentError(
         f"{method!r} is not a method of this package, which alone train models on a device"
     )
@@ -76,12 +87,13 @@ class _OnDevice(CommonWorker):
     Parameters
     ----------
     home : Home
+    device_path : str
     *rest
         As for the worker of NumPy's vectors.
     """
 
-    def __init__(self, home: Home, *rest: Any) -> None:
-        self._home = home
+    def __init__(self, home: Home, device_path: Any, *rest: Any) -> None:
+        self._home, self._device_path = home, device_path
         super().__init__(*rest)
 
     def _memory(self, count: int) -> Any:
@@ -101,19 +113,22 @@ class _Group(_OnDevice, GroupWorker):
 
     Parameters
     ----------
-    home : Home
     model : vector
         Rank 0's on all ranks.
+    home, device_path
+        As for `_OnDevice`.
     *rest
         As for `GroupWorker`.
     """
 
-    def __init__(self, home: Home, model: Any, *rest: Any) -> None:
+    def __init__(self, model: Any, *rest: Any) -> None:
         self._model = model
-        super().__init__(home, *rest)
+        super().__init__(*rest)
 
     def _open(self) -> PreduceRequest:
-        return self._ctx.Preduce_init(self._model, self._generator, **self._options)
+        return self._ctx.Preduce_init(
+            self._model, self._generator, device_path=self._device_path, **self._options
+        )
 
     def _settle(self, purpose: Purpose) -> Purpose:
         least = super()._settle(purpose)

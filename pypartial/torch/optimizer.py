@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed
@@ -19,6 +19,7 @@ from ..errors import ArgumentError, Error, MismatchError
 from ..methods import EagerSGD, Method
 from ..methods.meeting import Meeting
 from ..status import Status
+from .device_path import check_path, path_in_use
 from .driver import Driver, Whole
 from .layout import Layout, compare, describe
 from .overlap import Pieces, check_overlap
@@ -67,12 +68,20 @@ class DistributedOptimizer:
     model : torch.nn.Module, optional
         Give it if it has buffers, such as those of BatchNorm: otherwise they stay each rank's own.
         Errors can name its parameters, too.
+    device_path : {"auto", "staged", "ipc", "direct"}, optional
+        For parameters on a device: how gradients, or models, get from rank to rank, as in
+        `Context.Allreduce_init` and `Context.Preduce_init`. Models on the CPU have ``"auto"`` only.
 
     Attributes
     ----------
     optimizer : torch.optim.Optimizer
         The wrapped one.
     scheduler : LRScheduler or None
+    device_path : str or None
+        The one in use: ``"staged"``, ``"ipc"`` or ``"direct"``, the same on all ranks; several if
+        the pieces of `overlap` differ. None for parameters on the CPU.
+    device_path_reason : str
+        Why the path asked for, or chosen, is not possible; else ``""``.
 
     Raises
     ------
@@ -87,6 +96,8 @@ class DistributedOptimizer:
     UserWarning
         On rank 0, without `sync_every`: with ``deliver="latest"``, and with ``"sum"`` unless the
         optimizer is plain SGD, the ranks' models drift apart.
+    RuntimeWarning
+        On rank 0, the first time that a `device_path` is not possible.
 
     Notes
     -----
@@ -138,6 +149,7 @@ class DistributedOptimizer:
         overlap: int | None = None,
         *,
         model: torch.nn.Module | None = None,
+        device_path: Literal["auto", "staged", "ipc", "direct"] = "auto",
     ) -> None:
         if not isinstance(ctx, Context):
             raise ArgumentError(f"ctx must be a pypartial.Context, not {ctx!r}")
@@ -146,25 +158,27 @@ class DistributedOptimizer:
         self._has_finished = False
         self._meeting = Meeting(ctx)
         try:
-            self._agree(overlap, model)
+            self._agree(overlap, model, device_path)
             copy(self._meeting, self._tensors)
-            self._driver = self._open(overlap)
+            self._driver = self._open(overlap, device_path)
         except (ArgumentError, MismatchError):  # on all ranks
             self._meeting.close()
             raise
+        self.device_path, self.device_path_reason = path_in_use(self._driver.requests)
         # After the worker is there, which may have moved them.
         self._seen = [(p.requires_grad, p.dtype, p.data_ptr()) for _, p in self._parameters]
         self._warn_of_drift()
 
     # ---- construction ----------------------------------------------------------------------------
 
-    def _agree(self, overlap: int | None, model: torch.nn.Module | None) -> None:
+    def _agree(self, overlap: int | None, model: torch.nn.Module | None, device_path: str) -> None:
         """Check the arguments, and raise on all ranks if one has a problem."""
         complaint, lines, options = None, [], []
         try:
             self._check(overlap, model)
             lines = self._survey(model)
-            options = self._options(overlap)
+            check_path(device_path, self._layout.home)
+            options = self._options(overlap, device_path)
         except Exception as error:  # the other ranks must learn of it
             complaint = as_argument_error(error)
         told = self._meeting.gather((complaint and str(complaint), lines, options))
@@ -230,7 +244,7 @@ class DistributedOptimizer:
             for name, tensor in everything
         ]
 
-    def _options(self, overlap: int | None) -> list[str]:
+    def _options(self, overlap: int | None, device_path: str) -> list[str]:
         """Return what must be the same on all ranks beside the model, a line each."""
         groups = [
             f"group {number}: "
@@ -244,14 +258,16 @@ class DistributedOptimizer:
             f"scheduler {type(self.scheduler).__name__}",
             f"clip_norm {self._clip_norm}",
             f"overlap {overlap}",
+            f"device_path {device_path}",
             *groups,
         ]
 
-    def _open(self, overlap: int | None) -> Driver:
+    def _open(self, overlap: int | None, device_path: str) -> Driver:
         arguments = (self.optimizer, self._ctx, self._method, self._layout, self._meeting)
         if overlap is None:
-            return Whole(*arguments, self._apply)
-        return Pieces(*arguments, self._apply, check_overlap(overlap, self._method))
+            return Whole(*arguments, self._apply, device_path)
+        count = check_overlap(overlap, self._method)
+        return Pieces(*arguments, self._apply, device_path, count)
 
     def _warn_of_drift(self) -> None:
         method = self._method

@@ -22,6 +22,7 @@ from .replicas import unite
 from .state import common_state
 
 if TYPE_CHECKING:
+    from .._handle import Request
     from ..context import Context
 
 __all__ = ["Pieces", "check_overlap"]
@@ -69,7 +70,13 @@ class Piece:
         Of the round whose result is in the vector.
     """
 
-    def __init__(self, ctx: Context, places: Sequence[tuple[str, torch.Tensor]], policy: Policy):
+    def __init__(
+        self,
+        ctx: Context,
+        places: Sequence[tuple[str, torch.Tensor]],
+        policy: Policy,
+        device_path: Any,
+    ) -> None:
         layout = Layout(places)
         self.parameters, self._home = layout.parameters, layout.home
         self.vector = self._home.zeros(ctx, Gradients.length(layout) + 1, layout.dtype)
@@ -77,7 +84,9 @@ class Piece:
         self.status = Status()
         self._streams: list[Any] = []  # on which gradients have arrived
         self.missing = self._all = frozenset(range(len(places)))
-        self.request = ctx.Allreduce_init(None, self.vector, policy=policy, average="size")
+        self.request = ctx.Allreduce_init(
+            None, self.vector, policy=policy, average="size", device_path=device_path
+        )
 
     def arrive(self, number: int) -> None:
         """Note that a gradient is there, or is to be computed by what is on the stream."""
@@ -135,7 +144,7 @@ class Pieces(Driver):
 
     Parameters
     ----------
-    optimizer, ctx, method, layout, meeting, apply
+    optimizer, ctx, method, layout, meeting, apply, device_path
         As for `Whole`.
     count : int
         How many pieces, at most; no more than there are parameters.
@@ -149,13 +158,14 @@ class Pieces(Driver):
         layout: Layout,
         meeting: Meeting,
         apply: Apply,
+        device_path: str,
         count: int,
     ) -> None:
         self._optimizer, self._meeting, self._apply = optimizer, meeting, apply
         self._ctx, self._method, self._parameters = ctx, method, layout.parameters
         self._is_lockstep = _is_lockstep(method)
         policy = method.policy if isinstance(method, EagerSGD) else Full()
-        self._pieces = [Piece(ctx, part, policy) for part in _cut(layout, count)]
+        self._pieces = [Piece(ctx, part, policy, device_path) for part in _cut(layout, count)]
         self._started = 0  # pieces, since the last step
         self._steps = 0  # since the last flush
         self._newest = -1  # round of the last flush
@@ -167,6 +177,11 @@ class Pieces(Driver):
             for piece in self._pieces
             for number, p in enumerate(piece.parameters)
         ]
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """Those of the pieces."""
+        return [piece.request for piece in self._pieces]
 
     @property
     def status(self) -> Status | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,12 +10,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from .._names import DEVICE_PATH
 from ..context import Context
-from ..errors import Error
+from ..errors import ArgumentError, Error
 from ..policy import Majority, Policy
 from ..status import Status
+from . import accelerator
 from .agreement import agree, same
-from .elements import Reduction, check, elements, op_name
+from .device_path import check_path
+from .elements import Reduction, check, op_name
 from .leaving import Members, begins, blocking, ends
 from .process_group import ProcessGroup
 from .streams import Stream, Streams
@@ -44,6 +48,7 @@ class Partial:
     window: int = 4
     patience: float | Literal["auto"] | None = "auto"
     stall_warning: float | None = 30.0
+    device_path: Literal["auto", "staged", "ipc", "direct"] = "auto"
 
     def complaint(self) -> str | None:
         """Return what is wrong with the options that no context checks."""
@@ -54,11 +59,12 @@ class Partial:
                 f"deliver must be 'latest' or 'sum', not {self.deliver!r}; rounds one by one are "
                 "for pypartial.torch.DistributedOptimizer"
             )
-        return None
+        return _complaint(lambda: DEVICE_PATH.check(self.device_path))
 
     def rule(self) -> str:
         """Return the options that are the same on all ranks, and that no context checks."""
-        return f"{self.policy!r}, deliver={self.deliver!r}, max_lag={self.max_lag!r}"
+        rounds = f"{self.policy!r}, deliver={self.deliver!r}, max_lag={self.max_lag!r}"
+        return f"{rounds}, device_path={self.device_path!r}"
 
     def group(self, comm: MPI.Comm, members: Members) -> PartialGroup:
         """Return the group. Collective, blocking."""
@@ -80,6 +86,11 @@ class PartialGroup(ProcessGroup):
     ----------
     status : Status or None
         Of the last all_reduce; None if that was not partial.
+    device_path : str or None
+        That of the last all_reduce: ``"staged"``, ``"ipc"`` or ``"direct"``. None if it was not
+        partial, or its tensor is on the CPU.
+    device_path_reason : str
+        Why the path asked for, or chosen, was not possible there; else ``""``.
     """
 
     def __init__(self, comm: MPI.Comm, members: Members, options: Partial) -> None:
@@ -95,13 +106,13 @@ class PartialGroup(ProcessGroup):
             stall_warning=options.stall_warning,
         )
         self._streams = Streams()
-        self.status: Status | None = None
+        self._forget()
         begins(self._ctx, members)
 
     def _allreduce(self, call: str, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         check(call, *tensors)
         self._live()
-        self.status = None
+        self._forget()
         given = getattr(opts, "reduceOp", opts)
         for tensor in tensors:  # all are checked before the first is communicated
             Reduction.of(call, given, tensor.dtype)
@@ -122,20 +133,30 @@ class PartialGroup(ProcessGroup):
             self._open(tensor, op)
         return stream
 
+    def _forget(self) -> None:
+        self.status: Status | None = None
+        self.device_path: str | None = None
+        self.device_path_reason = ""
+
     def _reduce_partially(self, tensor: torch.Tensor, stream: Stream) -> None:
-        status = Status()
-        stream.vector.copy_(elements(tensor))
+        status, given = Status(), tensor.detach()
+        vector = stream.vector.view(given.shape)
+        stream.home.keep(stream.vector)
+        vector.copy_(given)
         stream.request.Start()
         stream.request.Wait(status)
-        tensor.detach().copy_(stream.vector.view(tensor.shape))
+        given.copy_(vector)
         self.status = status
+        self.device_path, self.device_path_reason = stream.path
 
     # ---- handles --------------------------------------------------------------------------------
 
     def _open(self, tensor: torch.Tensor, op: str) -> None:
         """Make the handle of a tensor that the group has not reduced before. Collective."""
-        key = f"{op} of {tensor.numel()} elements of {tensor.dtype}"
+        home, path = accelerator.find([("of all_reduce", tensor)]), self._options.device_path
+        key = f"{op} of {tensor.numel()} elements of {tensor.dtype} on {home.name}"
         complaint = self._streams.complaint(tensor, op)
+        complaint = complaint or _complaint(lambda: check_path(path, home, "tensors"))
         with self._call("all_reduce") as comm:
             told = comm.allgather((complaint, key, self._streams.ended()))
         agree([it[0] for it in told], self._rank)
@@ -146,7 +167,7 @@ class PartialGroup(ProcessGroup):
         with blocking(self._members, besides=self._ctx):
             for number in sorted(gone):
                 self._streams.drop(number).request.Free()
-            buffer = self._ctx.alloc(tensor.numel(), dtype)
+            buffer = home.zeros(self._ctx, tensor.numel(), np.dtype(dtype))
             request = self._ctx.Allreduce_init(
                 _in_place(),
                 buffer,
@@ -154,8 +175,9 @@ class PartialGroup(ProcessGroup):
                 deliver=self._options.deliver,
                 max_lag=self._options.max_lag,
                 average=_AVERAGE[op],
+                device_path=path,
             )
-        self._streams.add(tensor, op, request, torch.from_numpy(buffer))
+        self._streams.add(tensor, op, request, home.view(buffer), home)
 
     # ---- the end --------------------------------------------------------------------------------
 
@@ -179,6 +201,15 @@ class PartialGroup(ProcessGroup):
         ends(self._ctx)
         self._ctx._abandon(Error("the process group was aborted"), "its process group")
         super().abort()
+
+
+def _complaint(check: Callable[[], None]) -> str | None:
+    """Return what a check says of an argument; None if it finds nothing."""
+    try:
+        check()
+    except ArgumentError as error:
+        return str(error)
+    return None
 
 
 def _in_place() -> Any:

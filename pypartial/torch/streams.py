@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing import reductions
 
+from .device_path import path_in_use
+
 if TYPE_CHECKING:
     from ..allreduce import AllreduceRequest
+    from .accelerator import Home
 
 __all__ = ["Stream", "Streams"]
 
@@ -43,6 +46,10 @@ class Stream:
     request : AllreduceRequest
     vector : torch.Tensor
         The buffer of the request.
+    home : Home
+        Where it is.
+    path : (str or None, str)
+        The request's `device_path` and its reason: see `path_in_use`.
     again : bool
         It was called again after its first call.
     """
@@ -52,6 +59,8 @@ class Stream:
     storage: Any
     request: AllreduceRequest
     vector: torch.Tensor
+    home: Home
+    path: tuple[str | None, str]
     again: bool = False
 
 
@@ -100,12 +109,17 @@ class Streams:
         return [number for number, it in self._streams.items() if it.storage.expired()]
 
     def add(
-        self, tensor: torch.Tensor, op: str, request: AllreduceRequest, vector: torch.Tensor
+        self,
+        tensor: torch.Tensor,
+        op: str,
+        request: AllreduceRequest,
+        vector: torch.Tensor,
+        home: Home,
     ) -> Stream:
         """Note a new stream."""
         key, kind = _key(tensor, op), _kind(tensor, op)
         storage = _StorageWeakRef(tensor.untyped_storage())
-        stream = Stream(key, kind, storage, request, vector)
+        stream = Stream(key, kind, storage, request, vector, home, path_in_use([request]))
         self._numbers[key] = self._made
         self._streams[self._made] = stream
         self._made += 1

@@ -26,11 +26,14 @@ def test_torch_layer(ranks, record_property):
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
-def test_torch_layer_on_a_device(tmp_path, record_property):
-    """The tests of the optimizer and the hook, with models on the stand-in's device."""
-    env = {
-        "PYPARTIAL_CUDA_DRIVER": str(fakecuda.build(tmp_path)),
-        "PYPARTIAL_TEST_TORCH_DEVICE": "1",
-    }
-    counts = run_tests(TESTS, 2, test_limit_s=TEST_LIMIT_S, limit_s=LIMIT_S, env=env)
+@pytest.mark.parametrize(("ranks", "selected"), [(2, ""), (3, "test_device")])
+def test_torch_layer_on_a_device(tmp_path, record_property, ranks, selected):
+    """The tests of the optimizer and the hook, with models on the stand-in's device.
+
+    Those that compare it with the CPU are for 3 ranks, of which groups may have 2.
+    """
+    env = {**fakecuda.environment(tmp_path), "PYPARTIAL_TEST_TORCH_DEVICE": "1"}
+    limits = {"test_limit_s": TEST_LIMIT_S, "limit_s": LIMIT_S}
+    counts = run_tests(TESTS, ranks, env=env, selected=selected, **limits)
+    assert ranks == 2 or counts.skipped == 0 or fakecuda.cpp_compiler() is None
     record_property("inner_passed", counts.passed)

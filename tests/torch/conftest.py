@@ -28,6 +28,7 @@ from support.ranks import pytest_configure as configure_ranks
 from support.torch_device import StandIn, models_on_device
 
 import pypartial.torch  # noqa: F401  registers the backend
+from pypartial._ipc import KERNELS
 
 __all__ = [
     "comm",
@@ -44,7 +45,7 @@ ON_DEVICE = bool(os.environ.get("PYPARTIAL_TEST_TORCH_DEVICE"))
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     name = collection_path.name
     if not ON_DEVICE:
-        return True if name == "test_device.py" else None
+        return True if name.startswith("test_device") else None
     # Most of these have no model, or a wrong one.
     others = (
         *("test_accelerator", "test_backend", "test_hook_buckets", "test_optimizer_bad_input"),
@@ -62,6 +63,21 @@ def stand_in(comm, monkeypatch) -> Iterator[StandIn]:
     driver().fake_seed(0)
     assert driver().fake_misuses() == 0
     assert driver().fake_pageable_copies() == 0
+
+
+@pytest.fixture
+def kernels() -> None:
+    """Needed by what devices reduce."""
+    if not os.environ.get(KERNELS):
+        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
+
+
+@pytest.fixture(params=["staged", "ipc"])
+def path(request: pytest.FixtureRequest) -> str:
+    """A `device_path`."""
+    if request.param == "ipc":
+        request.getfixturevalue("kernels")
+    return str(request.param)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,6 +6,7 @@ The other tests of the optimizer and of the hook run on that device, too: see co
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pypartial as pp
 import pypartial.torch
+from pypartial._ipc import IPC_FROM, KERNELS
 from pypartial.device import DeviceAllreduceRequest, DevicePreduceRequest
 from pypartial.methods import EagerSGD, PartialReduce, Synchronous
 from pypartial.torch import HookState, on_device, partial_allreduce_hook, replicas
@@ -22,6 +24,7 @@ from pypartial.torch import HookState, on_device, partial_allreduce_hook, replic
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
 
 STEPS = 8
+RATHER = "device_path='ipc' is not possible"
 METHODS = {
     "each": (EagerSGD(pp.Full()), None),
     "sum": (EagerSGD(pp.Full(), "sum"), None),
@@ -48,41 +51,59 @@ def requests(opt) -> list[object]:
     return found or [driver._worker._request]
 
 
+def used(ctx) -> dict[str, int]:
+    """Return how many bytes were copied on each path."""
+    stats = ctx.stats()
+    return {"staged": stats.staged_bytes, "ipc": stats.ipc_bytes, "direct": stats.direct_bytes}
+
+
+def paths_since(ctx, before: dict[str, int]) -> set[str]:
+    return {path for path, count in used(ctx).items() if count > before[path]}
+
+
 @pytest.mark.filterwarnings("ignore:with deliver='sum'")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("how", METHODS)
-def test_the_optimizer_has_the_bits_of_the_cpu(comm, ctx, stand_in, monkeypatch, how, dtype):
+def test_the_optimizer_has_the_bits_of_the_cpu(comm, ctx, stand_in, monkeypatch, how, dtype, path):
     method, overlap = METHODS[how]
 
-    def train() -> tuple[nn.Module, int]:
-        model, before = net(dtype=dtype), ctx.stats().staged_bytes
+    def train(path: str) -> nn.Module:
+        model = net(dtype=dtype)
         with pp.torch.DistributedOptimizer(
-            adamw(model), ctx, method, clip_norm=1.0, overlap=overlap, model=model
+            *(adamw(model), ctx, method),
+            clip_norm=1.0,
+            overlap=overlap,
+            model=model,
+            device_path=path,
         ) as opt:
             is_device = [isinstance(one, DeviceAllreduceRequest) for one in requests(opt)]
+            assert set(is_device) == {path != "auto"}
+            assert opt.device_path == (None if path == "auto" else path)
+            assert opt.device_path_reason == ""
             for step in range(STEPS):
                 opt.zero_grad()
                 backward(model, comm.rank, step)
                 opt.step()
-        staged = ctx.stats().staged_bytes - before
-        assert (all(is_device), any(is_device)) == (staged > 0, staged > 0)
-        return model, staged
+        return model
 
-    model, staged = train()
-    assert staged > 0 and stand_in.kept >= STEPS
+    before = used(ctx)
+    model = train(path)
+    assert paths_since(ctx, before) == {path} and stand_in.kept >= STEPS
     on_cpu(monkeypatch)
-    expected, staged = train()
-    assert staged == 0
-    assert torch.equal(flat(model), flat(expected))
+    before = used(ctx)
+    assert torch.equal(flat(model), flat(train("auto")))
+    assert paths_since(ctx, before) == set()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_hook_has_the_bits_of_the_cpu(comm, ctx, gloo, stand_in, monkeypatch, dtype):
-    def train() -> nn.Module:
+def test_the_hook_has_the_bits_of_the_cpu(comm, ctx, gloo, stand_in, monkeypatch, dtype, path):
+    def train(path: str) -> nn.Module:
         model = net(dtype=dtype)
         ddp = DistributedDataParallel(model, bucket_cap_mb=0.0001)
         optimizer = adamw(ddp)
-        state = HookState(ctx, ddp, policy=pp.Full())
+        state = HookState(ctx, ddp, policy=pp.Full(), device_path=path)
+        assert state.device_path == (None if path == "auto" else path)
+        assert state.device_path_reason == ""
         ddp.register_comm_hook(state, partial_allreduce_hook)
         for step in range(STEPS):
             optimizer.zero_grad()
@@ -94,10 +115,11 @@ def test_the_hook_has_the_bits_of_the_cpu(comm, ctx, gloo, stand_in, monkeypatch
         assert isinstance(request, DeviceAllreduceRequest) == state._layout.home.is_device
         return model
 
-    model = train()
-    assert stand_in.kept >= STEPS
+    before = used(ctx)
+    model = train(path)
+    assert paths_since(ctx, before) == {path} and stand_in.kept >= STEPS
     on_cpu(monkeypatch)
-    assert torch.equal(flat(model), flat(train()))
+    assert torch.equal(flat(model), flat(train("auto")))
 
 
 def test_the_host_waits_for_no_values_in_the_hook(comm, ctx, gloo, stand_in):
@@ -141,7 +163,7 @@ def test_rounds_without_a_gradient_change_nothing(comm, ctx, monkeypatch, how):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_groups_average_models_on_a_device(comm, ctx, stand_in, monkeypatch, size):
+def test_groups_average_models_on_a_device(comm, ctx, stand_in, monkeypatch, size, path):
     """In the end all ranks have the same parameters, and the same state of AdamW."""
     means = []
 
@@ -151,8 +173,11 @@ def test_groups_average_models_on_a_device(comm, ctx, stand_in, monkeypatch, siz
 
     monkeypatch.setattr(on_device, "average", average)
     model = net(norm=True)
-    inner = adamw(model)
-    with pp.torch.DistributedOptimizer(inner, ctx, PartialReduce(size), model=model) as opt:
+    inner, before = adamw(model), used(ctx)
+    with pp.torch.DistributedOptimizer(
+        inner, ctx, PartialReduce(size), model=model, device_path=path
+    ) as opt:
+        assert (opt.device_path, opt.device_path_reason) == (path, "")
         worker = opt._driver._worker
         assert worker.x.size == 0 and stand_in.owns(worker.gradient)
         assert isinstance(worker._request, DevicePreduceRequest)
@@ -162,25 +187,28 @@ def test_groups_average_models_on_a_device(comm, ctx, stand_in, monkeypatch, siz
             opt.step()
             assert opt.rounds == step + 1
         assert all(map(stand_in.owns, model.parameters()))
+    assert paths_since(ctx, before) == {path}
     assert means and all(one.data_ptr() == model[0].weight.data_ptr() for one in means)
     state = [one.flatten().double() for s in inner.state.values() for one in s.values()]
     own = torch.cat([flat(model), *state]).tolist()
     assert all(own == theirs for theirs in comm.allgather(own))
 
 
-def test_a_group_of_all_ranks_has_the_model_of_the_cpu(comm, ctx, monkeypatch):
-    def train() -> nn.Module:
+def test_a_group_of_all_ranks_has_the_model_of_the_cpu(comm, ctx, monkeypatch, path):
+    def train(path: str) -> nn.Module:
         model = net()
-        with pp.torch.DistributedOptimizer(sgd(model), ctx, PartialReduce(comm.size)) as opt:
+        with pp.torch.DistributedOptimizer(
+            sgd(model), ctx, PartialReduce(comm.size), device_path=path
+        ) as opt:
             for step in range(STEPS):
                 opt.zero_grad()
                 backward(model, comm.rank, step)
                 opt.step()
         return model
 
-    model = train()
+    model = train(path)
     on_cpu(monkeypatch)
-    assert torch.equal(flat(model), flat(train()))
+    assert torch.equal(flat(model), flat(train("auto")))
 
 
 class Branches(nn.Module):
@@ -250,3 +278,74 @@ def test_a_rank_on_the_cpu_is_refused(comm, ctx, gloo, monkeypatch):
         pp.torch.DistributedOptimizer(adamw(model), ctx)
     with pytest.raises(pp.MismatchError, match=r"on a CUDA device, and rank 1 .* on the CPU"):
         HookState(ctx, DistributedDataParallel(model), policy=pp.Full())
+
+
+# ---- the path -----------------------------------------------------------------------------------
+
+
+def with_hook(ctx, path: str) -> HookState:
+    return HookState(ctx, DistributedDataParallel(net()), policy=pp.Full(), device_path=path)
+
+
+def with_optimizer(ctx, path: str) -> pp.torch.DistributedOptimizer:
+    return pp.torch.DistributedOptimizer(adamw(net()), ctx, device_path=path)
+
+
+wrappers = pytest.mark.parametrize("wrap", [with_optimizer, with_hook])
+
+
+@wrappers
+@pytest.mark.parametrize("path", ["staged", "ipc", "direct", "nvlink"])
+def test_a_path_of_a_rank_on_the_cpu_is_refused(comm, ctx, gloo, monkeypatch, wrap, path):
+    """By name on that rank, and on the others."""
+    text = f"device_path={path!r} is for models on a CUDA device, and here they are on the CPU"
+    if path == "nvlink":
+        text = "device_path must be one of .*, not 'nvlink'"
+    is_wrong = comm.rank == 1
+    if is_wrong:
+        on_cpu(monkeypatch)
+    with pytest.raises(pp.ArgumentError if is_wrong else pp.MismatchError, match=text):
+        wrap(ctx, path if is_wrong else "auto")
+
+
+@wrappers
+def test_ranks_whose_paths_differ(comm, ctx, gloo, wrap):
+    with pytest.raises(pp.MismatchError, match=r"rank 0 has .*auto.*, and rank 1 .*ipc"):
+        wrap(ctx, "ipc" if comm.rank == 1 else "auto")
+
+
+@wrappers
+def test_a_path_that_is_not_possible(comm, ctx, gloo, kernels, monkeypatch, wrap):
+    """Rank 0 is told, and every rank shows why."""
+    if comm.rank == 1:
+        monkeypatch.setenv(KERNELS, "/nowhere")
+    if comm.rank == 0:
+        with pytest.warns(RuntimeWarning, match=RATHER):
+            made = wrap(ctx, "ipc")
+    else:
+        made = wrap(ctx, "ipc")
+    assert made.device_path == "staged"
+    assert f"rank 1: {KERNELS}='/nowhere' cannot be read" in made.device_path_reason
+    if isinstance(made, pp.torch.DistributedOptimizer):
+        made.finish()
+    else:  # which needs a backward pass
+        made._request.Free()
+        made._meeting.close()
+
+
+def test_groups_have_no_addresses_for_mpi(comm, ctx):
+    why = 'groups give MPI addresses of devices with backend="comm" only'
+    with nullcontext() if comm.rank else pytest.warns(RuntimeWarning, match=why):
+        opt = pp.torch.DistributedOptimizer(sgd(net()), ctx, PartialReduce(2), device_path="direct")
+    assert opt.device_path == "staged" and why in opt.device_path_reason
+    opt.finish()
+
+
+def test_pieces_on_different_paths(comm, ctx, kernels, monkeypatch):
+    """With "auto" each piece has the path that its size asks for."""
+    model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 1)).double()
+    monkeypatch.setenv(IPC_FROM, str(8 * 100 * 100))
+    with pp.torch.DistributedOptimizer(sgd(model), ctx, Synchronous(), overlap=3) as opt:
+        found = [one.device_path for one in requests(opt)]
+        assert set(found) == {"staged", "ipc"}
+        assert opt.device_path == "staged, ipc"

@@ -54,6 +54,12 @@ REFUSED = {
     "sync_every": (nn.Linear, {}, {"sync_every": 0}, r"sync_every must be in 1\.\.\d+, not 0"),
     "sync without": (nn.Linear, {}, {"sync_every": 5}, "sync_every needs optimizer="),
     "optimizer": (nn.Linear, {}, {"optimizer": 3}, "must be a torch.optim.Optimizer, not 3"),
+    "path": (
+        nn.Linear,
+        {},
+        {"device_path": "nvlink"},
+        "device_path must be one of .* not 'nvlink'",
+    ),
     "sparse": (lambda *_: Sparse(), {}, {}, "table has sparse gradients"),
     "buffers": (lambda *_: normed(), {}, {}, r"\(1.running_mean\).*_buffers=False"),
 }

@@ -51,6 +51,9 @@ class TestOfOneRank:
             ({"overlap": 2}, "overlap"),
             ({"scheduler": 1}, "scheduler must be"),
             ({"model": 1}, "model must be"),
+            ({"device_path": "nvlink"}, "device_path must be one of .*, not 'nvlink'"),
+            ({"device_path": "staged"}, "'staged' is for models on a CUDA device, and here they"),
+            ({"device_path": "ipc"}, "'ipc' is for models on a CUDA device, and here they are on"),
         ],
         ids=str,
     )
