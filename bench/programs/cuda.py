@@ -7,6 +7,7 @@ LIBRARY is cupy or torch. WHAT is
     staging   rounds on the path "staged", beside MPI_Allreduce staged by hand
     copies    the same, beside the two copies by pinned memory, and the host's Full
     ipc       rounds on the path "ipc", beside those on "staged"
+    crossing  the same, from small buffers to large ones
     start     the host's time inside Start, behind a kernel of 100 ms
     folds     the kernel that folds, beside a copy on the device; no ranks (bench/c/folds.c)
 
@@ -45,6 +46,7 @@ SIZES = {
     "staging": {64 * KB: 50, MB: 20, 64 * MB: 3},
     "copies": {64 * MB: 3},
     "ipc": {16 * MB: 5, 64 * MB: 3},
+    "crossing": {4**power * KB: max(3, 50 >> power) for power in range(1, 9)},
 }
 BLOCKS = 9
 KERNEL_NS = 100_000_000
@@ -170,10 +172,12 @@ def starts(kit: gpu.Kit) -> list[dict[str, Any]]:
 
 
 def kernels() -> bytes:
-    """Return the kernels of the library, compiled for device 0."""
-    from pypartial import _device_kernels
+    """Return the kernels of the library, compiled for device 0 if no file has them."""
+    from pypartial import _device_kernels, _ipc
     from pypartial._native import load
 
+    if os.environ.get(_ipc.KERNELS):
+        return Path(os.environ[_ipc.KERNELS]).read_bytes()
     native = load()
     first, second = native.ffi.new("int32_t *"), native.ffi.new("int32_t *")
     native.check(native.lib.pp_devices(first, second))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ..device import DeviceAllreduceRequest
     from .device_arrays import ArrayLibrary
 
     Array = npt.NDArray[Any]
@@ -84,6 +85,13 @@ class Contender:
         """Return the CPU time, in ns, that other threads have taken for this contender so far."""
         return 0
 
+    def device_path(self) -> tuple[str | None, str]:
+        """Return how elements on devices travel, and why not as was asked for.
+
+        None and an empty text if this library has none there.
+        """
+        return None, ""
+
     def flush(self) -> pp.Status | None:
         """Run a flush, if the contender has one, and return its status. Collective."""
         return None
@@ -116,7 +124,14 @@ class _Partial(_StartWait):
 
     request: pp.Request
 
-    def __init__(self, ctx: pp.Context, policy: pp.Policy, pair: Pair, algorithm: str) -> None:
+    def __init__(
+        self,
+        ctx: pp.Context,
+        policy: pp.Policy,
+        pair: Pair,
+        algorithm: str,
+        device_path: Any = "auto",
+    ) -> None:
         self._ctx = ctx
         self.request = ctx.Allreduce_init(
             pair.send,
@@ -125,6 +140,7 @@ class _Partial(_StartWait):
             policy=policy,
             deliver="latest",
             algorithm=algorithm,
+            device_path=device_path,
         )
         self._status = pp.Status()
 
@@ -149,11 +165,22 @@ class _Partial(_StartWait):
 class _PartialOnDevice(_Partial):
     """The same with buffers on a device: a call ends when its result is there."""
 
+    request: DeviceAllreduceRequest
+
     def __init__(
-        self, ctx: pp.Context, policy: pp.Policy, pair: DevicePair, algorithm: str
+        self,
+        ctx: pp.Context,
+        policy: pp.Policy,
+        pair: DevicePair,
+        algorithm: str,
+        device_path: Any = "auto",
     ) -> None:
-        super().__init__(ctx, policy, Pair(pair.send.array, pair.receive.array), algorithm)
+        arrays = Pair(pair.send.array, pair.receive.array)
+        super().__init__(ctx, policy, arrays, algorithm, device_path)
         self._synchronize = pair.library.synchronize
+
+    def device_path(self) -> tuple[str | None, str]:
+        return self.request.device_path, self.request.device_path_reason
 
     def call(self) -> None:
         super().call()
@@ -285,6 +312,7 @@ def contender(
     baseline: MPI.Intracomm,
     pair: Pair | DevicePair,
     algorithm: str = "auto",
+    device_path: str = "auto",
 ) -> Contender:
     """Make a contender; collective.
 
@@ -298,10 +326,12 @@ def contender(
     pair : Pair or DevicePair
     algorithm : str
         The `algorithm` of a policy's handle.
+    device_path : str
+        Its `device_path`, if the pair is on a device.
     """
     if isinstance(pair, DevicePair):
         if isinstance(way, pp.Policy):
-            return _PartialOnDevice(ctx, way, pair, algorithm)
+            return _PartialOnDevice(ctx, way, pair, algorithm, device_path)
         return _CopyOnDevice(pair) if way is Rival.COPY else _StagedByHand(baseline, pair)
     if isinstance(way, pp.Policy):
         return _Partial(ctx, way, pair, algorithm)

@@ -282,6 +282,17 @@ def open_devices(
     return Devices(libraries, replace(facts, name=", ".join(names))), None
 
 
+def with_path(facts: DeviceFacts | None, asked: str, reasons: Sequence[str]) -> DeviceFacts | None:
+    """Return facts with the `device_path` that was asked for, and why it was not possible.
+
+    `reasons` may have the same one several times, and empty ones.
+    """
+    if facts is None:
+        return None
+    why = "; ".join(dict.fromkeys(filter(None, reasons)))
+    return replace(facts, device_path=asked, device_path_reason=why)
+
+
 def _open(
     kinds: Sequence[DeviceBuffers], number: int | None, place: int
 ) -> tuple[dict[AnyBuffers, ArrayLibrary], DeviceFacts] | str:

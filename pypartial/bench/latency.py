@@ -29,7 +29,7 @@ from .conditions import (
     surroundings,
 )
 from .contenders import any_pair, contender, has_persistent
-from .device_arrays import Devices
+from .device_arrays import Devices, with_path
 from .launch import seconds_since_launch
 from .ledger import Ledger, LoopLedger
 from .options import (
@@ -40,6 +40,7 @@ from .options import (
     Repetitions,
     Rival,
     Way,
+    asked_path,
     expected_active,
     ways_and_buffers,
 )
@@ -67,6 +68,7 @@ class _Entry:
 
     buffers: AnyBuffers
     trial: AnyTrial
+    device_path: str | None = None
 
 
 def measure(
@@ -103,6 +105,7 @@ def measure(
     pace = Pace(control, options)
     persistent = has_persistent(baseline)
     rows: list[LatencyRow] = []
+    reasons: list[str] = []
     failures: list[str] = []
     late = calls = 0
     first_round_s = None
@@ -111,7 +114,7 @@ def measure(
             with named_in_memory_errors(size):
                 ways = _ways(options, persistent)
                 comms = baseline, control
-                entries = _entries(options, size, ctx, comms, ways, pace, devices)
+                entries = _entries(options, size, ctx, comms, ways, pace, devices, reasons)
                 if first_round_s is None:
                     first_round_s = seconds_since_launch()
                 with no_garbage_collection():
@@ -126,7 +129,7 @@ def measure(
         first_round_s=first_round_s,
         late_calls=late / calls,
         lacking=[] if persistent else [_LACKING],
-        device=devices.facts,
+        device=with_path(devices.facts, asked_path(options), reasons),
     )
     pace.free()
     for duplicate in (baseline, control):
@@ -179,8 +182,12 @@ def _entries(
     ways: Sequence[tuple[Way, AnyBuffers]],
     pace: Pace,
     devices: Devices,
+    reasons: list[str],
 ) -> list[_Entry]:
-    """Make every way at one size, with one pair of buffers of each kind; collective."""
+    """Make every way at one size, with one pair of buffers of each kind; collective.
+
+    `reasons` gets those for which elements on a device do not travel as was asked for.
+    """
     baseline, control = comms
     bits = {} if options.skew_ns else {"bits_needed": BITS_NEEDED}
     pattern = Pattern(ctx.size, size // options.dtype.itemsize, options.dtype, **bits)
@@ -189,9 +196,12 @@ def _entries(
         for buffers in dict.fromkeys(buffers for _, buffers in ways)
     }
     entries = []
+    asked = asked_path(options)
     for way, buffers in ways:
         pair = pairs[buffers]
-        what = contender(way, ctx, baseline, pair)
+        what = contender(way, ctx, baseline, pair, device_path=asked)
+        path, reason = what.device_path()
+        reasons.append(reason)
         trial: AnyTrial
         if options.skew_ns and way is not Rival.COPY:
             ledger = Ledger(pattern, way, ctx.rank)
@@ -199,7 +209,7 @@ def _entries(
         else:
             looped = LoopLedger(pattern, way, ctx.rank)
             trial = Loop(way, what, pace, control, pair.receive, looped)
-        entries.append(_Entry(buffers, trial))
+        entries.append(_Entry(buffers, trial, path))
     return entries
 
 
@@ -276,6 +286,7 @@ def _rows(entry: _Entry, comm: MPI.Intracomm, options: LatencyOptions) -> list[L
             cpu_us_per_round=float(np.median(cpu.mean(axis=0))) / 1e3 / calls,
             verified=wrong == 0,
             buffers=entry.buffers.value,
+            device_path=entry.device_path,
             blocks=blocks,
             calls=calls,
             best_us=float(slowest.min()) / 1e3,

@@ -28,11 +28,12 @@ _COLUMNS = (
 def print_report(report: Report[LatencyMeta, LatencyRow]) -> None:
     """Print a report on standard output."""
     sections = [[_cells(row) for row in rows] for rows in by_size(report.rows)]
-    print_table(title(report.meta), _COLUMNS, sections, notes(report.meta))
+    print_table(title(report.meta), _COLUMNS, sections, notes(report))
 
 
-def notes(meta: LatencyMeta) -> list[str]:
+def notes(report: Report[LatencyMeta, LatencyRow]) -> list[str]:
     """Return the notes that explain the table."""
+    meta = report.meta
     return [
         "µs: mean time of a call in a block on the slowest rank, median over the blocks; max: the "
         "same of the worst block.",
@@ -40,7 +41,7 @@ def notes(meta: LatencyMeta) -> list[str]:
         "copy by all ranks at once. GB/s: size / µs. calls: blocks x calls in each.",
         "CPU: time of the calling thread inside the calls and of the progress thread, for each "
         "rank and call.",
-        *about_device(meta.device),
+        *about_device(meta.device, report.rows),
         *(f"Not measured, because this MPI does not have it: {what}." for what in meta.lacking),
         *circumstances(meta),
     ]

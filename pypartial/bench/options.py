@@ -108,6 +108,15 @@ class DeviceBuffers(str, Enum):
     BY_HAND = "cuda-staged-by-hand"
 
 
+class DevicePath(str, Enum):
+    """How elements of buffers on devices travel: `Context.Allreduce_init`'s ``device_path``."""
+
+    AUTO = "auto"
+    STAGED = "staged"
+    IPC = "ipc"
+    DIRECT = "direct"
+
+
 AnyBuffers: TypeAlias = Buffers | DeviceBuffers
 
 
@@ -177,6 +186,8 @@ class AllreduceOptions:
         Every policy is measured with each of them.
     device : int or None
         Of all ranks; None: the ranks of a node take its devices in turn.
+    device_path : DevicePath or None
+        Of the policies with buffers on a device. None: not asked for, which is "auto".
     json, plot : Path or None
         Files that rank 0 writes.
     """
@@ -186,6 +197,7 @@ class AllreduceOptions:
     skew_ns: int
     buffers: tuple[AnyBuffers, ...] = (Buffers.NUMPY,)
     device: int | None = None
+    device_path: DevicePath | None = None
     work: Work = Work.SLEEP
     transport: Transport = Transport.AUTO
     dtype: DType = DType.FLOAT32
@@ -210,11 +222,23 @@ class AllreduceOptions:
             return f"--seed {self.seed} is not in 0..2**64 - 1"
         if self.device is not None and not any(map(on_device, self.buffers)):
             return f"--device {self.device}: all buffers are the host's; add --buffers cupy"
+        if self.device_path is not None and not self._has_requests_on_device():
+            path = self.device_path.value
+            return f"--device-path {path}: no policy has buffers on a device; add --buffers cupy"
         return (
             repeated("--policy", self.policies)
             or repeated("--size", self.sizes)
             or repeated("--buffers", self.buffers)
         )
+
+    def _has_requests_on_device(self) -> bool:
+        ways = ways_and_buffers(self.policies, self.buffers)
+        return any(isinstance(way, Policy) and on_device(kind.value) for way, kind in ways)
+
+
+def asked_path(options: AllreduceOptions) -> str:
+    """Return the `device_path` of requests whose buffers are on a device."""
+    return (options.device_path or DevicePath.AUTO).value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,9 @@ class Row:
         computation in rounds without any call: the ratio less 1. None if ranks do not compute.
     buffers : str
         "library", "numpy", "cupy", "torch" or, for MPI on a device, "cuda-staged-by-hand".
+    device_path : str or None
+        How elements on devices travelled: "staged", "ipc" or "direct"; None for MPI, and for
+        buffers of the host.
     """
 
     policy: str
@@ -56,6 +59,7 @@ class Row:
     verified: bool
     slowdown: float | None = field(default=None, kw_only=True)
     buffers: str = field(default="numpy", kw_only=True)
+    device_path: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -339,6 +343,10 @@ class DeviceFacts:
         The version of CUDA that the driver is for.
     libraries : dict
         The version of each library whose arrays were measured.
+    device_path : str
+        How elements were asked to travel; each row says how they did.
+    device_path_reason : str
+        Why that was not possible; else "".
     """
 
     name: str
@@ -346,6 +354,8 @@ class DeviceFacts:
     driver: str | None
     cuda: str
     libraries: dict[str, str]
+    device_path: str = "auto"
+    device_path_reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import pypartial as pp
 from ..statistics import Active, Latency
 from .conditions import context_options, named_in_memory_errors, no_garbage_collection, surroundings
 from .contenders import any_pair, contender
-from .device_arrays import Devices
+from .device_arrays import Devices, with_path
 from .launch import seconds_since_launch
 from .ledger import Ledger
 from .options import (
@@ -31,6 +31,7 @@ from .options import (
     SkewOptions,
     Way,
     Work,
+    asked_path,
     expected_active,
     ways_and_buffers,
 )
@@ -77,13 +78,15 @@ def measure(
     baseline, control = comm.Dup(), comm.Dup()
     pace = Pace(control, options)
     rows: list[Row] = []
+    reasons: list[str] = []
     failures: list[str] = []
     late = 0
     first_round_s = None
     with pp.Context(comm, **context_options(options)) as ctx:
         for size in options.sizes:
             with named_in_memory_errors(size):
-                kinds, trials = _trials(options, size, ctx, (baseline, control), pace, devices)
+                comms = baseline, control
+                kinds, trials = _trials(options, size, ctx, comms, pace, devices, reasons)
                 if first_round_s is None:
                     first_round_s = seconds_since_launch()
                 with no_garbage_collection():
@@ -92,8 +95,8 @@ def measure(
                     lengths = _turn_lengths(options.rounds)
                     take_turns([(trial, lengths) for trial in trials], progress)
                 pace_alone = _ns_a_pass(trials.pop(), control) if _compares(options) else None
-                for buffers, trial in zip(kinds, trials, strict=True):
-                    rows += _rows(trial, buffers, control, options, pace_alone)
+                for (buffers, path), trial in zip(kinds, trials, strict=True):
+                    rows += _rows(trial, buffers, path, control, options, pace_alone)
                     failures += control.allreduce(trial.ledger.failures)
                     late += control.allreduce(trial.late)
     calls = options.rounds * comm.size * len(_ways(options)) * len(options.sizes)
@@ -102,7 +105,7 @@ def measure(
         first_round_s=first_round_s,
         late_calls=late / calls,
         warmup=options.warmup,
-        device=devices.facts,
+        device=with_path(devices.facts, asked_path(options), reasons),
     )
     pace.free()
     for duplicate in (baseline, control):
@@ -147,10 +150,12 @@ def _trials(
     comms: tuple[MPI.Intracomm, MPI.Intracomm],
     pace: Pace,
     devices: Devices,
-) -> tuple[list[AnyBuffers], list[Rounds]]:
+    reasons: list[str],
+) -> tuple[list[tuple[AnyBuffers, str | None]], list[Rounds]]:
     """Make trials of every policy and of silence at one size; collective.
 
-    Those with the same kind of buffers have the same two. The kinds are returned, too.
+    Those with the same kind of buffers have the same two. The kinds are returned, too, with the
+    path of elements on a device. `reasons` gets those for which it is not the one asked for.
     """
     baseline, control = comms
     pattern = Pattern(ctx.size, size // options.dtype.itemsize, options.dtype)
@@ -159,22 +164,19 @@ def _trials(
         buffers: any_pair(ctx, buffers, devices.libraries, pattern.contribution(ctx.rank))
         for buffers in dict.fromkeys(buffers for _, buffers in ways)
     }
-    trials = [
-        Rounds(
-            way,
-            contender(way, ctx, baseline, pairs[buffers]),
-            pace,
-            control,
-            pairs[buffers].receive,
-            Ledger(pattern, way, ctx.rank),
-        )
-        for way, buffers in ways
-    ]
+    kinds, trials = [], []
+    for way, buffers in ways:
+        pair, ledger = pairs[buffers], Ledger(pattern, way, ctx.rank)
+        what = contender(way, ctx, baseline, pair, device_path=asked_path(options))
+        path, reason = what.device_path()
+        reasons.append(reason)
+        kinds.append((buffers, path))
+        trials.append(Rounds(way, what, pace, control, pair.receive, ledger))
     if _compares(options):
         copy, pair = Rival.COPY, pairs[ways[0][1]]
         what, ledger = contender(copy, ctx, baseline, pair), Ledger(pattern, copy, ctx.rank)
         trials.append(Silence(copy, what, pace, control, pair.receive, ledger))
-    return [buffers for _, buffers in ways], trials
+    return kinds, trials
 
 
 def _turn_lengths(rounds: int) -> list[int]:
@@ -190,6 +192,7 @@ def _ns_a_pass(trial: Rounds, comm: MPI.Intracomm) -> float | None:
 def _rows(
     trial: Rounds,
     buffers: AnyBuffers,
+    device_path: str | None,
     comm: MPI.Intracomm,
     options: SkewOptions,
     pace_alone: float | None,
@@ -221,5 +224,6 @@ def _rows(
             verified=wrong == 0,
             slowdown=slowdown,
             buffers=buffers.value,
+            device_path=device_path,
         )
     ]

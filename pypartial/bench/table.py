@@ -102,7 +102,7 @@ def notes(report: Report[SkewMeta, Row]) -> list[str]:
         "CPU: time of the calling thread inside the calls and of the progress thread, for each "
         "rank and round.",
         *_about_slowdown(report.rows),
-        *about_device(report.meta.device),
+        *about_device(report.meta.device, report.rows),
         *circumstances(report.meta),
     ]
 
@@ -116,7 +116,7 @@ def _about_slowdown(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def about_device(device: DeviceFacts | None) -> list[str]:
+def about_device(device: DeviceFacts | None, rows: Iterable[Row]) -> list[str]:
     """Return notes on buffers on a device, if there are such."""
     if device is None:
         return []
@@ -127,7 +127,18 @@ def about_device(device: DeviceFacts | None) -> list[str]:
         "pinned memory, to which and from which the program copies; it is the MPI of the rows with "
         "buffers on a device.",
         f"Device: {device.name}; CUDA {device.cuda}{driver}; {libraries}.",
+        *_about_path(device, rows),
     ]
+
+
+def _about_path(device: DeviceFacts, rows: Iterable[Row]) -> list[str]:
+    """Return a note on how elements travelled, unless no row has them on a device."""
+    used = dict.fromkeys(row.device_path for row in rows if row.device_path is not None)
+    if not used:
+        return []
+    path, why = ", ".join(used), device.device_path_reason
+    because = f", because another one is not possible: {why}" if why else ""
+    return [f"Path of elements on a device: {path}{because}."]
 
 
 def circumstances(meta: Meta) -> list[str]:

@@ -18,6 +18,7 @@ from ..bench.group_options import (
 from ..bench.options import (
     AnyBuffers,
     Buffers,
+    DevicePath,
     DType,
     LatencyOptions,
     OverheadOptions,
@@ -103,6 +104,16 @@ _DeviceOption = Annotated[
         "its devices in turn.",
     ),
 ]
+_DevicePathOption = Annotated[
+    DevicePath | None,
+    typer.Option(
+        metavar="auto|staged|ipc|direct",
+        help="How elements of the policies' buffers on devices travel. staged: by memory of the "
+        "host. ipc: by memory of devices that the ranks of a node share. direct: by an MPI that "
+        "takes addresses of devices. Default: auto.",
+        case_sensitive=False,
+    ),
+]
 _PlotOption = Annotated[
     Path | None,
     typer.Option(
@@ -169,6 +180,7 @@ def skew(
         ),
     ] = None,
     device: _DeviceOption = None,
+    device_path: _DevicePathOption = None,
     transport: _TransportOption = Transport.AUTO,
     dtype: _DTypeOption = DType.FLOAT32,
     seed: _SeedOption = 0,
@@ -188,6 +200,7 @@ def skew(
         skew_ns=read("--skew", parse_duration, skew),
         buffers=_kinds(buffers, (Buffers.NUMPY,)),
         device=device,
+        device_path=device_path,
         rounds=rounds,
         warmup=warmup,
         work=work,
@@ -222,6 +235,7 @@ def latency(
         ),
     ] = None,
     device: _DeviceOption = None,
+    device_path: _DevicePathOption = None,
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -285,6 +299,7 @@ def latency(
         sizes=tuple(read("--size", parse_size, text) for text in size or _LATENCY_SIZES),
         buffers=_kinds(buffers, tuple(Buffers)),
         device=device,
+        device_path=device_path,
         skew_ns=read("--skew", parse_duration, skew),
         budget_ns=read("--budget", parse_duration, budget),
         blocks=blocks,

@@ -24,9 +24,9 @@ LIMIT_S = 120
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    driver = fakecuda.build(tmp_path_factory.mktemp("driver"))
+    driver = fakecuda.environment(tmp_path_factory.mktemp("driver"), devices=2)
     paths = os.pathsep.join(filter(None, [str(STANDIN), os.environ.get("PYTHONPATH")]))
-    return {"PYPARTIAL_CUDA_DRIVER": str(driver), "FAKECUDA_DEVICES": "2", "PYTHONPATH": paths}
+    return {**driver, "PYTHONPATH": paths}
 
 
 def bench(words: str, env: dict[str, str], path: Path) -> tuple[Run, dict[str, Any]]:
@@ -50,7 +50,42 @@ def test_latency(env: dict[str, str], tmp_path: Path) -> None:
     device = report["meta"]["device"]
     assert device["name"] == "stand-in 0, stand-in 1"  # a rank each
     assert (device["cuda"], list(device["libraries"])) == ("12.8", ["cupy"])
+    assert (device["device_path"], device["device_path_reason"]) == ("auto", "")
+    assert {(row["policy"], row["device_path"]) for row in rows} == {
+        ("solo", "staged"),
+        ("full", "staged"),
+        ("mpi", None),
+        ("memcpy", None),
+    }
     assert "Device: stand-in 0" in run.output
+    assert "Path of elements on a device: staged." in run.output
+
+
+@pytest.mark.parametrize("command", ["latency --blocks 2 --calls 3", "skew --rounds 3 --warmup 1"])
+def test_a_path(env: dict[str, str], tmp_path: Path, command: str) -> None:
+    if fakecuda.cpp_compiler() is None:
+        pytest.skip("a C++ compiler makes the kernels, and there is none")
+    words = f"{command} --buffers cupy --buffers numpy --policy full --size 4K --device-path ipc"
+    run, report = bench(words, env, tmp_path / "path.json")
+    rows = report["rows"]
+    ours = {row["buffers"]: row["device_path"] for row in rows if row["policy"] == "full"}
+    assert ours == {"cupy": "ipc", "numpy": None}
+    assert all(row["verified"] for row in rows)
+    device = report["meta"]["device"]
+    assert (device["device_path"], device["device_path_reason"]) == ("ipc", "")
+    assert "Path of elements on a device: ipc." in run.output
+
+
+def test_a_path_that_is_not_possible(env: dict[str, str], tmp_path: Path) -> None:
+    env = {**env, "PYPARTIAL_CUDA_KERNELS": "/nowhere"}
+    words = "latency --buffers cupy --policy full --size 8 --blocks 1 --calls 3 --device-path ipc"
+    run, report = bench(words, env, tmp_path / "path.json")
+    why = "rank 0: PYPARTIAL_CUDA_KERNELS='/nowhere' cannot be read"
+    assert report["rows"][0]["device_path"] == "staged"
+    assert report["meta"]["device"]["device_path"] == "ipc"
+    assert report["meta"]["device"]["device_path_reason"].startswith(why)
+    told = "Path of elements on a device: staged, because another one is not possible: rank 0:"
+    assert told in " ".join(run.output.split())
 
 
 def test_skew_beside_the_hosts(env: dict[str, str], tmp_path: Path) -> None:
@@ -80,8 +115,8 @@ from pypartial.bench import contenders
 if MPI.COMM_WORLD.rank == 1:
     made = contenders._PartialOnDevice.__init__
 
-    def make(self, ctx, policy, pair, algorithm):
-        made(self, ctx, policy, pair, algorithm)
+    def make(self, ctx, policy, pair, *rest):
+        made(self, ctx, policy, pair, *rest)
         self._synchronize = lambda: pair.receive.fill(3)
 
     contenders._PartialOnDevice.__init__ = make
