@@ -12,7 +12,6 @@ import pytest
 from support import gpu
 from support.ranks import (
     comm,
-    ctx,
     pytest_configure,
     pytest_runtest_makereport,
     pytest_runtest_protocol,
@@ -22,7 +21,6 @@ from support.ranks import (
 
 __all__ = [
     "comm",
-    "ctx",
     "pytest_configure",
     "pytest_runtest_makereport",
     "pytest_runtest_protocol",
@@ -54,3 +52,11 @@ def kit(request, comm):
 def path(request):
     """How the elements of a handle get from rank to rank."""
     return request.param
+
+
+@pytest.fixture
+def ctx(comm, request):
+    """A context over all ranks, freed after the test, in which handles can take its path."""
+    path = request.getfixturevalue("path") if "path" in request.fixturenames else None
+    with gpu.context(comm, path) as context:
+        yield context

@@ -46,7 +46,7 @@ def test_the_loop(comm, kit, path, policy, deliver, extra):
     values[comm.size :] = comm.rank + 1
     send, out = kit.new(values.size, "int64"), kit.new(values.size, "int64")
     status, junk = pp.Status(), np.full(values.size, -999)
-    with pp.Context(comm, seed=7) as ctx:
+    with gpu.context(comm, path) as ctx:
         request = gpu.made(
             ctx, path, send, out, policy=policies(comm.size)[policy], deliver=deliver
         )

@@ -96,18 +96,22 @@ def are_equal(comm, model: nn.Module) -> bool:
 
 
 Between = Callable[[int], None]
+paths = pytest.mark.parametrize("path", ["staged", "ipc"])
 
 
 def nothing(step: int) -> None:
     pass
 
 
-def train_hook(ctx, model: nn.Module, between: Between = nothing, **options) -> list[float]:
+def train_hook(
+    ctx, model: nn.Module, between: Between = nothing, path: str = "auto", **options
+) -> list[float]:
     """Train by the hook, with `Full`; return the losses."""
     losses = []
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.01, **options)
     optimizer = adamw(ddp)
-    state = HookState(ctx, ddp, policy=pp.Full())
+    state = HookState(ctx, ddp, policy=pp.Full(), device_path=path)
+    assert path == "auto" or state.device_path == path, state.device_path_reason
     assert isinstance(state._request, DeviceAllreduceRequest) == next(model.parameters()).is_cuda
     ddp.register_comm_hook(state, partial_allreduce_hook)
     for step in range(STEPS):
@@ -122,13 +126,20 @@ def train_hook(ctx, model: nn.Module, between: Between = nothing, **options) -> 
     return torch.stack(losses).tolist()
 
 
-def train_optimizer(ctx, model: nn.Module, how: str, between: Between = nothing) -> list[float]:
+def train_optimizer(
+    ctx, model: nn.Module, how: str, between: Between = nothing, path: str = "auto"
+) -> list[float]:
     """Train by the optimizer; return the losses."""
     method, overlap = METHODS[how]
     losses = []
     with pp.torch.DistributedOptimizer(
-        adamw(model), ctx, method, clip_norm=1.0, overlap=overlap, model=model
+        *(adamw(model), ctx, method),
+        clip_norm=1.0,
+        overlap=overlap,
+        model=model,
+        device_path=path,
     ) as optimizer:
+        assert path == "auto" or optimizer.device_path == path, optimizer.device_path_reason
         for step in range(STEPS):
             optimizer.zero_grad()
             between(step)
@@ -139,24 +150,32 @@ def train_optimizer(ctx, model: nn.Module, how: str, between: Between = nothing)
     return torch.stack(losses).tolist()
 
 
+def used(ctx, path: str) -> int:
+    """Return how many bytes were copied on a path."""
+    stats = ctx.stats()
+    return {"staged": stats.staged_bytes, "ipc": stats.ipc_bytes}[path]
+
+
+@paths
 @pytest.mark.parametrize("view", [False, True])
-def test_the_hook_has_the_losses_of_the_cpu(comm, ctx, world, cuda, view):
+def test_the_hook_has_the_losses_of_the_cpu(comm, ctx, world, cuda, view, path):
     model = net(cuda)
-    staged = ctx.stats().staged_bytes
-    found = train_hook(ctx, model, gradient_as_bucket_view=view)
-    assert ctx.stats().staged_bytes > staged
+    before = used(ctx, path)
+    found = train_hook(ctx, model, path=path, gradient_as_bucket_view=view)
+    assert used(ctx, path) > before
     expected = train_hook(ctx, net(CPU), gradient_as_bucket_view=view)
     assert found == pytest.approx(expected, rel=1e-8)
     assert are_equal(comm, model)
 
 
 @pytest.mark.filterwarnings("ignore:with deliver='sum'")
+@paths
 @pytest.mark.parametrize("how", METHODS)
-def test_the_optimizer_has_the_losses_of_the_cpu(comm, ctx, cuda, how):
+def test_the_optimizer_has_the_losses_of_the_cpu(comm, ctx, cuda, how, path):
     model = net(cuda)
-    staged = ctx.stats().staged_bytes
-    found = train_optimizer(ctx, model, how)
-    assert ctx.stats().staged_bytes > staged
+    before = used(ctx, path)
+    found = train_optimizer(ctx, model, how, path=path)
+    assert used(ctx, path) > before
     assert found == pytest.approx(train_optimizer(ctx, net(CPU), how), rel=1e-8)
     assert are_equal(comm, model)
 
@@ -270,9 +289,13 @@ def test_partial_rounds_leave_equal_models(comm, ctx, cuda):
     assert are_equal(comm, model)
 
 
-def test_groups_leave_equal_models(comm, ctx, cuda):
+@paths
+def test_groups_leave_equal_models(comm, ctx, cuda, path):
     model = net(cuda)
-    with pp.torch.DistributedOptimizer(adamw(model), ctx, PartialReduce(2)) as optimizer:
+    with pp.torch.DistributedOptimizer(
+        adamw(model), ctx, PartialReduce(2), device_path=path
+    ) as optimizer:
+        assert optimizer.device_path == path, optimizer.device_path_reason
         for step in range(STEPS):
             optimizer.zero_grad()
             loss(model, comm.rank, step).backward()
@@ -366,13 +389,15 @@ def test_the_backend(comm, world, cuda):
     assert came.tolist() == [left] * 4
 
 
-def test_a_partial_group(comm, world, cuda):
+@paths
+def test_a_partial_group(comm, world, cuda, path):
     """The same tensor in each step, as the buckets of DDP."""
-    group = pp.torch.new_group(policy=pp.Full())
+    group = pp.torch.new_group(policy=pp.Full(), device_path=path)
     gradient = torch.empty(100, device=cuda)
     for step in range(STEPS):
         gradient.fill_(comm.rank + step)
         dist.all_reduce(gradient, dist.ReduceOp.AVG, group=group)
         mean = sum(range(comm.size)) / comm.size + step
         assert gradient.tolist() == pytest.approx([mean] * 100)
+        assert group.device_path == (path if step else None), group.device_path_reason
     dist.destroy_process_group(group)

@@ -6,11 +6,14 @@ import json
 import os
 import re
 import sys
+import sysconfig
 import venv
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
-from support import fakecuda
+from support import cuda_mpi, fakecuda
 from support.layer import run_tests
 from support.mpirun import Run, program
 
@@ -55,20 +58,52 @@ def test_what_is_missing_is_named_with_how_to_get_it(env: dict[str, str], tmp_pa
     assert said.endswith("ci/gpu --wheels wheels here")
 
 
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="this Python is not of an environment")
+def test_an_environment_sees_the_packages_of_the_one_that_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where PyTorch and CuPy are in an environment, and MPI is missing."""
+    made = tmp_path / "made"
+    venv.create(made, symlinks=True, system_site_packages=True)
+    ask = [str(made / "bin" / "python"), "-c", "import sys; print(*sys.path, sep='\\n')"]
+    ours = sysconfig.get_path("purelib")
+    assert ours not in program(ask, timeout_s=60).output.splitlines()
+    loader = SourceFileLoader("ci_gpu", str(ROOT / "ci" / "gpu"))
+    spec = spec_from_loader("ci_gpu", loader)
+    assert spec is not None
+    ci = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "ci_gpu", ci)  # its dataclasses look there
+    loader.exec_module(ci)
+    ci.see_packages(ask[0])
+    assert ours in program(ask, timeout_s=60).output.splitlines()
+
+
 def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_property) -> None:
-    words = ["--installed", "--only", "tests", "--only", "killed", "--ranks", "2"]
+    words = ["--installed", "--ranks", "2", "--only", "tests", "--only", "direct"]
+    words += ["--only", "killed"]
     run = ci_gpu(*words, "--out", str(tmp_path), env=env)
     assert run.returncode == 0, run.explain()
     run.check_clean()
     report = json.loads((tmp_path / "report.json").read_text())
-    tests, killed = report["steps"]
+    tests, direct, killed = report["steps"]
     passed = re.match(r"(\d+) tests passed on each of 2 ranks", tests["text"])
     assert passed is not None
     assert int(passed[1]) > 40
     record_property("inner_passed", passed[1])
+    assert direct["outcome"] == "left out"
+    assert direct["text"].startswith("MPI ")
     assert killed["outcome"] == "passed"
     assert "stand-in 0" in report["info"]
     assert "| Tests on 2 ranks | passed |" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.skipif(not fakecuda.cpp_compiler(), reason="a C++ compiler makes the kernels")
+def test_an_mpi_that_takes_addresses(env: dict[str, str], tmp_path: Path) -> None:
+    changed = {**env, "LD_PRELOAD": str(cuda_mpi.build(tmp_path))}
+    run = ci_gpu("--installed", "--only", "direct", "--out", str(tmp_path), env=changed)
+    assert run.returncode == 0, run.explain()
+    (direct,) = json.loads((tmp_path / "report.json").read_text())["steps"]
+    assert re.match(r"\d\d tests passed on 2 ranks", direct["text"])
 
 
 def test_a_failing_test_is_named_with_its_rank(env: dict[str, str], tmp_path: Path) -> None:
