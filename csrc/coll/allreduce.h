@@ -64,6 +64,13 @@ typedef struct pp_target {
     pp_buffer_t *buffer;             /* a new slot */
 } pp_target_t;
 
+/* The result of a large round, as it is cut. */
+typedef struct pp_chunks {
+    uint64_t round;
+    uint32_t count;
+    size_t   bytes;                  /* of each; the last one may be smaller */
+} pp_chunks_t;
+
 typedef struct pp_rounds_ops {
     /* ---- what every Start and every Wait need, in one cache line */
     /* This rank makes its rounds by messages: an application thread that is inside attends to them. */
@@ -128,6 +135,11 @@ typedef struct pp_rounds_ops {
     void        (*end_view)(pp_allreduce_t *);
     /* The receive buffers belong to the application again. */
     void        (*end_landing)(pp_allreduce_t *);
+    /* The round for whose result this rank waits, while its chunks are being finished; false: there is none, or ranks
+       do not show what is finished.  chunk() returns the first element of a finished chunk; NULL: it is not finished.
+       The address stays valid, but after the round another one may overwrite the elements. */
+    bool        (*chunks)(const pp_allreduce_t *, pp_chunks_t *chunks);
+    const void *(*chunk)(const pp_allreduce_t *, uint64_t round, uint32_t index);
 
     /* The board on which all ranks make the rounds; NULL: there is none for all. */
     struct pp_board *(*board)(pp_allreduce_t *);
@@ -144,7 +156,7 @@ typedef struct pp_rounds_ops {
     /* After this the handle is not freed before worked().  *lands: the caller waits for this handle; stays true if the
        chunks that it moves may go to the receive buffers at once. */
     void        (*begin_work)(pp_allreduce_t *, bool *lands);
-    /* Moves chunks until none is left, without the lock; true: the last chunk of the round is finished. */
+    /* Moves chunks, without the lock, mostly until none is left; true: the last chunk of the round is finished. */
     bool        (*work)(pp_allreduce_t *, bool lands, uint64_t *round);
     void        (*worked)(pp_allreduce_t *, uint64_t round, bool last);
 } pp_rounds_ops_t;
@@ -228,6 +240,12 @@ void        pp_allreduces_step_aside(pp_engine_t *engine);
 static inline bool pp_allreduce_wants_messages(const pp_allreduce_t *coll)
 {
     return coll->config.algorithm != PP_ALGORITHM_AUTO;
+}
+
+/* Ranks may have their buffers on devices, which take results in place: the same on all ranks, as they have agreed. */
+static inline bool pp_allreduce_goes_to_devices(const pp_allreduce_t *coll)
+{
+    return coll->config.device > 0 || coll->config.device_path == PP_DEVICE_STAGED;
 }
 
 /* ---- what all three ways to make rounds share (rounds.c) --------------------------------------------------- */

@@ -332,6 +332,13 @@ pp_status_t pp_lane_in_by(pp_lane_t *lane, const pp_span_t *spans, size_t count,
     return status;
 }
 
+pp_status_t pp_lane_follow(const pp_lane_t *lane, const pp_pinned_t *pinned, uint64_t stream)
+{
+    pp_status_t status;
+    IN_DEVICE(lane, status, CALL(lane, cuStreamWaitEvent, stream_of(stream), pinned->done, 0));
+    return status;
+}
+
 pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t stream)
 {
     pp_status_t status;

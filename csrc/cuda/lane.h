@@ -76,6 +76,8 @@ pp_status_t pp_lane_in(const pp_lane_t *lane, const pp_span_t *spans, size_t cou
 /* The same by another memory, `by`: `from` is not busy any more when its copy is, which does not wait for the stream. */
 pp_status_t pp_lane_in_by(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from, pp_pinned_t *by,
                           uint64_t stream);
+/* What is queued on the stream from now on waits for the copy that uses the memory. */
+pp_status_t pp_lane_follow(const pp_lane_t *lane, const pp_pinned_t *pinned, uint64_t stream);
 /* Work that is queued on the stream uses the memory, as a copy does. */
 pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t stream);
 /* PP_OK: the copy is over, and the memory not busy any more.  PP_PENDING: it is not; memory that is lost after a copy to

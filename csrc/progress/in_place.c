@@ -4,8 +4,6 @@
 #include "vault.h"
 #include "../node/keeper.h"
 
-static size_t whole_pages(size_t bytes) { return (bytes + PP_PAGE - 1) / PP_PAGE * PP_PAGE; }
-
 /* The driver does not pin the node's memory: everything goes by bounce buffers. */
 static void stop(pp_allreduce_t *coll)
 {
@@ -22,6 +20,7 @@ static void has_read(pp_handle_t *handle)
 
 pp_status_t pp_in_place_pin(pp_staging_t *staging)
 {
+    staging->page_bytes = (staging->bytes + PP_PAGE - 1) / PP_PAGE * PP_PAGE;
     return staging->reader ? PP_OK : pp_lane_pin_nothing(&staging->lane, &staging->reader);
 }
 
@@ -56,7 +55,7 @@ pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight)
     if (status == PP_PENDING)
         status = pp_lane_pin_nothing(&staging->lane, &flight->pinned);
     flight->reserved = status >= 0
-        && pp_lane_borrow(&staging->lane, flight->pinned, flight->target.elements, whole_pages(staging->bytes));
+        && pp_lane_borrow(&staging->lane, flight->pinned, flight->target.elements, staging->page_bytes);
     if (flight->reserved)
         return PP_OK;
     coll->ops->give_up(coll, &flight->target);
@@ -98,7 +97,7 @@ pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t 
     if (!place.elements)
         return PP_OK;
     void *elements = (void *)(uintptr_t)place.elements;
-    if (pp_lane_borrow(&staging->lane, staging->reader, elements, whole_pages(staging->bytes))) {
+    if (pp_lane_borrow(&staging->lane, staging->reader, elements, staging->page_bytes)) {
         *pinned = staging->reader;
         if (!view || !can_view(coll))
             return PP_OK;

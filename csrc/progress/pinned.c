@@ -1,4 +1,5 @@
 /* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
+#include "ahead.h"
 #include "direct.h"
 #include "vault.h"
 
@@ -134,6 +135,7 @@ static void end(pp_handle_t *handle)
         pp_ctx_of(handle)->flights--;
     if (staging->receive)
         pp_staging_keep(&staging->spare, staging->receive);
+    pp_ahead_end(staging);
     for (const pp_pinned_t *result = staging->results; result; result = result->next)
         reads |= result == staging->reader;
     if (staging->reader && !reads)
@@ -234,15 +236,13 @@ static bool has_landed(const void *arg)
     const pp_staging_t *staging = landing->handle->staging;
     if (landing->results && has_failed_copies(landing->handle))
         return false;
-    for (pp_pinned_t *result = landing->results ? staging->results : NULL; result; result = result->next) {
-        pp_status_t status = pp_lane_over(&staging->lane, result);
-        if (status < 0)
-            pp_engine_fail(landing->handle->engine, status, "handle %u: a result did not get to its device: %s",
-                           landing->handle->id, pp_error_text());
-        if (status != PP_OK)
-            return false;
-    }
-    return !staging->flights;
+    pp_status_t status = landing->results ? pp_ahead_over(staging) : PP_OK;
+    for (pp_pinned_t *result = staging->results; landing->results && result && status == PP_OK; result = result->next)
+        status = pp_lane_over(&staging->lane, result);
+    if (status < 0)
+        pp_engine_fail(landing->handle->engine, status, "handle %u: a result did not get to its device: %s",
+                       landing->handle->id, pp_error_text());
+    return status == PP_OK && !staging->flights;
 }
 
 pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us)

@@ -1,4 +1,5 @@
 /* staging.c - see staging.h. */
+#include "ahead.h"
 #include "direct.h"
 #include "lend.h"
 #include "vault.h"
@@ -29,6 +30,7 @@ static pp_status_t prepare(pp_handle_t *handle)
         PP_TRY(pp_direct_ask(handle, config->no_path));
     if (may_be_in_place(handle)) {
         PP_TRY(pp_in_place_pin(staging));
+        PP_TRY(pp_ahead_make(handle));
         pp_in_place_begin(handle);
         return PP_OK;
     }
@@ -136,16 +138,22 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
 
-static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *pinned)
+static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *pinned, uint64_t round)
 {
     pp_staging_t *staging = handle->staging;
-    PP_TRY(pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream));
+    pp_status_t status = pp_ahead_send_rest(ctx, handle, pinned, round);
+    if (status == PP_PENDING) {
+        pp_staging_count(ctx, staging);
+        status = pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream);
+    }
+    if (status < 0)
+        return status;
     if (pinned == staging->receive) {
         pp_pinned_t *next;
         PP_TRY(pp_staging_take_spare(handle, &next));
         pp_in_place_set_receive(pp_allreduce_of(handle), next);
     }
-    pp_staging_sent(ctx, staging, pinned);
+    pp_staging_await(ctx, staging, pinned);
     return PP_OK;
 }
 
@@ -153,12 +161,14 @@ static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *
 static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view)
 {
     pp_pinned_t *pinned = NULL;
+    pp_result_t  mine;
+    result = result ? result : &mine;
     pp_in_place_end_view(handle);
     pp_status_t status = handle->staging->lends ? pp_lend_end(ctx, handle) : PP_OK;
     if (status >= 0)
         status = pp_in_place_collect(ctx, handle, result, view, &pinned);
     if (status >= 0 && pinned)
-        status = send_result(ctx, handle, pinned);
+        status = send_result(ctx, handle, pinned, result->round);
     if (status < 0)
         pp_engine_fail(handle->engine, status, "handle %u: a result did not get to its device: %s", handle->id,
                        pp_error_text());
@@ -203,4 +213,5 @@ const pp_face_t pp_staged_allreduce_face = {
     .start = start, .give = give, .give_up = give_up, .hand_out = hand_out, .at_once = at_once, .timed_out = timed_out,
     .more = more, .end_view = pp_in_place_end_view, .check = pp_staging_check, .room = has_room,
     .land = pp_staging_land, .use_stream = pp_staging_use_stream, .link = pp_allreduce_link,
+    .ahead = pp_ahead_go_on,
 };

@@ -11,6 +11,7 @@
  * will read, and a copy to the device comes from the ring (in_place.c).  Both are pinned when they are first used.
  * Elements travel by memory that this file has pinned, a *bounce buffer*, if they must be converted or combined, if the
  * vector is short, if a result before it is still being read in the ring, or if the driver does not pin that memory.
+ * Chunks of a large result are copied while ranks reduce others (ahead.h).
  *
  * Parts and results may also be memory of devices that the ranks share (vault.h).  Then the same holds, but bounce buffers
  * are on the device, and elements are converted on the way.
@@ -37,6 +38,7 @@ typedef struct pp_staging {
     pp_span_t   *sends, *receives;   /* the application's buffers */
     size_t       spans;
     size_t       bytes;              /* of all of them */
+    size_t       page_bytes;         /* of the whole pages that a vector takes in the memory of the node */
     uint64_t     stream;             /* of the application's next calls */
     pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */
     bool         links;              /* a thread links the oldest one's elements, and may have released the lock */
@@ -52,6 +54,7 @@ typedef struct pp_staging {
     void       (*has_read)(pp_handle_t *);     /* it has been read */
     bool         views;              /* the application reads it, by work that it queues on `viewed_on` */
     uint64_t     viewed_on;
+    struct pp_ahead *ahead;          /* chunks of results are copied early (ahead.h); NULL: never */
     struct pp_direct *direct;        /* MPI is to get addresses of the device (direct.h, direct_groups.h); else NULL */
     struct pp_device_vault *vault;   /* vectors are on devices, or it was asked for (vault.h); else NULL */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
@@ -85,14 +88,14 @@ pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_
 pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **pinned);
 /* Frees the bounce buffers that nothing uses. */
 void        pp_staging_unpin_spare(pp_staging_t *staging);
-/* The vector's bytes were copied, or are queued to be. */
+/* The vector's bytes are queued to be copied. */
 void        pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging);
 /* Looks which results have got to the device: their memory can be used again. */
 pp_status_t pp_staging_reclaim(pp_handle_t *handle);
-/* Work on the device uses a result, until the event of `result`. */
-void        pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
 /* The result's copy to the device was queued. */
 void        pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
+/* Work on the device uses a result, until the event of `result`. */
+void        pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
 /* See pp_face_t.  A request is complete for the application when its result can go to the device as well. */
 pp_status_t pp_staging_check(const pp_handle_t *handle);
 bool        pp_staging_room(const pp_handle_t *handle);

@@ -115,7 +115,10 @@ static bool work_at_round(pp_ctx_t *ctx, const pp_handle_t *receives)
 
 bool pp_work(pp_ctx_t *ctx, const pp_handle_t *receives)
 {
-    return pp_staging_work(ctx) || work_at_round(ctx, receives);
+    bool worked = pp_staging_work(ctx) || work_at_round(ctx, receives);
+    if (receives && receives->face->ahead)
+        worked |= receives->face->ahead(ctx, (pp_handle_t *)receives);
+    return worked;
 }
 
 int pp_look(pp_ctx_t *ctx)

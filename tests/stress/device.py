@@ -46,6 +46,7 @@ import pypartial as pp
 KERNELS = "PYPARTIAL_CUDA_KERNELS" in os.environ  # else devices share no memory
 CUDA_MPI = hasattr(ctypes.CDLL(None), "cuda_mpi_taken")  # else MPI takes no addresses of devices
 EXTRAS = (0, 3, 4000, 20_000)  # elements besides the counts: above 64 KiB copies are made unlocked
+MANY, LARGE = 400_000, 0.05  # chunks of such results are copied early; the share of such programs
 LONGEST_S = 3e-4
 HELD = 0.2  # share of the Starts whose stream is held for a moment
 SLOW = 0.2  # share of the programs with a slow consumer
@@ -86,7 +87,7 @@ def open_loop(
     policies = [pp.Solo(), pp.Majority(), pp.FirstOf(min(2, comm.size)), pp.Full()]
     policies.append(pp.Quorum(max(1, comm.size // 2)))
     policies.append(pp.Quorum(comm.size, deadline=2e-3))
-    extra = int(draw.choice(EXTRAS))
+    extra = MANY if draw.random() < LARGE else int(draw.choice(EXTRAS))
     dtype = np.dtype(str(draw.choice(TYPES)))
     values = np.arange(comm.size + extra).astype(dtype)
     if dtype == "f2":
@@ -120,16 +121,22 @@ def whole_numbers(values: np.ndarray) -> np.ndarray:
     return values.real.astype(np.int64)
 
 
-def collect(loop: Loop, own: np.random.Generator, stream: Stream, status: pp.Status) -> np.ndarray:
-    """Wait for the request in one of the ways that there are; return its result."""
+def collect(
+    loop: Loop, own: np.random.Generator, streams: list[Stream], stream: Stream, status: pp.Status
+) -> np.ndarray:
+    """Wait for the request in one of the ways that there are, on `stream`; return its result.
+
+    A Wait that may time out is on any of the streams.
+    """
     request: Any = loop.request
     if own.random() < IMPATIENT:
         for _ in range(int(own.integers(1, 4))):
+            chosen = streams[int(own.integers(len(streams)))]
             try:
-                request.Wait(status, own.uniform(0, LONGEST_S), stream)
+                request.Wait(status, own.uniform(0, LONGEST_S), chosen)
             except pp.TimeoutError:
                 continue
-            return loop.out.get(stream)
+            return loop.out.get(chosen)
     drawn = own.random()
     if drawn < VIEWED:
         return Lent(request.View(status, HANGS_S, stream), stream).get()
@@ -157,7 +164,7 @@ def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp
         first.hold(False)
     if loop.send is loop.out:
         first.wait()
-    result = collect(loop, own, second, status)
+    result = collect(loop, own, streams, second, status)
     if loop.lent:
         loop.send.put(-999, second)
     loop.log.given(status, whole_numbers(result))

@@ -390,15 +390,16 @@ def marked(mark: str) -> dict[int, str]:
 def _environment(process: Path) -> bytes:
     """Return a process's variables. Amid exec it shows none: wait for the end of that."""
     deadline = time.monotonic() + EXEC_S
-    whole = 0  # looks at a program that had begun, and had none
-    while whole < 2 and time.monotonic() < deadline:
+    began_with = 0  # where the variables of the program end that a look found without any
+    while time.monotonic() < deadline:
         if found := (process / "environ").read_bytes():
             return found
         fields = (process / "stat").read_text().rpartition(")")[2].split()
         state, flags, end = fields[0], int(fields[6]), int(fields[48])
-        if state in "ZX" or flags & KERNEL_THREAD:
+        # The same program as before the last look, whose stack no other one has: it has none.
+        if state in "ZX" or flags & KERNEL_THREAD or end == began_with != 0:
             break
-        whole += end != 0  # it may have begun since
+        began_with = end
     return b""
 
 
