@@ -85,7 +85,10 @@ def mpi_says(native: Native) -> tuple[bool, str]:
 @functools.cache
 def self_test(device: int) -> str | None:
     """Have a child send memory of a device; return how that failed, or None. Once a process."""
-    found = _run(device, LIMIT_S)
+    try:
+        found = _run(device, LIMIT_S)
+    except OSError as error:
+        return f"no process could be started to try it: {error}"
     return None if found is None else f"MPI says that it takes addresses of devices, but {found}"
 
 
