@@ -138,10 +138,9 @@ static bool begin(pp_staging_t *staging, uint64_t round, const char *elements)
     return true;
 }
 
-/* The end of the chunks that are finished and not queued, from the first of them on. */
-static uint32_t end_of_run(const pp_allreduce_t *coll, const pp_ahead_t *ahead, uint64_t round, uint32_t first)
+/* The end of the chunks that are finished and not queued, of which those before `end` are. */
+static uint32_t end_of_run(const pp_allreduce_t *coll, const pp_ahead_t *ahead, uint64_t round, uint32_t end)
 {
-    uint32_t end = first;
     while (end < ahead->chunks && !ahead->queued[end] && coll->ops->chunk(coll, round, end))
         end++;
     return end;
@@ -165,12 +164,12 @@ static pp_status_t queue_finished(pp_ctx_t *ctx, pp_allreduce_t *coll, uint64_t 
     pp_ahead_t   *ahead = staging->ahead;
     *copies = 0;
     for (uint32_t first = 0, end; first < ahead->chunks; first = end) {
-        end = end_of_run(coll, ahead, round, first);
-        if (end == first) {
-            end++;
+        /* Asked once: a later round may change the mark at any moment. */
+        const char *from = ahead->queued[first] ? NULL : coll->ops->chunk(coll, round, first);
+        end = first + 1;
+        if (!from)
             continue;
-        }
-        const char *from = coll->ops->chunk(coll, round, first);
+        end = end_of_run(coll, ahead, round, end);
         if (ahead->count == 0 && !begin(staging, round, from - first * ahead->chunk_bytes))
             return PP_OK;            /* the driver does not pin it, which is found again when the result is collected */
         PP_TRY(queue_run(ctx, staging, first, end));
