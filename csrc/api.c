@@ -11,15 +11,13 @@
 /* After this time in a collective call a rank asks the others whether they are in the same one. */
 static const uint64_t CHECK_ORDER_NS = 2000000000;
 
-static void unlock(pp_ctx_t *ctx) { pthread_mutex_unlock(&ctx->lock); }
-
 pp_status_t pp_enter(pp_ctx_t *ctx)
 {
     PP_TRY(pp_ctx_usable(ctx));
     pthread_mutex_lock(&ctx->lock);
     pp_status_t status = pp_engine_check(&ctx->engine);
     if (status < 0)
-        unlock(ctx);
+        pp_unlock(ctx);
     return status;
 }
 
@@ -60,7 +58,7 @@ pp_status_t pp_ctx_tune(pp_ctx_t *ctx, const pp_tuned_t *tuned, size_t tuned_cou
         ctx->team.tuned = copy;
         ctx->team.tuned_count = tuned_count;
     }
-    unlock(ctx);
+    pp_unlock(ctx);
     return copy ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for %zu rows of a tuning table", tuned_count);
 }
 
@@ -79,7 +77,7 @@ pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
     PP_TRY(pp_enter(ctx));
     pp_status_t status = pp_agreement_begin_ctx_free(&ctx->calls);
     pp_began(ctx, status);
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -102,7 +100,7 @@ static pp_status_t collect_call(pp_ctx_t *ctx)
         *ctx->calls.discarded_out = ctx->team.discarded;
     if (status < 0)
         pp_fail(status, "%s", ctx->calls.text);
-    unlock(ctx);
+    pp_unlock(ctx);
     if (kind == PP_CALL_CTX_FREE && status == PP_OK && ctx->mpi)
         return pp_ctx_close_mpi(ctx);
     return status;
@@ -125,7 +123,7 @@ pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
 {
     PP_TRY(pp_enter(ctx));
     if (ctx->calls.kind == PP_CALL_NONE || ctx->calls.kind == PP_CALL_AWAY) {
-        unlock(ctx);
+        pp_unlock(ctx);
         return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress: begin one first");
     }
     pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us, NULL);
@@ -133,7 +131,7 @@ pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
         return collect_call(ctx);
     if (status == PP_PENDING)
         check_order(ctx);
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -163,7 +161,7 @@ const char *pp_ctx_note(pp_ctx_t *ctx)
                  (unsigned long long)ctx->team.refused_bytes);
         note = ctx->note;
     }
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return note;
 }
 
@@ -189,7 +187,7 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
         .neighbours = ctx->mpi ? pp_mpi_neighbours(ctx->mpi) : ctx->engine.size,
         .thread_level = ctx->mpi ? pp_mpi_thread_level(ctx->mpi) : -1,
     };
-    unlock(ctx);
+    pp_unlock(ctx);
 }
 
 /* ---- memory of the node ------------------------------------------------------------------------------------ */
@@ -199,7 +197,7 @@ pp_status_t pp_ctx_alloc(pp_ctx_t *ctx, size_t bytes, void **memory, void **out)
     *memory = *out = NULL;
     PP_TRY(pp_enter(ctx));
     *out = pp_keeper_alloc(ctx->engine.node, bytes, memory);
-    unlock(ctx);
+    pp_unlock(ctx);
     return *out ? PP_OK : pp_fail(PP_ERR_MEMORY, "no shared memory for an array of %zu bytes", bytes);
 }
 
@@ -298,7 +296,7 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     else if (handle)
         handle->kind->release(handle);
     pp_began(ctx, status);
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -331,7 +329,7 @@ pp_status_t pp_start(pp_handle_t *handle)
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
     pp_status_t status = pp_start_locked(ctx, handle);
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -378,7 +376,7 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
         status = handle->face->hand_out(ctx, handle, result, view);
     else
         handle->face->give_up(handle);
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -403,7 +401,7 @@ pp_status_t pp_timed_out(pp_handle_t *handle)
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
     pp_status_t status = handle->request.state == PP_IDLE ? PP_OK : handle->face->timed_out(ctx, handle);
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -421,7 +419,7 @@ pp_status_t pp_more(pp_handle_t *handle, pp_result_t *result)
         if (status == PP_OK)
             pp_engine_settle(&ctx->engine);
     }
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -458,7 +456,7 @@ static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_
     if (status >= 0)
         ctx->calls.discarded_out = discarded;
     pp_began(ctx, status);
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -476,11 +474,11 @@ pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
     if (handle->request.state != PP_COMPLETE) {
-        unlock(ctx);
+        pp_unlock(ctx);
         return pp_fail(PP_ERR_STATE, "there is no result to collect: no Flush or Drain of the handle has finished");
     }
     pp_status_t status = handle->face->hand_out(ctx, handle, result, NULL);
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -491,7 +489,7 @@ pp_status_t pp_away_begin(pp_ctx_t *ctx)
     PP_TRY(pp_enter(ctx));
     pp_status_t status = pp_call_begin(&ctx->calls, PP_CALL_AWAY, NULL);
     pp_engine_settle(&ctx->engine);
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -506,7 +504,7 @@ pp_status_t pp_away_end(pp_ctx_t *ctx)
         ctx->calls.kind = PP_CALL_NONE;
         pp_engine_settle(&ctx->engine);
     }
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -515,7 +513,7 @@ pp_status_t pp_step_aside(pp_ctx_t *ctx)
     PP_TRY(pp_enter(ctx));
     pp_allreduces_step_aside(&ctx->engine);
     pp_engine_settle(&ctx->engine);
-    unlock(ctx);
+    pp_unlock(ctx);
     return PP_OK;
 }
 
@@ -527,7 +525,7 @@ const char *pp_ctx_patience_note(pp_ctx_t *ctx)
     bool any = ctx->team.has_note;
     snprintf(ctx->patience_note, sizeof ctx->patience_note, "%s", ctx->team.patience_note);
     ctx->team.has_note = false;
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return any ? ctx->patience_note : NULL;
 }
 
@@ -543,7 +541,7 @@ pp_status_t pp_ask(pp_ctx_t *ctx, uint32_t handle, int64_t timeout_us, pp_rank_s
     pp_engine_settle(&ctx->engine);
     pp_status_t status = pp_help_until(ctx, answered, &question, timeout_us, NULL);
     pp_ask_end(&ctx->calls, &question);
-    unlock(ctx);
+    pp_unlock(ctx);
     return status < 0 ? status : PP_OK;
 }
 
@@ -556,7 +554,7 @@ pp_status_t pp_question_open(pp_ctx_t *ctx, uint32_t handle, pp_rank_state_t *st
         pp_ask_begin(&ctx->calls, handle, states, question);
         pp_engine_settle(&ctx->engine);
     }
-    unlock(ctx);
+    pp_unlock(ctx);
     *out = question;
     return question ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a question");
 }
@@ -566,7 +564,7 @@ void pp_question_close(pp_ctx_t *ctx, pp_question_t *question)
 {
     pthread_mutex_lock(&ctx->lock);
     pp_ask_end(&ctx->calls, question);
-    unlock(ctx);
+    pp_unlock(ctx);
     free(question);
 }
 
@@ -603,7 +601,7 @@ pp_status_t pp_handle_dump(pp_handle_t *handle, int32_t format, char **out)
         pp_text_add(&text, format == PP_DOT ? "digraph {}\n" : "// no schedule: shared memory\n");
     else
         pp_graph_dump(coll->series.graph, format, coll->series.kernels.element_bytes, &text);
-    unlock(ctx);
+    pp_unlock(ctx);
     if (text.failed)
         return pp_fail(PP_ERR_MEMORY, "no memory for the text of a schedule");
     *out = text.chars;
@@ -618,7 +616,7 @@ pp_status_t pp_ctx_obstacles(pp_ctx_t *ctx, char **out)
     pp_text_add(&text, "%s", "");
     pp_agreement_explain(&ctx->calls, &text);
     pp_flush_explain(&ctx->calls, &text);
-    unlock(ctx);
+    pp_unlock(ctx);
     if (text.failed)
         return pp_fail(PP_ERR_MEMORY, "no memory for a text");
     *out = text.chars;
@@ -633,7 +631,7 @@ pp_status_t pp_handle_obstacles(pp_handle_t *handle, char **out)
     pp_text_t text = {0};
     pp_text_add(&text, "%s", "");
     handle->kind->explain(handle, &text);
-    unlock(ctx);
+    pp_unlock(ctx);
     if (text.failed)
         return pp_fail(PP_ERR_MEMORY, "no memory for a text");
     *out = text.chars;
@@ -655,6 +653,6 @@ pp_status_t pp_handle_fired(pp_handle_t *handle, uint64_t *round, uint32_t *fire
         memcpy(fired, series->last_fired,
                sizeof *fired * (capacity < *count ? capacity : *count));
     }
-    unlock(ctx);
+    pp_unlock(ctx);
     return status;
 }

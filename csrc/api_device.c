@@ -72,7 +72,7 @@ static pp_status_t enter(pp_handle_t *handle, pp_ctx_t **ctx)
     PP_TRY(pp_enter_handle(handle, ctx));
     if (handle->face->land)
         return PP_OK;
-    pthread_mutex_unlock(&(*ctx)->lock);
+    pp_unlock(*ctx);
     return pp_fail(PP_ERR_STATE, "the handle's buffers are the host's");
 }
 
@@ -87,7 +87,7 @@ pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t
     else if (!refusal[0])
         *path = pp_vault_in_use(handle, &refusal) ? PP_DEVICE_IPC : PP_DEVICE_STAGED;
     snprintf(why, bytes, "%s", refusal);
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return PP_OK;
 }
 
@@ -95,7 +95,7 @@ pp_status_t pp_first_of_node(pp_ctx_t *ctx, int32_t *first)
 {
     PP_TRY(pp_enter(ctx));
     *first = !ctx->mpi || pp_mpi_neighbour_index(ctx->mpi) == 0;
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return PP_OK;
 }
 
@@ -104,7 +104,7 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
     pp_ctx_t *ctx;
     PP_TRY(enter(handle, &ctx));
     handle->face->use_stream(handle, stream);
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return PP_OK;
 }
 
@@ -112,7 +112,7 @@ pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us)
 {
     PP_TRY(pp_enter(ctx));
     pp_status_t status = pp_vaults_await(ctx, timeout_us);
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -122,6 +122,6 @@ pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us)
     PP_TRY(enter(handle, &ctx));
     handle->face->end_view(handle);
     pp_status_t status = handle->face->land(ctx, handle, results != 0, timeout_us);
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return status;
 }

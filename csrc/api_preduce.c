@@ -54,7 +54,7 @@ pp_status_t pp_preduce_init_begin(pp_ctx_t *ctx, const pp_preduce_config_t *conf
     else if (handle)
         handle->kind->release(handle);
     pp_began(ctx, status);
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -66,7 +66,7 @@ static pp_status_t enter_preduce(pp_handle_t *handle, pp_ctx_t **ctx, pp_preduce
         *preduce = pp_preduce_of(handle);
         return PP_OK;
     }
-    pthread_mutex_unlock(&(*ctx)->lock);
+    pp_unlock(*ctx);
     return pp_fail(PP_ERR_ARGUMENT, "handle %u is not a handle of P-Reduce", handle->id);
 }
 
@@ -82,7 +82,7 @@ pp_status_t pp_preduce_start(pp_handle_t *handle, uint64_t iteration, const int3
     preduce->asked.iteration = 0;
     preduce->asked.members = NULL;
     preduce->asked.count = 0;
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -93,7 +93,7 @@ pp_status_t pp_preduce_result(pp_handle_t *handle, pp_group_result_t *result)
     PP_TRY(enter_preduce(handle, &ctx, &preduce));
     *result = preduce->result;
     pp_status_t status = preduce->described ? PP_OK : pp_fail(PP_ERR_STATE, "no request has been collected yet");
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -109,7 +109,7 @@ pp_status_t pp_preduce_ran(pp_handle_t *handle)
         preduce->ops->ran(preduce);
         pp_engine_settle(&ctx->engine);
     }
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -120,7 +120,7 @@ static pp_status_t enter_by_hand(pp_handle_t *handle, pp_ctx_t **ctx)
     PP_TRY(enter_preduce(handle, ctx, &preduce));
     if (handle->staging && preduce->config.backend == PP_BACKEND_COMM)
         return PP_OK;
-    pthread_mutex_unlock(&(*ctx)->lock);
+    pp_unlock(*ctx);
     return pp_fail(PP_ERR_STATE, "the caller runs no groups of this handle, or its buffers are the host's");
 }
 
@@ -130,7 +130,7 @@ pp_status_t pp_preduce_host(pp_handle_t *handle, void **elements)
     *elements = NULL;
     PP_TRY(enter_by_hand(handle, &ctx));
     pp_status_t status = pp_staged_preduce_host(handle, elements);
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -139,7 +139,7 @@ pp_status_t pp_preduce_deliver(pp_handle_t *handle)
     pp_ctx_t *ctx;
     PP_TRY(enter_by_hand(handle, &ctx));
     pp_status_t status = pp_staged_preduce_deliver(ctx, handle);
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -150,7 +150,7 @@ pp_status_t pp_preduce_average(pp_handle_t *handle, const void *comm, uint64_t r
     pp_ctx_t *ctx;
     PP_TRY(enter_by_hand(handle, &ctx));
     pp_status_t status = pp_staged_preduce_average(ctx, handle, comm, &share);
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return status;
 }
 
@@ -160,7 +160,7 @@ pp_status_t pp_preduce_averaged(pp_handle_t *handle, uint64_t *round)
     *round = 0;
     PP_TRY(enter_by_hand(handle, &ctx));
     *round = pp_staged_preduce_averaged(handle);
-    pthread_mutex_unlock(&ctx->lock);
+    pp_unlock(ctx);
     return PP_OK;
 }
 

@@ -106,12 +106,14 @@ class Collectives:
             CuPy. ``"direct"``: as messages of elements in memory of devices, for an MPI that takes
             addresses of devices; it needs rounds that are made of messages (``transport="mpi"``, or
             every rank alone on its node), and CuPy. Whether MPI takes them, a process that the
-            first rank of each node starts tries once. If a path is not possible, the handle is as
-            with ``"staged"``: rank 0 warns, and `DeviceAllreduceRequest.device_path_reason` says
-            why. ``"auto"``: ``"staged"``; from the number of bytes on that the environment variable
-            ``PYPARTIAL_IPC_FROM`` names ``"ipc"``, where that is possible, without a warning.
+            first rank of each node starts tries once, on its device; up to 60 seconds. If a path is
+            not possible, the handle is as with ``"staged"``: rank 0 warns, and
+            `DeviceAllreduceRequest.device_path_reason` says why. ``"auto"``: ``"staged"``; from the
+            number of bytes on that the environment variable ``PYPARTIAL_IPC_FROM`` names ``"ipc"``,
+            where that is possible, without a warning.
         timeout : float, optional
-            Seconds to wait at most for the other ranks, 0 or more. None: no limit.
+            Seconds to wait at most for the other ranks, 0 or more. None: no limit. What
+            ``device_path="direct"`` tries first is not counted.
 
         Returns
         -------
@@ -259,10 +261,12 @@ class Collectives:
             not count.
         device_path : {"auto", "staged", "ipc", "direct"}, optional
             How models on devices get from rank to rank, as in `Allreduce_init`. ``"ipc"`` also
-            needs groups in memory that the ranks share (``backend="node"``, or ``"auto"``).
-            ``"direct"`` needs ``backend="comm"``, whatever the transport is.
+            needs groups in memory that the ranks share (``backend="node"``, or ``"auto"``); with
+            other backends ``"auto"`` is ``"staged"``. ``"direct"`` needs ``backend="comm"``,
+            whatever the transport is.
         timeout : float, optional
-            Seconds to wait at most for the other ranks, 0 or more. None: no limit.
+            Seconds to wait at most for the other ranks, 0 or more. None: no limit. What
+            ``device_path="direct"`` tries first is not counted.
 
         Returns
         -------
@@ -333,7 +337,7 @@ class Collectives:
         if arguments.backend == "comm":
             request._use_communicators()
         context._warn()
-        if isinstance(request, DevicePreduceRequest):
+        if isinstance(request, DevicePreduceRequest) and device_path != "auto":
             request._warn_of_path(device_path)
         return request
 

@@ -148,8 +148,8 @@ class Request:
         started since the last result, it delivers rounds that this rank was not given yet, if there
         are any.
 
-        Ctrl-C interrupts it and leaves the request outstanding. (Ctrl-C at the very moment of
-        completion may leave it collected.) A wait longer than the context's `stall_warning` seconds
+        Ctrl-C interrupts it and leaves the request outstanding, as `TimeoutError` does. (Ctrl-C at
+        the very moment of completion may leave it collected.) A wait longer than the context's `stall_warning` seconds
         logs a warning (logger ``"pypartial"``) that names the ranks it waits for.
 
         Parameters
@@ -172,7 +172,8 @@ class Request:
         TimeoutError
             After `timeout` seconds. The text says what the round waits for, as far as this rank
             knows. The request stays outstanding: wait for it again, or call `Start`, which adds to
-            what is pending.
+            what is pending. Parts of a result may be in the receive buffers already, so with
+            ``MPI.IN_PLACE`` fill them anew before that `Start`.
         Error
             If nothing was started and there is no round to deliver, if the handle was freed, or if
             this rank is inside `Context.away`.

@@ -16,7 +16,7 @@ from ._elements import type_name
 from ._group_comm import CommGroups
 from ._group_elements import HostBuffers, HostElements
 from ._handle import Request, _check_status
-from ._ipc import check_path, prepare
+from ._ipc import check_path, choose_path, prepare
 from ._names import BACKEND, DEVICE_PATH, GENERATOR, MISSING, TYPE, WEIGHTS
 from ._native import CORE_ERRORS, SLICE_US, Native
 from .errors import ArgumentError, Error
@@ -562,14 +562,16 @@ class Arguments:
         config.piece_count = len(vector.pieces)
         config.type = TYPE.constant(lib, type_name(vector.dtype))
         config.backend = backend
-        config.device_path = DEVICE_PATH.constant(lib, self.device_path)
-        no_path = native.ffi.NULL
+        path, no_path = self.device_path, native.ffi.NULL
         if isinstance(vector, DeviceVector):
             name, array = vector.source
             config.device = 1 + vector.device
-            if self.device_path == "ipc" or (self.device_path, self.backend) == ("direct", "comm"):
-                no_path = prepare(native, ctx, self.device_path, vector.device)
+            if self.backend in ("auto", "node"):
+                path = choose_path(path, vector.count * vector.dtype.itemsize)
+            if path == "ipc" or (path, self.backend) == ("direct", "comm"):
+                no_path = prepare(native, ctx, path, vector.device)
             config.stream = current_stream(array, name) if settings.keeps_initial else 0
+        config.device_path = DEVICE_PATH.constant(lib, path)
         config.no_path = no_path
         config.splits = self.backend == "comm" and settings.splits
         plan = config.plan

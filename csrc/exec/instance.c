@@ -48,16 +48,23 @@ static char *elements_at(pp_instance_t *instance, uint32_t reg, size_t offset)
 /* The host cannot read them: no transport gets them but as bulk. */
 static bool out_of_reach(const pp_setting_t *setting) { return !setting->kernels->memory->reach; }
 
-/* The address of elements for a transport; NULL: they are not what they should be, which is latched. */
-static void *reach(const pp_setting_t *setting, const void *elements, size_t bytes)
+/* The address of elements for a transport. */
+static void *reach(const pp_setting_t *setting, const void *elements)
+{
+    return !elements || out_of_reach(setting) ? (void *)(uintptr_t)elements : setting->kernels->memory->reach(elements);
+}
+
+/* Before and after a transport gets elements as bulk. */
+static pp_status_t lend(const pp_setting_t *setting, size_t bytes)
 {
     const pp_memory_t *memory = setting->kernels->memory;
-    if (!elements || !out_of_reach(setting))
-        return elements ? memory->reach(elements) : NULL;
-    pp_status_t status = memory->lend(memory, bytes);
-    if (status < 0)
-        pp_engine_fail(setting->engine, status, "handle %u: %s", setting->handle, pp_error_text());
-    return status < 0 ? NULL : (void *)(uintptr_t)elements;
+    return out_of_reach(setting) ? memory->lend(memory, bytes) : PP_OK;
+}
+
+static pp_status_t lent(const pp_setting_t *setting, pp_status_t status)
+{
+    const pp_memory_t *memory = setting->kernels->memory;
+    return out_of_reach(setting) ? memory->lent(memory, status) : status;
 }
 
 static void *scratch(pp_instance_t *instance, int8_t lane)
@@ -207,13 +214,18 @@ static void finish_send(void *owner, uint32_t vertex) { finish(owner, vertex); }
 
 static void send_bulk(pp_instance_t *instance, uint32_t vertex, uint32_t tag, const void *elements, size_t bytes)
 {
-    pp_engine_t    *engine = instance->setting->engine;
+    const pp_setting_t *setting = instance->setting;
+    pp_engine_t    *engine = setting->engine;
     pp_transport_t *transport = engine->transport;
-    pp_bulk_t      *bulk = pp_engine_bulk(engine, finish_send, instance, vertex);
     int32_t         peer = rank_of(instance, instance->template->graph->vertices[vertex].peer);
-    pp_status_t status = bulk ? transport->ops->bulk_send(transport, peer, tag, elements, bytes, bulk) : PP_OK;
+    pp_bulk_t      *bulk = pp_engine_bulk(engine, finish_send, instance, vertex);
+    if (!bulk)
+        return;
+    pp_status_t status = lend(setting, bytes);
+    if (status >= 0)
+        status = lent(setting, transport->ops->bulk_send(transport, peer, tag, elements, bytes, bulk));
     if (status < 0)
-        pp_engine_fail(engine, status, "%s", pp_error_text());
+        pp_engine_fail(engine, status, "handle %u: %s", setting->handle, pp_error_text());
 }
 
 static void fire_send(pp_instance_t *instance, uint32_t vertex)
@@ -229,7 +241,7 @@ static void fire_send(pp_instance_t *instance, uint32_t vertex)
     size_t head_bytes = write_head(instance, v, &head);
     pp_prefix_t *prefix = (pp_prefix_t *)head.bytes;
     size_t bytes = (prefix->flags & PP_FLAG_DATA) ? region_bytes(setting, v->region) : 0;
-    const void *elements = bytes ? reach(setting, elements_at(instance, v->reg, v->region.offset), bytes) : NULL;
+    const void *elements = bytes ? reach(setting, elements_at(instance, v->reg, v->region.offset)) : NULL;
     bool bulk = bytes > PP_INLINE_BYTES || (bytes > 0 && out_of_reach(setting));
     if (bytes && !elements)
         return;
@@ -281,17 +293,20 @@ static void finish_recv(void *owner, uint32_t vertex)
 
 static void recv_bulk(pp_instance_t *instance, uint32_t vertex, void *target, size_t bytes)
 {
-    pp_engine_t       *engine = instance->setting->engine;
-    pp_transport_t    *transport = engine->transport;
-    const pp_stored_t *header = instance->states[vertex].message;
-    uint32_t           tag = ((const pp_prefix_t *)header->message)->bulk_tag;
-    void              *elements = reach(instance->setting, target, bytes);
-    if (!elements)
+    const pp_setting_t *setting = instance->setting;
+    pp_engine_t        *engine = setting->engine;
+    pp_transport_t     *transport = engine->transport;
+    const pp_stored_t  *header = instance->states[vertex].message;
+    uint32_t            tag = ((const pp_prefix_t *)header->message)->bulk_tag;
+    void               *elements = reach(setting, target);
+    pp_bulk_t          *bulk = elements ? pp_engine_bulk(engine, finish_recv, instance, vertex) : NULL;
+    if (!bulk)
         return;
-    pp_bulk_t *bulk = pp_engine_bulk(engine, finish_recv, instance, vertex);
-    pp_status_t status = bulk ? transport->ops->bulk_recv(transport, header->peer, tag, elements, bytes, bulk) : PP_OK;
+    pp_status_t status = lend(setting, bytes);
+    if (status >= 0)
+        status = lent(setting, transport->ops->bulk_recv(transport, header->peer, tag, elements, bytes, bulk));
     if (status < 0)
-        pp_engine_fail(engine, status, "%s", pp_error_text());
+        pp_engine_fail(engine, status, "handle %u: %s", setting->handle, pp_error_text());
 }
 
 /* The receive is posted and its message is here: finds room for the elements. */

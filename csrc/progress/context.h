@@ -11,6 +11,7 @@
 #define PP_CONTEXT_H
 
 #include "../coll/calls.h"
+#include "../cuda/driver.h"
 #include "../transport/pp_mpi.h"
 
 #include <pthread.h>
@@ -103,6 +104,8 @@ struct pp_ctx {
     uint32_t        flights;         /* what threads look for on devices: elements on their way, room for results */
     uint64_t        staged_bytes, ipc_bytes, direct_bytes, device_rounds, device_wait_ns;      /* see pp_stats_t */
     struct pp_direct *directs;       /* of the handles in direct.h, the newest first */
+    bool            looks;           /* a look for messages has begun, and there are such handles */
+    pp_cuda_device_t looks_on;       /* the device that is current until its end, if there is a context */
     struct pp_device_vault *vaults;  /* of handles that were freed: see vault.h */
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
     uint64_t        call_began_ns;   /* when the collective call in progress began */
@@ -149,6 +152,9 @@ void        pp_make_way(pp_ctx_t *ctx);
 void        pp_returned(pp_ctx_t *ctx);
 /* The thread begins to attend; false: another one does already. */
 bool        pp_arrive(pp_ctx_t *ctx);
+/* Ends a call of the application: releases the lock.  Without a progress thread the other ranks are told here of an error
+   that the call has latched. */
+void        pp_unlock(pp_ctx_t *ctx);
 /* The thread goes away, from Start or another call, after the ranks to which it owes a wake-up (pp_mpi_defer) have had
    a moment to look by themselves.  From here on rings wake the progress thread.  That thread also looks after bulk
    under way, unless the application usually comes back at once. */

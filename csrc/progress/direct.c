@@ -12,7 +12,22 @@ static pp_status_t lend(const pp_memory_t *self, size_t bytes)
     pp_direct_t *direct = direct_of(self);
     PP_TRY(pp_device_failed(&direct->failure));
     direct->ctx->direct_bytes += bytes;
-    return PP_OK;
+    return pp_cuda_enter(&direct->kind.device);   /* an MPI may look which device is current */
+}
+
+/* A look goes on with what it has begun: the device stays current until its end. */
+static bool stays(pp_ctx_t *ctx, const pp_cuda_device_t *device)
+{
+    if (!ctx->looks || ctx->looks_on.context)
+        return false;
+    ctx->looks_on = *device;
+    return true;
+}
+
+static pp_status_t lent(const pp_memory_t *self, pp_status_t status)
+{
+    pp_direct_t *direct = direct_of(self);
+    return stays(direct->ctx, &direct->kind.device) ? status : pp_cuda_leave(&direct->kind.device, status);
 }
 
 static void release(const pp_memory_t *self, void *elements)
@@ -46,6 +61,7 @@ void pp_direct_make_kind(pp_direct_t *direct)
     direct->kind.memory = pp_device_operations;
     direct->kind.memory.release = release;
     direct->kind.memory.lend = lend;
+    direct->kind.memory.lent = lent;
     direct->kind.memory.end = end;
     direct->kind.failure = &direct->failure;
 }
@@ -67,7 +83,20 @@ bool pp_direct_in_use(const pp_handle_t *handle, const char **why)
     return direct && direct->wish.granted;
 }
 
-const pp_cuda_device_t *pp_direct_device(const pp_ctx_t *ctx) { return ctx->directs ? &ctx->directs->kind.device : NULL; }
+void pp_direct_begin_look(pp_ctx_t *ctx)
+{
+    ctx->looks = ctx->directs != NULL;
+    if (ctx->looks && pp_mpi_is_under_way(ctx->mpi) && pp_cuda_enter(&ctx->directs->kind.device) >= 0)
+        stays(ctx, &ctx->directs->kind.device);
+}
+
+void pp_direct_end_look(pp_ctx_t *ctx)
+{
+    if (ctx->looks_on.context)
+        pp_cuda_leave(&ctx->looks_on, PP_OK);
+    ctx->looks_on.context = NULL;
+    ctx->looks = false;
+}
 
 pp_status_t pp_direct_check(pp_handle_t *handle)
 {

@@ -24,8 +24,11 @@ pp_status_t pp_direct_ask(pp_handle_t *handle, const char *no_direct);
 bool        pp_direct_in_use(const pp_handle_t *handle, const char **why);
 /* An operation that returned nothing has failed: latches that for the context.  With the lock. */
 pp_status_t pp_direct_check(pp_handle_t *handle);
-/* The device of one of the context's handles whose vectors are there; NULL: there is none. */
-const pp_cuda_device_t *pp_direct_device(const pp_ctx_t *ctx);
+/* Around a look for messages: MPI may look which device is current when it goes on with them.  The device is that of a
+   handle in ctx->directs, from the time when bulk is under way, or the look begins to send or receive some; with several
+   devices it is one of them.  Both with the lock. */
+void        pp_direct_begin_look(pp_ctx_t *ctx);
+void        pp_direct_end_look(pp_ctx_t *ctx);
 /* The handle is released, but for its vectors.  `frees`: by all ranks; else the process ends, and the driver takes
    back what is left. */
 void        pp_direct_end(pp_handle_t *handle, bool frees);

@@ -59,11 +59,22 @@ pp_status_t pp_vault_folded(pp_device_vault_t *vault)
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
-void pp_vault_close(pp_device_vault_t *vault)
+/* Closes a mapping; false: the driver did not. */
+static bool unmap(const pp_cuda_t *cuda, CUdeviceptr *mapped)
+{
+    if (*mapped && cuda->cuIpcCloseMemHandle(*mapped) == CUDA_SUCCESS)
+        *mapped = 0;
+    return *mapped == 0;
+}
+
+bool pp_vault_close(pp_device_vault_t *vault)
 {
     const pp_cuda_t *cuda = vault->device.cuda;
-    if (!cuda || pp_cuda_enter(&vault->device) < 0)
-        return;
+    bool closed = true;
+    if (!cuda)
+        return true;
+    if (pp_cuda_enter(&vault->device) < 0)
+        return false;
     if (vault->receive) {
         pp_lane_t lane = {.device = vault->device, .folds = vault->folds};
         pp_lane_unpin(&lane, vault->receive);
@@ -72,10 +83,8 @@ void pp_vault_close(pp_device_vault_t *vault)
     for (int32_t rank = 0; rank < vault->ranks; rank++) {
         if (rank == vault->node->index)
             continue;
-        if (vault->bases[rank])
-            cuda->cuIpcCloseMemHandle(vault->bases[rank]);
-        if (vault->lent[rank])
-            cuda->cuIpcCloseMemHandle(vault->lent[rank]);
+        closed &= unmap(cuda, &vault->bases[rank]);
+        closed &= unmap(cuda, &vault->lent[rank]);
     }
     if (vault->folded)
         cuda->cuEventDestroy(vault->folded);
@@ -83,9 +92,12 @@ void pp_vault_close(pp_device_vault_t *vault)
         cuda->cuStreamDestroy(vault->folding);
     if (vault->work)
         cuda->cuStreamDestroy(vault->work);
+    vault->folded = NULL;
+    vault->folding = vault->work = NULL;
     pp_cuda_leave(&vault->device, PP_OK);
     pp_folds_close(vault->folds);
     vault->folds = NULL;
+    return closed;
 }
 
 void pp_vault_free_own(pp_device_vault_t *vault)
@@ -128,8 +140,6 @@ void pp_vault_end(pp_handle_t *handle, bool frees)
         vault->use->leave(handle, frees);
     if (!frees)                      /* the driver takes all back from a process that ends */
         return;
-    pp_vault_close(vault);
-    pp_vault_say(vault, PP_CLOSED, PP_OK);
     vault->next = vault->ctx->vaults;
     vault->ctx->vaults = vault;
     pp_vaults_free(vault->ctx);
@@ -138,6 +148,9 @@ void pp_vault_end(pp_handle_t *handle, bool frees)
 void pp_vaults_free(pp_ctx_t *ctx)
 {
     for (pp_device_vault_t *vault, **link = &ctx->vaults; (vault = *link);) {
+        /* What the driver does not close now, it may close later; meanwhile its maker must keep it. */
+        if (vault->stage != PP_CLOSED && pp_vault_close(vault))
+            pp_vault_say(vault, PP_CLOSED, PP_OK);
         if (!pp_vault_all_at(vault, PP_CLOSED)) {
             link = &vault->next;
             continue;

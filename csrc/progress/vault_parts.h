@@ -89,8 +89,9 @@ bool pp_vault_all_at(const pp_device_vault_t *vault, uint32_t stage);
 /* Folds or averages were queued on `folding`; whether they are over.  None were under way. */
 pp_status_t pp_vault_folding(pp_device_vault_t *vault);
 pp_status_t pp_vault_folded(pp_device_vault_t *vault);
-/* Closes what this rank has opened, but its own memory, which others may have mapped; errors have no one to hear them. */
-void pp_vault_close(pp_device_vault_t *vault);
+/* Closes what this rank has opened, but its own memory, which others may have mapped.  False: memory of others is still
+   mapped, and this can be tried again; other errors have no one to hear them. */
+bool pp_vault_close(pp_device_vault_t *vault);
 /* Frees that, too: no other rank has it mapped. */
 void pp_vault_free_own(pp_device_vault_t *vault);
 

@@ -121,12 +121,19 @@ bool pp_work(pp_ctx_t *ctx, const pp_handle_t *receives)
     return worked;
 }
 
+static int look_everywhere(pp_ctx_t *ctx)
+{
+    return pp_engine_poll(&ctx->engine) + look_at_boards(ctx) + pp_staging_look(ctx);
+}
+
 int pp_look(pp_ctx_t *ctx)
 {
     if (!ctx->mpi)
-        return pp_engine_poll(&ctx->engine) + look_at_boards(ctx) + pp_staging_look(ctx);
+        return look_everywhere(ctx);
+    pp_direct_begin_look(ctx);
     uint32_t sequence = pp_mpi_sequence(ctx->mpi);
-    int      events = pp_engine_poll(&ctx->engine) + look_at_boards(ctx) + pp_staging_look(ctx);
+    int      events = look_everywhere(ctx);
+    pp_direct_end_look(ctx);
     if (sequence != ctx->looked || events > 0)
         pp_mpi_set_looked(ctx->mpi, sequence);
     ctx->looked = sequence;
@@ -238,6 +245,13 @@ static void tell_failure(pp_ctx_t *ctx, uint64_t limit_us)
 }
 
 /* ---- an application thread ------------------------------------------------------------------------------ */
+
+void pp_unlock(pp_ctx_t *ctx)
+{
+    if (ctx->engine.error && ctx->mpi && !ctx->has_thread && !ctx->calls.told_gone)
+        tell_failure(ctx, TELL_US);
+    pthread_mutex_unlock(&ctx->lock);
+}
 
 /* Waits on a condition with the context's lock, for a bounded time. */
 static void wait_briefly(pp_ctx_t *ctx, pthread_cond_t *condition, int64_t timeout_us)
@@ -559,24 +573,10 @@ static bool serve(pp_ctx_t *ctx)
     return any;
 }
 
-/* MPI may look which device is current when it copies from one to another.  The progress thread has none of its own, and
-   keeps that of a handle in direct.h, while there is one: `mine`. */
-static void keep_device(const pp_ctx_t *ctx, pp_cuda_device_t *mine)
-{
-    const pp_cuda_device_t *wanted = pp_direct_device(ctx);
-    if (mine->context && (!wanted || wanted->context != mine->context)) {
-        pp_cuda_leave(mine, PP_OK);
-        *mine = (pp_cuda_device_t){0};
-    }
-    if (wanted && !mine->context && pp_cuda_enter(wanted) >= 0)
-        *mine = *wanted;
-}
-
 static void *progress(void *arg)
 {
-    pp_ctx_t        *ctx = arg;
-    pp_cuda_device_t mine = {0};
-    unsigned quiet = 0;
+    pp_ctx_t *ctx = arg;
+    unsigned  quiet = 0;
     prctl(PR_SET_NAME, "pypartial");
     prctl(PR_SET_TIMERSLACK, 1000);   /* 1 us: back-off sleeps are short */
     pthread_mutex_lock(&ctx->lock);
@@ -586,7 +586,6 @@ static void *progress(void *arg)
             continue;
         }
         pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
-        keep_device(ctx, &mine);
         if (serve(ctx))
             quiet = 0;
         if (atomic_load(&ctx->attended))
@@ -595,8 +594,6 @@ static void *progress(void *arg)
             quiet = 0;
     }
     tell_failure(ctx, TELL_US_THREAD);
-    if (mine.context)
-        pp_cuda_leave(&mine, PP_OK);
     pthread_mutex_unlock(&ctx->lock);
     return NULL;
 }

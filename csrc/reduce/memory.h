@@ -25,8 +25,10 @@ struct pp_memory {
     void  (*release)(const pp_memory_t *self, void *elements);
     void *(*reach)(const void *elements);            /* the address at which the host reads and writes them; NULL: it
                                                         cannot, and lend() is there if they may leave this rank */
-    /* A transport is about to get so many bytes at their own address.  An error: they are not what they should be. */
+    /* The calling thread is about to give a transport so many bytes at their own address.  An error: they are not what
+       they should be.  Else lent() follows, in the same thread, with what giving came to; it returns that, or an error. */
     pp_status_t (*lend)(const pp_memory_t *self, size_t bytes);
+    pp_status_t (*lent)(const pp_memory_t *self, pp_status_t status);
     void  (*copy)(const pp_memory_t *self, void *to, const void *from, size_t bytes);
     /* Past the caches; visible after settle(). */
     void  (*copy_past)(const pp_memory_t *self, void *to, const void *from, size_t bytes);

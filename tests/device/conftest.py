@@ -5,6 +5,8 @@ The device is that of the stand-in for the CUDA driver, tests/support/fakecuda.c
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +30,26 @@ __all__ = [
     "pytest_runtest_setup",
     "transport",
 ]
+
+
+@pytest.fixture
+def mpi_of_devices():
+    """The MPI that takes addresses of devices, tests/support/cuda_mpi.c; their device is current.
+
+    While MPI goes on with messages of several devices, one of them is.
+    """
+    shim = ctypes.CDLL(None)
+    if not hasattr(shim, "cuda_mpi_taken"):
+        pytest.skip("MPI knows no devices: tests/support/cuda_mpi.c is not loaded")
+    if "PYPARTIAL_CUDA_KERNELS" not in os.environ:
+        pytest.skip("PYPARTIAL_CUDA_KERNELS names no kernels: a C++ compiler makes them")
+    for name in ("cuda_mpi_taken", "cuda_mpi_elsewhere", "cuda_mpi_looked_elsewhere"):
+        getattr(shim, name).restype = ctypes.c_uint64
+    shim.several_devices = False
+    before, looked_before = shim.cuda_mpi_elsewhere(), shim.cuda_mpi_looked_elsewhere()
+    yield shim
+    assert shim.cuda_mpi_elsewhere() == before
+    assert shim.cuda_mpi_looked_elsewhere() == looked_before or shim.several_devices
 
 
 @pytest.fixture

@@ -6,17 +6,16 @@ The MPI is one that takes such addresses: tests/support/cuda_mpi.c, by LD_PRELOA
 from __future__ import annotations
 
 import ctypes
-import os
 
 import numpy as np
 import pytest
-from support.device import Stream
+from support.device import Array, Stream, device, driver
 from support.oracles import Log, judge
 
 import pypartial as pp
 from pypartial import _direct
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("mpi_of_devices")]
 
 STEPS = 20
 COUNT = 1003
@@ -24,16 +23,6 @@ NOT_SUPPORTED = 801
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 RATHER = "device_path='direct' is not possible"
 ALGORITHMS = ("ring", "rabenseifner", "recursive_doubling")
-SHIM = ctypes.CDLL(None)
-
-
-@pytest.fixture(autouse=True)
-def _is_possible():
-    if not hasattr(SHIM, "cuda_mpi_taken"):
-        pytest.skip("MPI knows no devices: tests/support/cuda_mpi.c is not loaded")
-    if KERNELS not in os.environ:
-        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
-    SHIM.cuda_mpi_taken.restype = ctypes.c_uint64
 
 
 @pytest.fixture
@@ -175,11 +164,11 @@ def test_several_arrays_in_place(comm, ctx, array, dtype):
     request.Free()
 
 
-def test_what_is_counted_and_kept(comm, ctx, array, stand_in):
+def test_what_is_counted_and_kept(comm, ctx, array, stand_in, mpi_of_devices):
     """A loop takes no more memory, nothing passes the host; Free gives all back."""
     send, out = array(COUNT, "i8"), array(COUNT, "i8")
     memory, host = stand_in.fake_live(b"memory"), stand_in.fake_live(b"host memory")
-    taken = SHIM.cuda_mpi_taken()
+    taken = mpi_of_devices.cuda_mpi_taken()
     request = opened(ctx, send, out, policy=pp.Full())
     assert sums(comm, request, send, out, 20)
     kept = stand_in.fake_live(b"memory")
@@ -190,7 +179,7 @@ def test_what_is_counted_and_kept(comm, ctx, array, stand_in):
     assert stand_in.fake_live(b"memory") <= kept + 2  # as fast as they are
     stats = ctx.stats()
     assert (stats.staged_bytes, stats.ipc_bytes) == (0, 0)
-    assert stats.direct_bytes == SHIM.cuda_mpi_taken() - taken
+    assert stats.direct_bytes == mpi_of_devices.cuda_mpi_taken() - taken
     assert (stats.direct_bytes > 0) == (comm.size > 1)
     request.Free()
     assert stand_in.fake_live(b"memory") == memory
@@ -214,7 +203,6 @@ def test_several_handles_and_contexts(comm, array):
 
 
 def test_one_handle_after_the_other(comm, ctx, array):
-    """The progress thread has a device as its current one while there is such a handle."""
     send, out, kept = array(COUNT, "i8"), array(COUNT, "i8"), None
     for step in range(40):
         request = opened(ctx, send, out, policy=pp.Full())
@@ -225,6 +213,68 @@ def test_one_handle_after_the_other(comm, ctx, array):
             request.Free()
     assert sums(comm, kept, send, out, 1)
     kept.Free()
+
+
+@pytest.fixture
+def devices(stand_in):
+    """Two arrays on each of two devices, with the stream of their own."""
+    made = []
+    for number in (0, 1):
+        with device(number):
+            home = Stream()
+            made.append([Array(50_000, "i8", home), Array(50_000, "i8", home)])
+    yield made
+    for number in (0, 1):
+        with device(number):
+            for one in made[number]:
+                one.close()
+            made[number][0].stream.close()
+
+
+def current():
+    """The calling thread's context."""
+    context = ctypes.c_void_p()
+    driver().cuCtxGetCurrent(ctypes.byref(context))
+    return context.value
+
+
+@pytest.mark.parametrize("progress", ["thread", "caller"])
+def test_another_device(comm, devices, progress):
+    """It is current while MPI has its addresses; the thread's own is so before and after."""
+    before, (send, out) = current(), devices[1]
+    with pp.Context(comm, seed=7, transport="mpi", progress=progress) as ctx:
+        request = opened(ctx, send, out, policy=pp.Full())
+        assert request.device == 1
+        for _ in range(5):
+            with device(1):
+                send.put(comm.rank)
+            request.Start(stream=send.stream)
+            request.Wait(stream=out.stream)
+            assert current() == before
+            with device(1):
+                assert (out.get() == sum(range(comm.size))).all()
+        request.Free()
+
+
+@pytest.mark.parametrize("newest", [0, 1])
+def test_two_devices(comm, ctx, devices, newest, mpi_of_devices):
+    """MPI gets an address while its own device is current."""
+    mpi_of_devices.several_devices = True
+    numbers = (1 - newest, newest)
+    requests = [opened(ctx, *devices[number], policy=pp.Full()) for number in numbers]
+    for _ in range(5):
+        for number, request in zip(numbers, requests, strict=True):
+            send, out = devices[number]
+            with device(number):
+                send.put(comm.rank)
+                request.Start(stream=send.stream)
+        for number, request in zip(numbers, requests, strict=True):
+            out = devices[number][1]
+            request.Wait(stream=out.stream)
+            with device(number):
+                assert (out.get() == sum(range(comm.size))).all()
+    for request in requests:
+        request.Free()
 
 
 def test_beside_handles_of_other_paths(comm, ctx, array):

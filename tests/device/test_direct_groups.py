@@ -6,7 +6,6 @@ The MPI is one that takes such addresses: tests/support/cuda_mpi.c, by LD_PRELOA
 from __future__ import annotations
 
 import ctypes
-import os
 from contextlib import nullcontext
 from zlib import crc32
 
@@ -20,7 +19,7 @@ import pypartial as pp
 from pypartial import _direct
 from pypartial._group_elements import Share
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("mpi_of_devices")]
 
 STEPS = 12
 COUNT = 1003
@@ -28,18 +27,7 @@ NOT_SUPPORTED = 801
 OUT_OF_MEMORY = 2
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 RATHER = "device_path='direct' is not possible"
-SHIM = ctypes.CDLL(None)
 DYNAMIC = {"weights": "dynamic", "missing": "initial"}
-
-
-@pytest.fixture(autouse=True)
-def _is_possible():
-    if not hasattr(SHIM, "cuda_mpi_taken"):
-        pytest.skip("MPI knows no devices: tests/support/cuda_mpi.c is not loaded")
-    if KERNELS not in os.environ:
-        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
-    SHIM.cuda_mpi_taken.restype = ctypes.c_uint64
-    SHIM.cuda_mpi_context.restype = ctypes.c_void_p
 
 
 def whole(size):
@@ -205,7 +193,7 @@ def test_a_rank_that_is_alone_has_its_own_model(comm, ctx, array):
     request.Free()
 
 
-def test_what_is_counted_and_kept(comm, ctx, array, stand_in):
+def test_what_is_counted_and_kept(comm, ctx, array, stand_in, mpi_of_devices):
     """A loop takes no more memory, nothing passes the host; Free gives all back."""
     model = array(COUNT, "f8")
     kinds = (b"memory", b"host memory", b"streams", b"events", b"contexts", b"modules")
@@ -214,7 +202,7 @@ def test_what_is_counted_and_kept(comm, ctx, array, stand_in):
     request = opened(ctx, model, whole(comm.size), **DYNAMIC)
     staged = ctx.stats().staged_bytes
     assert staged == model.nbytes  # of the initial model
-    taken, counted = SHIM.cuda_mpi_taken(), ctx.stats().direct_bytes
+    taken, counted = mpi_of_devices.cuda_mpi_taken(), ctx.stats().direct_bytes
     assert stand_in.fake_live(b"host memory") == host
     assert averages(comm, request, model, 20)
     kept = stand_in.fake_live(b"memory")
@@ -223,7 +211,7 @@ def test_what_is_counted_and_kept(comm, ctx, array, stand_in):
     request.Flush()
     stats = ctx.stats()
     assert (stats.staged_bytes, stats.ipc_bytes) == (staged, 0)
-    assert stats.direct_bytes - counted == SHIM.cuda_mpi_taken() - taken
+    assert stats.direct_bytes - counted == mpi_of_devices.cuda_mpi_taken() - taken
     groups = 41 if comm.size > 1 else 1  # a rank alone has a flush only
     assert stats.direct_bytes - counted == 2 * groups * model.nbytes
     model.settle()
@@ -267,7 +255,6 @@ def test_another_device(comm, ctx):
     request.Start(stream=home)
     request.Wait(stream=home)
     request.Flush(stream=home)
-    assert SHIM.cuda_mpi_context() == ours.value
     driver().cuCtxGetCurrent(ctypes.byref(current))
     assert current.value != ours.value
     with device(1):

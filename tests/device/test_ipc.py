@@ -419,6 +419,48 @@ def test_one_rank_cannot(comm, ctx, array, stand_in, call):
         stand_in.fake_fail(call.encode(), 0, 0)
 
 
+@pytest.mark.filterwarnings("ignore:device_path:RuntimeWarning")
+def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
+    """One rank refuses, another is slow to close what it has opened."""
+    if comm.size == 1:
+        pytest.skip("a rank alone maps no memory of others")
+    last = comm.rank == comm.size - 1
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    if last:
+        stand_in.fake_slow(b"cuIpcCloseMemHandle", 200_000)
+    if comm.rank == 0:
+        stand_in.fake_fail(b"cuIpcOpenMemHandle", 1, NOT_SUPPORTED)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+    assert request.device_path == "staged"
+    assert (stand_in.fake_calls(b"cuIpcCloseMemHandle") > 0) == (comm.rank > 0 or comm.size > 2)
+    stand_in.fake_slow(b"cuIpcCloseMemHandle", 0)
+    stand_in.fake_fail(b"cuIpcOpenMemHandle", 0, 0)
+    request.Free()
+    assert stand_in.fake_misuses() == 0
+
+
+def test_memory_that_a_rank_cannot_close(comm, ctx, array, stand_in):
+    """Its maker keeps it until the rank can."""
+    if comm.size == 1:
+        pytest.skip("a rank alone maps no memory of others")
+    memory, last = stand_in.fake_live(b"memory"), comm.rank == comm.size - 1
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    both = stand_in.fake_live(b"memory")
+    request = opened(ctx, send, out, policy=pp.Full())
+    assert sums(comm, request, send, out)
+    if last:
+        stand_in.fake_fail(b"cuIpcCloseMemHandle", 0, 999)
+    request.Free()
+    comm.Barrier()
+    assert stand_in.fake_live(b"memory") == both + 1
+    stand_in.fake_fail(b"cuIpcCloseMemHandle", 0, 0)
+    comm.Barrier()
+    again = opened(ctx, send, out, policy=pp.Full())
+    assert sums(comm, again, send, out)
+    again.Free()  # and waits for what is left
+    assert stand_in.fake_live(b"memory") == both > memory
+
+
 class Failing:
     """A context whose initialisations fail first."""
 

@@ -391,6 +391,51 @@ def test_one_rank_cannot(comm, ctx, array, stand_in, call, missing):
         stand_in.fake_fail(call.encode(), 0, 0)
 
 
+@pytest.mark.filterwarnings("ignore:device_path:RuntimeWarning")
+def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
+    """One rank refuses, another is slow to close what it has opened."""
+    if comm.size == 1:
+        pytest.skip("a rank alone maps no memory of others")
+    model = array(COUNT)
+    if comm.rank == comm.size - 1:
+        stand_in.fake_slow(b"cuIpcCloseMemHandle", 200_000)
+    if comm.rank == 0:
+        stand_in.fake_fail(b"cuIpcOpenMemHandle", 1, NOT_SUPPORTED)
+    request = ctx.Preduce_init(model, whole(comm.size), device_path="ipc")
+    assert request.device_path == "staged"
+    stand_in.fake_slow(b"cuIpcCloseMemHandle", 0)
+    stand_in.fake_fail(b"cuIpcOpenMemHandle", 0, 0)
+    request.Free()
+    assert stand_in.fake_misuses() == 0
+
+
+@pytest.mark.parametrize(("backend", "path"), [("auto", "ipc"), ("node", "ipc"), ("schedule", "staged")])
+@pytest.mark.parametrize("bytes_more", [0, 1])
+@pytest.mark.filterwarnings("error")
+def test_auto_from_a_size(comm, ctx, array, monkeypatch, backend, path, bytes_more):
+    """As for the allreduce, where ranks share memory."""
+    model = array(COUNT)
+    monkeypatch.setenv("PYPARTIAL_IPC_FROM", str(model.nbytes + bytes_more))
+    request = ctx.Preduce_init(model, whole(comm.size), backend=backend)
+    expected = "staged" if bytes_more else path
+    assert (request.device_path, request.device_path_reason) == (expected, "")
+    assert averages(comm, request, model)
+    request.Free()
+
+
+@pytest.mark.filterwarnings("error")
+def test_auto_where_it_is_not_possible(comm, array, monkeypatch):
+    """Nobody has asked for it, so nobody is warned."""
+    monkeypatch.setenv("PYPARTIAL_IPC_FROM", "0")
+    model = array(COUNT)
+    with pp.Context(comm, seed=7, transport="mpi") as ctx:
+        request = ctx.Preduce_init(model, whole(comm.size))
+        assert request.device_path == "staged"
+        assert request.device_path_reason != ""
+        assert averages(comm, request, model)
+        request.Free()
+
+
 def test_without_kernels(comm, ctx, array, stand_in, monkeypatch):
     if comm.rank == comm.size - 1:
         monkeypatch.setenv(KERNELS, "/nowhere")

@@ -198,6 +198,49 @@ def test_what_a_device_cannot_reduce(what, text, env):
     assert "timed out" not in run.output, run.explain()
 
 
+LOST = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+path, progress = sys.argv[3:]
+model, out = Array(3000, "f4", stream), Array(3000, "f4", stream)
+ctx = pp.Context(comm, progress=progress)
+if sys.argv[2] == "groups":
+    request = ctx.Preduce_init(model, pp.groups.Table([[range(comm.size)]]), device_path=path)
+else:
+    request = ctx.Allreduce_init(model, out, policy=pp.Full(), device_path=path)
+assert request.device_path == path
+try:
+    for step in range(3):
+        request.Start()
+        if step == 1 and comm.rank == 1:
+            driver().fake_fail(b"cuMemcpyAsync", 1, 719)  # the next copy is that of the result
+        request.Wait(timeout=20)
+except pp.Error as error:
+    print("raised:", type(error).__name__, error, flush=True)
+comm.Barrier()  # nobody ends before all have raised
+"""
+
+
+@pytest.mark.parametrize("progress", ["thread", "caller"])
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("rounds", "staged"), ("groups", "staged"), ("rounds", "ipc"), ("groups", "ipc")],
+)
+def test_a_result_that_does_not_get_to_its_device(kind, path, progress, env):
+    """The rank says why, and the others learn of it, also from one without a progress thread."""
+    if path == "ipc" and "PYPARTIAL_CUDA_KERNELS" not in env:
+        pytest.skip("a C++ compiler makes the kernels, and there is none")
+    command = python("-m", "mpi4py", "-c", LOST, str(ROOT), kind, path, progress)
+    run = mpirun(3, command, timeout_s=60, env=env)
+    for rank in range(3):
+        error = "Error CUDA reports an error" if rank == 1 else "PeerFailedError rank 1 gave"
+        assert any(line.startswith(f"raised: {error}") for line in run.lines(rank)), run.explain()
+
+
 EXIT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])

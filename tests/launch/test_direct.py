@@ -146,6 +146,13 @@ def test_an_mpi_without_cuda(env):
     assert "a process that tried it" not in run.output
 
 
+@pytest.mark.parametrize("python", ["/nowhere/python", "", None])
+def test_a_child_that_cannot_be_started(python, monkeypatch):
+    monkeypatch.setattr(_direct.sys, "executable", python)
+    found = _direct.self_test.__wrapped__(0)
+    assert found.startswith("no process could be started to try it: "), found
+
+
 def test_the_child_is_alone(monkeypatch):
     """It gets no variable of the launcher, and all that MPI and Python need."""
     launcher = {
@@ -205,6 +212,71 @@ def test_a_round_that_a_device_cannot_reduce(env, under):
     assert any(line.startswith(f"raised: {why}") for line in run.lines(0)), run.explain()
     assert "a result" not in run.output, run.explain()
     assert "timed out" not in run.output, run.explain()
+
+
+FAILURES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import numpy as np
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+call, nth, rank = sys.argv[2].encode(), 0, comm.rank
+send, out, steps = Array(3000, "i8", stream), Array(3000, "i8", stream), np.arange(3000)
+
+def start(request):
+    try:
+        request.Start()
+    except pp.Error:  # nothing was started
+        driver().fake_fail(call, 0, 0)
+        request.Start()
+
+def three_rounds(algorithm):
+    with pp.Context(comm, transport="mpi") as ctx:
+        options = {"algorithm": algorithm, "device_path": "direct"}
+        request = ctx.Allreduce_init(send, out, policy=pp.Full(), **options)
+        assert request.device_path == "direct"
+        for step in range(3):
+            send.put(steps * (step + rank + 1))
+            stream.wait()
+            if step == 1 and rank == 1:
+                driver().fake_fail(call, nth, 719)
+            start(request)
+            request.Wait(timeout=20)
+            driver().fake_fail(call, 0, 0)
+            right = steps * sum(step + one + 1 for one in range(comm.size))
+            if not (out.get() == right).all():
+                return "wrong"
+        request.Free()
+    return "right"
+
+for algorithm in ("ring", "recursive_doubling", "rabenseifner"):
+    for nth in range(1, 9):
+        try:
+            how = three_rounds(algorithm)
+        except pp.TimeoutError:
+            how = "late"
+        except pp.Error:
+            how = "raised"
+        driver().fake_fail(call, 0, 0)
+        found = comm.allgather(how)
+        if rank == 0:
+            print(algorithm, nth, *sorted(set(found)), flush=True)
+"""
+
+
+@pytest.mark.parametrize("call", ["cuLaunchKernel", "cuMemcpyAsync", "cuStreamSynchronize"])
+def test_every_operation_of_a_round_may_fail(call, env, under):
+    """All ranks have the right results until all of them raise."""
+    command = python("-m", "mpi4py", "-c", FAILURES, str(ROOT), call)
+    run = mpirun(3, [*under, *command], timeout_s=120, env=env)
+    run.check()
+    found = [line.split() for line in run.lines(0)]
+    assert len(found) == 3 * 8, run.explain()
+    assert all(how in (["right"], ["raised"]) for _, _, *how in found), run.explain()
+    raised = {algorithm for algorithm, _, how in found if how == "raised"}
+    assert len(raised) == 3, run.explain()
 
 
 GROUP = """

@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,15 +24,33 @@
 
 typedef void *(*host_t)(unsigned long long address, size_t bytes);
 
-static _Atomic uint64_t taken;
-static void *context;
+typedef int (*current_t)(void **context);
+typedef int (*ask_t)(unsigned int number, int *attributes, void **answers, unsigned long long address);
+
+enum {
+    ATTRIBUTE_CONTEXT = 1,
+    UNDER_WAY_MAX = 1024
+};
+
+static _Atomic uint64_t taken, elsewhere, looked_elsewhere;
 static unsigned char zeros[8 << 20];
+
+/* Requests with memory of a device, and the contexts of that. */
+static struct {
+    pthread_mutex_t lock;
+    MPI_Request     requests[UNDER_WAY_MAX];
+    void           *contexts[UNDER_WAY_MAX];
+    int             count;
+} under_way = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Bytes that were given to MPI at addresses of devices; for tests. */
 uint64_t cuda_mpi_taken(void) { return taken; }
 
-/* The context that was current when MPI_Allreduce() got an address of a device last. */
-void *cuda_mpi_context(void) { return context; }
+/* Calls with memory of a device in a thread whose current device was another one, or none. */
+uint64_t cuda_mpi_elsewhere(void) { return elsewhere; }
+
+/* Calls of MPI_Testsome() in a thread whose current device was none of those whose memory the requests have. */
+uint64_t cuda_mpi_looked_elsewhere(void) { return looked_elsewhere; }
 
 static bool is(const char *mode)
 {
@@ -39,23 +58,29 @@ static bool is(const char *mode)
     return asked && strcmp(asked, mode) == 0;
 }
 
-static host_t find_host(void)
+/* A function of the stand-in; NULL: it is not loaded. */
+static void *find(const char *name)
 {
-    static _Atomic(host_t) found;
+    static void *_Atomic driver;
     const char *file = getenv("PYPARTIAL_CUDA_DRIVER");
-    void       *driver = found || !file ? NULL : dlopen(file, RTLD_NOW | RTLD_NOLOAD);
-    if (driver)
-        found = (host_t)dlsym(driver, "fake_host");
-    return found;
+    if (!driver && file)
+        driver = dlopen(file, RTLD_NOW | RTLD_NOLOAD);
+    return driver ? dlsym(driver, name) : NULL;
 }
 
-static void note_context(void)
+static void *current_context(void)
 {
-    int (*current)(void **);
-    void *driver = dlopen(getenv("PYPARTIAL_CUDA_DRIVER"), RTLD_NOW | RTLD_NOLOAD);
-    *(void **)&current = driver ? dlsym(driver, "cuCtxGetCurrent") : NULL;
-    if (current)
-        current(&context);
+    void *context = NULL;
+    ((current_t)find("cuCtxGetCurrent"))(&context);
+    return context;
+}
+
+static void *context_of(const void *memory)
+{
+    int   attribute = ATTRIBUTE_CONTEXT;
+    void *context = NULL, *answer = &context;
+    ((ask_t)find("cuPointerGetAttributes"))(1, &attribute, &answer, (unsigned long long)(uintptr_t)memory);
+    return context;
 }
 
 /* Where MPI is to read or write instead of at an address. */
@@ -63,7 +88,7 @@ static void *instead(const void *memory, int count, MPI_Datatype type, bool send
 {
     int     size;
     void   *at = NULL;
-    host_t  host = is("lies") ? NULL : find_host();
+    host_t  host = is("lies") ? NULL : (host_t)find("fake_host");
     PMPI_Type_size(type, &size);
     size_t bytes = (size_t)count * (size_t)size;
     if (host && bytes)
@@ -71,28 +96,99 @@ static void *instead(const void *memory, int count, MPI_Datatype type, bool send
     if (!at || at == memory)
         return (void *)(uintptr_t)memory;
     taken += bytes;
+    elsewhere += context_of(memory) != current_context();
     while (sends && is("hangs"))
         pause();
     return sends && is("wrong") ? zeros : at;
+}
+
+static int begun(int code, const MPI_Request *request, const void *memory, const void *at)
+{
+    if (code != MPI_SUCCESS || at == memory)
+        return code;
+    pthread_mutex_lock(&under_way.lock);
+    if (under_way.count == UNDER_WAY_MAX)
+        abort();
+    under_way.requests[under_way.count] = *request;
+    under_way.contexts[under_way.count++] = context_of(memory);
+    pthread_mutex_unlock(&under_way.lock);
+    return code;
+}
+
+static int find_request(MPI_Request request)
+{
+    int at = 0;
+    while (at < under_way.count && under_way.requests[at] != request)
+        at++;
+    return at;
+}
+
+static void forget(MPI_Request request)
+{
+    int at = find_request(request);
+    if (at == under_way.count)
+        return;
+    under_way.count--;
+    under_way.requests[at] = under_way.requests[under_way.count];
+    under_way.contexts[at] = under_way.contexts[under_way.count];
+}
+
+/* Whether requests have memory of devices, and none of them is the current one. */
+static bool are_elsewhere(int count, const MPI_Request *requests)
+{
+    bool any = false, here = false;
+    void *current = NULL;
+    for (int i = 0; i < count; i++) {
+        int at = find_request(requests[i]);
+        if (at == under_way.count)
+            continue;
+        if (!any)
+            current = current_context();
+        any = true;
+        here |= under_way.contexts[at] == current;
+    }
+    return any && !here;
 }
 
 int MPIX_Query_cuda_support(void) { return !is("says-no"); }
 
 int MPI_Isend(const void *memory, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request *request)
 {
-    return PMPI_Isend(instead(memory, count, type, true), count, type, peer, tag, comm, request);
+    const void *at = instead(memory, count, type, true);
+    return begun(PMPI_Isend(at, count, type, peer, tag, comm, request), request, memory, at);
 }
 
 int MPI_Irecv(void *memory, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request *request)
 {
-    return PMPI_Irecv(instead(memory, count, type, false), count, type, peer, tag, comm, request);
+    void *at = instead(memory, count, type, false);
+    return begun(PMPI_Irecv(at, count, type, peer, tag, comm, request), request, memory, at);
+}
+
+int MPI_Testsome(int count, MPI_Request *requests, int *completed, int *indices, MPI_Status *statuses)
+{
+    MPI_Request before[count > 0 ? count : 1];
+    pthread_mutex_lock(&under_way.lock);
+    looked_elsewhere += are_elsewhere(count, requests);
+    memcpy(before, requests, (size_t)count * sizeof *requests);
+    int code = PMPI_Testsome(count, requests, completed, indices, statuses);
+    for (int i = 0; *completed != MPI_UNDEFINED && i < *completed; i++)
+        forget(before[indices[i]]);
+    pthread_mutex_unlock(&under_way.lock);
+    return code;
+}
+
+int MPI_Waitall(int count, MPI_Request *requests, MPI_Status *statuses)
+{
+    pthread_mutex_lock(&under_way.lock);
+    for (int i = 0; i < count; i++)
+        forget(requests[i]);
+    pthread_mutex_unlock(&under_way.lock);
+    return PMPI_Waitall(count, requests, statuses);
 }
 
 int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
     const bool  in_place = send == MPI_IN_PLACE;
     const void *from = instead(in_place ? receive : send, count, type, true);
-    if (from != (in_place ? receive : send))
-        note_context();
     return PMPI_Allreduce(in_place ? MPI_IN_PLACE : from, instead(receive, count, type, false), count, type, op, comm);
 }

@@ -110,6 +110,7 @@ typedef struct counter {
     uint64_t calls;
     uint64_t fails_at;                           /* this call; 0: every one */
     CUresult result;                             /* of the call that fails; CUDA_SUCCESS: none */
+    unsigned slow_us;                            /* each takes so much longer */
 } counter_t;
 
 /* What an IPC handle holds. */
@@ -259,11 +260,14 @@ static CUresult begin(const char *symbol, need_t need)
     configure();
     const CUresult of_any = count(counter_of("")), of_this = count(counter_of(name));
     CUresult       result = of_any ? of_any : of_this;
+    const unsigned slow_us = counter_of("")->slow_us + counter_of(name)->slow_us;
     if (result)
         strcpy(failed, name);
     else
         result = check(need);
     give_lock();
+    if (slow_us > 0)
+        usleep(slow_us);
     return result;
 }
 
@@ -1391,6 +1395,14 @@ void fake_fail(const char *name, uint64_t nth, CUresult result)
     take_lock();
     configure();
     inject(name, nth, result);
+    give_lock();
+}
+
+void fake_slow(const char *name, unsigned int microseconds)
+{
+    take_lock();
+    configure();
+    counter_of(name)->slow_us = microseconds;
     give_lock();
 }
 

@@ -28,6 +28,8 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flag
 /* The nth call from now on of a function fails with `result` and does nothing; 0: every call.  Names have no version
    ("cuMemAlloc"); "" is any function.  One failure for each name: the last that was asked for.  CUDA_SUCCESS: none. */
 void        fake_fail(const char *name, uint64_t nth, CUresult result);
+/* From now on each call of a function takes so much longer; 0: no more.  "" is any function. */
+void        fake_slow(const char *name, unsigned int microseconds);
 /* The function of the last call that failed so; "" if there was none. */
 const char *fake_failed(void);
 /* How often a function was called, failures included; "" is all functions together. */
