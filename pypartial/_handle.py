@@ -149,8 +149,9 @@ class Request:
         are any.
 
         Ctrl-C interrupts it and leaves the request outstanding, as `TimeoutError` does. (Ctrl-C at
-        the very moment of completion may leave it collected.) A wait longer than the context's `stall_warning` seconds
-        logs a warning (logger ``"pypartial"``) that names the ranks it waits for.
+        the very moment of completion may leave it collected.) A wait longer than the context's
+        `stall_warning` seconds logs a warning (logger ``"pypartial"``) that names the ranks it
+        waits for.
 
         Parameters
         ----------

@@ -432,7 +432,6 @@ def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
         stand_in.fake_fail(b"cuIpcOpenMemHandle", 1, NOT_SUPPORTED)
     request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
     assert request.device_path == "staged"
-    assert (stand_in.fake_calls(b"cuIpcCloseMemHandle") > 0) == (comm.rank > 0 or comm.size > 2)
     stand_in.fake_slow(b"cuIpcCloseMemHandle", 0)
     stand_in.fake_fail(b"cuIpcOpenMemHandle", 0, 0)
     request.Free()

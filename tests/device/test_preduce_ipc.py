@@ -409,7 +409,9 @@ def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
     assert stand_in.fake_misuses() == 0
 
 
-@pytest.mark.parametrize(("backend", "path"), [("auto", "ipc"), ("node", "ipc"), ("schedule", "staged")])
+@pytest.mark.parametrize(
+    ("backend", "path"), [("auto", "ipc"), ("node", "ipc"), ("schedule", "staged")]
+)
 @pytest.mark.parametrize("bytes_more", [0, 1])
 @pytest.mark.filterwarnings("error")
 def test_auto_from_a_size(comm, ctx, array, monkeypatch, backend, path, bytes_more):
