@@ -12,20 +12,25 @@ import copy
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.pytorch import has_torch
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+if not has_torch():
+    pytest.skip("PyTorch is not installed: pip install torch", allow_module_level=True)
+
+import torch
+
 if not torch.cuda.is_available():
     pytest.skip("PyTorch finds no CUDA device", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-import pypartial as pp  # noqa: E402
-import pypartial.torch  # noqa: E402
-from pypartial.device import DeviceAllreduceRequest  # noqa: E402
-from pypartial.methods import EagerSGD, PartialReduce, Synchronous  # noqa: E402
-from pypartial.torch import HookState, partial_allreduce_hook  # noqa: E402
+import pypartial as pp
+import pypartial.torch
+from pypartial.device import DeviceAllreduceRequest
+from pypartial.methods import EagerSGD, PartialReduce, Synchronous
+from pypartial.torch import HookState, partial_allreduce_hook
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

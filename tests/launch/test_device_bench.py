@@ -23,8 +23,8 @@ LIMIT_S = 120
 
 
 @pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    driver = fakecuda.environment(tmp_path_factory.mktemp("driver"), devices=2)
+def env() -> dict[str, str]:
+    driver = fakecuda.environment(devices=2)
     paths = os.pathsep.join(filter(None, [str(STANDIN), os.environ.get("PYTHONPATH")]))
     return {**driver, "PYTHONPATH": paths}
 

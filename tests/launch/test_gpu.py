@@ -25,8 +25,8 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
 @pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return fakecuda.environment(tmp_path_factory.mktemp("driver"))
+def env() -> dict[str, str]:
+    return fakecuda.environment()
 
 
 def ci_gpu(*words: str, env: dict[str, str], interpreter: str = sys.executable) -> Run:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    env = fakecuda.environment(tmp_path_factory.mktemp("driver"))
+    env = fakecuda.environment()
     folder = tmp_path_factory.mktemp("planted") / "source"
     built.build(sys.executable, folder, built.PLANTED)
     paths = [str(folder), str(TESTS / "support" / "standin"), os.environ.get("PYTHONPATH", "")]

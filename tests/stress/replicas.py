@@ -404,7 +404,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--limit", type=float, default=3600, help="seconds until it counts as hung")
     options = parser.parse_args()
-    options.steps = options.steps or (800 if options.short else 10_000)
+    options.steps = options.steps or (400 if options.short else 10_000)
     options.slow_steps = max(20, options.steps // SLOWER)
     return options
 

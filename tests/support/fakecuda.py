@@ -6,14 +6,17 @@ it, in Python by `ctypes.CDLL` of the same file, and which other variables it re
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 SUPPORT = Path(__file__).resolve().parent
 CSRC = SUPPORT.parents[1] / "csrc"
 KERNELS = SUPPORT.parents[1] / "pypartial" / "_device_kernels.cu"
+STAND_IN, KERNELS_ON_HOST = "fakecuda.so", "kernels_on_host.so"
 
 
 def compiler() -> list[str]:
@@ -35,7 +38,7 @@ def build(folder: Path, *, without: str | None = None, sanitizers: str = "") -> 
     sanitizers : str, optional
         Those that the program has which is to load it.
     """
-    library = folder / (f"fakecuda-without-{without}.so" if without else "fakecuda.so")
+    library = folder / (f"fakecuda-without-{without}.so" if without else STAND_IN)
     more = [f"-D{without}={without}_is_missing"] if without else []
     more += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"] if sanitizers else []
     subprocess.run(
@@ -50,12 +53,25 @@ def build(folder: Path, *, without: str | None = None, sanitizers: str = "") -> 
     return library
 
 
-def environment(folder: Path, devices: int = 1) -> dict[str, str]:
-    """Compile the stand-in, and kernels if there is a C++ compiler; return what names them."""
-    found = {"PYPARTIAL_CUDA_DRIVER": str(build(folder)), "FAKECUDA_DEVICES": str(devices)}
+def environment(devices: int = 1) -> dict[str, str]:
+    """Return what names the stand-in, and kernels if there is a C++ compiler.
+
+    Both are compiled at the first call, and kept until the process ends.
+    """
+    folder = Path(_compiled().name)
+    found = {"PYPARTIAL_CUDA_DRIVER": str(folder / STAND_IN), "FAKECUDA_DEVICES": str(devices)}
     if cpp_compiler():
-        found["PYPARTIAL_CUDA_KERNELS"] = str(build_kernels(folder))
+        found["PYPARTIAL_CUDA_KERNELS"] = str(folder / KERNELS_ON_HOST)
     return found
+
+
+@functools.cache
+def _compiled() -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory(prefix="pp-driver-")
+    build(Path(folder.name))
+    if cpp_compiler():
+        build_kernels(Path(folder.name))
+    return folder
 
 
 def cpp_compiler() -> list[str] | None:
@@ -78,7 +94,7 @@ def build_kernels(folder: Path, *, source: Path = KERNELS, sanitizers: str = "")
     """
     compiler = cpp_compiler()
     assert compiler, "a C++ compiler is needed"
-    library = folder / "kernels_on_host.so"
+    library = folder / KERNELS_ON_HOST
     more = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"] if sanitizers else []
     subprocess.run(
         [

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import fakecuda
+from support.pytorch import need_torch
 
 from pypartial.bench import device_arrays, latency, table
 from pypartial.bench.device_arrays import DeviceBuffer
@@ -290,7 +291,9 @@ def test_what_is_missing_is_said_with_what_mends_it(
 
 def test_pinned_arrays_of_pytorch_know_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """With tensors of the host in place of pinned ones and of a device's."""
-    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
+    need_torch()
+    import torch
+
     arrays = device_arrays.TorchArrays.__new__(device_arrays.TorchArrays)
     arrays._torch, arrays._device = torch, "cpu"
     empty = torch.empty

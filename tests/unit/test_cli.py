@@ -864,7 +864,9 @@ def test_nodes_are_listed_with_their_ranks() -> None:
 
 def test_devices_are_listed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pypartial", "info"]
+    (tmp_path / "cupy.py").write_text("raise ModuleNotFoundError('hidden', name='cupy')")
     more = {"PYPARTIAL_CUDA_DRIVER": str(fakecuda.build(tmp_path)), "FAKECUDA_DEVICES": "2"}
+    more["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     said = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
     ).stdout

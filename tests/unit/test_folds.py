@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import fakecuda
+from support.once import once
 
 from pypartial._core import lib
 
@@ -31,12 +32,16 @@ pytestmark = pytest.mark.skipif(
 class Cases:
     """The program with the cases, the stand-in and the kernels."""
 
-    def __init__(self, folder: Path, sanitizers: str = "") -> None:
+    def __init__(self, factory: pytest.TempPathFactory, name: str, sanitizers: str = "") -> None:
+        folder = once(factory, f"folds-{name}", lambda made: self._build(made, sanitizers))
         self.program = folder / "folds_cases"
-        self.stand_in = fakecuda.build(folder, sanitizers=sanitizers)
+        self.stand_in = folder / fakecuda.STAND_IN
+        self.kernels = folder / fakecuda.KERNELS_ON_HOST
+
+    def _build(self, folder: Path, sanitizers: str) -> None:
+        stand_in = fakecuda.build(folder, sanitizers=sanitizers)
         # Those of ThreadSanitizer would take long to compile; they have nothing that threads share.
-        instrumented = sanitizers.replace("thread", "")
-        self.kernels = fakecuda.build_kernels(folder, sanitizers=instrumented)
+        fakecuda.build_kernels(folder, sanitizers=sanitizers.replace("thread", ""))
         flags = ["-O3"]  # as installed
         if sanitizers:
             flags = ["-O1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
@@ -46,8 +51,8 @@ class Cases:
             [
                 *(*fakecuda.compiler(), "-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror"),
                 *("-pthread", *flags, f"-I{CSRC}", *map(str, sources)),
-                *(str(Path(__file__).parent / "c" / "folds_cases.c"), str(self.stand_in)),
-                *("-ldl", "-lm", "-o", str(self.program)),
+                *(str(Path(__file__).parent / "c" / "folds_cases.c"), str(stand_in)),
+                *("-ldl", "-lm", "-o", str(folder / "folds_cases")),
             ],
             check=True,
         )
@@ -73,17 +78,17 @@ class Cases:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    return Cases(tmp_path_factory.mktemp("installed"))
+    return Cases(tmp_path_factory, "installed")
 
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    return Cases(tmp_path_factory.mktemp("checked"), "address,undefined")
+    return Cases(tmp_path_factory, "checked", "address,undefined")
 
 
 @pytest.fixture(scope="module")
 def raced(tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    return Cases(tmp_path_factory.mktemp("raced"), "thread")
+    return Cases(tmp_path_factory, "raced", "thread")
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------

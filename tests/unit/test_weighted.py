@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.once import once
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "csrc"
@@ -21,21 +22,27 @@ BUILDS = {
 def run(tmp_path_factory):
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "these tests need a C compiler"
-    folder = tmp_path_factory.mktemp("weighted")
     sources = [*sorted((CORE / "base").glob("*.c")), *sorted((CORE / "reduce").glob("*.c"))]
     flags = Path("/proc/cpuinfo").read_text().split()
-    programs = {}
-    for build, options in BUILDS.items():
-        if "-mfma" in options and not {"fma", "avx2"} <= set(flags):
-            continue  # this machine cannot run it
-        programs[build] = folder / build.replace(" ", "_")
-        subprocess.run(
-            [
-                *(compiler, "-std=gnu11", "-g", *options, f"-I{CORE}", *map(str, sources)),
-                *(str(ROOT / "tests/unit/c/weighted_cases.c"), "-lm", "-o", str(programs[build])),
-            ],
-            check=True,
-        )
+    builds = {
+        build: options
+        for build, options in BUILDS.items()
+        if "-mfma" not in options or {"fma", "avx2"} <= set(flags)  # this machine can run it
+    }
+
+    def compile_all(folder):
+        for build, options in builds.items():
+            program = str(folder / build.replace(" ", "_"))
+            subprocess.run(
+                [
+                    *(compiler, "-std=gnu11", "-g", *options, f"-I{CORE}", *map(str, sources)),
+                    *(str(ROOT / "tests/unit/c/weighted_cases.c"), "-lm", "-o", program),
+                ],
+                check=True,
+            )
+
+    folder = once(tmp_path_factory, "weighted", compile_all)
+    programs = {build: folder / build.replace(" ", "_") for build in builds}
 
     def run(kind, seed):
         outputs = {
