@@ -104,7 +104,7 @@ struct pp_ctx {
     uint32_t        flights;         /* what threads look for on devices: elements on their way, room for results */
     uint64_t        staged_bytes, ipc_bytes, direct_bytes, device_rounds, device_wait_ns;      /* see pp_stats_t */
     struct pp_direct *directs;       /* of the handles in direct.h, the newest first */
-    bool            looks;           /* a look for messages has begun, and there are such handles */
+    bool            looks;           /* a look for messages is in progress */
     pp_cuda_device_t looks_on;       /* the device that is current until its end, if there is a context */
     struct pp_device_vault *vaults;  /* of handles that were freed: see vault.h */
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */

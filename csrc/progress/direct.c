@@ -85,8 +85,8 @@ bool pp_direct_in_use(const pp_handle_t *handle, const char **why)
 
 void pp_direct_begin_look(pp_ctx_t *ctx)
 {
-    ctx->looks = ctx->directs != NULL;
-    if (ctx->looks && pp_mpi_is_under_way(ctx->mpi) && pp_cuda_enter(&ctx->directs->kind.device) >= 0)
+    ctx->looks = true;               /* the first such handle may begin within the look */
+    if (ctx->directs && pp_mpi_is_under_way(ctx->mpi) && pp_cuda_enter(&ctx->directs->kind.device) >= 0)
         stays(ctx, &ctx->directs->kind.device);
 }
 

@@ -95,6 +95,7 @@ static pp_status_t meet_others(pp_handle_t *handle, pp_device_vault_t *vault)
 static pp_status_t begin(pp_handle_t *handle, pp_device_vault_t *vault)
 {
     vault->ctx = pp_ctx_of(handle);
+    pp_vaults_close(vault->ctx);
     pp_vaults_free(vault->ctx);
     vault->bases = calloc((size_t)vault->ranks, sizeof *vault->bases);
     vault->lent = calloc((size_t)vault->ranks, sizeof *vault->lent);
@@ -158,6 +159,7 @@ pp_status_t pp_vaults_await(pp_ctx_t *ctx, int64_t timeout_us)
 {
     if (!ctx->vaults)
         return PP_OK;
+    pp_vaults_close(ctx);
     ctx->flights++;                  /* sleeps are short */
     pp_status_t status = pp_help_until(ctx, none_left, ctx, timeout_us, NULL);
     ctx->flights--;

@@ -142,15 +142,20 @@ void pp_vault_end(pp_handle_t *handle, bool frees)
         return;
     vault->next = vault->ctx->vaults;
     vault->ctx->vaults = vault;
+    pp_vaults_close(vault->ctx);
     pp_vaults_free(vault->ctx);
+}
+
+void pp_vaults_close(pp_ctx_t *ctx)
+{
+    for (pp_device_vault_t *vault = ctx->vaults; vault; vault = vault->next)
+        if (vault->stage != PP_CLOSED && pp_vault_close(vault))
+            pp_vault_say(vault, PP_CLOSED, PP_OK);
 }
 
 void pp_vaults_free(pp_ctx_t *ctx)
 {
     for (pp_device_vault_t *vault, **link = &ctx->vaults; (vault = *link);) {
-        /* What the driver does not close now, it may close later; meanwhile its maker must keep it. */
-        if (vault->stage != PP_CLOSED && pp_vault_close(vault))
-            pp_vault_say(vault, PP_CLOSED, PP_OK);
         if (!pp_vault_all_at(vault, PP_CLOSED)) {
             link = &vault->next;
             continue;

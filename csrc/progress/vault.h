@@ -47,9 +47,11 @@ pp_status_t pp_group_vault_deliver(pp_ctx_t *ctx, pp_handle_t *handle);
 
 /* The handle is released.  `frees`: by all ranks; else the process ends. */
 void        pp_vault_end(pp_handle_t *handle, bool frees);
+/* Closes memory of other ranks that the driver did not close when handles were released. */
+void        pp_vaults_close(pp_ctx_t *ctx);
 /* Frees the memory of vaults that no other rank has mapped any more. */
 void        pp_vaults_free(pp_ctx_t *ctx);
-/* Waits until all are free. */
+/* Closes and frees all; waits for the other ranks' part of that. */
 pp_status_t pp_vaults_await(pp_ctx_t *ctx, int64_t timeout_us);
 
 #endif

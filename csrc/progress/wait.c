@@ -6,6 +6,8 @@
 #include "staging.h"
 
 #include <sched.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -248,8 +250,13 @@ static void tell_failure(pp_ctx_t *ctx, uint64_t limit_us)
 
 void pp_unlock(pp_ctx_t *ctx)
 {
-    if (ctx->engine.error && ctx->mpi && !ctx->has_thread && !ctx->calls.told_gone)
+    if (ctx->engine.error && ctx->mpi && !ctx->has_thread && !ctx->abandoned && !ctx->calls.told_gone) {
+        char *text = strdup(pp_error_text());          /* the call's, which what fails here must not replace */
         tell_failure(ctx, TELL_US);
+        if (text)
+            pp_fail(PP_OK, "%s", text);
+        free(text);
+    }
     pthread_mutex_unlock(&ctx->lock);
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-WORKER = "PYTEST_XDIST_WORKER"  # set by xdist, in a worker only
+RUN = "PYTEST_XDIST_TESTRUNUID"  # set by xdist, in a worker only
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
@@ -24,10 +24,10 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
     make : callable
         Fills the folder. If it raises, the next caller tries again.
     """
-    base = factory.getbasetemp()
-    root = base.parent if WORKER in os.environ else base
-    folder, made = root / f"once-{name}", root / f"once-{name}.made"
-    with open(root / f"once-{name}.lock", "w") as lock:
+    base, run = factory.getbasetemp(), os.environ.get(RUN)
+    folder = base.parent / f"once-{run}-{name}" if run else base / f"once-{name}"
+    made = folder / "made"
+    with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
             folder.mkdir(exist_ok=True)
