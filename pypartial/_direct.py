@@ -84,7 +84,7 @@ def mpi_says(native: Native) -> tuple[bool, str]:
 
 @functools.cache
 def self_test(device: int) -> str | None:
-    """Have a child send memory of a device; return how that failed, or None. Once a process."""
+    """Have a child send memory of a device; return how that failed, or None, which is kept."""
     if not sys.executable:  # in a program that has Python inside
         return "no process could be started to try it: sys.executable names no Python"
     try:
