@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,11 @@ TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 300  # for all of them: mpirun's
 
 
-# Long tests with these words hardly depend on the number of ranks: 3 ranks run them, and with
-# ci/long torch, which sets the variable, all do.
-SHORTER = "" if os.environ.get("PYPARTIAL_TEST_AGAIN") else "not adamw and not batchnorm"
-
-
 @pytest.mark.timeout(LIMIT_S + 60)
-@pytest.mark.parametrize(("ranks", "selected"), [(3, ""), (4, SHORTER), (2, SHORTER)])
-def test_torch_layer(ranks, selected, record_property):
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_torch_layer(ranks, record_property):
     """Every rank ran the same tests, at least one, and all of them passed."""
-    limits = {"test_limit_s": TEST_LIMIT_S, "limit_s": LIMIT_S}
-    counts = run_tests(TESTS, ranks, selected=selected, **limits)
+    counts = run_tests(TESTS, ranks, test_limit_s=TEST_LIMIT_S, limit_s=LIMIT_S)
     record_property("inner_passed", counts.passed)
     print(f"{ranks} ranks: {counts.passed} passed, {counts.skipped} skipped")
 
