@@ -72,6 +72,15 @@ static int32_t who_refuses(const pp_device_vault_t *vault)
     return -1;
 }
 
+/* Whether another rank may have this one's memory mapped although it said PP_SETTLED. */
+static bool others_hold(const pp_device_vault_t *vault)
+{
+    for (int32_t rank = 0; rank < vault->ranks; rank++)
+        if (rank != vault->node->index && atomic_load(&vault->offers[rank].state) & PP_HOLDS)
+            return true;
+    return false;
+}
+
 static pp_status_t meet_others(pp_handle_t *handle, pp_device_vault_t *vault)
 {
     int32_t refuses;
@@ -83,7 +92,7 @@ static pp_status_t meet_others(pp_handle_t *handle, pp_device_vault_t *vault)
             vault->in_use = true;
         } else {
             snprintf(vault->why, sizeof vault->why, "rank %d: %s", refuses, vault->offers[refuses].why);
-            pp_vault_close(vault);
+            vault->holds = !pp_vault_close(vault);
         }
         pp_vault_say(vault, PP_SETTLED, PP_OK);
     }
@@ -124,8 +133,11 @@ static pp_status_t meet(pp_handle_t *handle)
         return PP_PENDING;
     vault->meets = false;
     vault->ctx->flights--;
-    if (!vault->in_use)
-        pp_vault_free_own(vault);
+    if (vault->in_use)
+        return PP_OK;
+    if (others_hold(vault))          /* nobody will say when they let go: the process keeps it until it ends */
+        vault->bases[vault->node->index] = 0;
+    pp_vault_free_own(vault);
     return PP_OK;
 }
 

@@ -15,7 +15,7 @@ void pp_vault_say(pp_device_vault_t *vault, uint32_t stage, pp_status_t status)
         refuses = PP_REFUSES;
     }
     vault->stage = stage;
-    atomic_store(&mine->state, stage | refuses);
+    atomic_store(&mine->state, stage | refuses | (vault->holds ? PP_HOLDS : 0));
 }
 
 bool pp_vault_all_at(const pp_device_vault_t *vault, uint32_t stage)

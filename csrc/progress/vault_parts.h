@@ -12,8 +12,9 @@ enum { PP_VAULT_WHY_BYTES = 176 };
 
 /* ---- what the ranks tell each other ------------------------------------------------------------------------- */
 
-/* How far a rank has got, with PP_REFUSES if it does not take part.  Each waits at each stage for all others. */
-enum { PP_OFFERED = 1, PP_OPENED, PP_SETTLED, PP_CLOSED, PP_STAGE = 0xff, PP_REFUSES = 0x100 };
+/* How far a rank has got, with PP_REFUSES if it does not take part, and PP_HOLDS if the driver has not closed memory of
+   others for it.  Each waits at each stage for all others. */
+enum { PP_OFFERED = 1, PP_OPENED, PP_SETTLED, PP_CLOSED, PP_STAGE = 0xff, PP_REFUSES = 0x100, PP_HOLDS = 0x200 };
 
 /* In the memory of the node, one for each rank.  Its owner writes it before it sets `state`. */
 typedef struct pp_offer {
@@ -40,6 +41,7 @@ struct pp_device_vault {
 
     uint32_t           stage;              /* of this rank */
     bool               meets, in_use;
+    bool               holds;              /* it is not in use, and memory of others is still mapped here */
     char               why[PP_VAULT_WHY_BYTES + 32];
     pp_cuda_device_t   device;
     pp_folds_t        *folds;

@@ -438,6 +438,38 @@ def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
     assert stand_in.fake_misuses() == 0
 
 
+@pytest.mark.filterwarnings("ignore:device_path:RuntimeWarning")
+def test_memory_of_a_refusal_that_a_rank_cannot_close(comm, ctx, array, stand_in):
+    """Its maker does not free it.
+
+    The rank that refuses is slow: one that knows of a refusal opens nothing.
+    """
+    if comm.size == 1:
+        pytest.skip("a rank alone maps no memory of others")
+    send, out, last = array(COUNT, "i8"), array(COUNT, "i8"), comm.rank == comm.size - 1
+    both = stand_in.fake_live(b"memory")
+    if last:
+        stand_in.fake_fail(b"cuIpcCloseMemHandle", 0, 999)
+    if comm.rank == 0:
+        stand_in.fake_slow(b"cuIpcOpenMemHandle", 300_000)
+        stand_in.fake_fail(b"cuIpcOpenMemHandle", 1, NOT_SUPPORTED)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+    assert request.device_path == "staged"
+    stand_in.fake_slow(b"cuIpcOpenMemHandle", 0)
+    for call in (b"cuIpcCloseMemHandle", b"cuIpcOpenMemHandle"):
+        stand_in.fake_fail(call, 0, 0)
+    held = comm.allgather(stand_in.fake_live(b"mappings"))
+    assert sum(held[:-1]) == 0
+    kept = int(held[-1] > 0 and not last)
+    assert stand_in.fake_live(b"memory") == both + kept
+    assert sums(comm, request, send, out)
+    request.Free()
+    assert stand_in.fake_misuses() == 0
+    for kind, count in ((b"mappings", held[comm.rank]), (b"memory", kept)):
+        for _ in range(count):
+            stand_in.fake_take_back(kind)
+
+
 def test_memory_that_a_rank_cannot_close(comm, ctx, array, stand_in):
     """Its maker keeps it until the rank can."""
     if comm.size == 1:

@@ -177,6 +177,15 @@ int MPI_Testsome(int count, MPI_Request *requests, int *completed, int *indices,
     return code;
 }
 
+/* The library cancels what it then completes by MPI_Test() or leaves to MPI. */
+int MPI_Cancel(MPI_Request *request)
+{
+    pthread_mutex_lock(&under_way.lock);
+    forget(*request);
+    pthread_mutex_unlock(&under_way.lock);
+    return PMPI_Cancel(request);
+}
+
 int MPI_Waitall(int count, MPI_Request *requests, MPI_Status *statuses)
 {
     pthread_mutex_lock(&under_way.lock);

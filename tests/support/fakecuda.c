@@ -1468,6 +1468,19 @@ uint64_t fake_live(const char *kind)
     return found;
 }
 
+void fake_take_back(const char *kind)
+{
+    const unsigned kinds = 1 << (strcmp(kind, "mappings") == 0 ? MAPPING : DEVICE);
+    take_lock();
+    const memory_t *memory = memories;
+    while (memory && !(kinds & 1 << memory->kind))
+        memory = memory->next;
+    if (!memory)
+        abort();
+    forget(memory->address, kinds, false);
+    give_lock();
+}
+
 const char *fake_leaks(void)
 {
     static char text[256];
