@@ -12,7 +12,7 @@ SOURCES = ("csrc", "pypartial", "ci", "pyproject.toml", "setup.py", "README.md",
 BUILT = ("_core*.so", "_core*.c", "__pycache__")
 # The defects of a build with PLANTED, by the names that PYPARTIAL_PLANT takes.
 PLANTS = ("no-event-wait", "early-link", "early-unpin", "no-result-wait")
-PLANTED = "-O1 -fno-lto -DPP_PLANTS=1"
+PLANTED = "-O0 -fno-lto -DPP_PLANTS=1"
 
 
 def build(python: str, folder: Path, flags: str = "") -> None:
