@@ -186,8 +186,11 @@ static void value(int32_t type, int kind, void *to, uint64_t seed, uint64_t inde
 static void draw(vector_t *vector, int32_t type, int kind, size_t count, uint64_t seed)
 {
     const size_t start = start_of(vector, count);
-    for (size_t i = 0; i < start; i++)
-        vector->here[i] = (char)pp_mix(~seed, i);
+    for (size_t i = 0; i < start; i += sizeof(uint64_t)) {
+        const uint64_t drawn = pp_mix(~seed, i);
+        const size_t   left = start - i;
+        memcpy(vector->here + i, &drawn, left < sizeof drawn ? left : sizeof drawn);
+    }
     for (size_t i = 0; i < count; i++)
         value(type, kind, vector->here + start + i * vector->element_bytes, seed, i);
     put(vector);
