@@ -13,7 +13,7 @@ import pytest
 from support import device
 from support.ranks import (
     comm,
-    ctx,
+    patient_ctx,
     pytest_configure,
     pytest_runtest_makereport,
     pytest_runtest_protocol,
@@ -23,7 +23,7 @@ from support.ranks import (
 
 __all__ = [
     "comm",
-    "ctx",
+    "patient_ctx",
     "pytest_configure",
     "pytest_runtest_makereport",
     "pytest_runtest_protocol",

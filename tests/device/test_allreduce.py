@@ -39,7 +39,7 @@ def test_the_loop(comm, array, stream, transport, policy, deliver, extra):
     values = counting(comm, extra)
     send, out = array(values.size, "i8"), array(values.size, "i8")
     status = pp.Status()
-    with pp.Context(comm, seed=7, transport=transport) as ctx:
+    with pp.Context(comm, seed=7, transport=transport, patience=None) as ctx:
         request = ctx.Allreduce_init(send, out, policy=policies(comm.size)[policy], deliver=deliver)
         log = Log(comm.size, 8 * STEPS * comm.size)
         for _ in range(STEPS):

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from support.oracles import Log, judge
+from support.ranks import patient_ctx  # noqa: F401  # the fixture `ctx`
 
 import pypartial as pp
 from pypartial._core import ffi, lib
@@ -170,7 +171,7 @@ def test_lockstep_with_a_barrier_of_the_user(comm, progress, which):
     """Ranks that call at the same time, with and without a thread that serves the late ones."""
     if progress == "caller" and comm.size > 5:
         pytest.skip("without a thread many ranks on few cores take long")
-    with pp.Context(comm, seed=3, progress=progress) as ctx:
+    with pp.Context(comm, seed=3, progress=progress, patience=None) as ctx:
         send, out = counting(comm)
         request = ctx.Allreduce_init(send, out, policy=policies(comm.size)[which], deliver="sum")
         log = Log(comm.size, 40)
@@ -183,7 +184,7 @@ def test_lockstep_with_a_barrier_of_the_user(comm, progress, which):
 @pytest.mark.parametrize("window", [1, 2, 9])
 @pytest.mark.sizes(2, 3, 7)
 def test_window(comm, window):
-    with pp.Context(comm, window=window) as ctx:
+    with pp.Context(comm, window=window, patience=None) as ctx:
         send, out = counting(comm)
         for deliver in ("latest", "sum", "each"):
             request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver=deliver)

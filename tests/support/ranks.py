@@ -101,3 +101,13 @@ def ctx(comm) -> Iterator[pp.Context]:
     """A context over all ranks, freed after the test."""
     with pp.Context(comm, seed=7) as context:
         yield context
+
+
+@pytest.fixture(name="ctx")
+def patient_ctx(comm) -> Iterator[pp.Context]:
+    """The same for loops that are judged: no rank leaves them by patience.
+
+    The automatic patience is a second at least. A busy machine may stop a rank for longer.
+    """
+    with pp.Context(comm, seed=7, patience=None) as context:
+        yield context
