@@ -72,13 +72,21 @@ static int32_t who_refuses(const pp_device_vault_t *vault)
     return -1;
 }
 
-/* Whether another rank may have this one's memory mapped although it said PP_SETTLED. */
+/* Whether another rank may have this one's memory mapped although it has said PP_SETTLED. */
 static bool others_hold(const pp_device_vault_t *vault)
 {
     for (int32_t rank = 0; rank < vault->ranks; rank++)
         if (rank != vault->node->index && atomic_load(&vault->offers[rank].state) & PP_HOLDS)
             return true;
     return false;
+}
+
+/* Nobody will say when they let go: the process keeps what it has offered until it ends. */
+static void keep_own(pp_device_vault_t *vault)
+{
+    vault->bases[vault->node->index] = 0;
+    vault->array = NULL;
+    vault->device = (pp_cuda_device_t){0};
 }
 
 static pp_status_t meet_others(pp_handle_t *handle, pp_device_vault_t *vault)
@@ -96,7 +104,8 @@ static pp_status_t meet_others(pp_handle_t *handle, pp_device_vault_t *vault)
         }
         pp_vault_say(vault, PP_SETTLED, PP_OK);
     }
-    /* No rank makes a round, or frees memory, before all have changed over, or closed that of others. */
+    /* No rank makes a round, or frees memory, before all have changed over, or closed that of others, or said that they
+       could not. */
     return vault->stage == PP_SETTLED && pp_vault_all_at(vault, PP_SETTLED) ? PP_OK : PP_PENDING;
 }
 
@@ -135,8 +144,8 @@ static pp_status_t meet(pp_handle_t *handle)
     vault->ctx->flights--;
     if (vault->in_use)
         return PP_OK;
-    if (others_hold(vault))          /* nobody will say when they let go: the process keeps it until it ends */
-        vault->bases[vault->node->index] = 0;
+    if (others_hold(vault))
+        keep_own(vault);
     pp_vault_free_own(vault);
     return PP_OK;
 }

@@ -10,7 +10,8 @@
  * whether it could.  If one could not, all have the handle as it was, with vectors in memory of the host.
  *
  * The maker of memory frees it when no other rank has it mapped any more, which may be after the handle was freed here:
- * until then the context keeps the vault.
+ * until then the context keeps the vault.  Where the ranks have refused, nobody tries again: what the driver did not
+ * close for another rank stays until the process ends.
  */
 #ifndef PP_VAULT_H
 #define PP_VAULT_H

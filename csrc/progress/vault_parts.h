@@ -41,7 +41,7 @@ struct pp_device_vault {
 
     uint32_t           stage;              /* of this rank */
     bool               meets, in_use;
-    bool               holds;              /* it is not in use, and memory of others is still mapped here */
+    bool               holds;              /* it is not in use, and memory of others may still be mapped here */
     char               why[PP_VAULT_WHY_BYTES + 32];
     pp_cuda_device_t   device;
     pp_folds_t        *folds;

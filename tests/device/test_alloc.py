@@ -422,6 +422,38 @@ def test_starts_that_fail(comm, ctx, alloc, array, stand_in, needs_ipc):
     request.Free()
 
 
+@pytest.mark.filterwarnings("ignore:device_path='ipc' is not possible")
+def test_an_array_of_a_refusal_that_a_rank_cannot_close(comm, ctx, array, stand_in, needs_ipc):
+    """It is not freed with the last reference. (The rank that refuses is slow: test_ipc.py.)"""
+    if comm.size == 1:
+        pytest.skip("a rank alone maps no memory of others")
+    last, out = comm.rank == comm.size - 1, array(COUNT, "i8")
+    before = stand_in.fake_live(b"memory")
+    send = ctx.alloc(COUNT, "i8", device=0)
+    if last:
+        stand_in.fake_fail(b"cuIpcCloseMemHandle", 0, 999)
+    if comm.rank == 0:
+        stand_in.fake_slow(b"cuIpcOpenMemHandle", 300_000)
+        stand_in.fake_fail(b"cuIpcOpenMemHandle", 1, 801)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+    assert request.device_path == "staged"
+    stand_in.fake_slow(b"cuIpcOpenMemHandle", 0)
+    for call in (b"cuIpcCloseMemHandle", b"cuIpcOpenMemHandle"):
+        stand_in.fake_fail(call, 0, 0)
+    held = comm.allgather(stand_in.fake_live(b"mappings"))
+    request.Free()
+    del request, send
+    gc.collect()
+    kept = 2 * (held[-1] > 0 and not last)  # what the handle had made, and the array
+    assert stand_in.fake_live(b"memory") == before + kept
+    assert stand_in.fake_misuses() == 0
+    for kind, count in ((b"mappings", held[comm.rank]), (b"memory", kept), (b"contexts", kept)):
+        for _ in range(count):
+            stand_in.fake_take_back(kind)
+    if held[-1] == 0:
+        pytest.skip("the last rank knew of the refusal before it could open anything")
+
+
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("call", ["cuIpcGetMemHandle", "cuIpcOpenMemHandle"])
 @pytest.mark.filterwarnings("ignore:device_path='ipc' is not possible")

@@ -465,9 +465,11 @@ def test_memory_of_a_refusal_that_a_rank_cannot_close(comm, ctx, array, stand_in
     assert sums(comm, request, send, out)
     request.Free()
     assert stand_in.fake_misuses() == 0
-    for kind, count in ((b"mappings", held[comm.rank]), (b"memory", kept)):
+    for kind, count in ((b"mappings", held[comm.rank]), (b"memory", kept), (b"contexts", kept)):
         for _ in range(count):
             stand_in.fake_take_back(kind)
+    if held[-1] == 0:
+        pytest.skip("the last rank knew of the refusal before it could open anything")
 
 
 def test_memory_that_a_rank_cannot_close(comm, ctx, array, stand_in):
