@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
+SHORT = "PYPARTIAL_TEST_SHORT"  # not empty: without what is marked as long
 os.environ["PYPARTIAL_TUNING"] = "off"  # no choice depends on what was measured here before
 sys.path[:0] = [str(TESTS), str(TESTS / "sim")]  # `support`; the simulation's `world`
 
@@ -43,3 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
             f"{folder} has no compiled module. It is a source tree that was found first: call "
             "`pytest` instead of `python -m pytest`, or install with pip install -e ."
         )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked as long; inside ranks, too, which have the same variables."""
+    if os.environ.get(SHORT):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]

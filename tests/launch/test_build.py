@@ -189,6 +189,7 @@ def test_content_counts_and_age_does_not(tmp_path):
         assert modules_with(tree, mark) == 0
 
 
+@pytest.mark.long
 def test_what_is_saved_while_it_is_first_compiled_is_compiled_again(tmp_path):
     tree = checkout(tmp_path / "tree")
     mpicc = wrapper(tmp_path / "ours")

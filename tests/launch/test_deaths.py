@@ -42,8 +42,15 @@ def check_all_told(run, seen, go_on, moments=MOMENTS):
         assert seen.count(moment) in allowed, f"{moment}\n{run.explain()}"
 
 
-@pytest.mark.parametrize("victim", [0, -1])
-@pytest.mark.parametrize("transport", ["auto", "mpi"])
+@pytest.mark.parametrize(
+    ("transport", "victim"),
+    [
+        ("auto", -1),
+        ("mpi", 0),
+        pytest.param("auto", 0, marks=pytest.mark.long),
+        pytest.param("mpi", -1, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("go_on", GO_ON)
 def test_on_one_node(go_on, transport, victim):
     """Nothing but the library tells, or also MPI: all survivors of all groups see it."""
@@ -61,8 +68,15 @@ def test_in_groups(go_on, transport, victim):
     check_all_told(run, seen, go_on, MOMENTS_OF_GROUPS)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("transport", ["auto", "mpi"])
+@pytest.mark.parametrize(
+    ("transport", "victim"),
+    [
+        ("auto", 0),
+        ("mpi", 1),
+        pytest.param("auto", 1, marks=pytest.mark.long),
+        pytest.param("mpi", 0, marks=pytest.mark.long),
+    ],
+)
 def test_one_that_is_alone_on_its_node_is_told(transport, victim):
     """By the one that shares a node with the dead: nobody else may look, and MPI says nothing."""
     ranks, how = GROUP * len(MOMENTS), {"transport": transport, "go_on": "continuous"}

@@ -97,6 +97,7 @@ def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_p
     assert "| Tests on 2 ranks | passed |" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.long  # tests/launch/test_direct.py has such an MPI, too
 @pytest.mark.skipif(not fakecuda.cpp_compiler(), reason="a C++ compiler makes the kernels")
 def test_an_mpi_that_takes_addresses(env: dict[str, str], tmp_path: Path) -> None:
     changed = {**env, "LD_PRELOAD": str(cuda_mpi.build(tmp_path))}

@@ -35,7 +35,13 @@ def hosts():
         pytest.skip(reason)
 
 
-@pytest.mark.parametrize("ranks", [(2, 2), (2, 2, 2)], ids=["2x2", "3x2"])
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param((2, 2), id="2x2"),
+        pytest.param((2, 2, 2), id="3x2", marks=pytest.mark.long),
+    ],
+)
 def test_rounds(ranks):
     """Every policy and delivery, judged by the oracles; payloads of 32 KB and more than 1 MiB."""
     policies = ("solo", "majority", "first:2", "quorum:2", "full")

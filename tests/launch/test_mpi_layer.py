@@ -10,15 +10,19 @@ from support.layer import run_tests
 TESTS = Path(__file__).resolve().parent.parent / "mpi"
 # On one node "auto" is shared memory; the messages between nodes are tested apart, and so are nodes
 # with some of the ranks each, which share memory: the last number is how many.
-RUNS = [(ranks, "auto", 0) for ranks in (1, 2, 3, 5, 7, 8, 9)]
-RUNS += [(ranks, "mpi", 0) for ranks in (2, 3, 5)]
-RUNS += [(3, "auto", 2), (4, "auto", 2), (7, "auto", 3)]
+RUNS = [(ranks, "auto", 0) for ranks in (1, 2, 3, 5, 9)]
+RUNS += [(ranks, "mpi", 0) for ranks in (3, 5)]
+RUNS += [(3, "auto", 2), (7, "auto", 3)]
+LONG = [(7, "auto", 0), (8, "auto", 0), (2, "mpi", 0), (4, "auto", 2)]
 TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 300  # for all of them: mpirun's
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
-@pytest.mark.parametrize(("ranks", "transport", "node_ranks"), RUNS)
+@pytest.mark.parametrize(
+    ("ranks", "transport", "node_ranks"),
+    [*RUNS, *(pytest.param(*run, marks=pytest.mark.long) for run in LONG)],
+)
 def test_mpi_layer(ranks, transport, node_ranks, record_property):
     """Every rank ran the same tests, at least one, and all of them passed."""
     env = {"PYPARTIAL_TRANSPORT": transport, "PYPARTIAL_NODE_RANKS": str(node_ranks or "")}

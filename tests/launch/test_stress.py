@@ -28,7 +28,9 @@ def check(ranks, script, *arguments, transport="auto", node_ranks=0):
     ("ranks", "arguments"),
     [
         (3, ["--rounds", "240"]),  # too few for shares of partial rounds to be required
-        (7, ["--at-once", "0.7"]),  # several initiators are rare on few cores
+        # Several initiators are rare on few cores.
+        (7, ["--at-once", "0.7", "--policy", "solo"]),
+        pytest.param(7, ["--at-once", "0.7"], marks=pytest.mark.long),
     ],
 )
 def test_rounds(ranks, arguments, transport):
@@ -37,7 +39,11 @@ def test_rounds(ranks, arguments, transport):
 
 @pytest.mark.parametrize(
     ("ranks", "transport", "node_ranks"),
-    [(7, "auto", 0), (5, "mpi", 0), ((2, 2), "auto", 0)],
+    [
+        (7, "auto", 0),
+        pytest.param(5, "mpi", 0, marks=pytest.mark.long),
+        pytest.param((2, 2), "auto", 0, marks=pytest.mark.long),
+    ],
 )
 def test_preduce(ranks, transport, node_ranks):
     """300 groups of each generator, and fewer of other weights and vectors."""
@@ -60,7 +66,11 @@ def test_large_in_small():
     check(2, "large.py", "--elements", str((1 << 21) + 5), "--chunk", "100000")
 
 
-@pytest.mark.parametrize("where", ["sim", "mpi"], ids=["simulated", "real"])
+@pytest.mark.parametrize(
+    "where",
+    # ci/test has simulated groups of its own.
+    [pytest.param("sim", id="simulated", marks=pytest.mark.long), pytest.param("mpi", id="real")],
+)
 def test_groups(where):
     """Instances on any ranks: 10^4 simulated groups, 300 real ones on 3, 5 and 9 ranks."""
     ran = program(python(str(STRESS / "groups"), "--short", "--only", where), timeout_s=LIMIT_S)

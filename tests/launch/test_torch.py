@@ -14,13 +14,26 @@ need_torch()
 TESTS = Path(__file__).resolve().parent.parent / "torch"
 TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 300  # for all of them: mpirun's
+# Rounds of all ranks have the weights of DistributedDataParallel on gloo.
+SYNCHRONOUS = (
+    "test_equals_ddp or test_full_gives_the_weights_of_ddp or test_ddp_has_the_weights_of_gloo"
+)
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_torch_layer(ranks, record_property):
+@pytest.mark.parametrize(
+    ("ranks", "selected"),
+    [
+        pytest.param(3, "", id="3"),
+        pytest.param(4, SYNCHRONOUS, id="4-as-gloo"),
+        pytest.param(2, "", id="2", marks=pytest.mark.long),
+        pytest.param(4, "", id="4", marks=pytest.mark.long),
+    ],
+)
+def test_torch_layer(ranks, selected, record_property):
     """Every rank ran the same tests, at least one, and all of them passed."""
-    counts = run_tests(TESTS, ranks, test_limit_s=TEST_LIMIT_S, limit_s=LIMIT_S)
+    limits = {"test_limit_s": TEST_LIMIT_S, "limit_s": LIMIT_S}
+    counts = run_tests(TESTS, ranks, selected=selected, **limits)
     record_property("inner_passed", counts.passed)
     print(f"{ranks} ranks: {counts.passed} passed, {counts.skipped} skipped")
 

@@ -50,7 +50,7 @@ def test_workers_of_a_data_loader() -> None:
     check_all_ended(launch(3, "workers"), 3)
 
 
-@pytest.mark.parametrize("policy", ["majority", "solo"])
+@pytest.mark.parametrize("policy", ["majority", pytest.param("solo", marks=pytest.mark.long)])
 def test_clean_exits(policy: str) -> None:
     for _ in range(AGAIN):
         check_all_ended(launch(3, "exit", policy), 3)
@@ -75,7 +75,7 @@ def told(run: Run, what: str, ranks: int) -> str:
     return lines[0][0].removeprefix(what)
 
 
-@pytest.mark.parametrize("method", ["sync", "eager"])
+@pytest.mark.parametrize("method", ["sync", pytest.param("eager", marks=pytest.mark.long)])
 def test_a_killed_run_goes_on(method: str, tmp_path: Path) -> None:
     """What is loaded is what was saved; synchronous, the end is that of a run without a break."""
     file = tmp_path / "checkpoint"

@@ -61,7 +61,9 @@ def average(groups: list[dict[str, Any]], ranks: int) -> np.ndarray[Any, Any]:
     return values
 
 
-@pytest.mark.parametrize(("ranks", "per_node"), [(16, 4), (1000, 8)])
+@pytest.mark.parametrize(
+    ("ranks", "per_node"), [(16, 4), pytest.param(1000, 8, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("generator", [*ALL, "static"])
 def test_many_groups(generator: str, ranks: int, per_node: int) -> None:
     """In the order of their numbers groups give the same bits as in the order of their times."""

@@ -376,10 +376,11 @@ def test_simulated_handles_can_be_opened_without_an_agreement() -> None:
 # ---- many ranks, and patience ---------------------------------------------------------------
 
 
-def test_the_first_of_m_on_4096_ranks_has_its_mean_of_active_ranks() -> None:
+@pytest.mark.parametrize("ranks", [512, pytest.param(4096, marks=pytest.mark.long)])
+def test_the_first_of_m_has_its_mean_of_active_ranks(ranks: int) -> None:
     """(P + 1) / (m + 1) of them, within a 95 % interval; one rank under Solo, in every round."""
     policies = ("first:1", "first:2", "first:4", "solo")
-    for label, row in rows(run(4096, 8), *policies).items():
+    for label, row in rows(run(ranks, 8), *policies).items():
         if label == "full":
             continue
         expected = row.active_expected

@@ -30,9 +30,12 @@ ALGORITHMS = {name: algorithms(ffi, lib).constant(lib, name) for name in algorit
 RECURSIVE_DOUBLING = ALGORITHMS["recursive_doubling"]
 RABENSEIFNER, RING = ALGORITHMS["rabenseifner"], ALGORITHMS["ring"]
 SIZES = [*range(1, 18), 32, 33]
+LONG = {10, 11, 13, 14, 15, 32}
 
 by_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-by_size = pytest.mark.parametrize("size", SIZES)
+by_size = pytest.mark.parametrize(
+    "size", [pytest.param(n, marks=[pytest.mark.long] if n in LONG else []) for n in SIZES]
+)
 
 
 def counts_for(size):
