@@ -162,6 +162,7 @@ def test_a_tree_is_built_again_for_another_mpi(tmp_path):
     assert modules_with(tree, "Intel MPI 99.9.9") == 2
 
 
+@pytest.mark.long
 def test_content_counts_and_age_does_not(tmp_path):
     """``git stash``, ``cp -p`` and an unpacked sdist leave files that are older than objects."""
     tree = checkout(tmp_path / "tree")

@@ -29,9 +29,17 @@ def stress(ranks: int, programs: int, env: dict[str, str]):
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_device_layer(ranks, env, record_property):
-    counts = run_tests(ROOT / "device", ranks, test_limit_s=TEST_LIMIT_S, limit_s=LIMIT_S, env=env)
+@pytest.mark.parametrize(
+    ("ranks", "selected"),
+    [
+        pytest.param(3, "", id="3"),
+        pytest.param(1, "test_the_loop or test_the_mean_is_kept", id="1-loops"),
+        pytest.param(1, "", id="1", marks=pytest.mark.long),
+    ],
+)
+def test_device_layer(ranks, selected, env, record_property):
+    limits = {"test_limit_s": TEST_LIMIT_S, "limit_s": LIMIT_S}
+    counts = run_tests(ROOT / "device", ranks, env=env, selected=selected, **limits)
     record_property("inner_passed", counts.passed)
 
 

@@ -54,7 +54,11 @@ def test_preduce(ranks, transport, node_ranks):
 
 # An id that is "mpi" would make pytest-mpi skip the test.
 @pytest.mark.parametrize(
-    ("transport", "parts"), [("auto", ()), ("mpi", ("slow", "buckets"))], ids=["shared", "messages"]
+    ("transport", "parts"),
+    [
+        pytest.param("auto", (), id="shared"),
+        pytest.param("mpi", ("slow", "buckets"), id="messages", marks=pytest.mark.long),
+    ],
 )
 def test_replicas(transport, parts):
     options = [word for part in parts for word in ("--part", part)]
@@ -66,11 +70,8 @@ def test_large_in_small():
     check(2, "large.py", "--elements", str((1 << 21) + 5), "--chunk", "100000")
 
 
-@pytest.mark.parametrize(
-    "where",
-    # ci/test has simulated groups of its own.
-    [pytest.param("sim", id="simulated", marks=pytest.mark.long), pytest.param("mpi", id="real")],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["sim", "mpi"], ids=["simulated", "real"])
 def test_groups(where):
     """Instances on any ranks: 10^4 simulated groups, 300 real ones on 3, 5 and 9 ranks."""
     ran = program(python(str(STRESS / "groups"), "--short", "--only", where), timeout_s=LIMIT_S)

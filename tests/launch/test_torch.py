@@ -14,10 +14,6 @@ need_torch()
 TESTS = Path(__file__).resolve().parent.parent / "torch"
 TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 300  # for all of them: mpirun's
-# Rounds of all ranks have the weights of DistributedDataParallel on gloo.
-SYNCHRONOUS = (
-    "test_equals_ddp or test_full_gives_the_weights_of_ddp or test_ddp_has_the_weights_of_gloo"
-)
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
@@ -25,7 +21,7 @@ SYNCHRONOUS = (
     ("ranks", "selected"),
     [
         pytest.param(3, "", id="3"),
-        pytest.param(4, SYNCHRONOUS, id="4-as-gloo"),
+        pytest.param(4, "test_equals_ddp", id="4-as-gloo"),
         pytest.param(2, "", id="2", marks=pytest.mark.long),
         pytest.param(4, "", id="4", marks=pytest.mark.long),
     ],

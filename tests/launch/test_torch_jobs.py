@@ -56,7 +56,7 @@ def test_clean_exits(policy: str) -> None:
         check_all_ended(launch(3, "exit", policy), 3)
 
 
-@pytest.mark.parametrize("way", ["optimizer", "backend"])
+@pytest.mark.parametrize("way", ["optimizer", pytest.param("backend", marks=pytest.mark.long)])
 def test_ranks_that_also_meet(way: str, tmp_path: Path) -> None:
     """Without patience nothing but `away`, or the backend, keeps them from holding rounds up."""
     for number in range(AGAIN):

@@ -634,6 +634,7 @@ def test_skewed_latency(mpirun: list[str], tmp_path: Path) -> None:
     assert rows["solo"]["active_expected"] == 1
 
 
+@pytest.mark.long
 def test_groups_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
     """Groups of 2 of 3 ranks: the third one sleeps. Groups of 3: nobody does."""
     results, picture = tmp_path / "groups.json", tmp_path / "groups.png"
@@ -697,6 +698,7 @@ def test_a_wrong_average_of_one_rank_is_reported(mpirun: list[str]) -> None:
     assert all("not verified: static, auto, 16 x float32, rank " in line for line in complaints)
 
 
+@pytest.mark.long
 def test_tune_from_start_to_end(mpirun: list[str], table: Path, tmp_path: Path) -> None:
     """On all ranks and on two; the table is merged, read by `info`, and left by a dry run."""
     results = tmp_path / "tune.json"

@@ -173,6 +173,7 @@ def test_a_kernel_that_leaves_its_memory_is_found(checked: Cases, number: int) -
     checked("astray", number)
 
 
+@pytest.mark.long  # tests/stress/sanitize has ranks on devices under ThreadSanitizer, too
 @pytest.mark.parametrize("case", ["threads", "in_order"])
 def test_threads_do_not_race(raced: Cases, case: str) -> None:
     raced(case)
