@@ -442,6 +442,7 @@ def test_an_array_of_a_refusal_that_a_rank_cannot_close(comm, ctx, array, stand_
         stand_in.fake_fail(call, 0, 0)
     held = comm.allgather(stand_in.fake_live(b"mappings"))
     request.Free()
+    address = send.__cuda_array_interface__["data"][0]
     del request, send
     gc.collect()
     kept = 2 * (held[-1] > 0 and not last)  # what the handle had made, and the array
@@ -450,6 +451,9 @@ def test_an_array_of_a_refusal_that_a_rank_cannot_close(comm, ctx, array, stand_
     for kind, count in ((b"mappings", held[comm.rank]), (b"memory", kept), (b"contexts", kept)):
         for _ in range(count):
             stand_in.fake_take_back(kind)
+    # The library goes on to know it as an array of its own: memory of others must not be there.
+    others = [array(COUNT, "i8") for _ in range(20)]
+    assert not kept or address not in [one.address for one in others]
     if held[-1] == 0:
         pytest.skip("the last rank knew of the refusal before it could open anything")
 

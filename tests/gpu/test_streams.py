@@ -16,8 +16,8 @@ COUNT = 4096
 SPIN_NS = 100_000_000
 # Of Start's time to the kernel's. It is a few microseconds; more ranks than cores take turns.
 AT_ONCE = 0.2
-# Each waits for a kernel of 100 ms.
-TURNS = {2: 100}
+# Each waits for a kernel of 100 ms: a hundred on 2 ranks with arrays of CuPy.
+TURNS = {("cupy", 2): 100}
 FEWER_TURNS = 10
 GROUP = 10  # turns after which results are looked at
 QUEUED = 7  # results that queue up meanwhile; a ninth would have Wait wait
@@ -48,7 +48,7 @@ def test_a_kernel_on_a_side_stream_is_waited_for(comm, ctx, kit, path, arrays):
     kit.spin(send, COUNT, -1, 0, side)  # the driver loads it
     kit.wait(side)
     took = []
-    turns = FEWER_TURNS if gpu.is_stand_in() else TURNS.get(comm.size, FEWER_TURNS)
+    turns = FEWER_TURNS if gpu.is_stand_in() else TURNS.get((kit.name, comm.size), FEWER_TURNS)
     for step in range(turns):
         kit.spin(send, COUNT, step + comm.rank, SPIN_NS, side)
         began = time.monotonic_ns()

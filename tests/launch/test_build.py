@@ -143,6 +143,7 @@ def modules_with(tree: Path, text: str) -> int:
     return sum(text.encode() in module.read_bytes() for module in modules)
 
 
+@pytest.mark.long
 def test_a_tree_is_built_again_for_another_mpi(tmp_path):
     tree = checkout(tmp_path / "tree")
     ours, other = wrapper(tmp_path / "ours"), wrapper(tmp_path / "other", ANOTHER)

@@ -84,7 +84,7 @@ def test_one_that_is_alone_on_its_node_is_told(transport, victim):
     check_all_told(run, seen, "continuous")
 
 
-@pytest.mark.parametrize("victim", [0, -1])
+@pytest.mark.parametrize("victim", [0, pytest.param(-1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("moment", [*MOMENTS, "groups"])
 def test_on_hosts(hosts, moment, victim):
     """Also of a rank that is alone on its host, and to such a rank."""

@@ -6,11 +6,12 @@ import json
 import os
 import re
 import sys
-import sysconfig
+import time
 import venv
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from support import cuda_mpi, fakecuda
@@ -27,6 +28,18 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 @pytest.fixture(scope="module")
 def env() -> dict[str, str]:
     return fakecuda.environment()
+
+
+@pytest.fixture
+def ci(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program as a module."""
+    loader = SourceFileLoader("ci_gpu", str(ROOT / "ci" / "gpu"))
+    spec = spec_from_loader("ci_gpu", loader)
+    assert spec is not None
+    made = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "ci_gpu", made)  # its dataclasses look there
+    loader.exec_module(made)
+    return made
 
 
 def ci_gpu(*words: str, env: dict[str, str], interpreter: str = sys.executable) -> Run:
@@ -60,22 +73,48 @@ def test_what_is_missing_is_named_with_how_to_get_it(env: dict[str, str], tmp_pa
 
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="this Python is not of an environment")
 def test_an_environment_sees_the_packages_of_the_one_that_made_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where PyTorch and CuPy are in an environment, and MPI is missing."""
     made = tmp_path / "made"
     venv.create(made, symlinks=True, system_site_packages=True)
-    ask = [str(made / "bin" / "python"), "-c", "import sys; print(*sys.path, sep='\\n')"]
-    ours = sysconfig.get_path("purelib")
-    assert ours not in program(ask, timeout_s=60).output.splitlines()
-    loader = SourceFileLoader("ci_gpu", str(ROOT / "ci" / "gpu"))
-    spec = spec_from_loader("ci_gpu", loader)
-    assert spec is not None
-    ci = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "ci_gpu", ci)  # its dataclasses look there
-    loader.exec_module(ci)
-    ci.see_packages(ask[0])
-    assert ours in program(ask, timeout_s=60).output.splitlines()
+    python = str(made / "bin" / "python")
+    ask = [python, "-c", "import sys; print(*sys.path, sep='\\n')"]
+    ours = tmp_path / "ours"
+    (ours / "nvidia" / "cuda_nvrtc").mkdir(parents=True)
+    assert str(ours) not in program(ask, timeout_s=60).output.splitlines()
+    monkeypatch.setattr(ci.sysconfig, "get_path", lambda name: str(ours))
+    ci.see_packages(python)
+    assert str(ours) in program(ask, timeout_s=60).output.splitlines()
+    # CuPy looks for NVIDIA's libraries below the environment's own folders only.
+    ask = [python, "-c", "import site; print(*site.getsitepackages(), sep='\\n')"]
+    folders = program(ask, timeout_s=60).output.splitlines()
+    assert any(Path(folder, "nvidia", "cuda_nvrtc").is_dir() for folder in folders)
+
+
+def test_its_environment_has_a_pip(ci: ModuleType, tmp_path: Path) -> None:
+    """That of the Python that makes it, or else the one that comes with Python."""
+    bare = tmp_path / "bare"
+    venv.create(bare, symlinks=True)
+    python = str(bare / "bin" / "python")
+    assert not ci.is_there(python, "pip")
+    assert ci.bring_pip(python)
+    assert ci.is_there(python, "pip")
+
+
+def test_a_step_for_which_no_time_is_left(ci: ModuleType, tmp_path: Path, capsys) -> None:
+    """It is not begun, and what is left to do is said; that is no success."""
+    steps = ci.Steps(time.time() - ci.LIMIT_S + ci.LEAST_S - 1)
+    steps.run("Figures", "--only figures", lambda: pytest.fail("begun"))
+    (step,) = steps.made
+    assert (step.outcome, step.text) == (
+        "no time",
+        "no time was left; alone: ci/gpu --only figures",
+    )
+    assert ci.finish(steps, tmp_path) == 1
+    assert (
+        "FAILED Figures: no time was left; alone: ci/gpu --only figures" in capsys.readouterr().out
+    )
 
 
 def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_property) -> None:
@@ -85,7 +124,7 @@ def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_p
     assert run.returncode == 0, run.explain()
     run.check_clean()
     report = json.loads((tmp_path / "report.json").read_text())
-    tests, direct, killed = report["steps"]
+    tests, killed, direct = report["steps"]
     passed = re.match(r"(\d+) tests passed on each of 2 ranks", tests["text"])
     assert passed is not None
     assert int(passed[1]) > 40
@@ -115,6 +154,9 @@ def test_a_failing_test_is_named_with_its_rank(env: dict[str, str], tmp_path: Pa
     failed = [line for line in run.output.splitlines() if line.startswith("FAILED ")]
     assert re.search(r"Tests on 2 ranks: .*rank \d FAILED .*tests/gpu/test_", failed[0])
     assert run.output.splitlines()[-1] == "0 steps passed, 1 failed"
+    # A failure ends all ranks: so each file is tried by itself, too.
+    said = run.output[run.output.index("Each file by itself:") :]
+    assert re.search(r"^test_streams.py: .*rank \d FAILED ", said, re.MULTILINE), run.explain()
 
 
 def test_what_has_no_test_is_a_failure(env: dict[str, str], tmp_path: Path) -> None:

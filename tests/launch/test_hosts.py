@@ -82,7 +82,7 @@ def digests(run):
 @pytest.mark.parametrize(
     ("ranks", "options", "hosts_of_ranks"),
     [
-        ((2, 2), [], [1, 1, 2, 2]),
+        pytest.param((2, 2), [], [1, 1, 2, 2], marks=pytest.mark.long),
         ((1, 3), [], [1, 2, 2, 2]),
         ((2, 2, 2), [], [1, 1, 2, 2, 3, 3]),
         ((2, 2, 2), ["--map-by", "node"], [1, 2, 3, 1, 2, 3]),

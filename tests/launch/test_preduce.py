@@ -61,7 +61,10 @@ def test_groups_make_no_communicator(counter):
 
 
 # An id that is "mpi" would make pytest-mpi skip the test.
-@pytest.mark.parametrize("transport", ["auto", "mpi"], ids=["node", "schedule"])
+@pytest.mark.parametrize(
+    "transport",
+    [pytest.param("auto", id="node"), pytest.param("mpi", id="schedule", marks=pytest.mark.long)],
+)
 def test_a_stopped_member_holds_no_other_group_up(transport, tmp_path):
     """It is stopped in mid-transfer; a group without it completes 100 times, and then all goes on.
 

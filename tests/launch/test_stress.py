@@ -53,12 +53,9 @@ def test_preduce(ranks, transport, node_ranks):
 
 
 # An id that is "mpi" would make pytest-mpi skip the test.
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("transport", "parts"),
-    [
-        pytest.param("auto", (), id="shared"),
-        pytest.param("mpi", ("slow", "buckets"), id="messages", marks=pytest.mark.long),
-    ],
+    ("transport", "parts"), [("auto", ()), ("mpi", ("slow", "buckets"))], ids=["shared", "messages"]
 )
 def test_replicas(transport, parts):
     options = [word for part in parts for word in ("--part", part)]

@@ -147,7 +147,7 @@ def test_the_same_seed_gives_byte_identical_json(tmp_path) -> None:
         assert len(row["idle"]["per_rank"]) == 20
 
 
-@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("terminal", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_progress_is_a_percentage_on_a_terminal(terminal: bool) -> None:
     words = "skew --ranks 16 --ranks 300 --steps 100 --policy majority --arrivals normal:1ms:1ms"
     program = [sys.executable, "-m", "pypartial", "sim", *words.split()]

@@ -1480,7 +1480,11 @@ void fake_take_back(const char *kind)
             memory = memory->next;
         if (!memory)
             abort();
+        void *const  place = (void *)(uintptr_t)memory->address;
+        const size_t bytes = memory->mapped;
         forget(memory->address, kinds, false);
+        /* The library may still know this memory: no other comes to its place. */
+        mmap(place, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     }
     give_lock();
 }

@@ -40,7 +40,8 @@ uint64_t    fake_calls(const char *name);
 uint64_t    fake_live(const char *kind);
 /* All kinds of which there are some: "memory: 1, events: 2"; "" if there are none.  Valid until the next call. */
 const char *fake_leaks(void);
-/* Takes back what the library has given up: the newest "memory" or "mappings", or one of the "contexts" (device 0's). */
+/* Takes back what the library has given up: the newest "memory" or "mappings", whose place stays empty, or one of the
+   "contexts" (device 0's). */
 void        fake_take_back(const char *kind);
 /* How often memory was unregistered, freed or closed while a copy to it or from it was queued, memory freed while another
    process had it mapped, and modules unloaded while a kernel of theirs was queued. */

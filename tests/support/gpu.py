@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 import pypartial as pp
 from pypartial import _direct
-from pypartial._ipc import KERNELS
+from pypartial._ipc import KERNELS, why_no_kernels
 from pypartial._native import load
 from pypartial.bench import device_arrays
 from pypartial.bench.device_arrays import ArrayLibrary, CuPyArrays, TorchArrays
@@ -316,6 +316,8 @@ def what_there_is(library: str) -> dict[str, Any]:
     """Return why a library cannot be used (None: it can), the paths, whether this is a stand-in."""
     problem = why_not(library)
     stand_in = why_none() is None and is_stand_in()
+    if problem is None and library == "cupy" and not stand_in:
+        problem = why_no_kernels(load(), 0)
     return {"problem": problem, "paths": paths(), "stand_in": stand_in}
 
 

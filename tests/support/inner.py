@@ -2,11 +2,13 @@
 
 Every rank runs pytest on the same tests and writes its own report ``REPORTS/rank-R.xml``. A test
 that takes longer than LIMIT seconds prints the stacks of its rank. The compiled tests are kept in
-BYTECODE, because it takes most of a second to compile them, on each rank of each run.
+BYTECODE, because it takes most of a second to compile them, on each rank of each run. Of pytest's
+plugins only pytest-mpi is loaded: others take time, or were never tried inside ranks.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 
@@ -20,15 +22,16 @@ import pypartial  # noqa: F401
 def main() -> None:
     reports, limit_s, bytecode, *arguments = sys.argv[1:]
     sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     comm = MPI.COMM_WORLD
     code = pytest.main(
         [
+            "-p",
+            "pytest_mpi",
             "--with-mpi",
             "--import-mode=importlib",
             "-p",
             "no:cacheprovider",
-            "-p",
-            "no:hypothesispytest",  # loading it takes as long as all the rest
             "--capture=sys",
             "--color=no",
             "-q",

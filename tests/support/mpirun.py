@@ -430,12 +430,13 @@ def end_survivors(mark: str, patience_s: float = 3.0) -> list[str]:
 
 
 def shared_files() -> set[str]:
-    """Return the names in /dev/shm, but for those of other MPI jobs."""
+    """Return the names in /dev/shm, but for those of other MPI jobs and of CUDA's driver."""
     try:
         names = os.listdir(SHM)
     except OSError:
         return set()
-    return {name for name in names if not name.startswith(("sm_segment.", "pp-mpi-"))}
+    others = ("sm_segment.", "pp-mpi-", "cuda.shm.")
+    return {name for name in names if not name.startswith(others)}
 
 
 def orphans(names: set[str]) -> set[str]:

@@ -59,6 +59,7 @@ def test_the_documentation_lists_them():
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(algorithms(ffi, lib))
 
 
+@pytest.mark.long
 def test_an_algorithm_is_a_file_and_a_line(tmp_path):
     """The star of the documentation, in a copy of the sources in which nothing else is changed."""
     tree = tmp_path / "tree"

@@ -618,6 +618,7 @@ def test_latency_from_start_to_end(mpirun: list[str], tmp_path: Path) -> None:
     assert "quorum:2" in done.stdout
 
 
+@pytest.mark.long
 def test_skewed_latency(mpirun: list[str], tmp_path: Path) -> None:
     """The first of three ranks waits 2 ms for the last, but not with solo."""
     results = tmp_path / "latency.json"
@@ -793,7 +794,10 @@ def test_a_wrong_sum_of_one_rank_is_reported_once(mpirun: list[str]) -> None:
     assert all("mpi-nonblocking, 16 x float32, rank 2, " in line for line in complaints)
 
 
-@pytest.mark.parametrize("launched", [False, True], ids=["alone", "mpirun"])
+@pytest.mark.parametrize(
+    "launched",
+    [pytest.param(False, id="alone"), pytest.param(True, id="mpirun", marks=pytest.mark.long)],
+)
 def test_overhead_from_start_to_end(mpirun: list[str], tmp_path: Path, launched: bool) -> None:
     results = tmp_path / "overhead.json"
     words = words_of("bench overhead --loops 5 --calls 20 --json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support import fakecuda, nvrtc
+from support import fakecuda, gpu, nvrtc
 
 from pypartial import _device_kernels
 from pypartial._device_kernels import NoKernelsError, compiled
@@ -381,3 +382,24 @@ def test_a_wrong_source_says_its_line() -> None:
     target = _device_kernels._Target("compute_80", False)
     with pytest.raises(NoKernelsError, match=r"_device_kernels\.cu\(1\): error"):
         _device_kernels._compile(nvrtc.Nvrtc(NVRTC), "nonsense;", (), target)
+
+
+def find_ptxas() -> str | None:
+    """Return NVIDIA's assembler: of the toolkit, on PATH or where it is installed."""
+    named = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    folders = [str(Path(name, "bin")) for name in [*named, "/usr/local/cuda"] if name]
+    return shutil.which("ptxas") or shutil.which("ptxas", path=os.pathsep.join(folders))
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_the_slow_kernel_of_the_tests_on_a_gpu_can_be_assembled(
+    architecture: str, tmp_path: Path
+) -> None:
+    """The stand-in for the driver does not look at it."""
+    assembler = find_ptxas()
+    if assembler is None:
+        pytest.skip("there is no ptxas: it is in CUDA's toolkit (CUDA_HOME)")
+    (tmp_path / "spin.ptx").write_bytes(gpu.SPIN)
+    command = [assembler, f"-arch={architecture}", "spin.ptx", "-o", "spin.cubin"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -169,6 +169,7 @@ def test_exceptions_that_are_not_needed_any_more(layers, tmp_path):
     assert all("not needed any more" in problem for problem in found)
 
 
+@pytest.mark.long
 def test_the_repository_passes_but_for_a_planted_circle(tmp_path):
     """Two files of a copy call each other: that, and nothing else, is refused."""
     for folder in ("csrc", "pypartial", "ci"):
