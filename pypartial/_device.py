@@ -42,6 +42,7 @@ __all__ = [
     "current_stream",
     "device_place",
     "is_row_major",
+    "library_stream",
     "understand_device",
 ]
 
@@ -436,12 +437,9 @@ def current_stream(owner: Any, name: str = "the buffer") -> int:
     ArgumentError
         If the object fails when it is asked, or says a stream that cannot be.
     """
-    if _is_tensor(owner):
-        torch = sys.modules["torch"]
-        return _address(torch.cuda.current_stream(owner.device).cuda_stream)
-    if _is_cupy(owner):
-        cupy = sys.modules["cupy"]
-        return _address(cupy.cuda.get_current_stream(owner.device.id).ptr)
+    current = library_stream(owner)
+    if current is not None:
+        return _address(current.cuda_stream if _is_tensor(owner) else current.ptr)
     interface = _interface(name, owner)
     if isinstance(interface, Mapping):
         stream = interface.get("stream")
@@ -452,6 +450,15 @@ def current_stream(owner: Any, name: str = "the buffer") -> int:
         except Exception as error:  # an exporter may raise anything
             raise _failed_export(name, owner, error) from error
     return LEGACY_STREAM
+
+
+def library_stream(owner: Any) -> Any:
+    """Return the stream that is current in a buffer's library, on its device; None: it has none."""
+    if _is_tensor(owner):
+        return sys.modules["torch"].cuda.current_stream(owner.device)
+    if _is_cupy(owner):
+        return sys.modules["cupy"].cuda.get_current_stream(owner.device.id)
+    return None
 
 
 def as_stream(value: Any) -> int:

@@ -44,7 +44,11 @@ def array_at(
 ) -> Any:
     """Return an array of CuPy in memory of a device, which keeps `owner` alive."""
     with cupy.cuda.Device(device):
-        return cupy.asarray(_Place(address, shape, dtype, owner))
+        if dtype.kind != "V":
+            return cupy.asarray(_Place(address, shape, dtype, owner))
+        # The name of ml_dtypes' types in the interface is that of any two bytes.
+        words = np.dtype(f"u{dtype.itemsize}")
+        return cupy.asarray(_Place(address, shape, words, owner)).view(dtype)
 
 
 def alloc(native: Native, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Any:

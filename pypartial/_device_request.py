@@ -68,11 +68,15 @@ class DeviceRequest(Request):
 
     # ---- streams and waits ----------------------------------------------------------------------
 
-    def _use(self, stream: Any, of: tuple[str, Any]) -> None:
-        """Name the stream of the next calls; `of`: the array whose library has a current one."""
+    def _use(self, stream: Any, of: tuple[str, Any]) -> int:
+        """Name the stream of the next calls, and return its number.
+
+        `of`: the array whose library has a current one.
+        """
         self._live()
         number = as_stream(stream) if stream is not None else current_stream(of[1], of[0])
         self._native.check(self._lib.pp_use_stream(self._handle, number))
+        return number
 
     def _before(self, name: str, stream: Any, timeout: float | None) -> float | None:
         """Prepare a step of a collective call that gives a result, unless it has begun.

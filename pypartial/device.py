@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._arguments import seconds
+from ._device import library_stream
 from ._device_array import array_at
 from ._device_request import DeviceRequest
 from ._group_elements import DeviceBuffers, DeviceElements, HostElements
@@ -56,7 +57,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     request is complete only when the oldest has arrived: its stream is that far behind.
     """
 
-    __slots__ = ("_cupy", "_device", "_source", "_target")
+    __slots__ = ("_cupy", "_device", "_number", "_source", "_target", "_viewed_on")
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         super().__init__(context, native, handle, settings, vector)
         self._device = vector.device
         self._source, self._target = vector.source, vector.target
+        self._viewed_on: Any = None  # keeps the stream of the last view alive
 
     @property
     def device(self) -> int:
@@ -158,8 +160,9 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
 
         Local and blocking, as `Wait`. On the path ``"ipc"`` the result is not copied: the array
         shows memory that the ranks share, and the receive buffers keep what they had. With
-        ``"staged"``, with half precision, and while the device still reads a result before, the
-        result is copied to the receive buffers as by `Wait`, and the array shows these.
+        ``"staged"``, with half precision, on the per-thread default stream, and while the device
+        still reads a result before, the result is copied to the receive buffers as by `Wait`, and
+        the array shows these.
 
         Parameters
         ----------
@@ -169,7 +172,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
             Seconds to wait at most, 0 or more. None: no limit.
         stream : stream or int, optional
             Where the work that reads the result will be queued. None: the current stream of the
-            array's library.
+            array's library. A stream that is given as a number has to live until the next call.
 
         Returns
         -------
@@ -193,8 +196,12 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
                 f"{self._name()}: View gives an array of CuPy, which is not installed: install it, "
                 "or call Wait"
             ) from None
-        self._use(stream, self._target)
-        return super().View(status, timeout)
+        self._number = self._use(stream, self._target)
+        used = stream if stream is not None else library_stream(self._target[1])
+        view = super().View(status, timeout)
+        # The next call records an event there. This one has done so for the view before.
+        self._viewed_on = used
+        return view
 
     def _view(self, elements: CData, keeper: CData) -> Any:
         """Return an array of the result, in memory that ranks share or in the receive buffers."""
@@ -205,7 +212,12 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
             self._array(int(self._native.ffi.cast("uintptr_t", at)), count)
             for at, count in self._receives
         ]
-        return parts[0] if len(parts) == 1 else self._cupy.concatenate(parts)
+        if len(parts) == 1:
+            return parts[0]
+        # Behind the copies of the result, and before what the application queues there.
+        cuda = self._cupy.cuda
+        with cuda.Device(self._device), cuda.ExternalStream(self._number, self._device):
+            return self._cupy.concatenate(parts)
 
     def _array(self, address: int, count: int) -> Any:
         dtype = self._settings.dtype

@@ -210,6 +210,10 @@ static pp_status_t check(const pp_lane_t *lane, uint64_t stream)
     if (is_about_the_stream(result) || context != lane->device.context)
         return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx cannot be used: it was destroyed, or is no stream of the device of "
                        "the buffers", (unsigned long long)stream);
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx cannot be used while a stream is being captured into a graph that "
+                       "waits for the legacy default stream: call this outside of the capture, or capture a stream that "
+                       "does not block", (unsigned long long)stream);
     if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
         return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx is being captured into a graph: call this outside of the capture",
                        (unsigned long long)stream);

@@ -96,6 +96,12 @@ static pp_status_t copy(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *from,
     return pp_lane_in(&staging->lane, ahead->spans, find_spans(staging, at, bytes), from, staging->stream);
 }
 
+void pp_ahead_in_another_call(pp_staging_t *staging)
+{
+    if (staging->ahead)
+        staging->ahead->stream = 0;      /* of no stream */
+}
+
 /* What is queued on the stream from now on comes after the copies that are on their way. */
 static pp_status_t follow(pp_staging_t *staging)
 {

@@ -18,6 +18,9 @@
 /* Makes what such copies need, if the handle is to make them. */
 pp_status_t pp_ahead_make(pp_handle_t *handle);
 void        pp_ahead_end(pp_staging_t *staging);
+/* What is queued from now on is another call's.  Its stream may be another one, although it has the same number: that of
+   one that was destroyed, or the default one of another thread. */
+void        pp_ahead_in_another_call(pp_staging_t *staging);
 /* See pp_face_t. */
 bool        pp_ahead_go_on(pp_ctx_t *ctx, pp_handle_t *handle);
 /* Of a result, some of which may be on its way, queues copies of the rest; `pinned` has the result, of that round, and is

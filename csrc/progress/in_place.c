@@ -99,7 +99,8 @@ pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t 
     void *elements = (void *)(uintptr_t)place.elements;
     if (pp_lane_borrow(&staging->lane, staging->reader, elements, staging->page_bytes)) {
         *pinned = staging->reader;
-        if (!view || !can_view(coll))
+        /* It is asked for the end of the view in another call, perhaps of another thread, which has another such stream. */
+        if (!view || !can_view(coll) || staging->stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD)
             return PP_OK;
         *pinned = NULL;
         view->elements = elements;

@@ -260,4 +260,8 @@ pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, in
     return status;
 }
 
-void pp_staging_use_stream(pp_handle_t *handle, uint64_t stream) { handle->staging->stream = stream; }
+void pp_staging_use_stream(pp_handle_t *handle, uint64_t stream)
+{
+    handle->staging->stream = stream;
+    pp_ahead_in_another_call(handle->staging);
+}

@@ -17,6 +17,7 @@ import pypartial as pp
 pytestmark = pytest.mark.mpi
 
 STEPS = 30
+CAPTURE_IMPLICIT = 906
 
 
 def policies(size):
@@ -442,6 +443,20 @@ def test_streams_that_cannot_be_used(comm, ctx, array, stream, call):
         getattr(request, call)(stream=0)
     if call == "Start":
         request.Start()
+    request.Wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+
+
+def test_the_default_stream_while_a_blocking_one_is_captured(comm, ctx, array, stand_in):
+    """The driver cannot say what a stream does for which one in capture would have to wait."""
+    send, out = array(comm.size, "i8"), array(comm.size, "i8")
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    stand_in.fake_fail(b"cuStreamIsCapturing", 1, CAPTURE_IMPLICIT)
+    with pytest.raises(pp.ArgumentError, match="waits for the legacy default stream"):
+        request.Start(stream=1)
+    request.Start()
     request.Wait()
     assert (out.get() == comm.size).all()
     request.Free()

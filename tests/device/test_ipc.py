@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
 import time
+import weakref
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from support.device import Array, Stream, device
@@ -364,6 +367,74 @@ def test_views(comm, ctx, array, cupy, path, dtype):
     slow.wait()
     assert int(seen[0].get()[-1]) == 7 * comm.size
     slow.close()
+
+
+@pytest.mark.parametrize("path", ["ipc", "staged"])
+def test_a_view_of_several_buffers_is_behind_its_stream(comm, ctx, array, cupy, path):
+    """They are put together where the result comes, and not on the stream that is current."""
+    sends, outs = [array(3, "i8"), array(5, "i8")], [array(3, "i8"), array(5, "i8")]
+    request = ctx.Allreduce_init(sends, outs, policy=pp.Full(), device_path=path)
+    slow, kept = Stream(), array(8, "i8")
+    for step, send in enumerate(sends):
+        send.put(step + 1)
+    request.Start()
+    slow.hold(True)
+    view = request.View(stream=slow)
+    assert view.shape == (8,)
+    kept.copy_from(view.data.ptr, slow)
+    slow.hold(False)
+    slow.wait()
+    assert kept.get().tolist() == [comm.size] * 3 + [2 * comm.size] * 5
+    request.Free()
+    slow.close()
+
+
+def test_a_view_of_bfloat16_has_that_type(comm, ctx, array, cupy):
+    """CuPy takes the name of the type in the interface, V2, for any two bytes."""
+    dtype, asked, shown = np.dtype(ml_dtypes.bfloat16), [], cupy.asarray
+
+    def asarray(place):
+        asked.append(place.__cuda_array_interface__["typestr"])
+        return shown(place)
+
+    cupy.asarray = asarray
+    send, out = array(COUNT, dtype), array(COUNT, dtype)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+    send.put(np.ones(COUNT, dtype))
+    request.Start()
+    view = request.View()
+    assert (view.dtype, view.shape, asked) == (dtype, (COUNT,), ["<u2"])
+    request.Free()
+
+
+def test_the_stream_of_a_view_lives_until_the_next_call(comm, ctx, array, cupy):
+    """The next call records an event on it, whatever the application has kept."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+    for step in range(3):
+        send.put(step)
+        request.Start()
+        stream = cupy.cuda.Stream()
+        gone = weakref.ref(stream)
+        view = request.View(stream=stream)
+        assert view.data.ptr != out.address
+        del stream
+        gc.collect()
+        assert gone() is not None
+    send.put(3)
+    request.Start()
+    request.Wait()
+    request.Free()
+
+
+def test_there_is_no_view_in_place_on_the_default_stream_of_a_thread(comm, ctx, array, cupy):
+    """The next call may be another thread's, which has another such stream."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+    send.put(1)
+    request.Start()
+    assert request.View(stream=2).data.ptr == out.address
+    request.Free()
 
 
 # ---- what is refused -----------------------------------------------------------------------------

@@ -25,13 +25,17 @@ _current = threading.local()
 
 
 class Stream(stand_in.Stream):
-    """Streams; `null` is the legacy default one."""
+    """Streams, which end with their objects; `null` is the legacy default one."""
 
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
         if null:
             self.ptr = 0
         else:
             super().__init__()
+
+    def __del__(self) -> None:
+        if type(self) is Stream and self.ptr:
+            self.close()
 
     def use(self) -> Stream:
         _current.stream = self
@@ -49,6 +53,13 @@ class Stream(stand_in.Stream):
 
     def wait_event(self, event: object) -> None:
         raise NotImplementedError
+
+
+class ExternalStream(Stream):
+    """A stream that somebody else has made."""
+
+    def __init__(self, address: int, device: int = -1) -> None:
+        self.ptr, self.device_id = address, device
 
 
 def get_current_stream(_device: int = 0) -> Stream:
@@ -144,9 +155,24 @@ class _Shown(ndarray):
     def __del__(self) -> None:
         pass
 
+    def view(self, dtype: Any) -> ndarray:
+        shown = _Shown(self)
+        shown.dtype = np.dtype(dtype)
+        assert shown.dtype.itemsize == self.dtype.itemsize
+        return shown
+
 
 def asarray(owner: Any) -> ndarray:
     return _Shown(owner)
+
+
+def concatenate(parts: list[ndarray]) -> ndarray:
+    """Queue the copies on the current stream."""
+    made, at = ndarray(sum(part.size for part in parts), parts[0].dtype), 0
+    for part in parts:
+        _copy(made.data.ptr + at, part.data.ptr, part.nbytes, get_current_stream())
+        at += part.nbytes
+    return made
 
 
 def empty(count: int, dtype: Any) -> ndarray:
@@ -179,6 +205,7 @@ def _Bytes(count: int) -> Any:
 cuda = SimpleNamespace(
     Device=Device,
     Stream=Stream,
+    ExternalStream=ExternalStream,
     alloc_pinned_memory=_Pinned,
     get_current_stream=get_current_stream,
     runtime=SimpleNamespace(runtimeGetVersion=lambda: 12080),

@@ -79,7 +79,11 @@ static CUstream new_stream(void)
     return stream;
 }
 
-static void use(CUstream stream) { staging.stream = (uint64_t)(uintptr_t)stream; }
+static void use(CUstream stream)
+{
+    staging.stream = (uint64_t)(uintptr_t)stream;
+    pp_ahead_in_another_call(&staging);
+}
 
 /* The application's buffers are cut into pieces of these sizes, but for the last. */
 static void begin_with(size_t count, const size_t *sizes, bool in_place)
@@ -308,6 +312,29 @@ static void another_stream(void)
     finish();
 }
 
+/* A number may be that of another stream in the next call: it waits for the copies of the calls before, whatever its
+   stream is called. */
+static void another_call(void)
+{
+    begin();
+    open_round(1, 0);
+    finish_chunk(0);
+    CHECK(go_on());
+    uint64_t waits = fake_calls("cuStreamWaitEvent");
+    finish_chunk(1);
+    CHECK(go_on() && fake_calls("cuStreamWaitEvent") == waits);
+    use(first);
+    finish_chunk(2);
+    CHECK(go_on() && fake_calls("cuStreamWaitEvent") == waits + 1);
+    use(first);
+    complete();
+    collect();
+    CHECK(fake_calls("cuStreamWaitEvent") == waits + 2);
+    wait_for(first);
+    CHECK(holds(1, 0, BYTES));
+    finish();
+}
+
 /* Chunks are copied on two streams, and a third call collects on the first. */
 static void streams_in_turn(void)
 {
@@ -471,7 +498,7 @@ static const struct {
     void      (*run)(void);
 } cases[] = {
     {"chunk_by_chunk", chunk_by_chunk}, {"all_before", all_before}, {"rounds_in_turn", rounds_in_turn},
-    {"another_stream", another_stream}, {"streams_in_turn", streams_in_turn}, {"overwritten", overwritten},
+    {"another_stream", another_stream}, {"another_call", another_call}, {"streams_in_turn", streams_in_turn}, {"overwritten", overwritten},
     {"overwritten_in_time", overwritten_in_time},
     {"by_a_bounce_buffer", by_a_bounce_buffer}, {"several_buffers", several_buffers}, {"not_at_all", not_at_all},
     {"while_a_result_is_read", while_a_result_is_read}, {"not_pinned", not_pinned}, {"failures", failures},
