@@ -382,6 +382,7 @@ def test_a_view_of_several_buffers_is_behind_its_stream(comm, ctx, array, cupy, 
     view = request.View(stream=slow)
     assert view.shape == (8,)
     kept.copy_from(view.data.ptr, slow)
+    cupy.cuda.get_current_stream().synchronize()  # what is there does not come after the result
     slow.hold(False)
     slow.wait()
     assert kept.get().tolist() == [comm.size] * 3 + [2 * comm.size] * 5
