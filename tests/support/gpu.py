@@ -7,6 +7,7 @@ a test is the same for both. The driver may be the stand-in (`fakecuda.c`), and 
     python -m support.gpu cupy      # or torch
     python -m support.gpu direct I_MPI_OFFLOAD=1
                                     # why MPI cannot be given addresses of the device, or null
+    python -m support.gpu hold      # uses device 0 until its standard input ends
 
 prints as JSON what there is, for programs that start ranks and use neither MPI nor a device.
 """
@@ -330,6 +331,18 @@ def why_not_direct(settings: list[str]) -> str | None:
     return _direct.why_not(load(), 0, tries=True)
 
 
+def hold() -> None:
+    """Use device 0 until the standard input ends."""
+    context = Pointer()
+    ok(driver().cuInit(0))
+    ok(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    print("holds", flush=True)
+    sys.stdin.read()
+
+
 if __name__ == "__main__":
     what, *more = sys.argv[1:]
-    print(json.dumps(why_not_direct(more) if what == "direct" else what_there_is(what)))
+    if what == "hold":
+        hold()
+    else:
+        print(json.dumps(why_not_direct(more) if what == "direct" else what_there_is(what)))
