@@ -57,7 +57,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     request is complete only when the oldest has arrived: its stream is that far behind.
     """
 
-    __slots__ = ("_cupy", "_device", "_number", "_source", "_target", "_viewed_on")
+    __slots__ = ("_asked", "_cupy", "_device", "_source", "_target", "_viewed_on")
 
     def __init__(
         self,
@@ -196,15 +196,14 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
                 f"{self._name()}: View gives an array of CuPy, which is not installed: install it, "
                 "or call Wait"
             ) from None
-        self._number = self._use(stream, self._target)
         used = stream if stream is not None else library_stream(self._target[1])
-        view = super().View(status, timeout)
-        # The next call records an event there. This one has done so for the view before.
-        self._viewed_on = used
-        return view
+        self._asked = self._use(stream, self._target), used
+        return super().View(status, timeout)
 
     def _view(self, elements: CData, keeper: CData) -> Any:
         """Return an array of the result, in memory that ranks share or in the receive buffers."""
+        # The next call records an event on this stream. This one has done so for the view before.
+        number, self._viewed_on = self._asked
         if elements != self._native.ffi.NULL:
             address = int(self._native.ffi.cast("uintptr_t", elements))
             return self._array(address, self._settings.count)
@@ -216,7 +215,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
             return parts[0]
         # Behind the copies of the result, and before what the application queues there.
         cuda = self._cupy.cuda
-        with cuda.Device(self._device), cuda.ExternalStream(self._number, self._device):
+        with cuda.Device(self._device), cuda.ExternalStream(number, self._device):
             return self._cupy.concatenate(parts)
 
     def _array(self, address: int, count: int) -> Any:

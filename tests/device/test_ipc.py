@@ -420,6 +420,8 @@ def test_the_stream_of_a_view_lives_until_the_next_call(comm, ctx, array, cupy):
         view = request.View(stream=stream)
         assert view.data.ptr != out.address
         del stream
+        with pytest.raises(pp.Error):  # nothing was started: this is no next view
+            request.View(stream=cupy.cuda.Stream())
         gc.collect()
         assert gone() is not None
     send.put(3)

@@ -498,8 +498,8 @@ static const struct {
     void      (*run)(void);
 } cases[] = {
     {"chunk_by_chunk", chunk_by_chunk}, {"all_before", all_before}, {"rounds_in_turn", rounds_in_turn},
-    {"another_stream", another_stream}, {"another_call", another_call}, {"streams_in_turn", streams_in_turn}, {"overwritten", overwritten},
-    {"overwritten_in_time", overwritten_in_time},
+    {"another_stream", another_stream}, {"another_call", another_call}, {"streams_in_turn", streams_in_turn},
+    {"overwritten", overwritten}, {"overwritten_in_time", overwritten_in_time},
     {"by_a_bounce_buffer", by_a_bounce_buffer}, {"several_buffers", several_buffers}, {"not_at_all", not_at_all},
     {"while_a_result_is_read", while_a_result_is_read}, {"not_pinned", not_pinned}, {"failures", failures},
 };
