@@ -85,6 +85,26 @@ def test_a_consumer_is_behind_the_result(comm, ctx, kit, path, arrays):
     request.Free()
 
 
+def test_a_view_is_behind_the_result(comm, ctx, kit, path):
+    """Also of several receive buffers, which are put together on the stream of View."""
+    sends = [kit.new(3, "float32"), kit.new(5, "float32")]
+    outs = [kit.new(3, "float32"), kit.new(5, "float32")]
+    stream, scratch, seen = kit.stream(), kit.new(1, "float32"), kit.new(8, "float32")
+    request = gpu.made(ctx, path, sends, outs, policy=pp.Full())
+    for step in range(10):
+        for send, count in zip(sends, (3, 5), strict=True):
+            kit.put(send, np.full(count, step + comm.rank, "f4"))
+        request.Start()
+        kit.spin(scratch, 1, 0, 5_000_000, stream)
+        view = request.View(stream=stream)
+        assert view.shape == (8,)
+        place = kit.address(seen), int(view.data.ptr)
+        gpu.ok(gpu.driver().cuMemcpyAsync(*place, 32, kit.number(stream)))
+        found = kit.get(seen, 8, "float32", stream)
+        assert (found == comm.size * step + sum(range(comm.size))).all(), (step, found)
+    request.Free()
+
+
 @pytest.mark.parametrize("number", [LEGACY, PER_THREAD])
 def test_default_streams(comm, ctx, kit, path, arrays, number):
     send, out = arrays
