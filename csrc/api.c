@@ -2,8 +2,9 @@
 #include "api.h"
 #include "algo/choose.h"
 #include "coll/allreduce.h"
+#include "cuda/disposal.h"
 #include "node/keeper.h"
-#include "progress/staging.h"
+#include "progress/vault.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -98,9 +99,12 @@ static pp_status_t collect_call(pp_ctx_t *ctx)
     ctx->calls.kind = PP_CALL_NONE;
     if (kind == PP_CALL_FREE && status == PP_OK)
         *ctx->calls.discarded_out = ctx->team.discarded;
+    pp_vaults_close(ctx);
+    pp_vaults_free(ctx);
     if (status < 0)
         pp_fail(status, "%s", ctx->calls.text);
     pp_unlock(ctx);
+    pp_dispose_all();
     if (kind == PP_CALL_CTX_FREE && status == PP_OK && ctx->mpi)
         return pp_ctx_close_mpi(ctx);
     return status;
@@ -262,12 +266,16 @@ pp_status_t pp_allreduce_make(pp_ctx_t *ctx, const pp_allreduce_config_t *config
     return new_allreduce(ctx, config, handle);
 }
 
-/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released. */
-static pp_status_t stage(const pp_allreduce_config_t *config, pp_handle_t **handle)
+/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released.  The
+   context is not freed meanwhile, as the handle counts already. */
+static pp_status_t stage(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **handle)
 {
+    pp_status_t status;
     if (config->device == 0)
         return PP_OK;
-    pp_status_t status = pp_staging_open(*handle);
+    ctx->team.live_handles++;
+    PP_UNLOCKED(ctx, status, pp_staging_open(*handle));
+    ctx->team.live_handles--;
     if (status < 0) {
         (*handle)->kind->release(*handle);
         *handle = NULL;
@@ -279,12 +287,13 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
                                     const char *complaint, pp_handle_t **out)
 {
     *out = NULL;
+    pp_dispose_all();                /* memory that is about to be registered again */
     PP_TRY(pp_enter(ctx));
     /* The ranks agree on a wrong argument found here as on one that the caller found. */
     pp_handle_t *handle = NULL;
     pp_status_t complained = complaint ? PP_ERR_ARGUMENT : pp_allreduce_make(ctx, config, &handle);
     if (complained >= 0)
-        complained = stage(config, &handle);
+        complained = stage(ctx, config, &handle);
     if (complained < 0 && !complaint)
         complaint = pp_error_text();
     pp_status_t status = complaint ? new_allreduce(ctx, NULL, &handle) : PP_OK;
@@ -297,6 +306,7 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
         handle->kind->release(handle);
     pp_began(ctx, status);
     pp_unlock(ctx);
+    pp_dispose_all();                /* what could be made of a handle that could not */
     return status;
 }
 

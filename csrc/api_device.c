@@ -2,6 +2,7 @@
 #include "api.h"
 #include "include/pypartial_device.h"
 #include "cuda/array.h"
+#include "cuda/disposal.h"
 #include "cuda/folds.h"
 #include "cuda/lane.h"
 #include "progress/direct.h"
@@ -65,7 +66,11 @@ pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **
     return PP_OK;
 }
 
-void pp_device_unalloc(void *keeper) { pp_array_drop(keeper); }
+void pp_device_unalloc(void *keeper)
+{
+    pp_array_drop(keeper);
+    pp_dispose_all();
+}
 
 static pp_status_t enter(pp_handle_t *handle, pp_ctx_t **ctx)
 {
@@ -108,11 +113,26 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
     return PP_OK;
 }
 
+static bool none_left(const void *arg) { return !((const pp_ctx_t *)arg)->vaults; }
+
+/* Closes what is still open; waits until the other ranks have closed what they have mapped of this one's memory. */
+static pp_status_t await_vaults(pp_ctx_t *ctx, int64_t timeout_us)
+{
+    if (!ctx->vaults)
+        return PP_OK;
+    pp_vaults_close(ctx);
+    ctx->flights++;                  /* sleeps are short */
+    pp_status_t status = pp_help_until(ctx, none_left, ctx, timeout_us, NULL);
+    ctx->flights--;
+    return status;
+}
+
 pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us)
 {
     PP_TRY(pp_enter(ctx));
-    pp_status_t status = pp_vaults_await(ctx, timeout_us);
+    pp_status_t status = await_vaults(ctx, timeout_us);
     pp_unlock(ctx);
+    pp_dispose_all();
     return status;
 }
 

@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     give_image(argv[1]);
     must(pp_folds_open(&device, PP_SUM, PP_FLOAT32, &folds));
     must(pp_cuda_enter(&device));
-    CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    must(pp_cuda_make_stream(device.cuda, &stream));
     for (int i = 0; i < VECTORS; i++) {
         CALL(cuMemAlloc, &vectors[i], VECTOR_BYTES);
         must(pp_folds_fill(folds, vectors[i], COUNT, stream));

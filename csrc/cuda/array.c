@@ -1,6 +1,8 @@
 /* array.c - see array.h. */
 #include "array.h"
 
+#include "disposal.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -78,11 +80,8 @@ void pp_array_drop(pp_array_t *array)
     /* In a forked child the lock may be held by a thread that it does not have. */
     if (!array || array->process != getpid() || !is_last(array))
         return;
-    if (pp_cuda_enter(&array->device) >= 0) {
-        array->device.cuda->cuMemFree(array->address);
-        pp_cuda_leave(&array->device, PP_OK);
-    }
-    pp_cuda_device_close(&array->device);
+    pp_dispose_memory(&array->device, array->address);
+    pp_dispose_device(&array->device);
     free(array);
 }
 

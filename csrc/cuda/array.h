@@ -2,8 +2,8 @@
  * array.h - arrays of the application in the memory of a device, which other processes may map.
  *
  * The library allocates them, so that it knows the allocation's beginning, and that the driver can share it.  An array
- * has several holders: the application, and each handle whose rounds read it.  The last one that drops it frees the
- * memory.  Any thread may drop it, without a lock: garbage collectors do.
+ * has several holders: the application, and each handle whose rounds read it.  The last one that drops it disposes of
+ * the memory.  Any thread may drop it, without a lock: garbage collectors do.
  */
 #ifndef PP_ARRAY_H
 #define PP_ARRAY_H

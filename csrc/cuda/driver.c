@@ -19,7 +19,7 @@ static struct {
     pthread_once_t once;
     pp_status_t    status;
     char           text[TEXT_BYTES];             /* of the error */
-    pid_t          process;                      /* which opened it */
+    _Atomic pid_t  process;                      /* which opened it */
     pp_cuda_t      cuda;
 } driver = {.once = PTHREAD_ONCE_INIT};
 
@@ -152,9 +152,11 @@ static void open_once(void)
         snprintf(driver.text, sizeof driver.text, "%s", pp_error_text());
 }
 
+bool pp_cuda_in_child(void) { return driver.process != 0 && driver.process != getpid(); }
+
 static pp_status_t check_process(void)
 {
-    if (driver.process == getpid())
+    if (!pp_cuda_in_child())
         return PP_OK;
     return pp_fail(PP_ERR_STATE, "a forked child cannot use CUDA: process %lld had opened the driver before this one, "
                    "%lld, was forked from it. " HOW_TO_START, (long long)driver.process, (long long)getpid());
@@ -200,7 +202,7 @@ pp_status_t pp_cuda_device_open(int32_t number, pp_cuda_device_t *device)
 void pp_cuda_device_close(pp_cuda_device_t *device)
 {
     /* A driver that fails here is shutting down with the process. */
-    if (device->cuda && driver.process == getpid())
+    if (device->cuda && !pp_cuda_in_child())
         (void)device->cuda->cuDevicePrimaryCtxRelease(device->device);
     *device = (pp_cuda_device_t){0};
 }
@@ -241,4 +243,11 @@ pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
     if (status < 0 || relaxed < 0)
         return status < 0 ? status : relaxed;
     return result == CUDA_SUCCESS ? status : pp_cuda_status(cuda, result, "cuCtxPopCurrent");
+}
+
+pp_status_t pp_cuda_make_stream(const pp_cuda_t *cuda, CUstream *stream)
+{
+    int least, greatest;
+    PP_TRY(PP_CUDA(cuda, cuCtxGetStreamPriorityRange, &least, &greatest));
+    return PP_CUDA(cuda, cuStreamCreateWithPriority, stream, CU_STREAM_NON_BLOCKING, greatest);
 }

@@ -137,7 +137,9 @@ enum { CU_DEVICE_INVALID = -2 };
     F(cuIpcGetMemHandle, cuIpcGetMemHandle, (CUipcMemHandle *handle, CUdeviceptr address))                           \
     F(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, (CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags))  \
     F(cuIpcCloseMemHandle, cuIpcCloseMemHandle, (CUdeviceptr address))                                               \
-    F(cuStreamCreate, cuStreamCreate, (CUstream *stream, unsigned int flags))                                        \
+    F(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, (int *least, int *greatest))                         \
+    F(cuStreamCreateWithPriority, cuStreamCreateWithPriority,                                                        \
+      (CUstream *stream, unsigned int flags, int priority))                                                          \
     F(cuStreamDestroy, cuStreamDestroy_v2, (CUstream stream))                                                        \
     F(cuStreamWaitEvent, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags))                    \
     F(cuStreamQuery, cuStreamQuery, (CUstream stream))                                                               \
@@ -171,6 +173,8 @@ enum { PP_CUDA_OLDEST = 12000 };
    return what the first one did.  PP_ERR_STATE: there is no driver, it is too old, it does not start (no device), or
    this process is the forked child of one that has opened it.  The text says what to do about it. */
 pp_status_t pp_cuda_open(const pp_cuda_t **cuda);
+/* Whether this process is a forked child of one that has opened the driver: then it cannot call it. */
+bool        pp_cuda_in_child(void);
 
 /* What a call of the driver returned, as a status.  PP_PENDING: CUDA_ERROR_NOT_READY, which is no error.
    PP_ERR_MEMORY: the device, or the host, has no memory.  PP_ERR_STATE: any other error.  The text has the call's name,
@@ -208,5 +212,9 @@ void        pp_cuda_device_close(pp_cuda_device_t *device);
 pp_status_t pp_cuda_enter(const pp_cuda_device_t *device);
 /* Ends the scope.  Returns `status`, what the calls inside it came to; if that is no error, the status of its own. */
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status);
+
+/* Inside a device: makes a stream of the library's.  It waits for no default stream, and its kernels come before those of
+   streams with a lower priority, because other ranks wait for them. */
+pp_status_t pp_cuda_make_stream(const pp_cuda_t *cuda, CUstream *stream);
 
 #endif

@@ -1,5 +1,6 @@
 /* folds.c - see folds.h. */
 #include "folds.h"
+#include "disposal.h"
 #include "../reduce/reduce.h"
 
 #include <assert.h>
@@ -129,8 +130,9 @@ static pp_status_t take_module(const pp_cuda_device_t *device, CUmodule *module)
 }
 
 /* Inside the device. */
-static void give_module(const pp_cuda_device_t *device)
+static void give_module(const pp_cuda_device_t *device, uint64_t unused)
 {
+    (void)unused;
     pthread_mutex_lock(&images.lock);
     image_t *image = image_of(device->device);
     if (--image->users == 0)
@@ -215,13 +217,10 @@ static pp_status_t prepare(pp_folds_t *folds)
     return find_all(folds);
 }
 
-/* A forked child cannot enter the device.  It leaves the lock alone, too, which another thread may have had. */
 void pp_folds_close(pp_folds_t *folds)
 {
-    if (folds && folds->module && pp_cuda_enter(&folds->device) >= 0) {
-        give_module(&folds->device);
-        pp_cuda_leave(&folds->device, PP_OK);
-    }
+    if (folds && folds->module)
+        pp_dispose(&folds->device, give_module, 0);
     free(folds);
 }
 

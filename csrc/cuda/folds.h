@@ -37,8 +37,7 @@ pp_status_t pp_folds_use(int32_t device, const void *image, size_t bytes);
    devices do not have.  PP_ERR_STATE: no image was given for this device, or the driver refuses it.  *folds is NULL
    then. */
 pp_status_t pp_folds_open(const pp_cuda_device_t *device, int32_t op, int32_t type, pp_folds_t **folds);
-/* The last one unloads the image; the driver may wait for the device then.  No work of these kernels is queued any
-   more.  NULL is fine. */
+/* The last one disposes of the image.  No work of these kernels is queued any more.  NULL is fine. */
 void        pp_folds_close(pp_folds_t *folds);
 
 /* The application's elements as accumulators: they replace those of a vector, or are combined with them as the right

@@ -1,6 +1,8 @@
 /* lane.c - see lane.h. */
 #include "lane.h"
 
+#include "disposal.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +33,7 @@ static CUstream stream_of(uint64_t stream) { return (CUstream)(uintptr_t)stream;
 
 static pp_status_t make(pp_lane_t *lane)
 {
-    PP_TRY(CALL(lane, cuStreamCreate, &lane->out, CU_STREAM_NON_BLOCKING));
+    PP_TRY(pp_cuda_make_stream(lane->device.cuda, &lane->out));
     pp_status_t status = CALL(lane, cuEventCreate, &lane->queued, CU_EVENT_DISABLE_TIMING);
     if (status < 0) {
         lane->device.cuda->cuStreamDestroy(lane->out);
@@ -61,7 +63,7 @@ static void give_back(pp_lane_t *lane)
 {
     for (pp_borrowed_t *next, *at = lane->borrowed; at; at = next) {
         next = at->next;
-        lane->device.cuda->cuMemHostUnregister(at->memory);
+        pp_dispose_registered(&lane->device, at->memory);
         free(at);
     }
     lane->borrowed = NULL;
@@ -76,7 +78,7 @@ void pp_lane_close(pp_lane_t *lane)
         lane->device.cuda->cuStreamDestroy(lane->out);
         pp_cuda_leave(&lane->device, PP_OK);
     }
-    pp_cuda_device_close(&lane->device);
+    pp_dispose_device(&lane->device);
     *lane = (pp_lane_t){0};
 }
 
@@ -104,9 +106,9 @@ static pp_status_t allocate(const pp_lane_t *lane, size_t bytes, char **data)
 static void release(const pp_lane_t *lane, char *data)
 {
     if (lane->folds)
-        lane->device.cuda->cuMemFree(pp_cuda_address(data));
+        pp_dispose_memory(&lane->device, pp_cuda_address(data));
     else
-        lane->device.cuda->cuMemFreeHost(data);
+        pp_dispose_pinned(&lane->device, data);
 }
 
 static pp_status_t pin(const pp_lane_t *lane, pp_pinned_t *pinned)

@@ -93,7 +93,10 @@ static pp_status_t copy(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *from,
     size_t bytes = (to < staging->bytes ? to : staging->bytes) - at;
     from->data = (char *)ahead->elements + at;
     ctx->staged_bytes += bytes;
-    return pp_lane_in(&staging->lane, ahead->spans, find_spans(staging, at, bytes), from, staging->stream);
+    const size_t spans = find_spans(staging, at, bytes);
+    pp_status_t  status;
+    PP_UNLOCKED(ctx, status, pp_lane_in(&staging->lane, ahead->spans, spans, from, staging->stream));
+    return status;
 }
 
 void pp_ahead_in_another_call(pp_staging_t *staging)
@@ -134,10 +137,11 @@ static bool learn_chunks(pp_ahead_t *ahead, const pp_chunks_t *chunks)
 }
 
 /* The first copy of a round. */
-static bool begin(pp_staging_t *staging, uint64_t round, const char *elements)
+static bool begin(pp_handle_t *handle, uint64_t round, const char *elements)
 {
-    pp_ahead_t *ahead = staging->ahead;
-    if (!pp_lane_borrow(&staging->lane, ahead->pinned, (void *)elements, staging->page_bytes))
+    pp_staging_t *staging = handle->staging;
+    pp_ahead_t   *ahead = staging->ahead;
+    if (!pp_staging_borrow(handle, ahead->pinned, elements, staging->page_bytes))
         return false;
     ahead->round = round;
     ahead->elements = elements;
@@ -176,7 +180,7 @@ static pp_status_t queue_finished(pp_ctx_t *ctx, pp_allreduce_t *coll, uint64_t 
         if (!from)
             continue;
         end = end_of_run(coll, ahead, round, end);
-        if (ahead->count == 0 && !begin(staging, round, from - first * ahead->chunk_bytes))
+        if (ahead->count == 0 && !begin(&coll->handle, round, from - first * ahead->chunk_bytes))
             return PP_OK;            /* the driver does not pin it, which is found again when the result is collected */
         PP_TRY(queue_run(ctx, staging, first, end));
         ++*copies;

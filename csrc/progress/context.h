@@ -117,6 +117,15 @@ struct pp_ctx {
     struct pp_ctx  *next;            /* live.h */
 };
 
+/* Calls of the driver that may wait for a device, with the lock released: this rank's other handles go on meanwhile.  The
+   caller's data is such that other threads leave it alone. */
+#define PP_UNLOCKED(ctx, status, ...)           \
+    do {                                        \
+        pthread_mutex_unlock(&(ctx)->lock);     \
+        (status) = (__VA_ARGS__);               \
+        pthread_mutex_lock(&(ctx)->lock);       \
+    } while (0)
+
 /* Prepares a context on a transport that exists.  On failure it takes nothing over. */
 pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_config_t *config);
 void        pp_ctx_teardown(pp_ctx_t *ctx);

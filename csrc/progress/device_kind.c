@@ -1,5 +1,6 @@
 /* device_kind.c - see device_kind.h. */
 #include "device_kind.h"
+#include "../cuda/disposal.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -39,11 +40,7 @@ static void *device_allocate(const pp_memory_t *self, size_t bytes)
 
 static void device_release(const pp_memory_t *self, void *elements)
 {
-    pp_device_kind_t *kind = pp_device_kind_of(self);
-    if (pp_cuda_enter(&kind->device) < 0)
-        return;
-    kind->device.cuda->cuMemFree(at(elements));
-    pp_cuda_leave(&kind->device, PP_OK);
+    pp_dispose_memory(&pp_device_kind_of(self)->device, at(elements));
 }
 
 static void device_copy(const pp_memory_t *self, void *to, const void *from, size_t bytes)

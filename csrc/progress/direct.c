@@ -1,5 +1,6 @@
 /* direct.c - see direct.h. */
 #include "direct_parts.h"
+#include "../cuda/disposal.h"
 
 #include <stdlib.h>
 
@@ -45,7 +46,7 @@ void pp_direct_close(pp_direct_t *direct)
     direct->kind.stream = NULL;
     pp_folds_close(direct->folds);
     direct->folds = NULL;
-    pp_cuda_device_close(&direct->kind.device);
+    pp_dispose_device(&direct->kind.device);
 }
 
 static void end(const pp_memory_t *self)

@@ -1,6 +1,7 @@
 /* direct_groups.c - see direct_groups.h. */
 #include "direct_groups.h"
 #include "direct_parts.h"
+#include "../cuda/disposal.h"
 #include "../coll/preduce.h"
 
 #include <stdlib.h>
@@ -57,15 +58,12 @@ static pp_status_t open(pp_handle_t *handle, direct_groups_t *groups)
 static void close(direct_groups_t *groups)
 {
     const pp_cuda_device_t *device = &groups->base.kind.device;
-    if (groups->averages[0] && pp_cuda_enter(device) >= 0) {
-        for (int i = 0; i < AVERAGES; i++)
-            if (groups->averages[i])
-                device->cuda->cuMemFree(groups->averages[i]);
-        if (groups->initial)
-            device->cuda->cuMemFree(groups->initial);
-        pp_cuda_leave(device, PP_OK);
-    }
-    groups->averages[0] = 0;
+    for (int i = 0; i < AVERAGES; i++)
+        if (groups->averages[i])
+            pp_dispose_memory(device, groups->averages[i]);
+    if (groups->initial)
+        pp_dispose_memory(device, groups->initial);
+    groups->averages[0] = groups->averages[1] = groups->initial = 0;
     pp_direct_close(&groups->base);
 }
 

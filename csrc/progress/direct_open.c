@@ -25,7 +25,7 @@ pp_status_t pp_direct_open(const pp_handle_t *handle, pp_direct_t *direct, const
     PP_TRY(pp_folds_open(&kind->device, elements->op, elements->type, &direct->folds));
     kind->folds = direct->folds;
     PP_TRY(pp_cuda_enter(&kind->device));
-    PP_TRY(pp_cuda_leave(&kind->device, PP_CUDA(kind->device.cuda, cuStreamCreate, &kind->stream, CU_STREAM_NON_BLOCKING)));
+    PP_TRY(pp_cuda_leave(&kind->device, pp_cuda_make_stream(kind->device.cuda, &kind->stream)));
     pp_lane_stay(&lane, direct->folds, 0, 0);
     return pp_lane_pin(&lane, handle->staging->bytes, &direct->receive);
 }

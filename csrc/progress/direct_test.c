@@ -56,7 +56,7 @@ static pp_status_t try_bytes(bench_t *bench, size_t bytes)
 /* Inside the device: MPI finds its context current. */
 static pp_status_t try_all(bench_t *bench)
 {
-    PP_TRY(CALL(bench, cuStreamCreate, &bench->stream, CU_STREAM_NON_BLOCKING));
+    PP_TRY(pp_cuda_make_stream(bench->device.cuda, &bench->stream));
     for (int v = 0; v < VECTORS; v++)
         PP_TRY(CALL(bench, cuMemAlloc, &bench->vectors[v], LARGE));
     PP_TRY(try_bytes(bench, SMALL));

@@ -55,7 +55,7 @@ pp_status_t pp_in_place_reserve(pp_handle_t *handle, pp_flight_t *flight)
     if (status == PP_PENDING)
         status = pp_lane_pin_nothing(&staging->lane, &flight->pinned);
     flight->reserved = status >= 0
-        && pp_lane_borrow(&staging->lane, flight->pinned, flight->target.elements, staging->page_bytes);
+        && pp_staging_borrow(handle, flight->pinned, flight->target.elements, staging->page_bytes);
     if (flight->reserved)
         return PP_OK;
     coll->ops->give_up(coll, &flight->target);
@@ -96,8 +96,8 @@ pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t 
     *pinned = staging->receive;
     if (!place.elements)
         return PP_OK;
-    void *elements = (void *)(uintptr_t)place.elements;
-    if (pp_lane_borrow(&staging->lane, staging->reader, elements, staging->page_bytes)) {
+    const void *elements = place.elements;
+    if (pp_staging_borrow(handle, staging->reader, elements, staging->page_bytes)) {
         *pinned = staging->reader;
         /* It is asked for the end of the view in another call, perhaps of another thread, which has another such stream. */
         if (!view || !can_view(coll) || staging->stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD)
@@ -118,12 +118,14 @@ pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t 
 void pp_in_place_end_view(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
+    pp_ctx_t     *ctx = pp_ctx_of(handle);
+    pp_status_t   status;
     if (!staging->views)
         return;
     staging->views = false;
-    pp_status_t status = pp_lane_use(&staging->lane, staging->reader, staging->viewed_on);
+    PP_UNLOCKED(ctx, status, pp_lane_use(&staging->lane, staging->reader, staging->viewed_on));
     if (status < 0)
         pp_engine_fail(handle->engine, status, "handle %u: it is not known how long a result is read: %s", handle->id,
                        pp_error_text());
-    pp_staging_await(pp_ctx_of(handle), staging, staging->reader);
+    pp_staging_await(ctx, staging, staging->reader);
 }

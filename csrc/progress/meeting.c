@@ -13,8 +13,8 @@ static pp_status_t make_memory(pp_device_vault_t *vault, pp_offer_t *offer)
 {
     int32_t me = vault->node->index;
     size_t  bytes = vault->use->vectors(vault, me) * vault->stride;
-    PP_TRY(PP_VAULT_CALL(vault, cuStreamCreate, &vault->work, CU_STREAM_NON_BLOCKING));
-    PP_TRY(PP_VAULT_CALL(vault, cuStreamCreate, &vault->folding, CU_STREAM_NON_BLOCKING));
+    PP_TRY(pp_cuda_make_stream(vault->device.cuda, &vault->work));
+    PP_TRY(pp_cuda_make_stream(vault->device.cuda, &vault->folding));
     PP_TRY(PP_VAULT_CALL(vault, cuEventCreate, &vault->folded, CU_EVENT_DISABLE_TIMING));
     PP_TRY(PP_VAULT_CALL(vault, cuMemAlloc, &vault->bases[me], bytes));
     PP_TRY(PP_VAULT_CALL(vault, cuIpcGetMemHandle, &offer->memory, vault->bases[me]));
@@ -89,48 +89,90 @@ static void keep_own(pp_device_vault_t *vault)
     vault->device = (pp_cuda_device_t){0};
 }
 
-static pp_status_t meet_others(pp_handle_t *handle, pp_device_vault_t *vault)
+/* What this rank does at each stage; the driver may wait for the device.  The lock is released but for the change over:
+   no other thread uses the handle. */
+
+static pp_status_t make_offer(pp_handle_t *handle, pp_device_vault_t *vault)
 {
-    int32_t refuses;
-    if (vault->stage == PP_OFFERED && pp_vault_all_at(vault, PP_OFFERED))
-        pp_vault_say(vault, PP_OPENED, who_refuses(vault) < 0 ? open_others(handle, vault) : PP_OK);
-    if (vault->stage == PP_OPENED && pp_vault_all_at(vault, PP_OPENED)) {
-        if ((refuses = who_refuses(vault)) < 0) {
-            vault->use->change_over(handle, vault);
-            vault->in_use = true;
-        } else {
-            snprintf(vault->why, sizeof vault->why, "rank %d: %s", refuses, vault->offers[refuses].why);
-            vault->holds = !pp_vault_close(vault);
-        }
+    pp_status_t status;
+    pp_vaults_close(vault->ctx);
+    pp_vaults_free(vault->ctx);
+    if (vault->why[0])
+        status = pp_fail(PP_ERR_STATE, "%s", vault->why);
+    else
+        PP_UNLOCKED(vault->ctx, status, offer(handle, vault));
+    vault->why[0] = 0;
+    return status;
+}
+
+static pp_status_t take_offers(pp_handle_t *handle, pp_device_vault_t *vault)
+{
+    pp_status_t status = PP_OK;
+    if (who_refuses(vault) < 0)
+        PP_UNLOCKED(vault->ctx, status, open_others(handle, vault));
+    return status;
+}
+
+static void settle(pp_handle_t *handle, pp_device_vault_t *vault)
+{
+    int32_t refuses = who_refuses(vault);
+    bool    closed;
+    if (refuses < 0) {
+        vault->use->change_over(handle, vault);
+        vault->in_use = true;
+        return;
+    }
+    snprintf(vault->why, sizeof vault->why, "rank %d: %s", refuses, vault->offers[refuses].why);
+    PP_UNLOCKED(vault->ctx, closed, pp_vault_close(vault));
+    vault->holds = !closed;
+}
+
+static void go_on(pp_handle_t *handle, pp_device_vault_t *vault)
+{
+    switch (vault->stage) {
+    case 0:
+        pp_vault_say(vault, PP_OFFERED, make_offer(handle, vault));
+        break;
+    case PP_OFFERED:
+        pp_vault_say(vault, PP_OPENED, take_offers(handle, vault));
+        break;
+    default:
+        settle(handle, vault);
         pp_vault_say(vault, PP_SETTLED, PP_OK);
     }
-    /* No rank makes a round, or frees memory, before all have changed over, or closed that of others, or said that they
-       could not. */
-    return vault->stage == PP_SETTLED && pp_vault_all_at(vault, PP_SETTLED) ? PP_OK : PP_PENDING;
+}
+
+bool pp_vault_work(pp_ctx_t *ctx)
+{
+    pp_handle_t *handle = ctx->calls.kind == PP_CALL_INIT ? ctx->calls.handle : NULL;
+    pp_device_vault_t *vault = handle && handle->staging ? handle->staging->vault : NULL;
+    if (!vault || !vault->meets || vault->stage == PP_SETTLED || vault->at_work || !pp_vault_all_at(vault, vault->stage))
+        return false;
+    vault->at_work = true;
+    go_on(handle, vault);
+    vault->at_work = false;
+    return true;
 }
 
 /* The first step of a rank. */
 static pp_status_t begin(pp_handle_t *handle, pp_device_vault_t *vault)
 {
     vault->ctx = pp_ctx_of(handle);
-    pp_vaults_close(vault->ctx);
-    pp_vaults_free(vault->ctx);
     vault->bases = calloc((size_t)vault->ranks, sizeof *vault->bases);
     vault->lent = calloc((size_t)vault->ranks, sizeof *vault->lent);
     if (!vault->bases || !vault->lent)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle on a device");
-    pp_status_t status = vault->why[0] ? pp_fail(PP_ERR_STATE, "%s", vault->why) : offer(handle, vault);
-    vault->why[0] = 0;
-    pp_vault_say(vault, PP_OFFERED, status);
     vault->meets = true;
     vault->ctx->flights++;           /* threads look often */
     return PP_OK;
 }
 
+/* No rank makes a round, or frees memory, before all have changed over, or closed that of others, or said that they could
+   not. */
 static pp_status_t meet(pp_handle_t *handle)
 {
     pp_device_vault_t *vault = handle->staging->vault;
-    if (vault->stage == 0) {
+    if (!vault->meets) {
         const char *refusal = vault->use->find(handle, vault);
         if (refusal) {
             snprintf(vault->why, sizeof vault->why, "%s", refusal);
@@ -138,7 +180,7 @@ static pp_status_t meet(pp_handle_t *handle)
         }
         PP_TRY(begin(handle, vault));
     }
-    if (meet_others(handle, vault) == PP_PENDING)
+    if (!pp_vault_meets(handle))
         return PP_PENDING;
     vault->meets = false;
     vault->ctx->flights--;
@@ -170,19 +212,4 @@ pp_status_t pp_vault_ask(pp_handle_t *handle, const pp_vault_use_t *use, const c
     handle->meet = meet;
     handle->offer_bytes = sizeof(pp_offer_t);
     return PP_OK;
-}
-
-/* ---- the end ------------------------------------------------------------------------------------------------- */
-
-static bool none_left(const void *arg) { return !((const pp_ctx_t *)arg)->vaults; }
-
-pp_status_t pp_vaults_await(pp_ctx_t *ctx, int64_t timeout_us)
-{
-    if (!ctx->vaults)
-        return PP_OK;
-    pp_vaults_close(ctx);
-    ctx->flights++;                  /* sleeps are short */
-    pp_status_t status = pp_help_until(ctx, none_left, ctx, timeout_us, NULL);
-    ctx->flights--;
-    return status;
 }

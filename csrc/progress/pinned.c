@@ -63,7 +63,9 @@ pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **out)
     pp_staging_t *staging = handle->staging;
     PP_TRY(pp_staging_reclaim(handle));
     pp_status_t status = pp_staging_take(staging, &staging->spare, out);
-    return status == PP_PENDING ? pp_lane_pin(&staging->lane, staging->bytes, out) : status;
+    if (status == PP_PENDING)
+        PP_UNLOCKED(pp_ctx_of(handle), status, pp_lane_pin(&staging->lane, staging->bytes, out));
+    return status;
 }
 
 void pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)

@@ -47,7 +47,9 @@ static pp_status_t queue(pp_handle_t *handle, pp_flight_t *flight)
     pp_staging_t *staging = handle->staging;
     PP_TRY(is_in_vault(handle) ? pp_group_vault_aim(handle, &flight->pinned)
                                : pp_staging_take_spare(handle, &flight->pinned));
-    pp_status_t status = pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream);
+    pp_status_t status;
+    PP_UNLOCKED(pp_ctx_of(handle), status, pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned,
+                                                       staging->stream));
     if (status < 0)
         keep(staging, flight->pinned);
     return status;
@@ -210,7 +212,9 @@ static pp_status_t deliver(pp_ctx_t *ctx, pp_handle_t *handle)
         return pp_group_vault_deliver(ctx, handle);
     if (is_direct(handle))
         PP_TRY(pp_direct_groups_finish(handle));
-    PP_TRY(pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream));
+    pp_status_t status;
+    PP_UNLOCKED(ctx, status, pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream));
+    PP_TRY(status);
     stand_in(pp_preduce_of(handle), NULL);
     pp_staging_sent(ctx, staging, pinned);
     return PP_OK;
@@ -274,17 +278,21 @@ static pp_status_t ask_for_path(pp_handle_t *handle)
     return pp_vault_ask(handle, &pp_vault_of_groups, config->no_path);
 }
 
+pp_status_t pp_staged_preduce_make(pp_handle_t *handle)
+{
+    const pp_preduce_config_t *config = &pp_preduce_of(handle)->config;
+    PP_TRY(pp_staging_make(handle, config->pieces, config->piece_count, pp_type_bytes(config->type),
+                           config->device - 1));
+    const pp_status_t status = ask_for_path(handle);
+    if (status < 0)
+        handle->end_staging(handle);
+    return status;
+}
+
 pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_preduce_t              *preduce = pp_preduce_of(handle);
     const pp_preduce_config_t *config = &preduce->config;
-    PP_TRY(pp_staging_make(handle, config->pieces, config->piece_count, pp_type_bytes(config->type),
-                           config->device - 1));
-    const pp_status_t status = ask_for_path(handle);
-    if (status < 0) {
-        handle->end_staging(handle);
-        return status;
-    }
     handle->face = &pp_staged_preduce_face;
     pp_piece_t *pieces = (pp_piece_t *)config->pieces;
     pieces[0] = (pp_piece_t){.count = preduce->count};

@@ -25,8 +25,10 @@ pp_status_t pp_preduce_ask(pp_ctx_t *ctx, pp_preduce_t *preduce);
 
 /* ---- on a device (staged_preduce.c) ---- */
 
-/* Makes a handle whose pieces are in the memory of config.device one of the host, and gives it the face.  To be called
-   before the ranks agree on it. */
+/* Makes a handle whose pieces are in the memory of config.device one of the host: first what may take the driver long,
+   without the lock; then, with it, the copy of an initial model and the face.  To be called before the ranks agree on
+   it. */
+pp_status_t pp_staged_preduce_make(pp_handle_t *handle);
 pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle);
 /* See pp_preduce_host() and its neighbours. */
 pp_status_t pp_staged_preduce_host(const pp_handle_t *handle, void **elements);

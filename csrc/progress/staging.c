@@ -70,7 +70,8 @@ static void append(pp_staging_t *staging, pp_flight_t *flight)
     staging->last = flight;
 }
 
-static pp_status_t queue(pp_handle_t *handle, pp_flight_t **out)
+/* The driver waits where a stream has no room for more work. */
+static pp_status_t queue(pp_ctx_t *ctx, pp_handle_t *handle, pp_flight_t **out)
 {
     pp_staging_t *staging = handle->staging;
     pp_flight_t  *flight = calloc(1, sizeof *flight);
@@ -82,7 +83,8 @@ static pp_status_t queue(pp_handle_t *handle, pp_flight_t **out)
     if (status >= 0) {
         status = pp_lend(handle, flight);
         if (status == PP_PENDING)
-            status = pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream);
+            PP_UNLOCKED(ctx, status, pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned,
+                                                 staging->stream));
         if (status < 0 && flight->reserved) {
             pp_in_place_give_up(handle, flight);
             return status;
@@ -123,7 +125,7 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     /* Without a progress thread a rank that is always late would never link what has arrived. */
     while (!ctx->has_thread && (pp_look(ctx) > 0 || pp_staging_work(ctx)))
         continue;
-    PP_TRY(queue(handle, &flight));
+    PP_TRY(queue(ctx, handle, &flight));
     pp_returned(ctx);
     bool arrived = coll->ops->sends && pp_arrive(ctx);
     pp_look(ctx);                    /* a round that is complete makes the request late */
@@ -144,7 +146,8 @@ static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *
     pp_status_t status = pp_ahead_send_rest(ctx, handle, pinned, round);
     if (status == PP_PENDING) {
         pp_staging_count(ctx, staging);
-        status = pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream);
+        PP_UNLOCKED(ctx, status, pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned,
+                                            staging->stream));
     }
     if (status < 0)
         return status;

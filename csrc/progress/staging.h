@@ -69,6 +69,15 @@ static inline pp_ctx_t *pp_ctx_of(const pp_handle_t *handle)
     return (pp_ctx_t *)((char *)handle->team->engine - offsetof(pp_ctx_t, engine));
 }
 
+/* pp_lane_borrow() with the lock, which it releases. */
+static inline bool pp_staging_borrow(pp_handle_t *handle, pp_pinned_t *pinned, const void *memory, size_t bytes)
+{
+    bool borrowed;
+    PP_UNLOCKED(pp_ctx_of(handle), borrowed,
+                pp_lane_borrow(&handle->staging->lane, pinned, (void *)(uintptr_t)memory, bytes));
+    return borrowed;
+}
+
 /* Keeps what a copy has used for a later one. */
 static inline void pp_staging_keep(pp_pinned_t **list, pp_pinned_t *pinned)
 {
@@ -84,7 +93,7 @@ pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_
                             int32_t device);
 /* Takes one of the list that no copy uses.  PP_PENDING: there is none. */
 pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_pinned_t **pinned);
-/* Takes a bounce buffer for a Start, or for a result. */
+/* Takes a bounce buffer for a Start, or for a result.  With the lock, which it may release. */
 pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **pinned);
 /* Frees the bounce buffers that nothing uses. */
 void        pp_staging_unpin_spare(pp_staging_t *staging);
@@ -105,7 +114,8 @@ void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
 /* ---- the partial allreduce (staging.c) ---- */
 
 /* Makes a handle whose pieces are in the memory of config.device one of the host, and gives it the face.  To be called
-   before the ranks agree on it.  After a failure the handle is as before. */
+   before the ranks agree on it, without the lock, as the driver may take long.  After a failure the handle is as
+   before. */
 pp_status_t pp_staging_open(pp_handle_t *handle);
 
 /* ---- copies to and from the memory of the node (in_place.c) ---- */

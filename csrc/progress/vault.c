@@ -1,5 +1,6 @@
 /* vault.c - see vault.h. */
 #include "vault_parts.h"
+#include "../cuda/disposal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ bool pp_vault_all_at(const pp_device_vault_t *vault, uint32_t stage)
 bool pp_vault_meets(const pp_handle_t *handle)
 {
     const pp_device_vault_t *vault = handle->staging->vault;
-    return vault && vault->meets && pp_vault_all_at(vault, vault->stage);
+    return vault && vault->meets && vault->stage == PP_SETTLED && pp_vault_all_at(vault, PP_SETTLED);
 }
 
 bool pp_vault_in_use(const pp_handle_t *handle, const char **why)
@@ -103,11 +104,9 @@ bool pp_vault_close(pp_device_vault_t *vault)
 void pp_vault_free_own(pp_device_vault_t *vault)
 {
     CUdeviceptr own = vault->bases[vault->node->index];
-    if (own && pp_cuda_enter(&vault->device) >= 0) {
-        vault->device.cuda->cuMemFree(own);
-        pp_cuda_leave(&vault->device, PP_OK);
-    }
-    pp_cuda_device_close(&vault->device);
+    if (own)
+        pp_dispose_memory(&vault->device, own);
+    pp_dispose_device(&vault->device);
     vault->use->unmake(vault);
     pp_array_drop(vault->array);
     free(vault->bases);
@@ -142,15 +141,21 @@ void pp_vault_end(pp_handle_t *handle, bool frees)
         return;
     vault->next = vault->ctx->vaults;
     vault->ctx->vaults = vault;
-    pp_vaults_close(vault->ctx);
-    pp_vaults_free(vault->ctx);
 }
 
+/* A vault stays in the list while this rank has not said that it is closed. */
 void pp_vaults_close(pp_ctx_t *ctx)
 {
-    for (pp_device_vault_t *vault = ctx->vaults; vault; vault = vault->next)
-        if (vault->stage != PP_CLOSED && pp_vault_close(vault))
+    for (pp_device_vault_t *vault = ctx->vaults; vault; vault = vault->next) {
+        bool closed;
+        if (vault->stage == PP_CLOSED || vault->at_work)
+            continue;
+        vault->at_work = true;
+        PP_UNLOCKED(ctx, closed, pp_vault_close(vault));
+        vault->at_work = false;
+        if (closed)
             pp_vault_say(vault, PP_CLOSED, PP_OK);
+    }
 }
 
 void pp_vaults_free(pp_ctx_t *ctx)

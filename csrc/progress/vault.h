@@ -28,7 +28,10 @@ extern const pp_vault_use_t pp_vault_of_rounds, pp_vault_of_groups;
 pp_status_t pp_vault_ask(pp_handle_t *handle, const pp_vault_use_t *use, const char *no_ipc);
 /* The handle has no vault although it was asked for, on all ranks. */
 pp_status_t pp_vault_refuse(pp_handle_t *handle, const char *why);
-/* Whether the ranks have got on since this one last looked: it has to settle. */
+/* Goes on with the meeting for the handle that is being made.  With the lock, which it releases while the driver may wait
+   for a device: so only the application's threads call it.  False: there is nothing to do. */
+bool        pp_vault_work(pp_ctx_t *ctx);
+/* Whether all ranks have settled, so that the call can end. */
 bool        pp_vault_meets(const pp_handle_t *handle);
 /* Whether vectors are in it; else *why says why not, or is "" if nobody has asked. */
 bool        pp_vault_in_use(const pp_handle_t *handle, const char **why);
@@ -46,13 +49,12 @@ pp_status_t pp_group_vault_deliver(pp_ctx_t *ctx, pp_handle_t *handle);
 
 /* ---- the end ---- */
 
-/* The handle is released.  `frees`: by all ranks; else the process ends. */
+/* The handle is released; pp_vaults_close() goes on with it.  `frees`: by all ranks; else the process ends. */
 void        pp_vault_end(pp_handle_t *handle, bool frees);
-/* Closes memory of other ranks that the driver did not close when handles were released. */
+/* Closes what handles that were released have mapped of other ranks.  With the lock, which it releases.  What the driver
+   does not close is left to the next call. */
 void        pp_vaults_close(pp_ctx_t *ctx);
-/* Frees the memory of vaults that no other rank has mapped any more. */
+/* Disposes of the memory of vaults that no other rank has mapped any more. */
 void        pp_vaults_free(pp_ctx_t *ctx);
-/* Closes and frees all; waits for the other ranks' part of that. */
-pp_status_t pp_vaults_await(pp_ctx_t *ctx, int64_t timeout_us);
 
 #endif

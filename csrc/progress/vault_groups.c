@@ -208,7 +208,8 @@ static pp_status_t deliver_by(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *b
     pp_pinned_t  *from;
     pp_status_t   status = borrow(handle, of_groups(staging->vault)->model, &from);
     if (status >= 0) {
-        status = pp_lane_in_by(&staging->lane, staging->receives, staging->spans, from, bounce, staging->stream);
+        PP_UNLOCKED(ctx, status, pp_lane_in_by(&staging->lane, staging->receives, staging->spans, from, bounce,
+                                               staging->stream));
         pp_staging_keep(&staging->borrowers, from);
     }
     if (status < 0)
@@ -230,7 +231,10 @@ pp_status_t pp_group_vault_deliver(pp_ctx_t *ctx, pp_handle_t *handle)
     }
     const CUdeviceptr from = pp_vault_vector(&holder->base, holder->base.node->index, (size_t)holder->model);
     pp_lane_borrow(&staging->lane, staging->reader, pp_vault_pointer(from), staging->bytes);
-    PP_TRY(pp_lane_in(&staging->lane, staging->receives, staging->spans, staging->reader, staging->stream));
+    pp_status_t status;
+    PP_UNLOCKED(ctx, status, pp_lane_in(&staging->lane, staging->receives, staging->spans, staging->reader,
+                                        staging->stream));
+    PP_TRY(status);
     holder->read = holder->model;
     pp_staging_sent(ctx, staging, staging->reader);
     return PP_OK;

@@ -41,6 +41,7 @@ struct pp_device_vault {
 
     uint32_t           stage;              /* of this rank */
     bool               meets, in_use;
+    bool               at_work;            /* a thread does what its rank does at its stage, and may have released the lock */
     bool               holds;              /* it is not in use, and memory of others may still be mapped here */
     char               why[PP_VAULT_WHY_BYTES + 32];
     pp_cuda_device_t   device;

@@ -676,6 +676,28 @@ CUresult cuStreamCreate(CUstream *out, unsigned int flags)
     return end(CUDA_SUCCESS);
 }
 
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    BEGIN(CONTEXT);
+    *least = 0;
+    *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority)
+{
+    BEGIN(CONTEXT);
+    (void)priority;
+    if (flags > CU_STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_VALUE;
+    take_lock();
+    stream_t *stream = new_stream(false);
+    if (!stream)
+        return end(CUDA_ERROR_OUT_OF_MEMORY);
+    *out = stream->handle;
+    return end(CUDA_SUCCESS);
+}
+
 /* What is queued is done all the same. */
 CUresult cuStreamDestroy_v2(CUstream handle)
 {

@@ -22,6 +22,7 @@
 PP_CUDA_FUNCTIONS(FAKE_PROTOTYPE)
 #undef FAKE_PROTOTYPE
 CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags);
 

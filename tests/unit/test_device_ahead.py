@@ -13,7 +13,7 @@ from support import fakecuda
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 SOURCE = Path(__file__).parent / "c" / "ahead_cases.c"
-CORE = ("base/error.c", "base/random.c", "cuda/driver.c", "cuda/lane.c")
+CORE = ("base/error.c", "base/random.c", "cuda/disposal.c", "cuda/driver.c", "cuda/lane.c")
 SANITIZERS = "address,undefined"
 LIMIT_S = 60
 CASES = re.findall(r'\{"(\w+)", \w+\}', SOURCE.read_text())

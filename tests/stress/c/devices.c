@@ -60,7 +60,7 @@ static void open_loop(loop_t *loop, pp_ctx_t *ctx, const pp_cuda_device_t *devic
     MUST(pp_cuda_enter(device));
     DRIVER(loop, cuMemAlloc, &loop->send, loop->bytes);
     DRIVER(loop, cuMemAlloc, &loop->recv, loop->bytes);
-    DRIVER(loop, cuStreamCreate, &loop->stream, CU_STREAM_NON_BLOCKING);
+    must(pp_cuda_make_stream(device->cuda, &loop->stream), "cuStreamCreateWithPriority");
     loop->pinned = pin(loop);
     loop->other = pin(loop);
     MUST(pp_cuda_leave(device, PP_OK));

@@ -5,6 +5,7 @@
  *     ahead_cases CASE     exits with 1 and says which line was wrong; the function CASE says what it holds
  */
 #include "../../support/fakecuda.h"
+#include "cuda/disposal.h"
 #include "progress/ahead.h"
 
 #include <stdlib.h>
@@ -75,7 +76,7 @@ pp_status_t pp_folds_store(const pp_folds_t *folds, CUdeviceptr to, CUdeviceptr 
 static CUstream new_stream(void)
 {
     CUstream stream;
-    DONE(PP_CUDA(staging.lane.device.cuda, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING));
+    DONE(pp_cuda_make_stream(staging.lane.device.cuda, &stream));
     return stream;
 }
 
@@ -110,7 +111,10 @@ static void begin_with(size_t count, const size_t *sizes, bool in_place)
     staging.in_place = true;
     coll.ops = &ops;
     coll.handle.staging = &staging;
-    coll.handle.engine = &ctx.engine;
+    coll.handle.engine = ctx.team.engine = &ctx.engine;
+    coll.handle.team = &ctx.team;
+    pthread_mutex_init(&ctx.lock, NULL);
+    pthread_mutex_lock(&ctx.lock);   /* which the calls here have */
     DONE(pp_lane_pin_nothing(&staging.lane, &staging.reader));
     DONE(pp_ahead_make(&coll.handle));
     use(first);
@@ -139,6 +143,8 @@ static void finish(void)
     cuda->cuMemFree(received);
     pp_cuda_leave(&staging.lane.device, PP_OK);
     pp_lane_close(&staging.lane);
+    pp_dispose_all();
+    pthread_mutex_unlock(&ctx.lock);
     CHECK(strcmp(fake_leaks(), "") == 0);
     CHECK(fake_misuses() == 0 && fake_pageable_copies() == 0);
 }

@@ -71,7 +71,7 @@ static unsigned char *pinned_memory(size_t bytes)
 static CUstream new_stream(void)
 {
     CUstream stream;
-    DONE(PP_CUDA(cuda, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING));
+    DONE(pp_cuda_make_stream(cuda, &stream));
     return stream;
 }
 
@@ -259,7 +259,7 @@ static pp_status_t work_inside(void)
     void         *here = NULL;
     static char   registered[BYTES];
     bool          is_registered = false;
-    pp_status_t   status = PP_CUDA(cuda, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    pp_status_t   status = pp_cuda_make_stream(cuda, &stream);
 #define TRY(...)                                      \
     do {                                              \
         if (status >= 0)                              \

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "../../support/fakecuda.h"
+#include "cuda/disposal.h"
 #include "cuda/folds.h"
 #include "reduce/reduce.h"
 
@@ -45,7 +46,7 @@ static void open_device(int32_t ordinal)
     DONE(pp_cuda_device_open(ordinal, &device));
     cuda = device.cuda;
     DONE(pp_cuda_enter(&device));
-    DONE(PP_CUDA(cuda, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING));
+    DONE(pp_cuda_make_stream(cuda, &stream));
 }
 
 /* Opens the device, and gives it the kernels. */
@@ -60,9 +61,17 @@ static void finish(void)
 {
     DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
     DONE(pp_cuda_leave(&device, PP_OK));
-    pp_cuda_device_close(&device);
+    pp_dispose_device(&device);
+    pp_dispose_all();
     CHECK(strcmp(fake_leaks(), "") == 0);
     CHECK(fake_misuses() == 0);
+}
+
+/* As a handle does, and the thread that has freed it. */
+static void close_now(pp_folds_t *folds)
+{
+    pp_folds_close(folds);
+    pp_dispose_all();
 }
 
 static void wait_for_stream(void) { DONE(PP_CUDA(cuda, cuStreamSynchronize, stream)); }
@@ -578,11 +587,13 @@ static void images(void)
     CHECK(fake_live("modules") == 0);
     pp_folds_t *first = opened(PP_SUM, PP_FLOAT32), *second = opened(PP_LAND, PP_BOOL);
     CHECK(fake_live("modules") == 1 && fake_calls("cuModuleLoadData") == 1);
-    pp_folds_close(first);
+    close_now(first);
     CHECK(fake_live("modules") == 1);
     pp_folds_close(second);
+    CHECK(fake_live("modules") == 1);
+    pp_dispose_all();
     CHECK(fake_live("modules") == 0);
-    pp_folds_close(opened(PP_MAX, PP_INT8));
+    close_now(opened(PP_MAX, PP_INT8));
     CHECK(fake_live("modules") == 0 && fake_calls("cuModuleLoadData") == 2);
     pp_folds_close(NULL);
     finish();
@@ -600,6 +611,7 @@ static void other_device(void)
     DONE(pp_folds_use(1, text, sizeof text));
     refused(PP_SUM, PP_FLOAT32, PP_ERR_STATE, "CUDA reports an error: cuModuleGetFunction failed with 500, "
             "CUDA_ERROR_NOT_FOUND (named symbol not found)");
+    pp_dispose_all();
     CHECK(fake_live("modules") == 0);
     finish();
 }
@@ -721,7 +733,7 @@ static void unloaded_early(void)
     fake_seed(3);
     for (int i = 0; i < 100; i++)
         DONE(pp_folds_fill(folds, one.memory, 100, stream));
-    pp_folds_close(folds);
+    close_now(folds);
     CHECK(fake_misuses() == 1);
     free_vector(&one);
 }
@@ -748,7 +760,7 @@ static pp_status_t use_all(const vector_t *one, const vector_t *two)
         status = pp_folds_store(folds, two->memory, one->memory, 10, stream);
     fake_fail("", 1000000, CUDA_SUCCESS);
     wait_for_stream();
-    pp_folds_close(folds);
+    close_now(folds);
     return status;
 }
 
@@ -765,6 +777,7 @@ static void failures(void)
         exit(NOT_REACHED);
     snprintf(told, sizeof told, "CUDA reports an error: %s failed with 999", fake_failed());
     CHECK(status == PP_ERR_STATE && strstr(pp_error_text(), told));
+    pp_dispose_all();
     CHECK(fake_live("modules") == 0);
     printf("%s\n", fake_failed());
     free_vector(&one);
@@ -785,7 +798,7 @@ static void *work(void *argument)
         DONE(pp_folds_fill(folds, two.memory, COUNT, stream));
         DONE(pp_folds_fold(folds, one.memory, both, 2, COUNT, 1, stream));
         wait_for_stream();
-        pp_folds_close(folds);
+        close_now(folds);
     }
     free_vector(&one);
     free_vector(&two);
