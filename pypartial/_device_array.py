@@ -17,23 +17,6 @@ __all__ = ["alloc", "array_at"]
 _TYPES = "?bhilqpBHILQPefdFD"  # those that CuPy and devices have, as NumPy's characters
 
 
-class _Place:
-    """Memory of a device for CuPy, which keeps `owner` alive; nothing that is queued uses it."""
-
-    def __init__(
-        self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object
-    ) -> None:
-        self.owner = owner
-        self.__cuda_array_interface__ = {
-            "version": 3,
-            "shape": shape,
-            "typestr": dtype.str,
-            "data": (address, False),
-            "strides": None,
-            "stream": None,  # what is queued from now on sees the elements
-        }
-
-
 def array_at(
     cupy: Any,
     device: int,
@@ -42,13 +25,16 @@ def array_at(
     dtype: np.dtype[Any],
     owner: object,
 ) -> Any:
-    """Return an array of CuPy in memory of a device, which keeps `owner` alive."""
+    """Return an array of CuPy on a device, in memory that it can access.
+
+    Nothing that is queued uses the memory. The array keeps `owner` alive.
+    """
+    # Not by __cuda_array_interface__: the array would be on the device that has the memory, which
+    # may be another rank's.
+    size_bytes = array_bytes(shape, dtype)
+    memory = cupy.cuda.UnownedMemory(address, size_bytes, owner, device)
     with cupy.cuda.Device(device):
-        if dtype.kind != "V":
-            return cupy.asarray(_Place(address, shape, dtype, owner))
-        # The name of ml_dtypes' types in the interface is that of any two bytes.
-        words = np.dtype(f"u{dtype.itemsize}")
-        return cupy.asarray(_Place(address, shape, words, owner)).view(dtype)
+        return cupy.ndarray(shape, dtype, memptr=cupy.cuda.MemoryPointer(memory, 0))
 
 
 def alloc(native: Native, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Any:

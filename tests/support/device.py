@@ -60,6 +60,14 @@ def device(number: int) -> Iterator[None]:
         _check(driver().cuDevicePrimaryCtxRelease_v2(number))
 
 
+def device_of(address: int) -> int:
+    """Return the number of the device that has the memory."""
+    number, which = ctypes.c_int(), ctypes.c_uint(9)  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    answers = (ctypes.c_void_p * 1)(ctypes.addressof(number))
+    _check(driver().cuPointerGetAttributes(1, ctypes.byref(which), answers, Pointer(address)))
+    return number.value
+
+
 def _check(result: int) -> None:
     assert result == 0, f"the stand-in returned {result}"
 

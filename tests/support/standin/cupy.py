@@ -114,19 +114,41 @@ def _copy(target: Any, source: Any, size: int, stream: Stream) -> None:
     assert stand_in.driver().cuMemcpyAsync(target, source, size, stream.ptr) == 0
 
 
-class ndarray:
-    """Arrays of one dimension; their memory is freed with them."""
+class UnownedMemory:
+    """Memory that another object has; where no device is named, it is on the one that has it."""
 
-    def __init__(self, count: int, dtype: Any) -> None:
-        self.dtype, self.size, self.shape = np.dtype(dtype), count, (count,)
-        self.nbytes = count * self.dtype.itemsize
+    def __init__(self, address: int, size: int, owner: object, device_id: int = -1) -> None:
+        self.ptr, self.size, self.owner = address, size, owner
+        self.device_id = stand_in.device_of(address) if device_id < 0 else device_id
+
+
+class MemoryPointer(_Pointer):
+    def __init__(self, memory: UnownedMemory, offset: int) -> None:
+        super().__init__(memory.ptr + offset)
+        self.mem = memory
+
+
+class ndarray:
+    """Arrays; their memory is freed with them, unless `memptr` says where it is."""
+
+    def __init__(
+        self, shape: int | tuple[int, ...], dtype: Any, memptr: MemoryPointer | None = None
+    ) -> None:
+        self.shape = (shape,) if isinstance(shape, int) else shape
+        self.dtype, self.size = np.dtype(dtype), math.prod(self.shape)
+        self.nbytes = self.size * self.dtype.itemsize
+        self._owns = memptr is None
+        self.data: _Pointer = memptr or self._allocate()
+        self.device = Device(memptr.mem.device_id if memptr else getattr(_current, "device", 0))
+
+    def _allocate(self) -> _Pointer:
         made = stand_in.Pointer()
         assert stand_in.driver().cuMemAlloc_v2(ctypes.byref(made), max(self.nbytes, 1)) == 0
-        self.data = _Pointer(int(made.value or 0))
-        self.device = Device(getattr(_current, "device", 0))
+        return _Pointer(int(made.value or 0))
 
     def __del__(self) -> None:
-        stand_in.driver().cuMemFree_v2(self.data.ptr)
+        if self._owns:
+            stand_in.driver().cuMemFree_v2(self.data.ptr)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -138,32 +160,6 @@ class ndarray:
             "strides": None,
             "stream": get_current_stream().ptr or 1,
         }
-
-
-class _Shown(ndarray):
-    """An array of memory that another object has."""
-
-    def __init__(self, owner: Any) -> None:
-        place = owner.__cuda_array_interface__
-        self.shape = place["shape"]
-        self.owner, self.dtype = owner, np.dtype(place["typestr"])
-        self.size = math.prod(self.shape)
-        self.nbytes = self.size * self.dtype.itemsize
-        self.data = _Pointer(place["data"][0])
-        self.device = Device(getattr(_current, "device", 0))
-
-    def __del__(self) -> None:
-        pass
-
-    def view(self, dtype: Any) -> ndarray:
-        shown = _Shown(self)
-        shown.dtype = np.dtype(dtype)
-        assert shown.dtype.itemsize == self.dtype.itemsize
-        return shown
-
-
-def asarray(owner: Any) -> ndarray:
-    return _Shown(owner)
 
 
 def concatenate(parts: list[ndarray]) -> ndarray:
@@ -206,6 +202,8 @@ cuda = SimpleNamespace(
     Device=Device,
     Stream=Stream,
     ExternalStream=ExternalStream,
+    UnownedMemory=UnownedMemory,
+    MemoryPointer=MemoryPointer,
     alloc_pinned_memory=_Pinned,
     get_current_stream=get_current_stream,
     runtime=SimpleNamespace(runtimeGetVersion=lambda: 12080),
