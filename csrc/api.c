@@ -186,6 +186,7 @@ void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
         .sleeps = ctx->sleeps, .unheard = ctx->unheard,
         .progress_cpu_ns = pp_thread_cpu_ns(ctx), .buffer_bytes = held.bytes,
         .buffer_bytes_used = held.used_bytes, .staged_bytes = ctx->staged_bytes,
+        .bounced_bytes = ctx->bounced_bytes,
         .ipc_bytes = ctx->ipc_bytes, .direct_bytes = ctx->direct_bytes,
         .device_rounds = ctx->device_rounds, .device_wait_ns = ctx->device_wait_ns,
         .neighbours = ctx->mpi ? pp_mpi_neighbours(ctx->mpi) : ctx->engine.size,
@@ -329,7 +330,7 @@ pp_status_t pp_start_locked(pp_ctx_t *ctx, pp_handle_t *handle)
         status = pp_call_check_none(&ctx->calls, "Start");
     else
         status = handle->face->start(ctx, handle);
-    bool note = ctx->team.has_note;
+    bool note = ctx->team.has_note || ctx->unpinned_due;
     wake_for_alarm(ctx);
     return status == PP_OK && note ? PP_NOTE : status;
 }
@@ -527,16 +528,17 @@ pp_status_t pp_step_aside(pp_ctx_t *ctx)
     return PP_OK;
 }
 
-const char *pp_ctx_patience_note(pp_ctx_t *ctx)
+/* If there are two, the next Start asks for the other. */
+const char *pp_ctx_log_note(pp_ctx_t *ctx)
 {
     if (pp_ctx_usable(ctx) < 0)
         return NULL;
     pthread_mutex_lock(&ctx->lock);
-    bool any = ctx->team.has_note;
-    snprintf(ctx->patience_note, sizeof ctx->patience_note, "%s", ctx->team.patience_note);
-    ctx->team.has_note = false;
+    bool *due = ctx->unpinned_due ? &ctx->unpinned_due : &ctx->team.has_note, any = *due;
+    snprintf(ctx->log_note, sizeof ctx->log_note, "%s", ctx->unpinned_due ? ctx->unpinned : ctx->team.patience_note);
+    *due = false;
     pp_unlock(ctx);
-    return any ? ctx->patience_note : NULL;
+    return any ? ctx->log_note : NULL;
 }
 
 /* ---- questions ------------------------------------------------------------------------------------------------ */

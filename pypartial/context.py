@@ -398,8 +398,8 @@ class Context(Collectives):
         self._native.check(self._native.lib.pp_step_aside(self._ctx))
 
     def _log_note(self) -> None:
-        """Log what the core has to tell about this rank's patience, if anything."""
-        note = self._native.lib.pp_ctx_patience_note(self._ctx)
+        """Log what the core has to tell, if anything: about patience, or memory of the host."""
+        note = self._native.lib.pp_ctx_log_note(self._ctx)
         if note:
             _native.LOGGER.warning("%s", self._native.text(note))
 

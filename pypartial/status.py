@@ -381,6 +381,10 @@ class Stats:
         How many of `buffer_bytes` are in use now. Handles keep the others for their next rounds.
     staged_bytes : int
         Bytes of contributions and results copied between devices and pinned memory of the host.
+    bounced_bytes : int
+        How many of `staged_bytes` went by a bounce buffer, from which or to which the host copied
+        them once more. With float32 and larger vectors they are few, unless the driver does not pin
+        the memory that the ranks of the node share.
     ipc_bytes : int
         The same, between buffers and memory of devices that the ranks share. What a Wait copies
         aside of an array of `Context.alloc` counts only if it was on its way.
@@ -415,6 +419,7 @@ class Stats:
     buffer_bytes: int
     buffer_bytes_used: int
     staged_bytes: int
+    bounced_bytes: int
     ipc_bytes: int
     direct_bytes: int
     device_rounds: int

@@ -175,8 +175,10 @@ bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t b
     if (lane->folds || is_borrowed(lane, memory))
         return true;
     pp_borrowed_t *borrowed = malloc(sizeof *borrowed);
-    if (!borrowed)
+    if (!borrowed) {
+        pp_fail(PP_ERR_MEMORY, "no memory to register %zu bytes", bytes);
         return false;
+    }
     if ((status = pp_cuda_enter(&lane->device)) >= 0) {
         status = CALL(lane, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
         pp_cuda_leave(&lane->device, PP_OK);     /* registered is registered: an error of leaving is found again */

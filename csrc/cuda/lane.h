@@ -58,7 +58,7 @@ void        pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned);
 /* Makes what pp_lane_borrow() needs. */
 pp_status_t pp_lane_pin_nothing(const pp_lane_t *lane, pp_pinned_t **pinned);
 /* Has a copy use memory of the host that others own: whole pages, which stay mapped until the lane closes, and which the
-   lane pins the first time.  They are not busy.  False: the driver does not pin them. */
+   lane pins the first time.  They are not busy.  False: the driver does not pin them; the error says why. */
 bool        pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t bytes);
 
 /* Whether the application may use the stream now.  PP_ERR_ARGUMENT: it is another device's; it was destroyed, if

@@ -34,7 +34,7 @@
 typedef enum pp_status {
     PP_OK = 0,
     PP_PENDING = 1,            /* not finished; call again */
-    PP_NOTE = 2,               /* done, and pp_ctx_patience_note() has a text for the log */
+    PP_NOTE = 2,               /* done, and pp_ctx_log_note() has a text for the log */
     PP_ERR_ARGUMENT = -1,      /* this rank passed a wrong value: ArgumentError */
     PP_ERR_STATE = -2,         /* the call is not allowed now (order, freed, forked): Error */
     PP_ERR_MISMATCH = -3,      /* the ranks disagree, or another rank passed a wrong value: MismatchError */
@@ -262,6 +262,7 @@ typedef struct pp_stats {
                                        ranks share is not counted */
     uint64_t buffer_bytes_used;     /* of it, what is in use now; the rest is kept for the next rounds */
     uint64_t staged_bytes;          /* copied between devices and pinned memory of the host, or queued to be */
+    uint64_t bounced_bytes;         /* of them, by a bounce buffer: not where rounds read and write */
     uint64_t ipc_bytes;             /* the same, between buffers and memory of devices that ranks share */
     uint64_t direct_bytes;          /* given to MPI, to send or to receive, at addresses of devices */
     uint64_t device_rounds;         /* rounds that this rank had a device reduce */
@@ -614,9 +615,9 @@ pp_status_t pp_away_end(pp_ctx_t *ctx);
    PP_FULL, which waits as MPI does. */
 pp_status_t pp_step_aside(pp_ctx_t *ctx);
 
-/* Local.  A text for the log: the first round that this rank left by patience.  Said once in a context.  NULL: nothing
-   to log; else valid until the next call. */
-const char *pp_ctx_patience_note(pp_ctx_t *ctx);
+/* Local.  A text for the log: the first round that this rank left by patience; why the driver of a device does not pin
+   memory of the node.  Each is said once in a context.  NULL: nothing to log; else valid until the next call. */
+const char *pp_ctx_log_note(pp_ctx_t *ctx);
 
 /* ---- who is waited for ---------------------------------------------------------------------- */
 typedef enum pp_activity {

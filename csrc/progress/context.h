@@ -102,7 +102,9 @@ struct pp_ctx {
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
     uint32_t        flights;         /* what threads look for on devices: elements on their way, room for results */
-    uint64_t        staged_bytes, ipc_bytes, direct_bytes, device_rounds, device_wait_ns;      /* see pp_stats_t */
+    uint64_t        staged_bytes, bounced_bytes, ipc_bytes, direct_bytes, device_rounds, device_wait_ns;  /* pp_stats_t */
+    bool            unpinned_due;    /* `unpinned` is to be told */
+    char            unpinned[320];   /* for the log, once: why copies go by bounce buffers; "": they need not */
     struct pp_direct *directs;       /* of the handles in direct.h, the newest first */
     bool            looks;           /* a look for messages is in progress */
     pp_cuda_device_t looks_on;       /* the device that is current until its end, if there is a context */
@@ -113,7 +115,7 @@ struct pp_ctx {
     bool            path_forced;     /* the application chose messages: there is nothing to tell it about that */
     bool            told_apart, told_refused;
     char            note[320];       /* the last text of pp_ctx_note() */
-    char            patience_note[400];
+    char            log_note[400];   /* that of pp_ctx_log_note() */
     struct pp_ctx  *next;            /* live.h */
 };
 

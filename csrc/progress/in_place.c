@@ -4,10 +4,18 @@
 #include "vault.h"
 #include "../node/keeper.h"
 
-/* The driver does not pin the node's memory: everything goes by bounce buffers. */
+/* The driver does not pin the node's memory, for the reason that the calling thread's error says: everything goes by
+   bounce buffers. */
 static void stop(pp_allreduce_t *coll)
 {
+    pp_ctx_t *ctx = pp_ctx_of(&coll->handle);
     coll->handle.staging->in_place = coll->lands_nothing = false;
+    if (ctx->unpinned[0])
+        return;
+    ctx->unpinned_due = true;
+    snprintf(ctx->unpinned, sizeof ctx->unpinned, "rank %d: the driver does not pin the memory that the ranks of the node "
+             "share, so what handle %u copies to and from its device is copied once more: %s", ctx->engine.rank,
+             coll->handle.id, pp_error_text());
 }
 
 /* The device has read a result in the ring: a round may take its place. */

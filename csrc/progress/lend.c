@@ -39,7 +39,7 @@ static pp_status_t put_flights_aside(pp_ctx_t *ctx, pp_staging_t *staging)
             continue;
         PP_TRY(pp_lane_out_behind(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream));
         flight->target.lent = flight->arrived = false;
-        pp_staging_count(ctx, staging);
+        pp_staging_count(ctx, staging, flight->pinned);
     }
     return PP_OK;
 }

@@ -83,14 +83,18 @@ void pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
 void pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
 {
     pp_staging_await(ctx, staging, result);
-    pp_staging_count(ctx, staging);
+    pp_staging_count(ctx, staging, result);
 }
 
-void pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging)
+void pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging, const pp_pinned_t *pinned)
 {
-    uint64_t *count = staging->lane.folds ? &ctx->ipc_bytes : &ctx->staged_bytes;
-    if (!staging->lane.folds || !staging->direct)
-        *count += staging->bytes;
+    const bool on_device = staging->lane.folds, bounces = pinned->bytes > 0;
+    if (!on_device) {
+        ctx->staged_bytes += staging->bytes;
+        ctx->bounced_bytes += bounces ? staging->bytes : 0;
+    } else if (!staging->direct) {
+        ctx->ipc_bytes += staging->bytes;
+    }
 }
 
 /* ---- opening and closing ---------------------------------------------------------------------------------- */

@@ -110,7 +110,7 @@ static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
     append(coll->handle.staging, flight);
     ctx->flights++;
     if (!flight->target.lent)
-        pp_staging_count(ctx, coll->handle.staging);
+        pp_staging_count(ctx, coll->handle.staging, flight->pinned);
     pp_patience_started(coll);
     coll->ops->settle(coll);
 }
@@ -145,7 +145,7 @@ static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *
     pp_staging_t *staging = handle->staging;
     pp_status_t status = pp_ahead_send_rest(ctx, handle, pinned, round);
     if (status == PP_PENDING) {
-        pp_staging_count(ctx, staging);
+        pp_staging_count(ctx, staging, pinned);
         PP_UNLOCKED(ctx, status, pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned,
                                             staging->stream));
     }

@@ -97,8 +97,8 @@ pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_
 pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **pinned);
 /* Frees the bounce buffers that nothing uses. */
 void        pp_staging_unpin_spare(pp_staging_t *staging);
-/* The vector's bytes are queued to be copied. */
-void        pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging);
+/* The vector's bytes are queued to be copied, to or from `pinned`. */
+void        pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging, const pp_pinned_t *pinned);
 /* Looks which results have got to the device: their memory can be used again. */
 pp_status_t pp_staging_reclaim(pp_handle_t *handle);
 /* The result's copy to the device was queued. */

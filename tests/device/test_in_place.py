@@ -48,13 +48,18 @@ def test_there_is_no_bounce_buffer_but_one(comm, ctx, array, stand_in, deliver):
     assert stand_in.fake_live(b"host memory") == before
     assert stand_in.fake_live(b"registrations") > 1
     assert ctx.stats().staged_bytes == 2 * 20 * COUNT * 8
+    assert ctx.stats().bounced_bytes == 0
     request.Free()
     assert stand_in.fake_live(b"registrations") == 0
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3])
-def test_memory_that_the_driver_does_not_pin(comm, ctx, array, stand_in, nth):
-    """Then all goes by bounce buffers, on this rank, and the driver is not asked again."""
+@pytest.mark.parametrize(("nth", "before_it"), [(1, 0), (2, 1), (3, 3)])
+def test_memory_that_the_driver_does_not_pin(comm, ctx, array, stand_in, nth, before_it, caplog):
+    """Then all goes by bounce buffers, on this rank, and the driver is not asked again.
+
+    It is asked for the first contribution, the first result, and the second result: the second
+    contribution goes where the first was.
+    """
     send, out = array(COUNT, "i8"), array(COUNT, "i8")
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
     before = stand_in.fake_calls(b"cuMemHostRegister")
@@ -65,6 +70,14 @@ def test_memory_that_the_driver_does_not_pin(comm, ctx, array, stand_in, nth):
         assert stand_in.fake_failed() == b"cuMemHostRegister"
         assert stand_in.fake_calls(b"cuMemHostRegister") == before + nth
         stand_in.fake_fail(b"cuMemHostRegister", 0, 0)
+    stats = ctx.stats()
+    assert stats.staged_bytes == 2 * 20 * COUNT * 8
+    bounced = 0 if comm.rank else 2 * 20 - before_it
+    assert stats.bounced_bytes == bounced * COUNT * 8
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (comm.rank == 0)
+    assert all("does not pin the memory that the ranks of the node share" in text for text in told)
+    assert all("cuMemHostRegister failed with 800" in text for text in told)
     request.Free()
 
 

@@ -69,6 +69,23 @@ def test_the_loop(comm, kit, path, policy, deliver, extra):
         request.Free()
 
 
+def test_copies_go_to_and_from_the_memory_of_the_node(comm, kit):
+    """The driver pins it, so none goes by a bounce buffer; each result is there before the next."""
+    send, out = kit.new(300_000, "float32"), kit.new(300_000, "float32")
+    with gpu.context(comm, "staged") as ctx:
+        request = gpu.made(ctx, "staged", send, out, policy=pp.Full())
+        for step in range(STEPS):
+            kit.put(send, np.full(300_000, step, "f4"))
+            request.Start()
+            request.Wait()
+            assert kit.get(out, 300_000, "float32")[-1] == step * comm.size
+            kit.settle()
+        stats = ctx.stats()
+        assert stats.shares_memory
+        assert (stats.staged_bytes, stats.bounced_bytes) == (2 * STEPS * 1_200_000, 0)
+        request.Free()
+
+
 def drawn(dtype, count, rank):
     """Values of a type; small, so that a product is not only infinities and zeros."""
     draw = np.random.default_rng(rank)
