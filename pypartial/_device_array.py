@@ -1,4 +1,4 @@
-"""Arrays of CuPy that show memory which the library has."""
+"""Arrays of CuPy that show memory which the library has, and streams of others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import ArgumentError, Error
 if TYPE_CHECKING:
     from ._native import Native
 
-__all__ = ["alloc", "array_at"]
+__all__ = ["alloc", "array_at", "stream_at"]
 
 _TYPES = "?bhilqpBHILQPefdFD"  # those that CuPy and devices have, as NumPy's characters
 
@@ -35,6 +35,23 @@ def array_at(
     memory = cupy.cuda.UnownedMemory(address, size_bytes, owner, device)
     with cupy.cuda.Device(device):
         return cupy.ndarray(shape, dtype, memptr=cupy.cuda.MemoryPointer(memory, 0))
+
+
+class _Numbered:
+    """A stream for CuPy, by the protocol that libraries have for it."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._number
+
+
+def stream_at(cupy: Any, device: int, number: int) -> Any:
+    """Return a stream of CuPy for one that somebody else has made on a device, and keeps."""
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_Numbered(number))
+    return cupy.cuda.ExternalStream(number, device)  # deprecated by CuPy 14
 
 
 def alloc(native: Native, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._arguments import seconds
 from ._device import library_stream
-from ._device_array import array_at
+from ._device_array import array_at, stream_at
 from ._device_request import DeviceRequest
 from ._group_elements import DeviceBuffers, DeviceElements, HostElements
 from ._handle import _check_status
@@ -214,8 +214,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         if len(parts) == 1:
             return parts[0]
         # Behind the copies of the result, and before what the application queues there.
-        cuda = self._cupy.cuda
-        with cuda.Device(self._device), cuda.ExternalStream(number, self._device):
+        stream = stream_at(self._cupy, self._device, number)
+        with self._cupy.cuda.Device(self._device), stream:
             return self._cupy.concatenate(parts)
 
     def _array(self, address: int, count: int) -> Any:

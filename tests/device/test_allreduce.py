@@ -396,7 +396,8 @@ def test_buffers_are_let_go_by_free(ctx, array):
     ids=["no memory", "another"],
 )
 @pytest.mark.parametrize(
-    ("call", "nth"), [("cuMemHostAlloc", 1), ("cuStreamCreateWithPriority", 1), ("cuCtxPopCurrent", 2)]
+    ("call", "nth"),
+    [("cuMemHostAlloc", 1), ("cuStreamCreateWithPriority", 1), ("cuCtxPopCurrent", 2)],
 )
 @pytest.mark.parametrize("init", ["Allreduce_init", "Preduce_init"])
 def test_a_driver_that_fails_when_a_handle_is_made(

@@ -465,7 +465,11 @@ def staged(comm, ctx, array, stand_in, why, make=None, **options):
 @pytest.mark.parametrize("weights", [{}, DYNAMIC], ids=["constant", "initial"])
 @pytest.mark.parametrize(
     ("call", "nth"),
-    [("cuModuleLoadData", 1), ("cuStreamCreateWithPriority", 2), *(("cuMemAlloc", n) for n in (1, 2, 3, 4))],
+    [
+        ("cuModuleLoadData", 1),
+        ("cuStreamCreateWithPriority", 2),
+        *(("cuMemAlloc", n) for n in (1, 2, 3, 4)),
+    ],
 )
 @pytest.mark.filterwarnings("error")
 def test_one_rank_cannot(comm, ctx, array, stand_in, call, nth, weights):

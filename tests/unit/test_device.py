@@ -22,6 +22,7 @@ from pypartial._device import (
     type_of_string,
     understand_device,
 )
+from pypartial._device_array import stream_at
 from pypartial._device_buffer import parse_in_place_on_device, parse_on_device
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -780,6 +781,18 @@ def test_the_current_stream_of_cupy(monkeypatch, pointer, stream):
     assert understand(buffer).stream == stream
     assert asked == [3, 3]
     assert current_stream(Array(stream=7)) == 7
+
+
+@pytest.mark.parametrize("version", [13, 14])
+def test_streams_of_others_for_cupy(version):
+    """CuPy 14 has another way, and warns of the one that those before have."""
+    if version == 14:
+        made = SimpleNamespace(from_external=lambda stream: ("new", stream.__cuda_stream__()))
+        cuda, wanted = SimpleNamespace(Stream=made), ("new", (0, 1234))
+    else:
+        made = SimpleNamespace(Stream=object, ExternalStream=lambda *given: ("old", given))
+        cuda, wanted = made, ("old", (1234, 2))
+    assert stream_at(SimpleNamespace(cuda=cuda), 2, 1234) == wanted
 
 
 def test_nothing_is_loaded():

@@ -28,13 +28,22 @@ class Stream(stand_in.Stream):
     """Streams, which end with their objects; `null` is the legacy default one."""
 
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        self._owns = not null
         if null:
             self.ptr = 0
         else:
             super().__init__()
 
+    @classmethod
+    def from_external(cls, other: Any) -> Stream:
+        """Return a stream that somebody else has made, and keeps."""
+        made = cls(null=True)
+        _, made.ptr = other.__cuda_stream__()
+        made._owns = False
+        return made
+
     def __del__(self) -> None:
-        if type(self) is Stream and self.ptr:
+        if self._owns:
             self.close()
 
     def use(self) -> Stream:
@@ -53,13 +62,6 @@ class Stream(stand_in.Stream):
 
     def wait_event(self, event: object) -> None:
         raise NotImplementedError
-
-
-class ExternalStream(Stream):
-    """A stream that somebody else has made."""
-
-    def __init__(self, address: int, device: int = -1) -> None:
-        self.ptr, self.device_id = address, device
 
 
 def get_current_stream(_device: int = 0) -> Stream:
@@ -201,7 +203,6 @@ def _Bytes(count: int) -> Any:
 cuda = SimpleNamespace(
     Device=Device,
     Stream=Stream,
-    ExternalStream=ExternalStream,
     UnownedMemory=UnownedMemory,
     MemoryPointer=MemoryPointer,
     alloc_pinned_memory=_Pinned,
