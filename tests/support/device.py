@@ -23,14 +23,17 @@ Pointer = ctypes.c_void_p
 def driver() -> ctypes.CDLL:
     """Return the stand-in, with the first device's context as this thread's current one."""
     library = ctypes.CDLL(os.environ["PYPARTIAL_CUDA_DRIVER"])
-    for name in ("fake_calls", "fake_live", "fake_misuses", "fake_pageable_copies"):
+    counts = ("fake_calls", "fake_held_calls", "fake_live", "fake_misuses", "fake_pageable_copies")
+    for name in counts:
         getattr(library, name).restype = ctypes.c_uint64
     for name in ("fake_leaks", "fake_failed"):
         getattr(library, name).restype = ctypes.c_char_p
     library.fake_hold.argtypes = [Pointer, ctypes.c_bool]
     library.fake_capture.argtypes = [Pointer, ctypes.c_bool]
     library.fake_hold_new.argtypes = [ctypes.c_bool]
-    library.fake_seed.argtypes = [ctypes.c_uint64]
+    library.fake_seed.argtypes = library.fake_room.argtypes = [ctypes.c_uint64]
+    library.fake_hold_calls.argtypes = [ctypes.c_char_p, ctypes.c_bool]
+    library.fake_priority.argtypes = [Pointer]
     library.fake_fail.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int]
     library.cuMemcpyAsync.argtypes = [Pointer, Pointer, ctypes.c_size_t, Pointer]
     library.cuMemAlloc_v2.argtypes = [Pointer, ctypes.c_size_t]
@@ -39,20 +42,27 @@ def driver() -> ctypes.CDLL:
         getattr(library, name).argtypes = [Pointer]
     library.cuStreamCreate.argtypes = [Pointer, ctypes.c_uint]
     library.cuMemHostAlloc.argtypes = [Pointer, ctypes.c_size_t, ctypes.c_uint]
-    context = Pointer()
     _check(library.cuInit(0))
-    _check(library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-    _check(library.cuCtxSetCurrent(context))
+    devices = ctypes.c_int()
+    _check(library.cuDeviceGetCount(ctypes.byref(devices)))
+    # What the application makes on a device stays there, as CuPy and PyTorch keep the contexts.
+    contexts = [_retained(library, number) for number in range(devices.value)]
+    _check(library.cuCtxSetCurrent(contexts[0]))
     return library
+
+
+def _retained(library: ctypes.CDLL, number: int) -> Pointer:
+    context = Pointer()
+    _check(library.cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
+    return context
 
 
 @contextmanager
 def device(number: int) -> Iterator[None]:
     """Make a device the current one of this thread."""
-    before, context = Pointer(), Pointer()
+    before = Pointer()
     _check(driver().cuCtxGetCurrent(ctypes.byref(before)))
-    _check(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
-    _check(driver().cuCtxSetCurrent(context))
+    _check(driver().cuCtxSetCurrent(_retained(driver(), number)))
     try:
         yield
     finally:
