@@ -7,9 +7,12 @@
  *   - Memory of a device is a memfd that is mapped twice.  At the address that the library knows it is PROT_NONE: a
  *     host that reads or writes it dies.  Streams use the other mapping.
  *   - A stream is a queue and a thread.  Streams wait for each other by events only, the default streams as well, and
- *     pause at random.  A stream may be held, and then begins nothing.
- *   - Handles of streams and events are numbers that are never used again.
+ *     pause at random.  A stream may be held, and then begins nothing.  A queue has an end.
+ *   - Memory is given back when all is done that was queued before, as by drivers that synchronize then.
+ *   - A new stream, or event, gets the handle of the one that was destroyed last.
  *   - Every call but those about devices, contexts and pointers needs a current context.
+ *   - The last release of a context takes with it what is left there, and counts it as a misuse.
+ *   - While a stream is captured, calls that may disturb that are refused, and counted as a misuse.
  *   - A kernel that leaves its memory makes all later calls fail, as on a device.
  *
  * Memory is shared between processes by /proc/<pid>/fd.  Both must have one user and one namespace of process numbers;
@@ -31,7 +34,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { DEVICES = 8, DEPTH = 16, NAMES = 64, NAME_BYTES = 40, PIECES = 4, PAUSE_US = 200 };
+enum { DEVICES = 8, DEPTH = 16, NAMES = 64, NAME_BYTES = 40, PIECES = 4, PAUSE_US = 200, ROOM = 1024 };
+enum { ALL_DEVICES = (1 << DEVICES) - 1, LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 
 typedef struct event {
     struct event *next;
@@ -43,6 +47,7 @@ typedef struct event {
 
 typedef struct operation {
     struct operation *next;
+    uint64_t          number;                    /* later ones have larger ones, on all streams */
     enum { COPY, KERNEL, RECORD, WAIT } kind;
     char             *to;
     const char       *from;
@@ -55,7 +60,8 @@ typedef struct operation {
 typedef struct stream {
     struct stream *next;
     CUstream       handle;                       /* NULL: a default stream */
-    int            device;
+    int            device, priority;
+    int            users;                        /* its thread, and calls that wait for it */
     operation_t   *first, **last;
     uint64_t       queued, done;                 /* operations, in all */
     uint64_t       number, draws;                /* of its pauses */
@@ -69,12 +75,14 @@ typedef struct memory {
     char          *host;                         /* where the host reaches it */
     size_t         bytes, mapped;
     int            device, fd, opened;
+    int            context;                      /* the device of the one in which it was made or opened */
     uint64_t       nonce;
 } memory_t;
 
 typedef struct module {
     struct module *next;
     CUmodule       handle;
+    int            device;
     char          *image;                        /* NULL: it is a library */
     void          *library;
     int            fd;                           /* of the library: its number is a part of the name */
@@ -111,7 +119,15 @@ typedef struct counter {
     uint64_t fails_at;                           /* this call; 0: every one */
     CUresult result;                             /* of the call that fails; CUDA_SUCCESS: none */
     unsigned slow_us;                            /* each takes so much longer */
+    bool     held;                               /* calls wait at their beginning */
+    uint64_t waiting;                            /* calls that wait now: fake_held_calls() */
 } counter_t;
+
+/* Handles of what was destroyed.  The last one is given out first, as the addresses that a driver frees. */
+typedef struct handles {
+    void **of;
+    size_t count, room;
+} handles_t;
 
 /* What an IPC handle holds. */
 typedef struct ticket {
@@ -122,14 +138,15 @@ typedef struct ticket {
 
 _Static_assert(sizeof(ticket_t) <= sizeof(CUipcMemHandle), "a ticket travels in a handle");
 
-/* The lock protects all that follows.  `changed`: a queue, an event, or what is held. */
+/* The lock protects all that follows.  `changed`: a queue, an event, what is held, or the room of queues. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t  changed = PTHREAD_COND_INITIALIZER;
 
 static bool      configured, peers, holds_new, astray;
 static pid_t     process;                        /* which called cuInit(); 0: none did */
 static int       devices, version;
-static uint64_t  seed, numbers, misuses, pageable_copies, reaches;
+static uint64_t  seed, numbers, operations, room, misuses, pageable_copies, reaches;
+static handles_t stream_handles, event_handles;
 static counter_t counters[NAMES];
 static int       counter_count;
 static char      failed[NAME_BYTES];
@@ -146,6 +163,8 @@ static _Thread_local struct {
     int       depth;
 } current;
 static _Thread_local const stream_t *running;    /* in a stream's own thread */
+static _Thread_local counter_t      *called;     /* of the function that this thread has called last */
+static _Thread_local CUstreamCaptureMode capture_mode;
 
 static uint64_t mix(uint64_t value)              /* splitmix64 */
 {
@@ -157,6 +176,20 @@ static uint64_t mix(uint64_t value)              /* splitmix64 */
 
 /* A number that was never given out, as a handle.  The driver's own handles are 0 to 2. */
 static void *new_handle(void) { return (void *)(uintptr_t)(0x1000 + 16 * ++numbers); }
+
+static void *take_handle(handles_t *handles)
+{
+    return handles->count > 0 ? handles->of[--handles->count] : new_handle();
+}
+
+static void give_handle(handles_t *handles, void *handle)
+{
+    if (handles->count == handles->room) {
+        handles->room = 2 * handles->room + 16;
+        handles->of = realloc(handles->of, handles->room * sizeof *handles->of);
+    }
+    handles->of[handles->count++] = handle;
+}
 
 /* ---- calls: counted, and made to fail ------------------------------------------------------------- */
 
@@ -183,6 +216,15 @@ static CUresult count(counter_t *counter)
 {
     counter->calls++;
     return counter->fails_at == 0 || counter->fails_at == counter->calls ? counter->result : CUDA_SUCCESS;
+}
+
+/* With the lock, which it gives up meanwhile: the calling thread's call waits until something has changed. */
+static void wait_in_call(void)
+{
+    counter_t *counter = called ? called : counter_of("");
+    counter->waiting++;
+    pthread_cond_wait(&changed, &lock);
+    counter->waiting--;
 }
 
 static long long number_in(const char *variable, long long otherwise)
@@ -215,6 +257,7 @@ static void configure(void)
     version = (int)number_in("FAKECUDA_VERSION", 12080);
     peers = number_in("FAKECUDA_PEERS", 1);
     seed = (uint64_t)number_in("FAKECUDA_SEED", 0);
+    room = (uint64_t)number_in("FAKECUDA_ROOM", ROOM);
     for (int i = 0; i < DEVICES; i++)
         contexts[i].device = i;
     add_kernel("sum_float32", sum_float32, 4, sum);
@@ -232,9 +275,27 @@ static void configure(void)
     }
 }
 
-typedef enum need { NOTHING, DRIVER, CONTEXT } need_t;
+/* NO_CAPTURE: a context, and that the call cannot disturb a capture. */
+typedef enum need { NOTHING, DRIVER, CONTEXT, NO_CAPTURE } need_t;
 
 static CUcontext current_context(void) { return current.depth > 0 ? current.of[current.depth - 1] : NULL; }
+
+/* In the global mode some calls are errors then, whichever thread captures. */
+static bool any_captured(void)
+{
+    const stream_t *stream = streams;
+    while (stream && (!stream->capturing || stream->destroyed))
+        stream = stream->next;
+    return stream;
+}
+
+static CUresult check_capture(void)
+{
+    if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED || !any_captured())
+        return CUDA_SUCCESS;
+    misuses++;                                   /* a device's capture is invalid then, also if nobody looks at the error */
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
 
 static CUresult check(need_t need)
 {
@@ -245,9 +306,13 @@ static CUresult check(need_t need)
     if (need == DRIVER)
         return CUDA_SUCCESS;
     const CUcontext context = current_context();
-    if (!context || context->retained == 0)
+    if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    return astray ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+    if (context->retained == 0)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (astray)
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    return need == NO_CAPTURE ? check_capture() : CUDA_SUCCESS;
 }
 
 /* Begins each function, by its symbol. */
@@ -258,9 +323,13 @@ static CUresult begin(const char *symbol, need_t need)
     snprintf(name, sizeof name, "%.*s", suffix ? (int)(suffix - symbol) : (int)strlen(symbol), symbol);
     take_lock();
     configure();
-    const CUresult of_any = count(counter_of("")), of_this = count(counter_of(name));
+    counter_t *const any = counter_of("");
+    called = counter_of(name);
+    const CUresult of_any = count(any), of_this = count(called);
     CUresult       result = of_any ? of_any : of_this;
-    const unsigned slow_us = counter_of("")->slow_us + counter_of(name)->slow_us;
+    const unsigned slow_us = any->slow_us + called->slow_us;
+    while (any->held || called->held)
+        wait_in_call();
     if (result)
         strcpy(failed, name);
     else
@@ -308,6 +377,7 @@ static const struct {
     RESULT(CUDA_ERROR_NOT_READY, "device not ready"),
     RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"),
     RESULT(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled"),
+    RESULT(CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed"),
     RESULT(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"),
     RESULT(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"),
     RESULT(CUDA_ERROR_NOT_PERMITTED, "operation not permitted"),
@@ -438,18 +508,6 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return end(CUDA_SUCCESS);
 }
 
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    BEGIN(DRIVER);
-    if (!is_device(device))
-        return CUDA_ERROR_INVALID_DEVICE;
-    take_lock();
-    if (contexts[device].retained == 0)
-        return end(CUDA_ERROR_INVALID_CONTEXT);
-    contexts[device].retained--;
-    return end(CUDA_SUCCESS);
-}
-
 CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
     BEGIN(DRIVER);
@@ -482,6 +540,14 @@ CUresult cuCtxSetCurrent(CUcontext context)
     current.depth -= current.depth > 0;
     if (context)
         current.of[current.depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    BEGIN(CONTEXT);
+    *least = LEAST_PRIORITY;
+    *greatest = GREATEST_PRIORITY;
     return CUDA_SUCCESS;
 }
 
@@ -558,6 +624,12 @@ static void perform(stream_t *stream, operation_t *operation)
     drop_event(event);
 }
 
+static void drop_stream(stream_t *stream)
+{
+    if (--stream->users == 0)
+        free(stream);
+}
+
 static void forget_stream(stream_t *stream)
 {
     for (stream_t **link = &streams; *link; link = &(*link)->next)
@@ -565,7 +637,7 @@ static void forget_stream(stream_t *stream)
             *link = stream->next;
             break;
         }
-    free(stream);
+    drop_stream(stream);
 }
 
 static void *run_stream(void *argument)
@@ -598,10 +670,13 @@ static stream_t *new_stream(bool is_default)
 {
     pthread_t thread;
     stream_t *stream = malloc(sizeof *stream);
-    *stream = (stream_t){.next = streams, .handle = is_default ? NULL : new_handle(), .number = ++numbers,
-                         .device = current_context()->device, .held = holds_new && !is_default};
+    *stream = (stream_t){.next = streams, .handle = is_default ? NULL : take_handle(&stream_handles),
+                         .number = ++numbers, .device = current_context()->device, .users = 1,
+                         .held = holds_new && !is_default};
     stream->last = &stream->first;
     if (pthread_create(&thread, NULL, run_stream, stream) != 0) {
+        if (!is_default)
+            give_handle(&stream_handles, stream->handle);
         free(stream);
         return NULL;
     }
@@ -625,6 +700,18 @@ static stream_t *stream_of(CUstream handle)
     return stream;
 }
 
+/* With the lock: the stream, when there is room in its queue.  NULL: there is no such stream, also if it was destroyed
+   meanwhile. */
+static stream_t *with_room(CUstream handle)
+{
+    stream_t *stream = stream_of(handle);
+    while (stream && !stream->capturing && room > 0 && stream->queued - stream->done >= room) {
+        wait_in_call();
+        stream = stream_of(handle);
+    }
+    return stream;
+}
+
 /* With the lock. */
 static CUresult queue(stream_t *stream, const operation_t *what)
 {
@@ -633,6 +720,7 @@ static CUresult queue(stream_t *stream, const operation_t *what)
     operation_t *operation = malloc(sizeof *operation);
     *operation = *what;
     operation->next = NULL;
+    operation->number = ++operations;
     if (operation->event)
         operation->event->users++;
     *stream->last = operation;
@@ -642,25 +730,32 @@ static CUresult queue(stream_t *stream, const operation_t *what)
     return CUDA_SUCCESS;
 }
 
-/* With the lock: until all that is queued on the stream now is done. */
+/* With the lock: until all that is queued on the stream now is done.  The caller uses the stream no more: another thread
+   may have destroyed it. */
 static void wait_for(stream_t *stream)
 {
     const uint64_t queued = stream->queued;
+    stream->users++;
     while (stream->done < queued)
-        pthread_cond_wait(&changed, &lock);
+        wait_in_call();
+    drop_stream(stream);
 }
 
-/* With the lock: until no stream has anything to do, as when a device's memory is freed. */
-static void wait_for_all(void)
+/* With the lock: whether streams of these devices, a bit each, have yet to do what was queued up to an operation. */
+static bool is_busy(unsigned of_devices, uint64_t last)
 {
-    for (stream_t *stream = streams; stream;) {
-        if (stream->first) {
-            pthread_cond_wait(&changed, &lock);
-            stream = streams;
-        } else {
-            stream = stream->next;
-        }
-    }
+    for (const stream_t *stream = streams; stream; stream = stream->next)
+        if (of_devices >> stream->device & 1 && stream->first && stream->first->number <= last)
+            return true;
+    return false;
+}
+
+/* With the lock: until all is done that was queued on streams of these devices before. */
+static void wait_for_devices(unsigned of_devices)
+{
+    const uint64_t last = operations;
+    while (is_busy(of_devices, last))
+        wait_in_call();
 }
 
 CUresult cuStreamCreate(CUstream *out, unsigned int flags)
@@ -676,24 +771,19 @@ CUresult cuStreamCreate(CUstream *out, unsigned int flags)
     return end(CUDA_SUCCESS);
 }
 
-CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
-{
-    BEGIN(CONTEXT);
-    *least = 0;
-    *greatest = -5;
-    return CUDA_SUCCESS;
-}
-
+/* A priority beyond the range becomes the nearest. */
 CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority)
 {
     BEGIN(CONTEXT);
-    (void)priority;
     if (flags > CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
     take_lock();
     stream_t *stream = new_stream(false);
     if (!stream)
         return end(CUDA_ERROR_OUT_OF_MEMORY);
+    stream->priority = priority > LEAST_PRIORITY      ? LEAST_PRIORITY
+                     : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY
+                                                    : priority;
     *out = stream->handle;
     return end(CUDA_SUCCESS);
 }
@@ -707,27 +797,33 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     if (!stream || !stream->handle)
         return end(CUDA_ERROR_INVALID_HANDLE);
     stream->destroyed = true;
+    give_handle(&stream_handles, handle);
     pthread_cond_broadcast(&changed);
     return end(CUDA_SUCCESS);
 }
 
+/* This and the next are errors about a stream that is captured, in every mode. */
 CUresult cuStreamQuery(CUstream handle)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     take_lock();
     stream_t *stream = stream_of(handle);
     if (!stream)
         return end(CUDA_ERROR_INVALID_HANDLE);
+    if (stream->capturing)
+        return end(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     return end(stream->first ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
 }
 
 CUresult cuStreamSynchronize(CUstream handle)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     take_lock();
     stream_t *stream = stream_of(handle);
     if (!stream)
         return end(CUDA_ERROR_INVALID_HANDLE);
+    if (stream->capturing)
+        return end(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     wait_for(stream);
     return end(CUDA_SUCCESS);
 }
@@ -752,17 +848,6 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
         return end(CUDA_ERROR_INVALID_HANDLE);
     *context = &contexts[stream->device];
     return end(CUDA_SUCCESS);
-}
-
-static _Thread_local CUstreamCaptureMode capture_mode;
-
-/* With the lock.  In the global mode a query is an error then, whichever thread captures. */
-static bool any_captured(void)
-{
-    const stream_t *stream = streams;
-    while (stream && !stream->capturing)
-        stream = stream->next;
-    return stream;
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
@@ -790,7 +875,7 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags)
     (void)flags;
     take_lock();
     event_t *event = malloc(sizeof *event);
-    *event = (event_t){.next = events, .handle = new_handle(), .device = current_context()->device, .users = 1};
+    *event = (event_t){.next = events, .handle = take_handle(&event_handles), .device = current_context()->device, .users = 1};
     events = event;
     *out = event->handle;
     return end(CUDA_SUCCESS);
@@ -807,6 +892,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
     if (!event)
         return end(CUDA_ERROR_INVALID_HANDLE);
     *link = event->next;
+    give_handle(&event_handles, handle);
     drop_event(event);
     return end(CUDA_SUCCESS);
 }
@@ -815,8 +901,8 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 {
     BEGIN(CONTEXT);
     take_lock();
+    stream_t *stream = with_room(stream_handle);
     event_t  *event = event_of(handle);
-    stream_t *stream = stream_of(stream_handle);
     if (!event || !stream || event->device != stream->device)
         return end(CUDA_ERROR_INVALID_HANDLE);
     const CUresult result = queue(stream, &(operation_t){.kind = RECORD, .event = event,
@@ -827,13 +913,11 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 
 CUresult cuEventQuery(CUevent handle)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     take_lock();
     event_t *event = event_of(handle);
     if (!event)
         return end(CUDA_ERROR_INVALID_HANDLE);
-    if (capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && any_captured())
-        return end(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     if (lies("cuEventQuery"))
         return end(CUDA_SUCCESS);
     return end(event->done < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
@@ -841,14 +925,14 @@ CUresult cuEventQuery(CUevent handle)
 
 CUresult cuEventSynchronize(CUevent handle)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     take_lock();
     event_t *event = event_of(handle);
     if (!event)
         return end(CUDA_ERROR_INVALID_HANDLE);
     event->users++;
     for (const uint64_t recorded = event->recorded; event->done < recorded;)
-        pthread_cond_wait(&changed, &lock);
+        wait_in_call();
     drop_event(event);
     return end(CUDA_SUCCESS);
 }
@@ -859,8 +943,8 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     take_lock();
+    stream_t *stream = with_room(stream_handle);
     event_t  *event = event_of(handle);
-    stream_t *stream = stream_of(stream_handle);
     if (!event || !stream)
         return end(CUDA_ERROR_INVALID_HANDLE);
     if (lies("cuStreamWaitEvent"))
@@ -894,6 +978,7 @@ static void keep(const memory_t *what)
     memory_t *memory = malloc(sizeof *memory);
     *memory = *what;
     memory->number = ++numbers;
+    memory->context = current_context()->device;
     memory->next = memories;
     memories = memory;
 }
@@ -917,27 +1002,22 @@ static bool map_twice(memory_t *memory)
     return false;
 }
 
-static bool is_queued(const memory_t *memory)
+/* The devices that have a copy with this memory queued, a bit each. */
+static unsigned users_of(const memory_t *memory)
 {
+    unsigned        of_devices = 0;
     const uintptr_t first = (uintptr_t)memory->host, past = first + memory->bytes;
     for (const stream_t *stream = streams; stream; stream = stream->next)
         for (const operation_t *o = stream->first; o; o = o->next)
             if (o->kind == COPY && (((uintptr_t)o->to < past && (uintptr_t)o->to + o->bytes > first)
                                     || ((uintptr_t)o->from < past && (uintptr_t)o->from + o->bytes > first)))
-                return true;
-    return false;
+                of_devices |= 1u << stream->device;
+    return of_devices;
 }
 
-/* Removes the memory that begins here, when all streams have come to rest.  False: there is none. */
-static bool forget(uint64_t address, unsigned kinds, bool may_be_queued)
+static void remove_memory(memory_t *memory)
 {
-    const memory_t *found = beginning(address, kinds);
-    misuses += found && !may_be_queued && is_queued(found);
-    if (found)
-        wait_for_all();
-    memory_t **link = &memories, *memory = beginning(address, kinds);
-    if (!memory)
-        return false;
+    memory_t **link = &memories;
     while (*link != memory)
         link = &(*link)->next;
     *link = memory->next;
@@ -948,6 +1028,25 @@ static bool forget(uint64_t address, unsigned kinds, bool may_be_queued)
         close(memory->fd);
     }
     free(memory);
+}
+
+/* Removes the memory that begins here, when all is done that was queued on streams of these devices before.  False: there
+   is none.  A copy that was queued with it meanwhile is a misuse, whatever the memory. */
+static bool forget(uint64_t address, unsigned kinds, unsigned of_devices, bool may_be_queued)
+{
+    memory_t *memory = beginning(address, kinds);
+    if (!memory)
+        return false;
+    const uint64_t number = memory->number;
+    misuses += !may_be_queued && users_of(memory);
+    do {
+        wait_for_devices(of_devices | users_of(memory));
+        memory = beginning(address, kinds);
+        if (!memory || memory->number != number)
+            return false;                        /* another thread was faster */
+        misuses += users_of(memory) != 0;
+    } while (users_of(memory));
+    remove_memory(memory);
     return true;
 }
 
@@ -958,7 +1057,7 @@ static void name_of(uint64_t nonce, char *name, size_t bytes)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     char     name[NAME_BYTES];
     memory_t memory = {.kind = DEVICE, .bytes = bytes, .device = current_context()->device};
     if (bytes == 0)
@@ -994,7 +1093,7 @@ static CUresult map_for_host(memory_t memory, void **out)
 
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     (void)flags;
     void          *memory = NULL;
     const CUresult result =
@@ -1006,34 +1105,47 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flag
 /* Whether another process has it mapped: each of those has the file locked, and a process that dies lets go of it. */
 static bool is_mapped_elsewhere(const memory_t *memory)
 {
-    return memory && memory->kind == DEVICE && flock(memory->fd, LOCK_EX | LOCK_NB) != 0;
+    if (!memory || memory->kind != DEVICE)
+        return false;
+    const bool is_mapped = flock(memory->fd, LOCK_EX | LOCK_NB) != 0;
+    flock(memory->fd, LOCK_UN);                  /* one that opens it does not wait until it is freed */
+    return is_mapped;
+}
+
+/* The devices whose streams are waited for when memory of a device is given back. */
+static unsigned devices_of(const memory_t *memory)
+{
+    return 1u << current_context()->device | (memory ? 1u << memory->device : 0);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     take_lock();
-    misuses += is_mapped_elsewhere(beginning(address, 1 << DEVICE));
-    return end(forget(address, 1 << DEVICE | 1 << MANAGED, true) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    const unsigned  kinds = 1 << DEVICE | 1 << MANAGED;
+    const memory_t *memory = beginning(address, kinds);
+    misuses += is_mapped_elsewhere(memory);
+    return end(forget(address, kinds, devices_of(memory), true) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     (void)flags;
     return map_for_host((memory_t){.kind = HOST, .bytes = bytes, .device = current_context()->device}, memory);
 }
 
 CUresult cuMemFreeHost(void *memory)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     take_lock();
-    return end(forget((uint64_t)(uintptr_t)memory, 1 << HOST, false) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    const bool was_there = forget((uint64_t)(uintptr_t)memory, 1 << HOST, ALL_DEVICES, false);
+    return end(was_there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     const uint64_t address = (uint64_t)(uintptr_t)memory;
     if (!memory || bytes == 0 || flags > (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP))
         return CUDA_ERROR_INVALID_VALUE;
@@ -1048,10 +1160,10 @@ CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
 
 CUresult cuMemHostUnregister(void *memory)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     take_lock();
-    return end(forget((uint64_t)(uintptr_t)memory, 1 << REGISTERED, false) ? CUDA_SUCCESS
-                                                                           : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    const bool was_there = forget((uint64_t)(uintptr_t)memory, 1 << REGISTERED, ALL_DEVICES, false);
+    return end(was_there ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
 /* With the lock: where a stream finds an operand of a copy. */
@@ -1072,7 +1184,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
     char       *source = NULL;
     bool        is_pageable = false;
     take_lock();
-    stream_t *stream = stream_of(handle);
+    stream_t *stream = bytes > 0 ? with_room(handle) : stream_of(handle);
     CUresult  result = stream ? operand(to, bytes, &operation.to, &is_pageable) : CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_SUCCESS)
         result = operand(from, bytes, &source, &is_pageable);
@@ -1148,7 +1260,7 @@ static int open_memory(const ticket_t *ticket)
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     ticket_t ticket;
     memcpy(&ticket, handle.reserved, sizeof ticket);
     if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !is_device(ticket.device))
@@ -1162,7 +1274,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
     if (ticket.device != own->device)
         own->peers |= 1u << ticket.device;       /* as the flag says */
     for (memory_t *other = memories; other; other = other->next)
-        if (other->kind == MAPPING && other->nonce == ticket.nonce) {
+        if (other->kind == MAPPING && other->nonce == ticket.nonce && other->opened > 0) {
             other->opened++;
             *address = other->address;
             return end(CUDA_SUCCESS);
@@ -1182,13 +1294,16 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     take_lock();
     memory_t *memory = beginning(address, 1 << MAPPING);
-    if (!memory)
+    if (!memory || memory->opened == 0)
         return end(CUDA_ERROR_INVALID_VALUE);
+    const unsigned of_devices = devices_of(memory);
     if (--memory->opened == 0)
-        forget(address, 1 << MAPPING, false);
+        forget(address, 1 << MAPPING, of_devices, false);
+    else
+        wait_for_devices(of_devices);
     return end(CUDA_SUCCESS);
 }
 
@@ -1276,7 +1391,7 @@ static bool add_kernels(const module_t *module)
 
 CUresult cuModuleLoadData(CUmodule *out, const void *image)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     if (!image || !*(const char *)image)
         return CUDA_ERROR_INVALID_IMAGE;
     module_t  *module = calloc(1, sizeof *module);
@@ -1288,6 +1403,7 @@ CUresult cuModuleLoadData(CUmodule *out, const void *image)
         module->image = strdup(image);
     take_lock();
     module->handle = new_handle();
+    module->device = current_context()->device;
     if (is_library && (!module->library || !add_kernels(module))) {
         close_module(module);
         return end(CUDA_ERROR_INVALID_IMAGE);
@@ -1324,11 +1440,11 @@ static bool is_launched(CUmodule module)
 
 CUresult cuModuleUnload(CUmodule handle)
 {
-    BEGIN(CONTEXT);
+    BEGIN(NO_CAPTURE);
     take_lock();
     if (is_launched(handle)) {
         misuses++;
-        wait_for_all();
+        wait_for_devices(ALL_DEVICES);
     }
     module_t **link = &modules;
     while (*link && (*link)->handle != handle)
@@ -1395,7 +1511,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
         || (uint64_t)block_x * block_y * block_z > 1024)
         return CUDA_ERROR_INVALID_VALUE;
     take_lock();
-    stream_t       *stream = stream_of(handle);
+    stream_t       *stream = with_room(handle);
     const kernel_t *kernel = kernels;
     while (kernel && (CUfunction)kernel != function)
         kernel = kernel->next;
@@ -1408,6 +1524,105 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
     if (result != CUDA_SUCCESS)
         free(launch);
     return end(result);
+}
+
+/* ---- the end of a context ------------------------------------------------------------------------- */
+
+/* With the lock, as what follows: each takes with the context what is of one kind, and says whether there was any. */
+static bool take_memory(int device, unsigned kinds)
+{
+    bool was_there = false;
+    for (memory_t *next, *memory = memories; memory; memory = next) {
+        next = memory->next;
+        if (memory->context == device && kinds >> memory->kind & 1) {
+            remove_memory(memory);
+            was_there = true;
+        }
+    }
+    return was_there;
+}
+
+/* The default streams are nobody's. */
+static bool take_streams(int device)
+{
+    bool was_there = false;
+    for (stream_t *stream = streams; stream; stream = stream->next)
+        if (stream->device == device && !stream->destroyed) {
+            stream->destroyed = true;
+            if (stream->handle)
+                give_handle(&stream_handles, stream->handle);
+            was_there |= stream->handle != NULL;
+        }
+    pthread_cond_broadcast(&changed);
+    return was_there;
+}
+
+static bool take_events(int device)
+{
+    bool was_there = false;
+    for (event_t **link = &events; *link;) {
+        event_t *event = *link;
+        if (event->device != device) {
+            link = &event->next;
+            continue;
+        }
+        *link = event->next;
+        give_handle(&event_handles, event->handle);
+        drop_event(event);
+        was_there = true;
+    }
+    return was_there;
+}
+
+static bool take_modules(int device)
+{
+    bool was_there = false;
+    for (module_t **link = &modules; *link;) {
+        module_t *module = *link;
+        if (module->device != device) {
+            link = &module->next;
+            continue;
+        }
+        *link = module->next;
+        remove_kernels(module->handle);
+        close_module(module);
+        was_there = true;
+    }
+    return was_there;
+}
+
+/* One misuse for each kind of which something is left. */
+static void destroy(CUcontext context)
+{
+    const int device = context->device;
+    misuses += take_memory(device, 1 << DEVICE | 1 << MANAGED);
+    misuses += take_memory(device, 1 << HOST);
+    misuses += take_memory(device, 1 << REGISTERED);
+    misuses += take_memory(device, 1 << MAPPING);
+    misuses += take_streams(device);
+    misuses += take_events(device);
+    misuses += take_modules(device);
+    context->defaults[0] = context->defaults[1] = NULL;
+    context->peers = 0;
+    for (int i = 0; i < DEVICES; i++)
+        contexts[i].peers &= ~(1u << device);
+}
+
+/* The last release waits for what is queued, and destroys the context. */
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    BEGIN(DRIVER);
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUcontext context = &contexts[device];
+    take_lock();
+    while (context->retained == 1 && is_busy(1u << device, UINT64_MAX))
+        wait_in_call();
+    if (context->retained == 0)
+        return end(CUDA_ERROR_INVALID_CONTEXT);
+    if (--context->retained == 0)
+        destroy(context);
+    return end(CUDA_SUCCESS);
 }
 
 /* ---- for tests: fakecuda.h ------------------------------------------------------------------------ */
@@ -1426,6 +1641,25 @@ void fake_slow(const char *name, unsigned int microseconds)
     configure();
     counter_of(name)->slow_us = microseconds;
     give_lock();
+}
+
+void fake_hold_calls(const char *name, bool held)
+{
+    take_lock();
+    configure();
+    counter_of(name)->held = held;
+    pthread_cond_broadcast(&changed);
+    give_lock();
+}
+
+uint64_t fake_held_calls(const char *name)
+{
+    uint64_t found = 0;
+    take_lock();
+    for (int i = 0; i < counter_count; i++)
+        found += !*name || strcmp(counters[i].name, name) == 0 ? counters[i].waiting : 0;
+    give_lock();
+    return found;
 }
 
 const char *fake_failed(void) { return failed; }
@@ -1504,7 +1738,8 @@ void fake_take_back(const char *kind)
             abort();
         void *const  place = (void *)(uintptr_t)memory->address;
         const size_t bytes = memory->mapped;
-        forget(memory->address, kinds, false);
+        called = NULL;                           /* it is no call of the driver that waits */
+        forget(memory->address, kinds, ALL_DEVICES, false);
         /* The library may still know this memory: no other comes to its place. */
         mmap(place, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     }
@@ -1590,6 +1825,8 @@ void fake_let_all_go(void)
     holds_new = false;
     for (stream_t *stream = streams; stream; stream = stream->next)
         stream->held = false;
+    for (int i = 0; i < counter_count; i++)
+        counters[i].held = false;
     pthread_cond_broadcast(&changed);
     give_lock();
 }
@@ -1599,6 +1836,23 @@ void fake_capture(CUstream handle, bool capturing)
     take_lock();
     stream_for_test(handle)->capturing = capturing;
     give_lock();
+}
+
+void fake_room(uint64_t operations_of_a_stream)
+{
+    take_lock();
+    configure();
+    room = operations_of_a_stream;
+    pthread_cond_broadcast(&changed);
+    give_lock();
+}
+
+int fake_priority(CUstream handle)
+{
+    take_lock();
+    const int priority = stream_for_test(handle)->priority;
+    give_lock();
+    return priority;
 }
 
 void fake_kernel(const char *name, fake_kernel_t function, int arguments, const size_t *bytes)

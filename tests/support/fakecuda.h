@@ -8,6 +8,7 @@
  *     FAKECUDA_VERSION=11040               what cuDriverGetVersion() says; 12080 unless it is set
  *     FAKECUDA_PEERS=0                     no device can access another one's memory
  *     FAKECUDA_SEED=7                      fake_seed(7)
+ *     FAKECUDA_ROOM=100                    fake_room(100); fake_room(1024) unless it is set
  *     FAKECUDA_FAIL=cuMemAlloc:3:2,...     fake_fail("cuMemAlloc", 3, 2), ...
  *     FAKECUDA_LIE=cuEventQuery            every event is said to be complete, as if the library did not ask;
  *     FAKECUDA_LIE=cuStreamWaitEvent       no stream waits for an event, as if the library did not order its streams
@@ -17,20 +18,26 @@
 
 #include "cuda/driver.h"
 
-/* The driver's functions, by their symbols; and three that only applications call. */
+/* The driver's functions, by their symbols; and those that only applications call. */
 #define FAKE_PROTOTYPE(name, symbol, parameters) CUresult symbol parameters;
 PP_CUDA_FUNCTIONS(FAKE_PROTOTYPE)
 #undef FAKE_PROTOTYPE
 CUresult cuCtxGetCurrent(CUcontext *context);
-CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags);
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
 
 /* The nth call from now on of a function fails with `result` and does nothing; 0: every call.  Names have no version
    ("cuMemAlloc"); "" is any function.  One failure for each name: the last that was asked for.  CUDA_SUCCESS: none. */
 void        fake_fail(const char *name, uint64_t nth, CUresult result);
 /* From now on each call of a function takes so much longer; 0: no more.  "" is any function. */
 void        fake_slow(const char *name, unsigned int microseconds);
+/* From now on calls of a function wait before they do anything, until they are let go by this function or by
+   fake_let_all_go().  They are counted, and it is decided whether they fail, when they come.  "" is any function. */
+void        fake_hold_calls(const char *name, bool held);
+/* How many calls of a function wait inside the stand-in now, whatever for: because they are held, for room in a queue
+   (fake_room()), or for streams, as those do that give memory back or synchronize.  "" is all functions together. */
+uint64_t    fake_held_calls(const char *name);
 /* The function of the last call that failed so; "" if there was none. */
 const char *fake_failed(void);
 /* How often a function was called, failures included; "" is all functions together. */
@@ -44,22 +51,38 @@ const char *fake_leaks(void);
 /* Takes back what the library has given up: the newest "memory" or "mappings", whose place stays empty, or one of the
    "contexts" (device 0's). */
 void        fake_take_back(const char *kind);
-/* How often memory was unregistered, freed or closed while a copy to it or from it was queued, memory freed while another
-   process had it mapped, and modules unloaded while a kernel of theirs was queued. */
+/* How often
+     - memory was unregistered, freed or closed while a copy to it or from it was queued (cuMemFree() waits for those that
+       were queued before it, so only later ones count there);
+     - memory was freed while another process had it mapped;
+     - a module was unloaded while a kernel of it was queued;
+     - the last release of a context found something there: once for each kind of fake_live().  It is gone then;
+     - a call was refused because it may disturb a capture: fake_capture(). */
 uint64_t    fake_misuses(void);
 /* Copies to or from host memory that is not pinned.  The call waits for them, as the driver's may. */
 uint64_t    fake_pageable_copies(void);
 
 /* Before each operation, and inside copies, streams pause for up to 200 us, drawn from this seed; 0: they do not. */
 void        fake_seed(uint64_t seed);
-/* A held stream begins no operation until it is let go.  Of a stream that the library makes the test has no handle, so
-   it can have all streams held, or those made from now on, and let all go. */
+/* Calls that give memory back (cuMemFree, cuMemFreeHost, cuMemHostUnregister, cuIpcCloseMemHandle) wait until all is done
+   that was queued before on the streams of the current context's device and of the memory's; with host memory on those of
+   all devices.  So does the last release of a context, for all that is queued on its device.
+
+   A held stream begins no operation until it is let go.  Of a stream that the library makes the test has no handle, so
+   it can have all streams held, or those made from now on, and let all go: streams, and calls that are held. */
 void        fake_hold(CUstream stream, bool held);
 void        fake_hold_new(bool held);
 void        fake_hold_all(void);
 void        fake_let_all_go(void);
-/* cuStreamIsCapturing() says so, and the stream refuses operations.  Meanwhile cuEventQuery() fails in threads whose mode
-   is the global one, as they all begin with. */
+/* How many operations that are not yet done a stream may have, from now on.  A call that would queue one more waits, and
+   looks for its stream, event and memory afterwards.  0: any number. */
+void        fake_room(uint64_t operations);
+/* The priority of a stream; 0 unless cuStreamCreateWithPriority() was given another. */
+int         fake_priority(CUstream stream);
+/* cuStreamIsCapturing() says so, and the stream takes no operations, queries nor synchronization.  Meanwhile these calls
+   are refused in threads whose mode is not the relaxed one, as it is not at first: those that make, register, open and give
+   back memory, load and unload modules, and query or synchronize events and streams.  NVIDIA's manual only names some
+   calls that may be unsafe, cuMemAlloc and cuEventQuery among them; so here are more than a device may refuse. */
 void        fake_capture(CUstream stream, bool capturing);
 
 /* ---- kernels -------------------------------------------------------------------------------------- */

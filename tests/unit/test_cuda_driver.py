@@ -94,7 +94,13 @@ def test_the_driver_is_opened_once(cases: Cases) -> None:
     assert cases("open_twice") == "0 open\n0 open\n"
 
 
-@pytest.mark.parametrize("case", ["threads", "copies", "held_streams", "registration", "kernels"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("threads", "copies", "held_streams", "registration", "kernels", "handles", "room"),
+        *("held_calls", "used_while_freed", "last_release"),
+    ],
+)
 def test_threads_do_not_race(raced: Cases, case: str) -> None:
     """Threads that open the driver at the same time, and the stand-in's own."""
     raced(case)
@@ -281,11 +287,26 @@ def test_a_host_that_touches_memory_of_a_device_dies(cases: Cases, byte: int) ->
         "leaks",
         "kernels",
         "structures",
+        "handles",
+        "held_calls",
+        "used_while_freed",
+        "last_release",
+        "unsafe_calls",
+        "priorities",
     ],
 )
 def test_the_stand_in(cases: Cases, case: str) -> None:
     """The function of this name in cuda_cases.c says what the case holds."""
     cases(case)
+
+
+def test_memory_is_given_back_when_all_is_done(cases: Cases) -> None:
+    cases("giving_back", FAKECUDA_DEVICES="2")
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_queue_has_an_end(cases: Cases, told: int) -> None:
+    cases("room", told, FAKECUDA_ROOM="3" if told else None)
 
 
 def test_the_stand_in_is_strict(cases: Cases) -> None:
@@ -297,9 +318,9 @@ def test_memory_of_another_process(cases: Cases, device: int) -> None:
     cases("two_processes", device, FAKECUDA_DEVICES="2")
 
 
-@pytest.mark.parametrize("dies", [0, 1])
-def test_memory_is_not_freed_while_it_is_mapped(cases: Cases, dies: int) -> None:
-    cases("freed_while_mapped", dies)
+@pytest.mark.parametrize("ends", [0, 1, 2])
+def test_memory_is_not_freed_while_it_is_mapped(cases: Cases, ends: int) -> None:
+    cases("freed_while_mapped", ends, FAKECUDA_DEVICES="2")
 
 
 def test_memory_of_another_process_on_a_device_out_of_reach(cases: Cases) -> None:

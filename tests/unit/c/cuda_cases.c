@@ -8,6 +8,7 @@
 #include "../../support/fakecuda.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -46,13 +47,15 @@ static void begin(void)
 }
 
 /* Leaves it and closes it; nothing may be left. */
-static void finish(void)
+static void finish_after(uint64_t misuses)
 {
     DONE(pp_cuda_leave(&device, PP_OK));
     pp_cuda_device_close(&device);
     SAME(fake_leaks(), "");
-    CHECK(fake_misuses() == 0);
+    CHECK(fake_misuses() == misuses);
 }
+
+static void finish(void) { finish_after(0); }
 
 static CUdeviceptr memory_of_device(size_t bytes)
 {
@@ -131,6 +134,78 @@ static int status_of(pid_t child)
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+/* A call of the driver in another thread. */
+typedef struct call {
+    const char *name;
+    CUresult  (*make)(const struct call *call);
+    CUdeviceptr address;
+    CUstream    stream;
+    CUevent     event;
+    CUfunction  function;
+    pthread_t   thread;
+    CUresult    result;
+    atomic_bool is_over;
+} call_t;
+
+static void *make_call(void *argument)
+{
+    call_t *call = argument;
+    DONE(pp_cuda_enter(&device));
+    call->result = call->make(call);
+    DONE(pp_cuda_leave(&device, PP_OK));
+    atomic_store(&call->is_over, true);
+    return NULL;
+}
+
+/* Begins a call that has to wait, and returns when it does. */
+static void begin_call(call_t *call)
+{
+    const uint64_t before = fake_held_calls(call->name);
+    atomic_store(&call->is_over, false);
+    CHECK(pthread_create(&call->thread, NULL, make_call, call) == 0);
+    while (fake_held_calls(call->name) == before) {
+        CHECK(!atomic_load(&call->is_over));
+        usleep(100);
+    }
+}
+
+static CUresult end_call(call_t *call)
+{
+    CHECK(pthread_join(call->thread, NULL) == 0);
+    return call->result;
+}
+
+static CUdeviceptr made;
+
+static CUresult alloc(const call_t *call)
+{
+    (void)call;
+    return cuda->cuMemAlloc(&made, BYTES);
+}
+static CUresult free_there(const call_t *call) { return cuda->cuMemFree(call->address); }
+static CUresult free_here(const call_t *call) { return cuda->cuMemFreeHost((void *)(uintptr_t)call->address); }
+static CUresult unregister(const call_t *call) { return cuda->cuMemHostUnregister((void *)(uintptr_t)call->address); }
+static CUresult close_mapping(const call_t *call) { return cuda->cuIpcCloseMemHandle(call->address); }
+static CUresult query(const call_t *call) { return cuda->cuEventQuery(call->event); }
+static CUresult record(const call_t *call) { return cuda->cuEventRecord(call->event, call->stream); }
+static CUresult wait_event(const call_t *call) { return cuda->cuStreamWaitEvent(call->stream, call->event, 0); }
+static CUresult copy_there(const call_t *call)
+{
+    return cuda->cuMemcpyAsync(call->address, call->address, 4, call->stream);
+}
+static CUresult sum_there(const call_t *call)
+{
+    CUdeviceptr at = call->address;
+    size_t      count = 1;
+    void       *parameters[] = {&at, &at, &at, &count};
+    return cuda->cuLaunchKernel(call->function, 1, 1, 1, 32, 1, 1, 0, call->stream, parameters, NULL);
+}
+static CUresult release(const call_t *call)
+{
+    (void)call;
+    return cuda->cuDevicePrimaryCtxRelease(device.device);
 }
 
 /* ---- opening -------------------------------------------------------------------------------------- */
@@ -325,7 +400,8 @@ static void failures(void)
     } else {
         CHECK(status == PP_OK);
     }
-    CHECK((strcmp(fake_leaks(), "") != 0) == was_freeing);
+    /* What was not freed goes with the context, which is a misuse. */
+    CHECK((strcmp(fake_leaks(), "") != 0 || fake_misuses() > 0) == was_freeing);
     fake_fail("", 1, CUDA_SUCCESS);
     if (strcmp(failed, "cuInit") != 0 && strcmp(failed, "cuDriverGetVersion") != 0) {
         CHECK(cuCtxGetCurrent(&context) == CUDA_SUCCESS);
@@ -446,10 +522,10 @@ static void copies(void)
     DONE(PP_CUDA(cuda, cuMemFreeHost, to));
     DONE(PP_CUDA(cuda, cuMemFree, first));
     DONE(PP_CUDA(cuda, cuMemFree, second));
-    const CUstream made[] = {up, across, down};
+    const CUstream streams[] = {up, across, down};
     const CUevent  recorded[] = {is_up, is_across, is_down};
     for (int i = 0; i < 3; i++) {
-        DONE(PP_CUDA(cuda, cuStreamDestroy, made[i]));
+        DONE(PP_CUDA(cuda, cuStreamDestroy, streams[i]));
         DONE(PP_CUDA(cuda, cuEventDestroy, recorded[i]));
     }
     finish();
@@ -511,9 +587,9 @@ static void held_streams(void)
     CHECK(is_filled(to, BYTES, SEEDS + 1));
     DONE(PP_CUDA(cuda, cuStreamSynchronize, up));
     DONE(PP_CUDA(cuda, cuEventQuery, is_up));
-    const CUstream made[] = {up, down, other, late};
+    const CUstream streams[] = {up, down, other, late};
     for (int i = 0; i < 4; i++)
-        DONE(PP_CUDA(cuda, cuStreamDestroy, made[i]));
+        DONE(PP_CUDA(cuda, cuStreamDestroy, streams[i]));
     DONE(PP_CUDA(cuda, cuEventDestroy, is_up));
     DONE(PP_CUDA(cuda, cuEventDestroy, is_down));
     DONE(PP_CUDA(cuda, cuMemFree, there));
@@ -549,6 +625,148 @@ static void destroyed_early(void)
     DONE(PP_CUDA(cuda, cuMemFree, there));
     DONE(PP_CUDA(cuda, cuMemFreeHost, from));
     DONE(PP_CUDA(cuda, cuMemFreeHost, to));
+    finish();
+}
+
+/* A new stream, or event, has the handle of the one that was destroyed last.  Of the old one it has nothing: what is queued
+   there is done beside it.  A handle that was not given out again is refused. */
+static void handles(void)
+{
+    begin();
+    unsigned char    *from = pinned_memory(BYTES), *to = pinned_memory(BYTES);
+    const CUdeviceptr there = memory_of_device(BYTES);
+    const CUstream    first = new_stream(), second = new_stream();
+    const CUevent     event = new_event(), other = new_event();
+    CHECK(first != second && event != other);
+    fill(from, BYTES, 1);
+    fake_hold(second, true);
+    copy(there, pp_cuda_address(from), BYTES, second);
+    DONE(PP_CUDA(cuda, cuEventRecord, other, second));
+    DONE(PP_CUDA(cuda, cuStreamWaitEvent, first, other, 0));
+    DONE(PP_CUDA(cuda, cuEventDestroy, event));
+    DONE(PP_CUDA(cuda, cuEventDestroy, other));
+    DONE(PP_CUDA(cuda, cuStreamDestroy, first));
+    DONE(PP_CUDA(cuda, cuStreamDestroy, second));
+    CHECK(cuda->cuStreamQuery(first) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(cuda->cuStreamQuery(second) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(cuda->cuEventQuery(other) == CUDA_ERROR_INVALID_HANDLE);
+    const CUstream again = new_stream();
+    const CUevent  other_again = new_event();
+    CHECK(again == second && other_again == other);
+    CHECK(cuda->cuStreamQuery(first) == CUDA_ERROR_INVALID_HANDLE);
+    DONE(PP_CUDA(cuda, cuEventQuery, other));
+    DONE(PP_CUDA(cuda, cuStreamQuery, again));   /* the held one had this handle */
+    copy(pp_cuda_address(to), pp_cuda_address(from), BYTES, again);
+    DONE(PP_CUDA(cuda, cuStreamSynchronize, again));
+    CHECK(is_filled(to, BYTES, 1));
+    CHECK(new_stream() == first && new_event() == event);
+    CHECK(fake_live("streams") == 2 && fake_live("events") == 2);
+    fake_let_all_go();
+    DONE(PP_CUDA(cuda, cuMemFree, there));       /* behind the copy of the destroyed stream */
+    const CUstream streams[] = {first, second};
+    const CUevent  events[] = {event, other};
+    for (int i = 0; i < 2; i++) {
+        DONE(PP_CUDA(cuda, cuStreamDestroy, streams[i]));
+        DONE(PP_CUDA(cuda, cuEventDestroy, events[i]));
+    }
+    DONE(PP_CUDA(cuda, cuMemFreeHost, from));
+    DONE(PP_CUDA(cuda, cuMemFreeHost, to));
+    finish();
+}
+
+/* A stream has room for three operations: whatever would queue a fourth one waits until there is room, until the room
+   grows, or until the stream is gone.  With `number` the environment has said so. */
+static void room(void)
+{
+    CUmodule module;
+    begin();
+    const CUstream    stream = new_stream(), other = new_stream();
+    const CUevent     event = new_event();
+    const CUdeviceptr there = memory_of_device(BYTES);
+    const CUfunction  sum = sum_of(&module);
+    call_t            calls[] = {{.name = "cuMemcpyAsync", .make = copy_there}, {.name = "cuEventRecord", .make = record},
+                                 {.name = "cuStreamWaitEvent", .make = wait_event},
+                                 {.name = "cuLaunchKernel", .make = sum_there}};
+    if (number == 0)
+        fake_room(3);
+    for (size_t i = 0; i < 3 * PP_COUNT_OF(calls); i++) {
+        call_t *call = &calls[i % PP_COUNT_OF(calls)];
+        call->address = there;
+        call->stream = stream;
+        call->event = event;
+        call->function = sum;
+        fake_hold(stream, true);
+        copy(there, there, 0, stream);           /* queues nothing */
+        for (int queued = 0; queued < 3; queued++)
+            copy(there, there + 4, 4, stream);
+        copy(there, there, 0, stream);
+        begin_call(call);
+        for (int queued = 0; queued < 3; queued++)
+            copy(there, there + 4, 4, other);    /* other streams have room, and other threads go on */
+        DONE(PP_CUDA(cuda, cuStreamSynchronize, other));
+        CHECK(fake_held_calls(call->name) == 1 && fake_held_calls("") == 1 && !atomic_load(&call->is_over));
+        if (i >= PP_COUNT_OF(calls))
+            fake_room(i < 2 * PP_COUNT_OF(calls) ? 0 : 4);
+        else
+            fake_hold(stream, false);
+        CHECK(end_call(call) == CUDA_SUCCESS && fake_held_calls("") == 0);
+        fake_hold(stream, false);
+        DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
+        fake_room(3);
+    }
+    fake_hold(stream, true);
+    for (int queued = 0; queued < 3; queued++)
+        copy(there, there + 4, 4, stream);
+    begin_call(&calls[0]);
+    DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
+    fake_let_all_go();
+    CHECK(end_call(&calls[0]) == CUDA_ERROR_INVALID_HANDLE);
+    DONE(PP_CUDA(cuda, cuStreamDestroy, other));
+    DONE(PP_CUDA(cuda, cuEventDestroy, event));
+    DONE(PP_CUDA(cuda, cuMemFree, there));
+    DONE(PP_CUDA(cuda, cuModuleUnload, module));
+    finish();
+}
+
+/* Calls of one function, or of any, wait at their beginning until they are let go; those of other functions do not. */
+static void held_calls(void)
+{
+    begin();
+    const CUevent event = new_event();
+    call_t        first = {.name = "cuMemAlloc", .make = alloc}, second = {.name = "cuEventQuery", .make = query};
+    second.event = event;
+    fake_hold_calls("cuMemAlloc", true);
+    begin_call(&first);
+    DONE(PP_CUDA(cuda, cuEventQuery, event));
+    CHECK(fake_live("memory") == 0 && fake_calls("cuMemAlloc") == 1 && !atomic_load(&first.is_over));
+    CHECK(fake_held_calls("cuMemAlloc") == 1 && fake_held_calls("cuEventQuery") == 0 && fake_held_calls("") == 1);
+    fake_hold_calls("cuMemAlloc", false);
+    CHECK(end_call(&first) == CUDA_SUCCESS && fake_held_calls("") == 0 && fake_live("memory") == 1);
+    DONE(PP_CUDA(cuda, cuMemFree, made));
+    /* It is decided at the beginning whether a call fails. */
+    fake_fail("cuMemAlloc", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    fake_hold_calls("cuMemAlloc", true);
+    begin_call(&first);
+    fake_fail("cuMemAlloc", 1, CUDA_SUCCESS);
+    fake_let_all_go();
+    CHECK(end_call(&first) == CUDA_ERROR_OUT_OF_MEMORY);
+    const CUdeviceptr there = memory_of_device(BYTES);
+    fake_hold_calls("cuMemFree", true);
+    fake_hold_calls("cuEventQuery", true);
+    first = (call_t){.name = "cuMemFree", .make = free_there, .address = there};
+    begin_call(&first);
+    begin_call(&second);
+    CHECK(fake_held_calls("") == 2 && fake_live("memory") == 1);
+    fake_let_all_go();
+    CHECK(end_call(&first) == CUDA_SUCCESS && end_call(&second) == CUDA_SUCCESS);
+    /* Any function: also the first one that the thread calls, to make the context current. */
+    fake_hold_calls("", true);
+    second.name = "cuCtxPushCurrent";
+    begin_call(&second);
+    CHECK(fake_held_calls("") == 1);
+    fake_hold_calls("", false);
+    CHECK(end_call(&second) == CUDA_SUCCESS);
+    DONE(PP_CUDA(cuda, cuEventDestroy, event));
     finish();
 }
 
@@ -593,6 +811,95 @@ static void capture(void)
     DONE(PP_CUDA(cuda, cuEventQuery, event));    /* it was never recorded */
     DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
     DONE(PP_CUDA(cuda, cuEventDestroy, event));
+    finish();
+}
+
+static CUresult unsafe(int which, CUdeviceptr there, void *here, CUstream stream, CUevent event)
+{
+    static char        plain[BYTES];
+    CUdeviceptr        address;
+    void              *memory;
+    CUmodule           module;
+    const CUipcMemHandle handle = {{0}};
+    switch (which) {
+    case 0: return cuda->cuMemAlloc(&address, BYTES);
+    case 1: return cuMemAllocManaged(&address, BYTES, 1);
+    case 2: return cuda->cuMemFree(there);
+    case 3: return cuda->cuMemHostAlloc(&memory, BYTES, CU_MEMHOSTALLOC_PORTABLE);
+    case 4: return cuda->cuMemFreeHost(here);
+    case 5: return cuda->cuMemHostRegister(plain, BYTES, CU_MEMHOSTREGISTER_PORTABLE);
+    case 6: return cuda->cuMemHostUnregister(plain);
+    case 7: return cuda->cuIpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    case 8: return cuda->cuIpcCloseMemHandle(there);
+    case 9: return cuda->cuModuleLoadData(&module, "sum_int32");
+    case 10: return cuda->cuModuleUnload(NULL);
+    case 11: return cuda->cuEventQuery(event);
+    case 12: return cuda->cuEventSynchronize(event);
+    case 13: return cuda->cuStreamQuery(stream);
+    case 14: return cuda->cuStreamSynchronize(stream);
+    default: return CUDA_ERROR_UNKNOWN;
+    }
+}
+
+/* While a stream is captured, calls that may disturb that are refused in the global mode, and do nothing; each is a misuse.
+   In the relaxed mode they are allowed, but for those about the stream itself. */
+static void unsafe_calls(void)
+{
+    enum { UNSAFE = 15 };
+    begin();
+    const CUstream      stream = new_stream(), captured = new_stream();
+    const CUevent       event = new_event();
+    const CUdeviceptr   there = memory_of_device(BYTES);
+    void *const         here = pinned_memory(BYTES);
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    DONE(PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &mode));
+    CHECK(mode == CU_STREAM_CAPTURE_MODE_RELAXED);       /* that of pp_cuda_enter() */
+    DONE(PP_CUDA(cuda, cuEventQuery, event));
+    fake_capture(captured, true);
+    for (int i = 0; i < UNSAFE; i++) {
+        CHECK(unsafe(i, there, here, stream, event) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        CHECK(fake_misuses() == (uint64_t)i + 1);
+    }
+    SAME(fake_leaks(), "memory: 1, host memory: 1, streams: 2, events: 1, contexts: 1");
+    DONE(PP_CUDA(cuda, cuEventRecord, event, stream));   /* this one is about another stream only */
+    DONE(PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &mode));
+    CHECK(cuda->cuStreamQuery(captured) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK(cuda->cuStreamSynchronize(captured) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    DONE(PP_CUDA(cuda, cuEventSynchronize, event));
+    DONE(PP_CUDA(cuda, cuMemFree, there));
+    DONE(PP_CUDA(cuda, cuMemFreeHost, here));
+    fake_capture(captured, false);
+    DONE(PP_CUDA(cuda, cuStreamQuery, captured));
+    fake_capture(captured, true);
+    DONE(PP_CUDA(cuda, cuStreamDestroy, captured));
+    mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    DONE(PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &mode));
+    DONE(PP_CUDA(cuda, cuEventQuery, event));    /* a stream that is gone is not captured */
+    DONE(PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &mode));
+    DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
+    DONE(PP_CUDA(cuda, cuEventDestroy, event));
+    finish_after(UNSAFE);
+}
+
+/* Streams have priorities, which the driver cuts to its range. */
+static void priorities(void)
+{
+    static const int asked[] = {0, -1, -5, -6, 3}, given[] = {0, -1, -5, -5, 0};
+    int              least = 7, greatest = 7;
+    CUstream         stream;
+    CHECK(cuCtxGetStreamPriorityRange(&least, &greatest) == CUDA_ERROR_NOT_INITIALIZED);
+    begin();
+    CHECK(cuCtxGetStreamPriorityRange(&least, &greatest) == CUDA_SUCCESS && least == 0 && greatest == -5);
+    for (size_t i = 0; i < PP_COUNT_OF(asked); i++) {
+        CHECK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, asked[i]) == CUDA_SUCCESS);
+        CHECK(fake_priority(stream) == given[i]);
+        DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
+        DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
+    }
+    CHECK(cuStreamCreateWithPriority(&stream, 7, 0) == CUDA_ERROR_INVALID_VALUE);
+    stream = new_stream();
+    CHECK(fake_priority(stream) == -5 && fake_priority(CU_STREAM_LEGACY) == 0);     /* the library's has the greatest */
+    DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
     finish();
 }
 
@@ -705,9 +1012,130 @@ static void registration(void)
     DONE(PP_CUDA(cuda, cuStreamQuery, held));
     DONE(PP_CUDA(cuda, cuStreamDestroy, held));
     DONE(PP_CUDA(cuda, cuMemFree, there));
-    DONE(pp_cuda_leave(&device, PP_OK));
-    pp_cuda_device_close(&device);
+    finish_after(1);
+}
+
+/* Who gives memory back waits for all that was queued on the device before, though it is about other memory; not for what
+   is queued later.  For host memory it is all devices, of which there are two.  Other threads go on. */
+static void giving_back(void)
+{
+    static char      registered[BYTES];
+    pp_cuda_device_t other;
+    begin();
+    unsigned char *beside = pinned_memory(BYTES), *here[] = {pinned_memory(BYTES), pinned_memory(BYTES)};
+    const CUdeviceptr there = memory_of_device(BYTES), next = memory_of_device(BYTES), last = memory_of_device(BYTES);
+    const CUstream    before = new_stream(), later = new_stream();
+    call_t            calls[] = {{.name = "cuMemFree", .make = free_there, .address = there},
+                                 {.name = "cuMemFreeHost", .make = free_here, .address = pp_cuda_address(here[0])},
+                                 {.name = "cuMemHostUnregister", .make = unregister,
+                                  .address = pp_cuda_address(registered)},
+                                 {.name = "cuMemFreeHost", .make = free_here, .address = pp_cuda_address(here[1])}};
+    DONE(PP_CUDA(cuda, cuMemHostRegister, registered, BYTES, CU_MEMHOSTREGISTER_PORTABLE));
+    for (int i = 0; i < 3; i++) {
+        fake_hold(before, true);
+        fake_hold(later, true);
+        copy(next, pp_cuda_address(beside), BYTES, before);
+        begin_call(&calls[i]);
+        copy(next, pp_cuda_address(beside), BYTES, later);
+        CHECK(PP_CUDA(cuda, cuStreamQuery, later) == PP_PENDING);
+        CHECK(fake_held_calls(calls[i].name) == 1 && !atomic_load(&calls[i].is_over));
+        fake_hold(before, false);
+        CHECK(end_call(&calls[i]) == CUDA_SUCCESS);
+        CHECK(PP_CUDA(cuda, cuStreamQuery, later) == PP_PENDING);
+        fake_hold(later, false);
+        DONE(PP_CUDA(cuda, cuStreamSynchronize, later));
+    }
+    SAME(fake_leaks(), "memory: 2, host memory: 2, streams: 2, contexts: 1");
+    DONE(pp_cuda_device_open(1, &other));
+    DONE(pp_cuda_enter(&other));
+    const CUstream elsewhere = new_stream();
+    fake_hold(elsewhere, true);
+    copy(next, pp_cuda_address(beside), BYTES, elsewhere);
+    DONE(pp_cuda_leave(&other, PP_OK));
+    DONE(PP_CUDA(cuda, cuMemFree, last));        /* waits for its own device only */
+    begin_call(&calls[3]);
+    fake_hold(elsewhere, false);
+    CHECK(end_call(&calls[3]) == CUDA_SUCCESS);
+    DONE(PP_CUDA(cuda, cuStreamQuery, elsewhere));
+    /* But for a copy with the memory itself, wherever that is queued. */
+    fake_hold(elsewhere, true);
+    copy(next, pp_cuda_address(beside), BYTES, elsewhere);
+    calls[0].address = next;
+    begin_call(&calls[0]);
+    fake_hold(elsewhere, false);
+    CHECK(end_call(&calls[0]) == CUDA_SUCCESS);
+    const CUstream streams[] = {before, later, elsewhere};
+    for (int i = 0; i < 3; i++)
+        DONE(PP_CUDA(cuda, cuStreamDestroy, streams[i]));
+    DONE(PP_CUDA(cuda, cuMemFreeHost, beside));
+    pp_cuda_device_close(&other);
+    finish();
+}
+
+/* A copy that is queued with memory while another thread waits to free it is a misuse, and is waited for. */
+static void used_while_freed(void)
+{
+    begin();
+    const CUdeviceptr there = memory_of_device(BYTES), next = memory_of_device(BYTES);
+    const CUstream    before = new_stream(), later = new_stream();
+    call_t            call = {.name = "cuMemFree", .make = free_there, .address = there};
+    fake_hold_all();
+    copy(next, next, BYTES, before);
+    begin_call(&call);
+    copy(there, next, BYTES, later);
+    CHECK(fake_misuses() == 0);
+    fake_hold(before, false);
+    while (fake_misuses() == 0)
+        usleep(100);
+    CHECK(!atomic_load(&call.is_over));
+    fake_let_all_go();
+    CHECK(end_call(&call) == CUDA_SUCCESS);
+    DONE(PP_CUDA(cuda, cuMemFree, next));
+    DONE(PP_CUDA(cuda, cuStreamDestroy, before));
+    DONE(PP_CUDA(cuda, cuStreamDestroy, later));
+    finish_after(1);
+}
+
+/* The last release of a context takes with it what is left there, each kind of which is a misuse; it waits for what is
+   queued.  Nothing of that is there in the context that is retained next. */
+static void last_release(void)
+{
+    static char registered[BYTES];
+    CUmodule    module;
+    CUcontext   context;
+    CUdeviceptr address;
+    call_t      call = {.name = "cuDevicePrimaryCtxRelease", .make = release};
+    begin();
+    const CUdeviceptr there = memory_of_device(BYTES);
+    unsigned char    *here = pinned_memory(BYTES);
+    const CUstream    stream = new_stream();
+    const CUevent     event = new_event();
+    sum_of(&module);
+    CHECK(cuMemAllocManaged(&address, BYTES, 1) == CUDA_SUCCESS);
+    DONE(PP_CUDA(cuda, cuMemHostRegister, registered, BYTES, CU_MEMHOSTREGISTER_PORTABLE));
+    DONE(PP_CUDA(cuda, cuDevicePrimaryCtxRetain, &context, 0));
+    fake_hold_all();
+    copy(there, pp_cuda_address(here), BYTES, stream);
+    copy(there, pp_cuda_address(here), BYTES, NULL);
+    DONE(PP_CUDA(cuda, cuDevicePrimaryCtxRelease, 0));   /* not the last one */
+    CHECK(fake_misuses() == 0 && fake_live("memory") == 2);
+    begin_call(&call);
+    fake_let_all_go();
+    CHECK(end_call(&call) == CUDA_SUCCESS);
     SAME(fake_leaks(), "");
+    CHECK(fake_misuses() == 6);
+    CHECK(cuda->cuStreamQuery(NULL) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    CHECK(cuda->cuCtxPushCurrent(context) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuda->cuDevicePrimaryCtxRelease(0) == CUDA_ERROR_INVALID_CONTEXT);
+    DONE(PP_CUDA(cuda, cuDevicePrimaryCtxRetain, &context, 0));
+    CHECK(cuda->cuMemFree(there) == CUDA_ERROR_INVALID_VALUE && cuda->cuMemFree(address) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuda->cuMemFreeHost(here) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuda->cuMemHostUnregister(registered) == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    CHECK(cuda->cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(cuda->cuEventQuery(event) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(cuda->cuModuleUnload(module) == CUDA_ERROR_INVALID_HANDLE);
+    DONE(PP_CUDA(cuda, cuStreamQuery, NULL));
+    finish_after(6);
 }
 
 /* Each kind of leak is counted. */
@@ -885,10 +1313,16 @@ static void use_from_another(int in, int out)
     fill(here, BYTES, 2);
     copy(there, pp_cuda_address(here), BYTES, stream);
     DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
-    DONE(PP_CUDA(cuda, cuIpcCloseMemHandle, there));
-    CHECK(fake_live("mappings") == 1);
-    DONE(PP_CUDA(cuda, cuIpcCloseMemHandle, there));
-    CHECK(fake_live("mappings") == 0 && cuda->cuIpcCloseMemHandle(there) == CUDA_ERROR_INVALID_VALUE);
+    /* To close it waits for what is queued, as to free. */
+    call_t call = {.name = "cuIpcCloseMemHandle", .make = close_mapping, .address = there};
+    for (int left = 1; left >= 0; left--) {
+        fake_hold(stream, true);
+        copy(pp_cuda_address(here), pp_cuda_address(here + 1), 1, stream);
+        begin_call(&call);
+        fake_hold(stream, false);
+        CHECK(end_call(&call) == CUDA_SUCCESS && fake_live("mappings") == (uint64_t)left);
+    }
+    CHECK( cuda->cuIpcCloseMemHandle(there) == CUDA_ERROR_INVALID_VALUE);
     hand_over(out, here, 1);
     take_over(in, here, 1);
     /* The memory was freed. */
@@ -916,7 +1350,8 @@ static void two_processes(void)
     CHECK(status_of(child) == 0);
 }
 
-/* Maps the other process's memory; closes it when that was freed, or, with `number`, ends at once. */
+/* Maps the other process's memory; closes it when that was freed, or ends at once (1), or leaves it to the last release of
+   the context (2). */
 static void map_memory(int in, int out)
 {
     CUipcMemHandle handle;
@@ -925,8 +1360,12 @@ static void map_memory(int in, int out)
     take_over(in, &handle, sizeof handle);
     DONE(PP_CUDA(cuda, cuIpcOpenMemHandle, &there, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     hand_over(out, "m", 1);
-    if (number)
+    if (number == 1)
         _exit(0);
+    if (number == 2) {
+        finish_after(1);
+        exit(0);
+    }
     take_over(in, &handle, 1);
     DONE(PP_CUDA(cuda, cuIpcCloseMemHandle, there));
     finish();
@@ -946,6 +1385,7 @@ static void freed_while_mapped(void)
         map_memory(there[0], back[1]);
         exit(0);
     }
+    ordinal = number == 2;                       /* its context is another one than that in which it is opened */
     begin();
     const CUdeviceptr memory = memory_of_device(BYTES);
     DONE(PP_CUDA(cuda, cuIpcGetMemHandle, &handle, memory));
@@ -959,9 +1399,7 @@ static void freed_while_mapped(void)
         hand_over(there[1], "f", 1);
         CHECK(status_of(child) == 0);
     }
-    DONE(pp_cuda_leave(&device, PP_OK));
-    pp_cuda_device_close(&device);
-    SAME(fake_leaks(), "");
+    finish_after(number ? 0 : 1);
 }
 
 /* ---- kernels -------------------------------------------------------------------------------------- */
@@ -1078,7 +1516,8 @@ static const struct {
     CASE(no_such_device), CASE(statuses), CASE(failures), CASE(one_failure), CASE(contexts), CASE(copies),
     CASE(held_streams), CASE(destroyed_early), CASE(default_streams), CASE(capture), CASE(touch), CASE(pointers),
     CASE(registration), CASE(leaks), CASE(strictness), CASE(peers), CASE(two_processes), CASE(kernels),
-    CASE(structures), CASE(freed_while_mapped),
+    CASE(structures), CASE(freed_while_mapped), CASE(handles), CASE(room), CASE(held_calls), CASE(giving_back),
+    CASE(used_while_freed), CASE(last_release), CASE(unsafe_calls), CASE(priorities),
 #undef CASE
 };
 
