@@ -6,14 +6,14 @@ If LD_PRELOAD names tests/support/cuda_mpi.c, compiled, MPI takes addresses of t
 
 The device is that of the stand-in for the CUDA driver, whose streams pause at random. Each program
 has up to three handles of its own kind. Their send buffers may be arrays of `Context.alloc`, or
-parts of them. The ranks make Starts and Waits with random delays, on two streams, one of which is
-now and then held for a moment; they overwrite what a Start has read at once, or an array of the
-library's after its Wait, and read a result as soon as Wait has returned. Then they flush and
-compare everything that they were given (tests/support/oracles.py). Every fourth program also has a
-handle of P-Reduce, whose groups are replayed as by tests/stress/preduce.py; every other fourth one
-has groups on communicators, whose members must agree, and which keep the mean. Afterwards nothing
-may be left on the device. The last line is "N programs passed"; the first program that does not
-pass ends the run, and is named.
+parts of them. The ranks make Starts and Waits with random delays, on two streams. One of them is
+now and then held for a moment; in some programs all have room for a few operations only. The ranks
+overwrite what a Start has read at once, or an array of the library's after its Wait, and read a
+result as soon as Wait has returned. Then they flush and compare everything that they were given
+(tests/support/oracles.py). Every fourth program also has a handle of P-Reduce, whose groups are
+replayed as by tests/stress/preduce.py; every other fourth one has groups on communicators, whose
+members must agree, and which keep the mean. Afterwards nothing may be left on the device. The last
+line is "N programs passed"; the first program that does not pass ends the run, and is named.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ EXTRAS = (0, 3, 4000, 20_000)  # elements besides the counts: above 64 KiB copie
 MANY, LARGE = 400_000, 0.05  # chunks of such results are copied early; the share of such programs
 LONGEST_S = 3e-4
 HELD = 0.2  # share of the Starts whose stream is held for a moment
+CROWDED = 0.2  # share of the programs whose streams have little room: the driver waits for some
+ROOMS, ROOM = (1, 2, 5), 1024  # for operations; else
 SLOW = 0.2  # share of the programs with a slow consumer
 QUEUED = 7  # results of it; eight are the most on their way
 TESTED = 0.2  # share of the requests that are collected by Test
@@ -57,6 +59,26 @@ IMPATIENT = 0.2  # ... whose first Waits may time out
 LENT = 0.5  # share of the handles with an array of the library's
 TYPES = ("i8", "i8", "i4", "f8", "f4", "c8", "f2")
 HALF_MAX = 4  # sums of such numbers are exact in half precision
+
+
+class Room:
+    """How many operations streams have room for."""
+
+    little = False
+
+    @classmethod
+    def draw(cls, seed: int) -> None:
+        draw = np.random.default_rng((seed, 3))
+        cls.little = draw.random() < CROWDED
+        driver().fake_room(int(draw.choice(ROOMS)) if cls.little else ROOM)
+
+
+def hold_for_a_moment(own: np.random.Generator, stream: Stream) -> bool:
+    """Now and then hold a stream; not one on which this thread would wait for room."""
+    held = own.random() < HELD and not Room.little
+    if held:
+        stream.hold(True)
+    return held
 
 
 @dataclass
@@ -89,9 +111,8 @@ def open_loop(
     policies.append(pp.Quorum(comm.size, deadline=2e-3))
     extra = MANY if draw.random() < LARGE else int(draw.choice(EXTRAS))
     dtype = np.dtype(str(draw.choice(TYPES)))
-    values = np.arange(comm.size + extra).astype(dtype)
-    if dtype == "f2":
-        values %= HALF_MAX
+    numbers = np.arange(comm.size + extra)
+    values = (numbers % HALF_MAX if dtype == "f2" else numbers).astype(dtype)
     values[: comm.size] = 0
     values[comm.rank] = 1
     out = Array(values.size, dtype, home)
@@ -151,9 +172,7 @@ def collect(
 def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp.Status) -> None:
     """Make a Start and a Wait."""
     first, second = own.permutation(streams)  # type: ignore[arg-type]
-    held = own.random() < HELD
-    if held:
-        first.hold(True)
+    held = hold_for_a_moment(own, first)
     loop.send.put(loop.values, first)
     loop.request.Start(stream=first)  # type: ignore[call-arg]
     if loop.send is not loop.out and not loop.lent:
@@ -202,7 +221,7 @@ class Member(Rank):
 
     def begin(self, iteration: int | None, group: list[int] | None) -> None:
         first = self.first = self.own.choice(self.streams)
-        first.hold(self.own.random() < HELD)
+        hold_for_a_moment(self.own, first)
         self.array.put(self.model, first)
         self.request.Start(iteration, group, first)  # type: ignore[call-arg]
         self.array.put(-999, first)
@@ -264,7 +283,7 @@ def average_by_mpi(
     assert request.device_path == path  # type: ignore[attr-defined]
     for _ in range(int(own.integers(1, 10))):
         first, second = own.permutation(streams)  # type: ignore[arg-type]
-        first.hold(own.random() < HELD)
+        hold_for_a_moment(own, first)
         model.put(values, first)
         request.Start(stream=first)  # type: ignore[call-arg]
         model.put(-999, first)
@@ -298,7 +317,7 @@ def program(comm: MPI.Comm, seed: int) -> None:
         progress=progress,  # type: ignore[arg-type]
         patience=patience,
     ) as ctx:
-        if shared.random() < SLOW:
+        if shared.random() < SLOW and not Room.little:
             consume_slowly(comm, ctx, own, streams[0])
         way = "direct" if transport == "mpi" and CUDA_MPI else "ipc"
         count = int(shared.integers(1, 4))
@@ -363,6 +382,7 @@ def main() -> None:
     before = stand_in.fake_leaks()
     for seed in range(options.seed, options.seed + options.programs):
         stand_in.fake_seed(1 + seed * comm.size + comm.rank)
+        Room.draw(seed)
         try:
             program(comm, seed)
             assert stand_in.fake_leaks() == before, f"left: {stand_in.fake_leaks().decode()}"
