@@ -2,9 +2,8 @@
 #include "api.h"
 #include "algo/choose.h"
 #include "coll/allreduce.h"
-#include "cuda/disposal.h"
 #include "node/keeper.h"
-#include "progress/vault.h"
+#include "progress/staging.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -99,12 +98,9 @@ static pp_status_t collect_call(pp_ctx_t *ctx)
     ctx->calls.kind = PP_CALL_NONE;
     if (kind == PP_CALL_FREE && status == PP_OK)
         *ctx->calls.discarded_out = ctx->team.discarded;
-    pp_vaults_close(ctx);
-    pp_vaults_free(ctx);
     if (status < 0)
         pp_fail(status, "%s", ctx->calls.text);
     pp_unlock(ctx);
-    pp_dispose_all();
     if (kind == PP_CALL_CTX_FREE && status == PP_OK && ctx->mpi)
         return pp_ctx_close_mpi(ctx);
     return status;
@@ -126,7 +122,8 @@ static void check_order(pp_ctx_t *ctx)
 pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
 {
     PP_TRY(pp_enter(ctx));
-    if (ctx->calls.kind == PP_CALL_NONE || ctx->calls.kind == PP_CALL_AWAY) {
+    const pp_call_kind_t kind = ctx->calls.kind;
+    if (kind == PP_CALL_NONE || kind == PP_CALL_AWAY || kind == PP_CALL_MAKING) {
         pp_unlock(ctx);
         return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress: begin one first");
     }
@@ -267,16 +264,19 @@ pp_status_t pp_allreduce_make(pp_ctx_t *ctx, const pp_allreduce_config_t *config
     return new_allreduce(ctx, config, handle);
 }
 
-/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released.  The
-   context is not freed meanwhile, as the handle counts already. */
+/* A handle whose buffers are in the memory of a device gets what it needs there; if it cannot, it is released.  No other
+   call begins meanwhile. */
 static pp_status_t stage(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_handle_t **handle)
 {
     pp_status_t status;
     if (config->device == 0)
         return PP_OK;
-    ctx->team.live_handles++;
-    PP_UNLOCKED(ctx, status, pp_staging_open(*handle));
-    ctx->team.live_handles--;
+    status = pp_call_check_none(&ctx->calls, "making a handle");
+    if (status >= 0) {
+        ctx->calls.kind = PP_CALL_MAKING;
+        PP_UNLOCKED(ctx, status, pp_staging_open(*handle));
+        ctx->calls.kind = PP_CALL_NONE;
+    }
     if (status < 0) {
         (*handle)->kind->release(*handle);
         *handle = NULL;
@@ -288,7 +288,6 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
                                     const char *complaint, pp_handle_t **out)
 {
     *out = NULL;
-    pp_dispose_all();                /* memory that is about to be registered again */
     PP_TRY(pp_enter(ctx));
     /* The ranks agree on a wrong argument found here as on one that the caller found. */
     pp_handle_t *handle = NULL;
@@ -307,7 +306,6 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
         handle->kind->release(handle);
     pp_began(ctx, status);
     pp_unlock(ctx);
-    pp_dispose_all();                /* what could be made of a handle that could not */
     return status;
 }
 

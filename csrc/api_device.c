@@ -69,7 +69,7 @@ pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **
 void pp_device_unalloc(void *keeper)
 {
     pp_array_drop(keeper);
-    pp_dispose_all();
+    pp_dispose_wait(PP_DISPOSE_MOMENT_US);
 }
 
 static pp_status_t enter(pp_handle_t *handle, pp_ctx_t **ctx)
@@ -115,26 +115,29 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
 
 static bool none_left(const void *arg) { return !((const pp_ctx_t *)arg)->vaults; }
 
-/* Closes what is still open; waits until the other ranks have closed what they have mapped of this one's memory. */
+/* Waits until this rank has closed what it had mapped of others, and they what they had of it.  The context is not freed
+   meanwhile, as if the handle were still there. */
 static pp_status_t await_vaults(pp_ctx_t *ctx, int64_t timeout_us)
 {
-    if (!ctx->vaults)
-        return PP_OK;
-    pp_vaults_close(ctx);
     ctx->flights++;                  /* sleeps are short */
+    ctx->team.live_handles++;
     pp_status_t status = pp_help_until(ctx, none_left, ctx, timeout_us, NULL);
+    ctx->team.live_handles--;
     ctx->flights--;
     return status;
 }
 
 pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us)
 {
+    pp_status_t status = PP_OK;
     PP_TRY(pp_enter(ctx));
-    pp_status_t status = await_vaults(ctx, timeout_us);
+    if (ctx->vaults)
+        status = await_vaults(ctx, timeout_us);
     pp_unlock(ctx);
-    pp_dispose_all();
-    return status;
+    return status == PP_OK ? pp_await_disposal(timeout_us) : status;
 }
+
+pp_status_t pp_await_disposal(int64_t timeout_us) { return pp_dispose_wait(timeout_us) ? PP_OK : PP_PENDING; }
 
 pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us)
 {

@@ -1,6 +1,5 @@
 /* api_preduce.c - the public functions on handles of P-Reduce: argument checks and the lock.  See api.h. */
 #include "api.h"
-#include "cuda/disposal.h"
 #include "progress/staged_preduce.h"
 
 static pp_status_t new_preduce(pp_ctx_t *ctx, const pp_preduce_config_t *config, pp_handle_t **handle)
@@ -25,14 +24,14 @@ static pp_status_t stage(pp_ctx_t *ctx, pp_handle_t **handle)
 {
     if (pp_preduce_of(*handle)->config.device == 0)
         return PP_OK;
-    pp_status_t status;
-    ctx->team.live_handles++;        /* so the context is not freed while the lock is released */
-    PP_UNLOCKED(ctx, status, pp_staged_preduce_make(*handle));
-    if (status >= 0)
-        status = pp_call_check_none(&ctx->calls, "making a handle");
-    if (status >= 0)
-        status = pp_staged_preduce_open(ctx, *handle);
-    ctx->team.live_handles--;
+    pp_status_t status = pp_call_check_none(&ctx->calls, "making a handle");
+    if (status >= 0) {
+        ctx->calls.kind = PP_CALL_MAKING;        /* no other call begins while the lock is released */
+        PP_UNLOCKED(ctx, status, pp_staged_preduce_make(*handle));
+        if (status >= 0)
+            status = pp_staged_preduce_open(ctx, *handle);
+        ctx->calls.kind = PP_CALL_NONE;
+    }
     if (status < 0) {
         (*handle)->kind->release(*handle);
         *handle = NULL;
@@ -44,7 +43,6 @@ pp_status_t pp_preduce_init_begin(pp_ctx_t *ctx, const pp_preduce_config_t *conf
                                   pp_handle_t **out)
 {
     *out = NULL;
-    pp_dispose_all();                /* memory that is about to be registered again */
     PP_TRY(pp_enter(ctx));
     pp_handle_t *handle = NULL;
     pp_status_t complained = complaint ? PP_ERR_ARGUMENT : pp_preduce_make(ctx, config, &handle);
@@ -62,7 +60,6 @@ pp_status_t pp_preduce_init_begin(pp_ctx_t *ctx, const pp_preduce_config_t *conf
         handle->kind->release(handle);
     pp_began(ctx, status);
     pp_unlock(ctx);
-    pp_dispose_all();                /* what could be made of a handle that could not */
     return status;
 }
 

@@ -198,8 +198,8 @@ class Collectives:
             request = AllreduceRequest(context, native, handle, settings, arguments.vector)
         context._requests[request.id] = request
         context._warn()
-        if isinstance(request, DeviceAllreduceRequest) and device_path != "auto":
-            request._warn_of_path(device_path)
+        if isinstance(request, DeviceAllreduceRequest):
+            request._made(device_path)
         return request
 
     def Preduce_init(
@@ -337,8 +337,8 @@ class Collectives:
         if arguments.backend == "comm":
             request._use_communicators()
         context._warn()
-        if isinstance(request, DevicePreduceRequest) and device_path != "auto":
-            request._warn_of_path(device_path)
+        if isinstance(request, DevicePreduceRequest):
+            request._made(device_path)
         return request
 
 

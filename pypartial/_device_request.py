@@ -13,7 +13,7 @@ from ._native import LOGGER, SLICE_S, SLICE_US
 from .errors import TimeoutError
 
 _REASON_BYTES = 512
-_AWAIT_FREE_US = 1_000_000  # the other ranks are about to give the memory back
+_AWAIT_FREE_US = 1_000_000  # drivers and other ranks are about to give the memory back
 _BEFORE = "what was queued before on the streams of Start and Wait"
 
 
@@ -54,9 +54,13 @@ class DeviceRequest(Request):
         self._native.check(lib.pp_device_path(self._handle, path, why, _REASON_BYTES))
         return DEVICE_PATH.value(lib, path[0]), self._native.text(why)
 
-    def _warn_of_path(self, asked: str) -> None:
-        """Say on rank 0, once for a context, that the path asked for is not possible."""
-        reason = self.device_path_reason
+    def _made(self, asked: str) -> None:
+        """Wait a moment until memory is free that the path in use does not need.
+
+        Say on rank 0, once for a context, that the path asked for is not possible.
+        """
+        self._lib.pp_await_disposal(_AWAIT_FREE_US)
+        reason = self.device_path_reason if asked != "auto" else ""
         if reason and self._context.rank == 0 and not self._context._told_of_path:
             self._context._told_of_path = True
             warnings.warn(
@@ -97,7 +101,7 @@ class DeviceRequest(Request):
         return self._land(name, timeout, results=True)
 
     def _await_free(self) -> None:
-        """Wait a moment until memory that ranks have shared is free; else it is freed later."""
+        """Wait a moment until memory is free that is not used any more; else it is freed later."""
         self._lib.pp_await_free(self._context._ctx, _AWAIT_FREE_US)
 
     def _land(self, name: str, timeout: float | None, *, results: bool) -> float | None:

@@ -8,7 +8,8 @@ static void describe_activity(const pp_calls_t *calls, pp_rank_state_t *state)
     if (calls->team->in_call) {
         state->activity = PP_IN_CALL;
         state->call = calls->kind;
-        state->handle = calls->handle ? calls->handle->id : 0;
+        /* A handle that is being made gets its id when the ranks have agreed, which one may know before another. */
+        state->handle = calls->handle && calls->kind != PP_CALL_INIT ? calls->handle->id : 0;
         return;
     }
     state->activity = PP_COMPUTING;

@@ -13,7 +13,8 @@
 
 typedef enum pp_call_kind {
     PP_CALL_NONE, PP_CALL_INIT, PP_CALL_FLUSH, PP_CALL_DRAIN, PP_CALL_FREE, PP_CALL_CTX_FREE,
-    PP_CALL_EXIT, PP_CALL_AWAY
+    PP_CALL_EXIT, PP_CALL_AWAY,
+    PP_CALL_MAKING                   /* no call yet: a thread makes the handle of one, and has released the lock */
 } pp_call_kind_t;
 
 /* A vote in an agreement: one rank's, or several merged.  A merge keeps the lower rank's signature, and the first

@@ -23,7 +23,7 @@ static pp_array_t     *arrays;
 static pp_status_t allocate(pp_array_t *array)
 {
     PP_TRY(pp_cuda_enter(&array->device));
-    return pp_cuda_leave(&array->device, PP_CUDA(array->device.cuda, cuMemAlloc, &array->address, array->bytes));
+    return pp_cuda_leave(&array->device, pp_dispose_alloc(array->device.cuda, &array->address, array->bytes));
 }
 
 pp_status_t pp_array_new(int32_t device, size_t bytes, pp_array_t **out)

@@ -1,9 +1,10 @@
 /* disposal.c - see disposal.h. */
 #include "disposal.h"
+#include "aside.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
+#include <time.h>
 
 typedef struct left {
     struct left     *next;
@@ -12,10 +13,14 @@ typedef struct left {
     uint64_t         what;
 } left_t;
 
-/* No thread calls the driver with `lock`.  With `giving` one does, so that a device is closed last. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, giving = PTHREAD_MUTEX_INITIALIZER;
+/* `lock` protects all that follows.  No thread calls the driver with it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t  given = PTHREAD_COND_INITIALIZER;
 static left_t         *oldest, **end = &oldest;
+static bool            gives;                    /* a thread gives back */
+static uint64_t        left_count, given_count;
 
+/* Errors have no one to hear them: the process goes on without what the driver has not taken back. */
 static void give_back(left_t *left)
 {
     if (!left->give) {
@@ -24,23 +29,53 @@ static void give_back(left_t *left)
         left->give(&left->device, left->what);
         pp_cuda_leave(&left->device, PP_OK);
     }
+    free(left);
+}
+
+static left_t *take_oldest(void)
+{
+    left_t *left = oldest;
+    if (left) {
+        oldest = left->next;
+        if (!oldest)
+            end = &oldest;
+    }
+    return left;
+}
+
+static void give_all(void *nothing)
+{
+    (void)nothing;
+    pthread_mutex_lock(&lock);
+    for (left_t *left; (left = take_oldest());) {
+        pthread_mutex_unlock(&lock);
+        give_back(left);
+        pthread_mutex_lock(&lock);
+        given_count++;
+        pthread_cond_broadcast(&given);
+    }
+    gives = false;
+    pthread_mutex_unlock(&lock);
 }
 
 static void leave(left_t left)
 {
     left_t *kept = malloc(sizeof *kept);
-    if (!kept) {
-        give_back(&left);
+    if (!kept)                       /* the process keeps what it has */
         return;
-    }
     *kept = left;
     pthread_mutex_lock(&lock);
     *end = kept;
     end = &kept->next;
+    left_count++;
+    const bool begins = !gives;
+    gives = true;
     pthread_mutex_unlock(&lock);
+    if (begins)
+        pp_aside(give_all, NULL);
 }
 
-/* A child finds the locks as another thread of its parent may have had them. */
+/* A child finds the lock as another thread of its parent may have had it. */
 static bool can_leave(const pp_cuda_device_t *device) { return device->cuda && !pp_cuda_in_child(); }
 
 void pp_dispose(const pp_cuda_device_t *device, void (*give)(const pp_cuda_device_t *, uint64_t what), uint64_t what)
@@ -76,37 +111,42 @@ void pp_dispose_registered(const pp_cuda_device_t *device, const void *memory)
     pp_dispose(device, give_registered, pp_cuda_address(memory));
 }
 
-static left_t *take_oldest(void)
+bool pp_dispose_wait(int64_t timeout_us)
+{
+    struct timespec until;
+    if (pp_cuda_in_child())
+        return true;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += timeout_us / 1000000;
+    until.tv_nsec += timeout_us % 1000000 * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&lock);
+    const uint64_t so_far = left_count;
+    while (given_count < so_far && pthread_cond_timedwait(&given, &lock, &until) == 0)
+        continue;
+    const bool all = given_count >= so_far;
+    pthread_mutex_unlock(&lock);
+    return all;
+}
+
+/* Whether to try again: the driver had no memory, and has got some back. */
+static bool gets_more(pp_status_t status)
 {
     pthread_mutex_lock(&lock);
-    left_t *left = oldest;
-    if (left) {
-        oldest = left->next;
-        if (!oldest)
-            end = &oldest;
-    }
+    const bool some = given_count < left_count;
     pthread_mutex_unlock(&lock);
-    return left;
+    return status == PP_ERR_MEMORY && some && pp_dispose_wait(PP_DISPOSE_MOMENT_US);
 }
 
-/* Errors have no one to hear them: the process goes on without what the driver has not taken back.  The thread's error is
-   about something else, and stays. */
-static void give_back_quietly(left_t *left)
+pp_status_t pp_dispose_alloc(const pp_cuda_t *cuda, CUdeviceptr *address, size_t bytes)
 {
-    char *text = strdup(pp_error_text());
-    give_back(left);
-    if (text)
-        pp_fail(PP_OK, "%s", text);
-    free(text);
-    free(left);
+    pp_status_t status = PP_CUDA(cuda, cuMemAlloc, address, bytes);
+    return gets_more(status) ? PP_CUDA(cuda, cuMemAlloc, address, bytes) : status;
 }
 
-void pp_dispose_all(void)
+pp_status_t pp_dispose_alloc_pinned(const pp_cuda_t *cuda, void **memory, size_t bytes)
 {
-    if (pp_cuda_in_child())
-        return;
-    pthread_mutex_lock(&giving);
-    for (left_t *left; (left = take_oldest());)
-        give_back_quietly(left);
-    pthread_mutex_unlock(&giving);
+    pp_status_t status = PP_CUDA(cuda, cuMemHostAlloc, memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
+    return gets_more(status) ? PP_CUDA(cuda, cuMemHostAlloc, memory, bytes, CU_MEMHOSTALLOC_PORTABLE) : status;
 }

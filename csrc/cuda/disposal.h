@@ -1,9 +1,9 @@
 /*
- * disposal.h - what handles no longer use, until a thread gives it back to the driver.
+ * disposal.h - what handles no longer use, until it is given back to the driver.
  *
  * Before the driver takes memory back it may wait for all that is queued on the device, and that may wait for other
  * ranks.  Handles are released with the lock of their context, with which no thread waits.  So they leave their memory
- * here, and the application's thread gives it back when it has released the lock.
+ * here, and a thread of its own (aside.h) gives it back, in the order in which it was left.
  *
  * Any thread may call these functions.  In a forked child they do nothing.
  */
@@ -22,8 +22,14 @@ void pp_dispose_registered(const pp_cuda_device_t *device, const void *memory);
 /* Closes the device behind all that was left before.  From now on *device is not open. */
 void pp_dispose_device(pp_cuda_device_t *device);
 
-/* Gives back what was left so far, in that order.  It may wait for the devices, so the caller has no lock of a context.
-   When it returns no other thread is about to give back any of it. */
-void pp_dispose_all(void);
+/* How long those wait who need what is about to be given back. */
+enum { PP_DISPOSE_MOMENT_US = 1000000 };
+/* Waits until all is given back that was left so far; false: that takes longer. */
+bool pp_dispose_wait(int64_t timeout_us);
+
+/* Inside the device: allocate memory of the device, or pinned memory of the host for all contexts.  If there is none, but
+   some is about to be given back, they wait a moment for that. */
+pp_status_t pp_dispose_alloc(const pp_cuda_t *cuda, CUdeviceptr *address, size_t bytes);
+pp_status_t pp_dispose_alloc_pinned(const pp_cuda_t *cuda, void **memory, size_t bytes);
 
 #endif

@@ -134,10 +134,11 @@ static void give_module(const pp_cuda_device_t *device, uint64_t unused)
 {
     (void)unused;
     pthread_mutex_lock(&images.lock);
-    image_t *image = image_of(device->device);
-    if (--image->users == 0)
-        device->cuda->cuModuleUnload(image->module);
+    image_t       *image = image_of(device->device);
+    const CUmodule unused_now = --image->users == 0 ? image->module : NULL;
     pthread_mutex_unlock(&images.lock);
+    if (unused_now)                  /* the next handle loads the image again, and need not wait for this */
+        device->cuda->cuModuleUnload(unused_now);
 }
 
 /* ---- opening -------------------------------------------------------------------------------------- */

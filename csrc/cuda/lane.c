@@ -96,9 +96,9 @@ static pp_status_t allocate(const pp_lane_t *lane, size_t bytes, char **data)
     CUdeviceptr address = 0;
     void       *memory = NULL;
     if (!lane->folds)
-        PP_TRY(CALL(lane, cuMemHostAlloc, &memory, bytes, CU_MEMHOSTALLOC_PORTABLE));
+        PP_TRY(pp_dispose_alloc_pinned(lane->device.cuda, &memory, bytes));
     else
-        PP_TRY(CALL(lane, cuMemAlloc, &address, bytes));
+        PP_TRY(pp_dispose_alloc(lane->device.cuda, &address, bytes));
     *data = lane->folds ? (char *)(uintptr_t)address : memory;
     return PP_OK;
 }
@@ -168,11 +168,23 @@ static bool is_borrowed(const pp_lane_t *lane, const void *memory)
     return at;
 }
 
+bool pp_lane_has_borrowed(const pp_lane_t *lane, const void *memory) { return lane->folds || is_borrowed(lane, memory); }
+
+/* The registration that a handle before has left, of memory that is used again, may not be given back yet. */
+static pp_status_t register_host(const pp_lane_t *lane, void *memory, size_t bytes)
+{
+    const pp_cuda_t *cuda = lane->device.cuda;
+    CUresult result = cuda->cuMemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && pp_dispose_wait(PP_DISPOSE_MOMENT_US))
+        result = cuda->cuMemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    return pp_cuda_status(cuda, result, "cuMemHostRegister");
+}
+
 bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t bytes)
 {
     pp_status_t status;
     pinned->data = memory;
-    if (lane->folds || is_borrowed(lane, memory))
+    if (pp_lane_has_borrowed(lane, memory))
         return true;
     pp_borrowed_t *borrowed = malloc(sizeof *borrowed);
     if (!borrowed) {
@@ -180,7 +192,7 @@ bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t b
         return false;
     }
     if ((status = pp_cuda_enter(&lane->device)) >= 0) {
-        status = CALL(lane, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+        status = register_host(lane, memory, bytes);
         pp_cuda_leave(&lane->device, PP_OK);     /* registered is registered: an error of leaving is found again */
     }
     if (status < 0) {
@@ -229,6 +241,14 @@ pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream)
     pp_status_t status;
     IN_DEVICE(lane, status, check(lane, stream));
     return status;
+}
+
+bool pp_lane_is_idle(const pp_lane_t *lane, uint64_t stream)
+{
+    pp_status_t status = pp_cuda_enter(&lane->device);
+    if (status >= 0)
+        status = pp_cuda_leave(&lane->device, CALL(lane, cuStreamQuery, stream_of(stream)));
+    return status == PP_OK;
 }
 
 /* Its event is recorded also behind a part of the copies, so that the memory is used again only when they are over. */

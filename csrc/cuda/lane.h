@@ -60,10 +60,15 @@ pp_status_t pp_lane_pin_nothing(const pp_lane_t *lane, pp_pinned_t **pinned);
 /* Has a copy use memory of the host that others own: whole pages, which stay mapped until the lane closes, and which the
    lane pins the first time.  They are not busy.  False: the driver does not pin them; the error says why. */
 bool        pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t bytes);
+/* Whether it has: then it calls nothing that may wait. */
+bool        pp_lane_has_borrowed(const pp_lane_t *lane, const void *memory);
 
 /* Whether the application may use the stream now.  PP_ERR_ARGUMENT: it is another device's; it was destroyed, if
    the driver notices; work is being captured on it, which is not run now. */
 pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream);
+
+/* Whether nothing is queued on the stream: then the driver has room for more. */
+bool        pp_lane_is_idle(const pp_lane_t *lane, uint64_t stream);
 
 /* Queues a copy of the spans, one behind the other, to pinned memory, when what was queued on the stream is done.  What
    is queued on that stream afterwards waits for the copy, so the application may overwrite the spans by it.  After a

@@ -62,10 +62,12 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
    otherwise.  PP_PENDING: not after `timeout_us` (< 0: no limit). */
 pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us);
 
-/* Local, blocking: waits until the memory of devices is free again that freed handles had shared with other ranks, which
-   each give it back when they have freed the handle, too.  PP_PENDING: not after `timeout_us` (< 0: no limit); it is freed
-   later then. */
+/* Local, blocking: waits until the memory is free again that handles of this context do not use any more.  What they had
+   shared other ranks each give back when they have freed the handle, too; and the driver may wait for all that is queued
+   on the device.  PP_PENDING: not within `timeout_us` for each; it is freed later then. */
 pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us);
+/* Local, blocking: the same for memory that a handle which was made does not need. */
+pp_status_t pp_await_disposal(int64_t timeout_us);
 
 /* CDEF END */
 

@@ -85,18 +85,15 @@ static size_t find_spans(const pp_staging_t *staging, size_t first, size_t bytes
     return count;
 }
 
-/* Queues a copy of chunks first .. end - 1; counts them. */
-static pp_status_t copy(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *from, uint32_t first, uint32_t end)
+/* Queues a copy of chunks first .. end - 1; adds their bytes to the count. */
+static pp_status_t copy(pp_staging_t *staging, pp_pinned_t *from, uint32_t first, uint32_t end, uint64_t *count)
 {
     pp_ahead_t *ahead = staging->ahead;
     size_t at = first * ahead->chunk_bytes, to = end * ahead->chunk_bytes;
     size_t bytes = (to < staging->bytes ? to : staging->bytes) - at;
     from->data = (char *)ahead->elements + at;
-    ctx->staged_bytes += bytes;
-    const size_t spans = find_spans(staging, at, bytes);
-    pp_status_t  status;
-    PP_UNLOCKED(ctx, status, pp_lane_in(&staging->lane, ahead->spans, spans, from, staging->stream));
-    return status;
+    *count += bytes;
+    return pp_lane_in(&staging->lane, ahead->spans, find_spans(staging, at, bytes), from, staging->stream);
 }
 
 void pp_ahead_in_another_call(pp_staging_t *staging)
@@ -136,12 +133,11 @@ static bool learn_chunks(pp_ahead_t *ahead, const pp_chunks_t *chunks)
     return ahead->queued;
 }
 
-/* The first copy of a round. */
-static bool begin(pp_handle_t *handle, uint64_t round, const char *elements)
+/* The first copy of a round.  False: the driver has not pinned the entry yet, for a result that was there. */
+static bool begin(pp_staging_t *staging, uint64_t round, const char *elements)
 {
-    pp_staging_t *staging = handle->staging;
-    pp_ahead_t   *ahead = staging->ahead;
-    if (!pp_staging_borrow(handle, ahead->pinned, elements, staging->page_bytes))
+    pp_ahead_t *ahead = staging->ahead;
+    if (!pp_lane_has_borrowed(&staging->lane, elements))
         return false;
     ahead->round = round;
     ahead->elements = elements;
@@ -164,7 +160,15 @@ static pp_status_t queue_run(pp_ctx_t *ctx, pp_staging_t *staging, uint32_t firs
     ahead->count += end - first;
     ahead->under_way = true;
     ahead->stream = staging->stream;
-    return copy(ctx, staging, ahead->pinned, first, end);
+    return copy(staging, ahead->pinned, first, end, &ctx->staged_bytes);
+}
+
+/* The thread attends, so it makes no call that may wait: it queues copies only behind its own.  Behind other work they would
+   not be early. */
+static bool may_queue(const pp_staging_t *staging)
+{
+    const pp_ahead_t *ahead = staging->ahead;
+    return (ahead->count > 0 && ahead->stream == staging->stream) || pp_lane_is_idle(&staging->lane, staging->stream);
 }
 
 /* Queues what is finished, in so many copies. */
@@ -180,20 +184,25 @@ static pp_status_t queue_finished(pp_ctx_t *ctx, pp_allreduce_t *coll, uint64_t 
         if (!from)
             continue;
         end = end_of_run(coll, ahead, round, end);
-        if (ahead->count == 0 && !begin(&coll->handle, round, from - first * ahead->chunk_bytes))
-            return PP_OK;            /* the driver does not pin it, which is found again when the result is collected */
+        if (!may_queue(staging)
+            || (ahead->count == 0 && !begin(staging, round, from - first * ahead->chunk_bytes)))
+            return PP_OK;
         PP_TRY(queue_run(ctx, staging, first, end));
         ++*copies;
     }
     return PP_OK;
 }
 
-/* The chunks of a result that the device still reads in the ring, and `reader` with it, are not looked for: there is one
-   reader. */
-static bool may_go_on(const pp_allreduce_t *coll)
+/* While the device still reads the result before in the ring, nothing is looked for: there is one reader.  An error is
+   found again when the result is collected. */
+static bool may_go_on(pp_allreduce_t *coll)
 {
     const pp_staging_t *staging = coll->handle.staging;
-    return staging->ahead && staging->in_place && !staging->lane.folds && !coll->viewed;
+    if (!staging->ahead || !staging->in_place || staging->lane.folds)
+        return false;
+    if (coll->viewed && !staging->views)
+        pp_staging_reclaim(&coll->handle);
+    return !coll->viewed;
 }
 
 bool pp_ahead_go_on(pp_ctx_t *ctx, pp_handle_t *handle)
@@ -215,14 +224,14 @@ bool pp_ahead_go_on(pp_ctx_t *ctx, pp_handle_t *handle)
 
 /* ---- when the result is there ------------------------------------------------------------------------------------- */
 
-static pp_status_t send_rest(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *pinned)
+static pp_status_t send_rest(pp_staging_t *staging, pp_pinned_t *pinned, uint64_t *count)
 {
     const pp_ahead_t *ahead = staging->ahead;
     for (uint32_t first = 0, end; first < ahead->chunks; first = end) {
         for (end = first + 1; end < ahead->chunks && ahead->queued[end] == ahead->queued[first];)
             end++;
         if (!ahead->queued[first])
-            PP_TRY(copy(ctx, staging, pinned, first, end));
+            PP_TRY(copy(staging, pinned, first, end, count));
     }
     return pp_lane_use(&staging->lane, pinned, staging->stream);
 }
@@ -235,8 +244,15 @@ pp_status_t pp_ahead_send_rest(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *
         return PP_PENDING;
     bool some = ahead->count > 0 && pinned == staging->reader && ahead->round == round
              && ahead->elements == pinned->data;
-    PP_TRY(follow(staging));
-    pp_status_t status = some ? send_rest(ctx, staging, pinned) : PP_PENDING;
+    uint64_t    bytes = 0;
+    pp_status_t status;
+    PP_UNLOCKED(ctx, status, follow(staging));
+    PP_TRY(status);
+    if (some)
+        PP_UNLOCKED(ctx, status, send_rest(staging, pinned, &bytes));
+    else
+        status = PP_PENDING;
+    ctx->staged_bytes += bytes;
     forget_round(ahead);
     ahead->under_way = false;
     return status;

@@ -15,7 +15,7 @@ static pp_handle_t *find_unready(const pp_ctx_t *ctx)
 static bool look(pp_handle_t *handle)
 {
     pp_flight_t *oldest = handle->staging->flights;
-    if (!oldest || oldest->arrived)
+    if (!oldest || oldest->arrived || handle->staging->links)
         return false;
     pp_status_t status = pp_lane_over(&handle->staging->lane, oldest->pinned);
     if (status < 0) {

@@ -38,9 +38,9 @@ static pp_status_t finish(const direct_groups_t *groups, pp_status_t status)
 static pp_status_t allocate(direct_groups_t *groups, const pp_preduce_t *preduce)
 {
     for (int i = 0; i < AVERAGES; i++)
-        PP_TRY(CALL(groups, cuMemAlloc, &groups->averages[i], preduce->vector_bytes));
+        PP_TRY(pp_dispose_alloc(groups->base.kind.device.cuda, &groups->averages[i], preduce->vector_bytes));
     return preduce->config.plan.weights == PP_WEIGHTS_INITIAL
-         ? CALL(groups, cuMemAlloc, &groups->initial, preduce->vector_bytes) : PP_OK;
+         ? pp_dispose_alloc(groups->base.kind.device.cuda, &groups->initial, preduce->vector_bytes) : PP_OK;
 }
 
 static pp_status_t open(pp_handle_t *handle, direct_groups_t *groups)

@@ -9,7 +9,8 @@ pp_status_t pp_lend(pp_handle_t *handle, pp_flight_t *flight)
     if (!staging->lends || !flight->reserved || pp_allreduce_of(handle)->users_parts != 0)
         return PP_PENDING;
     flight->target.lent = true;
-    pp_status_t status = pp_lane_use(&staging->lane, flight->pinned, staging->stream);
+    pp_status_t status;
+    PP_UNLOCKED(pp_ctx_of(handle), status, pp_lane_use(&staging->lane, flight->pinned, staging->stream));
     if (status < 0)                  /* nothing uses the part's memory */
         flight->pinned->busy = flight->pinned->lost = false;
     return status;
@@ -31,16 +32,28 @@ bool pp_lend_is_read(pp_handle_t *handle)
     return read;
 }
 
-/* Elements on their way: they take the copy that other Starts make at once. */
-static pp_status_t put_flights_aside(pp_ctx_t *ctx, pp_staging_t *staging)
+static pp_flight_t *find_lent(const pp_staging_t *staging)
 {
-    for (pp_flight_t *flight = staging->flights; flight; flight = flight->next) {
-        if (!flight->target.lent)
-            continue;
-        PP_TRY(pp_lane_out_behind(&staging->lane, staging->sends, staging->spans, flight->pinned, staging->stream));
-        flight->target.lent = flight->arrived = false;
-        pp_staging_count(ctx, staging, flight->pinned);
-    }
+    pp_flight_t *flight = staging->flights;
+    while (flight && !flight->target.lent)
+        flight = flight->next;
+    return flight;
+}
+
+/* Elements on their way: they take the copy that other Starts make at once.  They are not linked meanwhile. */
+static pp_status_t put_flight_aside(pp_ctx_t *ctx, pp_staging_t *staging)
+{
+    pp_flight_t *flight = find_lent(staging);
+    pp_status_t  status;
+    if (!flight)
+        return PP_OK;
+    staging->links = true;
+    PP_UNLOCKED(ctx, status, pp_lane_out_behind(&staging->lane, staging->sends, staging->spans, flight->pinned,
+                                                staging->stream));
+    staging->links = false;
+    PP_TRY(status);
+    flight->target.lent = flight->arrived = false;
+    pp_staging_count(ctx, staging, flight->pinned);
     return PP_OK;
 }
 
@@ -56,7 +69,7 @@ pp_status_t pp_lend_put_aside(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     count_read(ctx, handle->staging, false);
-    PP_TRY(put_flights_aside(ctx, handle->staging));
+    PP_TRY(put_flight_aside(ctx, handle->staging));
     if (coll->users_parts != 0)
         return_users(ctx, coll);
     return pp_vault_check(handle);

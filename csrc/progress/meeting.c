@@ -1,5 +1,6 @@
 /* meeting.c - the ranks meet when they have agreed on a handle with a vault.  See vault.h. */
 #include "vault_parts.h"
+#include "../cuda/disposal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +10,14 @@ enum { UNIT_BYTES = 512 };           /* vectors begin at multiples of this */
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
 /* Inside the device. */
-static pp_status_t make_memory(pp_device_vault_t *vault, pp_offer_t *offer)
+static pp_status_t make_memory(pp_device_vault_t *vault, pp_offered_t *offer)
 {
     int32_t me = vault->node->index;
     size_t  bytes = vault->use->vectors(vault, me) * vault->stride;
     PP_TRY(pp_cuda_make_stream(vault->device.cuda, &vault->work));
     PP_TRY(pp_cuda_make_stream(vault->device.cuda, &vault->folding));
     PP_TRY(PP_VAULT_CALL(vault, cuEventCreate, &vault->folded, CU_EVENT_DISABLE_TIMING));
-    PP_TRY(PP_VAULT_CALL(vault, cuMemAlloc, &vault->bases[me], bytes));
+    PP_TRY(pp_dispose_alloc(vault->device.cuda, &vault->bases[me], bytes));
     PP_TRY(PP_VAULT_CALL(vault, cuIpcGetMemHandle, &offer->memory, vault->bases[me]));
     if (!vault->array)
         return PP_OK;
@@ -24,23 +25,22 @@ static pp_status_t make_memory(pp_device_vault_t *vault, pp_offer_t *offer)
     return PP_VAULT_CALL(vault, cuIpcGetMemHandle, &offer->lent, vault->lent[me]);
 }
 
-static pp_status_t offer(pp_handle_t *handle, pp_device_vault_t *vault)
+/* A job. */
+static pp_status_t offer(pp_device_vault_t *vault)
 {
-    vault->stride = (vault->vector_bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
-    PP_TRY(vault->use->make(handle, vault));
     if (vault->count == 0)
         return pp_fail(PP_ERR_STATE, "there are no elements");
     PP_TRY(pp_cuda_device_open(vault->number, &vault->device));
     PP_TRY(pp_folds_open(&vault->device, vault->op, vault->type, &vault->folds));
     PP_TRY(pp_cuda_enter(&vault->device));
-    return pp_cuda_leave(&vault->device, make_memory(vault, &vault->offers[vault->node->index]));
+    return pp_cuda_leave(&vault->device, make_memory(vault, &vault->mine));
 }
 
 /* Inside the device. */
 static pp_status_t map_others(pp_device_vault_t *vault)
 {
     for (int32_t rank = 0; rank < vault->ranks; rank++) {
-        const pp_offer_t *offered = &vault->offers[rank];
+        const pp_offered_t *offered = &vault->theirs[rank];
         if (rank == vault->node->index)
             continue;
         PP_TRY(PP_VAULT_CALL(vault, cuIpcOpenMemHandle, &vault->bases[rank], offered->memory,
@@ -52,12 +52,12 @@ static pp_status_t map_others(pp_device_vault_t *vault)
     return PP_OK;
 }
 
-/* Everything that may fail, so that the ranks then only change over. */
-static pp_status_t open_others(pp_handle_t *handle, pp_device_vault_t *vault)
+/* A job: everything that may fail, so that the ranks then only change over. */
+static pp_status_t open_others(pp_device_vault_t *vault)
 {
     PP_TRY(pp_cuda_enter(&vault->device));
     PP_TRY(pp_cuda_leave(&vault->device, map_others(vault)));
-    return vault->use->fill(handle, vault);
+    return vault->use->fill(vault);
 }
 
 /* ---- the ranks meet ------------------------------------------------------------------------------------------ */
@@ -89,98 +89,100 @@ static void keep_own(pp_device_vault_t *vault)
     vault->device = (pp_cuda_device_t){0};
 }
 
-/* What this rank does at each stage; the driver may wait for the device.  The lock is released but for the change over:
-   no other thread uses the handle. */
-
-static pp_status_t make_offer(pp_handle_t *handle, pp_device_vault_t *vault)
-{
-    pp_status_t status;
-    pp_vaults_close(vault->ctx);
-    pp_vaults_free(vault->ctx);
-    if (vault->why[0])
-        status = pp_fail(PP_ERR_STATE, "%s", vault->why);
-    else
-        PP_UNLOCKED(vault->ctx, status, offer(handle, vault));
-    vault->why[0] = 0;
-    return status;
-}
-
-static pp_status_t take_offers(pp_handle_t *handle, pp_device_vault_t *vault)
-{
-    pp_status_t status = PP_OK;
-    if (who_refuses(vault) < 0)
-        PP_UNLOCKED(vault->ctx, status, open_others(handle, vault));
-    return status;
-}
-
-static void settle(pp_handle_t *handle, pp_device_vault_t *vault)
-{
-    int32_t refuses = who_refuses(vault);
-    bool    closed;
-    if (refuses < 0) {
-        vault->use->change_over(handle, vault);
-        vault->in_use = true;
-        return;
-    }
-    snprintf(vault->why, sizeof vault->why, "rank %d: %s", refuses, vault->offers[refuses].why);
-    PP_UNLOCKED(vault->ctx, closed, pp_vault_close(vault));
-    vault->holds = !closed;
-}
-
-static void go_on(pp_handle_t *handle, pp_device_vault_t *vault)
+/* The job is over that this rank has done at its stage. */
+static void say_result(pp_device_vault_t *vault, pp_status_t status)
 {
     switch (vault->stage) {
     case 0:
-        pp_vault_say(vault, PP_OFFERED, make_offer(handle, vault));
+        vault->offers[vault->node->index].what = vault->mine;
+        pp_vault_say(vault, PP_OFFERED, status);
         break;
     case PP_OFFERED:
-        pp_vault_say(vault, PP_OPENED, take_offers(handle, vault));
+        pp_vault_say(vault, PP_OPENED, status);
         break;
     default:
-        settle(handle, vault);
+        vault->holds = status < 0;
         pp_vault_say(vault, PP_SETTLED, PP_OK);
     }
 }
 
-bool pp_vault_work(pp_ctx_t *ctx)
+/* All ranks have offered: this one opens what they did. */
+static void take_offers(pp_device_vault_t *vault)
 {
-    pp_handle_t *handle = ctx->calls.kind == PP_CALL_INIT ? ctx->calls.handle : NULL;
-    pp_device_vault_t *vault = handle && handle->staging ? handle->staging->vault : NULL;
-    if (!vault || !vault->meets || vault->stage == PP_SETTLED || vault->at_work || !pp_vault_all_at(vault, vault->stage))
-        return false;
-    vault->at_work = true;
-    go_on(handle, vault);
-    vault->at_work = false;
-    return true;
+    for (int32_t rank = 0; rank < vault->ranks; rank++)
+        vault->theirs[rank] = vault->offers[rank].what;
+    if (who_refuses(vault) < 0)
+        pp_vault_begin(vault, open_others);
+    else
+        pp_vault_say(vault, PP_OPENED, PP_OK);
+}
+
+/* All have opened what the others did, or could not. */
+static void settle(pp_handle_t *handle, pp_device_vault_t *vault)
+{
+    const int32_t refuses = who_refuses(vault);
+    if (refuses >= 0) {
+        snprintf(vault->refusal, sizeof vault->refusal, "rank %d: %s", refuses, vault->offers[refuses].why);
+        pp_vault_begin(vault, pp_vault_close);
+        return;
+    }
+    vault->use->change_over(handle, vault);
+    vault->in_use = true;
+    pp_vault_say(vault, PP_SETTLED, PP_OK);
+}
+
+/* No rank makes a round, or frees memory, before all have changed over, or closed that of others, or said that they could
+   not. */
+static pp_status_t meet_others(pp_handle_t *handle, pp_device_vault_t *vault)
+{
+    while (pp_vault_meets(handle)) {
+        if (vault->job)
+            say_result(vault, pp_vault_job(vault));
+        else if (vault->stage == PP_OFFERED)
+            take_offers(vault);
+        else if (vault->stage == PP_OPENED)
+            settle(handle, vault);
+        else
+            return PP_OK;
+    }
+    return PP_PENDING;
 }
 
 /* The first step of a rank. */
 static pp_status_t begin(pp_handle_t *handle, pp_device_vault_t *vault)
 {
     vault->ctx = pp_ctx_of(handle);
+    vault->staging = handle->staging;
+    vault->stride = (vault->vector_bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
     vault->bases = calloc((size_t)vault->ranks, sizeof *vault->bases);
     vault->lent = calloc((size_t)vault->ranks, sizeof *vault->lent);
-    if (!vault->bases || !vault->lent)
+    vault->theirs = calloc((size_t)vault->ranks, sizeof *vault->theirs);
+    if (!vault->bases || !vault->lent || !vault->theirs)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle on a device");
+    pp_vaults_retry(vault->ctx);
     vault->meets = true;
     vault->ctx->flights++;           /* threads look often */
+    pp_status_t status = vault->refusal[0] ? pp_fail(PP_ERR_STATE, "%s", vault->refusal) : vault->use->make(handle, vault);
+    vault->refusal[0] = 0;
+    if (status < 0)
+        pp_vault_say(vault, PP_OFFERED, status);
+    else
+        pp_vault_begin(vault, offer);
     return PP_OK;
 }
 
-/* No rank makes a round, or frees memory, before all have changed over, or closed that of others, or said that they could
-   not. */
 static pp_status_t meet(pp_handle_t *handle)
 {
     pp_device_vault_t *vault = handle->staging->vault;
     if (!vault->meets) {
         const char *refusal = vault->use->find(handle, vault);
         if (refusal) {
-            snprintf(vault->why, sizeof vault->why, "%s", refusal);
+            snprintf(vault->refusal, sizeof vault->refusal, "%s", refusal);
             return PP_OK;
         }
         PP_TRY(begin(handle, vault));
     }
-    if (!pp_vault_meets(handle))
+    if (meet_others(handle, vault) == PP_PENDING)
         return PP_PENDING;
     vault->meets = false;
     vault->ctx->flights--;
@@ -199,7 +201,7 @@ static pp_status_t new_vault(pp_handle_t *handle, const pp_vault_use_t *use, con
     if (!vault)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle on a device");
     vault->use = use;
-    snprintf(vault->why, sizeof vault->why, "%s", why);
+    snprintf(vault->refusal, sizeof vault->refusal, "%s", why);
     handle->staging->vault = vault;
     return PP_OK;
 }

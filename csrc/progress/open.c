@@ -7,6 +7,7 @@
  * other ranks until all of them have ended, too.
  */
 #include "live.h"
+#include "vault.h"
 
 #include <mpi.h>
 #include <stdlib.h>
@@ -255,6 +256,7 @@ pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx)
     pp_live_remove(ctx);
     pp_thread_stop(ctx);
     ctx->freed = true;       /* before the lock is destroyed: another thread may ask for statistics */
+    pp_vaults_end(ctx);
     pp_ctx_teardown(ctx);
     pp_status_t status = pp_mpi_close(ctx->mpi);
     ctx->mpi = NULL;

@@ -5,42 +5,7 @@
 
 #include <stdlib.h>
 
-enum { RESULTS_MAX = 8 };            /* on their way to the device at once; a Flush may add one */
-
 /* ---- pinned memory ---------------------------------------------------------------------------------------- */
-
-static pp_pinned_t *pop_result(pp_staging_t *staging)
-{
-    pp_pinned_t *oldest = staging->results;
-    staging->results = oldest->next;
-    staging->result_count--;
-    return oldest;
-}
-
-/* While there are so many results that no more can be handed out, a thread that waits looks at the device often. */
-static void count_full(pp_ctx_t *ctx, pp_staging_t *staging)
-{
-    bool full = staging->result_count >= RESULTS_MAX;
-    if (full != staging->full)
-        ctx->flights += full ? 1 : -1;
-    staging->full = full;
-}
-
-pp_status_t pp_staging_reclaim(pp_handle_t *handle)
-{
-    pp_staging_t *staging = handle->staging;
-    while (staging->results) {
-        pp_status_t status = pp_lane_over(&staging->lane, staging->results);
-        if (status != PP_OK)
-            return status < 0 ? status : PP_OK;
-        pp_pinned_t *pinned = pop_result(staging);
-        if (pinned == staging->reader)
-            staging->has_read(handle);
-        else
-            pp_staging_keep(&staging->spare, pinned);
-    }
-    return PP_OK;
-}
 
 pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_pinned_t **out)
 {
@@ -66,35 +31,6 @@ pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **out)
     if (status == PP_PENDING)
         PP_UNLOCKED(pp_ctx_of(handle), status, pp_lane_pin(&staging->lane, staging->bytes, out));
     return status;
-}
-
-void pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
-{
-    result->next = NULL;
-    if (staging->results)
-        staging->newest->next = result;
-    else
-        staging->results = result;
-    staging->newest = result;
-    staging->result_count++;
-    count_full(ctx, staging);
-}
-
-void pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
-{
-    pp_staging_await(ctx, staging, result);
-    pp_staging_count(ctx, staging, result);
-}
-
-void pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging, const pp_pinned_t *pinned)
-{
-    const bool on_device = staging->lane.folds, bounces = pinned->bytes > 0;
-    if (!on_device) {
-        ctx->staged_bytes += staging->bytes;
-        ctx->bounced_bytes += bounces ? staging->bytes : 0;
-    } else if (!staging->direct) {
-        ctx->ipc_bytes += staging->bytes;
-    }
 }
 
 /* ---- opening and closing ---------------------------------------------------------------------------------- */
@@ -124,6 +60,10 @@ static void end(pp_handle_t *handle)
     bool any_busy = false, reads = false;
     if (!staging)
         return;
+    if (pp_vault_is_busy(handle)) {  /* it is given up in the middle of its making: the thread needs all of this */
+        handle->staging = NULL;
+        return;
+    }
     for (pp_flight_t *next, *flight = staging->flights; flight; flight = next) {
         next = flight->next;
         pp_staging_keep(&staging->spare, flight->pinned);
@@ -207,14 +147,6 @@ pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_
 pp_status_t pp_staging_check(const pp_handle_t *handle)
 {
     return pp_lane_check(&handle->staging->lane, handle->staging->stream);
-}
-
-bool pp_staging_room(const pp_handle_t *handle)
-{
-    pp_staging_t *staging = handle->staging;
-    pp_status_t   status = staging->result_count < RESULTS_MAX ? PP_OK : pp_staging_reclaim((pp_handle_t *)handle);
-    count_full(pp_ctx_of(handle), staging);     /* a Start may have reclaimed some */
-    return status < 0 || staging->result_count < RESULTS_MAX;      /* the error is found again */
 }
 
 /* What a thread waits for. */

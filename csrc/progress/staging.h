@@ -41,7 +41,8 @@ typedef struct pp_staging {
     size_t       page_bytes;         /* of the whole pages that a vector takes in the memory of the node */
     uint64_t     stream;             /* of the application's next calls */
     pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */
-    bool         links;              /* a thread links the oldest one's elements, and may have released the lock */
+    bool         links;              /* a thread links the oldest one's elements, or has them copied, and may have released
+                                        the lock: others leave all of them alone */
     pp_pinned_t *spare;              /* bounce buffers; busy after a failure only */
     pp_pinned_t *receive;            /* that of the next result: the piece of the host; P-Reduce, which works in place,
                                         has one from a Start or Flush until its result */
@@ -97,6 +98,13 @@ pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_
 pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **pinned);
 /* Frees the bounce buffers that nothing uses. */
 void        pp_staging_unpin_spare(pp_staging_t *staging);
+/* See pp_face_t. */
+pp_status_t pp_staging_check(const pp_handle_t *handle);
+pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);
+void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
+
+/* ---- results on their way (sent.c) ---- */
+
 /* The vector's bytes are queued to be copied, to or from `pinned`. */
 void        pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging, const pp_pinned_t *pinned);
 /* Looks which results have got to the device: their memory can be used again. */
@@ -106,10 +114,7 @@ void        pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *r
 /* Work on the device uses a result, until the event of `result`. */
 void        pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
 /* See pp_face_t.  A request is complete for the application when its result can go to the device as well. */
-pp_status_t pp_staging_check(const pp_handle_t *handle);
 bool        pp_staging_room(const pp_handle_t *handle);
-pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);
-void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
 
 /* ---- the partial allreduce (staging.c) ---- */
 

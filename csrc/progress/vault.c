@@ -1,9 +1,12 @@
 /* vault.c - see vault.h. */
 #include "vault_parts.h"
+#include "../cuda/aside.h"
 #include "../cuda/disposal.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- what the ranks tell each other --------------------------------------------------------------------------- */
 
@@ -30,14 +33,55 @@ bool pp_vault_all_at(const pp_device_vault_t *vault, uint32_t stage)
 bool pp_vault_meets(const pp_handle_t *handle)
 {
     const pp_device_vault_t *vault = handle->staging->vault;
-    return vault && vault->meets && vault->stage == PP_SETTLED && pp_vault_all_at(vault, PP_SETTLED);
+    return vault && vault->meets && (vault->job ? atomic_load(&vault->job_over) : pp_vault_all_at(vault, vault->stage));
 }
 
 bool pp_vault_in_use(const pp_handle_t *handle, const char **why)
 {
     const pp_device_vault_t *vault = handle->staging->vault;
-    *why = vault ? vault->why : "";
+    *why = vault ? vault->refusal : "";
     return vault && vault->in_use;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------------------------ */
+
+static void run(void *argument)
+{
+    pp_device_vault_t *vault = argument;
+    vault->job_status = vault->job(vault);
+    if (vault->job_status < 0)
+        snprintf(vault->why, sizeof vault->why, "%s", pp_error_text());
+    atomic_store(&vault->job_over, true);        /* from here on the vault may be freed */
+}
+
+void pp_vault_begin(pp_device_vault_t *vault, pp_status_t (*job)(pp_device_vault_t *))
+{
+    vault->job = job;
+    atomic_store(&vault->job_over, false);
+    pp_aside(run, vault);
+}
+
+pp_status_t pp_vault_job(pp_device_vault_t *vault)
+{
+    if (vault->job && !atomic_load(&vault->job_over))
+        return PP_PENDING;
+    if (vault->job && vault->job_status < 0)
+        pp_fail(vault->job_status, "%s", vault->why);
+    vault->job = NULL;
+    return vault->job_status;
+}
+
+enum { LOOKS = 1000, PAUSE_US = 1000 };          /* a moment */
+
+bool pp_vault_is_busy(const pp_handle_t *handle)
+{
+    const pp_device_vault_t *vault = handle->staging->vault;
+    for (int looks = 0; vault && vault->job && !atomic_load(&vault->job_over); looks++) {
+        if (looks == LOOKS)
+            return true;
+        usleep(PAUSE_US);
+    }
+    return false;
 }
 
 /* ---- folds ---------------------------------------------------------------------------------------------------- */
@@ -68,14 +112,13 @@ static bool unmap(const pp_cuda_t *cuda, CUdeviceptr *mapped)
     return *mapped == 0;
 }
 
-bool pp_vault_close(pp_device_vault_t *vault)
+pp_status_t pp_vault_close(pp_device_vault_t *vault)
 {
     const pp_cuda_t *cuda = vault->device.cuda;
     bool closed = true;
     if (!cuda)
-        return true;
-    if (pp_cuda_enter(&vault->device) < 0)
-        return false;
+        return PP_OK;
+    PP_TRY(pp_cuda_enter(&vault->device));
     if (vault->receive) {
         pp_lane_t lane = {.device = vault->device, .folds = vault->folds};
         pp_lane_unpin(&lane, vault->receive);
@@ -98,7 +141,7 @@ bool pp_vault_close(pp_device_vault_t *vault)
     pp_cuda_leave(&vault->device, PP_OK);
     pp_folds_close(vault->folds);
     vault->folds = NULL;
-    return closed;
+    return closed ? PP_OK : pp_fail(PP_ERR_STATE, "the driver has not closed memory of other ranks");
 }
 
 void pp_vault_free_own(pp_device_vault_t *vault)
@@ -111,6 +154,7 @@ void pp_vault_free_own(pp_device_vault_t *vault)
     pp_array_drop(vault->array);
     free(vault->bases);
     free(vault->lent);
+    free(vault->theirs);
 }
 
 pp_status_t pp_vault_check(pp_handle_t *handle)
@@ -141,27 +185,22 @@ void pp_vault_end(pp_handle_t *handle, bool frees)
         return;
     vault->next = vault->ctx->vaults;
     vault->ctx->vaults = vault;
+    pp_vault_begin(vault, pp_vault_close);
 }
 
-/* A vault stays in the list while this rank has not said that it is closed. */
-void pp_vaults_close(pp_ctx_t *ctx)
+void pp_vaults_retry(pp_ctx_t *ctx)
 {
-    for (pp_device_vault_t *vault = ctx->vaults; vault; vault = vault->next) {
-        bool closed;
-        if (vault->stage == PP_CLOSED || vault->at_work)
-            continue;
-        vault->at_work = true;
-        PP_UNLOCKED(ctx, closed, pp_vault_close(vault));
-        vault->at_work = false;
-        if (closed)
-            pp_vault_say(vault, PP_CLOSED, PP_OK);
-    }
+    for (pp_device_vault_t *vault = ctx->vaults; vault; vault = vault->next)
+        if (vault->stage != PP_CLOSED && !vault->job)
+            pp_vault_begin(vault, pp_vault_close);
 }
 
 void pp_vaults_free(pp_ctx_t *ctx)
 {
     for (pp_device_vault_t *vault, **link = &ctx->vaults; (vault = *link);) {
-        if (!pp_vault_all_at(vault, PP_CLOSED)) {
+        if (vault->job && pp_vault_job(vault) == PP_OK)
+            pp_vault_say(vault, PP_CLOSED, PP_OK);
+        if (vault->stage != PP_CLOSED || !pp_vault_all_at(vault, PP_CLOSED)) {
             link = &vault->next;
             continue;
         }
@@ -169,5 +208,14 @@ void pp_vaults_free(pp_ctx_t *ctx)
         pp_vault_free_own(vault);
         vault->use->end(vault);
         free(vault);
+    }
+}
+
+void pp_vaults_end(pp_ctx_t *ctx)
+{
+    pp_vaults_free(ctx);
+    for (int looks = 0; ctx->vaults && looks < LOOKS; looks++) {
+        usleep(PAUSE_US);
+        pp_vaults_free(ctx);
     }
 }

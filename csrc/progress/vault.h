@@ -28,11 +28,10 @@ extern const pp_vault_use_t pp_vault_of_rounds, pp_vault_of_groups;
 pp_status_t pp_vault_ask(pp_handle_t *handle, const pp_vault_use_t *use, const char *no_ipc);
 /* The handle has no vault although it was asked for, on all ranks. */
 pp_status_t pp_vault_refuse(pp_handle_t *handle, const char *why);
-/* Goes on with the meeting for the handle that is being made.  With the lock, which it releases while the driver may wait
-   for a device: so only the application's threads call it.  False: there is nothing to do. */
-bool        pp_vault_work(pp_ctx_t *ctx);
-/* Whether all ranks have settled, so that the call can end. */
+/* Whether the meeting can go on: the engine has to settle. */
 bool        pp_vault_meets(const pp_handle_t *handle);
+/* Whether a thread still works for the meeting, and uses what the handle has.  Waits a moment for that. */
+bool        pp_vault_is_busy(const pp_handle_t *handle);
 /* Whether vectors are in it; else *why says why not, or is "" if nobody has asked. */
 bool        pp_vault_in_use(const pp_handle_t *handle, const char **why);
 /* An operation that returned nothing has failed: latches that for the context.  With the lock. */
@@ -49,12 +48,14 @@ pp_status_t pp_group_vault_deliver(pp_ctx_t *ctx, pp_handle_t *handle);
 
 /* ---- the end ---- */
 
-/* The handle is released; pp_vaults_close() goes on with it.  `frees`: by all ranks; else the process ends. */
+/* The handle is released.  `frees`: by all ranks; else the process ends. */
 void        pp_vault_end(pp_handle_t *handle, bool frees);
-/* Closes what handles that were released have mapped of other ranks.  With the lock, which it releases.  What the driver
-   does not close is left to the next call. */
-void        pp_vaults_close(pp_ctx_t *ctx);
-/* Disposes of the memory of vaults that no other rank has mapped any more. */
+/* Tries again to close memory of other ranks that the driver did not close when handles were released. */
+void        pp_vaults_retry(pp_ctx_t *ctx);
+/* The context ends on all ranks: waits a moment until nothing is left to be closed or freed.  What then is stays until the
+   process ends.  No other thread uses the context. */
+void        pp_vaults_end(pp_ctx_t *ctx);
+/* Tells the others what is closed, and disposes of the memory of vaults that no other rank has mapped any more. */
 void        pp_vaults_free(pp_ctx_t *ctx);
 
 #endif

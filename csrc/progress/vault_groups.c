@@ -110,9 +110,9 @@ static pp_status_t fill_initial(pp_device_vault_t *vault, const pp_staging_t *st
     return pp_cuda_leave(&vault->device, PP_VAULT_CALL(vault, cuStreamSynchronize, vault->work));
 }
 
-static pp_status_t fill(pp_handle_t *handle, pp_device_vault_t *vault)
+static pp_status_t fill(pp_device_vault_t *vault)
 {
-    pp_staging_t *staging = handle->staging;
+    pp_staging_t *staging = vault->staging;
     pp_lane_t     lane = staging->lane;
     PP_TRY(pp_in_place_pin(staging));
     if (!of_groups(vault)->keeps_initial)

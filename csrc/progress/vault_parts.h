@@ -16,14 +16,18 @@ enum { PP_VAULT_WHY_BYTES = 176 };
    others for it.  Each waits at each stage for all others. */
 enum { PP_OFFERED = 1, PP_OPENED, PP_SETTLED, PP_CLOSED, PP_STAGE = 0xff, PP_REFUSES = 0x100, PP_HOLDS = 0x200 };
 
-/* In the memory of the node, one for each rank.  Its owner writes it before it sets `state`. */
-typedef struct pp_offer {
-    _Alignas(64) _Atomic uint32_t state;
-    char           why[PP_VAULT_WHY_BYTES];   /* it refuses */
+typedef struct pp_offered {
     CUipcMemHandle memory;
     uint64_t       lends;               /* 1: the send buffer, which begins `lent_at` bytes behind `lent` */
     uint64_t       lent_at;
     CUipcMemHandle lent;
+} pp_offered_t;
+
+/* In the memory of the node, one for each rank.  Its owner writes it before it sets `state`. */
+typedef struct pp_offer {
+    _Alignas(64) _Atomic uint32_t state;
+    char         why[PP_VAULT_WHY_BYTES];     /* it refuses */
+    pp_offered_t what;
 } pp_offer_t;
 
 struct pp_device_vault {
@@ -41,9 +45,14 @@ struct pp_device_vault {
 
     uint32_t           stage;              /* of this rank */
     bool               meets, in_use;
-    bool               at_work;            /* a thread does what its rank does at its stage, and may have released the lock */
+    pp_status_t      (*job)(pp_device_vault_t *);      /* what a thread does aside; NULL: nothing */
+    _Atomic bool       job_over;           /* `job_status` and `why`, its error, are there */
+    pp_status_t        job_status;
+    pp_staging_t      *staging;            /* the handle's; jobs of the meeting use it */
+    pp_offered_t       mine, *theirs;      /* what this rank offers, and copies of what all do, for such jobs */
     bool               holds;              /* it is not in use, and memory of others may still be mapped here */
-    char               why[PP_VAULT_WHY_BYTES + 32];
+    char               refusal[PP_VAULT_WHY_BYTES + 32];       /* why there is no such memory; "": there is */
+    char               why[PP_VAULT_WHY_BYTES];
     pp_cuda_device_t   device;
     pp_folds_t        *folds;
     CUstream           work, folding;      /* of operations that this rank waits for; of folds and averages */
@@ -66,8 +75,8 @@ struct pp_vault_use {
     size_t     (*vectors)(const pp_device_vault_t *, int32_t rank);
     /* Makes what is needed besides, before this rank offers its memory; and finds the array that it lends. */
     pp_status_t (*make)(pp_handle_t *, pp_device_vault_t *);
-    /* The memory of all ranks is mapped: does the last that may fail. */
-    pp_status_t (*fill)(pp_handle_t *, pp_device_vault_t *);
+    /* The memory of all ranks is mapped: does the last that may fail.  Without the lock. */
+    pp_status_t (*fill)(pp_device_vault_t *);
     /* From now on the handle's vectors are there. */
     void       (*change_over)(pp_handle_t *, pp_device_vault_t *);
     /* The handle is released: it forgets its vectors there, or releases them.  NULL: it has none. */
@@ -92,9 +101,13 @@ bool pp_vault_all_at(const pp_device_vault_t *vault, uint32_t stage);
 /* Folds or averages were queued on `folding`; whether they are over.  None were under way. */
 pp_status_t pp_vault_folding(pp_device_vault_t *vault);
 pp_status_t pp_vault_folded(pp_device_vault_t *vault);
-/* Closes what this rank has opened, but its own memory, which others may have mapped.  False: memory of others is still
-   mapped, and this can be tried again; other errors have no one to hear them. */
-bool pp_vault_close(pp_device_vault_t *vault);
+/* Has a thread of its own do something for which the driver may wait.  Nobody else uses meanwhile what that does. */
+void pp_vault_begin(pp_device_vault_t *vault, pp_status_t (*job)(pp_device_vault_t *));
+/* PP_PENDING: a job is not over.  Else there is none any more, and this is what the last one came to. */
+pp_status_t pp_vault_job(pp_device_vault_t *vault);
+/* A job: closes what this rank has opened, but its own memory, which others may have mapped.  If memory of others is still
+   mapped, it fails, and can be tried again; other errors have no one to hear them. */
+pp_status_t pp_vault_close(pp_device_vault_t *vault);
 /* Frees that, too: no other rank has it mapped. */
 void pp_vault_free_own(pp_device_vault_t *vault);
 

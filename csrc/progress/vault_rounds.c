@@ -74,7 +74,7 @@ static void place(round_vault_t *rounds)
     const pp_board_t        *board = &rounds->board;
     rounds->places.parts = PARTS;
     for (int32_t rank = 0; rank < board->ranks; rank++) {
-        rounds->places.users[rank] = pp_vault_pointer(vault->lent[rank] + vault->offers[rank].lent_at);
+        rounds->places.users[rank] = pp_vault_pointer(vault->lent[rank] + vault->offers[rank].what.lent_at);
         for (int32_t part = 0; part < PARTS; part++)
             rounds->places.slots[rank * PP_PARTS + part] = pp_vault_pointer(pp_vault_vector(vault, rank, (size_t)part));
     }
@@ -109,14 +109,13 @@ static void lend(const pp_handle_t *handle, pp_device_vault_t *vault)
 {
     const pp_kernels_t *kernels = &pp_allreduce_of(handle)->series.kernels;
     const pp_span_t    *sends = handle->staging->sends;
-    pp_offer_t         *offer = &vault->offers[vault->node->index];
     if (handle->staging->spans != 1 || kernels->load || kernels->store || kernels->normalise)
         return;
     vault->array = pp_array_hold(sends->address, sends->bytes);
     if (!vault->array)
         return;
-    offer->lends = 1;
-    offer->lent_at = sends->address - pp_array_address(vault->array);
+    vault->mine.lends = 1;
+    vault->mine.lent_at = sends->address - pp_array_address(vault->array);
 }
 
 static pp_status_t make(pp_handle_t *handle, pp_device_vault_t *vault)
@@ -133,9 +132,9 @@ static pp_status_t make(pp_handle_t *handle, pp_device_vault_t *vault)
     return PP_OK;
 }
 
-static pp_status_t fill(pp_handle_t *handle, pp_device_vault_t *vault)
+static pp_status_t fill(pp_device_vault_t *vault)
 {
-    pp_staging_t *staging = handle->staging;
+    pp_staging_t *staging = vault->staging;
     pp_lane_t     lane = staging->lane;
     PP_TRY(pp_in_place_pin(staging));
     pp_lane_stay(&lane, vault->folds, 0, 0);

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "direct.h"
 #include "live.h"
-#include "vault.h"
+#include "staging.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -117,7 +117,7 @@ static bool work_at_round(pp_ctx_t *ctx, const pp_handle_t *receives)
 
 bool pp_work(pp_ctx_t *ctx, const pp_handle_t *receives)
 {
-    bool worked = pp_staging_work(ctx) || work_at_round(ctx, receives) || pp_vault_work(ctx);
+    bool worked = pp_staging_work(ctx) || work_at_round(ctx, receives);
     if (receives && receives->face->ahead)
         worked |= receives->face->ahead(ctx, (pp_handle_t *)receives);
     return worked;

@@ -71,14 +71,19 @@ def test_each_chunk_is_copied_when_it_is_finished(alone, array, stream, copies, 
     send = array(COUNT, "i8")
     out = send if in_place else array(COUNT, "i8")
     request = alone.Allreduce_init(None if in_place else send, out)
-    send.put(ORDER)
-    request.Start()
-    stream.wait()
-    copies()
-    request.Wait()
-    assert copies() == (1 if in_place else -(-COUNT * 8 // CHUNK))
-    assert (out.get() == ORDER).all()
-    assert alone.stats().staged_bytes == 2 * COUNT * 8
+    counts = []
+    for step in range(6):
+        send.put(ORDER + step)
+        request.Start()
+        stream.wait()
+        copies()
+        request.Wait()
+        counts.append(copies())
+        assert (out.get() == ORDER + step).all()
+        send.settle()
+    # The first two pin an entry of the ring each.
+    assert counts == [1, 1, *[1 if in_place else -(-COUNT * 8 // CHUNK)] * 4]
+    assert alone.stats().staged_bytes == 6 * 2 * COUNT * 8
     request.Free()
 
 
@@ -117,13 +122,15 @@ def test_some_ranks_have_their_buffers_on_the_host(comm, ctx, array):
 def test_memory_that_the_driver_does_not_pin(alone, array, stream, stand_in, copies):
     send, out = array(COUNT, "i8"), array(COUNT, "i8")
     request = alone.Allreduce_init(send, out)
-    send.put(ORDER)
-    request.Start()
-    stream.wait()
-    copies()
-    stand_in.fake_fail(b"cuMemHostRegister", 0, REFUSED)
-    request.Wait()
-    stand_in.fake_fail(b"cuMemHostRegister", 1, 0)
-    assert copies() == 1
-    assert (out.get() == ORDER).all()
+    for step in range(3):
+        send.put(ORDER + step)
+        request.Start()
+        stream.wait()
+        copies()
+        stand_in.fake_fail(b"cuMemHostRegister", 0, REFUSED)
+        request.Wait()
+        stand_in.fake_fail(b"cuMemHostRegister", 1, 0)
+        assert copies() == 1
+        assert (out.get() == ORDER + step).all()
+        send.settle()
     request.Free()

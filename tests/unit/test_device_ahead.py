@@ -13,7 +13,14 @@ from support import fakecuda
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 SOURCE = Path(__file__).parent / "c" / "ahead_cases.c"
-CORE = ("base/error.c", "base/random.c", "cuda/disposal.c", "cuda/driver.c", "cuda/lane.c")
+CORE = (
+    "base/error.c",
+    "base/random.c",
+    "cuda/aside.c",
+    "cuda/disposal.c",
+    "cuda/driver.c",
+    "cuda/lane.c",
+)
 SANITIZERS = "address,undefined"
 LIMIT_S = 60
 CASES = re.findall(r'\{"(\w+)", \w+\}', SOURCE.read_text())
@@ -24,7 +31,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Return the program with the cases, and its driver."""
     folder = tmp_path_factory.mktemp("ahead")
     stand_in, cases = fakecuda.build(folder, sanitizers=SANITIZERS), folder / "ahead_cases"
-    sources = [*(CSRC / name for name in CORE), CSRC / "progress" / "ahead.c", SOURCE, stand_in]
+    sources = [CSRC / name for name in (*CORE, "progress/ahead.c", "progress/sent.c")]
+    sources += [SOURCE, stand_in]
     subprocess.run(
         [
             *(*fakecuda.compiler(), "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror"),

@@ -46,7 +46,9 @@ class Cases:
         if sanitizers:
             flags = ["-O1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
         sources = [*sorted((CSRC / "base").glob("*.c")), *sorted((CSRC / "reduce").glob("*.c"))]
-        sources += [CSRC / "cuda" / name for name in ("disposal.c", "driver.c", "folds.c")]
+        sources += [
+            CSRC / "cuda" / name for name in ("aside.c", "disposal.c", "driver.c", "folds.c")
+        ]
         subprocess.run(
             [
                 *(*fakecuda.compiler(), "-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror"),

@@ -30,6 +30,7 @@ static pp_allreduce_t coll;
 static pp_staging_t   staging;
 static CUdeviceptr    sent, received;            /* the application's buffers */
 static CUstream       first, second;             /* its streams */
+static bool             pins = true;             /* results before have pinned the entries of the ring */
 static _Alignas(PAGE) char ring[ENTRIES][(BYTES + PAGE - 1) / PAGE * PAGE];
 
 /* The round under way: its chunks that are finished, and its entry. */
@@ -118,6 +119,8 @@ static void begin_with(size_t count, const size_t *sizes, bool in_place)
     DONE(pp_lane_pin_nothing(&staging.lane, &staging.reader));
     DONE(pp_ahead_make(&coll.handle));
     use(first);
+    for (int in = 0; pins && in < ENTRIES; in++)
+        CHECK(pp_lane_borrow(&staging.lane, staging.reader, ring[in], sizeof ring[0]));
 }
 
 static void begin(void) { begin_with(0, NULL, false); }
@@ -143,7 +146,7 @@ static void finish(void)
     cuda->cuMemFree(received);
     pp_cuda_leave(&staging.lane.device, PP_OK);
     pp_lane_close(&staging.lane);
-    pp_dispose_all();
+    CHECK(pp_dispose_wait(10000000));
     pthread_mutex_unlock(&ctx.lock);
     CHECK(strcmp(fake_leaks(), "") == 0);
     CHECK(fake_misuses() == 0 && fake_pageable_copies() == 0);
@@ -329,6 +332,7 @@ static void another_call(void)
     uint64_t waits = fake_calls("cuStreamWaitEvent");
     finish_chunk(1);
     CHECK(go_on() && fake_calls("cuStreamWaitEvent") == waits);
+    wait_for(first);
     use(first);
     finish_chunk(2);
     CHECK(go_on() && fake_calls("cuStreamWaitEvent") == waits + 1);
@@ -398,6 +402,7 @@ static void overwritten_in_time(void)
     open_round(1, 0);
     finish_chunk(0);
     CHECK(go_on());
+    wait_for(first);
     open_round(2, 1);
     finish_chunk(0);
     copies();
@@ -474,16 +479,50 @@ static void while_a_result_is_read(void)
     finish();
 }
 
-/* The driver does not pin the ring: nothing is copied early. */
+/* The entry is pinned when a result is collected there: until then nothing is copied early, and the driver is not asked. */
 static void not_pinned(void)
 {
+    pins = false;
     begin();
     open_round(0, 0);
     finish_chunk(0);
     copies();
-    fake_fail("cuMemHostRegister", 1, CUDA_ERROR_INVALID_VALUE);
+    CHECK(!go_on() && copies() == 0 && fake_calls("cuMemHostRegister") == 0);
+    complete();
+    collect();
+    wait_for(first);
+    CHECK(holds(0, 0, BYTES));
+    open_round(1, 0);
+    finish_chunk(0);
+    CHECK(go_on());
+    complete();
+    collect();
+    wait_for(first);
+    CHECK(holds(1, 0, BYTES));
+    finish();
+}
+
+/* Behind other work a copy would not be early, and the driver might have no room for it. */
+static void behind_other_work(void)
+{
+    begin();
+    open_round(1, 0);
+    finish_chunk(0);
+    fake_hold(first, true);
+    DONE(PP_CUDA(staging.lane.device.cuda, cuMemcpyAsync, sent, received, BYTES, first));
+    copies();
     CHECK(!go_on() && copies() == 0);
-    CHECK(ctx.engine.error == PP_OK && ctx.staged_bytes == 0);
+    fake_hold(first, false);
+    wait_for(first);
+    CHECK(go_on() && copies() == 1);
+    fake_hold(first, true);
+    finish_chunk(1);
+    CHECK(go_on() && copies() == 1);             /* behind its own */
+    fake_hold(first, false);
+    complete();
+    collect();
+    wait_for(first);
+    CHECK(holds(1, 0, BYTES));
     finish();
 }
 
@@ -507,7 +546,8 @@ static const struct {
     {"another_stream", another_stream}, {"another_call", another_call}, {"streams_in_turn", streams_in_turn},
     {"overwritten", overwritten}, {"overwritten_in_time", overwritten_in_time},
     {"by_a_bounce_buffer", by_a_bounce_buffer}, {"several_buffers", several_buffers}, {"not_at_all", not_at_all},
-    {"while_a_result_is_read", while_a_result_is_read}, {"not_pinned", not_pinned}, {"failures", failures},
+    {"while_a_result_is_read", while_a_result_is_read}, {"not_pinned", not_pinned},
+    {"behind_other_work", behind_other_work}, {"failures", failures},
 };
 
 int main(int argc, char **argv)

@@ -62,7 +62,7 @@ static void finish(void)
     DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
     DONE(pp_cuda_leave(&device, PP_OK));
     pp_dispose_device(&device);
-    pp_dispose_all();
+    CHECK(pp_dispose_wait(10000000));
     CHECK(strcmp(fake_leaks(), "") == 0);
     CHECK(fake_misuses() == 0);
 }
@@ -71,7 +71,7 @@ static void finish(void)
 static void close_now(pp_folds_t *folds)
 {
     pp_folds_close(folds);
-    pp_dispose_all();
+    CHECK(pp_dispose_wait(10000000));
 }
 
 static void wait_for_stream(void) { DONE(PP_CUDA(cuda, cuStreamSynchronize, stream)); }
@@ -589,9 +589,7 @@ static void images(void)
     CHECK(fake_live("modules") == 1 && fake_calls("cuModuleLoadData") == 1);
     close_now(first);
     CHECK(fake_live("modules") == 1);
-    pp_folds_close(second);
-    CHECK(fake_live("modules") == 1);
-    pp_dispose_all();
+    close_now(second);
     CHECK(fake_live("modules") == 0);
     close_now(opened(PP_MAX, PP_INT8));
     CHECK(fake_live("modules") == 0 && fake_calls("cuModuleLoadData") == 2);
@@ -611,7 +609,7 @@ static void other_device(void)
     DONE(pp_folds_use(1, text, sizeof text));
     refused(PP_SUM, PP_FLOAT32, PP_ERR_STATE, "CUDA reports an error: cuModuleGetFunction failed with 500, "
             "CUDA_ERROR_NOT_FOUND (named symbol not found)");
-    pp_dispose_all();
+    CHECK(pp_dispose_wait(10000000));
     CHECK(fake_live("modules") == 0);
     finish();
 }
@@ -777,7 +775,7 @@ static void failures(void)
         exit(NOT_REACHED);
     snprintf(told, sizeof told, "CUDA reports an error: %s failed with 999", fake_failed());
     CHECK(status == PP_ERR_STATE && strstr(pp_error_text(), told));
-    pp_dispose_all();
+    CHECK(pp_dispose_wait(10000000));
     CHECK(fake_live("modules") == 0);
     printf("%s\n", fake_failed());
     free_vector(&one);

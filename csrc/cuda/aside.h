@@ -1,0 +1,15 @@
+/*
+ * aside.h - work for which the driver may wait for a device: it is done aside, in a thread of its own.
+ *
+ * Such a thread has no lock of a context while it waits, and nobody waits for it but those that need the work.
+ */
+#ifndef PP_ASIDE_H
+#define PP_ASIDE_H
+
+#include "../base/base.h"
+
+/* Calls work(argument) in a new thread, which ends with it; in the calling thread, if there can be none.  The argument is
+   there until then. */
+void pp_aside(void (*work)(void *argument), void *argument);
+
+#endif
