@@ -157,6 +157,7 @@ static void together(uint64_t seed, int path, int device_path, int policy, int k
     MUST(pp_ctx_free_begin(ctx));
     finish_call(ctx, "the release of a context");
     pp_ctx_release(ctx);
+    CHECK(pp_await_disposal(LIMIT_US) == PP_OK, "memory is not given back");
     pp_cuda_device_close(&device);
     CHECK(fake_leaks()[0] == 0, "left on the device: %s", fake_leaks());
     CHECK(fake_misuses() == 0, "memory was freed under a copy");
