@@ -98,6 +98,7 @@ static pp_status_t collect_call(pp_ctx_t *ctx)
     ctx->calls.kind = PP_CALL_NONE;
     if (kind == PP_CALL_FREE && status == PP_OK)
         *ctx->calls.discarded_out = ctx->team.discarded;
+    ctx->ending = kind == PP_CALL_CTX_FREE && status == PP_OK;
     if (status < 0)
         pp_fail(status, "%s", ctx->calls.text);
     pp_unlock(ctx);
@@ -275,7 +276,8 @@ static pp_status_t stage(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_
     if (status >= 0) {
         ctx->calls.kind = PP_CALL_MAKING;
         PP_UNLOCKED(ctx, status, pp_staging_open(*handle));
-        ctx->calls.kind = PP_CALL_NONE;
+        if (ctx->calls.kind == PP_CALL_MAKING)   /* else the process ends */
+            ctx->calls.kind = PP_CALL_NONE;
     }
     if (status < 0) {
         (*handle)->kind->release(*handle);

@@ -68,8 +68,8 @@ pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **
 
 void pp_device_unalloc(void *keeper)
 {
-    pp_array_drop(keeper);
-    pp_dispose_wait(PP_DISPOSE_MOMENT_US);
+    if (pp_array_drop(keeper))
+        pp_dispose_wait(PP_DISPOSE_MOMENT_US);
 }
 
 static pp_status_t enter(pp_handle_t *handle, pp_ctx_t **ctx)
@@ -113,16 +113,20 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
     return PP_OK;
 }
 
-static bool none_left(const void *arg) { return !((const pp_ctx_t *)arg)->vaults; }
+static bool is_over(const void *arg)
+{
+    const pp_ctx_t *ctx = arg;
+    return ctx->ending || ctx->calls.kind == PP_CALL_CTX_FREE || !pp_left_is_awaited(ctx);
+}
 
-/* Waits until this rank has closed what it had mapped of others, and they what they had of it.  The context is not freed
-   meanwhile, as if the handle were still there. */
-static pp_status_t await_vaults(pp_ctx_t *ctx, int64_t timeout_us)
+/* Waits until this rank has closed what it had mapped of others, and they what they had of it, and until its registrations
+   are given back.  Another thread that frees the context waits for the end of this. */
+static pp_status_t await_left(pp_ctx_t *ctx, int64_t timeout_us)
 {
     ctx->flights++;                  /* sleeps are short */
-    ctx->team.live_handles++;
-    pp_status_t status = pp_help_until(ctx, none_left, ctx, timeout_us, NULL);
-    ctx->team.live_handles--;
+    ctx->awaits++;
+    pp_status_t status = pp_help_until(ctx, is_over, ctx, timeout_us, NULL);
+    ctx->awaits--;
     ctx->flights--;
     return status;
 }
@@ -131,8 +135,9 @@ pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us)
 {
     pp_status_t status = PP_OK;
     PP_TRY(pp_enter(ctx));
-    if (ctx->vaults)
-        status = await_vaults(ctx, timeout_us);
+    pp_vaults_retry(ctx);
+    if (!is_over(ctx))
+        status = await_left(ctx, timeout_us);
     pp_unlock(ctx);
     return status == PP_OK ? pp_await_disposal(timeout_us) : status;
 }

@@ -30,7 +30,8 @@ static pp_status_t stage(pp_ctx_t *ctx, pp_handle_t **handle)
         PP_UNLOCKED(ctx, status, pp_staged_preduce_make(*handle));
         if (status >= 0)
             status = pp_staged_preduce_open(ctx, *handle);
-        ctx->calls.kind = PP_CALL_NONE;
+        if (ctx->calls.kind == PP_CALL_MAKING)   /* else the process ends */
+            ctx->calls.kind = PP_CALL_NONE;
     }
     if (status < 0) {
         (*handle)->kind->release(*handle);

@@ -178,6 +178,7 @@ struct pp_allreduce {
         struct pp_messages     *messages;
         struct pp_combine  *on_board;
     };
+    struct pp_board *takes_board;    /* gets the board when the rounds are closed, for another one to end it; else NULL */
 
     uint64_t starts;                 /* this rank's Starts so far */
     uint64_t on_their_way;           /* the last of them, whose elements are not linked yet: see pp_rounds_asks() */

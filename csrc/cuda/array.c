@@ -75,14 +75,15 @@ static bool is_last(pp_array_t *array)
     return last;
 }
 
-void pp_array_drop(pp_array_t *array)
+bool pp_array_drop(pp_array_t *array)
 {
     /* In a forked child the lock may be held by a thread that it does not have. */
     if (!array || array->process != getpid() || !is_last(array))
-        return;
+        return false;
     pp_dispose_memory(&array->device, array->address);
     pp_dispose_device(&array->device);
     free(array);
+    return true;
 }
 
 CUdeviceptr pp_array_address(const pp_array_t *array) { return array->address; }

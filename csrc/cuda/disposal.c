@@ -15,10 +15,20 @@ typedef struct left {
 
 /* `lock` protects all that follows.  No thread calls the driver with it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t  given = PTHREAD_COND_INITIALIZER;
+static pthread_once_t  once = PTHREAD_ONCE_INIT;
+static pthread_cond_t  given;                    /* after `once` */
 static left_t         *oldest, **end = &oldest;
 static bool            gives;                    /* a thread gives back */
 static uint64_t        left_count, given_count;
+
+static void make_condition(void)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&given, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
 
 /* Errors have no one to hear them: the process goes on without what the driver has not taken back. */
 static void give_back(left_t *left)
@@ -46,6 +56,7 @@ static left_t *take_oldest(void)
 static void give_all(void *nothing)
 {
     (void)nothing;
+    pthread_once(&once, make_condition);
     pthread_mutex_lock(&lock);
     for (left_t *left; (left = take_oldest());) {
         pthread_mutex_unlock(&lock);
@@ -116,7 +127,8 @@ bool pp_dispose_wait(int64_t timeout_us)
     struct timespec until;
     if (pp_cuda_in_child())
         return true;
-    clock_gettime(CLOCK_REALTIME, &until);
+    pthread_once(&once, make_condition);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += timeout_us / 1000000;
     until.tv_nsec += timeout_us % 1000000 * 1000;
     until.tv_sec += until.tv_nsec / 1000000000;

@@ -24,7 +24,8 @@ void pp_dispose_device(pp_cuda_device_t *device);
 
 /* How long those wait who need what is about to be given back. */
 enum { PP_DISPOSE_MOMENT_US = 1000000 };
-/* Waits until all is given back that was left so far; false: that takes longer. */
+/* Waits until all is given back that was left so far; false: that takes longer than the timeout, which is no less than
+   0. */
 bool pp_dispose_wait(int64_t timeout_us);
 
 /* Inside the device: allocate memory of the device, or pinned memory of the host for all contexts.  If there is none, but

@@ -59,7 +59,7 @@ typedef struct pp_borrowed {
     void *memory;
 } pp_borrowed_t;
 
-static void give_back(pp_lane_t *lane)
+void pp_lane_give_back(pp_lane_t *lane)
 {
     for (pp_borrowed_t *next, *at = lane->borrowed; at; at = next) {
         next = at->next;
@@ -73,7 +73,7 @@ static void give_back(pp_lane_t *lane)
 void pp_lane_close(pp_lane_t *lane)
 {
     if (lane->out && pp_cuda_enter(&lane->device) >= 0) {
-        give_back(lane);
+        pp_lane_give_back(lane);
         lane->device.cuda->cuEventDestroy(lane->queued);
         lane->device.cuda->cuStreamDestroy(lane->out);
         pp_cuda_leave(&lane->device, PP_OK);
@@ -170,16 +170,6 @@ static bool is_borrowed(const pp_lane_t *lane, const void *memory)
 
 bool pp_lane_has_borrowed(const pp_lane_t *lane, const void *memory) { return lane->folds || is_borrowed(lane, memory); }
 
-/* The registration that a handle before has left, of memory that is used again, may not be given back yet. */
-static pp_status_t register_host(const pp_lane_t *lane, void *memory, size_t bytes)
-{
-    const pp_cuda_t *cuda = lane->device.cuda;
-    CUresult result = cuda->cuMemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
-    if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && pp_dispose_wait(PP_DISPOSE_MOMENT_US))
-        result = cuda->cuMemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
-    return pp_cuda_status(cuda, result, "cuMemHostRegister");
-}
-
 bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t bytes)
 {
     pp_status_t status;
@@ -192,7 +182,7 @@ bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t b
         return false;
     }
     if ((status = pp_cuda_enter(&lane->device)) >= 0) {
-        status = register_host(lane, memory, bytes);
+        status = CALL(lane, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
         pp_cuda_leave(&lane->device, PP_OK);     /* registered is registered: an error of leaving is found again */
     }
     if (status < 0) {

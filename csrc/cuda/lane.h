@@ -43,7 +43,9 @@ typedef struct pp_pinned {
 
 /* Opens the device as pp_cuda_device_open() does.  A failure leaves nothing to close. */
 pp_status_t pp_lane_open(int32_t device, pp_lane_t *lane);
-/* Frees what open() made, and gives back what was borrowed.  Else no memory is pinned by the lane any more, and no copy
+/* Leaves what was borrowed to be given back.  No copy of it is queued. */
+void        pp_lane_give_back(pp_lane_t *lane);
+/* Frees what open() made, and what was borrowed.  Else no memory is pinned by the lane any more, and no copy
    of it is queued. */
 void        pp_lane_close(pp_lane_t *lane);
 

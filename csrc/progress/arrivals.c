@@ -1,5 +1,6 @@
 /* arrivals.c - elements that come off a device, and are linked.  See staging.h. */
 #include "direct.h"
+#include "kept.h"
 #include "vault.h"
 #include "../coll/patience.h"
 
@@ -32,6 +33,8 @@ int pp_staging_look(pp_ctx_t *ctx)
     bool meets = false;
     if (ctx->vaults)
         pp_vaults_free(ctx);
+    if (ctx->kept)
+        pp_kept_look(ctx);
     if (ctx->flights == 0 || ctx->engine.error)
         return 0;
     pp_handle_t *unready = find_unready(ctx);

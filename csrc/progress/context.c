@@ -1,5 +1,6 @@
 /* context.c - the life of a context, apart from MPI.  See context.h. */
 #define _GNU_SOURCE   /* PTHREAD_MUTEX_ADAPTIVE_NP */
+#include "kept.h"
 #include "vault.h"
 
 #include <stdlib.h>
@@ -65,6 +66,7 @@ void pp_ctx_teardown(pp_ctx_t *ctx)
 {
     pp_calls_close(&ctx->calls);
     pp_vaults_free(ctx);             /* what others have mapped is left to the end of the process */
+    pp_kept_end(ctx);
     pp_engine_release(&ctx->engine);
     pp_node_close(&ctx->node);
     pthread_cond_destroy(&ctx->unattended);

@@ -109,6 +109,9 @@ struct pp_ctx {
     bool            looks;           /* a look for messages is in progress */
     pp_cuda_device_t looks_on;       /* the device that is current until its end, if there is a context */
     struct pp_device_vault *vaults;  /* of handles that were freed: see vault.h */
+    struct pp_kept *kept;            /* regions of such handles: see kept.h */
+    uint32_t        awaits;          /* threads that wait for both */
+    bool            ending;          /* all ranks free the context */
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
     uint64_t        call_began_ns;   /* when the collective call in progress began */
     bool            order_checked;   /* this rank has asked whether all ranks are in the same call */

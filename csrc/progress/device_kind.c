@@ -34,7 +34,7 @@ static void *device_allocate(const pp_memory_t *self, size_t bytes)
     if (pp_cuda_enter(&kind->device) < 0)
         return NULL;
     /* An error of leaving is found again; the memory is there. */
-    pp_cuda_leave(&kind->device, pp_dispose_alloc(kind->device.cuda, &address, bytes));
+    pp_cuda_leave(&kind->device, CALL(kind, cuMemAlloc, &address, bytes));
     return (void *)(uintptr_t)address;
 }
 

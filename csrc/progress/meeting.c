@@ -12,7 +12,7 @@ enum { UNIT_BYTES = 512 };           /* vectors begin at multiples of this */
 /* Inside the device. */
 static pp_status_t make_memory(pp_device_vault_t *vault, pp_offered_t *offer)
 {
-    int32_t me = vault->node->index;
+    int32_t me = vault->index;
     size_t  bytes = vault->use->vectors(vault, me) * vault->stride;
     PP_TRY(pp_cuda_make_stream(vault->device.cuda, &vault->work));
     PP_TRY(pp_cuda_make_stream(vault->device.cuda, &vault->folding));
@@ -41,7 +41,7 @@ static pp_status_t map_others(pp_device_vault_t *vault)
 {
     for (int32_t rank = 0; rank < vault->ranks; rank++) {
         const pp_offered_t *offered = &vault->theirs[rank];
-        if (rank == vault->node->index)
+        if (rank == vault->index)
             continue;
         PP_TRY(PP_VAULT_CALL(vault, cuIpcOpenMemHandle, &vault->bases[rank], offered->memory,
                              CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
@@ -76,7 +76,7 @@ static int32_t who_refuses(const pp_device_vault_t *vault)
 static bool others_hold(const pp_device_vault_t *vault)
 {
     for (int32_t rank = 0; rank < vault->ranks; rank++)
-        if (rank != vault->node->index && atomic_load(&vault->offers[rank].state) & PP_HOLDS)
+        if (rank != vault->index && atomic_load(&vault->offers[rank].state) & PP_HOLDS)
             return true;
     return false;
 }
@@ -84,7 +84,7 @@ static bool others_hold(const pp_device_vault_t *vault)
 /* Nobody will say when they let go: the process keeps what it has offered until it ends. */
 static void keep_own(pp_device_vault_t *vault)
 {
-    vault->bases[vault->node->index] = 0;
+    vault->bases[vault->index] = 0;
     vault->array = NULL;
     vault->device = (pp_cuda_device_t){0};
 }
@@ -94,7 +94,7 @@ static void say_result(pp_device_vault_t *vault, pp_status_t status)
 {
     switch (vault->stage) {
     case 0:
-        vault->offers[vault->node->index].what = vault->mine;
+        vault->offers[vault->index].what = vault->mine;
         pp_vault_say(vault, PP_OFFERED, status);
         break;
     case PP_OFFERED:
@@ -153,6 +153,7 @@ static pp_status_t begin(pp_handle_t *handle, pp_device_vault_t *vault)
 {
     vault->ctx = pp_ctx_of(handle);
     vault->staging = handle->staging;
+    vault->index = vault->node->index;
     vault->stride = (vault->vector_bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
     vault->bases = calloc((size_t)vault->ranks, sizeof *vault->bases);
     vault->lent = calloc((size_t)vault->ranks, sizeof *vault->lent);

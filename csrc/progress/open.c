@@ -7,11 +7,13 @@
  * other ranks until all of them have ended, too.
  */
 #include "live.h"
+#include "kept.h"
 #include "vault.h"
 
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- agreement before there is an engine ------------------------------------------------------------------ */
 
@@ -251,12 +253,29 @@ pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const c
     return PP_OK;
 }
 
+/* Waits until no thread waits here for what freed handles have left, and a moment for that: what is left then stays until
+   the process ends. */
+static void let_go(pp_ctx_t *ctx)
+{
+    enum { LOOKS = 1000, PAUSE_US = 1000 };
+    pthread_mutex_lock(&ctx->lock);
+    pp_vaults_retry(ctx);
+    for (int looks = 0; ctx->awaits > 0 || (looks < LOOKS && pp_left_is_awaited(ctx)); looks++) {
+        pp_vaults_free(ctx);
+        pp_kept_look(ctx);
+        pthread_mutex_unlock(&ctx->lock);
+        usleep(PAUSE_US);
+        pthread_mutex_lock(&ctx->lock);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+}
+
 pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx)
 {
     pp_live_remove(ctx);
     pp_thread_stop(ctx);
     ctx->freed = true;       /* before the lock is destroyed: another thread may ask for statistics */
-    pp_vaults_end(ctx);
+    let_go(ctx);
     pp_ctx_teardown(ctx);
     pp_status_t status = pp_mpi_close(ctx->mpi);
     ctx->mpi = NULL;

@@ -1,6 +1,7 @@
 /* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
 #include "ahead.h"
 #include "direct.h"
+#include "kept.h"
 #include "vault.h"
 
 #include <stdlib.h>
@@ -92,6 +93,11 @@ static void end(pp_handle_t *handle)
         unpin_all(staging, staging->spare, &any_busy);
         unpin_all(staging, staging->borrowers, &any_busy);
         unpin_all(staging, staging->results, &any_busy);
+    }
+    if (staging->lane.borrowed) {
+        if (freed && !any_busy)
+            pp_lane_give_back(&staging->lane);
+        pp_kept_begin(handle, freed && !any_busy);
     }
     pp_vault_end(handle, freed && !any_busy);
     pp_direct_end(handle, freed && !any_busy);

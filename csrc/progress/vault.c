@@ -12,7 +12,7 @@
 
 void pp_vault_say(pp_device_vault_t *vault, uint32_t stage, pp_status_t status)
 {
-    pp_offer_t *mine = &vault->offers[vault->node->index];
+    pp_offer_t *mine = &vault->offers[vault->index];
     uint32_t refuses = atomic_load(&mine->state) & PP_REFUSES;
     if (status < 0 && !refuses) {
         snprintf(mine->why, sizeof mine->why, "%s", pp_error_text());
@@ -71,10 +71,9 @@ pp_status_t pp_vault_job(pp_device_vault_t *vault)
     return vault->job_status;
 }
 
-enum { LOOKS = 1000, PAUSE_US = 1000 };          /* a moment */
-
 bool pp_vault_is_busy(const pp_handle_t *handle)
 {
+    enum { LOOKS = 1000, PAUSE_US = 1000 };
     const pp_device_vault_t *vault = handle->staging->vault;
     for (int looks = 0; vault && vault->job && !atomic_load(&vault->job_over); looks++) {
         if (looks == LOOKS)
@@ -125,7 +124,7 @@ pp_status_t pp_vault_close(pp_device_vault_t *vault)
         vault->receive = NULL;
     }
     for (int32_t rank = 0; rank < vault->ranks; rank++) {
-        if (rank == vault->node->index)
+        if (rank == vault->index)
             continue;
         closed &= unmap(cuda, &vault->bases[rank]);
         closed &= unmap(cuda, &vault->lent[rank]);
@@ -146,7 +145,7 @@ pp_status_t pp_vault_close(pp_device_vault_t *vault)
 
 void pp_vault_free_own(pp_device_vault_t *vault)
 {
-    CUdeviceptr own = vault->bases[vault->node->index];
+    CUdeviceptr own = vault->bases[vault->index];
     if (own)
         pp_dispose_memory(&vault->device, own);
     pp_dispose_device(&vault->device);
@@ -211,11 +210,10 @@ void pp_vaults_free(pp_ctx_t *ctx)
     }
 }
 
-void pp_vaults_end(pp_ctx_t *ctx)
+bool pp_left_is_awaited(const pp_ctx_t *ctx)
 {
-    pp_vaults_free(ctx);
-    for (int looks = 0; ctx->vaults && looks < LOOKS; looks++) {
-        usleep(PAUSE_US);
-        pp_vaults_free(ctx);
-    }
+    bool any = ctx->kept;
+    for (const pp_device_vault_t *vault = ctx->vaults; vault; vault = vault->next)
+        any |= vault->job || vault->stage == PP_CLOSED;      /* else the driver has not closed it */
+    return any;
 }

@@ -52,9 +52,9 @@ pp_status_t pp_group_vault_deliver(pp_ctx_t *ctx, pp_handle_t *handle);
 void        pp_vault_end(pp_handle_t *handle, bool frees);
 /* Tries again to close memory of other ranks that the driver did not close when handles were released. */
 void        pp_vaults_retry(pp_ctx_t *ctx);
-/* The context ends on all ranks: waits a moment until nothing is left to be closed or freed.  What then is stays until the
-   process ends.  No other thread uses the context. */
-void        pp_vaults_end(pp_ctx_t *ctx);
+/* Whether this rank is about to close memory of others, or they are to close its own; or what freed handles had registered
+   (kept.h) is about to be given back. */
+bool        pp_left_is_awaited(const pp_ctx_t *ctx);
 /* Tells the others what is closed, and disposes of the memory of vaults that no other rank has mapped any more. */
 void        pp_vaults_free(pp_ctx_t *ctx);
 

@@ -104,7 +104,7 @@ static pp_status_t fill_initial(pp_device_vault_t *vault, const pp_staging_t *st
     PP_TRY(pp_cuda_enter(&vault->device));
     PP_TRY(pp_cuda_leave(&vault->device, PP_VAULT_CALL(vault, cuMemcpyAsync, bounce,
                                                        pp_cuda_address(staging->receive->data), staging->bytes, vault->work)));
-    PP_TRY(pp_folds_load(vault->folds, pp_vault_vector(vault, vault->node->index, PP_GROUP_VECTORS), bounce, vault->count,
+    PP_TRY(pp_folds_load(vault->folds, pp_vault_vector(vault, vault->index, PP_GROUP_VECTORS), bounce, vault->count,
                          vault->work));
     PP_TRY(pp_cuda_enter(&vault->device));
     return pp_cuda_leave(&vault->device, PP_VAULT_CALL(vault, cuStreamSynchronize, vault->work));
@@ -183,7 +183,7 @@ static pp_status_t borrow(pp_handle_t *handle, int32_t number, pp_pinned_t **out
     if (status == PP_PENDING)
         status = pp_lane_pin_nothing(&staging->lane, out);
     if (status >= 0)
-        pp_lane_borrow(&staging->lane, *out, pp_vault_pointer(pp_vault_vector(vault, vault->node->index, (size_t)number)),
+        pp_lane_borrow(&staging->lane, *out, pp_vault_pointer(pp_vault_vector(vault, vault->index, (size_t)number)),
                        staging->bytes);
     return status;
 }
@@ -229,7 +229,7 @@ pp_status_t pp_group_vault_deliver(pp_ctx_t *ctx, pp_handle_t *handle)
         PP_TRY(pp_staging_take_spare(handle, &bounce));
         return deliver_by(ctx, handle, bounce);
     }
-    const CUdeviceptr from = pp_vault_vector(&holder->base, holder->base.node->index, (size_t)holder->model);
+    const CUdeviceptr from = pp_vault_vector(&holder->base, holder->base.index, (size_t)holder->model);
     pp_lane_borrow(&staging->lane, staging->reader, pp_vault_pointer(from), staging->bytes);
     pp_status_t status;
     PP_UNLOCKED(ctx, status, pp_lane_in(&staging->lane, staging->receives, staging->spans, staging->reader,

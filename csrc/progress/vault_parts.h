@@ -36,7 +36,7 @@ struct pp_device_vault {
     pp_ctx_t          *ctx;
     /* As find() has found them. */
     pp_node_t         *node;
-    int32_t            ranks;              /* of the node */
+    int32_t            ranks, index;       /* of the node; this rank's there */
     pp_offer_t        *offers;             /* in the memory of the node, by rank */
     size_t             vector_bytes;
     int32_t            op, type;
@@ -45,7 +45,9 @@ struct pp_device_vault {
 
     uint32_t           stage;              /* of this rank */
     bool               meets, in_use;
-    pp_status_t      (*job)(pp_device_vault_t *);      /* what a thread does aside; NULL: nothing */
+    /* What a thread does aside; NULL: nothing.  The context may end meanwhile: a job uses nothing of it, nor of the handle but
+       `staging`, which is kept for that. */
+    pp_status_t      (*job)(pp_device_vault_t *);
     _Atomic bool       job_over;           /* `job_status` and `why`, its error, are there */
     pp_status_t        job_status;
     pp_staging_t      *staging;            /* the handle's; jobs of the meeting use it */

@@ -259,7 +259,9 @@ void pp_on_board_close(pp_allreduce_t *coll)
     pp_board_t *board = &combine->board;
     pp_team_remove_board(coll->handle.team, board);
     pp_copy_end_view(coll);
-    if (!board->lent)
+    if (coll->takes_board)
+        *coll->takes_board = *board;
+    else if (!board->lent)
         pp_board_end(board);
     free(combine->order);
     free(combine->landed);

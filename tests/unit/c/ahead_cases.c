@@ -466,16 +466,37 @@ static void not_at_all(void)
     finish();
 }
 
+static void has_read(pp_handle_t *handle)
+{
+    (void)handle;
+    coll.viewed = false;
+}
+
+/* Until the device has read the result before, which is found out here. */
 static void while_a_result_is_read(void)
 {
     begin();
-    open_round(0, 0);
-    finish_chunk(0);
+    staging.has_read = has_read;
+    open_round(0, 1);
+    complete();
+    fake_hold(first, true);
+    collect();
     coll.viewed = true;
-    CHECK(!go_on());
-    coll.viewed = false;
+    pp_staging_await(&ctx, &staging, staging.reader);
+    use(second);
+    open_round(1, 0);
+    finish_chunk(0);
+    copies();
+    CHECK(!go_on() && copies() == 0);
+    fake_hold(first, false);
+    wait_for(first);
+    staging.views = true;                        /* the application's own work reads it, too */
+    CHECK(!go_on() && coll.viewed);
+    staging.views = false;
+    CHECK(go_on() && copies() == 1 && !coll.viewed && !staging.results);
     staging.in_place = false;
     CHECK(!go_on());
+    wait_for(second);
     finish();
 }
 
@@ -514,8 +535,8 @@ static void behind_other_work(void)
     CHECK(!go_on() && copies() == 0);
     fake_hold(first, false);
     wait_for(first);
+    fake_hold(first, true);                      /* idle all the same */
     CHECK(go_on() && copies() == 1);
-    fake_hold(first, true);
     finish_chunk(1);
     CHECK(go_on() && copies() == 1);             /* behind its own */
     fake_hold(first, false);
