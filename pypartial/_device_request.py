@@ -55,12 +55,14 @@ class DeviceRequest(Request):
         return DEVICE_PATH.value(lib, path[0]), self._native.text(why)
 
     def _made(self, asked: str) -> None:
-        """Wait a moment until memory is free that the path in use does not need.
-
-        Say on rank 0, once for a context, that the path asked for is not possible.
-        """
+        """Wait a moment until memory is free that the path in use does not need."""
         self._lib.pp_await_disposal(_AWAIT_FREE_US)
-        reason = self.device_path_reason if asked != "auto" else ""
+        if asked != "auto":
+            self._warn_of_path(asked)
+
+    def _warn_of_path(self, asked: str) -> None:
+        """Say on rank 0, once for a context, that the path asked for is not possible."""
+        reason = self.device_path_reason
         if reason and self._context.rank == 0 and not self._context._told_of_path:
             self._context._told_of_path = True
             warnings.warn(
