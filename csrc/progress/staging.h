@@ -70,12 +70,15 @@ static inline pp_ctx_t *pp_ctx_of(const pp_handle_t *handle)
     return (pp_ctx_t *)((char *)handle->team->engine - offsetof(pp_ctx_t, engine));
 }
 
-/* pp_lane_borrow() with the lock, which it releases. */
+/* pp_lane_borrow() with the lock, which it releases if the driver is to pin the memory. */
 static inline bool pp_staging_borrow(pp_handle_t *handle, pp_pinned_t *pinned, const void *memory, size_t bytes)
 {
-    bool borrowed;
-    PP_UNLOCKED(pp_ctx_of(handle), borrowed,
-                pp_lane_borrow(&handle->staging->lane, pinned, (void *)(uintptr_t)memory, bytes));
+    pp_lane_t *lane = &handle->staging->lane;
+    void      *there = (void *)(uintptr_t)memory;
+    bool       borrowed;
+    if (pp_lane_has_borrowed(lane, there))
+        return pp_lane_borrow(lane, pinned, there, bytes);
+    PP_UNLOCKED(pp_ctx_of(handle), borrowed, pp_lane_borrow(lane, pinned, there, bytes));
     return borrowed;
 }
 
