@@ -5,7 +5,8 @@
  * stream.  A copy into the device is queued on the application's stream.  In both cases the host goes on, and asks the
  * pinned memory whether the copy that uses it is over.
  *
- * One thread at a time may use a lane.  A stream is a CUstream as a number: 1 is the legacy default stream, 2 the
+ * One thread at a time queues on a lane, and opens and closes it.  Meanwhile another may ask pp_lane_over(), of memory that
+ * the first does not use.  A stream is a CUstream as a number: 1 is the legacy default stream, 2 the
  * calling thread's.
  */
 #ifndef PP_LANE_H

@@ -2,6 +2,9 @@
  * ahead.h - a large result goes to the device in chunks: those that are finished are copied while ranks still reduce the
  * others.
  *
+ * The entry's memory is pinned already, for a result before, and the stream has nothing else to do: so no call of the
+ * driver waits here, where the thread does the work of the progress thread, too.
+ *
  * Only a thread inside Wait does so, on the stream of that Wait, from the ring of results to the receive buffers; for a
  * round that the request will be given, if its entry is not overwritten before.  Then the thread that collects the result
  * queues copies of the rest.  If the request was given something else, it queues a copy of all of it, behind those.  The entry is pinned only

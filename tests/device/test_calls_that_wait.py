@@ -101,19 +101,21 @@ def once(request, result):
     result.stream.wait()
 
 
+several_ranks = pytest.mark.sizes(
+    2, 3, 4, 5
+)  # a rank alone asks nobody, and maps no memory of others
+
 MAKING = [
     (b"cuMemHostAlloc", STAGED),
     (b"cuMemAlloc", IPC),
     (b"cuModuleLoadData", IPC),
-    (b"cuIpcOpenMemHandle", IPC),
+    pytest.param(b"cuIpcOpenMemHandle", IPC, marks=several_ranks),
 ]
 
 
 @pytest.mark.parametrize("init", ["Allreduce_init", "Preduce_init"])
 @pytest.mark.parametrize(("call", "path"), MAKING)
-def test_while_a_handle_is_made(comm, ctx, array, stand_in, init, call, path):
-    if call == b"cuIpcOpenMemHandle" and comm.size == 1:
-        pytest.skip("a rank alone maps no memory of others")
+def test_while_a_handle_is_made(ctx, array, stand_in, init, call, path):
     make = maker(ctx, array, init, path)
     with held(stand_in, call, ctx.stats):
         request = make()
@@ -122,21 +124,22 @@ def test_while_a_handle_is_made(comm, ctx, array, stand_in, init, call, path):
 
 
 FREEING = [
-    (b"cuMemFreeHost", STAGED),
-    (b"cuMemHostUnregister", STAGED),
-    (b"cuMemFree", IPC),
-    (b"cuModuleUnload", IPC),
-    (b"cuIpcCloseMemHandle", IPC),
+    ("Allreduce_init", b"cuMemHostUnregister", STAGED),  # groups go by bounce buffers
+    *(
+        pytest.param(init, call, path, marks=marks)
+        for init in ("Allreduce_init", "Preduce_init")
+        for call, path, *marks in [
+            (b"cuMemFreeHost", STAGED),
+            (b"cuMemFree", IPC),
+            (b"cuModuleUnload", IPC),
+            (b"cuIpcCloseMemHandle", IPC, several_ranks),
+        ]
+    ),
 ]
 
 
-@pytest.mark.parametrize("init", ["Allreduce_init", "Preduce_init"])
-@pytest.mark.parametrize(("call", "path"), FREEING)
-def test_while_it_is_freed(comm, ctx, array, stand_in, init, call, path):
-    if call == b"cuIpcCloseMemHandle" and comm.size == 1:
-        pytest.skip("a rank alone maps no memory of others")
-    if call == b"cuMemHostUnregister" and init == "Preduce_init":
-        pytest.skip("groups go by bounce buffers")
+@pytest.mark.parametrize(("init", "call", "path"), FREEING)
+def test_while_it_is_freed(ctx, array, stand_in, init, call, path):
     request = made(ctx, array, init, path)
     once(request, array(1))
     looked = threading.Event()
@@ -145,17 +148,17 @@ def test_while_it_is_freed(comm, ctx, array, stand_in, init, call, path):
         looked.wait(LIMIT_S)
 
 
-@pytest.mark.parametrize(
-    ("call", "path", "count"),
-    [
-        (b"cuMemHostRegister", STAGED, COUNT),
-        (b"cuMemcpyAsync", STAGED, COUNT),
-        (b"cuMemcpyAsync", STAGED, SMALL),
-        (b"cuMemcpyAsync", IPC, COUNT),
-        (b"cuEventRecord", STAGED, COUNT),
-        (b"cuStreamWaitEvent", STAGED, COUNT),
-    ],
-)
+QUEUEING = [
+    (b"cuMemHostRegister", STAGED, COUNT),
+    (b"cuMemcpyAsync", STAGED, COUNT),
+    (b"cuMemcpyAsync", STAGED, SMALL),
+    (b"cuMemcpyAsync", IPC, COUNT),
+    (b"cuEventRecord", STAGED, COUNT),
+]
+ORDERING = (b"cuStreamWaitEvent", STAGED, COUNT)
+
+
+@pytest.mark.parametrize(("call", "path", "count"), [*QUEUEING, ORDERING])
 def test_while_a_contribution_is_queued(ctx, array, stand_in, call, path, count):
     request = made(ctx, array, "Allreduce_init", path, count)
     with held(stand_in, call, ctx.stats):
@@ -164,16 +167,7 @@ def test_while_a_contribution_is_queued(ctx, array, stand_in, call, path, count)
     request.Free()
 
 
-@pytest.mark.parametrize(
-    ("call", "path", "count"),
-    [
-        (b"cuMemHostRegister", STAGED, COUNT),
-        (b"cuMemcpyAsync", STAGED, COUNT),
-        (b"cuMemcpyAsync", STAGED, SMALL),
-        (b"cuMemcpyAsync", IPC, COUNT),
-        (b"cuEventRecord", STAGED, COUNT),
-    ],
-)
+@pytest.mark.parametrize(("call", "path", "count"), QUEUEING)
 def test_while_a_result_is_queued(ctx, array, stand_in, call, path, count):
     request = made(ctx, array, "Allreduce_init", path, count)
     request.Start()
@@ -354,11 +348,10 @@ def test_a_wait_that_pins_memory(comm, ctx, array, stand_in):
     private.Free()
 
 
+@several_ranks
 @pytest.mark.parametrize("call", [b"cuMemAlloc", b"cuModuleLoadData", b"cuIpcOpenMemHandle"])
 def test_a_rank_that_makes_a_handle_is_served(comm, ctx, array, stand_in, call):
     """It answers the questions of the other ranks."""
-    if comm.size == 1:
-        pytest.skip("a rank alone asks nobody")
     make, last = maker(ctx, array, "Allreduce_init", IPC), comm.size - 1
     answered = []
 
@@ -401,7 +394,7 @@ def test_a_start_with_a_lent_array(ctx, stand_in, array, cupy):
 
 
 @pytest.mark.parametrize("moment", ["before", "within"])
-def test_the_context_is_freed_under_a_thread_in_free(comm, array, stand_in, moment):
+def test_the_context_is_freed_under_a_thread_in_free(comm, array, stand_in, monkeypatch, moment):
     """That thread has ended the handle, and only waits for memory to be free."""
     ctx, late, last = pp.Context(comm), threading.Event(), comm.rank == comm.size - 1
     request = made(ctx, array, "Allreduce_init", IPC)
@@ -414,28 +407,24 @@ def test_the_context_is_freed_under_a_thread_in_free(comm, array, stand_in, mome
             late.wait(LIMIT_S)
         waits()
 
-    type(request)._await_free, before = lambda _: await_free(), type(request)._await_free
-    try:
-        stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", last and comm.size > 1)
-        freer = threading.Thread(target=request.Free)
-        freer.start()
-        assert done.wait(LIMIT_S)
-        # Not before a peer is waited for; not so late that memory stays until the process ends.
-        threading.Timer(0.1, late.set).start()
-        let_go = threading.Timer(0.4, stand_in.fake_hold_calls, (b"cuIpcCloseMemHandle", False))
-        let_go.start()
-        ctx.Free()
-        freer.join(LIMIT_S)
-        assert not freer.is_alive()
-        let_go.join()
-    finally:
-        type(request)._await_free = before
+    monkeypatch.setattr(type(request), "_await_free", lambda _: await_free())
+    stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", last and comm.size > 1)
+    freer = threading.Thread(target=request.Free)
+    freer.start()
+    assert done.wait(LIMIT_S)
+    # Not before a peer is waited for; not so late that memory stays until the process ends.
+    threading.Timer(0.1, late.set).start()
+    let_go = threading.Timer(0.4, stand_in.fake_hold_calls, (b"cuIpcCloseMemHandle", False))
+    let_go.start()
+    ctx.Free()
+    freer.join(LIMIT_S)
+    assert not freer.is_alive()
+    let_go.join()
 
 
+@several_ranks
 def test_a_mapping_that_is_closed_at_the_second_try(comm, ctx, array, stand_in):
     """The end of Free, or the next one, tries again."""
-    if comm.size == 1:
-        pytest.skip("a rank alone maps no memory of others")
     before = stand_in.fake_live(b"memory"), stand_in.fake_live(b"mappings")
     request = made(ctx, array, "Allreduce_init", IPC)
     other = made(ctx, array, "Allreduce_init", STAGED)
