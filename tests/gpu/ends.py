@@ -1,0 +1,49 @@
+"""Ranks end while a thread of the library waits for the device, and with work still queued on it.
+
+    mpirun -n P python tests/gpu/ends.py cupy|torch PATH
+
+Handles leave their memory to a thread, which waits inside the driver until the kernel is over. The
+processes are to end as any other: `ci/gpu` looks at their exit codes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+from mpi4py import MPI
+from support import gpu
+
+import pypartial as pp
+
+COUNT = 1 << 20
+KERNEL_NS = 5_000_000_000
+
+
+def main() -> None:
+    kit, path, comm = gpu.Kit(sys.argv[1], 0), sys.argv[2], MPI.COMM_WORLD
+    send, out = kit.new(COUNT, "float32"), kit.new(COUNT, "float32")
+    other = kit.stream()
+    kit.put(send, np.ones(COUNT, "f4"))
+    with kit.use(kit.home):
+        ctx = pp.Context(comm, seed=7)
+        request = gpu.made(ctx, path, send, out, policy=pp.Full())
+        request.Start()
+        request.Wait()
+        kit.wait()
+        assert (kit.get(out, COUNT, "float32") == comm.size).all()
+        comm.Barrier()
+        began = time.monotonic()
+        kit.spin(send, COUNT, 0, KERNEL_NS, other)
+        request.Free()
+        ctx.Free()
+        took = time.monotonic() - began
+    assert took < KERNEL_NS / 1e9, f"Free has waited for the device, {took:.1f} s"
+    print(f"{path}: this rank ends {took:.2f} s after the kernel began", flush=True)
+
+
+main()
