@@ -154,7 +154,17 @@ def library_folders(wrapper: Sequence[str]) -> list[str]:
     """Return the folders in which a wrapper lets the linker look, in its order."""
     # With a file to link: Open MPI's shows no folders where there are only options.
     shown = _output([*wrapper, "-show", "pypartial-looks-for-folders.o"])
-    return re.findall(r"(?:^|\s)-L\s*(\S+)", shown)
+    try:
+        words = shlex.split(shown)  # Intel MPI's quotes its folders
+    except ValueError:  # what it shows is no command
+        return []
+    following = [*words[1:], ""]
+    named = [
+        word[2:] or after
+        for word, after in zip(words, following, strict=True)
+        if word.startswith("-L")
+    ]
+    return list(filter(None, named))
 
 
 def wrapper_of(library: Library) -> str | None:

@@ -6,36 +6,71 @@
 #include <stdlib.h>
 
 typedef struct aside {
-    void (*work)(void *);
-    void  *argument;
+    struct aside *next;
+    void        (*work)(void *);
+    void         *argument;
 } aside_t;
+
+/* Of the calling thread. */
+static _Thread_local bool     holds;
+static _Thread_local aside_t *held, **held_end;
+
+static void work_on(aside_t *made)
+{
+    const aside_t aside = *made;
+    free(made);
+    aside.work(aside.argument);
+}
 
 static void *run(void *made)
 {
-    const aside_t aside = *(aside_t *)made;
-    free(made);
     pthread_setname_np(pthread_self(), "pypartial-cuda");
-    aside.work(aside.argument);
+    work_on(made);
     return NULL;
 }
 
-static bool starts(void (*work)(void *), void *argument)
+static bool starts(aside_t *made)
 {
     pthread_t thread;
-    aside_t  *made = malloc(sizeof *made);
-    if (!made)
+    if (pthread_create(&thread, NULL, run, made) != 0)
         return false;
-    *made = (aside_t){.work = work, .argument = argument};
-    if (pthread_create(&thread, NULL, run, made) == 0) {
-        pthread_detach(thread);
-        return true;
-    }
-    free(made);
-    return false;
+    pthread_detach(thread);
+    return true;
+}
+
+static aside_t *new_aside(void (*work)(void *), void *argument)
+{
+    aside_t *made = malloc(sizeof *made);
+    if (made)
+        *made = (aside_t){.work = work, .argument = argument};
+    return made;
 }
 
 void pp_aside(void (*work)(void *argument), void *argument)
 {
-    if (!starts(work, argument))
+    aside_t *made = new_aside(work, argument);
+    if (made && holds) {
+        *held_end = made;
+        held_end = &made->next;
+    } else if (!made || !starts(made)) {
+        free(made);
         work(argument);
+    }
+}
+
+void pp_aside_hold(void)
+{
+    holds = true;
+    held_end = &held;
+}
+
+void pp_aside_let(void)
+{
+    holds = false;
+    while (held) {
+        aside_t *made = held;
+        held = made->next;
+        if (!starts(made))
+            work_on(made);
+    }
 }

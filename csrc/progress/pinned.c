@@ -1,5 +1,6 @@
 /* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
 #include "ahead.h"
+#include "../cuda/aside.h"
 #include "direct.h"
 #include "kept.h"
 #include "vault.h"
@@ -55,7 +56,7 @@ void pp_staging_unpin_spare(pp_staging_t *staging)
         pp_lane_unpin(&staging->lane, idle);
 }
 
-static void end(pp_handle_t *handle)
+static void end_staging(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
     bool any_busy = false, reads = false;
@@ -107,6 +108,14 @@ static void end(pp_handle_t *handle)
     free(staging->sends);
     free(staging->receives);
     free(staging);
+}
+
+/* With the context's lock. */
+static void end(pp_handle_t *handle)
+{
+    pp_aside_hold();
+    end_staging(handle);
+    pp_aside_let();
 }
 
 static pp_status_t find_spans(pp_staging_t *staging, const pp_piece_t *pieces, size_t count, size_t element_bytes)

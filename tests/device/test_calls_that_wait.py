@@ -482,3 +482,32 @@ def test_no_call_begins_while_an_initial_model_is_copied(comm, ctx, array, stand
         request = ctx.Preduce_init(model, pp.groups.Static(), weights="dynamic", missing="initial")
     request.Free()
     other.Free()
+
+
+@pytest.mark.parametrize("path", [STAGED, IPC], ids=["staged", "ipc"])
+def test_a_free_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in, path):
+    """It has made its calls before, so handles of the host go on, and it ends."""
+    mine, total = np.ones(comm.size), np.empty(comm.size)
+    host = ctx.Allreduce_init(mine, total, policy=pp.Full())
+    request = made(ctx, array, "Allreduce_init", path)
+    once(request, array(1))
+    kernel, word = Stream(), array(1, "i8")
+    kernel.hold(True)
+    word.copy(word, kernel)
+    stand_in.fake_exclusive(True)
+    limit = threading.Timer(LIMIT_S, kernel.hold, (False,))  # without it this would hang
+    limit.start()
+    try:
+        request.Free()
+        assert stand_in.fake_held_calls(b"") > 0
+        for _ in range(3):
+            host.Start()
+            host.Wait(timeout=LIMIT_S)
+        assert total.tolist() == [comm.size] * comm.size
+        assert stand_in.fake_held_calls(b"") > 0, "the kernel was let go"
+    finally:
+        limit.cancel()
+        stand_in.fake_exclusive(False)
+        kernel.hold(False)
+    host.Free()
+    kernel.close()

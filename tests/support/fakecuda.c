@@ -142,7 +142,8 @@ _Static_assert(sizeof(ticket_t) <= sizeof(CUipcMemHandle), "a ticket travels in 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t  changed = PTHREAD_COND_INITIALIZER;
 
-static bool      configured, peers, holds_new, astray;
+static bool      configured, peers, holds_new, astray, exclusive;
+static int       keeping_out;                    /* calls that wait, and let no other begin meanwhile */
 static pid_t     process;                        /* which called cuInit(); 0: none did */
 static int       devices, version;
 static uint64_t  seed, numbers, operations, room, misuses, pageable_copies, reaches;
@@ -328,7 +329,7 @@ static CUresult begin(const char *symbol, need_t need)
     const CUresult of_any = count(any), of_this = count(called);
     CUresult       result = of_any ? of_any : of_this;
     const unsigned slow_us = any->slow_us + called->slow_us;
-    while (any->held || called->held)
+    while (any->held || called->held || (keeping_out > 0 && need != NOTHING))
         wait_in_call();
     if (result)
         strcpy(failed, name);
@@ -754,8 +755,12 @@ static bool is_busy(unsigned of_devices, uint64_t last)
 static void wait_for_devices(unsigned of_devices)
 {
     const uint64_t last = operations;
+    const bool     keeps_out = exclusive;
+    keeping_out += keeps_out;
     while (is_busy(of_devices, last))
         wait_in_call();
+    keeping_out -= keeps_out;
+    pthread_cond_broadcast(&changed);
 }
 
 CUresult cuStreamCreate(CUstream *out, unsigned int flags)
@@ -1776,6 +1781,13 @@ uint64_t fake_pageable_copies(void)
     const uint64_t found = pageable_copies;
     give_lock();
     return found;
+}
+
+void fake_exclusive(bool value)
+{
+    take_lock();
+    exclusive = value;
+    give_lock();
 }
 
 void fake_seed(uint64_t value)

@@ -35,6 +35,9 @@ void        fake_slow(const char *name, unsigned int microseconds);
 /* From now on calls of a function wait before they do anything, until they are let go by this function or by
    fake_let_all_go().  They are counted, and it is decided whether they fail, when they come.  "" is any function. */
 void        fake_hold_calls(const char *name, bool held);
+/* Whether a call that waits to give memory back lets no call of another thread begin, but for texts of errors, as NVIDIA's
+   driver does.  Not so at first: what a test has held, it could not let go by calls. */
+void        fake_exclusive(bool exclusive);
 /* How many calls of a function wait inside the stand-in now, whatever for: because they are held, for room in a queue
    (fake_room()), or for streams, as those do that give memory back or synchronize.  "" is all functions together. */
 uint64_t    fake_held_calls(const char *name);
