@@ -108,9 +108,9 @@ class Collectives:
             every rank alone on its node), and CuPy. Whether MPI takes them, a process that the
             first rank of each node starts tries once, on its device; up to 60 seconds. If a path is
             not possible, the handle is as with ``"staged"``: rank 0 warns, and
-            `DeviceAllreduceRequest.device_path_reason` says why. ``"auto"``: ``"staged"``; from the
-            number of bytes on that the environment variable ``PYPARTIAL_IPC_FROM`` names ``"ipc"``,
-            where that is possible, without a warning.
+            `DeviceAllreduceRequest.device_path_reason` says why. ``"auto"``: ``"staged"``; from 16
+            MB on, or the number of bytes that the environment variable ``PYPARTIAL_IPC_FROM``
+            names, ``"ipc"``, where that is possible, without a warning.
         timeout : float, optional
             Seconds to wait at most for the other ranks, 0 or more. None: no limit. What
             ``device_path="direct"`` tries first is not counted.
@@ -261,8 +261,9 @@ class Collectives:
             not count.
         device_path : {"auto", "staged", "ipc", "direct"}, optional
             How models on devices get from rank to rank, as in `Allreduce_init`. ``"ipc"`` also
-            needs groups in memory that the ranks share (``backend="node"``, or ``"auto"``); with
-            other backends ``"auto"`` is ``"staged"``. ``"direct"`` needs ``backend="comm"``,
+            needs groups in memory that the ranks share (``backend="node"``, or ``"auto"``).
+            ``"auto"`` is ``"ipc"`` there from the bytes on that ``PYPARTIAL_IPC_FROM`` names, and
+            else ``"staged"``. ``"direct"`` needs ``backend="comm"``,
             whatever the transport is.
         timeout : float, optional
             Seconds to wait at most for the other ranks, 0 or more. None: no limit. What

@@ -26,23 +26,29 @@ __all__ = [
 
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 IPC_FROM = "PYPARTIAL_IPC_FROM"
-# device_path="auto" is "ipc" for vectors of so many bytes or more; None: for none, until a GPU has
-# shown from where on that is faster.
-_IPC_FROM_BYTES: int | None = None
+# device_path="auto" of an allreduce is "ipc" for vectors of so many bytes or more: there it was
+# faster on 2, 4 and 8 ranks of one H100 (docs/cuda.md).
+_IPC_FROM_BYTES = 16 << 20
 
 _ON_DEVICES = ("ipc", "direct")  # where kernels reduce the elements
 
 
-def choose_path(path: str, size_bytes: int) -> str:
-    """Return what `device_path` is for a vector on a device; the ranks then compare it."""
+def choose_path(path: str, size_bytes: int, *, measured: bool) -> str:
+    """Return what `device_path` is for a vector on a device; the ranks then compare it.
+
+    `measured`: a GPU has shown from which size on "ipc" is faster for such handles. For others
+    "auto" is "ipc" only as the environment variable says.
+    """
     if path != "auto":
         return path
-    from_bytes = _ipc_from_bytes()
+    from_bytes = _ipc_from_bytes(_IPC_FROM_BYTES if measured else None)
     return "auto" if from_bytes is None or size_bytes < from_bytes else "ipc"
 
 
-def _ipc_from_bytes() -> int | None:
+def _ipc_from_bytes(otherwise: int | None) -> int | None:
     """Return from how many bytes on device_path="auto" is "ipc"; None: it never is.
+
+    `otherwise`: what it is where the environment variable `IPC_FROM` is not set.
 
     Raises
     ------
@@ -51,7 +57,7 @@ def _ipc_from_bytes() -> int | None:
     """
     given = os.environ.get(IPC_FROM, "")
     if not given:
-        return _IPC_FROM_BYTES
+        return otherwise
     if not given.isdecimal():
         raise ArgumentError(
             f"the environment variable {IPC_FROM}={given!r} is not a number of bytes: set it to "

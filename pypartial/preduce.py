@@ -567,7 +567,7 @@ class Arguments:
             name, array = vector.source
             config.device = 1 + vector.device
             if self.backend in ("auto", "node"):
-                path = choose_path(path, vector.count * vector.dtype.itemsize)
+                path = choose_path(path, vector.count * vector.dtype.itemsize, measured=False)
             if path == "ipc" or (path, self.backend) == ("direct", "comm"):
                 no_path = prepare(native, ctx, path, vector.device)
             config.stream = current_stream(array, name) if settings.keeps_initial else 0

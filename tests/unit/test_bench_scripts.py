@@ -53,6 +53,14 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_no_program_has_the_name_of_a_package():
+    """The folder of a program comes first on its path: cuda.py hid the package that CuPy needs."""
+    names = {path.stem for path in (ROOT / "bench" / "programs").glob("*.py")}
+    taken = {"cuda", "cupy", "mpi4py", "numpy", "nvidia", "torch"} | set(sys.stdlib_module_names)
+    assert names
+    assert not names & taken
+
+
 # ---- the pages ----------------------------------------------------------------------------------
 
 

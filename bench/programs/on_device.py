@@ -1,6 +1,6 @@
 """Times of buffers on a CUDA device, for `bench/cuda`.
 
-Usage: mpirun -n P python cuda.py LIBRARY WHAT FILE
+Usage: mpirun -n P python on_device.py LIBRARY WHAT FILE
 
 LIBRARY is cupy or torch. WHAT is
 
