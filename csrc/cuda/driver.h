@@ -19,7 +19,8 @@
 
 /* ---- the driver's types: enumerations of its interface are 32-bit numbers ------------------------- */
 
-typedef unsigned int       CUresult, CUdevice_attribute, CUpointer_attribute, CUstreamCaptureStatus, CUstreamCaptureMode;
+typedef unsigned int       CUresult, CUdevice_attribute, CUpointer_attribute, CUstreamCaptureStatus, CUstreamCaptureMode,
+                           CUmemorytype;
 typedef int                CUdevice;
 typedef unsigned long long CUdeviceptr;          /* host memory has an address of this kind, too: pp_cuda_address() */
 typedef struct CUctx_st    *CUcontext;
@@ -29,9 +30,23 @@ typedef struct CUmod_st    *CUmodule;
 typedef struct CUfunc_st   *CUfunction;
 typedef struct { char bytes[16]; } CUuuid;
 typedef struct { char reserved[64]; } CUipcMemHandle;
+typedef struct CUDA_MEMCPY2D {                   /* rows of bytes, that are a pitch apart on either side */
+    size_t           srcXInBytes, srcY;
+    CUmemorytype     srcMemoryType;
+    const void      *srcHost;
+    CUdeviceptr      srcDevice;
+    struct CUarray_st *srcArray;
+    size_t           srcPitch, dstXInBytes, dstY;
+    CUmemorytype     dstMemoryType;
+    void            *dstHost;
+    CUdeviceptr      dstDevice;
+    struct CUarray_st *dstArray;
+    size_t           dstPitch, WidthInBytes, Height;
+} CUDA_MEMCPY2D;
 
 _Static_assert(sizeof(CUdeviceptr) == 8, "an address of a device");
 _Static_assert(sizeof(CUuuid) == 16, "what identifies a device in all processes");
+_Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && offsetof(CUDA_MEMCPY2D, dstXInBytes) == 56, "a copy of rows");
 _Static_assert(sizeof(CUipcMemHandle) == 64, "by this another process opens memory of a device");
 
 /* ---- the driver's constants ----------------------------------------------------------------------- */
@@ -132,6 +147,7 @@ enum { CU_DEVICE_INVALID = -2 };
     F(cuMemHostRegister, cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned int flags))                     \
     F(cuMemHostUnregister, cuMemHostUnregister, (void *memory))                                                      \
     F(cuMemcpyAsync, cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))               \
+    F(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream))                             \
     F(cuPointerGetAttributes, cuPointerGetAttributes,                                                                \
       (unsigned int count, CUpointer_attribute *attributes, void **answers, CUdeviceptr address))                    \
     F(cuIpcGetMemHandle, cuIpcGetMemHandle, (CUipcMemHandle *handle, CUdeviceptr address))                           \

@@ -306,6 +306,27 @@ pp_status_t pp_lane_out_behind(pp_lane_t *lane, const pp_span_t *spans, size_t c
     return status;
 }
 
+/* The driver does not copy so few bytes to a device: it puts them into the commands that it sends there, and the part of
+   the device that runs kernels writes them.  Where processes share a device that part serves one after the other, at some
+   100 us for each turn (docs/cuda.md).  It copies rows as it copies more bytes, so these go as two rows. */
+static pp_status_t copy_few(const pp_lane_t *lane, CUdeviceptr to, const char *from, size_t bytes, CUstream stream)
+{
+    enum { ROWS = 2 };
+    const size_t        width = bytes / ROWS;
+    const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = from, .srcPitch = width,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = to, .dstPitch = width,
+                                .WidthInBytes = width, .Height = ROWS};
+    return CALL(lane, cuMemcpy2DAsync, &copy, stream);
+}
+
+static pp_status_t copy_in(const pp_lane_t *lane, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    enum { MANY_BYTES = 32 << 10 };  /* measured: an H100 with driver 580 */
+    if (!lane->folds && bytes < MANY_BYTES && bytes % 2 == 0)
+        return copy_few(lane, to, (const char *)(uintptr_t)from, bytes, stream);
+    return CALL(lane, cuMemcpyAsync, to, from, bytes, stream);
+}
+
 static pp_status_t queue_in(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *from,
                             CUstream stream)
 {
@@ -318,7 +339,7 @@ static pp_status_t queue_in(const pp_lane_t *lane, const pp_span_t *spans, size_
             continue;
         status = converts(lane, from)
                ? pp_folds_store(lane->folds, spans[i].address, at, spans[i].bytes / lane->user_bytes, stream)
-               : CALL(lane, cuMemcpyAsync, spans[i].address, at, spans[i].bytes, stream);
+               : copy_in(lane, spans[i].address, at, spans[i].bytes, stream);
     }
     status = end_copy(lane, from, stream, status);
     if (has_plant("early-unpin"))

@@ -101,6 +101,7 @@ struct pp_ctx {
     uint64_t        looked_after_us;     /* when this rank last looked whether the others live */
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
+    bool            flew;            /* a Start has given elements on a device */
     uint32_t        flights;         /* what threads look for on devices: elements on their way, room for results */
     uint64_t        staged_bytes, bounced_bytes, ipc_bytes, direct_bytes, device_rounds, device_wait_ns;  /* pp_stats_t */
     bool            unpinned_due;    /* `unpinned` is to be told */
@@ -173,6 +174,9 @@ void        pp_unlock(pp_ctx_t *ctx);
    a moment to look by themselves.  From here on rings wake the progress thread.  That thread also looks after bulk
    under way, unless the application usually comes back at once. */
 void        pp_leave(pp_ctx_t *ctx, bool after_start);
+/* The same after a Start whose elements are on their way from a device, where the thread has not attended.  The progress
+   thread, or the one that attends, looks for them, unless the application usually comes back at once. */
+void        pp_leave_flight(pp_ctx_t *ctx);
 
 /* The number of forks between the start of the program and this process. */
 uint64_t    pp_fork_count(void);

@@ -74,10 +74,9 @@ static pp_status_t fetch(pp_ctx_t *ctx, pp_preduce_t *preduce)
         memcpy(flight->members, preduce->asked.members, bytes);
     staging->flights = staging->last = &flight->base;
     ctx->flights++;
+    ctx->flew = true;
     pp_staging_count(ctx, staging, flight->base.pinned);
-    /* The progress thread, or the one that attends, looks from now on whether the elements have arrived. */
-    if (ctx->has_thread || (ctx->mpi && atomic_load(&ctx->attended)))
-        pp_mpi_ring_self(ctx->mpi);
+    pp_leave_flight(ctx);
     return PP_OK;
 }
 

@@ -109,6 +109,7 @@ static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
     coll->on_their_way++;
     append(coll->handle.staging, flight);
     ctx->flights++;
+    ctx->flew = true;
     if (!flight->target.lent)
         pp_staging_count(ctx, coll->handle.staging, flight->pinned);
     pp_patience_started(coll);
@@ -132,9 +133,8 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     request(ctx, coll, flight);
     if (arrived)
         pp_leave(ctx, true);
-    /* The progress thread, or the one that attends, looks from now on whether the elements have arrived. */
-    if (ctx->has_thread || (ctx->mpi && atomic_load(&ctx->attended)))
-        pp_mpi_ring_self(ctx->mpi);
+    else
+        pp_leave_flight(ctx);
     return pp_engine_check(&ctx->engine);
 }
 

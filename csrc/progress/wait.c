@@ -31,6 +31,7 @@ enum {
     TELL_PAUSE_US = 200,
     IN_USE_US = 1000000,          /* for this time after a call with bulk the progress thread looks by itself, */
     IN_USE_PATIENCE_US = 1000,    /* at this interval: see patience_us() */
+    FLEW_US = 10000,              /* the same after a call of an application that comes back at once from a Start */
     IDLE_US = 100000,             /* every peer can ring, so the timeout is only a safety net */
     BACKOFF_MIN_US = 20,          /* something moves that only polling sees */
     BACKOFF_MAX_US = 500,
@@ -51,13 +52,14 @@ static bool everybody_rings(const pp_ctx_t *ctx)
 }
 
 /* How long a sleep may last.  If every peer rings, a timeout is only a safety net; else, and while elements are on their
-   way from a device, the time backs off, within bounds.  Bulk that pp_leave() left to a call that then did not come is found within IN_USE_PATIENCE_US. */
+   way from a device, the time backs off, within bounds.  What was left to a call that then did not come is found within
+   IN_USE_PATIENCE_US: bulk by pp_leave(), and elements by looks_soon(). */
 static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 {
-    const pp_transport_t *transport = ctx->engine.transport;
+    uint64_t in_use_us = ctx->engine.transport->bulk_sent > 0 ? IN_USE_US
+                       : ctx->flew && ctx->returns_soon[true] ? FLEW_US : 0;
     if (everybody_rings(ctx) && !pp_mpi_is_under_way(ctx->mpi) && ctx->flights == 0)
-        return transport->bulk_sent > 0 && now_us() - ctx->left_us < IN_USE_US ? IN_USE_PATIENCE_US
-                                                                               : IDLE_US;
+        return in_use_us > 0 && now_us() - ctx->left_us < in_use_us ? IN_USE_PATIENCE_US : IDLE_US;
     if (quiet_polls > IDLE_POLLS)
         return BACKOFF_IDLE_US;
     int64_t backoff = BACKOFF_MIN_US;
@@ -388,16 +390,39 @@ static bool leaves_nothing(pp_ctx_t *ctx)
     return false;
 }
 
+/* Whether elements that are on their way can be left alone: the application looks for them itself, since it usually comes
+   back at once from a Start; and if it does not, the progress thread will look soon.  To wake that would cost more than the
+   copy of few elements, and it would have the lock when the application wants it. */
+static bool looks_soon(const pp_ctx_t *ctx)
+{
+    return ctx->returns_soon[true] && ctx->thread_until_ns > 0
+        && ctx->thread_until_ns <= (now_us() + IN_USE_PATIENCE_US) * 1000;
+}
+
 void pp_leave(pp_ctx_t *ctx, bool after_start)
 {
+    bool watched = after_start && looks_soon(ctx);
     linger(ctx, !after_start);
     pp_mpi_defer(ctx->mpi, false);
     atomic_store(&ctx->attended, false);
     ctx->left_after_start = after_start;
-    if (ctx->has_thread && (!leaves_nothing(ctx) || ctx->flights > 0))
+    if (ctx->has_thread && (!leaves_nothing(ctx) || (ctx->flights > 0 && !watched)))
         pp_mpi_ring_self(ctx->mpi);
     ctx->left_us = now_us();
     pthread_cond_signal(&ctx->unattended);
+}
+
+void pp_leave_flight(pp_ctx_t *ctx)
+{
+    if (!ctx->mpi)
+        return;
+    bool attended = atomic_load(&ctx->attended);
+    if (!attended) {
+        ctx->left_after_start = true;
+        ctx->left_us = now_us();
+    }
+    if (attended || (ctx->has_thread && !looks_soon(ctx)))
+        pp_mpi_ring_self(ctx->mpi);
 }
 
 /* How long nothing has happened while a thread waits: it polls, then yields, then sleeps. */
@@ -537,9 +562,11 @@ static void stand_by(pp_ctx_t *ctx)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
     int64_t  patience = patience_us(ctx, IDLE_POLLS);
+    ctx->thread_until_ns = (now_us() + (uint64_t)patience) * 1000;
     pthread_mutex_unlock(&ctx->lock);
     pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, patience);
     pthread_mutex_lock(&ctx->lock);
+    ctx->thread_until_ns = 0;
 }
 
 static uint64_t cpu_ns(clockid_t clock)

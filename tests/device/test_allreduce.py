@@ -187,6 +187,63 @@ def test_calls_of_the_driver(comm, ctx, array, stream, stand_in):
     request.Free()
 
 
+@pytest.mark.parametrize(
+    ("count", "dtype", "rows"),
+    [(1, "u1", 0), (2, "u1", 1), (2**15 - 2, "u1", 1), (2**15 - 1, "u1", 0), (2**13, "f4", 0)],
+)
+def test_few_bytes_go_to_the_device_as_rows(comm, ctx, array, stream, stand_in, count, dtype, rows):
+    """Otherwise its kernels' part would write them; an odd number is of no two rows."""
+    send, out = array(count, dtype), array(count, dtype)
+    send.put(np.arange(count) % 7 + comm.rank)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    before = stand_in.fake_calls(b"cuMemcpy2DAsync")
+    request.Start()
+    request.Wait()
+    assert stand_in.fake_calls(b"cuMemcpy2DAsync") - before == rows
+    expected = sum(np.arange(count) % 7 + rank for rank in range(comm.size))
+    assert (out.get() == expected).all()
+    request.Free()
+
+
+def test_a_loop_does_not_wake_the_progress_thread(comm, ctx, array, stream, stand_in):
+    """The application looks for its elements itself, as it comes back at once from each Start."""
+    if comm.size > 1:
+        pytest.skip("threads that wait for other ranks sleep as well")
+    send, out = array(4), array(4)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    stand_in.fake_seed(0)  # without pauses a copy is over before Wait would sleep
+
+    def rings(turns):
+        before = ctx.stats().sleeps
+        for _ in range(turns):
+            request.Start()
+            request.Wait()
+            stream.wait()
+        return ctx.stats().sleeps - before
+
+    rings(20)
+    assert rings(400) < 200
+    request.Free()
+
+
+def test_an_application_that_stays_away_is_replaced(comm, ctx, array, stream):
+    """It came back at once from each Start; when it does not, its progress thread looks."""
+    send, out = array(4), array(4)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    for turn in range(1, 41):
+        send.put(np.full(4, turn))
+        request.Start()
+        if turn % 20 == 0 and comm.rank == 0:
+            comm.Barrier()  # the others are there when they have this rank's part
+            request.Wait()
+        else:
+            request.Wait()
+            if turn % 20 == 0:
+                comm.Barrier()
+        assert (out.get() == turn * comm.size).all()
+    request.Free()
+
+
 def test_late_requests_are_complete_at_start(comm, ctx, array, stream):
     """A rank whose copy is held is given the round that it missed, and its own part comes later."""
     if comm.size == 1:

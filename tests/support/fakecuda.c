@@ -1182,9 +1182,9 @@ static CUresult operand(uint64_t address, size_t bytes, char **host, bool *is_pa
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
+/* With the call's scope. */
+static CUresult queue_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
 {
-    BEGIN(CONTEXT);
     operation_t operation = {.kind = COPY, .bytes = bytes};
     char       *source = NULL;
     bool        is_pageable = false;
@@ -1201,6 +1201,23 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
         wait_for(stream);
     }
     return end(result);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
+{
+    BEGIN(CONTEXT);
+    return queue_copy(to, from, bytes, handle);
+}
+
+/* Rows with nothing between them, from the host to a device. */
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream handle)
+{
+    BEGIN(CONTEXT);
+    if (copy->srcMemoryType != CU_MEMORYTYPE_HOST || copy->dstMemoryType != CU_MEMORYTYPE_DEVICE || copy->srcXInBytes
+        || copy->srcY || copy->dstXInBytes || copy->dstY || copy->srcPitch != copy->WidthInBytes
+        || copy->dstPitch != copy->WidthInBytes)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return queue_copy(copy->dstDevice, pp_cuda_address(copy->srcHost), copy->WidthInBytes * copy->Height, handle);
 }
 
 static void answer(CUpointer_attribute attribute, const memory_t *memory, CUdeviceptr address, void *out)

@@ -43,7 +43,7 @@ def functions() -> dict[str, str]:
 
 def enumerations() -> list[str]:
     (names,) = re.findall(r"typedef unsigned int\s+([^;]+);", text())
-    return names.split(", ")
+    return re.split(r",\s*", names)
 
 
 def compile_with_cuda_h(checks: list[str], folder: Path) -> str:
@@ -51,7 +51,9 @@ def compile_with_cuda_h(checks: list[str], folder: Path) -> str:
     cuda = find_cuda_h()
     assert cuda is not None
     source = folder / "checks.c"
-    source.write_text("\n".join(['#include "cuda.h"', *checks, ""]), encoding="utf-8")
+    source.write_text(
+        "\n".join(['#include "cuda.h"', "#include <stddef.h>", *checks, ""]), encoding="utf-8"
+    )
     command = [*fakecuda.compiler(), "-std=gnu11", "-fsyntax-only", "-Werror", f"-I{cuda}"]
     return subprocess.run([*command, str(source)], capture_output=True, text=True).stderr
 
@@ -78,7 +80,7 @@ def test_constants(tmp_path: Path) -> None:
 @needs_cuda_h
 def test_types(tmp_path: Path) -> None:
     checks = re.findall(r"_Static_assert\(sizeof.*;", text())
-    assert len(checks) == 3
+    assert len(checks) == 4
     for name in enumerations():
         checks.append(f'_Static_assert(sizeof({name}) == 4 && ({name})-1 > 0, "{name}");')
     assert compile_with_cuda_h(checks, tmp_path) == ""
