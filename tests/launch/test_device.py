@@ -221,11 +221,12 @@ if sys.argv[2] == "groups":
 else:
     request = ctx.Allreduce_init(model, out, policy=pp.Full(), device_path=path)
 assert request.device_path == path
+result = b"cuMemcpyAsync" if path == "ipc" else b"cuMemcpy2DAsync"  # so few bytes go as rows
 try:
     for step in range(3):
         request.Start()
         if step == 1 and comm.rank == 1:
-            driver().fake_fail(b"cuMemcpyAsync", 1, 719)  # the next copy is that of the result
+            driver().fake_fail(result, 1, 719)  # the next copy is that of the result
         request.Wait(timeout=20)
 except pp.Error as error:
     print("raised:", type(error).__name__, error, flush=True)
