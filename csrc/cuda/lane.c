@@ -33,11 +33,11 @@ static CUstream stream_of(uint64_t stream) { return (CUstream)(uintptr_t)stream;
 
 static pp_status_t make(pp_lane_t *lane)
 {
-    PP_TRY(pp_cuda_make_stream(lane->device.cuda, &lane->out));
+    PP_TRY(pp_cuda_make_stream(lane->device.cuda, &lane->own));
     pp_status_t status = CALL(lane, cuEventCreate, &lane->queued, CU_EVENT_DISABLE_TIMING);
     if (status < 0) {
-        lane->device.cuda->cuStreamDestroy(lane->out);
-        lane->out = NULL;
+        lane->device.cuda->cuStreamDestroy(lane->own);
+        lane->own = NULL;
     }
     return status;
 }
@@ -72,10 +72,10 @@ void pp_lane_give_back(pp_lane_t *lane)
 /* Errors of closing have no one to hear them: the process goes on without what could not be freed. */
 void pp_lane_close(pp_lane_t *lane)
 {
-    if (lane->out && pp_cuda_enter(&lane->device) >= 0) {
+    if (lane->own && pp_cuda_enter(&lane->device) >= 0) {
         pp_lane_give_back(lane);
         lane->device.cuda->cuEventDestroy(lane->queued);
-        lane->device.cuda->cuStreamDestroy(lane->out);
+        lane->device.cuda->cuStreamDestroy(lane->own);
         pp_cuda_leave(&lane->device, PP_OK);
     }
     pp_dispose_device(&lane->device);
@@ -247,7 +247,7 @@ static pp_status_t end_copy(const pp_lane_t *lane, pp_pinned_t *pinned, CUstream
     pinned->busy = true;
     const CUresult recorded = lane->device.cuda->cuEventRecord(pinned->done, stream);
     pinned->lost = recorded != CUDA_SUCCESS;
-    pinned->leaves = stream == lane->out;
+    pinned->leaves = stream == lane->own;
     return status < 0 ? status : pp_cuda_status(lane->device.cuda, recorded, "cuEventRecord");
 }
 
@@ -259,7 +259,8 @@ static size_t bytes_there(const pp_lane_t *lane, const pp_pinned_t *pinned, size
     return converts(lane, pinned) ? bytes / lane->user_bytes * lane->element_bytes : bytes;
 }
 
-static pp_status_t copy_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to)
+static pp_status_t copy_out(const pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to,
+                            CUstream stream)
 {
     pp_status_t status = PP_OK;
     CUdeviceptr at = pp_cuda_address(to->data);
@@ -267,27 +268,34 @@ static pp_status_t copy_out(pp_lane_t *lane, const pp_span_t *spans, size_t coun
         if (spans[i].bytes == 0)
             continue;
         status = converts(lane, to)
-               ? pp_folds_load(lane->folds, at, spans[i].address, spans[i].bytes / lane->user_bytes, lane->out)
-               : CALL(lane, cuMemcpyAsync, at, spans[i].address, spans[i].bytes, lane->out);
+               ? pp_folds_load(lane->folds, at, spans[i].address, spans[i].bytes / lane->user_bytes, stream)
+               : CALL(lane, cuMemcpyAsync, at, spans[i].address, spans[i].bytes, stream);
     }
-    status = end_copy(lane, to, lane->out, status);
+    status = end_copy(lane, to, stream, status);
+    if (to->lost && stream != lane->own)      /* the application may destroy its stream before it is asked again */
+        to->busy = to->lost = lane->device.cuda->cuStreamSynchronize(stream) != CUDA_SUCCESS;
     if (has_plant("early-link"))
         to->busy = false;
     return status;
 }
 
+/* On the lane's stream, behind an event; what is queued on the application's stream afterwards waits for the copy. */
 static pp_status_t queue_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, CUevent after,
                              CUstream stream)
 {
     if (!has_plant("no-event-wait"))
-        PP_TRY(CALL(lane, cuStreamWaitEvent, lane->out, after, 0));
-    PP_TRY(copy_out(lane, spans, count, to));
+        PP_TRY(CALL(lane, cuStreamWaitEvent, lane->own, after, 0));
+    PP_TRY(copy_out(lane, spans, count, to, lane->own));
     return CALL(lane, cuStreamWaitEvent, stream, to->done, 0);
 }
 
-static pp_status_t record_and_queue_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to,
-                                        CUstream stream)
+/* What was queued on the stream comes first, and what is queued there afterwards waits.  A copy to the host needs no
+   more than to be queued there itself.  What may be a kernel goes by the lane's stream, whose priority is greater. */
+static pp_status_t queue_out_in_order(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to,
+                                      CUstream stream)
 {
+    if (!lane->folds)
+        return copy_out(lane, spans, count, to, has_plant("no-event-wait") ? lane->own : stream);
     PP_TRY(CALL(lane, cuEventRecord, lane->queued, stream));
     return queue_out(lane, spans, count, to, lane->queued, stream);
 }
@@ -295,7 +303,7 @@ static pp_status_t record_and_queue_out(pp_lane_t *lane, const pp_span_t *spans,
 pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream)
 {
     pp_status_t status;
-    IN_DEVICE(lane, status, record_and_queue_out(lane, spans, count, to, stream_of(stream)));
+    IN_DEVICE(lane, status, queue_out_in_order(lane, spans, count, to, stream_of(stream)));
     return status;
 }
 
@@ -332,7 +340,7 @@ static pp_status_t queue_in(const pp_lane_t *lane, const pp_span_t *spans, size_
 {
     pp_status_t status = PP_OK;
     if (has_plant("no-result-wait"))
-        stream = lane->out;
+        stream = lane->own;
     CUdeviceptr at = pp_cuda_address(from->data);
     for (size_t i = 0; i < count && status >= 0; at += bytes_there(lane, from, spans[i++].bytes)) {
         if (spans[i].bytes == 0)
@@ -358,7 +366,7 @@ static pp_status_t queue_in_by(pp_lane_t *lane, const pp_span_t *spans, size_t c
                                CUstream stream)
 {
     const pp_span_t there = {.address = pp_cuda_address(by->data), .bytes = by->bytes};
-    PP_TRY(queue_in(lane, &there, 1, from, lane->out));
+    PP_TRY(queue_in(lane, &there, 1, from, lane->own));
     PP_TRY(CALL(lane, cuStreamWaitEvent, stream, from->done, 0));
     return queue_in(lane, spans, count, by, stream);
 }
@@ -389,7 +397,7 @@ pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t str
 static bool is_still_lost(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
     if (pinned->leaves && pp_cuda_enter(&lane->device) >= 0) {
-        pinned->lost = lane->device.cuda->cuEventRecord(pinned->done, lane->out) != CUDA_SUCCESS;
+        pinned->lost = lane->device.cuda->cuEventRecord(pinned->done, lane->own) != CUDA_SUCCESS;
         pp_cuda_leave(&lane->device, PP_OK);
     }
     return pinned->lost;

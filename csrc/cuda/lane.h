@@ -1,9 +1,9 @@
 /*
  * lane.h - a device's lane: copies between its memory and pinned memory of the host.
  *
- * A copy out of the device waits for what the application has queued on a stream of its own, and runs on the lane's
- * stream.  A copy into the device is queued on the application's stream.  In both cases the host goes on, and asks the
- * pinned memory whether the copy that uses it is over.
+ * Copies between device and host are queued on the application's stream, in both directions.  A copy out of the
+ * application's buffer to memory of a device runs on the lane's stream, and the two streams wait for each other.  In all
+ * cases the host goes on, and asks the pinned memory whether the copy that uses it is over.
  *
  * One thread at a time queues on a lane, and opens and closes it.  Meanwhile another may ask pp_lane_over(), of memory that
  * the first does not use.  A stream is a CUstream as a number: 1 is the legacy default stream, 2 the
@@ -16,7 +16,7 @@
 
 typedef struct pp_lane {
     pp_cuda_device_t device;
-    CUstream         out;            /* of copies out of the device */
+    CUstream         own;            /* for copies that do not go to or from the host */
     CUevent          queued;         /* recorded on the application's stream */
     struct pp_borrowed *borrowed;    /* memory that pp_lane_borrow() has pinned */
     /* Not NULL: what is pinned and borrowed is memory of devices instead, and what is borrowed holds accumulators: elements
@@ -39,7 +39,7 @@ typedef struct pp_pinned {
     CUevent           done;
     bool              busy;          /* a copy was queued, and is not known to be over */
     bool              lost;          /* its event could not be recorded: nothing says when it is over */
-    bool              leaves;        /* a copy off the device: its event can still be recorded behind it */
+    bool              leaves;        /* a copy on the lane's stream: its event can still be recorded behind it */
 } pp_pinned_t;
 
 /* Opens the device as pp_cuda_device_open() does.  A failure leaves nothing to close. */
@@ -75,7 +75,7 @@ bool        pp_lane_is_idle(const pp_lane_t *lane, uint64_t stream);
 
 /* Queues a copy of the spans, one behind the other, to pinned memory, when what was queued on the stream is done.  What
    is queued on that stream afterwards waits for the copy, so the application may overwrite the spans by it.  After a
-   failure the pinned memory may be busy. */
+   failure the pinned memory may be busy.  If the driver cannot say when a copy to the host will be over, waits for it. */
 pp_status_t pp_lane_out(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream);
 /* The same behind what the pinned memory's event waits for, instead of what was queued on the stream. */
 pp_status_t pp_lane_out_behind(pp_lane_t *lane, const pp_span_t *spans, size_t count, pp_pinned_t *to, uint64_t stream);
@@ -91,6 +91,9 @@ pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t str
 /* PP_OK: the copy is over, and the memory not busy any more.  PP_PENDING: it is not; memory that is lost after a copy to
    the device stays so. */
 pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned);
+
+/* Whether nobody will ever know that the copy is over: pp_lane_over() stays PP_PENDING. */
+static inline bool pp_lane_is_lost(const pp_pinned_t *pinned) { return pinned->lost && !pinned->leaves; }
 
 /* The device in whose own memory this is.  PP_ERR_ARGUMENT: in none's, or it is managed memory. */
 pp_status_t pp_lane_locate(CUdeviceptr address, int32_t *device);

@@ -164,6 +164,13 @@ pp_status_t pp_staging_check(const pp_handle_t *handle)
     return pp_lane_check(&handle->staging->lane, handle->staging->stream);
 }
 
+void pp_staging_refused(pp_handle_t *handle, const pp_pinned_t *pinned, pp_status_t status)
+{
+    if (pp_lane_is_lost(pinned))
+        pp_engine_fail(handle->team->engine, status, "handle %u: it is not known when a contribution comes off its device: "
+                       "%s", handle->id, pp_error_text());
+}
+
 /* What a thread waits for. */
 typedef struct landing {
     pp_handle_t *handle;

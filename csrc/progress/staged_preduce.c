@@ -50,8 +50,10 @@ static pp_status_t queue(pp_handle_t *handle, pp_flight_t *flight)
     pp_status_t status;
     PP_UNLOCKED(pp_ctx_of(handle), status, pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned,
                                                        staging->stream));
-    if (status < 0)
+    if (status < 0) {
+        pp_staging_refused(handle, flight->pinned, status);
         keep(staging, flight->pinned);
+    }
     return status;
 }
 

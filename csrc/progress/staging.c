@@ -85,6 +85,8 @@ static pp_status_t queue(pp_ctx_t *ctx, pp_handle_t *handle, pp_flight_t **out)
         if (status == PP_PENDING)
             PP_UNLOCKED(ctx, status, pp_lane_out(&staging->lane, staging->sends, staging->spans, flight->pinned,
                                                  staging->stream));
+        if (status < 0)
+            pp_staging_refused(handle, flight->pinned, status);
         if (status < 0 && flight->reserved) {
             pp_in_place_give_up(handle, flight);
             return status;

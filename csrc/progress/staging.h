@@ -101,6 +101,9 @@ pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_
 pp_status_t pp_staging_take_spare(pp_handle_t *handle, pp_pinned_t **pinned);
 /* Frees the bounce buffers that nothing uses. */
 void        pp_staging_unpin_spare(pp_staging_t *staging);
+/* A Start, or Flush, has failed to queue the copy to this memory.  The context fails, too, if the copy may go on for ever:
+   no one could tell when the memory is free. */
+void        pp_staging_refused(pp_handle_t *handle, const pp_pinned_t *pinned, pp_status_t status);
 /* See pp_face_t. */
 pp_status_t pp_staging_check(const pp_handle_t *handle);
 pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);

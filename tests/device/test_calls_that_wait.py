@@ -155,7 +155,7 @@ QUEUEING = [
     (b"cuMemcpyAsync", IPC, COUNT),
     (b"cuEventRecord", STAGED, COUNT),
 ]
-ORDERING = (b"cuStreamWaitEvent", STAGED, COUNT)
+ORDERING = (b"cuStreamWaitEvent", IPC, COUNT)
 
 
 @pytest.mark.parametrize(("call", "path", "count"), [*QUEUEING, ORDERING])
@@ -234,7 +234,7 @@ def test_a_stream_without_room(comm, ctx, array, stand_in):
         for _ in range(16):
             send.copy(out, full)
         two.Start()
-        with waiting(stand_in, b"cuEventRecord", lambda: two.Wait(timeout=LIMIT_S), make_room):
+        with waiting(stand_in, b"cuMemcpyAsync", lambda: two.Wait(timeout=LIMIT_S), make_room):
             one.Start(stream=full)
     finally:
         make_room()

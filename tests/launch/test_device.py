@@ -250,6 +250,49 @@ def test_a_result_that_does_not_get_to_its_device(kind, path, progress, env):
         assert any(line.startswith(f"raised: {error}") for line in run.lines(rank)), run.explain()
 
 
+UNKNOWN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+model, out = Array(int(sys.argv[3]), "f4", stream), Array(int(sys.argv[3]), "f4", stream)
+ctx = pp.Context(comm)
+if sys.argv[2] == "groups":
+    request = ctx.Preduce_init(model, pp.groups.Table([[range(comm.size)]]))
+else:
+    request = ctx.Allreduce_init(model, out, policy=pp.Full())
+def end():
+    request.Start()
+    request.Wait(timeout=20)
+    request.Free(timeout=20)
+if comm.rank == 1:
+    for call in (b"cuEventRecord", b"cuStreamSynchronize"):
+        driver().fake_fail(call, 1, 719)
+for attempt in range(2):
+    try:
+        end()
+    except pp.Error as error:
+        print("raised:", type(error).__name__, error, flush=True)
+comm.Barrier()  # nobody ends before all have raised
+"""
+
+
+@pytest.mark.parametrize("count", [4, 3000], ids=["bounce buffer", "in place"])
+@pytest.mark.parametrize("kind", ["rounds", "groups"])
+def test_a_copy_of_which_nobody_knows_when_it_is_over(kind, count, env):
+    """Its memory can never be used again: the context fails, and no call waits for ever."""
+    run = mpirun(
+        2, python("-m", "mpi4py", "-c", UNKNOWN, str(ROOT), kind, str(count)), timeout_s=60, env=env
+    )
+    told = [line for line in run.lines(1) if line.startswith("raised: ")]
+    assert len(told) == 2, run.explain()
+    assert "cuEventRecord failed with 719" in told[0], run.explain()
+    assert "it is not known when a contribution comes off its device" in told[1], run.explain()
+    assert any(line.startswith("raised: PeerFailedError rank 1") for line in run.lines(0))
+
+
 EXIT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
