@@ -15,8 +15,9 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ __all__ = [
     "device_place",
     "is_row_major",
     "library_stream",
+    "stream_finder",
     "understand_device",
 ]
 
@@ -437,9 +439,26 @@ def current_stream(owner: Any, name: str = "the buffer") -> int:
     ArgumentError
         If the object fails when it is asked, or says a stream that cannot be.
     """
-    current = library_stream(owner)
-    if current is not None:
-        return _address(current.cuda_stream if _is_tensor(owner) else current.ptr)
+    return stream_finder(name, owner)()
+
+
+def stream_finder(name: str, owner: Any) -> Callable[[], int]:
+    """Return a function that does what `current_stream` does with this buffer, at each call.
+
+    The library that a buffer is from is looked up once, because `Start` and `Wait` must cost
+    little.
+    """
+    if _is_tensor(owner):
+        cuda, device = sys.modules["torch"].cuda, owner.device
+        return lambda: cuda.current_stream(device).cuda_stream or LEGACY_STREAM
+    if _is_cupy(owner):
+        cuda, number = sys.modules["cupy"].cuda, owner.device.id
+        return lambda: cuda.get_current_stream(number).ptr or LEGACY_STREAM
+    return partial(_said_stream, name, owner)
+
+
+def _said_stream(name: str, owner: Any) -> int:
+    """Return the stream that an object of no known library says by its interface or export."""
     interface = _interface(name, owner)
     if isinstance(interface, Mapping):
         stream = interface.get("stream")

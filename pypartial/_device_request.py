@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
-from ._device import as_stream, current_stream
+from ._device import LEGACY_STREAM, as_stream
 from ._handle import Request
 from ._names import DEVICE_PATH
 from ._native import LOGGER, SLICE_S, SLICE_US
@@ -15,6 +16,11 @@ from .errors import TimeoutError
 _REASON_BYTES = 512
 _AWAIT_FREE_US = 1_000_000  # drivers and other ranks are about to give the memory back
 _BEFORE = "what was queued before on the streams of Start and Wait"
+
+
+def no_stream() -> int:
+    """Stand for the stream of a request that was freed, and refers to no array any more."""
+    return LEGACY_STREAM
 
 
 class DeviceRequest(Request):
@@ -27,7 +33,7 @@ class DeviceRequest(Request):
     __slots__ = ()
 
     _device: int
-    _target: tuple[str, Any]
+    _find_target: Callable[[], int]
 
     # ---- the path -----------------------------------------------------------------------------
 
@@ -74,13 +80,10 @@ class DeviceRequest(Request):
 
     # ---- streams and waits ----------------------------------------------------------------------
 
-    def _use(self, stream: Any, of: tuple[str, Any]) -> int:
-        """Name the stream of the next calls, and return its number.
-
-        `of`: the array whose library has a current one.
-        """
+    def _use(self, stream: Any, find_current: Callable[[], int]) -> int:
+        """Name the stream of the next calls, and return its number."""
         self._live()
-        number = as_stream(stream) if stream is not None else current_stream(of[1], of[0])
+        number = as_stream(stream) if stream is not None else find_current()
         self._native.check(self._lib.pp_use_stream(self._handle, number))
         return number
 
@@ -89,7 +92,7 @@ class DeviceRequest(Request):
 
         Return how much of its timeout is left.
         """
-        self._use(stream, self._target)
+        self._use(stream, self._find_target)
         if self._context._calls.begun(name) is not None:
             return timeout
         return self._land(name, timeout, results=False)

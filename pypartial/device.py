@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._arguments import seconds
-from ._device import library_stream
+from ._device import library_stream, stream_finder
 from ._device_array import array_at, stream_at
-from ._device_request import DeviceRequest
+from ._device_request import DeviceRequest, no_stream
 from ._group_elements import DeviceBuffers, DeviceElements, HostElements
 from ._handle import _check_status
 from .allreduce import AllreduceRequest
@@ -57,7 +57,15 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     request is complete only when the oldest has arrived: its stream is that far behind.
     """
 
-    __slots__ = ("_asked", "_cupy", "_device", "_source", "_target", "_viewed_on")
+    __slots__ = (
+        "_asked",
+        "_cupy",
+        "_device",
+        "_find_source",
+        "_find_target",
+        "_target",
+        "_viewed_on",
+    )
 
     def __init__(
         self,
@@ -70,7 +78,9 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         """Wrap a handle of the C core; `Context.Allreduce_init` does this."""
         super().__init__(context, native, handle, settings, vector)
         self._device = vector.device
-        self._source, self._target = vector.source, vector.target
+        self._target: Any = vector.target[1]
+        self._find_source = stream_finder(*vector.source)
+        self._find_target = stream_finder(*vector.target)
         self._viewed_on: Any = None  # keeps the stream of the last view alive
 
     @property
@@ -101,7 +111,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         Error, PeerFailedError
             As `Request.Start`.
         """
-        self._use(stream, self._source)
+        self._use(stream, self._find_source)
         super().Start()
 
     def Wait(
@@ -133,7 +143,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         TimeoutError, Error, PeerFailedError
             As `Request.Wait`.
         """
-        self._use(stream, self._target)
+        self._use(stream, self._find_target)
         return super().Wait(status, timeout)
 
     def Test(self, status: Status | None = None, stream: Any = None) -> bool:
@@ -141,7 +151,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
 
         See `Request.Test`, and `Wait` for `stream`.
         """
-        self._use(stream, self._target)
+        self._use(stream, self._find_target)
         return super().Test(status)
 
     def More(self, status: Status | None = None, stream: Any = None) -> bool:
@@ -150,7 +160,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         False also if eight results are on their way. See `AllreduceRequest.More`, and `Wait` for
         `stream`.
         """
-        self._use(stream, self._target)
+        self._use(stream, self._find_target)
         return super().More(status)
 
     def View(
@@ -196,8 +206,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
                 f"{self._name()}: View gives an array of CuPy, which is not installed: install it, "
                 "or call Wait"
             ) from None
-        used = stream if stream is not None else library_stream(self._target[1])
-        self._asked = self._use(stream, self._target), used
+        used = stream if stream is not None else library_stream(self._target)
+        self._asked = self._use(stream, self._find_target), used
         return super().View(status, timeout)
 
     def _view(self, elements: CData, keeper: CData) -> Any:
@@ -269,7 +279,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
 
     def _refuse(self, why: str) -> None:
         super()._refuse(why)
-        self._source = self._target = ("", None)
+        self._target = None
+        self._find_source = self._find_target = no_stream
 
 
 class DevicePreduceRequest(DeviceRequest, PreduceRequest):
@@ -303,7 +314,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
     until the program is aborted.
     """
 
-    __slots__ = ("_device", "_target")
+    __slots__ = ("_device", "_find_target")
 
     def __init__(
         self, context: Context, native: Native, handle: CData, arguments: preduce.Arguments
@@ -311,7 +322,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         """Wrap a handle of the C core; `Context.Preduce_init` does this."""
         super().__init__(context, native, handle, arguments)
         vector: Any = arguments.vector
-        self._device, self._target = vector.device, vector.target
+        self._device, self._find_target = vector.device, stream_finder(*vector.target)
 
     @property
     def device(self) -> int:
@@ -349,7 +360,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         MismatchError, Error, PeerFailedError
             As `PreduceRequest.Start`.
         """
-        self._use(stream, self._target)
+        self._use(stream, self._find_target)
         super().Start(iteration, group)
 
     def Wait(
@@ -382,7 +393,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         TimeoutError, Error, MismatchError, PeerFailedError
             As `PreduceRequest.Wait`.
         """
-        self._use(stream, self._target)
+        self._use(stream, self._find_target)
         return super().Wait(status, timeout)
 
     def Test(self, status: Status | None = None, stream: Any = None) -> bool:
@@ -390,7 +401,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
 
         See `PreduceRequest.Test`, and `Wait` for `stream`.
         """
-        self._use(stream, self._target)
+        self._use(stream, self._find_target)
         return super().Test(status)
 
     # ---- collective calls -----------------------------------------------------------------------
@@ -424,4 +435,4 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
 
     def _refuse(self, why: str) -> None:
         super()._refuse(why)
-        self._target = ("", None)
+        self._find_target = no_stream
