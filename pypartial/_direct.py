@@ -21,13 +21,15 @@ __all__ = ["LIMIT_S", "mpi_says", "self_test", "singleton_environment", "why_not
 
 LIMIT_S = 60.0  # for the child, which loads Python and MPI, and takes about a second
 
-_CHILD = """
+_STARTED = "MPI has started"
+_CHILD = f"""
 import signal, sys
 signal.alarm(int(sys.argv[2]))  # also if the rank that waits has died
 from pypartial._native import load
 native = load()
+print("{_STARTED}", flush=True)
 status = native.lib.pp_device_self_test(int(sys.argv[1]))
-print("passed" if status >= 0 else f"failed: {native.error(status)}", flush=True)
+print("passed" if status >= 0 else f"failed: {{native.error(status)}}", flush=True)
 """
 _SAY = 300  # characters of what a child says
 
@@ -114,12 +116,14 @@ def _run(device: int, limit_s: float) -> str | None:
         except BaseException:  # Ctrl-C
             os.killpg(child.pid, signal.SIGKILL)
             raise
+    lines = [line for line in said.split("\n") if line]
+    started = _STARTED in lines
     if child.returncode < 0:
-        return f"a process that tried it died by {signal.Signals(-child.returncode).name}"
-    lines = said.split("\n")
+        when = "" if started else ", before MPI had started"
+        return f"a process that tried it died by {signal.Signals(-child.returncode).name}{when}"
     if child.returncode == 0 and "passed" in lines:
         return None
-    told = [line for line in lines if line.startswith("failed: ")] or [*filter(None, lines)][-1:]
+    told = [line for line in lines if line.startswith("failed: ")] or lines[started:][-1:]
     return f"a process that tried it {' '.join(told) or 'said nothing'}"[:_SAY]
 
 

@@ -247,7 +247,7 @@ static pp_status_t end_copy(const pp_lane_t *lane, pp_pinned_t *pinned, CUstream
     pinned->busy = true;
     const CUresult recorded = lane->device.cuda->cuEventRecord(pinned->done, stream);
     pinned->lost = recorded != CUDA_SUCCESS;
-    pinned->leaves = stream == lane->own;
+    pinned->on_own = stream == lane->own;
     return status < 0 ? status : pp_cuda_status(lane->device.cuda, recorded, "cuEventRecord");
 }
 
@@ -396,7 +396,7 @@ pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t str
 /* The lane's own stream is still there, and an event that is recorded now is behind the copy. */
 static bool is_still_lost(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
-    if (pinned->leaves && pp_cuda_enter(&lane->device) >= 0) {
+    if (pinned->on_own && pp_cuda_enter(&lane->device) >= 0) {
         pinned->lost = lane->device.cuda->cuEventRecord(pinned->done, lane->own) != CUDA_SUCCESS;
         pp_cuda_leave(&lane->device, PP_OK);
     }

@@ -39,7 +39,7 @@ typedef struct pp_pinned {
     CUevent           done;
     bool              busy;          /* a copy was queued, and is not known to be over */
     bool              lost;          /* its event could not be recorded: nothing says when it is over */
-    bool              leaves;        /* a copy on the lane's stream: its event can still be recorded behind it */
+    bool              on_own;        /* a copy on the lane's stream: its event can still be recorded behind it */
 } pp_pinned_t;
 
 /* Opens the device as pp_cuda_device_open() does.  A failure leaves nothing to close. */
@@ -93,7 +93,7 @@ pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t str
 pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned);
 
 /* Whether nobody will ever know that the copy is over: pp_lane_over() stays PP_PENDING. */
-static inline bool pp_lane_is_lost(const pp_pinned_t *pinned) { return pinned->lost && !pinned->leaves; }
+static inline bool pp_lane_is_lost(const pp_pinned_t *pinned) { return pinned->lost && !pinned->on_own; }
 
 /* The device in whose own memory this is.  PP_ERR_ARGUMENT: in none's, or it is managed memory. */
 pp_status_t pp_lane_locate(CUdeviceptr address, int32_t *device);

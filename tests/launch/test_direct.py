@@ -126,7 +126,7 @@ def test_an_mpi_that_takes_addresses_of_devices(env, under):
     ("mode", "why"),
     [
         ("says-no", "MPI says that it knows no devices (MPIX_Query_cuda_support)"),
-        ("lies", f"{TRIED}died by SIGSEGV"),
+        ("lies", f"{TRIED}died by SIGSEGV\n"),
         ("wrong", f"{TRIED}failed: a message to itself of 256 bytes has element 0 as 0 instead"),
         ("hangs", f"{TRIED}did not end within 2 s"),
     ],
@@ -137,7 +137,7 @@ def test_an_mpi_that_does_not(mode, why, env, under):
     for rank in range(3):
         found = [line for line in run.lines(rank) if line.startswith("path: ")]
         assert len(found) == 2, run.explain()
-        assert all(line.startswith(f"path: staged rank 0: {why}") for line in found), found
+        assert all(f"{line}\n".startswith(f"path: staged rank 0: {why}") for line in found), found
         assert "sent by addresses of devices: False" in run.lines(rank), run.explain()
 
 
@@ -167,6 +167,21 @@ def test_a_child_that_cannot_be_started(python, monkeypatch):
     monkeypatch.setattr(_direct.sys, "executable", python)
     found = _direct.self_test.__wrapped__(0)
     assert found.startswith("no process could be started to try it: "), found
+
+
+@pytest.mark.parametrize(
+    ("child", "found"),
+    [
+        ("os.kill(os.getpid(), 9)", "died by SIGKILL, before MPI had started"),
+        ("print('MPI has started', flush=True); os.abort()", "died by SIGABRT"),
+        ("sys.exit(1)", "said nothing"),
+        ("print('MPI has started'); sys.exit(1)", "said nothing"),
+        ("print('MPI has started'); sys.exit('no')", "no"),
+    ],
+)
+def test_how_a_child_ended(child, found, monkeypatch):
+    monkeypatch.setattr(_direct, "_CHILD", f"import os, sys; {child}")
+    assert _direct.self_test.__wrapped__(0) == f"{TRIED}{found}"
 
 
 def test_the_child_is_alone(monkeypatch):
