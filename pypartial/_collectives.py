@@ -336,7 +336,7 @@ class Collectives:
         request = kind(context, context._native, handle, arguments)
         context._requests[request.id] = request
         if arguments.backend == "comm":
-            request._use_communicators()
+            request._use_communicators(arguments.vector)
         context._warn()
         if isinstance(request, DevicePreduceRequest):
             request._made(device_path)

@@ -18,6 +18,7 @@ from .status import Cause, Status
 
 if TYPE_CHECKING:
     from . import allreduce, preduce
+    from ._buffer import Vector
     from ._core import CData
     from ._device_buffer import DeviceVector
     from ._group_elements import Elements
@@ -329,10 +330,10 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         """Number of the CUDA device, as CuPy and PyTorch count them."""
         return self._device
 
-    def _elements(self) -> Elements:
+    def _elements(self, vector: Vector) -> Elements:
         if self.device_path == "direct":
             return DeviceElements(self._native, self._handle)
-        buffers = DeviceBuffers(self._native, self._handle, self._vector)
+        buffers = DeviceBuffers(self._native, self._handle, vector)
         return HostElements(self._native, buffers, self._settings)
 
     # ---- the data path --------------------------------------------------------------------------

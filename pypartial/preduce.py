@@ -108,33 +108,33 @@ class PreduceRequest(Request):
     0
     """
 
-    __slots__ = ("_asks", "_by_comm", "_described", "_is_given", "_settings", "_vector")
+    __slots__ = ("_asks", "_by_comm", "_described", "_is_given", "_settings")
 
     def __init__(
         self, context: Context, native: Native, handle: CData, arguments: Arguments
     ) -> None:
         """Wrap a handle of the C core; `Context.Preduce_init` does this."""
         super().__init__(context, native, handle, arguments.vector.owners)
-        self._settings, self._vector = arguments.settings, arguments.vector
+        self._settings = arguments.settings
         self._is_given = isinstance(self._settings.groups, Given)
         self._described = native.ffi.new("pp_group_result_t *")
         self._by_comm: CommGroups | None = None
         self._asks = False  # with `_by_comm`: whether a Start was not collected
 
-    def _use_communicators(self) -> None:
+    def _use_communicators(self, vector: Vector) -> None:
         """Run the groups on communicators; collective."""
         mpi: Any = self._native.MPI
         try:
-            elements = self._elements()
+            elements = self._elements(vector)
             self._by_comm = CommGroups(self._context, self._native, elements, self._settings)
         except mpi.Exception as error:
             raise Error(
                 f"MPI failed in making communicators for {self._name()}: {error}"
             ) from error
 
-    def _elements(self) -> Elements:
+    def _elements(self, vector: Vector) -> Elements:
         """Return what groups on communicators average."""
-        buffers = HostBuffers(self._native, self._vector)
+        buffers = HostBuffers(self._native, vector)
         return HostElements(self._native, buffers, self._settings)
 
     # ---- the data path --------------------------------------------------------------------------
