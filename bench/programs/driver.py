@@ -112,6 +112,8 @@ class Peer:
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self.handle = bytes.fromhex(self._process.stdout.readline().decode())
+        if not self.handle:  # it has said why
+            raise SystemExit("driver.py: the process that shares memory of the device has failed")
 
     def end(self) -> None:
         self._process.communicate()
@@ -282,6 +284,7 @@ class Watch:
         self._stream, self._event = driver.lasting_stream(), driver.event()
         self._memory = driver.memory(2 * SMALL)
         self._over = threading.Event()
+        self._failure: Exception | None = None
         self.longest: dict[str, float] = {}
         for make in self._calls().values():  # what the first one does is not of interest
             make()
@@ -296,6 +299,12 @@ class Watch:
             "a kernel": lambda: driver.spin(self._memory, 0, self._stream),
             "recording": lambda: driver.cuEventRecord(self._event, self._stream),
         }
+
+    def _try_to_look(self) -> None:
+        try:
+            self._look()
+        except Exception as failure:  # of a call of the driver: for the thread that waits
+            self._failure = failure
 
     def _look(self) -> None:
         self._driver.enter()
@@ -314,13 +323,15 @@ class Watch:
     def watching(self) -> Iterator[None]:
         self.longest = {}
         self._over.clear()
-        thread = threading.Thread(target=self._look)
+        thread = threading.Thread(target=self._try_to_look)
         thread.start()
         try:
             yield
         finally:
             self._over.set()
             thread.join()
+        if self._failure is not None:
+            raise self._failure
 
     def end(self) -> None:
         self._driver.cuStreamSynchronize(self._stream)

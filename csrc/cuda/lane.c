@@ -314,9 +314,11 @@ pp_status_t pp_lane_out_behind(pp_lane_t *lane, const pp_span_t *spans, size_t c
     return status;
 }
 
-/* The driver does not copy so few bytes to a device: it puts them into the commands that it sends there, and the part of
-   the device that runs kernels writes them.  Where processes share a device that part serves one after the other, at some
-   100 us for each turn (docs/cuda.md).  It copies rows as it copies more bytes, so these go as two rows. */
+enum { MANY_BYTES = 32 << 10 };      /* measured: an H100 with driver 580 */
+
+/* For fewer bytes than MANY_BYTES.  So few the driver puts into the commands that it sends to the device, and the
+   part that runs kernels writes them there.  Where processes share a device, that part serves one after the other, at
+   some 100 us for each turn (docs/cuda.md).  The driver copies rows as it copies more bytes, so these go as two rows. */
 static pp_status_t copy_few(const pp_lane_t *lane, CUdeviceptr to, const char *from, size_t bytes, CUstream stream)
 {
     enum { ROWS = 2 };
@@ -329,7 +331,6 @@ static pp_status_t copy_few(const pp_lane_t *lane, CUdeviceptr to, const char *f
 
 static pp_status_t copy_in(const pp_lane_t *lane, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-    enum { MANY_BYTES = 32 << 10 };  /* measured: an H100 with driver 580 */
     if (!lane->folds && bytes < MANY_BYTES && bytes % 2 == 0)
         return copy_few(lane, to, (const char *)(uintptr_t)from, bytes, stream);
     return CALL(lane, cuMemcpyAsync, to, from, bytes, stream);

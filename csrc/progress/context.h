@@ -174,9 +174,9 @@ void        pp_unlock(pp_ctx_t *ctx);
    a moment to look by themselves.  From here on rings wake the progress thread.  That thread also looks after bulk
    under way, unless the application usually comes back at once. */
 void        pp_leave(pp_ctx_t *ctx, bool after_start);
-/* The same after a Start whose elements are on their way from a device, where the thread has not attended.  The progress
-   thread, or the one that attends, looks for them, unless the application usually comes back at once. */
-void        pp_leave_flight(pp_ctx_t *ctx);
+/* The same for a thread that has not attended, and by which elements are on their way from a device.  The progress thread,
+   or the one that attends, looks for them, unless the application usually comes back at once from a Start. */
+void        pp_leave_flight(pp_ctx_t *ctx, bool after_start);
 
 /* The number of forks between the start of the program and this process. */
 uint64_t    pp_fork_count(void);

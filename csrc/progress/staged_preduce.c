@@ -78,7 +78,6 @@ static pp_status_t fetch(pp_ctx_t *ctx, pp_preduce_t *preduce)
     ctx->flights++;
     ctx->flew = true;
     pp_staging_count(ctx, staging, flight->base.pinned);
-    pp_leave_flight(ctx);
     return PP_OK;
 }
 
@@ -103,6 +102,7 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     PP_TRY(pp_staging_check(handle));
     forget(ctx, handle->staging);
     PP_TRY(fetch(ctx, preduce));
+    pp_leave_flight(ctx, true);
     pp_preduce_request(preduce);
     preduce->on_its_way = true;
     pp_engine_settle(&ctx->engine);
@@ -251,6 +251,7 @@ static pp_status_t land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_
     if (!results && handle->request.state == PP_IDLE && !staging->for_flush) {
         PP_TRY(pp_staging_check(handle));
         PP_TRY(fetch(ctx, pp_preduce_of(handle)));
+        pp_leave_flight(ctx, false);
         staging->for_flush = true;
     }
     return pp_staging_land(ctx, handle, results, timeout_us);
@@ -305,6 +306,7 @@ pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle)
     handle->staging->stream = config->stream;
     PP_TRY(pp_staging_check(handle));
     PP_TRY(fetch(ctx, preduce));
+    pp_leave_flight(ctx, false);
     handle->unready = true;
     return PP_OK;
 }

@@ -136,7 +136,7 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     if (arrived)
         pp_leave(ctx, true);
     else
-        pp_leave_flight(ctx);
+        pp_leave_flight(ctx, true);
     return pp_engine_check(&ctx->engine);
 }
 

@@ -52,8 +52,8 @@ static bool everybody_rings(const pp_ctx_t *ctx)
 }
 
 /* How long a sleep may last.  If every peer rings, a timeout is only a safety net; else, and while elements are on their
-   way from a device, the time backs off, within bounds.  What was left to a call that then did not come is found within
-   IN_USE_PATIENCE_US: bulk by pp_leave(), and elements by looks_soon(). */
+   way from a device, the time backs off, within bounds.  Bulk (pp_leave()) and elements (looks_soon()) may be left to a
+   call that then does not come: they are found within IN_USE_PATIENCE_US. */
 static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 {
     uint64_t in_use_us = ctx->engine.transport->bulk_sent > 0 ? IN_USE_US
@@ -412,16 +412,16 @@ void pp_leave(pp_ctx_t *ctx, bool after_start)
     pthread_cond_signal(&ctx->unattended);
 }
 
-void pp_leave_flight(pp_ctx_t *ctx)
+void pp_leave_flight(pp_ctx_t *ctx, bool after_start)
 {
     if (!ctx->mpi)
         return;
     bool attended = atomic_load(&ctx->attended);
-    if (!attended) {
+    if (!attended && after_start) {
         ctx->left_after_start = true;
         ctx->left_us = now_us();
     }
-    if (attended || (ctx->has_thread && !looks_soon(ctx)))
+    if (attended || (ctx->has_thread && !(after_start && looks_soon(ctx))))
         pp_mpi_ring_self(ctx->mpi);
 }
 
@@ -557,11 +557,14 @@ pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void 
 
 /* ---- the progress thread ---------------------------------------------------------------------------------- */
 
-/* An application thread is inside: the progress thread has nothing to do until it leaves, and then rings wake it. */
+/* An application thread is inside: the progress thread has nothing to do until it leaves, and then rings wake it.  It
+   sleeps no longer than until the alarm, because the application may have left by then. */
 static void stand_by(pp_ctx_t *ctx)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
-    int64_t  patience = patience_us(ctx, IDLE_POLLS);
+    int64_t  patience = patience_us(ctx, IDLE_POLLS), alarm_us = until_alarm_us(ctx);
+    if (alarm_us > 0 && patience > alarm_us)         /* one that is due is the application's */
+        patience = alarm_us;
     ctx->thread_until_ns = (now_us() + (uint64_t)patience) * 1000;
     pthread_mutex_unlock(&ctx->lock);
     pp_mpi_sleep(ctx->mpi, PP_PROGRESS_ASLEEP, seen, patience);

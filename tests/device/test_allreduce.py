@@ -16,6 +16,7 @@ import pypartial as pp
 pytestmark = pytest.mark.mpi
 
 STEPS = 30
+AWAY_EVERY = 10  # turns
 CAPTURE_IMPLICIT = 906
 
 
@@ -226,21 +227,32 @@ def test_a_loop_does_not_wake_the_progress_thread(comm, ctx, array, stream, stan
 
 
 def test_an_application_that_stays_away_is_replaced(comm, ctx, array, stream):
-    """It came back at once from each Start; when it does not, its progress thread looks."""
+    """It came back at once from each Start; when it does not, its progress thread looks soon."""
+    if comm.size == 1:
+        pytest.skip("no other rank waits for this one")
     send, out = array(4), array(4)
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
-    for turn in range(1, 41):
+    waits = []
+    for turn in range(1, 12 * AWAY_EVERY + 1):
+        away = turn % AWAY_EVERY == 0
         send.put(np.full(4, turn))
+        if away and comm.rank == 0:
+            time.sleep(turn / AWAY_EVERY * 2e-3)  # up to 24 ms: the thread sleeps at its longest
+        began = time.monotonic()
         request.Start()
-        if turn % 20 == 0 and comm.rank == 0:
+        if away and comm.rank == 0:
             comm.Barrier()  # the others are there when they have this rank's part
-            request.Wait()
-        else:
-            request.Wait()
-            if turn % 20 == 0:
-                comm.Barrier()
+        request.Wait()
+        if away and comm.rank > 0:
+            ended = time.monotonic()
+            comm.Barrier()
         assert (out.get() == turn * comm.size).all()
+        if away:
+            began = comm.bcast(began)  # on one machine the clock is the same
+            waits += [] if comm.rank == 0 else [ended - began]
     request.Free()
+    # Where nobody looks before the thread's sleep is over, half of them take 50 ms and more.
+    assert comm.rank == 0 or sorted(waits)[len(waits) * 2 // 3] < 0.03
 
 
 def test_late_requests_are_complete_at_start(comm, ctx, array, stream):

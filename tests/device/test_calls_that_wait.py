@@ -523,3 +523,32 @@ def test_a_free_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in, pat
         kernel.hold(False)
     host.Free()
     kernel.close()
+
+
+@pytest.mark.parametrize("path", [STAGED, IPC], ids=["staged", "ipc"])
+def test_other_handles_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in, path):
+    """They stand still until the kernel is over, and then go on: nothing is lost."""
+    mine, total = np.ones(comm.size), np.empty(comm.size)
+    host = ctx.Allreduce_init(mine, total, policy=pp.Full())
+    request, others = (made(ctx, array, "Allreduce_init", path) for _ in range(2))
+    once(request, array(1))
+    kernel, word = Stream(), array(1, "i8")
+    kernel.hold(True)
+    word.copy(word, kernel)
+    stand_in.fake_exclusive(True)
+    ends = threading.Timer(1.5, kernel.hold, (False,))
+    ends.start()
+    try:
+        request.Free()
+        for _ in range(3):
+            once(others, array(1))
+            host.Start()
+            host.Wait(timeout=LIMIT_S)
+        assert total.tolist() == [comm.size] * comm.size
+        assert stand_in.fake_held_calls(b"") == 0
+    finally:
+        ends.join()
+        stand_in.fake_exclusive(False)
+    others.Free()
+    host.Free()
+    kernel.close()

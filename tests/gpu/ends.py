@@ -43,7 +43,7 @@ def main() -> None:
         ctx.Free()
         took = time.monotonic() - began
     assert took < KERNEL_NS / 1e9, f"Free has waited for the device, {took:.1f} s"
-    print(f"{path}: this rank ends {took:.2f} s after the kernel began", flush=True)
+    print(f"{path}: rank {comm.rank} ends {took:.2f} s after the kernel began", flush=True)
 
 
 main()

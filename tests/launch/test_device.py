@@ -13,6 +13,7 @@ from support.mpirun import mpirun, python
 ROOT = Path(__file__).resolve().parents[1]
 TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 240  # for all of them: mpirun's
+LOOPS = "test_the_loop or test_the_mean_is_kept or test_a_loop_does_not_wake"
 PROGRAMS = {2: 150, 4: 60}  # by ranks
 
 
@@ -33,7 +34,7 @@ def stress(ranks: int, programs: int, env: dict[str, str]):
     ("ranks", "selected"),
     [
         pytest.param(3, "", id="3"),
-        pytest.param(1, "test_the_loop or test_the_mean_is_kept", id="1-loops"),
+        pytest.param(1, LOOPS, id="1-loops"),
         pytest.param(1, "", id="1", marks=pytest.mark.long),
     ],
 )

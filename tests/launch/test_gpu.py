@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from support.mpirun import Run, program
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240
 SKIPPED, CANNOT_BEGIN = 77, 2
+PATHS = ["staged", "ipc"] if fakecuda.cpp_compiler() else ["staged"]
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
@@ -92,6 +94,38 @@ def test_an_environment_sees_the_packages_of_the_one_that_made_it(
     assert any(Path(folder, "nvidia", "cuda_nvrtc").is_dir() for folder in folders)
 
 
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ([["pytest"], []], None),
+        ([["pytest"], ["typer"], []], None),  # seen only when there is `packaging`
+        ([["pytest"], ["typer"], ["typer"]], "typer cannot be used, although pip has installed it"),
+    ],
+)
+def test_it_looks_again_when_it_has_installed_something(
+    found: list[list[str]],
+    problem: str | None,
+    ci: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    answers, installed = iter([["pytest"], *found]), []
+    monkeypatch.setattr(ci, "search", lambda folder: None)
+    monkeypatch.setattr(ci, "missing", lambda *_: next(answers))
+    monkeypatch.setattr(ci, "install", lambda _, names, wheels: installed.append(names))
+    options = argparse.Namespace(installed=True, mpi=None, out=tmp_path, wheels=None)
+    if problem is None:
+        assert ci.environment(options, None) == str(python)
+    else:
+        with pytest.raises(ci.Problem, match=problem):
+            ci.environment(options, None)
+    assert installed == [names for names in found[:2] if names]
+    assert list(answers) == []
+
+
 def test_its_environment_has_a_pip(ci: ModuleType, tmp_path: Path) -> None:
     """That of the Python that makes it, or else the one that comes with Python."""
     bare = tmp_path / "bare"
@@ -119,12 +153,12 @@ def test_a_step_for_which_no_time_is_left(ci: ModuleType, tmp_path: Path, capsys
 
 def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_property) -> None:
     words = ["--installed", "--ranks", "2", "--only", "tests", "--only", "direct"]
-    words += ["--only", "killed"]
+    words += ["--only", "killed", "--only", "ends"]
     run = ci_gpu(*words, "--out", str(tmp_path), env=env)
     assert run.returncode == 0, run.explain()
     run.check_clean()
     report = json.loads((tmp_path / "report.json").read_text())
-    tests, killed, direct = report["steps"]
+    tests, killed, ends, direct = report["steps"]
     passed = re.match(r"(\d+) tests passed on each of 2 ranks", tests["text"])
     assert passed is not None
     assert int(passed[1]) > 40
@@ -132,6 +166,8 @@ def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_p
     assert direct["outcome"] == "left out"
     assert direct["text"].startswith("MPI ")
     assert killed["outcome"] == "passed"
+    ended = [rf"cupy, {path}: rank {r} ends [\d.]+ s .*" for path in PATHS for r in range(2)]
+    assert re.fullmatch("; ".join(ended), ends["text"])
     assert "stand-in 0" in report["info"]
     assert "| Tests on 2 ranks | passed |" in (tmp_path / "report.md").read_text()
 

@@ -46,6 +46,23 @@ def enumerations() -> list[str]:
     return re.split(r",\s*", names)
 
 
+def fields() -> list[str]:
+    """Those of the only structure whose fields the library uses."""
+    (body,) = re.findall(r"typedef struct CUDA_MEMCPY2D \{(.*?)\}", text(), flags=re.DOTALL)
+    return re.findall(r"(\w+)(?=[,;])", body)
+
+
+def offsets(folder: Path) -> dict[str, int]:
+    """Where driver.h has these fields."""
+    source, made = folder / "offsets.c", folder / "offsets"
+    lines = [f'printf("{name} %zu\\n", offsetof(CUDA_MEMCPY2D, {name}));' for name in fields()]
+    head = [f'#include "{HEADER}"', "#include <stddef.h>", "#include <stdio.h>"]
+    source.write_text("\n".join([*head, "int main(void) {", *lines, "}", ""]), encoding="utf-8")
+    subprocess.run([*fakecuda.compiler(), "-std=gnu11", str(source), "-o", str(made)], check=True)
+    said = subprocess.run([str(made)], capture_output=True, text=True, check=True).stdout
+    return {name: int(at) for name, at in map(str.split, said.splitlines())}
+
+
 def compile_with_cuda_h(checks: list[str], folder: Path) -> str:
     """Return what the compiler says of some declarations behind cuda.h."""
     cuda = find_cuda_h()
@@ -69,6 +86,7 @@ def test_the_header_is_read() -> None:
     assert functions()["cuLaunchKernel"].endswith("void **extra)")
     assert len(functions()) == len(re.findall(r"\bF\(", text())) > 35
     assert "CUresult" in enumerations()
+    assert len(fields()) == 16
 
 
 @needs_cuda_h
@@ -83,6 +101,16 @@ def test_types(tmp_path: Path) -> None:
     assert len(checks) == 4
     for name in enumerations():
         checks.append(f'_Static_assert(sizeof({name}) == 4 && ({name})-1 > 0, "{name}");')
+    assert compile_with_cuda_h(checks, tmp_path) == ""
+
+
+@needs_cuda_h
+def test_fields(tmp_path: Path) -> None:
+    checks = [
+        f'_Static_assert(offsetof(CUDA_MEMCPY2D, {name}) == {at}, "{name}");'
+        for name, at in offsets(tmp_path).items()
+    ]
+    assert len(checks) == len(fields())
     assert compile_with_cuda_h(checks, tmp_path) == ""
 
 
