@@ -354,7 +354,7 @@ def made(core: Core, arguments: Arguments, comm: Any = None) -> pp.PreduceReques
     context._calls = CollectiveCalls(native, context._ctx, None)
     request = pp.PreduceRequest(context, native, core._ffi.new("char *"), arguments)
     if comm is not None:
-        request._use_communicators()
+        request._use_communicators(arguments.vector)
     return request
 
 
