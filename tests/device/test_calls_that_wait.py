@@ -525,7 +525,9 @@ def test_a_free_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in, pat
     kernel.close()
 
 
-@pytest.mark.parametrize("path", [STAGED, IPC], ids=["staged", "ipc"])
+@pytest.mark.parametrize(
+    "path", [STAGED, pytest.param(IPC, marks=pytest.mark.long)], ids=["staged", "ipc"]
+)
 def test_other_handles_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in, path):
     """They stand still until the kernel is over, and then go on: nothing is lost."""
     mine, total = np.ones(comm.size), np.empty(comm.size)
@@ -536,7 +538,7 @@ def test_other_handles_where_the_driver_lets_no_call_in(comm, ctx, array, stand_
     kernel.hold(True)
     word.copy(word, kernel)
     stand_in.fake_exclusive(True)
-    ends = threading.Timer(1.5, kernel.hold, (False,))
+    ends = threading.Timer(1.2, kernel.hold, (False,))
     ends.start()
     try:
         request.Free()

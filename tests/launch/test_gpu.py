@@ -182,6 +182,7 @@ def test_an_mpi_that_takes_addresses(env: dict[str, str], tmp_path: Path) -> Non
     assert re.match(r"\d\d tests passed on 2 ranks", direct["text"])
 
 
+@pytest.mark.long
 def test_a_failing_test_is_named_with_its_rank(env: dict[str, str], tmp_path: Path) -> None:
     """Copies are taken for complete too early."""
     words = ["--installed", "--only", "tests", "--ranks", "2", "--out", str(tmp_path)]
