@@ -117,6 +117,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     coll->max_lag = coll->config.max_lag < 0 ? PP_UNBOUNDED : (uint64_t)coll->config.max_lag;
     coll->deadline_ns = (uint64_t)coll->config.deadline_ns;
     coll->grace_ns = coll->config.grace_ns < 0 ? PP_GRACE_AUTO : (uint64_t)coll->config.grace_ns;
+    handle->team->timed |= coll->config.deadline_ns > 0 || coll->config.grace_ns > 0;
     coll->rule = rule_of(coll);
     PP_TRY(pp_kernels_find(coll->config.op, coll->config.type, &kernels));
     kernels.users = takes_own(coll, agreed) ? coll->own : pp_memory_of(coll->config.memory);

@@ -37,6 +37,7 @@ struct pp_team {
     int64_t     patience_ns;         /* < 0: by habit; PP_FOR_EVER */
     pp_habit_t  habit;               /* times between results and Starts, of all handles */
     uint64_t    left_by_patience;    /* how often this rank has left a handle by patience */
+    bool        timed;               /* a handle has, or had, a deadline or a grace */
     bool        has_note;            /* `patience_note` has a text about the first time, not told yet */
     uint64_t    discarded;           /* Starts that the Free in progress has discarded */
 

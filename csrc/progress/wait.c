@@ -479,13 +479,13 @@ static void tell_other_contexts(pp_ctx_t *ctx, bool *told)
     *told = !*told;
 }
 
-/* Looks at least once. */
+/* Looks at least once: at the clock, too, if the alarm is due. */
 static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline,
                    const pp_handle_t *receives)
 {
     uint64_t   begin = now_us(), now = 0;
     pp_quiet_t quiet = {0};
-    bool       told = false;
+    bool       told = false, ticked = false;
     returned(ctx, begin);
     pp_arrive(ctx);
     while (!over(arg) && !ctx->engine.error && now < deadline) {
@@ -494,6 +494,10 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
             continue;
         }
         if (begin >= deadline) {
+            if (!ticked && tick(ctx, begin * 1000)) {
+                ticked = true;
+                continue;
+            }
             if (!ctx->has_thread)
                 look_after_some_now_and_then(ctx);
             break;
@@ -563,7 +567,7 @@ static void stand_by(pp_ctx_t *ctx)
 {
     uint32_t seen = pp_mpi_sequence(ctx->mpi);
     int64_t  patience = patience_us(ctx, IDLE_POLLS), alarm_us = until_alarm_us(ctx);
-    if (alarm_us > 0 && patience > alarm_us)         /* one that is due is the application's */
+    if (alarm_us > 0 && patience > alarm_us)         /* to one that is due the application looks */
         patience = alarm_us;
     ctx->thread_until_ns = (now_us() + (uint64_t)patience) * 1000;
     pthread_mutex_unlock(&ctx->lock);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,43 @@ def test_a_deadline_makes_the_round_without_the_rank_it_waits_for(comm, ctx, gat
     assert status.cause == "flush"
     assert total.tolist() == [1] * comm.size
     assert request.Free() == 0
+
+
+@pytest.mark.sizes(2, 3)
+@pytest.mark.parametrize(
+    ("calls", "progress"), [("test", "thread"), ("test", "caller"), ("compute", "thread")]
+)
+def test_a_deadline_of_a_rank_that_does_not_wait(comm, gate, transport, calls, progress):
+    """It polls, or computes. With patience it need not look at the clock at once, but has to here.
+
+    A progress thread that does not know of the deadline sleeps for 100 ms.
+    """
+    if (progress, transport) == ("caller", "mpi"):
+        pytest.skip("without a thread a rank in a barrier serves no other rank")
+    turns, in_time, options = 15, 0, {"transport": transport, "progress": progress}
+    options["patience"] = NEVER_S if progress == "thread" else None
+    with pp.Context(comm, seed=SEED, **options) as ctx:
+        request, _ = make(ctx, pp.Quorum(comm.size, deadline=SOON_S / 4))
+        status = pp.Status()
+        for _ in range(turns):
+            if comm.rank > 0:
+                gate.Barrier()
+            time.sleep(1.5 * SOON_S)  # the thread sleeps by then, for long
+            began = time.monotonic()
+            request.Start()
+            if comm.rank == 0 and calls == "compute":
+                time.sleep(2 * SOON_S)
+                began = time.monotonic() - SOON_S
+            while not request.Test(status):
+                time.sleep(1e-4)
+            in_time += time.monotonic() - began < 2 * SOON_S
+            assert comm.rank > 0 or status.cause == "deadline"
+            if comm.rank == 0:
+                gate.Barrier()
+            gate.Barrier()
+        request.Flush()
+        request.Free()
+    assert comm.rank > 0 or in_time > 2 * turns // 3
 
 
 @pytest.mark.parametrize("name", ["majority", "quorum", "full"])
