@@ -437,7 +437,7 @@ def current_stream(owner: Any, name: str = "the buffer") -> int:
     Raises
     ------
     ArgumentError
-        If the object fails when it is asked, or says a stream that cannot be.
+        If the object fails when it is asked, or its interface says a stream that cannot be.
     """
     return stream_finder(name, owner)()
 

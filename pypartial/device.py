@@ -297,7 +297,8 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
     stream, and the host waits for no device. `Start` gives what is in the buffers when the work
     queued on its stream so far is done; work that is queued there afterwards may overwrite them.
     `Wait`, `Test` and `Flush` return when the copy of the average into the buffers is queued on
-    their stream: give `Wait` and the next `Start` the same stream, or order their streams yourself.
+    their stream: give a `Start`, its `Wait` and the next `Start` the same stream, or order their
+    streams yourself.
 
     This rank asks for its group when the copy of its model has arrived. Until then other ranks take
     it for one that computes.

@@ -263,6 +263,7 @@ static pp_status_t copy_out(const pp_lane_t *lane, const pp_span_t *spans, size_
                             CUstream stream)
 {
     pp_status_t status = PP_OK;
+    bool        any = false;         /* a copy is queued */
     CUdeviceptr at = pp_cuda_address(to->data);
     for (size_t i = 0; i < count && status >= 0; at += bytes_there(lane, to, spans[i++].bytes)) {
         if (spans[i].bytes == 0)
@@ -270,7 +271,10 @@ static pp_status_t copy_out(const pp_lane_t *lane, const pp_span_t *spans, size_
         status = converts(lane, to)
                ? pp_folds_load(lane->folds, at, spans[i].address, spans[i].bytes / lane->user_bytes, stream)
                : CALL(lane, cuMemcpyAsync, at, spans[i].address, spans[i].bytes, stream);
+        any |= status >= 0;
     }
+    if (status < 0 && !any)
+        return status;
     status = end_copy(lane, to, stream, status);
     if (to->lost && stream != lane->own)      /* the application may destroy its stream before it is asked again */
         to->busy = to->lost = lane->device.cuda->cuStreamSynchronize(stream) != CUDA_SUCCESS;

@@ -88,8 +88,8 @@ pp_status_t pp_lane_in_by(pp_lane_t *lane, const pp_span_t *spans, size_t count,
 pp_status_t pp_lane_follow(const pp_lane_t *lane, const pp_pinned_t *pinned, uint64_t stream);
 /* Work that is queued on the stream uses the memory, as a copy does. */
 pp_status_t pp_lane_use(const pp_lane_t *lane, pp_pinned_t *pinned, uint64_t stream);
-/* PP_OK: the copy is over, and the memory not busy any more.  PP_PENDING: it is not; memory that is lost after a copy to
-   the device stays so. */
+/* PP_OK: the copy is over, and the memory not busy any more.  PP_PENDING: it is not; memory that is lost after a copy on
+   a stream of the application stays so. */
 pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned);
 
 /* Whether nobody will ever know that the copy is over: pp_lane_over() stays PP_PENDING. */

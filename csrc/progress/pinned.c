@@ -166,9 +166,12 @@ pp_status_t pp_staging_check(const pp_handle_t *handle)
 
 void pp_staging_refused(pp_handle_t *handle, const pp_pinned_t *pinned, pp_status_t status)
 {
-    if (pp_lane_is_lost(pinned))
-        pp_engine_fail(handle->team->engine, status, "handle %u: it is not known when a contribution comes off its device: "
-                       "%s", handle->id, pp_error_text());
+    if (!pp_lane_is_lost(pinned))
+        return;
+    pp_engine_fail(handle->team->engine, status, "handle %u: it is not known when a contribution comes off its device: %s",
+                   handle->id, pp_error_text());
+    if (pp_ctx_of(handle)->has_thread)   /* it tells the other ranks */
+        pp_mpi_ring_self(pp_ctx_of(handle)->mpi);
 }
 
 /* What a thread waits for. */

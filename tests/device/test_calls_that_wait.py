@@ -529,7 +529,7 @@ def test_a_free_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in, pat
     "path", [STAGED, pytest.param(IPC, marks=pytest.mark.long)], ids=["staged", "ipc"]
 )
 def test_other_handles_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in, path):
-    """They stand still until the kernel is over, and then go on: nothing is lost."""
+    """They may stand still until the kernel is over, and then go on: nothing is lost."""
     mine, total = np.ones(comm.size), np.empty(comm.size)
     host = ctx.Allreduce_init(mine, total, policy=pp.Full())
     request, others = (made(ctx, array, "Allreduce_init", path) for _ in range(2))

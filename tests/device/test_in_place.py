@@ -125,23 +125,40 @@ def test_a_start_that_cannot_say_when_its_copy_is_over(comm, ctx, array, stream,
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
     stream.hold(True)
     stand_in.fake_fail(b"cuEventRecord", 1, 999)
-    release = threading.Thread(target=let_go_when_it_waits, args=(stand_in, stream))
+    waited: list[bool] = []
+    release = threading.Thread(target=let_go_when_it_waits, args=(stand_in, stream, waited))
     release.start()
     with pytest.raises(pp.Error, match="cuEventRecord failed"):
         request.Start()
     release.join()
+    assert waited == [True]
     stand_in.fake_fail(b"cuEventRecord", 0, 0)
     assert loop(request, send, out, 5) == expected(comm, 5, count)
     request.Free()
 
 
-def let_go_when_it_waits(stand_in, stream):
+def let_go_when_it_waits(stand_in, stream, waited):
     limit = time.monotonic() + 20
     while not stand_in.fake_held_calls(b"cuStreamSynchronize") and time.monotonic() < limit:
         time.sleep(0.001)
-    waits = stand_in.fake_held_calls(b"cuStreamSynchronize")
+    waited.append(stand_in.fake_held_calls(b"cuStreamSynchronize") > 0)
     stream.hold(False)
-    assert waits
+
+
+@pytest.mark.parametrize("count", [4, COUNT], ids=["bounce buffer", "in place"])
+def test_a_start_whose_stream_is_refused_has_queued_nothing(comm, ctx, array, stand_in, count):
+    """As if the application had destroyed it: no call takes it, and no memory waits for a copy."""
+    calls = (b"cuMemcpyAsync", b"cuEventRecord", b"cuStreamSynchronize")
+    send, out = array(count, "i8"), array(count, "i8")
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    for call in calls:
+        stand_in.fake_fail(call, 1, 400)
+    with pytest.raises(pp.Error, match="cuMemcpyAsync failed"):
+        request.Start()
+    for call in calls:
+        stand_in.fake_fail(call, 0, 0)
+    assert loop(request, send, out, 5) == expected(comm, 5, count)
+    request.Free()
 
 
 @pytest.mark.sizes(3)

@@ -82,6 +82,21 @@ def test_the_loop(comm, ctx, array, policy, deliver, extra):
     request.Free()
 
 
+def test_free_waits_for_what_a_start_that_failed_has_queued(ctx, array, stream, stand_in):
+    """The event behind the copy is not recorded, but the copy is on the handle's own stream."""
+    send, out = array(4, "i8"), array(4, "i8")
+    request = opened(ctx, send, out, policy=pp.Full())
+    stream.hold(True)
+    stand_in.fake_fail(b"cuEventRecord", 2, 999)
+    with pytest.raises(pp.Error, match="cuEventRecord failed"):
+        request.Start()
+    stand_in.fake_fail(b"cuEventRecord", 0, 0)
+    with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+        request.Free(timeout=0.05)
+    stream.hold(False)
+    request.Free()
+
+
 @pytest.mark.parametrize("count", [1, COUNT, 30_000])
 @pytest.mark.parametrize(
     ("dtype", "op", "average"),

@@ -19,6 +19,7 @@ from pypartial._device import (
     current_stream,
     device_place,
     is_row_major,
+    stream_finder,
     type_of_string,
     understand_device,
 )
@@ -736,6 +737,26 @@ def test_the_current_stream_of_an_interface_is_read_anew():
     assert current_stream(buffer) == 9
     for stream in (None, ABSENT):
         assert current_stream(Array(stream=stream)) == 1
+
+
+def test_the_current_stream_of_a_tensor_is_read_anew(torch, monkeypatch):
+    find = stream_finder("the buffer", torch.on_device(torch.zeros(2)))
+    assert find() == 0x5000
+    for said, number in ((0x6000, 0x6000), (0, 1)):
+        monkeypatch.setattr(torch, "pointer", said)
+        assert find() == number
+
+
+def test_the_current_stream_of_an_array_of_cupy_is_read_anew(monkeypatch):
+    kind = type("ndarray", (), {"__module__": "cupy", "device": SimpleNamespace(id=3)})
+    streams = {3: SimpleNamespace(ptr=0x5000)}
+    cuda = SimpleNamespace(get_current_stream=streams.__getitem__)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, ndarray=kind))
+    find = stream_finder("the buffer", kind())
+    assert find() == 0x5000
+    for said, number in ((0x6000, 0x6000), (0, 1)):
+        streams[3] = SimpleNamespace(ptr=said)
+        assert find() == number
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "7"])
