@@ -105,11 +105,11 @@ def test_a_deadline_of_a_rank_that_does_not_wait(comm, gate, transport, calls, p
 
     A progress thread that does not know of the deadline sleeps for 100 ms.
     """
-    if (progress, transport) == ("caller", "mpi"):
-        pytest.skip("without a thread a rank in a barrier serves no other rank")
-    turns, in_time, options = 15, 0, {"transport": transport, "progress": progress}
+    turns, in_time, options = 8, 0, {"transport": transport, "progress": progress}
     options["patience"] = NEVER_S if progress == "thread" else None
     with pp.Context(comm, seed=SEED, **options) as ctx:
+        if progress == "caller" and (transport == "mpi" or ctx.stats().neighbours < comm.size):
+            pytest.skip("without a thread a rank in a barrier serves no other rank by messages")
         request, _ = make(ctx, pp.Quorum(comm.size, deadline=SOON_S / 4))
         status = pp.Status()
         for _ in range(turns):
