@@ -19,24 +19,10 @@ typedef struct pp_ahead {
 
 /* ---- making ----------------------------------------------------------------------------------------------------- */
 
-static bool overlap(const pp_span_t *a, const pp_span_t *b)
-{
-    return a->address < b->address + b->bytes && b->address < a->address + a->bytes;
-}
-
-static bool is_in_place(const pp_staging_t *staging)
-{
-    for (size_t i = 0; i < staging->spans; i++)
-        for (size_t k = 0; k < staging->spans; k++)
-            if (overlap(&staging->sends[i], &staging->receives[k]))
-                return true;
-    return false;
-}
-
 pp_status_t pp_ahead_make(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
-    if (is_in_place(staging))
+    if (staging->overlaps)
         return PP_OK;
     pp_ahead_t *ahead = calloc(1, sizeof *ahead + staging->spans * sizeof *ahead->spans);
     if (!ahead)

@@ -118,6 +118,20 @@ static void end(pp_handle_t *handle)
     pp_aside_let();
 }
 
+static bool overlap(const pp_span_t *a, const pp_span_t *b)
+{
+    return a->address < b->address + b->bytes && b->address < a->address + a->bytes;
+}
+
+static bool some_overlap(const pp_staging_t *staging)
+{
+    for (size_t i = 0; i < staging->spans; i++)
+        for (size_t k = 0; k < staging->spans; k++)
+            if (overlap(&staging->sends[i], &staging->receives[k]))
+                return true;
+    return false;
+}
+
 static pp_status_t find_spans(pp_staging_t *staging, const pp_piece_t *pieces, size_t count, size_t element_bytes)
 {
     staging->spans = count;
@@ -132,6 +146,7 @@ static pp_status_t find_spans(pp_staging_t *staging, const pp_piece_t *pieces, s
         staging->receives[i] = (pp_span_t){pp_cuda_address(piece->recv), bytes};
         staging->bytes += bytes;
     }
+    staging->overlaps = some_overlap(staging);
     return PP_OK;
 }
 

@@ -142,9 +142,35 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
 
+static pp_flight_t *find_unfollowed(const pp_staging_t *staging)
+{
+    pp_flight_t *flight = staging->flights;
+    while (flight && (flight->arrived || flight->followed))
+        flight = flight->next;
+    return flight;
+}
+
+/* The result of a request that is late may come while its own contribution is still to be read, from the buffer to which
+   the result goes.  So the result comes after the copies of all contributions, whatever their streams are.  While the lock
+   is released, others may end flights; only this thread begins some. */
+static pp_status_t follow_flights(pp_ctx_t *ctx, pp_staging_t *staging)
+{
+    pp_status_t status = PP_OK;
+    for (pp_flight_t *flight = staging->flights; flight; flight = flight->next)
+        flight->followed = false;
+    for (pp_flight_t *flight; status >= 0 && (flight = find_unfollowed(staging));) {
+        const pp_pinned_t *pinned = flight->pinned;      /* outlives the flight */
+        flight->followed = true;
+        PP_UNLOCKED(ctx, status, pp_lane_follow(&staging->lane, pinned, staging->stream));
+    }
+    return status;
+}
+
 static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *pinned, uint64_t round)
 {
     pp_staging_t *staging = handle->staging;
+    if (staging->overlaps)
+        PP_TRY(follow_flights(ctx, staging));
     pp_status_t status = pp_ahead_send_rest(ctx, handle, pinned, round);
     if (status == PP_PENDING) {
         pp_staging_count(ctx, staging, pinned);

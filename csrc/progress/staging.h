@@ -31,6 +31,7 @@ typedef struct pp_flight {
     uint64_t     given;              /* the round that the Start's call is given */
     uint64_t     since_ns;           /* from when on the device computes for it; 0: not known */
     bool         arrived;
+    bool         followed;           /* the result that is being sent comes after it */
 } pp_flight_t;
 
 typedef struct pp_staging {
@@ -38,6 +39,7 @@ typedef struct pp_staging {
     pp_span_t   *sends, *receives;   /* the application's buffers */
     size_t       spans;
     size_t       bytes;              /* of all of them */
+    bool         overlaps;           /* a buffer that receives sends, too */
     size_t       page_bytes;         /* of the whole pages that a vector takes in the memory of the node */
     uint64_t     stream;             /* of the application's next calls */
     pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
-from support.device import Array, Stream, device
+from mpi4py import MPI
+from support.device import Array, Pointer, Stream, device, driver
 from support.oracles import Log, judge
 
 import pypartial as pp
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.mpi
 
 STEPS = 30
 AWAY_EVERY = 10  # turns
-CAPTURE_IMPLICIT = 906
+CAPTURE_IMPLICIT, NOT_READY = 906, 600
 
 
 def policies(size):
@@ -115,6 +117,40 @@ def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream, transport)
     assert total.tolist() == [6] * (comm.size - 1) + [1]
     request.Free()
     ctx.Free()
+
+
+@pytest.mark.parametrize("path", ["staged", "ipc"])
+def test_a_late_result_in_place_comes_after_what_was_started(comm, array, stream, transport, path):
+    """Its stream is another one than that of Start, which is held until the request is complete."""
+    last, side = comm.rank == comm.size - 1, Stream()
+    buffer, status, total = array(comm.size + 2000), pp.Status(), 0.0
+    buffer.put(0)
+    own = np.zeros(buffer.count, "f4")
+    own[comm.rank], own[comm.size :] = 1, comm.rank + 1
+    with (
+        warnings.catch_warnings(),
+        pp.Context(comm, seed=7, transport=transport, window=16) as ctx,
+    ):
+        warnings.filterwarnings("ignore", "device_path='ipc' is not possible", RuntimeWarning)
+        request = ctx.Allreduce_init(MPI.IN_PLACE, buffer, policy=pp.Solo(), device_path=path)
+        buffer.put(own)
+        stream.hold(last)
+        request.Start()
+        if comm.size > 1:
+            request.Wait(status, stream=side if last else stream)
+            assert not (last and status.included)
+            limit = time.monotonic() + 0.1  # the result would be there
+            while last and time.monotonic() < limit:
+                assert driver().cuStreamQuery(Pointer(side.ptr)) == NOT_READY
+            stream.hold(False)
+            total = buffer.get(side if last else stream)
+        stream.hold(False)
+        request.Flush(stream=side)
+        total = total + buffer.get(side)
+        assert total[: comm.size].tolist() == [1] * comm.size
+        assert (total[comm.size :] == sum(range(1, comm.size + 1))).all()
+        request.Free()
+    side.close()
 
 
 def test_a_contribution_is_what_was_queued_before_start(comm, ctx, array, stream):

@@ -181,8 +181,6 @@ def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp
     time.sleep(own.uniform(0, LONGEST_S))
     if held:
         first.hold(False)
-    if loop.send is loop.out:
-        first.wait()
     result = collect(loop, own, streams, second, status)
     if loop.lent:
         loop.send.put(-999, second)

@@ -108,6 +108,7 @@ static void begin_with(size_t count, const size_t *sizes, bool in_place)
     staging.receives = receives;
     staging.spans = count + 1;
     staging.bytes = BYTES;
+    staging.overlaps = in_place;
     staging.page_bytes = sizeof ring[0];
     staging.in_place = true;
     coll.ops = &ops;
