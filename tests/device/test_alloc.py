@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.device import Lent, Stream
 from support.oracles import Log, judge
+from support.pairwise import pairwise
 
 import pypartial as pp
 
@@ -250,9 +251,11 @@ def test_elsewhere_it_is_a_buffer_as_any(comm, ctx, alloc, array, path):
     request.Free()
 
 
-@pytest.mark.parametrize("extra", [0, 40000], ids=["small", "large"])
-@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
-@pytest.mark.parametrize("policy", [pp.Solo(), pp.Majority(), pp.Full()], ids=str)
+@pairwise(
+    policy=[pp.Solo(), pp.Majority(), pp.Full()],
+    deliver=["latest", "sum", "each"],
+    extra={"small": 0, "large": 40_000},
+)
 def test_the_loop(comm, ctx, alloc, array, stream, policy, deliver, extra, needs_ipc):
     """Every contribution enters one round, also late ones, and buffers that are overwritten."""
     values = np.arange(comm.size + extra, dtype="i8")

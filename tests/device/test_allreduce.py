@@ -12,6 +12,7 @@ import pytest
 from mpi4py import MPI
 from support.device import Array, Pointer, Stream, device, driver
 from support.oracles import Log, judge
+from support.pairwise import pairwise
 
 import pypartial as pp
 
@@ -34,9 +35,11 @@ def counting(comm, extra=0):
     return send
 
 
-@pytest.mark.parametrize("extra", [0, 40000], ids=["small", "large"])
-@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
-@pytest.mark.parametrize("policy", range(4), ids=["solo", "majority", "quorum", "full"])
+@pairwise(
+    policy={"solo": 0, "majority": 1, "quorum": 2, "full": 3},
+    deliver=["latest", "sum", "each"],
+    extra={"small": 0, "large": 40_000},
+)
 def test_the_loop(comm, array, stream, transport, policy, deliver, extra):
     """Every contribution enters one round, and all ranks have the same results."""
     values = counting(comm, extra)

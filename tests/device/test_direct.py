@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.device import Array, Stream, device, driver
 from support.oracles import Log, judge
+from support.pairwise import pairwise
 
 import pypartial as pp
 from pypartial import _direct
@@ -61,9 +62,11 @@ POLICIES = [
 ]
 
 
-@pytest.mark.parametrize("extra", [0, 40000], ids=["small", "large"])
-@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pairwise(
+    policy=POLICIES,
+    deliver=["latest", "sum", "each"],
+    extra={"small": 0, "large": 40_000},
+)
 def test_the_loop(comm, ctx, array, policy, deliver, extra):
     """Every contribution enters one round, and all ranks have the same results."""
     values = np.arange(comm.size + extra, dtype="i8")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.device import Array, Stream, device, driver
 from support.oracles import check_groups
+from support.pairwise import pairwise
 
 import pypartial as pp
 from pypartial import _direct
@@ -113,9 +114,11 @@ def test_sums_name_their_members(comm, ctx, array):
     request.Free()
 
 
-@pytest.mark.parametrize("count", [1, COUNT, 30_000])
-@pytest.mark.parametrize("weights", ["constant", "closest", "initial"])
-@pytest.mark.parametrize("dtype", ["f2", "bfloat16", "f4", "f8"])
+@pairwise(
+    dtype=["f2", "bfloat16", "f4", "f8"],
+    weights=["constant", "closest", "initial"],
+    count=[1, COUNT, 30_000],
+)
 def test_averages_have_the_bits_of_the_hosts(comm, ctx, array, dtype, weights, count):
     """The same MPI adds up the same numbers, with every kind of weights; then a flush."""
     if dtype == "bfloat16":

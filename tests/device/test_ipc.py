@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from support.device import Array, Stream, device, device_of
 from support.oracles import Log, judge
+from support.pairwise import pairwise
 
 import pypartial as pp
 
@@ -54,9 +55,11 @@ def sums(comm, request, send, out, steps=5):
     return True
 
 
-@pytest.mark.parametrize("extra", [0, 40000], ids=["small", "large"])
-@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
-@pytest.mark.parametrize("policy", [pp.Solo(), pp.Majority(), pp.Full()], ids=str)
+@pairwise(
+    policy=[pp.Solo(), pp.Majority(), pp.Full()],
+    deliver=["latest", "sum", "each"],
+    extra={"small": 0, "large": 40_000},
+)
 def test_the_loop(comm, ctx, array, policy, deliver, extra):
     """Every contribution enters one round, and all ranks have the same results."""
     values = np.arange(comm.size + extra, dtype="i8")

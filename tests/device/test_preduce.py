@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.device import Array, Stream, device
 from support.oracles import check_groups
+from support.pairwise import pairwise
 
 import pypartial as pp
 
@@ -101,9 +102,7 @@ def test_the_mean_is_kept_and_members_agree(comm, array, transport, name, count)
         assert request.Free() == 0
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("weights", ["constant", "closest", "initial"])
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pairwise(dtype=["f2", "f4", "f8"], weights=["constant", "closest", "initial"], backend=BACKENDS)
 def test_results_have_the_bits_of_the_hosts(comm, ctx, array, dtype, weights, backend):
     """With every kind of weights, and whatever adds up the models."""
     if backend == "schedule" and comm.size == 1:

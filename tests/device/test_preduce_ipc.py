@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from support.device import Array, Stream, device
+from support.pairwise import pairwise
 
 import pypartial as pp
 
@@ -54,9 +55,11 @@ def averages(comm, request, model, steps=5):
 # ---- averages -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, COUNT, 30_000])
-@pytest.mark.parametrize("weights", ["constant", "closest", "initial"])
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pairwise(
+    dtype=["f2", "f4", "f8"],
+    weights=["constant", "closest", "initial"],
+    count=[1, COUNT, 30_000],
+)
 def test_averages_have_the_bits_of_the_hosts(comm, ctx, array, dtype, weights, count):
     """Numbers of all sizes, NaN and infinities among them; several groups, and a flush."""
     rng = np.random.default_rng(comm.rank)

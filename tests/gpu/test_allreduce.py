@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 from support import gpu
 from support.oracles import Log, judge
+from support.pairwise import pairwise
 
 import pypartial as pp
 
@@ -36,9 +37,11 @@ def policies(size):
     return [pp.Solo(), pp.Majority(), pp.Quorum(max(1, size // 2)), pp.Full()]
 
 
-@pytest.mark.parametrize("extra", [0, 300_000], ids=["small", "large"])
-@pytest.mark.parametrize("deliver", ["latest", "sum", "each"])
-@pytest.mark.parametrize("policy", range(4), ids=["solo", "majority", "quorum", "full"])
+@pairwise(
+    policy={"solo": 0, "majority": 1, "quorum": 2, "full": 3},
+    deliver=["latest", "sum", "each"],
+    extra={"small": 0, "large": 300_000},
+)
 def test_the_loop(comm, kit, path, policy, deliver, extra):
     """Every contribution enters one round, and all ranks have the same results."""
     values = np.zeros(comm.size + extra, np.int64)

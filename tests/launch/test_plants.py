@@ -14,6 +14,7 @@ import pytest
 from support import built, fakecuda
 from support.layer import run_tests
 from support.mpirun import mpirun, python
+from support.once import once
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAMS = 1000
@@ -25,9 +26,16 @@ pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     env = fakecuda.environment()
-    folder = tmp_path_factory.mktemp("planted") / "source"
-    built.build(sys.executable, folder, built.PLANTED)
-    paths = [str(folder), str(TESTS / "support" / "standin"), os.environ.get("PYTHONPATH", "")]
+    folder = once(
+        tmp_path_factory,
+        "planted",
+        lambda folder: built.build(sys.executable, folder / "source", built.PLANTED),
+    )
+    paths = [
+        str(folder / "source"),
+        str(TESTS / "support" / "standin"),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 

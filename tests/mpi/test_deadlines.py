@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import numpy as np
@@ -177,11 +178,12 @@ def test_a_deadline_does_not_override_max_lag(comm, ctx, gate):
 
 @pytest.mark.sizes(3)
 @pytest.mark.parametrize("name", ["solo", "majority"])
-def test_a_grace_period_lets_late_ranks_in(comm, ctx, gate, name):
+def test_a_grace_period_lets_late_ranks_in(comm, ctx, gate, transport, name):
     """In the memory of a node it ends when nobody is missing: else this would take ten minutes."""
     stats = ctx.stats()
     on_one_board = stats.shares_memory and stats.neighbours == comm.size
-    if not on_one_board and name == "solo":
+    before = transport == "mpi" and os.environ.get("PYPARTIAL_NODE_RANKS")
+    if not on_one_board and (name == "solo" or before):
         pytest.skip("by messages it lasts as long as it is said to: once is enough")
     grace = NEVER_S if on_one_board else GRACE_S
     policy = {"solo": pp.Solo(grace=grace), "majority": pp.Majority(grace=grace)}[name]

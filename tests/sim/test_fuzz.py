@@ -503,12 +503,12 @@ def test_a_deadlock_is_told_with_who_waits(attempts, monkeypatch):
 
 @pytest.fixture(scope="module")
 def covered():
-    return fuzz(2000, seed=11)
+    return fuzz(1000, seed=11)
 
 
 def test_no_random_case_fails(covered):
     assert covered.failure is None, covered.failure
-    assert covered.cases == 2000
+    assert covered.cases == 1000
 
 
 @pytest.mark.parametrize("name", COVERAGE)
@@ -523,11 +523,11 @@ def test_cases_have_twenty_rounds_on_average(covered):
 
 def test_too_little_coverage_is_no_success(covered):
     assert not covered.shortcomings()
-    bare = dataclasses.replace(covered, coverage=covered.coverage | {"departures": 19})
+    bare = dataclasses.replace(covered, coverage=covered.coverage | {"departures": 9})
     assert len(bare.shortcomings()) == 1
     assert "departure in mid-round" in bare.shortcomings()[0]
     assert not bare.passed()
-    short = dataclasses.replace(covered, rounds=19 * 2000)
+    short = dataclasses.replace(covered, rounds=19 * 1000)
     assert not short.passed()
     few = dataclasses.replace(bare, cases=999, kinds={"rounds": 999})
     assert few.passed()
@@ -535,13 +535,13 @@ def test_too_little_coverage_is_no_success(covered):
 
 @pytest.fixture(scope="module")
 def groups_covered():
-    return fuzz(1000, seed=11, what="groups")
+    return fuzz(500, seed=11, what="groups")
 
 
 def test_no_random_case_with_groups_fails(groups_covered):
     assert groups_covered.failure is None, groups_covered.failure
     assert groups_covered.passed(), groups_covered.shortcomings()
-    assert groups_covered.kinds == {"groups": 1000}
+    assert groups_covered.kinds == {"groups": 500}
 
 
 @pytest.mark.parametrize("name", COVERAGES["groups"])

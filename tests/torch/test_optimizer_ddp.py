@@ -7,6 +7,7 @@ import functools
 import pytest
 import torch
 import torch.distributed as dist
+from support.pairwise import pairwise
 from support.training import backward, flat, net
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -45,14 +46,17 @@ def parameters(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("norm", [False, True], ids=["plain", "batchnorm"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(
-    ("method", "overlap"),
-    [(Synchronous(), None), (EagerSGD(pp.Full()), None), (Synchronous(), 2)],
-    ids=["synchronous", "full", "overlap"],
+@pairwise(
+    way={
+        "synchronous": (Synchronous(), None),
+        "full": (EagerSGD(pp.Full()), None),
+        "overlap": (Synchronous(), 2),
+    },
+    optimizer=list(OPTIMIZERS),
+    norm={"plain": False, "batchnorm": True},
 )
-def test_equals_ddp(gloo, comm, ctx, method: Method, overlap, optimizer: str, norm: bool):
+def test_equals_ddp(gloo, comm, ctx, way: tuple[Method, int | None], optimizer: str, norm: bool):
+    method, overlap = way
     wanted, theirs = ddp(gloo, optimizer, norm)
     model = net(norm, seed=comm.rank)
     if comm.rank == 0:
