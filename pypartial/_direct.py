@@ -123,7 +123,8 @@ def _run(device: int, limit_s: float) -> str | None:
         return f"a process that tried it died by {signal.Signals(-child.returncode).name}{when}"
     if child.returncode == 0 and "passed" in lines:
         return None
-    told = [line for line in lines if line.startswith("failed: ")] or lines[started:][-1:]
+    lines = [line for line in lines if line != _STARTED]  # it may come late
+    told = [line for line in lines if line.startswith("failed: ")] or lines[-1:]
     return f"a process that tried it {' '.join(told) or 'said nothing'}"[:_SAY]
 
 

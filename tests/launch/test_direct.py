@@ -16,7 +16,7 @@ from pypartial import _direct
 ROOT = Path(__file__).resolve().parents[1]
 TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 240  # for all of them: mpirun's
-PROGRAMS = {2: 60, 5: 30}  # by ranks
+PROGRAMS = {2: 60, 5: 15}  # by ranks
 SKIPPED = {"test_direct.py": (1, 0), "test_direct_groups.py": (10, 1)}  # by one rank, by more
 
 pytestmark = pytest.mark.skipif(
