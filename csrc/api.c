@@ -311,18 +311,6 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     return status;
 }
 
-/* Rings the progress thread if it would sleep beyond the alarm: it looks at the clock while the application computes.
-   An alarm that is to come soon hides later ones.  Patience, for which it usually is, can do without it until a thread
-   sleeps the next time; deadlines cannot. */
-static void wake_for_alarm(pp_ctx_t *ctx)
-{
-    if (ctx->team.timed && ctx->thread_until_ns > 0 && ctx->engine.transport->alarm_ns == 0 && !ctx->engine.error)
-        pp_engine_tick(&ctx->engine);
-    const uint64_t alarm = ctx->engine.transport->alarm_ns;
-    if ((alarm > 0 || ctx->team.timed) && alarm < ctx->thread_until_ns)
-        pp_mpi_ring_self(ctx->mpi);
-}
-
 pp_status_t pp_start_locked(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_status_t status;
@@ -334,7 +322,7 @@ pp_status_t pp_start_locked(pp_ctx_t *ctx, pp_handle_t *handle)
     else
         status = handle->face->start(ctx, handle);
     bool note = ctx->team.has_note || ctx->unpinned_due;
-    wake_for_alarm(ctx);
+    pp_wake_for_alarm(ctx);
     return status == PP_OK && note ? PP_NOTE : status;
 }
 
@@ -390,8 +378,6 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
         status = handle->face->hand_out(ctx, handle, result, view);
     else
         handle->face->give_up(handle);
-    if (status == PP_PENDING)
-        wake_for_alarm(ctx);
     pp_unlock(ctx);
     return status;
 }

@@ -6,8 +6,8 @@
  * cases the host goes on, and asks the pinned memory whether the copy that uses it is over.
  *
  * One thread at a time queues on a lane, and opens and closes it.  Meanwhile another may ask pp_lane_over(), of memory that
- * the first does not use.  A stream is a CUstream as a number: 1 is the legacy default stream, 2 the
- * calling thread's.
+ * the first does not use, or which it only has streams follow.  A stream is a CUstream as a number: 1 is the legacy default
+ * stream, 2 the calling thread's.
  */
 #ifndef PP_LANE_H
 #define PP_LANE_H

@@ -167,8 +167,10 @@ void        pp_make_way(pp_ctx_t *ctx);
 void        pp_returned(pp_ctx_t *ctx);
 /* The thread begins to attend; false: another one does already. */
 bool        pp_arrive(pp_ctx_t *ctx);
-/* Ends a call of the application: releases the lock.  Without a progress thread the other ranks are told here of an error
-   that the call has latched. */
+/* Rings the progress thread if it would sleep beyond the alarm: it looks at the clock while the application computes. */
+void        pp_wake_for_alarm(pp_ctx_t *ctx);
+/* Ends a call of the application: releases the lock.  Where handles have deadlines or graces, rings as above.  Without a
+   progress thread the other ranks are told here of an error that the call has latched. */
 void        pp_unlock(pp_ctx_t *ctx);
 /* The thread goes away, from Start or another call, after the ranks to which it owes a wake-up (pp_mpi_defer) have had
    a moment to look by themselves.  From here on rings wake the progress thread.  That thread also looks after bulk

@@ -250,8 +250,21 @@ static void tell_failure(pp_ctx_t *ctx, uint64_t limit_us)
 
 /* ---- an application thread ------------------------------------------------------------------------------ */
 
+/* An alarm that is to come soon hides later ones.  Patience, for which it usually is, can do without it until a thread
+   sleeps the next time; deadlines cannot. */
+void pp_wake_for_alarm(pp_ctx_t *ctx)
+{
+    if (ctx->team.timed && ctx->thread_until_ns > 0 && ctx->engine.transport->alarm_ns == 0 && !ctx->engine.error)
+        pp_engine_tick(&ctx->engine);
+    const uint64_t alarm = ctx->engine.transport->alarm_ns;
+    if ((alarm > 0 || ctx->team.timed) && alarm < ctx->thread_until_ns)
+        pp_mpi_ring_self(ctx->mpi);
+}
+
 void pp_unlock(pp_ctx_t *ctx)
 {
+    if (ctx->team.timed && !atomic_load(&ctx->attended))     /* else the thread that attends does so when it leaves */
+        pp_wake_for_alarm(ctx);
     if (ctx->engine.error && ctx->mpi && !ctx->has_thread && !ctx->abandoned && !ctx->calls.told_gone) {
         char *text = strdup(pp_error_text());          /* the call's, which what fails here must not replace */
         tell_failure(ctx, TELL_US);
