@@ -10,11 +10,10 @@ from support.layer import run_tests
 TESTS = Path(__file__).resolve().parent.parent / "mpi"
 # On one node "auto" is shared memory; the messages between nodes are tested apart, and so are nodes
 # with some of the ranks each, which share memory: the last number is how many.
-RUNS = [(ranks, "auto", 0) for ranks in (1, 2, 3, 9)]
+RUNS = [(ranks, "auto", 0) for ranks in (1, 2, 3, 5, 9)]
 RUNS += [(3, "mpi", 0)]
 RUNS += [(3, "auto", 2), (7, "auto", 3)]
-LONG = [(ranks, "auto", 0) for ranks in (5, 7, 8)]
-LONG += [(2, "mpi", 0), (5, "mpi", 0), (4, "auto", 2)]
+LONG = [(7, "auto", 0), (8, "auto", 0), (2, "mpi", 0), (5, "mpi", 0), (4, "auto", 2)]
 TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 300  # for all of them: mpirun's
 

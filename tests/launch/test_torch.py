@@ -21,6 +21,7 @@ LIMIT_S = 300  # for all of them: mpirun's
     ("ranks", "selected"),
     [
         pytest.param(3, "", id="3"),
+        pytest.param(4, "test_equals_ddp", id="4-as-gloo"),
         pytest.param(2, "", id="2", marks=pytest.mark.long),
         pytest.param(4, "", id="4", marks=pytest.mark.long),
     ],

@@ -67,7 +67,7 @@ def test_every_ring_is_heard(comm, policy, transport):
         if ctx.stats().neighbours < comm.size:
             pytest.skip("ranks on other nodes are polled for: they cannot ring")
         request = ctx.Allreduce_init(send, out, policy=policy)
-        for delay in delays(comm, 600, seed=7, longest_s=1e-3):
+        for delay in delays(comm, 1000, seed=7, longest_s=1e-3):
             time.sleep(delay)
             request.Start()
             request.Wait()

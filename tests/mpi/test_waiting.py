@@ -183,7 +183,7 @@ def test_stall_warning(comm, gate, caplog, policy):
             if comm.rank == 0:
                 request.Start()
                 try:
-                    request.Wait(timeout=0.6)
+                    request.Wait(timeout=1.0)
                     stalled = False
                 except pp.TimeoutError:
                     stalled = True
