@@ -88,12 +88,9 @@ static void on_message(void *owner, int32_t peer, const void *message, size_t by
 static void on_bulk_done(void *owner, void *cookie)
 {
     pp_engine_t *engine = owner;
-    pp_bulk_t   *bulk = cookie;
     if (engine->error)
         return;
-    bulk->over(bulk->owner, bulk->which);
-    bulk->next = engine->idle_bulks;
-    engine->idle_bulks = bulk;
+    pp_bulks_over(&engine->bulks, cookie);
     pp_engine_settle(engine);
 }
 
@@ -143,30 +140,11 @@ void pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, 
         pp_engine_fail(engine, status, "%s", pp_error_text());
 }
 
-/* ---- bulk -------------------------------------------------------------------------------------------- */
-
-pp_bulk_t *pp_engine_bulk(pp_engine_t *engine, void (*over)(void *owner, uint32_t which), void *owner,
-                          uint32_t which)
+void pp_engine_move(pp_engine_t *engine, const pp_payload_t *payload, const pp_travelled_t *then)
 {
-    pp_bulk_t *bulk = engine->idle_bulks;
-    if (bulk) {
-        engine->idle_bulks = bulk->next;
-    } else if ((bulk = malloc(sizeof *bulk))) {
-        bulk->next_made = engine->bulks;
-        engine->bulks = bulk;
-    } else {
-        pp_engine_fail(engine, PP_ERR_MEMORY, "no memory for a transfer");
-        return NULL;
-    }
-    bulk->over = over;
-    bulk->owner = owner;
-    bulk->which = which;
-    return bulk;
-}
-
-uint32_t pp_engine_bulk_tag(pp_engine_t *engine)
-{
-    return engine->next_bulk_tag++ % engine->transport->bulk_tags;
+    pp_status_t status = pp_bulks_begin(&engine->bulks, payload, then);
+    if (status < 0)
+        pp_engine_fail(engine, status, "%s", pp_error_text());
 }
 
 void pp_engine_pool(pp_engine_t *engine, size_t bytes, const pp_memory_t *memory, pp_pool_t *pool)
@@ -254,6 +232,9 @@ int pp_engine_poll(pp_engine_t *engine)
 {
     pp_transport_t *transport = engine->transport;
     int events = transport->ops->poll(transport);
+    pp_status_t status = engine->bulks.held && !engine->error ? pp_bulks_look(&engine->bulks, &events) : PP_OK;
+    if (status < 0)
+        pp_engine_fail(engine, status, "%s", pp_error_text());
     transport->ops->ring(transport);
     return events;
 }
@@ -286,18 +267,14 @@ pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint6
     transport->sink = (pp_sink_t){.engine = engine, .message = on_message,
                                   .bulk_done = on_bulk_done, .alarm = on_alarm, .failed = on_failed};
     transport->alarm_ns = PP_NEVER_NS;
+    engine->bulks.transport = transport;
     return PP_OK;
 }
 
 void pp_engine_release(pp_engine_t *engine)
 {
     pp_stored_free_all(&engine->deferred);
-    while (engine->bulks) {
-        pp_bulk_t *bulk = engine->bulks;
-        engine->bulks = bulk->next_made;
-        free(bulk);
-    }
-    engine->idle_bulks = NULL;
+    pp_bulks_release(&engine->bulks);
     free(engine->queue);
     free(engine->handles);
     engine->queue = NULL;

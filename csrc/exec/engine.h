@@ -5,7 +5,7 @@
  * messages (through the transport's sink) and calls the functions of coll/.  After every stimulus pp_engine_settle()
  * fires what has become ready, until nothing moves any more.
  *
- * The engine does not know what it fires, nor what bulk transfers are for: instance.h does.
+ * The engine does not know what it fires, nor what payloads are for: instance.h does.
  */
 #ifndef PP_ENGINE_H
 #define PP_ENGINE_H
@@ -13,6 +13,7 @@
 #include "../include/pypartial_sim.h"   /* pp_coverage_t, pp_plant_t */
 #include "../base/nodes.h"
 #include "../transport/transport.h"
+#include "bulk.h"
 #include "handle.h"
 #include "message.h"
 #include "pool.h"
@@ -21,15 +22,6 @@
 typedef struct pp_engine   pp_engine_t;
 typedef struct pp_series   pp_series_t;
 typedef struct pp_instance pp_instance_t;
-
-/* A bulk transfer under way; its cookie points at this.  The engine gives it out, and takes it back when the transfer
-   is over. */
-typedef struct pp_bulk {
-    void          (*over)(void *owner, uint32_t which);
-    void           *owner;
-    uint32_t        which;
-    struct pp_bulk *next, *next_made;
-} pp_bulk_t;
 
 /* Something that is ready to be fired: an operation of an instance. */
 typedef struct pp_firing {
@@ -60,8 +52,7 @@ struct pp_engine {
     bool            replay;         /* kept messages may be due */
     bool            settling;       /* pp_engine_settle() is on the stack */
 
-    uint32_t        next_bulk_tag;
-    pp_bulk_t      *idle_bulks, *bulks;     /* those not under way; all */
+    pp_bulks_t      bulks;
     pp_blocks_t     blocks;         /* of large vectors and scratch */
     uint64_t        rounds;         /* completed, over all series */
     uint32_t        running;        /* rounds that have taken this rank's part and are not done: more messages will
@@ -111,7 +102,8 @@ static inline uint64_t pp_engine_now(const pp_engine_t *engine)
 {
     return engine->transport->ops->now_ns(engine->transport);
 }
-/* Lets the transport deliver what has arrived; each delivery settles.  Returns the number of events. */
+/* Lets the transport deliver what has arrived; each delivery settles.  Gives it the payloads that were held (bulk.h).
+   Returns the number of events. */
 int         pp_engine_poll(pp_engine_t *engine);
 /* Fires what is ready and calls update() until nothing moves; then rings for the messages sent meanwhile. */
 void        pp_engine_settle(pp_engine_t *engine);
@@ -124,6 +116,9 @@ pp_status_t pp_engine_check(const pp_engine_t *engine);
 /* Keeps a message at the end of a list; false: no memory, and this error is latched. */
 bool        pp_engine_keep(pp_engine_t *engine, pp_stored_t **list, int32_t peer, const void *message, size_t bytes);
 
+/* Sends or receives a payload (bulk.h).  A failure is latched. */
+void        pp_engine_move(pp_engine_t *engine, const pp_payload_t *payload, const pp_travelled_t *then);
+
 /* Makes room for one more in the queue of ready operations; false: no memory, and this error is latched. */
 bool        pp_engine_grow_queue(pp_engine_t *engine);
 /* Queues an operation that is ready; pp_engine_settle() fires them in this order. */
@@ -133,11 +128,6 @@ static inline void pp_engine_ready(pp_engine_t *engine, void (*fire)(void *owner
     if (engine->queue_tail < engine->queue_capacity || pp_engine_grow_queue(engine))
         engine->queue[engine->queue_tail++] = (pp_firing_t){fire, owner, which};
 }
-/* A cookie for a transfer.  NULL: no memory, and this error is latched. */
-pp_bulk_t  *pp_engine_bulk(pp_engine_t *engine, void (*over)(void *owner, uint32_t which), void *owner,
-                           uint32_t which);
-/* The next tag for a transfer. */
-uint32_t    pp_engine_bulk_tag(pp_engine_t *engine);
 /* A pool of buffers that may travel as bulk: large ones are cut out of the engine's blocks. */
 void        pp_engine_pool(pp_engine_t *engine, size_t bytes, const pp_memory_t *memory, pp_pool_t *pool);
 

@@ -54,19 +54,6 @@ static void *reach(const pp_setting_t *setting, const void *elements)
     return !elements || out_of_reach(setting) ? (void *)(uintptr_t)elements : setting->kernels->memory->reach(elements);
 }
 
-/* Before and after a transport gets elements as bulk. */
-static pp_status_t lend(const pp_setting_t *setting, size_t bytes)
-{
-    const pp_memory_t *memory = setting->kernels->memory;
-    return out_of_reach(setting) ? memory->lend(memory, bytes) : PP_OK;
-}
-
-static pp_status_t lent(const pp_setting_t *setting, pp_status_t status)
-{
-    const pp_memory_t *memory = setting->kernels->memory;
-    return out_of_reach(setting) ? memory->lent(memory, status) : status;
-}
-
 static void *scratch(pp_instance_t *instance, int8_t lane)
 {
     const pp_template_t *template = instance->template;
@@ -212,20 +199,14 @@ static bool may_come_from(const pp_instance_t *instance, const pp_vertex_t *v, i
 
 static void finish_send(void *owner, uint32_t vertex) { finish(owner, vertex); }
 
-static void send_bulk(pp_instance_t *instance, uint32_t vertex, uint32_t tag, const void *elements, size_t bytes)
+static void send_bulk(pp_instance_t *instance, uint32_t vertex, uint32_t tag, void *elements, size_t bytes)
 {
     const pp_setting_t *setting = instance->setting;
-    pp_engine_t    *engine = setting->engine;
-    pp_transport_t *transport = engine->transport;
-    int32_t         peer = rank_of(instance, instance->template->graph->vertices[vertex].peer);
-    pp_bulk_t      *bulk = pp_engine_bulk(engine, finish_send, instance, vertex);
-    if (!bulk)
-        return;
-    pp_status_t status = lend(setting, bytes);
-    if (status >= 0)
-        status = lent(setting, transport->ops->bulk_send(transport, peer, tag, elements, bytes, bulk));
-    if (status < 0)
-        pp_engine_fail(engine, status, "handle %u: %s", setting->handle, pp_error_text());
+    const pp_payload_t  payload = {.sends = true,
+                                   .peer = rank_of(instance, instance->template->graph->vertices[vertex].peer),
+                                   .tag = tag, .handle = setting->handle, .elements = elements, .bytes = bytes,
+                                   .memory = setting->kernels->memory};
+    pp_engine_move(setting->engine, &payload, &(pp_travelled_t){finish_send, instance, vertex});
 }
 
 static void fire_send(pp_instance_t *instance, uint32_t vertex)
@@ -241,13 +222,13 @@ static void fire_send(pp_instance_t *instance, uint32_t vertex)
     size_t head_bytes = write_head(instance, v, &head);
     pp_prefix_t *prefix = (pp_prefix_t *)head.bytes;
     size_t bytes = (prefix->flags & PP_FLAG_DATA) ? region_bytes(setting, v->region) : 0;
-    const void *elements = bytes ? reach(setting, elements_at(instance, v->reg, v->region.offset)) : NULL;
+    void *elements = bytes ? reach(setting, elements_at(instance, v->reg, v->region.offset)) : NULL;
     bool bulk = bytes > PP_INLINE_BYTES || (bytes > 0 && out_of_reach(setting));
     if (bytes && !elements)
         return;
     if (bulk) {
         prefix->flags |= PP_FLAG_BULK;
-        prefix->bulk_tag = pp_engine_bulk_tag(setting->engine);
+        prefix->bulk_tag = pp_bulks_tag(&setting->engine->bulks);
     }
     int32_t  peer = rank_of(instance, v->peer);
     pp_status_t status = transport->ops->send(transport, peer, head.bytes, head_bytes,
@@ -294,19 +275,12 @@ static void finish_recv(void *owner, uint32_t vertex)
 static void recv_bulk(pp_instance_t *instance, uint32_t vertex, void *target, size_t bytes)
 {
     const pp_setting_t *setting = instance->setting;
-    pp_engine_t        *engine = setting->engine;
-    pp_transport_t     *transport = engine->transport;
     const pp_stored_t  *header = instance->states[vertex].message;
-    uint32_t            tag = ((const pp_prefix_t *)header->message)->bulk_tag;
-    void               *elements = reach(setting, target);
-    pp_bulk_t          *bulk = elements ? pp_engine_bulk(engine, finish_recv, instance, vertex) : NULL;
-    if (!bulk)
-        return;
-    pp_status_t status = lend(setting, bytes);
-    if (status >= 0)
-        status = lent(setting, transport->ops->bulk_recv(transport, header->peer, tag, elements, bytes, bulk));
-    if (status < 0)
-        pp_engine_fail(engine, status, "handle %u: %s", setting->handle, pp_error_text());
+    const pp_payload_t  payload = {.peer = header->peer, .tag = ((const pp_prefix_t *)header->message)->bulk_tag,
+                                   .handle = setting->handle, .elements = reach(setting, target), .bytes = bytes,
+                                   .memory = setting->kernels->memory};
+    if (payload.elements)
+        pp_engine_move(setting->engine, &payload, &(pp_travelled_t){finish_recv, instance, vertex});
 }
 
 /* The receive is posted and its message is here: finds room for the elements. */

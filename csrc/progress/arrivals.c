@@ -83,7 +83,8 @@ static pp_status_t bring(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *fligh
     pp_allreduce_gather(ctx, coll, &piece, 1, &flight->target);
     staging->links = false;
     PP_TRY(pp_vault_check(&coll->handle));
-    return pp_direct_check(&coll->handle);
+    PP_TRY(pp_direct_check(&coll->handle));
+    return pp_direct_use(&coll->handle, flight->pinned);
 }
 
 bool pp_allreduce_link(pp_ctx_t *ctx, pp_handle_t *handle)

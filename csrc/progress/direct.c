@@ -40,6 +40,7 @@ static void release(const pp_memory_t *self, void *elements)
 void pp_direct_close(pp_direct_t *direct)
 {
     if (direct->kind.stream && pp_cuda_enter(&direct->kind.device) >= 0) {
+        pp_device_end_marks(&direct->kind);
         direct->kind.device.cuda->cuStreamDestroy(direct->kind.stream);
         pp_cuda_leave(&direct->kind.device, PP_OK);
     }
@@ -59,12 +60,13 @@ static void end(const pp_memory_t *self)
 
 void pp_direct_make_kind(pp_direct_t *direct)
 {
-    direct->kind.memory = pp_device_operations;
+    direct->kind.memory = pp_device_queued_operations;
     direct->kind.memory.release = release;
     direct->kind.memory.lend = lend;
     direct->kind.memory.lent = lent;
     direct->kind.memory.end = end;
     direct->kind.failure = &direct->failure;
+    direct->kind.marks = &direct->marks;
 }
 
 void pp_direct_unpin_receive(pp_direct_t *direct)
@@ -82,6 +84,32 @@ bool pp_direct_in_use(const pp_handle_t *handle, const char **why)
     const pp_direct_t *direct = handle->staging->direct;
     *why = direct ? direct->wish.why : "";
     return direct && direct->wish.granted;
+}
+
+pp_status_t pp_direct_use(pp_handle_t *handle, pp_pinned_t *bounce)
+{
+    const pp_direct_t *direct = handle->staging->direct;
+    if (!direct || !direct->wish.granted)
+        return PP_OK;
+    return pp_lane_use(&handle->staging->lane, bounce, (uint64_t)(uintptr_t)direct->kind.stream);
+}
+
+pp_status_t pp_direct_send(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *bounce)
+{
+    pp_staging_t *staging = handle->staging;
+    pp_status_t   status;
+    if (!staging->direct || !staging->direct->wish.granted)
+        return PP_OK;
+    PP_TRY(pp_direct_use(handle, bounce));
+    PP_UNLOCKED(ctx, status, pp_lane_follow(&staging->lane, bounce, staging->stream));
+    return status;
+}
+
+pp_status_t pp_direct_idle(const pp_handle_t *handle)
+{
+    const pp_direct_t *direct = handle->staging->direct;
+    uint64_t mark;
+    return direct && direct->wish.granted ? direct->kind.memory.mark(&direct->kind.memory, &mark) : PP_OK;
 }
 
 void pp_direct_begin_look(pp_ctx_t *ctx)

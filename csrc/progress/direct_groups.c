@@ -137,19 +137,25 @@ void pp_direct_groups_given(const pp_handle_t *handle)
 
 uint64_t pp_direct_groups_averaged(const pp_handle_t *handle) { return groups_of(handle)->averaged; }
 
-/* Makes this rank's part of a sum. */
+/* Queues what makes this rank's part of a sum. */
 static pp_status_t prepare(const pp_handle_t *handle, CUdeviceptr sum, const pp_group_share_t *share)
 {
     const direct_groups_t *groups = groups_of(handle);
     const pp_folds_t      *folds = groups->base.folds;
     const pp_folds_mean_t  part = {.vectors = &sum, .weights = &share->weight, .vector_count = 1,
                                    .initial = groups->initial, .initial_weight = share->initial_weight};
-    pp_status_t status = groups->model == GIVEN
+    PP_TRY(groups->model == GIVEN
         ? pp_folds_load(folds, sum, pp_cuda_address(handle->staging->receive->data), groups->count, stream_of(groups))
-        : pp_folds_fold(folds, sum, &groups->averages[groups->model], 1, groups->count, 1, stream_of(groups));
-    if (status >= 0 && (share->weight != 1 || share->initial_weight > 0))
-        status = pp_folds_mean(folds, &part, groups->count, stream_of(groups));
-    return finish(groups, status);
+        : pp_folds_fold(folds, sum, &groups->averages[groups->model], 1, groups->count, 1, stream_of(groups)));
+    return share->weight != 1 || share->initial_weight > 0
+         ? pp_folds_mean(folds, &part, groups->count, stream_of(groups)) : PP_OK;
+}
+
+/* Waits for this rank's part, and has MPI add up those of all. */
+static pp_status_t sum_up(const direct_groups_t *groups, CUdeviceptr sum, const void *comm, size_t element_bytes)
+{
+    PP_TRY(CALL(groups, cuStreamSynchronize, stream_of(groups)));
+    return pp_mpi_sum(comm, (void *)(uintptr_t)sum, groups->count, element_bytes);
 }
 
 /* An MPI that copies between devices may expect to find the device's context current. */
@@ -160,9 +166,8 @@ static pp_status_t add_up(pp_ctx_t *ctx, const pp_handle_t *handle, CUdeviceptr 
     const size_t            element_bytes = pp_preduce_of(handle)->kernels.element_bytes;
     PP_TRY(pp_cuda_enter(device));
     ctx->direct_bytes += 2 * groups->count * element_bytes;     /* sent and received */
-    pthread_mutex_unlock(&ctx->lock);
-    pp_status_t status = pp_mpi_sum(comm, (void *)(uintptr_t)sum, groups->count, element_bytes);
-    pthread_mutex_lock(&ctx->lock);
+    pp_status_t status;
+    PP_UNLOCKED(ctx, status, sum_up(groups, sum, comm, element_bytes));
     return pp_cuda_leave(device, status);
 }
 
@@ -188,13 +193,14 @@ pp_status_t pp_direct_groups_average(pp_ctx_t *ctx, pp_handle_t *handle, const v
     return PP_OK;
 }
 
-pp_status_t pp_direct_groups_finish(const pp_handle_t *handle)
+pp_status_t pp_direct_groups_finish(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     direct_groups_t *groups = groups_of(handle);
+    pp_pinned_t     *receive = handle->staging->receive;
     if (groups->model == GIVEN)
         return PP_OK;
-    PP_TRY(finish(groups, pp_folds_store(groups->base.folds, pp_cuda_address(handle->staging->receive->data),
-                                         groups->averages[groups->model], groups->count, stream_of(groups))));
+    PP_TRY(pp_folds_store(groups->base.folds, pp_cuda_address(receive->data), groups->averages[groups->model],
+                          groups->count, stream_of(groups)));
     groups->model = GIVEN;
-    return PP_OK;
+    return pp_direct_send(ctx, handle, receive);
 }

@@ -31,7 +31,8 @@ void        pp_direct_groups_given(const pp_handle_t *handle);
 pp_status_t pp_direct_groups_average(pp_ctx_t *ctx, pp_handle_t *handle, const void *comm, const pp_group_share_t *share);
 /* The group of which the model is the average; 0: none since the first Start. */
 uint64_t    pp_direct_groups_averaged(const pp_handle_t *handle);
-/* `staging->receive` gets the model. */
-pp_status_t pp_direct_groups_finish(const pp_handle_t *handle);
+/* `staging->receive` gets the model, before what is queued on the application's stream from now on.  With the lock, which
+   it releases. */
+pp_status_t pp_direct_groups_finish(pp_ctx_t *ctx, pp_handle_t *handle);
 
 #endif

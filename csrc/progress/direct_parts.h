@@ -8,6 +8,7 @@
 typedef struct pp_direct {
     pp_device_kind_t    kind;        /* first: end() gets its address */
     pp_device_failure_t failure;
+    pp_device_marks_t   marks;       /* of rounds; groups have their thread wait */
     pp_wish_t           wish;
     pp_ctx_t           *ctx;
     struct pp_direct   *next;        /* of the context's, if it is in use */

@@ -212,7 +212,7 @@ static pp_status_t deliver(pp_ctx_t *ctx, pp_handle_t *handle)
     if (is_in_vault(handle))
         return pp_group_vault_deliver(ctx, handle);
     if (is_direct(handle))
-        PP_TRY(pp_direct_groups_finish(handle));
+        PP_TRY(pp_direct_groups_finish(ctx, handle));
     pp_status_t status;
     PP_UNLOCKED(ctx, status, pp_lane_in(&staging->lane, staging->receives, staging->spans, pinned, staging->stream));
     PP_TRY(status);

@@ -51,6 +51,10 @@ static bool everybody_rings(const pp_ctx_t *ctx)
     return pp_mpi_neighbours(ctx->mpi) == ctx->engine.size;
 }
 
+/* A payload that is held for a device moves only while threads look, as those do that MPI moves. */
+static bool needs_polling(const pp_ctx_t *ctx) { return ctx->engine.bulks.held || pp_mpi_needs_polling(ctx->mpi); }
+static bool is_under_way(const pp_ctx_t *ctx) { return ctx->engine.bulks.held || pp_mpi_is_under_way(ctx->mpi); }
+
 /* How long a sleep may last.  If every peer rings, a timeout is only a safety net; else, and while elements are on their
    way from a device, the time backs off, within bounds.  Bulk (pp_leave()) and elements (looks_soon()) may be left to a
    call that then does not come: they are found within IN_USE_PATIENCE_US. */
@@ -58,7 +62,7 @@ static int64_t patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 {
     uint64_t in_use_us = ctx->engine.transport->bulk_sent > 0 ? IN_USE_US
                        : ctx->flew && ctx->returns_soon[true] ? FLEW_US : 0;
-    if (everybody_rings(ctx) && !pp_mpi_is_under_way(ctx->mpi) && ctx->flights == 0)
+    if (everybody_rings(ctx) && !is_under_way(ctx) && ctx->flights == 0)
         return in_use_us > 0 && now_us() - ctx->left_us < in_use_us ? IN_USE_PATIENCE_US : IDLE_US;
     if (quiet_polls > IDLE_POLLS)
         return BACKOFF_IDLE_US;
@@ -382,7 +386,7 @@ static void linger(pp_ctx_t *ctx, bool for_bulk)
     uint64_t owing_since = 0, bulk_since = 0;
     while (!ctx->engine.error
            && (wait_for_answers(ctx, &owing_since)
-               || (for_bulk && in_time(pp_mpi_needs_polling(ctx->mpi), &bulk_since))))
+               || (for_bulk && in_time(needs_polling(ctx), &bulk_since))))
         if (pp_look(ctx) == 0)
             let_others(ctx, ctx->crowded);
 }
@@ -397,7 +401,7 @@ static bool leaves_nothing(pp_ctx_t *ctx)
         if (pp_is_needed(ctx))
             return false;
         if (pp_mpi_sequence(ctx->mpi) == ctx->looked && !pp_mpi_expects(ctx->mpi))
-            return !pp_mpi_needs_polling(ctx->mpi) || ctx->returns_soon[ctx->left_after_start];
+            return !needs_polling(ctx) || ctx->returns_soon[ctx->left_after_start];
         pp_look(ctx);
     }
     return false;
@@ -449,7 +453,7 @@ static uint64_t yield_us(const pp_ctx_t *ctx)
 {
     uint64_t worthwhile = 4 * ctx->usual_wait_us;
     uint64_t least = ctx->engine.running ? YIELD_US_ROUND : YIELD_MIN_US;
-    if (pp_mpi_is_under_way(ctx->mpi))
+    if (is_under_way(ctx))
         return YIELD_US_BULK;
     if (ctx->usual_wait_us > YIELD_WORTHWHILE_US || worthwhile < least)
         return least;

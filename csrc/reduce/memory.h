@@ -7,7 +7,10 @@
  * A handle has two kinds (pp_kernels_t): that of the application's buffers, and that of the vectors in between.  They
  * are the same where rounds are made of messages; memory that the ranks of a node share is the host's.
  *
- * Nothing here waits for another rank.  What a function does is over when it returns; only begin_fold() is not.
+ * Nothing here waits for another rank.  What a function does is over when it returns, but for begin_fold(), and for kinds
+ * with mark().  The latter queue what copy(), keep_left(), keep_right(), divide() and the functions of the application's
+ * buffers do: it is done later, in the order of the calls.  So only a transport, and others that do not queue, need to
+ * know when it is over.
  *
  * A kind may be one of many objects, each with memory of its own.  So functions that get no kernels get the kind,
  * `self`.
@@ -25,8 +28,13 @@ struct pp_memory {
     void  (*release)(const pp_memory_t *self, void *elements);
     void *(*reach)(const void *elements);            /* the address at which the host reads and writes them; NULL: it
                                                         cannot, and lend() is there if they may leave this rank */
-    /* The calling thread is about to give a transport so many bytes at their own address.  An error: they are not what
-       they should be.  Else lent() follows, in the same thread, with what giving came to; it returns that, or an error. */
+    /* NULL: operations are over when they return.  PP_OK: all are over that were queued.  PP_PENDING: reached(*mark) says
+       when.  An error: one has failed. */
+    pp_status_t (*mark)(const pp_memory_t *self, uint64_t *mark);
+    pp_status_t (*reached)(const pp_memory_t *self, uint64_t mark);
+    /* The calling thread is about to give a transport so many bytes at their own address, and what was queued before is
+       over.  An error: they are not what they should be.  Else lent() follows, in the same thread, with what giving came
+       to; it returns that, or an error. */
     pp_status_t (*lend)(const pp_memory_t *self, size_t bytes);
     pp_status_t (*lent)(const pp_memory_t *self, pp_status_t status);
     void  (*copy)(const pp_memory_t *self, void *to, const void *from, size_t bytes);

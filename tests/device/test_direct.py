@@ -321,6 +321,83 @@ def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream):
         request.Free()
 
 
+@pytest.mark.sizes(2, 3, 5)
+@pytest.mark.parametrize("progress", ["thread", "caller"])
+@pytest.mark.parametrize("count", [8, 30_000])
+def test_nothing_waits_for_the_operations_of_a_round(comm, array, stand_in, progress, count):
+    """While a device comes to none of them, its rank's other handles go on, and calls time out."""
+    send, out, ones, total = array(count, "i8"), array(count, "i8"), np.ones(3), np.zeros(3)
+    with pp.Context(comm, seed=7, transport="mpi", progress=progress, patience=None) as ctx:
+        host = ctx.Allreduce_init(ones, total, policy=pp.Full())
+        request = opened(ctx, send, out, policy=pp.Full())
+        of_rounds = stand_in.fake_newest_stream()
+        for step in range(3):
+            stand_in.fake_hold(of_rounds, comm.rank == 0)
+            send.put(step + comm.rank)
+            request.Start()
+            for _ in range(3):
+                host.Start()
+                host.Wait()
+                assert total.tolist() == [comm.size] * 3
+            with pytest.raises(pp.TimeoutError):
+                request.Wait(timeout=0.01)
+            comm.Barrier()
+            stand_in.fake_hold(of_rounds, False)
+            request.Wait()
+            assert (out.get() == comm.size * step + sum(range(comm.size))).all()
+        request.Free()
+        host.Free()
+
+
+@pytest.mark.sizes(2, 3, 5)
+def test_contributions_stay_until_they_are_read(comm, array, stand_in):
+    """What later Starts copy off their buffer goes elsewhere."""
+    send, out, last = array(COUNT, "i8"), array(COUNT, "i8"), comm.size - 1
+    with pp.Context(comm, seed=7, transport="mpi", patience=None) as ctx:
+        request = opened(ctx, send, out, policy=pp.Full())
+        of_rounds = stand_in.fake_newest_stream()
+        stand_in.fake_hold(of_rounds, True)
+        for step in range(5 if comm.rank == last else 0):
+            send.put(10**step)
+            request.Start()
+            request._land("Start", None, results=False)  # links
+            with pytest.raises(pp.TimeoutError):
+                request.Wait(timeout=0)
+        comm.Barrier()
+        stand_in.fake_hold(of_rounds, False)
+        if comm.rank != last:
+            send.put(0)
+            request.Start()
+        request.Wait()
+        total = out.get()
+        request.Flush()
+        assert (total + out.get() == 11111).all()
+        request.Free()
+
+
+def test_results_come_after_the_operations_of_their_round(array, stand_in):
+    """A rank alone: its rounds are made of nothing else."""
+    from mpi4py import MPI
+
+    send, out, consumer = array(COUNT, "i8"), array(COUNT, "i8"), Stream()
+    seen = [array(COUNT, "i8") for _ in range(5)]
+    with pp.Context(MPI.COMM_SELF, transport="mpi") as ctx:
+        request = opened(ctx, send, out)
+        of_rounds = stand_in.fake_newest_stream()
+        stand_in.fake_hold(of_rounds, True)
+        for step in range(5):
+            send.put(step)
+            request.Start()
+            request.Wait(stream=consumer)
+            seen[step].copy(out, consumer)
+        with pytest.raises(pp.TimeoutError):
+            request.Free(timeout=0.05)
+        stand_in.fake_hold(of_rounds, False)
+        assert [one.get(consumer)[-1] for one in seen] == list(range(5))
+        request.Free()
+    consumer.close()
+
+
 def test_a_slow_consumer_keeps_its_results(comm, ctx, array):
     send, out, slow = array(COUNT, "i8"), array(COUNT, "i8"), Stream()
     request = opened(ctx, send, out, policy=pp.Full())

@@ -6,6 +6,8 @@ The MPI is one that takes such addresses: tests/support/cuda_mpi.c, by LD_PRELOA
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 from contextlib import nullcontext
 from zlib import crc32
 
@@ -24,6 +26,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("mpi_of_devices")]
 
 STEPS = 12
 COUNT = 1003
+LIMIT_S = 20.0
 NOT_SUPPORTED = 801
 OUT_OF_MEMORY = 2
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
@@ -269,6 +272,36 @@ def test_another_device(comm, ctx):
 
 
 # ---- streams, and calls that are cut off ---------------------------------------------------------
+
+
+@pytest.mark.sizes(2, 3, 4, 5)  # a rank alone adds nothing up
+def test_a_rank_that_waits_for_its_part_of_a_sum(comm, ctx, array, stand_in):
+    """Its device makes that; other threads use the context meanwhile."""
+    model, looked = array(COUNT), []
+    request = opened(ctx, model, whole(comm.size))
+    of_groups = stand_in.fake_newest_stream()
+
+    def look():
+        limit = time.monotonic() + LIMIT_S
+        while not stand_in.fake_held_calls(b"cuStreamSynchronize") and time.monotonic() < limit:
+            time.sleep(0.001)
+        ctx.stats()
+        looked.append(stand_in.fake_held_calls(b"cuStreamSynchronize"))
+        stand_in.fake_hold(of_groups, False)
+
+    model.put(comm.rank)
+    stand_in.fake_hold(of_groups, True)
+    limit = threading.Timer(LIMIT_S, stand_in.fake_hold, [of_groups, False])
+    other = threading.Thread(target=look)
+    limit.start()
+    other.start()
+    request.Start()
+    request.Wait()
+    other.join()
+    limit.cancel()
+    assert looked == [1]
+    assert np.allclose(model.get(), (comm.size - 1) / 2)
+    request.Free()
 
 
 def test_a_model_is_what_was_queued_before_start(comm, ctx, array):

@@ -1832,6 +1832,16 @@ void fake_hold(CUstream handle, bool held)
     give_lock();
 }
 
+CUstream fake_newest_stream(void)
+{
+    take_lock();
+    const stream_t *stream = streams;
+    while (stream && (!stream->handle || stream->destroyed))
+        stream = stream->next;
+    give_lock();
+    return stream ? stream->handle : NULL;
+}
+
 void fake_hold_new(bool held)
 {
     take_lock();

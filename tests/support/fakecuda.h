@@ -71,9 +71,11 @@ void        fake_seed(uint64_t seed);
    that was queued before on the streams of the current context's device and of the memory's; with host memory on those of
    all devices.  So does the last release of a context, for all that is queued on its device.
 
-   A held stream begins no operation until it is let go.  Of a stream that the library makes the test has no handle, so
-   it can have all streams held, or those made from now on, and let all go: streams, and calls that are held. */
+   A held stream begins no operation until it is let go.  Of a stream that the library makes the test has no handle, but
+   that of the newest; so it can have all streams held, or those made from now on, and let all go: streams, and calls that
+   are held. */
 void        fake_hold(CUstream stream, bool held);
+CUstream    fake_newest_stream(void);
 void        fake_hold_new(bool held);
 void        fake_hold_all(void);
 void        fake_let_all_go(void);

@@ -892,7 +892,7 @@ static void priorities(void)
     CHECK(cuCtxGetStreamPriorityRange(&least, &greatest) == CUDA_SUCCESS && least == 0 && greatest == -5);
     for (size_t i = 0; i < PP_COUNT_OF(asked); i++) {
         CHECK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, asked[i]) == CUDA_SUCCESS);
-        CHECK(fake_priority(stream) == given[i]);
+        CHECK(fake_priority(stream) == given[i] && fake_newest_stream() == stream);
         DONE(PP_CUDA(cuda, cuStreamSynchronize, stream));
         DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
     }
