@@ -21,12 +21,19 @@ static void gather(const pp_allreduce_t *coll, const pp_piece_t *pieces, size_t 
         kernels->memory->normalise(kernels, target->elements, coll->count);
 }
 
+/* To memory of a device it is an operation of the device. */
+static bool takes_long(const pp_allreduce_t *coll)
+{
+    const pp_staging_t *staging = coll->handle.staging;
+    return coll->series.vectors.bytes > PP_SMALL_COPY_BYTES || (staging && staging->lane.folds);
+}
+
 /* Only this thread adds to what is pending, so a target stays as it is while the lock is released.  The exception is a
    `locked` target, which a round may take at any moment. */
 void pp_allreduce_gather(pp_ctx_t *ctx, const pp_allreduce_t *coll, const pp_piece_t *pieces, size_t count,
                          const pp_target_t *target)
 {
-    bool unlocked = coll->series.vectors.bytes > PP_SMALL_COPY_BYTES && target->elements && !target->locked;
+    bool unlocked = takes_long(coll) && target->elements && !target->locked;
     if (unlocked)
         pthread_mutex_unlock(&ctx->lock);
     if (target->elements)

@@ -326,6 +326,29 @@ def test_other_contexts_go_on(comm, ctx, array, stand_in):
             soon(lambda: not stand_in.fake_held_calls(b"cuMemFreeHost"))
 
 
+@pytest.mark.sizes(3)
+def test_a_contribution_that_is_combined(comm, array, stand_in):
+    """The device adds it to the pending one, whatever its size."""
+    send, looked = array(SMALL, "i8"), threading.Event()
+    send.put(1)
+    with pp.Context(comm, seed=7, patience=None) as ctx:
+        request = ctx.Allreduce_init(send, array(SMALL, "i8"), policy=pp.Quorum(2), **IPC)
+        if comm.rank == 0:
+            look = held(stand_in, b"cuStreamSynchronize", lambda: (ctx.stats(), looked.set()))
+            with look:
+                for _ in range(10):
+                    request.Start()
+                    with pytest.raises(pp.TimeoutError):
+                        request.Wait(timeout=0)
+                soon(looked.is_set)
+        comm.Barrier()
+        if comm.rank > 0:
+            request.Start()
+        request.Wait()
+        request.Flush()
+        request.Free()
+
+
 def test_a_wait_that_pins_memory(comm, ctx, array, stand_in):
     """Its rank is served meanwhile: another handle's contribution comes off its device."""
     big, sum_of_big = array(LARGE, "f4"), array(LARGE, "f4")
