@@ -144,6 +144,14 @@ pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us)
 
 pp_status_t pp_await_disposal(int64_t timeout_us) { return pp_dispose_wait(timeout_us) ? PP_OK : PP_PENDING; }
 
+pp_status_t pp_land_all(pp_ctx_t *ctx, int64_t timeout_us)
+{
+    PP_TRY(pp_enter(ctx));
+    pp_status_t status = pp_staging_land_all(ctx, timeout_us);
+    pp_unlock(ctx);
+    return status;
+}
+
 pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us)
 {
     pp_ctx_t *ctx;

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._explain import Explainer, Question, RankState, obstacles, report_call
-from ._native import CORE_ERRORS, SLICE_S, SLICE_US, Native, wait_in_slices
+from ._native import CORE_ERRORS, LOGGER, SLICE_S, SLICE_US, Native, wait_in_slices
 from .errors import Error, TimeoutError
 
 if TYPE_CHECKING:
     from ._core import CData
     from ._handle import Request
+
+
+_BEFORE = "what was queued before on the streams of Start and Wait"
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Away:
         self._live, self._calls = live, calls
 
     def __enter__(self) -> None:
-        """Leave all handles; does not block."""
+        """Leave all handles; waits for nothing but this rank's contributions, off their device."""
         self._live()
         self._calls.go_away()
 
@@ -87,6 +91,7 @@ class CollectiveCalls:
     def go_away(self) -> None:
         """Begin the call that is a ``with`` block of the application."""
         self.refuse_while_begun()
+        self.before("away", None)
         self._native.check(self._native.lib.pp_away_begin(self._ctx))
 
     def come_back(self) -> None:
@@ -138,6 +143,57 @@ class CollectiveCalls:
             self._begun = call
             raise
         return call.made_with
+
+    def before(self, name: str, timeout: float | None) -> float | None:
+        """Prepare a call, unless it has begun; return how much of its timeout is left.
+
+        Waits until this rank's contributions are off their devices: inside the call it counts as
+        left, and rounds would go on without them.
+        """
+        self.refuse_while_begun(name)
+        land = self._native.lib.pp_land_all
+        if self._begun is not None or land(self._ctx, 0) == 0:
+            return timeout
+        return self.await_device(
+            f"{name}: this rank's contributions",
+            timeout,
+            lambda slice_us: land(self._ctx, slice_us),
+        )
+
+    def await_device(
+        self, text: str, timeout: float | None, wait: Callable[[int], int]
+    ) -> float | None:
+        """Wait for a device, and return how much of the timeout is left.
+
+        Parameters
+        ----------
+        text : str
+            What waits for which of this rank's copies, and on which device if that is known.
+        timeout : float or None
+        wait : callable
+            Waits in the core for so many microseconds at most, and returns a status.
+        """
+        began = time.monotonic()
+        limit = float("inf") if timeout is None else timeout
+        warning = self._stall_warning
+        while True:
+            waited = time.monotonic() - began
+            slice_us = SLICE_US if limit - waited > SLICE_S else max(0, int((limit - waited) * 1e6))
+            code = wait(slice_us)
+            if code != self._native.lib.PP_PENDING:
+                self._native.check(code)
+                return None if timeout is None else max(0.0, began + timeout - time.monotonic())
+            if waited >= limit:
+                raise TimeoutError(
+                    f"{text} have not come to or from their device after {waited:.1f} s: they wait "
+                    f"for {_BEFORE}"
+                )
+            if warning is not None and waited >= warning:
+                LOGGER.warning(
+                    "%s have not come to or from their device after %.1f s: they wait for %s",
+                    *(text, waited, _BEFORE),
+                )
+                warning *= 2
 
     def _finish(self, name: str, request: Request | None, timeout: float | None) -> None:
         """Wait until the call in progress is complete; raise if it failed."""

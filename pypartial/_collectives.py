@@ -404,7 +404,8 @@ def _make(
         return status, (out, arguments, complaint)
 
     try:
-        out, made_with, complaint = context._calls.make(name, None, limit, begin)
+        left = context._calls.before(name, limit)
+        out, made_with, complaint = context._calls.make(name, None, left, begin)
     except TimeoutError:
         raise
     except Error:

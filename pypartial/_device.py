@@ -45,6 +45,7 @@ __all__ = [
     "is_row_major",
     "library_stream",
     "stream_finder",
+    "streams_finder",
     "understand_device",
 ]
 
@@ -55,6 +56,7 @@ PER_THREAD_STREAM = 2
 
 _VERSIONS = (2, 3)
 _ADDRESS_MAX = (1 << 64) - 1
+_BYTES_MAX = 1 << 56  # of a buffer: sums of some in the core fit into 64 bits
 _TYPE_STRING = re.compile(r"[<>|=]([a-zA-Z])([0-9]+)")
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # of DLPack's type codes
 
@@ -288,7 +290,8 @@ def _data(name: str, interface: Mapping[str, Any]) -> tuple[int, bool]:
     data = interface.get("data")
     if isinstance(data, tuple) and len(data) == 2:
         address = _integer(data[0])
-        if address is not None and 0 <= address <= _ADDRESS_MAX:
+        readonly = isinstance(data[1], (bool, np.bool_, int))
+        if address is not None and 0 <= address <= _ADDRESS_MAX and readonly:
             return address, bool(data[1])
     raise _malformed(name, interface, "data")
 
@@ -395,6 +398,15 @@ def _check(name: str, found: _Found, *, writable: bool) -> None:
             "float64 or complex128"
         )
     type_name(dtype, name)
+    if found.device is not None and found.device < 0:
+        raise ArgumentError(f"{name} says that it is on device {found.device}, which is none")
+    if any(length < 0 for length in found.shape):
+        raise ArgumentError(f"{name} has shape {found.shape}: no length can be negative")
+    if math.prod(found.shape) * dtype.itemsize > _BYTES_MAX:
+        raise ArgumentError(
+            f"{name} has shape {found.shape}, of elements of {dtype.itemsize} bytes: no memory has "
+            "so many"
+        )
     check_writable(name, writable and found.readonly)
     if not is_row_major(found.shape, found.strides, dtype.itemsize):
         raise ArgumentError(
@@ -457,6 +469,36 @@ def stream_finder(name: str, owner: Any) -> Callable[[], int]:
     return partial(_said_stream, name, owner)
 
 
+def streams_finder(buffers: Sequence[tuple[str, Any]]) -> Callable[[], int]:
+    """Return a function that finds the stream that ``stream=None`` means for several buffers.
+
+    It raises `ArgumentError` if their streams differ: none of them is behind the work of all.
+
+    Parameters
+    ----------
+    buffers : sequence of (str, object)
+        The name of each, and what the application passed; at least one.
+    """
+    finders: dict[object, tuple[str, Callable[[], int]]] = {}
+    for name, owner in buffers:
+        library = "torch" if _is_tensor(owner) else "cupy" if _is_cupy(owner) else id(owner)
+        if library not in finders:
+            finders[library] = name, stream_finder(name, owner)
+    (first, find), *others = finders.values()
+
+    def find_all() -> int:
+        stream = find()
+        for name, find_other in others:
+            if (other := find_other()) != stream:
+                raise ArgumentError(
+                    f"the current stream of {first} is {stream:#x}, and that of {name} is "
+                    f"{other:#x}: pass stream=, and let it wait for the work of both"
+                )
+        return stream
+
+    return find_all if others else find
+
+
 def _said_stream(name: str, owner: Any) -> int:
     """Return the stream that an object of no known library says by its interface or export."""
     interface = _interface(name, owner)
@@ -495,6 +537,26 @@ def as_stream(value: Any) -> int:
     ArgumentError
         If it is something else; the text has the value.
     """
+    try:
+        number = _of_object(value)
+    except ArgumentError:
+        raise
+    except Exception as error:  # a property may raise anything
+        raise ArgumentError(
+            f"stream is {kind_of(value)}, which does not say its address: {error}"
+        ) from error
+    if number is not None:
+        return number
+    if _integer(value) is None:
+        raise ArgumentError(
+            "stream must be an integer, a stream of CuPy or torch, or an object with "
+            f"__cuda_stream__, not {value!r}"
+        )
+    return _checked(value, "stream")
+
+
+def _of_object(value: Any) -> int | None:
+    """Return the number of a stream object; None: it is none."""
     if hasattr(value, "__cuda_stream__"):
         return _address(_from_protocol(value))
     if hasattr(value, "cuda_stream"):  # torch
@@ -502,12 +564,7 @@ def as_stream(value: Any) -> int:
     # CuPy. Its events and its pointers to memory have `ptr`, too, but wait for nothing.
     if hasattr(value, "ptr") and hasattr(value, "wait_event"):
         return _address(value.ptr)
-    if _integer(value) is None:
-        raise ArgumentError(
-            "stream must be an integer, a stream of CuPy or torch, or an object with "
-            f"__cuda_stream__, not {value!r}"
-        )
-    return _checked(value, "stream")
+    return None
 
 
 def _from_protocol(value: Any) -> Any:

@@ -39,13 +39,13 @@ __all__ = [
 class DeviceVector(Vector):
     """The pieces of a handle in the memory of one device.
 
-    `source` and `target` are the names and the objects whose library says which stream
+    `sources` and `targets` are the names and the objects whose libraries say which stream
     ``stream=None`` means: of what a Start reads, and of what a result is written to.
     """
 
     device: int = 0
-    source: tuple[str, Any] = field(default=("", None), repr=False, compare=False)
-    target: tuple[str, Any] = field(default=("", None), repr=False, compare=False)
+    sources: list[tuple[str, Any]] = field(default_factory=list, repr=False, compare=False)
+    targets: list[tuple[str, Any]] = field(default_factory=list, repr=False, compare=False)
 
 
 def uses_device(sendbuf: Any, recvbuf: Any) -> bool:
@@ -144,7 +144,7 @@ def _vector(
     check_one_type(memories)
     check_overlaps(read, memories)
     found = [memory for memory in (*sends, *receives) if memory is not None]
-    first = sends[0] or receives[0]
+    read_from = [send or receive for send, receive in zip(sends, receives, strict=True)]
     return DeviceVector(
         [
             Piece(None if send is None else send.address, receive.address, receive.count)
@@ -153,9 +153,15 @@ def _vector(
         receives[0].dtype,
         [(memory.owner, memory.capsule) for memory in found],
         _one_device(native, found),
-        (first.name, first.owner),
-        (receives[0].name, receives[0].owner),
+        _named(read_from),
+        _named(receives),
     )
+
+
+def _named(memories: list[DeviceMemory]) -> list[tuple[str, Any]]:
+    """Return the names and objects of those whose streams count: of all, if none has elements."""
+    filled = [memory for memory in memories if memory.count]
+    return [(memory.name, memory.owner) for memory in filled or memories]
 
 
 def _both(sendbuf: Any, recvbuf: Any) -> Iterator[tuple[str, Any]]:

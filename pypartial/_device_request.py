@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 from ._device import LEGACY_STREAM, as_stream
 from ._handle import Request
 from ._names import DEVICE_PATH
-from ._native import LOGGER, SLICE_S, SLICE_US
-from .errors import TimeoutError
+from ._native import LOGGER
 
 _REASON_BYTES = 512
 _AWAIT_FREE_US = 1_000_000  # drivers and other ranks are about to give the memory back
-_BEFORE = "what was queued before on the streams of Start and Wait"
 
 
 def no_stream() -> int:
@@ -71,12 +68,14 @@ class DeviceRequest(Request):
         reason = self.device_path_reason
         if reason and self._context.rank == 0 and not self._context._told_of_path:
             self._context._told_of_path = True
-            warnings.warn(
-                f"device_path={asked!r} is not possible, so elements travel by the host's "
-                f"memory: {reason}",
-                RuntimeWarning,
-                stacklevel=3,
+            text = (
+                f"device_path={asked!r} is not possible, so elements travel by the host's memory: "
+                f"{reason}"
             )
+            try:
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
+            except RuntimeWarning:  # raised, this rank would have no handle, and the others one
+                LOGGER.warning("%s", text)
 
     # ---- streams and waits ----------------------------------------------------------------------
 
@@ -111,24 +110,8 @@ class DeviceRequest(Request):
 
     def _land(self, name: str, timeout: float | None, *, results: bool) -> float | None:
         """Wait until contributions are off the device, and `results` there; return what is left."""
-        began = time.monotonic()
-        limit = float("inf") if timeout is None else timeout
-        warning = self._context._stall_warning
-        while True:
-            waited = time.monotonic() - began
-            slice_us = SLICE_US if limit - waited > SLICE_S else max(0, int((limit - waited) * 1e6))
-            code = self._lib.pp_land(self._handle, results, slice_us)
-            if code != self._lib.PP_PENDING:
-                self._native.check(code)
-                return None if timeout is None else max(0.0, began + timeout - time.monotonic())
-            if waited >= limit:
-                raise TimeoutError(
-                    f"{name}: after {waited:.1f} s device {self._device} has not come to this "
-                    f"rank's copies: they wait for {_BEFORE}"
-                )
-            if warning is not None and waited >= warning:
-                LOGGER.warning(
-                    "%s: waits for device %d for %.1f s: this rank's copies wait for %s",
-                    *(name, self._device, waited, _BEFORE),
-                )
-                warning *= 2
+        return self._context._calls.await_device(
+            f"{name}: this rank's copies on device {self._device}",
+            timeout,
+            lambda slice_us: self._lib.pp_land(self._handle, results, slice_us),
+        )

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 
 from ._mpi_library import identify
@@ -97,13 +98,21 @@ def self_test(device: int) -> str | None:
 
 
 def _run(device: int, limit_s: float) -> str | None:
+    with tempfile.TemporaryDirectory(prefix="pypartial-") as folder:
+        return _run_in(folder, device, limit_s)
+
+
+def _run_in(folder: str, device: int, limit_s: float) -> str | None:
+    """Run the child; `folder` gets what Open MPI would leave in /dev/shm."""
     command = [sys.executable, "-c", _CHILD, str(device), str(int(limit_s) + 1)]
+    environment = singleton_environment(os.environ)
+    environment.setdefault("OMPI_MCA_btl_sm_backing_directory", folder)
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=singleton_environment(os.environ),
+        env=environment,
         start_new_session=True,
         text=True,
         errors="replace",

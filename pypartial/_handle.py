@@ -317,7 +317,9 @@ class Request:
         self, name: str, begin: Callable[[CData], int], timeout: float | None
     ) -> None:
         """Make a collective call of this handle that delivers a result."""
-        self._context._calls.make(name, self, timeout, lambda: (begin(self._handle), None))
+        calls = self._context._calls
+        left = calls.before(name, timeout)
+        calls.make(name, self, left, lambda: (begin(self._handle), None))
         self._native.check(self._lib.pp_collect(self._handle, self._result))
 
     def Free(self, timeout: float | None = None) -> int:
@@ -355,6 +357,7 @@ class Request:
         context = self._context
         if context._calls.begun(name) is None:
             self._live()
+        limit = context._calls.before(name, limit)
         try:
             discarded = context._calls.make(name, self, limit, self._begin_free)
         except TimeoutError:

@@ -359,7 +359,8 @@ class Context(Collectives):
         a checkpoint. Inside, this rank has left all handles of the context, so that the rounds of
         other ranks go on without it. The block is a collective call of the context: every rank
         makes it, in the same order as its other collective calls. Entering and leaving do not
-        block. An exception inside ends the block, and passes on.
+        block, but that entering waits until contributions of this rank have come off their device.
+        An exception inside ends the block, and passes on.
 
         Calls inside are safe if all ranks of the context take part in them, and no rank comes out
         before all have begun them: ``Allreduce``, ``Allgather``, ``Barrier``. A ``Bcast``, a
@@ -449,7 +450,9 @@ class Context(Collectives):
         limit = None if timeout is None else seconds(timeout)
         self._live()
         begin = self._native.lib.pp_ctx_free_begin
-        self._calls.make("Free of the context", None, limit, lambda: (begin(self._ctx), None))
+        name = "Free of the context"
+        left = self._calls.before(name, limit)
+        self._calls.make(name, None, left, lambda: (begin(self._ctx), None))
         self._refuse("the context was freed")
         ctx, self._ctx = self._ctx, self._native.ffi.NULL
         self._native.lib.pp_ctx_release(ctx)

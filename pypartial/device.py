@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._arguments import seconds
-from ._device import library_stream, stream_finder
+from ._device import library_stream, streams_finder
 from ._device_array import array_at, stream_at
 from ._device_request import DeviceRequest, no_stream
 from ._group_elements import DeviceBuffers, DeviceElements, HostElements
@@ -40,7 +40,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     **Streams.** The calls order themselves with the work of a *stream*, and the host waits for no
     device. ``stream=None`` is the current stream of the library that the array is from, at the time
     of the call: ``cupy.cuda.get_current_stream()``, ``torch.cuda.current_stream()``, else the
-    `stream` of the object's interface, else the legacy default stream. A stream can also be an
+    `stream` of the object's interface, else the legacy default stream. If several buffers have
+    different ones, the call raises `ArgumentError`: pass a stream. A stream can also be an
     object of CuPy, PyTorch or with ``__cuda_stream__``, or a number as in
     `__cuda_array_interface__`: an address, 1 for the legacy default stream, 2 for the calling
     thread's.
@@ -79,9 +80,9 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         """Wrap a handle of the C core; `Context.Allreduce_init` does this."""
         super().__init__(context, native, handle, settings, vector)
         self._device = vector.device
-        self._target: Any = vector.target[1]
-        self._find_source = stream_finder(*vector.source)
-        self._find_target = stream_finder(*vector.target)
+        self._target: Any = vector.targets[0][1]
+        self._find_source = streams_finder(vector.sources)
+        self._find_target = streams_finder(vector.targets)
         self._viewed_on: Any = None  # keeps the stream of the last view alive
 
     @property
@@ -324,7 +325,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         """Wrap a handle of the C core; `Context.Preduce_init` does this."""
         super().__init__(context, native, handle, arguments)
         vector: Any = arguments.vector
-        self._device, self._find_target = vector.device, stream_finder(*vector.target)
+        self._device, self._find_target = vector.device, streams_finder(vector.targets)
 
     @property
     def device(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ._arguments import in_range, real_number, seconds
 from ._buffer import parse_in_place
-from ._device import current_stream
+from ._device import streams_finder
 from ._device_buffer import DeviceVector, parse_in_place_on_device, uses_device_in_place
 from ._elements import type_name
 from ._group_comm import CommGroups
@@ -564,13 +564,12 @@ class Arguments:
         config.backend = backend
         path, no_path = self.device_path, native.ffi.NULL
         if isinstance(vector, DeviceVector):
-            name, array = vector.source
             config.device = 1 + vector.device
             if self.backend in ("auto", "node"):
                 path = choose_path(path, vector.count * vector.dtype.itemsize, measured=False)
             if path == "ipc" or (path, self.backend) == ("direct", "comm"):
                 no_path = prepare(native, ctx, path, vector.device)
-            config.stream = current_stream(array, name) if settings.keeps_initial else 0
+            config.stream = streams_finder(vector.sources)() if settings.keeps_initial else 0
         config.device_path = DEVICE_PATH.constant(lib, path)
         config.no_path = no_path
         config.splits = self.backend == "comm" and settings.splits

@@ -170,6 +170,16 @@ static int32_t filled_type(int32_t type)
     }
 }
 
+static pp_status_t find_by(const pp_folds_t *folds, const char *name, CUfunction *out)
+{
+    const pp_cuda_t *cuda = folds->device.cuda;
+    const CUresult   result = cuda->cuModuleGetFunction(out, folds->module, name);
+    if (result != CUDA_ERROR_NOT_FOUND)
+        return pp_cuda_status(cuda, result, "cuModuleGetFunction");
+    return pp_fail(PP_ERR_STATE, "the kernels that this process was given have no %s: they are another version's, or "
+                   "PYPARTIAL_CUDA_KERNELS names a file that has other things", name);
+}
+
 /* The kernel "pp_<what>_<operation>_<type>". */
 static pp_status_t find_of_op(const pp_folds_t *folds, const char *what, int32_t type, CUfunction *out)
 {
@@ -178,7 +188,7 @@ static pp_status_t find_of_op(const pp_folds_t *folds, const char *what, int32_t
     for (char *letter = op; *letter; letter++)
         *letter = (char)tolower((unsigned char)*letter);
     snprintf(name, sizeof name, "pp_%s_%s_%s", what, op, pp_type_name(type));
-    return CALL(&folds->device, cuModuleGetFunction, out, folds->module, name);
+    return find_by(folds, name, out);
 }
 
 /* The kernel "pp_<what>_<type>". */
@@ -186,7 +196,7 @@ static pp_status_t find(const pp_folds_t *folds, const char *what, int32_t type,
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "pp_%s_%s", what, pp_type_name(type));
-    return CALL(&folds->device, cuModuleGetFunction, out, folds->module, name);
+    return find_by(folds, name, out);
 }
 
 static pp_status_t find_all(pp_folds_t *folds)

@@ -225,19 +225,38 @@ static bool has_landed(const void *arg)
     return status == PP_OK && !staging->flights;
 }
 
+static pp_status_t await(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, int64_t timeout_us)
+{
+    uint64_t since_ns = pp_engine_now(&ctx->engine);
+    if (over(arg))
+        return PP_OK;
+    ctx->flights++;                  /* sleeps are short */
+    pp_status_t status = pp_help_until(ctx, over, arg, timeout_us, NULL);
+    ctx->flights--;
+    ctx->device_wait_ns += pp_engine_now(&ctx->engine) - since_ns;
+    return status;
+}
+
 pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us)
 {
     const landing_t landing = {.handle = handle, .results = results};
-    pp_status_t status = PP_OK;
-    if (!has_landed(&landing)) {
-        uint64_t since_ns = pp_engine_now(&ctx->engine);
-        ctx->flights++;              /* sleeps are short */
-        status = pp_help_until(ctx, has_landed, &landing, timeout_us, NULL);
-        ctx->flights--;
-        ctx->device_wait_ns += pp_engine_now(&ctx->engine) - since_ns;
-    }
+    pp_status_t     status = await(ctx, has_landed, &landing, timeout_us);
     pp_staging_room(handle);         /* results that have arrived do not count any more */
     return status;
+}
+
+static bool all_have_landed(const void *arg)
+{
+    const pp_ctx_t *ctx = arg;
+    bool            landed = true;
+    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
+        landed &= !handle->staging || !handle->staging->flights;
+    return landed;
+}
+
+pp_status_t pp_staging_land_all(pp_ctx_t *ctx, int64_t timeout_us)
+{
+    return ctx->flights == 0 || ctx->engine.error ? PP_OK : await(ctx, all_have_landed, ctx, timeout_us);
 }
 
 void pp_staging_use_stream(pp_handle_t *handle, uint64_t stream)

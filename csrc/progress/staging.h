@@ -109,6 +109,8 @@ void        pp_staging_refused(pp_handle_t *handle, const pp_pinned_t *pinned, p
 /* See pp_face_t. */
 pp_status_t pp_staging_check(const pp_handle_t *handle);
 pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);
+/* The contributions to all handles; of a context that has failed, none. */
+pp_status_t pp_staging_land_all(pp_ctx_t *ctx, int64_t timeout_us);
 void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
 
 /* ---- results on their way (sent.c) ---- */

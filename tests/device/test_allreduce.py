@@ -112,7 +112,10 @@ def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream, transport)
         request.Start()
     comm.Barrier()
     if last:
-        with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+        with pytest.raises(
+            pp.TimeoutError,
+            match="have not come to or from their device",
+        ):
             request.Flush(timeout=0.05)
         stream.hold(False)
     request.Flush()
@@ -153,6 +156,31 @@ def test_a_late_result_in_place_comes_after_what_was_started(comm, array, stream
         assert total[: comm.size].tolist() == [1] * comm.size
         assert (total[comm.size :] == sum(range(1, comm.size + 1))).all()
         request.Free()
+    side.close()
+
+
+def test_arrays_of_several_streams(comm, ctx, array, stream):
+    """None of them is behind the work of all, so the application has to say which one is."""
+    side = Stream()
+    sends, outs = [array(1000), Array(1000, "f4", side)], [array(1000), Array(1000, "f4", side)]
+    request = ctx.Allreduce_init(sends, outs, policy=pp.Full())
+    differ = r"the current stream of {0}\[0\] is 0x.*, and that of {0}\[1\] is 0x.*: pass stream="
+    for send in sends:
+        send.put(comm.rank, stream)
+    with pytest.raises(pp.ArgumentError, match=differ.format("sendbuf")):
+        request.Start()
+    request.Start(stream=stream)
+    for collect in (request.Wait, request.Test, request.More):
+        with pytest.raises(pp.ArgumentError, match=differ.format("recvbuf")):
+            collect()
+    request.Wait(stream=stream)
+    for out in outs:
+        assert (out.get(stream) == sum(range(comm.size))).all()
+    request.Free()
+    for one in (sends[1], outs[1]):
+        stream.wait()
+        one.settle()
+        one.close()
     side.close()
 
 

@@ -260,15 +260,15 @@ def test_a_free_that_waits_for_its_device(comm, ctx, array, stand_in):
     private = comm.Dup()
     slow.hold(True)
     other.put(own, slow)
-    request.Start(stream=slow)  # its contribution has yet to come off the device
+    request.Start(stream=slow)  # Free waits for its contribution first
     kernel.hold(True)
     other.copy(other, kernel)
 
     def others_have_it():
+        slow.hold(False)
         try:
             soon(lambda: stand_in.fake_held_calls(b"cuMemFreeHost"))
         finally:
-            slow.hold(False)
             private.Barrier()
             kernel.hold(False)
 

@@ -312,7 +312,10 @@ def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream):
             request.Start()
         comm.Barrier()
         if last:
-            with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+            with pytest.raises(
+                pp.TimeoutError,
+                match="have not come to or from their device",
+            ):
                 request.Flush(timeout=0.05)
             stream.hold(False)
         request.Flush()

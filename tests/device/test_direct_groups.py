@@ -348,7 +348,10 @@ def test_a_wait_and_a_flush_go_on_with_their_copy(comm, ctx, array, stream):
     model.put(comm.rank)
     stream.hold(True)
     for _ in range(3):
-        with pytest.raises(pp.TimeoutError, match="has not come to this rank's copies"):
+        with pytest.raises(
+            pp.TimeoutError,
+            match="have not come to or from their device",
+        ):
             request.Flush(timeout=0.02)
     model.put(-1)  # after the copy
     stream.hold(False)

@@ -68,6 +68,9 @@ class Core:
     def pp_collect(self, coll, result):
         return self.begin("collect")
 
+    def pp_land_all(self, ctx, timeout_us):
+        return 0
+
     def pp_call_wait(self, ctx, timeout_us):
         return self.pp_wait(ctx, timeout_us, None)
 

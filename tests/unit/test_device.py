@@ -20,6 +20,7 @@ from pypartial._device import (
     device_place,
     is_row_major,
     stream_finder,
+    streams_finder,
     type_of_string,
     understand_device,
 )
@@ -61,6 +62,14 @@ class Placed(Array):
 
     def __dlpack_device__(self):
         return self.place
+
+
+class Ended:
+    """A stream that does not say its address any more."""
+
+    @property
+    def cuda_stream(self):
+        raise RuntimeError("it has ended")
 
 
 class Failing:
@@ -119,6 +128,13 @@ def test_accepted_interfaces(changed, count):
     assert type(memory.address) is int
 
 
+@pytest.mark.parametrize("shape", [(1 << 62,), (1 << 40, 1 << 40), (1 << 55,)])
+def test_more_than_any_memory_has(shape):
+    refused(
+        rf"has shape \({shape[0]},.*, of elements of 4 bytes: no memory has so", Array(shape=shape)
+    )
+
+
 @pytest.mark.parametrize("wrong", [ABSENT, None, 0, 1, 4, "3", 3.0, True, [3]])
 def test_a_wrong_or_missing_version(wrong):
     refused("has version .*; versions 2 and 3 are understood", Array(version=wrong))
@@ -143,6 +159,7 @@ def test_a_wrong_or_missing_version(wrong):
         ({"data": (-8, False)}, r"has 'data': \(-8, False\), which"),
         ({"data": (1 << 64, False)}, r"has 'data': .*, which"),
         ({"data": ("7000", False)}, "has 'data': .*, which"),
+        ({"data": (0x7000, np.zeros(2))}, "has 'data': .*, which"),
         ({"typestr": ABSENT}, "has 'typestr': None, which"),
         ({"typestr": np.dtype("f4")}, "has 'typestr': dtype.*, which"),
     ],
@@ -316,6 +333,19 @@ def test_strides_that_numpy_writes(shape, order):
 
 
 # ---- DLPack -------------------------------------------------------------------------------------
+
+
+class Negative(np.ndarray):
+    """Its shape is said to be another one."""
+
+    shape = (-2, -3)
+
+
+def test_a_negative_shape_or_device():
+    bits = np.zeros((2, 3), "u2")
+    refused(r"has shape \(-2, -3\): no length can be negative", exported(bits.view(Negative)))
+    elsewhere = Capsule(bits, dtype=(1, 16, 1), place=(2, -1), device=(2, -1))
+    refused("says that it is on device -1, which is none", elsewhere)
 
 
 def exported(bits, **options):
@@ -723,6 +753,7 @@ def test_streams(value, stream):
         (Protocol((0, -5)), "the address in stream must be a positive integer, not -5"),
         (Protocol(0x6000), "whose __cuda_stream__ failed: cannot unpack"),
         (Protocol((0, 1, 2)), "whose __cuda_stream__ failed: too many values"),
+        (Ended(), "which does not say its address: it has ended"),
     ],
 )
 def test_wrong_streams(value, text):
@@ -757,6 +788,32 @@ def test_the_current_stream_of_an_array_of_cupy_is_read_anew(monkeypatch):
     for said, number in ((0x6000, 0x6000), (0, 1)):
         streams[3] = SimpleNamespace(ptr=said)
         assert find() == number
+
+
+def test_the_current_stream_of_several_buffers(torch, monkeypatch):
+    """It is asked for once for the buffers of a library, and for each other one."""
+    tensors = [torch.on_device(torch.zeros(2)) for _ in range(3)]
+    others = [Array(stream=0x5000), exported(np.zeros(2, "u2"))]
+    named = [(f"sendbuf[{i}]", each) for i, each in enumerate([*tensors, *others])]
+    assert streams_finder(named[:1])() == streams_finder(named[:4])() == 0x5000
+    assert len(torch.asked) == 2
+    monkeypatch.setattr(torch, "pointer", 0)
+    find = streams_finder([*named[:3], named[4]])
+    assert others[1].streams == []
+    assert find() == 1
+    assert others[1].streams == [1]
+
+
+def test_current_streams_that_differ():
+    one, other = Array(stream=7), Array(stream=9)
+    find = streams_finder([("recvbuf[0]", one), ("recvbuf[1]", other)])
+    with pytest.raises(
+        pp.ArgumentError,
+        match=r"^the current stream of recvbuf\[0\] is 0x7, and that of recvbuf\[1\] is 0x9: pa",
+    ):
+        find()
+    other.__cuda_array_interface__["stream"] = 7
+    assert find() == 7
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "7"])

@@ -295,6 +295,9 @@ class Core:
         self.said.append("flush")
         return 0
 
+    def pp_land_all(self, ctx: Any, timeout_us: int) -> int:
+        return 0
+
     def pp_call_wait(self, ctx: Any, timeout_us: int) -> int:
         return 0
 

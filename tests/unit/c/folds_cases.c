@@ -607,8 +607,8 @@ static void other_device(void)
     open_device(1);
     refused(PP_SUM, PP_FLOAT32, PP_ERR_STATE, "there are no kernels for device 1: call pp_device_kernels() first");
     DONE(pp_folds_use(1, text, sizeof text));
-    refused(PP_SUM, PP_FLOAT32, PP_ERR_STATE, "CUDA reports an error: cuModuleGetFunction failed with 500, "
-            "CUDA_ERROR_NOT_FOUND (named symbol not found)");
+    refused(PP_SUM, PP_FLOAT32, PP_ERR_STATE, "the kernels that this process was given have no pp_fold_sum_float32: they "
+            "are another version's, or PYPARTIAL_CUDA_KERNELS names a file that has other things");
     CHECK(pp_dispose_wait(10000000));
     CHECK(fake_live("modules") == 0);
     finish();
