@@ -37,6 +37,8 @@ static void release(const pp_memory_t *self, void *elements)
         pp_device_operations.release(self, elements);
 }
 
+/* What is still queued reads and writes vectors, which were left to be given back: that waits for it, and the kernels are
+   given back after that. */
 void pp_direct_close(pp_direct_t *direct)
 {
     if (direct->kind.stream && pp_cuda_enter(&direct->kind.device) >= 0) {
@@ -103,13 +105,6 @@ pp_status_t pp_direct_send(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *boun
     PP_TRY(pp_direct_use(handle, bounce));
     PP_UNLOCKED(ctx, status, pp_lane_follow(&staging->lane, bounce, staging->stream));
     return status;
-}
-
-pp_status_t pp_direct_idle(const pp_handle_t *handle)
-{
-    const pp_direct_t *direct = handle->staging->direct;
-    uint64_t mark;
-    return direct && direct->wish.granted ? direct->kind.memory.mark(&direct->kind.memory, &mark) : PP_OK;
 }
 
 void pp_direct_begin_look(pp_ctx_t *ctx)

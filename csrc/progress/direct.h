@@ -29,8 +29,6 @@ pp_status_t pp_direct_use(pp_handle_t *handle, pp_pinned_t *bounce);
 /* What was queued for vectors writes to the bounce buffer, and what is queued on the application's stream from now on comes
    after it.  With the lock, which it releases.  Does nothing if vectors are not there. */
 pp_status_t pp_direct_send(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *bounce);
-/* PP_OK: all that was queued for vectors is over.  PP_PENDING: it is not. */
-pp_status_t pp_direct_idle(const pp_handle_t *handle);
 /* Around a look for messages: MPI may look which device is current when it goes on with them.  The device is that of a
    handle in ctx->directs, from the time when bulk is under way, or the look begins to send or receive some; with several
    devices it is one of them.  Both with the lock. */

@@ -215,8 +215,6 @@ static bool has_landed(const void *arg)
     if (landing->results && has_failed_copies(landing->handle))
         return false;
     pp_status_t status = landing->results ? pp_ahead_over(staging) : PP_OK;
-    if (landing->results && status == PP_OK)
-        status = pp_direct_idle(landing->handle);
     for (pp_pinned_t *result = staging->results; landing->results && result && status == PP_OK; result = result->next)
         status = pp_lane_over(&staging->lane, result);
     if (status < 0)

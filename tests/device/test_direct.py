@@ -378,6 +378,32 @@ def test_contributions_stay_until_they_are_read(comm, array, stand_in):
         request.Free()
 
 
+@pytest.mark.sizes(2, 3, 5)
+def test_free_does_not_wait_for_the_operations_of_rounds(comm, array, stand_in):
+    """Other ranks may make some at any time, until all are in Free."""
+    send, out = array(COUNT, "f8"), array(COUNT, "f8")
+    with pp.Context(comm, seed=7, transport="mpi", patience=None) as ctx:
+        request = opened(ctx, send, out, policy=pp.Solo(), average="size")
+        name = f"Free of {request._name()}"
+        of_rounds, before = stand_in.fake_newest_stream(), stand_in.fake_calls(b"cuLaunchKernel")
+        stand_in.fake_hold(of_rounds, comm.rank == 0)
+        send.put(1)
+        if comm.rank == 1:
+            request.Start()
+            if comm.size == 2:  # of more, rank 0 may have to send what it has reduced
+                request.Wait()
+        while comm.rank == 0 and stand_in.fake_calls(b"cuLaunchKernel") == before:
+            ctx.stats()
+        comm.Barrier()
+        if comm.rank == 0:
+            with pytest.raises(pp.TimeoutError):
+                request.Free(timeout=0.05)
+            assert ctx._calls.begun(name) is not None
+            stand_in.fake_hold(of_rounds, False)
+        comm.Barrier()
+        request.Free()
+
+
 def test_results_come_after_the_operations_of_their_round(array, stand_in):
     """A rank alone: its rounds are made of nothing else."""
     from mpi4py import MPI
