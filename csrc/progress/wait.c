@@ -22,6 +22,7 @@ enum {
     YIELD_US_BULK = 2000,         /* a payload under way moves only while a thread polls */
     WAKE_AFTER_US = 40,           /* time that a rank gets to look by itself; about the cost of a wake-up */
     RECENTLY_US = 200,            /* an application that came back within this time will do so again */
+    ALARM_LATE_NS = 10000,        /* a thread that sleeps until an alarm looks so much later at most: the time is rounded */
     EARLY_US = 150,               /* a waiter is awake so long before an alarm: a sleep often lasts so much longer */
     LOOKS_BEFORE_LEAVING = 4,     /* if rings keep coming after that, the progress thread looks */
     VAIN_LOOKS = 1024,            /* looks in vain before a call looks whether another rank has died */
@@ -260,8 +261,8 @@ void pp_wake_for_alarm(pp_ctx_t *ctx)
 {
     if (ctx->team.timed && ctx->thread_until_ns > 0 && ctx->engine.transport->alarm_ns == 0 && !ctx->engine.error)
         pp_engine_tick(&ctx->engine);
-    const uint64_t alarm = ctx->engine.transport->alarm_ns;
-    if ((alarm > 0 || ctx->team.timed) && alarm < ctx->thread_until_ns)
+    const uint64_t alarm = ctx->engine.transport->alarm_ns, until = ctx->thread_until_ns;
+    if ((alarm > 0 || ctx->team.timed) && alarm < until && until - alarm > ALARM_LATE_NS)
         pp_mpi_ring_self(ctx->mpi);
 }
 

@@ -136,6 +136,25 @@ def test_a_deadline_of_a_rank_that_does_not_wait(comm, gate, transport, calls, p
     assert comm.rank > 0 or in_time > 2 * turns // 3
 
 
+@pytest.mark.sizes(2)
+def test_calls_before_the_deadline_leave_the_thread_asleep(comm, ctx, gate):
+    """It knows of the deadline: none of them wakes it for that again."""
+    # So soon that the thread sleeps until then, and no longer.
+    request, _ = make(ctx, pp.Quorum(comm.size, deadline=0.09))
+    calls = 2000
+    if comm.rank == 0:
+        request.Start()
+        before = ctx.stats().sleeps
+        for _ in range(calls):
+            ctx.stats()
+        assert ctx.stats().sleeps - before < calls / 20
+    gate.Barrier()
+    if comm.rank > 0:
+        request.Start()
+    request.Wait()
+    request.Free()
+
+
 @pytest.mark.long
 @pytest.mark.sizes(3)
 def test_a_deadline_that_passes_while_a_rank_works_at_another_round(comm, ctx, gate, transport):
