@@ -159,6 +159,22 @@ def test_a_late_result_in_place_comes_after_what_was_started(comm, array, stream
     side.close()
 
 
+def test_a_warning_that_is_an_error_loses_no_handle(comm, array, caplog):
+    """Only rank 0 warns: it would be alone without the handle."""
+    send, out = array(1000), array(1000)
+    with pp.Context(comm, seed=7, transport="mpi", patience=None) as ctx:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
+        assert request.device_path == "staged"
+        assert ("device_path='ipc' is not possible" in caplog.text) == (comm.rank == 0)
+        send.put(1)
+        request.Start()
+        request.Wait()
+        assert (out.get() == comm.size).all()
+        request.Free()
+
+
 def test_arrays_of_several_streams(comm, ctx, array, stream):
     """None of them is behind the work of all, so the application has to say which one is."""
     side = Stream()
