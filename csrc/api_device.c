@@ -36,9 +36,9 @@ pp_status_t pp_device_access(int32_t device, int32_t peer, int32_t *can)
     return PP_CUDA(cuda, cuDeviceCanAccessPeer, can, found, other);
 }
 
-pp_status_t pp_device_of(const void *address, int32_t *device)
+pp_status_t pp_device_of(const void *address, uint64_t bytes, int32_t *device)
 {
-    return pp_lane_locate(pp_cuda_address(address), device);
+    return pp_lane_locate(pp_cuda_address(address), bytes, device);
 }
 
 pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *minor)

@@ -421,7 +421,7 @@ pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned)
 
 /* ---- where memory is ------------------------------------------------------------------------------ */
 
-pp_status_t pp_lane_locate(CUdeviceptr address, int32_t *device)
+static pp_status_t locate(CUdeviceptr address, int32_t *device)
 {
     const pp_cuda_t *cuda;
     uint32_t    type = 0, managed = 0;
@@ -436,5 +436,16 @@ pp_status_t pp_lane_locate(CUdeviceptr address, int32_t *device)
     if (type != CU_MEMORYTYPE_DEVICE || ordinal < 0)
         return pp_fail(PP_ERR_ARGUMENT, "address %#llx is not in the memory of a device that CUDA knows", address);
     *device = ordinal;
+    return PP_OK;
+}
+
+/* The ends are looked at, and not the size of an allocation: what is mapped to consecutive addresses may be several. */
+pp_status_t pp_lane_locate(CUdeviceptr address, size_t bytes, int32_t *device)
+{
+    int32_t last = CU_DEVICE_INVALID;
+    PP_TRY(locate(address, device));
+    if (bytes > 1 && (locate(address + bytes - 1, &last) || last != *device))
+        return pp_fail(PP_ERR_ARGUMENT, "%zu bytes from address %#llx on do not end in the memory of device %d", bytes,
+                       address, *device);
     return PP_OK;
 }

@@ -95,7 +95,7 @@ pp_status_t pp_lane_over(const pp_lane_t *lane, pp_pinned_t *pinned);
 /* Whether nobody will ever know that the copy is over: pp_lane_over() stays PP_PENDING. */
 static inline bool pp_lane_is_lost(const pp_pinned_t *pinned) { return pinned->lost && !pinned->on_own; }
 
-/* The device in whose own memory this is.  PP_ERR_ARGUMENT: in none's, or it is managed memory. */
-pp_status_t pp_lane_locate(CUdeviceptr address, int32_t *device);
+/* The device in whose own memory the first and the last byte are.  PP_ERR_ARGUMENT: in none's, or it is managed memory. */
+pp_status_t pp_lane_locate(CUdeviceptr address, size_t bytes, int32_t *device);
 
 #endif

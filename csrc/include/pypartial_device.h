@@ -27,9 +27,9 @@ pp_status_t pp_devices(int32_t *version, int32_t *count);
 pp_status_t pp_device_name(int32_t device, char *name, size_t bytes);
 /* Local.  *can: whether the first device can access the second one's memory. */
 pp_status_t pp_device_access(int32_t device, int32_t peer, int32_t *can);
-/* Local.  The number of the CUDA device in whose memory an address is.  PP_ERR_ARGUMENT: it is in none's, or it is
+/* Local.  The number of the CUDA device in whose memory a buffer begins and ends.  PP_ERR_ARGUMENT: it is in none's, or in
    managed memory.  PP_ERR_STATE: there is no driver, or no device. */
-pp_status_t pp_device_of(const void *address, int32_t *device);
+pp_status_t pp_device_of(const void *address, uint64_t bytes, int32_t *device);
 /* Local.  A device's compute capability: 9 and 0 for an H100.  PP_ERR_ARGUMENT: there is no device of this number.
    PP_ERR_STATE: there is no driver, or no device. */
 pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *minor);

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -563,6 +564,23 @@ def test_a_driver_that_fails_when_a_handle_is_made(
     assert not isinstance(raised.value, pp.ArgumentError)
     stand_in.fake_fail(call.encode(), 0, 0)
     getattr(ctx, init)(*arguments).Free()
+
+
+def test_a_buffer_is_no_longer_than_its_memory(comm, ctx, array):
+    """Nobody hears of it: the next call of the others is the next one here."""
+    made = array(1000)
+    longer = SimpleNamespace(
+        __cuda_array_interface__={**made.__cuda_array_interface__, "shape": (1 << 30,)}
+    )
+    text = rf"recvbuf: {4 << 30} bytes from address {made.address:#x} on do not end"
+    with pytest.raises(pp.ArgumentError, match=text):
+        ctx.Allreduce_init(MPI.IN_PLACE, longer)
+    request = ctx.Allreduce_init(MPI.IN_PLACE, (longer, 1000), policy=pp.Full())
+    made.put(1)
+    request.Start()
+    request.Wait()
+    assert (made.get() == comm.size).all()
+    request.Free()
 
 
 def test_device_and_host_do_not_mix(comm, ctx, array):

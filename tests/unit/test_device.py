@@ -607,7 +607,7 @@ class Native:
         self.lib = SimpleNamespace(PP_ERR_ARGUMENT=-1, pp_device_of=self._device_of)
 
     @staticmethod
-    def _device_of(address, number):
+    def _device_of(address, count, number):
         number[0] = 1
         return 0
 
