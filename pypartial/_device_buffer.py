@@ -221,9 +221,7 @@ def _one_device(native: Native, memories: list[DeviceMemory]) -> int:
     for memory in memories:
         if memory.count:
             address = native.ffi.cast("void *", memory.address)
-            status = native.lib.pp_device_of(
-                address, memory.count * memory.dtype.itemsize, number
-            )
+            status = native.lib.pp_device_of(address, memory.count * memory.dtype.itemsize, number)
             if status == native.lib.PP_ERR_ARGUMENT:
                 raise ArgumentError(f"{memory.name}: {native.error(status)}")
             native.check(status)

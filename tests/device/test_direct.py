@@ -6,6 +6,8 @@ The MPI is one that takes such addresses: tests/support/cuda_mpi.c, by LD_PRELOA
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -350,6 +352,42 @@ def test_nothing_waits_for_the_operations_of_a_round(comm, array, stand_in, prog
             assert (out.get() == comm.size * step + sum(range(comm.size))).all()
         request.Free()
         host.Free()
+
+
+@pytest.mark.sizes(2, 3, 5)
+@pytest.mark.parametrize("waits", [False, True])
+def test_threads_look_for_what_is_held(comm, array, stand_in, waits):
+    """It moves only while one looks; after all else a thread sleeps 100 ms."""
+    send, out = array(COUNT, "i8"), array(COUNT, "i8")
+    with pp.Context(comm, seed=7, transport="mpi", patience=None) as ctx:
+        request = opened(ctx, send, out, policy=pp.Full())
+        stand_in.fake_hold(of_rounds := stand_in.fake_newest_stream(), comm.rank == 0)
+        send.put(1)
+        comm.Barrier()
+        request.Start()
+        waiter = threading.Thread(target=request.Wait)
+        if waits:
+            waiter.start()
+        if comm.rank == 0:
+            looks = looks_in_vain(stand_in)
+            assert looks > 50
+        comm.Barrier()
+        stand_in.fake_hold(of_rounds, False)
+        if waits:
+            waiter.join()
+        else:
+            request.Wait()
+        assert (out.get() == comm.size).all()
+        request.Free()
+
+
+def looks_in_vain(stand_in):
+    """Count for a second how often events are asked for, when threads sleep as long as they do."""
+    began = time.monotonic()
+    while (after := time.monotonic() - began) < 1.5:
+        if after < 0.5:
+            before = stand_in.fake_calls(b"cuEventQuery")
+    return stand_in.fake_calls(b"cuEventQuery") - before
 
 
 @pytest.mark.sizes(2, 3, 5)

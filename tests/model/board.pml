@@ -1,6 +1,6 @@
 /*
  * board.pml - how rounds are claimed, taken, moved and published in shared memory (csrc/node/board.c and
- * csrc/coll/rounds/board.c), and how waiters sleep and are woken (csrc/progress/wait.c), for spin.  The ring of results,
+ * csrc/coll/rounds/board.c), and how waiters sleep and are woken (csrc/progress/sleep.c), for spin.  The ring of results,
  * and which rank moves which chunk, are in ring.pml.
  *
  *   -DN, -DSTARTS      ranks, and how many Starts each makes
