@@ -40,6 +40,8 @@ pp_status_t pp_enter_handle(pp_handle_t *handle, pp_ctx_t **ctx)
 int32_t pp_ctx_rank(const pp_ctx_t *ctx) { return ctx->engine.rank; }
 int32_t pp_ctx_size(const pp_ctx_t *ctx) { return ctx->engine.size; }
 
+uint64_t pp_ctx_ipc_from(const pp_ctx_t *ctx) { return ctx->ipc_from; }
+
 int32_t pp_ctx_link(const pp_ctx_t *ctx)
 {
     bool one_node = !ctx->mpi || pp_mpi_neighbours(ctx->mpi) == ctx->engine.size;

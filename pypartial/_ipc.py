@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 __all__ = [
     "IPC_FROM",
     "KERNELS",
+    "NOT_SET",
     "check_path",
     "choose_path",
     "give_kernels",
+    "ipc_from",
     "prepare",
     "why_no_kernels",
 ]
 
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 IPC_FROM = "PYPARTIAL_IPC_FROM"
+NOT_SET = (1 << 64) - 1  # bytes, which no vector has
 # device_path="auto" of an allreduce is "ipc" for vectors of so many bytes or more: there it was
 # faster on 2, 4 and 8 ranks of one H100 (docs/cuda.md).
 _IPC_FROM_BYTES = 16 << 20
@@ -33,22 +36,22 @@ _IPC_FROM_BYTES = 16 << 20
 _ON_DEVICES = ("ipc", "direct")  # where kernels reduce the elements
 
 
-def choose_path(path: str, size_bytes: int, *, measured: bool) -> str:
+def choose_path(path: str, size_bytes: int, from_bytes: int, *, measured: bool) -> str:
     """Return what `device_path` is for a vector on a device; the ranks then compare it.
 
-    `measured`: a GPU has shown from which size on "ipc" is faster for such handles. For others
-    "auto" is "ipc" only as the environment variable says.
+    `from_bytes` is what `ipc_from` returned on rank 0. `measured`: a GPU has shown from which size
+    on "ipc" is faster for such handles. For others "auto" is "ipc" only as the environment variable
+    says.
     """
     if path != "auto":
         return path
-    from_bytes = _ipc_from_bytes(_IPC_FROM_BYTES if measured else None)
-    return "auto" if from_bytes is None or size_bytes < from_bytes else "ipc"
+    if from_bytes == NOT_SET and measured:
+        from_bytes = _IPC_FROM_BYTES
+    return "ipc" if from_bytes <= size_bytes else "auto"
 
 
-def _ipc_from_bytes(otherwise: int | None) -> int | None:
-    """Return from how many bytes on device_path="auto" is "ipc"; None: it never is.
-
-    `otherwise`: what it is where the environment variable `IPC_FROM` is not set.
+def ipc_from() -> int:
+    """Return from how many bytes on device_path="auto" is "ipc", by the environment, or `NOT_SET`.
 
     Raises
     ------
@@ -57,8 +60,8 @@ def _ipc_from_bytes(otherwise: int | None) -> int | None:
     """
     given = os.environ.get(IPC_FROM, "")
     if not given:
-        return otherwise
-    if not given.isdecimal():
+        return NOT_SET
+    if not given.isdecimal() or int(given) > NOT_SET:
         raise ArgumentError(
             f"the environment variable {IPC_FROM}={given!r} is not a number of bytes: set it to "
             "one, or unset it"

@@ -445,7 +445,8 @@ class Arguments:
         device = vector.device if isinstance(vector, DeviceVector) else None
         path = self.device_path
         if device is not None:
-            path = choose_path(path, vector.count * vector.dtype.itemsize, measured=True)
+            size_bytes = vector.count * vector.dtype.itemsize
+            path = choose_path(path, size_bytes, lib.pp_ctx_ipc_from(ctx), measured=True)
         config.device = 0 if device is None else 1 + device
         config.device_path = DEVICE_PATH.constant(lib, path)
         no_path = prepare(native, ctx, path, device)

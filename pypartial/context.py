@@ -30,6 +30,7 @@ from ._arguments import (
 )
 from ._calls import Away, CollectiveCalls
 from ._collectives import Collectives
+from ._ipc import ipc_from
 from ._names import PROGRESS, TRANSPORT
 from .errors import Error
 from .status import Stats
@@ -215,6 +216,7 @@ class Context(Collectives):
             config.patience_ns = patience_ns(patience, progress)
             config.path = _transport(lib, transport)
             config.node_ranks = node_ranks()
+            config.ipc_from = ipc_from()
         except Exception as error:
             complaint = as_argument_error(error)
         out = ffi.new("pp_ctx_t **")

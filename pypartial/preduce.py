@@ -566,7 +566,8 @@ class Arguments:
         if isinstance(vector, DeviceVector):
             config.device = 1 + vector.device
             if self.backend in ("auto", "node"):
-                path = choose_path(path, vector.count * vector.dtype.itemsize, measured=False)
+                size_bytes = vector.count * vector.dtype.itemsize
+                path = choose_path(path, size_bytes, lib.pp_ctx_ipc_from(ctx), measured=False)
             if path == "ipc" or (path, self.backend) == ("direct", "comm"):
                 no_path = prepare(native, ctx, path, vector.device)
             config.stream = streams_finder(vector.sources)() if settings.keeps_initial else 0

@@ -204,6 +204,7 @@ typedef struct pp_ctx_config {
                                   tests several nodes; 0: no; checked */
     int32_t  unused;
     int64_t  patience_ns;      /* how long this rank may hold a round up; -1: automatic; 0, INT64_MAX: for ever */
+    uint64_t ipc_from;         /* for pp_ctx_ipc_from(); rank 0 chooses for all ranks, so only its value matters */
 } pp_ctx_config_t;
 
 /*
@@ -222,6 +223,8 @@ pp_status_t pp_ctx_open(const void *comm, const pp_ctx_config_t *config, const c
 /* Local.  Sets the tuning table by which PP_ALGORITHM_AUTO is decided in the handles made from now on.  The rows are
    copied.  Rank 0 chooses for all ranks, so only its rows matter.  PP_ERR_ARGUMENT: a row with a wrong value. */
 pp_status_t pp_ctx_tune(pp_ctx_t *ctx, const pp_tuned_t *tuned, size_t tuned_count);
+/* Local.  Rank 0's `ipc_from`, for choices that all ranks make alike. */
+uint64_t    pp_ctx_ipc_from(const pp_ctx_t *ctx);
 /* Local.  The kind of link between the context's ranks: pp_link_kind_t. */
 int32_t     pp_ctx_link(const pp_ctx_t *ctx);
 

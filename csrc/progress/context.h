@@ -116,6 +116,7 @@ struct pp_ctx {
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
     uint64_t        call_began_ns;   /* when the collective call in progress began */
     bool            order_checked;   /* this rank has asked whether all ranks are in the same call */
+    uint64_t        ipc_from;        /* rank 0's: pp_ctx_config_t */
     bool            path_forced;     /* the application chose messages: there is nothing to tell it about that */
     bool            told_apart, told_refused;
     char            note[320];       /* the last text of pp_ctx_note() */

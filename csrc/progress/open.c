@@ -18,7 +18,7 @@
 /* ---- agreement before there is an engine ------------------------------------------------------------------ */
 
 typedef struct pp_opening {
-    uint64_t seed, chunk_bytes;
+    uint64_t seed, chunk_bytes, ipc_from;
     int32_t  window, progress, path, node_ranks, complains;
     int      thread_level;
     char     complaint[PP_AGREE_TEXT];
@@ -57,14 +57,14 @@ static pp_status_t judge(const pp_opening_t *all, int size, int rank)
     return PP_OK;
 }
 
-static pp_status_t agree(pp_mpi_t *mpi, const pp_ctx_config_t *config, const char *complaint)
+static pp_status_t agree(pp_ctx_t *ctx, const pp_ctx_config_t *config, const char *complaint)
 {
-    const pp_transport_t *transport = pp_mpi_transport(mpi);
+    const pp_transport_t *transport = pp_mpi_transport(ctx->mpi);
     pp_opening_t mine, *all;
     memset(&mine, 0, sizeof mine);
     mine.seed = config->seed, mine.chunk_bytes = config->chunk_bytes;
     mine.window = config->window, mine.progress = config->progress;
-    mine.path = config->path, mine.node_ranks = config->node_ranks;
+    mine.path = config->path, mine.node_ranks = config->node_ranks, mine.ipc_from = config->ipc_from;
     mine.complains = complaint != NULL;
     MPI_Query_thread(&mine.thread_level);
     snprintf(mine.complaint, sizeof mine.complaint, "%s", complaint ? complaint : "");
@@ -72,8 +72,9 @@ static pp_status_t agree(pp_mpi_t *mpi, const pp_ctx_config_t *config, const cha
         mine.complains = 1;
         snprintf(mine.complaint, sizeof mine.complaint, "window=%d is not at least 1", config->window);
     }
-    PP_TRY(pp_mpi_gather(mpi, &mine, sizeof mine, (void **)&all));
+    PP_TRY(pp_mpi_gather(ctx->mpi, &mine, sizeof mine, (void **)&all));
     pp_status_t status = judge(all, transport->size, transport->rank);
+    ctx->ipc_from = all[0].ipc_from;
     free(all);
     return status;
 }
@@ -220,7 +221,7 @@ static pp_status_t begin_together(pp_ctx_t *ctx, const pp_ctx_config_t *config, 
 
 static pp_status_t open_together(pp_ctx_t *ctx, const pp_ctx_config_t *config, const char *complaint)
 {
-    PP_TRY(agree(ctx->mpi, config, complaint));
+    PP_TRY(agree(ctx, config, complaint));
     pp_status_t status = pp_mpi_open(ctx->mpi, config->chunk_bytes, config->node_ranks);
     return status == PP_ERR_PEER_FAILED ? status : begin_together(ctx, config, status);
 }

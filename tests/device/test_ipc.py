@@ -670,45 +670,42 @@ def test_bad_input(comm, ctx, array):
 @pytest.mark.parametrize(("count", "path"), [(COUNT - 1, "staged"), (COUNT, "ipc")])
 @pytest.mark.filterwarnings("error")
 def test_auto_from_a_size(comm, ctx, array, monkeypatch, count, path):
-    monkeypatch.setenv("PYPARTIAL_IPC_FROM", str(8 * COUNT))
+    """The variable of rank 0 counts, when the context is made."""
+    monkeypatch.setenv("PYPARTIAL_IPC_FROM", "7" if comm.rank else str(8 * COUNT))
     send, out = array(count, "i8"), array(count, "i8")
-    request = ctx.Allreduce_init(send, out, policy=pp.Full())
-    assert (request.device_path, request.device_path_reason) == (path, "")
-    assert sums(comm, request, send, out)
-    request.Free()
-    monkeypatch.delenv("PYPARTIAL_IPC_FROM")
+    with pp.Context(comm, seed=7) as told:
+        request = told.Allreduce_init(send, out, policy=pp.Full())
+        assert (request.device_path, request.device_path_reason) == (path, "")
+        assert sums(comm, request, send, out)
+        request.Free()
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
     assert request.device_path == "staged"
     request.Free()
 
 
 @pytest.mark.filterwarnings("error")
-def test_auto_where_it_is_not_possible(comm, ctx, array, monkeypatch):
+def test_auto_where_it_is_not_possible(comm, array, monkeypatch):
     """Nobody has asked for it, so nobody is warned."""
     monkeypatch.setenv("PYPARTIAL_IPC_FROM", "0")
     if comm.rank == comm.size - 1:
         monkeypatch.setenv(KERNELS, "/nowhere")
     send, out = array(COUNT, "i8"), array(COUNT, "i8")
-    request = ctx.Allreduce_init(send, out, policy=pp.Full())
-    assert request.device_path == "staged"
-    assert f"rank {comm.size - 1}: {KERNELS}='/nowhere'" in request.device_path_reason
-    assert sums(comm, request, send, out)
-    request.Free()
-
-
-def test_ranks_that_differ_in_the_size(comm, ctx, array, monkeypatch):
-    if comm.size == 1:
-        pytest.skip("a rank alone agrees with itself")
-    monkeypatch.setenv("PYPARTIAL_IPC_FROM", "0" if comm.rank else str(1 << 40))
-    with pytest.raises(pp.MismatchError, match="device_path=ipc"):
-        ctx.Allreduce_init(array(COUNT), array(COUNT))
+    with pp.Context(comm, seed=7) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Full())
+        assert request.device_path == "staged"
+        assert f"rank {comm.size - 1}: {KERNELS}='/nowhere'" in request.device_path_reason
+        assert sums(comm, request, send, out)
+        request.Free()
 
 
 @pytest.mark.parametrize("value", ["1M", "-1", "1.5", "many"])
-def test_a_size_that_is_no_number_of_bytes(comm, ctx, array, monkeypatch, value):
-    monkeypatch.setenv("PYPARTIAL_IPC_FROM", value)
-    with pytest.raises(pp.ArgumentError, match=f"PYPARTIAL_IPC_FROM={value!r} is not a number"):
-        ctx.Allreduce_init(array(COUNT), array(COUNT))
+def test_a_size_that_is_no_number_of_bytes(comm, monkeypatch, value):
+    """The ranks on which it is one hear of it."""
+    last = comm.rank == comm.size - 1
+    monkeypatch.setenv("PYPARTIAL_IPC_FROM", value if last else "0")
+    error = pp.ArgumentError if last else pp.MismatchError
+    with pytest.raises(error, match=f"PYPARTIAL_IPC_FROM={value!r} is not a number"):
+        pp.Context(comm)
 
 
 def test_host_and_device_mix_if_that_is_asked_for(comm, ctx, array):

@@ -423,15 +423,16 @@ def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
 )
 @pytest.mark.parametrize("bytes_more", [0, 1])
 @pytest.mark.filterwarnings("error")
-def test_auto_from_a_size(comm, ctx, array, monkeypatch, backend, path, bytes_more):
-    """As for the allreduce, where ranks share memory."""
+def test_auto_from_a_size(comm, array, monkeypatch, backend, path, bytes_more):
+    """As for the allreduce, where ranks share memory; rank 0's environment counts."""
     model = array(COUNT)
-    monkeypatch.setenv("PYPARTIAL_IPC_FROM", str(model.nbytes + bytes_more))
-    request = ctx.Preduce_init(model, whole(comm.size), backend=backend)
-    expected = "staged" if bytes_more else path
-    assert (request.device_path, request.device_path_reason) == (expected, "")
-    assert averages(comm, request, model)
-    request.Free()
+    monkeypatch.setenv("PYPARTIAL_IPC_FROM", "7" if comm.rank else str(model.nbytes + bytes_more))
+    with pp.Context(comm, seed=7) as ctx:
+        request = ctx.Preduce_init(model, whole(comm.size), backend=backend)
+        expected = "staged" if bytes_more else path
+        assert (request.device_path, request.device_path_reason) == (expected, "")
+        assert averages(comm, request, model)
+        request.Free()
 
 
 @pytest.mark.filterwarnings("error")

@@ -341,11 +341,14 @@ def test_groups_have_no_addresses_for_mpi(comm, ctx):
     opt.finish()
 
 
-def test_pieces_on_different_paths(comm, ctx, kernels, monkeypatch):
+def test_pieces_on_different_paths(comm, kernels, monkeypatch):
     """With "auto" each piece has the path that its size asks for."""
     model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 1)).double()
     monkeypatch.setenv(IPC_FROM, str(8 * 100 * 100))
-    with pp.torch.DistributedOptimizer(sgd(model), ctx, Synchronous(), overlap=3) as opt:
+    with (
+        pp.Context(comm, seed=7) as ctx,
+        pp.torch.DistributedOptimizer(sgd(model), ctx, Synchronous(), overlap=3) as opt,
+    ):
         found = [one.device_path for one in requests(opt)]
         assert set(found) == {"staged", "ipc"}
         assert opt.device_path == "staged, ipc"

@@ -5,29 +5,32 @@ from __future__ import annotations
 import pytest
 
 import pypartial as pp
-from pypartial._ipc import IPC_FROM, choose_path
+from pypartial._ipc import IPC_FROM, NOT_SET, choose_path, ipc_from
 
 MB = 1 << 20
 
 
 @pytest.mark.parametrize(("size", "path"), [(16 * MB - 1, "auto"), (16 * MB, "ipc")])
-def test_an_allreduce_is_as_was_measured(
-    monkeypatch: pytest.MonkeyPatch, size: int, path: str
-) -> None:
-    monkeypatch.delenv(IPC_FROM, raising=False)
-    assert choose_path("auto", size, measured=True) == path
-    assert choose_path("staged", size, measured=True) == "staged"
-    assert choose_path("auto", size, measured=False) == "auto"
+def test_an_allreduce_is_as_was_measured(size: int, path: str) -> None:
+    assert choose_path("auto", size, NOT_SET, measured=True) == path
+    assert choose_path("staged", size, NOT_SET, measured=True) == "staged"
+    assert choose_path("auto", size, NOT_SET, measured=False) == "auto"
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_the_variable_comes_first(monkeypatch: pytest.MonkeyPatch, measured: bool) -> None:
-    monkeypatch.setenv(IPC_FROM, str(32 * MB))
-    assert choose_path("auto", 32 * MB - 1, measured=measured) == "auto"
-    assert choose_path("auto", 32 * MB, measured=measured) == "ipc"
+def test_the_variable_comes_first(measured: bool) -> None:
+    assert choose_path("auto", 32 * MB - 1, 32 * MB, measured=measured) == "auto"
+    assert choose_path("auto", 32 * MB, 32 * MB, measured=measured) == "ipc"
 
 
-def test_what_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(IPC_FROM, "16M")
-    with pytest.raises(pp.ArgumentError, match="PYPARTIAL_IPC_FROM='16M' is not a number"):
-        choose_path("auto", 1, measured=True)
+@pytest.mark.parametrize(("given", "size"), [("", NOT_SET), ("0", 0), ("1048576", MB)])
+def test_the_variable(monkeypatch: pytest.MonkeyPatch, given: str, size: int) -> None:
+    monkeypatch.setenv(IPC_FROM, given)
+    assert ipc_from() == size
+
+
+@pytest.mark.parametrize("given", ["16M", "-1", "1e6", str(1 << 64)])
+def test_what_is_no_number(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv(IPC_FROM, given)
+    with pytest.raises(pp.ArgumentError, match=f"PYPARTIAL_IPC_FROM='{given}' is not a number"):
+        ipc_from()
