@@ -321,8 +321,8 @@ pp_status_t pp_start_locked(pp_ctx_t *ctx, pp_handle_t *handle)
                          "until it returns True, first");
     else if (ctx->calls.kind != PP_CALL_NONE)
         status = pp_call_check_none(&ctx->calls, "Start");
-    else
-        status = handle->face->start(ctx, handle);
+    else if ((status = pp_staging_enter(handle)) >= 0)
+        status = pp_staging_leave(handle, handle->face->start(ctx, handle));
     bool note = ctx->team.has_note || ctx->unpinned_due;
     pp_wake_for_alarm(ctx);
     return status == PP_OK && note ? PP_NOTE : status;
@@ -364,12 +364,9 @@ static pp_status_t check_collects(const pp_ctx_t *ctx, const pp_handle_t *handle
     return handle->face->check ? handle->face->check(handle) : PP_OK;
 }
 
-static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *result, pp_view_out_t *view)
+static pp_status_t wait_inside(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeout_us, pp_result_t *result,
+                               pp_view_out_t *view)
 {
-    pp_ctx_t *ctx;
-    PP_TRY(pp_enter_handle(handle, &ctx));
-    if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
-        handle->request.timed_out = false;
     pp_status_t status = check_collects(ctx, handle, "Wait or Test");
     if (status >= 0)
         status = give_without_start(ctx, handle);
@@ -378,6 +375,20 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
                                view || timeout_us == 0 ? NULL : handle);
     if (status == PP_OK)
         status = handle->face->hand_out(ctx, handle, result, view);
+    else
+        handle->face->give_up(handle);
+    return status;
+}
+
+static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *result, pp_view_out_t *view)
+{
+    pp_ctx_t *ctx;
+    PP_TRY(pp_enter_handle(handle, &ctx));
+    if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
+        handle->request.timed_out = false;
+    pp_status_t status = pp_staging_enter(handle);
+    if (status >= 0)
+        status = pp_staging_leave(handle, wait_inside(ctx, handle, timeout_us, result, view));
     else
         handle->face->give_up(handle);
     pp_unlock(ctx);

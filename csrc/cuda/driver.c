@@ -207,9 +207,14 @@ void pp_cuda_device_close(pp_cuda_device_t *device)
     *device = (pp_cuda_device_t){0};
 }
 
-/* How many scopes this thread is in, and the mode of captures that it had before the first of them. */
+enum { SCOPES_MAX = 8 };             /* of a thread, not counting those of the context that is current already */
+
+/* The scopes that this thread is in: each changes the current context, and may be entered several times in a row.  And the
+   mode of captures that the thread had before the first of them. */
 static _Thread_local struct {
     int                 depth;
+    CUcontext           contexts[SCOPES_MAX];
+    int                 times[SCOPES_MAX];
     CUstreamCaptureMode mode;
 } scopes;
 
@@ -223,13 +228,21 @@ pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
 {
     CUcontext popped;
     PP_TRY(check_process());
+    if (scopes.depth > 0 && scopes.contexts[scopes.depth - 1] == device->context) {
+        scopes.times[scopes.depth - 1]++;
+        return PP_OK;
+    }
+    if (scopes.depth == SCOPES_MAX)
+        return pp_fail(PP_ERR_INTERNAL, "a thread is inside %d devices at once", SCOPES_MAX);
     PP_TRY(PP_CUDA(device->cuda, cuCtxPushCurrent, device->context));
     pp_status_t status = scopes.depth == 0 ? relax(device->cuda) : PP_OK;
-    if (status < 0)
+    if (status < 0) {
         device->cuda->cuCtxPopCurrent(&popped);
-    else
-        scopes.depth++;
-    return status;
+        return status;
+    }
+    scopes.contexts[scopes.depth] = device->context;
+    scopes.times[scopes.depth++] = 1;
+    return PP_OK;
 }
 
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
@@ -237,6 +250,8 @@ pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
     const pp_cuda_t *cuda = device->cuda;
     CUcontext        popped;
     pp_status_t      relaxed = PP_OK;
+    if (--scopes.times[scopes.depth - 1] > 0)
+        return status;
     if (--scopes.depth == 0)
         relaxed = PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &scopes.mode);
     const CUresult result = cuda->cuCtxPopCurrent(&popped);

@@ -72,6 +72,23 @@ static inline pp_ctx_t *pp_ctx_of(const pp_handle_t *handle)
     return (pp_ctx_t *)((char *)handle->team->engine - offsetof(pp_ctx_t, engine));
 }
 
+/* Makes the device current while a call of the application is about the handle: what is inside enters it often.  PP_OK for
+   a handle of the host.  Else pp_staging_leave() ends it, and returns what the call came to; if the driver does not make
+   current again what was so before, it latches an error. */
+static inline pp_status_t pp_staging_enter(const pp_handle_t *handle)
+{
+    return handle->staging ? pp_cuda_enter(&handle->staging->lane.device) : PP_OK;
+}
+
+static inline pp_status_t pp_staging_leave(pp_handle_t *handle, pp_status_t status)
+{
+    if (!handle->staging || pp_cuda_leave(&handle->staging->lane.device, PP_OK) >= 0)
+        return status;
+    pp_engine_fail(handle->engine, PP_ERR_STATE, "handle %u: the application's device is not current again: %s", handle->id,
+                   pp_error_text());
+    return pp_engine_check(handle->engine);
+}
+
 /* pp_lane_borrow() with the lock, which it releases if the driver is to pin the memory. */
 static inline bool pp_staging_borrow(pp_handle_t *handle, pp_pinned_t *pinned, const void *memory, size_t bytes)
 {

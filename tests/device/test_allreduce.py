@@ -271,6 +271,24 @@ def test_calls_of_the_driver(comm, ctx, array, stream, stand_in):
     request.Free()
 
 
+@pytest.mark.parametrize("count", [4, 30_000])
+def test_a_call_makes_its_device_current_once(comm, array, stand_in, count):
+    """What it does there is many calls of the driver."""
+    send, out = array(count), array(count)
+    send.put(1)
+    with pp.Context(comm, progress="caller") as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Full())
+        for _ in range(3):
+            for call in (request.Start, request.Wait):
+                before = [stand_in.fake_calls(name) for name in (b"cuCtxPushCurrent", b"")]
+                call()
+                after = [stand_in.fake_calls(name) for name in (b"cuCtxPushCurrent", b"")]
+                assert after[0] - before[0] == 1
+                assert after[1] - before[1] > 4
+        assert (out.get() == comm.size).all()
+        request.Free()
+
+
 @pytest.mark.parametrize(
     ("count", "dtype", "rows"),
     [(1, "u1", 0), (2, "u1", 1), (2**15 - 2, "u1", 1), (2**15 - 1, "u1", 0), (2**13, "f4", 0)],

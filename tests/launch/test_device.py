@@ -251,6 +251,40 @@ def test_a_result_that_does_not_get_to_its_device(kind, path, progress, env):
         assert any(line.startswith(f"raised: {error}") for line in run.lines(rank)), run.explain()
 
 
+NOT_RESTORED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+send, out = Array(3000, "f4", stream), Array(3000, "f4", stream)
+ctx = pp.Context(comm, progress="caller")
+request = ctx.Allreduce_init(send, out, policy=pp.Full())
+for failing in ("none", sys.argv[2], "none"):
+    for call in (request.Start, request.Wait):
+        if comm.rank == 1 and call.__name__ == failing:
+            driver().fake_fail(b"cuCtxPopCurrent", 1, 719)
+        try:
+            call()
+        except pp.Error as error:
+            print("raised in", failing, type(error).__name__, error, flush=True)
+comm.Barrier()  # nobody ends before all have raised
+"""
+
+
+@pytest.mark.parametrize("call", ["Start", "Wait"])
+def test_the_device_of_the_application_is_not_restored(call, env):
+    """The call has done its work, so all that can be told is that the context has failed."""
+    command = python("-m", "mpi4py", "-c", NOT_RESTORED, str(ROOT), call)
+    run = mpirun(2, command, timeout_s=60, env=env)
+    told = [line for line in run.lines(1) if line.startswith("raised in ")]
+    text = "Error handle 1: the application's device is not current again: CUDA reports an error"
+    assert told[0].startswith(f"raised in {call} {text}"), run.explain()
+    assert told[-1].startswith(f"raised in none {text}"), run.explain()
+    assert any("PeerFailedError rank 1" in line for line in run.lines(0)), run.explain()
+
+
 UNKNOWN = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -454,6 +454,32 @@ static void use_device(void)
     CHECK(strstr(pp_error_text(), "cuMemAlloc failed with 1, CUDA_ERROR_INVALID_VALUE"));
 }
 
+/* A scope inside one of the same device makes no call, and has an error like any other. */
+static void nested(const pp_cuda_device_t *other, CUcontext application)
+{
+    const pp_cuda_device_t *devices[] = {&device, &device, other, other, other, &device, &device, other};
+    enum { SCOPES = sizeof devices / sizeof *devices, CHANGES = 4 };
+    const uint64_t pushed = fake_calls("cuCtxPushCurrent"), modes = fake_calls("cuThreadExchangeStreamCaptureMode");
+    for (int i = 0; i < SCOPES; i++) {
+        DONE(pp_cuda_enter(devices[i]));
+        CHECK(context_now() == devices[i]->context);
+    }
+    CHECK(fake_calls("cuCtxPushCurrent") - pushed == CHANGES);
+    for (int i = SCOPES - 1; i >= 0; i--) {
+        CHECK(context_now() == devices[i]->context);
+        CHECK(pp_cuda_leave(devices[i], PP_PENDING) == PP_PENDING);
+    }
+    CHECK(context_now() == application);
+    CHECK(fake_calls("cuThreadExchangeStreamCaptureMode") - modes == 2);
+    enum { MOST = 8 };
+    for (int i = 0; i < MOST; i++)
+        DONE(pp_cuda_enter(i % 2 ? other : &device));
+    CHECK(pp_cuda_enter(&device) == PP_ERR_INTERNAL && strstr(pp_error_text(), "inside 8 devices at once"));
+    for (int i = MOST - 1; i >= 0; i--)
+        DONE(pp_cuda_leave(i % 2 ? other : &device, PP_OK));
+    CHECK(context_now() == application);
+}
+
 /* Whatever context the application has made current, or none, is so again after ours; also if something failed.  There
    are two devices. */
 static void contexts(void)
@@ -474,15 +500,18 @@ static void contexts(void)
     use_device();
     CHECK(context_now() == other.context && other.context == application);
     DONE(pp_cuda_leave(&other, PP_OK));
-    /* A failure of leave() is told, unless something has failed before. */
+    nested(&other, application);
+    /* A failure of leave() is told, unless something has failed before.  The context stays. */
     DONE(pp_cuda_enter(&device));
     fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
     CHECK(pp_cuda_leave(&device, PP_OK) == PP_ERR_STATE && strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
+    DONE(pp_cuda_enter(&device));
     fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
     pp_fail(PP_ERR_MEMORY, "the first");
     CHECK(pp_cuda_leave(&device, PP_ERR_MEMORY) == PP_ERR_MEMORY);
     SAME(pp_error_text(), "the first");
-    DONE(pp_cuda_leave(&device, PP_OK));
+    for (int i = 0; i < 2; i++)
+        DONE(PP_CUDA(cuda, cuCtxPopCurrent, &(CUcontext){0}));
     CHECK(context_now() == application);
     pp_cuda_device_close(&other);
     pp_cuda_device_close(&device);
