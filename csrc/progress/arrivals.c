@@ -75,7 +75,9 @@ static pp_status_t bring(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *fligh
     pp_staging_t *staging = coll->handle.staging;
     if (staging->stranded)
         pp_staging_recover(&coll->handle);
-    pp_status_t   status = coll->ops->aim(coll, &flight->target);
+    pp_status_t status = pp_direct_room(&coll->handle);
+    if (status == PP_OK)
+        status = coll->ops->aim(coll, &flight->target);
     if (status != PP_OK)
         return status;
     const pp_piece_t piece = {.send = flight->pinned->data, .count = coll->count};

@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Each may have an event behind it, and rounds queue a few more. */
+enum { BACKLOG_MAX = 128 };
+
 #define CALL(kind, name, ...) PP_CUDA((kind)->device.cuda, name, __VA_ARGS__)
 
 static CUdeviceptr at(const void *elements) { return pp_cuda_address(elements); }
@@ -120,6 +123,17 @@ static pp_status_t device_reached(const pp_memory_t *self, uint64_t mark)
     PP_TRY(pp_cuda_enter(&kind->device));
     PP_TRY(pp_cuda_leave(&kind->device, look(kind)));
     return is_reached(kind->marks, mark) ? PP_OK : PP_PENDING;
+}
+
+static bool has_room(const pp_device_marks_t *marks) { return atomic_load(&marks->queued) - marks->over < BACKLOG_MAX; }
+
+pp_status_t pp_device_room(pp_device_kind_t *kind)
+{
+    uint64_t mark;
+    if (has_room(kind->marks))
+        return PP_OK;
+    PP_TRY(device_mark(&kind->memory, &mark));
+    return has_room(kind->marks) ? PP_OK : PP_PENDING;
 }
 
 void pp_device_end_marks(pp_device_kind_t *kind)

@@ -88,6 +88,12 @@ bool pp_direct_in_use(const pp_handle_t *handle, const char **why)
     return direct && direct->wish.granted;
 }
 
+pp_status_t pp_direct_room(pp_handle_t *handle)
+{
+    pp_direct_t *direct = handle->staging->direct;
+    return direct && direct->wish.granted ? pp_device_room(&direct->kind) : PP_OK;
+}
+
 pp_status_t pp_direct_use(pp_handle_t *handle, pp_pinned_t *bounce)
 {
     const pp_direct_t *direct = handle->staging->direct;

@@ -24,6 +24,8 @@ pp_status_t pp_direct_ask(pp_handle_t *handle, const char *no_direct);
 bool        pp_direct_in_use(const pp_handle_t *handle, const char **why);
 /* An operation that returned nothing has failed: latches that for the context.  With the lock. */
 pp_status_t pp_direct_check(pp_handle_t *handle);
+/* Whether a contribution may be combined with vectors now: PP_PENDING, not before the device has come further. */
+pp_status_t pp_direct_room(pp_handle_t *handle);
 /* What was queued for vectors reads the bounce buffer, which is busy until that is over. */
 pp_status_t pp_direct_use(pp_handle_t *handle, pp_pinned_t *bounce);
 /* What was queued for vectors writes to the bounce buffer, and what is queued on the application's stream from now on comes

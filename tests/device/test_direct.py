@@ -417,6 +417,36 @@ def test_contributions_stay_until_they_are_read(comm, array, stand_in):
 
 
 @pytest.mark.sizes(2, 3, 5)
+def test_a_queue_that_is_full_stops_nobody(comm, array, stand_in):
+    """Contributions wait until the device has come further."""
+    send, out, ones, total = array(COUNT, "i8"), array(COUNT, "i8"), np.ones(3), np.zeros(3)
+    room, starts = 512, 400
+    with pp.Context(comm, seed=7, transport="mpi", patience=None) as ctx:
+        host = ctx.Allreduce_init(ones, total, policy=pp.Full())
+        request = opened(ctx, send, out, policy=pp.Full())
+        stand_in.fake_hold(of_rounds := stand_in.fake_newest_stream(), comm.rank == 0)
+        stand_in.fake_room(room if comm.rank == 0 else 1024)
+        send.put(comm.rank == 0)
+        for _ in range(starts if comm.rank == 0 else 0):
+            request.Start()
+            with pytest.raises(pp.TimeoutError):
+                request.Wait(timeout=0.001)  # most are combined meanwhile
+        host.Start()
+        host.Wait()
+        assert total.tolist() == [comm.size] * 3
+        stand_in.fake_hold(of_rounds, False)
+        if comm.rank > 0:
+            request.Start()
+        request.Wait()
+        contributed = out.get()
+        request.Flush()
+        assert (contributed + out.get() == starts).all()
+        request.Free()
+        host.Free()
+    stand_in.fake_room(1024)
+
+
+@pytest.mark.sizes(2, 3, 5)
 def test_free_does_not_wait_for_the_operations_of_rounds(comm, array, stand_in):
     """Other ranks may make some at any time, until all are in Free."""
     send, out = array(COUNT, "f8"), array(COUNT, "f8")
