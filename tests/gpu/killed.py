@@ -2,11 +2,7 @@
 
     mpirun -n P python tests/gpu/killed.py cupy|torch PATH
 
-Ranks that are told print so. `ci/gpu` looks what is left on the device afterwards:
-
-    python tests/gpu/killed.py cupy|torch free
-
-prints how many bytes of its memory are free.
+Ranks that are told print so. `ci/gpu` looks what is left on the device afterwards.
 """
 
 from __future__ import annotations
@@ -32,9 +28,6 @@ SPIN_NS = 1_000_000
 
 def main() -> None:
     kit, path = gpu.Kit(sys.argv[1], 0), sys.argv[2]
-    if path == "free":
-        print(gpu.free_bytes())
-        return
     comm = MPI.COMM_WORLD
     send, out = kit.new(COUNT, "float32"), kit.new(COUNT, "float32")
     kit.put(send, np.ones(COUNT, "f4"))

@@ -7,7 +7,7 @@ a test is the same for both. The driver may be the stand-in (`fakecuda.c`), and 
     python -m support.gpu cupy      # or torch
     python -m support.gpu direct I_MPI_OFFLOAD=1
                                     # why MPI cannot be given addresses of the device, or null
-    python -m support.gpu hold      # uses device 0 until its standard input ends
+    python -m support.gpu hold      # for gpu_holder.py
 
 prints as JSON what there is, for programs that start ranks and use neither MPI nor a device.
 """
@@ -140,7 +140,7 @@ def needed() -> set[str]:
     return {name for name in os.environ.get(NEEDED, "").split(",") if name}
 
 
-def free_bytes() -> int:
+def _free_bytes() -> int:
     """Return how much memory of the current device is free."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     ok(driver().cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
@@ -332,12 +332,13 @@ def why_not_direct(settings: list[str]) -> str | None:
 
 
 def hold() -> None:
-    """Use device 0 until the standard input ends."""
+    """Use device 0 until the standard input ends; for each line, say how much memory is free."""
     context = Pointer()
     ok(driver().cuInit(0))
     ok(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-    print("holds", flush=True)
-    sys.stdin.read()
+    ok(driver().cuCtxPushCurrent_v2(context))
+    for _ in sys.stdin:
+        print(0 if is_stand_in() else _free_bytes(), flush=True)
 
 
 if __name__ == "__main__":
