@@ -69,16 +69,34 @@ class Operations:
         rows.width, rows.height = half, 2
         return lambda: self._driver.cuMemcpy2DAsync_v2(ctypes.byref(rows), self._stream)
 
+    def _rows_on_device(self, size: int) -> Queue:
+        half = size // 2
+        rows = Rows(from_type=DEVICE, from_pitch=half, to_type=DEVICE, to_pitch=half)
+        rows.to_device, rows.from_device = (each.value for each in self._device)
+        rows.width, rows.height = half, 2
+        return lambda: self._driver.cuMemcpy2DAsync_v2(ctypes.byref(rows), self._stream)
+
+    def _to_peer(self, size: int) -> Queue:
+        """Copy as to another device, which may be made by another part of this one."""
+        there, other = self._device
+        context, count = self._driver._context, ctypes.c_size_t(size)
+        return lambda: self._driver.cuMemcpyPeerAsync(
+            there, context, other, context, count, self._stream
+        )
+
     def all(self) -> dict[str, Queue]:
         """Return the operations by name."""
         there, other = self._device
-        few = (4 * KB, 16 * KB, 32 * KB, 64 * KB, MB)
+        few, much = (4 * KB, 16 * KB, 32 * KB, 64 * KB, MB), (64 * KB, 16 * MB, MOST)
         kinds = {
             "copy to the host": (self._copy(self._host, there), few),
             "copy from the host": (self._copy(there, self._host), few),
             "the same as two rows": (self._rows, few),
-            "copy on the device": (self._copy(other, there), (64 * KB, 16 * MB, MOST)),
+            "copy on the device": (self._copy(other, there), much),
         }
+        if not gpu.is_stand_in():  # which has neither
+            kinds["the same as two rows, on the device"] = (self._rows_on_device, much)
+            kinds["the same as to a peer"] = (self._to_peer, much)
         queues = {"nothing but the event": lambda: None}
         queues["kernel"] = lambda: self._driver.spin(there, 0, self._stream)
         for kind, (make, sizes) in kinds.items():
