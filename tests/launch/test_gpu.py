@@ -126,6 +126,25 @@ def test_it_looks_again_when_it_has_installed_something(
     assert list(answers) == []
 
 
+@pytest.mark.parametrize(("mpi", "told"), [("intel", "1"), ("open", None), (None, None)])
+def test_an_mpi_is_told_of_devices_from_the_beginning(
+    mpi: str | None,
+    told: str | None,
+    ci: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.delenv("I_MPI_OFFLOAD", raising=False)
+    monkeypatch.setattr(ci, "why_no_device", lambda driver: None)
+    monkeypatch.setattr(ci, "open_driver", object)
+    monkeypatch.setattr(ci, "environment", lambda options, driver: "python")
+    begun: list[str | None] = []
+    monkeypatch.setattr(os, "execv", lambda *_: begun.append(os.environ.get("I_MPI_OFFLOAD")))
+    ci.first_half(argparse.Namespace(installed=True, mpi=mpi, out=tmp_path))
+    assert begun == [told]
+
+
 def test_its_environment_has_a_pip(ci: ModuleType, tmp_path: Path) -> None:
     """That of the Python that makes it, or else the one that comes with Python."""
     bare = tmp_path / "bare"

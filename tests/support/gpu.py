@@ -5,8 +5,7 @@ a test is the same for both. The driver may be the stand-in (`fakecuda.c`), and 
 `standin/cupy.py`: so the tests themselves are tried where there is no GPU.
 
     python -m support.gpu cupy      # or torch
-    python -m support.gpu direct I_MPI_OFFLOAD=1
-                                    # why MPI cannot be given addresses of the device, or null
+    python -m support.gpu direct    # why MPI cannot be given addresses of the device, or null
     python -m support.gpu hold      # for gpu_holder.py
 
 prints as JSON what there is, for programs that start ranks and use neither MPI nor a device.
@@ -322,15 +321,6 @@ def what_there_is(library: str) -> dict[str, Any]:
     return {"problem": problem, "paths": paths(), "stand_in": stand_in}
 
 
-def why_not_direct(settings: list[str]) -> str | None:
-    """Return why MPI, with these variables, cannot be given addresses of the device, or None.
-
-    This process may have started MPI already: the variables are for the one that tries it.
-    """
-    os.environ.update(setting.split("=", 1) for setting in settings)
-    return _direct.why_not(load(), 0, tries=True)
-
-
 def hold() -> None:
     """Use device 0 until the standard input ends; for each line, say how much memory is free."""
     context = Pointer()
@@ -342,8 +332,10 @@ def hold() -> None:
 
 
 if __name__ == "__main__":
-    what, *more = sys.argv[1:]
+    (what,) = sys.argv[1:]
     if what == "hold":
         hold()
+    elif what == "direct":
+        print(json.dumps(_direct.why_not(load(), 0, tries=True)))
     else:
-        print(json.dumps(why_not_direct(more) if what == "direct" else what_there_is(what)))
+        print(json.dumps(what_there_is(what)))
