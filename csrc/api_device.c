@@ -144,10 +144,12 @@ pp_status_t pp_await_free(pp_ctx_t *ctx, int64_t timeout_us)
 
 pp_status_t pp_await_disposal(int64_t timeout_us) { return pp_dispose_wait(timeout_us) ? PP_OK : PP_PENDING; }
 
-pp_status_t pp_land_all(pp_ctx_t *ctx, int64_t timeout_us)
+pp_status_t pp_land_all(pp_ctx_t *ctx, uint64_t *until, int64_t timeout_us)
 {
     PP_TRY(pp_enter(ctx));
-    pp_status_t status = pp_staging_land_all(ctx, timeout_us);
+    if (*until == 0)
+        *until = ctx->flown;
+    pp_status_t status = pp_staging_land_all(ctx, *until, timeout_us);
     pp_unlock(ctx);
     return status;
 }

@@ -148,16 +148,17 @@ class CollectiveCalls:
         """Prepare a call, unless it has begun; return how much of its timeout is left.
 
         Waits until this rank's contributions are off their devices: inside the call it counts as
-        left, and rounds would go on without them.
+        left, and rounds would go on without them. It does not wait for what other threads start
+        meanwhile.
         """
         self.refuse_while_begun(name)
-        land = self._native.lib.pp_land_all
-        if self._begun is not None or land(self._ctx, 0) == 0:
+        land, until = self._native.lib.pp_land_all, self._native.ffi.new("uint64_t *")
+        if self._begun is not None or land(self._ctx, until, 0) == 0:
             return timeout
         return self.await_device(
             f"{name}: this rank's contributions",
             timeout,
-            lambda slice_us: land(self._ctx, slice_us),
+            lambda slice_us: land(self._ctx, until, slice_us),
         )
 
     def await_device(

@@ -243,18 +243,24 @@ pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, in
     return status;
 }
 
+typedef struct landings {
+    const pp_ctx_t *ctx;
+    uint64_t        until;
+} landings_t;
+
 static bool all_have_landed(const void *arg)
 {
-    const pp_ctx_t *ctx = arg;
-    bool            landed = true;
-    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
-        landed &= !handle->staging || !handle->staging->flights;
+    const landings_t *landings = arg;
+    bool              landed = true;
+    PP_FOR_EACH_HANDLE(&landings->ctx->engine, handle)
+        landed &= !handle->staging || !handle->staging->flights || handle->staging->flights->number > landings->until;
     return landed;
 }
 
-pp_status_t pp_staging_land_all(pp_ctx_t *ctx, int64_t timeout_us)
+pp_status_t pp_staging_land_all(pp_ctx_t *ctx, uint64_t until, int64_t timeout_us)
 {
-    return ctx->flights == 0 || ctx->engine.error ? PP_OK : await(ctx, all_have_landed, ctx, timeout_us);
+    const landings_t landings = {ctx, until};
+    return ctx->flights == 0 || ctx->engine.error ? PP_OK : await(ctx, all_have_landed, &landings, timeout_us);
 }
 
 void pp_staging_use_stream(pp_handle_t *handle, uint64_t stream)

@@ -21,7 +21,7 @@ enum {
 int64_t pp_patience_us(const pp_ctx_t *ctx, unsigned quiet_polls)
 {
     uint64_t in_use_us = ctx->engine.transport->bulk_sent > 0 ? IN_USE_US
-                       : ctx->flew && ctx->returns_soon[true] ? FLEW_US : 0;
+                       : ctx->flown > 0 && ctx->returns_soon[true] ? FLEW_US : 0;
     if (pp_everybody_rings(ctx) && !pp_is_under_way(ctx) && ctx->flights == 0)
         return in_use_us > 0 && pp_now_us() - ctx->left_us < in_use_us ? PP_IN_USE_PATIENCE_US : IDLE_US;
     if (quiet_polls > PP_IDLE_POLLS)

@@ -76,7 +76,7 @@ static pp_status_t fetch(pp_ctx_t *ctx, pp_preduce_t *preduce)
         memcpy(flight->members, preduce->asked.members, bytes);
     staging->flights = staging->last = &flight->base;
     ctx->flights++;
-    ctx->flew = true;
+    flight->base.number = ++ctx->flown;
     pp_staging_count(ctx, staging, flight->base.pinned);
     return PP_OK;
 }

@@ -111,7 +111,7 @@ static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
     coll->on_their_way++;
     append(coll->handle.staging, flight);
     ctx->flights++;
-    ctx->flew = true;
+    flight->number = ++ctx->flown;
     if (!flight->target.lent)
         pp_staging_count(ctx, coll->handle.staging, flight->pinned);
     pp_patience_started(coll);

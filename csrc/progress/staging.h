@@ -28,6 +28,7 @@ typedef struct pp_flight {
     pp_pinned_t *pinned;
     bool         reserved;           /* they go to `target`; else to a bounce buffer */
     pp_target_t  target;
+    uint64_t     number;             /* among those of the context, from 1 on */
     uint64_t     given;              /* the round that the Start's call is given */
     uint64_t     since_ns;           /* from when on the device computes for it; 0: not known */
     bool         arrived;
@@ -126,8 +127,8 @@ void        pp_staging_refused(pp_handle_t *handle, const pp_pinned_t *pinned, p
 /* See pp_face_t. */
 pp_status_t pp_staging_check(const pp_handle_t *handle);
 pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);
-/* The contributions to all handles; of a context that has failed, none. */
-pp_status_t pp_staging_land_all(pp_ctx_t *ctx, int64_t timeout_us);
+/* The first so many contributions of the context (pp_flight_t), to all handles; if it has failed, none. */
+pp_status_t pp_staging_land_all(pp_ctx_t *ctx, uint64_t until, int64_t timeout_us);
 void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
 
 /* ---- results on their way (sent.c) ---- */

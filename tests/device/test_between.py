@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from support.device import Stream
 
 import pypartial as pp
 
@@ -98,3 +99,37 @@ def test_a_rank_goes_away_with_its_contribution_given(comm, array, stream, trans
             assert status.cause is pp.Cause.POLICY
             assert (out.get() == sum(range(comm.size)) + comm.size * step).all()
         request.Free()
+
+
+def test_what_other_threads_start_meanwhile_may_come_later(comm, array, stream, monkeypatch):
+    """Else a call might never begin: there may be a contribution on its way at any time."""
+    later, waits, made = Stream(), threading.Event(), []
+    buffers = [array(COUNT) for _ in range(4)]
+    with pp.Context(comm, seed=7, patience=None) as ctx:
+        first = ctx.Allreduce_init(buffers[0], buffers[1], policy=pp.Full())
+        second = ctx.Allreduce_init(buffers[2], buffers[3], policy=pp.Full())
+        await_device = ctx._calls.await_device
+
+        def note(*arguments):
+            waits.set()
+            return await_device(*arguments)
+
+        def make():
+            made.append(ctx.Allreduce_init(np.ones(3), np.zeros(3), timeout=20))
+
+        monkeypatch.setattr(ctx._calls, "await_device", note)
+        stream.hold(True)
+        first.Start()
+        thread = threading.Thread(target=make)
+        thread.start()
+        waits.wait()
+        later.hold(True)
+        second.Start(stream=later)
+        stream.hold(False)
+        thread.join()
+        later.hold(False)
+        for request in (first, second):
+            request.Wait()
+            request.Free()
+        made[0].Free()
+    later.close()

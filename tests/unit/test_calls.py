@@ -68,7 +68,7 @@ class Core:
     def pp_collect(self, coll, result):
         return self.begin("collect")
 
-    def pp_land_all(self, ctx, timeout_us):
+    def pp_land_all(self, ctx, until, timeout_us):
         return 0
 
     def pp_call_wait(self, ctx, timeout_us):

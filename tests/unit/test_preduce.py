@@ -295,7 +295,7 @@ class Core:
         self.said.append("flush")
         return 0
 
-    def pp_land_all(self, ctx: Any, timeout_us: int) -> int:
+    def pp_land_all(self, ctx: Any, until: Any, timeout_us: int) -> int:
         return 0
 
     def pp_call_wait(self, ctx: Any, timeout_us: int) -> int:
