@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._names import ACTIVITY
+from ._names import ACTIVITY, DEVICE_WAIT
 from .policy import Policy
 from .units import format_duration
 
@@ -32,9 +32,15 @@ class RankState(NamedTuple):
     ready: bool
     drawn: bool
     withholding: bool
+    device_wait: str
 
 
 COMPUTING, WAITING, IN_CALL = "computing", "waiting", "in a call"
+CONTRIBUTION, PART = "contribution", "part"
+_OF_DEVICES = {
+    CONTRIBUTION: "; its contribution is on its way from its device",
+    PART: "; its device has yet to do its part of a round",
+}
 LISTED = 16  # ranks named one by one in a report
 
 
@@ -82,6 +88,7 @@ class Question:
         if self.failure is not None:
             return self.failure
         names = ACTIVITY.values(self._native.lib)
+        device_waits = DEVICE_WAIT.values(self._native.lib)
         return [
             RankState(
                 rank=rank,
@@ -95,6 +102,7 @@ class Question:
                 ready=bool(state.ready),
                 drawn=bool(state.drawn),
                 withholding=bool(state.withholding),
+                device_wait=device_waits.get(state.device_wait, "none"),
             )
             for rank, state in enumerate(self._states)
         ]
@@ -206,7 +214,10 @@ def report_wait(
     else:
         why = "it is not activated; drawn to trigger it"
         blamed = drawn + silent
-    if not blamed:
+    on_device = [state for state in states if state.device_wait == PART]
+    if not blamed and on_device:
+        why, blamed = "no rank is missing, but devices have yet to do their part", on_device
+    elif not blamed:
         why, blamed = "no rank is missing; all ranks", list(states)
     return (
         f"{name}: round {current} is not complete after {waited_s:.1f} s; "
@@ -279,4 +290,4 @@ def does(state: RankState, handle: int) -> str:
         text = f"computing, {calls}"
     if state.withholding:
         text += "; its max_lag keeps it from joining the round"
-    return text
+    return text + _OF_DEVICES.get(state.device_wait, "")

@@ -172,6 +172,14 @@ ACTIVITY = Names(
     "activity",
     {"computing": "PP_COMPUTING", "waiting": "PP_WAITING", "in a call": "PP_IN_CALL"},
 )
+DEVICE_WAIT = Names(
+    "device_wait",
+    {
+        "none": "PP_WAITS_FOR_NO_DEVICE",
+        "contribution": "PP_CONTRIBUTION_ON_ITS_WAY",
+        "part": "PP_DEVICE_PART",
+    },
+)
 FORMAT = Names("format", {"goal": "PP_GOAL", "dot": "PP_DOT"})
 LINK = Names("link", {"node": "PP_LINK_NODE", "network": "PP_LINK_NETWORK"})
 REASON = Names(

@@ -255,9 +255,17 @@ static void worked(pp_handle_t *handle, uint64_t round, bool last)
 
 /* ---- questions --------------------------------------------------------------------------------------------- */
 
+static pp_device_wait_t device_wait(const pp_allreduce_t *coll)
+{
+    if (coll->on_their_way > 0)
+        return PP_CONTRIBUTION_ON_ITS_WAY;
+    return coll->ops->on_device && coll->ops->on_device(coll) ? PP_DEVICE_PART : PP_WAITS_FOR_NO_DEVICE;
+}
+
 static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
+    state->device_wait = device_wait(coll);
     state->completed = coll->completed;
     state->joined = coll->ops->joined(coll);
     state->ready = coll->ops->ready(coll);
@@ -268,7 +276,12 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 
 static void explain(pp_handle_t *handle, pp_text_t *text)
 {
+    static const char *const texts[] = {
+        [PP_WAITS_FOR_NO_DEVICE] = "", [PP_CONTRIBUTION_ON_ITS_WAY] = "this rank's contribution is on its way from its device\n",
+        [PP_DEVICE_PART] = "this rank's device has yet to do its part of a round\n",
+    };
     pp_allreduce_t *coll = pp_allreduce_of(handle);
+    pp_text_add(text, "%s", texts[device_wait(coll)]);
     coll->ops->explain(coll, text);
 }
 

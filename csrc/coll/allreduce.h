@@ -110,6 +110,8 @@ typedef struct pp_rounds_ops {
     bool        (*ready)(const pp_allreduce_t *);
     bool        (*withholds)(const pp_allreduce_t *);
     bool        (*in_mid_round)(const pp_allreduce_t *);
+    /* Its part of a round waits for its device; NULL: such rounds need none. */
+    bool        (*on_device)(const pp_allreduce_t *);
     bool        (*drawn)(pp_allreduce_t *);
     uint64_t    (*joined)(const pp_allreduce_t *);
     bool        (*retired)(const pp_allreduce_t *);

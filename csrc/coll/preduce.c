@@ -295,6 +295,7 @@ static void worked(pp_handle_t *handle, uint64_t job, bool last)
 static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 {
     state->completed = pp_preduce_of(handle)->requests;
+    state->device_wait = pp_preduce_of(handle)->on_its_way ? PP_CONTRIBUTION_ON_ITS_WAY : PP_WAITS_FOR_NO_DEVICE;
     state->joined = state->completed;
     state->ready = pp_handle_waits(handle);
     state->aside = handle->aside;

@@ -92,6 +92,14 @@ pp_status_t pp_bulks_look(pp_bulks_t *bulks, int *gone)
     return PP_OK;
 }
 
+bool pp_bulks_hold(const pp_bulks_t *bulks, uint32_t handle)
+{
+    const pp_bulk_t *bulk = bulks->held;
+    while (bulk && bulk->payload.handle != handle)
+        bulk = bulk->next;
+    return bulk;
+}
+
 void pp_bulks_over(pp_bulks_t *bulks, pp_bulk_t *bulk)
 {
     bulk->then.over(bulk->then.owner, bulk->then.which);

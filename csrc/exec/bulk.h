@@ -51,6 +51,8 @@ uint32_t    pp_bulks_tag(pp_bulks_t *bulks);
 pp_status_t pp_bulks_begin(pp_bulks_t *bulks, const pp_payload_t *payload, const pp_travelled_t *then);
 /* Lets the transport have those that need not be held any more; *gone: so many more. */
 pp_status_t pp_bulks_look(pp_bulks_t *bulks, int *gone);
+/* Whether a payload of the handle is held. */
+bool        pp_bulks_hold(const pp_bulks_t *bulks, uint32_t handle);
 /* The transport has moved the payload. */
 void        pp_bulks_over(pp_bulks_t *bulks, pp_bulk_t *bulk);
 /* Frees all, also those under way. */

@@ -629,6 +629,13 @@ typedef enum pp_activity {
     PP_IN_CALL                 /* inside a collective call; `handle` is the call's handle, 0 for none */
 } pp_activity_t;
 
+/* What of a handle a rank's device has yet to come to. */
+typedef enum pp_device_wait {
+    PP_WAITS_FOR_NO_DEVICE,
+    PP_CONTRIBUTION_ON_ITS_WAY,
+    PP_DEVICE_PART             /* the rank's part of a round */
+} pp_device_wait_t;
+
 /* What a rank answers. */
 typedef struct pp_rank_state {
     int32_t  answered;         /* 0: no answer yet; all other fields are 0 (the rank has died, or is outside the
@@ -645,7 +652,7 @@ typedef struct pp_rank_state {
     int32_t  drawn;            /* drawn for its next round (PP_FIRST_OF) */
     int32_t  withholding;      /* its max_lag keeps it from joining an activated round */
     int32_t  aside;            /* it has left the handle by patience */
-    int32_t  unused;
+    int32_t  device_wait;      /* pp_device_wait_t */
 } pp_rank_state_t;
 
 /* Blocking, not collective.  Asks every rank what it is doing with the handle of this id (0: with none), and waits for

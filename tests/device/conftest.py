@@ -34,7 +34,19 @@ __all__ = [
 
 
 @pytest.fixture
-def mpi_of_devices():
+def kernels():
+    if "PYPARTIAL_CUDA_KERNELS" not in os.environ:
+        pytest.skip("PYPARTIAL_CUDA_KERNELS names no kernels: a C++ compiler makes them")
+
+
+@pytest.fixture
+def needs_ipc(kernels):
+    if os.environ.get("PYPARTIAL_TRANSPORT") == "mpi":
+        pytest.skip("ranks that exchange messages share no memory")
+
+
+@pytest.fixture
+def mpi_of_devices(kernels):
     """The MPI that takes addresses of devices, tests/support/cuda_mpi.c; their device is current.
 
     While MPI goes on with messages of several devices, one of them is.
@@ -42,8 +54,6 @@ def mpi_of_devices():
     shim = ctypes.CDLL(None)
     if not hasattr(shim, "cuda_mpi_taken"):
         pytest.skip("MPI knows no devices: tests/support/cuda_mpi.c is not loaded")
-    if "PYPARTIAL_CUDA_KERNELS" not in os.environ:
-        pytest.skip("PYPARTIAL_CUDA_KERNELS names no kernels: a C++ compiler makes them")
     for name in ("cuda_mpi_taken", "cuda_mpi_elsewhere", "cuda_mpi_looked_elsewhere"):
         getattr(shim, name).restype = ctypes.c_uint64
     shim.several_devices = False

@@ -20,7 +20,6 @@ import pypartial as pp
 pytestmark = pytest.mark.mpi
 
 COUNT = 1003
-KERNELS = "PYPARTIAL_CUDA_KERNELS"
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +28,6 @@ def cupy(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "support" / "standin"))
     yield importlib.import_module("cupy")
     sys.modules.pop("cupy")
-
-
-@pytest.fixture
-def needs_ipc():
-    if KERNELS not in os.environ:
-        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
-    if os.environ.get("PYPARTIAL_TRANSPORT") == "mpi":
-        pytest.skip("ranks that exchange messages share no memory")
 
 
 @pytest.fixture

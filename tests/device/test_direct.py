@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from support.device import Array, Stream, device, driver
+from support.explained import CONTRIBUTION, PART, STALL_WARNING_S, explained
 from support.oracles import Log, judge
 from support.pairwise import pairwise
 
@@ -352,6 +353,26 @@ def test_nothing_waits_for_the_operations_of_a_round(comm, array, stand_in, prog
             assert (out.get() == comm.size * step + sum(range(comm.size))).all()
         request.Free()
         host.Free()
+
+
+@pytest.mark.sizes(2, 3, 5)
+def test_a_wait_names_the_rank_whose_device_is_waited_for(comm, array, stand_in):
+    """The others wait for its messages."""
+    send, out, last = array(COUNT), array(COUNT), comm.size - 1
+    options = {"transport": "mpi", "patience": None, "stall_warning": STALL_WARNING_S}
+    with pp.Context(comm, seed=7, **options) as ctx:
+        request = opened(ctx, send, out, policy=pp.Full())
+        stand_in.fake_hold(of_rounds := stand_in.fake_newest_stream(), comm.rank == last)
+        send.put(1)
+        request.Start()
+        own, ranks = explained(comm.size, request)
+        assert own == ([PART] if comm.rank == last else [])
+        assert ranks == {CONTRIBUTION: [], PART: [last]}
+        comm.Barrier()
+        stand_in.fake_hold(of_rounds, False)
+        request.Wait()
+        assert (out.get() == comm.size).all()
+        request.Free()
 
 
 @pytest.mark.sizes(2, 3, 5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import os
 import sys
 import time
 import weakref
@@ -19,21 +18,13 @@ from support.pairwise import pairwise
 
 import pypartial as pp
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("needs_ipc")]
 
 STEPS = 20
 COUNT = 1003
 NOT_SUPPORTED = 801
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 RATHER = "device_path='ipc' is not possible"
-
-
-@pytest.fixture(autouse=True)
-def _has_kernels():
-    if KERNELS not in os.environ:
-        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
-    if os.environ.get("PYPARTIAL_TRANSPORT") == "mpi":
-        pytest.skip("ranks that exchange messages share no memory")
 
 
 def opened(ctx, *buffers, **options):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import nullcontext
 
@@ -13,18 +12,12 @@ from support.pairwise import pairwise
 
 import pypartial as pp
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("kernels")]
 
 COUNT = 1003
 NOT_SUPPORTED = 801
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 RATHER = "device_path='ipc' is not possible"
-
-
-@pytest.fixture(autouse=True)
-def _has_kernels():
-    if KERNELS not in os.environ:
-        pytest.skip(f"{KERNELS} names no kernels: a C++ compiler makes them")
 
 
 def whole(size):

@@ -231,6 +231,7 @@ class Core:
     PP_ERR_ARGUMENT, PP_ERR_MISMATCH, PP_ERR_THREAD_LEVEL = -1, -3, -4
     PP_ERR_PEER_FAILED, PP_ERR_MEMORY, PP_ERR_INTERNAL = -5, -6, -8
     PP_COMPUTING, PP_WAITING, PP_IN_CALL = 0, 1, 2
+    PP_WAITS_FOR_NO_DEVICE, PP_CONTRIBUTION_ON_ITS_WAY, PP_DEVICE_PART = range(3)
     PP_DOT, PP_GOAL = 0, 1
     NULL = None
 
@@ -660,6 +661,19 @@ def test_report_of_a_round_that_a_rank_has_not_joined():
 def test_report_when_nobody_is_missing():
     text = wait_report([state(r, **WAITS | {"joined": 6}) for r in range(3)], pp.Full())
     assert "no rank is missing; all ranks: rank 0 (waiting on this handle for round 5" in text
+
+
+def test_report_of_devices_that_are_waited_for():
+    joined = WAITS | {"joined": 6}
+    states = [state(0, **joined), state(1, **joined | {"device_wait": _explain.PART})]
+    text = (
+        "no rank is missing, but devices have yet to do their part: rank 1 (waiting on this handle "
+        "for round 5, 0 collective calls done; its device has yet to do its part of a round)"
+    )
+    assert wait_report(states, pp.Full()).endswith(text)
+    states[1] = state(1, **WAITS | {"ready": False, "device_wait": _explain.CONTRIBUTION})
+    text = "done; its contribution is on its way from its device)"
+    assert wait_report(states, pp.Full()).endswith(text)
 
 
 def test_report_of_many_ranks_is_short():

@@ -19,6 +19,7 @@ class Core:
     """Stands in for the compiled module. A call is over after so many slices of waiting."""
 
     PP_PENDING, PP_COMPUTING, PP_WAITING, PP_IN_CALL = 1, 0, 1, 2
+    PP_WAITS_FOR_NO_DEVICE, PP_CONTRIBUTION_ON_ITS_WAY, PP_DEVICE_PART = range(3)
     PP_ERR_ARGUMENT, PP_ERR_MISMATCH, PP_ERR_THREAD_LEVEL = -1, -3, -4
     PP_ERR_PEER_FAILED, PP_ERR_MEMORY, PP_ERR_INTERNAL = -5, -6, -8
     NULL = None

@@ -494,6 +494,11 @@ static bool has_retired(const pp_allreduce_t *coll)
     return coll->series.opened == coll->completed + (uint64_t)coll->series.window;
 }
 
+static bool holds_payloads(const pp_allreduce_t *coll)
+{
+    return pp_bulks_hold(&coll->handle.engine->bulks, coll->handle.id);
+}
+
 /* ---- explaining ----------------------------------------------------------------------------------------- */
 
 /* The drawn ranks.  Only they know whether they have left, and have handed their draws on. */
@@ -606,7 +611,7 @@ static void close_rounds(pp_allreduce_t *coll)
 static const pp_rounds_ops_t ops = {
     .sends = true, .aim = aim, .start = start, .settle = settle, .update = update, .ready = is_ready,
     .request = request, .link = link,
-    .withholds = withholds, .in_mid_round = in_mid_round, .drawn = is_drawn, .joined = joined,
+    .withholds = withholds, .in_mid_round = in_mid_round, .on_device = holds_payloads, .drawn = is_drawn, .joined = joined,
     .retired = has_retired, .explain = explain, .discard = discard, .forgive = forgive, .control = control,
     .await = await, .holds_up = holds_up, .close = close_rounds,
 };

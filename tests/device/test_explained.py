@@ -1,0 +1,60 @@
+"""What a Wait says that waits for a device: the rank, and what is still to be done there."""
+
+from __future__ import annotations
+
+import pytest
+from support.explained import CONTRIBUTION, PART, STALL_WARNING_S, explained
+
+import pypartial as pp
+
+pytestmark = pytest.mark.mpi
+
+COUNT = 1003
+
+
+@pytest.fixture
+def ctx(comm):
+    with pp.Context(comm, seed=7, patience=None, stall_warning=STALL_WARNING_S) as context:
+        yield context
+
+
+def opened(ctx, path, send, out):
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path=path)
+    assert request.device_path == path
+    send.put(1)
+    return request
+
+
+def ends_well(comm, request, out):
+    request.Wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+
+
+@pytest.mark.parametrize("path", ["staged", "ipc"])
+def test_a_contribution_that_is_on_its_way(comm, ctx, array, stream, needs_ipc, path):
+    send, out, last = array(COUNT), array(COUNT), comm.size - 1
+    request = opened(ctx, path, send, out)
+    stream.hold(comm.rank == last)
+    request.Start()
+    own, ranks = explained(comm.size, request)
+    assert own == ([CONTRIBUTION] if comm.rank == last else [])
+    assert ranks == {CONTRIBUTION: [last], PART: []}
+    comm.Barrier()
+    stream.hold(False)
+    ends_well(comm, request, out)
+
+
+def test_a_round_that_a_device_reduces(comm, ctx, array, stand_in, needs_ipc):
+    """That of the rank that has claimed it."""
+    send, out = array(COUNT), array(COUNT)
+    request = opened(ctx, "ipc", send, out)
+    stand_in.fake_hold(folds := stand_in.fake_newest_stream(), True)
+    request.Start()
+    own, ranks = explained(comm.size, request)
+    assert ranks[CONTRIBUTION] == []
+    assert len(ranks[PART]) == 1
+    assert own == ([PART] if comm.rank in ranks[PART] else [])
+    comm.Barrier()
+    stand_in.fake_hold(folds, False)
+    ends_well(comm, request, out)
