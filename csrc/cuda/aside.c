@@ -12,7 +12,7 @@ typedef struct aside {
 } aside_t;
 
 /* Of the calling thread. */
-static _Thread_local bool     holds;
+static _Thread_local int      holds;
 static _Thread_local aside_t *held, **held_end;
 
 static void work_on(aside_t *made)
@@ -49,7 +49,7 @@ static aside_t *new_aside(void (*work)(void *), void *argument)
 void pp_aside(void (*work)(void *argument), void *argument)
 {
     aside_t *made = new_aside(work, argument);
-    if (made && holds) {
+    if (made && holds > 0) {
         *held_end = made;
         held_end = &made->next;
     } else if (!made || !starts(made)) {
@@ -60,13 +60,14 @@ void pp_aside(void (*work)(void *argument), void *argument)
 
 void pp_aside_hold(void)
 {
-    holds = true;
-    held_end = &held;
+    if (holds++ == 0)
+        held_end = &held;
 }
 
 void pp_aside_let(void)
 {
-    holds = false;
+    if (--holds > 0)
+        return;
     while (held) {
         aside_t *made = held;
         held = made->next;

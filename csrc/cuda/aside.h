@@ -14,7 +14,7 @@ void pp_aside(void (*work)(void *argument), void *argument);
 
 /* Between these, work that the calling thread gives to pp_aside() does not begin yet.  While a driver waits before it
    takes memory back, it may let no call of another thread begin (NVIDIA's 580 is so); and this thread has calls to make
-   with a lock that others need.  They do not nest. */
+   with a lock that others need.  They nest: the last pp_aside_let() counts. */
 void pp_aside_hold(void);
 void pp_aside_let(void);
 

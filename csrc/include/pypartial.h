@@ -629,12 +629,8 @@ typedef enum pp_activity {
     PP_IN_CALL                 /* inside a collective call; `handle` is the call's handle, 0 for none */
 } pp_activity_t;
 
-/* What of a handle a rank's device has yet to come to. */
-typedef enum pp_device_wait {
-    PP_WAITS_FOR_NO_DEVICE,
-    PP_CONTRIBUTION_ON_ITS_WAY,
-    PP_DEVICE_PART             /* the rank's part of a round */
-} pp_device_wait_t;
+/* What of a handle a rank's device has yet to come to; the last is the rank's part of a round. */
+typedef enum pp_device_wait { PP_WAITS_FOR_NO_DEVICE, PP_CONTRIBUTION_ON_ITS_WAY, PP_DEVICE_PART } pp_device_wait_t;
 
 /* What a rank answers. */
 typedef struct pp_rank_state {

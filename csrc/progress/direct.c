@@ -1,5 +1,6 @@
 /* direct.c - see direct.h. */
 #include "direct_parts.h"
+#include "../cuda/aside.h"
 #include "../cuda/disposal.h"
 
 #include <stdlib.h>
@@ -16,12 +17,14 @@ static pp_status_t lend(const pp_memory_t *self, size_t bytes)
     return pp_cuda_enter(&direct->kind.device);   /* an MPI may look which device is current */
 }
 
-/* A look goes on with what it has begun: the device stays current until its end. */
+/* A look goes on with what it has begun: the device stays current until its end.  A handle may be released in it, whose
+   memory is given back after that call, too. */
 static bool stays(pp_ctx_t *ctx, const pp_cuda_device_t *device)
 {
     if (!ctx->looks || ctx->looks_on.context)
         return false;
     ctx->looks_on = *device;
+    pp_aside_hold();
     return true;
 }
 
@@ -55,9 +58,12 @@ void pp_direct_close(pp_direct_t *direct)
 static void end(const pp_memory_t *self)
 {
     pp_direct_t *direct = direct_of(self);
+    const bool   holds = direct->holds;
     if (direct->gives_back)
         pp_direct_close(direct);
     free(direct);
+    if (holds)
+        pp_aside_let();
 }
 
 void pp_direct_make_kind(pp_direct_t *direct)
@@ -122,10 +128,12 @@ void pp_direct_begin_look(pp_ctx_t *ctx)
 
 void pp_direct_end_look(pp_ctx_t *ctx)
 {
-    if (ctx->looks_on.context)
-        pp_cuda_leave(&ctx->looks_on, PP_OK);
-    ctx->looks_on.context = NULL;
     ctx->looks = false;
+    if (!ctx->looks_on.context)
+        return;
+    pp_cuda_leave(&ctx->looks_on, PP_OK);
+    ctx->looks_on.context = NULL;
+    pp_aside_let();
 }
 
 pp_status_t pp_direct_check(pp_handle_t *handle)
@@ -153,6 +161,10 @@ void pp_direct_end(pp_handle_t *handle, bool frees)
             break;
         }
     direct->gives_back = frees;
+    if (!direct->ends_alone) {       /* the vectors end later, in this thread, and the driver is called for that */
+        direct->holds = true;
+        pp_aside_hold();
+    }
     if (frees)
         pp_direct_unpin_receive(direct);
     if (direct->ends_alone)

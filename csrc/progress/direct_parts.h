@@ -15,6 +15,7 @@ typedef struct pp_direct {
     pp_folds_t         *folds;
     pp_pinned_t        *receive;     /* the bounce buffer of the first result, until the handle takes it */
     bool                gives_back;  /* when the handle ends: the driver is called for that */
+    bool                holds;       /* what is given back waits for its end (aside.h) */
     bool                ends_alone;  /* it ends when the handle is released; else when its rounds are, as their kind of
                                         memory */
 } pp_direct_t;

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("mpi_of_devices")]
 
 STEPS = 20
 COUNT = 1003
+LIMIT_S = 20
 NOT_SUPPORTED = 801
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 RATHER = "device_path='direct' is not possible"
@@ -490,6 +492,62 @@ def test_free_does_not_wait_for_the_operations_of_rounds(comm, array, stand_in):
             assert ctx._calls.begun(name) is not None
             stand_in.fake_hold(of_rounds, False)
         comm.Barrier()
+        request.Free()
+
+
+@contextmanager
+def no_call_let_in(stand_in):
+    """A driver that takes memory back lets no call of another thread in meanwhile.
+
+    Without a limit a test that must fail would hang.
+    """
+    stand_in.fake_exclusive(True)
+    limit = threading.Timer(LIMIT_S, stand_in.fake_let_all_go)
+    limit.start()
+    try:
+        yield
+        assert limit.is_alive(), "the device had to go on"
+    finally:
+        limit.cancel()
+        stand_in.fake_exclusive(False)
+        stand_in.fake_let_all_go()
+
+
+def test_a_free_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in):
+    """It has made its calls before, so handles of the host go on, and it ends."""
+    ones, total, send, out = np.ones(3), np.zeros(3), array(COUNT), array(COUNT)
+    host = ctx.Allreduce_init(ones, total, policy=pp.Full())
+    request = opened(ctx, send, out, policy=pp.Full())
+    assert sums(comm, request, send, out)
+    kernel, word = Stream(), array(1)
+    kernel.hold(True)
+    word.copy(word, kernel)
+    with no_call_let_in(stand_in):
+        request.Free()
+        assert stand_in.fake_held_calls(b"") > 0
+        for _ in range(3):
+            host.Start()
+            host.Wait()
+        assert total.tolist() == [comm.size] * 3
+    host.Free()
+    kernel.close()
+
+
+@pytest.mark.sizes(2)
+def test_a_free_behind_its_own_operations(comm, ctx, array, stand_in):
+    """They wait for no other rank: this one divides, for a round that is complete there."""
+    send, out = array(COUNT, "f8"), array(COUNT, "f8")
+    request = opened(ctx, send, out, policy=pp.Solo(), average="size")
+    of_rounds, before = stand_in.fake_newest_stream(), stand_in.fake_calls(b"cuLaunchKernel")
+    stand_in.fake_hold(of_rounds, comm.rank == 0)
+    send.put(1)
+    if comm.rank == 1:
+        request.Start()
+        request.Wait()
+    while comm.rank == 0 and stand_in.fake_calls(b"cuLaunchKernel") == before:
+        ctx.stats()
+    comm.Barrier()
+    with no_call_let_in(stand_in):
         request.Free()
 
 
