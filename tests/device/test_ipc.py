@@ -7,13 +7,14 @@ import importlib
 import sys
 import time
 import weakref
+from functools import partial
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 from support.device import Array, Stream, device, device_of
-from support.oracles import Log, judge
+from support.on_device import RESULTS, adds_in_place, contributes_once, has_bits_of_the_host, sums
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -34,46 +35,14 @@ def opened(ctx, *buffers, **options):
     return request
 
 
-def sums(comm, request, send, out, steps=5):
-    """Whether rounds give the sums that they should."""
-    for step in range(steps):
-        send.put(np.arange(send.count) + step)
-        request.Start()
-        request.Wait()
-        if not (out.get() == comm.size * (np.arange(send.count) + step)).all():
-            return False
-        send.settle()
-    return True
-
-
 @pairwise(
     policy=[pp.Solo(), pp.Majority(), pp.Full()],
     deliver=["latest", "sum", "each"],
     extra={"small": 0, "large": 40_000},
 )
 def test_the_loop(comm, ctx, array, policy, deliver, extra):
-    """Every contribution enters one round, and all ranks have the same results."""
-    values = np.arange(comm.size + extra, dtype="i8")
-    values[: comm.size] = np.eye(comm.size, dtype="i8")[comm.rank]
-    send, out, status = array(values.size, "i8"), array(values.size, "i8"), pp.Status()
-    request = opened(ctx, send, out, policy=policy, deliver=deliver)
-    log = Log(comm.size, 8 * STEPS * comm.size)
-    for _ in range(STEPS):
-        send.put(values)
-        request.Start()
-        send.put(-999)  # waits for the copy
-        log.started()
-        request.Wait(status)
-        log.given(status, out.get())
-        send.settle()
-    if deliver == "each":
-        for drained in request.Drain():
-            log.given(drained, out.get())
-    else:
-        request.Flush(status)
-        log.given(status, out.get())
-    judge(comm, log, request)
-    request.Free()
+    options = {"policy": policy, "deliver": deliver}
+    contributes_once(comm, partial(opened, ctx), array, extra, STEPS, **options)
 
 
 def test_free_waits_for_what_a_start_that_failed_has_queued(ctx, array, stream, stand_in):
@@ -95,59 +64,15 @@ def test_free_waits_for_what_a_start_that_failed_has_queued(ctx, array, stream, 
 
 
 @pytest.mark.parametrize("count", [1, COUNT, 30_000])
-@pytest.mark.parametrize(
-    ("dtype", "op", "average"),
-    [
-        ("f2", "SUM", None),
-        ("f2", "SUM", "contributors"),
-        ("f2", "MAX", None),
-        ("f4", "SUM", "size"),
-        ("f4", "PROD", None),
-        ("f8", "SUM", "contributions"),
-        ("f8", "MIN", None),
-        ("c8", "PROD", None),
-        ("c16", "SUM", "size"),
-        ("i1", "SUM", None),
-        ("u2", "MAX", None),
-        ("i4", "LAND", None),
-        ("i8", "BXOR", None),
-        ("?", "LOR", None),
-        ("?", "LXOR", None),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "op", "average"), RESULTS)
 def test_results_have_the_bits_of_the_hosts(comm, ctx, array, dtype, op, average, count):
-    from mpi4py import MPI
-
-    rng = np.random.default_rng(comm.rank)
-    options = {"policy": pp.Full(), "op": getattr(MPI, op), "average": average}
-    values = (rng.standard_normal(count) * 10).astype(dtype)
-    send, out, expected = array(count, dtype), array(count, dtype), np.zeros(count, dtype)
-    on_device = opened(ctx, send, out, **options)
-    on_host = ctx.Allreduce_init(values.copy(), expected, **options)
-    send.put(values)
-    for request in (on_device, on_host):
-        request.Start()
-        request.Wait()
-    assert out.get().tobytes() == expected.tobytes()
-    on_device.Flush()  # of nothing: the identity
-    on_host.Flush()
-    assert out.get().tobytes() == expected.tobytes()
-    on_device.Free()
-    on_host.Free()
+    on_device, on_host = partial(opened, ctx), ctx.Allreduce_init
+    has_bits_of_the_host(comm, on_device, on_host, array, dtype, op, average, count)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4"])
 def test_several_arrays_in_place(comm, ctx, array, dtype):
-    first, second, empty = array(3, dtype), array(5, dtype), array(0, dtype)
-    first.put([comm.rank, 1, 2])
-    second.put(np.arange(5))
-    request = opened(ctx, None, [first, empty, second], policy=pp.Full())
-    request.Start()
-    request.Wait()
-    ranks = sum(range(comm.size))
-    assert first.get().tolist() == [ranks, comm.size, 2 * comm.size]
-    assert second.get().tolist() == [comm.size * i for i in range(5)]
-    request.Free()
+    adds_in_place(comm, partial(opened, ctx), array, dtype)
 
 
 def test_what_is_counted_and_kept(comm, ctx, array, stand_in):

@@ -1,0 +1,123 @@
+"""What an allreduce must do whose vectors are in memory of devices, on any path.
+
+`opened` makes the handle, of its buffers and options, and is sure that it is on that path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import pypartial as pp
+
+from .oracles import Log, judge
+
+__all__ = ["RESULTS", "adds_in_place", "contributes_once", "has_bits_of_the_host", "sums"]
+
+Opened = Callable[..., Any]
+
+# Types, operations and averages, each of which vectors hold, or kernels do, in another way.
+RESULTS = [
+    ("f2", "SUM", None),
+    ("f2", "SUM", "contributors"),
+    ("f2", "MAX", None),
+    ("f4", "SUM", "size"),
+    ("f4", "PROD", None),
+    ("f8", "SUM", "contributions"),
+    ("f8", "MIN", None),
+    ("c8", "PROD", None),
+    ("c16", "SUM", "size"),
+    ("i1", "SUM", None),
+    ("u2", "MAX", None),
+    ("i4", "LAND", None),
+    ("i8", "BXOR", None),
+    ("?", "LOR", None),
+    ("?", "LXOR", None),
+]
+
+
+def sums(comm: MPI.Comm, request: Any, send: Any, out: Any, steps: int = 5) -> bool:
+    """Whether rounds give the sums that they should."""
+    for step in range(steps):
+        send.put(np.arange(send.count) + step)
+        request.Start()
+        request.Wait()
+        if not (out.get() == comm.size * (np.arange(send.count) + step)).all():
+            return False
+        send.settle()
+    return True
+
+
+def contributes_once(
+    comm: MPI.Comm, opened: Opened, array: Any, extra: int, steps: int, **options: Any
+) -> None:
+    """Every contribution enters one round, and all ranks have the same results."""
+    values = np.arange(comm.size + extra, dtype="i8")
+    values[: comm.size] = np.eye(comm.size, dtype="i8")[comm.rank]
+    send, out, status = array(values.size, "i8"), array(values.size, "i8"), pp.Status()
+    request = opened(send, out, **options)
+    log = Log(comm.size, 8 * steps * comm.size)
+    for _ in range(steps):
+        send.put(values)
+        request.Start()
+        send.put(-999)  # waits for the copy
+        log.started()
+        request.Wait(status)
+        log.given(status, out.get())
+        send.settle()
+    if options.get("deliver") == "each":
+        for drained in request.Drain():
+            log.given(drained, out.get())
+    else:
+        request.Flush(status)
+        log.given(status, out.get())
+    judge(comm, log, request)
+    request.Free()
+
+
+def has_bits_of_the_host(
+    comm: MPI.Comm,
+    opened: Opened,
+    opened_on_host: Opened,
+    array: Any,
+    dtype: str,
+    op: str,
+    average: str | None,
+    count: int,
+) -> None:
+    """A result has the bits of a handle's with buffers of the host, also that of nothing."""
+    rng = np.random.default_rng(comm.rank)
+    options = {"policy": pp.Full(), "op": getattr(MPI, op), "average": average}
+    values = (rng.standard_normal(count) * 10).astype(dtype)
+    if op in ("MIN", "MAX") and values.dtype.kind == "f":
+        values[::3] = np.copysign(0, values[::3])  # zeros of both signs
+    send, out, expected = array(count, dtype), array(count, dtype), np.zeros(count, dtype)
+    on_device = opened(send, out, **options)
+    on_host = opened_on_host(values.copy(), expected, **options)
+    send.put(values)
+    for request in (on_device, on_host):
+        request.Start()
+        request.Wait()
+    assert out.get().tobytes() == expected.tobytes()
+    on_device.Flush()  # of nothing: the identity
+    on_host.Flush()
+    assert out.get().tobytes() == expected.tobytes()
+    on_device.Free()
+    on_host.Free()
+
+
+def adds_in_place(comm: MPI.Comm, opened: Opened, array: Any, dtype: str) -> None:
+    """Several arrays are one vector, and one of them may be empty."""
+    first, second, empty = array(3, dtype), array(5, dtype), array(0, dtype)
+    first.put([comm.rank, 1, 2])
+    second.put(np.arange(5))
+    request = opened(None, [first, empty, second], policy=pp.Full())
+    request.Start()
+    request.Wait()
+    ranks = sum(range(comm.size))
+    assert first.get().tolist() == [ranks, comm.size, 2 * comm.size]
+    assert second.get().tolist() == [comm.size * i for i in range(5)]
+    request.Free()
