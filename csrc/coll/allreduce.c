@@ -277,7 +277,8 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 static void explain(pp_handle_t *handle, pp_text_t *text)
 {
     static const char *const texts[] = {
-        [PP_WAITS_FOR_NO_DEVICE] = "", [PP_CONTRIBUTION_ON_ITS_WAY] = "this rank's contribution is on its way from its device\n",
+        [PP_WAITS_FOR_NO_DEVICE] = "",
+        [PP_CONTRIBUTION_ON_ITS_WAY] = "this rank's contribution is on its way from its device\n",
         [PP_DEVICE_PART] = "this rank's device has yet to do its part of a round\n",
     };
     pp_allreduce_t *coll = pp_allreduce_of(handle);

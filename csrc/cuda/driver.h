@@ -223,9 +223,8 @@ void        pp_cuda_device_close(pp_cuda_device_t *device);
 
 /* Makes the device's context the calling thread's current one, until pp_cuda_leave().  What was current before is so
    again then: the application does not notice.  Scopes may be nested; inside one of the same device another one costs
-   nothing.  Inside, calls that another thread's capture of a
-   graph would forbid are allowed: they are about none of its streams.  PP_ERR_STATE: this process is a forked child, or
-   the driver refused; then the scope has not begun. */
+   nothing.  Inside, calls that another thread's capture of a graph would forbid are allowed: they are about none of its
+   streams.  PP_ERR_STATE: this process is a forked child, or the driver refused; then the scope has not begun. */
 pp_status_t pp_cuda_enter(const pp_cuda_device_t *device);
 /* Ends the scope.  Returns `status`, what the calls inside it came to; if that is no error, the status of its own. */
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status);

@@ -401,7 +401,8 @@ static void await(pp_allreduce_t *coll, uint32_t number)
 static pp_board_t *board_of(pp_allreduce_t *coll) { return &coll->on_board->board; }
 
 static const pp_rounds_ops_t ops = {
-    PP_ON_BOARD_OPS, .board = board_of, .on_device = folds, .await = await, .settle = settle, .poll = poll_board, .needed = is_needed, .retired = has_retired,
+    PP_ON_BOARD_OPS, .board = board_of, .on_device = folds, .await = await, .settle = settle, .poll = poll_board,
+    .needed = is_needed, .retired = has_retired,
     .explain = pp_on_board_explain, .close = pp_on_board_close,
 };
 

@@ -611,8 +611,8 @@ static void close_rounds(pp_allreduce_t *coll)
 static const pp_rounds_ops_t ops = {
     .sends = true, .aim = aim, .start = start, .settle = settle, .update = update, .ready = is_ready,
     .request = request, .link = link,
-    .withholds = withholds, .in_mid_round = in_mid_round, .on_device = holds_payloads, .drawn = is_drawn, .joined = joined,
-    .retired = has_retired, .explain = explain, .discard = discard, .forgive = forgive, .control = control,
+    .withholds = withholds, .in_mid_round = in_mid_round, .on_device = holds_payloads, .drawn = is_drawn,
+    .joined = joined, .retired = has_retired, .explain = explain, .discard = discard, .forgive = forgive, .control = control,
     .await = await, .holds_up = holds_up, .close = close_rounds,
 };
 
