@@ -82,7 +82,11 @@ class CollectiveCalls:
 
     def begun(self, name: str) -> Any:
         """Return what the call of this name that timed out was made with; None if none did."""
-        return self._begun.made_with if self._begun and self._begun.name == name else None
+        return self._begun.made_with if self._begun is not None and self.in_progress(name) else None
+
+    def in_progress(self, name: str) -> bool:
+        """Return whether the call of this name has begun and timed out."""
+        return self._begun is not None and self._begun.name == name
 
     def give_up(self) -> None:
         """Forget the call that timed out: the context makes no more calls."""

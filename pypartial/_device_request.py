@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from ._device import LEGACY_STREAM, as_stream
 from ._handle import Request
 from ._names import DEVICE_PATH
-from ._native import LOGGER
+from ._native import warn
 
 _REASON_BYTES = 512
 _AWAIT_FREE_US = 1_000_000  # drivers and other ranks are about to give the memory back
@@ -72,10 +71,7 @@ class DeviceRequest(Request):
                 f"device_path={asked!r} is not possible, so elements travel by the host's memory: "
                 f"{reason}"
             )
-            try:
-                warnings.warn(text, RuntimeWarning, stacklevel=3)
-            except RuntimeWarning:  # raised, this rank would have no handle, and the others one
-                LOGGER.warning("%s", text)
+            warn(text, stacklevel=4)
 
     # ---- streams and waits ----------------------------------------------------------------------
 
@@ -92,14 +88,14 @@ class DeviceRequest(Request):
         Return how much of its timeout is left.
         """
         self._use(stream, self._find_target)
-        if self._context._calls.begun(name) is not None:
+        if self._context._calls.in_progress(name):
             return timeout
         return self._land(name, timeout, results=False)
 
     def _before_free(self, timeout: float | None) -> float | None:
         """Prepare `Free`, unless it has begun; return how much of its timeout is left."""
         name = f"Free of {self._name()}"
-        if self._context._calls.begun(name) is not None:
+        if self._context._calls.in_progress(name):
             return timeout
         self._live()
         return self._land(name, timeout, results=True)

@@ -355,7 +355,7 @@ class Request:
         limit = None if timeout is None else seconds(timeout)
         name = f"Free of {self._name()}"
         context = self._context
-        if context._calls.begun(name) is None:
+        if not context._calls.in_progress(name):
             self._live()
         limit = context._calls.before(name, limit)
         try:
@@ -417,7 +417,7 @@ class Request:
 
         An error of Free leaves the context as it is, an interrupted Free abandons it.
         """
-        timed_out = self._context._calls.begun(f"Free of {self._name()}") is not None
+        timed_out = self._context._calls.in_progress(f"Free of {self._name()}")
         if self._gone is not None and not timed_out:  # freed in the block, or the context has ended
             return
         block = f"the with block of {self._name()}"

@@ -14,6 +14,7 @@ import functools
 import logging
 import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -34,6 +35,18 @@ __all__ = ["CORE_ERRORS", "Native", "load", "wait_in_slices"]
 CORE_ERRORS = (errors.Error, MemoryError)
 
 LOGGER = logging.getLogger("pypartial")
+
+
+def warn(text: str, stacklevel: int) -> None:
+    """Warn inside a collective call that has succeeded; log the text where warnings are errors.
+
+    Raised there, this rank would have no handle, or context, and the others one.
+    """
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
+    except RuntimeWarning:
+        LOGGER.warning("%s", text)
+
 
 # A wait in C returns to Python after this time, for Ctrl-C, timeouts and stall warnings.
 SLICE_S = 0.05

@@ -6,7 +6,6 @@ import functools
 import os
 import sys
 import traceback
-import warnings
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, overload
@@ -411,7 +410,7 @@ class Context(Collectives):
         note = self._native.lib.pp_ctx_note(self._ctx)
         if note:
             text = self._native.ffi.string(note).decode(errors="replace")
-            warnings.warn(f"{text}. {_REMEDY}", RuntimeWarning, stacklevel=3)
+            _native.warn(f"{text}. {_REMEDY}", stacklevel=4)
 
     if not TYPE_CHECKING:
 

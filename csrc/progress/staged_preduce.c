@@ -244,11 +244,11 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
 /* ---- Flush ------------------------------------------------------------------------------------------------- */
 
 /* A Flush gives what the buffers hold, unless it has a request to give.  If it ends here by a timeout, the next one
-   goes on with the copy. */
+   goes on with the copy; if it has begun, it has all that it needs. */
 static pp_status_t land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us)
 {
     pp_staging_t *staging = handle->staging;
-    if (!results && handle->request.state == PP_IDLE && !staging->for_flush) {
+    if (!results && handle->request.state == PP_IDLE && !staging->for_flush && ctx->calls.kind == PP_CALL_NONE) {
         PP_TRY(pp_staging_check(handle));
         PP_TRY(fetch(ctx, pp_preduce_of(handle)));
         pp_leave_flight(ctx, false);

@@ -301,6 +301,7 @@ def test_a_copy_is_over_before_a_collective_call(comm, array, stream, transport,
             let_go = threading.Timer(0.05, stream.hold, [False])
             let_go.start()
             with ctx.away():
+                assert let_go.finished.is_set()
                 comm.Barrier()
                 comm.Barrier()
             let_go.join()
@@ -319,6 +320,29 @@ def test_a_copy_is_over_before_a_collective_call(comm, array, stream, transport,
         request.Flush(status)
         np.testing.assert_allclose(model.get(), 1)
         assert request.Free() == 0
+
+
+@pytest.mark.sizes(2, 3, 4, 5)
+@pytest.mark.parametrize("path", ["staged", "ipc"])
+@pytest.mark.parametrize("count", [3, 700])
+def test_a_flush_that_times_out_goes_on(comm, array, path, count, needs_ipc):
+    """It has taken what the buffers held, and takes nothing more."""
+    model, timed_out = array(count, "f8"), 0
+    with pp.Context(comm, seed=5, patience=None) as ctx:
+        request = ctx.Preduce_init(model, pp.groups.Random(2), device_path=path)
+        assert request.device_path == path
+        for _ in range(50):
+            model.put(comm.rank)
+            while True:
+                try:
+                    request.Flush(timeout=0)
+                    break
+                except pp.TimeoutError:
+                    timed_out += 1
+            assert (model.get() == (comm.size - 1) / 2).all()
+            model.settle()
+        request.Free()
+    assert timed_out > 0
 
 
 @pytest.mark.parametrize("steps", [7, 9], ids=["some", "many"])

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -566,8 +567,7 @@ def test_a_with_block_in_which_the_request_was_freed(request_, monkeypatch, erro
 
 def test_a_with_block_goes_on_with_a_free_that_timed_out(request_, monkeypatch):
     ends = Ends(request_, monkeypatch)
-    begun = {"Free of handle 2": "what it was made with"}
-    monkeypatch.setattr(request_._context._calls, "begun", begun.get)
+    monkeypatch.setattr(request_._context._calls, "in_progress", "Free of handle 2".__eq__)
     with request_:
         request_._refuse("handle 2 is being freed: its Free timed out; call it again")
     assert ends.seen == ["Free"]
@@ -728,6 +728,16 @@ def test_report_of_different_collective_calls_of_many_ranks():
     states.append(state(999, **inside | {"handle": 3}))
     text = _explain.report_call("Flush of handle 2", 2, 31, states, 0)
     assert "15 and 983 more in a call of handle 2; rank 999 in a call of handle 3" in text
+
+
+def test_a_warning_that_is_an_error_is_logged(caplog):
+    """Raised by a collective call that has succeeded, it would lose a handle on this rank alone."""
+    with pytest.warns(RuntimeWarning, match="less memory"):
+        _native.warn("less memory", stacklevel=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _native.warn("no memory", stacklevel=2)
+    assert [record.getMessage() for record in caplog.records] == ["no memory"]
 
 
 # ---- loading the core ---------------------------------------------------------------------------
