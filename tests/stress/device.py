@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import random
 import sys
 import time
 import warnings
@@ -55,7 +56,8 @@ SLOW = 0.2  # share of the programs with a slow consumer
 QUEUED = 7  # results of it; eight are the most on their way
 TESTED = 0.2  # share of the requests that are collected by Test
 VIEWED = 0.2  # ... by View
-IMPATIENT = 0.2  # ... whose first Waits may time out
+IMPATIENT = 0.2  # ... whose first Waits may time out; and of the Flushes,
+AGAIN = 0.95  # which then are called again
 LENT = 0.5  # share of the handles with an array of the library's
 TYPES = ("i8", "i8", "i4", "f8", "f4", "c8", "f2")
 HALF_MAX = 4  # sums of such numbers are exact in half precision
@@ -190,6 +192,20 @@ def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp
     loop.send.settle()
 
 
+def flush(
+    request: Any, own: np.random.Generator | random.Random, status: pp.Status, *stream: Stream
+) -> None:
+    """Flush; at times by several calls, each of which goes on with the one that timed out."""
+    impatient = own.random() < IMPATIENT
+    while impatient and own.random() < AGAIN:
+        try:
+            request.Flush(status, own.uniform(0, LONGEST_S) if own.random() < 0.5 else 0, *stream)
+        except pp.TimeoutError:
+            continue
+        return
+    request.Flush(status, HANGS_S, *stream)
+
+
 class Member(Rank):
     """One rank's life with a handle of P-Reduce, whose model is on a device."""
 
@@ -241,7 +257,7 @@ class Member(Rank):
         second = self.own.choice(self.streams)
         self.first.wait()  # of a request that is dropped
         self.array.put(self.model, second)
-        self.request.Flush(self.status, HANGS_S, second)  # type: ignore[call-arg]
+        flush(self.request, self.own, self.status, second)
         self.model[:] = self.array.get(second)
 
 
@@ -292,7 +308,7 @@ def average_by_mpi(
         values = model.get(second)
         log.append((status.round, status.group, status.weights, crc32(values.tobytes())))
     model.put(values)
-    request.Flush(status)
+    flush(request, own, status)
     found = model.get()
     assert comm.allgather(found.tobytes()) == [found.tobytes()] * comm.size
     np.testing.assert_allclose(found, mean, rtol=0, atol=1e-12)
@@ -324,7 +340,7 @@ def program(comm: MPI.Comm, seed: int) -> None:
             for loop in loops:
                 step(loop, own, streams, status)
         for loop in loops:
-            finish(comm, loop, status, len(loops) > 1)
+            finish(comm, loop, own, status, len(loops) > 1)
         for loop in loops:
             loop.request.Free()
         if seed % 4 == 1:
@@ -362,13 +378,15 @@ def consume_slowly(comm: MPI.Comm, ctx: pp.Context, own: np.random.Generator, ho
     slow.close()
 
 
-def finish(comm: MPI.Comm, loop: Loop, status: pp.Status, several: bool) -> None:
+def finish(
+    comm: MPI.Comm, loop: Loop, own: np.random.Generator, status: pp.Status, several: bool
+) -> None:
     """Have everything be given, and judge it; a rank that waits on another handle has left."""
     if loop.request.deliver == "each":
         for drained in loop.request.Drain():
             loop.log.given(drained, whole_numbers(loop.out.get()))
     else:
-        loop.request.Flush(status)
+        flush(loop.request, own, status)
         loop.log.given(status, whole_numbers(loop.out.get()))
     judge(comm, loop.log, loop.request, left=several)
 
