@@ -148,7 +148,7 @@ pp_status_t pp_land_all(pp_ctx_t *ctx, uint64_t *until, int64_t timeout_us)
 {
     PP_TRY(pp_enter(ctx));
     if (*until == 0)
-        *until = ctx->flown;
+        *until = ctx->flown + 1;
     pp_status_t status = pp_staging_land_all(ctx, *until, timeout_us);
     pp_unlock(ctx);
     return status;

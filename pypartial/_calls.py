@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,21 @@ class _Call:
 
     name: str
     made_with: Any
+
+
+class _Preparing(threading.local):
+    """The call that a thread prepares, or has prepared in vain, until it begins.
+
+    Attributes
+    ----------
+    name : str
+        As of a `_Call`; empty if there is none.
+    until : CData
+        Says which contributions of other threads it waits for, see pp_land_all().
+    """
+
+    name: str = ""
+    until: CData
 
 
 class Away:
@@ -79,6 +95,7 @@ class CollectiveCalls:
     def __init__(self, native: Native, ctx: CData, stall_warning: float | None) -> None:
         self._native, self._ctx, self._stall_warning = native, ctx, stall_warning
         self._begun: _Call | None = None
+        self._preparing = _Preparing()
 
     def begun(self, name: str) -> Any:
         """Return what the call of this name that timed out was made with; None if none did."""
@@ -96,6 +113,7 @@ class CollectiveCalls:
         """Begin the call that is a ``with`` block of the application."""
         self.refuse_while_begun()
         self.before("away", None)
+        self._preparing.name = ""
         self._native.check(self._native.lib.pp_away_begin(self._ctx))
 
     def come_back(self) -> None:
@@ -138,6 +156,7 @@ class CollectiveCalls:
         self.refuse_while_begun(name)
         call, self._begun = self._begun, None
         if call is None:
+            self._preparing.name = ""
             status, made_with = begin()
             self._native.check(status)
             call = _Call(name, made_with)
@@ -148,16 +167,30 @@ class CollectiveCalls:
             raise
         return call.made_with
 
+    def prepare(self, name: str) -> CData:
+        """Fix which contributions of other threads a call waits for: those that have begun.
+
+        It might never begin if it waited for later ones, too: there may be some on their way at any
+        time. So a call that has timed out before it began goes on with those of its first try.
+        """
+        self.refuse_while_begun(name)
+        preparing = self._preparing
+        if preparing.name != name:
+            preparing.name, preparing.until = name, self._native.ffi.new("uint64_t *")
+            self._native.lib.pp_land_all(self._ctx, preparing.until, 0)
+        return preparing.until
+
     def before(self, name: str, timeout: float | None) -> float | None:
         """Prepare a call, unless it has begun; return how much of its timeout is left.
 
         Waits until this rank's contributions are off their devices: inside the call it counts as
-        left, and rounds would go on without them. It does not wait for what other threads start
-        meanwhile.
+        left, and rounds would go on without them.
         """
         self.refuse_while_begun(name)
-        land, until = self._native.lib.pp_land_all, self._native.ffi.new("uint64_t *")
-        if self._begun is not None or land(self._ctx, until, 0) == 0:
+        if self._begun is not None:
+            return timeout
+        land, until = self._native.lib.pp_land_all, self.prepare(name)
+        if land(self._ctx, until, 0) == 0:
             return timeout
         return self.await_device(
             f"{name}: this rank's contributions",

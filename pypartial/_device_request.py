@@ -90,6 +90,7 @@ class DeviceRequest(Request):
         self._use(stream, self._find_target)
         if self._context._calls.in_progress(name):
             return timeout
+        self._context._calls.prepare(name)
         return self._land(name, timeout, results=False)
 
     def _before_free(self, timeout: float | None) -> float | None:
@@ -98,6 +99,7 @@ class DeviceRequest(Request):
         if self._context._calls.in_progress(name):
             return timeout
         self._live()
+        self._context._calls.prepare(name)
         return self._land(name, timeout, results=True)
 
     def _await_free(self) -> None:

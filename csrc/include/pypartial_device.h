@@ -63,9 +63,9 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
 pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us);
 /* Local, blocking: waits until the contributions of this rank to all handles are off their devices.  To be called before
    each collective call and pp_away_begin(): inside it a rank counts as left, so rounds would go on without contributions
-   that are still on their way.  Those count that other threads had begun by then: *until, 0 at first, keeps which, for the
-   next call of a wait in several ones.  PP_PENDING: not after `timeout_us` (< 0: no limit).  A context that has failed waits
-   for nothing. */
+   that are still on their way.  All of this thread count, and those that other threads had begun by the first call: *until,
+   0 at first, keeps which for the next calls of a wait in several ones.  PP_PENDING: not after `timeout_us` (< 0: no
+   limit).  A context that has failed waits for nothing. */
 pp_status_t pp_land_all(pp_ctx_t *ctx, uint64_t *until, int64_t timeout_us);
 
 /* Local, blocking: waits until the memory is free again that handles of this context do not use any more.  What they had

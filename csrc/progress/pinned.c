@@ -246,6 +246,7 @@ pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, in
 typedef struct landings {
     const pp_ctx_t *ctx;
     uint64_t        until;
+    pthread_t       thread;
 } landings_t;
 
 static bool all_have_landed(const void *arg)
@@ -253,13 +254,14 @@ static bool all_have_landed(const void *arg)
     const landings_t *landings = arg;
     bool              landed = true;
     PP_FOR_EACH_HANDLE(&landings->ctx->engine, handle)
-        landed &= !handle->staging || !handle->staging->flights || handle->staging->flights->number > landings->until;
+        for (pp_flight_t *flight = handle->staging ? handle->staging->flights : NULL; flight; flight = flight->next)
+            landed &= flight->number >= landings->until && !pthread_equal(flight->thread, landings->thread);
     return landed;
 }
 
 pp_status_t pp_staging_land_all(pp_ctx_t *ctx, uint64_t until, int64_t timeout_us)
 {
-    const landings_t landings = {ctx, until};
+    const landings_t landings = {ctx, until, pthread_self()};
     return ctx->flights == 0 || ctx->engine.error ? PP_OK : await(ctx, all_have_landed, &landings, timeout_us);
 }
 

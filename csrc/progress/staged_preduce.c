@@ -75,8 +75,7 @@ static pp_status_t fetch(pp_ctx_t *ctx, pp_preduce_t *preduce)
     if (bytes)
         memcpy(flight->members, preduce->asked.members, bytes);
     staging->flights = staging->last = &flight->base;
-    ctx->flights++;
-    flight->base.number = ++ctx->flown;
+    pp_staging_fly(ctx, &flight->base);
     pp_staging_count(ctx, staging, flight->base.pinned);
     return PP_OK;
 }

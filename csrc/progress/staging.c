@@ -110,8 +110,7 @@ static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
     flight->given = coll->ops->request(coll);
     coll->on_their_way++;
     append(coll->handle.staging, flight);
-    ctx->flights++;
-    flight->number = ++ctx->flown;
+    pp_staging_fly(ctx, flight);
     if (!flight->target.lent)
         pp_staging_count(ctx, coll->handle.staging, flight->pinned);
     pp_patience_started(coll);

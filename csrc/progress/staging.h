@@ -29,6 +29,7 @@ typedef struct pp_flight {
     bool         reserved;           /* they go to `target`; else to a bounce buffer */
     pp_target_t  target;
     uint64_t     number;             /* among those of the context, from 1 on */
+    pthread_t    thread;             /* that has begun it */
     uint64_t     given;              /* the round that the Start's call is given */
     uint64_t     since_ns;           /* from when on the device computes for it; 0: not known */
     bool         arrived;
@@ -90,6 +91,14 @@ static inline pp_status_t pp_staging_leave(pp_handle_t *handle, pp_status_t stat
     return pp_engine_check(handle->engine);
 }
 
+/* Numbers a Start whose elements are on their way from now on. */
+static inline void pp_staging_fly(pp_ctx_t *ctx, pp_flight_t *flight)
+{
+    ctx->flights++;
+    flight->number = ++ctx->flown;
+    flight->thread = pthread_self();
+}
+
 /* pp_lane_borrow() with the lock, which it releases if the driver is to pin the memory. */
 static inline bool pp_staging_borrow(pp_handle_t *handle, pp_pinned_t *pinned, const void *memory, size_t bytes)
 {
@@ -127,7 +136,8 @@ void        pp_staging_refused(pp_handle_t *handle, const pp_pinned_t *pinned, p
 /* See pp_face_t. */
 pp_status_t pp_staging_check(const pp_handle_t *handle);
 pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);
-/* The first so many contributions of the context (pp_flight_t), to all handles; if it has failed, none. */
+/* Those of this thread to all handles, and those of other threads with a smaller number than this (pp_flight_t); if the
+   context has failed, none. */
 pp_status_t pp_staging_land_all(pp_ctx_t *ctx, uint64_t until, int64_t timeout_us);
 void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
 

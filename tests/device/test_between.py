@@ -101,26 +101,53 @@ def test_a_rank_goes_away_with_its_contribution_given(comm, array, stream, trans
         request.Free()
 
 
-def test_what_other_threads_start_meanwhile_may_come_later(comm, array, stream, monkeypatch):
-    """Else a call might never begin: there may be a contribution on its way at any time."""
-    later, waits, made = Stream(), threading.Event(), []
+def make_another(ctx, request):
+    return ctx.Allreduce_init(np.ones(3), np.zeros(3), timeout=20)
+
+
+def flush_it(ctx, request):
+    request.Flush(timeout=20)
+
+
+def free_it(ctx, request):
+    request.Free(timeout=20)
+
+
+@contextmanager
+def two_requests(comm, array, patch):
+    """Yield two requests on a device, a stream for one of them, and an event: a call waits."""
+    waits, later = threading.Event(), Stream()
     buffers = [array(COUNT) for _ in range(4)]
     with pp.Context(comm, seed=7, patience=None) as ctx:
-        first = ctx.Allreduce_init(buffers[0], buffers[1], policy=pp.Full())
-        second = ctx.Allreduce_init(buffers[2], buffers[3], policy=pp.Full())
         await_device = ctx._calls.await_device
 
         def note(*arguments):
             waits.set()
             return await_device(*arguments)
 
-        def make():
-            made.append(ctx.Allreduce_init(np.ones(3), np.zeros(3), timeout=20))
+        patch.setattr(ctx._calls, "await_device", note)
+        first = ctx.Allreduce_init(buffers[0], buffers[1], policy=pp.Full())
+        second = ctx.Allreduce_init(buffers[2], buffers[3], policy=pp.Full())
+        yield first, second, later, waits
+        second.Free()
+    later.close()
 
-        monkeypatch.setattr(ctx._calls, "await_device", note)
+
+@pytest.mark.parametrize("call", [make_another, flush_it, free_it])
+def test_what_other_threads_start_meanwhile_may_come_later(comm, array, stream, monkeypatch, call):
+    """Else a call might never begin: there may be a contribution on its way at any time."""
+    errors, made = [], []
+    with two_requests(comm, array, monkeypatch) as (first, second, later, waits):
+
+        def make_call():
+            try:
+                made.append(call(first._context, first))
+            except pp.Error as error:
+                errors.append(error)
+
         stream.hold(True)
         first.Start()
-        thread = threading.Thread(target=make)
+        thread = threading.Thread(target=make_call)
         thread.start()
         waits.wait()
         later.hold(True)
@@ -128,8 +155,44 @@ def test_what_other_threads_start_meanwhile_may_come_later(comm, array, stream, 
         stream.hold(False)
         thread.join()
         later.hold(False)
-        for request in (first, second):
-            request.Wait()
-            request.Free()
-        made[0].Free()
-    later.close()
+        assert errors == []
+        second.Wait()
+        for request in made:
+            if request:
+                request.Free()
+        if call is not free_it:
+            first.Free()
+
+
+def test_a_call_goes_on_with_what_was_started_before_its_first_try(
+    comm, array, stream, monkeypatch
+):
+    """Of what is started between its tries, only what its own thread starts counts."""
+    status = pp.Status()
+    with two_requests(comm, array, monkeypatch) as (first, second, later, _):
+        stream.hold(True)
+        first.Start()
+        with pytest.raises(pp.TimeoutError):
+            first.Flush(timeout=0)
+        later.hold(True)
+        thread = threading.Thread(target=lambda: second.Start(stream=later))
+        thread.start()
+        thread.join()
+        stream.hold(False)
+        first.Flush(timeout=20)
+        later.hold(False)
+        second.Wait()
+        stream.hold(True)
+        first.Start()
+        with pytest.raises(pp.TimeoutError):
+            first.Flush(timeout=0)
+        later.hold(True)
+        second.Start(stream=later)
+        stream.hold(False)
+        with pytest.raises(pp.TimeoutError, match=LATE):
+            first.Flush(timeout=0.05)
+        later.hold(False)
+        first.Flush()
+        second.Wait(status)
+        assert status.cause is pp.Cause.POLICY
+        first.Free()
