@@ -315,14 +315,15 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
 
 pp_status_t pp_start_locked(pp_ctx_t *ctx, pp_handle_t *handle)
 {
-    pp_status_t status;
+    pp_cuda_device_t device;
+    pp_status_t      status;
     if (handle->request.state != PP_IDLE && !handle->request.timed_out)
         status = pp_fail(PP_ERR_STATE, "Start on a request that was not collected: call Wait, or Test "
                          "until it returns True, first");
     else if (ctx->calls.kind != PP_CALL_NONE)
         status = pp_call_check_none(&ctx->calls, "Start");
-    else if ((status = pp_staging_enter(handle)) >= 0)
-        status = pp_staging_leave(handle, handle->face->start(ctx, handle));
+    else if ((status = pp_staging_enter(handle, &device)) >= 0)
+        status = pp_staging_leave(ctx, &device, handle->face->start(ctx, handle));
     bool note = ctx->team.has_note || ctx->unpinned_due;
     pp_wake_for_alarm(ctx);
     return status == PP_OK && note ? PP_NOTE : status;
@@ -386,9 +387,10 @@ static pp_status_t wait(pp_handle_t *handle, int64_t timeout_us, pp_result_t *re
     PP_TRY(pp_enter_handle(handle, &ctx));
     if (timeout_us != 0)                 /* a Test does not undo the timeout of the last Wait */
         handle->request.timed_out = false;
-    pp_status_t status = pp_staging_enter(handle);
+    pp_cuda_device_t device;
+    pp_status_t      status = pp_staging_enter(handle, &device);
     if (status >= 0)
-        status = pp_staging_leave(handle, wait_inside(ctx, handle, timeout_us, result, view));
+        status = pp_staging_leave(ctx, &device, wait_inside(ctx, handle, timeout_us, result, view));
     else
         handle->face->give_up(handle);
     pp_unlock(ctx);

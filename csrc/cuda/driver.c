@@ -216,6 +216,9 @@ static _Thread_local struct {
     CUcontext           contexts[SCOPES_MAX];
     int                 times[SCOPES_MAX];
     CUstreamCaptureMode mode;
+    const char         *call;            /* the last one that left a scope, */
+    CUresult            not_left;        /* and the last error that nobody has been told of */
+    const char         *not_left_call;
 } scopes;
 
 static pp_status_t relax(const pp_cuda_t *cuda)
@@ -245,19 +248,48 @@ pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
     return PP_OK;
 }
 
+/* Leaves the innermost scope; an error is that of scopes.call. */
+static CUresult leave(const pp_cuda_t *cuda)
+{
+    CUcontext popped;
+    CUresult  mode = CUDA_SUCCESS;
+    if (--scopes.times[scopes.depth - 1] > 0)
+        return CUDA_SUCCESS;
+    if (--scopes.depth == 0)
+        mode = cuda->cuThreadExchangeStreamCaptureMode(&scopes.mode);
+    const CUresult left = cuda->cuCtxPopCurrent(&popped);
+    if (left != CUDA_SUCCESS && scopes.depth > 0)
+        scopes.contexts[scopes.depth - 1] = NULL;    /* it may not be current: scopes inside that one push theirs */
+    scopes.call = left != CUDA_SUCCESS ? "cuCtxPopCurrent" : "cuThreadExchangeStreamCaptureMode";
+    return left != CUDA_SUCCESS ? left : mode;
+}
+
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
 {
-    const pp_cuda_t *cuda = device->cuda;
-    CUcontext        popped;
-    pp_status_t      relaxed = PP_OK;
-    if (--scopes.times[scopes.depth - 1] > 0)
+    if (status < 0) {
+        pp_cuda_end(device);
         return status;
-    if (--scopes.depth == 0)
-        relaxed = PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &scopes.mode);
-    const CUresult result = cuda->cuCtxPopCurrent(&popped);
-    if (status < 0 || relaxed < 0)
-        return status < 0 ? status : relaxed;
-    return result == CUDA_SUCCESS ? status : pp_cuda_status(cuda, result, "cuCtxPopCurrent");
+    }
+    const CUresult result = leave(device->cuda);
+    return result == CUDA_SUCCESS ? status : pp_cuda_status(device->cuda, result, scopes.call);
+}
+
+void pp_cuda_end(const pp_cuda_device_t *device)
+{
+    const CUresult result = leave(device->cuda);
+    if (result != CUDA_SUCCESS) {
+        scopes.not_left = result;
+        scopes.not_left_call = scopes.call;
+    }
+}
+
+bool pp_cuda_all_left(void) { return scopes.not_left == CUDA_SUCCESS; }
+
+pp_status_t pp_cuda_check_left(void)
+{
+    const CUresult result = scopes.not_left;
+    scopes.not_left = CUDA_SUCCESS;
+    return result == CUDA_SUCCESS ? PP_OK : pp_cuda_status(&driver.cuda, result, scopes.not_left_call);
 }
 
 pp_status_t pp_cuda_make_stream(const pp_cuda_t *cuda, CUstream *stream)

@@ -228,6 +228,13 @@ void        pp_cuda_device_close(pp_cuda_device_t *device);
 pp_status_t pp_cuda_enter(const pp_cuda_device_t *device);
 /* Ends the scope.  Returns `status`, what the calls inside it came to; if that is no error, the status of its own. */
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status);
+/* The same where there is no one to be told.  If the driver then does not make current again what was so before, the
+   application's own calls may go wrong: pp_cuda_check_left() says so, to the end of the call of the library. */
+void        pp_cuda_end(const pp_cuda_device_t *device);
+/* Whether all such scopes of the calling thread could be left. */
+bool        pp_cuda_all_left(void);
+/* PP_OK, or the last error of one that could not, once. */
+pp_status_t pp_cuda_check_left(void);
 
 /* Inside a device: makes a stream of the library's.  It waits for no default stream, and its kernels come before those of
    streams with a lower priority, because other ranks wait for them. */

@@ -157,8 +157,8 @@ static void *device_allocate(const pp_memory_t *self, size_t bytes)
     CUdeviceptr address = 0;
     if (pp_cuda_enter(&kind->device) < 0)
         return NULL;
-    /* An error of leaving is found again; the memory is there. */
-    pp_cuda_leave(&kind->device, CALL(kind, cuMemAlloc, &address, bytes));
+    (void)CALL(kind, cuMemAlloc, &address, bytes);
+    pp_cuda_end(&kind->device);
     return (void *)(uintptr_t)address;
 }
 

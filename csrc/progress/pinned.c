@@ -159,7 +159,7 @@ static pp_status_t open(pp_staging_t *staging, const pp_piece_t *pieces, size_t 
 }
 
 pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_t count, size_t element_bytes,
-                            int32_t device)
+                            int32_t device, pp_status_t (*prepare)(pp_handle_t *))
 {
     pp_staging_t *staging = calloc(1, sizeof *staging);
     if (!staging)
@@ -167,6 +167,8 @@ pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_
     handle->staging = staging;
     handle->end_staging = end;
     pp_status_t status = open(staging, pieces, count, element_bytes, device);
+    if (status >= 0 && (status = pp_cuda_enter(&staging->lane.device)) >= 0)
+        status = pp_cuda_leave(&staging->lane.device, prepare(handle));
     if (status < 0)
         end(handle);
     return status;

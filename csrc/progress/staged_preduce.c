@@ -282,12 +282,8 @@ static pp_status_t ask_for_path(pp_handle_t *handle)
 pp_status_t pp_staged_preduce_make(pp_handle_t *handle)
 {
     const pp_preduce_config_t *config = &pp_preduce_of(handle)->config;
-    PP_TRY(pp_staging_make(handle, config->pieces, config->piece_count, pp_type_bytes(config->type),
-                           config->device - 1));
-    const pp_status_t status = ask_for_path(handle);
-    if (status < 0)
-        handle->end_staging(handle);
-    return status;
+    return pp_staging_make(handle, config->pieces, config->piece_count, pp_type_bytes(config->type), config->device - 1,
+                           ask_for_path);
 }
 
 pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle)

@@ -45,12 +45,7 @@ pp_status_t pp_staging_open(pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     PP_TRY(pp_staging_make(handle, coll->config.pieces, coll->config.piece_count, pp_type_bytes(coll->config.type),
-                           coll->config.device - 1));
-    pp_status_t status = prepare(handle);
-    if (status < 0) {
-        handle->end_staging(handle);
-        return status;
-    }
+                           coll->config.device - 1, prepare));
     handle->face = &pp_staged_allreduce_face;
     pp_piece_t *pieces = (pp_piece_t *)coll->config.pieces;
     pieces[0] = (pp_piece_t){.count = coll->count};

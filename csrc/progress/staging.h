@@ -75,20 +75,21 @@ static inline pp_ctx_t *pp_ctx_of(const pp_handle_t *handle)
 }
 
 /* Makes the device current while a call of the application is about the handle: what is inside enters it often.  PP_OK for
-   a handle of the host.  Else pp_staging_leave() ends it, and returns what the call came to; if the driver does not make
-   current again what was so before, it latches an error. */
-static inline pp_status_t pp_staging_enter(const pp_handle_t *handle)
+   a handle of the host.  Else pp_staging_leave() ends it, and returns what the call came to, or the error that the context
+   has if not all scopes could be left.  Between them `device` keeps which it is. */
+static inline pp_status_t pp_staging_enter(const pp_handle_t *handle, pp_cuda_device_t *device)
 {
-    return handle->staging ? pp_cuda_enter(&handle->staging->lane.device) : PP_OK;
+    *device = handle->staging ? handle->staging->lane.device : (pp_cuda_device_t){0};
+    return handle->staging ? pp_cuda_enter(device) : PP_OK;
 }
 
-static inline pp_status_t pp_staging_leave(pp_handle_t *handle, pp_status_t status)
+static inline pp_status_t pp_staging_leave(pp_ctx_t *ctx, const pp_cuda_device_t *device, pp_status_t status)
 {
-    if (!handle->staging || pp_cuda_leave(&handle->staging->lane.device, PP_OK) >= 0)
+    if (!device->context)
         return status;
-    pp_engine_fail(handle->engine, PP_ERR_STATE, "handle %u: the application's device is not current again: %s", handle->id,
-                   pp_error_text());
-    return pp_engine_check(handle->engine);
+    pp_cuda_end(device);
+    const pp_status_t left = pp_check_left(ctx);
+    return left < 0 ? left : status;
 }
 
 /* Numbers a Start whose elements are on their way from now on. */
@@ -120,10 +121,11 @@ static inline void pp_staging_keep(pp_pinned_t **list, pp_pinned_t *pinned)
 
 /* ---- pinned memory, and waits for copies (pinned.c) ---- */
 
-/* Makes what such a handle needs, with a bounce buffer for its first result.  After a failure the handle is as before.
-   */
+/* Makes what such a handle needs, with a bounce buffer for its first result.  `prepare` makes the rest, inside the device:
+   so an error of leaving that is none of what the driver cannot do, for which it may choose another path.  After a failure
+   the handle is as before. */
 pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_t count, size_t element_bytes,
-                            int32_t device);
+                            int32_t device, pp_status_t (*prepare)(pp_handle_t *));
 /* Takes one of the list that no copy uses.  PP_PENDING: there is none. */
 pp_status_t pp_staging_take(const pp_staging_t *staging, pp_pinned_t **list, pp_pinned_t **pinned);
 /* Takes a bounce buffer for a Start, or for a result.  With the lock, which it may release. */

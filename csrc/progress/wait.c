@@ -20,13 +20,27 @@ enum {
     TELL_US = 300000              /* time to tell all ranks of a failure, before a call returns */
 };
 
+pp_status_t pp_check_left(pp_ctx_t *ctx)
+{
+    if (pp_cuda_all_left())
+        return PP_OK;
+    const pp_status_t status = pp_cuda_check_left();
+    pp_engine_fail(&ctx->engine, status, "the application's device is not current again: %s", pp_error_text());
+    if (ctx->has_thread)             /* it tells the other ranks */
+        pp_mpi_ring_self(ctx->mpi);
+    return pp_engine_check(&ctx->engine);
+}
+
 void pp_unlock(pp_ctx_t *ctx)
 {
     if (ctx->team.timed && !atomic_load(&ctx->attended))     /* else the thread that attends does so when it leaves */
         pp_wake_for_alarm(ctx);
-    if (ctx->engine.error && ctx->mpi && !ctx->has_thread && !ctx->abandoned && !ctx->calls.told_gone) {
+    const bool tells = ctx->mpi && !ctx->has_thread && !ctx->abandoned && !ctx->calls.told_gone;
+    if (!pp_cuda_all_left() || (ctx->engine.error && tells)) {
         char *text = strdup(pp_error_text());          /* the call's, which what fails here must not replace */
-        pp_tell_failure(ctx, TELL_US);
+        pp_check_left(ctx);
+        if (tells)
+            pp_tell_failure(ctx, TELL_US);
         if (text)
             pp_fail(PP_OK, "%s", text);
         free(text);

@@ -279,7 +279,7 @@ def test_the_device_of_the_application_is_not_restored(call, env):
     command = python("-m", "mpi4py", "-c", NOT_RESTORED, str(ROOT), call)
     run = mpirun(2, command, timeout_s=60, env=env)
     told = [line for line in run.lines(1) if line.startswith("raised in ")]
-    text = "Error handle 1: the application's device is not current again: CUDA reports an error"
+    text = "Error the application's device is not current again: CUDA reports an error"
     assert told[0].startswith(f"raised in {call} {text}"), run.explain()
     assert told[-1].startswith(f"raised in none {text}"), run.explain()
     assert any("PeerFailedError rank 1" in line for line in run.lines(0)), run.explain()

@@ -78,6 +78,68 @@ def test_random_programs(ranks, programs, env, under):
     assert f"{programs} programs passed on {ranks} ranks" in run.output
 
 
+NOT_RESTORED = """
+import ctypes, sys, warnings
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, device, driver
+import pypartial as pp
+comm, stream, told = MPI.COMM_WORLD, Stream(), 0
+model, out = Array(40000, "f4", stream), Array(40000, "f4", stream)
+last, failing = comm.rank == comm.size - 1, b"cuCtxPopCurrent"
+warnings.simplefilter("ignore")
+options = {
+    "Allreduce_init": {"recvbuf": out},
+    "Preduce_init": {
+        "groups": pp.groups.Given(),
+        "backend": "comm" if sys.argv[3] == "direct" else "auto",
+    },
+}[sys.argv[2]]
+def current():
+    context = ctypes.c_void_p()
+    driver().cuCtxGetCurrent(ctypes.byref(context))
+    return context.value
+with device(1):
+    before = current()
+    for nth in range(1, 13):
+        try:
+            with pp.Context(comm, transport="mpi" if sys.argv[3] == "direct" else "auto") as ctx:
+                driver().fake_fail(failing, nth if last else 0, 719 if last else 0)
+                request = getattr(ctx, sys.argv[2])(model, device_path=sys.argv[3], **options)
+                driver().fake_fail(failing, 0, 0)
+                restored = current() == before
+                request.Free()
+            assert restored, f"nobody is told of call {nth}"
+        except pp.Error as error:
+            assert not last or "cuCtxPopCurrent failed with 719" in str(error)
+            told += 1
+        driver().fake_fail(failing, 0, 0)
+        while current() != before:
+            driver().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+print("told:", told)
+"""
+
+
+@pytest.mark.parametrize(
+    ("init", "path", "ranks"),
+    [
+        ("Allreduce_init", "staged", 2),
+        ("Allreduce_init", "ipc", 2),
+        ("Allreduce_init", "direct", 2),
+        ("Preduce_init", "staged", 2),
+        ("Preduce_init", "ipc", 2),
+        ("Preduce_init", "direct", 1),  # another would wait for it inside MPI
+    ],
+)
+def test_the_device_is_not_restored_when_a_handle_is_made(init, path, ranks, env, under):
+    """That is an error, and no reason for another path: the application's work would go wrong."""
+    command = python("-m", "mpi4py", "-c", NOT_RESTORED, str(ROOT), init, path)
+    run = mpirun(ranks, [*under, *command], timeout_s=60, env=env)
+    run.check()
+    for rank in range(ranks):
+        assert re.search(r"told: [2-9]", "\n".join(run.lines(rank))), run.explain()
+
+
 # ---- what MPI says, and what it does -------------------------------------------------------------
 
 LOOP = """

@@ -480,6 +480,20 @@ static void nested(const pp_cuda_device_t *other, CUcontext application)
     CHECK(context_now() == application);
 }
 
+/* A scope that could not be left is current still: those inside the one around it do not rely on that. */
+static void lost(const pp_cuda_device_t *other)
+{
+    DONE(pp_cuda_enter(&device));
+    DONE(pp_cuda_enter(other));
+    fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
+    CHECK(pp_cuda_leave(other, PP_OK) == PP_ERR_STATE);
+    DONE(pp_cuda_enter(&device));
+    CHECK(context_now() == device.context);
+    DONE(pp_cuda_leave(&device, PP_OK));
+    DONE(pp_cuda_leave(&device, PP_OK));
+    DONE(PP_CUDA(cuda, cuCtxPopCurrent, &(CUcontext){0}));
+}
+
 /* Whatever context the application has made current, or none, is so again after ours; also if something failed.  There
    are two devices. */
 static void contexts(void)
@@ -501,6 +515,8 @@ static void contexts(void)
     CHECK(context_now() == other.context && other.context == application);
     DONE(pp_cuda_leave(&other, PP_OK));
     nested(&other, application);
+    lost(&other);
+    CHECK(context_now() == application);
     /* A failure of leave() is told, unless something has failed before.  The context stays. */
     DONE(pp_cuda_enter(&device));
     fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
@@ -508,8 +524,16 @@ static void contexts(void)
     DONE(pp_cuda_enter(&device));
     fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
     pp_fail(PP_ERR_MEMORY, "the first");
+    CHECK(pp_cuda_all_left());
     CHECK(pp_cuda_leave(&device, PP_ERR_MEMORY) == PP_ERR_MEMORY);
     SAME(pp_error_text(), "the first");
+    CHECK(!pp_cuda_all_left() && pp_cuda_check_left() == PP_ERR_STATE && pp_cuda_all_left());
+    CHECK(strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,") && pp_cuda_check_left() == PP_OK);
+    DONE(pp_cuda_enter(&device));
+    fake_fail("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_DEINITIALIZED);
+    pp_cuda_end(&device);
+    CHECK(context_now() != NULL && pp_cuda_check_left() == PP_ERR_STATE);
+    CHECK(strstr(pp_error_text(), "cuThreadExchangeStreamCaptureMode failed with 4,"));
     for (int i = 0; i < 2; i++)
         DONE(PP_CUDA(cuda, cuCtxPopCurrent, &(CUcontext){0}));
     CHECK(context_now() == application);
