@@ -29,6 +29,7 @@ __all__ = [
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 IPC_FROM = "PYPARTIAL_IPC_FROM"
 NOT_SET = (1 << 64) - 1  # bytes, which no vector has
+_DIGITS_MAX = 1000  # Python reads no more than some thousands
 # device_path="auto" of an allreduce is "ipc" for vectors of so many bytes or more: there it was
 # faster on 2, 4 and 8 ranks of one H100 (docs/cuda.md).
 _IPC_FROM_BYTES = 16 << 20
@@ -61,7 +62,7 @@ def ipc_from() -> int:
     given = os.environ.get(IPC_FROM, "")
     if not given:
         return NOT_SET
-    if not given.isdecimal() or int(given) > NOT_SET:
+    if not given.isdecimal() or len(given) > _DIGITS_MAX or int(given) >= NOT_SET:
         raise ArgumentError(
             f"the environment variable {IPC_FROM}={given!r} is not a number of bytes: set it to "
             "one, or unset it"

@@ -444,8 +444,9 @@ pp_status_t pp_lane_locate(CUdeviceptr address, size_t bytes, int32_t *device)
 {
     int32_t last = CU_DEVICE_INVALID;
     PP_TRY(locate(address, device));
-    if (bytes > 1 && (locate(address + bytes - 1, &last) || last != *device))
+    const pp_status_t status = locate(bytes > 0 ? address + bytes - 1 : address, &last);
+    if (status == PP_ERR_ARGUMENT || (status >= 0 && last != *device))
         return pp_fail(PP_ERR_ARGUMENT, "%zu bytes from address %#llx on do not end in the memory of device %d", bytes,
                        address, *device);
-    return PP_OK;
+    return status;
 }

@@ -588,9 +588,9 @@ def test_a_buffer_is_no_longer_than_its_memory(comm, ctx, array):
     """Nobody hears of it: the next call of the others is the next one here."""
     made = array(1000)
     longer = SimpleNamespace(
-        __cuda_array_interface__={**made.__cuda_array_interface__, "shape": (1 << 30,)}
+        __cuda_array_interface__={**made.__cuda_array_interface__, "shape": (1001,)}
     )
-    text = rf"recvbuf: {4 << 30} bytes from address {made.address:#x} on do not end"
+    text = rf"recvbuf: 4004 bytes from address {made.address:#x} on do not end"
     with pytest.raises(pp.ArgumentError, match=text):
         ctx.Allreduce_init(MPI.IN_PLACE, longer)
     request = ctx.Allreduce_init(MPI.IN_PLACE, (longer, 1000), policy=pp.Full())
@@ -599,6 +599,17 @@ def test_a_buffer_is_no_longer_than_its_memory(comm, ctx, array):
     request.Wait()
     assert (made.get() == comm.size).all()
     request.Free()
+
+
+def test_a_driver_that_does_not_say_where_a_buffer_ends(comm, ctx, array, stand_in):
+    """No argument is wrong. Nobody hears of it here, either."""
+    send, out = array(4), array(4)
+    stand_in.fake_fail(b"cuPointerGetAttributes", 2, 999)
+    with pytest.raises(pp.Error, match="cuPointerGetAttributes failed") as raised:
+        ctx.Allreduce_init(send, out)
+    stand_in.fake_fail(b"cuPointerGetAttributes", 0, 0)
+    assert not isinstance(raised.value, pp.ArgumentError)
+    ctx.Allreduce_init(send, out).Free()
 
 
 def test_device_and_host_do_not_mix(comm, ctx, array):

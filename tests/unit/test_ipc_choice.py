@@ -23,13 +23,16 @@ def test_the_variable_comes_first(measured: bool) -> None:
     assert choose_path("auto", 32 * MB, 32 * MB, measured=measured) == "ipc"
 
 
-@pytest.mark.parametrize(("given", "size"), [("", NOT_SET), ("0", 0), ("1048576", MB)])
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [("", NOT_SET), ("0", 0), ("0001048576", MB), (str(NOT_SET - 1), NOT_SET - 1)],
+)
 def test_the_variable(monkeypatch: pytest.MonkeyPatch, given: str, size: int) -> None:
     monkeypatch.setenv(IPC_FROM, given)
     assert ipc_from() == size
 
 
-@pytest.mark.parametrize("given", ["16M", "-1", "1e6", str(1 << 64)])
+@pytest.mark.parametrize("given", ["16M", "-1", "1e6", str(NOT_SET), str(1 << 64), 5000 * "1"])
 def test_what_is_no_number(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv(IPC_FROM, given)
     with pytest.raises(pp.ArgumentError, match=f"PYPARTIAL_IPC_FROM='{given}' is not a number"):
