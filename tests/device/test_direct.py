@@ -362,6 +362,18 @@ def test_contributions_stay_until_they_are_read(comm, array, stand_in):
         request.Free()
 
 
+@contextmanager
+def devices_that_stay(stand_in):
+    """Fail if the block ends only when what it has held goes on; else such a test would hang."""
+    limit = threading.Timer(LIMIT_S, stand_in.fake_let_all_go)
+    limit.start()
+    try:
+        yield
+        assert limit.is_alive(), "the device had to go on"
+    finally:
+        limit.cancel()
+
+
 @pytest.mark.sizes(2, 3, 5)
 def test_a_queue_that_is_full_stops_nobody(comm, array, stand_in):
     """Contributions wait until the device has come further."""
@@ -373,12 +385,13 @@ def test_a_queue_that_is_full_stops_nobody(comm, array, stand_in):
         stand_in.fake_hold(of_rounds := stand_in.fake_newest_stream(), comm.rank == 0)
         stand_in.fake_room(room if comm.rank == 0 else 1024)
         send.put(comm.rank == 0)
-        for _ in range(starts if comm.rank == 0 else 0):
-            request.Start()
-            with pytest.raises(pp.TimeoutError):
-                request.Wait(timeout=0.001)  # most are combined meanwhile
-        host.Start()
-        host.Wait()
+        with devices_that_stay(stand_in):
+            for _ in range(starts if comm.rank == 0 else 0):
+                request.Start()
+                with pytest.raises(pp.TimeoutError):
+                    request.Wait(timeout=0.001)  # most are combined meanwhile
+            host.Start()
+            host.Wait()
         assert total.tolist() == [comm.size] * 3
         stand_in.fake_hold(of_rounds, False)
         if comm.rank > 0:
@@ -420,18 +433,12 @@ def test_free_does_not_wait_for_the_operations_of_rounds(comm, array, stand_in):
 
 @contextmanager
 def no_call_let_in(stand_in):
-    """A driver that takes memory back lets no call of another thread in meanwhile.
-
-    Without a limit a test that must fail would hang.
-    """
+    """A driver that takes memory back lets no call of another thread in meanwhile."""
     stand_in.fake_exclusive(True)
-    limit = threading.Timer(LIMIT_S, stand_in.fake_let_all_go)
-    limit.start()
     try:
-        yield
-        assert limit.is_alive(), "the device had to go on"
+        with devices_that_stay(stand_in):
+            yield
     finally:
-        limit.cancel()
         stand_in.fake_exclusive(False)
         stand_in.fake_let_all_go()
 
@@ -446,7 +453,11 @@ def test_a_free_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in):
     kernel.hold(True)
     word.copy(word, kernel)
     with no_call_let_in(stand_in):
+        for call in (b"cuStreamDestroy", b"cuCtxPopCurrent"):
+            stand_in.fake_slow(call, 50_000)  # what others may do before it they do
         request.Free()
+        for call in (b"cuStreamDestroy", b"cuCtxPopCurrent"):
+            stand_in.fake_slow(call, 0)
         assert stand_in.fake_held_calls(b"") > 0
         for _ in range(3):
             host.Start()

@@ -329,6 +329,11 @@ static CUresult begin(const char *symbol, need_t need)
     const CUresult of_any = count(any), of_this = count(called);
     CUresult       result = of_any ? of_any : of_this;
     const unsigned slow_us = any->slow_us + called->slow_us;
+    if (slow_us > 0) {
+        give_lock();
+        usleep(slow_us);
+        take_lock();
+    }
     while (any->held || called->held || (keeping_out > 0 && need != NOTHING))
         wait_in_call();
     if (result)
@@ -336,8 +341,6 @@ static CUresult begin(const char *symbol, need_t need)
     else
         result = check(need);
     give_lock();
-    if (slow_us > 0)
-        usleep(slow_us);
     return result;
 }
 
