@@ -292,10 +292,18 @@ static void worked(pp_handle_t *handle, uint64_t job, bool last)
 
 /* ---- questions ------------------------------------------------------------------------------------------------- */
 
+static pp_device_wait_t device_wait(const pp_preduce_t *preduce)
+{
+    if (preduce->on_its_way)
+        return PP_CONTRIBUTION_ON_ITS_WAY;
+    const pp_grouping_t *ops = preduce->ops;
+    return ops && ops->on_device && ops->on_device(preduce) ? PP_DEVICE_PART : PP_WAITS_FOR_NO_DEVICE;
+}
+
 static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 {
     state->completed = pp_preduce_of(handle)->requests;
-    state->device_wait = pp_preduce_of(handle)->on_its_way ? PP_CONTRIBUTION_ON_ITS_WAY : PP_WAITS_FOR_NO_DEVICE;
+    state->device_wait = device_wait(pp_preduce_of(handle));
     state->joined = state->completed;
     state->ready = pp_handle_waits(handle);
     state->aside = handle->aside;
@@ -303,11 +311,15 @@ static void describe(pp_handle_t *handle, pp_rank_state_t *state)
 
 static void explain(pp_handle_t *handle, pp_text_t *text)
 {
-    pp_preduce_t *preduce = pp_preduce_of(handle);
-    if (preduce->on_its_way)
+    pp_preduce_t          *preduce = pp_preduce_of(handle);
+    const pp_device_wait_t wait = device_wait(preduce);
+    if (wait == PP_CONTRIBUTION_ON_ITS_WAY) {
         pp_text_add(text, "this rank has not asked for a group yet: what it gives is on its way from its device\n");
-    else
-        preduce->ops->explain(preduce, text);
+        return;
+    }
+    if (wait == PP_DEVICE_PART)
+        pp_text_add(text, "this rank's device has yet to do its part of a round\n");
+    preduce->ops->explain(preduce, text);
 }
 
 static uint64_t next_round(const pp_handle_t *handle) { return pp_preduce_of(handle)->requests; }

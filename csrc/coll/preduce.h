@@ -61,6 +61,8 @@ typedef struct pp_grouping {
     void        (*worked)(pp_preduce_t *, uint64_t job, bool last);
     /* This rank's Start has begun a group whose chunks are not all handed out. */
     bool        (*has_begun)(const pp_preduce_t *);
+    /* This rank's device has yet to average groups. */
+    bool        (*on_device)(const pp_preduce_t *);
 } pp_grouping_t;
 
 struct pp_preduce {

@@ -58,3 +58,24 @@ def test_a_round_that_a_device_reduces(comm, ctx, array, stand_in, needs_ipc):
     comm.Barrier()
     stand_in.fake_hold(folds, False)
     ends_well(comm, request, out)
+
+
+@pytest.mark.sizes(2, 3, 5)  # a rank alone averages nothing
+def test_a_group_that_a_device_averages(comm, ctx, array, stand_in, needs_ipc):
+    """That of the member whose Start was the last."""
+    model = array(COUNT)
+    groups = pp.groups.Table([[range(comm.size)]])
+    request = ctx.Preduce_init(model, groups, device_path="ipc")
+    assert request.device_path == "ipc"
+    model.put(comm.rank)
+    stand_in.fake_hold(averages := stand_in.fake_newest_stream(), True)
+    request.Start()
+    own, ranks = explained(comm.size, request)
+    assert ranks[CONTRIBUTION] == []
+    assert len(ranks[PART]) == 1
+    assert own == ([PART] if comm.rank in ranks[PART] else [])
+    comm.Barrier()
+    stand_in.fake_hold(averages, False)
+    request.Wait()
+    assert (model.get() == (comm.size - 1) / 2).all()
+    request.Free()

@@ -20,7 +20,7 @@ class Explained(NamedTuple):
     ranks: dict[str, list[int]]
 
 
-def explained(size: int, request: pp.AllreduceRequest) -> Explained:
+def explained(size: int, request: pp.Request) -> Explained:
     """Wait in vain for a request, and read the error."""
     with pytest.raises(pp.TimeoutError) as raised:
         request.Wait(timeout=0.6)

@@ -266,6 +266,8 @@ static void go_on(pp_preduce_t *preduce) { (void)preduce; }
 
 static bool has_work(const pp_preduce_t *preduce) { return pp_jobs_any(preduce->shared); }
 
+static bool on_device(const pp_preduce_t *preduce) { return preduce->shared->launched_count > 0; }
+
 static bool has_begun(const pp_preduce_t *preduce)
 {
     const shared_t *shared = preduce->shared;
@@ -392,6 +394,7 @@ static const pp_grouping_t ops = {
     .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
     .retired = retired, .explain = explain, .count_buffers = count_buffers, .close = close_groups, .poll = poll,
     .has_work = has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
+    .on_device = on_device,
 };
 
 static pp_status_t open_initial(pp_preduce_t *preduce)
