@@ -7,12 +7,13 @@ import importlib
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.device import Lent, Stream
-from support.oracles import Log, judge
+from support.on_device import contributes_once
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -249,27 +250,9 @@ def test_elsewhere_it_is_a_buffer_as_any(comm, ctx, alloc, array, path):
 )
 def test_the_loop(comm, ctx, alloc, array, stream, policy, deliver, extra, needs_ipc):
     """Every contribution enters one round, also late ones, and buffers that are overwritten."""
-    values = np.arange(comm.size + extra, dtype="i8")
-    values[: comm.size] = np.eye(comm.size, dtype="i8")[comm.rank]
-    send, out, status = alloc(values.size), array(values.size, "i8"), pp.Status()
-    request = opened(ctx, send, out, policy=policy, deliver=deliver)
-    log = Log(comm.size, 8 * 20 * comm.size)
-    for _ in range(20):
-        send.put(values)
-        request.Start()
-        log.started()
-        request.Wait(status)
-        send.put(-999)
-        log.given(status, out.get())
-        send.settle()
-    if deliver == "each":
-        for drained in request.Drain():
-            log.given(drained, out.get())
-    else:
-        request.Flush(status)
-        log.given(status, out.get())
-    judge(comm, log, request)
-    request.Free()
+    send, out = alloc(comm.size + extra), array(comm.size + extra, "i8")
+    options = {"policy": policy, "deliver": deliver, "lent": True}
+    contributes_once(comm, partial(opened, ctx), send, out, 20, **options)
 
 
 # ---- slow streams -------------------------------------------------------------------------------

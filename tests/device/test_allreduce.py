@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from support.device import Array, Pointer, Stream, device, driver
-from support.oracles import Log, judge
+from support.on_device import adds_in_place, contributes_once, has_bits_of_the_host
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -28,72 +28,26 @@ def policies(size):
     return [pp.Solo(), pp.Majority(), pp.Quorum(max(1, size // 2)), pp.Full()]
 
 
-def counting(comm, extra=0):
-    """What a rank contributes: it counts its own Starts; and some more elements."""
-    send = np.zeros(comm.size + extra, np.int64)
-    send[comm.rank] = 1
-    send[comm.size :] = comm.rank + 1
-    return send
-
-
 @pairwise(
     policy={"solo": 0, "majority": 1, "quorum": 2, "full": 3},
     deliver=["latest", "sum", "each"],
     extra={"small": 0, "large": 40_000},
 )
 def test_the_loop(comm, array, stream, transport, policy, deliver, extra):
-    """Every contribution enters one round, and all ranks have the same results."""
-    values = counting(comm, extra)
-    send, out = array(values.size, "i8"), array(values.size, "i8")
-    status = pp.Status()
+    send, out = (array(comm.size + extra, "i8") for _ in range(2))
+    options = {"policy": policies(comm.size)[policy], "deliver": deliver}
     with pp.Context(comm, seed=7, transport=transport, patience=None) as ctx:
-        request = ctx.Allreduce_init(send, out, policy=policies(comm.size)[policy], deliver=deliver)
-        log = Log(comm.size, 8 * STEPS * comm.size)
-        for _ in range(STEPS):
-            send.put(values)
-            request.Start()
-            send.put(-999)  # waits for the copy
-            log.started()
-            request.Wait(status)
-            log.given(status, out.get())
-            send.settle()
-        if deliver == "each":
-            for drained in request.Drain():
-                log.given(drained, out.get())
-        else:
-            request.Flush(status)
-            log.given(status, out.get())
-        judge(comm, log, request)
-        request.Free()
+        contributes_once(comm, ctx.Allreduce_init, send, out, STEPS, **options)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "c8"])
 def test_results_have_the_bits_of_the_hosts(comm, ctx, array, dtype):
-    rng = np.random.default_rng(comm.rank)
-    values = (rng.standard_normal(1001) * 10).astype(dtype)
-    send, out, expected = array(1001, dtype), array(1001, dtype), np.zeros(1001, dtype)
-    on_device = ctx.Allreduce_init(send, out, policy=pp.Full())
-    on_host = ctx.Allreduce_init(values.copy(), expected, policy=pp.Full())
-    send.put(values)
-    for request in (on_device, on_host):
-        request.Start()
-        request.Wait()
-    assert out.get().tobytes() == expected.tobytes()
-    on_device.Free()
-    on_host.Free()
+    init = ctx.Allreduce_init
+    has_bits_of_the_host(comm, init, init, array, dtype, "SUM", None, 1001)
 
 
 def test_several_arrays_in_place(comm, ctx, array):
-    first, second = array(3), array(5)
-    first.put([comm.rank, 1, 2])
-    second.put(np.arange(5))
-    request = ctx.Allreduce_init(None, [first, second], policy=pp.Full())
-    request.Start()
-    request.Wait()
-    ranks = sum(range(comm.size))
-    assert first.get().tolist() == [ranks, comm.size, 2 * comm.size]
-    assert second.get().tolist() == [comm.size * i for i in range(5)]
-    request.Free()
+    adds_in_place(comm, ctx.Allreduce_init, array, "f4")
 
 
 def test_nothing_waits_for_a_stream_that_is_held(comm, array, stream, transport):

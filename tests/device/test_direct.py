@@ -62,8 +62,9 @@ POLICIES = [
     extra={"small": 0, "large": 40_000},
 )
 def test_the_loop(comm, ctx, array, policy, deliver, extra):
+    send, out = (array(comm.size + extra, "i8") for _ in range(2))
     options = {"policy": policy, "deliver": deliver}
-    contributes_once(comm, partial(opened, ctx), array, extra, STEPS, **options)
+    contributes_once(comm, partial(opened, ctx), send, out, STEPS, **options)
 
 
 @pytest.mark.parametrize("count", [1, COUNT, 30_000])

@@ -41,8 +41,9 @@ def opened(ctx, *buffers, **options):
     extra={"small": 0, "large": 40_000},
 )
 def test_the_loop(comm, ctx, array, policy, deliver, extra):
+    send, out = (array(comm.size + extra, "i8") for _ in range(2))
     options = {"policy": policy, "deliver": deliver}
-    contributes_once(comm, partial(opened, ctx), array, extra, STEPS, **options)
+    contributes_once(comm, partial(opened, ctx), send, out, STEPS, **options)
 
 
 def test_free_waits_for_what_a_start_that_failed_has_queued(ctx, array, stream, stand_in):

@@ -52,20 +52,34 @@ def sums(comm: MPI.Comm, request: Any, send: Any, out: Any, steps: int = 5) -> b
 
 
 def contributes_once(
-    comm: MPI.Comm, opened: Opened, array: Any, extra: int, steps: int, **options: Any
+    comm: MPI.Comm,
+    opened: Opened,
+    send: Any,
+    out: Any,
+    steps: int,
+    *,
+    lent: bool = False,
+    **options: Any,
 ) -> None:
-    """Every contribution enters one round, and all ranks have the same results."""
-    values = np.arange(comm.size + extra, dtype="i8")
+    """Every contribution enters one round, and all ranks have the same results.
+
+    There are 8-byte integers for each rank, and some more. What is sent is overwritten behind its
+    copy; if it is `lent`, which is read in place, when a Wait has returned.
+    """
+    values = np.arange(send.count, dtype="i8")
     values[: comm.size] = np.eye(comm.size, dtype="i8")[comm.rank]
-    send, out, status = array(values.size, "i8"), array(values.size, "i8"), pp.Status()
+    status = pp.Status()
     request = opened(send, out, **options)
     log = Log(comm.size, 8 * steps * comm.size)
     for _ in range(steps):
         send.put(values)
         request.Start()
-        send.put(-999)  # waits for the copy
+        if not lent:
+            send.put(-999)
         log.started()
         request.Wait(status)
+        if lent:
+            send.put(-999)
         log.given(status, out.get())
         send.settle()
     if options.get("deliver") == "each":
