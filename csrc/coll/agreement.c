@@ -57,11 +57,11 @@ static void agree_take(void *owner, pp_instance_t *instance, pp_share_of_round_t
 {
     pp_calls_t *calls = owner;
     share->tally.contributions = share->tally.contributors = 1;
-    instance->accumulator = pp_pool_get(&calls->agree.series.vectors);
-    if (instance->accumulator)
-        memcpy(instance->accumulator->data, &calls->vote, sizeof calls->vote);
+    const pp_status_t status = pp_pool_get(&calls->agree.series.vectors, &instance->accumulator);
+    if (status < 0)
+        pp_engine_fail(calls->engine, status, "%s", pp_error_text());
     else
-        pp_engine_fail(calls->engine, PP_ERR_MEMORY, "no memory for an agreement");
+        memcpy(instance->accumulator->data, &calls->vote, sizeof calls->vote);
 }
 
 static void agree_done(void *owner, pp_instance_t *instance)

@@ -372,9 +372,8 @@ static pp_status_t copy_initial(pp_preduce_t *preduce)
 {
     if (preduce->config.plan.weights != PP_WEIGHTS_INITIAL || preduce->config.backend == PP_BACKEND_COMM)
         return PP_OK;
-    preduce->initial = preduce->kernels.memory->allocate(preduce->kernels.memory, preduce->vector_bytes + 1);
-    if (!preduce->initial)
-        return pp_fail(PP_ERR_MEMORY, "no memory for the initial model of %zu bytes", preduce->vector_bytes);
+    const pp_memory_t *memory = preduce->kernels.memory;
+    PP_TRY(memory->allocate(memory, preduce->vector_bytes + 1, &preduce->initial));
     if (preduce->config.device == 0)
         pp_preduce_load(preduce, preduce->initial);
     return PP_OK;

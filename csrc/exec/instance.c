@@ -31,10 +31,9 @@ void *pp_instance_buffer(pp_instance_t *instance, uint32_t buffer)
     const pp_template_t *template = instance->template;
     pp_pool_t           *pool = buffer == PP_ACCUMULATOR ? template->vectors : template->buffers[buffer - 1];
     pp_buffer_t        **held = holder(instance, buffer);
-    if (!*held)
-        *held = pp_pool_get(pool);
-    if (!*held)
-        pp_engine_fail(instance->setting->engine, PP_ERR_MEMORY, "no memory for a vector of %zu bytes", pool->bytes);
+    pp_status_t status = *held ? PP_OK : pp_pool_get(pool, held);
+    if (status < 0)
+        pp_engine_fail(instance->setting->engine, status, "%s", pp_error_text());
     return *held ? (*held)->data : NULL;
 }
 
@@ -57,11 +56,9 @@ static void *reach(const pp_setting_t *setting, const void *elements)
 static void *scratch(pp_instance_t *instance, int8_t lane)
 {
     const pp_template_t *template = instance->template;
-    if (!instance->scratch)
-        instance->scratch = pp_pool_get(template->scratches);
-    if (!instance->scratch) {
-        pp_engine_fail(instance->setting->engine, PP_ERR_MEMORY, "no memory for a scratch buffer of %zu bytes",
-                       template->scratches->bytes);
+    pp_status_t status = instance->scratch ? PP_OK : pp_pool_get(template->scratches, &instance->scratch);
+    if (status < 0) {
+        pp_engine_fail(instance->setting->engine, status, "%s", pp_error_text());
         return NULL;
     }
     return (char *)instance->scratch->data + (size_t)lane * template->lane_bytes;

@@ -8,26 +8,38 @@ void pp_pool_init(pp_pool_t *pool, size_t bytes, const pp_memory_t *memory, pp_b
     *pool = (pp_pool_t){.bytes = bytes ? bytes : 1, .memory = memory, .blocks = blocks};
 }
 
-pp_buffer_t *pp_pool_get(pp_pool_t *pool)
+static pp_status_t allocate(pp_pool_t *pool, pp_buffer_t *buffer)
 {
-    pp_buffer_t *buffer = pool->free_list;
-    if (buffer) {
-        pool->free_list = buffer->next;
-        pool->given++;
-        return buffer;
-    }
-    buffer = calloc(1, sizeof *buffer);
+    if (!pool->blocks)
+        return pool->memory->allocate(pool->memory, pool->bytes, &buffer->data);
+    buffer->data = pp_blocks_cut(pool->blocks, pool->bytes, &buffer->block);
+    return buffer->data ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a vector of %zu bytes", pool->bytes);
+}
+
+static pp_status_t make(pp_pool_t *pool, pp_buffer_t **out)
+{
+    pp_buffer_t *buffer = calloc(1, sizeof *buffer);
     if (!buffer)
-        return NULL;
-    buffer->data = pool->blocks ? pp_blocks_cut(pool->blocks, pool->bytes, &buffer->block)
-                                : pool->memory->allocate(pool->memory, pool->bytes);
-    if (!buffer->data) {
+        return pp_fail(PP_ERR_MEMORY, "no memory for a vector of %zu bytes", pool->bytes);
+    const pp_status_t status = allocate(pool, buffer);
+    if (status < 0) {
         free(buffer);
-        return NULL;
+        return status;
     }
     pool->made++;
+    *out = buffer;
+    return PP_OK;
+}
+
+pp_status_t pp_pool_get(pp_pool_t *pool, pp_buffer_t **buffer)
+{
+    *buffer = pool->free_list;
+    if (*buffer)
+        pool->free_list = (*buffer)->next;
+    else
+        PP_TRY(make(pool, buffer));
     pool->given++;
-    return buffer;
+    return PP_OK;
 }
 
 void pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer)

@@ -29,7 +29,8 @@ typedef struct pp_held {
 } pp_held_t;
 
 void         pp_pool_init(pp_pool_t *pool, size_t bytes, const pp_memory_t *memory, pp_blocks_t *blocks);
-pp_buffer_t *pp_pool_get(pp_pool_t *pool);      /* NULL: no memory */
+/* An error leaves *buffer NULL. */
+pp_status_t  pp_pool_get(pp_pool_t *pool, pp_buffer_t **buffer);
 void         pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer);   /* NULL is fine */
 void         pp_pool_count(const pp_pool_t *pool, pp_held_t *sum);      /* adds what it holds */
 /* Every buffer must have been put back. */

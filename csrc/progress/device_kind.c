@@ -151,15 +151,15 @@ void pp_device_end_marks(pp_device_kind_t *kind)
 
 /* ---- the operations -------------------------------------------------------------------------------------------- */
 
-static void *device_allocate(const pp_memory_t *self, size_t bytes)
+static pp_status_t device_allocate(const pp_memory_t *self, size_t bytes, void **elements)
 {
     pp_device_kind_t *kind = pp_device_kind_of(self);
-    CUdeviceptr address = 0;
-    if (pp_cuda_enter(&kind->device) < 0)
-        return NULL;
-    (void)CALL(kind, cuMemAlloc, &address, bytes);
+    CUdeviceptr       address = 0;
+    PP_TRY(pp_cuda_enter(&kind->device));
+    const pp_status_t status = CALL(kind, cuMemAlloc, &address, bytes);
     pp_cuda_end(&kind->device);
-    return (void *)(uintptr_t)address;
+    *elements = (void *)(uintptr_t)address;
+    return status;
 }
 
 static void device_release(const pp_memory_t *self, void *elements)

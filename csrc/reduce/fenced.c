@@ -15,11 +15,12 @@
 static void *inside(const void *elements) { return (void *)((uintptr_t)elements & ~FENCE); }
 static void *outside(void *elements) { return (void *)((uintptr_t)elements | FENCE); }
 
-static void *fenced_allocate(const pp_memory_t *self, size_t bytes)
+static pp_status_t fenced_allocate(const pp_memory_t *self, size_t bytes, void **elements)
 {
     (void)self;
-    void *elements = pp_alloc_aligned(bytes);
-    return elements ? outside(elements) : NULL;
+    void *made = pp_alloc_aligned(bytes);
+    *elements = made ? outside(made) : NULL;
+    return made ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a vector of %zu bytes", bytes);
 }
 static void nothing(void) {}
 static void fenced_release(const pp_memory_t *self, void *elements)

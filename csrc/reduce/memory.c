@@ -12,10 +12,11 @@ enum { LINE = 64 };
 
 /* ---- the host -------------------------------------------------------------------------------------------------- */
 
-static void *host_allocate(const pp_memory_t *self, size_t bytes)
+static pp_status_t host_allocate(const pp_memory_t *self, size_t bytes, void **elements)
 {
     (void)self;
-    return pp_alloc_aligned(bytes);
+    *elements = pp_alloc_aligned(bytes);
+    return *elements ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a vector of %zu bytes", bytes);
 }
 
 static void host_release(const pp_memory_t *self, void *elements)

@@ -24,7 +24,7 @@ struct pp_memory {
     const char *name;
 
     /* ---- vectors; an operand that is only read may be in the host's memory instead */
-    void *(*allocate)(const pp_memory_t *self, size_t bytes);         /* aligned to 64 bytes; NULL: no memory */
+    pp_status_t (*allocate)(const pp_memory_t *self, size_t bytes, void **elements);     /* aligned to 64 bytes */
     void  (*release)(const pp_memory_t *self, void *elements);
     void *(*reach)(const void *elements);            /* the address at which the host reads and writes them; NULL: it
                                                         cannot, and lend() is there if they may leave this rank */

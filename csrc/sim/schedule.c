@@ -80,11 +80,11 @@ static void on_take(void *owner, pp_instance_t *instance, pp_share_of_round_t *s
     share->tally.contributors = !share->null;
     if (share->null)
         return;
-    instance->accumulator = pp_pool_get(instance->template->vectors);
-    if (instance->accumulator)
-        memset(instance->accumulator->data, 0, instance->template->vectors->bytes);
+    const pp_status_t status = pp_pool_get(instance->template->vectors, &instance->accumulator);
+    if (status < 0)
+        pp_engine_fail(&member->engine, status, "%s", pp_error_text());
     else
-        pp_engine_fail(&member->engine, PP_ERR_MEMORY, "no memory for a vector");
+        memset(instance->accumulator->data, 0, instance->template->vectors->bytes);
 }
 
 static void on_activated(void *owner, pp_instance_t *instance)

@@ -140,6 +140,57 @@ def test_the_device_is_not_restored_when_a_handle_is_made(init, path, ranks, env
         assert re.search(r"told: [2-9]", "\n".join(run.lines(rank))), run.explain()
 
 
+NO_VECTORS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream, told, result = MPI.COMM_WORLD, Stream(), 0, int(sys.argv[2])
+send, out = Array(5000, "f4", stream), Array(5000, "f4", stream)
+last = comm.rank == comm.size - 1
+def tell(error):
+    global told
+    told += 1
+    if last:
+        assert "cuMemAlloc failed with" in str(error), error
+        assert isinstance(error, MemoryError) == (result == 2), error
+    else:
+        assert isinstance(error, pp.PeerFailedError), error
+def start(request):
+    try:
+        request.Start()
+    except (pp.Error, MemoryError) as error:
+        tell(error)
+        request.Start()  # nothing was contributed
+for nth in range(1, 6):
+    try:
+        with pp.Context(comm, transport="mpi") as ctx:
+            request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")
+            driver().fake_fail(b"cuMemAlloc", nth if last else 0, result if last else 0)
+            for step in range(2):
+                send.put(step)
+                start(request)
+                request.Wait()
+                assert (out.get() == comm.size * step).all()
+            driver().fake_fail(b"cuMemAlloc", 0, 0)
+            request.Free()
+    except (pp.Error, MemoryError) as error:
+        tell(error)
+    driver().fake_fail(b"cuMemAlloc", 0, 0)
+print("told:", told)
+"""
+
+
+@pytest.mark.parametrize("result", [2, 999], ids=["no memory", "another"])
+def test_a_device_has_no_vector_for_a_round(result, env, under):
+    """The rank of the device says why in the driver's words, whatever asked for the vector."""
+    command = python("-m", "mpi4py", "-c", NO_VECTORS, str(ROOT), str(result))
+    run = mpirun(3, [*under, *command], timeout_s=60, env=env)
+    run.check()
+    assert re.search(r"told: [2-8]", "\n".join(run.lines(2))), run.explain()
+
+
 # ---- what MPI says, and what it does -------------------------------------------------------------
 
 LOOP = """

@@ -366,9 +366,9 @@ static void *aim(pp_preduce_t *preduce)
     posted_t *posted = preduce->posted;
     if (is_comm(preduce))
         return NULL;
-    if (!posted->vector && !(posted->vector = pp_pool_get(&posted->vectors))) {
-        pp_engine_fail(preduce->handle.engine, PP_ERR_MEMORY, "no memory for a vector of %zu bytes",
-                       preduce->vector_bytes);
+    const pp_status_t status = posted->vector ? PP_OK : pp_pool_get(&posted->vectors, &posted->vector);
+    if (status < 0) {
+        pp_engine_fail(preduce->handle.engine, status, "%s", pp_error_text());
         return NULL;
     }
     return posted->vector->data;
@@ -500,9 +500,7 @@ pp_status_t pp_posted_groups_open(pp_preduce_t *preduce)
         return pp_fail(PP_ERR_MEMORY, "no memory for a handle");
     PP_TRY(open_instances(preduce));
     if (preduce->initial) {
-        posted->initial = pp_pool_get(&posted->vectors);
-        if (!posted->initial)
-            return pp_fail(PP_ERR_MEMORY, "no memory for the initial model of %zu bytes", preduce->vector_bytes);
+        PP_TRY(pp_pool_get(&posted->vectors, &posted->initial));
         preduce->kernels.memory->copy(preduce->kernels.memory, posted->initial->data, preduce->initial, preduce->vector_bytes);
     }
     return preduce->handle.engine->rank == 0 ? open_machine(preduce) : PP_OK;

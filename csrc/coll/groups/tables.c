@@ -258,9 +258,9 @@ static pp_status_t build(const void *builder, const pp_template_key_t *key, pp_g
 static void *aim(pp_preduce_t *preduce)
 {
     tables_t *tables = preduce->tables;
-    if (!tables->vector && !(tables->vector = pp_pool_get(&tables->vectors))) {
-        pp_engine_fail(preduce->handle.engine, PP_ERR_MEMORY, "no memory for a vector of %zu bytes",
-                       preduce->vector_bytes);
+    const pp_status_t status = tables->vector ? PP_OK : pp_pool_get(&tables->vectors, &tables->vector);
+    if (status < 0) {
+        pp_engine_fail(preduce->handle.engine, status, "%s", pp_error_text());
         return NULL;
     }
     return tables->vector->data;

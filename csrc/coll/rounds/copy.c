@@ -76,10 +76,9 @@ bool pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome)
 {
     if (outcome->lies == PP_NOWHERE)
         return true;
-    outcome->buffer = pp_pool_get(&coll->series.vectors);
-    if (!outcome->buffer) {
-        pp_engine_fail(coll->handle.engine, PP_ERR_MEMORY, "no memory for a result of %zu bytes",
-                       coll->series.vectors.bytes);
+    const pp_status_t status = pp_pool_get(&coll->series.vectors, &outcome->buffer);
+    if (status < 0) {
+        pp_engine_fail(coll->handle.engine, status, "%s", pp_error_text());
         return false;
     }
     const pp_memory_t *memory = coll->series.kernels.memory;

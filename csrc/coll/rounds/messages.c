@@ -443,9 +443,8 @@ static pp_status_t aim(pp_allreduce_t *coll, pp_target_t *target)
         target->drop = pp_engine_has(coll->handle.engine, PP_PLANT_LOST_START) && withholds(coll);
     } else {
         /* Only this thread links contributions, so the slot is still empty when the copy is complete. */
-        slot = target->buffer = pp_pool_get(&coll->series.vectors);
-        if (!slot)
-            return pp_fail(PP_ERR_MEMORY, "no memory for a contribution of %zu bytes", coll->series.vectors.bytes);
+        PP_TRY(pp_pool_get(&coll->series.vectors, &target->buffer));
+        slot = target->buffer;
     }
     target->elements = slot->data;
     return PP_OK;
