@@ -36,21 +36,6 @@ class _Call:
     made_with: Any
 
 
-class _Preparing(threading.local):
-    """The call that a thread prepares, or has prepared in vain, until it begins.
-
-    Attributes
-    ----------
-    name : str
-        As of a `_Call`; empty if there is none.
-    until : CData
-        Says which contributions of other threads it waits for, see pp_land_all().
-    """
-
-    name: str = ""
-    until: CData
-
-
 class Away:
     """A ``with`` block in which this rank has left all handles; made by `Context.away`.
 
@@ -95,7 +80,9 @@ class CollectiveCalls:
     def __init__(self, native: Native, ctx: CData, stall_warning: float | None) -> None:
         self._native, self._ctx, self._stall_warning = native, ctx, stall_warning
         self._begun: _Call | None = None
-        self._preparing = _Preparing()
+        # By thread and name: which contributions of other threads the calls wait for that have not
+        # begun, see pp_land_all().
+        self._awaited: dict[tuple[int, str], CData] = {}
 
     def begun(self, name: str) -> Any:
         """Return what the call of this name that timed out was made with; None if none did."""
@@ -113,7 +100,7 @@ class CollectiveCalls:
         """Begin the call that is a ``with`` block of the application."""
         self.refuse_while_begun()
         self.before("away", None)
-        self._preparing.name = ""
+        self._awaited.clear()
         self._native.check(self._native.lib.pp_away_begin(self._ctx))
 
     def come_back(self) -> None:
@@ -156,7 +143,7 @@ class CollectiveCalls:
         self.refuse_while_begun(name)
         call, self._begun = self._begun, None
         if call is None:
-            self._preparing.name = ""
+            self._awaited.clear()  # also of other tries: what comes next is not their repetition
             status, made_with = begin()
             self._native.check(status)
             call = _Call(name, made_with)
@@ -171,14 +158,16 @@ class CollectiveCalls:
         """Fix which contributions of other threads a call waits for: those that have begun.
 
         It might never begin if it waited for later ones, too: there may be some on their way at any
-        time. So a call that has timed out before it began goes on with those of its first try.
+        time. So a call that has timed out before it began, and that its thread repeats, goes on
+        with those of its first try; until another call of the context begins.
         """
         self.refuse_while_begun(name)
-        preparing = self._preparing
-        if preparing.name != name:
-            preparing.name, preparing.until = name, self._native.ffi.new("uint64_t *")
-            self._native.lib.pp_land_all(self._ctx, preparing.until, 0)
-        return preparing.until
+        key = threading.get_ident(), name
+        until = self._awaited.get(key)
+        if until is None:
+            until = self._awaited[key] = self._native.ffi.new("uint64_t *")
+            self._native.lib.pp_land_all(self._ctx, until, 0)
+        return until
 
     def before(self, name: str, timeout: float | None) -> float | None:
         """Prepare a call, unless it has begun; return how much of its timeout is left.

@@ -196,3 +196,30 @@ def test_a_call_goes_on_with_what_was_started_before_its_first_try(
         second.Wait(status)
         assert status.cause is pp.Cause.POLICY
         first.Free()
+
+
+def test_a_try_that_was_given_up_counts_no_more(comm, array, stream, monkeypatch):
+    """Another thread has made the call: the next one waits for what was started before it."""
+    status = pp.Status()
+    with two_requests(comm, array, monkeypatch) as (first, second, later, _):
+
+        def in_a_thread(call):
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+
+        stream.hold(True)
+        first.Start()
+        with pytest.raises(pp.TimeoutError):
+            first.Flush(timeout=0)
+        stream.hold(False)
+        in_a_thread(lambda: first.Flush(timeout=20))
+        later.hold(True)
+        in_a_thread(lambda: second.Start(stream=later))
+        with pytest.raises(pp.TimeoutError, match=LATE):
+            first.Flush(timeout=0.05)
+        later.hold(False)
+        first.Flush()
+        second.Wait(status)
+        assert status.cause is pp.Cause.POLICY
+        first.Free()
