@@ -61,6 +61,11 @@ pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **
     pp_array_t *array;
     *memory = *keeper = NULL;
     PP_TRY(pp_array_new(device, bytes, &array));
+    const pp_status_t status = pp_cuda_check_left();
+    if (status < 0) {
+        pp_array_drop(array);
+        return status;
+    }
     *memory = (void *)(uintptr_t)pp_array_address(array);
     *keeper = array;
     return PP_OK;

@@ -37,7 +37,7 @@ static void give_back(left_t *left)
         pp_cuda_device_close(&left->device);
     } else if (pp_cuda_enter(&left->device) >= 0) {
         left->give(&left->device, left->what);
-        pp_cuda_end(&left->device);
+        pp_cuda_leave(&left->device, PP_OK);
     }
     free(left);
 }

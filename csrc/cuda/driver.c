@@ -216,10 +216,17 @@ static _Thread_local struct {
     CUcontext           contexts[SCOPES_MAX];
     int                 times[SCOPES_MAX];
     CUstreamCaptureMode mode;
-    const char         *call;            /* the last one that left a scope, */
-    CUresult            not_left;        /* and the last error that nobody has been told of */
-    const char         *not_left_call;
+    CUresult            not_left;        /* the last error of a scope that could not be left, until it is told, */
+    const char         *call;            /* and of which call it is */
 } scopes;
+
+static void note(CUresult result, const char *call)
+{
+    if (result == CUDA_SUCCESS)
+        return;
+    scopes.not_left = result;
+    scopes.call = call;
+}
 
 static pp_status_t relax(const pp_cuda_t *cuda)
 {
@@ -240,7 +247,7 @@ pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
     PP_TRY(PP_CUDA(device->cuda, cuCtxPushCurrent, device->context));
     pp_status_t status = scopes.depth == 0 ? relax(device->cuda) : PP_OK;
     if (status < 0) {
-        device->cuda->cuCtxPopCurrent(&popped);
+        note(device->cuda->cuCtxPopCurrent(&popped), "cuCtxPopCurrent");
         return status;
     }
     scopes.contexts[scopes.depth] = device->context;
@@ -248,39 +255,18 @@ pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
     return PP_OK;
 }
 
-/* Leaves the innermost scope; an error is that of scopes.call. */
-static CUresult leave(const pp_cuda_t *cuda)
-{
-    CUcontext popped;
-    CUresult  mode = CUDA_SUCCESS;
-    if (--scopes.times[scopes.depth - 1] > 0)
-        return CUDA_SUCCESS;
-    if (--scopes.depth == 0)
-        mode = cuda->cuThreadExchangeStreamCaptureMode(&scopes.mode);
-    const CUresult left = cuda->cuCtxPopCurrent(&popped);
-    if (left != CUDA_SUCCESS && scopes.depth > 0)
-        scopes.contexts[scopes.depth - 1] = NULL;    /* it may not be current: scopes inside that one push theirs */
-    scopes.call = left != CUDA_SUCCESS ? "cuCtxPopCurrent" : "cuThreadExchangeStreamCaptureMode";
-    return left != CUDA_SUCCESS ? left : mode;
-}
-
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
 {
-    if (status < 0) {
-        pp_cuda_end(device);
+    CUcontext popped;
+    if (--scopes.times[scopes.depth - 1] > 0)
         return status;
-    }
-    const CUresult result = leave(device->cuda);
-    return result == CUDA_SUCCESS ? status : pp_cuda_status(device->cuda, result, scopes.call);
-}
-
-void pp_cuda_end(const pp_cuda_device_t *device)
-{
-    const CUresult result = leave(device->cuda);
-    if (result != CUDA_SUCCESS) {
-        scopes.not_left = result;
-        scopes.not_left_call = scopes.call;
-    }
+    if (--scopes.depth == 0)
+        note(device->cuda->cuThreadExchangeStreamCaptureMode(&scopes.mode), "cuThreadExchangeStreamCaptureMode");
+    const CUresult left = device->cuda->cuCtxPopCurrent(&popped);
+    if (left != CUDA_SUCCESS && scopes.depth > 0)
+        scopes.contexts[scopes.depth - 1] = NULL;    /* it may not be current: scopes inside that one push theirs */
+    note(left, "cuCtxPopCurrent");
+    return status;
 }
 
 bool pp_cuda_all_left(void) { return scopes.not_left == CUDA_SUCCESS; }
@@ -289,7 +275,7 @@ pp_status_t pp_cuda_check_left(void)
 {
     const CUresult result = scopes.not_left;
     scopes.not_left = CUDA_SUCCESS;
-    return result == CUDA_SUCCESS ? PP_OK : pp_cuda_status(&driver.cuda, result, scopes.not_left_call);
+    return result == CUDA_SUCCESS ? PP_OK : pp_cuda_status(&driver.cuda, result, scopes.call);
 }
 
 pp_status_t pp_cuda_make_stream(const pp_cuda_t *cuda, CUstream *stream)

@@ -226,12 +226,11 @@ void        pp_cuda_device_close(pp_cuda_device_t *device);
    nothing.  Inside, calls that another thread's capture of a graph would forbid are allowed: they are about none of its
    streams.  PP_ERR_STATE: this process is a forked child, or the driver refused; then the scope has not begun. */
 pp_status_t pp_cuda_enter(const pp_cuda_device_t *device);
-/* Ends the scope.  Returns `status`, what the calls inside it came to; if that is no error, the status of its own. */
+/* Ends the scope.  Returns `status`, what the calls inside it came to.  If the driver does not make current again what was
+   so before, the application's own calls may go wrong.  That is no failure of the calls inside, for which there may be
+   another way: pp_cuda_check_left() tells it, at the end of a call of the application. */
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status);
-/* The same where there is no one to be told.  If the driver then does not make current again what was so before, the
-   application's own calls may go wrong: pp_cuda_check_left() says so, to the end of the call of the library. */
-void        pp_cuda_end(const pp_cuda_device_t *device);
-/* Whether all such scopes of the calling thread could be left. */
+/* Whether all scopes of the calling thread could be left. */
 bool        pp_cuda_all_left(void);
 /* PP_OK, or the last error of one that could not, once. */
 pp_status_t pp_cuda_check_left(void);

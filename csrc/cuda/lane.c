@@ -15,8 +15,7 @@
 #define IN_DEVICE(lane, status, ...)                                \
     do {                                                            \
         PP_TRY(pp_cuda_enter(&(lane)->device));                     \
-        (status) = (__VA_ARGS__);                                   \
-        (status) = pp_cuda_leave(&(lane)->device, (status));        \
+        (status) = pp_cuda_leave(&(lane)->device, (__VA_ARGS__));   \
     } while (0)
 
 #define CALL(lane, name, ...) PP_CUDA((lane)->device.cuda, name, __VA_ARGS__)
@@ -76,7 +75,7 @@ void pp_lane_close(pp_lane_t *lane)
         pp_lane_give_back(lane);
         lane->device.cuda->cuEventDestroy(lane->queued);
         lane->device.cuda->cuStreamDestroy(lane->own);
-        pp_cuda_end(&lane->device);
+        pp_cuda_leave(&lane->device, PP_OK);
     }
     pp_dispose_device(&lane->device);
     *lane = (pp_lane_t){0};
@@ -151,7 +150,7 @@ void pp_lane_unpin(const pp_lane_t *lane, pp_pinned_t *pinned)
         lane->device.cuda->cuEventDestroy(pinned->done);
         if (pinned->bytes > 0)
             release(lane, pinned->data);
-        pp_cuda_end(&lane->device);
+        pp_cuda_leave(&lane->device, PP_OK);
     }
     free(pinned);
 }
@@ -183,7 +182,7 @@ bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t b
     }
     if ((status = pp_cuda_enter(&lane->device)) >= 0) {
         status = CALL(lane, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
-        pp_cuda_end(&lane->device);
+        pp_cuda_leave(&lane->device, PP_OK);
     }
     if (status < 0) {
         free(borrowed);
@@ -403,7 +402,7 @@ static bool is_still_lost(const pp_lane_t *lane, pp_pinned_t *pinned)
 {
     if (pinned->on_own && pp_cuda_enter(&lane->device) >= 0) {
         pinned->lost = lane->device.cuda->cuEventRecord(pinned->done, lane->own) != CUDA_SUCCESS;
-        pp_cuda_end(&lane->device);
+        pp_cuda_leave(&lane->device, PP_OK);
     }
     return pinned->lost;
 }

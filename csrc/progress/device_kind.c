@@ -157,7 +157,7 @@ static pp_status_t device_allocate(const pp_memory_t *self, size_t bytes, void *
     CUdeviceptr       address = 0;
     PP_TRY(pp_cuda_enter(&kind->device));
     const pp_status_t status = CALL(kind, cuMemAlloc, &address, bytes);
-    pp_cuda_end(&kind->device);
+    pp_cuda_leave(&kind->device, PP_OK);
     *elements = (void *)(uintptr_t)address;
     return status;
 }

@@ -47,7 +47,7 @@ void pp_direct_close(pp_direct_t *direct)
     if (direct->kind.stream && pp_cuda_enter(&direct->kind.device) >= 0) {
         pp_device_end_marks(&direct->kind);
         direct->kind.device.cuda->cuStreamDestroy(direct->kind.stream);
-        pp_cuda_end(&direct->kind.device);
+        pp_cuda_leave(&direct->kind.device, PP_OK);
     }
     direct->kind.stream = NULL;
     pp_folds_close(direct->folds);
@@ -131,7 +131,7 @@ void pp_direct_end_look(pp_ctx_t *ctx)
     ctx->looks = false;
     if (!ctx->looks_on.context)
         return;
-    pp_cuda_end(&ctx->looks_on);
+    pp_cuda_leave(&ctx->looks_on, PP_OK);
     ctx->looks_on.context = NULL;
     pp_aside_let();
 }

@@ -167,8 +167,8 @@ pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_
     handle->staging = staging;
     handle->end_staging = end;
     pp_status_t status = open(staging, pieces, count, element_bytes, device);
-    if (status >= 0 && (status = pp_cuda_enter(&staging->lane.device)) >= 0)
-        status = pp_cuda_leave(&staging->lane.device, prepare(handle));
+    if (status >= 0)
+        status = prepare(handle);
     if (status < 0)
         end(handle);
     return status;

@@ -87,7 +87,7 @@ static inline pp_status_t pp_staging_leave(pp_ctx_t *ctx, const pp_cuda_device_t
 {
     if (!device->context)
         return status;
-    pp_cuda_end(device);
+    pp_cuda_leave(device, PP_OK);
     const pp_status_t left = pp_check_left(ctx);
     return left < 0 ? left : status;
 }
@@ -121,9 +121,8 @@ static inline void pp_staging_keep(pp_pinned_t **list, pp_pinned_t *pinned)
 
 /* ---- pinned memory, and waits for copies (pinned.c) ---- */
 
-/* Makes what such a handle needs, with a bounce buffer for its first result.  `prepare` makes the rest, inside the device:
-   so an error of leaving that is none of what the driver cannot do, for which it may choose another path.  After a failure
-   the handle is as before. */
+/* Makes what such a handle needs, with a bounce buffer for its first result; `prepare` makes the rest.  After a failure the
+   handle is as before. */
 pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_t count, size_t element_bytes,
                             int32_t device, pp_status_t (*prepare)(pp_handle_t *));
 /* Takes one of the list that no copy uses.  PP_PENDING: there is none. */

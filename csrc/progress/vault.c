@@ -137,7 +137,7 @@ pp_status_t pp_vault_close(pp_device_vault_t *vault)
         cuda->cuStreamDestroy(vault->work);
     vault->folded = NULL;
     vault->folding = vault->work = NULL;
-    pp_cuda_end(&vault->device);
+    pp_cuda_leave(&vault->device, PP_OK);
     pp_folds_close(vault->folds);
     vault->folds = NULL;
     return closed ? PP_OK : PP_ERR_STATE;        /* which nobody is told */

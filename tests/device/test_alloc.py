@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.device import Lent, Stream
+from support.device import Lent, Stream, device
 from support.on_device import contributes_once
 from support.pairwise import pairwise
 
@@ -113,6 +114,19 @@ def test_no_memory(ctx, stand_in):
     stand_in.fake_fail(b"cuMemAlloc", 1, 2)
     with pytest.raises(MemoryError, match="cuMemAlloc failed"):
         ctx.alloc(4, "f4", device=0)
+
+
+def test_the_device_is_not_restored(ctx, stand_in):
+    """The error is that of the call, which leaves nothing behind."""
+    memory = stand_in.fake_live(b"memory")
+    with device(1):
+        stand_in.fake_fail(b"cuCtxPopCurrent", 1, 719)
+        with pytest.raises(pp.Error, match="cuCtxPopCurrent failed"):
+            ctx.alloc(4, "f4", device=0)
+        stand_in.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+    ctx._native.lib.pp_await_disposal(1_000_000)
+    assert stand_in.fake_live(b"memory") == memory
+    assert ctx.alloc(4, "f4", device=0).size == 4
 
 
 def test_without_cupy(ctx, stand_in, monkeypatch):

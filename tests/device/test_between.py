@@ -198,8 +198,9 @@ def test_a_call_goes_on_with_what_was_started_before_its_first_try(
         first.Free()
 
 
-def test_a_try_that_was_given_up_counts_no_more(comm, array, stream, monkeypatch):
-    """Another thread has made the call: the next one waits for what was started before it."""
+@pytest.mark.parametrize("other", ["in another thread", "away"])
+def test_a_try_that_was_given_up_counts_no_more(comm, array, stream, monkeypatch, other):
+    """Another call has begun: the next one waits for what was started before it."""
     status = pp.Status()
     with two_requests(comm, array, monkeypatch) as (first, second, later, _):
 
@@ -213,7 +214,11 @@ def test_a_try_that_was_given_up_counts_no_more(comm, array, stream, monkeypatch
         with pytest.raises(pp.TimeoutError):
             first.Flush(timeout=0)
         stream.hold(False)
-        in_a_thread(lambda: first.Flush(timeout=20))
+        if other == "away":
+            with first._context.away():
+                comm.Barrier()
+        else:
+            in_a_thread(lambda: first.Flush(timeout=20))
         later.hold(True)
         in_a_thread(lambda: second.Start(stream=later))
         with pytest.raises(pp.TimeoutError, match=LATE):

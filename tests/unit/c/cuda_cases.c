@@ -376,6 +376,8 @@ static pp_status_t work(void)
     pp_status_t status = pp_cuda_enter(&device);
     if (status >= 0)
         status = pp_cuda_leave(&device, work_inside());
+    if (status >= 0)
+        status = pp_cuda_check_left();
     pp_cuda_device_close(&device);
     return status;
 }
@@ -486,11 +488,13 @@ static void lost(const pp_cuda_device_t *other)
     DONE(pp_cuda_enter(&device));
     DONE(pp_cuda_enter(other));
     fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
-    CHECK(pp_cuda_leave(other, PP_OK) == PP_ERR_STATE);
+    DONE(pp_cuda_leave(other, PP_OK));
     DONE(pp_cuda_enter(&device));
     CHECK(context_now() == device.context);
     DONE(pp_cuda_leave(&device, PP_OK));
     DONE(pp_cuda_leave(&device, PP_OK));
+    CHECK(pp_cuda_check_left() == PP_ERR_STATE && strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
+    CHECK(pp_cuda_all_left());
     DONE(PP_CUDA(cuda, cuCtxPopCurrent, &(CUcontext){0}));
 }
 
@@ -517,23 +521,25 @@ static void contexts(void)
     nested(&other, application);
     lost(&other);
     CHECK(context_now() == application);
-    /* A failure of leave() is told, unless something has failed before.  The context stays. */
-    DONE(pp_cuda_enter(&device));
-    fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
-    CHECK(pp_cuda_leave(&device, PP_OK) == PP_ERR_STATE && strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
+    CHECK(pp_cuda_all_left());
+    /* A failure of leave() is told afterwards, once, and replaces no other.  The context stays. */
     DONE(pp_cuda_enter(&device));
     fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
     pp_fail(PP_ERR_MEMORY, "the first");
-    CHECK(pp_cuda_all_left());
-    CHECK(pp_cuda_leave(&device, PP_ERR_MEMORY) == PP_ERR_MEMORY);
+    CHECK(pp_cuda_leave(&device, PP_ERR_MEMORY) == PP_ERR_MEMORY && !pp_cuda_all_left());
     SAME(pp_error_text(), "the first");
-    CHECK(!pp_cuda_all_left() && pp_cuda_check_left() == PP_ERR_STATE && pp_cuda_all_left());
-    CHECK(strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,") && pp_cuda_check_left() == PP_OK);
+    CHECK(pp_cuda_check_left() == PP_ERR_STATE && strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
+    CHECK(pp_cuda_all_left() && pp_cuda_check_left() == PP_OK);
     DONE(pp_cuda_enter(&device));
     fake_fail("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_DEINITIALIZED);
-    pp_cuda_end(&device);
-    CHECK(context_now() != NULL && pp_cuda_check_left() == PP_ERR_STATE);
+    DONE(pp_cuda_leave(&device, PP_OK));
+    CHECK(pp_cuda_check_left() == PP_ERR_STATE);
     CHECK(strstr(pp_error_text(), "cuThreadExchangeStreamCaptureMode failed with 4,"));
+    fake_fail("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_DEINITIALIZED);
+    fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
+    CHECK(pp_cuda_enter(&device) == PP_ERR_STATE && !pp_cuda_all_left());
+    CHECK(strstr(pp_error_text(), "cuThreadExchangeStreamCaptureMode failed with 4,"));
+    CHECK(pp_cuda_check_left() == PP_ERR_STATE && strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
     for (int i = 0; i < 2; i++)
         DONE(PP_CUDA(cuda, cuCtxPopCurrent, &(CUcontext){0}));
     CHECK(context_now() == application);
