@@ -82,7 +82,7 @@ class CollectiveCalls:
         self._begun: _Call | None = None
         # By thread and name: which contributions of other threads the calls wait for that have not
         # begun, see pp_land_all().
-        self._awaited: dict[tuple[int, str], CData] = {}
+        self._awaited: dict[tuple[threading.Thread, str], CData] = {}
 
     def begun(self, name: str) -> Any:
         """Return what the call of this name that timed out was made with; None if none did."""
@@ -162,7 +162,7 @@ class CollectiveCalls:
         with those of its first try; until another call of the context begins.
         """
         self.refuse_while_begun(name)
-        key = threading.get_ident(), name
+        key = threading.current_thread(), name  # numbers of threads are used again
         until = self._awaited.get(key)
         if until is None:
             until = self._awaited[key] = self._native.ffi.new("uint64_t *")
@@ -182,24 +182,38 @@ class CollectiveCalls:
         if land(self._ctx, until, 0) == 0:
             return timeout
         return self.await_device(
-            f"{name}: this rank's contributions",
+            name,
+            "this rank's contributions",
             timeout,
             lambda slice_us: land(self._ctx, until, slice_us),
         )
 
     def await_device(
-        self, text: str, timeout: float | None, wait: Callable[[int], int]
+        self, name: str, what: str, timeout: float | None, wait: Callable[[int], int]
     ) -> float | None:
-        """Wait for a device, and return how much of the timeout is left.
+        """Wait for a device before a call begins, and return how much of the timeout is left.
 
         Parameters
         ----------
-        text : str
-            What waits for which of this rank's copies, and on which device if that is known.
+        name : str
+            The call.
+        what : str
+            Which of this rank's copies it waits for, and on which device if that is known.
         timeout : float or None
         wait : callable
             Waits in the core for so many microseconds at most, and returns a status.
         """
+        try:
+            return self._await_device(f"{name}: {what}", timeout, wait)
+        except TimeoutError:
+            raise
+        except BaseException:  # what comes next is not a repetition
+            self._awaited.pop((threading.current_thread(), name), None)
+            raise
+
+    def _await_device(
+        self, text: str, timeout: float | None, wait: Callable[[int], int]
+    ) -> float | None:
         began = time.monotonic()
         limit = float("inf") if timeout is None else timeout
         warning = self._stall_warning

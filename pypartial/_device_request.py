@@ -109,7 +109,8 @@ class DeviceRequest(Request):
     def _land(self, name: str, timeout: float | None, *, results: bool) -> float | None:
         """Wait until contributions are off the device, and `results` there; return what is left."""
         return self._context._calls.await_device(
-            f"{name}: this rank's copies on device {self._device}",
+            name,
+            f"this rank's copies on device {self._device}",
             timeout,
             lambda slice_us: self._lib.pp_land(self._handle, results, slice_us),
         )

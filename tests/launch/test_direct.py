@@ -106,7 +106,8 @@ with device(1):
         for nth in range(1, 9):
             restored = True
             try:
-                with pp.Context(comm, transport="mpi" if path == "direct" else "auto") as ctx:
+                transport = "mpi" if path == "direct" else "auto"
+                with pp.Context(comm, transport=transport, progress="caller") as ctx:
                     for step in told:
                         if step == tried:
                             fail(nth)
@@ -123,7 +124,7 @@ with device(1):
             fail(0)
             while current() != before:
                 driver().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-assert all(told[step] > 0 for step in ("init", "Start", "Wait")), told
+assert told["init"] > 0, told
 print("told:", told)
 """
 

@@ -1,5 +1,6 @@
 """Collective calls and long waits: what times out, goes on, asks and is told."""
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -215,6 +216,59 @@ def test_a_free_without_memory_can_be_repeated(core, made):
         request.Free()
     del core.pp_handle_free_begin
     assert request.Free() == 7
+
+
+@pytest.fixture
+def cut_offs(core):
+    """List what tells, in each call of pp_land_all(), which contributions it waits for."""
+    given = []
+
+    def pp_land_all(ctx, until, timeout_us):
+        given.append(until)
+        return core.PP_PENDING
+
+    core.pp_land_all = pp_land_all
+    core.new = lambda declaration, count=None: [7]  # another object each time
+    return given
+
+
+def in_a_thread(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_a_call_that_timed_out_before_it_began_goes_on(core, made, cut_offs):
+    """In its thread; tries of other threads are others, though numbers of threads come again."""
+    request = made()
+
+    def fails():
+        with pytest.raises(pp.TimeoutError, match="have not come to or from their device"):
+            request.Flush(timeout=0)
+
+    for _ in range(2):
+        fails()
+    assert all(until is cut_offs[0] for until in cut_offs)
+    seen = [cut_offs[0]]
+    for _ in range(3):
+        in_a_thread(fails)
+        assert all(cut_offs[-1] is not until for until in seen)
+        seen.append(cut_offs[-1])
+
+
+def test_a_call_that_was_interrupted_before_it_began_does_not(core, made, cut_offs):
+    request, waits = made(), core.pp_land_all
+
+    def interrupts(ctx, until, timeout_us):
+        waits(ctx, until, timeout_us)
+        if timeout_us:
+            raise KeyboardInterrupt
+        return core.PP_PENDING
+
+    for core.pp_land_all in (interrupts, waits):
+        with pytest.raises((KeyboardInterrupt, pp.TimeoutError)):
+            request.Flush(timeout=0.001)
+    assert cut_offs[-1] is not cut_offs[0]
 
 
 # ---- away, More, and what Start tells ----------------------------------------------------------
