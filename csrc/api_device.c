@@ -60,8 +60,7 @@ pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **
 {
     pp_array_t *array;
     *memory = *keeper = NULL;
-    PP_TRY(pp_array_new(device, bytes, &array));
-    const pp_status_t status = pp_cuda_check_left();
+    const pp_status_t status = pp_cuda_check_left(pp_array_new(device, bytes, &array));
     if (status < 0) {
         pp_array_drop(array);
         return status;

@@ -271,11 +271,17 @@ pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
 
 bool pp_cuda_all_left(void) { return scopes.not_left == CUDA_SUCCESS; }
 
-pp_status_t pp_cuda_check_left(void)
+pp_status_t pp_cuda_check_left(pp_status_t status)
 {
-    const CUresult result = scopes.not_left;
+    char before[512] = "";
+    if (pp_cuda_all_left())
+        return status;
+    if (status < 0)
+        snprintf(before, sizeof before, "%s; and ", pp_error_text());
+    const pp_status_t left = pp_cuda_status(&driver.cuda, scopes.not_left, scopes.call);
     scopes.not_left = CUDA_SUCCESS;
-    return result == CUDA_SUCCESS ? PP_OK : pp_cuda_status(&driver.cuda, result, scopes.call);
+    return pp_fail(status < 0 ? status : left, "%sthe application's device is not current again: %s", before,
+                   pp_error_text());
 }
 
 pp_status_t pp_cuda_make_stream(const pp_cuda_t *cuda, CUstream *stream)

@@ -232,8 +232,9 @@ pp_status_t pp_cuda_enter(const pp_cuda_device_t *device);
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status);
 /* Whether all scopes of the calling thread could be left. */
 bool        pp_cuda_all_left(void);
-/* PP_OK, or the last error of one that could not, once. */
-pp_status_t pp_cuda_check_left(void);
+/* Returns `status`, what a call of the application came to; or an error, once, if some could not.  Its text comes after
+   that of `status` if that is one. */
+pp_status_t pp_cuda_check_left(pp_status_t status);
 
 /* Inside a device: makes a stream of the library's.  It waits for no default stream, and its kernels come before those of
    streams with a lower priority, because other ranks wait for them. */

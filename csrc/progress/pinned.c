@@ -169,8 +169,12 @@ pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_
     pp_status_t status = open(staging, pieces, count, element_bytes, device);
     if (status >= 0)
         status = prepare(handle);
-    if (status < 0)
+    if (status < 0) {
+        char text[PP_ERROR_TEXT];    /* which what fails here must not replace */
+        snprintf(text, sizeof text, "%s", pp_error_text());
         end(handle);
+        pp_fail(status, "%s", text);
+    }
     return status;
 }
 

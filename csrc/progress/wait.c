@@ -24,8 +24,9 @@ pp_status_t pp_check_left(pp_ctx_t *ctx)
 {
     if (pp_cuda_all_left())
         return PP_OK;
-    const pp_status_t status = pp_cuda_check_left();
-    pp_engine_fail(&ctx->engine, status, "the application's device is not current again: %s", pp_error_text());
+    const pp_status_t status = pp_cuda_check_left(pp_engine_check(&ctx->engine));
+    ctx->engine.error = PP_OK;       /* the text has both */
+    pp_engine_fail(&ctx->engine, status, "%s", pp_error_text());
     if (ctx->has_thread)             /* it tells the other ranks */
         pp_mpi_ring_self(ctx->mpi);
     return pp_engine_check(&ctx->engine);

@@ -116,12 +116,17 @@ def test_no_memory(ctx, stand_in):
         ctx.alloc(4, "f4", device=0)
 
 
-def test_the_device_is_not_restored(ctx, stand_in):
-    """The error is that of the call, which leaves nothing behind."""
+@pytest.mark.parametrize("lacks_memory", [False, True])
+def test_the_device_is_not_restored(ctx, stand_in, lacks_memory):
+    """The error is that of the call, which leaves nothing behind, also if there is another one."""
     memory = stand_in.fake_live(b"memory")
+    kind, text = pp.Error, "^the application's device is not current again: .* cuCtxPopCurrent "
+    if lacks_memory:
+        kind, text = MemoryError, "cuMemAlloc failed .*; and the application's device is not curr"
+        stand_in.fake_fail(b"cuMemAlloc", 1, 2)
     with device(1):
         stand_in.fake_fail(b"cuCtxPopCurrent", 1, 719)
-        with pytest.raises(pp.Error, match="cuCtxPopCurrent failed"):
+        with pytest.raises(kind, match=text):
             ctx.alloc(4, "f4", device=0)
         stand_in.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
     ctx._native.lib.pp_await_disposal(1_000_000)

@@ -147,9 +147,9 @@ def test_what_other_threads_start_meanwhile_may_come_later(comm, array, stream, 
 
         stream.hold(True)
         first.Start()
-        thread = threading.Thread(target=make_call)
+        thread = threading.Thread(target=make_call, daemon=True)
         thread.start()
-        waits.wait()
+        assert waits.wait(20), "the call has not waited"
         later.hold(True)
         second.Start(stream=later)
         stream.hold(False)

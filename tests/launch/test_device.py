@@ -265,6 +265,8 @@ for failing in ("none", sys.argv[2], "none"):
     for call in (request.Start, request.Wait):
         if comm.rank == 1 and call.__name__ == failing:
             driver().fake_fail(b"cuCtxPopCurrent", 1, 719)
+            if sys.argv[3]:
+                driver().fake_fail(sys.argv[3].encode(), 1, 719)
         try:
             call()
         except pp.Error as error:
@@ -273,15 +275,23 @@ comm.Barrier()  # nobody ends before all have raised
 """
 
 
-@pytest.mark.parametrize("call", ["Start", "Wait"])
-def test_the_device_of_the_application_is_not_restored(call, env):
-    """The call has done its work, so all that can be told is that the context has failed."""
-    command = python("-m", "mpi4py", "-c", NOT_RESTORED, str(ROOT), call)
+@pytest.mark.parametrize(
+    ("call", "other"), [("Start", ""), ("Wait", ""), ("Wait", "cuMemcpy2DAsync")]
+)
+def test_the_device_of_the_application_is_not_restored(call, other, env):
+    """The call has done its work, so all that can be told is that the context has failed.
+
+    If something else has failed in it, too, both are told.
+    """
+    command = python("-m", "mpi4py", "-c", NOT_RESTORED, str(ROOT), call, other)
     run = mpirun(2, command, timeout_s=60, env=env)
     told = [line for line in run.lines(1) if line.startswith("raised in ")]
-    text = "Error the application's device is not current again: CUDA reports an error"
-    assert told[0].startswith(f"raised in {call} {text}"), run.explain()
-    assert told[-1].startswith(f"raised in none {text}"), run.explain()
+    text = "the application's device is not current again: CUDA reports an error"
+    assert told[0].startswith(f"raised in {call} Error "), run.explain()
+    assert told[-1].startswith("raised in none Error "), run.explain()
+    for line in told:
+        assert text in line, run.explain()
+        assert f"{other} failed with 719" in line, run.explain()
     assert any("PeerFailedError rank 1" in line for line in run.lines(0)), run.explain()
 
 

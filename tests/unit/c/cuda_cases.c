@@ -377,7 +377,7 @@ static pp_status_t work(void)
     if (status >= 0)
         status = pp_cuda_leave(&device, work_inside());
     if (status >= 0)
-        status = pp_cuda_check_left();
+        status = pp_cuda_check_left(PP_OK);
     pp_cuda_device_close(&device);
     return status;
 }
@@ -493,7 +493,7 @@ static void lost(const pp_cuda_device_t *other)
     CHECK(context_now() == device.context);
     DONE(pp_cuda_leave(&device, PP_OK));
     DONE(pp_cuda_leave(&device, PP_OK));
-    CHECK(pp_cuda_check_left() == PP_ERR_STATE && strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
+    CHECK(pp_cuda_check_left(PP_OK) == PP_ERR_STATE && strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
     CHECK(pp_cuda_all_left());
     DONE(PP_CUDA(cuda, cuCtxPopCurrent, &(CUcontext){0}));
 }
@@ -528,18 +528,20 @@ static void contexts(void)
     pp_fail(PP_ERR_MEMORY, "the first");
     CHECK(pp_cuda_leave(&device, PP_ERR_MEMORY) == PP_ERR_MEMORY && !pp_cuda_all_left());
     SAME(pp_error_text(), "the first");
-    CHECK(pp_cuda_check_left() == PP_ERR_STATE && strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
-    CHECK(pp_cuda_all_left() && pp_cuda_check_left() == PP_OK);
+    CHECK(pp_cuda_check_left(PP_ERR_MEMORY) == PP_ERR_MEMORY);
+    CHECK(strstr(pp_error_text(), "the first; and the application's device is not current again: "));
+    CHECK(strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
+    CHECK(pp_cuda_all_left() && pp_cuda_check_left(PP_PENDING) == PP_PENDING);
     DONE(pp_cuda_enter(&device));
     fake_fail("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_DEINITIALIZED);
     DONE(pp_cuda_leave(&device, PP_OK));
-    CHECK(pp_cuda_check_left() == PP_ERR_STATE);
+    CHECK(pp_cuda_check_left(PP_OK) == PP_ERR_STATE);
     CHECK(strstr(pp_error_text(), "cuThreadExchangeStreamCaptureMode failed with 4,"));
     fake_fail("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_DEINITIALIZED);
     fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
     CHECK(pp_cuda_enter(&device) == PP_ERR_STATE && !pp_cuda_all_left());
     CHECK(strstr(pp_error_text(), "cuThreadExchangeStreamCaptureMode failed with 4,"));
-    CHECK(pp_cuda_check_left() == PP_ERR_STATE && strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
+    CHECK(pp_cuda_check_left(PP_OK) == PP_ERR_STATE && strstr(pp_error_text(), "cuCtxPopCurrent failed with 4,"));
     for (int i = 0; i < 2; i++)
         DONE(PP_CUDA(cuda, cuCtxPopCurrent, &(CUcontext){0}));
     CHECK(context_now() == application);
