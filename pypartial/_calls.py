@@ -36,6 +36,11 @@ class _Call:
     made_with: Any
 
 
+def _try(name: str) -> tuple[threading.Thread, str]:
+    """Return what tells the tries of a call in this thread; numbers of threads are used again."""
+    return threading.current_thread(), name
+
+
 class Away:
     """A ``with`` block in which this rank has left all handles; made by `Context.away`.
 
@@ -80,8 +85,8 @@ class CollectiveCalls:
     def __init__(self, native: Native, ctx: CData, stall_warning: float | None) -> None:
         self._native, self._ctx, self._stall_warning = native, ctx, stall_warning
         self._begun: _Call | None = None
-        # By thread and name: which contributions of other threads the calls wait for that have not
-        # begun, see pp_land_all().
+        # Of calls that have not begun: which contributions of other threads they wait for, see
+        # pp_land_all().
         self._awaited: dict[tuple[threading.Thread, str], CData] = {}
 
     def begun(self, name: str) -> Any:
@@ -100,8 +105,9 @@ class CollectiveCalls:
         """Begin the call that is a ``with`` block of the application."""
         self.refuse_while_begun()
         self.before("away", None)
-        self._awaited.clear()
+        self._awaited.pop(_try("away"), None)
         self._native.check(self._native.lib.pp_away_begin(self._ctx))
+        self._awaited.clear()
 
     def come_back(self) -> None:
         """End that call."""
@@ -143,9 +149,10 @@ class CollectiveCalls:
         self.refuse_while_begun(name)
         call, self._begun = self._begun, None
         if call is None:
-            self._awaited.clear()  # also of other tries: what comes next is not their repetition
+            self._awaited.pop(_try(name), None)
             status, made_with = begin()
             self._native.check(status)
+            self._awaited.clear()  # what comes next repeats no other thread's try, either
             call = _Call(name, made_with)
         try:
             self._finish(name, request, timeout)
@@ -162,10 +169,9 @@ class CollectiveCalls:
         with those of its first try; until another call of the context begins.
         """
         self.refuse_while_begun(name)
-        key = threading.current_thread(), name  # numbers of threads are used again
-        until = self._awaited.get(key)
+        until = self._awaited.get(_try(name))
         if until is None:
-            until = self._awaited[key] = self._native.ffi.new("uint64_t *")
+            until = self._awaited[_try(name)] = self._native.ffi.new("uint64_t *")
             self._native.lib.pp_land_all(self._ctx, until, 0)
         return until
 
@@ -208,7 +214,7 @@ class CollectiveCalls:
         except TimeoutError:
             raise
         except BaseException:  # what comes next is not a repetition
-            self._awaited.pop((threading.current_thread(), name), None)
+            self._awaited.pop(_try(name), None)
             raise
 
     def _await_device(

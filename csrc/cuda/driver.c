@@ -217,15 +217,24 @@ static _Thread_local struct {
     int                 times[SCOPES_MAX];
     CUstreamCaptureMode mode;
     CUresult            not_left;        /* the last error of a scope that could not be left, until it is told, */
-    const char         *call;            /* and of which call it is */
+    const char         *call, *what;     /* and of which call it is, and what that means */
 } scopes;
 
-static void note(CUresult result, const char *call)
+static void note(CUresult result, const char *call, const char *what)
 {
     if (result == CUDA_SUCCESS)
         return;
     scopes.not_left = result;
     scopes.call = call;
+    scopes.what = what;
+}
+
+static CUresult pop(const pp_cuda_t *cuda)
+{
+    CUcontext      popped;
+    const CUresult result = cuda->cuCtxPopCurrent(&popped);
+    note(result, "cuCtxPopCurrent", "the application's device is not current again");
+    return result;
 }
 
 static pp_status_t relax(const pp_cuda_t *cuda)
@@ -236,7 +245,6 @@ static pp_status_t relax(const pp_cuda_t *cuda)
 
 pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
 {
-    CUcontext popped;
     PP_TRY(check_process());
     if (scopes.depth > 0 && scopes.contexts[scopes.depth - 1] == device->context) {
         scopes.times[scopes.depth - 1]++;
@@ -247,7 +255,7 @@ pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
     PP_TRY(PP_CUDA(device->cuda, cuCtxPushCurrent, device->context));
     pp_status_t status = scopes.depth == 0 ? relax(device->cuda) : PP_OK;
     if (status < 0) {
-        note(device->cuda->cuCtxPopCurrent(&popped), "cuCtxPopCurrent");
+        pop(device->cuda);
         return status;
     }
     scopes.contexts[scopes.depth] = device->context;
@@ -257,15 +265,13 @@ pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
 
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
 {
-    CUcontext popped;
     if (--scopes.times[scopes.depth - 1] > 0)
         return status;
     if (--scopes.depth == 0)
-        note(device->cuda->cuThreadExchangeStreamCaptureMode(&scopes.mode), "cuThreadExchangeStreamCaptureMode");
-    const CUresult left = device->cuda->cuCtxPopCurrent(&popped);
-    if (left != CUDA_SUCCESS && scopes.depth > 0)
+        note(device->cuda->cuThreadExchangeStreamCaptureMode(&scopes.mode), "cuThreadExchangeStreamCaptureMode",
+             "the application's mode of captures is not as before");
+    if (pop(device->cuda) != CUDA_SUCCESS && scopes.depth > 0)
         scopes.contexts[scopes.depth - 1] = NULL;    /* it may not be current: scopes inside that one push theirs */
-    note(left, "cuCtxPopCurrent");
     return status;
 }
 
@@ -280,8 +286,7 @@ pp_status_t pp_cuda_check_left(pp_status_t status)
         snprintf(before, sizeof before, "%s; and ", pp_error_text());
     const pp_status_t left = pp_cuda_status(&driver.cuda, scopes.not_left, scopes.call);
     scopes.not_left = CUDA_SUCCESS;
-    return pp_fail(status < 0 ? status : left, "%sthe application's device is not current again: %s", before,
-                   pp_error_text());
+    return pp_fail(status < 0 ? status : left, "%s%s: %s", before, scopes.what, pp_error_text());
 }
 
 pp_status_t pp_cuda_make_stream(const pp_cuda_t *cuda, CUstream *stream)

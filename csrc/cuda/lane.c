@@ -132,8 +132,6 @@ static pp_status_t new_pinned(const pp_lane_t *lane, size_t bytes, pp_pinned_t *
         status = pp_cuda_leave(&lane->device, pin(lane, pinned));
     if (status >= 0)
         *out = pinned;
-    else if (pinned->done)           /* it was made, but the scope did not end well */
-        pp_lane_unpin(lane, pinned);
     else
         free(pinned);
     return status;

@@ -536,6 +536,7 @@ static void contexts(void)
     fake_fail("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_DEINITIALIZED);
     DONE(pp_cuda_leave(&device, PP_OK));
     CHECK(pp_cuda_check_left(PP_OK) == PP_ERR_STATE);
+    CHECK(strstr(pp_error_text(), "the application's mode of captures is not as before: "));
     CHECK(strstr(pp_error_text(), "cuThreadExchangeStreamCaptureMode failed with 4,"));
     fake_fail("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_DEINITIALIZED);
     fake_fail("cuCtxPopCurrent", 1, CUDA_ERROR_DEINITIALIZED);
