@@ -1177,8 +1177,8 @@ static void last_release(void)
     DONE(PP_CUDA(cuda, cuMemHostRegister, registered, BYTES, CU_MEMHOSTREGISTER_PORTABLE));
     DONE(PP_CUDA(cuda, cuDevicePrimaryCtxRetain, &context, 0));
     fake_hold_all();
-    copy(there, pp_cuda_address(here), BYTES, stream);
-    copy(there, pp_cuda_address(here), BYTES, NULL);
+    copy(there, pp_cuda_address(here), BYTES / 2, stream);
+    copy(there + BYTES / 2, pp_cuda_address(here), BYTES / 2, NULL);     /* that stream waits for no such one */
     DONE(PP_CUDA(cuda, cuDevicePrimaryCtxRelease, 0));   /* not the last one */
     CHECK(fake_misuses() == 0 && fake_live("memory") == 2);
     begin_call(&call);
