@@ -277,6 +277,7 @@ static pp_status_t stage(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_
     status = pp_call_check_none(&ctx->calls, "making a handle");
     if (status >= 0) {
         ctx->calls.kind = PP_CALL_MAKING;
+        ctx->has_devices = true;
         PP_UNLOCKED(ctx, status, pp_staging_open(*handle));
         if (ctx->calls.kind == PP_CALL_MAKING)   /* else the process ends */
             ctx->calls.kind = PP_CALL_NONE;

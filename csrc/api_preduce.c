@@ -27,6 +27,7 @@ static pp_status_t stage(pp_ctx_t *ctx, pp_handle_t **handle)
     pp_status_t status = pp_call_check_none(&ctx->calls, "making a handle");
     if (status >= 0) {
         ctx->calls.kind = PP_CALL_MAKING;        /* no other call begins while the lock is released */
+        ctx->has_devices = true;
         PP_UNLOCKED(ctx, status, pp_staged_preduce_make(*handle));
         if (status >= 0)
             status = pp_staged_preduce_open(ctx, *handle);

@@ -16,8 +16,9 @@ static pp_status_t allocate(pp_pool_t *pool, pp_buffer_t *buffer)
     return buffer->data ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a vector of %zu bytes", pool->bytes);
 }
 
-static pp_status_t make(pp_pool_t *pool, pp_buffer_t **out)
+pp_status_t pp_pool_make(pp_pool_t *pool, pp_buffer_t **out)
 {
+    *out = NULL;
     pp_buffer_t *buffer = calloc(1, sizeof *buffer);
     if (!buffer)
         return pp_fail(PP_ERR_MEMORY, "no memory for a vector of %zu bytes", pool->bytes);
@@ -27,18 +28,8 @@ static pp_status_t make(pp_pool_t *pool, pp_buffer_t **out)
         return status;
     }
     pool->made++;
-    *out = buffer;
-    return PP_OK;
-}
-
-pp_status_t pp_pool_get(pp_pool_t *pool, pp_buffer_t **buffer)
-{
-    *buffer = pool->free_list;
-    if (*buffer)
-        pool->free_list = (*buffer)->next;
-    else
-        PP_TRY(make(pool, buffer));
     pool->given++;
+    *out = buffer;
     return PP_OK;
 }
 

@@ -29,8 +29,18 @@ typedef struct pp_held {
 } pp_held_t;
 
 void         pp_pool_init(pp_pool_t *pool, size_t bytes, const pp_memory_t *memory, pp_blocks_t *blocks);
+pp_status_t  pp_pool_make(pp_pool_t *pool, pp_buffer_t **buffer);
 /* An error leaves *buffer NULL. */
-pp_status_t  pp_pool_get(pp_pool_t *pool, pp_buffer_t **buffer);
+static inline pp_status_t pp_pool_get(pp_pool_t *pool, pp_buffer_t **buffer)
+{
+    pp_buffer_t *last = pool->free_list;
+    if (!last)
+        return pp_pool_make(pool, buffer);
+    pool->free_list = last->next;
+    pool->given++;
+    *buffer = last;
+    return PP_OK;
+}
 void         pp_pool_put(pp_pool_t *pool, pp_buffer_t *buffer);   /* NULL is fine */
 void         pp_pool_count(const pp_pool_t *pool, pp_held_t *sum);      /* adds what it holds */
 /* Every buffer must have been put back. */

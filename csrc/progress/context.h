@@ -101,6 +101,7 @@ struct pp_ctx {
     uint64_t        looked_after_us;     /* when this rank last looked whether the others live */
     uint64_t        unheard;         /* sleeps that ended by timeout although a ring had come: defects */
 
+    bool            has_devices;     /* a handle on one was made, or tried to be */
     uint64_t        flown;           /* Starts that have given elements on a device */
     uint32_t        flights;         /* what threads look for on devices: elements on their way, room for results */
     uint64_t        staged_bytes, bounced_bytes, ipc_bytes, direct_bytes, device_rounds, device_wait_ns;  /* pp_stats_t */

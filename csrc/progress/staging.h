@@ -79,8 +79,11 @@ static inline pp_ctx_t *pp_ctx_of(const pp_handle_t *handle)
    has if not all scopes could be left.  Between them `device` keeps which it is. */
 static inline pp_status_t pp_staging_enter(const pp_handle_t *handle, pp_cuda_device_t *device)
 {
-    *device = handle->staging ? handle->staging->lane.device : (pp_cuda_device_t){0};
-    return handle->staging ? pp_cuda_enter(device) : PP_OK;
+    device->context = NULL;
+    if (!handle->staging)
+        return PP_OK;
+    *device = handle->staging->lane.device;
+    return pp_cuda_enter(device);
 }
 
 static inline pp_status_t pp_staging_leave(pp_ctx_t *ctx, const pp_cuda_device_t *device, pp_status_t status)

@@ -32,20 +32,24 @@ pp_status_t pp_check_left(pp_ctx_t *ctx)
     return pp_engine_check(&ctx->engine);
 }
 
+/* What fails here must not replace the text of the call's error. */
+static void look_after_failure(pp_ctx_t *ctx)
+{
+    char *text = strdup(pp_error_text());
+    pp_check_left(ctx);
+    if (ctx->mpi && !ctx->has_thread && !ctx->abandoned && !ctx->calls.told_gone)
+        pp_tell_failure(ctx, TELL_US);
+    if (text)
+        pp_fail(PP_OK, "%s", text);
+    free(text);
+}
+
 void pp_unlock(pp_ctx_t *ctx)
 {
     if (ctx->team.timed && !atomic_load(&ctx->attended))     /* else the thread that attends does so when it leaves */
         pp_wake_for_alarm(ctx);
-    const bool tells = ctx->mpi && !ctx->has_thread && !ctx->abandoned && !ctx->calls.told_gone;
-    if (!pp_cuda_all_left() || (ctx->engine.error && tells)) {
-        char *text = strdup(pp_error_text());          /* the call's, which what fails here must not replace */
-        pp_check_left(ctx);
-        if (tells)
-            pp_tell_failure(ctx, TELL_US);
-        if (text)
-            pp_fail(PP_OK, "%s", text);
-        free(text);
-    }
+    if (ctx->engine.error || (ctx->has_devices && !pp_cuda_all_left()))
+        look_after_failure(ctx);
     pthread_mutex_unlock(&ctx->lock);
 }
 
