@@ -133,6 +133,24 @@ def two_requests(comm, array, patch):
     later.close()
 
 
+def in_a_thread(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def waits_for_the_second(first, second, later):
+    """Flush the first request: it waits for the contribution to the second, which a round gets."""
+    status = pp.Status()
+    with pytest.raises(pp.TimeoutError, match=LATE):
+        first.Flush(timeout=0.05)
+    later.hold(False)
+    first.Flush()
+    second.Wait(status)
+    assert status.cause is pp.Cause.POLICY
+    first.Free()
+
+
 @pytest.mark.parametrize("call", [make_another, flush_it, free_it])
 def test_what_other_threads_start_meanwhile_may_come_later(comm, array, stream, monkeypatch, call):
     """Else a call might never begin: there may be a contribution on its way at any time."""
@@ -168,16 +186,13 @@ def test_a_call_goes_on_with_what_was_started_before_its_first_try(
     comm, array, stream, monkeypatch
 ):
     """Of what is started between its tries, only what its own thread starts counts."""
-    status = pp.Status()
     with two_requests(comm, array, monkeypatch) as (first, second, later, _):
         stream.hold(True)
         first.Start()
         with pytest.raises(pp.TimeoutError):
             first.Flush(timeout=0)
         later.hold(True)
-        thread = threading.Thread(target=lambda: second.Start(stream=later))
-        thread.start()
-        thread.join()
+        in_a_thread(lambda: second.Start(stream=later))
         stream.hold(False)
         first.Flush(timeout=20)
         later.hold(False)
@@ -189,26 +204,13 @@ def test_a_call_goes_on_with_what_was_started_before_its_first_try(
         later.hold(True)
         second.Start(stream=later)
         stream.hold(False)
-        with pytest.raises(pp.TimeoutError, match=LATE):
-            first.Flush(timeout=0.05)
-        later.hold(False)
-        first.Flush()
-        second.Wait(status)
-        assert status.cause is pp.Cause.POLICY
-        first.Free()
+        waits_for_the_second(first, second, later)
 
 
 @pytest.mark.parametrize("other", ["in another thread", "away"])
 def test_a_try_that_was_given_up_counts_no_more(comm, array, stream, monkeypatch, other):
     """Another call has begun: the next one waits for what was started before it."""
-    status = pp.Status()
     with two_requests(comm, array, monkeypatch) as (first, second, later, _):
-
-        def in_a_thread(call):
-            thread = threading.Thread(target=call)
-            thread.start()
-            thread.join()
-
         stream.hold(True)
         first.Start()
         with pytest.raises(pp.TimeoutError):
@@ -221,10 +223,4 @@ def test_a_try_that_was_given_up_counts_no_more(comm, array, stream, monkeypatch
             in_a_thread(lambda: first.Flush(timeout=20))
         later.hold(True)
         in_a_thread(lambda: second.Start(stream=later))
-        with pytest.raises(pp.TimeoutError, match=LATE):
-            first.Flush(timeout=0.05)
-        later.hold(False)
-        first.Flush()
-        second.Wait(status)
-        assert status.cause is pp.Cause.POLICY
-        first.Free()
+        waits_for_the_second(first, second, later)

@@ -45,18 +45,22 @@ def test_a_contribution_that_is_on_its_way(comm, ctx, array, stream, needs_ipc, 
     ends_well(comm, request, out)
 
 
+def one_device_has_yet_to_do_its_part(comm, request, stand_in, stream):
+    own, ranks = explained(comm.size, request)
+    assert ranks[CONTRIBUTION] == []
+    assert len(ranks[PART]) == 1
+    assert own == ([PART] if comm.rank in ranks[PART] else [])
+    comm.Barrier()
+    stand_in.fake_hold(stream, False)
+
+
 def test_a_round_that_a_device_reduces(comm, ctx, array, stand_in, needs_ipc):
     """That of the rank that has claimed it."""
     send, out = array(COUNT), array(COUNT)
     request = opened(ctx, "ipc", send, out)
     stand_in.fake_hold(folds := stand_in.fake_newest_stream(), True)
     request.Start()
-    own, ranks = explained(comm.size, request)
-    assert ranks[CONTRIBUTION] == []
-    assert len(ranks[PART]) == 1
-    assert own == ([PART] if comm.rank in ranks[PART] else [])
-    comm.Barrier()
-    stand_in.fake_hold(folds, False)
+    one_device_has_yet_to_do_its_part(comm, request, stand_in, folds)
     ends_well(comm, request, out)
 
 
@@ -70,12 +74,7 @@ def test_a_group_that_a_device_averages(comm, ctx, array, stand_in, needs_ipc):
     model.put(comm.rank)
     stand_in.fake_hold(averages := stand_in.fake_newest_stream(), True)
     request.Start()
-    own, ranks = explained(comm.size, request)
-    assert ranks[CONTRIBUTION] == []
-    assert len(ranks[PART]) == 1
-    assert own == ([PART] if comm.rank in ranks[PART] else [])
-    comm.Barrier()
-    stand_in.fake_hold(averages, False)
+    one_device_has_yet_to_do_its_part(comm, request, stand_in, averages)
     request.Wait()
     assert (model.get() == (comm.size - 1) / 2).all()
     request.Free()
