@@ -13,18 +13,34 @@ enum { BACKLOG_MAX = 128 };
 
 static CUdeviceptr at(const void *elements) { return pp_cuda_address(elements); }
 
-/* An operation was queued, if it could be.  One that has failed counts as well: a part of it may be queued. */
-static void finish(pp_device_kind_t *kind, pp_status_t status)
+static void keep_failure(pp_device_failure_t *failure, pp_status_t status)
 {
-    pp_device_failure_t *failure = kind->failure;
-    if (kind->marks)
-        atomic_fetch_add(&kind->marks->queued, 1);
-    else if (status >= 0 && (status = pp_cuda_enter(&kind->device)) >= 0)
-        status = pp_cuda_leave(&kind->device, CALL(kind, cuStreamSynchronize, kind->stream));
     if (status >= 0 || atomic_load(&failure->failed))
         return;
     snprintf(failure->text, sizeof failure->text, "%s", pp_error_text());
     atomic_store(&failure->failed, true);
+}
+
+static pp_status_t synchronize(const pp_device_kind_t *kind)
+{
+    PP_TRY(pp_cuda_enter(&kind->device));
+    return pp_cuda_leave(&kind->device, CALL(kind, cuStreamSynchronize, kind->stream));
+}
+
+/* An operation was queued, if it could be.  One that has failed counts as well: a part of it may be queued. */
+static void finish(pp_device_kind_t *kind, pp_status_t status)
+{
+    if (kind->marks)
+        atomic_fetch_add(&kind->marks->queued, 1);
+    else if (status >= 0)
+        status = synchronize(kind);
+    keep_failure(kind->failure, status);
+}
+
+void pp_device_finish(const pp_memory_t *self)
+{
+    pp_device_kind_t *kind = pp_device_kind_of(self);
+    keep_failure(kind->failure, synchronize(kind));
 }
 
 pp_status_t pp_device_failed(const pp_device_failure_t *failure)

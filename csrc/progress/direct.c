@@ -110,13 +110,10 @@ pp_status_t pp_direct_use(pp_handle_t *handle, pp_pinned_t *bounce)
 
 pp_status_t pp_direct_send(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *bounce)
 {
-    pp_staging_t *staging = handle->staging;
-    pp_status_t   status;
-    if (!staging->direct || !staging->direct->wish.granted)
+    const pp_direct_t *direct = handle->staging->direct;
+    if (!direct || !direct->wish.granted)
         return PP_OK;
-    PP_TRY(pp_direct_use(handle, bounce));
-    PP_UNLOCKED(ctx, status, pp_lane_follow(&staging->lane, bounce, staging->stream));
-    return status;
+    return pp_staging_follow(ctx, handle, bounce, direct->kind.stream);
 }
 
 void pp_direct_begin_look(pp_ctx_t *ctx)

@@ -19,6 +19,8 @@ static void gather(const pp_allreduce_t *coll, const pp_piece_t *pieces, size_t 
     }
     if (!combine && kernels->normalise)
         kernels->memory->normalise(kernels, target->elements, coll->count);
+    if (kernels->memory->finish)
+        kernels->memory->finish(kernels->memory);
 }
 
 /* To memory of a device it is an operation of the device. */

@@ -36,6 +36,15 @@ pp_status_t pp_staging_reclaim(pp_handle_t *handle)
     return PP_OK;
 }
 
+pp_status_t pp_staging_follow(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *bounce, CUstream operations)
+{
+    pp_staging_t *staging = handle->staging;
+    pp_status_t   status;
+    PP_TRY(pp_lane_use(&staging->lane, bounce, (uint64_t)(uintptr_t)operations));
+    PP_UNLOCKED(ctx, status, pp_lane_follow(&staging->lane, bounce, staging->stream));
+    return status;
+}
+
 void pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result)
 {
     result->next = NULL;

@@ -165,7 +165,10 @@ static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *
     pp_staging_t *staging = handle->staging;
     if (staging->overlaps)
         PP_TRY(follow_flights(ctx, staging));
-    PP_TRY(pp_direct_send(ctx, handle, pinned));
+    if (pinned == staging->receive) {
+        PP_TRY(pp_direct_send(ctx, handle, pinned));
+        PP_TRY(pp_vault_send(ctx, handle, pinned));
+    }
     pp_status_t status = pp_ahead_send_rest(ctx, handle, pinned, round);
     if (status == PP_PENDING) {
         pp_staging_count(ctx, staging, pinned);

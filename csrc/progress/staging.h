@@ -153,6 +153,9 @@ void        pp_staging_count(pp_ctx_t *ctx, const pp_staging_t *staging, const p
 pp_status_t pp_staging_reclaim(pp_handle_t *handle);
 /* The result's copy to the device was queued. */
 void        pp_staging_sent(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
+/* What was queued on `operations` has written to the bounce buffer, and what is queued on the application's stream from now
+   on comes after it.  With the lock, which it releases. */
+pp_status_t pp_staging_follow(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *bounce, CUstream operations);
 /* Work on the device uses a result, until the event of `result`. */
 void        pp_staging_await(pp_ctx_t *ctx, pp_staging_t *staging, pp_pinned_t *result);
 /* See pp_face_t.  A request is complete for the application when its result can go to the device as well. */

@@ -131,6 +131,8 @@ pp_status_t pp_vault_close(pp_device_vault_t *vault)
     }
     if (vault->folded)
         cuda->cuEventDestroy(vault->folded);
+    if (vault->use->close)
+        vault->use->close(vault);
     if (vault->folding)
         cuda->cuStreamDestroy(vault->folding);
     if (vault->work)
@@ -179,7 +181,7 @@ void pp_vault_end(pp_handle_t *handle, bool frees)
         return;
     }
     if (vault->use->leave)
-        vault->use->leave(handle, frees);
+        vault->use->leave(handle, vault, frees);
     if (!frees)                      /* the driver takes all back from a process that ends */
         return;
     vault->next = vault->ctx->vaults;

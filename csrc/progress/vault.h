@@ -37,6 +37,12 @@ bool        pp_vault_in_use(const pp_handle_t *handle, const char **why);
 /* An operation that returned nothing has failed: latches that for the context.  With the lock. */
 pp_status_t pp_vault_check(pp_handle_t *handle);
 
+/* ---- rounds in it (vault_rounds.c) ---- */
+
+/* A result was put into a bounce buffer, by operations that may only be queued: what is queued on the application's stream
+   from now on comes after it.  With the lock, which it releases.  Does nothing if there is no vault. */
+pp_status_t pp_vault_send(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *bounce);
+
 /* ---- models in it (vault_groups.c) ---- */
 
 /* Finds the vector to which the next Start or Flush copies; `pinned` stands for it. */

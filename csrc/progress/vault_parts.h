@@ -82,7 +82,9 @@ struct pp_vault_use {
     /* From now on the handle's vectors are there. */
     void       (*change_over)(pp_handle_t *, pp_device_vault_t *);
     /* The handle is released: it forgets its vectors there, or releases them.  NULL: it has none. */
-    void       (*leave)(pp_handle_t *, bool frees);
+    void       (*leave)(pp_handle_t *, pp_device_vault_t *, bool frees);
+    /* Inside the device, and perhaps not only once: gives back what was made since.  NULL: nothing was. */
+    void       (*close)(pp_device_vault_t *);
     /* Frees what make() has made. */
     void       (*unmake)(pp_device_vault_t *);
     /* No rank uses the vault any more: gives the memory of the node back. */

@@ -7,13 +7,18 @@ enum { PARTS = 3 };                  /* of a station: one that is read, one that
 
 typedef struct round_vault {
     pp_device_vault_t base;
-    pp_device_kind_t memory, users;  /* of vectors, of bounce buffers */
+    pp_device_kind_t memory;         /* of vectors */
+    pp_memory_t  users;              /* of bounce buffers */
+    pp_device_marks_t marks;
+    bool         reads;              /* what is queued holds entries of the ring: counts among ctx->flights */
     pp_vault_t   places;
     pp_board_t   board;              /* to be ended with the vault */
     CUdeviceptr *sources;            /* of a fold */
 } round_vault_t;
 
-/* The vault's kinds of memory. */
+static round_vault_t *of_rounds(pp_device_vault_t *vault) { return (round_vault_t *)vault; }
+
+/* The vault's kind of memory. */
 static round_vault_t *rounds_of(const pp_memory_t *memory)
 {
     return (round_vault_t *)((char *)(uintptr_t)memory - offsetof(round_vault_t, memory));
@@ -45,18 +50,56 @@ static pp_status_t begin_fold(const pp_kernels_t *kernels, void *out, const uint
 
 static pp_status_t fold_over(const pp_kernels_t *kernels) { return pp_vault_folded(base_of(kernels->memory)); }
 
-/* The vault keeps the kernels and the stream. */
-static void make_kind(pp_device_vault_t *vault, pp_device_kind_t *kind)
+/* ---- operations that the rounds ask for --------------------------------------------------------------------------- */
+
+/* The rounds ask for the newest mark only. */
+static pp_status_t count_reads(round_vault_t *rounds, pp_status_t status)
 {
+    const bool reads = status == PP_PENDING;
+    if (reads != rounds->reads)
+        rounds->base.ctx->flights += reads ? 1 : -1;
+    rounds->reads = reads;
+    return status;
+}
+
+static pp_status_t mark(const pp_memory_t *self, uint64_t *mark)
+{
+    return count_reads(rounds_of(self), pp_device_queued_operations.mark(self, mark));
+}
+
+static pp_status_t reached(const pp_memory_t *self, uint64_t mark)
+{
+    return count_reads(rounds_of(self), pp_device_queued_operations.reached(self, mark));
+}
+
+/* The vault keeps the kernels and the stream.  Without a progress thread nobody here might look when what is queued is over,
+   and rounds that wait for that would stand still: so nothing is queued only. */
+static void make_kind(round_vault_t *rounds)
+{
+    pp_device_vault_t *vault = &rounds->base;
+    pp_device_kind_t  *kind = &rounds->memory;
     *kind = (pp_device_kind_t){.memory = pp_device_operations, .device = vault->device, .folds = vault->folds,
                                .stream = vault->work, .failure = &vault->failure};
+    if (vault->ctx->has_thread) {
+        kind->marks = &rounds->marks;
+        kind->memory.mark = mark;
+        kind->memory.reached = reached;
+        kind->memory.finish = pp_device_finish;
+    }
     kind->memory.begin_fold = begin_fold;
     kind->memory.fold_over = fold_over;
 }
 
-/* ---- places --------------------------------------------------------------------------------------------------- */
+pp_status_t pp_vault_send(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *bounce)
+{
+    const char *why;
+    pp_device_vault_t *vault = handle->staging->vault;
+    if (!pp_vault_in_use(handle, &why) || !of_rounds(vault)->memory.marks)
+        return PP_OK;
+    return pp_staging_follow(ctx, handle, bounce, vault->work);
+}
 
-static round_vault_t *of_rounds(pp_device_vault_t *vault) { return (round_vault_t *)vault; }
+/* ---- places --------------------------------------------------------------------------------------------------- */
 
 static size_t results_of(const pp_board_t *board, int32_t rank)
 {
@@ -147,8 +190,8 @@ static void change_over(pp_handle_t *handle, pp_device_vault_t *vault)
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     pp_staging_t   *staging = handle->staging;
     pp_board_t     *board = coll->ops->board(coll);
-    make_kind(vault, &rounds->memory);
-    make_kind(vault, &rounds->users);
+    make_kind(rounds);
+    rounds->users = pp_device_operations;
     place(rounds);
     board->vault = &rounds->places;
     board->lent = true;
@@ -156,7 +199,7 @@ static void change_over(pp_handle_t *handle, pp_device_vault_t *vault)
     rounds->board = *board;
     pp_in_place_begin(handle);
     coll->series.kernels.memory = coll->series.vectors.memory = &rounds->memory.memory;
-    coll->series.kernels.users = &rounds->users.memory;     /* another kind: elements are always loaded and stored */
+    coll->series.kernels.users = &rounds->users;     /* another kind: elements are always loaded and stored */
     pp_staging_keep(&staging->spare, staging->receive);
     pp_staging_unpin_spare(staging);
     pp_lane_stay(&staging->lane, vault->folds, coll->series.kernels.user_bytes, coll->series.kernels.element_bytes);
@@ -164,13 +207,21 @@ static void change_over(pp_handle_t *handle, pp_device_vault_t *vault)
     vault->receive = NULL;
 }
 
-static void leave(pp_handle_t *handle, bool frees)
+static void leave(pp_handle_t *handle, pp_device_vault_t *vault, bool frees)
 {
     pp_pool_t *vectors = &pp_allreduce_of(handle)->series.vectors;
+    count_reads(of_rounds(vault), PP_OK);
     if (frees)
         pp_pool_release(vectors);
     else
         vectors->free_list = NULL;   /* the driver takes all back from a process that ends */
+}
+
+static void close_marks(pp_device_vault_t *vault)
+{
+    round_vault_t *rounds = of_rounds(vault);
+    if (rounds->memory.marks)
+        pp_device_end_marks(&rounds->memory);
 }
 
 static void unmake(pp_device_vault_t *vault)
@@ -186,5 +237,5 @@ static void end(pp_device_vault_t *vault) { pp_board_end(&of_rounds(vault)->boar
 
 const pp_vault_use_t pp_vault_of_rounds = {
     .bytes = sizeof(round_vault_t), .find = find, .vectors = vectors, .make = make, .fill = fill,
-    .change_over = change_over, .leave = leave, .unmake = unmake, .end = end,
+    .change_over = change_over, .leave = leave, .close = close_marks, .unmake = unmake, .end = end,
 };

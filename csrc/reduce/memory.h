@@ -10,7 +10,7 @@
  * Nothing here waits for another rank.  What a function does is over when it returns, but for begin_fold(), and for kinds
  * with mark().  The latter queue what copy(), keep_left(), keep_right(), divide() and the functions of the application's
  * buffers do: it is done later, in the order of the calls.  So only a transport, and others that do not queue, need to
- * know when it is over.
+ * know when it is over: other ranks that read vectors, and those that write where vectors were read.
  *
  * A kind may be one of many objects, each with memory of its own.  So functions that get no kernels get the kind,
  * `self`.
@@ -32,6 +32,9 @@ struct pp_memory {
        when.  An error: one has failed. */
     pp_status_t (*mark)(const pp_memory_t *self, uint64_t *mark);
     pp_status_t (*reached)(const pp_memory_t *self, uint64_t mark);
+    /* Waits until all is over that was queued; then other ranks may read it.  NULL: nothing is queued, or no other rank
+       reads vectors. */
+    void  (*finish)(const pp_memory_t *self);
     /* The calling thread is about to give a transport so many bytes at their own address, and what was queued before is
        over.  An error: they are not what they should be.  Else lent() follows, in the same thread, with what giving came
        to; it returns that, or an error. */

@@ -34,7 +34,8 @@ def driver() -> ctypes.CDLL:
     library.fake_seed.argtypes = library.fake_room.argtypes = [ctypes.c_uint64]
     library.fake_hold_calls.argtypes = [ctypes.c_char_p, ctypes.c_bool]
     library.fake_priority.argtypes = [Pointer]
-    library.fake_newest_stream.restype = Pointer
+    library.fake_newest_stream.restype = library.fake_stream_before.restype = Pointer
+    library.fake_stream_before.argtypes = [Pointer]
     library.fake_fail.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int]
     library.cuMemcpyAsync.argtypes = [Pointer, Pointer, ctypes.c_size_t, Pointer]
     library.cuMemAlloc_v2.argtypes = [Pointer, ctypes.c_size_t]

@@ -1835,14 +1835,28 @@ void fake_hold(CUstream handle, bool held)
     give_lock();
 }
 
+/* The newest from this one on that an application or the library may still use. */
+static CUstream newest_from(const stream_t *stream)
+{
+    while (stream && (!stream->handle || stream->destroyed))
+        stream = stream->next;
+    return stream ? stream->handle : NULL;
+}
+
 CUstream fake_newest_stream(void)
 {
     take_lock();
-    const stream_t *stream = streams;
-    while (stream && (!stream->handle || stream->destroyed))
-        stream = stream->next;
+    const CUstream newest = newest_from(streams);
     give_lock();
-    return stream ? stream->handle : NULL;
+    return newest;
+}
+
+CUstream fake_stream_before(CUstream handle)
+{
+    take_lock();
+    const CUstream before = newest_from(stream_for_test(handle)->next);
+    give_lock();
+    return before;
 }
 
 void fake_hold_new(bool held)

@@ -72,10 +72,11 @@ void        fake_seed(uint64_t seed);
    all devices.  So does the last release of a context, for all that is queued on its device.
 
    A held stream begins no operation until it is let go.  Of a stream that the library makes the test has no handle, but
-   that of the newest; so it can have all streams held, or those made from now on, and let all go: streams, and calls that
-   are held. */
+   that of the newest, and of those made before; so it can have all streams held, or those made from now on, and let all
+   go: streams, and calls that are held. */
 void        fake_hold(CUstream stream, bool held);
 CUstream    fake_newest_stream(void);
+CUstream    fake_stream_before(CUstream stream);     /* the newest of those made before it */
 void        fake_hold_new(bool held);
 void        fake_hold_all(void);
 void        fake_let_all_go(void);

@@ -372,10 +372,10 @@ static void settle(pp_allreduce_t *coll)
 
 static bool poll_board(pp_allreduce_t *coll)
 {
-    bool folded = pp_gather_fold_over(coll);
+    bool folded = pp_gather_fold_over(coll), read = pp_copy_has_read(coll);
     if (folded)
         gathered(coll, coll->completed);
-    if (!folded && !pp_on_board_has_news(coll))
+    if (!folded && !read && !pp_on_board_has_news(coll))
         return false;
     settle(coll);
     return true;
@@ -390,7 +390,13 @@ static bool is_needed(pp_allreduce_t *coll)
 
 static bool has_retired(const pp_allreduce_t *coll) { return coll->on_board->workers == 0 && !coll->on_board->folds; }
 
-static bool folds(const pp_allreduce_t *coll) { return coll->on_board->folds; }
+/* The device folds; or a round waits for room in the ring, of which the device still reads entries. */
+static bool on_device(const pp_allreduce_t *coll)
+{
+    const pp_combine_t *combine = coll->on_board;
+    return combine->folds
+        || (combine->reads && combine->absorbed + (uint64_t)combine->board.entries <= coll->completed + 1);
+}
 
 static void await(pp_allreduce_t *coll, uint32_t number)
 {
@@ -401,7 +407,7 @@ static void await(pp_allreduce_t *coll, uint32_t number)
 static pp_board_t *board_of(pp_allreduce_t *coll) { return &coll->on_board->board; }
 
 static const pp_rounds_ops_t ops = {
-    PP_ON_BOARD_OPS, .board = board_of, .on_device = folds, .await = await, .settle = settle, .poll = poll_board,
+    PP_ON_BOARD_OPS, .board = board_of, .on_device = on_device, .await = await, .settle = settle, .poll = poll_board,
     .needed = is_needed, .retired = has_retired,
     .explain = pp_on_board_explain, .close = pp_on_board_close,
 };

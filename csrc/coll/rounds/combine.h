@@ -49,6 +49,9 @@ struct pp_combine {
     uint64_t   ripe;                 /* 1 + the last round that it has looked at because the round was ripe */
     uint64_t   flushes;              /* flush rounds complete here; other ranks may be ahead */
     uint64_t   flushed;              /* 1 + the newest flush round here; its entry is kept until this rank has it */
+    uint64_t   reads;                /* 1 + the oldest round whose entry is still read, by operations that are queued up to
+                                        `read_mark` (memory.h); 0: none is */
+    uint64_t   read_mark;
     uint32_t   triggered;            /* the number of ranks that bring about the round decided on */
     uint64_t   triggers[PP_CONTRIBUTORS_WORDS];   /* these ranks */
     uint64_t   ready[PP_CONTRIBUTORS_WORDS];   /* ranks that were ready then, and count for the round */
@@ -210,6 +213,8 @@ bool        pp_copy_out(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
 const void *pp_copy_view(pp_allreduce_t *coll, const pp_outcome_t *outcome);
 void        pp_copy_end_view(pp_allreduce_t *coll);
 bool        pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome);
+/* Whether entries that were read by queued operations are so no more: rounds may take their place. */
+bool        pp_copy_has_read(pp_allreduce_t *coll);
 bool        pp_copy_begin_landing(pp_allreduce_t *coll);
 void        pp_copy_end_landing(pp_allreduce_t *coll);
 bool        pp_copy_chunks(const pp_allreduce_t *coll, pp_chunks_t *chunks);

@@ -72,6 +72,41 @@ void pp_copy_end_view(pp_allreduce_t *coll)
     combine->news = true;                /* a round may have waited for the entry */
 }
 
+static void fail_to_read(const pp_allreduce_t *coll, pp_status_t status)
+{
+    pp_engine_fail(coll->handle.engine, status, "handle %u: a result was not read: %s", coll->handle.id, pp_error_text());
+}
+
+/* The copy of a round's result was queued, if this kind of memory queues.  What was queued before is over before it. */
+static bool begin_read(pp_allreduce_t *coll, uint64_t round)
+{
+    pp_combine_t *combine = coll->on_board;
+    const pp_memory_t *memory = coll->series.kernels.memory;
+    const pp_status_t status = memory->mark ? memory->mark(memory, &combine->read_mark) : PP_OK;
+    if (status != PP_PENDING)
+        combine->reads = 0;
+    else if (!combine->reads || round < combine->reads - 1)
+        combine->reads = round + 1;
+    if (status < 0)
+        fail_to_read(coll, status);
+    return status >= 0;
+}
+
+bool pp_copy_has_read(pp_allreduce_t *coll)
+{
+    pp_combine_t *combine = coll->on_board;
+    const pp_memory_t *memory = coll->series.kernels.memory;
+    if (!combine->reads || coll->handle.engine->error)
+        return false;
+    const pp_status_t status = memory->reached(memory, combine->read_mark);
+    if (status < 0)
+        fail_to_read(coll, status);
+    if (status != PP_OK)
+        return false;
+    combine->reads = 0;
+    return true;
+}
+
 bool pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome)
 {
     if (outcome->lies == PP_NOWHERE)
@@ -84,7 +119,7 @@ bool pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome)
     const pp_memory_t *memory = coll->series.kernels.memory;
     memory->copy(memory, outcome->buffer->data, elements_of(coll, outcome), coll->series.vectors.bytes);
     outcome->lies = PP_NOWHERE;
-    return true;
+    return begin_read(coll, outcome->round);
 }
 
 bool pp_copy_begin_landing(pp_allreduce_t *coll)

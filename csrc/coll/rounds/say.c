@@ -22,11 +22,12 @@ uint64_t pp_say_state_of(const pp_allreduce_t *coll)
 /* The oldest round whose ring entry this rank still needs. */
 uint64_t pp_say_absorbed(const pp_allreduce_t *coll)
 {
-    uint64_t least = coll->completed;
+    const uint64_t reads = coll->on_board->reads;
+    uint64_t least = reads ? reads - 1 : coll->completed;
     const pp_outcome_t *given = coll->request.outcome ? coll->request.outcome : coll->copied;
     if (coll->handle.team->exits)
         return UINT64_MAX;
-    if (given && given->lies == PP_IN_RING)
+    if (given && given->lies == PP_IN_RING && given->round < least)
         least = given->round;
     for (const pp_outcome_t *outcome = coll->ungiven; outcome; outcome = outcome->next)
         if (outcome->lies == PP_IN_RING && outcome->round < least)
