@@ -123,6 +123,8 @@ pp_status_t pp_vault_close(pp_device_vault_t *vault)
         pp_lane_unpin(&lane, vault->receive);
         vault->receive = NULL;
     }
+    if (vault->use->close && vault->work)
+        vault->use->close(vault);
     for (int32_t rank = 0; rank < vault->ranks; rank++) {
         if (rank == vault->index)
             continue;
@@ -131,8 +133,6 @@ pp_status_t pp_vault_close(pp_device_vault_t *vault)
     }
     if (vault->folded)
         cuda->cuEventDestroy(vault->folded);
-    if (vault->use->close)
-        vault->use->close(vault);
     if (vault->folding)
         cuda->cuStreamDestroy(vault->folding);
     if (vault->work)

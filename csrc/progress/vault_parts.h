@@ -83,7 +83,8 @@ struct pp_vault_use {
     void       (*change_over)(pp_handle_t *, pp_device_vault_t *);
     /* The handle is released: it forgets its vectors there, or releases them.  NULL: it has none. */
     void       (*leave)(pp_handle_t *, pp_device_vault_t *, bool frees);
-    /* Inside the device, and perhaps not only once: gives back what was made since.  NULL: nothing was. */
+    /* Before the memory of other ranks is unmapped, inside the device: waits until what is queued is over, and gives back
+       what was made since.  NULL: nothing is queued. */
     void       (*close)(pp_device_vault_t *);
     /* Frees what make() has made. */
     void       (*unmake)(pp_device_vault_t *);

@@ -217,11 +217,13 @@ static void leave(pp_handle_t *handle, pp_device_vault_t *vault, bool frees)
         vectors->free_list = NULL;   /* the driver takes all back from a process that ends */
 }
 
-static void close_marks(pp_device_vault_t *vault)
+static void close_operations(pp_device_vault_t *vault)
 {
     round_vault_t *rounds = of_rounds(vault);
-    if (rounds->memory.marks)
-        pp_device_end_marks(&rounds->memory);
+    if (!rounds->memory.marks)
+        return;
+    vault->device.cuda->cuStreamSynchronize(vault->work);
+    pp_device_end_marks(&rounds->memory);
 }
 
 static void unmake(pp_device_vault_t *vault)
@@ -237,5 +239,5 @@ static void end(pp_device_vault_t *vault) { pp_board_end(&of_rounds(vault)->boar
 
 const pp_vault_use_t pp_vault_of_rounds = {
     .bytes = sizeof(round_vault_t), .find = find, .vectors = vectors, .make = make, .fill = fill,
-    .change_over = change_over, .leave = leave, .close = close_marks, .unmake = unmake, .end = end,
+    .change_over = change_over, .leave = leave, .close = close_operations, .unmake = unmake, .end = end,
 };

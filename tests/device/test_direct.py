@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 from support.device import Array, Stream, device, driver
 from support.explained import CONTRIBUTION, PART, STALL_WARNING_S, explained
-from support.on_device import RESULTS, adds_in_place, contributes_once, has_bits_of_the_host, sums
+from support.on_device import (
+    RESULTS,
+    adds_in_place,
+    contributes_once,
+    devices_that_stay,
+    has_bits_of_the_host,
+    sums,
+)
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -25,7 +32,6 @@ pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("mpi_of_devices")]
 
 STEPS = 20
 COUNT = 1003
-LIMIT_S = 20
 NOT_SUPPORTED = 801
 KERNELS = "PYPARTIAL_CUDA_KERNELS"
 RATHER = "device_path='direct' is not possible"
@@ -361,18 +367,6 @@ def test_contributions_stay_until_they_are_read(comm, array, stand_in):
         request.Flush()
         assert (total + out.get() == 11111).all()
         request.Free()
-
-
-@contextmanager
-def devices_that_stay(stand_in):
-    """Fail if the block ends only when what it has held goes on; else such a test would hang."""
-    limit = threading.Timer(LIMIT_S, stand_in.fake_let_all_go)
-    limit.start()
-    try:
-        yield
-        assert limit.is_alive(), "the device had to go on"
-    finally:
-        limit.cancel()
 
 
 @pytest.mark.sizes(2, 3, 5)

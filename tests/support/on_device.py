@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,17 @@ import pypartial as pp
 
 from .oracles import Log, judge
 
-__all__ = ["RESULTS", "adds_in_place", "contributes_once", "has_bits_of_the_host", "sums"]
+__all__ = [
+    "RESULTS",
+    "adds_in_place",
+    "contributes_once",
+    "devices_that_stay",
+    "has_bits_of_the_host",
+    "sums",
+]
 
 Opened = Callable[..., Any]
+LIMIT_S = 30
 
 # Types, operations and averages, each of which vectors hold, or kernels do, in another way.
 RESULTS = [
@@ -135,3 +145,15 @@ def adds_in_place(comm: MPI.Comm, opened: Opened, array: Any, dtype: str) -> Non
     assert first.get().tolist() == [ranks, comm.size, 2 * comm.size]
     assert second.get().tolist() == [comm.size * i for i in range(5)]
     request.Free()
+
+
+@contextmanager
+def devices_that_stay(stand_in: Any) -> Iterator[None]:
+    """Fail if the block ends only when what it has held goes on; else such a test would hang."""
+    limit = threading.Timer(LIMIT_S, stand_in.fake_let_all_go)
+    limit.start()
+    try:
+        yield
+        assert limit.is_alive(), "the device had to go on"
+    finally:
+        limit.cancel()

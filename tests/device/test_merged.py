@@ -1,0 +1,147 @@
+"""Rounds merged in the memory of devices: no thread waits for that, and nothing is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.device import Stream
+from support.explained import PART, STALL_WARNING_S
+from support.on_device import devices_that_stay
+
+import pypartial as pp
+
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("needs_ipc")]
+
+COUNT = 1003
+MISSED = 3  # rounds, as many as max_lag allows: window - 1
+
+
+class Merging:
+    """A handle of which the last rank misses rounds that rank 0 makes; it merges them.
+
+    While that is held, its device does nothing of it. Contributions are large numbers at random,
+    so a sum is right only if each is in it once.
+    """
+
+    def __init__(self, comm, ctx, array, stand_in):
+        self.comm, self.stand_in = comm, stand_in
+        self.last = comm.rank == comm.size - 1
+        self.send, self.out = array(COUNT, "i8"), array(COUNT, "i8")
+        self.request = ctx.Allreduce_init(
+            self.send, self.out, policy=pp.Solo(), deliver="sum", device_path="ipc"
+        )
+        assert self.request.device_path == "ipc"
+        folds = stand_in.fake_newest_stream()
+        self.work = stand_in.fake_stream_before(folds)
+        self.draw = np.random.default_rng(comm.rank)
+
+    def hold(self, held):
+        if self.last:
+            self.stand_in.fake_hold(self.work, held)
+
+    def start(self):
+        value = int(self.draw.integers(1 << 40))
+        self.send.put(value)
+        self.request.Start()
+        return value
+
+    def miss(self, ctx):
+        """Rank 0 makes rounds; the last rank has merged them, as far as it is a thread's work."""
+        merges = self.stand_in.fake_calls(b"cuLaunchKernel")
+        given = sum([self.made() for _ in range(MISSED)] if self.comm.rank == 0 else [])
+        self.comm.Barrier()
+        while self.last and self.stand_in.fake_calls(b"cuLaunchKernel") < merges + MISSED - 1:
+            ctx.stats()
+        return given
+
+    def made(self):
+        value = self.start()
+        self.request.Wait()
+        self.out.settle()
+        return value
+
+
+@pytest.fixture
+def merging(comm, array, stand_in):
+    with pp.Context(comm, seed=7, patience=None, stall_warning=STALL_WARNING_S) as ctx:
+        yield ctx, Merging(comm, ctx, array, stand_in)
+
+
+@pytest.mark.sizes(2, 3, 5)
+def test_nothing_waits_for_rounds_that_are_merged(comm, merging, array, stand_in):
+    """Another handle's rounds complete, and Wait returns before the device has merged."""
+    ctx, this = merging
+    ones, total, seen, consumer = np.ones(3), np.zeros(3), array(COUNT, "i8"), Stream()
+    host = ctx.Allreduce_init(ones, total, policy=pp.Full())
+    this.hold(True)
+    with devices_that_stay(stand_in):
+        given = this.miss(ctx)
+        for _ in range(3):
+            host.Start()
+            host.Wait()
+            assert total.tolist() == [comm.size] * 3
+        if this.last:
+            this.start()
+            this.request.Wait(stream=consumer)
+            seen.copy(this.out, consumer)
+        comm.Barrier()
+    this.hold(False)
+    given = comm.bcast(given)
+    if this.last:
+        assert (seen.get(consumer) == given).all()
+    this.request.Flush()
+    this.request.Free()
+    host.Free()
+    consumer.close()
+
+
+@pytest.mark.sizes(2, 3, 5)
+def test_results_stay_in_the_ring_until_the_device_has_merged_them(comm, merging, array, stand_in):
+    """At last rounds wait for that, and an error says so; then all results are right."""
+    this = merging[1]
+    turns, consumer = 8, Stream()  # in which the ring is filled, whatever the number of ranks
+    seen, stuck = [array(COUNT, "i8") for _ in range(turns)], False
+    given, total = 0, 0
+    this.hold(True)
+    for turn in range(turns):
+        if comm.rank == 0:
+            for _ in range(MISSED):
+                given += this.start()
+                try:
+                    this.request.Wait(timeout=1)
+                except pp.TimeoutError as error:
+                    stuck = f"rank {comm.size - 1} (computing" in str(error) and PART in str(error)
+                    assert stuck, error
+                    break
+        stuck = comm.bcast(stuck)
+        if stuck:
+            break
+        if this.last:
+            given += this.start()
+            this.request.Wait(stream=consumer)
+            seen[turn].copy(this.out, consumer)
+        elif comm.rank > 0:
+            given += this.made()
+        comm.Barrier()
+    assert stuck
+    this.hold(False)
+    if comm.rank == 0:
+        this.request.Wait()
+    this.request.Flush()
+    if this.last:
+        consumer.wait()
+        total = sum(int(one.get(consumer)[-1]) for one in seen[:turn]) + int(this.out.get()[-1])
+    assert comm.bcast(total, comm.size - 1) == comm.allreduce(given)
+    this.request.Free()
+    consumer.close()
+
+
+@pytest.mark.sizes(2, 3)
+def test_free_does_not_wait_for_rounds_that_are_merged(merging, stand_in):
+    """The device merges them afterwards; nothing is left then."""
+    ctx, this = merging
+    this.hold(True)
+    with devices_that_stay(stand_in):
+        this.miss(ctx)
+        this.request.Free()
+    this.hold(False)
