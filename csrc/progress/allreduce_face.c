@@ -11,7 +11,12 @@ enum {
     BRIEF_COPY_BYTES = 262144    /* up to this, copied while attending: waking the progress thread would cost more */
 };
 
-static bool copies_long(const pp_allreduce_t *coll) { return coll->series.vectors.bytes > PP_SMALL_COPY_BYTES; }
+/* On a device a copy is an operation of the device. */
+static bool copies_long(const pp_allreduce_t *coll)
+{
+    const pp_staging_t *staging = coll->handle.staging;
+    return coll->series.vectors.bytes > PP_SMALL_COPY_BYTES || (staging && staging->lane.folds);
+}
 
 /* ---- Start -------------------------------------------------------------------------------------------- */
 

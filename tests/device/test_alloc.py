@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -402,6 +403,34 @@ def test_starts_after_waits_that_timed_out(comm, alloc, array, stream, needs_ipc
         first = int(out.get()[-1])
         request.Flush()
         assert first + int(out.get()[-1]) == 200 + sum(range(send_more))
+        request.Free()
+
+
+@pytest.mark.sizes(2, 3)
+def test_a_wait_in_vain_returns_when_the_device_has_copied(comm, alloc, array, stand_in, needs_ipc):
+    """The buffer is copied aside, and may then be overwritten."""
+    with pp.Context(comm, seed=7, patience=None) as ctx:
+        send, out = alloc(COUNT, of=ctx), array(COUNT, "i8")
+        request = opened(ctx, send, out, policy=pp.Full())
+        work = stand_in.fake_stream_before(stand_in.fake_newest_stream())
+        send.put(comm.rank + 1)
+        send.settle()
+        if comm.rank == 0:
+            stand_in.fake_hold(work, True)
+            request.Start()
+            request._land("Start", None, results=False)  # links
+            later = threading.Timer(0.2, stand_in.fake_hold, [work, False])
+            later.start()
+            with pytest.raises(pp.TimeoutError):
+                request.Wait(timeout=0)
+            send.put(-1)
+            send.settle()
+            later.join()
+        comm.Barrier()
+        if comm.rank > 0:
+            request.Start()
+        request.Wait()
+        assert (out.get() == sum(range(1, comm.size + 1))).all()
         request.Free()
 
 

@@ -48,6 +48,7 @@ class Merging:
     def miss(self, ctx):
         """Rank 0 makes rounds; the last rank has merged them, as far as it is a thread's work."""
         merges = self.stand_in.fake_calls(b"cuLaunchKernel")
+        self.comm.Barrier()
         given = sum([self.made() for _ in range(MISSED)] if self.comm.rank == 0 else [])
         self.comm.Barrier()
         while self.last and self.stand_in.fake_calls(b"cuLaunchKernel") < merges + MISSED - 1:
@@ -108,7 +109,7 @@ def test_results_stay_in_the_ring_until_the_device_has_merged_them(comm, merging
             for _ in range(MISSED):
                 given += this.start()
                 try:
-                    this.request.Wait(timeout=1)
+                    this.request.Wait(timeout=3)
                 except pp.TimeoutError as error:
                     stuck = f"rank {comm.size - 1} (computing" in str(error) and PART in str(error)
                     assert stuck, error
@@ -145,3 +146,35 @@ def test_free_does_not_wait_for_rounds_that_are_merged(merging, stand_in):
         this.miss(ctx)
         this.request.Free()
     this.hold(False)
+
+
+@pytest.mark.sizes(2, 3)
+def test_a_contribution_is_linked_when_the_device_has_combined_it(comm, merging, stand_in):
+    """Rank 0 starts more often than it has parts; a round reads only what is there."""
+    ctx, (send, out), given = merging[0], (merging[1].send, merging[1].out), 0
+    request = ctx.Allreduce_init(send, out, policy=pp.Quorum(2), deliver="sum", device_path="ipc")
+    work = stand_in.fake_stream_before(stand_in.fake_newest_stream())
+    stand_in.fake_hold(work, comm.rank == 0)
+    before = stand_in.fake_calls(b"cuLaunchKernel")
+    for step in range(10 if comm.rank == 0 else 0):
+        send.put(10**step)
+        request.Start()
+        given += 10**step
+        with pytest.raises(pp.TimeoutError):
+            request.Wait(timeout=0)
+    while comm.rank == 0 and stand_in.fake_calls(b"cuLaunchKernel") == before:
+        ctx.stats()
+    comm.Barrier()
+    if comm.rank > 0:
+        send.put(0)
+        request.Start()
+        with pytest.raises(pp.TimeoutError):
+            request.Wait(timeout=0.2)
+    comm.Barrier()
+    stand_in.fake_hold(work, False)
+    request.Wait()
+    total = int(out.get()[-1])
+    request.Flush()
+    assert total + int(out.get()[-1]) == comm.bcast(given)
+    request.Free()
+    merging[1].request.Free()

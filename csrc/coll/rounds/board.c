@@ -395,7 +395,7 @@ static bool on_device(const pp_allreduce_t *coll)
 {
     const pp_combine_t *combine = coll->on_board;
     return combine->folds
-        || (combine->reads && combine->absorbed + (uint64_t)combine->board.entries <= coll->completed + 1);
+        || (combine->reads && !coll->handle.team->exits && combine->absorbed + (uint64_t)combine->board.entries <= coll->completed + 1);
 }
 
 static void await(pp_allreduce_t *coll, uint32_t number)

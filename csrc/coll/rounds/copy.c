@@ -47,6 +47,10 @@ bool pp_copy_out(const pp_allreduce_t *coll, const pp_outcome_t *outcome)
         copy_rest(coll, outcome);
     else
         copy_elements(coll, outcome, 0, coll->count);
+    /* The lock may be released, and nothing but this call keeps the entry: so it is read now. */
+    const pp_memory_t *memory = coll->series.kernels.memory;
+    if (memory->finish)
+        memory->finish(memory);
     return pp_board_still(&combine->board, outcome->ring, outcome->round);
 }
 
