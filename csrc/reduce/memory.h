@@ -32,8 +32,8 @@ struct pp_memory {
        when.  An error: one has failed. */
     pp_status_t (*mark)(const pp_memory_t *self, uint64_t *mark);
     pp_status_t (*reached)(const pp_memory_t *self, uint64_t mark);
-    /* Waits until all is over that was queued; then other ranks may read it.  NULL: nothing is queued, or no other rank
-       reads vectors. */
+    /* Waits until all is over that was queued: other ranks may read what it has written, and write where it has read.
+       NULL: nothing is queued, or no other rank touches these vectors. */
     void  (*finish)(const pp_memory_t *self);
     /* The calling thread is about to give a transport so many bytes at their own address, and what was queued before is
        over.  An error: they are not what they should be.  Else lent() follows, in the same thread, with what giving came

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Opened = Callable[..., Any]
-LIMIT_S = 30
+LIMIT_S = 20
 
 # Types, operations and averages, each of which vectors hold, or kernels do, in another way.
 RESULTS = [

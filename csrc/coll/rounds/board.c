@@ -394,8 +394,10 @@ static bool has_retired(const pp_allreduce_t *coll) { return coll->on_board->wor
 static bool on_device(const pp_allreduce_t *coll)
 {
     const pp_combine_t *combine = coll->on_board;
-    return combine->folds
-        || (combine->reads && !coll->handle.team->exits && combine->absorbed + (uint64_t)combine->board.entries <= coll->completed + 1);
+    if (combine->folds)
+        return true;
+    return combine->reads && !coll->handle.team->exits
+        && combine->absorbed + (uint64_t)combine->board.entries <= coll->completed + 1;
 }
 
 static void await(pp_allreduce_t *coll, uint32_t number)
