@@ -52,7 +52,7 @@ static pp_status_t fold_over(const pp_kernels_t *kernels) { return pp_vault_fold
 
 /* ---- operations that the rounds ask for --------------------------------------------------------------------------- */
 
-/* The rounds ask for the newest mark only. */
+/* The rounds ask for the oldest mark first, and no further than to one that is not reached. */
 static pp_status_t count_reads(round_vault_t *rounds, pp_status_t status)
 {
     const bool reads = status == PP_PENDING;

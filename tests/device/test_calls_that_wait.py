@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.device import Lent, Stream
+from support.on_device import soon
 
 import pypartial as pp
 from pypartial._explain import Question
@@ -27,14 +28,6 @@ pytestmark = pytest.mark.mpi
 COUNT, SMALL, LARGE = 3000, 8, 1 << 20
 LIMIT_S = 20.0
 STAGED, IPC = {"device_path": "staged"}, {"device_path": "ipc"}
-
-
-def soon(condition):
-    """Wait until it holds."""
-    limit = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.001)
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 import pytest
-from support.device import Stream
+from support.device import Stream, order
 from support.explained import PART, STALL_WARNING_S
-from support.on_device import devices_that_stay
+from support.on_device import LIMIT_S, devices_that_stay, soon
 
 import pypartial as pp
 
@@ -47,14 +47,14 @@ class Merging:
         self.request.Start()
         return value
 
-    def miss(self, ctx):
+    def miss(self):
         """Rank 0 makes rounds; the last rank has merged them, as far as it is a thread's work."""
         merges = self.stand_in.fake_calls(b"cuLaunchKernel")
         self.comm.Barrier()
         given = sum([self.made() for _ in range(MISSED)] if self.comm.rank == 0 else [])
         self.comm.Barrier()
-        while self.last and self.stand_in.fake_calls(b"cuLaunchKernel") < merges + MISSED - 1:
-            ctx.stats()
+        merged = merges + MISSED - 1
+        soon(lambda: not self.last or self.stand_in.fake_calls(b"cuLaunchKernel") >= merged)
         return given
 
     def made(self):
@@ -78,7 +78,7 @@ def test_nothing_waits_for_rounds_that_are_merged(comm, merging, array, stand_in
     host = ctx.Allreduce_init(ones, total, policy=pp.Full())
     this.hold(True)
     with devices_that_stay(stand_in):
-        given = this.miss(ctx)
+        given = this.miss()
         for _ in range(3):
             host.Start()
             host.Wait()
@@ -98,15 +98,31 @@ def test_nothing_waits_for_rounds_that_are_merged(comm, merging, array, stand_in
     consumer.close()
 
 
-@pytest.mark.sizes(2, 3, 5)
-def test_results_stay_in_the_ring_until_the_device_has_merged_them(comm, merging, array, stand_in):
-    """At last rounds wait for that, and an error says so; then all results are right."""
-    this = merging[1]
-    turns, consumer = 8, Stream()  # in which the ring is filled, whatever the number of ranks
-    seen, stuck = [array(COUNT, "i8") for _ in range(turns)], False
-    given, total = 0, 0
-    this.hold(True)
-    for turn in range(turns):
+class Results:
+    """What the last rank is given, by work behind each result on a stream of its own."""
+
+    TURNS = 8  # in which the ring is filled, whatever the number of ranks
+
+    def __init__(self, array):
+        self.stream, self.total = Stream(), 0
+        self.seen = [array(COUNT, "i8") for _ in range(self.TURNS)]
+        self.taken = []
+
+    def take(self, out):
+        self.taken.append(self.seen[len(self.taken)])
+        self.taken[-1].copy(out, self.stream)
+
+    def sum(self):
+        return sum(int(one.get(self.stream)[-1]) for one in self.taken)
+
+
+def fill_the_ring(comm, this, results, after_a_turn):
+    """Rank 0 makes rounds until it waits for the last rank's device; return what was given.
+
+    What is given in that round counts, too.
+    """
+    given, stuck = 0, False
+    for turn in range(Results.TURNS):
         if comm.rank == 0:
             for _ in range(MISSED):
                 given += this.start()
@@ -121,31 +137,65 @@ def test_results_stay_in_the_ring_until_the_device_has_merged_them(comm, merging
             break
         if this.last:
             given += this.start()
-            this.request.Wait(stream=consumer)
-            seen[turn].copy(this.out, consumer)
+            this.request.Wait(stream=results.stream)
+            results.take(this.out)
+            after_a_turn(turn)
         elif comm.rank > 0:
             given += this.made()
         comm.Barrier()
     assert stuck
-    this.hold(False)
-    if comm.rank == 0:
-        this.request.Wait()
+    return given
+
+
+def nothing_is_lost(comm, this, results, given):
+    """The last rank's results have all that was given; Flush gives the rest."""
     this.request.Flush()
-    if this.last:
-        consumer.wait()
-        total = sum(int(one.get(consumer)[-1]) for one in seen[:turn]) + int(this.out.get()[-1])
+    total = results.sum() + int(this.out.get()[-1]) if this.last else 0
     assert comm.bcast(total, comm.size - 1) == comm.allreduce(given)
     this.request.Free()
-    consumer.close()
+    results.stream.close()
+
+
+@pytest.mark.sizes(2, 3, 5)
+def test_results_stay_in_the_ring_until_the_device_has_merged_them(comm, merging, array):
+    """At last rounds wait for that, and an error says so; then all results are right."""
+    this, results = merging[1], Results(array)
+    this.hold(True)
+    given = fill_the_ring(comm, this, results, after_a_turn=lambda turn: None)
+    this.hold(False)
+    if comm.rank == 0:
+        this.request.Wait(timeout=LIMIT_S)
+    nothing_is_lost(comm, this, results, given)
+
+
+@pytest.mark.sizes(2, 3, 5)
+def test_results_leave_the_ring_one_by_one(comm, merging, array):
+    """The device is at later ones, and those before have made room."""
+    this, results, slow = merging[1], Results(array), Stream()
+
+    def stop_there(turn):
+        if turn == 0:
+            order(slow.ptr, this.work)
+
+    slow.hold(True)
+    this.hold(True)
+    given = fill_the_ring(comm, this, results, after_a_turn=stop_there)
+    this.hold(False)
+    if comm.rank == 0:
+        this.request.Wait(timeout=LIMIT_S)
+    comm.Barrier()
+    slow.hold(False)
+    nothing_is_lost(comm, this, results, given)
+    slow.close()
 
 
 @pytest.mark.sizes(2, 3)
 def test_free_does_not_wait_for_rounds_that_are_merged(merging, stand_in):
     """The device merges them afterwards; nothing is left then."""
-    ctx, this = merging
+    this = merging[1]
     this.hold(True)
     with devices_that_stay(stand_in):
-        this.miss(ctx)
+        this.miss()
         this.request.Free()
     this.hold(False)
 
@@ -164,8 +214,7 @@ def test_a_contribution_is_linked_when_the_device_has_combined_it(comm, merging,
         given += 10**step
         with pytest.raises(pp.TimeoutError):
             request.Wait(timeout=0)
-    while comm.rank == 0 and stand_in.fake_calls(b"cuLaunchKernel") == before:
-        ctx.stats()
+    soon(lambda: comm.rank > 0 or stand_in.fake_calls(b"cuLaunchKernel") > before)
     comm.Barrier()
     if comm.rank > 0:
         send.put(0)

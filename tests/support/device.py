@@ -112,6 +112,15 @@ class Stream:
         _check(driver().cuStreamDestroy_v2(self.ptr))
 
 
+def order(first: int, then: int) -> None:
+    """Have what is queued on the stream `then` from now on wait for all that is on `first`."""
+    event = Pointer()
+    _check(driver().cuEventCreate(ctypes.byref(event), 2))  # CU_EVENT_DISABLE_TIMING
+    _check(driver().cuEventRecord(event, Pointer(first)))
+    _check(driver().cuStreamWaitEvent(Pointer(then), event, 0))
+    _check(driver().cuEventDestroy_v2(event))
+
+
 class Array:
     """An array of one dimension in the memory of the device."""
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,11 +19,13 @@ import pypartial as pp
 from .oracles import Log, judge
 
 __all__ = [
+    "LIMIT_S",
     "RESULTS",
     "adds_in_place",
     "contributes_once",
     "devices_that_stay",
     "has_bits_of_the_host",
+    "soon",
     "sums",
 ]
 
@@ -145,6 +148,14 @@ def adds_in_place(comm: MPI.Comm, opened: Opened, array: Any, dtype: str) -> Non
     assert first.get().tolist() == [ranks, comm.size, 2 * comm.size]
     assert second.get().tolist() == [comm.size * i for i in range(5)]
     request.Free()
+
+
+def soon(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> None:
+    """Wait until it holds; fail if that takes long."""
+    limit = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < limit, "what the test waits for has not come"
+        time.sleep(0.001)
 
 
 @contextmanager

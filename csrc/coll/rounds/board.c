@@ -396,7 +396,7 @@ static bool on_device(const pp_allreduce_t *coll)
     const pp_combine_t *combine = coll->on_board;
     if (combine->folds)
         return true;
-    return combine->reads && !coll->handle.team->exits
+    return combine->read_count > 0 && !coll->handle.team->exits
         && combine->absorbed + (uint64_t)combine->board.entries <= coll->completed + 1;
 }
 

@@ -35,6 +35,14 @@ typedef struct pp_way {
     void (*merge_awaited)(pp_allreduce_t *, uint64_t round);
 } pp_way_t;
 
+/* Entries of the ring, of this round and perhaps of later ones, that are still read by operations which are queued up to
+   a mark (memory.h). */
+typedef struct pp_read {
+    uint64_t round, mark;
+} pp_read_t;
+
+enum { PP_READS = 8 };               /* results are seldom that far behind; what comes then joins the newest read */
+
 struct pp_combine {
     const pp_way_t *way;
     struct pp_leading *leading;      /* between nodes; else NULL */
@@ -49,9 +57,8 @@ struct pp_combine {
     uint64_t   ripe;                 /* 1 + the last round that it has looked at because the round was ripe */
     uint64_t   flushes;              /* flush rounds complete here; other ranks may be ahead */
     uint64_t   flushed;              /* 1 + the newest flush round here; its entry is kept until this rank has it */
-    uint64_t   reads;                /* 1 + the oldest round whose entry is still read, by operations that are queued up to
-                                        `read_mark` (memory.h); 0: none is */
-    uint64_t   read_mark;
+    pp_read_t  reads[PP_READS];      /* the oldest first */
+    uint32_t   read_count;
     uint32_t   triggered;            /* the number of ranks that bring about the round decided on */
     uint64_t   triggers[PP_CONTRIBUTORS_WORDS];   /* these ranks */
     uint64_t   ready[PP_CONTRIBUTORS_WORDS];   /* ranks that were ready then, and count for the round */

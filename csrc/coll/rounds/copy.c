@@ -81,34 +81,44 @@ static void fail_to_read(const pp_allreduce_t *coll, pp_status_t status)
     pp_engine_fail(coll->handle.engine, status, "handle %u: a result was not read: %s", coll->handle.id, pp_error_text());
 }
 
-/* The copy of a round's result was queued, if this kind of memory queues.  What was queued before is over before it. */
+/* The result of a round was copied, or that was queued after all that is read already. */
 static bool begin_read(pp_allreduce_t *coll, uint64_t round)
 {
     pp_combine_t *combine = coll->on_board;
     const pp_memory_t *memory = coll->series.kernels.memory;
-    const pp_status_t status = memory->mark ? memory->mark(memory, &combine->read_mark) : PP_OK;
-    if (status != PP_PENDING)
-        combine->reads = 0;
-    else if (!combine->reads || round < combine->reads - 1)
-        combine->reads = round + 1;
+    uint64_t mark = 0;
+    const pp_status_t status = memory->mark ? memory->mark(memory, &mark) : PP_OK;
     if (status < 0)
         fail_to_read(coll, status);
-    return status >= 0;
+    if (status != PP_PENDING) {
+        combine->read_count = 0;
+        return status >= 0;
+    }
+    if (combine->read_count < PP_READS)
+        combine->reads[combine->read_count++] = (pp_read_t){.round = round};
+    pp_read_t *newest = &combine->reads[combine->read_count - 1];
+    if (round < newest->round)
+        newest->round = round;
+    newest->mark = mark;
+    return true;
 }
 
 bool pp_copy_has_read(pp_allreduce_t *coll)
 {
     pp_combine_t *combine = coll->on_board;
     const pp_memory_t *memory = coll->series.kernels.memory;
-    if (!combine->reads || coll->handle.engine->error)
+    uint32_t over = 0;
+    if (coll->handle.engine->error)
         return false;
-    const pp_status_t status = memory->reached(memory, combine->read_mark);
+    pp_status_t status = PP_OK;
+    while (over < combine->read_count && (status = memory->reached(memory, combine->reads[over].mark)) == PP_OK)
+        over++;
     if (status < 0)
         fail_to_read(coll, status);
-    if (status != PP_OK)
-        return false;
-    combine->reads = 0;
-    return true;
+    combine->read_count -= over;
+    if (over > 0)
+        memmove(combine->reads, combine->reads + over, combine->read_count * sizeof *combine->reads);
+    return over > 0;
 }
 
 bool pp_copy_own(pp_allreduce_t *coll, pp_outcome_t *outcome)

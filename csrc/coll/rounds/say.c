@@ -22,11 +22,14 @@ uint64_t pp_say_state_of(const pp_allreduce_t *coll)
 /* The oldest round whose ring entry this rank still needs. */
 uint64_t pp_say_absorbed(const pp_allreduce_t *coll)
 {
-    const uint64_t reads = coll->on_board->reads;
-    uint64_t least = reads ? reads - 1 : coll->completed;
+    const pp_combine_t *combine = coll->on_board;
+    uint64_t least = coll->completed;
     const pp_outcome_t *given = coll->request.outcome ? coll->request.outcome : coll->copied;
     if (coll->handle.team->exits)
         return UINT64_MAX;
+    for (uint32_t i = 0; i < combine->read_count; i++)
+        if (combine->reads[i].round < least)
+            least = combine->reads[i].round;
     if (given && given->lies == PP_IN_RING && given->round < least)
         least = given->round;
     for (const pp_outcome_t *outcome = coll->ungiven; outcome; outcome = outcome->next)
