@@ -72,6 +72,13 @@ static pp_status_t reached(const pp_memory_t *self, uint64_t mark)
     return count_reads(rounds_of(self), pp_device_queued_operations.reached(self, mark));
 }
 
+/* Without marks operations are over when they return; but one may have failed. */
+static pp_status_t mark_nothing(const pp_memory_t *self, uint64_t *mark)
+{
+    *mark = 0;
+    return pp_device_failed(rounds_of(self)->memory.failure);
+}
+
 /* The vault keeps the kernels and the stream.  Without a progress thread nobody here might look when what is queued is over,
    and rounds that wait for that would stand still: so nothing is queued only. */
 static void make_kind(round_vault_t *rounds)
@@ -80,6 +87,7 @@ static void make_kind(round_vault_t *rounds)
     pp_device_kind_t  *kind = &rounds->memory;
     *kind = (pp_device_kind_t){.memory = pp_device_operations, .device = vault->device, .folds = vault->folds,
                                .stream = vault->work, .failure = &vault->failure};
+    kind->memory.mark = mark_nothing;
     if (vault->ctx->has_thread) {
         kind->marks = &rounds->marks;
         kind->memory.mark = mark;

@@ -251,6 +251,58 @@ def test_a_result_that_does_not_get_to_its_device(kind, path, progress, env):
         assert any(line.startswith(f"raised: {error}") for line in run.lines(rank)), run.explain()
 
 
+NOT_MERGED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mpi4py import MPI
+from support.device import Array, Stream, driver
+import pypartial as pp
+comm, stream = MPI.COMM_WORLD, Stream()
+send, out = Array(100, "i8", stream), Array(100, "i8", stream)
+ctx = pp.Context(comm, progress=sys.argv[3])
+request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver="sum", device_path="ipc")
+send.put(1)
+if comm.rank == 1:
+    driver().fake_fail(sys.argv[2].encode(), 1, 719)  # it has its device do nothing else before
+def rounds():
+    for _ in range(3 if comm.rank == 0 else 0):
+        request.Start()
+        request.Wait(timeout=20)
+comm.Barrier()
+for call in (rounds, lambda: request.Flush(timeout=20)):
+    try:
+        call()
+    except pp.Error as error:
+        print("raised:", type(error).__name__, error, flush=True)
+    comm.Barrier()  # all others have missed what rank 0 makes; nobody ends before all have raised
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "progress"),
+    [
+        ("cuMemcpyAsync", "thread"),
+        ("cuLaunchKernel", "thread"),
+        ("cuEventRecord", "thread"),
+        ("cuEventQuery", "thread"),
+        ("cuMemcpyAsync", "caller"),
+        ("cuLaunchKernel", "caller"),
+        ("cuStreamSynchronize", "caller"),
+    ],
+)
+def test_what_a_device_cannot_merge(call, progress, env):
+    """The rank that missed the rounds says why, and no rank waits for ever."""
+    if "PYPARTIAL_CUDA_KERNELS" not in env:
+        pytest.skip("a C++ compiler makes the kernels, and there is none")
+    command = python("-m", "mpi4py", "-c", NOT_MERGED, str(ROOT), call, progress)
+    run = mpirun(3, command, timeout_s=60, env=env)
+    for rank in range(3):
+        error = "Error " if rank == 1 else "PeerFailedError rank 1 gave the context up: "
+        why = f"CUDA reports an error: {call} failed with 719"
+        told = [line for line in run.lines(rank) if line.startswith("raised: ")]
+        assert told and told[0].startswith(f"raised: {error}") and why in told[0], run.explain()
+
+
 NOT_RESTORED = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -100,6 +100,9 @@ bool pp_on_board_go_on(pp_allreduce_t *coll)
     bool news = pp_combine_catch_up(coll) && !combine->way->alone;
     hear_told(coll);
     make_room(coll);
+    /* What this rank has missed could not be merged: it takes part in nothing more. */
+    if (coll->handle.engine->error)
+        return false;
     uint64_t before = coll->completed;
     pp_team_publish_presence(team);
     news |= pp_say_bounds(coll);
