@@ -36,6 +36,7 @@ def launched(
     *,
     env: Mapping[str, str] | None = None,
     launcher: Sequence[str] | None = None,
+    limit_s: float = LIMIT_S,
 ) -> dict[str, Any]:
     """Launch a program in a folder of its own; return what it saves as JSON.
 
@@ -49,11 +50,13 @@ def launched(
         Variables to set (an empty value: to remove).
     launcher : sequence of str, optional
         Another one than the mpirun of this environment.
+    limit_s : float
+        After this time it is ended.
 
     Raises
     ------
     Problem
-        If it fails; the text has the end of its output.
+        If it fails, or takes longer; the text has the end of its output.
     """
     full = [*start(ranks, launcher), *words]
     mark = uuid.uuid4().hex
@@ -61,7 +64,7 @@ def launched(
         file = folder / "results.json"
         environment = make_environment({**VARIABLES, **(env or {})}, mark, folder, segments)
         try:
-            code, output = run([*full, str(file)], environment, folder, LIMIT_S)
+            code, output = run([*full, str(file)], environment, folder, limit_s)
         finally:
             end_survivors(mark)
         if code != 0:

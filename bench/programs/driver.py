@@ -419,19 +419,26 @@ def main() -> None:
         raise SystemExit(f"driver.py: {problem}")
     driver, other = Driver(), Peer()
     busy, watch = driver.lasting_stream(), Watch(driver)
-    rows = [measured(driver, call, busy, watch) for call in calls(driver, other, busy)]
-    rows += [room(driver, what, busy, watch) for what in ("kernels", "copies", "events")]
-    other.end()
-    watch.end()
+    rows: list[Row] = []
+
+    def keep(row: Row) -> None:
+        """Print and save it at once: a later call may hang."""
+        rows.append(row)
+        print(row.line(), flush=True)
+        if len(sys.argv) > 1:
+            text = json.dumps([vars(row) for row in rows], indent=1)
+            Path(sys.argv[1]).write_text(text + "\n", encoding="utf-8")
+
     print(
         "| call | alone, ms | behind a kernel of 200 ms, ms | another thread's longest call, ms |"
     )
     print("| --- | --- | --- | --- |")
-    for row in rows:
-        print(row.line())
-    if len(sys.argv) > 1:
-        text = json.dumps([vars(row) for row in rows], indent=1)
-        Path(sys.argv[1]).write_text(text + "\n", encoding="utf-8")
+    for call in calls(driver, other, busy):
+        keep(measured(driver, call, busy, watch))
+    for what in ("kernels", "copies", "events"):
+        keep(room(driver, what, busy, watch))
+    other.end()
+    watch.end()
 
 
 if __name__ == "__main__":

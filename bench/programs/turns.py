@@ -140,16 +140,31 @@ def main() -> None:
     if problem is not None:
         raise SystemExit(f"turns.py: {problem}")
     operations, rows = Operations(), {}
+    say(f"| {comm.size} ranks, us | alone | at once | in turn |\n| --- | --- | --- | --- |")
     for name, queue in operations.all().items():
-        operations.once_us(queue)
+        if refused(operations, queue):
+            say(f"| {name} | refused | | |")
+            continue
         rows[name] = measured(operations, queue)
-    if comm.rank > 0:
-        return
-    print(f"| {comm.size} ranks, us | alone | at once | in turn |\n| --- | --- | --- | --- |")
-    for name, row in rows.items():
-        print(f"| {name} | " + " | ".join(f"{us:.1f}" for us in row.values()) + " |")
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        say(f"| {name} | " + " | ".join(f"{us:.1f}" for us in rows[name].values()) + " |")
+        if comm.rank == 0 and len(sys.argv) > 1:
+            Path(sys.argv[1]).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def say(line: str) -> None:
+    """Print it at once, on rank 0: a later operation may hang."""
+    if comm.rank == 0:
+        print(line, flush=True)
+
+
+def refused(operations: Operations, queue: Queue) -> bool:
+    """Make an operation once; return whether the driver of any rank does not."""
+    try:
+        operations.once_us(queue)
+        did = True
+    except AssertionError:
+        did = False
+    return not bool(comm.allreduce(did, MPI.LAND))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ AT_ONCE = 0.2
 TURNS = {("cupy", 2): 100}
 FEWER_TURNS = 10
 GROUP = 10  # turns after which results are looked at
+FULL = 2000  # blocks: as many as a device has at once, at least
 QUEUED = 7  # results that queue up meanwhile; a ninth would have Wait wait
 LEGACY, PER_THREAD = 1, 2
 
@@ -85,6 +86,40 @@ def test_a_late_result_in_place_is_behind_the_contribution(comm, ctx, kit, path)
         total += kit.get(buffer, COUNT, "float32", side)
         assert (total == 2**comm.size - 1).all(), total[:4]
     assert late or not last
+    request.Free()
+
+
+@pytest.mark.sizes(2, 4, 8)  # a rank alone misses nothing
+def test_missed_rounds_are_merged_behind_other_work(comm, ctx, kit, path):
+    """With "ipc" a device does so that is full: what is queued reads results that must stay."""
+    last, draw = comm.rank == comm.size - 1, np.random.default_rng(comm.rank)
+    send, out, scratch = kit.new(COUNT, "int64"), kit.new(COUNT, "int64"), kit.new(1, "float32")
+    busy, consumer, given, results = kit.stream(), kit.stream(), 0, []
+    request = gpu.made(ctx, path, send, out, policy=pp.Solo(), deliver="sum")
+
+    def take_part():
+        value = int(draw.integers(1 << 40))
+        kit.put(send, np.full(COUNT, value))
+        request.Start()
+        request.Wait(stream=consumer)
+        results.append(kit.new(COUNT, "int64"))
+        kit.copy(results[-1], out, 8 * COUNT, consumer)
+        return value
+
+    for _ in range(3):
+        if last:
+            kit.spin(scratch, 1, 0, SPIN_NS, busy, blocks=FULL)
+        comm.Barrier()
+        for _ in range(3 if comm.rank == 0 else 0):
+            given += take_part()
+        comm.Barrier()
+        if comm.rank > 0:
+            given += take_part()
+        kit.settle([consumer])
+    request.Flush()
+    total = sum(kit.get(one, COUNT, "int64") for one in [*results, out])
+    assert (total == comm.allreduce(given)).all(), total[:4]
+    kit.wait(busy)
     request.Free()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support import cuda_mpi, fakecuda
+from support import cuda_mpi, fakecuda, gpu_environment
 from support.layer import run_tests
 from support.mpirun import Run, program
 
@@ -75,7 +75,7 @@ def test_what_is_missing_is_named_with_how_to_get_it(env: dict[str, str], tmp_pa
 
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="this Python is not of an environment")
 def test_an_environment_sees_the_packages_of_the_one_that_made_it(
-    ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where PyTorch and CuPy are in an environment, and MPI is missing."""
     made = tmp_path / "made"
@@ -85,8 +85,8 @@ def test_an_environment_sees_the_packages_of_the_one_that_made_it(
     ours = tmp_path / "ours"
     (ours / "nvidia" / "cuda_nvrtc").mkdir(parents=True)
     assert str(ours) not in program(ask, timeout_s=60).output.splitlines()
-    monkeypatch.setattr(ci.sysconfig, "get_path", lambda name: str(ours))
-    ci.see_packages(python)
+    monkeypatch.setattr(gpu_environment.sysconfig, "get_path", lambda name: str(ours))
+    gpu_environment.see_packages(python)
     assert str(ours) in program(ask, timeout_s=60).output.splitlines()
     # CuPy looks for NVIDIA's libraries below the environment's own folders only.
     ask = [python, "-c", "import site; print(*site.getsitepackages(), sep='\\n')"]
@@ -105,7 +105,6 @@ def test_an_environment_sees_the_packages_of_the_one_that_made_it(
 def test_it_looks_again_when_it_has_installed_something(
     found: list[list[str]],
     problem: str | None,
-    ci: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -113,15 +112,17 @@ def test_it_looks_again_when_it_has_installed_something(
     python.parent.mkdir(parents=True)
     python.touch()
     answers, installed = iter([["pytest"], *found]), []
-    monkeypatch.setattr(ci, "search", lambda folder: None)
-    monkeypatch.setattr(ci, "missing", lambda *_: next(answers))
-    monkeypatch.setattr(ci, "install", lambda _, names, wheels: installed.append(names))
+    monkeypatch.setattr(gpu_environment, "search", lambda folder: None)
+    monkeypatch.setattr(gpu_environment, "missing", lambda *_: next(answers))
+    monkeypatch.setattr(
+        gpu_environment, "install", lambda _, names, wheels: installed.append(names)
+    )
     options = argparse.Namespace(installed=True, mpi=None, out=tmp_path, wheels=None)
     if problem is None:
-        assert ci.environment(options, None) == str(python)
+        assert gpu_environment.environment(options, None) == str(python)
     else:
-        with pytest.raises(ci.Problem, match=problem):
-            ci.environment(options, None)
+        with pytest.raises(gpu_environment.Problem, match=problem):
+            gpu_environment.environment(options, None)
     assert installed == [names for names in found[:2] if names]
     assert list(answers) == []
 
@@ -145,29 +146,87 @@ def test_an_mpi_is_told_of_devices_from_the_beginning(
     assert begun == [told]
 
 
-def test_its_environment_has_a_pip(ci: ModuleType, tmp_path: Path) -> None:
+def test_its_environment_has_a_pip(tmp_path: Path) -> None:
     """That of the Python that makes it, or else the one that comes with Python."""
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
     python = str(bare / "bin" / "python")
-    assert not ci.is_there(python, "pip")
-    assert ci.bring_pip(python)
-    assert ci.is_there(python, "pip")
+    assert not gpu_environment.is_there(python, "pip")
+    assert gpu_environment.bring_pip(python)
+    assert gpu_environment.is_there(python, "pip")
 
 
 def test_a_step_for_which_no_time_is_left(ci: ModuleType, tmp_path: Path, capsys) -> None:
     """It is not begun, and what is left to do is said; that is no success."""
-    steps = ci.Steps(time.time() - ci.LIMIT_S + ci.LEAST_S - 1)
+    steps = ci.Steps(time.time() - ci.LIMIT_S + ci.LEAST_S - 1, tmp_path)
     steps.run("Figures", "--only figures", lambda: pytest.fail("begun"))
     (step,) = steps.made
     assert (step.outcome, step.text) == (
         "no time",
         "no time was left; alone: ci/gpu --only figures",
     )
-    assert ci.finish(steps, tmp_path) == 1
+    assert ci.finish(steps) == 1
     assert (
         "FAILED Figures: no time was left; alone: ci/gpu --only figures" in capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"), [(AssertionError("wrong"), "wrong"), (KeyError("a"), "KeyError: 'a'")]
+)
+def test_a_step_that_fails_is_in_the_report_with_what_it_has_said(
+    failure: Exception, text: str, ci: ModuleType, tmp_path: Path
+) -> None:
+    """Whatever it raises. The report is there before the next one begins."""
+    steps, seen = ci.Steps(time.time(), tmp_path), []
+
+    def fails() -> None:
+        steps.say("one is found")
+        raise failure
+
+    def looks() -> None:
+        seen.append(json.loads((tmp_path / "report.json").read_text())["steps"])
+
+    steps.run("Plants", "--only plants", fails)
+    steps.run("Look", "", looks)
+    (before,) = seen
+    assert [(step["outcome"], step["text"]) for step in before] == [
+        ("failed", f"{text}\none is found")
+    ]
+    assert steps.made[1].text == ""
+
+
+def test_an_answer_is_found_before_what_libraries_say_at_the_end(
+    ci: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [Run(["asked"], 0, '{"problem": null}\nWarning: leaked\n', 1.0), None]
+    monkeypatch.setattr(ci, "program", lambda *_, **__: answers[0])
+    assert ci.told("cupy") == {"problem": None}
+    answers[0] = Run(["asked"], 0, "Warning: leaked\n", 1.0)
+    with pytest.raises(gpu_environment.Problem, match="cupy cannot be asked"):
+        ci.told("cupy")
+
+
+def test_files_are_tried_by_themselves_only_once(
+    ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the time of what comes afterwards."""
+    from support import layer
+
+    ran: list[tuple[str, int]] = []
+
+    def fails(folder: Path, ranks: int, **_: object) -> None:
+        ran.append((folder.name, ranks))
+        raise AssertionError("rank 0 FAILED")
+
+    monkeypatch.setattr(layer, "run_tests", fails)
+    steps = ci.Steps(time.time(), tmp_path)
+    checks = ci.Checks(steps, ["cupy"], {}, tmp_path, None)
+    for ranks in (2, 4):
+        ci.step_of_tests(checks, ranks)
+    assert ran.count(("gpu", 2)) == ran.count(("gpu", 4)) == 1
+    assert ("test_streams.py", 2) in ran
+    assert {ranks for name, ranks in ran if name != "gpu"} == {2}
 
 
 def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_property) -> None:
@@ -177,7 +236,7 @@ def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_p
     assert run.returncode == 0, run.explain()
     run.check_clean()
     report = json.loads((tmp_path / "report.json").read_text())
-    tests, killed, ends, direct = report["steps"]
+    tests, direct, killed, ends = report["steps"]
     passed = re.match(r"(\d+) tests passed on each of 2 ranks", tests["text"])
     assert passed is not None
     assert int(passed[1]) > 40
@@ -186,7 +245,7 @@ def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_p
     assert direct["text"].startswith("MPI ")
     assert killed["outcome"] == "passed"
     ended = [rf"cupy, {path}: rank {r} ends [\d.]+ s .*" for path in PATHS for r in range(2)]
-    assert re.fullmatch("; ".join(ended), ends["text"])
+    assert re.fullmatch("\n".join(ended), ends["text"])
     assert "stand-in 0" in report["info"]
     assert "| Tests on 2 ranks | passed |" in (tmp_path / "report.md").read_text()
 

@@ -253,12 +253,24 @@ class Kit:
             self.wait(stream)
         self._host.clear()
 
-    def spin(self, array: Any, count: int, value: float, ns: int, stream: Any = None) -> None:
-        """Queue a kernel that takes some time, and then writes a float32 to all of an array."""
+    def spin(
+        self,
+        array: Any,
+        count: int,
+        value: float,
+        ns: int,
+        stream: Any = None,
+        *,
+        blocks: int = 1,
+    ) -> None:
+        """Queue a kernel that takes some time, and then writes a float32 to all of an array.
+
+        With as many blocks as the device holds, other kernels of this process wait for it.
+        """
         word = int(np.float32(value).view("u4"))
         words = [ctypes.c_uint64(it) for it in (self.address(array), count, word, ns)]
         pointers = (Pointer * len(words))(*[ctypes.addressof(each) for each in words])
-        size = 1, 1, 1, 256, 1, 1, 0
+        size = blocks, 1, 1, 256, 1, 1, 0
         ok(driver().cuLaunchKernel(_spin_write(), *size, self.number(stream), pointers, None))
 
 
