@@ -228,8 +228,14 @@ static inline pp_ring_entry_t *pp_board_entry(const pp_board_t *board, int32_t i
 {
     return (pp_ring_entry_t *)(board->ring + (size_t)index * board->entry_bytes);
 }
-/* Entries that may be pinned at once; the ring has as many more, so that new rounds always find one. */
+/* Entries that may be pinned at once, one by each rank; the ring has as many more, so that new rounds always find one. */
 enum { PP_PINS_MAX = 8 };
+static inline int32_t pp_board_pins_max(int32_t ranks) { return ranks < PP_PINS_MAX ? ranks : PP_PINS_MAX; }
+/* Whether there may be no entry for the round, because all are kept from `needed` on, or pinned. */
+static inline bool pp_board_may_be_full(const pp_board_t *board, uint64_t needed, uint64_t round)
+{
+    return needed + (uint64_t)(board->entries - pp_board_pins_max(board->ranks)) <= round;
+}
 
 static inline void *pp_board_result(const pp_board_t *board, int32_t index)
 {

@@ -110,3 +110,43 @@ def test_bad_arguments(comm, ctx):
     request.Free()
     with pytest.raises(pp.Error, match="freed"):
         request.View()
+
+
+@pytest.mark.sizes(4)
+def test_ranks_that_are_away_keep_no_round_up_by_their_views(comm):
+    """Each has pinned an older result, and the last one keeps all since: the ring would be full."""
+    send, out = counting(comm, 1000)
+    there = [comm.Split(int(comm.rank <= last), comm.rank) for last in range(comm.size)]
+    total = np.zeros_like(out)
+    with pp.Context(comm, seed=7, patience=None) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver="each")
+
+        def take_part():
+            request.Start()
+            total[:] += request.View()
+            return 1
+
+        starts = 0
+        for last in range(comm.size - 1, 0, -1):
+            for _ in range(6 if comm.rank <= last else 0):
+                starts += take_part() if comm.rank == 0 else 0
+                there[last].Barrier()
+                starts += take_part() if comm.rank > 0 else 0
+                there[last].Barrier()
+            if comm.rank == last:
+                with ctx.away():
+                    comm.Barrier()
+        for _ in range(30 if comm.rank == 0 else 0):
+            request.Start()
+            request.Wait(timeout=20)
+            total += out
+            starts += 1
+        if comm.rank == 0:
+            with ctx.away():
+                comm.Barrier()
+        for _ in request.Drain():
+            total += out
+        request.Free()
+    assert (total == comm.allreduce(starts << comm.rank)).all()
+    for part in there:
+        part.Free()

@@ -397,7 +397,7 @@ static bool on_device(const pp_allreduce_t *coll)
     if (combine->folds)
         return true;
     return combine->read_count > 0 && !coll->handle.team->exits
-        && combine->absorbed + (uint64_t)combine->board.entries <= coll->completed + 1;
+        && pp_board_may_be_full(&combine->board, combine->absorbed, coll->completed + 1);
 }
 
 static void await(pp_allreduce_t *coll, uint32_t number)

@@ -224,7 +224,7 @@ void pp_gather_ask_for_room(pp_allreduce_t *coll, uint64_t round)
     for (int32_t rank = 0; rank < node->size; rank++) {
         PP_STEP("decide");
         uint64_t needed = atomic_load(&coll->on_board->board.stations[rank].absorbed);
-        if (rank != node->index && needed + coll->on_board->board.entries <= round + 1)
+        if (rank != node->index && pp_board_may_be_full(&coll->on_board->board, needed, round + 1))
             node->wake(node->owner, rank, true);
     }
 }

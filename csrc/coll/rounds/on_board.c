@@ -80,11 +80,12 @@ void pp_on_board_worked(pp_allreduce_t *coll, uint64_t round, bool last)
 
 /* ---- going on -------------------------------------------------------------------------------------------------- */
 
-/* Makes room in the ring for ranks that go on while this one is exempt from its bound: copies its results aside. */
+/* Makes room in the ring for ranks that go on while this one is exempt from its bound: copies its results aside, two
+   rounds before there may be none. */
 static void make_room(pp_allreduce_t *coll)
 {
     if (!pp_combine_keeps_all(coll) || !pp_rounds_is_exempt(coll)
-        || coll->completed - pp_say_absorbed(coll) + 2 < (uint64_t)coll->on_board->board.entries)
+        || !pp_board_may_be_full(&coll->on_board->board, pp_say_absorbed(coll), coll->completed + 2))
         return;
     if (coll->request.outcome)
         pp_copy_own(coll, coll->request.outcome);
@@ -156,7 +157,7 @@ uint64_t pp_on_board_joined(const pp_allreduce_t *coll) { return coll->completed
 
 static int32_t entries(int32_t window, int32_t ranks)
 {
-    return window + ENTRIES_BEYOND_WINDOW + (ranks < PP_PINS_MAX ? ranks : PP_PINS_MAX);
+    return window + ENTRIES_BEYOND_WINDOW + pp_board_pins_max(ranks);
 }
 
 static size_t vector_bytes(const pp_allreduce_t *coll)
