@@ -37,10 +37,12 @@ static void finish(pp_device_kind_t *kind, pp_status_t status)
     keep_failure(kind->failure, status);
 }
 
-void pp_device_finish(const pp_memory_t *self)
+pp_status_t pp_device_finish(const pp_memory_t *self)
 {
     pp_device_kind_t *kind = pp_device_kind_of(self);
-    keep_failure(kind->failure, synchronize(kind));
+    if (kind->marks)
+        keep_failure(kind->failure, synchronize(kind));
+    return pp_device_failed(kind->failure);
 }
 
 pp_status_t pp_device_failed(const pp_device_failure_t *failure)

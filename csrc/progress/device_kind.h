@@ -49,8 +49,8 @@ static inline pp_device_kind_t *pp_device_kind_of(const pp_memory_t *memory)
     return (pp_device_kind_t *)(uintptr_t)memory;
 }
 
-/* Waits until what was queued is over. */
-void        pp_device_finish(const pp_memory_t *self);
+/* Waits until what was queued is over; for the kind's finish().  Any thread may call it, without the context's lock. */
+pp_status_t pp_device_finish(const pp_memory_t *self);
 /* With marks: whether more may be queued.  Where a stream has about a thousand operations the driver waits before it takes
    another, and these are queued with the context's lock.  PP_PENDING: not before the device has come further. */
 pp_status_t pp_device_room(pp_device_kind_t *kind);

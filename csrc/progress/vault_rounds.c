@@ -88,11 +88,11 @@ static void make_kind(round_vault_t *rounds)
     *kind = (pp_device_kind_t){.memory = pp_device_operations, .device = vault->device, .folds = vault->folds,
                                .stream = vault->work, .failure = &vault->failure};
     kind->memory.mark = mark_nothing;
+    kind->memory.finish = pp_device_finish;
     if (vault->ctx->has_thread) {
         kind->marks = &rounds->marks;
         kind->memory.mark = mark;
         kind->memory.reached = reached;
-        kind->memory.finish = pp_device_finish;
     }
     kind->memory.begin_fold = begin_fold;
     kind->memory.fold_over = fold_over;

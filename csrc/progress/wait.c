@@ -39,6 +39,8 @@ static void look_after_failure(pp_ctx_t *ctx)
     pp_check_left(ctx);
     if (ctx->mpi && !ctx->has_thread && !ctx->abandoned && !ctx->calls.told_gone)
         pp_tell_failure(ctx, TELL_US);
+    else if (ctx->has_thread && !ctx->calls.told_gone)
+        pp_mpi_ring_self(ctx->mpi);  /* the progress thread does */
     if (text)
         pp_fail(PP_OK, "%s", text);
     free(text);

@@ -32,9 +32,10 @@ struct pp_memory {
        when.  An error: one has failed. */
     pp_status_t (*mark)(const pp_memory_t *self, uint64_t *mark);
     pp_status_t (*reached)(const pp_memory_t *self, uint64_t mark);
-    /* Waits until all is over that was queued: other ranks may read what it has written, and write where it has read.
-       NULL: nothing is queued, or no other rank touches these vectors. */
-    void  (*finish)(const pp_memory_t *self);
+    /* Waits until all is over that was queued: other ranks may read what it has written, and write where it has read.  An
+       error: an operation has failed, now or before, and what it should have written is not to be read.
+       NULL: operations are over when they return, and none fails; or no other rank touches these vectors. */
+    pp_status_t (*finish)(const pp_memory_t *self);
     /* The calling thread is about to give a transport so many bytes at their own address, and what was queued before is
        over.  An error: they are not what they should be.  Else lent() follows, in the same thread, with what giving came
        to; it returns that, or an error. */

@@ -153,8 +153,8 @@ bool pp_contribute_return_users(pp_allreduce_t *coll)
             const pp_memory_t *memory = coll->series.kernels.memory;
             memory->copy(memory, pp_board_slot(board, board->node->index, part), users_at(board, part),
                          board->vector_bytes);
-            if (memory->finish)
-                memory->finish(memory);
+            if (memory->finish && memory->finish(memory) < 0)
+                return false;        /* rounds still find the part where it was, and the caller the failure */
             if (pp_station_moved(board, part)) {
                 coll->users_parts &= ~bit;
                 continue;
