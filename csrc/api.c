@@ -458,12 +458,11 @@ static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
     bool each = handle->kind->drains(handle);
-    pp_status_t status = PP_OK;
-    handle->face->end_view(handle);
-    if (kind == PP_CALL_FLUSH && each)
+    pp_status_t status = handle->face->end_view(handle);
+    if (status >= 0 && kind == PP_CALL_FLUSH && each)
         status = pp_fail(PP_ERR_STATE, "Flush on a handle with deliver=\"each\", which gives one round at a time: use "
                          "Drain");
-    if (kind == PP_CALL_DRAIN && !each)
+    if (status >= 0 && kind == PP_CALL_DRAIN && !each)
         status = pp_fail(PP_ERR_STATE, "Drain on a handle without deliver=\"each\": use Flush");
     if (status >= 0 && handle->face->land)
         status = check_landed(ctx, handle, kind);

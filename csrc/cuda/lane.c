@@ -202,6 +202,19 @@ static bool is_about_the_stream(CUresult result)
         || result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+/* Whether a stream is being captured, by what cuStreamIsCapturing() gave.  `whose` begins the text. */
+static pp_status_t refuse_capture(const char *whose, uint64_t stream, CUresult result, CUstreamCaptureStatus capture)
+{
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return pp_fail(PP_ERR_ARGUMENT, "%sstream=%#llx cannot be used while a stream is being captured into a graph that "
+                       "waits for the legacy default stream: call this outside of the capture, or capture a stream that "
+                       "does not block", whose, (unsigned long long)stream);
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return pp_fail(PP_ERR_ARGUMENT, "%sstream=%#llx is being captured into a graph: call this outside of the capture",
+                       whose, (unsigned long long)stream);
+    return PP_OK;
+}
+
 static pp_status_t check(const pp_lane_t *lane, uint64_t stream)
 {
     const pp_cuda_t      *cuda = lane->device.cuda;
@@ -213,20 +226,28 @@ static pp_status_t check(const pp_lane_t *lane, uint64_t stream)
     if (is_about_the_stream(result) || context != lane->device.context)
         return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx cannot be used: it was destroyed, or is no stream of the device of "
                        "the buffers", (unsigned long long)stream);
-    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
-        return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx cannot be used while a stream is being captured into a graph that "
-                       "waits for the legacy default stream: call this outside of the capture, or capture a stream that "
-                       "does not block", (unsigned long long)stream);
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-        return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx is being captured into a graph: call this outside of the capture",
-                       (unsigned long long)stream);
+    PP_TRY(refuse_capture("", stream, result, capture));
     return pp_cuda_status(cuda, result, "cuStreamIsCapturing");
+}
+
+static pp_status_t check_view(const pp_lane_t *lane, uint64_t stream)
+{
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult result = lane->device.cuda->cuStreamIsCapturing(stream_of(stream), &capture);
+    return refuse_capture("the last View's ", stream, result, capture);
 }
 
 pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream)
 {
     pp_status_t status;
     IN_DEVICE(lane, status, check(lane, stream));
+    return status;
+}
+
+pp_status_t pp_lane_check_view(const pp_lane_t *lane, uint64_t stream)
+{
+    pp_status_t status;
+    IN_DEVICE(lane, status, check_view(lane, stream));
     return status;
 }
 

@@ -72,11 +72,12 @@ static pp_status_t start_attending(pp_ctx_t *ctx, pp_allreduce_t *coll)
     return status;
 }
 
-static void end_view(pp_handle_t *handle)
+static pp_status_t end_view(pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     if (coll->viewed)
         coll->ops->end_view(coll);
+    return PP_OK;
 }
 
 static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)

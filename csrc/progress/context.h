@@ -49,8 +49,8 @@ typedef struct pp_face {
     pp_status_t (*timed_out)(pp_ctx_t *, pp_handle_t *);
     /* Without a request: gives a result that was not given yet.  PP_PENDING: there is none. */
     pp_status_t (*more)(pp_ctx_t *, pp_handle_t *, pp_result_t *result);
-    /* The application calls the handle again: it no longer reads the last result in place. */
-    void        (*end_view)(pp_handle_t *);
+    /* The application calls the handle again: it no longer reads the last result in place.  PP_ERR_ARGUMENT: it does. */
+    pp_status_t (*end_view)(pp_handle_t *);
     /* Before a Flush begins; NULL: there is nothing to do. */
     pp_status_t (*before_flush)(pp_ctx_t *, pp_handle_t *);
 

@@ -123,17 +123,25 @@ pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t 
     return PP_OK;
 }
 
-void pp_in_place_end_view(pp_handle_t *handle)
+pp_status_t pp_in_place_check_view(const pp_handle_t *handle)
+{
+    const pp_staging_t *staging = handle->staging;
+    return staging->views ? pp_lane_check_view(&staging->lane, staging->viewed_on) : PP_OK;
+}
+
+pp_status_t pp_in_place_end_view(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
     pp_ctx_t     *ctx = pp_ctx_of(handle);
     pp_status_t   status;
     if (!staging->views)
-        return;
+        return PP_OK;
+    PP_TRY(pp_in_place_check_view(handle));
     staging->views = false;
     PP_UNLOCKED(ctx, status, pp_lane_use(&staging->lane, staging->reader, staging->viewed_on));
     if (status < 0)
         pp_engine_fail(handle->engine, status, "handle %u: it is not known how long a result is read: %s", handle->id,
                        pp_error_text());
     pp_staging_await(ctx, staging, staging->reader);
+    return pp_engine_check(handle->engine);
 }

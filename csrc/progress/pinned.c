@@ -182,6 +182,7 @@ pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_
 
 pp_status_t pp_staging_check(const pp_handle_t *handle)
 {
+    PP_TRY(pp_in_place_check_view(handle));
     return pp_lane_check(&handle->staging->lane, handle->staging->stream);
 }
 

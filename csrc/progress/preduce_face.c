@@ -129,7 +129,11 @@ static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
     return pp_fail(PP_ERR_STATE, "More is for rounds: a request of P-Reduce has one group");
 }
 
-static void end_view(pp_handle_t *handle) { (void)handle; }
+static pp_status_t end_view(pp_handle_t *handle)
+{
+    (void)handle;
+    return PP_OK;
+}
 
 /* A request that is not collected has its vector; else the application's buffers have. */
 static pp_status_t before_flush(pp_ctx_t *ctx, pp_handle_t *handle)

@@ -310,7 +310,7 @@ pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle)
 
 static pp_status_t give(pp_handle_t *handle) { return pp_preduce_face.give(handle); }
 static void        give_up(pp_handle_t *handle) { pp_preduce_face.give_up(handle); }
-static void        end_view(pp_handle_t *handle) { pp_preduce_face.end_view(handle); }
+static pp_status_t end_view(pp_handle_t *handle) { return pp_preduce_face.end_view(handle); }
 static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle) { return pp_preduce_face.timed_out(ctx, handle); }
 
 static bool at_once(const pp_handle_t *handle) { return pp_staging_room(handle) && pp_preduce_face.at_once(handle); }

@@ -115,10 +115,9 @@ static void request(pp_ctx_t *ctx, pp_allreduce_t *coll, pp_flight_t *flight)
 static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
-    pp_staging_t   *staging = handle->staging;
     pp_flight_t    *flight = NULL;
-    PP_TRY(pp_lane_check(&staging->lane, staging->stream));
-    pp_in_place_end_view(handle);
+    PP_TRY(pp_staging_check(handle));
+    PP_TRY(pp_in_place_end_view(handle));
     /* Without a progress thread a rank that is always late would never link what has arrived. */
     while (!ctx->has_thread && (pp_look(ctx) > 0 || pp_staging_work(ctx)))
         continue;
@@ -192,8 +191,9 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     pp_pinned_t *pinned = NULL;
     pp_result_t  mine;
     result = result ? result : &mine;
-    pp_in_place_end_view(handle);
-    pp_status_t status = handle->staging->lends ? pp_lend_end(ctx, handle) : PP_OK;
+    pp_status_t status = pp_in_place_end_view(handle);
+    if (status >= 0 && handle->staging->lends)
+        status = pp_lend_end(ctx, handle);
     if (status >= 0)
         status = pp_in_place_collect(ctx, handle, result, view, &pinned);
     if (status >= 0 && pinned)

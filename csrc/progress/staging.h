@@ -183,8 +183,10 @@ void        pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight);
    caller may give for that. */
 pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view,
                                 pp_pinned_t **pinned);
-/* The application reads the last result no longer, but for what it has queued. */
-void        pp_in_place_end_view(pp_handle_t *handle);
+/* The application reads the last result no longer, but for what it has queued.  PP_ERR_ARGUMENT: the stream of that is
+   being captured, and the view goes on; so pp_in_place_check_view() says, too. */
+pp_status_t pp_in_place_end_view(pp_handle_t *handle);
+pp_status_t pp_in_place_check_view(const pp_handle_t *handle);
 
 /* ---- what the face of the host's handles does, too (gather.c, allreduce_face.c) ---- */
 

@@ -384,8 +384,37 @@ def test_the_stream_of_a_view_lives_until_the_next_call(comm, ctx, array, cupy):
         assert gone() is not None
     send.put(3)
     request.Start()
-    request.Wait()
+    stream = cupy.cuda.Stream()
+    gone = weakref.ref(stream)
+    request.View(stream=stream)
+    del stream
     request.Free()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("call", ["Start", "More", "Flush", "Drain", "Free"])
+def test_the_stream_of_a_view_is_captured_at_the_next_call(comm, ctx, array, cupy, call):
+    """No event can be recorded there. The call has done nothing, and the view goes on."""
+    send, out, captured, other = array(COUNT, "i8"), array(COUNT, "i8"), Stream(), Stream()
+    deliver = "each" if call in ("More", "Drain") else "latest"
+    request = opened(ctx, send, out, policy=pp.Full(), deliver=deliver)
+    send.put(1)
+    out.put(0)
+    request.Start()
+    assert request.View(stream=captured).data.ptr != out.address
+    captured.capture(True)
+    with pytest.raises(pp.ArgumentError, match=r"the last View's stream=0x.* is being captured"):
+        made = getattr(request, call)(**({} if call == "Free" else {"stream": other}))
+        next(made)  # of Drain
+    captured.capture(False)
+    assert (out.get() == 0).all()
+    for _ in range(3):
+        request.Start()
+        request.Wait()
+        assert (out.get() == comm.size).all()
+    request.Free()
+    captured.close()
+    other.close()
 
 
 def test_there_is_no_view_in_place_on_the_default_stream_of_a_thread(comm, ctx, array, cupy):
