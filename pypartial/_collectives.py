@@ -404,17 +404,22 @@ def _make(
         return status, (out, arguments, complaint)
 
     try:
-        left = context._calls.before(name, limit)
-        out, made_with, complaint = context._calls.make(name, None, left, begin)
-    except TimeoutError:
-        raise
-    except Error:
-        if complaint is not None:
-            raise complaint from None
-        raise
-    if made_with is None:
-        raise complaint or Error("internal error: a wrong argument was accepted")
-    return out[0], made_with
+        out, made_with = None, None
+        try:
+            left = context._calls.before(name, limit)
+            out, made_with, complaint = context._calls.make(name, None, left, begin)
+        except TimeoutError:
+            raise
+        except Error:
+            if complaint is None:
+                raise
+        # Not inside the clause: what is raised there refers to the error before, and that to this.
+        if out is None or made_with is None:
+            raise complaint or Error("internal error: a wrong argument was accepted")
+        return out[0], made_with
+    finally:
+        # Its traceback has this frame: the two, and the buffers, would end with garbage collection.
+        complaint = None
 
 
 def _check_same(name: str, arguments: _Arguments | None, before: _Arguments | None) -> None:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _dlpack
+from ._arguments import INT32_MAX
 from ._elements import (
     DType,
     bfloat16,
@@ -197,10 +198,11 @@ def _interface(name: str, buffer: Any) -> Any:
 
 def _dlpack_device(name: str, buffer: Any) -> tuple[int, int] | None:
     """Return DLPack's device type and number of an object; None if it does not know DLPack."""
-    if not hasattr(buffer, "__dlpack_device__"):
-        return None
     try:
-        kind, number = buffer.__dlpack_device__()
+        ask = getattr(buffer, "__dlpack_device__", None)
+        if ask is None:
+            return None
+        kind, number = ask()
         return int(kind), int(number)
     except Exception as error:  # an exporter may raise anything
         raise ArgumentError(
@@ -398,7 +400,7 @@ def _check(name: str, found: _Found, *, writable: bool) -> None:
             "float64 or complex128"
         )
     type_name(dtype, name)
-    if found.device is not None and found.device < 0:
+    if found.device is not None and not 0 <= found.device < INT32_MAX:
         raise ArgumentError(f"{name} says that it is on device {found.device}, which is none")
     if any(length < 0 for length in found.shape):
         raise ArgumentError(f"{name} has shape {found.shape}: no length can be negative")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arguments import array_bytes
+from ._device_kernels import wheels_for
 from .errors import ArgumentError, Error
 
 if TYPE_CHECKING:
@@ -91,5 +92,5 @@ def _cupy(native: Native) -> Any:
         native.check(native.lib.pp_devices(version, count))
         raise Error(
             "alloc with a device gives an array of CuPy, which is not installed: "
-            f"`pip install 'pypartial-mpi[cuda{version[0] // 1000}]'`"
+            f"`pip install 'pypartial-mpi[cuda{wheels_for(version[0] // 1000)}]'`"
         ) from None

@@ -121,9 +121,17 @@ def compiled(architecture: tuple[int, int], driver: tuple[int, int], cache: Path
 # ---- the compiler --------------------------------------------------------------------------------
 
 
+def wheels_for(major: int) -> int:
+    """Return for which major version of CUDA to install wheels, by that of the driver.
+
+    A driver runs what is built for an older one; these are the newest wheels that there are.
+    """
+    return min(major, 13)
+
+
 def _find_nvrtc(driver: tuple[int, int]) -> tuple[Any, tuple[int, int]]:
     """Return CuPy's module of NVRTC, and the version of CUDA that it is of."""
-    install = f"`pip install 'pypartial-mpi[cuda{driver[0]}]'`"
+    install = f"`pip install 'pypartial-mpi[cuda{wheels_for(driver[0])}]'`"
     try:
         from cupy.cuda import nvrtc
     except ModuleNotFoundError as error:
@@ -151,9 +159,10 @@ def _find_nvrtc(driver: tuple[int, int]) -> tuple[Any, tuple[int, int]]:
 
 
 def _broken(error: Exception, driver: tuple[int, int]) -> str:
+    install = f"`pip install --force-reinstall cupy-cuda{wheels_for(driver[0])}x`"
     return (
-        f"CuPy cannot be loaded: `pip install --force-reinstall cupy-cuda{driver[0]}x`, without "
-        f"another build of CuPy beside it. Python says: {error}"
+        f"CuPy cannot be loaded: {install}, without another build of CuPy beside it. "
+        f"Python says: {error}"
     )
 
 

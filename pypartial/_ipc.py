@@ -115,7 +115,14 @@ def give_kernels(native: Native, device: int) -> str | None:
 
 def why_no_kernels(native: Native, device: int) -> str | None:
     """Return why `give_kernels` would fail, as far as that shows without compiling; or None."""
-    return None if os.environ.get(KERNELS) else _device_kernels.why_none(native, device)
+    file = os.environ.get(KERNELS)
+    if not file:
+        return _device_kernels.why_none(native, device)
+    try:
+        _read_kernels(file)
+    except Error as error:
+        return str(error)
+    return None
 
 
 def _read_kernels(file: str) -> bytes:

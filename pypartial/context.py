@@ -31,7 +31,7 @@ from ._calls import Away, CollectiveCalls
 from ._collectives import Collectives
 from ._ipc import ipc_from
 from ._names import PROGRESS, TRANSPORT
-from .errors import Error
+from .errors import ArgumentError, Error
 from .status import Stats
 
 if TYPE_CHECKING:
@@ -338,7 +338,10 @@ class Context(Collectives):
             If the context was freed. On a device, if there is no driver, no device, or no CuPy.
         """
         self._live()
-        element = np.dtype(dtype)
+        try:
+            element = np.dtype(dtype)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"dtype must be a type of NumPy, not {dtype!r}: {error}") from None
         shape_ = as_shape(shape)
         if device is not None:
             number = in_range("device", device, 0, INT32_MAX - 1)

@@ -54,8 +54,9 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     This rank counts as ready when the copy of its contribution has arrived. Until then other ranks
     take it for one that computes. Whether a request is late is decided by `Start`.
 
-    **Memory.** Elements travel by pinned memory of the host: three vectors, and more if more
-    contributions and results are on their way at once. With eight results on their way the next
+    **Memory.** With ``"staged"`` elements travel by pinned memory of the host: by what the rounds
+    read and write themselves, or by bounce buffers, three or more, where a vector is short or is
+    converted on the way, or rounds are made of messages. With eight results on their way the next
     request is complete only when the oldest has arrived: its stream is that far behind.
     """
 
@@ -170,11 +171,11 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     ) -> Any:
         """Wait until the request is complete, and return its result as a CuPy array.
 
-        Local and blocking, as `Wait`. On the path ``"ipc"`` the result is not copied: the array
-        shows memory that the ranks share, and the receive buffers keep what they had. With
-        ``"staged"``, with half precision, on the per-thread default stream, and while the device
-        still reads a result before, the result is copied to the receive buffers as by `Wait`, and
-        the array shows these.
+        Local and blocking, as `Wait`. On the path ``"ipc"`` the result is mostly not copied: the
+        array shows memory that the ranks share, and the receive buffers keep what they had. With
+        ``"staged"`` and ``"direct"``, with half precision, of several rounds that were merged, on
+        the per-thread default stream, and while the device still reads a result before, the result
+        is copied to the receive buffers as by `Wait`, and the array shows these.
 
         Parameters
         ----------
@@ -200,6 +201,11 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
             As `Wait`.
         Error
             If CuPy is not installed. The call has not waited.
+
+        Notes
+        -----
+        The next call records an event on `stream`. While that is being captured into a graph the
+        call raises `ArgumentError`, and has done nothing.
         """
         try:
             self._cupy = __import__("cupy")
@@ -281,7 +287,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
 
     def _refuse(self, why: str) -> None:
         super()._refuse(why)
-        self._target = None
+        self._target = self._viewed_on = None
+        self._asked = 0, None
         self._find_source = self._find_target = no_stream
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
+from .._device_kernels import wheels_for
 from .._native import load
 from .options import AnyBuffers, DeviceBuffers
 from .results import DeviceFacts
@@ -371,7 +372,7 @@ def _built_for(kind: DeviceBuffers, module: Any) -> int | None:
 
 def _remedy(kind: DeviceBuffers, cuda: int) -> str:
     """Return the command that installs a library for a driver's version of CUDA."""
-    major = min(cuda // 1000, 13)
+    major = wheels_for(cuda // 1000)
     if kind is DeviceBuffers.CUPY:
         return f"pip install 'cupy-cuda{major}x[ctk]'"
     wheels = {12: "cu126", 13: "cu130"}.get(major, "cu126")

@@ -30,7 +30,7 @@ _REQUIRED = ("mpi4py", "numpy", "cffi", "typer", "rich")
 _OPTIONAL = (
     ("matplotlib", "plots of pypartial bench and sim", "pip install matplotlib"),
     ("ml_dtypes", "bfloat16 buffers", "pip install ml_dtypes"),
-    ("cupy", "arrays on a GPU", "pip install cupy-cuda12x"),
+    ("cupy", "arrays on a GPU", "pip install 'pypartial-mpi[cuda12]' or [cuda13]"),
     ("torch", "pypartial.torch, and its tensors as buffers", "pip install torch"),
 )
 _NAME_BYTES = 256

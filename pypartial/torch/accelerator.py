@@ -66,8 +66,11 @@ class Home(ABC):
         """Return the current stream; None without streams."""
 
     @abstractmethod
-    def follow(self, streams: Iterable[Any]) -> None:
-        """Make the current stream wait for what is queued on others. The host does not wait."""
+    def follow(self, streams: Iterable[Any]) -> bool:
+        """Make the current stream wait for what is queued on others; return whether there are some.
+
+        The host does not wait.
+        """
 
     @abstractmethod
     def keep(self, vector: Any) -> None:
@@ -92,8 +95,8 @@ class _Host(Home):
     def stream(self) -> Any:
         return None
 
-    def follow(self, streams: Iterable[Any]) -> None:
-        pass
+    def follow(self, streams: Iterable[Any]) -> bool:
+        return False
 
     def keep(self, vector: Any) -> None:
         pass
@@ -135,14 +138,15 @@ class Cuda(Home):
         """Return the current stream."""
         return torch.cuda.current_stream(self._device)
 
-    def follow(self, streams: Iterable[Any]) -> None:
-        """Make the current stream wait for others."""
+    def follow(self, streams: Iterable[Any]) -> bool:
+        """Make the current stream wait for others; return whether there are some."""
         current = self.stream()
         seen = [current]
         for stream in streams:
             if stream not in seen:
                 current.wait_stream(stream)
                 seen.append(stream)
+        return len(seen) > 1
 
     def keep(self, vector: Any) -> None:
         """Tell the allocator that the current stream uses the vector."""

@@ -76,11 +76,13 @@ class DeviceFlags(Flags):
     def __init__(self, part: torch.Tensor, rank: int) -> None:
         self._part, self._rank = part, rank
         self._present = [True] * part.numel()
-        self._own = torch.ones_like(part)
+        self._own: torch.Tensor | None = None  # made on the stream that first writes it
         self._may_lack = False  # in one of the contributions that the next round can have
 
     def write(self, present: list[bool]) -> None:
         """Write this rank's flags. The host waits for the device if they are not the last ones."""
+        if self._own is None:
+            self._own = torch.ones_like(self._part)
         if present != self._present:
             self._own.copy_(torch.tensor(present))
             self._present = present

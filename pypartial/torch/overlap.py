@@ -95,7 +95,10 @@ class Piece:
 
     def start(self) -> None:
         """Contribute the parameters' gradients."""
-        self._home.follow(self._streams)
+        if self._home.follow(self._streams):
+            for parameter in self.parameters:  # memory of another stream's, which this one reads
+                if parameter.grad is not None:
+                    self._home.keep(parameter.grad)
         self._streams.clear()
         self.gradients.collect()
         self._start(0)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import os
 import pickle
 import re
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -253,6 +255,35 @@ def test_arrays_larger_than_memory(ctx, shape):
 def test_elements_that_are_no_numbers(ctx, dtype):
     with pytest.raises(pp.ArgumentError, match="is not a type of numbers"):
         ctx.alloc(3, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["notatype", 7, [("a", "i4"), ("a", "i4")]], ids=str)
+@pytest.mark.sizes(1)
+def test_elements_of_no_type(ctx, dtype):
+    with pytest.raises(pp.ArgumentError, match="dtype must be a type of NumPy, not ") as caught:
+        ctx.alloc(3, dtype)
+    assert repr(dtype) in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", ["policy", "buffers", "groups"])
+def test_a_refused_call_keeps_no_buffer(comm, ctx, wrong):
+    """Not even until the garbage is collected, which memory of a device does not bring about."""
+    send, out = np.zeros(4), np.zeros(3 if wrong == "buffers" else 4)
+    alive = weakref.ref(send)
+    gc.disable()
+    try:
+        if wrong == "groups":
+            ctx.Preduce_init(send, 3)
+        else:
+            ctx.Allreduce_init(send, out, policy=3 if wrong == "policy" else pp.Full())
+    except pp.Error as error:
+        assert isinstance(error, pp.ArgumentError)
+    else:
+        pytest.fail("it was accepted")
+    finally:
+        del send, out
+        gc.enable()
+    assert alive() is None
 
 
 @pytest.mark.sizes(1)

@@ -72,8 +72,9 @@ class StandIn(Home):
     def stream(self) -> Any:
         return self.current
 
-    def follow(self, streams: Iterable[Any]) -> None:
+    def follow(self, streams: Iterable[Any]) -> bool:
         assert all(stream is self.current for stream in streams)
+        return False
 
     def keep(self, vector: Any) -> None:
         assert any(vector is tensor for tensor, _ in self.arrays)

@@ -13,12 +13,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import pypartial as pp
-from pypartial.torch import work
+from pypartial.torch import accelerator, work
 from pypartial.torch.accelerator import HOST, Cuda, Home
 from pypartial.torch.buckets import Buckets
 from pypartial.torch.elements import check
 from pypartial.torch.flags import DeviceFlags
 from pypartial.torch.layout import Layout
+from pypartial.torch.overlap import Piece
 
 
 def on(device: str, count: int = 2) -> torch.Tensor:
@@ -75,11 +76,11 @@ class TestCuda:
 
     def test_a_stream_waits_for_each_other_one_once(self, cuda):
         side, third = Stream("side"), Stream("third")
-        Cuda(torch.device("cuda:0")).follow([side, cuda.stream, third, side])
+        assert Cuda(torch.device("cuda:0")).follow([side, cuda.stream, third, side])
         assert cuda.stream.behind == ["side", "third"]
 
     def test_no_stream_waits_for_itself(self, cuda):
-        Cuda(torch.device("cuda:0")).follow([cuda.stream] * 3)
+        assert not Cuda(torch.device("cuda:0")).follow([cuda.stream] * 3)
         assert cuda.stream.behind == []
 
     def test_the_allocator_is_told_of_the_current_stream(self, cuda):
@@ -134,7 +135,9 @@ class Recorder(Home):
         return self.current
 
     def follow(self, streams):
-        self.log.append((self.current, "follows", list(streams)))
+        streams = list(streams)
+        self.log.append((self.current, "follows", streams))
+        return any(stream != self.current for stream in streams)
 
     def keep(self, vector):
         self.log.append(("keep", self.current))
@@ -239,6 +242,26 @@ class TestFlags:
         flags = DeviceFlags(part, rank=0)
         flags.write([True, False, True])
         assert flags.read(None) == [True, False, True]
+
+
+@pytest.mark.parametrize("last", ["main", "side"])
+def test_a_piece_keeps_gradients_of_other_streams(last, monkeypatch):
+    """The one that starts it copies them all; their memory may be given back before."""
+    home, ctx = Recorder(), SimpleNamespace(rank=0, Allreduce_init=lambda *_, **__: request)
+    request = SimpleNamespace(Start=lambda: home.log.append("start"))
+    monkeypatch.setattr(accelerator, "find", lambda parameters: home)
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    places = [(str(n), parameter) for n, parameter in enumerate(parameters)]
+    piece = Piece(ctx, places, pp.Full(), "auto")
+    for number, stream in enumerate(["main", "main", last]):
+        home.current = stream
+        if number != 1:
+            parameters[number].grad = torch.ones(2)
+        piece.arrive(number)
+    piece.start()
+    kept = home.log.index("start") - home.log.index((last, "follows", ["main", "main", last])) - 1
+    assert kept == (1 if last == "main" else 3)  # the vector, and gradients
+    assert ("keep", last) in home.log
 
 
 def test_work_knows_the_devices_of_its_tensors(monkeypatch):

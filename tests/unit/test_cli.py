@@ -881,7 +881,12 @@ def test_devices_are_listed(tmp_path: Path) -> None:
     )
     assert re.search(r'ranks of a node +device_path="staged": there is no CuPy', said)
     assert re.search(r'MPI and devices +no device_path="direct": MPI ', said)
-    more |= {"PYPARTIAL_CUDA_KERNELS": "some", "FAKECUDA_PEERS": "0"}
+    more |= {"PYPARTIAL_CUDA_KERNELS": str(tmp_path / "some"), "FAKECUDA_PEERS": "0"}
+    said = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
+    ).stdout
+    assert re.search(r'ranks of a node +device_path="staged": PYPARTIAL_CUDA_KERNELS=', said)
+    (tmp_path / "some").write_text("kernels")
     said = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
     ).stdout

@@ -64,6 +64,14 @@ class Placed(Array):
         return self.place
 
 
+class Nowhere:
+    """One that raises when it is asked whether it knows DLPack."""
+
+    @property
+    def __dlpack_device__(self):
+        raise RuntimeError("it has no place")
+
+
 class Ended:
     """A stream that does not say its address any more."""
 
@@ -205,6 +213,11 @@ def test_read_only_memory_takes_no_result():
 def test_objects_that_fail():
     refused("whose __cuda_array_interface__ failed: it requires grad", Failing())
     refused("whose __dlpack_device__ failed: cannot unpack", Placed(None))
+    refused("whose __dlpack_device__ failed: it has no place", Nowhere())
+
+
+def test_numbers_that_no_device_has():
+    refused("says that it is on device 2147483648, which is none", Placed((2, 1 << 31)))
 
 
 @pytest.mark.parametrize("host", [np.zeros(6), b"123", None, 3])
