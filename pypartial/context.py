@@ -340,7 +340,7 @@ class Context(Collectives):
         self._live()
         try:
             element = np.dtype(dtype)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, SyntaxError) as error:
             raise ArgumentError(f"dtype must be a type of NumPy, not {dtype!r}: {error}") from None
         shape_ = as_shape(shape)
         if device is not None:

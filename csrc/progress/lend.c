@@ -83,6 +83,7 @@ pp_status_t pp_lend_end(pp_ctx_t *ctx, pp_handle_t *handle)
     while (coll->users_parts != 0 && !return_users(ctx, coll)) {
         pp_look(ctx);
         pp_make_way(ctx);
+        PP_TRY(pp_vault_check(handle));
         PP_TRY(pp_engine_check(&ctx->engine));
     }
     return pp_vault_check(handle);

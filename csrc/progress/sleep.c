@@ -60,7 +60,8 @@ bool pp_doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t 
     pp_mpi_ask(ctx->mpi);
     if (counted)
         pp_node_asleep(ctx->engine.node);
-    if (pp_look(ctx) > 0 || (counted && (ctx->team.soon_ns > 0 || pp_find_work(ctx)))) {
+    /* Of a failure the other ranks are told before this thread sleeps. */
+    if (pp_look(ctx) > 0 || ctx->engine.error || (counted && (ctx->team.soon_ns > 0 || pp_find_work(ctx)))) {
         if (counted)
             pp_node_awake(ctx->engine.node);
         return false;

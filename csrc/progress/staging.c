@@ -192,6 +192,8 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
     pp_result_t  mine;
     result = result ? result : &mine;
     pp_status_t status = pp_in_place_end_view(handle);
+    if (status == PP_ERR_ARGUMENT)   /* a capture has begun since the call did: the result is still to be had */
+        return status;
     if (status >= 0 && handle->staging->lends)
         status = pp_lend_end(ctx, handle);
     if (status >= 0)

@@ -95,12 +95,13 @@ class Piece:
 
     def start(self) -> None:
         """Contribute the parameters' gradients."""
-        if self._home.follow(self._streams):
+        has_others = self._home.follow(self._streams)
+        self._streams.clear()
+        self.gradients.collect()
+        if has_others:
             for parameter in self.parameters:  # memory of another stream's, which this one reads
                 if parameter.grad is not None:
                     self._home.keep(parameter.grad)
-        self._streams.clear()
-        self.gradients.collect()
         self._start(0)
 
     def start_flush(self) -> None:

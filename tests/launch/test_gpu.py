@@ -158,8 +158,10 @@ def test_its_environment_has_a_pip(tmp_path: Path) -> None:
 
 def test_a_step_for_which_no_time_is_left(ci: ModuleType, tmp_path: Path, capsys) -> None:
     """It is not begun, and what is left to do is said; that is no success."""
+    (tmp_path / "cuda.json").write_text('{"of": "another call"}')
     steps = ci.Steps(time.time() - ci.LIMIT_S + ci.LEAST_S - 1, tmp_path)
     steps.run("Figures", "--only figures", lambda: pytest.fail("begun"))
+    assert "figures" not in json.loads((tmp_path / "report.json").read_text())
     (step,) = steps.made
     assert (step.outcome, step.text) == (
         "no time",

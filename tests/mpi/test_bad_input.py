@@ -257,7 +257,7 @@ def test_elements_that_are_no_numbers(ctx, dtype):
         ctx.alloc(3, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["notatype", 7, [("a", "i4"), ("a", "i4")]], ids=str)
+@pytest.mark.parametrize("dtype", ["notatype", 7, [("a", "i4"), ("a", "i4")], "i4,(2,2"], ids=str)
 @pytest.mark.sizes(1)
 def test_elements_of_no_type(ctx, dtype):
     with pytest.raises(pp.ArgumentError, match="dtype must be a type of NumPy, not ") as caught:
