@@ -361,8 +361,9 @@ static bool needs_help(const pp_ctx_t *ctx, const pp_handle_t *handle)
 /* Before a call that may collect a result. */
 static pp_status_t check_collects(const pp_ctx_t *ctx, const pp_handle_t *handle, const char *what)
 {
-    if (ctx->calls.kind == PP_CALL_AWAY)
-        return pp_call_check_none(&ctx->calls, what);
+    /* What a Flush or Drain of the handle that has timed out comes to is given when it is repeated. */
+    if (ctx->calls.kind == PP_CALL_AWAY || (ctx->calls.kind != PP_CALL_NONE && ctx->calls.handle == handle))
+        PP_TRY(pp_call_check_none(&ctx->calls, what));
     return handle->face->check ? handle->face->check(handle) : PP_OK;
 }
 
@@ -458,7 +459,10 @@ static pp_status_t begin_flush(pp_handle_t *handle, pp_call_kind_t kind, uint64_
     pp_ctx_t *ctx;
     PP_TRY(pp_enter_handle(handle, &ctx));
     bool each = handle->kind->drains(handle);
-    pp_status_t status = handle->face->end_view(handle);
+    /* A call that is refused has changed nothing. */
+    pp_status_t status = pp_call_check_none(&ctx->calls, pp_call_name(kind));
+    if (status >= 0)
+        status = handle->face->end_view(handle);
     if (status >= 0 && kind == PP_CALL_FLUSH && each)
         status = pp_fail(PP_ERR_STATE, "Flush on a handle with deliver=\"each\", which gives one round at a time: use "
                          "Drain");
@@ -517,6 +521,7 @@ pp_status_t pp_away_end(pp_ctx_t *ctx)
     if (ctx->calls.kind != PP_CALL_AWAY) {
         status = pp_fail(PP_ERR_STATE, "this rank is not inside ctx.away(), and cannot leave it");
     } else {
+        pp_team_count_as_given(&ctx->team, NULL);
         pp_call_finish(&ctx->calls, PP_OK);
         ctx->calls.kind = PP_CALL_NONE;
         pp_engine_settle(&ctx->engine);

@@ -20,13 +20,18 @@ pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what)
                    "call first", what);
 }
 
-pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle)
+const char *pp_call_name(pp_call_kind_t kind)
 {
-    PP_TRY(pp_engine_check(calls->engine));
     static const char *const names[] = {
         [PP_CALL_INIT] = "making a handle", [PP_CALL_FLUSH] = "Flush", [PP_CALL_DRAIN] = "Drain",
         [PP_CALL_FREE] = "Free", [PP_CALL_CTX_FREE] = "Free of the context", [PP_CALL_AWAY] = "away()"};
-    PP_TRY(pp_call_check_none(calls, names[kind]));
+    return names[kind];
+}
+
+pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle)
+{
+    PP_TRY(pp_engine_check(calls->engine));
+    PP_TRY(pp_call_check_none(calls, pp_call_name(kind)));
     calls->kind = kind;
     calls->handle = handle;
     calls->finished = calls->agreed = calls->entered = calls->opened = false;

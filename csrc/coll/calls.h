@@ -73,6 +73,8 @@ typedef struct pp_calls {
 
 /* PP_ERR_STATE if a call is in progress.  `what`: the caller's function, for the text. */
 pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what);
+/* As users know it, for texts. */
+const char *pp_call_name(pp_call_kind_t kind);
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle);
 void        pp_call_finish(pp_calls_t *calls, pp_status_t status);
 void        pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind);

@@ -111,8 +111,12 @@ void pp_deliver_round(pp_allreduce_t *coll, pp_outcome_t *outcome)
         pp_outcome_free(coll, outcome);
         return;
     }
-    absorb(coll, outcome);
-    if (pp_handle_waits(&coll->handle))
+    const bool waits = pp_handle_waits(&coll->handle);
+    if (waits || !team->exits)
+        absorb(coll, outcome);
+    else
+        pp_outcome_free(coll, outcome);      /* the script has ended: nobody takes it */
+    if (waits)
         pp_deliver_complete_request(coll);
     if (!flush)
         team->ops->stepped(team, &coll->handle);

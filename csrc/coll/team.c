@@ -15,10 +15,20 @@ void pp_team_wait_begins(pp_handle_t *handle, bool seen)
     team->engine->changed = true;
 }
 
+void pp_team_count_as_given(const pp_team_t *team, const pp_handle_t *but)
+{
+    PP_FOR_EACH_HANDLE(team->engine, handle)
+        if (handle != but && handle->kind->count_as_given)
+            handle->kind->count_as_given(handle);
+}
+
 void pp_team_wait_ends(pp_handle_t *handle, bool seen, pp_request_state_t state)
 {
     pp_team_t *team = handle->team;
     if (pp_handle_waits(handle)) {
+        /* The others' exemption may end with this wait; rounds until now count as given. */
+        if (team->live_handles > 1 && !seen)
+            pp_team_count_as_given(team, handle);
         team->waiting--;
         team->unseen -= !seen;
     }

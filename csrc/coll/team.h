@@ -63,6 +63,9 @@ struct pp_team {
 
 /* ---- requests --------------------------------------------------------------------------------------- */
 
+/* Before an exemption of this rank ends: rounds of all handles but one (NULL: of all) that have gone on until now count as
+   given. */
+void pp_team_count_as_given(const pp_team_t *team, const pp_handle_t *but);
 /* The handle's request is outstanding: this rank waits.  `seen`: the other ranks of the node see the request. */
 void pp_team_wait_begins(pp_handle_t *handle, bool seen);
 /* The request is complete, or given up. */

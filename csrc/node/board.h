@@ -234,7 +234,8 @@ static inline int32_t pp_board_pins_max(int32_t ranks) { return ranks < PP_PINS_
 /* Whether there may be no entry for the round, because all are kept from `needed` on, or pinned. */
 static inline bool pp_board_may_be_full(const pp_board_t *board, uint64_t needed, uint64_t round)
 {
-    return needed + (uint64_t)(board->entries - pp_board_pins_max(board->ranks)) <= round;
+    const uint64_t entries = (uint64_t)(board->entries - pp_board_pins_max(board->ranks));
+    return round >= entries && needed <= round - entries;    /* a rank that exits needs none, and says UINT64_MAX */
 }
 
 static inline void *pp_board_result(const pp_board_t *board, int32_t index)

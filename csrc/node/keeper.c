@@ -3,9 +3,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* Keeps memory of the node alive, or, if there is none, memory of this process. */
+/* Keeps memory of the node alive, or, if there is none, memory of this process.  A forked child has the mapping, too: what
+   it gives back would be taken from its parent. */
 typedef struct keeper {
+    pid_t        process;
     pp_shared_t *shared;
     size_t       offset, bytes;
     void        *own;
@@ -34,6 +37,7 @@ void *pp_keeper_alloc(pp_node_t *node, size_t bytes, void **memory)
     if (!keeper)
         return NULL;
     keeper->bytes = bytes;
+    keeper->process = getpid();
     if (alloc_kept(node, keeper, memory))
         return keeper;
     free(keeper);
@@ -53,7 +57,7 @@ void pp_unalloc(void *kept)
     keeper_t *keeper = kept;
     if (!keeper)
         return;
-    if (keeper->shared && keeper->bytes)
+    if (keeper->shared && keeper->bytes && keeper->process == getpid())
         pp_shared_give_back(keeper->shared, keeper->offset, keeper->bytes);
     pp_shared_drop(keeper->shared);
     free(keeper->own);

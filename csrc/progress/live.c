@@ -36,9 +36,7 @@ static void set_waits_in_others(pp_ctx_t *ctx, uint32_t waits)
     if (ctx->engine.node)
         pp_team_publish_presence(team);
     team->waits_in_others = before;
-    PP_FOR_EACH_HANDLE(&ctx->engine, handle)
-        if (handle->kind->count_as_given)
-            handle->kind->count_as_given(handle);
+    pp_team_count_as_given(team, NULL);
     team->waits_in_others = waits;
     ctx->engine.changed = true;
     pp_engine_settle(&ctx->engine);

@@ -202,16 +202,21 @@ typedef struct landing {
     bool         results;            /* these, too */
 } landing_t;
 
+static bool any_is_used(const pp_lane_t *lane, pp_pinned_t *pinned)
+{
+    while (pinned && pp_lane_over(lane, pinned) != PP_PENDING)
+        pinned = pinned->next;
+    return pinned;
+}
+
 /* Starts that have failed may have left copies: their memory is not freed before those are over. */
 static bool has_failed_copies(pp_handle_t *handle)
 {
     const pp_staging_t *staging = handle->staging;
     if (staging->stranded)
         pp_staging_recover(handle);
-    for (pp_pinned_t *spare = staging->spare; spare; spare = spare->next)
-        if (pp_lane_over(&staging->lane, spare) == PP_PENDING)
-            return true;
-    return staging->stranded;
+    return staging->stranded || any_is_used(&staging->lane, staging->spare)
+        || any_is_used(&staging->lane, staging->borrowers);
 }
 
 /* An error of the driver ends the context, so that the other ranks do not wait for this one. */

@@ -96,7 +96,16 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     return status;
 }
 
-static pp_status_t give(pp_handle_t *handle) { return (void)handle, PP_PENDING; }
+/* A request whose group runs beside the core (backend "comm") is not over when that is handed out: if it has failed, or was
+   interrupted, a Wait that is repeated has it run again. */
+static pp_status_t give(pp_handle_t *handle)
+{
+    if (!pp_preduce_of(handle)->runs)
+        return PP_PENDING;
+    handle->request.state = PP_COMPLETE;
+    return PP_OK;
+}
+
 static void        give_up(pp_handle_t *handle) { (void)handle; }
 static bool        at_once(const pp_handle_t *handle) { return !pp_preduce_of(handle)->ops->sends; }
 

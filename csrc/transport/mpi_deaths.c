@@ -125,7 +125,8 @@ int pp_mpi_tell_sink(pp_mpi_t *mpi)
         return 0;
     pp_sink_t *sink = &mpi->transport.sink;
     mpi->failure_told = true;
-    mpi->transport.bulk_in_flight = false;
+    /* MPI may still read and write the elements of what is not complete: pp_instance_release() leaves it these. */
+    mpi->transport.bulk_in_flight = mpi->outstanding > mpi->parcels_out;
     sink->failed(sink->engine, mpi->failure, mpi->failed_peer, mpi->failure_text);
     return 1;
 }
@@ -162,7 +163,8 @@ int32_t pp_mpi_find_dead(pp_mpi_t *mpi)
 void pp_mpi_look_after(pp_mpi_t *mpi)
 {
     for (int32_t looks = (mpi->watched_count + LAPS - 1) / LAPS; looks > 0 && mpi->failure == PP_OK; looks--) {
-        const watched_t *watched = &mpi->watched[mpi->next_watched++ % mpi->watched_count];
+        const watched_t *watched = &mpi->watched[mpi->next_watched % mpi->watched_count];
+        mpi->next_watched = (mpi->next_watched + 1) % mpi->watched_count;
         if (pp_process_died(&watched->process))
             pp_mpi_lose(mpi, watched->rank, false);
     }

@@ -168,3 +168,108 @@ def test_a_start_without_a_timeout_still_needs_its_wait(comm, ctx):
         request.Start()
     request.Wait(timeout=60)
     request.Free()
+
+
+@pytest.mark.sizes(2, 3)
+@pytest.mark.parametrize("call", ["Wait", "Test", "View", "More"])
+def test_results_of_a_flush_that_timed_out_are_its_own(comm, transport, call):
+    """Whatever has come meanwhile is given when it is repeated, and by nothing else."""
+    send, out = np.zeros(comm.size, "i8"), np.zeros(comm.size, "i8")
+    send[comm.rank] = 1
+    deliver = "each" if call == "More" else "sum"
+    with pp.Context(comm, seed=7, transport=transport, patience=None) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver=deliver)
+        total, starts = np.zeros_like(out), 0
+
+        def flush(timeout=None):
+            if deliver == "sum":
+                request.Flush(timeout=timeout)
+                total[:] += out
+            else:
+                for _ in request.Drain(timeout=timeout):
+                    total[:] += out
+
+        if comm.rank == 0:
+            with pytest.raises(pp.TimeoutError):
+                flush(timeout=0)
+        comm.Barrier()
+        for _ in range(3 if comm.rank == 1 else 0):
+            request.Start()
+            request.Wait()
+            total += out
+            starts += 1
+        comm.Barrier()
+        if comm.rank == 0:
+            with pytest.raises(pp.Error, match=r"inside a collective call .* still in progress"):
+                getattr(request, call)()
+        flush()
+        assert (total == comm.allgather(starts)).all()
+        request.Free()
+
+
+@pytest.mark.parametrize(("window", "rounds"), [(4, 8), (8, 7)])
+@pytest.mark.sizes(2)
+def test_a_result_that_was_not_collected_keeps_no_round_up(comm, window, rounds):
+    """The rank was away meanwhile; then it holds rounds up for its patience only."""
+    send, out = np.zeros(2, "i8"), np.zeros(2, "i8")
+    send[comm.rank] = 1
+    with pp.Context(comm, seed=7, window=window, patience=0.1) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver="sum")
+        total, starts = np.zeros_like(out), 0
+
+        def take_part():
+            nonlocal starts
+            request.Start()
+            request.Wait(timeout=30)
+            total[:] += out
+            starts += 1
+
+        if comm.rank == 1:
+            request.Start()
+            starts += 1
+            comm.Barrier()
+            with ctx.away():
+                comm.Barrier()
+            comm.Barrier()
+            request.Wait()
+            total += out
+        else:
+            comm.Barrier()
+            for _ in range(rounds):
+                take_part()
+            comm.Barrier()
+            for _ in range(3 * window):
+                take_part()
+            comm.Barrier()
+            with ctx.away():
+                pass
+        request.Flush()
+        total += out
+        assert (total == comm.allgather(starts)).all()
+        request.Free()
+
+
+@pytest.mark.sizes(2)
+def test_rounds_while_a_rank_is_away_count_as_given(comm, transport):
+    """Also if it has not looked at them before it came back."""
+    send, out, status = np.ones(2), np.zeros(2), pp.Status()
+    with pp.Context(comm, seed=7, transport=transport, patience=None) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Solo(), deliver="sum")
+        for _ in range(10):
+            if comm.rank == 0:
+                comm.Barrier()
+                for _ in range(3):
+                    request.Start()
+                    request.Wait()
+                comm.Barrier()
+                with ctx.away():
+                    pass
+            else:
+                with ctx.away():
+                    comm.Barrier()
+                    comm.Barrier()
+                request.Start()
+                request.Wait(status)
+                assert status.missed == 0
+        request.Flush()
+        request.Free()

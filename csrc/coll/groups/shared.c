@@ -207,9 +207,11 @@ static bool poll(pp_preduce_t *preduce)
     bool             any = shared->vault && finish_averages(preduce);
     if (any)
         follow_up_all(preduce, true);
+    /* The answers last: one that came before a flush is taken before it, else the next request would take it for its own. */
+    PP_STEP("look");
+    uint32_t flushes = atomic_load(&desk->flushes), ends = atomic_load(&desk->ends);
     PP_STEP("look");
     uint64_t answered = atomic_load(&desk->answered);
-    uint32_t flushes = atomic_load(&desk->flushes), ends = atomic_load(&desk->ends);
     uint32_t awaited = atomic_load(&desk->awaited);
     uint64_t differ = atomic_load(&shared->hall->differ);
     if (awaited != shared->awaited) {

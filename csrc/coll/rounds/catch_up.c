@@ -89,9 +89,7 @@ static void count_all_as_given(const pp_allreduce_t *coll)
     const pp_team_t *team = coll->handle.team;
     if (team->live_handles < 2 || !(team->in_call || team->waiting > 0))
         return;
-    PP_FOR_EACH_HANDLE(team->engine, other)
-        if (other != &coll->handle && other->kind->count_as_given)
-            other->kind->count_as_given(other);
+    pp_team_count_as_given(team, &coll->handle);
 }
 
 /* Makes outcomes of the ring entries of the rounds that other ranks have made since this rank last looked. */

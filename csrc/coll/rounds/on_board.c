@@ -80,11 +80,11 @@ void pp_on_board_worked(pp_allreduce_t *coll, uint64_t round, bool last)
 
 /* ---- going on -------------------------------------------------------------------------------------------------- */
 
-/* Makes room in the ring for ranks that go on while this one is exempt from its bound: copies its results aside, two
-   rounds before there may be none. */
+/* Makes room in the ring for ranks that go on: copies this one's results aside, two rounds before there may be none.  A rank
+   that was never exempt from its bound is not so far behind.  One that was stays so when its exemption ends. */
 static void make_room(pp_allreduce_t *coll)
 {
-    if (!pp_combine_keeps_all(coll) || !pp_rounds_is_exempt(coll)
+    if (!pp_combine_keeps_all(coll)
         || !pp_board_may_be_full(&coll->on_board->board, pp_say_absorbed(coll), coll->completed + 2))
         return;
     if (coll->request.outcome)

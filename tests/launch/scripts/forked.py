@@ -1,11 +1,13 @@
 """A forked child makes a context: forked.py WHEN [before | after MPI was initialised].
 
-The parent imports the package first. After MPI_Init the child is refused, and the parent goes on;
+The parent imports the package first. After MPI_Init the child is refused, and the parent goes on,
+also when the child drops an array of the library;
 before, the child initialises an MPI of its own, and may.
 """
 
 import os
 import sys
+import weakref
 
 import mpi4py
 import numpy as np
@@ -35,7 +37,22 @@ def refused(comm):
         raise AssertionError("a context in a forked child")
 
 
-def in_child(call):
+def drop_an_array(comm):
+    """The parent has the memory as well, and so have the other ranks."""
+    with pp.Context(comm) as ctx:
+        arrays, out = [ctx.alloc(5000)], np.zeros(5000)
+        arrays[0][:] = 7
+        gone = weakref.ref(arrays[0])
+        assert in_child(arrays.clear, lambda: gone() is None)
+        assert (arrays[0] == 7).all()
+        request = ctx.Allreduce_init(arrays[0], out, policy=pp.Full())
+        request.Start()
+        request.Wait()
+        assert (out == 7 * comm.size).all()
+        request.Free()
+
+
+def in_child(call, succeeds=lambda: True):
     """Return whether a call succeeds in a forked child."""
     child = os.fork()
     if child:
@@ -43,7 +60,7 @@ def in_child(call):
     code = 1
     try:
         call()
-        code = 0
+        code = 0 if succeeds() else 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -80,5 +97,6 @@ else:
     work(MPI.COMM_WORLD)
     assert in_child(be_refused)
     work(MPI.COMM_WORLD)
+    drop_an_array(MPI.COMM_WORLD)
     MPI.Finalize()
 print(f"end of rank {rank}", flush=True)
