@@ -294,7 +294,8 @@ class Request:
             and nothing was communicated: the other ranks wait in their Flush. Repeat the call.
         TimeoutError
             After `timeout` seconds. The same call, made again, goes on with it. Until then this
-            rank counts as left, and every other collective call of the context raises.
+            rank counts as left, and every other collective call of the context raises, and `Wait`
+            and `Test` of this request.
         Error
             With ``deliver="each"``: there `AllreduceRequest.Drain` gives the remaining rounds one
             by one. Also if another thread is inside a collective call of the context, or if the

@@ -225,7 +225,7 @@ class AllreduceRequest(Request):
         TimeoutError
             After `timeout` seconds in one step. Call `Drain` again: the first step of the new
             iterator goes on with it. Until then this rank counts as left, and every other
-            collective call of the context raises.
+            collective call of the context raises, and `Wait`, `Test` and `More` of this request.
         Error
             With another `deliver` (call `Request.Flush`), or if the handle was freed.
         PeerFailedError

@@ -751,3 +751,34 @@ def test_a_call_that_goes_on_has_the_same_buffers(comm, ctx, array, stream):
                 ctx.Preduce_init(other, pp.groups.Given())
     comm.Barrier()
     ctx.Preduce_init(model, pp.groups.Given()).Free()
+
+
+@pytest.mark.parametrize("path", ["staged", "ipc"])
+def test_a_flush_that_is_refused_does_nothing(comm, ctx, array, path, needs_ipc):
+    """Nothing has come off the device for it."""
+    model = array(3, "f8")
+    request = ctx.Preduce_init(model, whole(comm.size), device_path=path)
+    model.put(comm.rank)
+    with ctx.away(), pytest.raises(pp.Error, match=r"Flush inside ctx.away\(\)"):
+        request.Flush()
+    request.Flush()
+    np.testing.assert_allclose(model.get(), (comm.size - 1) / 2)
+    request.Free()
+
+
+def test_free_waits_for_the_copy_of_a_start_that_failed(
+    comm, ctx, array, stream, stand_in, needs_ipc
+):
+    """Its memory is not given back before; and then all of it is, on all ranks."""
+    model, last = array(1003, "f8"), comm.rank == comm.size - 1
+    request = ctx.Preduce_init(model, whole(comm.size), device_path="ipc")
+    model.put(1)
+    stream.hold(last)
+    if last:
+        stand_in.fake_fail(b"cuStreamWaitEvent", 2, 719)
+        with pytest.raises(pp.Error, match="cuStreamWaitEvent failed with 719"):
+            request.Start()
+        with pytest.raises(pp.TimeoutError, match="have not come to or from their device"):
+            request.Free(timeout=0.05)
+        stream.hold(False)
+    request.Free()

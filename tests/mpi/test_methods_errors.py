@@ -246,3 +246,21 @@ def test_states_that_differ(comm, ctx, first, other, words):
     other = first
     worker.finish(ignore)
     assert same(comm, x)
+
+
+@pytest.mark.sizes(2, 3)
+@pytest.mark.parametrize("error", [MemoryError, pp.Error])
+def test_a_handle_for_which_a_rank_has_no_memory(comm, ctx, monkeypatch, error):
+    """All ranks raise, and close the meeting together."""
+    last = comm.size - 1
+    made = pp.Context.Preduce_init
+
+    def refused(ctx, *rest, **options):
+        made(ctx, *rest, **options).Free()  # all have been there
+        raise error("none is left") if comm.rank == last else pp.MismatchError(f"rank {last}: none")
+
+    monkeypatch.setattr(pp.Context, "Preduce_init", refused)
+    with pytest.raises(error if comm.rank == last else pp.MismatchError, match="none"):
+        PartialReduce(min(2, comm.size)).worker(ctx, np.zeros(4))
+    monkeypatch.undo()
+    Training(comm, ctx, EagerSGD()).finish()

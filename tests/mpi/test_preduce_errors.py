@@ -7,6 +7,7 @@ in order: a good handle works.
 from __future__ import annotations
 
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from mpi4py import MPI
 
 import pypartial as pp
 from pypartial import groups
+from pypartial._group_comm import CommGroups
 
 pytestmark = pytest.mark.mpi
 
@@ -296,4 +298,57 @@ def test_an_init_that_timed_out_goes_on_with_the_same_arguments(comm, ctx):
     request.Start()
     request.Wait()
     assert model == pytest.approx([(comm.size - 1) / 2] * 2)
+    request.Free()
+
+
+def test_a_flush_beside_a_flush_does_nothing(comm, ctx):
+    """Another thread is inside: the call is refused before it looks at the model."""
+    model = np.full(3, float(comm.rank))
+    request = ctx.Preduce_init(model, pp.groups.Given())
+    if comm.rank == 0 and comm.size > 1:
+        inside = threading.Thread(target=request.Flush)
+        inside.start()
+        has_begun = False
+        while not has_begun:
+            try:
+                request.Wait(timeout=0)
+            except pp.Error as error:
+                has_begun = "inside a collective call" in str(error)
+        model[:] = 100
+        with pytest.raises(pp.Error, match="Flush inside a collective call"):
+            request.Flush()
+        comm.Barrier()
+        inside.join()
+    else:
+        if comm.size > 1:
+            comm.Barrier()
+        request.Flush()
+    np.testing.assert_allclose(model, (comm.size - 1) / 2)
+    request.Free()
+
+
+@pytest.mark.sizes(2, 3)
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_wait_that_was_interrupted_beside_its_group_is_repeated(comm, ctx, monkeypatch, where):
+    """MPI averages it, before or after Ctrl-C came; the members are the same."""
+    model = np.full(3, float(comm.rank))
+    whole = pp.groups.Table([[range(comm.size)]])
+    request = ctx.Preduce_init(model, whole, backend="comm")
+    run = CommGroups.run
+
+    def interrupted(groups, *which):
+        monkeypatch.setattr(CommGroups, "run", run)
+        if where == "after":
+            run(groups, *which)
+        raise KeyboardInterrupt
+
+    if comm.rank == 0:
+        monkeypatch.setattr(CommGroups, "run", interrupted)
+    request.Start()
+    if comm.rank == 0:
+        with pytest.raises(KeyboardInterrupt):
+            request.Wait()
+    request.Wait()
+    np.testing.assert_allclose(model, (comm.size - 1) / 2)
+    request.Flush()
     request.Free()
