@@ -123,12 +123,6 @@ pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t 
     return PP_OK;
 }
 
-pp_status_t pp_in_place_check_view(const pp_handle_t *handle)
-{
-    const pp_staging_t *staging = handle->staging;
-    return staging->views ? pp_lane_check_view(&staging->lane, staging->viewed_on) : PP_OK;
-}
-
 pp_status_t pp_in_place_end_view(pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;
@@ -136,7 +130,7 @@ pp_status_t pp_in_place_end_view(pp_handle_t *handle)
     pp_status_t   status;
     if (!staging->views)
         return PP_OK;
-    PP_TRY(pp_in_place_check_view(handle));
+    PP_TRY(pp_staging_check_view(handle));
     staging->views = false;
     PP_UNLOCKED(ctx, status, pp_lane_use(&staging->lane, staging->reader, staging->viewed_on));
     if (status < 0)

@@ -180,9 +180,15 @@ pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_
 
 /* ---- what the faces of all such handles do ----------------------------------------------------------------- */
 
+pp_status_t pp_staging_check_view(const pp_handle_t *handle)
+{
+    const pp_staging_t *staging = handle->staging;
+    return staging->views ? pp_lane_check_view(&staging->lane, staging->viewed_on) : PP_OK;
+}
+
 pp_status_t pp_staging_check(const pp_handle_t *handle)
 {
-    PP_TRY(pp_in_place_check_view(handle));
+    PP_TRY(pp_staging_check_view(handle));
     return pp_lane_check(&handle->staging->lane, handle->staging->stream);
 }
 

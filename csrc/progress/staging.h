@@ -139,6 +139,8 @@ void        pp_staging_unpin_spare(pp_staging_t *staging);
 void        pp_staging_refused(pp_handle_t *handle, const pp_pinned_t *pinned, pp_status_t status);
 /* See pp_face_t. */
 pp_status_t pp_staging_check(const pp_handle_t *handle);
+/* PP_ERR_ARGUMENT: the stream of the last View is being captured, so the view cannot end. */
+pp_status_t pp_staging_check_view(const pp_handle_t *handle);
 pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);
 /* Those of this thread to all handles, and those of other threads with a smaller number than this (pp_flight_t); if the
    context has failed, none. */
@@ -184,9 +186,8 @@ void        pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight);
 pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view,
                                 pp_pinned_t **pinned);
 /* The application reads the last result no longer, but for what it has queued.  PP_ERR_ARGUMENT: the stream of that is
-   being captured, and the view goes on; so pp_in_place_check_view() says, too. */
+   being captured, and the view goes on. */
 pp_status_t pp_in_place_end_view(pp_handle_t *handle);
-pp_status_t pp_in_place_check_view(const pp_handle_t *handle);
 
 /* ---- what the face of the host's handles does, too (gather.c, allreduce_face.c) ---- */
 
