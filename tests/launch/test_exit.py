@@ -182,3 +182,36 @@ def test_a_hanging_rank_is_seen():
     assert run.returncode != 0
     assert run.seconds < QUICK_S
     run.check_clean()
+
+
+KEPT = """
+import os, re, time
+import numpy as np
+from mpi4py import MPI
+import pypartial as pp
+comm = MPI.COMM_WORLD
+other = comm.bcast(os.getpid(), 1)
+ctx = pp.Context(comm, transport=os.environ["TRANSPORT"])
+out = np.zeros(1 << 17)  # 1 MB
+request = ctx.Allreduce_init(np.ones_like(out), out, policy=pp.Solo(), deliver="each")
+def kept_mb():
+    with open(f"/proc/{other}/status") as status:
+        return int(re.search("RssAnon:\\\\s+(\\\\d+)", status.read())[1]) / 1024
+for step in range(150 if comm.rank == 0 else 0):
+    request.Start()
+    request.Wait()
+    time.sleep(0.005)  # about as long as the other rank needs to see a round
+    if step == 50:
+        before = kept_mb()
+if comm.rank == 0:
+    print("grown by MB:", int(kept_mb() - before), flush=True)
+"""
+
+
+@pytest.mark.parametrize("transport", ["auto", "mpi"], ids=["memory", "messages"])
+def test_a_rank_that_has_ended_keeps_no_results(transport):
+    """Nobody takes those of the rounds that it serves: a hundred of 1 MB."""
+    run = mpirun(2, python("-c", KEPT), timeout_s=60, env={"TRANSPORT": transport})
+    run.check()
+    (grown,) = [line for line in run.lines(0) if line.startswith("grown by MB: ")]
+    assert int(grown.rpartition(" ")[2]) < 40, run.explain()
