@@ -278,7 +278,7 @@ def test_a_loop_does_not_wake_the_progress_thread(comm, ctx, array, stream, stan
         return ctx.stats().sleeps - before
 
     rings(20)
-    assert min(rings(100) for _ in range(8)) < 50  # beside other programs threads sleep more often
+    assert rings(400) < 200
     request.Free()
 
 
