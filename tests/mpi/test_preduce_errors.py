@@ -12,6 +12,7 @@ import threading
 import numpy as np
 import pytest
 from mpi4py import MPI
+from support.on_device import soon
 
 import pypartial as pp
 from pypartial import groups
@@ -308,12 +309,13 @@ def test_a_flush_beside_a_flush_does_nothing(comm, ctx):
     if comm.rank == 0 and comm.size > 1:
         inside = threading.Thread(target=request.Flush)
         inside.start()
-        has_begun = False
-        while not has_begun:
-            try:
+
+        def has_begun():
+            with pytest.raises(pp.Error) as caught:
                 request.Wait(timeout=0)
-            except pp.Error as error:
-                has_begun = "inside a collective call" in str(error)
+            return "inside a collective call" in str(caught.value)
+
+        soon(has_begun)
         model[:] = 100
         with pytest.raises(pp.Error, match="Flush inside a collective call"):
             request.Flush()
