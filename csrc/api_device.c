@@ -158,12 +158,13 @@ pp_status_t pp_land_all(pp_ctx_t *ctx, uint64_t *until, int64_t timeout_us)
     return status;
 }
 
-pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us)
+pp_status_t pp_land(pp_handle_t *handle, uint64_t call, int32_t results, int64_t timeout_us)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter(handle, &ctx));
-    handle->face->end_view(handle);
-    pp_status_t status = handle->face->land(ctx, handle, results != 0, timeout_us);
+    pp_status_t status = handle->face->end_view(handle);
+    if (status >= 0)
+        status = handle->face->land(ctx, handle, call, results != 0, timeout_us);
     pp_unlock(ctx);
     return status;
 }

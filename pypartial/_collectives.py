@@ -71,7 +71,9 @@ class Collectives:
             inside `Request.Start` only, and writes `recvbuf` inside `Wait`, `Test`, `Flush`,
             `View`, `More` and a step of `Drain` only; at all other times they are the
             application's. (A `Wait` that ends by a timeout or Ctrl-C may have written part of
-            `recvbuf`; the next `Wait` writes all of it.) For arrays of `alloc` see there.
+            `recvbuf`; the next `Wait` writes all of it.) For arrays of `alloc` see there. Of
+            buffers on a device that holds for work which is queued on the stream of the call;
+            other streams have to wait for that one (`DeviceAllreduceRequest`).
         op : mpi4py.MPI.Op, optional
             ``MPI.SUM`` (the default), PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR or BXOR, as MPI
             defines them for the element type. float16 and bfloat16 travel and accumulate as
@@ -102,10 +104,11 @@ class Collectives:
         device_path : {"auto", "staged", "ipc", "direct"}, optional
             How the elements of buffers on devices get from rank to rank. ``"staged"``: by memory of
             the host. Then some ranks may have their buffers there. ``"ipc"``: by memory of devices
-            that the ranks share, where a device reduces them; it needs all ranks on one node, and
-            CuPy. ``"direct"``: as messages of elements in memory of devices, for an MPI that takes
-            addresses of devices; it needs rounds that are made of messages (``transport="mpi"``, or
-            every rank alone on its node), and CuPy. Whether MPI takes them, a process that the
+            that the ranks share, where a device reduces them; it needs all ranks on one node,
+            rounds in memory that they share, and CuPy. ``"direct"``: as messages of elements in
+            memory of devices, for an MPI that takes addresses of devices; it needs rounds that are
+            made of messages (``transport="mpi"``, an `algorithm` that is named, or every rank alone
+            on its node), and CuPy. Whether MPI takes them, a process that the
             first rank of each node starts tries once, on its device; up to 60 seconds. If a path is
             not possible, the handle is as with ``"staged"``: rank 0 warns, and
             `DeviceAllreduceRequest.device_path_reason` says why. ``"auto"``: ``"staged"``; from 16
@@ -234,7 +237,8 @@ class Collectives:
             The request keeps the buffers alive until it is freed. The library reads `buf` inside
             `PreduceRequest.Start` and `PreduceRequest.Flush` only, and writes it inside `Wait`,
             `Test` and `Flush` only; at all other times it is the application's. For arrays of
-            `alloc` see there.
+            `alloc` see there. Of buffers on a device that holds for work which is queued on the
+            stream of the call (`DevicePreduceRequest`).
         groups : Generator
             Which ranks average with each other: `groups.Static`, `groups.Random`, `groups.Smart`,
             `groups.Controller`, `groups.Given` or `groups.Table`.

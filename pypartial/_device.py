@@ -524,7 +524,7 @@ def library_stream(owner: Any) -> Any:
     return None
 
 
-def as_stream(value: Any) -> int:
+def as_stream(value: Any, device: int) -> int:
     """Return an explicit ``stream=`` as the number that CUDA's driver takes.
 
     Parameters
@@ -533,11 +533,14 @@ def as_stream(value: Any) -> int:
         The address of a stream, 1 for the legacy default stream, 2 for the per-thread default
         stream, or a stream of CuPy, of torch, or with `__cuda_stream__`. An object whose address
         is 0 is its library's default stream, which is the legacy one for CuPy and torch.
+    device : int
+        Where the buffers are. The driver sees whether a stream is of another device, but not of a
+        default stream: each device has one, and they have the same number.
 
     Raises
     ------
     ArgumentError
-        If it is something else; the text has the value.
+        If it is something else, or another device's default stream; the text has the value.
     """
     try:
         number = _of_object(value)
@@ -548,6 +551,8 @@ def as_stream(value: Any) -> int:
             f"stream is {kind_of(value)}, which does not say its address: {error}"
         ) from error
     if number is not None:
+        if number <= PER_THREAD_STREAM:
+            _check_device(value, device)
         return number
     if _integer(value) is None:
         raise ArgumentError(
@@ -567,6 +572,17 @@ def _of_object(value: Any) -> int | None:
     if hasattr(value, "ptr") and hasattr(value, "wait_event"):
         return _address(value.ptr)
     return None
+
+
+def _check_device(value: Any, device: int) -> None:
+    """Raise if a default stream says that it is of another device than the buffers."""
+    for name in ("device_index", "device_id"):  # torch's and CuPy's, where -1 is the current one
+        of = _integer(getattr(value, name, None))
+        if of is not None and of not in (-1, device):
+            raise ArgumentError(
+                f"stream is a default stream of device {of}, and the buffers are on device "
+                f"{device}: pass a stream of that device"
+            )
 
 
 def _from_protocol(value: Any) -> Any:

@@ -13,7 +13,7 @@ from .errors import ArgumentError, Error
 if TYPE_CHECKING:
     from ._native import Native
 
-__all__ = ["alloc", "array_at", "stream_at"]
+__all__ = ["alloc", "array_at", "load_cupy", "stream_at"]
 
 _TYPES = "?bhilqpBHILQPefdFD"  # those that CuPy and devices have, as NumPy's characters
 
@@ -75,7 +75,7 @@ def alloc(native: Native, shape: tuple[int, ...], dtype: np.dtype[Any], device: 
     native.check(lib.pp_device_alloc(device, size_bytes, memory, keeper))
     # The array refers to `owner`: both end together.
     owner = ffi.gc(keeper[0], lib.pp_device_unalloc)
-    cupy = _cupy(native)
+    cupy = load_cupy(native, device, "alloc with a device")
     address = int(ffi.cast("uintptr_t", memory[0]))
     array = array_at(cupy, device, address, shape, dtype, owner)
     if size_bytes:
@@ -84,13 +84,39 @@ def alloc(native: Native, shape: tuple[int, ...], dtype: np.dtype[Any], device: 
     return array
 
 
-def _cupy(native: Native) -> Any:
+def load_cupy(native: Native, device: int, what: str) -> Any:
+    """Return the module `cupy`, which can use the device.
+
+    Raises
+    ------
+    Error
+        If it cannot, or there is none. The text says that `what` gives arrays of it.
+    """
+    gives = f"{what} gives an array of CuPy, which"
     try:
-        return __import__("cupy")
-    except ImportError:
-        version, count = native.ffi.new("int32_t *"), native.ffi.new("int32_t *")
-        native.check(native.lib.pp_devices(version, count))
+        cupy: Any = __import__("cupy")
+        with cupy.cuda.Device(device):  # CuPy asks its runtime for the first time
+            return cupy
+    except ModuleNotFoundError as error:
+        major = _driver(native)
+        if error.name == "cupy":
+            raise Error(
+                f"{gives} is not installed: `pip install 'pypartial-mpi[cuda{major}]'`"
+            ) from None
+        raise Error(f"{gives} cannot be used: {_mend(major)}. Python says: {error}") from error
+    except Exception as error:  # two builds of it, or one for a newer CUDA than the driver
         raise Error(
-            "alloc with a device gives an array of CuPy, which is not installed: "
-            f"`pip install 'pypartial-mpi[cuda{wheels_for(version[0] // 1000)}]'`"
-        ) from None
+            f"{gives} cannot be used: {_mend(_driver(native))}. It says: {str(error).strip()}"
+        ) from error
+
+
+def _driver(native: Native) -> int:
+    """Return the major version of CUDA for which to install wheels."""
+    version, count = native.ffi.new("int32_t *"), native.ffi.new("int32_t *")
+    native.check(native.lib.pp_devices(version, count))
+    return wheels_for(version[0] // 1000)
+
+
+def _mend(major: int) -> str:
+    command = f"`pip install --force-reinstall cupy-cuda{major}x`"
+    return f"{command}, without another build of CuPy beside it"

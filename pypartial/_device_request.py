@@ -78,7 +78,7 @@ class DeviceRequest(Request):
     def _use(self, stream: Any, find_current: Callable[[], int]) -> int:
         """Name the stream of the next calls, and return its number."""
         self._live()
-        number = as_stream(stream) if stream is not None else find_current()
+        number = as_stream(stream, self._device) if stream is not None else find_current()
         self._native.check(self._lib.pp_use_stream(self._handle, number))
         return number
 
@@ -90,7 +90,6 @@ class DeviceRequest(Request):
         self._use(stream, self._find_target)
         if self._context._calls.in_progress(name):
             return timeout
-        self._context._calls.prepare(name)
         return self._land(name, timeout, results=False)
 
     def _before_free(self, timeout: float | None) -> float | None:
@@ -99,7 +98,6 @@ class DeviceRequest(Request):
         if self._context._calls.in_progress(name):
             return timeout
         self._live()
-        self._context._calls.prepare(name)
         return self._land(name, timeout, results=True)
 
     def _await_free(self) -> None:
@@ -108,9 +106,10 @@ class DeviceRequest(Request):
 
     def _land(self, name: str, timeout: float | None, *, results: bool) -> float | None:
         """Wait until contributions are off the device, and `results` there; return what is left."""
+        call = self._context._calls.prepare(name)[0]
         return self._context._calls.await_device(
             name,
             f"this rank's copies on device {self._device}",
             timeout,
-            lambda slice_us: self._lib.pp_land(self._handle, results, slice_us),
+            lambda slice_us: self._lib.pp_land(self._handle, call, results, slice_us),
         )

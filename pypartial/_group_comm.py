@@ -54,11 +54,12 @@ class CommGroups:
                 self._split(groups_of(phase))
 
     def _split(self, groups: list[tuple[int, ...]]) -> None:
-        """Make the communicators of the groups of a phase."""
+        """Make the communicators of the groups of a phase that no phase before it has."""
         rank = self._comm.rank
         mine = next((group for group in groups if rank in group), ())
-        comm = self._comm.Split(mine[0] if mine else self._mpi.UNDEFINED, rank)
-        if mine:
+        new = mine and mine not in self._splits  # all its members see that alike
+        comm = self._comm.Split(mine[0] if new else self._mpi.UNDEFINED, rank)
+        if new:
             self._splits[mine] = comm
 
     def start(self) -> None:

@@ -293,8 +293,9 @@ class Context(Collectives):
     ) -> Any:
         """Return a new array that rounds can read and write in place. Local; does not block.
 
-        The array is zeroed. In memory of the host it begins on a page. Its memory is shared by the
-        ranks of the node if the context shares any, else it is ordinary memory. A request whose
+        The array is zeroed. In memory of the host it is shared by the ranks of the node, and begins
+        on a page, if the context shares any; else it is ordinary memory, and begins at a multiple
+        of 64 bytes. A request whose
         send or receive buffer is such an array uses it without a copy, if the buffer is one array
         and the library reduces the element type as it is (not float16, bfloat16, long double, bool,
         nor a logical operation). Between nodes only send buffers are used in place.

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ._arguments import seconds
 from ._device import library_stream, streams_finder
-from ._device_array import array_at, stream_at
+from ._device_array import array_at, load_cupy, stream_at
 from ._device_request import DeviceRequest, no_stream
 from ._group_elements import DeviceBuffers, DeviceElements, HostElements
 from ._handle import _check_status
 from .allreduce import AllreduceRequest
-from .errors import Error
 from .preduce import PreduceRequest
 from .status import Cause, Status
 
@@ -37,9 +36,10 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
 
     Notes
     -----
-    **Streams.** The calls order themselves with the work of a *stream*, and the host waits for no
-    device. ``stream=None`` is the current stream of the library that the array is from, at the time
-    of the call: ``cupy.cuda.get_current_stream()``, ``torch.cuda.current_stream()``, else the
+    **Streams.** The calls order themselves with the work of a *stream*, and the host does not wait
+    for that work. (For some operations of its own a call waits: docs/cuda.md, "Streams" and "How it
+    is made".) ``stream=None`` is the current stream of the library that the array is from, at the
+    time of the call: ``cupy.cuda.get_current_stream()``, ``torch.cuda.current_stream()``, else the
     `stream` of the object's interface, else the legacy default stream. If several buffers have
     different ones, the call raises `ArgumentError`: pass a stream. A stream can also be an
     object of CuPy, PyTorch or with ``__cuda_stream__``, or a number as in
@@ -84,6 +84,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         self._target: Any = vector.targets[0][1]
         self._find_source = streams_finder(vector.sources)
         self._find_target = streams_finder(vector.targets)
+        self._cupy: Any = None  # the module, from the first view on
         self._viewed_on: Any = None  # keeps the stream of the last view alive
 
     @property
@@ -96,7 +97,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     def Start(self, stream: Any = None) -> None:
         """Contribute what is in the send buffers, and ask for a result.
 
-        Local. It waits neither for another rank nor for the device.
+        Local. It waits neither for another rank nor for what is queued on the device.
 
         Parameters
         ----------
@@ -122,7 +123,7 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     ) -> bool:
         """Wait until the request is complete; its result is then on its way to the receive buffers.
 
-        Local and blocking: it waits for a round, not for the device.
+        Local and blocking: it waits for a round, not for the work that is queued on `stream`.
 
         Parameters
         ----------
@@ -150,15 +151,17 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         return super().Wait(status, timeout)
 
     def Test(self, status: Status | None = None, stream: Any = None) -> bool:
-        """Collect the request if it is complete. Local; never blocks.
+        """Collect the request if it is complete. Local; does not wait for a round.
 
-        See `Request.Test`, and `Wait` for `stream`.
+        It takes as long as it takes to queue the copy of the result, and with ``"ipc"`` as some
+        operations of the library on the device (docs/cuda.md, "How it is made"). See
+        `Request.Test`, and `Wait` for `stream`.
         """
         self._use(stream, self._find_target)
         return super().Test(status)
 
     def More(self, status: Status | None = None, stream: Any = None) -> bool:
-        """Take the next complete round that this rank was not given yet. Local; never blocks.
+        """Take the next complete round that this rank was not given yet. Local, as `Test`.
 
         False also if eight results are on their way. See `AllreduceRequest.More`, and `Wait` for
         `stream`.
@@ -200,20 +203,16 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         ArgumentError, TimeoutError, Error, PeerFailedError
             As `Wait`.
         Error
-            If CuPy is not installed. The call has not waited.
+            If CuPy is not installed, or cannot use the device. The call has not waited.
 
         Notes
         -----
         The next call records an event on `stream`. While that is being captured into a graph the
         call raises `ArgumentError`, and has done nothing.
         """
-        try:
-            self._cupy = __import__("cupy")
-        except ImportError:
-            raise Error(
-                f"{self._name()}: View gives an array of CuPy, which is not installed: install it, "
-                "or call Wait"
-            ) from None
+        self._live()
+        if self._cupy is None:
+            self._cupy = load_cupy(self._native, self._device, f"{self._name()}: View")
         used = stream if stream is not None else library_stream(self._target)
         self._asked = self._use(stream, self._find_target), used
         return super().View(status, timeout)
@@ -248,7 +247,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         """Run one more, synchronous round with everything that is pending on any rank.
 
         Collective, blocking. It first waits until this rank's contributions have come off the
-        device. See `Request.Flush`, and `Wait` for `stream`.
+        device. A `TimeoutError` before that says so: the call has not begun, and this rank has not
+        left. See `Request.Flush`, and `Wait` for `stream`.
         """
         _check_status(status)
         limit = None if timeout is None else seconds(timeout)
@@ -259,8 +259,9 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     def Drain(self, timeout: float | None = None, stream: Any = None) -> Iterator[Status]:
         """Deliver the remaining rounds one by one, the flush last.
 
-        The first step waits until this rank's contributions have come off the device. See
-        `AllreduceRequest.Drain`, and `Wait` for `stream`: None is looked up in each step.
+        The first step waits until this rank's contributions have come off the device, with a
+        timeout as that of `Flush`. See `AllreduceRequest.Drain`, and `Wait` for `stream`: None is
+        looked up in each step.
         """
         limit = None if timeout is None else seconds(timeout)
         super().Drain(limit)  # for what it refuses
@@ -278,7 +279,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         """End the handle and release its memory.
 
         Collective, blocking. It first waits until this rank's contributions have come off the
-        device, and its results are there. See `Request.Free`.
+        device, and its results are there, with a timeout as that of `Flush`: the request can be
+        used after that. See `Request.Free`.
         """
         limit = None if timeout is None else seconds(timeout)
         discarded = super().Free(self._before_free(limit))
@@ -302,8 +304,9 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
     Notes
     -----
     **Streams.** As of a `DeviceAllreduceRequest`: the calls order themselves with the work of a
-    stream, and the host waits for no device. `Start` gives what is in the buffers when the work
-    queued on its stream so far is done; work that is queued there afterwards may overwrite them.
+    stream, and the host does not wait for that work. `Start` gives what is in the buffers when the
+    work queued on its stream so far is done; work that is queued there afterwards may overwrite
+    them.
     `Wait`, `Test` and `Flush` return when the copy of the average into the buffers is queued on
     their stream: give a `Start`, its `Wait` and the next `Start` the same stream, or order their
     streams yourself.
@@ -350,7 +353,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
     def Start(self, iteration: int | None = None, group: Any = None, stream: Any = None) -> None:
         """Give what is in the buffers, and ask for a group.
 
-        Local. It waits neither for another rank nor for the device.
+        Local. It waits neither for another rank nor for what is queued on the device.
 
         Parameters
         ----------
@@ -407,7 +410,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         return super().Wait(status, timeout)
 
     def Test(self, status: Status | None = None, stream: Any = None) -> bool:
-        """Collect the request if it is complete. Local; never blocks.
+        """Collect the request if it is complete. Local; does not wait for a group.
 
         See `PreduceRequest.Test`, and `Wait` for `stream`.
         """
@@ -435,7 +438,8 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         """End the handle and release its memory.
 
         Collective, blocking. It first waits until this rank's model has come off the device, and
-        its averages are there. See `PreduceRequest.Free`.
+        its averages are there. A `TimeoutError` before that says so: the call has not begun, and
+        the request can be used. See `PreduceRequest.Free`.
         """
         limit = None if timeout is None else seconds(timeout)
         self._refuse_flush()

@@ -50,7 +50,8 @@ class TimeoutError(Error, builtins.TimeoutError):
 
     Nothing is lost. A request is still outstanding: the application can wait for it again, and a
     `Request.Start` adds to what is pending. A collective call is still in progress: the same call,
-    made again, goes on with it.
+    made again, goes on with it. If the text says that copies have not come to or from their device,
+    the call has not begun, and this rank has not left: any call may be next.
     """
 
 

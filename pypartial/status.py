@@ -393,7 +393,8 @@ class Stats:
     device_rounds : int
         Rounds that this rank had its device reduce.
     device_wait_ns : int
-        Nanoseconds that threads waited for the device, in Flush, Drain and Free.
+        Nanoseconds that threads waited for copies to and from devices before a collective call of
+        the context, or `Context.away`, began.
     neighbours : int
         Ranks of this node, this one included, that can be woken without a message.
     shares_memory : int

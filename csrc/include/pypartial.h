@@ -269,7 +269,7 @@ typedef struct pp_stats {
     uint64_t ipc_bytes;             /* the same, between buffers and memory of devices that ranks share */
     uint64_t direct_bytes;          /* given to MPI, to send or to receive, at addresses of devices */
     uint64_t device_rounds;         /* rounds that this rank had a device reduce */
-    uint64_t device_wait_ns;        /* time that threads have waited for a device */
+    uint64_t device_wait_ns;        /* that threads have waited for copies before a collective call, or away, began */
     int32_t  neighbours;            /* ranks reachable by doorbell, this rank included */
     int32_t  shares_memory;         /* 1: the ranks of each node make their part of a round in shared memory */
     int32_t  thread_level;          /* MPI_Query_thread: 0 single .. 3 multiple; -1 without MPI */
@@ -334,7 +334,7 @@ typedef struct pp_allreduce_config {
     int64_t  grace_ns;         /* from the trigger to the taking of contributions; -1: by the vector's size */
     int32_t  memory;           /* pp_memory_kind_t of the pieces' buffers, if they are the host's */
     int32_t  device;           /* 0: they are the host's; else 1 + the number of the CUDA device in whose memory they
-                                  are; the ranks compare only whether it is 0 */
+                                  are; the ranks compare whether it is 0, unless device_path is PP_DEVICE_STAGED */
     int32_t  device_path;      /* pp_device_path_t; the ranks compare it */
     const char *no_path;       /* why this rank cannot take that path, as the caller knows; read during the call; NULL: it
                                   knows nothing */

@@ -57,10 +57,11 @@ pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t
 /* Local.  The stream that calls of this handle use from now on; before the first one. */
 pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
 /* Local, blocking: waits until the contributions of this rank are off the device, and with `results` also until its
-   results are there.  Without `results` P-Reduce copies off the device what a Flush gives.  To be called before
-   pp_flush_begin(), pp_drain_begin(), and with `results` before pp_handle_free_begin(): they return PP_ERR_STATE
-   otherwise.  PP_PENDING: not after `timeout_us` (< 0: no limit). */
-pp_status_t pp_land(pp_handle_t *handle, int32_t results, int64_t timeout_us);
+   results are there.  Without `results` P-Reduce copies off the device what a Flush gives, once for a call: `call` is
+   its number, which pp_land_all() keeps in *until.  To be called before pp_flush_begin(), pp_drain_begin(), and with
+   `results` before pp_handle_free_begin(): they return PP_ERR_STATE otherwise.  PP_PENDING: not after `timeout_us`
+   (< 0: no limit). */
+pp_status_t pp_land(pp_handle_t *handle, uint64_t call, int32_t results, int64_t timeout_us);
 /* Local, blocking: waits until the contributions of this rank to all handles are off their devices.  To be called before
    each collective call and pp_away_begin(): inside it a rank counts as left, so rounds would go on without contributions
    that are still on their way.  All of this thread count, and those that other threads had begun by the first call: *until,

@@ -59,8 +59,9 @@ typedef struct pp_face {
     pp_status_t (*check)(const pp_handle_t *);
     /* Whether a complete request can be handed out now. */
     bool        (*room)(const pp_handle_t *);
-    /* Waits for the elements of its Starts to come off the device, and with `results` for its results to get there. */
-    pp_status_t (*land)(pp_ctx_t *, pp_handle_t *, bool results, int64_t timeout_us);
+    /* Waits for the elements of its Starts to come off the device, and with `results` for its results to get there.
+       `call`: its number, the same in each try. */
+    pp_status_t (*land)(pp_ctx_t *, pp_handle_t *, uint64_t call, bool results, int64_t timeout_us);
     void        (*use_stream)(pp_handle_t *, uint64_t stream);
     /* Links the oldest elements that have arrived; false: there is no room for them. */
     bool        (*link)(pp_ctx_t *, pp_handle_t *);

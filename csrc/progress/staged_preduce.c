@@ -83,7 +83,7 @@ static pp_status_t fetch(pp_ctx_t *ctx, pp_preduce_t *preduce)
 /* Forgets what a Flush was to give that has not begun. */
 static void forget(pp_ctx_t *ctx, pp_staging_t *staging)
 {
-    staging->for_flush = false;
+    staging->copied_for = 0;
     if (!staging->flights)
         return;
     keep(staging, staging->flights->pinned);
@@ -242,23 +242,25 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
 
 /* ---- Flush ------------------------------------------------------------------------------------------------- */
 
-/* A Flush gives what the buffers hold, unless it has a request to give.  If it ends here by a timeout, the next one
-   goes on with the copy; if it has begun, it has all that it needs. */
-static pp_status_t land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us)
+/* A Flush gives what the buffers hold, unless it has a request to give.  If it ends here by a timeout, its repetition
+   goes on with the copy, and another call makes a new one; if it has begun, it has all that it needs. */
+static pp_status_t land(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t call, bool results, int64_t timeout_us)
 {
     pp_staging_t *staging = handle->staging;
-    if (!results && handle->request.state == PP_IDLE && !staging->for_flush && ctx->calls.kind == PP_CALL_NONE) {
+    if (!results && handle->request.state == PP_IDLE && staging->copied_for != call && ctx->calls.kind == PP_CALL_NONE) {
         PP_TRY(pp_staging_check(handle));
+        if (staging->copied_for)
+            forget(ctx, staging);
         PP_TRY(fetch(ctx, pp_preduce_of(handle)));
         pp_leave_flight(ctx, false);
-        staging->for_flush = true;
+        staging->copied_for = call;
     }
     return pp_staging_land(ctx, handle, results, timeout_us);
 }
 
 static pp_status_t before_flush(pp_ctx_t *ctx, pp_handle_t *handle)
 {
-    handle->staging->for_flush = false;
+    handle->staging->copied_for = 0;
     return pp_preduce_face.before_flush(ctx, handle);
 }
 

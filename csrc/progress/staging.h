@@ -4,8 +4,9 @@
  * Such a handle is the host's: its rounds know nothing of devices.  A Start queues the copy off the device, makes its
  * request, and returns: its elements are *on their way*.  When their copy is over, which threads that look find out, a
  * thread links them as a Start of the host does; so the elements of several Starts are linked in the order of the
- * Starts.  A Wait collects its result, and queues the copy to the device.  No thread waits for a device, but where the
- * application asks for it (pp_land()); with eight results on their way a request is not complete for it.
+ * Starts.  A Wait collects its result, and queues the copy to the device.  No thread waits for what the application has
+ * queued, but where the application asks for it (pp_land()); with eight results on their way a request is not complete
+ * for it.  What the library queues itself is waited for in a few places, without the lock: docs/cuda.md names them.
  *
  * Where rounds are made in memory that ranks share, a copy off the device goes to the part of the station that a round
  * will read, and a copy to the device comes from the ring (in_place.c).  Both are pinned when they are first used.
@@ -64,7 +65,7 @@ typedef struct pp_staging {
     struct pp_device_vault *vault;   /* vectors are on devices, or it was asked for (vault.h); else NULL */
     pp_pinned_t *results, *newest;   /* on their way to the device, oldest first */
     int          result_count;
-    bool         for_flush;          /* P-Reduce: what the next Flush gives is on its way, or in `receive` */
+    uint64_t     copied_for;         /* P-Reduce: what this call of Flush gives is on its way, or in `receive`; 0: none */
     bool         full;               /* there are too many of them, which counts among ctx->flights */
 } pp_staging_t;
 
@@ -141,7 +142,7 @@ void        pp_staging_refused(pp_handle_t *handle, const pp_pinned_t *pinned, p
 pp_status_t pp_staging_check(const pp_handle_t *handle);
 /* PP_ERR_ARGUMENT: the stream of the last View is being captured, so the view cannot end. */
 pp_status_t pp_staging_check_view(const pp_handle_t *handle);
-pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, bool results, int64_t timeout_us);
+pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t call, bool results, int64_t timeout_us);
 /* Those of this thread to all handles, and those of other threads with a smaller number than this (pp_flight_t); if the
    context has failed, none. */
 pp_status_t pp_staging_land_all(pp_ctx_t *ctx, uint64_t until, int64_t timeout_us);

@@ -135,13 +135,16 @@ def devices(native: Native, tries: bool = True) -> list[Fact]:
     for number in range(count[0]):
         native.check(lib.pp_device_name(number, name, _NAME_BYTES))
         facts.append((f"device {number}", native.text(name)))
-    no_kernels = why_no_kernels(native, 0)
-    facts += device_paths(native, count[0], no_kernels)
+    no_kernels = [why_no_kernels(native, number) for number in range(count[0])]
+    facts += device_paths(native, no_kernels)
     return [*facts, ("MPI and devices", mpi_and_devices(native, no_kernels, tries))]
 
 
-def mpi_and_devices(native: Native, no_kernels: str | None, tries: bool) -> str:
-    """Return what MPI says of addresses of devices, and what a process that tries one finds."""
+def mpi_and_devices(native: Native, no_kernels: Sequence[str | None], tries: bool) -> str:
+    """Return what MPI says of addresses of devices, and what a process that tries one finds.
+
+    `no_kernels`: for each device why there are no kernels for it, or None.
+    """
     says, text = mpi_says(native)
     if not says:
         return f'no device_path="direct": {text}'
@@ -149,26 +152,51 @@ def mpi_and_devices(native: Native, no_kernels: str | None, tries: bool) -> str:
     if failed is not None:
         return f'no device_path="direct": {failed}'
     found = f"{text}, and a process that tried it agrees"
-    missing = "" if no_kernels is None else f", but there are no kernels: {no_kernels}"
+    missing = "".join(
+        f", but there are no kernels{for_device}: {why}" for for_device, why in _lacks(no_kernels)
+    )
     where = "rounds made of messages and groups on communicators"
     return f'device_path="direct" for {where}{missing}; {found}'
 
 
-def device_paths(native: Native, count: int, no_kernels: str | None) -> list[Fact]:
-    """Return how elements may get from rank to rank, for each pair of devices on which they are."""
-    if no_kernels is not None:
-        return [("ranks of a node", f'device_path="staged": {no_kernels}')]
-    facts = [("ranks on one device", 'device_path="ipc" or "staged"')]
+def device_paths(native: Native, no_kernels: Sequence[str | None]) -> list[Fact]:
+    """Return how elements may get from rank to rank, for each pair of devices on which they are.
+
+    `no_kernels`: for each device why there are no kernels for it, or None.
+    """
+    lacks = _lacks(no_kernels)
+    if None not in no_kernels and len(lacks) == 1:
+        return [("ranks of a node", f'device_path="staged": {lacks[0][1]}')]
+    both = 'device_path="ipc" or "staged"'
+    facts = [("ranks on one device", both)]
+    if lacks:
+        facts = [
+            (f"ranks on {number}", both if why is None else f'device_path="staged": {why}')
+            for number, why in enumerate(no_kernels)
+        ]
     can = native.ffi.new("int32_t *")
-    for first, second in itertools.combinations(range(count), 2):
-        denied = []
+    for first, second in itertools.combinations(range(len(no_kernels)), 2):
+        denied = [
+            f"there are no kernels for {number}"
+            for number in (first, second)
+            if no_kernels[number] is not None
+        ]
         for one, other in ((first, second), (second, first)):
             native.check(native.lib.pp_device_access(one, other, can))
             if not can[0]:
                 denied.append(f"{one} cannot access the memory of {other}")
-        path = f'device_path="staged": {", ".join(denied)}' if denied else facts[0][1]
+        path = f'device_path="staged": {", ".join(denied)}' if denied else both
         facts.append((f"ranks on {first} and {second}", path))
     return facts
+
+
+def _lacks(no_kernels: Sequence[str | None]) -> list[tuple[str, str]]:
+    """Return for which device there are no kernels, in words, and why; once if all say the same."""
+    if len(set(no_kernels)) == 1:
+        return [] if no_kernels[0] is None else [("", no_kernels[0])]
+    return [
+        (f" for device {number}", why) for number, why in enumerate(no_kernels) if why is not None
+    ]
 
 
 def _version(distribution: str) -> str:

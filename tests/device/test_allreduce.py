@@ -651,12 +651,31 @@ def test_two_devices(comm, ctx, array, stream):
         stream_of_1.close()
 
 
-def test_a_view_needs_cupy(ctx, array, monkeypatch):
+def old_driver(_number):
+    raise RuntimeError("cudaErrorInsufficientDriver: driver version is insufficient")
+
+
+@pytest.mark.parametrize(
+    ("cupy", "text"),
+    [
+        (None, r"is not installed: `pip install 'pypartial-mpi\[cuda12\]'`$"),
+        (
+            SimpleNamespace(cuda=SimpleNamespace(Device=old_driver)),
+            r"cannot be used: `pip install --force-reinstall cupy-cuda12x`, without another build "
+            "of CuPy beside it. It says: cudaErrorInsufficientDriver: driver version is insuff",
+        ),
+    ],
+    ids=["none", "too-new"],
+)
+def test_a_view_needs_a_cupy_that_works(ctx, array, monkeypatch, cupy, text):
     """The call has done nothing."""
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    request = ctx.Allreduce_init(array(4), array(4), policy=pp.Full())
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    send, out = array(4), array(4)
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
     request.Start()
-    with pytest.raises(pp.Error, match="View gives an array of CuPy, which is not installed"):
+    with pytest.raises(pp.Error, match=f"View gives an array of CuPy, which {text}"):
         request.View()
     request.Wait()
+    assert (out.get() == ctx.size).all()
     request.Free()

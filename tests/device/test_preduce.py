@@ -481,6 +481,34 @@ def test_a_flush_goes_on_with_its_copy(comm, ctx, array, stream, backend):
     assert request.Free() == 0
 
 
+@pytest.mark.parametrize("backend", ["auto", "comm"])
+@pytest.mark.parametrize("comes_off", [False, True], ids=["on-its-way", "come-off"])
+def test_a_flush_after_an_interrupted_one_copies_anew(
+    comm, ctx, array, stream, backend, comes_off, monkeypatch
+):
+    """The application has left the first one by an exception, and has new values since."""
+    model, status = array(4, "f8"), pp.Status()
+    request = ctx.Preduce_init(model, whole(comm.size), backend=backend)
+
+    def interrupt(text, timeout, wait):
+        while wait(1000) == ctx._native.lib.PP_PENDING and comes_off:
+            continue
+        raise KeyboardInterrupt
+
+    model.put(-1)
+    stream.wait()
+    stream.hold(not comes_off)
+    with monkeypatch.context() as patch:
+        patch.setattr(ctx._calls, "_await_device", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            request.Flush()
+    model.put(comm.rank)
+    stream.hold(False)
+    request.Flush(status)
+    assert model.get().tolist() == [(comm.size - 1) / 2] * 4
+    assert request.Free() == 0
+
+
 def test_a_flush_gives_what_a_request_has(comm, ctx, array, stream):
     """Also if the copy was on its way when Flush was called."""
     model = array(4, "f8")

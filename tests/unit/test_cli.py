@@ -905,6 +905,31 @@ def test_devices_are_listed(tmp_path: Path) -> None:
     assert re.search(r"driver +the CUDA driver that PYPARTIAL_CUDA_DRIVER names cannot be", said)
 
 
+def test_devices_without_kernels_are_named() -> None:
+    """One that NVRTC compiles for, one that it does not, and a third; they see each other."""
+
+    def access(one: int, other: int, can: list[int]) -> int:
+        can[0] = 1
+        return 0
+
+    ffi = types.SimpleNamespace(new=lambda declaration: [0])
+    lib = types.SimpleNamespace(pp_device_access=access)
+    native: Any = types.SimpleNamespace(ffi=ffi, lib=lib, check=lambda status: None)
+    both, old = 'device_path="ipc" or "staged"', "NVRTC 13.0 does not compile for it"
+    assert info.device_paths(native, [None, old, None]) == [
+        ("ranks on 0", both),
+        ("ranks on 1", f'device_path="staged": {old}'),
+        ("ranks on 2", both),
+        ("ranks on 0 and 1", 'device_path="staged": there are no kernels for 1'),
+        ("ranks on 0 and 2", both),
+        ("ranks on 1 and 2", 'device_path="staged": there are no kernels for 1'),
+    ]
+    assert info.device_paths(native, [old, old]) == [
+        ("ranks of a node", f'device_path="staged": {old}')
+    ]
+    assert info.device_paths(native, [None]) == [("ranks on one device", both)]
+
+
 def test_spans() -> None:
     assert info.spans([0, 1, 2, 5, 7, 8]) == ["0-2", "5", "7-8"]
 

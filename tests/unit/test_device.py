@@ -742,7 +742,7 @@ class Protocol:
     ],
 )
 def test_streams(value, stream):
-    found = as_stream(value)
+    found = as_stream(value, 0)
     assert found == stream
     assert type(found) is int
 
@@ -771,7 +771,29 @@ def test_streams(value, stream):
 )
 def test_wrong_streams(value, text):
     with pytest.raises(pp.ArgumentError, match=f"^{text}|^stream is a .*{text}"):
-        as_stream(value)
+        as_stream(value, 0)
+
+
+class OfDevice(Stream):
+    """A stream that says of which device it is, as torch or CuPy do."""
+
+    def __init__(self, pointer, name, device):
+        super().__init__(pointer)
+        setattr(self, name, device)
+
+
+@pytest.mark.parametrize("name", ["device_index", "device_id"])
+def test_a_default_stream_of_another_device(name):
+    """They have the same number; of other streams the driver says of which device they are."""
+    for pointer, number in ((0, 1), (1, 1), (2, 2)):
+        assert as_stream(OfDevice(pointer, name, 1), 1) == number
+        assert as_stream(OfDevice(pointer, name, -1), 1) == number
+        with pytest.raises(
+            pp.ArgumentError,
+            match=r"^stream is a default stream of device 0, and the buffers are on device 1: pass",
+        ):
+            as_stream(OfDevice(pointer, name, 0), 1)
+    assert as_stream(OfDevice(0x6000, name, 0), 1) == 0x6000
 
 
 def test_the_current_stream_of_an_interface_is_read_anew():

@@ -110,8 +110,9 @@ static void *turn(void *arg)
 
 static void finish(loop_t *loop)
 {
-    uint64_t discarded;
-    while (MUST(pp_land(loop->handle, 0, 1000)) == PP_PENDING)
+    uint64_t call = 0, discarded;
+    MUST(pp_land_all(loop->ctx, &call, 0));
+    while (MUST(pp_land(loop->handle, call, 0, 1000)) == PP_PENDING)
         continue;
     MUST(pp_flush_begin(loop->handle));
     finish_call(loop->ctx, "Flush");
@@ -121,7 +122,9 @@ static void finish(loop_t *loop)
     for (int rank = 0; rank < pp_ctx_size(loop->ctx); rank++)
         CHECK(field(loop->given, rank) == (uint64_t)loop->rounds, "%llu contributions of rank %d were given",
               (unsigned long long)field(loop->given, rank), rank);
-    while (MUST(pp_land(loop->handle, 1, 1000)) == PP_PENDING)
+    call = 0;
+    MUST(pp_land_all(loop->ctx, &call, 0));
+    while (MUST(pp_land(loop->handle, call, 1, 1000)) == PP_PENDING)
         continue;
     MUST(pp_handle_free_begin(loop->handle, &discarded));
     finish_call(loop->ctx, "Free");
