@@ -373,9 +373,12 @@ static pp_status_t wait_inside(pp_ctx_t *ctx, pp_handle_t *handle, int64_t timeo
     pp_status_t status = check_collects(ctx, handle, "Wait or Test");
     if (status >= 0)
         status = give_without_start(ctx, handle);
-    if (status >= 0 && needs_help(ctx, handle))
+    if (status >= 0 && needs_help(ctx, handle)) {
         status = pp_help_until(ctx, pp_request_complete, handle, timeout_us,
                                view || timeout_us == 0 ? NULL : handle);
+        if (status == PP_OK && handle->face->check)
+            status = handle->face->check(handle);        /* a capture may have begun meanwhile */
+    }
     if (status == PP_OK)
         status = handle->face->hand_out(ctx, handle, result, view);
     else

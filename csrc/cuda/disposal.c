@@ -112,6 +112,16 @@ static void give_registered(const pp_cuda_device_t *device, uint64_t what)
     device->cuda->cuMemHostUnregister((void *)(uintptr_t)what);
 }
 
+static void give_stream(const pp_cuda_device_t *device, uint64_t what)
+{
+    device->cuda->cuStreamSynchronize((CUstream)(uintptr_t)what);
+    device->cuda->cuStreamDestroy((CUstream)(uintptr_t)what);
+}
+static void wait_for_stream(const pp_cuda_device_t *device, uint64_t what)
+{
+    device->cuda->cuStreamSynchronize((CUstream)(uintptr_t)what);
+}
+
 void pp_dispose_memory(const pp_cuda_device_t *device, CUdeviceptr memory) { pp_dispose(device, give_memory, memory); }
 void pp_dispose_pinned(const pp_cuda_device_t *device, const void *memory)
 {
@@ -120,6 +130,15 @@ void pp_dispose_pinned(const pp_cuda_device_t *device, const void *memory)
 void pp_dispose_registered(const pp_cuda_device_t *device, const void *memory)
 {
     pp_dispose(device, give_registered, pp_cuda_address(memory));
+}
+
+void pp_dispose_stream(const pp_cuda_device_t *device, CUstream stream)
+{
+    pp_dispose(device, give_stream, (uint64_t)(uintptr_t)stream);
+}
+void pp_dispose_behind(const pp_cuda_device_t *device, CUstream stream)
+{
+    pp_dispose(device, wait_for_stream, (uint64_t)(uintptr_t)stream);
 }
 
 bool pp_dispose_wait(int64_t timeout_us)

@@ -19,6 +19,11 @@ void pp_dispose(const pp_cuda_device_t *device, void (*give)(const pp_cuda_devic
 void pp_dispose_memory(const pp_cuda_device_t *device, CUdeviceptr memory);
 void pp_dispose_pinned(const pp_cuda_device_t *device, const void *memory);
 void pp_dispose_registered(const pp_cuda_device_t *device, const void *memory);
+/* A stream, when all is done that was queued on it: what is left afterwards is given back after that. */
+void pp_dispose_stream(const pp_cuda_device_t *device, CUstream stream);
+/* What is left from now on is given back when all is done that was queued on the stream: what is queued there uses it, and
+   a driver that takes memory back need not wait for that. */
+void pp_dispose_behind(const pp_cuda_device_t *device, CUstream stream);
 /* Closes the device behind all that was left before.  From now on *device is not open. */
 void pp_dispose_device(pp_cuda_device_t *device);
 

@@ -104,6 +104,7 @@ enum {
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,        /* uint32_t */
     CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,     /* CUdeviceptr */
     CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,       /* void * */
+    CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,        /* uint32_t; can be set */
     CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,          /* uint64_t: each allocation of a process has another one */
     CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,         /* uint32_t, set to 0 by the caller */
     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,     /* int */
@@ -150,6 +151,8 @@ enum { CU_DEVICE_INVALID = -2 };
     F(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream))                             \
     F(cuPointerGetAttributes, cuPointerGetAttributes,                                                                \
       (unsigned int count, CUpointer_attribute *attributes, void **answers, CUdeviceptr address))                    \
+    F(cuPointerSetAttribute, cuPointerSetAttribute,                                                                  \
+      (const void *value, CUpointer_attribute attribute, CUdeviceptr address))                                       \
     F(cuIpcGetMemHandle, cuIpcGetMemHandle, (CUipcMemHandle *handle, CUdeviceptr address))                           \
     F(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, (CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags))  \
     F(cuIpcCloseMemHandle, cuIpcCloseMemHandle, (CUdeviceptr address))                                               \
@@ -199,6 +202,14 @@ pp_status_t pp_cuda_status(const pp_cuda_t *cuda, CUresult result, const char *c
 
 /* Calls a function of the table: PP_TRY(PP_CUDA(cuda, cuEventRecord, event, stream)). */
 #define PP_CUDA(cuda, name, ...) pp_cuda_status(cuda, (cuda)->name(__VA_ARGS__), #name)
+
+/* Copies of MPI to this memory that should wait do so, also those of pageable memory: else they may return before the
+   device has the bytes, and only the legacy default stream is ordered behind them. */
+static inline pp_status_t pp_cuda_prepare_for_mpi(const pp_cuda_t *cuda, CUdeviceptr address)
+{
+    const uint32_t yes = 1;
+    return PP_CUDA(cuda, cuPointerSetAttribute, &yes, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
+}
 
 /* Host memory as an operand of a copy. */
 static inline CUdeviceptr pp_cuda_address(const void *memory) { return (CUdeviceptr)(uintptr_t)memory; }

@@ -180,9 +180,22 @@ static pp_status_t device_allocate(const pp_memory_t *self, size_t bytes, void *
     return status;
 }
 
+/* What is queued may use a vector that is released. */
+static void leave_behind_operations(const pp_device_kind_t *kind)
+{
+    pp_device_marks_t *marks = kind->marks;
+    const uint64_t     queued = marks ? atomic_load(&marks->queued) : 0;
+    if (!marks || marks->over >= queued || marks->left == queued)
+        return;
+    pp_dispose_behind(&kind->device, kind->stream);
+    marks->left = queued;
+}
+
 static void device_release(const pp_memory_t *self, void *elements)
 {
-    pp_dispose_memory(&pp_device_kind_of(self)->device, at(elements));
+    const pp_device_kind_t *kind = pp_device_kind_of(self);
+    leave_behind_operations(kind);
+    pp_dispose_memory(&kind->device, at(elements));
 }
 
 static void device_copy(const pp_memory_t *self, void *to, const void *from, size_t bytes)

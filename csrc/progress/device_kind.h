@@ -27,6 +27,7 @@ typedef struct pp_fence {
 typedef struct pp_device_marks {
     _Atomic uint64_t queued;         /* operations so far */
     uint64_t         over;           /* so many are known to be over */
+    uint64_t         left;           /* vectors that are left to be given back wait for so many */
     pp_fence_t      *fences, *newest;    /* recorded, oldest first */
     pp_fence_t      *idle;
 } pp_device_marks_t;

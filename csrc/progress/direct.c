@@ -9,6 +9,21 @@ static pp_direct_t *direct_of(const pp_memory_t *memory) { return (pp_direct_t *
 
 /* ---- the kind of memory ---------------------------------------------------------------------------------------- */
 
+static pp_status_t allocate(const pp_memory_t *self, size_t bytes, void **elements)
+{
+    const pp_cuda_device_t *device = &direct_of(self)->kind.device;
+    PP_TRY(pp_device_queued_operations.allocate(self, bytes, elements));
+    const CUdeviceptr address = pp_cuda_address(*elements);
+    pp_status_t       status = pp_cuda_enter(device);
+    if (status >= 0)
+        status = pp_cuda_leave(device, pp_cuda_prepare_for_mpi(device->cuda, address));
+    if (status < 0) {
+        pp_dispose_memory(device, address);
+        *elements = NULL;
+    }
+    return status;
+}
+
 static pp_status_t lend(const pp_memory_t *self, size_t bytes)
 {
     pp_direct_t *direct = direct_of(self);
@@ -40,14 +55,14 @@ static void release(const pp_memory_t *self, void *elements)
         pp_device_operations.release(self, elements);
 }
 
-/* What is still queued reads and writes vectors, which were left to be given back: that waits for it, and the kernels are
-   given back after that. */
+/* What is still queued reads and writes vectors, which were left to be given back behind it; so are the stream and the
+   kernels. */
 void pp_direct_close(pp_direct_t *direct)
 {
     if (direct->kind.stream && pp_cuda_enter(&direct->kind.device) >= 0) {
         pp_device_end_marks(&direct->kind);
-        direct->kind.device.cuda->cuStreamDestroy(direct->kind.stream);
         pp_cuda_leave(&direct->kind.device, PP_OK);
+        pp_dispose_stream(&direct->kind.device, direct->kind.stream);
     }
     direct->kind.stream = NULL;
     pp_folds_close(direct->folds);
@@ -69,6 +84,7 @@ static void end(const pp_memory_t *self)
 void pp_direct_make_kind(pp_direct_t *direct)
 {
     direct->kind.memory = pp_device_queued_operations;
+    direct->kind.memory.allocate = allocate;
     direct->kind.memory.release = release;
     direct->kind.memory.lend = lend;
     direct->kind.memory.lent = lent;

@@ -37,10 +37,13 @@ static pp_status_t finish(const direct_groups_t *groups, pp_status_t status)
 /* Inside the device. */
 static pp_status_t allocate(direct_groups_t *groups, const pp_preduce_t *preduce)
 {
-    for (int i = 0; i < AVERAGES; i++)
-        PP_TRY(pp_dispose_alloc(groups->base.kind.device.cuda, &groups->averages[i], preduce->vector_bytes));
+    const pp_cuda_t *cuda = groups->base.kind.device.cuda;
+    for (int i = 0; i < AVERAGES; i++) {
+        PP_TRY(pp_dispose_alloc(cuda, &groups->averages[i], preduce->vector_bytes));
+        PP_TRY(pp_cuda_prepare_for_mpi(cuda, groups->averages[i]));
+    }
     return preduce->config.plan.weights == PP_WEIGHTS_INITIAL
-         ? pp_dispose_alloc(groups->base.kind.device.cuda, &groups->initial, preduce->vector_bytes) : PP_OK;
+         ? pp_dispose_alloc(cuda, &groups->initial, preduce->vector_bytes) : PP_OK;
 }
 
 static pp_status_t open(pp_handle_t *handle, direct_groups_t *groups)
@@ -58,6 +61,8 @@ static pp_status_t open(pp_handle_t *handle, direct_groups_t *groups)
 static void close(direct_groups_t *groups)
 {
     const pp_cuda_device_t *device = &groups->base.kind.device;
+    if (stream_of(groups))
+        pp_dispose_behind(device, stream_of(groups));
     for (int i = 0; i < AVERAGES; i++)
         if (groups->averages[i])
             pp_dispose_memory(device, groups->averages[i]);

@@ -57,8 +57,10 @@ static pp_status_t try_bytes(bench_t *bench, size_t bytes)
 static pp_status_t try_all(bench_t *bench)
 {
     PP_TRY(pp_cuda_make_stream(bench->device.cuda, &bench->stream));
-    for (int v = 0; v < VECTORS; v++)
+    for (int v = 0; v < VECTORS; v++) {
         PP_TRY(CALL(bench, cuMemAlloc, &bench->vectors[v], LARGE));
+        PP_TRY(pp_cuda_prepare_for_mpi(bench->device.cuda, bench->vectors[v]));
+    }
     PP_TRY(try_bytes(bench, SMALL));
     return try_bytes(bench, LARGE);
 }

@@ -135,11 +135,12 @@ pp_status_t pp_vault_close(pp_device_vault_t *vault)
         cuda->cuEventDestroy(vault->folded);
     if (vault->folding)
         cuda->cuStreamDestroy(vault->folding);
-    if (vault->work)
-        cuda->cuStreamDestroy(vault->work);
     vault->folded = NULL;
-    vault->folding = vault->work = NULL;
+    vault->folding = NULL;
     pp_cuda_leave(&vault->device, PP_OK);
+    if (vault->work)
+        pp_dispose_stream(&vault->device, vault->work);      /* vectors were left to be given back behind it */
+    vault->work = NULL;
     pp_folds_close(vault->folds);
     vault->folds = NULL;
     return closed ? PP_OK : PP_ERR_STATE;        /* which nobody is told */

@@ -49,17 +49,19 @@ def needs_ipc(kernels):
 def mpi_of_devices(kernels):
     """The MPI that takes addresses of devices, tests/support/cuda_mpi.c; their device is current.
 
-    While MPI goes on with messages of several devices, one of them is.
+    While MPI goes on with messages of several devices, one of them is. Copies that it waits for
+    would be over when they return.
     """
     shim = ctypes.CDLL(None)
     if not hasattr(shim, "cuda_mpi_taken"):
         pytest.skip("MPI knows no devices: tests/support/cuda_mpi.c is not loaded")
-    for name in ("cuda_mpi_taken", "cuda_mpi_elsewhere", "cuda_mpi_looked_elsewhere"):
-        getattr(shim, name).restype = ctypes.c_uint64
+    for name in ("taken", "elsewhere", "looked_elsewhere", "unprepared"):
+        getattr(shim, f"cuda_mpi_{name}").restype = ctypes.c_uint64
     shim.several_devices = False
     before, looked_before = shim.cuda_mpi_elsewhere(), shim.cuda_mpi_looked_elsewhere()
     yield shim
     assert shim.cuda_mpi_elsewhere() == before
+    assert shim.cuda_mpi_unprepared() == 0
     assert shim.cuda_mpi_looked_elsewhere() == looked_before or shim.several_devices
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from support.device import Array, Pointer, Stream, device, driver
-from support.on_device import adds_in_place, contributes_once, has_bits_of_the_host
+from support.on_device import adds_in_place, contributes_once, has_bits_of_the_host, soon
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -609,6 +609,34 @@ def test_the_default_stream_while_a_blocking_one_is_captured(comm, ctx, array, s
     request.Wait()
     assert (out.get() == comm.size).all()
     request.Free()
+
+
+def test_a_capture_that_begins_while_a_wait_waits(comm, ctx, array, stream, stand_in):
+    """The result is still to be had, and the capture is not disturbed."""
+    send, out, other = array(comm.size, "i8"), array(comm.size, "i8"), Stream()
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    stream.wait()
+    stream.hold(True)
+    request.Start()
+    asked = stand_in.fake_calls(b"cuStreamIsCapturing")
+
+    def begin():
+        soon(lambda: stand_in.fake_calls(b"cuStreamIsCapturing") > asked)  # Wait has looked
+        other.capture(True)
+        stream.hold(False)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    with pytest.raises(pp.ArgumentError, match="is being captured into a graph"):
+        request.Wait(stream=other)
+    thread.join()
+    other.capture(False)
+    request.Wait(stream=other)
+    other.wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+    other.close()
 
 
 def test_a_stream_of_another_device(ctx, array, stream):

@@ -29,10 +29,11 @@ typedef int (*ask_t)(unsigned int number, int *attributes, void **answers, unsig
 
 enum {
     ATTRIBUTE_CONTEXT = 1,
+    ATTRIBUTE_SYNC_MEMOPS = 6,
     UNDER_WAY_MAX = 1024
 };
 
-static _Atomic uint64_t taken, elsewhere, looked_elsewhere;
+static _Atomic uint64_t taken, elsewhere, looked_elsewhere, unprepared;
 static unsigned char zeros[8 << 20];
 
 /* Requests with memory of a device, and the contexts of that. */
@@ -51,6 +52,9 @@ uint64_t cuda_mpi_elsewhere(void) { return elsewhere; }
 
 /* Calls of MPI_Testsome() in a thread whose current device was none of those whose memory the requests have. */
 uint64_t cuda_mpi_looked_elsewhere(void) { return looked_elsewhere; }
+
+/* Calls with memory of a device in which copies that wait need not be over when they return. */
+uint64_t cuda_mpi_unprepared(void) { return unprepared; }
 
 static bool is(const char *mode)
 {
@@ -83,6 +87,15 @@ static void *context_of(const void *memory)
     return context;
 }
 
+static bool is_prepared(const void *memory)
+{
+    int      attribute = ATTRIBUTE_SYNC_MEMOPS;
+    uint32_t set = 0;
+    void    *answer = &set;
+    ((ask_t)find("cuPointerGetAttributes"))(1, &attribute, &answer, (unsigned long long)(uintptr_t)memory);
+    return set;
+}
+
 /* Where MPI is to read or write instead of at an address. */
 static void *instead(const void *memory, int count, MPI_Datatype type, bool sends)
 {
@@ -97,6 +110,7 @@ static void *instead(const void *memory, int count, MPI_Datatype type, bool send
         return (void *)(uintptr_t)memory;
     taken += bytes;
     elsewhere += context_of(memory) != current_context();
+    unprepared += !is_prepared(memory);
     while (sends && is("hangs"))
         pause();
     return sends && is("wrong") ? zeros : at;

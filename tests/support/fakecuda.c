@@ -76,6 +76,7 @@ typedef struct memory {
     size_t         bytes, mapped;
     int            device, fd, opened;
     int            context;                      /* the device of the one in which it was made or opened */
+    bool           synchronous;                  /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
     uint64_t       nonce;
 } memory_t;
 
@@ -1039,14 +1040,14 @@ static void remove_memory(memory_t *memory)
 }
 
 /* Removes the memory that begins here, when all is done that was queued on streams of these devices before.  False: there
-   is none.  A copy that was queued with it meanwhile is a misuse, whatever the memory. */
-static bool forget(uint64_t address, unsigned kinds, unsigned of_devices, bool may_be_queued)
+   is none.  That something is queued with it is a misuse, whatever the memory: no driver promises to wait for it. */
+static bool forget(uint64_t address, unsigned kinds, unsigned of_devices)
 {
     memory_t *memory = beginning(address, kinds);
     if (!memory)
         return false;
     const uint64_t number = memory->number;
-    misuses += !may_be_queued && users_of(memory);
+    misuses += users_of(memory) != 0;
     do {
         wait_for_devices(of_devices | users_of(memory));
         memory = beginning(address, kinds);
@@ -1133,7 +1134,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     const unsigned  kinds = 1 << DEVICE | 1 << MANAGED;
     const memory_t *memory = beginning(address, kinds);
     misuses += is_mapped_elsewhere(memory);
-    return end(forget(address, kinds, devices_of(memory), true) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return end(forget(address, kinds, devices_of(memory)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
@@ -1147,7 +1148,7 @@ CUresult cuMemFreeHost(void *memory)
 {
     BEGIN(NO_CAPTURE);
     take_lock();
-    const bool was_there = forget((uint64_t)(uintptr_t)memory, 1 << HOST, ALL_DEVICES, false);
+    const bool was_there = forget((uint64_t)(uintptr_t)memory, 1 << HOST, ALL_DEVICES);
     return end(was_there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -1170,7 +1171,7 @@ CUresult cuMemHostUnregister(void *memory)
 {
     BEGIN(NO_CAPTURE);
     take_lock();
-    const bool was_there = forget((uint64_t)(uintptr_t)memory, 1 << REGISTERED, ALL_DEVICES, false);
+    const bool was_there = forget((uint64_t)(uintptr_t)memory, 1 << REGISTERED, ALL_DEVICES);
     return end(was_there ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
@@ -1236,6 +1237,7 @@ static void answer(CUpointer_attribute attribute, const memory_t *memory, CUdevi
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(uint32_t *)out = memory ? type : 0; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)out = memory ? address : 0; break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: *(void **)out = for_host; break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(uint32_t *)out = m->synchronous; break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)out = m->number; break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(uint32_t *)out = is_managed; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = m->device; break;
@@ -1253,6 +1255,17 @@ CUresult cuPointerGetAttributes(unsigned int number, CUpointer_attribute *attrib
     const memory_t *memory = containing(address, 1);
     for (unsigned int i = 0; i < number; i++)
         answer(attributes[i], memory, address, answers[i]);
+    return end(CUDA_SUCCESS);
+}
+
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    BEGIN(CONTEXT);
+    take_lock();
+    memory_t *memory = containing(address, 1);
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !memory || memory->kind != DEVICE)
+        return end(CUDA_ERROR_INVALID_VALUE);
+    memory->synchronous = *(const uint32_t *)value != 0;
     return end(CUDA_SUCCESS);
 }
 
@@ -1326,7 +1339,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
         return end(CUDA_ERROR_INVALID_VALUE);
     const unsigned of_devices = devices_of(memory);
     if (--memory->opened == 0)
-        forget(address, 1 << MAPPING, of_devices, false);
+        forget(address, 1 << MAPPING, of_devices);
     else
         wait_for_devices(of_devices);
     return end(CUDA_SUCCESS);
@@ -1764,7 +1777,7 @@ void fake_take_back(const char *kind)
         void *const  place = (void *)(uintptr_t)memory->address;
         const size_t bytes = memory->mapped;
         called = NULL;                           /* it is no call of the driver that waits */
-        forget(memory->address, kinds, ALL_DEVICES, false);
+        forget(memory->address, kinds, ALL_DEVICES);
         /* The library may still know this memory: no other comes to its place. */
         mmap(place, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     }

@@ -55,8 +55,7 @@ const char *fake_leaks(void);
    "contexts" (device 0's). */
 void        fake_take_back(const char *kind);
 /* How often
-     - memory was unregistered, freed or closed while a copy to it or from it was queued (cuMemFree() waits for those that
-       were queued before it, so only later ones count there);
+     - memory was unregistered, freed or closed while a copy to it or from it was queued;
      - memory was freed while another process had it mapped;
      - a module was unloaded while a kernel of it was queued;
      - the last release of a context found something there: once for each kind of fake_live().  It is gone then;

@@ -35,6 +35,7 @@ LOOK_S = 0.2  # how often it is looked whether the ranks of a run are gone
 HOSTS = Path(__file__).resolve().parent / "hosts"
 NOT_POSSIBLE = 77  # its exit code
 LIBC = ctypes.CDLL(None)
+LOG = "PYPARTIAL_TEST_LOG"  # a file to which all is added that failed runs have said
 CHECK_S = 60.0  # for `hosts check`, which takes a moment
 TAIL_LINES = 120
 # Before a rank's line: [1,0]<stdout>: of Open MPI (4.1: without the space), [0] of Hydra.
@@ -77,6 +78,7 @@ class Run:
     seconds: float
     survivors: list[str] = field(default_factory=list)  # processes that were still there; killed
     leftovers: list[str] = field(default_factory=list)  # new in /dev/shm, and nobody uses them
+    _kept: bool = False  # in the file that `LOG` names
 
     def lines(self, rank: int) -> list[str]:
         """Return what one rank printed, on either stream."""
@@ -84,19 +86,27 @@ class Run:
         return [line[3] for line in found if line and int(line[1] or line[2]) == rank]
 
     def explain(self) -> str:
-        """Return a report for a failed assertion."""
+        """Return a report for a failed assertion: the end, and before it what failed in a rank."""
         state = "killed after its time was up" if self.returncode is None else self.returncode
+        head = [
+            f"{' '.join(self.command)}",
+            f"return code {state}, {self.seconds:.1f} s",
+            f"survivors: {self.survivors}, left in /dev/shm: {self.leftovers}",
+        ]
         text = self.output.splitlines()
-        cut = [f"... {len(text) - TAIL_LINES} lines before"] if len(text) > TAIL_LINES else []
-        return "\n".join(
-            [
-                f"{' '.join(self.command)}",
-                f"return code {state}, {self.seconds:.1f} s",
-                f"survivors: {self.survivors}, left in /dev/shm: {self.leftovers}",
-                *cut,
-                *text[-TAIL_LINES:],
-            ]
-        )
+        early, late = text[:-TAIL_LINES], text[-TAIL_LINES:]
+        self._keep([*head, *text])
+        told = [line for line in early if " FAILED " in line or " HANGS " in line]
+        cut = [*told, f"... {len(early)} lines before"] if early else []
+        return "\n".join([*head, *cut, *late])
+
+    def _keep(self, lines: list[str]) -> None:
+        """Add all of it to the file that the variable `LOG` names, if it does, once."""
+        name = os.environ.get(LOG)
+        if name and not self._kept:
+            with open(name, "a", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n\n")
+        self._kept = True
 
     def check_clean(self) -> None:
         """Fail if processes or shared memory were left behind."""
