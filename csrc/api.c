@@ -450,7 +450,7 @@ pp_status_t pp_wait_slice(pp_handle_t *handle) { return pp_wait(handle, PP_SLICE
 /* Elements on their way from a device have to be in the round that ends the handle's rounds. */
 static pp_status_t check_landed(pp_ctx_t *ctx, pp_handle_t *handle, pp_call_kind_t kind)
 {
-    pp_status_t status = handle->face->land(ctx, handle, kind == PP_CALL_FREE, 0);
+    pp_status_t status = handle->face->land(ctx, handle, PP_ANY_CALL, kind == PP_CALL_FREE, 0);
     if (status == PP_PENDING)
         return pp_fail(PP_ERR_STATE, "elements of this handle are on their way between device and host: call pp_land() "
                        "first");

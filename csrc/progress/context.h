@@ -32,6 +32,8 @@ typedef struct pp_view_out {
     void       *keeper;              /* keeps the memory mapped: see pp_unalloc() */
 } pp_view_out_t;
 
+enum { PP_ANY_CALL = 0 };           /* no call of the application has this number */
+
 /* What applications do with handles of a kind.  The functions are called with the context's lock, which they release
    during long copies. */
 typedef struct pp_face {
@@ -60,7 +62,7 @@ typedef struct pp_face {
     /* Whether a complete request can be handed out now. */
     bool        (*room)(const pp_handle_t *);
     /* Waits for the elements of its Starts to come off the device, and with `results` for its results to get there.
-       `call`: its number, the same in each try. */
+       `call`: its number, the same in each try; PP_ANY_CALL: the one that is about to begin, which has tried before. */
     pp_status_t (*land)(pp_ctx_t *, pp_handle_t *, uint64_t call, bool results, int64_t timeout_us);
     void        (*use_stream)(pp_handle_t *, uint64_t stream);
     /* Links the oldest elements that have arrived; false: there is no room for them. */
@@ -79,6 +81,7 @@ struct pp_ctx {
     atomic_bool     attended;        /* an application thread polls */
     uint64_t        forks;           /* pp_fork_count() at creation */
     uint64_t        thread_until_ns; /* the progress thread sleeps no longer; 0: it does not sleep */
+    uint64_t        caller_until_ns; /* the same of a thread of the application that attends */
     pp_mpi_t       *mpi;             /* NULL in a simulation */
     pp_engine_t     engine;
     pp_team_t       team;

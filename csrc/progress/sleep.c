@@ -75,14 +75,13 @@ bool pp_doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t 
     int64_t alarm_us = pp_until_alarm_us(ctx) - (waits ? EARLY_US : 0);
     if (patience > alarm_us)
         patience = alarm_us > 0 ? alarm_us : 0;
-    if (sleeper == PP_PROGRESS_ASLEEP)
-        ctx->thread_until_ns = pp_now_us() * 1000 + (uint64_t)patience * 1000;
+    uint64_t *until_ns = sleeper == PP_PROGRESS_ASLEEP ? &ctx->thread_until_ns : &ctx->caller_until_ns;
+    *until_ns = pp_now_us() * 1000 + (uint64_t)patience * 1000;
     ctx->sleeps++;
     pthread_mutex_unlock(&ctx->lock);
     bool slept = pp_mpi_sleep(ctx->mpi, sleeper, seen, patience < limit_us ? patience : limit_us);
     pthread_mutex_lock(&ctx->lock);
-    if (sleeper == PP_PROGRESS_ASLEEP)
-        ctx->thread_until_ns = 0;
+    *until_ns = 0;
     if (counted)
         pp_node_awake(ctx->engine.node);
     pp_look_after_sleep(ctx, sleeper, slept);
@@ -94,9 +93,10 @@ bool pp_doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t 
    sleeps the next time; deadlines cannot. */
 void pp_wake_for_alarm(pp_ctx_t *ctx)
 {
-    if (ctx->team.timed && ctx->thread_until_ns > 0 && ctx->engine.transport->alarm_ns == 0 && !ctx->engine.error)
+    const uint64_t until = ctx->thread_until_ns > ctx->caller_until_ns ? ctx->thread_until_ns : ctx->caller_until_ns;
+    if (ctx->team.timed && until > 0 && ctx->engine.transport->alarm_ns == 0 && !ctx->engine.error)
         pp_engine_tick(&ctx->engine);
-    const uint64_t alarm = ctx->engine.transport->alarm_ns, until = ctx->thread_until_ns;
+    const uint64_t alarm = ctx->engine.transport->alarm_ns;
     if ((alarm > 0 || ctx->team.timed) && alarm < until && until - alarm > ALARM_LATE_NS)
         pp_mpi_ring_self(ctx->mpi);
 }

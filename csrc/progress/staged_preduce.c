@@ -247,15 +247,16 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
 static pp_status_t land(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t call, bool results, int64_t timeout_us)
 {
     pp_staging_t *staging = handle->staging;
-    if (!results && handle->request.state == PP_IDLE && staging->copied_for != call && ctx->calls.kind == PP_CALL_NONE) {
+    const bool    copied = staging->copied_for && (call == PP_ANY_CALL || staging->copied_for == call);
+    if (!results && handle->request.state == PP_IDLE && !copied && ctx->calls.kind == PP_CALL_NONE) {
         PP_TRY(pp_staging_check(handle));
         if (staging->copied_for)
             forget(ctx, staging);
         PP_TRY(fetch(ctx, pp_preduce_of(handle)));
         pp_leave_flight(ctx, false);
-        staging->copied_for = call;
+        staging->copied_for = call == PP_ANY_CALL ? UINT64_MAX : call;
     }
-    return pp_staging_land(ctx, handle, results, timeout_us);
+    return pp_staging_land(ctx, handle, call, results, timeout_us);
 }
 
 static pp_status_t before_flush(pp_ctx_t *ctx, pp_handle_t *handle)

@@ -83,6 +83,8 @@ static void *progress(void *arg)
         if (!pp_doze(ctx, PP_PROGRESS_ASLEEP, quiet++, INT64_MAX))
             quiet = 0;
     }
+    if (ctx->engine.error)           /* a thread of the application may sleep */
+        pp_mpi_ring_self(ctx->mpi);
     pp_tell_failure(ctx, TELL_US);
     pthread_mutex_unlock(&ctx->lock);
     return NULL;

@@ -104,6 +104,33 @@ def test_a_rank_that_steps_aside_has_left_at_once(memory, patience, policy):
     assert (second.cause, SIZE - 1 in second.contributors) == ("policy", True)
 
 
+def test_a_rank_that_steps_aside_and_does_not_lead():
+    """Two nodes of two ranks; nobody of its node waits, and no alarm has the leader look."""
+    size, seen = 4, {}
+    draws = (size - 1, 0)  # first the one that steps aside
+    seed = next(
+        seed
+        for seed in range(10_000)
+        if all(lib.pp_sim_drawn(seed, 1, 0, size, at) == draws[at] for at in (0, 1))
+    )
+
+    def program(world, rank):
+        handle = yield ("init", Options(count=size, policy=Majority()))
+        begun = world.now
+        yield MS  # the leader has looked at the round
+        if rank == size - 1:
+            yield ("step_aside",)
+        yield (1 if rank < 2 else 50) * MS
+        seen[rank] = (yield from once(handle, rank)), world.now - begun
+        yield from finish(handle)
+
+    world = World(size, latency=FAST, memory=(300, 1000, 2), patience=None, seed=seed)
+    world.run([program(world, rank) for rank in range(size)])
+    result, took = seen[0]
+    assert (result.round, result.cause) == (0, "departed")
+    assert took < 4 * MS
+
+
 @WAYS
 def test_polling_does_not_restart_the_clock(memory):
     result, after, _ = one_round(memory, MS, Majority(), 50 * MS, polls=True, deliver="each")

@@ -118,6 +118,7 @@ static inline bool pp_is_bounded(const pp_allreduce_t *coll)
 }
 /* For a rank whose limit the round has reached: it withholds its part, because nothing exempts it. */
 bool       pp_view_withholds(const pp_view_t *view, int32_t index);
+bool       pp_view_anybody_aside(const pp_view_t *view);
 /* max_lag lets every rank of the node give its part. */
 bool       pp_view_permit(const pp_view_t *view);
 /* The rank of the context at a place of the order of draws of the current round. */

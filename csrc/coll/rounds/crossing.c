@@ -40,15 +40,16 @@ bool pp_crossing_all_flush(const pp_view_t *view)
 }
 
 /* Whether the node may give its part.  Full waits for every rank that has not left, other policies for none; max_lag
-   may withhold a part with any policy.  `crossing`: NULL for ranks that do not lead the round, and do not know which
-   ranks were ready before.  The leader counts only on ranks that it has latched: a rank that waited elsewhere may no
-   longer be ready when its part is taken. */
+   may withhold a part with any policy.  The leader counts only on ranks that it has latched: a rank that waited elsewhere
+   may no longer be ready when its part is taken.  `crossing`: NULL for ranks that do not lead the round, and do not know
+   which are latched: a latched rank waits, or has something pending, until the node gives its part. */
 bool pp_crossing_permits(const pp_view_t *view, const pp_crossing_t *crossing)
 {
     const pp_allreduce_t *coll = view->coll;
     for (int32_t index = 0; pp_rule_is_full(&coll->rule) && index < pp_node_size(coll); index++) {
-        bool ready = crossing ? pp_mask_has(crossing->ready, index)
-                              : pp_view_ready(view, pp_view_word(coll, index), index);
+        uint64_t word = crossing ? 0 : pp_view_word(coll, index);
+        bool     ready = crossing ? pp_mask_has(crossing->ready, index)
+                                  : pp_word_pending(word) || pp_word_waits(word, view->round);
         if (!ready && !pp_view_left(view, index))
             return false;
     }

@@ -282,11 +282,12 @@ static bool is_wanted(pp_allreduce_t *coll, uint64_t round)
     pp_view_t view = pp_view_of(coll, round);
     /* A rank that waited on another handle when its part came may have been latched as ready: only the leader knows. */
     if (pp_signal_is_activated(coll, round))
-        return view.others || pp_crossing_permits(&view, NULL);
+        return view.others || pp_hold_is_awaited(coll, round) || pp_crossing_permits(&view, NULL);
     if (pp_signal_is_expected(coll, round) || pp_crossing_all_flush(&view) || pp_crossing_anybody_waits(&view))
         return true;
+    /* A draw goes on from a rank that has left, or waits elsewhere, and a count has it. */
     bool passes_on = pp_rule_draws(&coll->rule) || pp_rule_counts(&coll->rule);
-    return passes_on && (view.away || view.others);
+    return passes_on && (view.others || pp_view_anybody_aside(&view));
 }
 
 static bool look(pp_allreduce_t *coll, bool news)

@@ -122,6 +122,14 @@ bool pp_view_withholds(const pp_view_t *view, int32_t index)
     return !pp_view_left(view, index) && !pp_view_elsewhere(view, index) && !(aside && !view->coll->rule.each);
 }
 
+bool pp_view_anybody_aside(const pp_view_t *view)
+{
+    bool any = false;
+    for (int32_t index = 0; !any && index < pp_node_of(view->coll)->size; index++)
+        any = pp_view_word(view->coll, index) & PP_WORD_ASIDE;
+    return any;
+}
+
 bool pp_view_permit(const pp_view_t *view)
 {
     const pp_allreduce_t *coll = view->coll;
