@@ -90,8 +90,10 @@ def test_shape_and_elements(comm, cupy, stand_in, stream, shape, dtype):
     assert stand_in.fake_live(b"memory") == before
 
 
-def test_float64_by_default_and_the_host_without_a_device(ctx):
-    assert ctx.alloc(3, device=0).dtype == np.float64
+def test_float64_by_default_and_the_host_without_a_device(ctx, cupy):
+    made = ctx.alloc(3, device=0)
+    assert made.dtype == np.float64
+    cupy.cuda.get_current_stream().synchronize()  # the zeros are written
     assert isinstance(ctx.alloc(3, "f4"), np.ndarray)
     assert isinstance(ctx.alloc(3, "f4", None), np.ndarray)
 
@@ -118,7 +120,7 @@ def test_no_memory(ctx, stand_in):
 
 
 @pytest.mark.parametrize("lacks_memory", [False, True])
-def test_the_device_is_not_restored(ctx, stand_in, lacks_memory):
+def test_the_device_is_not_restored(ctx, alloc, stand_in, lacks_memory):
     """The error is that of the call, which leaves nothing behind, also if there is another one."""
     memory = stand_in.fake_live(b"memory")
     kind, text = pp.Error, "^the application's device is not current again: .* cuCtxPopCurrent "
@@ -132,7 +134,7 @@ def test_the_device_is_not_restored(ctx, stand_in, lacks_memory):
         stand_in.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
     ctx._native.lib.pp_await_disposal(1_000_000)
     assert stand_in.fake_live(b"memory") == memory
-    assert ctx.alloc(4, "f4", device=0).size == 4
+    assert alloc(4, "f4").made.size == 4
 
 
 def test_without_cupy(ctx, stand_in, monkeypatch):

@@ -149,8 +149,8 @@ def fill_the_ring(comm, this, results, after_a_turn):
 
 def nothing_is_lost(comm, this, results, given):
     """The last rank's results have all that was given; Flush gives the rest."""
-    this.request.Flush()
-    total = results.sum() + int(this.out.get()[-1]) if this.last else 0
+    this.request.Flush(stream=results.stream)  # behind what reads the results before
+    total = results.sum() + int(this.out.get(results.stream)[-1]) if this.last else 0
     assert comm.bcast(total, comm.size - 1) == comm.allreduce(given)
     this.request.Free()
     results.stream.close()
