@@ -74,6 +74,7 @@ def stand_in(comm):
     yield driver
     driver.fake_seed(0)
     driver.fake_exclusive(False)
+    driver.fake_free_at_once(False)
     driver.fake_let_all_go()  # what a test has held that failed
     # A thread of the library's gives back what handles have left; and ranks are late.
     limit = time.monotonic() + 20

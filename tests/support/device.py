@@ -31,6 +31,7 @@ def driver() -> ctypes.CDLL:
     library.fake_hold.argtypes = [Pointer, ctypes.c_bool]
     library.fake_capture.argtypes = [Pointer, ctypes.c_bool]
     library.fake_hold_new.argtypes = library.fake_exclusive.argtypes = [ctypes.c_bool]
+    library.fake_free_at_once.argtypes = [ctypes.c_bool]
     library.fake_seed.argtypes = library.fake_room.argtypes = [ctypes.c_uint64]
     library.fake_hold_calls.argtypes = [ctypes.c_char_p, ctypes.c_bool]
     library.fake_priority.argtypes = [Pointer]

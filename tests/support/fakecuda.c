@@ -104,6 +104,7 @@ typedef struct launch {
     kernel_t kernel;
     unsigned blocks, threads;
     void    *arguments[FAKE_ARGUMENTS];
+    size_t   used;                               /* of the values */
     _Alignas(max_align_t) char values[FAKE_ARGUMENT_BYTES];
 } launch_t;
 
@@ -143,7 +144,7 @@ _Static_assert(sizeof(ticket_t) <= sizeof(CUipcMemHandle), "a ticket travels in 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t  changed = PTHREAD_COND_INITIALIZER;
 
-static bool      configured, peers, holds_new, astray, exclusive;
+static bool      configured, peers, holds_new, astray, exclusive, frees_at_once;
 static int       keeping_out;                    /* calls that wait, and let no other begin meanwhile */
 static pid_t     process;                        /* which called cuInit(); 0: none did */
 static int       devices, version;
@@ -1011,15 +1012,36 @@ static bool map_twice(memory_t *memory)
     return false;
 }
 
-/* The devices that have a copy with this memory queued, a bit each. */
+static bool overlaps(const memory_t *memory, const char *bytes, size_t count)
+{
+    return bytes < memory->host + memory->bytes && bytes + count > memory->host;
+}
+
+/* Whether an address in the memory is among the arguments. */
+static bool has_argument(const launch_t *launch, const memory_t *memory)
+{
+    bool found = false;
+    for (size_t at = 0; at + sizeof(uint64_t) <= launch->used; at += sizeof(uint64_t)) {
+        uint64_t word;
+        memcpy(&word, launch->values + at, sizeof word);
+        found |= word >= memory->address && word - memory->address < memory->bytes;
+    }
+    return found;
+}
+
+static bool uses(const operation_t *o, const memory_t *memory)
+{
+    return o->kind == COPY ? overlaps(memory, o->to, o->bytes) || overlaps(memory, o->from, o->bytes)
+                           : o->kind == KERNEL && has_argument(o->launch, memory);
+}
+
+/* The devices that have a copy or a kernel with this memory queued, a bit each. */
 static unsigned users_of(const memory_t *memory)
 {
-    unsigned        of_devices = 0;
-    const uintptr_t first = (uintptr_t)memory->host, past = first + memory->bytes;
+    unsigned of_devices = 0;
     for (const stream_t *stream = streams; stream; stream = stream->next)
         for (const operation_t *o = stream->first; o; o = o->next)
-            if (o->kind == COPY && (((uintptr_t)o->to < past && (uintptr_t)o->to + o->bytes > first)
-                                    || ((uintptr_t)o->from < past && (uintptr_t)o->from + o->bytes > first)))
+            if (uses(o, memory))
                 of_devices |= 1u << stream->device;
     return of_devices;
 }
@@ -1039,8 +1061,9 @@ static void remove_memory(memory_t *memory)
     free(memory);
 }
 
-/* Removes the memory that begins here, when all is done that was queued on streams of these devices before.  False: there
-   is none.  That something is queued with it is a misuse, whatever the memory: no driver promises to wait for it. */
+/* Removes the memory that begins here, when all is done that was queued on streams of these devices before; where it frees
+   at once, what uses the memory.  False: there is none.  That something is queued with it is a misuse, whatever the
+   memory: no driver promises to wait for it. */
 static bool forget(uint64_t address, unsigned kinds, unsigned of_devices)
 {
     memory_t *memory = beginning(address, kinds);
@@ -1049,7 +1072,7 @@ static bool forget(uint64_t address, unsigned kinds, unsigned of_devices)
     const uint64_t number = memory->number;
     misuses += users_of(memory) != 0;
     do {
-        wait_for_devices(of_devices | users_of(memory));
+        wait_for_devices((frees_at_once ? 0 : of_devices) | users_of(memory));
         memory = beginning(address, kinds);
         if (!memory || memory->number != number)
             return false;                        /* another thread was faster */
@@ -1525,7 +1548,7 @@ CUresult cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name)
 static launch_t *new_launch(const kernel_t *kernel, unsigned blocks, unsigned threads, void **parameters)
 {
     size_t    used = 0;
-    launch_t *launch = malloc(sizeof *launch);
+    launch_t *launch = calloc(1, sizeof *launch);
     launch->kernel = *kernel;
     launch->blocks = blocks;
     launch->threads = threads;
@@ -1534,6 +1557,7 @@ static launch_t *new_launch(const kernel_t *kernel, unsigned blocks, unsigned th
         memcpy(launch->arguments[i], parameters[i], kernel->bytes[i]);
         used += (kernel->bytes[i] + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
     }
+    launch->used = used;
     return launch;
 }
 
@@ -1814,6 +1838,13 @@ uint64_t fake_pageable_copies(void)
     const uint64_t found = pageable_copies;
     give_lock();
     return found;
+}
+
+void fake_free_at_once(bool value)
+{
+    take_lock();
+    frees_at_once = value;
+    give_lock();
 }
 
 void fake_exclusive(bool value)

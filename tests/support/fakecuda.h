@@ -55,7 +55,7 @@ const char *fake_leaks(void);
    "contexts" (device 0's). */
 void        fake_take_back(const char *kind);
 /* How often
-     - memory was unregistered, freed or closed while a copy to it or from it was queued;
+     - memory was unregistered, freed or closed while a copy or a kernel that uses it was queued;
      - memory was freed while another process had it mapped;
      - a module was unloaded while a kernel of it was queued;
      - the last release of a context found something there: once for each kind of fake_live().  It is gone then;
@@ -69,10 +69,13 @@ void        fake_seed(uint64_t seed);
 /* Calls that give memory back (cuMemFree, cuMemFreeHost, cuMemHostUnregister, cuIpcCloseMemHandle) wait until all is done
    that was queued before on the streams of the current context's device and of the memory's; with host memory on those of
    all devices.  So does the last release of a context, for all that is queued on its device.
+   A test can have them free at once, as a driver may of which the manual says only that it may wait; what uses the memory
+   is waited for, and a misuse.
 
    A held stream begins no operation until it is let go.  Of a stream that the library makes the test has no handle, but
    that of the newest, and of those made before; so it can have all streams held, or those made from now on, and let all
    go: streams, and calls that are held. */
+void        fake_free_at_once(bool value);
 void        fake_hold(CUstream stream, bool held);
 CUstream    fake_newest_stream(void);
 CUstream    fake_stream_before(CUstream stream);     /* the newest of those made before it */
