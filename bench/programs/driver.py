@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,15 @@ def calls(driver: Driver, other: Peer, busy: Pointer) -> list[Call]:
             "cuMemAlloc, 64 MB", nothing, lambda _: driver.memory(), lambda _, m: freed(driver, m)
         ),
         Call("cuMemFree, 64 MB", driver.memory, lambda m: freed(driver, m), nothing),
+        *(
+            Call(
+                f"cuMemFree, {name}",
+                partial(driver.memory, nbytes),
+                partial(freed, driver),
+                nothing,
+            )
+            for name, nbytes in (("1 MB", MB), ("4 KB", 4 << 10))  # parts of a larger block
+        ),
         Call(
             "cuMemHostAlloc, 64 MB",
             nothing,

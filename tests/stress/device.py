@@ -398,6 +398,7 @@ def main() -> None:
     before = stand_in.fake_leaks()
     for seed in range(options.seed, options.seed + options.programs):
         stand_in.fake_seed(1 + seed * comm.size + comm.rank)
+        stand_in.fake_free_at_once(bool(seed % 2))
         Room.draw(seed)
         try:
             program(comm, seed)
