@@ -365,7 +365,7 @@ class Stats:
     bulk_sent : int
         Payloads that travelled as messages of their own.
     rings : int
-        How often this rank woke a sleeping rank of its node.
+        How often this rank woke a thread that slept, of its own or of another rank of its node.
     sleeps : int
         How often a thread of the library went to sleep on this rank.
     unheard : int

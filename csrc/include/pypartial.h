@@ -257,7 +257,7 @@ typedef struct pp_stats {
     uint64_t messages_received;
     uint64_t bytes_sent;            /* headers included */
     uint64_t bulk_sent;             /* payloads that travelled apart from their header */
-    uint64_t rings;                 /* futex wake-ups of other ranks */
+    uint64_t rings;                 /* futex wake-ups of threads of this rank and others */
     uint64_t sleeps;                /* times that a thread of this rank went to sleep */
     uint64_t unheard;               /* sleeps that timed out although a neighbour had rung: a defect if not 0 */
     uint64_t progress_cpu_ns;       /* CPU time of the progress thread */

@@ -337,5 +337,5 @@ void pp_mpi_ring_self(pp_mpi_t *mpi)
 {
     pp_ring_t ring;
     uint32_t  bits = pp_bell_announce(mpi->bell, 0, &ring);
-    pp_bell_wake(mpi->bell, bits);
+    mpi->transport.rings += pp_bell_wake(mpi->bell, bits);
 }

@@ -264,18 +264,18 @@ def test_few_bytes_go_to_the_device_as_rows(comm, ctx, array, stream, stand_in, 
 def test_a_loop_does_not_wake_the_progress_thread(comm, ctx, array, stream, stand_in):
     """The application looks for its elements itself, as it comes back at once from each Start."""
     if comm.size > 1:
-        pytest.skip("threads that wait for other ranks sleep as well")
+        pytest.skip("other ranks are woken as well")
     send, out = array(4), array(4)
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
-    stand_in.fake_seed(0)  # without pauses a copy is over before Wait would sleep
+    stand_in.fake_seed(0)  # without pauses a copy is over at once
 
     def rings(turns):
-        before = ctx.stats().sleeps
+        before = ctx.stats().rings
         for _ in range(turns):
             request.Start()
             request.Wait()
             stream.wait()
-        return ctx.stats().sleeps - before
+        return ctx.stats().rings - before
 
     rings(20)
     assert rings(400) < 200
