@@ -92,7 +92,6 @@ def load_cupy(native: Native, device: int, what: str) -> Any:
     Error
         If it cannot, or there is none. The text says that `what` gives arrays of it.
     """
-    gives = f"{what} gives an array of CuPy, which"
     try:
         cupy: Any = __import__("cupy")
         with cupy.cuda.Device(device):  # CuPy asks its runtime for the first time
@@ -101,12 +100,17 @@ def load_cupy(native: Native, device: int, what: str) -> Any:
         major = _driver(native)
         if error.name == "cupy":
             raise Error(
-                f"{gives} is not installed: `pip install 'pypartial-mpi[cuda{major}]'`"
+                f"{what} gives an array of CuPy, which is not installed: "
+                f"`pip install 'pypartial-mpi[cuda{major}]'`"
             ) from None
-        raise Error(f"{gives} cannot be used: {_mend(major)}. Python says: {error}") from error
+        raise Error(
+            f"{what} gives an array of CuPy, which cannot be used: {_mend(major)}. Python says: "
+            f"{error}"
+        ) from error
     except Exception as error:  # two builds of it, or one for a newer CUDA than the driver
         raise Error(
-            f"{gives} cannot be used: {_mend(_driver(native))}. It says: {str(error).strip()}"
+            f"{what} gives an array of CuPy, which cannot be used: {_mend(_driver(native))}. It "
+            f"says: {str(error).strip()}"
         ) from error
 
 

@@ -723,8 +723,11 @@ static void handles(void)
     CHECK(is_filled(to, BYTES, 1));
     CHECK(new_stream() == first && new_event() == event);
     CHECK(fake_live("streams") == 2 && fake_live("events") == 2);
+    call_t call = {.name = "cuMemFree", .make = free_there, .address = there};
+    begin_call(&call);
+    CHECK(fake_misuses() == 1 && !atomic_load(&call.is_over));   /* the copy of the destroyed stream */
     fake_let_all_go();
-    DONE(PP_CUDA(cuda, cuMemFree, there));       /* behind the copy of the destroyed stream */
+    CHECK(end_call(&call) == CUDA_SUCCESS);
     const CUstream streams[] = {first, second};
     const CUevent  events[] = {event, other};
     for (int i = 0; i < 2; i++) {
@@ -733,7 +736,7 @@ static void handles(void)
     }
     DONE(PP_CUDA(cuda, cuMemFreeHost, from));
     DONE(PP_CUDA(cuda, cuMemFreeHost, to));
-    finish();
+    finish_after(1);
 }
 
 /* A stream has room for three operations: whatever would queue a fourth one waits until there is room, until the room
@@ -1107,6 +1110,16 @@ static void giving_back(void)
         fake_hold(later, false);
         DONE(PP_CUDA(cuda, cuStreamSynchronize, later));
     }
+    /* Or they do not, if the test says so. */
+    const CUdeviceptr unused = memory_of_device(BYTES);
+    fake_free_at_once(true);
+    fake_hold(before, true);
+    copy(next, pp_cuda_address(beside), BYTES, before);
+    DONE(PP_CUDA(cuda, cuMemFree, unused));
+    CHECK(PP_CUDA(cuda, cuStreamQuery, before) == PP_PENDING);
+    fake_free_at_once(false);
+    fake_hold(before, false);
+    DONE(PP_CUDA(cuda, cuStreamSynchronize, before));
     SAME(fake_leaks(), "memory: 2, host memory: 2, streams: 2, contexts: 1");
     DONE(pp_cuda_device_open(1, &other));
     DONE(pp_cuda_enter(&other));
@@ -1119,7 +1132,7 @@ static void giving_back(void)
     fake_hold(elsewhere, false);
     CHECK(end_call(&calls[3]) == CUDA_SUCCESS);
     DONE(PP_CUDA(cuda, cuStreamQuery, elsewhere));
-    /* But for a copy with the memory itself, wherever that is queued. */
+    /* But for a copy with the memory itself, wherever that is queued; and it is a misuse. */
     fake_hold(elsewhere, true);
     copy(next, pp_cuda_address(beside), BYTES, elsewhere);
     calls[0].address = next;
@@ -1131,7 +1144,7 @@ static void giving_back(void)
         DONE(PP_CUDA(cuda, cuStreamDestroy, streams[i]));
     DONE(PP_CUDA(cuda, cuMemFreeHost, beside));
     pp_cuda_device_close(&other);
-    finish();
+    finish_after(1);
 }
 
 /* A copy that is queued with memory while another thread waits to free it is a misuse, and is waited for. */
