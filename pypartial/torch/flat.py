@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .foreach import copy_each
 from .layout import Layout
 
 __all__ = ["FlatParameters"]
@@ -42,11 +43,9 @@ class FlatParameters:
     @torch.no_grad()
     def gather(self) -> None:
         """Write the parameters to the vector."""
-        if self._copied:
-            torch._foreach_copy_(self._parts, self._copied)
+        copy_each(self._parts, self._copied)
 
     @torch.no_grad()
     def scatter(self) -> None:
         """Write the vector to the parameters."""
-        if self._copied:
-            torch._foreach_copy_(self._copied, self._parts)
+        copy_each(self._copied, self._parts)

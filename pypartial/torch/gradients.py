@@ -10,6 +10,7 @@ import torch
 from ..errors import ArgumentError
 from ..status import Status
 from .flags import DeviceFlags, Flags, HostFlags
+from .foreach import copy_each
 from .layout import Layout
 
 __all__ = ["Gradients"]
@@ -76,8 +77,7 @@ class Gradients:
                 of.append(grad)
         if absent:
             torch._foreach_zero_(absent)
-        if to:
-            torch._foreach_copy_(to, of)
+        copy_each(to, of)
         if factor is not None:
             self._whole[: self._layout.size].mul_(factor)
         self._flags.write([grad is not None for grad in grads])

@@ -18,6 +18,8 @@ from pypartial.torch.accelerator import HOST, Cuda, Home
 from pypartial.torch.buckets import Buckets
 from pypartial.torch.elements import check
 from pypartial.torch.flags import DeviceFlags
+from pypartial.torch.flat import FlatParameters
+from pypartial.torch.gradients import Gradients
 from pypartial.torch.layout import Layout
 from pypartial.torch.overlap import Piece
 
@@ -242,6 +244,33 @@ class TestFlags:
         flags = DeviceFlags(part, rank=0)
         flags.write([True, False, True])
         assert flags.read(None) == [True, False, True]
+
+
+def test_lists_that_are_copied_have_one_type(monkeypatch):
+    """Some versions of torch take the first one's for that of all, on a device."""
+    copied, copy = [], torch._foreach_copy_
+
+    def noted(to, of):
+        copied.extend({one.dtype for one in some} for some in (to, of))
+        copy(to, of)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", noted)
+    types = [torch.float32, torch.bfloat16, torch.float16, torch.bfloat16]
+    parameters = [torch.nn.Parameter(torch.full((4, 2), 2.0, dtype=one).T) for one in types]
+    layout = Layout([(str(number), one) for number, one in enumerate(parameters)])
+    model = FlatParameters(layout, np.zeros(layout.size, np.float32))
+    assert model.vector.tolist() == [2] * 32
+    model.vector[:] = range(32)
+    model.scatter()
+    model.vector[:] = 0
+    model.gather()
+    assert model.vector.tolist() == list(range(32))
+    vector = np.zeros(Gradients.length(layout), np.float32)
+    for number, one in enumerate(parameters):
+        one.grad = torch.full_like(one, number)
+    Gradients(layout, vector, 0).collect()
+    assert vector[: layout.size].reshape(4, 8).T.tolist() == [[0, 1, 2, 3]] * 8
+    assert len(copied) == 2 * 3 * 3 and all(len(types) == 1 for types in copied)
 
 
 @pytest.mark.parametrize("last", ["main", "side"])
