@@ -10,6 +10,7 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed has it, u
 
 from ..errors import Error
 from .accelerator import HOST, Home
+from .layout import as_parameter
 
 __all__ = ["Buckets"]
 
@@ -111,7 +112,8 @@ class _Part:
     def gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         pieces = self.vector.split_with_sizes([one.numel() for one in self._parameters])
         return [
-            (one, _like(one, piece)) for one, piece in zip(self._parameters, pieces, strict=True)
+            (one, as_parameter(one, piece))
+            for one, piece in zip(self._parameters, pieces, strict=True)
         ]
 
 
@@ -135,11 +137,3 @@ class _Arrived:
         if self._home.is_device or result.dtype != self._buffer.dtype:
             result = self._buffer.copy_(result)
         self.future.set_result(result)
-
-
-def _like(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
-    """Return a piece of a bucket in the shape, and the order, of its parameter."""
-    strides = parameter.stride()
-    if torch.empty_like(parameter, device="meta").stride() == strides:  # without gaps
-        return piece.as_strided(parameter.shape, strides, piece.storage_offset())
-    return piece.view(parameter.shape)

@@ -11,7 +11,7 @@ from ..errors import ArgumentError
 from ..status import Status
 from .flags import DeviceFlags, Flags, HostFlags
 from .foreach import copy_each
-from .layout import Layout
+from .layout import Layout, gradient_type
 
 __all__ = ["Gradients"]
 
@@ -40,9 +40,11 @@ class Gradients:
         part = vector[layout.size : self.length(layout)]
         is_device = layout.home.is_device
         self._flags: Flags = DeviceFlags(part, rank) if is_device else HostFlags(part)
-        # What p.grad becomes where the parameter has another type than the vector.
-        self._narrow = [
-            None if p.dtype == view.dtype else torch.empty_like(p, requires_grad=False)
+        # What p.grad becomes: the view, or a tensor where gradients have another type.
+        self._own = [
+            view
+            if gradient_type(p) == view.dtype
+            else torch.empty_like(p, dtype=gradient_type(p), requires_grad=False)
             for p, view in zip(layout.parameters, self._views, strict=True)
         ]
         self.settle()
@@ -89,19 +91,15 @@ class Gradients:
     @property
     def is_waiting(self) -> bool:
         """Whether backward has made a gradient since the last step that nobody collected."""
-        own = [
-            view if narrow is None else narrow
-            for view, narrow in zip(self._views, self._narrow, strict=True)
-        ]
         grads = [p.grad for p in self._layout.parameters if p.grad is not None]
-        if any(all(grad is not one for one in own) for grad in grads):
+        if any(all(grad is not one for one in self._own) for grad in grads):
             return True
         # What backward has added in place, or zero_grad() has set to zero.
         return self._versions() != self._applied and any(bool(grad.any()) for grad in grads)
 
     def _versions(self) -> list[int]:
-        """Return how often PyTorch has written the vector, and each gradient of another type."""
-        return [one._version for one in (self._whole, *self._narrow) if one is not None]
+        """Return how often torch has written the gradients; the views count together."""
+        return [one._version for one in self._own]
 
     def skip(self) -> None:
         """Forget the gradients: zeros are contributed in place of them."""
@@ -128,11 +126,12 @@ class Gradients:
 
         A parameter for which no rank had a gradient gets None.
         """
-        parameters, views = self._layout.parameters, self._views
-        for p, view, narrow, flag in zip(parameters, views, self._narrow, flags, strict=True):
+        given = zip(self._layout.parameters, self._views, self._own, flags, strict=True)
+        for p, view, own, flag in given:
             if not flag:
                 p.grad = None
-            elif narrow is not None:
-                p.grad = narrow.copy_(view)
-            elif p.grad is not view:
-                p.grad = view
+                continue
+            if own is not view:
+                own.copy_(view)
+            if p.grad is not own:
+                p.grad = own

@@ -103,7 +103,8 @@ class HookState:
     ArgumentError
         If an argument of this rank is wrong; the other ranks raise `MismatchError`.
     MismatchError
-        If ranks differ in their options, or in the names, shapes or types of the parameters.
+        If ranks differ in their options, or in the names, shapes, types or memory formats of the
+        parameters.
 
     Warns
     -----

@@ -12,7 +12,15 @@ import torch
 from ..errors import ArgumentError, MismatchError
 from . import accelerator
 
-__all__ = ["Layout", "Place", "compare", "describe"]
+__all__ = [
+    "Layout",
+    "Place",
+    "as_parameter",
+    "compare",
+    "describe",
+    "describe_trained",
+    "gradient_type",
+]
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class Place:
         return self.offset + self.parameter.numel()
 
     def __str__(self) -> str:
-        return describe(self.name, self.parameter)
+        return describe_trained(self.name, self.parameter)
 
 
 class Layout:
@@ -75,23 +83,62 @@ class Layout:
         self.places: Sequence[Place] = tuple(places)
         self.parameters = [place.parameter for place in places]
         self.size = end
-        is_double = any(place.parameter.dtype == torch.float64 for place in places)
-        self.dtype = np.dtype(np.float64 if is_double else np.float32)
+        types = {p.dtype for p in self.parameters} | {gradient_type(p) for p in self.parameters}
+        self.dtype = np.dtype(np.float64 if torch.float64 in types else np.float32)
 
     def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        """Return the parameters' parts of a vector, in the shapes of the parameters."""
+        """Return the parameters' parts of a vector, in the shapes and orders of the parameters."""
         return [
-            vector[place.offset : place.end].view(place.parameter.shape) for place in self.places
+            as_parameter(place.parameter, vector[place.offset : place.end]) for place in self.places
         ]
 
     def lines(self) -> list[str]:
-        """Return name, shape and type of each parameter, a line each."""
+        """Return what ranks must agree about in each parameter, a line each."""
         return [str(place) for place in self.places]
 
 
 def describe(name: str, tensor: torch.Tensor) -> str:
     """Return name, shape and type of a tensor, in one line."""
     return f"{name}: {tuple(tensor.shape)} {tensor.dtype}"
+
+
+def describe_trained(name: str, parameter: torch.Tensor) -> str:
+    """Return what `describe` does, and what else ranks must agree about, if it is not as usual.
+
+    That is the order of the elements, by which those of a vector belong to those of the parameter;
+    and the type of gradients, by which the vector has its own.
+    """
+    text = describe(name, parameter)
+    if not parameter.is_contiguous() and _is_dense(parameter):
+        text += f", strides {parameter.stride()}"
+    if gradient_type(parameter) != parameter.dtype:
+        text += f", gradients {gradient_type(parameter)}"
+    return text
+
+
+def gradient_type(parameter: torch.Tensor) -> torch.dtype:
+    """Return the type that ``p.grad`` must have: the parameter's, or its ``grad_dtype``.
+
+    Torch has that attribute from 2.10 on. None in it allows any type.
+    """
+    given: torch.dtype | None = getattr(parameter, "grad_dtype", None)
+    return given or parameter.dtype
+
+
+def as_parameter(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+    """Return a piece of a vector in the shape, and the order, of its parameter.
+
+    Optimizers may compute with gradient and parameter element by element as they lie in memory: the
+    fused ones do. A parameter with gaps has a piece in the order of its indices.
+    """
+    if _is_dense(parameter):
+        return piece.as_strided(parameter.shape, parameter.stride(), piece.storage_offset())
+    return piece.view(parameter.shape)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has no gaps: torch makes one like it with the same strides."""
+    return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
 def compare(what: str, lines: Sequence[Sequence[str]]) -> None:

@@ -21,7 +21,7 @@ from ..methods.meeting import Meeting
 from ..status import Status
 from .device_path import check_path, path_in_use
 from .driver import Driver, Whole
-from .layout import Layout, compare, describe
+from .layout import Layout, compare, describe, describe_trained
 from .overlap import Pieces, check_overlap
 from .replicas import is_plain
 from .tensors import copy, settle
@@ -88,8 +88,9 @@ class DistributedOptimizer:
     ArgumentError
         If an argument of this rank is wrong; the other ranks raise `MismatchError`.
     MismatchError
-        If ranks differ in names, shapes or types of parameters or buffers, in the optimizer or its
-        hyperparameters, or in an option; or if another rank's arguments are wrong.
+        If ranks differ in names, shapes or types of parameters or buffers, in memory formats of
+        parameters, in the optimizer or its hyperparameters, or in an option; or if another rank's
+        arguments are wrong.
 
     Warns
     -----
@@ -240,7 +241,9 @@ class DistributedOptimizer:
         everything = [*self._parameters, *others, *buffers]
         self._tensors = [tensor for _, tensor in everything]
         return [
-            describe(name, tensor) + (", trained" if tensor.requires_grad else "")
+            f"{describe_trained(name, tensor)}, trained"
+            if tensor.requires_grad
+            else describe(name, tensor)
             for name, tensor in everything
         ]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from ..methods.meeting import Meeting
+from .layout import gradient_type
 
 __all__ = ["apply", "average", "is_plain", "optimizer_tensors", "unite"]
 
@@ -91,7 +92,7 @@ def apply(
     kept = [parameter.grad for parameter, _ in gradients]
     try:
         for parameter, gradient in gradients:
-            parameter.grad = gradient.to(parameter.dtype)
+            parameter.grad = gradient.to(gradient_type(parameter))
         optimizer.step()
     finally:
         for (parameter, _), own in zip(gradients, kept, strict=True):

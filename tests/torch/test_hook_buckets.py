@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pypartial as pp
+from pypartial.torch import replicas
 from pypartial.torch.buckets import Buckets
 
 
@@ -113,3 +114,16 @@ def test_pieces_have_the_order_of_their_parameters():
     assert piece.stride() == weight.stride()
     assert piece.permute(0, 2, 3, 1).reshape(-1).tolist() == list(range(24))
     assert other.reshape(-1).tolist() == list(range(24, 28))
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch has no grad_dtype yet")
+def test_what_is_on_its_way_is_applied_in_the_type_of_gradients():
+    weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    weight.grad_dtype = torch.float32
+    seen = []
+    sgd = torch.optim.SGD([weight], lr=1.0)
+    sgd.register_step_pre_hook(lambda *_: seen.append(weight.grad))
+    replicas.apply(sgd, [(weight, torch.ones(2))])
+    assert [one.dtype for one in seen] == [torch.float32]
+    assert weight.tolist() == [-1, -1]
+    assert weight.grad is None

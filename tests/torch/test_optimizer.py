@@ -17,6 +17,9 @@ from pypartial.methods import EagerSGD, PartialReduce, Ripples, Synchronous
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(3)]
 
 STEPS = 12
+needs_grad_dtype = pytest.mark.skipif(
+    not hasattr(torch.Tensor, "grad_dtype"), reason="torch has no grad_dtype yet"
+)
 GROUPS = [PartialReduce(2), Ripples(pp.groups.Smart(2))]
 
 
@@ -63,6 +66,40 @@ class TestGradients:
             opt.flush()  # overwrites the vector
             assert [p.grad for p in model.parameters()] == [None] * len(places)
             backward(model, comm.rank, 2)  # is dropped by the end
+
+    @pytest.mark.filterwarnings("error:grad and param do not obey the gradient layout contract")
+    @pytest.mark.parametrize("set_to_none", [True, False])
+    @pytest.mark.parametrize("method", [Synchronous(), "overlap", PartialReduce(3)], ids=str)
+    def test_gradients_have_the_memory_format_of_parameters(self, comm, method, set_to_none):
+        """Fused optimizers take both as they lie in memory."""
+
+        def images(fused: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
+            torch.manual_seed(1)
+            model = nn.Sequential(nn.Conv2d(2, 4, 2), nn.Flatten(), nn.Linear(16, 3)).double()
+            model = model.to(memory_format=torch.channels_last)
+            return model, torch.optim.SGD(model.parameters(), lr=0.05, fused=fused)
+
+        def pixels(model: nn.Module, rank: int, step: int) -> None:
+            x, y = batch(rank, step)
+            (model(x[:, :6].repeat(1, 3).view(8, 2, 3, 3)) - y).square().mean().backward()
+
+        overlap = 2 if method == "overlap" else None
+        method = Synchronous() if overlap else method
+        model, sgd = images(fused=True)
+        with (
+            pp.Context(comm, patience=None) as ctx,
+            pp.torch.DistributedOptimizer(sgd, ctx, method, overlap=overlap) as opt,
+        ):
+            for step in range(STEPS):
+                opt.zero_grad(set_to_none)
+                pixels(model, comm.rank, step)
+                opt.step()
+                strides = [p.stride() for p in model.parameters()]
+                assert [p.grad.stride() for p in model.parameters()] == strides
+        assert strides[0] == (8, 1, 4, 2)
+        alone, by_hand = images(fused=False)
+        train_alone(alone, by_hand, comm.size, STEPS, pixels)
+        torch.testing.assert_close(flat(model), flat(alone), rtol=1e-12, atol=1e-12)
 
     @pytest.mark.parametrize("set_to_none", [True, False])
     def test_parameters_that_no_rank_uses_are_left_alone(self, comm, ctx, set_to_none):
@@ -140,6 +177,39 @@ class TestGradients:
             -large.detach(), torch.full_like(large, 1 + 1e-12), rtol=1e-15, atol=0
         )
         assert small.equal(-torch.ones(3))
+
+    @needs_grad_dtype
+    @pytest.mark.parametrize("overlap", [None, 1])
+    @pytest.mark.parametrize("set_to_none", [True, False])
+    def test_gradients_may_have_another_type_than_the_parameter(
+        self, comm, ctx, overlap, set_to_none
+    ):
+        w = nn.Parameter(torch.zeros(5, dtype=torch.bfloat16))
+        single = nn.Parameter(torch.zeros(2))
+        w.grad_dtype = torch.float32
+        single.grad_dtype = torch.bfloat16
+        sgd = torch.optim.SGD([w, single], lr=1.0)
+        own = 256.0 if comm.rank == 0 else 3.0
+        mean = (256 + 3 * (comm.size - 1)) / comm.size  # not in bfloat16
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), overlap=overlap) as opt:
+            for _ in range(2):
+                opt.zero_grad(set_to_none)
+                ((w.float() * own).sum() + 3 * comm.size * single.sum()).backward()
+                opt.step()
+                assert (w.grad.dtype, single.grad.dtype) == (torch.float32, torch.bfloat16)
+                assert w.grad.tolist() == pytest.approx([mean] * 5, rel=1e-6)
+        assert single.tolist() == [-6 * comm.size] * 2
+        assert w.dtype == torch.bfloat16
+
+    @needs_grad_dtype
+    def test_double_gradients_make_all_double(self, comm, ctx):
+        w = nn.Parameter(torch.zeros(3))
+        w.grad_dtype = torch.float64
+        sgd = torch.optim.SGD([w], lr=1.0)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous()) as opt:
+            w.grad = torch.full((3,), 1 + 1e-12, dtype=torch.float64)
+            opt.step()
+            assert w.grad.tolist() == pytest.approx([1 + 1e-12] * 3, rel=1e-15)
 
     def test_clip_norm_is_of_the_mean(self, comm, ctx):
         model, alone = net(), net()

@@ -21,6 +21,11 @@ def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), **{"lr": 0.1, **options})
 
 
+needs_grad_dtype = pytest.mark.skipif(
+    not hasattr(torch.Tensor, "grad_dtype"), reason="torch has no grad_dtype yet"
+)
+
+
 def odd(ctx) -> bool:
     """Whether this is the rank that differs."""
     return bool(ctx.rank == ctx.size - 1)
@@ -151,6 +156,26 @@ class TestModelsThatDiffer:
     def test_hyperparameters(self, ctx):
         rate = 0.2 if odd(ctx) else 0.1
         self.refused(ctx, net(), "the optimizers differ: .*lr 0.1.* rank {last} .*lr 0.2", lr=rate)
+
+    def test_memory_formats(self, ctx):
+        """By them elements of a vector belong to elements of a parameter; not so of a buffer."""
+        torch.manual_seed(1)
+        model = nn.Conv2d(3, 4, 2)
+        order = torch.channels_last if odd(ctx) else torch.contiguous_format
+        model.register_buffer("mask", torch.ones(1, 2, 3, 4).to(memory_format=order))
+        pp.torch.DistributedOptimizer(sgd(model), ctx, Synchronous(), model=model).finish()
+        model = model.to(memory_format=order)
+        message = (
+            r"rank 0 has weight: \(4, 3, 2, 2\) torch.float32, trained, and rank {last} weight: "
+            r"\(4, 3, 2, 2\) torch.float32, strides \(12, 1, 6, 3\), trained"
+        )
+        self.refused(ctx, model, message)
+
+    @needs_grad_dtype
+    def test_types_of_gradients(self, ctx):
+        model = nn.Linear(2, 2)
+        model.weight.grad_dtype = torch.float64 if odd(ctx) else torch.float32
+        self.refused(ctx, model, r"rank {last} weight: .*float32, gradients torch.float64, tr")
 
     def test_functions_among_hyperparameters(self, ctx):
         """Their text has an address, which says nothing."""
