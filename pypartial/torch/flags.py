@@ -84,7 +84,7 @@ class DeviceFlags(Flags):
         if self._own is None:
             self._own = torch.ones_like(self._part)
         if present != self._present:
-            self._own.copy_(torch.tensor(present))
+            self._own.copy_(torch.tensor(present, device="cpu"))
             self._present = present
         self._part.copy_(self._own)
         self._may_lack |= not all(present)

@@ -153,7 +153,7 @@ class ProcessGroup(GroupBase):
     def _reduce_scatter(
         self, call: str, output: Tensor, vector: Tensor, counts: list[int], way: Reduction
     ) -> None:
-        result = torch.empty(output.numel(), dtype=way.dtype)
+        result = torch.empty(output.numel(), dtype=way.dtype, device="cpu")
         with self._call(call) as comm:
             comm.Reduce_scatter(way.message(vector), way.message(result), counts, way.op)
         way.finish(result, self._size)

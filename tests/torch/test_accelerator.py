@@ -240,6 +240,12 @@ class TestFlags:
         flags.write([True, True, True])
         assert not self.reads(part, flags, self.round_of(1, 2))
 
+    def test_the_default_device_does_not_matter(self, part):
+        flags = DeviceFlags(part, rank=0)
+        with torch.device("meta"):  # it may be another device than the vector's
+            flags.write([True, False, True])
+        assert part.tolist() == [1, 0, 1]
+
     def test_a_vector_that_was_not_reduced_has_what_was_written(self, part):
         flags = DeviceFlags(part, rank=0)
         flags.write([True, False, True])

@@ -111,6 +111,36 @@ def test_all_reduce_of_half_precision_adds_in_float32(world, comm):
     assert tensor.tolist() == [float(torch.tensor(2047.0 + comm.size).half())] * 2
 
 
+def test_the_default_device_does_not_matter(world, comm):
+    """What the backend makes for itself is in host memory, whatever a program makes by default.
+
+    The functions of torch.distributed may hide that default from the methods.
+    """
+    size, rank = comm.size, comm.rank
+    one, whole = torch.ones(2), torch.arange(2.0 * size)
+    rows = list(whole.view(size, 2))
+    large, parts = torch.zeros(2 * size), [torch.zeros(2) for _ in range(4)]
+    lists = [[torch.zeros(2) for _ in range(size)] for _ in range(2)]
+    group = ppt.new_group(policy=pp.Full())
+    torch.set_default_device("meta")  # as "cuda", and it is everywhere
+    try:
+        world.reduce_scatter_single(parts[0], whole)
+        world.reduce_scatter([parts[1]], [rows])
+        world.allreduce([parts[2].add_(1)])
+        world.allgather([lists[0]], [one])
+        world.all_gather_single(large, one)
+        world.alltoall(lists[1], rows)
+        for _ in range(3):
+            group.allreduce([parts[3].add_(1)], ReduceOp.AVG)
+    finally:
+        torch.set_default_device(None)
+    dist.destroy_process_group(group)
+    assert all(part.equal(rows[rank] * size) for part in parts[:2])
+    assert (parts[2].tolist(), parts[3].tolist()) == ([size] * 2, [3] * 2)
+    assert all(part.equal(one) for part in lists[0]) and large.equal(torch.ones(2 * size))
+    assert all(part.equal(rows[rank]) for part in lists[1])
+
+
 def test_several_all_reduces_at_once(world, comm):
     tensors = [values(comm.rank, (n,), torch.float64) for n in (1, 5)]
     with dist._coalescing_manager():
