@@ -38,11 +38,12 @@ class Buckets:
 
     def __init__(self, vector: Any, parameters: Iterable[torch.Tensor], home: Home = HOST) -> None:
         self.settled = False
-        self._vector, self._home, self._count = vector, home, len(vector)
+        self._vector, self._home = vector, home
         self._known = {id(parameter) for parameter in parameters}
         self._parts: dict[tuple[int, ...], _Part] = {}
         self._arrived: list[_Arrived] = []
-        self._filled = 0
+        # Of the backward pass. A bucket may have no elements; parameters it has.
+        self._filled = self._placed = 0
 
     def put(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Copy a bucket into the vector; return the future of its result."""
@@ -58,14 +59,15 @@ class Buckets:
         `GradBucket.is_last` does not tell: with ``static_graph``, all buckets of the first backward
         pass, one for each type of parameters, have the index 0.
         """
-        return self._filled == self._count
+        return self._placed == len(self._known)
 
     def take(self) -> list[_Arrived]:
         """Return the buckets that have arrived; the next ones are of another backward pass.
 
         Work that the caller queues from now on is behind the copies into the vector.
         """
-        arrived, self._arrived, self._filled = self._arrived, [], 0
+        arrived, self._arrived = self._arrived, []
+        self._filled = self._placed = 0
         self._home.follow(one.stream for one in arrived)
         return arrived
 
@@ -73,7 +75,7 @@ class Buckets:
         """Learn the buckets that will come, without their data."""
         for bucket in buckets:
             self._next(bucket.parameters())
-        self._filled = 0
+        self._filled = self._placed = 0
 
     def gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return each parameter with its piece of the vector."""
@@ -81,7 +83,7 @@ class Buckets:
 
     def _next(self, parameters: Sequence[torch.Tensor]) -> _Part:
         """Return the part of the vector behind that of the bucket before."""
-        if self._filled == 0 and not self.settled:
+        if self._placed == 0 and not self.settled:
             self._parts = {}
         key = tuple(map(id, parameters))
         part = self._parts.get(key)
@@ -95,6 +97,7 @@ class Buckets:
                 raise Error("DDP has changed its buckets while gradients were on their way")
             part = self._parts[key] = _Part(self._vector, self._home, self._filled, parameters)
         self._filled = part.end
+        self._placed += len(parameters)
         return part
 
 

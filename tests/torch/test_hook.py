@@ -58,7 +58,8 @@ class Cast(nn.Module):
 
 
 def batch(model, rank, step):
-    shape = (ROWS, 3, 2, 2) if isinstance(model.module[0], nn.Conv2d) else (ROWS, 12)
+    first = next(iter(model.module.children()))
+    shape = (ROWS, 3, 2, 2) if isinstance(first, nn.Conv2d) else (ROWS, 12)
     generator = torch.Generator().manual_seed(1000 * rank + step)
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
@@ -131,6 +132,45 @@ def test_full_gives_the_weights_of_ddp(ctx, comm, gloo, case):
     assert np.linalg.norm(weights(model) - expected) <= tolerance * np.linalg.norm(expected)
     buffers = [buffer.double().numpy() for buffer in model.buffers()]
     assert all(same_on_all_ranks(comm, buffer) for buffer in buffers)
+
+
+class Empty(nn.Module):
+    """A model with parameters without elements, of other types, which have buckets of their own."""
+
+    def __init__(self, types):
+        super().__init__()
+        self.dense = dense()
+        self.empty = nn.ParameterList(nn.Parameter(torch.zeros(0, 2, dtype=one)) for one in types)
+
+    def forward(self, x):
+        return self.dense(x) + sum(one.double().sum() for one in self.empty)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("static_graph", [False, True])
+@pytest.mark.parametrize("types", [[torch.float32], [torch.float32, torch.bfloat16]])
+def test_parameters_without_elements(ctx, comm, gloo, types, static_graph):
+    model = Empty(types)
+    alone = copy.deepcopy(model.dense)
+    ddp = DistributedDataParallel(model, static_graph=static_graph, bucket_cap_mb=CAP_MB)
+    optimizer = SGD(ddp.parameters())
+    state = HookState(ctx, ddp, policy=pp.Full())
+    ddp.register_comm_hook(state, partial_allreduce_hook)
+    by_hand = SGD(alone.parameters())
+    for step in range(SHORT):
+        inputs = [batch(ddp, rank, step) for rank in range(comm.size)]
+        for wrapped, sgd, own in (
+            (ddp, optimizer, inputs[comm.rank]),
+            (alone, by_hand, torch.cat(inputs)),
+        ):
+            sgd.zero_grad()
+            wrapped(own).square().mean().backward()
+            sgd.step()
+    parts = state._buckets._parts.values()
+    assert sum(part.end == part.offset for part in parts) == len(types)
+    state.finish(optimizer)
+    expected = weights(alone)
+    assert np.linalg.norm(weights(model.dense) - expected) <= 1e-9 * np.linalg.norm(expected)
 
 
 @pytest.mark.mpi

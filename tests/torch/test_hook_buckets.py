@@ -67,6 +67,31 @@ def test_a_result_of_another_type_goes_into_the_bucket(parameters):
     assert future.value().tolist() == list(range(1, 10))
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (1, 2, 0), (2, 0, 1)])
+def test_buckets_may_have_no_elements(vector, order):
+    """Neither the first nor the last ones are taken for other ones."""
+    whole = torch.nn.Parameter(torch.zeros(9))
+    empty = [torch.nn.Parameter(torch.zeros(0, 3)) for _ in range(len(order) - 1)]
+    cut = [[[whole], *([one] for one in empty)][number] for number in order]
+    buckets = Buckets(vector, [whole, *empty])
+    for settled in (False, True):
+        buckets.settled = settled
+        futures = []
+        for part in cut:
+            assert not buckets.complete
+            futures.append(buckets.put(Bucket(part, 1.0)))
+        assert buckets.complete
+        for bucket in buckets.take():
+            bucket.give()
+        values = [future.value().tolist() for future in futures]
+        assert values == [list(range(1, 10)) if part[0] is whole else [] for part in cut]
+        pieces = [(parameter, piece.shape) for parameter, piece in buckets.gradients()]
+        assert [id(parameter) for parameter, _ in pieces] == [id(part[0]) for part in cut]
+        assert all(shape == parameter.shape for parameter, shape in pieces)
+    buckets.arrange([Bucket(part) for part in cut])
+    assert not buckets.complete
+
+
 def test_ddp_may_change_buckets_before_they_are_settled(vector, parameters):
     """Each parameter has one piece then, also if a bucket stays as it was."""
     buckets = Buckets(vector, parameters)
