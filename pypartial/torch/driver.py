@@ -51,6 +51,11 @@ class Driver(ABC):
         """The requests by which it communicates, as far as they may be of a device."""
 
     @property
+    def held(self) -> Sequence[torch.Tensor]:
+        """The parameters that lie in its memory, and must stay there."""
+        return []
+
+    @property
     @abstractmethod
     def status(self) -> Status | None:
         """As a `pypartial.methods.Worker`'s."""
@@ -155,6 +160,11 @@ class Whole(Driver):
     def requests(self) -> Sequence[Request]:
         """That of a worker on a device."""
         return self._requests
+
+    @property
+    def held(self) -> Sequence[torch.Tensor]:
+        """Those of methods that average models, as far as they are views of the model's vector."""
+        return [] if self._flat is None else self._flat.views
 
     @property
     def status(self) -> Status | None:

@@ -24,11 +24,17 @@ class FlatParameters:
     vector : numpy.ndarray or torch.Tensor
         ``layout.size`` elements of the layout's type, in its home. They become the parameters'
         values.
+
+    Attributes
+    ----------
+    views : list of torch.Tensor
+        The parameters that are views of the vector.
     """
 
     @torch.no_grad()
     def __init__(self, layout: Layout, vector: Any) -> None:
         self.vector = vector
+        self.views: list[torch.Tensor] = []
         self._parts: list[torch.Tensor] = []
         self._copied: list[torch.Tensor] = []
         views = layout.views(layout.home.view(vector))
@@ -36,6 +42,7 @@ class FlatParameters:
             view.copy_(p)
             if p.dtype == view.dtype and p.is_contiguous():
                 p.data = view
+                self.views.append(p)
             else:
                 self._parts.append(view)
                 self._copied.append(p)

@@ -21,7 +21,7 @@ from ..methods.meeting import Meeting
 from ..status import Status
 from .device_path import check_path, path_in_use
 from .driver import Driver, Whole
-from .layout import Layout, compare, describe, describe_trained
+from .layout import Layout, compare, describe, describe_trained, gradient_type
 from .overlap import Pieces, check_overlap
 from .replicas import is_plain
 from .tensors import copy, settle
@@ -110,9 +110,9 @@ class DistributedOptimizer:
     the vector is float64 if any parameter is.
 
     **Parameters.** They stay where they are, except with `PartialReduce` and `Ripples`: there
-    ``p.data`` becomes a view of one vector, if it is contiguous and has the vector's type. Saving,
-    loading and copying the model work as before. Parameters cannot be added, frozen or given other
-    memory afterwards.
+    ``p.data`` becomes a view of one vector, if it is contiguous and has the vector's type, and
+    cannot be given other memory afterwards. Saving, loading and copying the model work as before.
+    Parameters cannot be added, frozen, converted or moved to another device afterwards.
 
     **Devices.** All parameters that require a gradient are on the CPU, or all on one CUDA device;
     so they are on all ranks. On a device the vector is a tensor there, and all work is queued on
@@ -167,7 +167,8 @@ class DistributedOptimizer:
             raise
         self.device_path, self.device_path_reason = path_in_use(self._driver.requests)
         # After the worker is there, which may have moved them.
-        self._seen = [(p.requires_grad, p.dtype, p.data_ptr()) for _, p in self._parameters]
+        held = {id(p) for p in self._driver.held}
+        self._seen = [_Facts(p, id(p) in held) for _, p in self._parameters]
         self._warn_of_drift()
 
     # ---- construction ----------------------------------------------------------------------------
@@ -331,8 +332,16 @@ class DistributedOptimizer:
         for p, (name, known), seen in zip(parameters, self._parameters, self._seen, strict=True):
             if p is not known:
                 raise Error(f"parameter {name} was replaced by another one")
-            if (p.requires_grad, p.dtype, p.data_ptr()) != seen:
-                raise Error(f"parameter {name} {_change(p, *seen)} after the optimizer was made")
+            change = seen.change(p)
+            if change is not None:
+                raise Error(f"parameter {name} {change} after the optimizer was made")
+            if seen.is_held and p.data_ptr() != seen.place:
+                raise Error(
+                    f"parameter {name} was moved to other memory after the optimizer was made: "
+                    f"{self._method!r} averages the memory where it was. Do not assign p.data "
+                    "then; nor call flatten_parameters(), by which an LSTM or a GRU moves its "
+                    "parameters"
+                )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, as ``zero_grad`` of the wrapped optimizer. Local."""
@@ -520,14 +529,39 @@ def _spell(value: object) -> str:
     return _ADDRESS.sub("", str(value))
 
 
+class _Facts:
+    """What must stay as it is in a parameter.
+
+    Attributes
+    ----------
+    is_held : bool
+        Whether its memory must: the driver has it.
+    place : int
+        The address of that.
+    """
+
+    def __init__(self, p: torch.Tensor, is_held: bool) -> None:
+        self.is_held, self.place = is_held, p.data_ptr()
+        self._required, self._dtype, self._gradients = p.requires_grad, p.dtype, gradient_type(p)
+        self._device, self._shape, self._strides = p.device, p.shape, p.stride()
+
+    def change(self, p: torch.Tensor) -> str | None:
+        """Return in words what became of the parameter; None if nothing did."""
+        if p.requires_grad != self._required:
+            return "was frozen" if self._required else "was unfrozen"
+        if p.dtype != self._dtype:
+            return f"changed its type from {self._dtype} to {p.dtype}"
+        if p.device != self._device:
+            return f"was moved from {self._device} to {p.device}"
+        if (p.shape, p.stride()) != (self._shape, self._strides):
+            return (
+                f"changed from shape {tuple(self._shape)} and strides {self._strides} to "
+                f"{tuple(p.shape)} and {p.stride()}"
+            )
+        if gradient_type(p) != self._gradients:
+            return f"changed its grad_dtype from {self._gradients} to {gradient_type(p)}"
+        return None
+
+
 def _kind(value: object) -> str:
     return f"a {type(value).__name__}"
-
-
-def _change(p: torch.Tensor, required: bool, dtype: torch.dtype, _: int) -> str:
-    """Return in words what became of a parameter."""
-    if p.requires_grad != required:
-        return "was frozen" if required else "was unfrozen"
-    if p.dtype != dtype:
-        return f"changed its type from {dtype} to {p.dtype}"
-    return "was moved to other memory"

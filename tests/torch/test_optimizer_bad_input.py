@@ -248,12 +248,22 @@ class TestSteps:
             opt.step()
         model[2].weight.requires_grad_(True)
 
-    def test_moved(self, opt, model):
+    @pytest.mark.parametrize("change", [lambda w: w.T.contiguous().T, lambda w: w[:, :5]])
+    def test_another_form(self, opt, model, change):
         kept = model[0].weight.data
-        model[0].weight.data = kept.clone()
-        with pytest.raises(pp.Error, match=r"parameter 0\.weight was moved"):
+        model[0].weight.data = change(kept)
+        message = r"parameter 0\.weight changed from shape \(16, 6\) and strides \(6, 1\) to "
+        with pytest.raises(pp.Error, match=message):
             opt.step()
         model[0].weight.data = kept
+
+    @needs_grad_dtype
+    def test_another_type_of_gradients(self, opt, model):
+        model[0].bias.grad_dtype = torch.float32
+        message = r"parameter 0\.bias changed its grad_dtype from torch.float64 to torch.float32"
+        with pytest.raises(pp.Error, match=message):
+            opt.step()
+        model[0].bias.grad_dtype = torch.float64
 
     def test_another_type(self, opt, model):
         kept = model[0].bias.data
@@ -289,6 +299,39 @@ def test_flush_before_the_step_of_gradients_in_place(ctx, dtype):
         opt.step()
         opt.flush()
         assert opt.rounds == 4
+
+
+@pytest.mark.parametrize(
+    ("method", "overlap"), [(Synchronous(), None), (EagerSGD(), None), (Synchronous(), 2)]
+)
+def test_parameters_may_be_given_other_memory(comm, ctx, method, overlap):
+    """As flatten_parameters() of an LSTM gives them on a device."""
+    model = net()
+    with pp.torch.DistributedOptimizer(sgd(model), ctx, method, overlap=overlap) as opt:
+        for step in range(3):
+            for p in model.parameters():
+                p.data = p.data.clone()
+            opt.zero_grad()
+            backward(model, comm.rank, step)
+            opt.step()
+        assert opt.rounds >= 3
+    assert not flat(model).equal(flat(net()))
+    assert len(set(comm.allgather(flat(model).numpy().tobytes()))) == 1
+
+
+def test_memory_that_groups_average_must_stay(comm, ctx):
+    """A parameter of another type than the vector is copied there, and may move."""
+    model = nn.ModuleDict({"one": nn.Linear(2, 2), "two": nn.Linear(2, 2).bfloat16()})
+    with pp.torch.DistributedOptimizer(sgd(model), ctx, PartialReduce(2), model=model) as opt:
+        model["two"].weight.data = model["two"].weight.data.clone()
+        opt.step()
+        kept = model["one"].weight.data
+        model["one"].weight.data = kept.clone()
+        message = r"parameter one\.weight was moved to other memory .* flatten_parameters\(\)"
+        with pytest.raises(pp.Error, match=message):
+            opt.step()
+        model["one"].weight.data = kept
+        opt.step()
 
 
 def test_unfrozen(comm, ctx):
