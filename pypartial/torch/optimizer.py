@@ -525,7 +525,14 @@ def _check_world(size: int) -> None:
 
 
 def _spell(value: object) -> str:
-    """Return the text of a hyperparameter, without addresses: each process has its own."""
+    """Return the text of a hyperparameter.
+
+    It has no addresses: each process has its own. Nor have tensors their device, but all digits.
+    """
+    if isinstance(value, torch.Tensor):
+        return f"{value.tolist()} of {value.dtype}"
+    if type(value) in (list, tuple):
+        return f"({', '.join(map(_spell, value))})"  # type: ignore[call-overload]
     return _ADDRESS.sub("", str(value))
 
 

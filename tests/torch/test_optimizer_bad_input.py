@@ -26,6 +26,13 @@ needs_grad_dtype = pytest.mark.skipif(
 )
 
 
+@pytest.fixture
+def printing():
+    """What torch prints of tensors, as it was, behind the test."""
+    yield
+    torch.set_printoptions(profile="default")
+
+
 def odd(ctx) -> bool:
     """Whether this is the rank that differs."""
     return bool(ctx.rank == ctx.size - 1)
@@ -156,6 +163,21 @@ class TestModelsThatDiffer:
     def test_hyperparameters(self, ctx):
         rate = 0.2 if odd(ctx) else 0.1
         self.refused(ctx, net(), "the optimizers differ: .*lr 0.1.* rank {last} .*lr 0.2", lr=rate)
+
+    @pytest.mark.parametrize(
+        "spell", [lambda one: one, lambda one: (one, 0.9)], ids=["alone", "in a tuple"]
+    )
+    def test_tensors_among_hyperparameters(self, ctx, spell, printing):
+        """They are compared by their values, all digits of them, however they are printed."""
+        inner = sgd(net())
+        if odd(ctx):
+            torch.set_printoptions(precision=8)
+        inner.param_groups[0]["rate"] = spell(torch.tensor(0.1))
+        pp.torch.DistributedOptimizer(inner, ctx, Synchronous()).finish()
+        torch.set_printoptions(profile="default")
+        inner.param_groups[0]["rate"] = spell(torch.tensor(0.1 + 1e-6 * odd(ctx)))
+        with pytest.raises(pp.MismatchError, match=r"rate .*0\.1000000.* of torch.float32"):
+            pp.torch.DistributedOptimizer(inner, ctx, Synchronous())
 
     def test_memory_formats(self, ctx):
         """By them elements of a vector belong to elements of a parameter; not so of a buffer."""
