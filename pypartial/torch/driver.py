@@ -72,7 +72,7 @@ class Driver(ABC):
         Parameters
         ----------
         factor : float or None
-            Multiplies the gradients.
+            Multiplies the gradients. None: a GradScaler has nothing to do with this step.
         skip : bool
             Contribute nothing but zeros.
         """

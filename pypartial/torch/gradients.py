@@ -58,6 +58,11 @@ class Gradients:
     def collect(self, factor: float | None = None) -> None:
         """Write the parameters' gradients, multiplied by a factor, and their flags to the vector.
 
+        Parameters
+        ----------
+        factor : float, optional
+            1 if None.
+
         Raises
         ------
         ArgumentError
@@ -80,7 +85,7 @@ class Gradients:
         if absent:
             torch._foreach_zero_(absent)
         copy_each(to, of)
-        if factor is not None:
+        if factor is not None and factor != 1:
             self._whole[: self._layout.size].mul_(factor)
         self._flags.write([grad is not None for grad in grads])
 

@@ -64,6 +64,7 @@ class DistributedOptimizer:
         Cuts the gradients into this many pieces (no more than parameters), which leave during
         backward already. Each piece has its own rounds and contributors, so it needs
         `Synchronous`, ``EagerSGD(Full())`` or ``deliver="sum"``, the latter without `sync_every`.
+        Gradients must not be changed between backward and ``step()``.
         None: all gradients leave in ``step()``, in one round.
     model : torch.nn.Module, optional
         Give it if it has buffers, such as those of BatchNorm: otherwise they stay each rank's own.
@@ -310,9 +311,15 @@ class DistributedOptimizer:
         if closure is not None:
             raise ArgumentError("closure is not supported: a step of all ranks cannot be repeated")
         self._check_parameters()
-        scale = getattr(self, "grad_scale", None)  # set by a GradScaler for the time of the call
-        skip = float(getattr(self, "found_inf", 0)) > 0
-        self._driver.step(None if scale is None else float(scale.double().reciprocal()), skip)
+        # A GradScaler sets both for the time of the call. If it has unscaled the gradients before,
+        # there is no scale.
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        factor = None
+        if scale is not None:
+            factor = float(scale.double().reciprocal())
+        elif found_inf is not None:
+            factor = 1.0
+        self._driver.step(factor, found_inf is not None and float(found_inf) > 0)
 
     def _apply(self) -> None:
         """Make a step with the gradients that the parameters have."""

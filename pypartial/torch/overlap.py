@@ -78,11 +78,14 @@ class Piece:
         device_path: Any,
     ) -> None:
         layout = Layout(places)
+        self._places = layout.places
         self.parameters, self._home = layout.parameters, layout.home
         self.vector = self._home.zeros(ctx, Gradients.length(layout) + 1, layout.dtype)
         self.gradients = Gradients(layout, self.vector, ctx.rank)
         self.status = Status()
         self._streams: list[Any] = []  # on which gradients have arrived
+        # Of each parameter: the gradient that was contributed, and how often torch had written it.
+        self._contributed: list[tuple[torch.Tensor | None, int]] = []
         self.missing = self._all = frozenset(range(len(places)))
         self.request = ctx.Allreduce_init(
             None, self.vector, policy=policy, average="size", device_path=device_path
@@ -103,6 +106,20 @@ class Piece:
                 if parameter.grad is not None:
                     self._home.keep(parameter.grad)
         self._start(0)
+        self._contributed = [_as_it_is(parameter) for parameter in self.parameters]
+
+    def edited(self) -> str | None:
+        """Return the name of a parameter whose gradient was changed since it was contributed."""
+        for place, contributed in zip(self._places, self._contributed, strict=False):  # [] before
+            grad, version = _as_it_is(place.parameter)
+            if grad is not contributed[0] or version != contributed[1]:
+                return place.name
+        return None
+
+    def accept(self, number: int) -> None:
+        """Take a gradient for what was contributed, although it has changed: that was told."""
+        if self._contributed:
+            self._contributed[number] = _as_it_is(self.parameters[number])
 
     def start_flush(self) -> None:
         """Contribute zeros, as a rank that has no more gradients."""
@@ -134,6 +151,7 @@ class Piece:
     def renew(self) -> None:
         """Expect all gradients again."""
         self.missing = self._all
+        self._contributed = []
 
 
 class Pieces(Driver):
@@ -204,6 +222,7 @@ class Pieces(Driver):
             if self.is_paused:
                 return
             if number not in piece.missing:
+                piece.accept(number)
                 raise Error(
                     "a second backward before step(): its gradients would be too late, because the "
                     "first one's were contributed already. To add up gradients, put all but the "
@@ -232,6 +251,13 @@ class Pieces(Driver):
                 "and checked them: use overlap=None"
             )
         self._sound()
+        for name in filter(None, (piece.edited() for piece in self._pieces)):
+            raise Error(
+                f"the gradient of parameter {name} was changed behind the backward pass, which had "
+                "contributed it already: with overlap no other rank would see the change. Use "
+                "clip_norm=, or Tensor.register_hook, which changes a gradient while it is "
+                "computed; or overlap=None"
+            )
         self._steps += 1
         while self._started < len(self._pieces):
             self._start_next()
@@ -328,6 +354,12 @@ class Pieces(Driver):
     def _sound(self) -> None:
         if self._defect is not None:
             raise Error(self._defect)
+
+
+def _as_it_is(parameter: torch.Tensor) -> tuple[torch.Tensor | None, int]:
+    """Return a parameter's gradient, and how often torch has written it."""
+    grad = parameter.grad
+    return grad, 0 if grad is None else grad._version
 
 
 def _cut(layout: Layout, count: int) -> list[list[tuple[str, torch.Tensor]]]:

@@ -152,8 +152,10 @@ def test_rounds_without_a_gradient_change_nothing(comm, ctx, monkeypatch, how):
                 backward(model, comm.rank, step)
                 if step == 2 and overlap is None:  # as a GradScaler does
                     opt.grad_scale, opt.found_inf = torch.tensor(1.0), torch.tensor(1.0)
-                opt.step()
-                opt.found_inf = torch.tensor(0.0)
+                    opt.step()
+                    del opt.grad_scale, opt.found_inf
+                else:
+                    opt.step()
             opt.flush()
         return model
 

@@ -266,15 +266,66 @@ def test_nothing_goes_on_behind_a_step_that_has_raised(comm):
         raise Over
 
 
-def test_a_grad_scaler_is_refused(comm):
+@pytest.mark.parametrize("manual", [False, True], ids=["step", "unscale_"])
+def test_a_grad_scaler_is_refused(comm, manual):
+    """Also if it has unscaled the gradients before, and tells no scale any more."""
     model = net()
     scaler = torch.amp.GradScaler("cpu")
     with pytest.raises(Over), pp.Context(comm) as ctx:
         opt = pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous(), overlap=2)
         x, y = batch(comm.rank, 0)
         scaler.scale((model(x) - y).square().mean()).backward()
+        if manual:
+            scaler.unscale_(opt)
         with pytest.raises(pp.Error, match="GradScaler"):
             scaler.step(opt)
+        raise Over
+
+
+def clip(opt, model: nn.Module, rank: int) -> None:
+    # Under a dispatch mode, such as that of the stand-in, torch does not count foreach's writes.
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3, foreach=False)
+
+
+def drop(opt, model: nn.Module, rank: int) -> None:
+    opt.zero_grad()
+
+
+def clear(opt, model: nn.Module, rank: int) -> None:
+    opt.zero_grad(set_to_none=False)
+
+
+def replace(opt, model: nn.Module, rank: int) -> None:
+    model[0].bias.grad = model[0].bias.grad.clone()
+
+
+def add(opt, model: nn.Module, rank: int) -> None:
+    with opt.no_sync():
+        backward(model, rank, 7)
+
+
+@pytest.mark.parametrize("edit", [clip, drop, clear, replace, add])
+@pytest.mark.parametrize(
+    ("dtype", "set_to_none"),
+    [(torch.float64, True), (torch.float64, False), (torch.bfloat16, False)],
+    ids=["new", "views", "of another type"],
+)
+def test_edits_behind_the_backward_pass_are_refused(comm, edit, dtype, set_to_none):
+    """They would reach no other rank: gradients have left. In the first step, and in later ones."""
+    model = net(dtype=dtype)
+    with pytest.raises(Over), pp.Context(comm) as ctx:
+        opt = pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous(), overlap=2)
+        for step in range(3):
+            opt.zero_grad(set_to_none)
+            backward(model, comm.rank, step)
+            if step == 2:
+                edit(opt, model, comm.rank)
+                with pytest.raises(
+                    pp.Error, match=r"parameter \d of .* was changed behind the back"
+                ):
+                    opt.step()
+            else:
+                opt.step()
         raise Over
 
 
