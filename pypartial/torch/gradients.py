@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Error
 from ..status import Status
 from .flags import DeviceFlags, Flags, HostFlags
 from .foreach import copy_each
@@ -22,6 +22,13 @@ class Gradients:
     Between two calls ``p.grad`` of each parameter may be anything that PyTorch makes of it. A
     gradient that was accumulated in the view that `give` has set lies in the vector already, and
     is not copied.
+
+    One that lay elsewhere is replaced by a view, and its memory is free when the optimizer makes
+    its step. To copy the result there instead would keep ``p.grad`` the same tensor. That costs a
+    copy and the memory of all gradients in each step, and a program that sets gradients to zero in
+    place would never have them in the vector. But whoever goes on writing to the tensor that was
+    there, as a captured CUDA graph does, writes to nothing. So `collect` refuses a view that nobody
+    has written since `give` has put it in a tensor's place.
 
     Parameters
     ----------
@@ -47,6 +54,8 @@ class Gradients:
             else torch.empty_like(p, dtype=gradient_type(p), requires_grad=False)
             for p, view in zip(layout.parameters, self._views, strict=True)
         ]
+        # Whether the program makes gradients there; it made the last one that was collected.
+        self._is_in_use = [False] * len(self._own)
         self.settle()
 
     @staticmethod
@@ -67,6 +76,9 @@ class Gradients:
         ------
         ArgumentError
             If a gradient is sparse; nothing was written.
+        Error
+            If a gradient is one that was applied, and nobody has written since. Nothing was
+            written.
         """
         grads = [p.grad for p in self._layout.parameters]
         for place, grad in zip(self._layout.places, grads, strict=True):
@@ -75,6 +87,7 @@ class Gradients:
                     f"the gradient of parameter {place.name} is sparse ({grad.layout}); only dense "
                     "gradients are supported: make the layer with sparse=False"
                 )
+        self._check_written(grads)
         absent, to, of = [], [], []
         for view, grad in zip(self._views, grads, strict=True):
             if grad is None:
@@ -88,6 +101,28 @@ class Gradients:
         if factor is not None and factor != 1:
             self._whole[: self._layout.size].mul_(factor)
         self._flags.write([grad is not None for grad in grads])
+
+    def _check_written(self, grads: Sequence[torch.Tensor | None]) -> None:
+        """Raise if a gradient is still what `give` has set, as far as torch counts what is written.
+
+        Once somebody has written it, it is known that gradients are made there. So a graph that was
+        captured with it may write it, which torch does not count.
+        """
+        written = self._versions()
+        for number, (grad, own) in enumerate(zip(grads, self._own, strict=True)):
+            if grad is not own:
+                self._is_in_use[number] &= grad is None
+            elif written[number] != self._applied[number]:
+                self._is_in_use[number] = True
+            elif not self._is_in_use[number]:
+                raise Error(
+                    f"the gradient of parameter {self._layout.places[number].name} was applied by "
+                    "the last step(), and no backward pass has written it since: to contribute it "
+                    "would count it twice. Call zero_grad() before a step without a backward "
+                    "pass. If a CUDA graph, or code of your own, writes gradients to tensors that "
+                    "step() has replaced, have it write to p.grad: zero_grad(set_to_none=False) "
+                    "behind the first step, and then capture the graph"
+                )
 
     def settle(self) -> None:
         """Take the gradients as they are now for applied: an optimizer's step has read them."""

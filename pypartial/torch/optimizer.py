@@ -105,7 +105,8 @@ class DistributedOptimizer:
     -----
     **Gradients.** After ``step()`` each ``p.grad`` is the gradient that was applied last, a view of
     one vector, until the next call. ``zero_grad()`` may keep these views or set them to None;
-    ``step()`` copies gradients that lie elsewhere. A parameter without a gradient on this rank
+    ``step()`` copies gradients that lie elsewhere, and puts views in their places. It refuses those
+    that it has applied, and nobody has written since. A parameter without a gradient on this rank
     counts as zeros. If no rank had one for it, its ``p.grad`` is None when the round is applied. A
     round without any gradient changes nothing. Half precision is widened to float32 on its way, and
     the vector is float64 if any parameter is.
@@ -302,8 +303,10 @@ class DistributedOptimizer:
             If there is a `closure`, which ranks cannot repeat together; if a gradient is sparse.
             Nothing was communicated.
         Error
-            After `finish`; inside `no_sync`; if parameters were added, frozen, unfrozen or given
-            other memory since the optimizer was made. Nothing was communicated.
+            After `finish`; inside `no_sync`; if parameters were added, frozen, unfrozen, converted
+            or moved since the optimizer was made; if a gradient is the one that was applied last,
+            which nobody has written since; with `overlap`, if gradients were changed since backward
+            has contributed them, or a GradScaler calls. Nothing more was communicated.
         PeerFailedError
             If another rank has failed.
         """

@@ -294,6 +294,8 @@ class Pieces(Driver):
         except BaseException as error:
             self._defect = lacking(error, status.round)
             raise
+        for piece in self._pieces:
+            piece.gradients.settle()
         return status
 
     # ---- ends ------------------------------------------------------------------------------------

@@ -67,6 +67,64 @@ class TestGradients:
             assert [p.grad for p in model.parameters()] == [None] * len(places)
             backward(model, comm.rank, 2)  # is dropped by the end
 
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_gradients_that_are_made_elsewhere_are_noticed(self, comm, ctx, dtype):
+        """As by a CUDA graph, which writes to what p.grad was when it was captured."""
+        w = nn.Parameter(torch.zeros(3, dtype=dtype))
+        there = torch.ones_like(w)
+        sgd = torch.optim.SGD([w], lr=1.0)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous()) as opt:
+            w.grad = there
+            opt.step()
+            there.fill_(2)
+            with pytest.raises(pp.Error, match=r"parameter 0 of group 0 was applied by the last"):
+                opt.step()
+            with pytest.raises(pp.Error, match=r"was applied by the last step\(\)"):
+                opt.step()  # not only once
+            assert opt.rounds == 1
+            opt.zero_grad()
+            w.grad = there
+            opt.step()
+        assert w.tolist() == [-3] * 3
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_gradients_may_be_made_in_place_by_what_torch_does_not_count(self, comm, ctx, dtype):
+        """As by a CUDA graph that was captured behind the first step."""
+        w = nn.Parameter(torch.zeros(3, dtype=dtype))
+        sgd = torch.optim.SGD([w], lr=1.0)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous()) as opt:
+            w.grad = torch.ones_like(w)
+            opt.step()
+            opt.zero_grad(set_to_none=False)
+            (2 * w).sum().backward()  # is captured
+            for step in range(4):
+                w.grad.data.fill_(2)  # is replayed
+                if step == 1:  # as a GradScaler does, on one rank
+                    opt.found_inf = torch.tensor(float(comm.rank == 0))
+                opt.step()
+                opt.found_inf = torch.tensor(0.0)
+                if step == 2:
+                    view = w.grad
+                    opt.flush()
+                    assert w.grad is None
+                    w.grad = view
+            del opt.found_inf
+        assert w.double().tolist() == pytest.approx([-1 - 2 * (4 - 1 / comm.size)] * 3, rel=0.01)
+
+    def test_a_gradient_that_only_other_ranks_have_is_not_contributed_later(self, comm, ctx):
+        """It is this rank's p.grad behind the step."""
+        w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        sgd = torch.optim.SGD([w], lr=1.0)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous()) as opt:
+            if comm.rank:
+                w.grad = torch.ones_like(w)
+            opt.step()
+            with pytest.raises(pp.Error, match=r"was applied by the last step\(\)"):
+                opt.step()
+            opt.zero_grad()
+            opt.step()
+        torch.testing.assert_close(w.detach(), torch.full_like(w, 1 / comm.size - 1))
+
     @pytest.mark.filterwarnings("error:grad and param do not obey the gradient layout contract")
     @pytest.mark.parametrize("set_to_none", [True, False])
     @pytest.mark.parametrize("method", [Synchronous(), "overlap", PartialReduce(3)], ids=str)

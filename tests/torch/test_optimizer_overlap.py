@@ -329,6 +329,17 @@ def test_edits_behind_the_backward_pass_are_refused(comm, edit, dtype, set_to_no
         raise Over
 
 
+def test_a_gradient_that_was_applied_is_no_new_one(comm):
+    model = net()
+    with pytest.raises(Over), pp.Context(comm) as ctx:
+        opt = pp.torch.DistributedOptimizer(adamw(model), ctx, Synchronous(), overlap=2)
+        backward(model, comm.rank, 0)
+        opt.step()
+        with pytest.raises(pp.Error, match=r"was applied by the last step\(\)"):
+            opt.step()
+        raise Over
+
+
 @pytest.mark.parametrize(
     ("method", "overlap", "message"),
     [
