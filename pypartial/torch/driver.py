@@ -95,7 +95,11 @@ class Driver(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free all. Collective, blocking; after a flush, which no rank has gone on from."""
+        """Free all, and keep no vector. Collective, blocking.
+
+        It comes after a flush which no rank has gone on from. `status`, `rounds` and `state_dict`
+        stay.
+        """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -207,6 +211,10 @@ class Whole(Driver):
     def close(self) -> None:
         """Free all."""
         self._worker.finish(self._update)
+        # The worker stays, for what it knows; its vectors may be as large as the model.
+        self._worker.gradient = self._worker.x = np.empty(0)
+        del self._gradients, self._flat
+        self._requests = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs."""

@@ -304,6 +304,9 @@ class HookState:
             self._step_hook.remove()
         self._request.Free()
         self._meeting.close()
+        # DDP keeps the hook, and so this object, as long as the module is there. In host memory DDP
+        # keeps the results of the last backward pass as well.
+        del self._vector, self._buckets
 
     def _meet_for(self, purpose: Purpose, optimizer: torch.optim.Optimizer | None) -> None:
         optimizer = self._optimizer if optimizer is None else optimizer

@@ -338,6 +338,7 @@ class Pieces(Driver):
             hook.remove()
         for piece in self._pieces:
             piece.request.Free()
+        self._hooks, self._pieces = [], []
 
     # ---- checkpoints -----------------------------------------------------------------------------
 

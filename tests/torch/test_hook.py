@@ -9,6 +9,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
+from support.memory import ended
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -187,6 +188,26 @@ def test_finish_averages_running_statistics(ctx, comm, gloo):
     state.finish(optimizer)
     np.testing.assert_allclose(model[1].running_mean.numpy(), np.mean(means, axis=0), rtol=1e-12)
     assert model[1].num_batches_tracked.item() == 3  # rank 0's
+
+
+@pytest.mark.mpi
+def test_finish_keeps_no_vector(ctx, comm, gloo, request):
+    """What DDP itself keeps of the last backward pass ends with its reducer."""
+    ddp = DistributedDataParallel(dense())
+    optimizer = SGD(ddp.parameters())
+    state = HookState(ctx, ddp, policy=pp.Full())
+    ddp.register_comm_hook(state, partial_allreduce_hook)
+    train(ddp, optimizer, comm.rank, 3)
+    has_ended = ended(state._vector)
+    state.finish(optimizer)
+    shown = state.status, state.device_path
+    del ddp.reducer, ddp.logger
+    if "stand_in" in request.fixturenames:  # which keeps all vectors
+        request.getfixturevalue("stand_in").arrays.clear()
+    assert has_ended()
+    assert (state.status, state.device_path) == shown and shown[0] is not None
+    with pytest.raises(pp.Error, match="was called before"):
+        state.finish(optimizer)
 
 
 @pytest.mark.mpi

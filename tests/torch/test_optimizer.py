@@ -7,6 +7,7 @@ import io
 
 import pytest
 import torch
+from support.memory import ended
 from support.training import backward, batch, flat, net, train_alone
 from torch import nn
 
@@ -457,6 +458,51 @@ class TestGroups:
             places = [p.data_ptr() for p in model.parameters()]
             with pp.torch.DistributedOptimizer(adamw(model), ctx, method):
                 assert [p.data_ptr() for p in model.parameters()] == places
+
+
+class TestTheEnd:
+    @pytest.mark.filterwarnings("ignore:.*drift apart")
+    @pytest.mark.parametrize(
+        ("method", "overlap"),
+        [
+            (Synchronous(), None),
+            (EagerSGD(pp.Solo(), "sum", 4), None),
+            (PartialReduce(2), None),
+            (Synchronous(), 2),
+        ],
+        ids=["each", "sum", "groups", "overlap"],
+    )
+    def test_no_vector_is_kept(self, comm, ctx, request, method, overlap):
+        """But that of a model that groups average, which is the model's memory."""
+        model = net()
+        opt = pp.torch.DistributedOptimizer(adamw(model), ctx, method, overlap=overlap)
+        for step in range(3):
+            opt.zero_grad()
+            backward(model, comm.rank, step)
+            opt.step()
+        driver = opt._driver
+        if overlap is None:
+            vectors = [driver._worker.gradient]
+        else:
+            vectors = [piece.vector for piece in driver._pieces]
+        have_ended = [ended(vector) for vector in vectors]
+        del driver, vectors
+        assert not any(has() for has in have_ended)
+        opt.finish()
+        forget_vectors(request)
+        assert all(has() for has in have_ended)
+        assert opt.rounds >= 3 and opt.status is not None
+        assert opt.state_dict()["worker"]["rounds"] == opt.rounds
+        for call in (opt.step, opt.flush, opt.finish, opt.away):
+            with pytest.raises(pp.Error, match=r"after finish\(\)"):
+                call()
+        assert model(torch.ones(1, 6).double()).shape == (1, 3)
+
+
+def forget_vectors(request) -> None:
+    """Have the device of the stand-in, if it is there, keep none that nobody else has."""
+    if "stand_in" in request.fixturenames:
+        request.getfixturevalue("stand_in").arrays.clear()
 
 
 class TestBuffers:
