@@ -501,7 +501,14 @@ pp_status_t pp_collect(pp_handle_t *handle, pp_result_t *result)
         pp_unlock(ctx);
         return pp_fail(PP_ERR_STATE, "there is no result to collect: no Flush or Drain of the handle has finished");
     }
-    pp_status_t status = handle->face->hand_out(ctx, handle, result, NULL);
+    pp_status_t status = handle->face->check ? handle->face->check(handle) : PP_OK;
+    if (status == PP_ERR_ARGUMENT) {     /* a capture has begun while the call waited for ranks */
+        char why[400];
+        snprintf(why, sizeof why, "%s", pp_error_text());
+        pp_fail(status, "%s. The call is complete: Wait gives its result", why);
+    }
+    if (status >= 0)
+        status = handle->face->hand_out(ctx, handle, result, NULL);
     pp_unlock(ctx);
     return status;
 }

@@ -113,8 +113,11 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
     pp_ctx_t *ctx;
     PP_TRY(enter(handle, &ctx));
     handle->face->use_stream(handle, stream);
+    /* A call that has begun is not refused any more when it gives its result; its repetition is. */
+    const bool  repeats = ctx->calls.kind != PP_CALL_NONE && ctx->calls.handle == handle;
+    pp_status_t status = repeats ? handle->face->check(handle) : PP_OK;
     pp_unlock(ctx);
-    return PP_OK;
+    return status;
 }
 
 static bool is_over(const void *arg)

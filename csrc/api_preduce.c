@@ -145,7 +145,9 @@ pp_status_t pp_preduce_deliver(pp_handle_t *handle)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter_by_hand(handle, &ctx));
-    pp_status_t status = pp_staged_preduce_deliver(ctx, handle);
+    pp_status_t status = handle->face->check(handle);    /* a capture may have begun while the group ran */
+    if (status >= 0)
+        status = pp_staged_preduce_deliver(ctx, handle);
     pp_unlock(ctx);
     return status;
 }

@@ -544,6 +544,8 @@ def as_stream(value: Any, device: int) -> int:
     """
     try:
         number = _of_object(value)
+        if number is not None and number <= PER_THREAD_STREAM:
+            _check_device(value, device)
     except ArgumentError:
         raise
     except Exception as error:  # a property may raise anything
@@ -551,8 +553,6 @@ def as_stream(value: Any, device: int) -> int:
             f"stream is {kind_of(value)}, which does not say its address: {error}"
         ) from error
     if number is not None:
-        if number <= PER_THREAD_STREAM:
-            _check_device(value, device)
         return number
     if _integer(value) is None:
         raise ArgumentError(

@@ -426,7 +426,9 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
 
         Collective, blocking. It first waits until what this rank gives has come off the device. If
         that takes longer than `timeout`, the call has not begun, and when repeated goes on with the
-        same copy. See `PreduceRequest.Flush`, and `Wait` for `stream`.
+        same copy; unless another collective call of the context has begun meanwhile, or Ctrl-C has
+        ended the first try: then it copies anew, into other pinned memory. See
+        `PreduceRequest.Flush`, and `Wait` for `stream`.
         """
         _check_status(status)
         limit = None if timeout is None else seconds(timeout)

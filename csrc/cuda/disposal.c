@@ -69,11 +69,11 @@ static void give_all(void *nothing)
     pthread_mutex_unlock(&lock);
 }
 
-static void leave(left_t left)
+static bool leave(left_t left)
 {
     left_t *kept = malloc(sizeof *kept);
     if (!kept)                       /* the process keeps what it has */
-        return;
+        return false;
     *kept = left;
     pthread_mutex_lock(&lock);
     *end = kept;
@@ -84,6 +84,7 @@ static void leave(left_t left)
     pthread_mutex_unlock(&lock);
     if (begins)
         pp_aside(give_all, NULL);
+    return true;
 }
 
 /* A child finds the lock as another thread of its parent may have had it. */
@@ -136,9 +137,10 @@ void pp_dispose_stream(const pp_cuda_device_t *device, CUstream stream)
 {
     pp_dispose(device, give_stream, (uint64_t)(uintptr_t)stream);
 }
-void pp_dispose_behind(const pp_cuda_device_t *device, CUstream stream)
+bool pp_dispose_behind(const pp_cuda_device_t *device, CUstream stream)
 {
-    pp_dispose(device, wait_for_stream, (uint64_t)(uintptr_t)stream);
+    return !can_leave(device)
+        || leave((left_t){.device = *device, .give = wait_for_stream, .what = (uint64_t)(uintptr_t)stream});
 }
 
 bool pp_dispose_wait(int64_t timeout_us)

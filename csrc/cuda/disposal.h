@@ -22,8 +22,8 @@ void pp_dispose_registered(const pp_cuda_device_t *device, const void *memory);
 /* A stream, when all is done that was queued on it: what is left afterwards is given back after that. */
 void pp_dispose_stream(const pp_cuda_device_t *device, CUstream stream);
 /* What is left from now on is given back when all is done that was queued on the stream: what is queued there uses it, and
-   a driver that takes memory back need not wait for that. */
-void pp_dispose_behind(const pp_cuda_device_t *device, CUstream stream);
+   a driver that takes memory back need not wait for that.  False: there is no memory to keep that in mind. */
+bool pp_dispose_behind(const pp_cuda_device_t *device, CUstream stream);
 /* Closes the device behind all that was left before.  From now on *device is not open. */
 void pp_dispose_device(pp_cuda_device_t *device);
 

@@ -54,7 +54,8 @@ pp_status_t pp_device_self_test(int32_t device);
    one of the last two was asked for and is not possible, cut to so many bytes; else it is empty.  It is the same on all
    ranks. */
 pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t bytes);
-/* Local.  The stream that calls of this handle use from now on; before the first one. */
+/* Local.  The stream that calls of this handle use from now on; before the first one.  PP_ERR_ARGUMENT: a Flush or Drain of
+   the handle that has timed out cannot give its result there. */
 pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
 /* Local, blocking: waits until the contributions of this rank are off the device, and with `results` also until its
    results are there.  Without `results` P-Reduce copies off the device what a Flush gives, once for a call: `call` is

@@ -175,6 +175,11 @@ void        pp_returned(pp_ctx_t *ctx);
 bool        pp_arrive(pp_ctx_t *ctx);
 /* Rings the progress thread if it would sleep beyond the alarm: it looks at the clock while the application computes. */
 void        pp_wake_for_alarm(pp_ctx_t *ctx);
+/* How long threads that sleep stay so, unless they are woken; 0: none sleeps. */
+static inline uint64_t pp_asleep_until_ns(const pp_ctx_t *ctx)
+{
+    return ctx->thread_until_ns > ctx->caller_until_ns ? ctx->thread_until_ns : ctx->caller_until_ns;
+}
 /* Ends a call of the application: releases the lock.  Where handles have deadlines or graces, rings as above.  Without a
    progress thread the other ranks are told here of an error that the call has latched. */
 void        pp_unlock(pp_ctx_t *ctx);

@@ -180,22 +180,24 @@ static pp_status_t device_allocate(const pp_memory_t *self, size_t bytes, void *
     return status;
 }
 
-/* What is queued may use a vector that is released. */
-static void leave_behind_operations(const pp_device_kind_t *kind)
+/* What is queued may use a vector that is released.  False: then nobody knows when the vector can be given back. */
+static bool leave_behind_operations(const pp_device_kind_t *kind)
 {
     pp_device_marks_t *marks = kind->marks;
     const uint64_t     queued = marks ? atomic_load(&marks->queued) : 0;
     if (!marks || marks->over >= queued || marks->left == queued)
-        return;
-    pp_dispose_behind(&kind->device, kind->stream);
+        return true;
+    if (!pp_dispose_behind(&kind->device, kind->stream))
+        return false;
     marks->left = queued;
+    return true;
 }
 
 static void device_release(const pp_memory_t *self, void *elements)
 {
     const pp_device_kind_t *kind = pp_device_kind_of(self);
-    leave_behind_operations(kind);
-    pp_dispose_memory(&kind->device, at(elements));
+    if (leave_behind_operations(kind))
+        pp_dispose_memory(&kind->device, at(elements));
 }
 
 static void device_copy(const pp_memory_t *self, void *to, const void *from, size_t bytes)

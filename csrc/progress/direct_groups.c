@@ -61,12 +61,11 @@ static pp_status_t open(pp_handle_t *handle, direct_groups_t *groups)
 static void close(direct_groups_t *groups)
 {
     const pp_cuda_device_t *device = &groups->base.kind.device;
-    if (stream_of(groups))
-        pp_dispose_behind(device, stream_of(groups));
-    for (int i = 0; i < AVERAGES; i++)
+    const bool gives = !stream_of(groups) || pp_dispose_behind(device, stream_of(groups));
+    for (int i = 0; gives && i < AVERAGES; i++)
         if (groups->averages[i])
             pp_dispose_memory(device, groups->averages[i]);
-    if (groups->initial)
+    if (gives && groups->initial)
         pp_dispose_memory(device, groups->initial);
     groups->averages[0] = groups->averages[1] = groups->initial = 0;
     pp_direct_close(&groups->base);

@@ -43,7 +43,7 @@ static void set_waits_in_others(pp_ctx_t *ctx, uint32_t waits)
     /* All threads of the context may sleep: they look at the clock no sooner than they know of now. */
     if (ctx->engine.transport->alarm_ns == 0)
         pp_engine_tick(&ctx->engine);
-    if (ctx->mpi && (ctx->engine.error || ctx->engine.transport->alarm_ns < ctx->thread_until_ns))
+    if (ctx->mpi && (ctx->engine.error || ctx->engine.transport->alarm_ns < pp_asleep_until_ns(ctx)))
         pp_mpi_ring_self(ctx->mpi);
 }
 

@@ -93,7 +93,7 @@ bool pp_doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t 
    sleeps the next time; deadlines cannot. */
 void pp_wake_for_alarm(pp_ctx_t *ctx)
 {
-    const uint64_t until = ctx->thread_until_ns > ctx->caller_until_ns ? ctx->thread_until_ns : ctx->caller_until_ns;
+    const uint64_t until = pp_asleep_until_ns(ctx);
     if (ctx->team.timed && until > 0 && ctx->engine.transport->alarm_ns == 0 && !ctx->engine.error)
         pp_engine_tick(&ctx->engine);
     const uint64_t alarm = ctx->engine.transport->alarm_ns;

@@ -48,7 +48,8 @@ static void look_after_failure(pp_ctx_t *ctx)
 
 void pp_unlock(pp_ctx_t *ctx)
 {
-    if (ctx->team.timed && !atomic_load(&ctx->attended))     /* else the thread that attends does so when it leaves */
+    /* A thread that attends does so when it leaves, unless it sleeps. */
+    if (ctx->team.timed && (!atomic_load(&ctx->attended) || ctx->caller_until_ns > 0))
         pp_wake_for_alarm(ctx);
     if (ctx->engine.error || (ctx->has_devices && !pp_cuda_all_left()))
         look_after_failure(ctx);

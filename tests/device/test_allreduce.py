@@ -639,6 +639,60 @@ def test_a_capture_that_begins_while_a_wait_waits(comm, ctx, array, stream, stan
     other.close()
 
 
+@pytest.mark.sizes(2, 3)
+def test_a_flush_that_timed_out_is_repeated_on_a_captured_stream(comm, ctx, array, stream):
+    """That is refused, and the call is still in progress."""
+    send, out, other = array(comm.size, "i8"), array(comm.size, "i8"), Stream()
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    request.Start()
+    if comm.rank == 0:
+        with pytest.raises(pp.TimeoutError, match="not complete after"):
+            request.Flush(timeout=0.02)
+        other.capture(True)
+        with pytest.raises(pp.ArgumentError, match="is being captured into a graph"):
+            request.Flush(stream=other)
+        other.capture(False)
+    comm.Barrier()
+    request.Flush(stream=other)
+    other.wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+    other.close()
+
+
+@pytest.mark.sizes(2, 3)
+def test_a_capture_that_begins_while_a_flush_waits(comm, ctx, array, stream, stand_in):
+    """The call is complete, and its result still to be had."""
+    send, out, other = array(comm.size, "i8"), array(comm.size, "i8"), Stream()
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    request.Start()
+    stream.wait()
+    asked = stand_in.fake_calls(b"cuStreamIsCapturing")
+
+    def begin():
+        soon(lambda: stand_in.fake_calls(b"cuStreamIsCapturing") > asked)  # Flush has looked
+        other.capture(True)
+        comm.Barrier()
+
+    if comm.rank == 0:
+        thread = threading.Thread(target=begin)
+        thread.start()
+        with pytest.raises(pp.ArgumentError, match=r"captured .*complete: Wait gives its result$"):
+            request.Flush(stream=other)
+        thread.join()
+        other.capture(False)
+        request.Wait(stream=other)
+    else:
+        comm.Barrier()
+        request.Flush(stream=other)
+    other.wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+    other.close()
+
+
 def test_a_stream_of_another_device(ctx, array, stream):
     """The call has done nothing."""
     send, out = array(4), array(4)
