@@ -255,8 +255,8 @@ static pp_status_t await(pp_ctx_t *ctx, bool (*over)(const void *), const void *
 
 pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t call, bool results, int64_t timeout_us)
 {
+    (void)call;                      /* each try waits for what has begun by then */
     const landing_t landing = {.handle = handle, .results = results};
-    (void)call;
     pp_status_t     status = await(ctx, has_landed, &landing, timeout_us);
     pp_staging_room(handle);         /* results that have arrived do not count any more */
     return status;

@@ -26,9 +26,9 @@ class Gradients:
     One that lay elsewhere is replaced by a view, and its memory is free when the optimizer makes
     its step. To copy the result there instead would keep ``p.grad`` the same tensor. That costs a
     copy and the memory of all gradients in each step, and a program that sets gradients to zero in
-    place would never have them in the vector. But whoever goes on writing to the tensor that was
-    there, as a captured CUDA graph does, writes to nothing. So `collect` refuses a view that nobody
-    has written since `give` has put it in a tensor's place.
+    place would never have them in the vector. But a program that goes on writing to the tensor that
+    was there, as a captured CUDA graph does, writes to nothing. So `collect` refuses a view that
+    was not written since `give` has put it in a tensor's place.
 
     Parameters
     ----------

@@ -639,13 +639,25 @@ def test_a_capture_that_begins_while_a_wait_waits(comm, ctx, array, stream, stan
     other.close()
 
 
-@pytest.mark.sizes(2, 3)
-def test_a_flush_that_timed_out_is_repeated_on_a_captured_stream(comm, ctx, array, stream):
-    """That is refused, and the call is still in progress."""
+@pytest.fixture
+def flushed(comm, ctx, array, stream):
+    """A request with a contribution that has come off, and a stream that sees its flush's sum."""
     send, out, other = array(comm.size, "i8"), array(comm.size, "i8"), Stream()
     send.put(1)
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
     request.Start()
+    stream.wait()
+    yield request, other
+    other.wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+    other.close()
+
+
+@pytest.mark.sizes(2, 3)
+def test_a_flush_that_timed_out_is_repeated_on_a_captured_stream(comm, flushed):
+    """That is refused, and the call is still in progress."""
+    request, other = flushed
     if comm.rank == 0:
         with pytest.raises(pp.TimeoutError, match="not complete after"):
             request.Flush(timeout=0.02)
@@ -655,20 +667,12 @@ def test_a_flush_that_timed_out_is_repeated_on_a_captured_stream(comm, ctx, arra
         other.capture(False)
     comm.Barrier()
     request.Flush(stream=other)
-    other.wait()
-    assert (out.get() == comm.size).all()
-    request.Free()
-    other.close()
 
 
 @pytest.mark.sizes(2, 3)
-def test_a_capture_that_begins_while_a_flush_waits(comm, ctx, array, stream, stand_in):
+def test_a_capture_that_begins_while_a_flush_waits(comm, flushed, stand_in):
     """The call is complete, and its result still to be had."""
-    send, out, other = array(comm.size, "i8"), array(comm.size, "i8"), Stream()
-    send.put(1)
-    request = ctx.Allreduce_init(send, out, policy=pp.Full())
-    request.Start()
-    stream.wait()
+    request, other = flushed
     asked = stand_in.fake_calls(b"cuStreamIsCapturing")
 
     def begin():
@@ -687,10 +691,6 @@ def test_a_capture_that_begins_while_a_flush_waits(comm, ctx, array, stream, sta
     else:
         comm.Barrier()
         request.Flush(stream=other)
-    other.wait()
-    assert (out.get() == comm.size).all()
-    request.Free()
-    other.close()
 
 
 def test_a_stream_of_another_device(ctx, array, stream):

@@ -231,6 +231,31 @@ def test_files_are_tried_by_themselves_only_once(
     assert {ranks for name, ranks in ran if name != "gpu"} == {2}
 
 
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ("rank 0: pytest returned 5\nrank 1: pytest returned 5", ""),
+        ("rank 0 FAILED a test\nrank 1: pytest returned 5", "test_x.py: rank 0 FAILED a test"),
+        ("5 passed, 3 deselected in 1.2s\nreturn code 1", "test_x.py: 5 passed, 3 deselected in"),
+        ("rank 1: pytest returned 1", "test_x.py: rank 1: pytest returned 1"),
+    ],
+    ids=["none", "some", "later", "failed"],
+)
+def test_a_file_is_left_out_only_if_nothing_was_selected(
+    ended: str, said: str, ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from support import layer
+
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError(ended)
+
+    monkeypatch.setattr(layer, "run_tests", fails)
+    checks = ci.Checks(ci.Steps(time.time(), tmp_path), ["cupy"], {}, tmp_path, None)
+    found = checks.one_file(Path("test_x.py"), 2, {})
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
 def test_its_steps_on_the_stand_in(env: dict[str, str], tmp_path: Path, record_property) -> None:
     words = ["--installed", "--ranks", "2", "--only", "tests", "--only", "direct"]
     words += ["--only", "killed", "--only", "ends"]
