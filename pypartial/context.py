@@ -308,9 +308,9 @@ class Context(Collectives):
         request whose send buffer is such an array, or a contiguous part of one, reads it without a
         copy, under the conditions above; results are copied to receive buffers. `Request.Start`
         then contributes what its stream has written, and the buffer belongs to the library as
-        above. Queue the work that writes to it next on the stream of that `Request.Wait`, or behind
-        it. A rank that comes late, or whose `Request.Wait` times out, has its elements copied aside
-        on the device. Elsewhere the array is a buffer as any other.
+        above. A rank that comes late, or whose `Request.Wait` times out, has its elements copied
+        aside on the device. Elsewhere the array is copied as any other buffer. On any path queue
+        the work that writes to it next on the stream of that `Request.Wait`, or behind it.
 
         Parameters
         ----------

@@ -49,13 +49,28 @@ pp_status_t pp_array_new(int32_t device, size_t bytes, pp_array_t **out)
     return PP_OK;
 }
 
-pp_array_t *pp_array_hold(CUdeviceptr address, size_t bytes)
+/* With the lock. */
+static pp_array_t *find(CUdeviceptr address, size_t bytes)
 {
-    pthread_mutex_lock(&lock);
     pp_array_t *array = arrays;
     while (array && (address < array->address || address - array->address > array->bytes
                      || bytes > array->bytes - (address - array->address)))
         array = array->next;
+    return array;
+}
+
+bool pp_array_has(CUdeviceptr address, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    bool has = find(address, bytes);
+    pthread_mutex_unlock(&lock);
+    return has;
+}
+
+pp_array_t *pp_array_hold(CUdeviceptr address, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    pp_array_t *array = find(address, bytes);
     if (array)
         array->holders++;
     pthread_mutex_unlock(&lock);

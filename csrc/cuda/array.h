@@ -17,6 +17,8 @@ typedef struct pp_array pp_array_t;
 pp_status_t pp_array_new(int32_t device, size_t bytes, pp_array_t **array);
 /* Finds the array in which all of a range lies, and holds it; NULL: there is none. */
 pp_array_t *pp_array_hold(CUdeviceptr address, size_t bytes);
+/* Whether there is such an array. */
+bool        pp_array_has(CUdeviceptr address, size_t bytes);
 /* NULL is fine.  Does nothing in a forked child.  True: the caller was the last holder. */
 bool        pp_array_drop(pp_array_t *array);
 

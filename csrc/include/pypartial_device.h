@@ -38,8 +38,8 @@ pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *mino
 pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes);
 /* Local.  Allocates memory on a device for an array of the application; it is not zeroed.  If handles have PP_DEVICE_IPC,
    rounds read a send piece in it in place, without a copy, if the handle has one piece and its elements are reduced as
-   they are.  Such a piece belongs to the library from Start to the end of its Wait; work that writes it after that is
-   queued on the stream of the Wait, or behind it.  *keeper owns the memory: release it by pp_device_unalloc(), at any
+   they are.  Such a piece belongs to the library from Start to the end of its Wait.  Work that writes such memory after
+   a Wait is queued on the stream of the Wait, or behind it, also where a Start has copied it.  *keeper owns the memory: release it by pp_device_unalloc(), at any
    time, in any thread; handles that read it keep it alive.  pp_device_unalloc(NULL) is fine.  Errors as above, and
    PP_ERR_MEMORY. */
 pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **keeper);

@@ -1,5 +1,6 @@
 /* pinned.c - the pinned memory of a handle on a device, and the waits for its copies.  See staging.h. */
 #include "ahead.h"
+#include "../cuda/array.h"
 #include "../cuda/aside.h"
 #include "direct.h"
 #include "kept.h"
@@ -144,6 +145,7 @@ static pp_status_t find_spans(pp_staging_t *staging, const pp_piece_t *pieces, s
         size_t bytes = piece->count * element_bytes;
         staging->sends[i] = (pp_span_t){pp_cuda_address(piece->send ? piece->send : piece->recv), bytes};
         staging->receives[i] = (pp_span_t){pp_cuda_address(piece->recv), bytes};
+        staging->sends_array |= pp_array_has(staging->sends[i].address, bytes);
         staging->bytes += bytes;
     }
     staging->overlaps = some_overlap(staging);

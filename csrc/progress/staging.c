@@ -143,12 +143,15 @@ static pp_flight_t *find_unfollowed(const pp_staging_t *staging)
     return flight;
 }
 
-/* The result of a request that is late may come while its own contribution is still to be read, from the buffer to which
-   the result goes.  So the result comes after the copies of all contributions, whatever their streams are.  While the lock
-   is released, others may end flights; only this thread begins some. */
+/* The result of a request that is late may come while its own contribution is still to be read: from the buffer to which
+   the result goes; or from an array of the library's, which the application may write by the stream of this call.  So what
+   is queued there from now on comes after the copies of all contributions, whatever their streams are.  While the lock is
+   released, others may end flights; only this thread begins some. */
 static pp_status_t follow_flights(pp_ctx_t *ctx, pp_staging_t *staging)
 {
     pp_status_t status = PP_OK;
+    if (!staging->overlaps && !staging->sends_array)
+        return PP_OK;
     for (pp_flight_t *flight = staging->flights; flight; flight = flight->next)
         flight->followed = false;
     for (pp_flight_t *flight; status >= 0 && (flight = find_unfollowed(staging));) {
@@ -162,8 +165,6 @@ static pp_status_t follow_flights(pp_ctx_t *ctx, pp_staging_t *staging)
 static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *pinned, uint64_t round)
 {
     pp_staging_t *staging = handle->staging;
-    if (staging->overlaps)
-        PP_TRY(follow_flights(ctx, staging));
     if (pinned == staging->receive) {
         PP_TRY(pp_direct_send(ctx, handle, pinned));
         PP_TRY(pp_vault_send(ctx, handle, pinned));
@@ -198,6 +199,8 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
         status = pp_lend_end(ctx, handle);
     if (status >= 0)
         status = pp_in_place_collect(ctx, handle, result, view, &pinned);
+    if (status >= 0)
+        status = follow_flights(ctx, handle->staging);
     if (status >= 0 && pinned)
         status = send_result(ctx, handle, pinned, result->round);
     if (status < 0)

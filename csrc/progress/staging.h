@@ -43,6 +43,7 @@ typedef struct pp_staging {
     size_t       spans;
     size_t       bytes;              /* of all of them */
     bool         overlaps;           /* a buffer that receives sends, too */
+    bool         sends_array;        /* a buffer that sends is in an array of the library's (cuda/array.h) */
     size_t       page_bytes;         /* of the whole pages that a vector takes in the memory of the node */
     uint64_t     stream;             /* of the application's next calls */
     pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */

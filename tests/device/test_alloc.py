@@ -49,6 +49,14 @@ def alloc(ctx, cupy, stream):
         one.close()
 
 
+@pytest.fixture(params=["ipc", "staged"])
+def path(request):
+    """Where such an array is read in place, and where it is a buffer as any other."""
+    if request.param == "ipc":
+        request.getfixturevalue("needs_ipc")
+    return request.param
+
+
 def opened(ctx, *buffers, **options):
     request = ctx.Allreduce_init(*buffers, device_path="ipc", **options)
     assert (request.device_path, request.device_path_reason) == ("ipc", "")
@@ -280,21 +288,27 @@ def test_the_loop(comm, ctx, alloc, array, stream, policy, deliver, extra, needs
 # ---- slow streams -------------------------------------------------------------------------------
 
 
-def test_nothing_waits_for_a_stream_that_is_held(comm, alloc, array, stream, needs_ipc):
-    """A late Wait returns; what was on its way is copied aside before it is overwritten."""
+@pytest.mark.parametrize("view", [False, True], ids=["wait", "view"])
+def test_nothing_waits_for_a_stream_that_is_held(comm, alloc, array, stream, path, view):
+    """A late Wait returns; what was on its way is copied before it is overwritten."""
     last, total = comm.rank == comm.size - 1, np.zeros(comm.size, "i8")
     with pp.Context(comm, seed=7, window=16) as ctx:
         send, out, other = alloc(comm.size, of=ctx), array(comm.size, "i8"), Stream()
-        request = opened(ctx, send, out, policy=pp.Solo())
+        request = ctx.Allreduce_init(send, out, policy=pp.Solo(), device_path=path)
+        assert request.device_path == path
         send.put(np.eye(comm.size, dtype="i8")[comm.rank])
         stream.hold(last and comm.size > 1)
         if comm.size > 1 and last:
             comm.Barrier()
             request.Start()
-            request.Wait(stream=other)
+            if view:
+                result = Lent(request.View(stream=other), other)
+            else:
+                request.Wait(stream=other)
+                result = out
             send.put(-5, other)  # behind the copy
             stream.hold(False)
-            total += out.get(other)
+            total += result.get(other)
         else:
             for step in range(5):
                 request.Start()

@@ -780,12 +780,14 @@ static void room(void)
         fake_room(3);
     }
     fake_hold(stream, true);
-    for (int queued = 0; queued < 3; queued++)
+    for (int queued = 0; queued < 2; queued++)
         copy(there, there + 4, 4, stream);
+    DONE(PP_CUDA(cuda, cuEventRecord, event, stream));
     begin_call(&calls[0]);
     DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
     fake_let_all_go();
     CHECK(end_call(&calls[0]) == CUDA_ERROR_INVALID_HANDLE);
+    DONE(PP_CUDA(cuda, cuEventSynchronize, event));  /* what a destroyed stream had in its queue still uses the memory */
     DONE(PP_CUDA(cuda, cuStreamDestroy, other));
     DONE(PP_CUDA(cuda, cuEventDestroy, event));
     DONE(PP_CUDA(cuda, cuMemFree, there));
