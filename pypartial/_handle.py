@@ -46,7 +46,7 @@ class Request:
     **Buffers.** The library reads the send buffers inside `Start` only, and writes the receive
     buffers inside `Wait`, `Test`, `Flush` and the calls of `AllreduceRequest` only. At all other
     times they belong to the application. Buffers from `Context.alloc` are the exception: they
-    belong to the library from `Start` until its `Wait` or `Test` has returned True. Of buffers on
+    belong to the library from `Start` until a call has given a result. Of buffers on
     a device all that holds for work which is queued on the streams of these calls. The request
     keeps all buffers alive until it is freed.
 

@@ -300,17 +300,19 @@ class Context(Collectives):
         and the library reduces the element type as it is (not float16, bfloat16, long double, bool,
         nor a logical operation). Between nodes only send buffers are used in place.
 
-        Such a buffer, `sendbuf` or `recvbuf`, belongs to the library from `Request.Start` until its
-        `Request.Wait` or `Request.Test` has returned True: do not write to it in between. The array
-        lives as long as Python refers to it, also after the context is freed.
+        Such a buffer, `sendbuf` or `recvbuf`, belongs to the library from `Request.Start` until
+        `Request.Wait`, or another call, has given a result: do not write to it in between. After a
+        `Request.Wait` that has timed out you may write the send buffer before the next Start. The
+        array lives as long as Python refers to it, also after the context is freed.
 
         With `device` it is an array of CuPy in that device's memory. With ``device_path="ipc"`` a
         request whose send buffer is such an array, or a contiguous part of one, reads it without a
         copy, under the conditions above; results are copied to receive buffers. `Request.Start`
         then contributes what its stream has written, and the buffer belongs to the library as
-        above. A rank that comes late, or whose `Request.Wait` times out, has its elements copied
-        aside on the device. Elsewhere the array is copied as any other buffer. On any path queue
-        the work that writes to it next on the stream of that `Request.Wait`, or behind it.
+        above; also after a Wait that has timed out, while a round reads it. Otherwise a rank that
+        comes late, or whose Wait times out, has its elements copied aside on the device. On other
+        paths the array is copied as any other buffer. On all of them queue the work that writes to
+        it next on the stream of the Wait, or behind it.
 
         Parameters
         ----------

@@ -47,9 +47,11 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
     thread's.
 
     - `Start` contributes what is in the buffer when the work queued on its stream so far is done.
-      Work that is queued there afterwards waits for the copy and may overwrite the buffer.
+      Work that is queued there afterwards waits for the copy and may overwrite the buffer. (An
+      array of `Context.alloc` is written behind the `Wait` instead.)
     - `Wait`, and every other call that gives a result, returns when the copy of the result into the
-      receive buffer is queued on its stream: work that is queued there afterwards sees it.
+      receive buffer is queued on its stream: work that is queued there afterwards sees it. If two
+      of these calls have different streams, order these yourself.
 
     This rank counts as ready when the copy of its contribution has arrived. Until then other ranks
     take it for one that computes. Whether a request is late is decided by `Start`.
@@ -196,7 +198,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
             Of shape ``(count,)`` and the element type of the receive buffers, whose elements it
             holds one buffer after the other. Only read it. It shows this result to work that is
             queued on `stream` before the next call of any method of the request; afterwards it
-            shows something undefined.
+            shows something undefined. If it shows the receive buffers, the next result comes there
+            after that work; but not if `stream` is the per-thread default stream.
 
         Raises
         ------
@@ -309,7 +312,7 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
     them.
     `Wait`, `Test` and `Flush` return when the copy of the average into the buffers is queued on
     their stream: give a `Start`, its `Wait` and the next `Start` the same stream, or order their
-    streams yourself.
+    streams yourself. `Flush` does both: it reads the buffers on its stream, and writes them there.
 
     This rank asks for its group when the copy of its model has arrived. Until then other ranks take
     it for one that computes.

@@ -38,8 +38,9 @@ pp_status_t pp_device_architecture(int32_t device, int32_t *major, int32_t *mino
 pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes);
 /* Local.  Allocates memory on a device for an array of the application; it is not zeroed.  If handles have PP_DEVICE_IPC,
    rounds read a send piece in it in place, without a copy, if the handle has one piece and its elements are reduced as
-   they are.  Such a piece belongs to the library from Start to the end of its Wait.  Work that writes such memory after
-   a Wait is queued on the stream of the Wait, or behind it, also where a Start has copied it.  *keeper owns the memory: release it by pp_device_unalloc(), at any
+   they are.  Such a piece belongs to the library from Start to the end of its Wait, also after pp_timed_out() while a
+   round reads it.  Work that writes such memory after a Wait is queued on the stream of the Wait, or behind it, also
+   where a Start has copied it.  *keeper owns the memory: release it by pp_device_unalloc(), at any
    time, in any thread; handles that read it keep it alive.  pp_device_unalloc(NULL) is fine.  Errors as above, and
    PP_ERR_MEMORY. */
 pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **keeper);
@@ -54,7 +55,8 @@ pp_status_t pp_device_self_test(int32_t device);
    one of the last two was asked for and is not possible, cut to so many bytes; else it is empty.  It is the same on all
    ranks. */
 pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t bytes);
-/* Local.  The stream that calls of this handle use from now on; before the first one.  PP_ERR_ARGUMENT: a Flush or Drain of
+/* Local.  The stream that calls of this handle use from now on; before the first one.  2 means that of the thread which
+   makes the call: each thread says it again.  PP_ERR_ARGUMENT: a Flush or Drain of
    the handle that has timed out cannot give its result there. */
 pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
 /* Local, blocking: waits until the contributions of this rank are off the device, and with `results` also until its

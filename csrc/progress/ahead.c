@@ -186,6 +186,8 @@ static bool may_go_on(pp_allreduce_t *coll)
     const pp_staging_t *staging = coll->handle.staging;
     if (!staging->ahead || !staging->in_place || staging->lane.folds)
         return false;
+    if (staging->shown && staging->shown->busy)
+        return false;                /* the result has to come after what reads the one before */
     if (coll->viewed && !staging->views)
         pp_staging_reclaim(&coll->handle);
     return !coll->viewed;

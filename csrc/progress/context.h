@@ -47,7 +47,8 @@ typedef struct pp_face {
     /* A complete request is handed out at once, without a poll: it needs no message, and later messages wake the
        progress thread. */
     bool        (*at_once)(const pp_handle_t *);
-    /* A Wait has ended by its timeout: the application gets its buffers back. */
+    /* A Wait has ended by its timeout: the application gets its buffers back, but for one on a device that a
+       round reads. */
     pp_status_t (*timed_out)(pp_ctx_t *, pp_handle_t *);
     /* Without a request: gives a result that was not given yet.  PP_PENDING: there is none. */
     pp_status_t (*more)(pp_ctx_t *, pp_handle_t *, pp_result_t *result);

@@ -128,14 +128,17 @@ pp_status_t pp_in_place_end_view(pp_handle_t *handle)
     pp_staging_t *staging = handle->staging;
     pp_ctx_t     *ctx = pp_ctx_of(handle);
     pp_status_t   status;
-    if (!staging->views)
+    if (!staging->views && !staging->shows)
         return PP_OK;
     PP_TRY(pp_staging_check_view(handle));
-    staging->views = false;
-    PP_UNLOCKED(ctx, status, pp_lane_use(&staging->lane, staging->reader, staging->viewed_on));
+    bool views = staging->views;
+    staging->views = staging->shows = false;
+    pp_pinned_t *read = views ? staging->reader : staging->shown;
+    PP_UNLOCKED(ctx, status, pp_lane_use(&staging->lane, read, staging->viewed_on));
     if (status < 0)
         pp_engine_fail(handle->engine, status, "handle %u: it is not known how long a result is read: %s", handle->id,
                        pp_error_text());
-    pp_staging_await(ctx, staging, staging->reader);
+    if (views)
+        pp_staging_await(ctx, staging, read);
     return pp_engine_check(handle->engine);
 }

@@ -84,6 +84,10 @@ static void end_staging(pp_handle_t *handle)
         pp_ctx_of(handle)->flights--;
     if (staging->receive)
         pp_staging_keep(&staging->spare, staging->receive);
+    if (staging->shown) {            /* the application's own memory is read, which it may free when it likes */
+        staging->shown->busy = staging->shown->lost = false;
+        pp_staging_keep(&staging->spare, staging->shown);
+    }
     pp_ahead_end(staging);
     for (const pp_pinned_t *result = staging->results; result; result = result->next)
         reads |= result == staging->reader;
@@ -185,7 +189,7 @@ pp_status_t pp_staging_make(pp_handle_t *handle, const pp_piece_t *pieces, size_
 pp_status_t pp_staging_check_view(const pp_handle_t *handle)
 {
     const pp_staging_t *staging = handle->staging;
-    return staging->views ? pp_lane_check_view(&staging->lane, staging->viewed_on) : PP_OK;
+    return staging->views || staging->shows ? pp_lane_check_view(&staging->lane, staging->viewed_on) : PP_OK;
 }
 
 pp_status_t pp_staging_check(const pp_handle_t *handle)

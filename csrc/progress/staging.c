@@ -162,9 +162,34 @@ static pp_status_t follow_flights(pp_ctx_t *ctx, pp_staging_t *staging)
     return status;
 }
 
+/* The result before is read in the receive buffers, by work that was queued on another stream. */
+static pp_status_t follow_view(pp_ctx_t *ctx, pp_staging_t *staging)
+{
+    pp_status_t status = PP_OK;
+    if (staging->shown && staging->shown->busy)
+        PP_UNLOCKED(ctx, status, pp_lane_follow(&staging->lane, staging->shown, staging->stream));
+    if (staging->shown && status >= 0)
+        staging->shown->busy = false;
+    return status;
+}
+
+/* A View has shown the receive buffers: see pp_in_place_end_view().  In another thread the per-thread default stream is
+   another one, so what reads them there is left to the application. */
+static pp_status_t show(pp_staging_t *staging)
+{
+    if (staging->stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD)
+        return PP_OK;
+    if (!staging->shown)
+        PP_TRY(pp_lane_pin_nothing(&staging->lane, &staging->shown));
+    staging->shows = true;
+    staging->viewed_on = staging->stream;
+    return PP_OK;
+}
+
 static pp_status_t send_result(pp_ctx_t *ctx, pp_handle_t *handle, pp_pinned_t *pinned, uint64_t round)
 {
     pp_staging_t *staging = handle->staging;
+    PP_TRY(follow_view(ctx, staging));
     if (pinned == staging->receive) {
         PP_TRY(pp_direct_send(ctx, handle, pinned));
         PP_TRY(pp_vault_send(ctx, handle, pinned));
@@ -203,6 +228,8 @@ static pp_status_t hand_out(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *res
         status = follow_flights(ctx, handle->staging);
     if (status >= 0 && pinned)
         status = send_result(ctx, handle, pinned, result->round);
+    if (status >= 0 && pinned && view)
+        status = show(handle->staging);
     if (status < 0)
         pp_engine_fail(handle->engine, status, "handle %u: a result did not get to its device: %s", handle->id,
                        pp_error_text());
@@ -217,6 +244,7 @@ static bool has_room(const pp_handle_t *handle)
 
 static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
 {
+    PP_TRY(pp_in_place_end_view(handle));
     if (!has_room(handle))
         return PP_PENDING;
     pp_status_t status = pp_allreduce_find_more(handle);
@@ -231,9 +259,8 @@ static void        give_up(pp_handle_t *handle) { pp_allreduce_face.give_up(hand
 /* A buffer that a round reads stays lent: that may take as long as the device does. */
 static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)
 {
-    if (!handle->staging->lends)
-        return pp_allreduce_face.timed_out(ctx, handle);
-    PP_TRY(pp_lend_put_aside(ctx, handle));
+    PP_TRY(handle->staging->lends ? pp_lend_put_aside(ctx, handle) : pp_allreduce_face.timed_out(ctx, handle));
+    PP_TRY(follow_flights(ctx, handle->staging));
     handle->request.timed_out = true;
     return PP_OK;
 }

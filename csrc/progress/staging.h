@@ -60,7 +60,10 @@ typedef struct pp_staging {
     pp_pinned_t *reader;             /* for a result that is read in the ring */
     void       (*has_read)(pp_handle_t *);     /* it has been read */
     bool         views;              /* the application reads it, by work that it queues on `viewed_on` */
+    bool         shows;              /* the application reads the receive buffers so, as the last View has shown these */
     uint64_t     viewed_on;
+    pp_pinned_t *shown;              /* without memory, NULL before the first such View.  Busy: its event is behind what
+                                        read the receive buffers, and no result has followed it yet */
     struct pp_ahead *ahead;          /* chunks of results are copied early (ahead.h); NULL: never */
     struct pp_direct *direct;        /* MPI is to get addresses of the device (direct.h, direct_groups.h); else NULL */
     struct pp_device_vault *vault;   /* vectors are on devices, or it was asked for (vault.h); else NULL */
@@ -187,8 +190,8 @@ void        pp_in_place_give_up(pp_handle_t *handle, pp_flight_t *flight);
    caller may give for that. */
 pp_status_t pp_in_place_collect(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result, pp_view_out_t *view,
                                 pp_pinned_t **pinned);
-/* The application reads the last result no longer, but for what it has queued.  PP_ERR_ARGUMENT: the stream of that is
-   being captured, and the view goes on. */
+/* The application has queued all that reads the last result, which a View has shown.  PP_ERR_ARGUMENT: the stream of that
+   is being captured, and the view goes on. */
 pp_status_t pp_in_place_end_view(pp_handle_t *handle);
 
 /* ---- what the face of the host's handles does, too (gather.c, allreduce_face.c) ---- */

@@ -173,5 +173,6 @@ class Gradients:
                 continue
             if own is not view:
                 own.copy_(view)
+                self._layout.home.keep(own)  # the optimizer's step reads it, on the current stream
             if p.grad is not own:
                 p.grad = own

@@ -398,28 +398,40 @@ def test_free_after_a_test_that_found_the_buffer_read(comm, alloc, array, stand_
 
 
 @pytest.mark.sizes(3)
-def test_starts_after_waits_that_timed_out(comm, alloc, array, stream, needs_ipc):
-    """There are more than parts: each is counted once, with what the buffer held."""
-    send_more = 10
+@pytest.mark.parametrize("held", [False, True], ids=["at once", "held"])
+def test_starts_after_waits_that_timed_out(comm, alloc, array, stream, path, held):
+    """There are more than parts: each is counted once, with what the buffer held.
+
+    The buffer is written behind the Wait, on its stream, though the Start's may not go on.
+    """
+    send_more, other = 10, Stream()
     with pp.Context(comm, seed=7, patience=None) as ctx:
         send, out, status = alloc(COUNT, of=ctx), array(COUNT, "i8"), pp.Status()
-        request = opened(ctx, send, out, policy=pp.Quorum(2), deliver="sum")
+        options = {"policy": pp.Quorum(2), "deliver": "sum", "device_path": path}
+        request = ctx.Allreduce_init(send, out, **options)
+        assert request.device_path == path
+        first, second = stream, other
         for step in range(send_more if comm.rank == 0 else 0):
-            send.put(step)
-            request.Start()
+            send.put(step, first)
+            stream.hold(held)
+            request.Start(stream=first)
             with pytest.raises(pp.TimeoutError):
-                request.Wait(timeout=0.05 if step % 2 else 0)
+                request.Wait(timeout=0.05 if step % 2 else 0, stream=second)
+            first, second = second, first
         if comm.rank > 0:
             send.put(100)
+        stream.hold(False)
         stream.wait()
+        other.wait()
         comm.Barrier()
         if comm.rank > 0:
             request.Start()
         request.Wait(status)
-        first = int(out.get()[-1])
+        before = int(out.get()[-1])
         request.Flush()
-        assert first + int(out.get()[-1]) == 200 + sum(range(send_more))
+        assert before + int(out.get()[-1]) == 200 + sum(range(send_more))
         request.Free()
+        other.close()
 
 
 @pytest.mark.sizes(2, 3)

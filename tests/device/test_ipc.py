@@ -313,6 +313,51 @@ def test_views(comm, ctx, array, cupy, path, dtype):
     slow.close()
 
 
+@pytest.mark.parametrize("path", ["ipc", "staged"])
+@pytest.mark.parametrize("dtype", ["f2", "i8"])
+@pytest.mark.parametrize("call", ["Wait", "View", "Flush"])
+def test_the_next_result_comes_after_what_reads_a_view(comm, ctx, array, cupy, path, dtype, call):
+    """Also on another stream, and where the view shows the receive buffer."""
+    send, out, slow, other = array(COUNT, dtype), array(COUNT, dtype), Stream(), Stream()
+    request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path=path)
+    first, second = array(COUNT, dtype), array(COUNT, dtype)
+    send.put(1)
+    request.Start()
+    slow.hold(True)
+    view = request.View(stream=slow)
+    first.copy_from(view.data.ptr, slow)
+    send.put(2)
+    if call != "Flush":  # which gives zeros, as nothing is pending
+        request.Start()
+    made = getattr(request, call)(stream=other)
+    second.copy_from(made.data.ptr if call == "View" else out.address, other)
+    slow.hold(False)
+    slow.wait()
+    other.wait()
+    seen = [int(one.get()[-1]) for one in (first, second)]
+    assert seen == [comm.size, 0 if call == "Flush" else 2 * comm.size]
+    request.Free()
+    slow.close()
+    other.close()
+
+
+def test_more_ends_a_view_also_if_there_is_no_more(comm, ctx, array, cupy):
+    """Whatever happens to the view's stream then."""
+    send, out, stream = array(COUNT, "i8"), array(COUNT, "i8"), Stream()
+    request = opened(ctx, send, out, policy=pp.Full(), deliver="each")
+    send.put(1)
+    request.Start()
+    assert request.View(stream=stream).data.ptr != out.address
+    assert not request.More()
+    stream.capture(True)
+    request.Start()
+    stream.capture(False)
+    request.Wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
+    stream.close()
+
+
 def test_a_view_is_on_the_device_of_the_buffers(comm, ctx, stand_in, cupy):
     """Also of a result that is in the memory of another rank's device."""
     number, places = comm.rank % 2, set()
