@@ -9,7 +9,8 @@ has up to three handles of its own kind. Their send buffers may be arrays of `Co
 parts of them. The ranks make Starts and Waits with random delays, on two streams. One of them is
 now and then held for a moment; in some programs all have room for a few operations only. The ranks
 overwrite what a Start has read at once, or an array of the library's after its Wait, and read a
-result as soon as Wait has returned. Then they flush and compare everything that they were given
+result as soon as Wait has returned; a view again, by work that is held until the next result is on
+its way. Then they flush and compare everything that they were given
 (tests/support/oracles.py). Every fourth program also has a handle of P-Reduce, whose groups are
 replayed as by tests/stress/preduce.py; every other fourth one has groups on communicators, whose
 members must agree, and which keep the mean. Afterwards nothing may be left on the device. The last
@@ -56,6 +57,7 @@ SLOW = 0.2  # share of the programs with a slow consumer
 QUEUED = 7  # results of it; eight are the most on their way
 TESTED = 0.2  # share of the requests that are collected by Test
 VIEWED = 0.2  # ... by View
+LATER = 0.5  # share of the views that are read again, after the next result is on its way
 IMPATIENT = 0.2  # ... whose first Waits may time out; and of the Flushes,
 AGAIN = 0.95  # which then are called again
 LENT = 0.5  # share of the handles with an array of the library's
@@ -63,21 +65,26 @@ TYPES = ("i8", "i8", "i4", "f8", "f4", "c8", "f2")
 HALF_MAX = 4  # sums of such numbers are exact in half precision
 
 
-class Room:
-    """How many operations streams have room for."""
+class Driver:
+    """How many operations streams have room for, and whether memory is freed at once.
 
-    little = False
+    Else that waits for all streams of the device.
+    """
+
+    little = frees_at_once = False
 
     @classmethod
     def draw(cls, seed: int) -> None:
         draw = np.random.default_rng((seed, 3))
         cls.little = draw.random() < CROWDED
         driver().fake_room(int(draw.choice(ROOMS)) if cls.little else ROOM)
+        cls.frees_at_once = bool(seed % 2)
+        driver().fake_free_at_once(cls.frees_at_once)
 
 
 def hold_for_a_moment(own: np.random.Generator, stream: Stream) -> bool:
     """Now and then hold a stream; not one on which this thread would wait for room."""
-    held = own.random() < HELD and not Room.little
+    held = own.random() < HELD and not Driver.little
     if held:
         stream.hold(True)
     return held
@@ -93,6 +100,48 @@ class Loop:
     values: np.ndarray
     log: Log
     lent: bool  # the send buffer is the library's from Start to Wait
+    reader: Stream  # of views that are read later; nothing else is queued there
+    unread: tuple[Array, np.ndarray] | None = None  # what such a view is copied to, and its result
+
+    def view(self, status: pp.Status, stream: Stream, later: bool) -> np.ndarray:
+        """Wait for the request by View; read the view at once, and now and then once more, later.
+
+        The second time the next result is already on its way by then.
+        """
+        later &= not self.lent and self.send is not self.out
+        if Driver.little or not Driver.frees_at_once:  # this thread would wait for what it holds
+            later = False
+        used = self.reader if later else stream
+        request: Any = self.request
+        view = Lent(request.View(status, HANGS_S, used), used)
+        self.read_again()
+        result = view.get()
+        if later:
+            kept = Array(view.count, view.dtype, used)
+            used.hold(True)
+            kept.copy_from(view.address, used)
+            self.unread = kept, result
+        return result
+
+    def read_again(self) -> None:
+        """Let the view before be read for the second time."""
+        if self.unread:
+            (kept, result), self.unread = self.unread, None
+            self.reader.hold(False)
+            assert (kept.get() == result).all(), "a view was overwritten"
+            kept.close()
+
+    def result(self, stream: Stream | None = None) -> np.ndarray:
+        """Return what is in the receive buffer."""
+        self.read_again()
+        return self.out.get(stream)
+
+    def close(self) -> None:
+        """Free the arrays."""
+        self.out.close()
+        if self.send is not self.out:
+            self.send.close()
+        self.reader.close()
 
 
 def parse() -> argparse.Namespace:
@@ -137,7 +186,7 @@ def open_loop(
         device_path=path,  # type: ignore[arg-type]
     )
     assert path != "direct" or request.device_path == path  # type: ignore[attr-defined]
-    return Loop(request, send, out, values, Log(comm.size, 4000), isinstance(send, Lent))
+    return Loop(request, send, out, values, Log(comm.size, 4000), isinstance(send, Lent), Stream())
 
 
 def whole_numbers(values: np.ndarray) -> np.ndarray:
@@ -158,17 +207,19 @@ def collect(
             try:
                 request.Wait(status, own.uniform(0, LONGEST_S), chosen)
             except pp.TimeoutError:
+                if loop.lent and request.device_path != "ipc":
+                    loop.send.put(-999, chosen)
                 continue
-            return loop.out.get(chosen)
+            return loop.result(chosen)
     drawn = own.random()
     if drawn < VIEWED:
-        return Lent(request.View(status, HANGS_S, stream), stream).get()
+        return loop.view(status, stream, own.random() < LATER)
     if drawn < VIEWED + TESTED:
         while not request.Test(status, stream):
             time.sleep(LONGEST_S / 10)
     else:
         request.Wait(status, HANGS_S, stream)
-    return loop.out.get(stream)
+    return loop.result(stream)
 
 
 def step(loop: Loop, own: np.random.Generator, streams: list[Stream], status: pp.Status) -> None:
@@ -331,7 +382,7 @@ def program(comm: MPI.Comm, seed: int) -> None:
         progress=progress,  # type: ignore[arg-type]
         patience=patience,
     ) as ctx:
-        if shared.random() < SLOW and not Room.little:
+        if shared.random() < SLOW and not Driver.little:
             consume_slowly(comm, ctx, own, streams[0])
         way = "direct" if transport == "mpi" and CUDA_MPI else "ipc"
         count = int(shared.integers(1, 4))
@@ -348,9 +399,7 @@ def program(comm: MPI.Comm, seed: int) -> None:
         if seed % 4 == 3:
             average_by_mpi(ctx, shared, own, streams)
     for loop in loops:
-        loop.out.close()
-        if loop.send is not loop.out:
-            loop.send.close()
+        loop.close()
     for stream in streams:
         stream.close()
 
@@ -384,10 +433,11 @@ def finish(
     """Have everything be given, and judge it; a rank that waits on another handle has left."""
     if loop.request.deliver == "each":
         for drained in loop.request.Drain():
-            loop.log.given(drained, whole_numbers(loop.out.get()))
+            loop.log.given(drained, whole_numbers(loop.result()))
+        loop.read_again()  # before there was nothing to drain
     else:
         flush(loop.request, own, status)
-        loop.log.given(status, whole_numbers(loop.out.get()))
+        loop.log.given(status, whole_numbers(loop.result()))
     judge(comm, loop.log, loop.request, left=several)
 
 
@@ -398,8 +448,7 @@ def main() -> None:
     before = stand_in.fake_leaks()
     for seed in range(options.seed, options.seed + options.programs):
         stand_in.fake_seed(1 + seed * comm.size + comm.rank)
-        stand_in.fake_free_at_once(bool(seed % 2))
-        Room.draw(seed)
+        Driver.draw(seed)
         try:
             program(comm, seed)
             limit = time.monotonic() + HANGS_S  # a thread of the library's gives back what is left
