@@ -213,9 +213,13 @@ class CollectiveCalls:
             return self._await_device(f"{name}: {what}", timeout, wait)
         except TimeoutError:
             raise
-        except BaseException:  # what comes next is not a repetition
-            self._awaited.pop(_try(name), None)
+        except BaseException:
+            self.forget(name)
             raise
+
+    def forget(self, name: str) -> None:
+        """Take the next call of this thread for a new one: the last try will not be repeated."""
+        self._awaited.pop(_try(name), None)
 
     def _await_device(
         self, text: str, timeout: float | None, wait: Callable[[int], int]

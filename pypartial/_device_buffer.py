@@ -19,6 +19,7 @@ from ._buffer import (
     is_in_place,
     spell,
     split,
+    understand,
     unpack,
 )
 from ._device import DeviceMemory, check_one_device, device_place, understand_device
@@ -122,10 +123,15 @@ class _Read:
 
 def _read(named: Iterator[tuple[str, Any]]) -> list[_Read]:
     """Read buffer specifications, some of which may be in place, or in memory of the host."""
-    return [
-        _Read(name, spec, _understand(name, spec) if _on_device(name, spec) else None)
-        for name, spec in named
-    ]
+    read = []
+    for name, spec in named:
+        memory = None
+        if _on_device(name, spec):
+            memory = _understand(name, spec)
+        elif not is_in_place(spec):
+            understand(name, spec, writable=False)  # raises if it is no buffer of the host, either
+        read.append(_Read(name, spec, memory))
+    return read
 
 
 def _check_places(read: list[_Read]) -> None:

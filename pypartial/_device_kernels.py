@@ -222,5 +222,6 @@ def _write(file: Path, image: bytes) -> None:
                 made.write(hashlib.sha256(image).digest() + image)
             os.replace(name, file)
         except BaseException:
-            os.unlink(name)
+            with contextlib.suppress(OSError):  # it may have its name already
+                os.unlink(name)
             raise

@@ -12,6 +12,7 @@ from ._device_request import DeviceRequest, no_stream
 from ._group_elements import DeviceBuffers, DeviceElements, HostElements
 from ._handle import _check_status
 from .allreduce import AllreduceRequest
+from .errors import TimeoutError
 from .preduce import PreduceRequest
 from .status import Cause, Status
 
@@ -437,7 +438,16 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         limit = None if timeout is None else seconds(timeout)
         self._live()
         self._refuse_flush()
-        super().Flush(status, self._before(f"Flush of {self._name()}", stream, limit))
+        name = f"Flush of {self._name()}"
+        try:
+            super().Flush(status, self._before(name, stream, limit))
+        except TimeoutError:
+            raise
+        except (
+            BaseException
+        ):  # such as Ctrl-C when the copy has come off: the next one is a new one
+            self._context._calls.forget(name)
+            raise
 
     def Free(self, timeout: float | None = None) -> int:
         """End the handle and release its memory.

@@ -171,6 +171,7 @@ class PreduceRequest(Request):
             If another rank has failed.
         """
         if self._by_comm is not None and not self._asks:
+            self._live()  # else the buffers may have ended
             # Before the core asks: an interrupt in between must not leave an old copy behind.
             self._by_comm.start()
             self._asks = True

@@ -93,7 +93,8 @@ def info(comm: MPI.Intracomm | None) -> int:
                 sections.append(("Transports", transports(ranks)))
                 table = tuning.load(native, tuning.location())
                 sections.append(("Choice of algorithms", choices(native, table, ranks)))
-                sections.append(("CUDA devices of rank 0", devices(native, comm.rank == 0)))
+                if comm.rank == 0:
+                    sections.append(("CUDA devices of rank 0", devices(native)))
     sections.append(("Optional packages", optional_packages()))
     if comm is None or comm.rank == 0:
         _print(sections, problem)
@@ -120,10 +121,10 @@ def optional_packages() -> list[Fact]:
     return facts
 
 
-def devices(native: Native, tries: bool = True) -> list[Fact]:
-    """Return the driver's version and the devices' names, or why there are none.
+def devices(native: Native) -> list[Fact]:
+    """Return the driver's version, and what is said of each device; or why there are none.
 
-    `tries`: whether this process finds out if MPI takes addresses of devices, which takes a second.
+    That takes a second where MPI is tried with addresses of devices.
     """
     ffi, lib = native.ffi, native.lib
     version, count = ffi.new("int32_t *"), ffi.new("int32_t *")
@@ -131,16 +132,23 @@ def devices(native: Native, tries: bool = True) -> list[Fact]:
     if status < 0:
         return [("driver", str(native.error(status)))]
     facts = [("driver", f"for CUDA {version[0] // 1000}.{version[0] % 1000 // 10}")]
-    name = ffi.new("char[]", _NAME_BYTES)
-    for number in range(count[0]):
-        native.check(lib.pp_device_name(number, name, _NAME_BYTES))
-        facts.append((f"device {number}", native.text(name)))
-    no_kernels = [why_no_kernels(native, number) for number in range(count[0])]
-    facts += device_paths(native, no_kernels)
-    return [*facts, ("MPI and devices", mpi_and_devices(native, no_kernels, tries))]
+    try:
+        facts += [(f"device {number}", _device_name(native, number)) for number in range(count[0])]
+        no_kernels = [why_no_kernels(native, number) for number in range(count[0])]
+        facts += device_paths(native, no_kernels)
+        facts.append(("MPI and devices", mpi_and_devices(native, no_kernels)))
+    except pp.Error as error:  # as of a device that has failed
+        facts.append(("driver's error", str(error)))
+    return facts
 
 
-def mpi_and_devices(native: Native, no_kernels: Sequence[str | None], tries: bool) -> str:
+def _device_name(native: Native, number: int) -> str:
+    name = native.ffi.new("char[]", _NAME_BYTES)
+    native.check(native.lib.pp_device_name(number, name, _NAME_BYTES))
+    return native.text(name)
+
+
+def mpi_and_devices(native: Native, no_kernels: Sequence[str | None]) -> str:
     """Return what MPI says of addresses of devices, and what a process that tries one finds.
 
     `no_kernels`: for each device why there are no kernels for it, or None.
@@ -148,7 +156,7 @@ def mpi_and_devices(native: Native, no_kernels: Sequence[str | None], tries: boo
     says, text = mpi_says(native)
     if not says:
         return f'no device_path="direct": {text}'
-    failed = self_test(0) if tries else None
+    failed = self_test(0)
     if failed is not None:
         return f'no device_path="direct": {failed}'
     found = f"{text}, and a process that tried it agrees"

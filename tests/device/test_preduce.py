@@ -482,12 +482,12 @@ def test_a_flush_goes_on_with_its_copy(comm, ctx, array, stream, backend):
 
 
 @pytest.mark.parametrize("backend", ["auto", "comm"])
-@pytest.mark.parametrize("comes_off", [False, True], ids=["on-its-way", "come-off"])
+@pytest.mark.parametrize("moment", ["on its way", "come off", "before it begins"])
 def test_a_flush_after_an_interrupted_one_copies_anew(
-    comm, ctx, array, stream, backend, comes_off, monkeypatch
+    comm, ctx, array, stream, backend, moment, monkeypatch
 ):
     """The application has left the first one by an exception, and has new values since."""
-    model, status = array(4, "f8"), pp.Status()
+    model, status, comes_off = array(4, "f8"), pp.Status(), moment != "on its way"
     request = ctx.Preduce_init(model, whole(comm.size), backend=backend)
 
     def interrupt(text, timeout, wait):
@@ -495,11 +495,17 @@ def test_a_flush_after_an_interrupted_one_copies_anew(
             continue
         raise KeyboardInterrupt
 
+    def interrupt_later(name, timeout):
+        raise KeyboardInterrupt
+
     model.put(-1)
     stream.wait()
     stream.hold(not comes_off)
     with monkeypatch.context() as patch:
-        patch.setattr(ctx._calls, "_await_device", interrupt)
+        if moment == "before it begins":
+            patch.setattr(ctx._calls, "before", interrupt_later)
+        else:
+            patch.setattr(ctx._calls, "_await_device", interrupt)
         with pytest.raises(KeyboardInterrupt):
             request.Flush()
     model.put(comm.rank)

@@ -898,6 +898,12 @@ def test_devices_are_listed(tmp_path: Path) -> None:
         command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
     ).stdout
     assert re.search(r'ranks on 0 and 1 +device_path="ipc" or "staged"', said)
+    more["FAKECUDA_FAIL"] = "cuDeviceGetName:2:999"
+    said = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True
+    ).stdout
+    assert re.search(r"driver's error +.*cuDeviceGetName", said)
+    assert "Optional packages" in said
     more = {"PYPARTIAL_CUDA_DRIVER": str(tmp_path / "none.so")}
     said = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=environment() | more, check=True

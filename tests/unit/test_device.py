@@ -672,6 +672,8 @@ READ_ONLY = Array(data=(0x7000, True))
         (Array(version=1), READ_ONLY, "sendbuf: its __cuda_array_interface__ has version 1"),
         (READ_ONLY, Array(version=1), "recvbuf: its __cuda_array_interface__ has version 1"),
         (np.zeros(6), READ_ONLY, "recvbuf is in device memory and sendbuf in host memory"),
+        (Array(), 7, r"recvbuf is 7 \(int\)"),
+        ([Array()], [np.zeros(6)[::2]], r"recvbuf\[0\] is not contiguous"),
         (Placed((2, 0)), Placed((2, 1), data=(1, True)), "recvbuf .*align"),
         (Placed((2, 0)), Placed((2, 1), data=(8, True)), "sendbuf is on device 0 and recvbuf on d"),
         (None, [[READ_ONLY], None], r"recvbuf\[0\] is read-only"),

@@ -637,6 +637,19 @@ def test_start_copies_and_wait_writes(core: Core, alone: Any, dtype: str) -> Non
     request.Free()
 
 
+def test_start_reads_no_buffers_of_a_handle_that_has_ended(
+    core: Core, alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have ended, too."""
+    request = by_comm(core, alone, np.zeros(2))
+    read_again: list[str] = []
+    monkeypatch.setattr(request._by_comm, "start", lambda: read_again.append("read"))
+    request._refuse("the context has ended")
+    with pytest.raises(pp.Error, match="the context has ended"):
+        request.Start(group=[0])
+    assert not read_again
+
+
 def test_dynamic_weights_and_the_initial_model(core: Core, alone: Any) -> None:
     model = np.array([8.0, 4.0])
     request = by_comm(core, alone, model, weights="dynamic", missing="initial")
