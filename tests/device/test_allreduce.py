@@ -16,6 +16,7 @@ from support.on_device import adds_in_place, contributes_once, has_bits_of_the_h
 from support.pairwise import pairwise
 
 import pypartial as pp
+from pypartial._native import SLICE_S
 
 pytestmark = pytest.mark.mpi
 
@@ -235,9 +236,11 @@ def test_a_call_makes_its_device_current_once(comm, array, stand_in, count):
         for _ in range(3):
             for call in (request.Start, request.Wait):
                 before = [stand_in.fake_calls(name) for name in (b"cuCtxPushCurrent", b"")]
+                began = time.monotonic()
                 call()
+                slices = 1 + int((time.monotonic() - began) / SLICE_S)  # of a Wait that waits long
                 after = [stand_in.fake_calls(name) for name in (b"cuCtxPushCurrent", b"")]
-                assert after[0] - before[0] == 1
+                assert 1 <= after[0] - before[0] <= slices
                 assert after[1] - before[1] > 4
         assert (out.get() == comm.size).all()
         request.Free()
@@ -354,7 +357,6 @@ def test_late_requests_are_complete_at_start(comm, ctx, array, stream):
 def test_a_rank_that_is_always_late_contributes(comm, array, stream, stand_in, progress, transport):
     """And pins no more memory. By messages a rank in a barrier serves others by its thread only."""
     send, out, status = array(100), array(100), pp.Status()
-    taken = 0
     with pp.Context(
         comm, seed=7, transport=transport, progress=progress, patience=None, window=64
     ) as ctx:
@@ -366,7 +368,6 @@ def test_a_rank_that_is_always_late_contributes(comm, array, stream, stand_in, p
                 stream.wait()
             request.Start()
             request.Wait(status)
-            taken += status.included
             if comm.rank == 0:
                 comm.Barrier()
             pinned = stand_in.fake_live(b"host memory")

@@ -204,6 +204,7 @@ def test_a_call_goes_on_with_what_was_started_before_its_first_try(
         later.hold(True)
         second.Start(stream=later)
         stream.hold(False)
+        stream.wait()  # then the call has begun before its time is over
         waits_for_the_second(first, second, later)
 
 

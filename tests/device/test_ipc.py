@@ -14,7 +14,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.device import Array, Stream, device, device_of
-from support.on_device import RESULTS, adds_in_place, contributes_once, has_bits_of_the_host, sums
+from support.on_device import (
+    RESULTS,
+    adds_in_place,
+    contributes_once,
+    has_bits_of_the_host,
+    soon,
+    sums,
+)
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -204,9 +211,7 @@ def test_more_starts_than_parts(comm, array, stream, dtype):
             request.Start()
             with pytest.raises(pp.TimeoutError):
                 request.Wait(timeout=0)
-        if comm.rank == 0:
-            with pytest.raises(pp.TimeoutError):
-                request.Wait(timeout=0.2)
+        request._land("Start", None, results=False)
         comm.Barrier()
         if comm.rank > 0:
             request.Start()
@@ -421,7 +426,9 @@ def test_the_stream_of_a_view_lives_until_the_next_call(comm, ctx, array, cupy):
         stream = cupy.cuda.Stream()
         gone = weakref.ref(stream)
         view = request.View(stream=stream)
-        assert view.data.ptr != out.address
+        # The device may not have come to the end of the view before, which is on a stream that
+        # nothing else waits for: then the result is copied.
+        assert step > 0 or view.data.ptr != out.address
         del stream
         with pytest.raises(pp.Error):  # nothing was started: this is no next view
             request.View(stream=cupy.cuda.Stream())
@@ -535,9 +542,14 @@ def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
     if last:
         stand_in.fake_slow(b"cuIpcCloseMemHandle", 200_000)
     if comm.rank == 0:
+        stand_in.fake_slow(b"cuIpcOpenMemHandle", 300_000)  # one that knows of it opens nothing
         stand_in.fake_fail(b"cuIpcOpenMemHandle", 1, NOT_SUPPORTED)
+    closed = stand_in.fake_calls(b"cuIpcCloseMemHandle")
     request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")
     assert request.device_path == "staged"
+    if last:
+        soon(lambda: stand_in.fake_calls(b"cuIpcCloseMemHandle") > closed)
+    stand_in.fake_slow(b"cuIpcOpenMemHandle", 0)
     stand_in.fake_slow(b"cuIpcCloseMemHandle", 0)
     stand_in.fake_fail(b"cuIpcOpenMemHandle", 0, 0)
     request.Free()

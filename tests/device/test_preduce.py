@@ -298,10 +298,11 @@ def test_a_copy_is_over_before_a_collective_call(comm, array, stream, transport,
         if late:
             stream.hold(True)
             request.Start()
-            let_go = threading.Timer(0.05, stream.hold, [False])
+            released = threading.Event()
+            let_go = threading.Timer(0.05, lambda: (released.set(), stream.hold(False)))
             let_go.start()
             with ctx.away():
-                assert let_go.finished.is_set()
+                assert released.is_set()
                 comm.Barrier()
                 comm.Barrier()
             let_go.join()

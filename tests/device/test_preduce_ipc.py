@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from support.device import Array, Stream, device
+from support.on_device import soon
 from support.pairwise import pairwise
 
 import pypartial as pp
@@ -167,8 +168,14 @@ def test_a_rank_that_frees_late(comm, ctx, array, stand_in):
     requests = [opened(ctx, model, whole(comm.size)) for _ in range(2)]
     requests[0].Free()
     assert averages(comm, requests[1], model)
+    is_late = comm.size > 1 and comm.rank == comm.size - 1
+    stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", is_late)
     requests[1].Free()
-    assert stand_in.fake_live(b"memory") == memory
+    if comm.size > 1:
+        assert stand_in.fake_live(b"memory") > memory
+    comm.Barrier()
+    stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", False)
+    soon(lambda: stand_in.fake_live(b"memory") == memory)
 
 
 # ---- slow streams -------------------------------------------------------------------------------
@@ -402,9 +409,14 @@ def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
     if comm.rank == comm.size - 1:
         stand_in.fake_slow(b"cuIpcCloseMemHandle", 200_000)
     if comm.rank == 0:
+        stand_in.fake_slow(b"cuIpcOpenMemHandle", 300_000)  # one that knows of it opens nothing
         stand_in.fake_fail(b"cuIpcOpenMemHandle", 1, NOT_SUPPORTED)
+    closed = stand_in.fake_calls(b"cuIpcCloseMemHandle")
     request = ctx.Preduce_init(model, whole(comm.size), device_path="ipc")
     assert request.device_path == "staged"
+    if comm.rank == comm.size - 1:
+        soon(lambda: stand_in.fake_calls(b"cuIpcCloseMemHandle") > closed)
+    stand_in.fake_slow(b"cuIpcOpenMemHandle", 0)
     stand_in.fake_slow(b"cuIpcCloseMemHandle", 0)
     stand_in.fake_fail(b"cuIpcOpenMemHandle", 0, 0)
     request.Free()

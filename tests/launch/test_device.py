@@ -14,6 +14,15 @@ ROOT = Path(__file__).resolve().parents[1]
 TEST_LIMIT_S = 60  # for one test in one rank
 LIMIT_S = 240  # for all of them: mpirun's
 LOOPS = "test_the_loop or test_the_mean_is_kept or test_a_loop_does_not_wake"
+HALF = "test_allreduce.py or test_preduce.py or test_in_place.py"  # by time
+# What is marked as for 2 ranks, as few of it as there is.
+OF_TWO = " or ".join(
+    [
+        "test_a_round_reads_the_buffer_when_the_result_is_there",
+        "test_free_after_a_test_that_found_the_buffer_read",
+        "test_a_handle_of_memory_that_is_still_registered",
+    ]
+)
 PROGRAMS = {2: 165, 4: 60}  # by ranks
 
 
@@ -33,7 +42,9 @@ def stress(ranks: int, programs: int, env: dict[str, str]):
 @pytest.mark.parametrize(
     ("ranks", "selected"),
     [
-        pytest.param(3, "", id="3"),
+        pytest.param(3, HALF, id="3-half"),
+        pytest.param(3, f"not ({HALF})", id="3-other-half"),
+        pytest.param(2, OF_TWO, id="2-of-two"),
         pytest.param(1, LOOPS, id="1-loops"),
         pytest.param(1, "", id="1", marks=pytest.mark.long),
     ],
