@@ -13,8 +13,7 @@ static const uint64_t CHECK_ORDER_NS = 2000000000;
 
 pp_status_t pp_enter(pp_ctx_t *ctx)
 {
-    PP_TRY(pp_ctx_usable(ctx));
-    pthread_mutex_lock(&ctx->lock);
+    PP_TRY(pp_lock(ctx));
     pp_status_t status = pp_engine_check(&ctx->engine);
     if (status < 0)
         pp_unlock(ctx);
@@ -83,15 +82,19 @@ pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
     return status;
 }
 
-/* An abandoned context must still tell its peers at MPI_Finalize, which then releases it. */
+/* An abandoned context must still tell its peers at MPI_Finalize, which then releases what it has. */
 void pp_ctx_release(pp_ctx_t *ctx)
 {
-    if (!ctx || !ctx->freed)
-        return;
-    free(ctx);
+    if (ctx && ctx->freed && ctx->ending)
+        free(ctx);
 }
 
-static bool call_finished(const void *calls) { return ((const pp_calls_t *)calls)->finished; }
+/* If another thread ends MPI meanwhile, that takes the call's place, and pp_help_until() returns its error. */
+static bool call_finished(const void *arg)
+{
+    const pp_calls_t *calls = arg;
+    return calls->finished && calls->kind != PP_CALL_EXIT;
+}
 
 static pp_status_t collect_call(pp_ctx_t *ctx)
 {
@@ -150,9 +153,8 @@ static pp_held_t count_buffers(const pp_engine_t *engine)
 const char *pp_ctx_note(pp_ctx_t *ctx)
 {
     const char *note = NULL;
-    if (pp_ctx_usable(ctx) < 0)
+    if (pp_lock(ctx) < 0)
         return NULL;
-    pthread_mutex_lock(&ctx->lock);
     const char *apart = ctx->mpi && !ctx->path_forced ? pp_mpi_apart(ctx->mpi) : NULL;
     if (apart && !ctx->told_apart) {
         ctx->told_apart = true;
@@ -172,9 +174,8 @@ const char *pp_ctx_note(pp_ctx_t *ctx)
 void pp_ctx_stats(pp_ctx_t *ctx, pp_stats_t *stats)
 {
     *stats = (pp_stats_t){.thread_level = -1};
-    if (pp_ctx_usable(ctx) < 0)
+    if (pp_lock(ctx) < 0)
         return;
-    pthread_mutex_lock(&ctx->lock);
     const pp_transport_t *transport = ctx->engine.transport;
     const pp_held_t       held = count_buffers(&ctx->engine);
     *stats = (pp_stats_t){
@@ -552,9 +553,8 @@ pp_status_t pp_step_aside(pp_ctx_t *ctx)
 /* If there are two, the next Start asks for the other. */
 const char *pp_ctx_log_note(pp_ctx_t *ctx)
 {
-    if (pp_ctx_usable(ctx) < 0)
+    if (pp_lock(ctx) < 0)
         return NULL;
-    pthread_mutex_lock(&ctx->lock);
     bool *due = ctx->unpinned_due ? &ctx->unpinned_due : &ctx->team.has_note, any = *due;
     snprintf(ctx->log_note, sizeof ctx->log_note, "%s", ctx->unpinned_due ? ctx->unpinned : ctx->team.patience_note);
     *due = false;
@@ -592,12 +592,12 @@ pp_status_t pp_question_open(pp_ctx_t *ctx, uint32_t handle, pp_rank_state_t *st
     return question ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a question");
 }
 
-/* Also if the context has failed meanwhile: the engine must no longer write into the question. */
+/* Also if the context has failed meanwhile, or MPI ends: the engine must no longer write into the question. */
 void pp_question_close(pp_ctx_t *ctx, pp_question_t *question)
 {
     pthread_mutex_lock(&ctx->lock);
     pp_ask_end(&ctx->calls, question);
-    pp_unlock(ctx);
+    pthread_mutex_unlock(&ctx->lock);
     free(question);
 }
 

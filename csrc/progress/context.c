@@ -31,6 +31,18 @@ pp_status_t pp_ctx_usable(pp_ctx_t *ctx)
     return PP_OK;
 }
 
+pp_status_t pp_lock(pp_ctx_t *ctx)
+{
+    PP_TRY(pp_ctx_usable(ctx));
+    pthread_mutex_lock(&ctx->lock);
+    if (ctx->freed) {                /* meanwhile */
+        pthread_mutex_unlock(&ctx->lock);
+        return pp_ctx_usable(ctx);
+    }
+    ctx->inside++;
+    return PP_OK;
+}
+
 pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_config_t *config)
 {
     ctx->forks = pp_fork_count();
@@ -62,13 +74,18 @@ pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_
     return status;
 }
 
-void pp_ctx_teardown(pp_ctx_t *ctx)
+void pp_ctx_empty(pp_ctx_t *ctx)
 {
     pp_calls_close(&ctx->calls);
     pp_vaults_free(ctx);             /* what others have mapped is left to the end of the process */
     pp_kept_end(ctx);
     pp_engine_release(&ctx->engine);
     pp_node_close(&ctx->node);
+}
+
+void pp_ctx_teardown(pp_ctx_t *ctx)
+{
+    pp_ctx_empty(ctx);
     pthread_cond_destroy(&ctx->unattended);
     pthread_mutex_destroy(&ctx->lock);
 }
@@ -80,6 +97,7 @@ void pp_ctx_abandon(pp_ctx_t *ctx)
     pp_thread_stop(ctx);
     pthread_mutex_lock(&ctx->lock);
     ctx->abandoned = true;
-    pp_engine_fail(&ctx->engine, PP_ERR_STATE, "the context was given up because of an exception");
+    if (!ctx->freed)                 /* else another thread has ended MPI meanwhile */
+        pp_engine_fail(&ctx->engine, PP_ERR_STATE, "the context was given up because of an exception");
     pthread_mutex_unlock(&ctx->lock);
 }

@@ -77,7 +77,8 @@ extern const pp_face_t pp_allreduce_face, pp_preduce_face, pp_staged_allreduce_f
 struct pp_ctx {
     /* The fields that every call reads come first: a late rank finds little of its memory in the caches. */
     pthread_mutex_t lock;
-    bool            freed, abandoned;
+    atomic_bool     freed;           /* set under the lock, if other threads may be inside */
+    bool            abandoned;
     bool            has_thread;
     atomic_bool     attended;        /* an application thread polls */
     uint64_t        forks;           /* pp_fork_count() at creation */
@@ -94,6 +95,7 @@ struct pp_ctx {
 
     pthread_t       thread;
     bool            stop;            /* under the lock */
+    uint32_t        inside;          /* calls of the application that have begun: they may have released the lock */
     pthread_cond_t  unattended;      /* an application thread has left */
     uint64_t        usual_wait_us;   /* running mean */
     uint32_t        looked;          /* the doorbell's sequence before the last poll */
@@ -127,7 +129,7 @@ struct pp_ctx {
     bool            told_apart, told_refused;
     char            note[320];       /* the last text of pp_ctx_note() */
     char            log_note[400];   /* that of pp_ctx_log_note() */
-    struct pp_ctx  *next;            /* live.h */
+    struct pp_ctx  *next;            /* live.h; after the end of MPI, of open.c */
 };
 
 /* Calls of the driver that may wait for a device, with the lock released: this rank's other handles go on meanwhile.  The
@@ -141,6 +143,8 @@ struct pp_ctx {
 
 /* Prepares a context on a transport that exists.  On failure it takes nothing over. */
 pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_config_t *config);
+/* Releases what the context has, but for its lock: later calls are refused. */
+void        pp_ctx_empty(pp_ctx_t *ctx);
 void        pp_ctx_teardown(pp_ctx_t *ctx);
 
 pp_status_t pp_thread_start(pp_ctx_t *ctx);
@@ -148,7 +152,8 @@ void        pp_thread_stop(pp_ctx_t *ctx);
 uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
 
 /* Runs the engine, works and sleeps until over(arg), an engine error, or the timeout (< 0: none).  Called with the
-   lock, and returns with it.  In a simulation it never waits.  `receives`: see pp_work(). */
+   lock, and returns with it.  In a simulation it never waits.  `receives`: see pp_work().  PP_ERR_STATE: MPI ends, and
+   the caller must leave the context. */
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
                           int64_t timeout_us, const pp_handle_t *receives);
 /* The `over` of a thread that waits for a handle's request.  If the wait takes long, the other contexts of the process
@@ -181,6 +186,9 @@ static inline uint64_t pp_asleep_until_ns(const pp_ctx_t *ctx)
 {
     return ctx->thread_until_ns > ctx->caller_until_ns ? ctx->thread_until_ns : ctx->caller_until_ns;
 }
+/* Begins a call of the application: takes the lock, unless the context is unusable.  Until pp_unlock() the end of MPI
+   waits for the call. */
+pp_status_t pp_lock(pp_ctx_t *ctx);
 /* Ends a call of the application: releases the lock.  Where handles have deadlines or graces, rings as above.  Without a
    progress thread the other ranks are told here of an error that the call has latched. */
 void        pp_unlock(pp_ctx_t *ctx);

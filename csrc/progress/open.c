@@ -109,12 +109,39 @@ static bool has_left(pp_ctx_t *ctx, int64_t timeout_us)
     return status != PP_PENDING;
 }
 
+/* Refuses further calls, and waits for those of other threads, which notice it: a daemon thread of Python, say, is still
+   inside one when the interpreter ends. */
+static void refuse_calls(pp_ctx_t *ctx)
+{
+    enum { LOOKS = 1000, PAUSE_US = 1000 };
+    pp_thread_stop(ctx);
+    pthread_mutex_lock(&ctx->lock);
+    ctx->freed = true;
+    pp_mpi_set_sleeper(ctx->mpi, PP_CALLER_ASLEEP);
+    pp_mpi_ring_self(ctx->mpi);
+    for (int looks = 0; ctx->inside > 0 && looks < LOOKS; looks++) {
+        pthread_mutex_unlock(&ctx->lock);
+        usleep(PAUSE_US);
+        pthread_mutex_lock(&ctx->lock);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+/* The context itself stays until the process ends: calls of other threads find there that they are refused.  So does
+   what it has, if a thread did not come out. */
 static void release_left(pp_ctx_t *ctx)
 {
-    pp_thread_stop(ctx);
-    pp_ctx_teardown(ctx);
-    pp_mpi_abandon(ctx->mpi);
-    free(ctx);
+    static pp_ctx_t *left;           /* for those that look for leaks */
+    pthread_mutex_lock(&ctx->lock);
+    bool empty = ctx->inside == 0;
+    pthread_mutex_unlock(&ctx->lock);
+    if (empty) {
+        pp_ctx_empty(ctx);
+        pp_mpi_abandon(ctx->mpi);
+        ctx->mpi = NULL;
+    }
+    ctx->next = left;
+    left = ctx;
 }
 
 static int at_finalize(MPI_Comm comm, int key, void *value, void *extra)
@@ -133,6 +160,9 @@ static int at_finalize(MPI_Comm comm, int key, void *value, void *extra)
         for (pp_ctx_t *ctx = pp_live_next(NULL); ctx; ctx = pp_live_next(ctx))
             all &= has_left(ctx, pp_live_is_alone() ? -1 : 1000);
     }
+    /* First of all of them: a thread that waits in one looks at the others, too. */
+    for (pp_ctx_t *ctx = pp_live_next(NULL); ctx; ctx = pp_live_next(ctx))
+        refuse_calls(ctx);
     for (pp_ctx_t *ctx; (ctx = pp_live_next(NULL));) {
         pp_live_remove(ctx);
         release_left(ctx);

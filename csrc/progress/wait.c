@@ -49,10 +49,11 @@ static void look_after_failure(pp_ctx_t *ctx)
 void pp_unlock(pp_ctx_t *ctx)
 {
     /* A thread that attends does so when it leaves, unless it sleeps. */
-    if (ctx->team.timed && (!atomic_load(&ctx->attended) || ctx->caller_until_ns > 0))
+    if (!ctx->freed && ctx->team.timed && (!atomic_load(&ctx->attended) || ctx->caller_until_ns > 0))
         pp_wake_for_alarm(ctx);
-    if (ctx->engine.error || (ctx->has_devices && !pp_cuda_all_left()))
+    if (!ctx->freed && (ctx->engine.error || (ctx->has_devices && !pp_cuda_all_left())))
         look_after_failure(ctx);
+    ctx->inside--;
     pthread_mutex_unlock(&ctx->lock);
 }
 
@@ -271,7 +272,7 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
     bool       told = false, ticked = false;
     returned(ctx, begin);
     pp_arrive(ctx);
-    while (!over(arg) && !ctx->engine.error && now < deadline) {
+    while (!over(arg) && !ctx->engine.error && !ctx->freed && now < deadline) {
         if (pp_look(ctx) > 0 || (now > 0 && pp_tick(ctx, now * 1000)) || pp_work(ctx, receives)) {
             quiet = (pp_quiet_t){0};
             continue;
@@ -300,7 +301,8 @@ static void attend(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, u
         pp_mpi_set_sleeper(ctx->mpi, PP_AWAKE);
         pp_mpi_defer(ctx->mpi, true);
     }
-    pp_tell_failure(ctx, TELL_US);
+    if (!ctx->freed)
+        pp_tell_failure(ctx, TELL_US);
     pp_leave(ctx, false);
     if (told)
         tell_other_contexts(ctx, &told);
@@ -311,19 +313,23 @@ static pp_status_t outcome(const pp_ctx_t *ctx, bool over)
 {
     if (over)
         return PP_OK;
+    if (ctx->freed)
+        return pp_fail(PP_ERR_STATE, "MPI is being finalised by another thread");
     return ctx->engine.error ? pp_engine_check(&ctx->engine) : PP_PENDING;
 }
 
 /* Waits while another application thread attends. */
 static void wait_for_turn(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg, uint64_t deadline)
 {
-    while (atomic_load(&ctx->attended) && !over(arg) && !ctx->engine.error && pp_now_us() < deadline)
+    while (atomic_load(&ctx->attended) && !over(arg) && !ctx->engine.error && !ctx->freed && pp_now_us() < deadline)
         wait_briefly(ctx, &ctx->unattended, 1000);
 }
 
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *), const void *arg,
                           int64_t timeout_us, const pp_handle_t *receives)
 {
+    if (ctx->freed)
+        return outcome(ctx, over(arg));
     if (!ctx->mpi || atomic_load(&ctx->attended)) {
         pp_work(ctx, receives);
         pp_look(ctx);

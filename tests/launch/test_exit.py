@@ -131,6 +131,16 @@ def test_use_after_mpi_finalize():
     check_all_ended(launch(2, "finalised"), 2)
 
 
+@pytest.mark.parametrize("call", ["wait", "flush"])
+@pytest.mark.parametrize("end", ["script", "finalize"])
+def test_mpi_ends_while_a_thread_is_inside_a_call(call, end):
+    """The call must not go on with memory that the end has released."""
+    run = launch(2, "left_inside", call, end)
+    check_all_ended(run, 2)
+    assert run.returncode == 0, run.explain()
+    assert ("was told" in run.output) == (end == "finalize"), run.explain()
+
+
 def test_a_killed_rank_ends_the_job():
     run = launch(3, "killed", "1")
     assert run.returncode not in (0, None), run.explain()

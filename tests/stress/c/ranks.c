@@ -8,7 +8,7 @@
  *       threads  two threads on two handles of a context, one on each of two other contexts, and a
  *                watcher that asks all of them for their state
  *       errors   arguments that differ or are wrong
- *       exit     MPI_Finalize with live contexts, requests and payloads under way
+ *       exit     MPI_Finalize with live contexts, requests and payloads under way, and threads inside calls
  *       abandon  one rank gives a context up while its threads and the other ranks wait on it
  * SCALE: how long, 1 is a few hundred rounds.
  */
@@ -495,7 +495,7 @@ static void part_errors(int scale)
 /* ---- ends without Free ----------------------------------------------------------------------------------- */
 
 enum { LEFT_BEHIND = 3 };
-static handle_t left_behind[LEFT_BEHIND];   /* their memory outlives MPI */
+static handle_t left_behind[LEFT_BEHIND], in_vain;   /* their memory outlives MPI */
 
 static void leave_behind(pp_ctx_t **ctxs)
 {
@@ -507,24 +507,73 @@ static void leave_behind(pp_ctx_t **ctxs)
                               .max_lag = 1, .count = sizes[3 - i], .algorithm = i});
 }
 
-/* Rank 0 ends at once, the others go on for a while; everybody leaves requests behind. */
+typedef struct victim {
+    handle_t   *h;
+    pp_ctx_t   *ctx;
+    pp_status_t status;
+    pthread_t   thread;
+} victim_t;
+
+static victim_t late[2];                    /* they are inside a call at MPI_Finalize */
+
+static void *wait_too_long(void *arg)
+{
+    victim_t *victim = arg;
+    victim->status = victim->h ? pp_wait(victim->h->coll, LIMIT_S * 1000000LL, NULL)
+                               : pp_call_wait(victim->ctx, LIMIT_S * 1000000LL);
+    return NULL;
+}
+
+static void check_late(void)
+{
+    for (int i = 0; my_rank == 0 && i < 2; i++) {
+        pp_stats_t stats;
+        pthread_join(late[i].thread, NULL);
+        CHECK(late[i].status == PP_ERR_STATE, "a call returned %d, and MPI has ended", late[i].status);
+        pp_ctx_stats(late[i].ctx, &stats);
+        CHECK(stats.thread_level == -1, "a context has outlived MPI");
+        CHECK(pp_call_wait(late[i].ctx, 0) == PP_ERR_STATE, "a call begins after MPI's end");
+    }
+    release_handle(&in_vain);
+}
+
+/* A thread inside a Flush, and one inside a Wait, which cannot complete, because the other ranks wait here, too. */
+static void leave_threads_behind(pp_ctx_t *ctx, pp_ctx_t *caller)
+{
+    late[0] = (victim_t){.ctx = ctx};
+    late[1] = (victim_t){.ctx = caller, .h = &in_vain};
+    if (my_rank == 0) {
+        MUST(pp_flush_begin(left_behind[2].coll));
+        start(&in_vain);
+        for (int i = 0; i < 2; i++)
+            pthread_create(&late[i].thread, NULL, wait_too_long, &late[i]);
+        usleep(50000);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (my_rank > 0)                        /* rank 0's calls would go on without ranks that have ended */
+        usleep(50000);
+}
+
+/* Rank 0 ends at once, the others go on for a while; everybody leaves requests behind, and rank 0 also threads. */
 static void part_exit(int scale)
 {
     stage = "exit";
     pp_ctx_t *ctxs[2] = {open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.chunk_bytes = 50000, .window = 2}),
                          open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.window = 3})};
+    pp_ctx_t *caller = open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.window = 2, .progress = PP_PROGRESS_CALLER});
     leave_behind(ctxs);
-    for (int i = 0; i < 4 + my_rank * 10 * scale; i++)
+    open_handle(&in_vain, caller, MPI_COMM_WORLD, (shape_t){.policy = PP_QUORUM, .k = FIELDS, .count = 640});
+    for (int i = 0; i < 4; i++)
         step(&left_behind[0]);
-    for (int i = 0; i < LEFT_BEHIND; i++)
+    for (int i = 0; my_rank == 0 && i < LEFT_BEHIND; i++)
+        start(&left_behind[i]);
+    leave_threads_behind(ctxs[0], caller);
+    for (int i = 0; i < my_rank * 10 * scale; i++)
+        step(&left_behind[0]);
+    for (int i = 0; my_rank > 0 && i < LEFT_BEHIND; i++)
         start(&left_behind[i]);
     stage = "exit, MPI_Finalize";
 }
-
-typedef struct victim {
-    handle_t   *h;
-    pp_status_t status;
-} victim_t;
 
 static void *wait_in_vain(void *arg)
 {
@@ -600,6 +649,8 @@ int main(int argc, char **argv)
         }
     CHECK(known, "there is no part %s", argv[1]);
     MPI_Finalize();
+    if (late[0].ctx)
+        check_late();
     for (int i = 0; i < LEFT_BEHIND; i++)
         release_handle(&left_behind[i]);
     if (my_rank == 0)
