@@ -10,6 +10,10 @@ static void update(pp_handle_t *handle)
     pp_agreement_vote(calls);
     if (calls->finished)
         return;
+    /* This rank is about to be back: rounds until now were made while it had left.  Not those of the call's own handle:
+       other ranks may have it already, and for them this rank has not left. */
+    if (calls->agreed)
+        pp_team_count_as_given(calls->team, calls->handle);
     if (calls->kind == PP_CALL_EXIT)
         calls->finished = pp_exit_is_over(calls);
     else if (calls->agreed && calls->kind == PP_CALL_INIT)

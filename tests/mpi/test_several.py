@@ -117,6 +117,39 @@ def test_free_with_rounds_going_on(comm, ctx):
         request.Free()
 
 
+@pytest.mark.sizes(2)
+def test_rounds_made_during_an_init_are_not_missed(comm):
+    """Until a rank is back from a collective call, what the others make counts as given.
+
+    Rank 1 never starts the gate, whose max_lag is 0: rank 0's Wait there ends when rank 1 is in the
+    call. The pause is for rank 1 to fall asleep there, so that it learns of the round and of the
+    end of the call at once.
+    """
+    with pp.Context(comm, seed=7, patience=None) as ctx:
+        out, status = np.zeros(1, "i8"), pp.Status()
+        request = ctx.Allreduce_init(np.ones(1, "i8"), out, policy=pp.Solo(), deliver="sum")
+        gate = ctx.Allreduce_init(None, np.zeros(1, "i8"), policy=pp.Solo(), max_lag=0)
+        missed = []
+        for _ in range(10):
+            comm.barrier()
+            if comm.rank == 0:
+                gate.Start()
+                gate.Wait()
+                time.sleep(0.02)
+                request.Start()
+                request.Wait()
+            other = ctx.Allreduce_init(None, np.zeros(1, "i8"))
+            if comm.rank == 1:
+                request.Start()
+                request.Wait(status)
+                missed.append(status.missed)
+            comm.barrier()  # the Free counts rounds, too
+            other.Free()
+        assert sum(missed) == 0, missed
+        gate.Free()
+        request.Free()
+
+
 def test_contexts_on_overlapping_communicators(comm):
     """All ranks, the even ones, the odd ones: alive at the same time, used in turn.
 
