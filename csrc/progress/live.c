@@ -3,12 +3,14 @@
 
 static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 static pp_ctx_t *live;
+static atomic_int open_contexts;       /* as many as `live` lists */
 
 void pp_live_add(pp_ctx_t *ctx)
 {
     pthread_mutex_lock(&live_lock);
     ctx->next = live;
     live = ctx;
+    atomic_fetch_add(&open_contexts, 1);
     pthread_mutex_unlock(&live_lock);
 }
 
@@ -18,6 +20,7 @@ void pp_live_remove(pp_ctx_t *ctx)
     for (pp_ctx_t **link = &live; *link; link = &(*link)->next)
         if (*link == ctx) {
             *link = ctx->next;
+            atomic_fetch_sub(&open_contexts, 1);
             break;
         }
     pthread_mutex_unlock(&live_lock);
@@ -25,7 +28,8 @@ void pp_live_remove(pp_ctx_t *ctx)
 
 pp_ctx_t *pp_live_next(const pp_ctx_t *ctx) { return ctx ? ctx->next : live; }
 
-bool pp_live_is_alone(void) { return !live || !live->next; }
+/* Called with a context's lock, which pp_live_waits_long() takes after the list's: so it may not take that one. */
+bool pp_live_is_alone(void) { return atomic_load(&open_contexts) <= 1; }
 
 /* Rounds that went on without this rank, until the other ranks could see that it no longer waits, count as given. */
 static void set_waits_in_others(pp_ctx_t *ctx, uint32_t waits)

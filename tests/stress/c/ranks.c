@@ -5,8 +5,8 @@
  *     mpirun -n 2..4 ranks PART SCALE SEED
  *
  * PART: loops    every policy, delivery and size; waits, tests, timeouts, questions, flushes, frees
- *       threads  two threads on two handles of a context, one on each of two other contexts, and a
- *                watcher that asks all of them for their state
+ *       threads  two threads on two handles of a context, one on each of two other contexts, a watcher
+ *                that asks all of them for their state, and a thread that opens and closes contexts
  *       errors   arguments that differ or are wrong
  *       exit     MPI_Finalize with live contexts, requests and payloads under way, and threads inside calls
  *       abandon  one rank gives a context up while its threads and the other ranks wait on it
@@ -386,15 +386,26 @@ static void *watcher(void *arg)
     return NULL;
 }
 
+/* Contexts come and go while others of the process are waited in. */
+static void *come_and_go(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 12; i++)
+        close_ctx(open_ctx(MPI_COMM_SELF, (pp_ctx_config_t){.window = 2}));
+    return NULL;
+}
+
 static void run_jobs(job_t *jobs, int count, pp_ctx_t **ctxs, int ctx_count)
 {
     watch_t   watch = {.ctxs = ctxs, .count = ctx_count};
-    pthread_t watching, threads[8];
+    pthread_t watching, coming, threads[8];
     pthread_create(&watching, NULL, watcher, &watch);
+    pthread_create(&coming, NULL, come_and_go, NULL);
     for (int i = 0; i < count; i++)
         pthread_create(&threads[i], NULL, work, &jobs[i]);
     for (int i = 0; i < count; i++)
         pthread_join(threads[i], NULL);
+    pthread_join(coming, NULL);
     for (int i = 0; i < count; i++)
         flush(jobs[i].h);
     /* The others may still ask: their threads answer until the contexts are closed. */
