@@ -12,7 +12,7 @@ from ._device_request import DeviceRequest, no_stream
 from ._group_elements import DeviceBuffers, DeviceElements, HostElements
 from ._handle import _check_status
 from .allreduce import AllreduceRequest
-from .errors import TimeoutError
+from .errors import ArgumentError, TimeoutError
 from .preduce import PreduceRequest
 from .status import Cause, Status
 
@@ -441,11 +441,9 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         name = f"Flush of {self._name()}"
         try:
             super().Flush(status, self._before(name, stream, limit))
-        except TimeoutError:
+        except (TimeoutError, ArgumentError):  # it has not begun, and can be repeated
             raise
-        except (
-            BaseException
-        ):  # such as Ctrl-C when the copy has come off: the next one is a new one
+        except BaseException:  # such as Ctrl-C when the copy has come off: the next call is new
             self._context._calls.forget(name)
             raise
 

@@ -11,7 +11,7 @@ static void update(pp_handle_t *handle)
     if (calls->finished)
         return;
     /* This rank is about to be back: rounds until now were made while it had left.  Not those of the call's own handle:
-       other ranks may have it already, and for them this rank has not left. */
+       it has just been made, or ends. */
     if (calls->agreed)
         pp_team_count_as_given(calls->team, calls->handle);
     if (calls->kind == PP_CALL_EXIT)

@@ -233,7 +233,7 @@ int32_t     pp_ctx_link(const pp_ctx_t *ctx);
 pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx);
 
 /* Local; for leaving because of an exception.  Stops the progress thread and latches an error that every later call
-   returns.  MPI_Finalize tells the other ranks and releases the memory: the pointer is invalid from then on. */
+   returns.  MPI_Finalize tells the other ranks and releases the memory, also of the handles: those are invalid then. */
 void        pp_ctx_abandon(pp_ctx_t *ctx);
 
 /* Local.  Frees a context whose collective release has succeeded; does nothing with any other.  NULL is fine. */

@@ -259,10 +259,13 @@ static void        give_up(pp_handle_t *handle) { pp_allreduce_face.give_up(hand
 /* A buffer that a round reads stays lent: that may take as long as the device does. */
 static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)
 {
-    PP_TRY(handle->staging->lends ? pp_lend_put_aside(ctx, handle) : pp_allreduce_face.timed_out(ctx, handle));
-    PP_TRY(follow_flights(ctx, handle->staging));
+    pp_staging_t *staging = handle->staging;
+    PP_TRY(staging->lends ? pp_lend_put_aside(ctx, handle) : pp_allreduce_face.timed_out(ctx, handle));
     handle->request.timed_out = true;
-    return PP_OK;
+    if (!staging->sends_array || !staging->flights)
+        return PP_OK;
+    PP_TRY(pp_staging_check(handle));    /* a capture may have begun while the call waited */
+    return follow_flights(ctx, staging);
 }
 
 static bool at_once(const pp_handle_t *handle)

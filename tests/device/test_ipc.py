@@ -542,7 +542,7 @@ def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
     if last:
         stand_in.fake_slow(b"cuIpcCloseMemHandle", 200_000)
     if comm.rank == 0:
-        stand_in.fake_slow(b"cuIpcOpenMemHandle", 300_000)  # one that knows of it opens nothing
+        stand_in.fake_slow(b"cuIpcOpenMemHandle", 1_000_000)  # one that knows of it opens nothing
         stand_in.fake_fail(b"cuIpcOpenMemHandle", 1, NOT_SUPPORTED)
     closed = stand_in.fake_calls(b"cuIpcCloseMemHandle")
     request = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="ipc")

@@ -409,7 +409,7 @@ def test_memory_is_freed_when_all_have_closed_it(comm, ctx, array, stand_in):
     if comm.rank == comm.size - 1:
         stand_in.fake_slow(b"cuIpcCloseMemHandle", 200_000)
     if comm.rank == 0:
-        stand_in.fake_slow(b"cuIpcOpenMemHandle", 300_000)  # one that knows of it opens nothing
+        stand_in.fake_slow(b"cuIpcOpenMemHandle", 1_000_000)  # one that knows of it opens nothing
         stand_in.fake_fail(b"cuIpcOpenMemHandle", 1, NOT_SUPPORTED)
     closed = stand_in.fake_calls(b"cuIpcCloseMemHandle")
     request = ctx.Preduce_init(model, whole(comm.size), device_path="ipc")
