@@ -46,9 +46,9 @@ class Request:
     **Buffers.** The library reads the send buffers inside `Start` only, and writes the receive
     buffers inside `Wait`, `Test`, `Flush` and the calls of `AllreduceRequest` only. At all other
     times they belong to the application. Buffers from `Context.alloc` are the exception: they
-    belong to the library from `Start` until a call has given a result. Of buffers on
-    a device all that holds for work which is queued on the streams of these calls. The request
-    keeps all buffers alive until it is freed.
+    belong to the library from `Start` until a call has given a result. Of buffers on a device all
+    that holds for work which is queued on the streams of these calls. The request keeps all buffers
+    alive until it is freed.
 
     **Threads.** One thread at a time may use a request. Different threads may start and wait for
     different requests. A context does one collective call at a time: while a thread is inside one

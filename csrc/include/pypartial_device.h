@@ -40,9 +40,8 @@ pp_status_t pp_device_kernels(int32_t device, const void *image, size_t bytes);
    rounds read a send piece in it in place, without a copy, if the handle has one piece and its elements are reduced as
    they are.  Such a piece belongs to the library from Start to the end of its Wait, also after pp_timed_out() while a
    round reads it.  Work that writes such memory after a Wait is queued on the stream of the Wait, or behind it, also
-   where a Start has copied it.  *keeper owns the memory: release it by pp_device_unalloc(), at any
-   time, in any thread; handles that read it keep it alive.  pp_device_unalloc(NULL) is fine.  Errors as above, and
-   PP_ERR_MEMORY. */
+   where a Start has copied it.  *keeper owns the memory: release it by pp_device_unalloc(), at any time, in any thread;
+   handles that read it keep it alive.  pp_device_unalloc(NULL) is fine.  Errors as above, and PP_ERR_MEMORY. */
 pp_status_t pp_device_alloc(int32_t device, size_t bytes, void **memory, void **keeper);
 void        pp_device_unalloc(void *keeper);
 /* Local.  *first: whether this rank is the first of those of its node that can wake each other; a rank alone is. */
@@ -56,8 +55,8 @@ pp_status_t pp_device_self_test(int32_t device);
    ranks. */
 pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t bytes);
 /* Local.  The stream that calls of this handle use from now on; before the first one.  2 means that of the thread which
-   makes the call: each thread says it again.  PP_ERR_ARGUMENT: a Flush or Drain of
-   the handle that has timed out cannot give its result there. */
+   makes the call: each thread says it again.  PP_ERR_ARGUMENT: a Flush or Drain of the handle that has timed out cannot
+   give its result there. */
 pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
 /* Local, blocking: waits until the contributions of this rank are off the device, and with `results` also until its
    results are there.  Without `results` P-Reduce copies off the device what a Flush gives, once for a call: `call` is

@@ -187,7 +187,7 @@ static bool may_go_on(pp_allreduce_t *coll)
     if (!staging->ahead || !staging->in_place || staging->lane.folds)
         return false;
     if (staging->shown && staging->shown->busy)
-        return false;                /* the result has to come after what reads the one before */
+        return false;                /* a View has shown the result before where this one goes, and is being read */
     if (coll->viewed && !staging->views)
         pp_staging_reclaim(&coll->handle);
     return !coll->viewed;

@@ -256,7 +256,8 @@ static pp_status_t more(pp_ctx_t *ctx, pp_handle_t *handle, pp_result_t *result)
 static pp_status_t give(pp_handle_t *handle) { return pp_allreduce_face.give(handle); }
 static void        give_up(pp_handle_t *handle) { pp_allreduce_face.give_up(handle); }
 
-/* A buffer that a round reads stays lent: that may take as long as the device does. */
+/* A buffer that a round reads stays lent: that may take as long as the device does.  An array of the library's may be
+   written behind the Wait. */
 static pp_status_t timed_out(pp_ctx_t *ctx, pp_handle_t *handle)
 {
     pp_staging_t *staging = handle->staging;

@@ -62,7 +62,7 @@ def test_device_layer_on_two_nodes(env, under, record_property):
         limit_s=LIMIT_S,
         env={**env, "PYPARTIAL_NODE_RANKS": "1"},
         under=under,
-        selected="test_the_loop or devices or another_device",
+        selected="test_the_loop or devices or another_device or a_free_behind_its_own_operations",
     )
     record_property("inner_passed", counts.passed)
     assert counts.skipped == 0

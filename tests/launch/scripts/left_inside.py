@@ -18,7 +18,7 @@ call, end = sys.argv[1:]
 comm, rank = MPI.COMM_WORLD, MPI.COMM_WORLD.rank
 ctx = pp.Context(comm)
 request = ctx.Allreduce_init(np.ones(3), np.zeros(3), policy=pp.Full())
-other = pp.Context(comm, progress="caller")
+other = pp.Context(comm, progress="caller")  # that the thread looks at, too, while it waits
 told = []
 
 
@@ -33,10 +33,10 @@ thread = threading.Thread(target=stay, daemon=True)
 if rank == 0:
     request.Start()
     thread.start()
-    time.sleep(0.1)
+    time.sleep(0.1)  # else the call may be refused before it has begun, which is not the case here
 comm.Barrier()
 if rank == 1 and end == "finalize":
-    time.sleep(0.5)  # when it has ended, rank 0's call goes on without it
+    time.sleep(2)  # when it has ended, rank 0's call goes on without it; MPI is no help any more
 print(f"end of rank {rank}", flush=True)
 if end == "finalize":
     MPI.Finalize()
