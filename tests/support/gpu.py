@@ -192,7 +192,7 @@ class Kit:
         self.library = LIBRARIES[name](device)
         self._module: Any = __import__(name)
         self.home = self.library._stream  # type: ignore[attr-defined]
-        self._host: list[Any] = []  # what is queued reads this memory when its turn comes
+        self._used: list[Any] = []  # memory that queued work uses when its turn comes
 
     def new(self, count: int, dtype: str) -> Any:
         """Return an array."""
@@ -229,7 +229,7 @@ class Kit:
         """Queue an assignment."""
         host = self.library.pinned(max(values.nbytes, 1), "uint8")
         host[: values.nbytes] = values.view("u1")
-        self._host.append(host)
+        self._used.append(host)
         place = self.address(array), host.ctypes.data
         ok(driver().cuMemcpyAsync(*place, values.nbytes, self.number(stream)))
 
@@ -248,10 +248,10 @@ class Kit:
         return np.array(host[:nbytes]).view(element(dtype))
 
     def settle(self, streams: Sequence[Any] = ()) -> None:
-        """Wait for the kit's stream and others, and forget what they have read."""
+        """Wait for the kit's stream and others, and forget what they have used."""
         for stream in (None, *streams):
             self.wait(stream)
-        self._host.clear()
+        self._used.clear()
 
     def spin(
         self,
@@ -272,6 +272,25 @@ class Kit:
         pointers = (Pointer * len(words))(*[ctypes.addressof(each) for each in words])
         size = blocks, 1, 1, 256, 1, 1, 0
         ok(driver().cuLaunchKernel(_spin_write(), *size, self.number(stream), pointers, None))
+
+    @contextmanager
+    def busy(self, stream: Any, ns: int) -> Iterator[None]:
+        """Have a stream do nothing else for some time; the stand-in's does nothing in the block.
+
+        There no time would do: what is queued meanwhile may take any, on a loaded machine.
+        """
+        if not is_stand_in():
+            self._used.append(self.new(1, "float32"))
+            self.spin(self._used[-1], 1, 0, ns, stream)
+            yield
+            return
+        hold = driver().fake_hold
+        hold.argtypes = [Pointer, ctypes.c_bool]
+        hold(self.number(stream), True)
+        try:
+            yield
+        finally:
+            hold(self.number(stream), False)
 
 
 def element(dtype: str) -> npt.DTypeLike:
