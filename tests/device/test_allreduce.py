@@ -291,27 +291,38 @@ def test_an_application_that_stays_away_is_replaced(comm, ctx, array, stream):
         pytest.skip("no other rank waits for this one")
     send, out = array(4), array(4)
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
-    waits = []
-    for turn in range(1, 12 * AWAY_EVERY + 1):
-        away = turn % AWAY_EVERY == 0
-        send.put(np.full(4, turn))
-        if away and comm.rank == 0:
-            time.sleep(turn / AWAY_EVERY * 2e-3)  # up to 24 ms: the thread sleeps at its longest
-        began = time.monotonic()
-        request.Start()
-        if away and comm.rank == 0:
-            comm.Barrier()  # the others are there when they have this rank's part
-        request.Wait()
-        if away and comm.rank > 0:
-            ended = time.monotonic()
-            comm.Barrier()
-        assert (out.get() == turn * comm.size).all()
-        if away:
-            began = comm.bcast(began)  # on one machine the clock is the same
-            waits += [] if comm.rank == 0 else [ended - began]
+
+    def waits():
+        found = []
+        for turn in range(1, 12 * AWAY_EVERY + 1):
+            away = turn % AWAY_EVERY == 0
+            send.put(np.full(4, turn))
+            if away and comm.rank == 0:
+                time.sleep(
+                    turn / AWAY_EVERY * 2e-3
+                )  # up to 24 ms: the thread sleeps for longest
+            began = time.monotonic()
+            request.Start()
+            if away and comm.rank == 0:
+                comm.Barrier()  # the others are there when they have this rank's part
+            request.Wait()
+            if away and comm.rank > 0:
+                ended = time.monotonic()
+                comm.Barrier()
+            assert (out.get() == turn * comm.size).all()
+            if away:
+                began = comm.bcast(began)  # on one machine the clock is the same
+                found += [] if comm.rank == 0 else [ended - began]
+        return found
+
+    def looks_soon():
+        found = sorted(waits())
+        return comm.allreduce(comm.rank == 0 or found[len(found) * 2 // 3] < 0.03, MPI.LAND)
+
+    # Where nobody looks before the thread's sleep is over, half of them take 50 ms and more, each
+    # time. A busy machine may delay all ranks for once.
+    assert any(looks_soon() for _ in range(5))
     request.Free()
-    # Where nobody looks before the thread's sleep is over, half of them take 50 ms and more.
-    assert comm.rank == 0 or sorted(waits)[len(waits) * 2 // 3] < 0.03
 
 
 def test_late_requests_are_complete_at_start(comm, ctx, array, stream):

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.device import Array, Stream, device, driver
+from support.on_device import soon
 from support.oracles import check_groups
 from support.pairwise import pairwise
 
@@ -222,7 +223,7 @@ def test_what_is_counted_and_kept(comm, ctx, array, stand_in, mpi_of_devices):
     assert stats.direct_bytes - counted == 2 * groups * model.nbytes
     model.settle()
     request.Free()
-    assert [stand_in.fake_live(kind) for kind in kinds] == before
+    soon(lambda: [stand_in.fake_live(kind) for kind in kinds] == before)
 
 
 @pytest.mark.parametrize("progress", ["thread", "caller"])
@@ -493,7 +494,7 @@ def staged(comm, ctx, array, stand_in, why, make=None, **options):
     assert request.device_path == "staged"
     assert why in request.device_path_reason
     assert len(set(comm.allgather(request.device_path_reason))) == 1
-    assert stand_in.fake_live(b"memory") == memory
+    soon(lambda: stand_in.fake_live(b"memory") == memory)
     assert stand_in.fake_live(b"contexts") == contexts + 1  # of the lane
     assert averages(comm, request, model)
     again = ctx.Preduce_init(model, whole(comm.size), **options)  # does not warn

@@ -23,7 +23,7 @@ class Explained(NamedTuple):
 def explained(size: int, request: pp.Request) -> Explained:
     """Wait in vain for a request, and read the error."""
     with pytest.raises(pp.TimeoutError) as raised:
-        request.Wait(timeout=0.6)
+        request.Wait(timeout=1.5)
     seen, _, answers = str(raised.value).partition("; the ranks' answers ")
     ranks: dict[str, list[int]] = {CONTRIBUTION: [], PART: []}
     for rank in range(size):
