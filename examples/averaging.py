@@ -11,6 +11,7 @@ for one second; compare how many steps the fast ranks make.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -19,7 +20,7 @@ from mpi4py import MPI
 
 import pypartial as pp
 
-SECONDS = 1.0
+SECONDS = float(sys.argv[1]) if sys.argv[1:] else 1.0
 FEATURES = 30
 BATCH = 64
 RATE = 0.02
@@ -47,7 +48,7 @@ def loss(model: np.ndarray) -> float:
 
 
 def train(model: np.ndarray, average: Callable[[], None]) -> int:
-    """Train for a second; return how many steps this rank has made."""
+    """Train for some time; return how many steps this rank has made."""
     random = np.random.default_rng([1, comm.rank])
     comm.Barrier()
     began = time.perf_counter()

@@ -9,6 +9,7 @@ is in. Models differ while training, and `finish`, at the end of the block, aver
 
 from __future__ import annotations
 
+import sys
 import time
 
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 
 import pypartial as pp
 
-SECONDS = 1.0
+SECONDS = float(sys.argv[1]) if sys.argv[1:] else 1.0
 SLOW_S = 0.02
 
 comm = MPI.COMM_WORLD

@@ -298,9 +298,7 @@ def test_an_application_that_stays_away_is_replaced(comm, ctx, array, stream):
             away = turn % AWAY_EVERY == 0
             send.put(np.full(4, turn))
             if away and comm.rank == 0:
-                time.sleep(
-                    turn / AWAY_EVERY * 2e-3
-                )  # up to 24 ms: the thread sleeps for longest
+                time.sleep(turn / AWAY_EVERY * 2e-3)  # up to 24 ms: the thread sleeps for longest
             began = time.monotonic()
             request.Start()
             if away and comm.rank == 0:

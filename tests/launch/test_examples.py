@@ -12,14 +12,16 @@ from support.mpirun import Run, mpirun, python
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LIMIT_S = 180
+TRAINS_S = "6"  # so long that a rank which a busy machine holds up goes on
 QUICK_S = 60  # with the start of pytest on three ranks, under load
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
-def run_example(name: str) -> str:
+def run_example(name: str, *arguments: str) -> str:
     """Run an example on 4 ranks, and return what rank 0 printed."""
-    run = mpirun(4, python("-m", "mpi4py", str(EXAMPLES / name)), timeout_s=LIMIT_S)
+    command = python("-m", "mpi4py", str(EXAMPLES / name), *arguments)
+    run = mpirun(4, command, timeout_s=LIMIT_S)
     run.check()
     return "\n".join(run.lines(0))
 
@@ -60,7 +62,7 @@ def test_data_parallel() -> None:
 
 def test_averaging() -> None:
     """In groups the slow rank sets no pace; how many steps the others make depends on the load."""
-    text = run_example("averaging.py")
+    text = run_example("averaging.py", TRAINS_S)
     _, (steps, of_slow, loss) = numbers(
         r"rank 0 made (\d+) steps, the slow rank (\d+), loss (\S+)", text
     )
@@ -170,7 +172,7 @@ def test_a_rank_that_hangs_shows_its_stack(copied: Path) -> None:
     file = copied / "conftest.py"
     text = file.read_text(encoding="utf-8")
     assert text.count("LIMIT_S = 60.0") == 1
-    file.write_text(text.replace("LIMIT_S = 60.0", "LIMIT_S = 3.0"), encoding="utf-8")
+    file.write_text(text.replace("LIMIT_S = 60.0", "LIMIT_S = 10.0"), encoding="utf-8")
     test = copied / "test_mytraining.py"
     test.write_text(
         "import pytest\n\n\n@pytest.mark.mpi\ndef test_hangs(ctx):\n"

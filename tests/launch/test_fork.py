@@ -8,7 +8,7 @@ import pytest
 from support.mpirun import mpirun, python
 
 SCRIPT = Path(__file__).resolve().parent / "scripts" / "forked.py"
-LIMIT_S = 30
+LIMIT_S = 120
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 

@@ -15,7 +15,7 @@ RUNS += [(3, "mpi", 0)]
 RUNS += [(3, "auto", 2), (7, "auto", 3)]
 LONG = [(7, "auto", 0), (8, "auto", 0), (2, "mpi", 0), (5, "mpi", 0), (4, "auto", 2)]
 TEST_LIMIT_S = 60  # for one test in one rank
-LIMIT_S = 300  # for all of them: mpirun's
+LIMIT_S = 900  # for all of them: mpirun's
 
 
 @pytest.mark.timeout(LIMIT_S + 60)

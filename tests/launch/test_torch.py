@@ -13,7 +13,7 @@ need_torch()
 
 TESTS = Path(__file__).resolve().parent.parent / "torch"
 TEST_LIMIT_S = 60  # for one test in one rank
-LIMIT_S = 300  # for all of them: mpirun's
+LIMIT_S = 900  # for all of them: mpirun's
 
 
 @pytest.mark.timeout(LIMIT_S + 60)

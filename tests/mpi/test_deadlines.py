@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from support.stalls import Turns
 
 import pypartial as pp
 
@@ -107,14 +108,15 @@ def test_a_deadline_of_a_rank_that_does_not_wait(comm, gate, transport, calls, p
 
     A progress thread that does not know of the deadline sleeps for 100 ms.
     """
-    turns, in_time, options = 8, 0, {"transport": transport, "progress": progress}
+    turns, in_time = Turns(comm, 8, SOON_S / 2), 0
+    options = {"transport": transport, "progress": progress}
     options["patience"] = NEVER_S if progress == "thread" else None
     with pp.Context(comm, seed=SEED, **options) as ctx:
         if progress == "caller" and (transport == "mpi" or ctx.stats().neighbours < comm.size):
             pytest.skip("without a thread a rank in a barrier serves no other rank by messages")
         request, _ = make(ctx, pp.Quorum(comm.size, deadline=SOON_S / 4))
         status = pp.Status()
-        for _ in range(turns):
+        for _ in turns:
             if comm.rank > 0:
                 gate.Barrier()
             time.sleep(1.5 * SOON_S)  # the thread sleeps by then, for long
@@ -123,17 +125,18 @@ def test_a_deadline_of_a_rank_that_does_not_wait(comm, gate, transport, calls, p
             if comm.rank == 0 and calls == "compute":
                 before = ctx.stats().rounds
                 time.sleep(2 * SOON_S)
-                in_time += ctx.stats().rounds > before  # a Test would look at the clock itself
+                soon = ctx.stats().rounds > before  # a Test would look at the clock itself
             while not request.Test(status):
                 time.sleep(1e-4)
-            in_time += calls == "test" and time.monotonic() - began < 2 * SOON_S
+            if calls == "test":
+                soon = time.monotonic() - began < 2 * SOON_S
             assert comm.rank > 0 or status.cause == "deadline"
             if comm.rank == 0:
                 gate.Barrier()
-            gate.Barrier()
+            in_time += turns.count() and comm.rank == 0 and soon
         request.Flush()
         request.Free()
-    assert comm.rank > 0 or in_time > 2 * turns // 3
+    assert comm.rank > 0 or in_time > 2 * turns.number // 3
 
 
 @pytest.mark.sizes(2)
@@ -162,12 +165,12 @@ def test_a_deadline_that_passes_while_a_rank_works_at_another_round(comm, ctx, g
 
     It did so in about one turn of twenty.
     """
-    turns, in_time = 60, 0
+    turns, in_time = Turns(comm, 60, SOON_S / 2), 0
     if transport == "mpi" or not ctx.stats().shares_memory or ctx.stats().neighbours < comm.size:
         pytest.skip("only where ranks share memory does a rank that waits work for so long at once")
     small, _ = make(ctx, pp.Quorum(comm.size, deadline=SOON_S / 10))
     large = ctx.Allreduce_init(np.ones(LARGE), np.zeros(LARGE), policy=pp.Full())
-    for _ in range(turns):
+    for _ in turns:
         time.sleep(1.5 * SOON_S)  # the threads sleep by then, for long
         gate.Barrier()
         before = ctx.stats().rounds
@@ -176,16 +179,16 @@ def test_a_deadline_that_passes_while_a_rank_works_at_another_round(comm, ctx, g
         large.Start()
         large.Wait()
         time.sleep(2 * SOON_S)
-        in_time += ctx.stats().rounds == before + 2
+        soon = ctx.stats().rounds == before + 2
         gate.Barrier()
         if comm.rank > 0:
             small.Start()
         small.Wait()
-        gate.Barrier()
+        in_time += turns.count() and soon
     small.Flush()
     for request in (small, large):
         request.Free()
-    assert comm.rank > 0 or in_time >= turns - 1
+    assert comm.rank > 0 or in_time >= turns.number - 1
 
 
 @pytest.mark.parametrize("name", ["majority", "quorum", "full"])

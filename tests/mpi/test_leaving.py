@@ -37,6 +37,9 @@ def test_more_gives_the_rounds_that_a_rank_missed(comm, transport):
                 request.Wait(status)
                 take()
         comm.barrier()
+        while rounds[-1] < 3:  # rank 0's last one may be complete here a little later
+            if request.More(status):
+                take()
         while request.More(status):
             take()
         assert request.More(status) is False

@@ -265,19 +265,24 @@ def test_a_round_that_waits_for_a_rank_does_not_keep_it_out(comm, ctx):
     # So large that a round waits for 16 ms, once a rank has come while one was reduced.
     send, out = ctx.alloc(1 << 24, "f4"), ctx.alloc(1 << 24, "f4")
     request = ctx.Allreduce_init(send, out, policy=pp.Solo())
-    status, met = pp.Status(), 0
-    for _ in range(9):
+    status, met, turns = pp.Status(), 0, 0
+    for _ in range(200):
         comm.Barrier()
         moment = time.perf_counter() + 0.05 + (0.006 if comm.rank == 1 else 0)
         while time.perf_counter() < moment:
             pass
+        began = time.perf_counter()
         request.Start()
         try:
             request.Wait(status, timeout=1e-3 if comm.rank == 0 else None)
         except pp.TimeoutError:
             request.Wait(status)
-        met += status.contributors == (0, 1)
-        comm.Barrier()
+        first, second = comm.allgather(began)
+        if 0 < second - first < 0.012:  # else a busy machine held up one of them
+            turns += 1
+            met += status.contributors == (0, 1)
         request.Flush()
-    assert met > 4, f"rank 1 was in {met} of 9 rounds that waited for it"
+        if turns == 9:
+            break
+    assert met > turns // 2, f"rank 1 was in {met} of {turns} rounds that waited for it"
     request.Free()

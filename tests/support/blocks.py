@@ -25,7 +25,7 @@ from pathlib import Path
 from .mpirun import Run, mpirun, python
 
 RANKS = 4
-LIMIT_S = 60.0  # for one program
+LIMIT_S = 180.0  # for one program
 JOINED = "one program"
 
 _FENCE = re.compile(r" {0,8}(?P<fence>`{3,}|~{3,})\s*(?P<info>[^`]*)")

@@ -26,7 +26,7 @@ GO_ON = {
     "continuous": ["--runtime-options", "recoverable,continuous", *NO_REMOTE_WRITES],
     "ulfm": ["--with-ft", "ulfm", "--mca", "coll", "^han,adapt", *NO_REMOTE_WRITES],
 }
-GRACE_S, LINGER_S = 1.0, 3.0
+GRACE_S, LINGER_S, LINGER_HOSTS_S = 1.0, 15.0, 3.0
 SOON_S = 0.03  # a victim lives for so long at most, as in the script
 LINE = re.compile(r"rank (\d+) in (\w+) (hangs|after ([\d.]+) s: (\w+): (.*))")
 
@@ -78,8 +78,10 @@ def kill(
         arguments = [",".join(moments), str(victim), transport, str(seed), folder]
         program = python(str(SCRIPT), *arguments)
         env = {"PYPARTIAL_NODE_RANKS": str(node_ranks or "")}
-        # The launcher may stay when all its ranks are gone, and then keeps to no limit.
-        stays = {"grace_s": GRACE_S, "linger_s": LINGER_S}
+        # The launcher may stay when all its ranks are gone, mostly on several hosts, and then keeps
+        # to no limit.
+        linger_s = LINGER_S if isinstance(ranks, int) else LINGER_HOSTS_S
+        stays = {"grace_s": GRACE_S, "linger_s": linger_s}
         run = mpirun(ranks, program, timeout_s=limit_s, env=env, options=GO_ON[go_on], **stays)
     return run, [
         Sight(

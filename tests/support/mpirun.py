@@ -29,7 +29,8 @@ SHM = Path("/dev/shm")
 SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"  # where Open MPI puts its shared memory
 # Else each MPI_Init of Open MPI 5 looks for a second whether its component "ofi" can be used.
 QUICK = {"OMPI_MCA_btl": "^ofi"}
-EXEC_S = 1.0  # in which a process has begun to execute its program
+EXEC_S = 30.0  # in which a process has begun to execute its program
+SURVIVES_S = 30.0  # what lives for so long after the end of a run is not about to end
 KERNEL_THREAD = 0x0020_0000  # of the flags in /proc/<pid>/stat
 LOOK_S = 0.2  # how often it is looked whether the ranks of a run are gone
 HOSTS = Path(__file__).resolve().parent / "hosts"
@@ -183,6 +184,7 @@ def program(
     cwd: Path | None = None,
     mark: str = "",
     over: Callable[[], bool] = lambda: False,
+    patience_s: float = SURVIVES_S,
 ) -> Run:
     """Run a command, which may start an mpirun, and wait for the end of all its processes.
 
@@ -199,6 +201,8 @@ def program(
         By which its processes are found.
     over : callable, optional
         It is ended before that time when this says so.
+    patience_s : float
+        For so long its processes may go on when it has ended.
     """
     mark = mark or uuid.uuid4().hex
     with scratch() as (folder, segments):
@@ -208,7 +212,7 @@ def program(
             returncode, output = run([*command], environment, folder, timeout_s, over, cwd)
         finally:
             seconds = time.monotonic() - began
-            survivors = end_survivors(mark)
+            survivors = end_survivors(mark, patience_s)
     return Run([*command], returncode, output, seconds, survivors)
 
 
@@ -428,7 +432,7 @@ def gone_for(seconds: float, mark: str, command: Sequence[str]) -> Callable[[], 
     return over
 
 
-def end_survivors(mark: str, patience_s: float = 3.0) -> list[str]:
+def end_survivors(mark: str, patience_s: float) -> list[str]:
     """Wait a little for the last processes of a run; kill those that stay, and name them."""
     deadline = time.monotonic() + patience_s
     while (alive := marked(mark)) and time.monotonic() < deadline:

@@ -20,6 +20,7 @@ from support.ranks import (
     comm,
     ctx,
     in_mpi,
+    patient_ctx,
     pytest_runtest_makereport,
     pytest_runtest_protocol,
     pytest_runtest_setup,
@@ -33,6 +34,7 @@ from pypartial._ipc import KERNELS
 __all__ = [
     "comm",
     "ctx",
+    "patient_ctx",
     "pytest_runtest_makereport",
     "pytest_runtest_protocol",
     "pytest_runtest_setup",

@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support import fakecuda
 from support.rules import Rules
+
+# A busy machine may hold up any example.
+settings.register_profile("unit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+if settings.get_current_profile_name() != "deep":
+    settings.load_profile("unit")
 
 
 @pytest.fixture(scope="session")

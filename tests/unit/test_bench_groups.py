@@ -382,7 +382,7 @@ def test_ranks_that_sleep_do_not_call() -> None:
 def test_a_course_sleeps_and_calls_until_its_time_is_over() -> None:
     base = trial_of(group=(0, 1))
     arrivals = parse_arrivals("slow:1:2x", 2, 10, seed=3, base_ns=10**6)
-    course = Course(arrivals, 5 * 10**6)
+    course = Course(arrivals, 200 * 10**6)
     trial = CourseTrial(base.way, base.contender, base.receive, base.stage, course=course)
     trial.turn()
     trial.turn()

@@ -69,9 +69,9 @@ class CountedPace:
 def test_a_pace_counts_what_was_computed(work: Work, computes: bool) -> None:
     pace = Pace(MPI.COMM_SELF, options(work=work))
     before = time.monotonic_ns()
-    pace.approach(before + 2_000_000)
+    pace.approach(before + 100_000_000)
     took = time.monotonic_ns() - before
-    assert took >= 2_000_000
+    assert took >= 100_000_000
     assert (pace.passes > 0) == computes
     assert 0 < pace.computed_ns <= took if computes else pace.computed_ns == 0
     pace.free()

@@ -336,7 +336,8 @@ def test_what_start_has_to_tell_is_logged(core, made):
 # ---- questions -----------------------------------------------------------------------------------
 
 
-def test_a_wait_goes_on_while_the_ranks_are_asked(core, made, caplog):
+def test_a_wait_goes_on_while_the_ranks_are_asked(core, made, caplog, monkeypatch):
+    monkeypatch.setattr(_explain, "ASK_S", 60)
     request = made(stall_warning=0.01)
     core.pending = 4
     waits = []
@@ -363,7 +364,8 @@ def test_ranks_that_do_not_answer_are_named(core, made, caplog, monkeypatch):
     assert "rank 1 (no answer" in caplog.records[0].getMessage()
 
 
-def test_a_question_ends_with_the_wait(core, made, caplog):
+def test_a_question_ends_with_the_wait(core, made, caplog, monkeypatch):
+    monkeypatch.setattr(_explain, "ASK_S", 60)
     request = made(stall_warning=0.01)
     core.pending = 2
     request._wait_on(1, 10_000, None)

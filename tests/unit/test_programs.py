@@ -20,10 +20,15 @@ def test_what_a_program_prints_and_where_it_runs(tmp_path: Path) -> None:
     assert ran.survivors == []
 
 
-def test_what_a_program_started_is_ended_with_it_at_its_limit() -> None:
+def test_what_a_program_started_is_ended_with_it_at_its_limit(tmp_path: Path) -> None:
     """The shell dies of the signal; the process that it waits for ignores it."""
-    stays = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
-    ran = program(["sh", "-c", f'{sys.executable} -c "{stays}"; true'], timeout_s=1, mark="stays")
+    there = tmp_path / "there"
+    stays = (
+        "import pathlib, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pathlib.Path('{there}').touch(); signal.pause()"
+    )
+    command = ["sh", "-c", f'{sys.executable} -c "{stays}"; true']
+    ran = program(command, timeout_s=60, mark="stays", over=there.exists, patience_s=1)
     assert ran.returncode is None
     (survivor,) = ran.survivors
     assert stays in survivor

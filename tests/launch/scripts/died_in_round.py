@@ -1,11 +1,14 @@
 """The last rank dies, mostly in the middle of a round, and the launcher lets the others go on.
 
+    died_in_round.py SECONDS     for which the others make rounds, or until they see it
+
 Solo with buffers in shared memory: a call that is late does not wait for a round, but gets its send
 buffer back only when the round is over that reads it. Prints what the others see; if no round was
 under way, they go on.
 """
 
 import signal
+import sys
 import time
 
 import numpy as np
@@ -14,7 +17,7 @@ from survivors import end
 
 import pypartial as pp
 
-COUNT, LIVES_S, PATIENCE_S = 1 << 23, 0.1, 3.0
+COUNT, LIVES_S, PATIENCE_S = 1 << 23, 0.1, float(sys.argv[1])
 comm = MPI.COMM_WORLD
 ctx = pp.Context(comm)
 send, receive = (ctx.alloc(COUNT, np.float32) for _ in range(2))

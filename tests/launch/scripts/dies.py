@@ -3,10 +3,10 @@
 ``dies.py MOMENTS VICTIM TRANSPORT SEED FOLDER``: the ranks make as many groups as there are moments
 (separated by commas), each with some ranks of every host; in each of them the rank VICTIM dies.
 
-Each of the others says what it sees, and how long after the beginning of that moment, in which a
-rank lives for `SOON_S` at most: ``rank 0 in wait after 0.104 s: PeerFailedError: ...``. Who waits
-for ever says ``rank 0 in wait hangs``. Who says nothing was ended with the job. FOLDER is one that
-all ranks see, for them to end together.
+Each says when it is ready, and each of the others what it sees, and how long after the beginning of
+that moment, in which a rank lives for `SOON_S` at most: ``rank 0 in wait after 0.104 s:
+PeerFailedError: ...``. Who waits for ever says ``rank 0 in wait hangs``. Who says nothing then was
+ended with the job. FOLDER is one that all ranks see, for them to end together.
 """
 
 import os
@@ -22,7 +22,7 @@ from mpi4py import MPI
 
 import pypartial as pp
 
-READY_S, HANGS_S, STAYS_S = 30.0, 8.0, 3.0
+READY_S, HANGS_S, STAYS_S = 60.0, 30.0, 3.0
 ROUNDS, LARGE = 20, 1 << 20
 SMALL = 1000  # elements of two models that are averaged under the node's lock
 SOON_S = 0.03  # a little more than what dies takes of these programs, so that it dies anywhere
@@ -183,6 +183,7 @@ def together(what, ranks, limit_s):
 program = MOMENTS[moment]()
 next(program)
 together("ready", world.size, READY_S)
+print(f"rank {world.rank} is ready", flush=True)
 began = time.monotonic()
 watchdog = threading.Timer(HANGS_S, give_up)
 watchdog.daemon = True

@@ -3,10 +3,10 @@
     holds.py TRANSPORT...
 
 The others wait in vain for 1 s while it blocks in a call of the application's own: its patience is
-10 s, or 3 s with two handles of one context. That its patience with another handle is over, of the
-same context or of another one, changes nothing. The round is then made by its call: by the policy,
-with the drawn rank as initiator. Judged by who was in the rounds and how they came about; the only
-times are those that were asked for.
+10 s, also with each of two handles of one context. That its patience with another handle is over,
+of the same context or of another one, changes nothing. The round is then made by its call: by the
+policy, with the drawn rank as initiator. Judged by who was in the rounds and how they came about;
+the only times are those that were asked for.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import pypartial as pp
 
 HELD_S = 1.0  # by a rank with
 LONG_S = 10.0  # of patience,
-SHORT_S = 0.2  # when it had this in another context;
-SAME_S = 3.0  # or this with each handle of one context
+SHORT_S = 0.2  # when it had this in another context
 comm = MPI.COMM_WORLD
 
 
@@ -92,7 +91,7 @@ def check(transport: str, *, same_context: bool) -> None:
             return stack.enter_context(made)
 
         if same_context:  # each handle has its own time, as long as the other's
-            ctx = context(SAME_S)
+            ctx = context(LONG_S)
             other, mine = Handle(ctx), Handle(ctx)
         else:
             other, mine = Handle(context(SHORT_S)), Handle(context(LONG_S))

@@ -36,7 +36,7 @@ if rank == 0:
     time.sleep(0.1)  # else the call may be refused before it has begun, which is not the case here
 comm.Barrier()
 if rank == 1 and end == "finalize":
-    time.sleep(2)  # when it has ended, rank 0's call goes on without it; MPI is no help any more
+    time.sleep(5)  # when it has ended, rank 0's call goes on without it; MPI is no help any more
 print(f"end of rank {rank}", flush=True)
 if end == "finalize":
     MPI.Finalize()

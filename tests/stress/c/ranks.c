@@ -562,7 +562,7 @@ static void leave_threads_behind(pp_ctx_t *ctx, pp_ctx_t *caller)
     }
     MPI_Barrier(MPI_COMM_WORLD);
     if (my_rank > 0)                        /* rank 0's calls would go on without ranks that have ended */
-        usleep(500000);
+        sleep(5);
 }
 
 /* Rank 0 ends at once, the others go on for a while; everybody leaves requests behind, and rank 0 also threads. */

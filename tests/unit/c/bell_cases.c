@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ASLEEP = 1, RINGS = 20000, TIMEOUT_US = 2000000 };
+enum { ASLEEP = 1, RINGS = 20000, TIMEOUT_US = 30000000 };
 
 #define CHECK(number, what) do { if (!(what)) exit(number); } while (0)
 
