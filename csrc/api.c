@@ -85,8 +85,10 @@ pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
 /* An abandoned context must still tell its peers at MPI_Finalize, which then releases what it has. */
 void pp_ctx_release(pp_ctx_t *ctx)
 {
-    if (ctx && ctx->freed && ctx->ending)
+    if (ctx && ctx->freed && ctx->ending && !ctx->mpi) {
+        pp_ctx_end(ctx);
         free(ctx);
+    }
 }
 
 /* If another thread ends MPI meanwhile, that takes the call's place, and pp_help_until() returns its error. */
@@ -100,6 +102,8 @@ static pp_status_t collect_call(pp_ctx_t *ctx)
 {
     pp_call_kind_t kind = ctx->calls.kind;
     pp_status_t status = ctx->calls.status;
+    if (kind == PP_CALL_CTX_FREE && status == PP_OK && ctx->mpi)
+        return pp_ctx_close_mpi(ctx);
     ctx->calls.kind = PP_CALL_NONE;
     if (kind == PP_CALL_FREE && status == PP_OK)
         *ctx->calls.discarded_out = ctx->team.discarded;
@@ -107,8 +111,6 @@ static pp_status_t collect_call(pp_ctx_t *ctx)
     if (status < 0)
         pp_fail(status, "%s", ctx->calls.text);
     pp_unlock(ctx);
-    if (kind == PP_CALL_CTX_FREE && status == PP_OK && ctx->mpi)
-        return pp_ctx_close_mpi(ctx);
     return status;
 }
 
@@ -284,7 +286,7 @@ static pp_status_t stage(pp_ctx_t *ctx, const pp_allreduce_config_t *config, pp_
             ctx->calls.kind = PP_CALL_NONE;
     }
     if (status < 0) {
-        (*handle)->kind->release(*handle);
+        pp_handle_release(*handle);
         *handle = NULL;
     }
     return status;
@@ -309,7 +311,7 @@ pp_status_t pp_allreduce_init_begin(pp_ctx_t *ctx, const pp_allreduce_config_t *
     if (status >= 0)
         *out = handle;
     else if (handle)
-        handle->kind->release(handle);
+        pp_handle_release(handle);
     pp_began(ctx, status);
     pp_unlock(ctx);
     return status;

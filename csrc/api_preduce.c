@@ -35,7 +35,7 @@ static pp_status_t stage(pp_ctx_t *ctx, pp_handle_t **handle)
             ctx->calls.kind = PP_CALL_NONE;
     }
     if (status < 0) {
-        (*handle)->kind->release(*handle);
+        pp_handle_release(*handle);
         *handle = NULL;
     }
     return status;
@@ -59,7 +59,7 @@ pp_status_t pp_preduce_init_begin(pp_ctx_t *ctx, const pp_preduce_config_t *conf
     if (status >= 0)
         *out = handle;
     else if (handle)
-        handle->kind->release(handle);
+        pp_handle_release(handle);
     pp_began(ctx, status);
     pp_unlock(ctx);
     return status;

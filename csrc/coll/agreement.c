@@ -221,7 +221,7 @@ static bool begin_handle(pp_calls_t *calls, pp_status_t *status)
     if (calls->vote.complains) {
         *status = verdict(calls);
         calls->handle = NULL;
-        handle->kind->release(handle);
+        pp_handle_release(handle);
         return false;
     }
     /* The id is the number of the agreement, not of the handle: so ranks whose *_init met another rank's Free of the

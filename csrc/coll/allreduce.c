@@ -128,7 +128,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     return PP_OK;
 }
 
-static void release(pp_handle_t *handle)
+static void empty(pp_handle_t *handle)
 {
     pp_allreduce_t *coll = pp_allreduce_of(handle);
     if (coll->series.engine) {
@@ -145,7 +145,6 @@ static void release(pp_handle_t *handle)
     if (coll->own)
         coll->own->end(coll->own);
     free((void *)coll->config.pieces);
-    free(coll);
 }
 
 /* ---- what the engine and collective calls ask ------------------------------------------------------------ */
@@ -297,7 +296,7 @@ static void count_buffers(const pp_handle_t *handle, pp_held_t *sum)
 
 static const pp_handle_kind_t kind = {
     .init = "Allreduce_init", .update = update, .control = control, .operation = operation, .replay = replay,
-    .sign = sign, .reserve = reserve, .unreserve = unreserve, .open = open_handle, .release = release,
+    .sign = sign, .reserve = reserve, .unreserve = unreserve, .open = open_handle, .empty = empty,
     .drop_request = drop_request, .give = give, .drains = drains, .can_give = can_give, .discard = discard,
     .in_mid_round = in_mid_round, .retired = has_retired, .count_as_given = count_as_given, .poll = poll_rounds,
     .needed = is_needed, .has_work = has_work, .begin_work = begin_work, .work = work, .worked = worked,

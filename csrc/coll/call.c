@@ -16,6 +16,8 @@ pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what)
         return PP_OK;
     if (calls->kind == PP_CALL_AWAY)
         return pp_fail(PP_ERR_STATE, "%s inside ctx.away(): leave the block first, in all threads", what);
+    if (calls->kind == PP_CALL_EXIT)
+        return pp_fail(PP_ERR_STATE, "MPI is being finalised by another thread, and %s comes too late", what);
     return pp_fail(PP_ERR_STATE, "%s inside a collective call of this context that is still in progress: finish that "
                    "call first", what);
 }
@@ -63,6 +65,6 @@ void pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind)
 void pp_call_drop_unborn(pp_calls_t *calls)
 {
     if (calls->kind == PP_CALL_INIT && !calls->finished && !calls->opened && calls->handle)
-        calls->handle->kind->release(calls->handle);
+        pp_handle_release(calls->handle);
     calls->handle = NULL;
 }

@@ -65,9 +65,19 @@ void pp_calls_close(pp_calls_t *calls)
         return;
     PP_FOR_EACH_HANDLE(engine, handle) {
         pp_engine_forget(engine, handle);
-        handle->kind->release(handle);
+        handle->kind->empty(handle);
+        handle->next = calls->emptied;
+        calls->emptied = handle;
     }
     pp_series_close(&calls->agree.series);
     pp_team_close(calls->team);
     calls->engine = NULL;
+}
+
+void pp_calls_end(pp_calls_t *calls)
+{
+    for (pp_handle_t *handle; (handle = calls->emptied);) {
+        calls->emptied = handle->next;
+        free(handle);
+    }
 }

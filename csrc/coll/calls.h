@@ -65,6 +65,7 @@ typedef struct pp_calls {
     bool           told_gone;
     uint64_t      *discarded_out;    /* a Free's result for its caller */
 
+    pp_handle_t   *emptied;          /* see pp_calls_close() */
     uint64_t       ask_number;
     pp_question_t *questions;        /* open questions, each of one thread */
 } pp_calls_t;
@@ -131,7 +132,10 @@ void        pp_ask_told(pp_calls_t *calls, int32_t peer, const pp_tell_t *answer
 /* ---- calls.c: all of them ---------------------------------------------------------------------------------- */
 
 pp_status_t pp_calls_open(pp_calls_t *calls, pp_team_t *team, pp_engine_t *engine, int32_t window);
+/* Releases what is left.  Handles stay, without what they had, until pp_calls_end(): a thread that holds one finds there
+   the context, which refuses its call. */
 void        pp_calls_close(pp_calls_t *calls);
+void        pp_calls_end(pp_calls_t *calls);
 
 static inline pp_calls_t *pp_calls_of(pp_team_t *team) { return team->calls; }
 

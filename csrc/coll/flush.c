@@ -81,7 +81,7 @@ void pp_flush_end_free(pp_calls_t *calls)
     if (!handle->kind->retired(handle))
         return;
     pp_engine_forget(calls->engine, handle);
-    handle->kind->release(handle);
+    pp_handle_release(handle);
     calls->handle = NULL;
     calls->team->live_handles--;
     pp_call_finish(calls, PP_OK);

@@ -142,7 +142,7 @@ static pp_status_t open_handle(pp_handle_t *handle, const pp_agreed_t *agreed)
     return status;
 }
 
-static void release(pp_handle_t *handle)
+static void empty(pp_handle_t *handle)
 {
     pp_preduce_t *preduce = pp_preduce_of(handle);
     if (handle->staging)
@@ -155,7 +155,6 @@ static void release(pp_handle_t *handle)
     free((void *)preduce->config.table);
     free(preduce->members);
     free(preduce->weights);
-    free(preduce);
 }
 
 /* ---- who has left ---------------------------------------------------------------------------------------------- */
@@ -333,7 +332,7 @@ static void count_buffers(const pp_handle_t *handle, pp_held_t *sum)
 
 static const pp_handle_kind_t kind = {
     .init = "Preduce_init", .update = update, .control = control, .operation = operation, .replay = replay,
-    .sign = sign, .reserve = reserve, .unreserve = unreserve, .open = open_handle, .release = release,
+    .sign = sign, .reserve = reserve, .unreserve = unreserve, .open = open_handle, .empty = empty,
     .drop_request = drop_request, .give = give, .drains = drains, .can_give = can_give, .discard = discard,
     .in_mid_round = in_mid_round, .retired = has_retired, .poll = poll, .has_work = has_work, .begin_work = begin_work,
     .work = work, .worked = worked, .tick = tick, .describe = describe, .explain = explain, .next_round = next_round,
@@ -412,7 +411,7 @@ pp_status_t pp_preduce_new(pp_team_t *team, const pp_preduce_config_t *config, p
     preduce->handle = (pp_handle_t){.kind = &kind, .team = team};
     pp_status_t status = config ? configure(preduce, config, team->engine->size) : PP_OK;
     if (status < 0)
-        release(&preduce->handle);
+        pp_handle_release(&preduce->handle);
     else
         *out = &preduce->handle;
     return status;

@@ -13,6 +13,8 @@
 #include "../base/base.h"
 #include "../base/tally.h"
 
+#include <stdlib.h>
+
 struct pp_engine;
 struct pp_team;
 struct pp_staging;
@@ -63,8 +65,8 @@ typedef struct pp_handle_kind {
     void        (*unreserve)(pp_handle_t *, uint64_t region);
     /* The ranks have agreed. */
     pp_status_t (*open)(pp_handle_t *, const pp_agreed_t *agreed);
-    /* Releases everything, also the handle itself. */
-    void        (*release)(pp_handle_t *);
+    /* Releases what the handle has, but not the handle itself. */
+    void        (*empty)(pp_handle_t *);
 
     /* ---- collective calls */
     /* Before a Flush, Drain or Free: takes back the outcome of a request that the application has not collected. */
@@ -114,7 +116,7 @@ struct pp_handle {
     const pp_handle_kind_t *kind;
     const struct pp_face   *face;    /* what applications do with such a handle (progress/context.h) */
     struct pp_staging *staging;      /* its buffers are in the memory of a device (progress/staging.h); or NULL */
-    void             (*end_staging)(struct pp_handle *);   /* frees it; called by release() */
+    void             (*end_staging)(struct pp_handle *);   /* frees it; called by empty() */
     /* What the ranks still have to arrange when they have agreed on the handle: PP_PENDING until that is done, so it is
        called again.  NULL: nothing. */
     pp_status_t      (*meet)(struct pp_handle *);
@@ -132,6 +134,14 @@ struct pp_handle {
         bool     timed_out;          /* its last Wait ended by its timeout: a Start may add to what is pending */
         uint64_t at;                 /* rounds complete here when the request was made */
     } request;
+    struct pp_handle  *next;         /* of those that are empty: pp_calls_close() */
 };
+
+/* Releases everything, also the handle itself, with which begins what its kind has allocated. */
+static inline void pp_handle_release(pp_handle_t *handle)
+{
+    handle->kind->empty(handle);
+    free(handle);
+}
 
 #endif

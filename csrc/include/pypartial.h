@@ -229,11 +229,12 @@ uint64_t    pp_ctx_ipc_from(const pp_ctx_t *ctx);
 int32_t     pp_ctx_link(const pp_ctx_t *ctx);
 
 /* Collective; begins the release of the context.  pp_call_wait() fails by PP_ERR_STATE on every rank if some rank still
-   has a live handle; the context then goes on.  After it has returned PP_OK only pp_ctx_release() may be called. */
+   has a live handle; the context then goes on.  After it has returned PP_OK only pp_ctx_release() may be called; calls
+   of other threads that have begun before fail by PP_ERR_STATE. */
 pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx);
 
 /* Local; for leaving because of an exception.  Stops the progress thread and latches an error that every later call
-   returns.  MPI_Finalize tells the other ranks and releases the memory, also of the handles: those are invalid then. */
+   returns.  MPI_Finalize tells the other ranks and releases the memory; calls of its handles are refused then, too. */
 void        pp_ctx_abandon(pp_ctx_t *ctx);
 
 /* Local.  Frees a context whose collective release has succeeded; does nothing with any other.  NULL is fine. */

@@ -31,6 +31,12 @@ pp_status_t pp_ctx_usable(pp_ctx_t *ctx)
     return PP_OK;
 }
 
+pp_status_t pp_ctx_ended(const pp_ctx_t *ctx)
+{
+    return pp_fail(PP_ERR_STATE, ctx->ending ? "the context was freed by another thread"
+                                             : "MPI is being finalised by another thread");
+}
+
 pp_status_t pp_lock(pp_ctx_t *ctx)
 {
     PP_TRY(pp_ctx_usable(ctx));
@@ -81,23 +87,35 @@ void pp_ctx_empty(pp_ctx_t *ctx)
     pp_kept_end(ctx);
     pp_engine_release(&ctx->engine);
     pp_node_close(&ctx->node);
+    ctx->nodes = NULL;               /* the transport's */
+}
+
+void pp_ctx_end(pp_ctx_t *ctx)
+{
+    pp_calls_end(&ctx->calls);
+    pthread_cond_destroy(&ctx->unattended);
+    pthread_mutex_destroy(&ctx->lock);
 }
 
 void pp_ctx_teardown(pp_ctx_t *ctx)
 {
     pp_ctx_empty(ctx);
-    pthread_cond_destroy(&ctx->unattended);
-    pthread_mutex_destroy(&ctx->lock);
+    pp_ctx_end(ctx);
 }
 
+/* Begins and ends as a call does, because another thread may free the context, or end MPI, meanwhile. */
 void pp_ctx_abandon(pp_ctx_t *ctx)
 {
-    if (pp_ctx_usable(ctx) < 0 || ctx->abandoned)
+    if (pp_lock(ctx) < 0)
         return;
-    pp_thread_stop(ctx);
-    pthread_mutex_lock(&ctx->lock);
-    ctx->abandoned = true;
-    if (!ctx->freed)                 /* else another thread has ended MPI meanwhile */
-        pp_engine_fail(&ctx->engine, PP_ERR_STATE, "the context was given up because of an exception");
+    if (!ctx->abandoned) {
+        pthread_mutex_unlock(&ctx->lock);
+        pp_thread_stop(ctx);
+        pthread_mutex_lock(&ctx->lock);
+        ctx->abandoned = true;
+        if (!ctx->freed)             /* meanwhile */
+            pp_engine_fail(&ctx->engine, PP_ERR_STATE, "the context was given up because of an exception");
+    }
+    ctx->inside--;
     pthread_mutex_unlock(&ctx->lock);
 }

@@ -120,7 +120,7 @@ struct pp_ctx {
     struct pp_device_vault *vaults;  /* of handles that were freed: see vault.h */
     struct pp_kept *kept;            /* regions of such handles: see kept.h */
     uint32_t        awaits;          /* threads that wait for both */
-    bool            ending;          /* all ranks free the context */
+    bool            ending;          /* all ranks free the context, and a thread of this one ends it */
     uint32_t        long_waits;      /* threads that wait long for a request here; under the lock of live.c */
     uint64_t        call_began_ns;   /* when the collective call in progress began */
     bool            order_checked;   /* this rank has asked whether all ranks are in the same call */
@@ -129,7 +129,7 @@ struct pp_ctx {
     bool            told_apart, told_refused;
     char            note[320];       /* the last text of pp_ctx_note() */
     char            log_note[400];   /* that of pp_ctx_log_note() */
-    struct pp_ctx  *next;            /* live.h; after the end of MPI, of open.c */
+    struct pp_ctx  *next;            /* live.h */
 };
 
 /* Calls of the driver that may wait for a device, with the lock released: this rank's other handles go on meanwhile.  The
@@ -143,17 +143,19 @@ struct pp_ctx {
 
 /* Prepares a context on a transport that exists.  On failure it takes nothing over. */
 pp_status_t pp_ctx_setup(pp_ctx_t *ctx, pp_transport_t *transport, const pp_ctx_config_t *config);
-/* Releases what the context has, but for its lock: later calls are refused. */
+/* Releases what the context has, but for its lock and the handles themselves: later calls are refused. */
 void        pp_ctx_empty(pp_ctx_t *ctx);
-void        pp_ctx_teardown(pp_ctx_t *ctx);
+/* Releases these.  No thread may come any more. */
+void        pp_ctx_end(pp_ctx_t *ctx);
+void        pp_ctx_teardown(pp_ctx_t *ctx);      /* both */
 
 pp_status_t pp_thread_start(pp_ctx_t *ctx);
 void        pp_thread_stop(pp_ctx_t *ctx);
 uint64_t    pp_thread_cpu_ns(const pp_ctx_t *ctx);
 
 /* Runs the engine, works and sleeps until over(arg), an engine error, or the timeout (< 0: none).  Called with the
-   lock, and returns with it.  In a simulation it never waits.  `receives`: see pp_work().  PP_ERR_STATE: MPI ends, and
-   the caller must leave the context. */
+   lock, and returns with it.  In a simulation it never waits.  `receives`: see pp_work().  PP_ERR_STATE: the context
+   ends, and the caller must leave it. */
 pp_status_t pp_help_until(pp_ctx_t *ctx, bool (*over)(const void *arg), const void *arg,
                           int64_t timeout_us, const pp_handle_t *receives);
 /* The `over` of a thread that waits for a handle's request.  If the wait takes long, the other contexts of the process
@@ -186,8 +188,8 @@ static inline uint64_t pp_asleep_until_ns(const pp_ctx_t *ctx)
 {
     return ctx->thread_until_ns > ctx->caller_until_ns ? ctx->thread_until_ns : ctx->caller_until_ns;
 }
-/* Begins a call of the application: takes the lock, unless the context is unusable.  Until pp_unlock() the end of MPI
-   waits for the call. */
+/* Begins a call of the application: takes the lock, unless the context is unusable.  Until pp_unlock() the end of the
+   context waits for the call. */
 pp_status_t pp_lock(pp_ctx_t *ctx);
 /* Ends a call of the application: releases the lock.  Where handles have deadlines or graces, rings as above.  Without a
    progress thread the other ranks are told here of an error that the call has latched. */
@@ -207,8 +209,11 @@ uint64_t    pp_fork_count(void);
 
 /* PP_ERR_STATE if the context was freed, or this process is a forked child. */
 pp_status_t pp_ctx_usable(pp_ctx_t *ctx);
+/* PP_ERR_STATE: another thread has ended the context during the call.  Called with the lock. */
+pp_status_t pp_ctx_ended(const pp_ctx_t *ctx);
 
-/* open.c: the collective end of a context, after all ranks have sent their closing messages. */
+/* open.c: the collective end of a context, after all ranks have sent their closing messages.  Called with the lock, and
+   ends the call as pp_unlock() does.  PP_ERR_STATE: also if another thread ends the context. */
 pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx);
 
 #endif

@@ -3,7 +3,12 @@
 
 static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 static pp_ctx_t *live;
+static pp_ctx_t *kept;
 static atomic_int open_contexts;       /* as many as `live` lists */
+static bool finalises;
+static int  taken;                     /* contexts that threads end */
+static uint64_t taken_after;           /* so many forks: a forked child has not these threads */
+static pthread_cond_t none_taken = PTHREAD_COND_INITIALIZER;
 
 void pp_live_add(pp_ctx_t *ctx)
 {
@@ -14,15 +19,67 @@ void pp_live_add(pp_ctx_t *ctx)
     pthread_mutex_unlock(&live_lock);
 }
 
-void pp_live_remove(pp_ctx_t *ctx)
+static bool unlist(pp_ctx_t *ctx)
 {
-    pthread_mutex_lock(&live_lock);
     for (pp_ctx_t **link = &live; *link; link = &(*link)->next)
         if (*link == ctx) {
             *link = ctx->next;
             atomic_fetch_sub(&open_contexts, 1);
-            break;
+            return true;
         }
+    return false;
+}
+
+void pp_live_remove(pp_ctx_t *ctx)
+{
+    pthread_mutex_lock(&live_lock);
+    unlist(ctx);
+    pthread_mutex_unlock(&live_lock);
+}
+
+bool pp_live_take(pp_ctx_t *ctx)
+{
+    pthread_mutex_lock(&live_lock);
+    const bool takes = !finalises && unlist(ctx);
+    if (takes) {
+        taken++;
+        taken_after = ctx->forks;
+        pthread_mutex_lock(&ctx->lock);
+        ctx->ending = true;
+        pthread_mutex_unlock(&ctx->lock);
+    }
+    pthread_mutex_unlock(&live_lock);
+    return takes;
+}
+
+void pp_live_taken(void)
+{
+    pthread_mutex_lock(&live_lock);
+    if (--taken == 0)
+        pthread_cond_broadcast(&none_taken);
+    pthread_mutex_unlock(&live_lock);
+}
+
+void pp_live_keep(pp_ctx_t *ctx)
+{
+    pthread_mutex_lock(&live_lock);
+    ctx->next = kept;
+    kept = ctx;
+    pthread_mutex_unlock(&live_lock);
+}
+
+void pp_live_finalise(void)
+{
+    pthread_mutex_lock(&live_lock);
+    finalises = true;
+    pthread_mutex_unlock(&live_lock);
+}
+
+void pp_live_await_taken(void)
+{
+    pthread_mutex_lock(&live_lock);
+    while (taken > 0 && taken_after == pp_fork_count())
+        pthread_cond_wait(&none_taken, &live_lock);
     pthread_mutex_unlock(&live_lock);
 }
 

@@ -2,7 +2,8 @@
  * live.h - the open contexts of this process, and what one of them tells the others.
  *
  * wait.c and open.c use it: a thread that waits long in one context tells the other contexts, whose rounds may wait for
- * this rank; and MPI_Finalize walks all contexts that are still open.
+ * this rank; and MPI_Finalize walks all contexts that are still open.  A context is ended by the thread that takes it
+ * off the list, or by the one that finalises MPI.
  */
 #ifndef PP_LIVE_H
 #define PP_LIVE_H
@@ -10,11 +11,23 @@
 #include "context.h"
 
 void pp_live_add(pp_ctx_t *ctx);
-/* Does nothing if the context is not in the list. */
-void pp_live_remove(pp_ctx_t *ctx);
-/* The context after `ctx` (NULL: the first one); NULL: there is none.  Only for MPI_Finalize, when no other thread
-   opens or closes contexts. */
+/* Takes the context off the list, to end it: sets `ending`.  False: another thread ends it. */
+bool pp_live_take(pp_ctx_t *ctx);
+/* The end of a context that was taken: no call of MPI's follows. */
+void pp_live_taken(void);
+/* Lists a context that has ended, but stays until the process ends, for those that look for leaks. */
+void pp_live_keep(pp_ctx_t *ctx);
+
+/* ---- MPI_Finalize */
+/* From here on it ends the contexts that are listed, and no other thread takes one. */
+void pp_live_finalise(void);
+/* The context after `ctx` (NULL: the first one); NULL: there is none. */
 pp_ctx_t *pp_live_next(const pp_ctx_t *ctx);
+void pp_live_remove(pp_ctx_t *ctx);
+/* Waits until the contexts that were taken before have ended. */
+void pp_live_await_taken(void);
+
+/* ---- waits */
 /* Whether there is at most one open context. */
 bool pp_live_is_alone(void);
 

@@ -110,7 +110,7 @@ static bool has_left(pp_ctx_t *ctx, int64_t timeout_us)
 }
 
 /* Refuses further calls, and waits for those of other threads, which notice it: a daemon thread of Python, say, is still
-   inside one when the interpreter ends. */
+   inside one when the interpreter ends.  Only the thread that ends the context calls this. */
 static void refuse_calls(pp_ctx_t *ctx)
 {
     enum { LOOKS = 1000, PAUSE_US = 1000 };
@@ -127,26 +127,31 @@ static void refuse_calls(pp_ctx_t *ctx)
     pthread_mutex_unlock(&ctx->lock);
 }
 
-/* The context itself stays until the process ends: calls of other threads find there that they are refused.  So does
-   what it has, if a thread did not come out. */
+/* Whether all threads have come out. */
+static bool nobody_inside(pp_ctx_t *ctx)
+{
+    pthread_mutex_lock(&ctx->lock);
+    bool nobody = ctx->inside == 0;
+    pthread_mutex_unlock(&ctx->lock);
+    return nobody;
+}
+
+/* The context and its handles themselves stay until the process ends: calls of other threads find there that they are
+   refused.  So does what they have, if a thread did not come out. */
 static void release_left(pp_ctx_t *ctx)
 {
-    static pp_ctx_t *left;           /* for those that look for leaks */
-    pthread_mutex_lock(&ctx->lock);
-    bool empty = ctx->inside == 0;
-    pthread_mutex_unlock(&ctx->lock);
-    if (empty) {
+    if (nobody_inside(ctx)) {
         pp_ctx_empty(ctx);
         pp_mpi_abandon(ctx->mpi);
         ctx->mpi = NULL;
     }
-    ctx->next = left;
-    left = ctx;
+    pp_live_keep(ctx);
 }
 
 static int at_finalize(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
+    pp_live_finalise();
     for (pp_ctx_t *ctx = pp_live_next(NULL), *next; ctx; ctx = next) {
         next = pp_live_next(ctx);
         if (ctx->forks == pp_fork_count())
@@ -167,6 +172,7 @@ static int at_finalize(MPI_Comm comm, int key, void *value, void *extra)
         pp_live_remove(ctx);
         release_left(ctx);
     }
+    pp_live_await_taken();
     return MPI_SUCCESS;
 }
 
@@ -301,14 +307,33 @@ static void let_go(pp_ctx_t *ctx)
     pthread_mutex_unlock(&ctx->lock);
 }
 
-pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx)
+/* Releases what the context has, which no rank needs any more; but if a thread did not come out, that stays. */
+static pp_status_t release_freed(pp_ctx_t *ctx)
 {
-    pp_live_remove(ctx);
-    pp_thread_stop(ctx);
-    ctx->freed = true;       /* before the lock is destroyed: another thread may ask for statistics */
+    refuse_calls(ctx);
+    if (!nobody_inside(ctx)) {
+        pp_live_keep(ctx);
+        return PP_OK;
+    }
     let_go(ctx);
-    pp_ctx_teardown(ctx);
+    pp_ctx_empty(ctx);
     pp_status_t status = pp_mpi_close(ctx->mpi);
     ctx->mpi = NULL;
+    return status;
+}
+
+/* The call in progress stays the release of the context, so that no other begins meanwhile. */
+pp_status_t pp_ctx_close_mpi(pp_ctx_t *ctx)
+{
+    pthread_mutex_unlock(&ctx->lock);        /* the list's comes first */
+    bool takes = pp_live_take(ctx);
+    pthread_mutex_lock(&ctx->lock);
+    pp_status_t status = takes ? PP_OK : pp_ctx_ended(ctx);
+    ctx->inside--;
+    pthread_mutex_unlock(&ctx->lock);
+    if (takes) {
+        status = release_freed(ctx);
+        pp_live_taken();
+    }
     return status;
 }

@@ -314,7 +314,7 @@ static pp_status_t outcome(const pp_ctx_t *ctx, bool over)
     if (over)
         return PP_OK;
     if (ctx->freed)
-        return pp_fail(PP_ERR_STATE, "MPI is being finalised by another thread");
+        return pp_ctx_ended(ctx);
     return ctx->engine.error ? pp_engine_check(&ctx->engine) : PP_PENDING;
 }
 

@@ -10,12 +10,14 @@
  *       errors   arguments that differ or are wrong
  *       exit     MPI_Finalize with live contexts, requests and payloads under way, and threads inside calls
  *       abandon  one rank gives a context up while its threads and the other ranks wait on it
+ *       ends     two threads end one context: a Free beside calls, beside MPI_Finalize, and beside giving it up
  * SCALE: how long, 1 is a few hundred rounds.
  */
 #include "check.h"
 
 #include <mpi.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -507,6 +509,18 @@ static void part_errors(int scale)
 
 enum { LEFT_BEHIND = 3 };
 static handle_t left_behind[LEFT_BEHIND], in_vain;   /* their memory outlives MPI */
+static pp_handle_t *group;                  /* of P-Reduce, left behind, too */
+static uint64_t     group_vector[8];
+
+static void leave_group_behind(pp_ctx_t *ctx)
+{
+    pp_piece_t          piece = {NULL, group_vector, 8};
+    pp_preduce_config_t config = {
+        .pieces = &piece, .piece_count = 1, .type = PP_FLOAT64,
+        .plan = {.generator = PP_GENERATOR_RANDOM, .ranks = ranks, .size = 2, .seed = seed}};
+    MUST(pp_preduce_init_begin(ctx, &config, NULL, &group));
+    finish_call(ctx, "the creation of a handle");
+}
 
 static void leave_behind(pp_ctx_t **ctxs)
 {
@@ -535,6 +549,17 @@ static void *wait_too_long(void *arg)
     return NULL;
 }
 
+/* What the application still holds refuses its calls. */
+static void check_refuses(pp_handle_t *handle)
+{
+    char *text;
+    CHECK(pp_handle_id(handle) > 0, "a handle has lost its number");
+    CHECK(pp_start(handle) == PP_ERR_STATE, "a request begins after MPI's end");
+    CHECK(pp_wait(handle, LIMIT_S * 1000000LL, NULL) == PP_ERR_STATE, "a Wait begins after MPI's end");
+    CHECK(strstr(pp_error_text(), "the context was freed"), "a Wait says: %s", pp_error_text());
+    CHECK(pp_handle_obstacles(handle, &text) == PP_ERR_STATE, "a question begins after MPI's end");
+}
+
 static void check_late(void)
 {
     for (int i = 0; my_rank == 0 && i < 2; i++) {
@@ -545,6 +570,12 @@ static void check_late(void)
         CHECK(stats.thread_level == -1, "a context has outlived MPI");
         CHECK(pp_call_wait(late[i].ctx, 0) == PP_ERR_STATE, "a call begins after MPI's end");
     }
+    check_refuses(in_vain.coll);
+    for (int i = 0; i < LEFT_BEHIND; i++)
+        check_refuses(left_behind[i].coll);
+    check_refuses(group);
+    CHECK(pp_preduce_start(group, 0, NULL, 0) == PP_ERR_STATE, "a request begins after MPI's end");
+    CHECK(pp_preduce_backend(group) == PP_BACKEND_NODE, "what a handle is has changed");
     release_handle(&in_vain);
 }
 
@@ -573,6 +604,7 @@ static void part_exit(int scale)
                          open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.window = 3})};
     pp_ctx_t *caller = open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.window = 2, .progress = PP_PROGRESS_CALLER});
     leave_behind(ctxs);
+    leave_group_behind(ctxs[1]);
     open_handle(&in_vain, caller, MPI_COMM_WORLD, (shape_t){.policy = PP_QUORUM, .k = FIELDS, .count = 640});
     for (int i = 0; i < 4; i++)
         step(&left_behind[0]);
@@ -638,13 +670,165 @@ static void part_abandon(int scale)
             pp_ctx_abandon(ctxs[i]);
 }
 
+/* ---- two threads end one context ---------------------------------------------------------------------------- */
+
+typedef struct end {
+    pp_ctx_t   *ctx;
+    pp_status_t status;
+    char        text[400];
+    unsigned    delay;                      /* so that contexts are given up at every moment of their Free */
+    pthread_t   thread, other;
+} end_t;
+
+static void note(end_t *end, pp_status_t status)
+{
+    end->status = status;
+    snprintf(end->text, sizeof end->text, "%s", status < 0 ? pp_error_text() : "");
+}
+
+/* Once the ranks have agreed to free the context nobody answers a question: its thread is inside when they free it. */
+static void *ask_till_the_end(void *arg)
+{
+    end_t          *end = arg;
+    pp_rank_state_t states[FIELDS];
+    pp_stats_t      stats;
+    pp_status_t     status;
+    while ((status = pp_ask(end->ctx, 0, LIMIT_S * 1000000LL, states)) == PP_OK)
+        pp_ctx_stats(end->ctx, &stats);
+    note(end, status);
+    return NULL;
+}
+
+static void free_beside_calls(int progress)
+{
+    end_t end = {.ctx = open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){.window = 2, .progress = progress})};
+    pthread_create(&end.thread, NULL, ask_till_the_end, &end);
+    MUST(pp_ctx_free_begin(end.ctx));
+    finish_call(end.ctx, "the release of a context");
+    pthread_join(end.thread, NULL);
+    CHECK(end.status == PP_ERR_STATE && strstr(end.text, "the context was freed"),
+          "a question in a context that is freed returned %d: %s", end.status, end.text);
+    pp_ctx_release(end.ctx);
+}
+
+enum { ENDS = 16 };                         /* rank 0 gives every other one up meanwhile */
+static end_t ends[ENDS];
+static sem_t freeing, finalising;
+static atomic_bool holds;
+
+/* In the place of MPI's: the first context that is freed is not until MPI_Finalize has begun, which then must wait. */
+int MPI_Comm_free(MPI_Comm *comm)
+{
+    if (atomic_exchange(&holds, false)) {
+        sem_post(&freeing);
+        sem_wait(&finalising);
+        for (int looks = 0, over; looks < 20; looks++) {
+            usleep(5000);
+            MPI_Finalized(&over);
+            CHECK(!over, "MPI has ended while a thread frees a context");
+        }
+    }
+    return PMPI_Comm_free(comm);
+}
+
+static int say_finalising(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm, (void)key, (void)value, (void)extra;
+    sem_post(&finalising);
+    return MPI_SUCCESS;
+}
+
+static void *free_it(void *arg)
+{
+    end_t      *end = arg;
+    pp_status_t status = pp_ctx_free_begin(end->ctx);
+    note(end, status < 0 ? status : pp_call_wait(end->ctx, LIMIT_S * 1000000LL));
+    return NULL;
+}
+
+static void *give_it_up(void *arg)
+{
+    end_t *end = arg;
+    for (unsigned turns = end->delay; turns > 0; turns--)
+        pp_ctx_rank(end->ctx);
+    pp_ctx_abandon(end->ctx);
+    return NULL;
+}
+
+/* A context of this rank alone, because other ranks would wait for one that was given up after it had voted. */
+static void free_beside_giving_up(unsigned delay)
+{
+    end_t end = {.ctx = open_ctx(MPI_COMM_SELF, (pp_ctx_config_t){.window = 2}), .delay = delay};
+    pthread_create(&end.other, NULL, give_it_up, &end);
+    free_it(&end);
+    pthread_join(end.other, NULL);
+    CHECK(end.status == PP_OK || (end.status == PP_ERR_STATE && strstr(end.text, "given up")),
+          "Free of a context that is given up returned %d: %s", end.status, end.text);
+    pp_ctx_release(end.ctx);
+}
+
+static bool gives_up(int i) { return my_rank == 0 && i % 2; }
+
+static void part_ends(int scale)
+{
+    stage = "ends, beside calls";
+    for (int i = 0; i < 10 * scale; i++)
+        free_beside_calls(i % 2 ? PP_PROGRESS_CALLER : PP_PROGRESS_THREAD);
+    stage = "ends, beside giving up";
+    for (unsigned i = 0; i < 200; i++)
+        free_beside_giving_up(i * 20);
+    stage = "ends, MPI_Finalize";
+    for (int i = 0; i < ENDS; i++)
+        ends[i].ctx = open_ctx(MPI_COMM_WORLD, (pp_ctx_config_t){
+                                   .window = 2, .progress = i % 4 < 2 ? PP_PROGRESS_THREAD : PP_PROGRESS_CALLER});
+    /* MPI deletes the newest attribute first. */
+    int key;
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, say_finalising, &key, NULL);
+    MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
+    sem_init(&freeing, 0, 0);
+    sem_init(&finalising, 0, 0);
+    atomic_store(&holds, true);
+    for (int i = 0; i < ENDS; i++) {
+        pthread_create(&ends[i].thread, NULL, free_it, &ends[i]);
+        if (gives_up(i))
+            pthread_create(&ends[i].other, NULL, give_it_up, &ends[i]);
+    }
+    sem_wait(&freeing);
+}
+
+/* What a Free may be told, if it did not succeed. */
+static bool explains(const end_t *end)
+{
+    static const char *const texts[] = {
+        "MPI is being finalised", "the context was freed", "given up", "its script ended"};
+    for (size_t i = 0; end->status == PP_ERR_STATE && i < sizeof texts / sizeof *texts; i++)
+        if (strstr(end->text, texts[i]))
+            return true;
+    return end->status == PP_ERR_PEER_FAILED;
+}
+
+static void check_ends(void)
+{
+    for (int i = 0; i < ENDS; i++) {
+        pp_stats_t stats;
+        pthread_join(ends[i].thread, NULL);
+        if (gives_up(i))
+            pthread_join(ends[i].other, NULL);
+        CHECK(ends[i].status == PP_OK || explains(&ends[i]), "Free of a context returned %d: %s", ends[i].status,
+              ends[i].text);
+        pp_ctx_stats(ends[i].ctx, &stats);
+        CHECK(stats.thread_level == -1, "a context has outlived MPI");
+        pp_ctx_release(ends[i].ctx);
+    }
+}
+
 /* ---- main --------------------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(int scale); } parts[] = {
         {"loops", part_loops}, {"threads", part_threads}, {"errors", part_errors}, {"exit", part_exit},
-        {"abandon", part_abandon}};
+        {"abandon", part_abandon}, {"ends", part_ends}};
     int  level;
     bool known = false;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
@@ -662,6 +846,8 @@ int main(int argc, char **argv)
     MPI_Finalize();
     if (late[0].ctx)
         check_late();
+    if (ends[0].ctx)
+        check_ends();
     for (int i = 0; i < LEFT_BEHIND; i++)
         release_handle(&left_behind[i]);
     if (my_rank == 0)
