@@ -1,12 +1,12 @@
 """Model averaging beside one slow rank: groups of three ranks against an allreduce over all.
 
-    mpirun -n 4 python -m mpi4py examples/averaging.py
+    mpirun -n 4 python -m mpi4py examples/averaging.py [SECONDS]
 
 Every rank fits a model of its own to data of its own, and averages it with other ranks after each
 step. The last rank needs 10 ms longer for a step. With `pp.Full()` every average is over all ranks,
 so all are as slow as that one. With `pp.groups.Controller(3)` an average is over the first three
 ranks that ask: the fast ranks go on, and the slow one joins a group whenever it comes. Both train
-for one second; compare how many steps the fast ranks make.
+for SECONDS (1); compare how many steps the fast ranks make.
 """
 
 from __future__ import annotations

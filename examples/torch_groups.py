@@ -1,10 +1,11 @@
 """Model averaging in PyTorch: groups of three ranks instead of an average over all.
 
-    mpirun -n 4 python -m mpi4py examples/torch_groups.py
+    mpirun -n 4 python -m mpi4py examples/torch_groups.py [SECONDS]
 
 Each rank makes its own steps, and averages its *model* with two others: the first that ask, as in
 Partial Reduce. The last rank needs 20 ms longer for each batch; it holds up only the groups that it
-is in. Models differ while training, and `finish`, at the end of the block, averages over all ranks.
+is in. Models differ while training, for SECONDS (1), and `finish`, at the end of the block, averages
+over all ranks.
 """
 
 from __future__ import annotations
