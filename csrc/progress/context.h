@@ -194,8 +194,9 @@ pp_status_t pp_lock(pp_ctx_t *ctx);
 /* Ends a call of the application: releases the lock.  Where handles have deadlines or graces, rings as above.  Without a
    progress thread the other ranks are told here of an error that the call has latched. */
 void        pp_unlock(pp_ctx_t *ctx);
-/* Latches an error if a scope of this thread on a device could not be left (pp_cuda_leave()), and returns it. */
-pp_status_t pp_check_left(pp_ctx_t *ctx);
+/* Latches an error if a scope of this thread on a device could not be left (pp_cuda_leave()), and returns it; else PP_OK.
+   The text has also that of `status`, if the call has failed, or of the context's error. */
+pp_status_t pp_check_left(pp_ctx_t *ctx, pp_status_t status);
 /* The thread goes away, from Start or another call, after the ranks to which it owes a wake-up (pp_mpi_defer) have had
    a moment to look by themselves.  From here on rings wake the progress thread.  That thread also looks after bulk
    under way, unless the application usually comes back at once. */

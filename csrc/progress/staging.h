@@ -96,7 +96,7 @@ static inline pp_status_t pp_staging_leave(pp_ctx_t *ctx, const pp_cuda_device_t
     if (!device->context)
         return status;
     pp_cuda_leave(device, PP_OK);
-    const pp_status_t left = pp_check_left(ctx);
+    const pp_status_t left = pp_check_left(ctx, status);
     return left < 0 ? left : status;
 }
 

@@ -20,11 +20,11 @@ enum {
     TELL_US = 300000              /* time to tell all ranks of a failure, before a call returns */
 };
 
-pp_status_t pp_check_left(pp_ctx_t *ctx)
+pp_status_t pp_check_left(pp_ctx_t *ctx, pp_status_t status)
 {
     if (pp_cuda_all_left())
         return PP_OK;
-    const pp_status_t status = pp_cuda_check_left(pp_engine_check(&ctx->engine));
+    status = pp_cuda_check_left(status < 0 ? status : pp_engine_check(&ctx->engine));
     ctx->engine.error = PP_OK;       /* the text has both */
     pp_engine_fail(&ctx->engine, status, "%s", pp_error_text());
     if (ctx->has_thread)             /* it tells the other ranks */
@@ -36,7 +36,7 @@ pp_status_t pp_check_left(pp_ctx_t *ctx)
 static void look_after_failure(pp_ctx_t *ctx)
 {
     char *text = strdup(pp_error_text());
-    pp_check_left(ctx);
+    pp_check_left(ctx, PP_OK);
     if (ctx->mpi && !ctx->has_thread && !ctx->abandoned && !ctx->calls.told_gone)
         pp_tell_failure(ctx, TELL_US);
     else if (ctx->has_thread && !ctx->calls.told_gone)

@@ -400,7 +400,8 @@ comm.Barrier()  # nobody ends before all have raised
 
 
 @pytest.mark.parametrize(
-    ("call", "other"), [("Start", ""), ("Wait", ""), ("Wait", "cuMemcpy2DAsync")]
+    ("call", "other"),
+    [("Start", ""), ("Start", "cuMemcpyAsync"), ("Wait", ""), ("Wait", "cuMemcpy2DAsync")],
 )
 def test_the_device_of_the_application_is_not_restored(call, other, env):
     """The call has done its work, so all that can be told is that the context has failed.
