@@ -27,6 +27,7 @@ pytestmark = pytest.mark.mpi
 
 COUNT, SMALL, LARGE = 3000, 8, 1 << 20
 LIMIT_S = 20.0
+MOMENT_S = 0.9  # for which the end of a context waits for its peers, and a bit less
 STAGED, IPC = {"device_path": "staged"}, {"device_path": "ipc"}
 
 
@@ -294,7 +295,7 @@ def test_free_waits_a_moment_only(ctx, array, stand_in):
     pinned = stand_in.fake_live(b"host memory")
     stand_in.fake_hold_calls(b"cuMemFreeHost", True)
     request.Free()
-    assert stand_in.fake_held_calls(b"cuMemFreeHost") == 1
+    soon(lambda: stand_in.fake_held_calls(b"cuMemFreeHost") == 1)
     assert stand_in.fake_live(b"host memory") == pinned
     stand_in.fake_hold_calls(b"cuMemFreeHost", False)
     soon(lambda: stand_in.fake_live(b"host memory") < pinned)
@@ -307,16 +308,18 @@ def test_other_contexts_go_on(comm, ctx, array, stand_in):
     once(request, array(1))
     with pp.Context(comm) as other:
         host = other.Allreduce_init(mine, total, policy=pp.Full())
+        looked = threading.Event()
         host.Start()
 
         def look():
             host.Flush(timeout=LIMIT_S)
             host.Free(timeout=LIMIT_S)
             other.Allreduce_init(mine, total).Free()
+            looked.set()
 
         with held(stand_in, b"cuMemFreeHost", look):
             request.Free()
-            soon(lambda: not stand_in.fake_held_calls(b"cuMemFreeHost"))
+            soon(looked.is_set)
 
 
 @pytest.mark.sizes(3)
@@ -425,8 +428,11 @@ def test_a_start_with_a_lent_array(ctx, stand_in, array, cupy):
 def test_the_context_is_freed_under_a_thread_in_free(comm, array, stand_in, monkeypatch, moment):
     """That thread has ended the handle, and only waits for memory to be free."""
     ctx, late, last = pp.Context(comm), threading.Event(), comm.rank == comm.size - 1
-    request = made(ctx, array, "Allreduce_init", IPC)
-    once(request, array(1))
+    result, kinds = array(1), (b"mappings", b"memory", b"contexts")
+    make = maker(ctx, array, "Allreduce_init", IPC)
+    before = [stand_in.fake_live(kind) for kind in kinds]
+    request = make()
+    once(request, result)
     waits, done = request._await_free, threading.Event()
 
     def await_free():
@@ -442,12 +448,24 @@ def test_the_context_is_freed_under_a_thread_in_free(comm, array, stand_in, monk
     assert done.wait(LIMIT_S)
     # Not before a peer is waited for; not so late that memory stays until the process ends.
     threading.Timer(0.1, late.set).start()
-    let_go = threading.Timer(0.4, stand_in.fake_hold_calls, (b"cuIpcCloseMemHandle", False))
-    let_go.start()
+    began, let_go_after = time.monotonic(), []
+
+    def let_go():
+        stand_in.fake_hold_calls(b"cuIpcCloseMemHandle", False)
+        soon(lambda: stand_in.fake_live(b"mappings") == before[0])
+        let_go_after.append(time.monotonic() - began)
+
+    closes = threading.Timer(0.2, let_go)
+    closes.start()
     ctx.Free()
     freer.join(LIMIT_S)
     assert not freer.is_alive()
-    let_go.join()
+    closes.join()
+    if comm.bcast(let_go_after[0], comm.size - 1) > MOMENT_S:
+        soon(lambda: ctx._native.lib.pp_await_disposal(0) == 0)
+        for kind, count in zip(kinds, before, strict=True):
+            for _ in range(stand_in.fake_live(kind) - count):
+                stand_in.fake_take_back(kind)
 
 
 @several_ranks
@@ -527,7 +545,7 @@ def test_a_free_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in, pat
     limit.start()
     try:
         request.Free()
-        assert stand_in.fake_held_calls(b"") > 0
+        soon(lambda: stand_in.fake_held_calls(b""))
         for _ in range(3):
             host.Start()
             host.Wait(timeout=LIMIT_S)
@@ -554,19 +572,21 @@ def test_other_handles_where_the_driver_lets_no_call_in(comm, ctx, array, stand_
     kernel.hold(True)
     word.copy(word, kernel)
     stand_in.fake_exclusive(True)
-    ends = threading.Timer(1.2, kernel.hold, (False,))
-    ends.start()
+    ends = threading.Timer(0.2, kernel.hold, (False,))
     try:
         request.Free()
+        soon(lambda: stand_in.fake_held_calls(b""))
+        ends.start()
         for _ in range(3):
             once(others, array(1))
             host.Start()
             host.Wait(timeout=LIMIT_S)
         assert total.tolist() == [comm.size] * comm.size
-        assert stand_in.fake_held_calls(b"") == 0
-    finally:
         ends.join()
+        soon(lambda: stand_in.fake_held_calls(b"") == 0)
+    finally:
         stand_in.fake_exclusive(False)
+        kernel.hold(False)
     others.Free()
     host.Free()
     kernel.close()

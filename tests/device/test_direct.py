@@ -16,6 +16,7 @@ import pytest
 from support.device import Array, Stream, device, driver
 from support.explained import CONTRIBUTION, PART, STALL_WARNING_S, explained
 from support.on_device import (
+    LIMIT_S,
     RESULTS,
     adds_in_place,
     contributes_once,
@@ -298,9 +299,8 @@ def test_a_wait_names_the_rank_whose_device_is_waited_for(comm, array, stand_in)
         stand_in.fake_hold(of_rounds := stand_in.fake_newest_stream(), comm.rank == last)
         send.put(1)
         request.Start()
-        own, ranks = explained(comm.size, request)
-        assert own == ([PART] if comm.rank == last else [])
-        assert ranks == {CONTRIBUTION: [], PART: [last]}
+        right = [PART] if comm.rank == last else [], {CONTRIBUTION: [], PART: [last]}
+        explained(comm.size, request, lambda found: found == right)
         comm.Barrier()
         stand_in.fake_hold(of_rounds, False)
         request.Wait()
@@ -323,8 +323,7 @@ def test_threads_look_for_what_is_held(comm, array, stand_in, waits):
         if waits:
             waiter.start()
         if comm.rank == 0:
-            looks = looks_in_vain(stand_in)
-            assert looks > 50
+            assert np.median(gaps_of_looks(stand_in)) < 0.05
         comm.Barrier()
         stand_in.fake_hold(of_rounds, False)
         if waits:
@@ -335,13 +334,19 @@ def test_threads_look_for_what_is_held(comm, array, stand_in, waits):
         request.Free()
 
 
-def looks_in_vain(stand_in):
-    """Count for a second how often events are asked for, when threads sleep as long as they do."""
-    began = time.monotonic()
-    while (after := time.monotonic() - began) < 1.5:
-        if after < 0.5:
-            before = stand_in.fake_calls(b"cuEventQuery")
-    return stand_in.fake_calls(b"cuEventQuery") - before
+def gaps_of_looks(stand_in):
+    """Time how long events are not asked for, fifty times, when threads sleep as long as they do.
+
+    It is 1.5 ms, mostly; a busy machine makes some of them any longer.
+    """
+    began, before, at = time.monotonic(), 0, []
+    while len(at) <= 50:
+        looks, after = stand_in.fake_calls(b"cuEventQuery"), time.monotonic() - began
+        assert after < LIMIT_S, "there are hardly any looks"
+        if looks > before and after > 0.5:
+            at.append(after)
+        before = looks
+    return np.diff(at)
 
 
 @pytest.mark.sizes(2, 3, 5)
@@ -453,7 +458,7 @@ def test_a_free_where_the_driver_lets_no_call_in(comm, ctx, array, stand_in):
         request.Free()
         for call in (b"cuStreamDestroy", b"cuCtxPopCurrent"):
             stand_in.fake_slow(call, 0)
-        assert stand_in.fake_held_calls(b"") > 0
+        soon(lambda: stand_in.fake_held_calls(b""))
         for _ in range(3):
             host.Start()
             host.Wait()
@@ -547,7 +552,7 @@ def staged(comm, ctx, array, stand_in, why):
     assert why in request.device_path_reason
     assert len(set(comm.allgather(request.device_path_reason))) == 1
     soon(lambda: stand_in.fake_live(b"memory") == memory)
-    assert stand_in.fake_live(b"contexts") == contexts + 1  # of the lane
+    soon(lambda: stand_in.fake_live(b"contexts") == contexts + 1)  # of the lane
     assert sums(comm, request, send, out)
     again = ctx.Allreduce_init(send, out, policy=pp.Full(), device_path="direct")  # does not warn
     for one in (request, again):

@@ -37,20 +37,22 @@ def test_a_contribution_that_is_on_its_way(comm, ctx, array, stream, needs_ipc, 
     request = opened(ctx, path, send, out)
     stream.hold(comm.rank == last)
     request.Start()
-    own, ranks = explained(comm.size, request)
-    assert own == ([CONTRIBUTION] if comm.rank == last else [])
-    assert ranks == {CONTRIBUTION: [last], PART: []}
+    own = [CONTRIBUTION] if comm.rank == last else []
+    right = own, {CONTRIBUTION: [last], PART: []}
+    explained(comm.size, request, lambda found: found == right)
     comm.Barrier()
     stream.hold(False)
     ends_well(comm, request, out)
 
 
 def one_device_has_yet_to_do_its_part(comm, request, stand_in, stream):
-    own, ranks = explained(comm.size, request)
-    assert ranks[CONTRIBUTION] == []
-    assert len(ranks[PART]) == 1
-    assert own == ([PART] if comm.rank in ranks[PART] else [])
-    comm.Barrier()
+    def right(found):
+        own, ranks = found
+        expected = [PART] if comm.rank in ranks[PART] else []
+        return own == expected and ranks[CONTRIBUTION] == [] and len(ranks[PART]) == 1
+
+    (rank,) = explained(comm.size, request, right).ranks[PART]
+    assert comm.allgather(rank) == [rank] * comm.size
     stand_in.fake_hold(stream, False)
 
 

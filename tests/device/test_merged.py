@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -117,6 +118,24 @@ class Results:
         return sum(int(one.get(self.stream)[-1]) for one in self.taken)
 
 
+def waits_for_the_device_of(rank, request):
+    """Wait, and return whether that is in vain because of a rank's device, as the error must say.
+
+    A rank that stands still gives no answer in time.
+    """
+    limit = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            request.Wait(timeout=1)
+        except pp.TimeoutError as error:
+            of_rank = str(error).partition(f"rank {rank} (computing")[2].partition(")")[0]
+            if PART in of_rank:
+                return True
+            assert time.monotonic() < limit, error
+        else:
+            return False
+
+
 def fill_the_ring(comm, this, results, after_a_turn):
     """Rank 0 makes rounds until it waits for the last rank's device; return what was given.
 
@@ -127,11 +146,8 @@ def fill_the_ring(comm, this, results, after_a_turn):
         if comm.rank == 0:
             for _ in range(MISSED):
                 given += this.start()
-                try:
-                    this.request.Wait(timeout=3)
-                except pp.TimeoutError as error:
-                    stuck = f"rank {comm.size - 1} (computing" in str(error) and PART in str(error)
-                    assert stuck, error
+                stuck = waits_for_the_device_of(comm.size - 1, this.request)
+                if stuck:
                     break
         stuck = comm.bcast(stuck)
         if stuck:

@@ -20,7 +20,7 @@ from support.layer import run_tests
 from support.mpirun import Run, program
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 240
+LIMIT_S = 600
 SKIPPED, CANNOT_BEGIN = 77, 2
 PATHS = ["staged", "ipc"] if fakecuda.cpp_compiler() else ["staged"]
 

@@ -162,9 +162,12 @@ def paths() -> list[str]:
 
 
 def context(comm: Any, path: str | None) -> pp.Context:
-    """Make a context in which handles can take a path."""
+    """Make a context in which handles can take a path; no rank leaves it by patience.
+
+    The automatic patience is a second at least. A busy machine may stop a rank for longer.
+    """
     by_messages: dict[str, Any] = {"transport": "mpi"} if path == "direct" else {}
-    return pp.Context(comm, seed=7, **by_messages)
+    return pp.Context(comm, seed=7, patience=None, **by_messages)
 
 
 def made(ctx: pp.Context, path: str, send: Any, receive: Any, **options: Any) -> Any:
@@ -284,13 +287,18 @@ class Kit:
             self.spin(self._used[-1], 1, 0, ns, stream)
             yield
             return
-        hold = driver().fake_hold
-        hold.argtypes = [Pointer, ctypes.c_bool]
-        hold(self.number(stream), True)
+        hold_on_stand_in(self.number(stream), True)
         try:
             yield
         finally:
-            hold(self.number(stream), False)
+            hold_on_stand_in(self.number(stream), False)
+
+
+def hold_on_stand_in(number: int, held: bool) -> None:
+    """Have a stream of the stand-in's begin nothing, until it is let go."""
+    hold = driver().fake_hold
+    hold.argtypes = [Pointer, ctypes.c_bool]
+    hold(number, held)
 
 
 def element(dtype: str) -> npt.DTypeLike:
