@@ -7,11 +7,12 @@ then, so it is of the round all the same; that of a device may still be on its w
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
 from support.device import Stream
+from support.on_device import let_go_when_waiting
 
 import pypartial as pp
 
@@ -19,15 +20,6 @@ pytestmark = pytest.mark.mpi
 
 COUNT = 1003
 LATE = "this rank's contributions have not come to or from their device"
-
-
-@contextmanager
-def soon(let_go):
-    """Have another thread let something go, which this one waits for."""
-    timer = threading.Timer(0.05, let_go)
-    timer.start()
-    yield
-    timer.join()
 
 
 def flush(ctx, host, **options):
@@ -93,7 +85,8 @@ def test_a_rank_goes_away_with_its_contribution_given(comm, array, stream, trans
             stream.hold(last)
             send.put(comm.rank + step)
             request.Start()
-            with soon(lambda: stream.hold(False)), ctx.away():
+            waiting = let_go_when_waiting(ctx, lambda: stream.hold(False))
+            with waiting if last else nullcontext(), ctx.away():
                 comm.Barrier()
             request.Wait(status)
             assert status.cause is pp.Cause.POLICY

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 import time
 from zlib import crc32
 
 import numpy as np
 import pytest
 from support.device import Array, Stream, device
+from support.on_device import let_go_when_waiting
 from support.oracles import check_groups
 from support.pairwise import pairwise
 
@@ -298,14 +298,10 @@ def test_a_copy_is_over_before_a_collective_call(comm, array, stream, transport,
         if late:
             stream.hold(True)
             request.Start()
-            released = threading.Event()
-            let_go = threading.Timer(0.05, lambda: (released.set(), stream.hold(False)))
-            let_go.start()
-            with ctx.away():
+            with let_go_when_waiting(ctx, lambda: stream.hold(False)) as released, ctx.away():
                 assert released.is_set()
                 comm.Barrier()
                 comm.Barrier()
-            let_go.join()
         else:
             comm.Barrier()
             for _ in range(3):

@@ -27,6 +27,7 @@ __all__ = [
     "devices_that_stay",
     "first_refuses_what_last_has_opened",
     "has_bits_of_the_host",
+    "let_go_when_waiting",
     "soon",
     "sums",
 ]
@@ -206,6 +207,36 @@ def cannot_close(stand_in: Any, rank_cannot: bool) -> Iterator[None]:
             soon(lambda: stand_in.fake_calls(call) - closed >= stand_in.fake_live(b"mappings"))
     finally:
         stand_in.fake_fail(call, 0, 0)
+
+
+@contextmanager
+def let_go_when_waiting(ctx: pp.Context, let_go: Callable[[], None]) -> Iterator[threading.Event]:
+    """Have another thread let something go when a call of the block waits for a device.
+
+    The event says that it has.
+    """
+    waits, gone = threading.Event(), threading.Event()
+    calls: Any = ctx._calls
+    await_device = calls.await_device
+
+    def note(*arguments: Any) -> Any:
+        waits.set()
+        return await_device(*arguments)
+
+    def watch() -> None:
+        if waits.wait(LIMIT_S):
+            gone.set()
+        let_go()
+
+    calls.await_device = note
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield gone
+    finally:
+        watcher.join()
+        calls.await_device = await_device
+    assert gone.is_set(), "no call has waited for the device"
 
 
 @contextmanager
