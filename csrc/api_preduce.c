@@ -183,8 +183,11 @@ int32_t pp_preduce_backend(const pp_handle_t *handle)
                                                       : PP_BACKEND_NODE;
 }
 
-void pp_ctx_nodes(const pp_ctx_t *ctx, int32_t *node_of)
+pp_status_t pp_ctx_nodes(pp_ctx_t *ctx, int32_t *node_of)
 {
+    PP_TRY(pp_lock(ctx));
     for (int32_t rank = 0; rank < ctx->engine.size; rank++)
         node_of[rank] = ctx->nodes ? ctx->nodes->node_of[rank] : 0;
+    pp_unlock(ctx);
+    return PP_OK;
 }

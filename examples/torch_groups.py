@@ -4,7 +4,7 @@
 
 Each rank makes its own steps, and averages its *model* with two others: the first that ask, as in
 Partial Reduce. The last rank needs 20 ms longer for each batch; it holds up only the groups that it
-is in. Models differ while training, for SECONDS (1), and `finish`, at the end of the block, averages
+is in. Models differ while training, for SECONDS (1); `finish`, at the end of the block, averages
 over all ranks.
 """
 

@@ -167,6 +167,7 @@ class Context(Collectives):
         "_ctx",
         "_gone",
         "_native",
+        "_over",
         "_rank",
         "_requests",
         "_seed",
@@ -225,7 +226,9 @@ class Context(Collectives):
         if complaint is not None:
             raise complaint
         native.check(status)
-        self._ctx: CData = out[0]
+        # Kept while a thread may be on its way into a call: the core refuses that after Free.
+        self._ctx: CData = ffi.gc(out[0], lib.pp_ctx_release)
+        self._over = False
         self._rank: int = lib.pp_ctx_rank(self._ctx)
         self._size: int = lib.pp_ctx_size(self._ctx)
         self._calls = CollectiveCalls(native, self._ctx, self._stall_warning)
@@ -461,8 +464,7 @@ class Context(Collectives):
         left = self._calls.before(name, limit)
         self._calls.make(name, None, left, lambda: (begin(self._ctx), None))
         self._refuse("the context was freed")
-        ctx, self._ctx = self._ctx, self._native.ffi.NULL
-        self._native.lib.pp_ctx_release(ctx)
+        self._over = True
         _live_contexts.discard(self)
 
     def __enter__(self) -> Context:
@@ -481,7 +483,7 @@ class Context(Collectives):
         If an exception that left the block of a request has abandoned it, and the program caught
         that exception and went on, this raises an `Error` that quotes it.
         """
-        if self._ctx == self._native.ffi.NULL:
+        if self._over:
             return
         if error is not None:
             self._abandon(error, "its with block")
@@ -545,7 +547,7 @@ def _refuse_all(why: str) -> None:
     for context in list(_live_contexts):
         if context._gone is None:
             context._refuse(why)
-        context._ctx = context._native.ffi.NULL
+        context._over = True
 
 
 def _forked() -> None:

@@ -228,7 +228,7 @@ class Static(Generator):
     def _table(self, native: Native, ctx: CData, ranks: int) -> CData:
         ffi, lib = native.ffi, native.lib
         node_of = ffi.new("int32_t[]", ranks)
-        lib.pp_ctx_nodes(ctx, node_of)
+        native.check(lib.pp_ctx_nodes(ctx, node_of))
         nodes, per_node = self.layout(ffi.unpack(node_of, ranks))
         table = ffi.new("int32_t[]", lib.PP_STATIC_PHASES * ranks)
         native.check(lib.pp_groups_static_table(nodes, per_node, table))

@@ -62,9 +62,16 @@ void pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind)
     }
 }
 
+void pp_call_keep_empty(pp_calls_t *calls, pp_handle_t *handle)
+{
+    handle->kind->empty(handle);
+    handle->next = calls->emptied;
+    calls->emptied = handle;
+}
+
 void pp_call_drop_unborn(pp_calls_t *calls)
 {
     if (calls->kind == PP_CALL_INIT && !calls->finished && !calls->opened && calls->handle)
-        pp_handle_release(calls->handle);
+        pp_call_keep_empty(calls, calls->handle);
     calls->handle = NULL;
 }

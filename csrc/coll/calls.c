@@ -65,9 +65,7 @@ void pp_calls_close(pp_calls_t *calls)
         return;
     PP_FOR_EACH_HANDLE(engine, handle) {
         pp_engine_forget(engine, handle);
-        handle->kind->empty(handle);
-        handle->next = calls->emptied;
-        calls->emptied = handle;
+        pp_call_keep_empty(calls, handle);
     }
     pp_series_close(&calls->agree.series);
     pp_team_close(calls->team);

@@ -79,7 +79,9 @@ const char *pp_call_name(pp_call_kind_t kind);
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle);
 void        pp_call_finish(pp_calls_t *calls, pp_status_t status);
 void        pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind);
-/* Releases a handle whose creation will never end: no one else has it yet. */
+/* Releases what a handle has, and keeps itself until pp_calls_end(). */
+void        pp_call_keep_empty(pp_calls_t *calls, pp_handle_t *handle);
+/* The same with one whose creation will never end. */
 void        pp_call_drop_unborn(pp_calls_t *calls);
 
 /* ---- agreement.c --------------------------------------------------------------------------------------- */
@@ -133,7 +135,7 @@ void        pp_ask_told(pp_calls_t *calls, int32_t peer, const pp_tell_t *answer
 
 pp_status_t pp_calls_open(pp_calls_t *calls, pp_team_t *team, pp_engine_t *engine, int32_t window);
 /* Releases what is left.  Handles stay, without what they had, until pp_calls_end(): a thread that holds one finds there
-   the context, which refuses its call. */
+   the context, which refuses its call; of one whose *_init has not finished, none. */
 void        pp_calls_close(pp_calls_t *calls);
 void        pp_calls_end(pp_calls_t *calls);
 

@@ -237,7 +237,8 @@ pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx);
    returns.  MPI_Finalize tells the other ranks and releases the memory; calls of its handles are refused then, too. */
 void        pp_ctx_abandon(pp_ctx_t *ctx);
 
-/* Local.  Frees a context whose collective release has succeeded; does nothing with any other.  NULL is fine. */
+/* Local.  Frees a context whose collective release has succeeded; does nothing with any other.  NULL is fine.  No other
+   thread may be in a call of the context, or begin one: pp_question_close(), too. */
 void        pp_ctx_release(pp_ctx_t *ctx);
 
 /* Blocking: finishes the collective call that was begun.  Returns PP_OK, PP_PENDING after `timeout_us` (< 0: no limit;
@@ -599,7 +600,7 @@ pp_status_t pp_preduce_averaged(pp_handle_t *handle, uint64_t *round);
 /* Local.  What AUTO became: pp_backend_t. */
 int32_t     pp_preduce_backend(const pp_handle_t *handle);
 /* Local.  Fills `node_of` with the node of each rank, numbered from 0 in the order of their lowest ranks. */
-void        pp_ctx_nodes(const pp_ctx_t *ctx, int32_t *node_of);
+pp_status_t pp_ctx_nodes(pp_ctx_t *ctx, int32_t *node_of);
 /* Local.  The static table (Ripples 4.2) in the form of pp_preduce_config_t.table: four phases of nodes * per_node
    ranks. PP_ERR_ARGUMENT: a wrong value. */
 enum { PP_STATIC_PHASES = 4 };

@@ -1,5 +1,8 @@
 /* live.c - see live.h. */
+#define _GNU_SOURCE
 #include "live.h"
+
+#include <unistd.h>
 
 static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 static pp_ctx_t *live;
@@ -8,7 +11,6 @@ static atomic_int open_contexts;       /* as many as `live` lists */
 static bool finalises;
 static int  taken;                     /* contexts that threads end */
 static uint64_t taken_after;           /* so many forks: a forked child has not these threads */
-static pthread_cond_t none_taken = PTHREAD_COND_INITIALIZER;
 
 void pp_live_add(pp_ctx_t *ctx)
 {
@@ -55,8 +57,7 @@ bool pp_live_take(pp_ctx_t *ctx)
 void pp_live_taken(void)
 {
     pthread_mutex_lock(&live_lock);
-    if (--taken == 0)
-        pthread_cond_broadcast(&none_taken);
+    taken--;
     pthread_mutex_unlock(&live_lock);
 }
 
@@ -77,9 +78,13 @@ void pp_live_finalise(void)
 
 void pp_live_await_taken(void)
 {
+    enum { LOOKS = 1000, PAUSE_US = 1000 };
     pthread_mutex_lock(&live_lock);
-    while (taken > 0 && taken_after == pp_fork_count())
-        pthread_cond_wait(&none_taken, &live_lock);
+    for (int looks = 0; taken > 0 && taken_after == pp_fork_count() && looks < LOOKS; looks++) {
+        pthread_mutex_unlock(&live_lock);
+        usleep(PAUSE_US);
+        pthread_mutex_lock(&live_lock);
+    }
     pthread_mutex_unlock(&live_lock);
 }
 

@@ -24,7 +24,8 @@ void pp_live_finalise(void);
 /* The context after `ctx` (NULL: the first one); NULL: there is none. */
 pp_ctx_t *pp_live_next(const pp_ctx_t *ctx);
 void pp_live_remove(pp_ctx_t *ctx);
-/* Waits until the contexts that were taken before have ended. */
+/* Waits until the contexts that were taken before have ended; but not for long, because MPI may call the application there
+   (a delete function of an attribute), which may wait for the thread that finalises: in Python, for its lock. */
 void pp_live_await_taken(void);
 
 /* ---- waits */

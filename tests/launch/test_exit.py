@@ -139,6 +139,14 @@ def test_mpi_ends_while_a_thread_is_inside_a_call(call, end):
     assert ("was told" in run.output) == (end == "finalize"), run.explain()
 
 
+@pytest.mark.parametrize("call", ["alloc", "stats"])
+def test_a_context_is_freed_while_threads_begin_calls(call):
+    """What they look at must not be memory that was given back, whose bytes are changed here."""
+    command = python(str(SCRIPTS / "freed_inside.py"), call, "4")
+    run = mpirun(1, command, timeout_s=LIMIT_S, env={"MALLOC_PERTURB_": "165"})
+    check_all_ended(run, 1)
+
+
 def test_a_killed_rank_ends_the_job():
     run = launch(3, "killed", "1")
     assert run.returncode not in (0, None), run.explain()

@@ -308,8 +308,9 @@ class Core:
         self.said.append("free")
         return 0
 
-    def pp_ctx_nodes(self, ctx: Any, node_of: Any) -> None:
+    def pp_ctx_nodes(self, ctx: Any, node_of: Any) -> int:
         node_of[0 : len(self.nodes)] = self.nodes
+        return 0
 
     def pp_groups_static_table(self, nodes: int, per_node: int, table: Any) -> int:
         self.said.append((nodes, per_node))

@@ -510,6 +510,7 @@ static void part_errors(int scale)
 enum { LEFT_BEHIND = 3 };
 static handle_t left_behind[LEFT_BEHIND], in_vain;   /* their memory outlives MPI */
 static pp_handle_t *group;                  /* of P-Reduce, left behind, too */
+static pp_handle_t *unborn;                 /* the other ranks never make it */
 static uint64_t     group_vector[8];
 
 static void leave_group_behind(pp_ctx_t *ctx)
@@ -644,6 +645,8 @@ static void part_abandon(int scale)
         pthread_create(&threads[i], NULL, wait_in_vain, &victims[i]);
     }
     usleep(100000);
+    if (my_rank == 0)
+        MUST(pp_allreduce_init_begin(ctxs[1], &left_behind[1].config, NULL, &unborn));
     for (int i = 0; my_rank == 0 && i < 2; i++) {
         pp_stats_t stats;
         pp_ctx_stats(ctxs[i], &stats);
@@ -848,6 +851,7 @@ int main(int argc, char **argv)
         check_late();
     if (ends[0].ctx)
         check_ends();
+    CHECK(!unborn || pp_start(unborn) == PP_ERR_STATE, "a handle begins that not all ranks have made");
     for (int i = 0; i < LEFT_BEHIND; i++)
         release_handle(&left_behind[i]);
     if (my_rank == 0)
