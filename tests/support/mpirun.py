@@ -432,7 +432,7 @@ def gone_for(seconds: float, mark: str, command: Sequence[str]) -> Callable[[], 
     return over
 
 
-def end_survivors(mark: str, patience_s: float) -> list[str]:
+def end_survivors(mark: str, patience_s: float = SURVIVES_S) -> list[str]:
     """Wait a little for the last processes of a run; kill those that stay, and name them."""
     deadline = time.monotonic() + patience_s
     while (alive := marked(mark)) and time.monotonic() < deadline:

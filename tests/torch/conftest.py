@@ -20,7 +20,6 @@ from support.ranks import (
     comm,
     ctx,
     in_mpi,
-    patient_ctx,
     pytest_runtest_makereport,
     pytest_runtest_protocol,
     pytest_runtest_setup,
@@ -34,7 +33,6 @@ from pypartial._ipc import KERNELS
 __all__ = [
     "comm",
     "ctx",
-    "patient_ctx",
     "pytest_runtest_makereport",
     "pytest_runtest_protocol",
     "pytest_runtest_setup",
