@@ -82,7 +82,8 @@ pp_status_t pp_ctx_free_begin(pp_ctx_t *ctx)
     return status;
 }
 
-/* An abandoned context must still tell its peers at MPI_Finalize, which then releases what it has. */
+/* An abandoned context must still tell its peers at MPI_Finalize, which then releases what it has.  One that a thread
+   has not left in time keeps its MPI, and stays. */
 void pp_ctx_release(pp_ctx_t *ctx)
 {
     if (ctx && ctx->freed && ctx->ending && !ctx->mpi) {

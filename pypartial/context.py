@@ -228,7 +228,7 @@ class Context(Collectives):
         native.check(status)
         # Kept while a thread may be on its way into a call: the core refuses that after Free.
         self._ctx: CData = ffi.gc(out[0], lib.pp_ctx_release)
-        self._over = False
+        self._over = False  # freed, MPI has ended, or in a forked child: its block ends quietly
         self._rank: int = lib.pp_ctx_rank(self._ctx)
         self._size: int = lib.pp_ctx_size(self._ctx)
         self._calls = CollectiveCalls(native, self._ctx, self._stall_warning)

@@ -42,7 +42,8 @@ class Turns:
         finally:
             over.set()
             thread.join()
-        pytest.skip(f"only in {self._counted} turns of {TIMES * self.number} no rank stood still")
+        # Not skipped: it may be the library that keeps the processors from other threads.
+        pytest.fail(f"only in {self._counted} turns of {TIMES * self.number} no rank stood still")
 
     def _look(self, over: threading.Event) -> None:
         before = time.monotonic()

@@ -32,7 +32,7 @@ while contexts == 0 or time.monotonic() < until:
     threads = [threading.Thread(target=go_on, args=(ctx, told)) for _ in range(THREADS)]
     for thread in threads:
         thread.start()
-    time.sleep(FREED_AFTER_S)
+    time.sleep(FREED_AFTER_S)  # some calls are made; none of them would do as well
     ctx.Free()
     for thread in threads:
         thread.join()
