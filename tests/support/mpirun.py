@@ -33,6 +33,7 @@ EXEC_S = 30.0  # in which a process has begun to execute its program
 SURVIVES_S = 30.0  # what lives for so long after the end of a run is not about to end
 KERNEL_THREAD = 0x0020_0000  # of the flags in /proc/<pid>/stat
 LOOK_S = 0.2  # how often it is looked whether the ranks of a run are gone
+STAYS_S = 1.0  # what lies in /dev/shm for so long, without a process that has mapped it, was left
 HOSTS = Path(__file__).resolve().parent / "hosts"
 NOT_POSSIBLE = 77  # its exit code
 LIBC = ctypes.CDLL(None)
@@ -169,11 +170,8 @@ def mpirun(
         full.append("--")
         changes[SEGMENTS] = ""  # the hosts do not see this machine's /dev/shm
     full += command
-    before = shared_files()
     over = gone_for(linger_s, mark, command)
-    ran = program(full, timeout_s=timeout_s + grace_s, env=changes, mark=mark, over=over)
-    ran.leftovers = sorted(orphans(shared_files() - before))
-    return ran
+    return program(full, timeout_s=timeout_s + grace_s, env=changes, mark=mark, over=over)
 
 
 def program(
@@ -205,6 +203,7 @@ def program(
         For so long its processes may go on when it has ended.
     """
     mark = mark or uuid.uuid4().hex
+    before = shared_files()
     with scratch() as (folder, segments):
         environment = make_environment(env or {}, mark, folder, segments)
         began = time.monotonic()
@@ -213,7 +212,7 @@ def program(
         finally:
             seconds = time.monotonic() - began
             survivors = end_survivors(mark, patience_s)
-    return Run([*command], returncode, output, seconds, survivors)
+    return Run([*command], returncode, output, seconds, survivors, left_behind(before))
 
 
 def launch(ranks: int | Sequence[int]) -> list[str]:
@@ -441,6 +440,20 @@ def end_survivors(mark: str, patience_s: float = SURVIVES_S) -> list[str]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return [f"{pid}: {command}" for pid, command in alive.items()]
+
+
+def left_behind(before: set[str]) -> list[str]:
+    """Return the files in /dev/shm that are new, and that nobody uses.
+
+    Other jobs may run: between the making of a file and its mapping nobody uses it, nor between its
+    last use and its end.
+    """
+    left = orphans(shared_files() - before)
+    deadline = time.monotonic() + STAYS_S
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left &= orphans(shared_files() & left)
+    return sorted(left)
 
 
 def shared_files() -> set[str]:
