@@ -265,14 +265,27 @@ def test_a_contribution_is_linked_when_the_device_has_combined_it(comm, merging,
 
 @pytest.mark.sizes(2, 3)
 def test_a_result_is_read_in_the_ring_before_wait_returns(comm, array, stand_in):
-    """That before it is still in use, so it goes by a bounce buffer; its entry is used again."""
+    """That before it is still in use, so it goes by a bounce buffer; its entry is used again.
+
+    The last rank's device reads it when Wait waits for that; if it does not, after rounds that use
+    the entry again.
+    """
     slow, other, last = Stream(), Stream(), comm.size - 1
     send, out, seen = (array(COUNT, "i8") for _ in range(3))
+    waits = b"cuStreamSynchronize"
+    used_again, waited = threading.Event(), []
     with pp.Context(comm, seed=7, patience=None) as ctx:
         request = ctx.Allreduce_init(
             send, out, policy=pp.Solo(), deliver="latest", device_path="ipc"
         )
         work = stand_in.fake_stream_before(stand_in.fake_newest_stream())
+
+        def read_later():
+            soon(lambda: stand_in.fake_held_calls(waits) or used_again.is_set())
+            waited.append(stand_in.fake_held_calls(waits) > 0)
+            stand_in.fake_hold(work, False)
+
+        later = threading.Thread(target=read_later)
         send.put(1)
         send.settle()
         for turn in range(2):
@@ -286,23 +299,24 @@ def test_a_result_is_read_in_the_ring_before_wait_returns(comm, array, stand_in)
                 request.Wait(stream=slow)
             elif comm.rank == last:
                 stand_in.fake_hold(work, True)
-                later = threading.Timer(0.5, stand_in.fake_hold, [work, False])
                 later.start()
                 request.Start()
                 request.Wait(stream=other)
                 seen.copy(out, other)
             comm.Barrier()
-        for _ in range(6 if comm.rank == 0 else 0):
+        for _ in range(12 if comm.rank == 0 else 0):
             send.put(1000)
             request.Start()
             request.Wait()
         comm.Barrier()
         if comm.rank == last:
+            used_again.set()
             later.join()
             slow.hold(False)
             values = seen.get(other)
             assert (values == values[0]).all()
             assert values[0] in (1, 2)
+            assert waited == [True]
         request.Flush()
         request.Free()
     slow.close()
