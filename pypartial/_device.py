@@ -542,6 +542,8 @@ def as_stream(value: Any, device: int) -> int:
     ArgumentError
         If it is something else, or another device's default stream; the text has the value.
     """
+    if type(value) is int and 0 < value <= _ADDRESS_MAX:  # the usual case of a loop costs little
+        return value
     try:
         number = _of_object(value)
         if number is not None and number <= PER_THREAD_STREAM:

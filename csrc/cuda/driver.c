@@ -20,6 +20,7 @@ static struct {
     pp_status_t    status;
     char           text[TEXT_BYTES];             /* of the error */
     _Atomic pid_t  process;                      /* which opened it */
+    bool           forked;                       /* this one is a child of that */
     pp_cuda_t      cuda;
 } driver = {.once = PTHREAD_ONCE_INIT};
 
@@ -144,15 +145,22 @@ static pp_status_t open_driver(pp_cuda_t *cuda)
     return start(cuda);
 }
 
+/* In a child, which has one thread.  To compare process ids instead takes a system call each time, and a call of the
+   application asks several times. */
+static void note_fork(void) { driver.forked = true; }
+
 static void open_once(void)
 {
     driver.process = getpid();
-    driver.status = open_driver(&driver.cuda);
+    driver.forked = false;
+    driver.status = pthread_atfork(NULL, NULL, note_fork)
+        ? pp_fail(PP_ERR_MEMORY, "no memory to notice forks, after which CUDA cannot be used")
+        : open_driver(&driver.cuda);
     if (driver.status < 0)
         snprintf(driver.text, sizeof driver.text, "%s", pp_error_text());
 }
 
-bool pp_cuda_in_child(void) { return driver.process != 0 && driver.process != getpid(); }
+bool pp_cuda_in_child(void) { return driver.forked; }
 
 static pp_status_t check_process(void)
 {
