@@ -9,14 +9,17 @@
 #include <math.h>
 
 /* With a fused multiply-add, l * r and r * l would round differently; but the machines of a job, and both orders, must
-   agree to the bit.  On x86 gcc 12 forms vfmaddsub in spite of the first pragma, so the target pragma says that there
-   is no such instruction.  It matters to builds with -march only. */
+   agree to the bit.  gcc 12 forms vfmaddsub on x86, and fcmla on ARM, in spite of the first pragma.  So the others say
+   that there is no such instruction, and that it is not to look for patterns.  They matter to builds with -march only. */
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #else
 #pragma GCC optimize("fp-contract=off")
 #ifdef __x86_64__
 #pragma GCC target("no-fma,no-fma4,no-avx512f")
+#endif
+#ifdef __aarch64__
+#pragma GCC optimize("no-tree-vectorize,no-tree-slp-vectorize")
 #endif
 #endif
 

@@ -37,13 +37,12 @@ PP_KERNEL(min_longdouble, long double,
 PP_KERNEL(max_longdouble, long double,
           isunordered(l, r) ? NAN : l > r || (l == r && !signbit(l)) ? l : r)
 
-/* Zeroes the padding first: an assignment leaves the padding of its target alone, in every kernel here. */
 void pp_load_longdouble(void *to, const void *from, size_t count)
 {
     long double       *value = to;
     const long double *given = from;
 
-    memset(to, 0, count * sizeof *value);
+    PP_CLEAR_PADDING(long double, to, count);
     for (size_t i = 0; i < count; i++)
         value[i] = given[i];
 }

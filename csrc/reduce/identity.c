@@ -13,58 +13,56 @@ typedef union element {
     float complex c64; double complex c128; long double complex cld;
 } element_t;
 
-static element_t one(int32_t type)
+/* These write to an element that is 0: an assignment leaves the padding of a long double, and what an element has beyond
+   its type, alone. */
+static void set_one(int32_t type, element_t *value)
 {
     switch (type) {
-    case PP_FLOAT16:     return (element_t){.u16 = 0x3c00};
-    case PP_BFLOAT16:    return (element_t){.u16 = 0x3f80};
-    case PP_FLOAT32:     return (element_t){.f32 = 1};
-    case PP_FLOAT64:     return (element_t){.f64 = 1};
-    case PP_LONGDOUBLE:  return (element_t){.ld = 1};
-    case PP_COMPLEX64:   return (element_t){.c64 = 1};
-    case PP_COMPLEX128:  return (element_t){.c128 = 1};
-    case PP_CLONGDOUBLE: return (element_t){.cld = 1};
-    default: break;
+    case PP_FLOAT16:     value->u16 = 0x3c00; break;
+    case PP_BFLOAT16:    value->u16 = 0x3f80; break;
+    case PP_FLOAT32:     value->f32 = 1; break;
+    case PP_FLOAT64:     value->f64 = 1; break;
+    case PP_LONGDOUBLE:  value->ld = 1; break;
+    case PP_COMPLEX64:   value->f32 = 1; break;     /* the real part */
+    case PP_COMPLEX128:  value->f64 = 1; break;
+    case PP_CLONGDOUBLE: value->ld = 1; break;
+    default:             value->u8 = 1; break;      /* integers and bool; little-endian, like all that travels */
     }
-    element_t value;
-    memset(&value, 0, sizeof value);
-    value.u8 = 1;   /* integers and bool; little-endian, like all that travels */
-    return value;
 }
 
 /* The largest value of an ordered type; the smallest if `lowest`. */
-static element_t extreme(int32_t type, bool lowest)
+static void set_extreme(int32_t type, bool lowest, element_t *value)
 {
     switch (type) {
-    case PP_INT8:       return (element_t){.i8 = lowest ? INT8_MIN : INT8_MAX};
-    case PP_INT16:      return (element_t){.i16 = lowest ? INT16_MIN : INT16_MAX};
-    case PP_INT32:      return (element_t){.i32 = lowest ? INT32_MIN : INT32_MAX};
-    case PP_INT64:      return (element_t){.i64 = lowest ? INT64_MIN : INT64_MAX};
-    case PP_FLOAT16:    return (element_t){.u16 = lowest ? 0xfc00 : 0x7c00};
-    case PP_BFLOAT16:   return (element_t){.u16 = lowest ? 0xff80 : 0x7f80};
-    case PP_FLOAT32:    return (element_t){.f32 = lowest ? -INFINITY : INFINITY};
-    case PP_FLOAT64:    return (element_t){.f64 = lowest ? -(double)INFINITY : (double)INFINITY};
-    case PP_LONGDOUBLE: return (element_t){.ld = lowest ? -(long double)INFINITY : (long double)INFINITY};
-    default:            return (element_t){.u64 = lowest ? 0 : UINT64_MAX};
+    case PP_INT8:       value->i8 = lowest ? INT8_MIN : INT8_MAX; break;
+    case PP_INT16:      value->i16 = lowest ? INT16_MIN : INT16_MAX; break;
+    case PP_INT32:      value->i32 = lowest ? INT32_MIN : INT32_MAX; break;
+    case PP_INT64:      value->i64 = lowest ? INT64_MIN : INT64_MAX; break;
+    case PP_FLOAT16:    value->u16 = lowest ? 0xfc00 : 0x7c00; break;
+    case PP_BFLOAT16:   value->u16 = lowest ? 0xff80 : 0x7f80; break;
+    case PP_FLOAT32:    value->f32 = lowest ? -INFINITY : INFINITY; break;
+    case PP_FLOAT64:    value->f64 = lowest ? -(double)INFINITY : (double)INFINITY; break;
+    case PP_LONGDOUBLE: value->ld = lowest ? -(long double)INFINITY : (long double)INFINITY; break;
+    default:            value->u64 = lowest ? 0 : UINT64_MAX; break;
     }
 }
 
-static element_t identity(int32_t op, int32_t type)
+static void set_identity(int32_t op, int32_t type, element_t *value)
 {
-    element_t zero;
-    memset(&zero, 0, sizeof zero);
+    memset(value, 0, sizeof *value);
     switch (op) {
-    case PP_PROD: case PP_LAND: return one(type);
-    case PP_MIN:  return extreme(type, false);
-    case PP_MAX:  return extreme(type, true);
-    case PP_BAND: return (element_t){.u64 = UINT64_MAX};
-    default:      return zero;
+    case PP_PROD: case PP_LAND: set_one(type, value); break;
+    case PP_MIN:  set_extreme(type, false, value); break;
+    case PP_MAX:  set_extreme(type, true, value); break;
+    case PP_BAND: value->u64 = UINT64_MAX; break;
+    default: break;
     }
 }
 
 void pp_identity_fill(int32_t op, int32_t type, void *values, size_t count)
 {
-    const element_t value = identity(op, type);
+    element_t value;
+    set_identity(op, type, &value);
     const size_t bytes = pp_type_bytes(type);
     for (size_t i = 0; i < count; i++)
         memcpy((char *)values + i * bytes, &value, bytes);

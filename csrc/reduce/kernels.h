@@ -6,6 +6,7 @@
  *   - integers wrap (computed unsigned);
  *   - floating sums and products give one canonical NaN: hardware keeps the payload and the sign of one operand's
  *     NaN, and which operand that is depends on the compiler's order;
+ *   - no product is fused with a sum;
  *   - MIN and MAX are minimum and maximum of IEEE 754-2019: a NaN in either operand gives the canonical NaN, and
  *     -0 is less than +0.
  */
@@ -13,6 +14,12 @@
 #define PP_REDUCE_KERNELS_H
 
 #include "reduce.h"
+
+#include <string.h>
+
+#ifdef __FAST_MATH__
+#error "pypartial must not be built with -ffast-math or -Ofast: NaN would be lost, and ranks would differ in their bits"
+#endif
 
 /* One element type.  An operation without a kernel is not defined on it. */
 typedef struct pp_element {
@@ -51,6 +58,13 @@ extern const pp_element_t pp_element_int8, pp_element_int16, pp_element_int32, p
 /* A field of pp_element_t: the operation's kernel. */
 #define PP_HAS(op, name) .kernels[op] = name, .into[op] = name##_into
 
+/* For a target that may hold anything: an assignment leaves the padding of a long double alone. */
+#define PP_CLEAR_PADDING(value_t, out, count)                                     \
+    do {                                                                          \
+        if (__builtin_types_compatible_p(value_t, long double))                   \
+            memset(out, 0, (count) * sizeof(value_t));                            \
+    } while (0)
+
 /* Two functions: inout[i] = `expression` of l and r, and out[i] = the same.  `restrict` lets the compiler vectorise the
    loop without a check; gcc heeds it on parameters only. */
 #define PP_KERNEL(name, value_t, expression)                                      \
@@ -61,6 +75,7 @@ extern const pp_element_t pp_element_int8, pp_element_int16, pp_element_int32, p
         value_t       *result = out;                                              \
         const value_t *kept = left, *given = right;                               \
                                                                                   \
+        PP_CLEAR_PADDING(value_t, out, count);                                    \
         for (size_t i = 0; i < count; i++) {                                      \
             const value_t l = kept[i], r = given[i];                              \
             result[i] = (value_t)(expression);                                    \

@@ -1,14 +1,22 @@
 /* local.c - converts users' elements to accumulators and back; pp_reduce_local(), with its argument checks. */
 #include "kernels.h"
+#include "mode.h"
 
 #include <string.h>
 
 enum { BLOCK_BYTES = 4096 };     /* of accumulators: stays in the first cache */
 
+static void convert(pp_convert_t function, void *to, const void *from, size_t count)
+{
+    const pp_mode_t before = pp_mode_begin();
+    function(to, from, count);
+    pp_mode_end(before);
+}
+
 void pp_load(const pp_kernels_t *kernels, void *to, const void *from, size_t count)
 {
     if (kernels->load)
-        kernels->load(to, from, count);
+        convert(kernels->load, to, from, count);
     else if (count > 0)
         memcpy(to, from, count * kernels->user_bytes);
 }
@@ -16,7 +24,7 @@ void pp_load(const pp_kernels_t *kernels, void *to, const void *from, size_t cou
 void pp_store(const pp_kernels_t *kernels, void *to, const void *from, size_t count)
 {
     if (kernels->store)
-        kernels->store(to, from, count);
+        convert(kernels->store, to, from, count);
     else if (count > 0)
         memcpy(to, from, count * kernels->user_bytes);
 }
@@ -27,18 +35,18 @@ void pp_load_combined(const pp_kernels_t *kernels, void *inout, const void *from
     const size_t      block = BLOCK_BYTES / kernels->element_bytes;
     char             *kept = inout;
     const char       *next = from;
+    const pp_mode_t   before = pp_mode_begin();
 
-    if (!kernels->load) {
+    if (!kernels->load)
         kernels->keep_left(inout, from, count);
-        return;
-    }
-    for (size_t part; count > 0; count -= part) {
+    for (size_t part; kernels->load && count > 0; count -= part) {
         part = count < block ? count : block;
         kernels->load(given, next, part);
         kernels->keep_left(kept, given, part);
         kept += part * kernels->element_bytes;
         next += part * kernels->user_bytes;
     }
+    pp_mode_end(before);
 }
 
 /* Through accumulators, block by block. */
@@ -94,9 +102,11 @@ pp_status_t pp_reduce_local(int32_t op, int32_t type, const void *in, void *inou
     if (count == 0)
         return PP_OK;
     PP_TRY(check_buffers(type, in, inout, count));
+    const pp_mode_t before = pp_mode_begin();
     if (kernels.load)
         reduce_converted(&kernels, in, inout, count, inout_is_left);
     else
         (inout_is_left ? kernels.keep_left : kernels.keep_right)(inout, in, count);
+    pp_mode_end(before);
     return PP_OK;
 }

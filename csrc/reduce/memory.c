@@ -1,6 +1,7 @@
 /* memory.c - the host's memory, and the table of kinds.  See memory.h. */
 #include "memory.h"
 #include "kernels.h"
+#include "mode.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,34 +63,41 @@ static void host_settle(void)
 #endif
 }
 
+#define IN_USUAL_MODES(call)                             \
+    do {                                                 \
+        const pp_mode_t before = pp_mode_begin();        \
+        call;                                            \
+        pp_mode_end(before);                             \
+    } while (0)
+
 static void host_keep_left(const pp_kernels_t *kernels, void *inout, const void *in, size_t count)
 {
-    kernels->keep_left(inout, in, count);
+    IN_USUAL_MODES(kernels->keep_left(inout, in, count));
 }
 
 static void host_keep_right(const pp_kernels_t *kernels, void *inout, const void *in, size_t count)
 {
-    kernels->keep_right(inout, in, count);
+    IN_USUAL_MODES(kernels->keep_right(inout, in, count));
 }
 
 static void host_into(const pp_kernels_t *kernels, void *out, const void *left, const void *right, size_t count)
 {
-    kernels->into(out, left, right, count);
+    IN_USUAL_MODES(kernels->into(out, left, right, count));
 }
 
 static void host_scale(const pp_kernels_t *kernels, void *out, const void *in, size_t count, double weight)
 {
-    kernels->weighted->scale(out, in, count, weight);
+    IN_USUAL_MODES(kernels->weighted->scale(out, in, count, weight));
 }
 
 static void host_add(const pp_kernels_t *kernels, void *inout, const void *in, size_t count, double weight)
 {
-    kernels->weighted->add(inout, in, count, weight);
+    IN_USUAL_MODES(kernels->weighted->add(inout, in, count, weight));
 }
 
 static void host_divide(const pp_kernels_t *kernels, void *values, size_t count, uint64_t by)
 {
-    kernels->divide(values, count, by);
+    IN_USUAL_MODES(kernels->divide(values, count, by));
 }
 
 static void host_normalise(const pp_kernels_t *kernels, void *values, size_t count)

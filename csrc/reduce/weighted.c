@@ -25,6 +25,8 @@
         const value_t *given = in;                                                \
         const value_t  factor = (value_t)weight;                                  \
                                                                                   \
+        if (out != in)                                                            \
+            PP_CLEAR_PADDING(value_t, out, count);                                \
         for (size_t i = 0; i < count; i++) {                                      \
             const value_t product = factor * given[i];                            \
             result[i] = CANONICAL(product);                                       \

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from functools import reduce
 
 import ml_dtypes
 import numpy as np
 import pytest
 from mpi4py import MPI
+from support.modes import MODES, WHY_NONE, changed
 
 import pypartial as pp
 from pypartial._core import ffi, lib
@@ -232,7 +234,7 @@ def test_floats_are_the_same_bits_everywhere(comm, ctx, deliver):
     """Sums that depend on the order: the order is the same on every rank.  So are padding bytes."""
     random = np.random.default_rng(comm.rank)
     dtypes = ("float32", "float16", "longdouble", "clongdouble")
-    for dtype, algorithm in itertools.product(dtypes, ALGORITHMS):
+    for dtype, algorithm in itertools.product(dtypes, ("auto", *ALGORITHMS)):
         send, out = np.zeros(999, dtype), np.zeros(999, dtype)
         request = ctx.Allreduce_init(
             send, out, policy=pp.Full(), deliver=deliver, algorithm=algorithm
@@ -242,4 +244,51 @@ def test_floats_are_the_same_bits_everywhere(comm, ctx, deliver):
             send[:] = random.standard_normal(999)
             run_once(request)
             assert len(set(comm.allgather(out.tobytes()))) == 1
+            assert padding(out) == {0}
+        request.Free()
+
+
+X87_BYTES = 10  # of a long double on x86-64; the others are padding
+
+
+def padding(values):
+    """Which bytes the padding of long doubles has; {0} if these have none."""
+    kind = np.dtype("longdouble")
+    if values.dtype not in ("longdouble", "clongdouble") or np.finfo(kind).nmant != 63:
+        return {0}
+    return set(values.view(np.uint8).reshape(-1, kind.itemsize)[:, X87_BYTES:].ravel().tolist())
+
+
+@pytest.mark.parametrize("op", ["SUM", "PROD", "MIN", "MAX"])
+@pytest.mark.parametrize("dtype", ["longdouble", "clongdouble"])
+def test_the_result_of_nothing_has_no_bytes_of_the_stack(comm, ctx, dtype, op):
+    if op not in operations(np.dtype(dtype)):
+        return
+    out = np.zeros(9, dtype)
+    request = ctx.Allreduce_init(None, out, op=getattr(MPI, op), policy=pp.Full())
+    out.view(np.uint8)[:] = 0xAA
+    request.Flush()
+    assert padding(out) == {0}
+    request.Free()
+
+
+@pytest.mark.skipif(bool(WHY_NONE), reason=WHY_NONE)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+def test_modes_of_one_rank_change_no_bits(comm, ctx, dtype, mode):
+    """The last rank's application has subnormal numbers flushed, or rounds in another way."""
+    random = np.random.default_rng(comm.rank)
+    tiny = {2: 1e-4, 4: 1e-38, 8: 1e-308 if dtype == "float64" else 1e-38}[np.dtype(dtype).itemsize]
+    values = (random.standard_normal(999) * tiny).astype(dtype)
+    sums = {}
+    for algorithm, average in itertools.product(ALGORITHMS, (None, "size")):
+        out = np.zeros_like(values)
+        request = ctx.Allreduce_init(
+            values, out, policy=pp.Full(), algorithm=algorithm, average=average
+        )
+        for changes in (False, True):
+            with changed(mode) if changes and comm.rank == comm.size - 1 else nullcontext():
+                run_once(request)
+            assert len(set(comm.allgather(out.tobytes()))) == 1
+            assert sums.setdefault((algorithm, average), out.tobytes()) == out.tobytes()
         request.Free()

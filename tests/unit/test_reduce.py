@@ -5,6 +5,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from support.modes import MODES, WHY_NONE, changed
 
 from pypartial._core import ffi, lib
 
@@ -352,3 +353,31 @@ def test_unaligned_buffers():
     off = ffi.cast("void *", raw.ctypes.data + 1)
     assert refused(local_i4(off, address(aligned), 4), "in is not aligned", "int32")
     assert refused(local_i4(address(aligned), off, 4), "inout is not aligned", "int32")
+
+
+# ---- the thread's modes -----------------------------------------------------------------------
+
+
+@pytest.mark.skipif(bool(WHY_NONE), reason=WHY_NONE)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("op", "name"), sorted(pair for pair in DEFINED if pair[1] in FLOATS + COMPLEXES)
+)
+def test_the_modes_of_the_thread_do_not_matter(op, name, mode):
+    """Which thread of which rank reduces depends on time, and the result must not."""
+    dtype = dtype_of(name)
+    rng = np.random.default_rng(3)
+    # Sums of subnormal numbers, and products that are some; and what has to be rounded.
+    scale = 1e-4 if dtype.itemsize == 2 else 1e-160 if name in ("float64", "complex128") else 1e-20
+    left, right = ((rng.standard_normal(1000) * scale).astype(dtype) for _ in range(2))
+    bits = np.finfo(dtype).bits if name not in HALVES else 16
+    if op != "PROD" and bits <= 64:
+        for values in (left, right):
+            values.view(f"u{bits // 8}")[::2] >>= {16: 5, 32: 7, 64: 10}[bits]
+    kept = left.copy()
+    assert reduce_local(op, name, right, kept, True) == lib.PP_OK
+    with changed(mode):
+        again = left.copy()
+        status = reduce_local(op, name, right, again, True)
+    assert status == lib.PP_OK
+    assert again.tobytes() == kept.tobytes()

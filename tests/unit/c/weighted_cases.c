@@ -23,11 +23,21 @@ static double value(uint64_t seed, uint64_t index)
     return ldexp((double)(bits >> 11), -53 - (int)(bits % 7)) * (bits & 1024 ? 1 : -1);
 }
 
-/* 10 of a long double's bytes count. */
+enum { LONG_BYTES = 10 };     /* of a long double, that count; the others are padding */
+
+/* Whether padding has been written to a vector, or left there. */
+static bool padding(const char *elements, size_t bytes)
+{
+    for (size_t i = 0; bytes > LONG_BYTES && i < VALUES * bytes; i++)
+        if (i % bytes >= LONG_BYTES && elements[i])
+            return true;
+    return false;
+}
+
 static void show(const void *element, size_t bytes)
 {
     const unsigned char *at = element;
-    for (size_t i = bytes > 10 ? 10 : bytes; i-- > 0;)
+    for (size_t i = bytes > LONG_BYTES ? LONG_BYTES : bytes; i-- > 0;)
         printf("%02x", at[i]);
 }
 
@@ -43,13 +53,17 @@ static void store(int32_t type, void *array, size_t index, double number)
 
 static void print_all(const pp_kernels_t *kernels, int32_t type, uint64_t seed, double weight)
 {
-    static _Alignas(64) char given[VALUES * 16], scaled[VALUES * 16], kept[VALUES * 16], sum[VALUES * 16];
+    static _Alignas(64) char given[VALUES * 16], scaled[VALUES * 16], kept[VALUES * 16], sum[VALUES * 16],
+                             merged[VALUES * 16];
     const size_t             bytes = kernels->element_bytes;
     for (size_t i = 0; i < VALUES; i++) {
         store(type, given, i, value(seed, 2 * i));
         store(type, kept, i, value(seed, 2 * i + 1));
     }
     memcpy(sum, kept, VALUES * bytes);
+    memset(scaled, 0xA5, VALUES * bytes);                  /* targets may hold anything */
+    memset(merged, 0xA5, VALUES * bytes);
+    kernels->into(merged, given, kept, VALUES);
     kernels->weighted->scale(scaled, given, VALUES, weight);
     kernels->weighted->add(sum, given, VALUES, weight);
     for (size_t i = 0; i < VALUES; i++) {
@@ -60,7 +74,10 @@ static void print_all(const pp_kernels_t *kernels, int32_t type, uint64_t seed, 
         }
     }
     kernels->weighted->scale(given, given, VALUES, weight);
-    printf("%s\n", memcmp(given, scaled, VALUES * bytes) ? "not in place" : "in place");
+    if (padding(scaled, bytes) || padding(merged, bytes) || padding(sum, bytes))
+        printf("padding\n");
+    else
+        printf("%s\n", memcmp(given, scaled, VALUES * bytes) ? "not in place" : "in place");
 }
 
 int main(int argc, char **argv)

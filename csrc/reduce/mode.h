@@ -1,0 +1,79 @@
+/*
+ * mode.h - the modes of floating arithmetic of a thread.
+ *
+ * A thread may have subnormal numbers replaced by zero (torch.set_flush_denormal(), a library that was built with
+ * -Ofast), or round in another way (fesetround()).  Which thread of which rank reduces depends on time, and results must
+ * not: so kernels run in the modes in which a thread begins.
+ */
+#ifndef PP_MODE_H
+#define PP_MODE_H
+
+#include <stdint.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+
+enum {
+    PP_MODE_FLAGS = 0x003f,      /* of MXCSR: exceptions that have occurred, which change nothing */
+    PP_MODE_SSE = 0x1f80,
+    PP_MODE_X87 = 0x037f         /* of long double */
+};
+typedef struct pp_mode { uint32_t sse; uint16_t x87; } pp_mode_t;
+
+static inline void pp_mode_set(pp_mode_t from, pp_mode_t to)
+{
+    if ((from.sse & ~PP_MODE_FLAGS) != (to.sse & ~PP_MODE_FLAGS))
+        _mm_setcsr(to.sse);
+    if (from.x87 != to.x87)
+        __asm__ volatile("fldcw %0" : : "m"(to.x87));
+}
+
+static inline pp_mode_t pp_mode_now(void)
+{
+    pp_mode_t now = {.sse = _mm_getcsr()};
+    __asm__ volatile("fnstcw %0" : "=m"(now.x87));
+    return now;
+}
+
+static const pp_mode_t pp_mode_usual = {PP_MODE_SSE, PP_MODE_X87};
+
+#elif defined(__aarch64__)
+
+typedef uint64_t pp_mode_t;          /* FPCR */
+
+static inline void pp_mode_set(pp_mode_t from, pp_mode_t to)
+{
+    if (from != to)
+        __asm__ volatile("msr fpcr, %0" : : "r"(to));
+}
+
+static inline pp_mode_t pp_mode_now(void)
+{
+    pp_mode_t now;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(now));
+    return now;
+}
+
+static const pp_mode_t pp_mode_usual = 0;
+
+#else
+
+typedef int pp_mode_t;
+
+static inline void      pp_mode_set(pp_mode_t from, pp_mode_t to) { (void)from, (void)to; }
+static inline pp_mode_t pp_mode_now(void) { return 0; }
+static const pp_mode_t pp_mode_usual = 0;
+
+#endif
+
+/* Between the two, call kernels: what is inlined here may be computed before the first, or after the second. */
+static inline pp_mode_t pp_mode_begin(void)
+{
+    const pp_mode_t before = pp_mode_now();
+    pp_mode_set(before, pp_mode_usual);
+    return before;
+}
+
+static inline void pp_mode_end(pp_mode_t before) { pp_mode_set(pp_mode_usual, before); }
+
+#endif
