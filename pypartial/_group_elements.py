@@ -117,6 +117,14 @@ class DeviceBuffers:
         return _array(self._native, elements[0], self._count, self._dtype)
 
 
+def _silent() -> np.errstate:
+    """Return a context in which no number makes NumPy raise, whatever the application has told it.
+
+    A member that raises would leave the others waiting inside MPI.
+    """
+    return np.errstate(all="ignore")
+
+
 class HostElements:
     """Averages by NumPy and MPI; `Elements` describes the methods.
 
@@ -143,17 +151,19 @@ class HostElements:
 
     def average(self, comm: MPI.Comm, group: int, share: Share) -> None:
         """Average the model over a communicator."""
-        total = self._model() * share.weight
-        if share.initial and self._initial is not None:
-            total += self._initial * share.initial
-        comm.Allreduce(self._mpi.IN_PLACE, total, self._mpi.SUM)
-        if share.divide_by > 1:
-            total /= share.divide_by
+        with _silent():
+            total = self._model() * share.weight
+            if share.initial and self._initial is not None:
+                total += self._initial * share.initial
+            comm.Allreduce(self._mpi.IN_PLACE, total, self._mpi.SUM)
+            if share.divide_by > 1:
+                total /= share.divide_by
         self._own, self.averaged = total, group
 
     def deliver(self) -> None:
         """Write the model to the buffers."""
-        self._buffers.write(self._model())
+        with _silent():
+            self._buffers.write(self._model())
 
     def _model(self) -> np.ndarray[Any, Any]:
         """Return what this rank gives to its next group."""

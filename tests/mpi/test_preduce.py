@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from support.modes import MODES, WHY_NONE, changed
 from support.oracles import check_groups
 
 import pypartial as pp
@@ -312,3 +314,52 @@ def test_patience_in_a_call_that_is_over_elsewhere(comm, transport, name):
             assert status.group == (last,)
         request.Flush()
         request.Free()
+
+
+@pytest.mark.parametrize("backend", ["auto", "comm"])
+def test_what_the_application_has_numpy_raise_is_not_raised_here(comm, patient, backend):
+    """Only on the first rank, which would leave the others waiting inside MPI."""
+    odd = np.uint32(0x008D8EB7).view("f4")  # a part of it is a denormal number that is not exact
+    model = np.full(5, odd)
+    request = patient.Preduce_init(model, pp.groups.Given(), weights="dynamic", backend=backend)
+    with np.errstate(all="raise" if comm.rank == 0 else "ignore"):
+        for _ in range(2):
+            request.Start(group=range(comm.size))
+            request.Wait(timeout=None if backend == "comm" else 60)
+        request.Flush()
+    assert np.allclose(model.astype("f8") * 1e38, float(odd) * 1e38)
+    request.Free()
+
+
+@pytest.mark.skipif(bool(WHY_NONE), reason=WHY_NONE)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("weights", ["constant", "dynamic"])
+def test_modes_of_one_rank_change_no_bits(comm, patient, weights, mode):
+    """The last rank's application has subnormal numbers flushed, or rounds in another way."""
+    values = (np.random.default_rng(comm.rank).standard_normal(999) * 1e-38).astype("f4")
+    averages = []
+    for changes in (False, True):
+        model = values.copy()
+        request = patient.Preduce_init(model, pp.groups.Given(), weights=weights)
+        with changed(mode) if changes and comm.rank == comm.size - 1 else nullcontext():
+            request.Start(group=range(comm.size))
+            request.Wait()
+        averages.append(model.tobytes())
+        assert len(set(comm.allgather(model.tobytes()))) == 1
+        request.Free()
+    assert averages[0] == averages[1]
+
+
+@pytest.mark.parametrize("weights", ["constant", "dynamic"])
+def test_averages_of_long_doubles_are_the_same_bytes(comm, patient, weights):
+    """Their padding, too."""
+    model = np.random.default_rng(comm.rank).standard_normal(999).astype("longdouble")
+    request = patient.Preduce_init(model, pp.groups.Given(), weights=weights)
+    request.Start(group=range(comm.size))
+    request.Wait()
+    assert len(set(comm.allgather(model.tobytes()))) == 1
+    same = np.zeros_like(model)
+    same.view(np.uint8)[:] = 0
+    same[:] = model
+    assert same.tobytes() == model.tobytes()
+    request.Free()
