@@ -17,20 +17,22 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _dlpack
-from ._device import device_place
+from ._device import check_resolved, check_shared, device_place, dlpack_type, failed_export
 from ._elements import (
     DType,
-    bfloat16,
     check_aligned,
     check_native,
     check_writable,
     describe,
+    is_long_double,
     kind_of,
     type_name,
 )
 from .errors import ArgumentError
 
 __all__ = ["Piece", "Vector", "parse_allreduce", "parse_in_place"]
+
+_QUAD = 112  # bits of the fraction of a number of 16 bytes, as IEEE 754 has it
 
 
 @dataclass(frozen=True)
@@ -311,33 +313,6 @@ def refuse_device_memory(name: str, buffer: Any) -> None:
         )
 
 
-def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
-    """Return an array over a DLPack exporter's memory, and whether that is read-only."""
-    try:
-        array: npt.NDArray[Any] = np.from_dlpack(buffer)
-    except Exception as error:  # an exporter may raise anything
-        found = bfloat16_from_dlpack(name, buffer)
-        if found is not None:
-            return found
-        raise ArgumentError(
-            f"{name} is {describe(buffer)}, whose DLPack export failed: {error}"
-        ) from error
-    if array.flags.writeable:
-        return array, False
-    # The first DLPack versions, whose __dlpack__ does not know `max_version`, cannot say whether an
-    # export is read-only. NumPy makes read-only arrays of these; by custom they are writable.
-    try:
-        buffer.__dlpack__(max_version=(1, 0))
-    except TypeError:
-        return array, False
-    except Exception:
-        pass
-    return array, True
-
-
-# ---- bfloat16 by DLPack, which NumPy does not read ----------------------------------------------
-
-
 class _Exported:
     """The memory of a capsule, as NumPy takes it; the array that it makes keeps this object alive.
 
@@ -349,35 +324,48 @@ class _Exported:
         self.__array_interface__ = interface
 
 
-def bfloat16_from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool] | None:
-    """Return an array of bfloat16 over a DLPack exporter's memory, and whether it is read-only.
+def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
+    """Return an array over a DLPack exporter's memory, and whether that is read-only.
 
-    None if the exporter gives no capsule, or one of other elements.
+    Not by `numpy.from_dlpack`: its arrays are read-only where an exporter does not say whether the
+    memory is, in all versions before 2.1, and it does not know bfloat16.
     """
+    check_resolved(name, buffer)
     try:
         capsule = _dlpack.export(buffer)
-    except Exception:  # exporters raise what they like
-        return None
+    except Exception as error:  # an exporter may raise anything
+        raise failed_export(name, buffer, error) from error
     export = _dlpack.read(capsule)
-    if export is None or export.element != _dlpack.BFLOAT16:
-        return None
+    if export is None:
+        raise failed_export(name, buffer, "it is not a capsule of a known version")
     if export.device_type not in _dlpack.HOST:
-        return None
-    dtype = bfloat16(name, buffer)
+        raise failed_export(
+            name, buffer, f"its capsule is of memory of DLPack device type {export.device_type}"
+        )
+    check_shared(name, buffer, export)
+    dtype = dlpack_type(name, buffer, export.element)
+    if is_long_double(dtype):
+        raise failed_export(
+            name, buffer, f"elements of {export.element[1]} bits may be long doubles or others"
+        )
+    if 0 in export.shape:
+        return np.empty(export.shape, dtype), export.readonly
     strides = None
     if export.strides is not None:
         strides = tuple(stride * dtype.itemsize for stride in export.strides)
-    # What is written to a copy its owner never sees.
-    readonly = export.readonly or export.copied
+    # NumPy has no type string for bfloat16.
+    bits = np.dtype(np.uint16) if dtype.kind == "V" else dtype
     interface = {
         "version": 3,
         "shape": export.shape,
-        "typestr": np.dtype(np.uint16).str,
-        "data": (export.address, readonly),
+        "typestr": bits.str,
+        "data": (export.address, export.readonly),
         "strides": strides,
     }
-    bits = np.asarray(_Exported(capsule, interface))
-    return bits.view(dtype), readonly
+    return np.asarray(_Exported(capsule, interface)).view(dtype), export.readonly
+
+
+# ---- what must fit together ----------------------------------------------------------------------
 
 
 def check_pair(send: Memory | None, receive: Memory) -> None:
@@ -437,11 +425,14 @@ def element_type(name: str, datatype: Any) -> DType:
     """Return the NumPy dtype for an MPI datatype or a typecode."""
     if isinstance(datatype, str):
         try:
-            return np.dtype(datatype).newbyteorder("=")
-        except TypeError as error:
+            dtype = np.dtype(datatype)
+        except (TypeError, ValueError, SyntaxError) as error:
             raise ArgumentError(
                 f"{name}: {datatype!r} is not a typecode; write one such as 'f' or 'float32'"
             ) from error
+        check_native(name, dtype)
+        type_name(dtype, name)  # so it has a size
+        return dtype
     mpi = sys.modules["mpi4py.MPI"]
     spelled = spell(datatype)
     if datatype == mpi.DATATYPE_NULL:
@@ -462,7 +453,9 @@ def element_type(name: str, datatype: Any) -> DType:
                 f"{name}: {spelled} elements need the package ml_dtypes: import it first"
             ) from error
     kind = datatype.typestr[:1]
-    if kind not in "biufc" or "LOGICAL" in spelled:
+    # Numbers of 16 bytes of Fortran: mostly a long double has fewer bits.
+    quad = spelled in ("MPI_REAL16", "MPI_COMPLEX32") and np.finfo(np.longdouble).nmant != _QUAD
+    if kind not in "biufc" or "LOGICAL" in spelled or quad:
         raise ArgumentError(
             f"{name}: {spelled} elements cannot be reduced: use integers, floats, complex numbers "
             "or bool"

@@ -30,6 +30,7 @@ from ._elements import (
     check_aligned,
     check_native,
     check_writable,
+    is_long_double,
     kind_of,
     type_name,
 )
@@ -41,8 +42,12 @@ __all__ = [
     "DeviceMemory",
     "as_stream",
     "check_one_device",
+    "check_resolved",
+    "check_shared",
     "current_stream",
     "device_place",
+    "dlpack_type",
+    "failed_export",
     "is_row_major",
     "library_stream",
     "stream_finder",
@@ -235,11 +240,7 @@ def _from_tensor(name: str, tensor: Any, device: int | None) -> _Found:
         )
     if tensor.requires_grad:
         raise ArgumentError(f"{name} is a tensor that requires a gradient: pass tensor.detach()")
-    if tensor.is_conj() or tensor.is_neg():
-        raise ArgumentError(
-            f"{name} is a tensor whose conjugation or negation is still to be done: pass "
-            "tensor.resolve_conj().resolve_neg()"
-        )
+    check_resolved(name, tensor)
     dtype = _tensor_type(name, tensor)
     try:
         address = tensor.data_ptr()
@@ -249,6 +250,18 @@ def _from_tensor(name: str, tensor: Any, device: int | None) -> _Found:
         ) from error
     strides = tuple(stride * dtype.itemsize for stride in tensor.stride())
     return _Found(int(address), dtype, tuple(tensor.shape), strides, device)
+
+
+def check_resolved(name: str, buffer: Any) -> None:
+    """Raise if a tensor of torch has something to be done to the elements that are in its memory.
+
+    Its DLPack export does not say so.
+    """
+    if _is_tensor(buffer) and (buffer.is_conj() or buffer.is_neg()):
+        raise ArgumentError(
+            f"{name} is a tensor whose conjugation or negation is still to be done: pass "
+            "tensor.resolve_conj().resolve_neg()"
+        )
 
 
 def _tensor_type(name: str, tensor: Any) -> DType:
@@ -324,17 +337,13 @@ def _from_dlpack(name: str, buffer: Any) -> _Found:
         # The exporter makes this stream wait for what it has queued elsewhere.
         capsule = _dlpack.export(buffer, stream=LEGACY_STREAM)
     except Exception as error:  # an exporter may raise anything
-        raise _failed_export(name, buffer, error) from error
+        raise failed_export(name, buffer, error) from error
     export = _dlpack.read(capsule)
     if export is None:
-        raise _failed_export(name, buffer, "it is not a capsule of a known version")
+        raise failed_export(name, buffer, "it is not a capsule of a known version")
     _check_cuda(name, buffer, export.device_type, export.device)
-    if export.copied:
-        raise ArgumentError(
-            f"{name} is {kind_of(buffer)}, which exports only a copy by DLPack: pass an array that "
-            "is shared"
-        )
-    dtype = _dlpack_type(name, buffer, export.element)
+    check_shared(name, buffer, export)
+    dtype = dlpack_type(name, buffer, export.element)
     strides = None
     if export.strides is not None:
         strides = tuple(stride * dtype.itemsize for stride in export.strides)
@@ -343,7 +352,17 @@ def _from_dlpack(name: str, buffer: Any) -> _Found:
     )
 
 
-def _dlpack_type(name: str, buffer: Any, element: tuple[int, int, int]) -> DType:
+def check_shared(name: str, buffer: Any, export: _dlpack.Export) -> None:
+    """Raise if an export is a copy: what one side writes the other one would never see."""
+    if export.copied:
+        raise ArgumentError(
+            f"{name} is {kind_of(buffer)}, which exports only a copy by DLPack: pass an array that "
+            "is shared"
+        )
+
+
+def dlpack_type(name: str, buffer: Any, element: tuple[int, int, int]) -> DType:
+    """Return the dtype of an export's elements: code, bits and lanes."""
     if element == _dlpack.BFLOAT16:
         return bfloat16(name, buffer)
     code, bits, lanes = element
@@ -377,7 +396,8 @@ def _malformed(name: str, interface: Mapping[str, Any], key: str) -> ArgumentErr
     )
 
 
-def _failed_export(name: str, buffer: Any, why: object) -> ArgumentError:
+def failed_export(name: str, buffer: Any, why: object) -> ArgumentError:
+    """Return the error of an object that cannot be had by DLPack."""
     return ArgumentError(f"{name} is {kind_of(buffer)}, whose DLPack export failed: {why}")
 
 
@@ -394,7 +414,7 @@ def _unsupported(name: str, spelled: str) -> ArgumentError:
 def _check(name: str, found: _Found, *, writable: bool) -> None:
     dtype = found.dtype
     check_native(name, dtype)
-    if dtype.char in "gG":
+    if is_long_double(dtype):
         raise ArgumentError(
             f"{name} has elements of long double ({dtype.name}), which devices do not have: use "
             "float64 or complex128"
@@ -511,7 +531,7 @@ def _said_stream(name: str, owner: Any) -> int:
         try:
             _dlpack.export(owner, stream=LEGACY_STREAM)
         except Exception as error:  # an exporter may raise anything
-            raise _failed_export(name, owner, error) from error
+            raise failed_export(name, owner, error) from error
     return LEGACY_STREAM
 
 

@@ -68,7 +68,7 @@ def alloc(native: Native, shape: tuple[int, ...], dtype: np.dtype[Any], device: 
         If there is no driver, no device, or no CuPy.
     """
     size_bytes = array_bytes(shape, dtype)
-    if dtype.char not in _TYPES or not dtype.isnative:
+    if dtype not in map(np.dtype, _TYPES):  # in this machine's byte order
         raise ArgumentError(f"dtype {dtype} is not a type of CuPy: use one such as float32")
     ffi, lib = native.ffi, native.lib
     memory, keeper = ffi.new("void **"), ffi.new("void **")

@@ -15,11 +15,14 @@ __all__ = [
     "check_native",
     "check_writable",
     "describe",
+    "is_long_double",
     "kind_of",
     "type_name",
 ]
 
 DType = np.dtype[Any]
+
+_NAMES = {"i": "int", "u": "uint", "f": "float", "c": "complex"}  # of kinds of numbers
 
 
 def type_name(dtype: DType, name: str = "the buffer") -> str:
@@ -32,21 +35,22 @@ def type_name(dtype: DType, name: str = "the buffer") -> str:
     """
     if dtype.name == "bfloat16":  # of ml_dtypes, which need not be installed
         return "bfloat16"
-    bits = 8 * dtype.itemsize
-    if dtype.kind == "b":
+    # By class: types that others register in NumPy may have a kind or a character of NumPy's own.
+    if dtype.type is np.bool_:
         return "bool"
-    if dtype.kind in "iu":
-        return f"{'u' if dtype.kind == 'u' else ''}int{bits}"
-    if dtype.char in "efd":
-        return f"float{bits}"
-    if dtype.char in "FD":
-        return f"complex{bits}"
-    if dtype.char in "gG":
-        return "longdouble" if dtype.char == "g" else "clongdouble"
+    if issubclass(dtype.type, np.number) and dtype.kind in _NAMES:
+        if is_long_double(dtype):
+            return "longdouble" if dtype.kind == "f" else "clongdouble"
+        return f"{_NAMES[dtype.kind]}{8 * dtype.itemsize}"
     raise ArgumentError(
         f"{name} has dtype {dtype}, which cannot be reduced: use integers, floats (bfloat16 too), "
         "complex numbers or bool"
     )
+
+
+def is_long_double(dtype: DType) -> bool:
+    """Whether elements are long doubles, or complex numbers of two."""
+    return issubclass(dtype.type, (np.longdouble, np.clongdouble))
 
 
 def bfloat16(name: str, buffer: Any) -> DType:

@@ -48,7 +48,8 @@ class Request:
     times they belong to the application. Buffers from `Context.alloc` are the exception: they
     belong to the library from `Start` until a call has given a result. Of buffers on a device all
     that holds for work which is queued on the streams of these calls. The request keeps all buffers
-    alive until it is freed.
+    alive until it is freed. Do not resize a tensor of PyTorch that it has (``resize_()``): its
+    elements would be elsewhere.
 
     **Threads.** One thread at a time may use a request. Different threads may start and wait for
     different requests. A context does one collective call at a time: while a thread is inside one

@@ -29,6 +29,7 @@ from ._arguments import (
 )
 from ._calls import Away, CollectiveCalls
 from ._collectives import Collectives
+from ._elements import type_name
 from ._ipc import ipc_from
 from ._names import PROGRESS, TRANSPORT
 from .errors import ArgumentError, Error
@@ -352,6 +353,7 @@ class Context(Collectives):
         if device is not None:
             number = in_range("device", device, 0, INT32_MAX - 1)
             return _device_array.alloc(self._native, shape_, element, number)
+        _check_numbers(element)
         size_bytes = array_bytes(shape_, element)
         ffi, lib = self._native.ffi, self._native.lib
         memory, keeper = ffi.new("void **"), ffi.new("void **")
@@ -548,6 +550,15 @@ def _refuse_all(why: str) -> None:
         if context._gone is None:
             context._refuse(why)
         context._over = True
+
+
+def _check_numbers(element: np.dtype[Any]) -> None:
+    """Raise if the library does not reduce elements of this type."""
+    try:
+        type_name(element)
+    except ArgumentError:
+        text = f"dtype {element} is not a type of numbers: use one such as float32"
+        raise ArgumentError(text) from None
 
 
 def _forked() -> None:

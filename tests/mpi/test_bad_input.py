@@ -250,7 +250,9 @@ def test_arrays_larger_than_memory(ctx, shape):
     assert ctx.alloc(3).shape == (3,)
 
 
-@pytest.mark.parametrize("dtype", [object, "V0", [("a", object)]], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [object, "V0", [("a", object)], "S5", "M8[s]", [("a", "f4")], "(2,)f4"], ids=str
+)
 @pytest.mark.sizes(1)
 def test_elements_that_are_no_numbers(ctx, dtype):
     with pytest.raises(pp.ArgumentError, match="is not a type of numbers"):

@@ -189,6 +189,12 @@ def test_dlpack(exporter):
 
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# All that ml_dtypes has besides: some have a character, or a kind, of a type of NumPy's.
+OTHERS = [
+    dtype
+    for dtype in map(vars(ml_dtypes).get, ml_dtypes.__all__)
+    if isinstance(dtype, type) and issubclass(dtype, np.generic) and dtype != BFLOAT16
+]
 
 
 @pytest.mark.parametrize("versioned", [True, False])
@@ -241,12 +247,64 @@ def test_wrong_bfloat16_by_dlpack():
     refused(r"not contiguous \(shape \(6,\), strides \(4,\)", send, Capsule(receive[::2]))
 
 
-@pytest.mark.parametrize("dtype", [(4, 32, 1), (4, 16, 2), (10, 8, 1), (0, 12, 1)])
+@pytest.mark.parametrize(
+    "dtype",
+    [(4, 32, 1), (4, 16, 2), (10, 8, 1), (0, 12, 1), (3, 64, 1)],
+)
 def test_other_elements_by_dlpack_are_refused(dtype):
-    """Such as float8, of which NumPy says itself that it does not know them."""
+    """Such as float8."""
     send = np.ones(6, BFLOAT16)
     wrong = Capsule(send.view("u2"), dtype=dtype)
-    refused("recvbuf is .*Capsule.*, whose DLPack export failed: ", send, wrong)
+    code, bits, lanes = dtype
+    text = rf"recvbuf has elements of type DLPack type \(code {code}, {bits} bits, {lanes} lanes\)"
+    refused(text, send, wrong)
+
+
+def test_long_double_by_dlpack_is_refused():
+    """An export does not say which type of so many bits it has."""
+    values, text = (
+        np.zeros(6, "g"),
+        "DLPack export failed: elements of 128 bits may be long doubles",
+    )
+    refused(f"recvbuf is .*{text}", values.copy(), Capsule(values, dtype=(2, 128, 1)))
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "element"),
+    [
+        ("i1", (0, 8, 1)),
+        ("u8", (1, 64, 1)),
+        ("f2", (2, 16, 1)),
+        ("f4", (2, 32, 1)),
+        ("c16", (5, 128, 1)),
+        ("?", (6, 8, 1)),
+    ],
+)
+def test_every_kind_of_elements_by_dlpack(dtype, element, versioned):
+    """Writable where exporters of the first versions cannot say so, whatever NumPy makes of it."""
+    send, receive = pair(dtype)
+    exporters = [Capsule(a, dtype=element, versioned=versioned) for a in (send, receive)]
+    vector = parse_allreduce(*exporters)
+    assert vector.dtype == np.dtype(dtype)
+    assert vector.pieces == [Piece(address(send), address(receive), 6)]
+    assert [exporter.in_use() for exporter in exporters] == [1, 1]
+    none = [Capsule(a[:0], dtype=element, versioned=versioned) for a in (send, receive)]
+    assert parse_allreduce(*none).count == 0
+    single = [
+        Capsule(a[:1].reshape(()), dtype=element, versioned=versioned) for a in (send, receive)
+    ]
+    assert parse_allreduce(*single).count == 1
+
+
+def test_an_exporter_that_knows_versions_but_gives_a_capsule_of_the_first():
+    class Knows(Capsule):
+        def __dlpack__(self, *, max_version=None, **options):
+            return super().__dlpack__(**options)
+
+    send, receive = pair()
+    vector = parse_allreduce(send, Knows(receive, dtype=(2, 32, 1)))
+    assert vector.pieces[0].recv == address(receive)
 
 
 def test_memory_of_a_device_is_not_read_as_the_hosts():
@@ -256,11 +314,14 @@ def test_memory_of_a_device_is_not_read_as_the_hosts():
     refused("whose DLPack export failed", send, Capsule(receive, device=(2, 0), versioned=False))
 
 
-def test_a_copy_takes_no_result():
-    """What is written into it, its owner never sees."""
-    receive = Capsule(np.zeros(6, "u2"))
-    receive.copied = True
-    refused("recvbuf is read-only", np.ones(6, BFLOAT16), receive)
+@pytest.mark.parametrize("element", [(4, 16, 1), (1, 16, 1)], ids=["bfloat16", "uint16"])
+def test_a_copy_is_refused(element):
+    """What is written into it its owner never sees, and a Start not what the owner writes."""
+    copy = Capsule(np.zeros(6, "u2"), dtype=element)
+    copy.copied = True
+    array = np.ones(6, BFLOAT16 if element[0] == 4 else "u2")
+    refused("recvbuf is .*, which exports only a copy by DLPack", array, copy)
+    refused("sendbuf is .*, which exports only a copy by DLPack", copy, array)
 
 
 def test_a_capsule_of_an_unknown_version_is_refused():
@@ -285,6 +346,8 @@ def test_bfloat16_tensors_of_torch():
     vector.owners[1][1][:] = vector.owners[0][1]
     assert torch.equal(send, receive)
     refused("opposite memory order", send, receive.t())
+    refused("negation is still to be done", torch._neg_view(send), receive)
+    refused("conjugation or negation", torch.ones(2, dtype=torch.complex64).conj().imag, receive)
     refused("recvbuf is not contiguous", send[:, :1], receive[:, :1])
 
 
@@ -356,7 +419,8 @@ def test_types_that_differ():
 
 
 @pytest.mark.parametrize(
-    "dtype", ["S4", "U2", "O", "M8[s]", "m8[s]", "f4,i4", ml_dtypes.float8_e5m2]
+    "dtype",
+    ["S4", "U2", "O", "M8[s]", "m8[s]", "f4,i4", *OTHERS],
 )
 def test_types_that_cannot_be_reduced(dtype):
     refused("cannot be reduced|not know", np.empty(2, dtype), np.empty(2, dtype))
@@ -367,10 +431,19 @@ def test_mpi_types_that_cannot_be_reduced(datatype):
     refused("cannot be reduced", [bytearray(64), datatype], [bytearray(64), datatype])
 
 
+@pytest.mark.skipif(np.finfo("g").nmant == 112, reason="a long double is such a number here")
+@pytest.mark.parametrize("datatype", [MPI.REAL16, MPI.COMPLEX32], ids=["REAL16", "COMPLEX32"])
+def test_numbers_of_16_bytes_are_no_long_doubles(datatype):
+    text = "cannot be reduced|DATATYPE_NULL"  # an MPI may have none
+    refused(text, [bytearray(64), datatype], [bytearray(64), datatype])
+
+
 def test_odd_datatypes():
     receive = np.zeros(4)
     refused("MPI_DATATYPE_NULL", [receive, MPI.DATATYPE_NULL], np.zeros(4))
     refused("'what' is not a typecode", [receive, "what"], np.zeros(4))
+    huge = "1000000000000000000f4"
+    refused(f"{huge!r} is not a typecode", [receive, huge], np.zeros(4))
     derived = MPI.DOUBLE.Create_contiguous(2)
     refused("derived datatype", [receive, 2, derived], np.zeros(4))
     derived.Free()
@@ -379,6 +452,14 @@ def test_odd_datatypes():
 def test_foreign_byte_order():
     dtype = np.dtype("f8").newbyteorder()
     refused("native byte order", np.ones(3, dtype), np.ones(3, dtype))
+    refused("native byte order", [bytearray(24), dtype.str], [bytearray(24), dtype.str])
+    refused("native byte order", [np.ones(3), dtype.str], np.ones(3))
+
+
+@pytest.mark.parametrize("spelled", ["S", "U", "V", "S4", "M8[s]", "(2,)f4", "float8_e4m3fnuz"])
+def test_typecodes_that_cannot_be_reduced(spelled):
+    """Some have no size."""
+    refused("recvbuf has dtype .*cannot be reduced", [bytes(8), spelled], [bytearray(8), spelled])
 
 
 def test_memory_that_is_not_aligned():
