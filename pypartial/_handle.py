@@ -375,6 +375,7 @@ class Request:
             raise
         context._forget(self)
         self._refuse(f"{self._name()} was freed")
+        self._drop()
         return int(discarded[0])
 
     def __enter__(self: AnyRequest) -> AnyRequest:
@@ -476,7 +477,10 @@ class Request:
             raise Error(self._gone)
 
     def _refuse(self, why: str) -> None:
-        """Make every further call raise `Error(why)`: the C handle must not be used any more."""
+        """Make every further call raise `Error(why)`: the C handle must not be used any more.
+
+        The buffers stay: another thread may be inside a call that reads or writes them.
+        """
 
         def refuse(*_: Any) -> int:
             raise Error(why)
@@ -484,6 +488,9 @@ class Request:
         self._gone = why
         self._pp_start = self._pp_wait = self._pp_wait_slice = self._pp_test = refuse
         self._handle = self._native.ffi.NULL
+
+    def _drop(self) -> None:
+        """Keep nothing alive any more: the handle was freed, and no thread uses it."""
         self._owners = []
 
     def _explainer(self) -> Explainer:

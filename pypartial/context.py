@@ -307,7 +307,8 @@ class Context(Collectives):
         Such a buffer, `sendbuf` or `recvbuf`, belongs to the library from `Request.Start` until
         `Request.Wait`, or another call, has given a result: do not write to it in between. After a
         `Request.Wait` that has timed out you may write the send buffer before the next Start. The
-        array lives as long as Python refers to it, also after the context is freed.
+        array lives as long as Python refers to it, also after the context is freed; and its memory
+        until a request that uses it in place is freed.
 
         With `device` it is an array of CuPy in that device's memory. With ``device_path="ipc"`` a
         request whose send buffer is such an array, or a contiguous part of one, reads it without a
@@ -512,7 +513,7 @@ class Context(Collectives):
         """Make every further call of the context and its requests raise `Error(why)`."""
         self._gone = why
         self._calls.give_up()
-        for request in self._requests.values():
+        for request in list(self._requests.values()):  # another thread may be making one
             request._refuse(why)
         self._requests.clear()
 
@@ -540,7 +541,8 @@ class Context(Collectives):
 _shares_mpi = False
 
 # The core goes on serving the peers of a context until MPI_Finalize, even if the application has
-# dropped the context. It touches the application's buffers only inside calls.
+# dropped the context. It touches the application's buffers only inside calls; and arrays of `alloc`
+# that rounds read or write in place, which the core keeps itself.
 _live_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 

@@ -291,8 +291,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         self._await_free()
         return discarded
 
-    def _refuse(self, why: str) -> None:
-        super()._refuse(why)
+    def _drop(self) -> None:
+        super()._drop()
         self._target = self._viewed_on = None
         self._asked = 0, None
         self._find_source = self._find_target = no_stream
@@ -460,6 +460,6 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         self._await_free()
         return discarded
 
-    def _refuse(self, why: str) -> None:
-        super()._refuse(why)
+    def _drop(self) -> None:
+        super()._drop()
         self._find_target = no_stream

@@ -231,3 +231,82 @@ def test_a_rank_that_has_ended_keeps_no_results(transport):
     run.check()
     (grown,) = [line for line in run.lines(0) if line.startswith("grown by MB: ")]
     assert int(grown.rpartition(" ")[2]) < 40, run.explain()
+
+
+# Rank 0 starts, and comes no more; its arrays are given back before the other one starts.
+DROPPED = """
+import gc, sys
+import numpy as np
+from mpi4py import MPI
+import pypartial as pp
+
+comm, (kind, how) = MPI.COMM_WORLD, sys.argv[1:]
+gone = comm.Dup()
+
+def main():
+    ctx = pp.Context(comm, stall_warning=None, patience=None)
+    make = ctx.alloc if kind == "alloc" else np.zeros
+    send, out = make(100_000, "i8"), make(100_000, "i8")
+    send[:] = 10**comm.rank
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    if comm.rank == 0:
+        request.Start()
+        if how == "free":
+            try:
+                request.Free(timeout=0.3)
+            except pp.TimeoutError:
+                pass
+            del send, out
+            gc.collect()
+            others = [ctx.alloc(100_000, "i8") for _ in range(2)]
+            for other in others:
+                other[:] = 555
+            gone.Barrier()
+            missing = request.Free()
+            comm.bcast(missing)
+            assert all((other == 555).all() for other in others)
+            ctx.Free()
+        elif how == "abandon":
+            with ctx:
+                raise RuntimeError("gives up")
+        return
+    gone.Barrier()
+    request.Start()
+    request.Wait()
+    if how == "free":
+        result = set(out.tolist())
+        request.Free()
+        missing = comm.bcast(None)
+        ctx.Free()
+    else:
+        result, missing = set(out.tolist()), 0
+    assert result == {(10**comm.size - 1) // 9 - missing}, result
+    print(f"end of rank {comm.rank}", flush=True)
+    if how == "abandon":
+        with ctx:
+            raise RuntimeError("gives up, too")
+
+try:
+    main()
+except RuntimeError as error:
+    assert how == "abandon", error
+if comm.rank == 0 and how != "free":
+    gc.collect()
+    gone.Barrier()
+"""
+
+
+@pytest.mark.parametrize("kind", ["alloc", "numpy"])
+@pytest.mark.parametrize(
+    ("how", "ranks", "nodes"),
+    [("script", 2, 0), ("abandon", 3, 0), ("free", 3, 0), ("free", 4, 2)],
+    ids=["script", "abandon", "free", "free-nodes"],
+)
+def test_a_contribution_counts_when_its_arrays_are_gone(kind, how, ranks, nodes):
+    """Also if rounds read it where it lay: those of a script that ends, or of a Free in vain."""
+    env = {"PYPARTIAL_NODE_RANKS": str(nodes or "")}
+    command = python("-c", DROPPED, kind, how)
+    run = mpirun(ranks, command, timeout_s=LIMIT_S, env=env)
+    run.check()
+    for rank in range(1, ranks):
+        assert f"end of rank {rank}" in run.lines(rank), run.explain()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import array
+import gc
+import weakref
+from contextlib import suppress
 from zlib import crc32
 
 import numpy as np
@@ -211,3 +214,24 @@ def test_buffers_live_as_long_as_the_request(comm, ctx):
     assert (out == comm.size).all()
     del garbage
     request.Free()
+
+
+@pytest.mark.parametrize("end", ["abandon", "free"])
+@pytest.mark.sizes(1)
+def test_buffers_stay_until_no_thread_can_be_inside_a_call(comm, end):
+    """With the context other threads may be inside; with a request none is."""
+    send, out = np.ones(3), np.zeros(3)
+    kept = [weakref.ref(send), weakref.ref(out)]
+    with suppress(ZeroDivisionError), pp.Context(comm) as ctx:
+        request = ctx.Allreduce_init(send, out, policy=pp.Full())
+        del send, out
+        if end == "abandon":
+            raise ZeroDivisionError
+        request.Free()
+    gc.collect()
+    assert [ref() is not None for ref in kept] == [end == "abandon"] * 2
+    with pytest.raises(pp.Error):
+        request.Start()
+    del request
+    gc.collect()
+    assert [ref() for ref in kept] == [None, None]

@@ -12,6 +12,7 @@
  * the lowest member.  A rank runs one group at a time, so one place a rank is enough.
  */
 #include "shared.h"
+#include "../../node/keeper.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -361,14 +362,16 @@ void pp_shared_groups_unreserve(pp_preduce_t *preduce, uint64_t region)
         pp_node_release(preduce->handle.team->engine->node, region, lay_out(preduce).bytes);
 }
 
-/* Groups may average the application's buffer in place if it is in the memory of the node. */
+/* Groups may average the application's buffer in place if it is an array in the memory of the node. */
 static uint64_t users_offset(const pp_preduce_t *preduce, const pp_node_t *node)
 {
     const pp_preduce_config_t *config = &preduce->config;
     uint64_t offset = 0;
-    if (config->piece_count != 1 || preduce->vector_bytes == 0 || !pp_users_are_vectors(&preduce->kernels)
-        || !pp_node_holds(node, config->pieces[0].recv, preduce->vector_bytes, &offset))
+    if (config->piece_count != 1 || preduce->vector_bytes == 0 || !pp_users_are_vectors(&preduce->kernels))
         return 0;
+    preduce->shared->kept = pp_keeper_share(node, config->pieces[0].recv, preduce->vector_bytes);
+    if (preduce->shared->kept)
+        pp_node_holds(node, config->pieces[0].recv, preduce->vector_bytes, &offset);
     return offset;
 }
 
@@ -385,6 +388,7 @@ static void close_groups(pp_preduce_t *preduce)
         return;
     if (shared->hall && !shared->vault)
         pp_group_region_leave(&shared->region);
+    pp_unalloc(shared->kept);
     free(shared->missing);
     pp_jobs_close(shared);
     free(shared);

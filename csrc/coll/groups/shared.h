@@ -105,6 +105,7 @@ struct pp_shared_groups {
     bool         weighted;                         /* weights are not always equal: answers say them */
     uint64_t     user;                             /* offset of the application's buffer, if it is in the memory of the
                                                       node; 0: it is not */
+    void        *kept;                             /* that array's keeper, or NULL */
     bool         committed;
     uint64_t     answered;                         /* what this rank has seen */
     uint32_t     flushes, ends, awaited;

@@ -47,8 +47,9 @@ struct pp_combine {
     const pp_way_t *way;
     struct pp_leading *leading;      /* between nodes; else NULL */
     pp_board_t board;
-    bool       users;                /* rounds read contributions in sendbuf, which is in the memory of the node */
-    bool       direct;               /* rounds may write results into recvbuf, which is in the memory of the node */
+    bool       users;                /* rounds read contributions in sendbuf, an array in the memory of the node */
+    bool       direct;               /* rounds may write results into recvbuf, an array in the memory of the node */
+    void      *kept_send, *kept_receive;   /* keepers of these arrays; else NULL */
     uint64_t   starts_taken;         /* this rank's Starts that the rounds looked at so far have taken */
     uint64_t   limit, absorbed;      /* as published */
     bool       news;                 /* something has changed, and this rank has not looked at the round since */

@@ -1,6 +1,7 @@
 /* on_board.c - what rounds on one board and on several boards share.  See combine.h. */
 #include "../patience.h"
 #include "combine.h"
+#include "../../node/keeper.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -210,23 +211,24 @@ void pp_board_rounds_unreserve(const pp_allreduce_t *coll, uint64_t region)
         pp_node_release(coll->handle.team->engine->node, region, region_bytes(coll));
 }
 
-/* Finds out whether rounds may read and write the application's buffers in place: they are in the memory of the node.
-   */
+/* Finds out whether rounds may read and write the application's buffers in place: they are arrays in the memory of the
+   node. */
 static void find_users(pp_allreduce_t *coll)
 {
     pp_combine_t *combine = coll->on_board;
     const pp_kernels_t *kernels = &coll->series.kernels;
     const pp_piece_t *piece = coll->config.pieces;
     size_t bytes = combine->board.vector_bytes;
-    uint64_t offset;
+    pp_node_t *node = combine->board.node;
     if (coll->config.piece_count != 1 || bytes == 0 || !pp_users_are_vectors(kernels))
         return;
-    combine->users = !kernels->normalise
-        && pp_node_holds(combine->board.node, piece->send ? piece->send : piece->recv, bytes, &offset);
-    /* Between nodes a result is written to one buffer only. */
-    combine->direct = combine->way->alone && pp_node_holds(combine->board.node, piece->recv, bytes, &offset);
-    if (combine->direct)
-        pp_board_own(&combine->board)->receive = offset;
+    if (!kernels->normalise)
+        combine->kept_send = pp_keeper_share(node, piece->send ? piece->send : piece->recv, bytes);
+    if (combine->way->alone)         /* between nodes a result is written to one buffer only */
+        combine->kept_receive = pp_keeper_share(node, piece->recv, bytes);
+    combine->users = combine->kept_send;
+    combine->direct = combine->kept_receive
+        && pp_node_holds(node, piece->recv, bytes, &pp_board_own(&combine->board)->receive);
 }
 
 pp_status_t pp_on_board_open(pp_allreduce_t *coll, const pp_way_t *way, uint64_t region)
@@ -267,6 +269,8 @@ void pp_on_board_close(pp_allreduce_t *coll)
         *coll->takes_board = *board;
     else if (!board->lent)
         pp_board_end(board);
+    pp_unalloc(combine->kept_send);
+    pp_unalloc(combine->kept_receive);
     free(combine->order);
     free(combine->landed);
     free(combine);
