@@ -84,7 +84,7 @@ class Context(Collectives):
         Which thread serves the rounds of other ranks while this rank computes. ``"thread"``: a
         thread of the library. MPI must then have the level ``MPI_THREAD_MULTIPLE``, which mpi4py
         asks for by default. ``"caller"``: none; this rank serves them only inside its own calls of
-        the library, so it holds the others up while it computes.
+        this context, so it holds the others up while it computes.
     transport : {"auto", "mpi"}, optional
         How ranks exchange data. ``"auto"``: the ranks of a node share memory. If all ranks are on
         one node, the ranks that are inside the library make each round there, also on behalf of
@@ -306,7 +306,8 @@ class Context(Collectives):
 
         Such a buffer, `sendbuf` or `recvbuf`, belongs to the library from `Request.Start` until
         `Request.Wait`, or another call, has given a result: do not write to it in between. After a
-        `Request.Wait` that has timed out you may write the send buffer before the next Start. The
+        `Request.Wait` that has timed out you may write the send buffer before the next Start: so
+        that Wait, and `Request.Test`, first wait for a round that just then reads the buffer. The
         array lives as long as Python refers to it, also after the context is freed; and its memory
         until a request that uses it in place is freed.
 
