@@ -22,6 +22,7 @@ enum {
     PIECE = 2 << 20,             /* memory is mapped in pieces of this size */
     OF_PHYSICAL = 16,            /* times the machine's memory: a handle uses as little as an eighth of its region */
     ASKED_FROM = 16 << 20,       /* from this size on the machine is asked before memory is committed */
+    ALLOCATED_AT_ONCE = 64 << 20,
 };
 
 typedef struct label {
@@ -130,6 +131,28 @@ bool pp_shared_reach(pp_shared_t *shared, size_t end)
     return true;
 }
 
+/* Allocates a range of the file; returns errno, 0: it is allocated.  Kernels before 6.10 give up a call during which a
+   signal comes, whatever the signal does, and free what the call had allocated.  Under a timer's signals no call would
+   ever allocate a large range; so it is allocated in pieces, which grow again where no signal comes.  Signals are
+   handled between two calls, so in the end a page is allocated. */
+static int allocate(int fd, size_t offset, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), piece = ALLOCATED_AT_ONCE;
+    for (size_t end = offset + bytes; offset < end;) {
+        size_t now = least(piece, end - offset);
+        int    error = posix_fallocate(fd, (off_t)offset, (off_t)now);
+        if (error && error != EINTR)
+            return error;
+        if (error) {
+            piece = now / 2 > page ? now / 2 : page;
+            continue;
+        }
+        offset += now;
+        piece = least(2 * piece, ALLOCATED_AT_ONCE);
+    }
+    return 0;
+}
+
 /* ---- opening ---------------------------------------------------------------------------------------- */
 
 bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_t committed,
@@ -147,7 +170,7 @@ bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_
     int fd = numbers == 0 || bytes < committed ? -1 : memfd_create(name, MFD_CLOEXEC);
     if (fd < 0)
         return false;
-    int error = ftruncate(fd, (off_t)bytes) != 0 ? errno : posix_fallocate(fd, 0, (off_t)committed);
+    int error = ftruncate(fd, (off_t)bytes) != 0 ? errno : allocate(fd, 0, committed);
     if (error) {
         close(fd);
         errno = error;
@@ -210,7 +233,7 @@ static bool is_there(size_t bytes)
 bool pp_shared_commit(pp_shared_t *shared, size_t offset, size_t bytes)
 {
     return shared->fd >= 0 && (bytes < ASKED_FROM || is_there(bytes))
-        && posix_fallocate(shared->fd, (off_t)offset, (off_t)bytes) == 0;
+        && allocate(shared->fd, offset, bytes) == 0;
 }
 
 void pp_shared_uncommit(pp_shared_t *shared, size_t offset, size_t bytes)

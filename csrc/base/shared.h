@@ -51,7 +51,8 @@ bool pp_shared_private(pp_shared_t *shared, size_t bytes);
    process does so before it touches a byte there. */
 bool pp_shared_reach(pp_shared_t *shared, size_t end);
 /* Allocates the memory of a range.  To touch a byte that is not committed would end the process when memory is short.
-   False: the machine has not enough memory.  Any process may commit a range, also one that is committed. */
+   False: the machine has not enough memory, and a part of the range may be committed.  Any process may commit a range,
+   also one that is committed. */
 bool pp_shared_commit(pp_shared_t *shared, size_t offset, size_t bytes);
 /* Gives the memory of a range back; its contents are zero when it is committed again. */
 void pp_shared_uncommit(pp_shared_t *shared, size_t offset, size_t bytes);

@@ -219,6 +219,7 @@ void *pp_node_alloc(pp_node_t *node, size_t bytes)
         return NULL;
     if (pp_node_commit(node, offset, pages))
         return pp_node_at(node, offset);
+    pp_shared_uncommit(node->memory, offset, pages);     /* a part of it may be committed */
     add_unused(node, offset, pages);
     return NULL;
 }
