@@ -1,7 +1,6 @@
 /* board.c - see board.h. */
 #include "board.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { LINE = 64, MARK_SHIFT = 16 };
@@ -60,14 +59,11 @@ pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, const pp_board_size_
         .ring = base + at.ring, .entry_bytes = at.entry_bytes, .slots = offset + at.slots,
         .results = offset + at.results, .offers = offset + at.offers, .offer_bytes = size->offer_bytes,
         .marks = size->marks ? (_Atomic uint64_t *)(base + at.marks) : NULL, .spared = spared};
-    board->result_committed = calloc((size_t)size->entries, sizeof *board->result_committed);
-    return board->result_committed ? PP_OK : pp_fail(PP_ERR_MEMORY, "no memory for a handle");
+    return PP_OK;
 }
 
 void pp_board_end(pp_board_t *board)
 {
-    free(board->result_committed);
-    board->result_committed = NULL;
     /* Only the first rank of the node can use the region again. */
     if (board->shared && atomic_fetch_add(&board->shared->detached, 1) + 1 == (uint32_t)board->ranks)
         pp_node_release(board->node, board->offset, board->bytes);
@@ -440,10 +436,12 @@ int32_t pp_board_pick(pp_board_t *board, uint64_t round, uint64_t spared)
 
 bool pp_board_commit_result(pp_board_t *board, int32_t index)
 {
-    if (!board->result_committed[index])
-        board->result_committed[index] =
+    pp_ring_entry_t *entry = pp_board_entry(board, index);
+    /* The machine may have no memory left for what it has given already. */
+    if (!entry->committed)
+        entry->committed =
             pp_node_commit(board->node, board->results + (uint64_t)index * board->stride, board->stride);
-    return board->result_committed[index];
+    return entry->committed;
 }
 
 void pp_board_publish(pp_board_t *board, uint64_t round, int32_t index)

@@ -134,6 +134,7 @@ typedef struct pp_ring_entry {
     uint32_t   elsewhere;            /* 1: the result is not in the ring, because all ranks got it directly */
     uint32_t   kept;                 /* 1: the entry is kept until all ranks have absorbed it */
     uint32_t   flush;
+    uint32_t   committed;            /* 1: the memory of the result is, by whichever rank was the first to need it */
     pp_tally_t tally;
     uint64_t   contributors[PP_BOARD_MASK_WORDS], left[PP_BOARD_MASK_WORDS];
     uint64_t   triggers[PP_BOARD_MASK_WORDS], direct[PP_BOARD_MASK_WORDS];
@@ -202,7 +203,6 @@ typedef struct pp_board {
     uint32_t           linked;            /* this rank's parts that are pending, or may still be read */
     uint32_t           reserved;          /* this rank's parts whose elements are on their way; see below */
     uint32_t           committed;         /* this rank's buffers that are committed */
-    bool              *result_committed;  /* results that this rank has committed */
     const pp_vault_t  *vault;             /* NULL: all vectors are in the region */
     bool               lent;              /* others end it: see pp_board_end() */
 } pp_board_t;
@@ -321,7 +321,7 @@ pp_taken_t pp_board_take(pp_board_t *board, int32_t rank, uint64_t round);
 /* Under the claim: picks an entry of the ring for the round and marks it as being written.  Never picks that of one of
    the newest `spared` results.  -1: all entries are kept for some rank. */
 int32_t  pp_board_pick(pp_board_t *board, uint64_t round, uint64_t spared);
-/* Commits the memory of the entry's result; false: no memory. */
+/* Under the claim: commits the memory of the entry's result, unless a rank has done so; false: no memory. */
 bool     pp_board_commit_result(pp_board_t *board, int32_t entry);
 
 /* Under the claim, before this rank writes a plan whose chunks it will hand out. */

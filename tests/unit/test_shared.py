@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
-WRAPPED = ("posix_fallocate",)
+WRAPPED = ("posix_fallocate", "fopen")
+NODE = ("board.c", "job.c", "lock.c", "node.c")
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,7 @@ def cases(tmp_path_factory):
             *(compiler, "-std=gnu11", "-g", "-O1", "-pthread", "-fsanitize=address,undefined"),
             *("-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}"),
             *map(str, sorted((CSRC / "base").glob("*.c"))),
+            *(str(CSRC / "node" / name) for name in NODE),
             str(Path(__file__).parent / "c" / "shared_cases.c"),
             *(f"-Wl,--wrap={name}" for name in WRAPPED),
             *("-o", str(program)),
@@ -32,3 +34,7 @@ def cases(tmp_path_factory):
 
 def test_signals_do_not_keep_memory_from_being_allocated(cases):
     cases("interrupted")
+
+
+def test_a_result_that_is_committed_is_not_asked_for_again(cases):
+    cases("full")
