@@ -64,7 +64,6 @@ pp_status_t pp_board_open(pp_node_t *node, uint64_t offset, const pp_board_size_
 
 void pp_board_end(pp_board_t *board)
 {
-    /* Only the first rank of the node can use the region again. */
     if (board->shared && atomic_fetch_add(&board->shared->detached, 1) + 1 == (uint32_t)board->ranks)
         pp_node_release(board->node, board->offset, board->bytes);
     board->shared = NULL;

@@ -54,7 +54,7 @@ static bool alloc_kept(pp_node_t *node, keeper_t *keeper, void **memory)
             memset(*memory, 0, keeper->bytes);
         return *memory;
     }
-    *memory = pp_node_alloc(node, keeper->bytes);
+    *memory = pp_node_alloc(node, &keeper->bytes);
     if (!*memory)
         return false;
     keeper->offset = (size_t)((char *)*memory - node->base);

@@ -63,15 +63,18 @@ void pp_node_lent(pp_node_t *node, uint64_t ns)
 
 bool pp_node_open(pp_node_t *node, pp_shared_t *memory, int32_t index, int32_t size)
 {
-    uint64_t common = PP_SHARED_LABEL + pp_commons_bytes(size);
+    uint64_t ranges = PP_SHARED_LABEL + pp_commons_bytes(size);
+    uint64_t common = whole_pages(ranges + sizeof(pp_ranges_t));
     *node = (pp_node_t){.memory = memory, .base = memory->memory, .index = index, .size = size, .magnify = 1};
     node->commons = pp_node_at(node, PP_SHARED_LABEL);
+    node->ranges = pp_node_at(node, ranges);
     node->pulses = calloc((size_t)size, sizeof *node->pulses);
     if (!node->pulses || !pp_shared_reach(memory, common) || !pp_shared_commit(memory, 0, common))
         return false;
     if (index == 0) {
         pp_node_make_lock(node);
-        atomic_store(&node->commons->top, whole_pages(common));
+        pp_ranges_give(node->ranges, common, memory->most - common);
+        atomic_store(&node->commons->top, common);
     }
     node->commons->presence[index].pid = getpid();
     return true;
@@ -87,11 +90,6 @@ void pp_node_close(pp_node_t *node)
 {
     free(node->pulses);
     node->pulses = NULL;
-    for (pp_range_t *range = node->unused, *next; range; range = next) {
-        next = range->next;
-        free(range);
-    }
-    node->unused = NULL;
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
@@ -106,63 +104,39 @@ bool pp_node_holds(const pp_node_t *node, const void *memory, size_t bytes, uint
     return true;
 }
 
-static void add_unused(pp_node_t *node, uint64_t offset, uint64_t bytes)
-{
-    pp_range_t *range = malloc(sizeof *range);
-    if (!range)
-        return;              /* the range's addresses are lost; there are plenty */
-    *range = (pp_range_t){node->unused, offset, bytes};
-    node->unused = range;
-}
-
-/* Collects arrays that were freed; the first rank also collects regions that the other ranks have given up. */
-static void collect_unused(pp_node_t *node)
+/* Makes the offsets of arrays free that this process has freed.  With the lock. */
+static void collect_arrays(pp_node_t *node)
 {
     for (pp_range_t *range = pp_shared_taken_back(node->memory), *next; range; range = next) {
         next = range->next;
-        range->bytes = whole_pages(range->bytes);
-        range->next = node->unused;
-        node->unused = range;
-    }
-    for (int i = 0; node->index == 0 && i < PP_GIVEN_UP; i++) {
-        uint64_t region = atomic_load(&node->commons->given_up[i]);
-        if (region == 0)
-            continue;
-        atomic_store(&node->commons->given_up[i], 0);
-        add_unused(node, (region >> 32) * PAGE, (region & UINT32_MAX) * PAGE);
+        pp_ranges_give(node->ranges, range->offset, range->bytes);
+        free(range);
     }
 }
 
-static uint64_t reuse(pp_node_t *node, uint64_t bytes)
+/* The range has no memory any more. */
+static void take_back(pp_node_t *node, uint64_t offset, uint64_t bytes)
 {
-    collect_unused(node);
-    for (pp_range_t **link = &node->unused; *link; link = &(*link)->next) {
-        pp_range_t *range = *link;
-        if (range->bytes != bytes)
-            continue;
-        uint64_t offset = range->offset;
-        *link = range->next;
-        free(range);
-        return offset;
-    }
-    return 0;
+    if (!pp_node_lock(node))
+        return;
+    pp_ranges_give(node->ranges, offset, bytes);
+    pp_node_unlock(node);
 }
 
 /* The offset of free whole pages, mapped in this process; 0: none are left. */
 static uint64_t give_out(pp_node_t *node, uint64_t bytes)
 {
     _Atomic uint64_t *top = &node->commons->top;
-    uint64_t          offset = reuse(node, bytes);
-    if (offset)
+    if (!pp_node_lock(node))
+        return 0;
+    collect_arrays(node);
+    uint64_t offset = pp_ranges_take(node->ranges, bytes);
+    if (offset && atomic_load(top) < offset + bytes)
+        atomic_store(top, offset + bytes);
+    pp_node_unlock(node);
+    if (!offset || pp_shared_reach(node->memory, offset + bytes))
         return offset;
-    offset = atomic_load(top);
-    do {
-        if (bytes > node->memory->most - offset)
-            return 0;
-    } while (!atomic_compare_exchange_weak(top, &offset, offset + bytes));
-    if (pp_shared_reach(node->memory, offset + bytes))
-        return offset;
-    add_unused(node, offset, bytes);
+    take_back(node, offset, bytes);
     return 0;
 }
 
@@ -180,17 +154,6 @@ uint64_t pp_node_reserve(pp_node_t *node, uint64_t bytes)
     return posix_memalign(&memory, PAGE, bytes) ? 0 : (uint64_t)(uintptr_t)memory;
 }
 
-/* Leaves a region for the first rank to find. */
-static void give_up(pp_node_t *node, uint64_t offset, uint64_t bytes)
-{
-    uint64_t region = offset / PAGE << 32 | bytes / PAGE;
-    for (int i = 0; bytes / PAGE <= UINT32_MAX && i < PP_GIVEN_UP; i++) {
-        uint64_t none = 0;
-        if (atomic_compare_exchange_strong(&node->commons->given_up[i], &none, region))
-            return;
-    }                        /* else the range's addresses are lost; there are plenty */
-}
-
 void pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes)
 {
     bytes = whole_pages(bytes);
@@ -199,10 +162,7 @@ void pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes)
         return;
     }
     pp_shared_uncommit(node->memory, offset, bytes);
-    if (node->index == 0)
-        add_unused(node, offset, bytes);
-    else
-        give_up(node, offset, bytes);
+    take_back(node, offset, bytes);
 }
 
 bool pp_node_commit(pp_node_t *node, uint64_t offset, uint64_t bytes)
@@ -210,17 +170,18 @@ bool pp_node_commit(pp_node_t *node, uint64_t offset, uint64_t bytes)
     return !node->memory || bytes == 0 || pp_shared_commit(node->memory, offset, bytes);
 }
 
-void *pp_node_alloc(pp_node_t *node, size_t bytes)
+void *pp_node_alloc(pp_node_t *node, size_t *bytes)
 {
-    if (!node->memory || bytes > node->memory->most)
+    if (!node->memory || *bytes > node->memory->most)
         return NULL;
-    uint64_t pages = whole_pages(bytes ? bytes : 1), offset = give_out(node, pages);
+    *bytes = whole_pages(*bytes ? *bytes : 1);
+    uint64_t offset = give_out(node, *bytes);
     if (!offset)
         return NULL;
-    if (pp_node_commit(node, offset, pages))
+    if (pp_node_commit(node, offset, *bytes))
         return pp_node_at(node, offset);
-    pp_shared_uncommit(node->memory, offset, pages);     /* a part of it may be committed */
-    add_unused(node, offset, pages);
+    pp_shared_uncommit(node->memory, offset, *bytes);    /* a part of it may be committed */
+    take_back(node, offset, *bytes);
     return NULL;
 }
 

@@ -1,7 +1,7 @@
 /*
  * node.h - what the ranks of a node share: memory, and which ranks are inside a collective call.
  *
- * A byte of the memory has an *offset*, the same for every rank of the node; offsets are given out from the bottom up.
+ * A byte of the memory has an *offset*, the same for every rank of the node; the lowest free ones are given out.
  * The first rank of the node reserves the region of a handle for all, before it votes in the agreement, so every rank
  * finds it when the agreement ends.  A rank maps the memory given out so far when it opens a handle.  A rank commits
  * memory before it first uses it.
@@ -10,6 +10,7 @@
 #define PP_NODE_H
 
 #include "../base/shared.h"
+#include "ranges.h"
 
 #include <stdatomic.h>
 
@@ -41,8 +42,6 @@ typedef struct pp_presence {
     _Atomic uint64_t lent_ns;        /* CPU time that its progress thread gave to rounds while the rank was asleep */
 } pp_presence_t;
 
-enum { PP_GIVEN_UP = 32 };
-
 typedef struct pp_commons {
     _Alignas(64) _Atomic uint64_t calls;   /* the most collective calls that a rank of this node has completed */
     _Atomic uint64_t calls_heard;          /* the most that a rank of another node is known to have completed */
@@ -51,10 +50,7 @@ typedef struct pp_commons {
     /* The region that the first rank of the node has reserved for the handle being agreed on.  Two, because a rank may
        still read that of the agreement before. */
     _Atomic uint64_t regions[2];
-    _Atomic uint64_t top;                  /* offsets below this one are given out */
-    /* Regions that other ranks than the first have given up, and that the first uses again: offset / PAGE << 32 |
-       bytes / PAGE; 0: an empty place. */
-    _Atomic uint64_t given_up[PP_GIVEN_UP];
+    _Atomic uint64_t top;                  /* only offsets below this one have been given out so far */
     _Alignas(64) char lock[56];            /* see pp_node_lock() */
     bool     broken;                       /* under the lock: a rank has died that held it */
     pp_presence_t presence[];
@@ -70,7 +66,7 @@ typedef struct pp_node {
     uint64_t      magnify;           /* simulated ranks: a byte of a vector counts for this many; else 1 */
     uint64_t      presence;          /* this rank's, as published */
     struct pp_pulse { uint64_t cpu_ns, at_ns; bool idle; } *pulses;   /* of each rank, when last looked up */
-    pp_range_t   *unused;            /* free ranges that this rank may use again */
+    pp_ranges_t  *ranges;            /* the offsets that are free, under the lock; NULL: simulated ranks */
     /* Wakes the callers of a rank that sleep in a wait; if `serve`, its progress thread, too. */
     void        (*wake)(void *owner, int32_t index, bool serve);
     /* Whether all threads of a rank sleep, so that it must be woken; it may have changed a moment later. */
@@ -98,8 +94,9 @@ bool     pp_node_reach(pp_node_t *node);
 /* Gives a region back that no rank uses any more. */
 void     pp_node_release(pp_node_t *node, uint64_t offset, uint64_t bytes);
 bool     pp_node_commit(pp_node_t *node, uint64_t offset, uint64_t bytes);
-/* Allocates committed memory for an array of this rank; free it by pp_shared_give_back().  NULL: no memory. */
-void    *pp_node_alloc(pp_node_t *node, size_t bytes);
+/* Allocates committed memory for an array of this rank, in whole pages: *bytes of them are to be given back by
+   pp_shared_give_back().  NULL: no memory. */
+void    *pp_node_alloc(pp_node_t *node, size_t *bytes);
 
 /* ---- presence ------------------------------------------------------------------------------------------ */
 
@@ -124,9 +121,10 @@ void     pp_node_lent(pp_node_t *node, uint64_t ns);
 
 /* ---- the node's lock ----------------------------------------------------------------------------------- */
 
-/* Where ranks decide about groups, one of them does at a time.  It holds the lock for microseconds, moves no large data
-   and does not sleep meanwhile.  False: a rank has died that held it; what it guards may be broken, and stays so.
-   Simulated ranks are not interrupted while they hold it: there is no PP_STEP between the two calls. */
+/* Where ranks decide about groups, or give out offsets, one of them does at a time.  It holds the lock for
+   microseconds, moves no large data and does not sleep meanwhile.  False: a rank has died that held it; what it guards
+   may be broken, and stays so.  Simulated ranks are not interrupted while they hold it: there is no PP_STEP between the
+   two calls. */
 void     pp_node_make_lock(pp_node_t *node);      /* the first rank, before any other use */
 bool     pp_node_lock(pp_node_t *node);
 void     pp_node_unlock(pp_node_t *node);

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 WRAPPED = ("posix_fallocate", "fopen")
-NODE = ("board.c", "job.c", "lock.c", "node.c")
+NODE = ("board.c", "job.c", "keeper.c", "lock.c", "node.c", "ranges.c")
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +38,17 @@ def test_signals_do_not_keep_memory_from_being_allocated(cases):
 
 def test_a_result_that_is_committed_is_not_asked_for_again(cases):
     cases("full")
+
+
+def test_ranges_of_any_size_are_used_again(cases):
+    cases("sizes")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_range_is_where_it_first_fits(cases, seed):
+    """Whichever rank has freed what is there: as on a map of all pages."""
+    cases("random", str(seed))
+
+
+def test_more_free_ranges_than_the_table_takes(cases):
+    cases("many")

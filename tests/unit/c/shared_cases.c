@@ -4,7 +4,11 @@
  *
  *     shared_cases interrupted    a kernel that allocates nothing if a signal comes, under a timer's signals
  *     shared_cases full           a machine that has no memory left, and results that are committed already
+ *     shared_cases sizes          ranges that come and go, each a little larger than the one before
+ *     shared_cases random SEED    ranges of random sizes, against a map of all pages
+ *     shared_cases many           more free ranges than the table takes
  */
+#include "node/keeper.h"
 #include "node/board.h"
 
 #include <errno.h>
@@ -30,7 +34,7 @@ int   __real_posix_fallocate(int fd, off_t offset, off_t bytes);
 FILE *__real_fopen(const char *path, const char *mode);
 
 static struct {
-    off_t    between, left;          /* bytes that are allocated between two signals, and until the next; 0: no signals */
+    off_t    between, left;          /* bytes allocated between two signals, and until the next; 0: no signals */
     int      refusal;                /* what every call returns; 0: none */
     uint64_t calls;
     bool     full;                   /* /proc/meminfo says that there is no memory */
@@ -100,24 +104,26 @@ static void interrupted(void)
 
 /* Two ranks of a node, in one process: each maps the memory for itself. */
 typedef struct ranks {
-    pp_shared_t memory[2];
-    pp_node_t   node[2];
+    pp_shared_t *memory[2];
+    pp_node_t    node[2];
 } ranks_t;
 
 static void open_ranks(ranks_t *ranks, size_t bytes)
 {
+    pp_shared_t        first, second;
     pp_shared_ticket_t ticket;
-    make(&ranks->memory[0], &ticket, bytes);
-    CHECK(pp_shared_attach(&ranks->memory[1], &ticket));
+    make(&first, &ticket, bytes);
+    CHECK(pp_shared_attach(&second, &ticket));
+    CHECK((ranks->memory[0] = pp_shared_keep(&first)) && (ranks->memory[1] = pp_shared_keep(&second)));
     for (int rank = 0; rank < 2; rank++)
-        CHECK(pp_node_open(&ranks->node[rank], &ranks->memory[rank], rank, 2));
+        CHECK(pp_node_open(&ranks->node[rank], ranks->memory[rank], rank, 2));
 }
 
 static void close_ranks(ranks_t *ranks)
 {
     for (int rank = 0; rank < 2; rank++) {
         pp_node_close(&ranks->node[rank]);
-        pp_shared_free(&ranks->memory[rank]);
+        pp_shared_drop(ranks->memory[rank]);
     }
 }
 
@@ -146,6 +152,167 @@ static void full(void)
     close_ranks(&ranks);
 }
 
+/* ---- ranges -------------------------------------------------------------------------------------------------- */
+
+/* One range is in use while another is made.  Wherever it is, it leaves room beside it if there is room for three. */
+static void sizes(void)
+{
+    enum { TIMES = 300, BYTES = 2 * MEGABYTE, STEP = 10000 };
+    ranks_t  ranks;
+    uint64_t region, before = 0;
+    void    *array[2], *keeper[2];
+    open_ranks(&ranks, (size_t)3 * (BYTES + TIMES * STEP) + MEGABYTE);
+    for (uint64_t time = 0; time < TIMES; time++) {
+        uint64_t bytes = BYTES + time * STEP;
+        CHECK(region = pp_node_reserve(&ranks.node[0], bytes));
+        if (before)                  /* a rank may be slow to leave a handle */
+            pp_node_release(&ranks.node[time % 2], before, bytes - STEP);
+        before = region;
+    }
+    pp_node_release(&ranks.node[1], before, BYTES + (TIMES - 1) * STEP);
+    for (uint64_t time = 0; time < TIMES; time++) {
+        for (int rank = 0; rank < 2; rank++)
+            CHECK(keeper[rank] = pp_keeper_alloc(&ranks.node[rank], BYTES + time * STEP, &array[rank]));
+        for (int rank = 0; rank < 2; rank++)
+            pp_unalloc(keeper[rank]);
+    }
+    close_ranks(&ranks);
+}
+
+enum { PAGES = 300, LIVE = 40, FREE = 0, LEFT = 1, APART = 64 };
+
+/* What the memory should look like: of each page whether it is FREE, was in an array of a rank that has not asked for
+   memory since it freed that (LEFT + rank), or is in use. */
+typedef struct map {
+    uint64_t first;                  /* the offset of page 0 */
+    int      pages[PAGES];
+} map_t;
+
+static void set(map_t *map, uint64_t offset, int pages, int what)
+{
+    for (int page = (int)((offset - map->first) / SMALL), end = page + pages; page < end; page++)
+        map->pages[page] = what;
+}
+
+/* The lowest offset at which so many free pages are; 0: nowhere. */
+static uint64_t lowest(const map_t *map, int pages)
+{
+    for (int page = 0, run = 0; page < PAGES; page++) {
+        run = map->pages[page] == FREE ? run + 1 : 0;
+        if (run == pages)
+            return map->first + (uint64_t)(page + 1 - pages) * SMALL;
+    }
+    return 0;
+}
+
+static int draw(uint64_t seed, uint64_t *drawn, int below) { return (int)(pp_mix(seed, (*drawn)++) % (uint64_t)below); }
+
+/* A region, or the array of a rank. */
+typedef struct range {
+    uint64_t offset;
+    int      pages, rank;
+    char    *bytes;
+    void    *keeper;
+} range_t;
+
+static void take(ranks_t *ranks, map_t *map, range_t *range)
+{
+    pp_node_t *node = &ranks->node[range->rank];
+    void      *array = NULL;
+    for (int page = 0; page < PAGES; page++)
+        if (map->pages[page] == LEFT + range->rank)
+            map->pages[page] = FREE;
+    uint64_t expected = lowest(map, range->pages);
+    if (range->keeper) {             /* less than whole pages */
+        range->keeper = pp_keeper_alloc(node, (size_t)range->pages * SMALL - 1000, &array);
+        CHECK(!range->keeper == !expected);
+        range->offset = array ? (uint64_t)((char *)array - node->base) : 0;
+    } else {
+        range->offset = pp_node_reserve(node, (uint64_t)range->pages * SMALL);
+        CHECK(!range->offset || pp_node_commit(node, range->offset, (uint64_t)range->pages * SMALL));
+    }
+    CHECK(range->offset == expected);
+    if (!expected)
+        return;
+    set(map, expected, range->pages, LEFT + 2);
+    range->bytes = pp_node_at(node, expected);
+    for (int i = 0; i < range->pages * SMALL; i += APART)
+        CHECK(range->bytes[i] == 0);
+    /* Also what an array has beyond its elements: a neighbour may get it. */
+    memset(range->bytes, range->pages, (size_t)range->pages * SMALL);
+}
+
+static void give(ranks_t *ranks, map_t *map, range_t *range, int rank)
+{
+    for (int i = 0; i < range->pages * SMALL; i += APART)
+        CHECK(range->bytes[i] == (char)range->pages);
+    if (range->keeper)
+        pp_unalloc(range->keeper);
+    else
+        pp_node_release(&ranks->node[rank], range->offset, (uint64_t)range->pages * SMALL);
+    set(map, range->offset, range->pages, range->keeper ? LEFT + range->rank : FREE);
+    *range = (range_t){0};
+}
+
+static void random_sizes(uint64_t seed)
+{
+    enum { STEPS = 3000 };
+    static map_t map;
+    range_t      live[LIVE] = {{0}}, last = {0};
+    ranks_t      ranks;
+    uint64_t     drawn = 0, common;
+    int          taken = 0;
+    open_ranks(&ranks, MEGABYTE);    /* to learn what the ranks have in common */
+    common = atomic_load(&ranks.node[0].commons->top);
+    close_ranks(&ranks);
+    open_ranks(&ranks, common + PAGES * SMALL);
+    map.first = common;
+    for (int step = 0; step < STEPS; step++) {
+        range_t *range = &live[draw(seed, &drawn, LIVE)];
+        if (range->pages > 0) {
+            give(&ranks, &map, range, draw(seed, &drawn, 2));
+            continue;
+        }
+        const bool array = draw(seed, &drawn, 2);
+        *range = (range_t){.pages = 1 + draw(seed, &drawn, draw(seed, &drawn, 2) ? 10 : 60),
+                           .rank = array ? draw(seed, &drawn, 2) : 0, .keeper = array ? range : NULL};
+        take(&ranks, &map, range);
+        taken += range->offset != 0;
+        if (!range->offset)
+            *range = (range_t){0};
+    }
+    CHECK(taken > STEPS / 10);
+    for (int i = 0; i < LIVE; i++)
+        if (live[i].pages > 0)
+            give(&ranks, &map, &live[i], i % 2);
+    for (int rank = 0; rank < 2; rank++) {           /* collects what the rank has freed */
+        last = (range_t){.pages = 1, .rank = rank};
+        take(&ranks, &map, &last);
+        give(&ranks, &map, &last, rank);
+    }
+    last = (range_t){.pages = PAGES};
+    take(&ranks, &map, &last);
+    CHECK(last.offset == common);    /* all of it, in one piece */
+    close_ranks(&ranks);
+}
+
+static void many(void)
+{
+    pp_ranges_t *ranges = calloc(1, sizeof *ranges);
+    CHECK(ranges);
+    for (uint64_t i = PP_RANGES_MAX + 10; i > 0; i--)
+        pp_ranges_give(ranges, 2 * i, 1);
+    CHECK(ranges->count == PP_RANGES_MAX);
+    pp_ranges_give(ranges, 2 * PP_RANGES_MAX + 1, 1);            /* joins two: there is room for one more */
+    CHECK(ranges->count == PP_RANGES_MAX - 1 && pp_ranges_take(ranges, 3) == 2 * PP_RANGES_MAX);
+    for (uint64_t i = 11; i < PP_RANGES_MAX; i++)
+        CHECK(pp_ranges_take(ranges, 1) == 2 * i);
+    for (uint64_t i = PP_RANGES_MAX + 2; i <= PP_RANGES_MAX + 10; i++)
+        CHECK(pp_ranges_take(ranges, 1) == 2 * i);
+    CHECK(ranges->count == 0 && pp_ranges_take(ranges, 1) == 0);
+    free(ranges);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -154,6 +321,12 @@ int main(int argc, char **argv)
         interrupted();
     else if (strcmp(what, "full") == 0)
         full();
+    else if (strcmp(what, "sizes") == 0)
+        sizes();
+    else if (strcmp(what, "random") == 0 && argc > 2)
+        random_sizes(strtoull(argv[2], NULL, 10));
+    else if (strcmp(what, "many") == 0)
+        many();
     else
         CHECK(!"a case");
     return 0;
