@@ -170,6 +170,8 @@ bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_
     int fd = numbers == 0 || bytes < committed ? -1 : memfd_create(name, MFD_CLOEXEC);
     if (fd < 0)
         return false;
+    /* What is mapped later begins behind it, and kernels map from the beginning of a page: of 64 KiB on some. */
+    committed = least(round_up(committed, (size_t)sysconf(_SC_PAGESIZE)), bytes);
     int error = ftruncate(fd, (off_t)bytes) != 0 ? errno : allocate(fd, 0, committed);
     if (error) {
         close(fd);

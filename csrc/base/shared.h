@@ -36,9 +36,10 @@ typedef struct pp_shared_ticket {
    limits on address space and files leave.  0: /proc does not say. */
 uint64_t pp_shared_room(void);
 
-/* Makes memory whose first PP_SHARED_LABEL bytes identify it; the caller uses what follows.  `committed` bytes are
-   allocated and mapped at once.  The memory may grow to `bytes`; no address space is reserved for that, because batch
-   systems count address space as memory.  False: not possible here; errno says why, and *ticket is zeroed. */
+/* Makes memory whose first PP_SHARED_LABEL bytes identify it; the caller uses what follows.  `committed` bytes, in
+   whole pages, are allocated and mapped at once.  The memory may grow to `bytes`; no address space is reserved for
+   that, because batch systems count address space as memory.  False: not possible here; errno says why, and *ticket is
+   zeroed. */
 enum { PP_SHARED_LABEL = 64 };
 bool pp_shared_create(pp_shared_t *shared, const char *name, size_t bytes, size_t committed,
                       pp_shared_ticket_t *ticket);

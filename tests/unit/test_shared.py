@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
-WRAPPED = ("posix_fallocate", "fopen")
+WRAPPED = ("posix_fallocate", "fopen", "sysconf", "mmap")
 NODE = ("board.c", "job.c", "keeper.c", "lock.c", "node.c", "ranges.c")
 
 
@@ -52,3 +52,7 @@ def test_a_range_is_where_it_first_fits(cases, seed):
 
 def test_more_free_ranges_than_the_table_takes(cases):
     cases("many")
+
+
+def test_kernels_with_large_pages(cases):
+    cases("pages")

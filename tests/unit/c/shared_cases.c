@@ -7,6 +7,7 @@
  *     shared_cases sizes          ranges that come and go, each a little larger than the one before
  *     shared_cases random SEED    ranges of random sizes, against a map of all pages
  *     shared_cases many           more free ranges than the table takes
+ *     shared_cases pages          a kernel with pages of 64 KiB
  */
 #include "node/keeper.h"
 #include "node/board.h"
@@ -15,10 +16,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SMALL = 4096, MEGABYTE = 1 << 20 };
+enum { SMALL = 4096, LARGE = 64 << 10, MEGABYTE = 1 << 20 };
 
 #define CHECK(condition)                                                       \
     do {                                                                       \
@@ -32,13 +34,16 @@ enum { SMALL = 4096, MEGABYTE = 1 << 20 };
 
 int   __real_posix_fallocate(int fd, off_t offset, off_t bytes);
 FILE *__real_fopen(const char *path, const char *mode);
+long  __real_sysconf(int name);
+void *__real_mmap(void *where, size_t bytes, int protection, int flags, int fd, off_t offset);
 
 static struct {
     off_t    between, left;          /* bytes allocated between two signals, and until the next; 0: no signals */
     int      refusal;                /* what every call returns; 0: none */
     uint64_t calls;
     bool     full;                   /* /proc/meminfo says that there is no memory */
-} kernel;
+    long     page;                   /* bytes */
+} kernel = {.page = SMALL};
 
 int __wrap_posix_fallocate(int fd, off_t offset, off_t bytes)
 {
@@ -58,6 +63,16 @@ FILE *__wrap_fopen(const char *path, const char *mode)
     static char none[] = "MemAvailable: 1000 kB\n";
     const bool  lies = kernel.full && strcmp(path, "/proc/meminfo") == 0;
     return lies ? fmemopen(none, strlen(none), "r") : __real_fopen(path, mode);
+}
+
+long __wrap_sysconf(int name) { return name == _SC_PAGESIZE ? kernel.page : __real_sysconf(name); }
+
+void *__wrap_mmap(void *where, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    if (((uintptr_t)where | (uintptr_t)offset) % (uintptr_t)kernel.page == 0)
+        return __real_mmap(where, bytes, protection, flags, fd, offset);
+    errno = EINVAL;
+    return MAP_FAILED;
 }
 
 static size_t committed(const pp_shared_t *shared)
@@ -313,6 +328,22 @@ static void many(void)
     free(ranges);
 }
 
+/* ---- pages --------------------------------------------------------------------------------------------------- */
+
+static void pages(void)
+{
+    ranks_t ranks;
+    kernel.page = LARGE;
+    open_ranks(&ranks, (size_t)100 * MEGABYTE);
+    uint64_t offset = pp_node_reserve(&ranks.node[0], 10 * MEGABYTE);
+    CHECK(offset && pp_node_reach(&ranks.node[1]));
+    for (int rank = 0; rank < 2; rank++)             /* mapped to the end, also by who did not ask for it */
+        memset(pp_node_at(&ranks.node[rank], offset), rank, 10 * MEGABYTE);
+    CHECK(*((char *)pp_node_at(&ranks.node[0], offset + 10 * MEGABYTE) - 1) == 1);
+    close_ranks(&ranks);
+    random_sizes(0);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -327,6 +358,8 @@ int main(int argc, char **argv)
         random_sizes(strtoull(argv[2], NULL, 10));
     else if (strcmp(what, "many") == 0)
         many();
+    else if (strcmp(what, "pages") == 0)
+        pages();
     else
         CHECK(!"a case");
     return 0;
