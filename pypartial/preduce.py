@@ -73,7 +73,8 @@ class PreduceRequest(Request):
       the average over it, and the `Status` has `Status.group` and `Status.weights`.
     - Ranks outside the group take no notice. Ranks may start a request different numbers of times.
     - A rank inside a collective call of the context, or away, has left: it is in no new group, and
-      taken out of those that have not begun. Groups shrink, to this rank alone if need be.
+      taken out of those that have not begun. Groups shrink, to this rank alone if need be. With
+      `Given`, `Table` and `Static` a rank that has started before the call is in its group still.
     - `Flush` averages over all ranks. There is no `View`, `More` or `Drain`.
 
     Notes

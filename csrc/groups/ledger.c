@@ -207,7 +207,7 @@ bool pp_ledger_form_at_once(const pp_groups_call_t *call, int32_t *members, int3
         return false;
     for (int32_t i = 0; i < count; i++)
         pp_ledger_set_goal(call->groups, members[i], group);
-    review(call, group);
+    begin(call, group);
     return true;
 }
 

@@ -334,12 +334,12 @@ static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t nu
     if (is_over(g, reason, in_call))
         return back(call, rank);
     pp_status_t status = PP_OK;
-    if (r->left)
-        g->reasons[r->reason]--;
-    else
-        status = go_away(call, rank);
-    set_reason(g, rank, reason);
+    const bool  had_left = r->left;
+    g->reasons[r->reason] -= had_left;
+    set_reason(g, rank, reason);     /* before others look at it */
     r->call = in_call;
+    if (!had_left)
+        status = go_away(call, rank);
     conclude(call);
     return status;
 }

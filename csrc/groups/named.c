@@ -7,6 +7,10 @@
  * around; a member that is further already, because its request was served while others had left, is not waited for.
  * A request that no other rank shares is complete alone.
  *
+ * A member that has asked, and then is in a collective call, is in the group, too: its model is there already.  It has
+ * passed the same point of the program as the others.  Served without it, they would go on, and its request would wait
+ * for their next ones when it is back.  No group begins for its sake alone: while it has left it waits for nobody.
+ *
  * To form a group of a table when its first member asks would give it a number too early: another member may still be
  * due in an earlier phase, whose group would get a higher number, and so come later in its buffer.
  */
@@ -52,21 +56,29 @@ static bool waits(const pp_groups_t *g, int32_t rank)
     return r->asks && !r->left && r->goal == PP_NOBODY;
 }
 
+/* The rank has a request that is not served, and has not taken it back, as a Flush or Free does. */
+static bool has_asked(const pp_groups_t *g, int32_t rank)
+{
+    const pp_groups_rank_t *r = pp_groups_rank(g, rank);
+    return r->asks && r->goal == PP_NOBODY && !(r->left && r->reason != PP_GROUPS_IN_CALL);
+}
+
 typedef enum member { GONE, COMES, IS_THERE } member_t;
 
 /* What a named member is to the rank's request: not waited for, waited for, or asking for the same group. */
 static member_t look_at(const pp_groups_t *g, int32_t rank, int32_t member)
 {
     const pp_groups_rank_t *r = pp_groups_rank(g, rank), *other = pp_groups_rank(g, member);
-    if (other->left)
-        return GONE;
+    bool                    same, passed = false;
     if (g->plan.generator == PP_GENERATOR_GIVEN) {
-        bool same = memcmp(named(g, rank), named(g, member), g->words * sizeof(uint64_t)) == 0;
-        return waits(g, member) && same ? IS_THERE : COMES;
+        same = memcmp(named(g, rank), named(g, member), g->words * sizeof(uint64_t)) == 0;
+    } else {
+        same = other->number == r->number;
+        passed = other->number >= r->number;
     }
-    if (other->number == r->number)
-        return waits(g, member) ? IS_THERE : GONE;
-    return other->number < r->number ? COMES : GONE;
+    if (same && has_asked(g, member))
+        return IS_THERE;
+    return other->left || passed ? GONE : COMES;
 }
 
 static bool form_if_all_are_there(const pp_groups_call_t *call, int32_t rank)

@@ -141,7 +141,8 @@ int32_t pp_crowd_draw(pp_groups_t *g, pp_crowd_t *crowd, int32_t rank, int32_t w
    division.  Only the rank whose event this is may be ready for it already; pp_ledger_review() lets it begin.  Returns
    the group; PP_NOBODY: no room (a defect). */
 int32_t pp_ledger_form(const pp_groups_call_t *call, int32_t *members, int32_t count, bool asked);
-/* The same for members that are all ready and whose requests it completes: it begins.  False: no room. */
+/* The same for members that all ask, and whose requests it completes: it begins.  Some may have left.  False: no
+   room. */
 bool    pp_ledger_form_at_once(const pp_groups_call_t *call, int32_t *members, int32_t count);
 /* This group completes the rank's request. */
 void    pp_ledger_set_goal(pp_groups_t *g, int32_t rank, int32_t group);

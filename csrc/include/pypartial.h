@@ -490,8 +490,9 @@ typedef enum pp_groups_left {
 typedef enum pp_groups_event {
     PP_GROUPS_START,           /* the rank asks for a group; number: its iteration, 0 for one more than its last */
     PP_GROUPS_FINISH,          /* the rank has the result of a group; number: the group's */
-    PP_GROUPS_LEAVE,           /* the rank has left: it is in no new group.  Again with another number: only the reason
-                                  has changed */
+    PP_GROUPS_LEAVE,           /* the rank has left: it is in no new group, but for that of a request that names it
+                                  (TABLE, GIVEN), unless it flushes, frees or is out.  Again with another number: only
+                                  the reason has changed */
     PP_GROUPS_BACK,            /* it is back, if it has left; an outstanding request asks anew */
     PP_GROUPS_COMPLETED,       /* the rank knows that some rank has completed so many collective calls (number): ranks that
                                   are inside one of them are back, although they may not have noticed yet */

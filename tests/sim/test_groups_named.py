@@ -33,7 +33,10 @@ from pypartial.sim.handle import CoreError
 
 
 class Model:
-    """Which groups of a table begin, by sets of ranks."""
+    """Which groups of a table begin, by sets of ranks.
+
+    A rank that has left is in the group of a request that it has made before.
+    """
 
     def __init__(self, phases: Sequence[Sequence[Sequence[int]]], ranks: int) -> None:
         self.phases = phases
@@ -52,7 +55,7 @@ class Model:
             number = self.number[rank]
             group = next(g for g in self.phases[(number - 1) % len(self.phases)] if rank in g)
             here = [other for other in group if other not in self.left]
-            same = [o for o in here if self.number[o] == number and o in self.waiting]
+            same = [o for o in group if self.number[o] == number and o in self.waiting]
             if rank in self.waiting and not any(self.number[other] < number for other in here):
                 found.append(same)
                 self.waiting -= set(same)
@@ -77,7 +80,7 @@ def test_a_table_against_a_model(ranks: int, seed: int) -> None:
     phases = [parts(ranks, draw) for _ in range(draw.randint(1, 4))]
     model = Model(phases, ranks)
     table = [circles(ranks, phase) for phase in phases]
-    watched = Watch(Machine(Plan("table"), ranks, table=table, cache=5), ranks, cache=5)
+    watched = Watch(Machine(Plan("table"), ranks, table=table, cache=5), ranks, cache=5, named=True)
     leavers = draw.sample(range(ranks), draw.randint(0, ranks))
     for _ in range(150):
         event, rank = draw.choice(watched.choices(leavers))
@@ -129,6 +132,13 @@ def test_a_rank_that_is_behind_the_others_of_its_circle_is_alone_until_it_has_co
     assert isinstance(group, Begin) and group.members == [0, 1, 2]
 
 
+def test_a_rank_that_has_started_and_is_in_a_call_is_in_the_group_of_a_table() -> None:
+    machine = Machine(Plan("table"), 3, table=[circles(3, [[0, 1, 2]])])
+    assert machine.start(1) == machine.leave(1, call=1) == machine.start(0) == []
+    (group,) = machine.leave(2, call=1)  # it has not started
+    assert isinstance(group, Begin) and group.members == [0, 1]
+
+
 def test_a_flush_begins_the_table_anew() -> None:
     machine = Machine(Plan("table"), 2, table=[circles(2, []), circles(2, [[0, 1]])])
     assert machine.start(0) == [Alone(0)]
@@ -175,7 +185,7 @@ def ask(machine: Machine, rank: int, members: list[int]) -> list[Action]:
 def test_given_groups_begin_when_all_have_asked(ranks: int, seed: int) -> None:
     draw = random.Random(seed)
     groups = [parts(ranks, draw) for _ in range(4)]
-    watched = Watch(Machine(Plan("given"), ranks, cache=5), ranks, cache=5)
+    watched = Watch(Machine(Plan("given"), ranks, cache=5), ranks, cache=5, named=True)
     come: dict[tuple[int, ...], int] = {}
     number = [0] * ranks
     for _ in range(8 * ranks):
@@ -206,6 +216,36 @@ def test_a_rank_that_has_left_is_not_waited_for() -> None:
     (group,) = ask(machine, 3, [1, 2, 3]) + ask(machine, 2, [1, 2, 3])
     assert isinstance(group, Begin) and group.members == [2, 3]
     assert ask(machine, 0, [0, 1]) == ask(machine, 0, [0]) == [Alone(0)]
+
+
+def test_a_rank_that_has_started_and_is_in_a_call_is_in_its_group() -> None:
+    machine = Machine(Plan("given"), 3)
+    assert ask(machine, 1, [0, 1]) == machine.leave(1, call=1) == []
+    (group,) = ask(machine, 0, [0, 1])
+    assert isinstance(group, Begin) and (group.members, group.goals) == ([0, 1], [1, 1])
+    assert machine.finish(0, group.serial) == [Complete(0, group.serial)]
+    assert machine.completed(0, 1) == []
+    assert ask(machine, 0, [0, 1, 2]) == []  # and no word of lists that differ
+    assert machine.finish(1, group.serial) == [Complete(1, group.serial)]
+    assert ask(machine, 2, [0, 1, 2]) == []
+    (group,) = ask(machine, 1, [0, 1, 2])
+    assert isinstance(group, Begin) and group.members == [0, 1, 2]
+
+
+def test_a_group_shrinks_to_those_that_have_started() -> None:
+    machine = Machine(Plan("given"), 4)
+    assert ask(machine, 1, [0, 1, 2]) == machine.leave(1, call=1) == []
+    assert ask(machine, 3, [1, 3]) == [Alone(3)]  # rank 1 asks for another group, and has left
+    assert ask(machine, 0, [0, 1, 2]) == []
+    (group,) = machine.leave(2, call=1)
+    assert isinstance(group, Begin) and group.members == [0, 1]
+
+
+@pytest.mark.parametrize("reason", ["flushes", "frees", "out"])
+def test_a_rank_that_takes_its_request_back_is_not_waited_for(reason: str) -> None:
+    machine = Machine(Plan("given"), 2)
+    assert ask(machine, 1, [0, 1]) == machine.leave(1, reason=reason) == []
+    assert ask(machine, 0, [0, 1]) == [Alone(0)]
 
 
 def test_a_rank_that_comes_back_asks_for_the_same_group() -> None:

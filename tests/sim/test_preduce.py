@@ -257,6 +257,46 @@ def test_a_group_shrinks_when_a_member_leaves(way: tuple[int, ...]):
     assert MS <= begun.time <= 2 * MS
 
 
+@pytest.mark.parametrize("call", ["away", "init", "flush"])
+@pytest.mark.parametrize("generator", ["given", "table"])
+@pytest.mark.parametrize("weights", ["constant", "closest"])  # tables by messages, with a machine
+def test_a_rank_that_has_started_stays_in_its_group_in_a_collective_call(
+    way: tuple[int, ...], generator: str, weights: str, call: str
+):
+    """All ranks start, and make a collective call before Wait; one is slower than the others."""
+    steps = [((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 1, 2, 3),)]
+    given: list[list[tuple[int, ...]]] = [[] for _ in range(4)]
+
+    def program(rank: int) -> Program:
+        options = PreduceOptions(generator, weights=weights, count=3)
+        if generator == "table":
+            options = replace(options, table=tuple(steps))
+        handle = yield ("groups_init", options)
+        other = yield ("groups_init", PreduceOptions("controller:2"))
+        for step, groups in enumerate(steps):
+            mine = next(group for group in groups if rank in group)
+            yield (10 * MS if rank == step else 0)
+            handle.recv[:] = rank
+            yield ("groups_start", handle, 0, mine if generator == "given" else None)
+            if call == "away":
+                yield ("away",)
+                yield ("barrier",)
+                yield ("back",)
+            elif call == "init":
+                yield ("free", (yield ("init", Options(count=1))))
+            else:
+                yield ("flush", other)
+            group = yield ("wait", handle)
+            assert values(group) == [float(np.mean(group.members))] * 3
+            given[rank].append(group.members)
+        yield ("free", other)
+        yield from end(handle)
+
+    run(World(4, memory=way), program)
+    for rank in range(4):
+        assert given[rank] == [next(g for g in groups if rank in g) for groups in steps]
+
+
 @pytest.mark.parametrize("ranks", range(2, 9))
 @pytest.mark.parametrize("who", ["first", "last", "odd"])
 def test_a_group_of_a_table_does_not_wait_for_ranks_that_have_left(
