@@ -303,15 +303,20 @@ static pp_status_t go_away(const pp_groups_call_t *call, int32_t rank)
     return has_room ? PP_OK : no_room();
 }
 
-static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
+/* The rank has not left any more; its request has yet to be settled. */
+static void put_back(const pp_groups_call_t *call, int32_t rank)
 {
-    const pp_groups_rank_t *r = pp_groups_rank(call->groups, rank);
-    if (!r->left)
-        return PP_OK;
-    call->groups->reasons[r->reason]--;
+    call->groups->reasons[pp_groups_rank(call->groups, rank)->reason]--;
     pp_ledger_back(call, rank);
     if (call->groups->plan.generator == PP_GENERATOR_CONTROLLER)
         pp_controller_back(call->groups, rank);
+}
+
+static pp_status_t back(const pp_groups_call_t *call, int32_t rank)
+{
+    if (!pp_groups_rank(call->groups, rank)->left)
+        return PP_OK;
+    put_back(call, rank);
     return settle(call, rank);
 }
 
@@ -345,18 +350,31 @@ static pp_status_t leave(const pp_groups_call_t *call, int32_t rank, uint64_t nu
 }
 
 /* Ranks whose call is over are back before they say so.  Otherwise a rank that is a little later than others would be
-   left out of the group that they ask for next. */
+   left out of the group that they ask for next.  All are back before the first request is settled: to that one the
+   others are here, too. */
 static pp_status_t completed(const pp_groups_call_t *call, uint64_t calls)
 {
     pp_groups_t *g = call->groups;
     pp_status_t  status = PP_OK;
+    int32_t      returning = 0;
     if (calls <= g->calls)
         return PP_OK;
     g->calls = calls;
-    for (int32_t rank = 0; rank < g->plan.ranks && g->reasons[PP_GROUPS_IN_CALL] > 0 && status >= 0; rank++) {
-        const pp_groups_rank_t *r = pp_groups_rank(g, rank);
-        if (r->left && is_over(g, r->reason, r->call))
-            status = back(call, rank);
+    for (int32_t rank = 0; rank < g->plan.ranks && g->reasons[PP_GROUPS_IN_CALL] > 0; rank++) {
+        pp_groups_rank_t *r = pp_groups_rank(g, rank);
+        if (!r->left || !is_over(g, r->reason, r->call))
+            continue;
+        put_back(call, rank);
+        r->returns = true;
+        returning++;
+    }
+    for (int32_t rank = 0; returning > 0; rank++) {
+        pp_groups_rank_t *r = pp_groups_rank(g, rank);
+        if (!r->returns)
+            continue;
+        r->returns = false;
+        returning--;
+        status = status < 0 ? status : settle(call, rank);
     }
     return status;
 }

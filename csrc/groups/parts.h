@@ -37,6 +37,7 @@ typedef struct pp_groups_rank {
 
     bool     free;                   /* while pp_groups_untangle() looks: the rank may ask here some time */
     bool     gives_way;              /* pp_groups_untangle() has taken it out */
+    bool     returns;                /* its call is over, and its request has yet to be settled */
     int32_t  node;
     int32_t  root;                   /* CONTROLLER: parent in the sync-graph's forest */
     int32_t  weight, present;        /* CONTROLLER: of a root: ranks of its component; those that have not left */

@@ -14,7 +14,7 @@ from support.groups import GENERATORS, Watch, watch
 
 from pypartial._core_sim import lib
 from pypartial.sim.generators import Plan, parse_generator
-from pypartial.sim.groups import Alone, Begin, Complete, End, Flush, Machine
+from pypartial.sim.groups import Action, Alone, Begin, Complete, End, Flush, Machine, circles
 from pypartial.sim.handle import CoreError
 
 EVENTS = 150
@@ -303,6 +303,25 @@ def test_a_rank_that_is_in_the_next_call_has_left() -> None:
         assert given(machine, 0, [0, 1]) == []
         assert machine.leave(1, call=2) == [Alone(0)]
         assert machine.back(1) == machine.back(1) == []
+
+
+@pytest.mark.parametrize(
+    "plan", ["given", "table", *(f"{kind}:3" for kind in ("random", "smart", "controller"))]
+)
+def test_all_ranks_of_a_call_are_back_at_once(plan: str) -> None:
+    """To the first request that asks anew the other ranks are not away any more."""
+    table = [circles(3, [[0, 1, 2]])] if plan == "table" else None
+    named = plan in ("given", "table")
+    machine = Machine(Plan(plan) if named else parse_generator(plan), 3, table=table)
+
+    def start(rank: int) -> list[Action]:
+        return given(machine, rank, [0, 1, 2]) if plan == "given" else machine.start(rank)
+
+    assert start(0) == start(1) == []
+    assert [machine.leave(rank, call=1) for rank in range(3)] == [[], [], []]
+    assert machine.completed(2, 1) == []
+    (group,) = start(2)
+    assert isinstance(group, Begin) and group.members == [0, 1, 2]
 
 
 def test_a_rank_that_waits_elsewhere_is_not_back_when_a_call_is_over() -> None:

@@ -241,6 +241,15 @@ def test_a_group_shrinks_to_those_that_have_started() -> None:
     assert isinstance(group, Begin) and group.members == [0, 1]
 
 
+def test_no_group_begins_while_all_that_ask_have_left() -> None:
+    machine = Machine(Plan("given"), 3)
+    for rank in range(2):
+        assert ask(machine, rank, [0, 1, 2]) == machine.leave(rank, call=1) == []
+    assert machine.leave(2, call=1) == machine.completed(2, 1) == []
+    (group,) = ask(machine, 2, [0, 1, 2])
+    assert isinstance(group, Begin) and group.members == [0, 1, 2]
+
+
 @pytest.mark.parametrize("reason", ["flushes", "frees", "out"])
 def test_a_rank_that_takes_its_request_back_is_not_waited_for(reason: str) -> None:
     machine = Machine(Plan("given"), 2)
