@@ -42,6 +42,9 @@ typedef struct pp_grouping {
     const void *(*vector)(const pp_preduce_t *);
     /* Tells the ranks that this rank's request waits for. */
     void        (*await)(pp_preduce_t *);
+    /* Looks whether a request waits for this rank (pp_groups_awaits()), and sooner or later tells
+       pp_group_time_confirmed() what it has found.  NULL: there is no patience. */
+    void        (*confirm)(pp_preduce_t *);
     /* PP_BACKEND_COMM: the caller has run the group. */
     void        (*ran)(pp_preduce_t *);
     /* Goes on with what has to be done outside a callback. */
@@ -106,8 +109,9 @@ struct pp_preduce {
         uint64_t   long_ns;          /* when it will have waited long; 0: not decided; PP_NEVER_NS: it has said so */
         uint64_t   tell_ns;          /* when this rank tells the others that it waits; 0: not decided */
         uint32_t   tells;            /* how often it has told them for this request */
-        bool       awaited;          /* another rank waits for this one's next Start */
+        uint64_t   awaited;          /* another rank's request that waits for this one's next Start; 0: none */
         uint64_t   leave_ns;         /* ... and this rank leaves by patience then; 0: it has not looked at the clock */
+        bool       confirms;         /* ops->confirm has been called, and has not answered */
         uint64_t   given_ns;         /* when the last result was handed out; 0: a Start came since */
         uint64_t   seen_waits;       /* team->waits when this rank was last seen to wait elsewhere */
         uint64_t   elsewhere_ns;     /* when it will have waited there for long; 0: it does not wait, or has
@@ -174,7 +178,9 @@ void     pp_group_time_before_start(pp_preduce_t *preduce);
 void     pp_group_time_started(pp_preduce_t *preduce);
 void     pp_group_time_given(pp_preduce_t *preduce);
 /* Another rank says that its request waits for this rank. */
-void     pp_group_time_awaited(pp_preduce_t *preduce);
+void     pp_group_time_awaited(pp_preduce_t *preduce, uint64_t request);
+/* The answer to ops->confirm: a request that waits for this rank, time.awaited if that one still does; 0: none does. */
+void     pp_group_time_confirmed(pp_preduce_t *preduce, uint64_t request);
 /* Something has changed: this rank may have begun, or ceased, to wait elsewhere: for `waits` requests. */
 void     pp_group_time_update(pp_preduce_t *preduce, uint64_t waits);
 /* Looks at the time; returns the time of the next look, PP_NEVER_NS: none. */

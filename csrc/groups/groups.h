@@ -62,6 +62,10 @@ bool        pp_groups_asks(const pp_groups_t *groups, int32_t rank);
    there are. */
 int32_t     pp_groups_missing(const pp_groups_t *groups, int32_t rank, int32_t *ranks, int32_t most);
 
+/* Whether a request waits for the rank: `of`, if that one still does, else another one; 0: none does.  A request has
+   its number until the next flush.  `of` may also be a rank, whose request is looked at first. */
+uint64_t    pp_groups_awaits(const pp_groups_t *groups, int32_t rank, uint64_t of);
+
 /* The most collective calls that the machine knows any rank to have completed. */
 uint64_t    pp_groups_calls(const pp_groups_t *groups);
 

@@ -403,17 +403,34 @@ static bool is_missing(const pp_groups_t *g, int32_t rank, int32_t group, int32_
     return false;
 }
 
+static bool waits(const pp_groups_t *g, int32_t rank)
+{
+    const pp_groups_rank_t *r = pp_groups_rank(g, rank);
+    return r->asks && !r->left && r->running == PP_NOBODY;
+}
+
 int32_t pp_groups_missing(const pp_groups_t *groups, int32_t rank, int32_t *ranks, int32_t most)
 {
-    const pp_groups_rank_t *r = pp_groups_rank(groups, rank);
-    const int32_t           group = pp_ledger_first(groups, rank);
-    int32_t                 count = 0;
-    if (!r->asks || r->left || r->running != PP_NOBODY)
+    const int32_t group = pp_ledger_first(groups, rank);
+    int32_t       count = 0;
+    if (!waits(groups, rank))
         return 0;
     for (int32_t member = 0; member < groups->plan.ranks; member++)
         if (member != rank && is_missing(groups, rank, group, member) && count++ < most)
             ranks[count - 1] = member;
     return count;
+}
+
+uint64_t pp_groups_awaits(const pp_groups_t *groups, int32_t rank, uint64_t of)
+{
+    const int32_t ranks = groups->plan.ranks, first = (int32_t)(of % RANKS_MAX);
+    for (int32_t i = 0; i < ranks; i++) {
+        const int32_t waiter = (first + i) % ranks;
+        if (waiter != rank && waits(groups, waiter)
+            && is_missing(groups, waiter, pp_ledger_first(groups, waiter), rank))
+            return pp_groups_rank(groups, waiter)->number * RANKS_MAX + (uint64_t)waiter;
+    }
+    return 0;
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ typedef struct pp_crowd {
 typedef struct pp_groups_rank {
     uint64_t iteration;              /* of its last request, or what it took over from a group */
     uint64_t requests;               /* Ripples' counter c */
-    uint64_t number;                 /* TABLE: its requests since the last flush */
+    uint64_t number;                 /* its requests since the last flush */
     uint64_t completed_ns;           /* when its last request was complete, or it came back: it computes since then */
     uint64_t usual_ns;               /* its usual computation, a moving average; 0: not known yet */
     int32_t  first, last;            /* its group buffer: entries in the order of serial numbers */

@@ -403,6 +403,53 @@ def test_a_rank_that_waits_long_in_an_allreduce_is_taken_out(way: tuple[int, ...
     assert 5 * MS <= first < 7 * MS
 
 
+# ---- patience ------------------------------------------------------------------------------------
+
+
+def in_pairs(
+    way: tuple[int, ...], second: int, slow: int
+) -> tuple[list[tuple[int, tuple[int, ...]]], int]:
+    """Rank 0 asks at once, and `second` ms later; rank 1 after 20 ms; rank 2 after `slow` ms.
+
+    Rank 0 says after 10 ms that it waits for the others, whose patience is 80 ms. Returns when its
+    requests were complete, and with whom; and how often a rank has left by patience.
+    """
+    given: list[tuple[int, tuple[int, ...]]] = []
+    world = World(3, memory=way, patience=80 * MS)
+
+    def program(rank: int) -> Program:
+        handle = yield ("groups_init", PreduceOptions("controller:2"))
+        for at in [(0, second), (20,), (slow,)][rank]:
+            yield ("at", at * MS)
+            group = yield from ask(handle)
+            if rank == 0:
+                given.append((round(world.now / MS), group.members))
+        yield ("flush", handle)
+        yield from end(handle)
+
+    run(world, program)
+    return given, world.coverage()["asides"]
+
+
+def test_a_rank_that_holds_a_group_up_leaves_when_its_patience_is_over(way: tuple[int, ...]):
+    given, asides = in_pairs(way, second=60, slow=300)
+    assert given == [(20, (0, 1)), (150, (0,))]  # it has heard of the second request after 70 ms
+    assert asides == 1
+
+
+def test_a_rank_that_holds_nobody_up_any_more_does_not_leave(way: tuple[int, ...]):
+    """The request that has waited for rank 2 is complete with rank 1."""
+    given, asides = in_pairs(way, second=130, slow=150)
+    assert given == [(20, (0, 1)), (150, (0, 2))]
+    assert asides == 0
+
+
+def test_patience_begins_anew_with_a_later_request(way: tuple[int, ...]):
+    given, asides = in_pairs(way, second=60, slow=140)  # the first one was heard of after 10 ms
+    assert given == [(20, (0, 1)), (140, (0, 2))]
+    assert asides == 0
+
+
 # ---- several handles -----------------------------------------------------------------------------
 
 

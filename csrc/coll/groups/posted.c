@@ -16,8 +16,9 @@
 #include <string.h>
 
 enum { TEMPLATES_MAX = 64 };
-/* Beside the events and actions of the machine: a rank waits long, and rank 0 tells those that it waits for. */
-enum { AWAITS = -1 };
+/* Beside the events and actions of the machine: a rank waits long, and rank 0 tells those that it waits for; and a rank
+   asks, and rank 0 answers, whether a request still waits for it.  `round` is the request. */
+enum { AWAITS = -1, CONFIRMS = -2 };
 
 struct pp_posted_groups {
     pp_instances_t instances;
@@ -156,23 +157,32 @@ static pp_groups_hearer_t hearer_of(pp_preduce_t *preduce)
 
 static pp_groups_t *machine_of(const pp_preduce_t *preduce) { return preduce->posted->machine; }
 
+static void post_waiter(pp_preduce_t *preduce, int32_t rank, int32_t kind, uint64_t of)
+{
+    pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id,
+                                            .round = pp_groups_awaits(preduce->posted->machine, rank, of)},
+                                 .kind = kind};
+    send(preduce, rank, &message.prefix, sizeof message);
+}
+
 static void post_awaited(pp_preduce_t *preduce, int32_t waiter)
 {
     posted_t     *posted = preduce->posted;
     int32_t      *missing = (int32_t *)posted->out;
     const int32_t most = (int32_t)(PP_MESSAGE_BYTES / sizeof *missing);
     const int32_t count = pp_groups_missing(posted->machine, waiter, missing, most);
-    for (int32_t i = 0; i < count && i < most; i++) {
-        pp_group_notice_t message = {.prefix = {.kind = PP_MSG_GROUP_NOTICE, .handle = preduce->handle.id},
-                                     .kind = AWAITS};
-        send(preduce, missing[i], &message.prefix, sizeof message);
-    }
+    for (int32_t i = 0; i < count && i < most; i++)
+        post_waiter(preduce, missing[i], AWAITS, (uint64_t)waiter);
 }
 
 static void take_event(pp_preduce_t *preduce, int32_t peer, const pp_group_event_t *message)
 {
     if (message->event == AWAITS) {
         post_awaited(preduce, peer);
+        return;
+    }
+    if (message->event == CONFIRMS) {
+        post_waiter(preduce, peer, CONFIRMS, message->prefix.round);
         return;
     }
     pp_engine_t             *engine = preduce->handle.engine;
@@ -277,7 +287,9 @@ static void take_notice(pp_preduce_t *preduce, const pp_group_notice_t *message)
     if (message->count > 0) {
         begin_group(preduce, message);
     } else if (message->kind == AWAITS) {
-        pp_group_time_awaited(preduce);
+        pp_group_time_awaited(preduce, message->prefix.round);
+    } else if (message->kind == CONFIRMS) {
+        pp_group_time_confirmed(preduce, message->prefix.round);
     } else if (message->kind == PP_GROUPS_FLUSH) {
         pp_preduce_flushed(preduce, PP_IN_FLUSH);
     } else if (message->kind == PP_GROUPS_END) {
@@ -400,6 +412,8 @@ static void say_elsewhere(pp_preduce_t *preduce, bool waits)
 
 static void await(pp_preduce_t *preduce) { tell_rank_0(preduce, AWAITS, 0, NULL, 0); }
 
+static void confirm(pp_preduce_t *preduce) { tell_rank_0(preduce, CONFIRMS, preduce->time.awaited, NULL, 0); }
+
 static void ran(pp_preduce_t *preduce)
 {
     preduce->result.runs = false;
@@ -454,8 +468,8 @@ static void close_groups(pp_preduce_t *preduce)
 
 static const pp_grouping_t ops = {
     .untangles = true, .sends = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere,
-    .say_long = say_long, .vector = vector, .await = await, .ran = ran, .go_on = go_on, .control = control,
-    .operation = operation, .retired = retired, .explain = explain, .count_buffers = count_buffers,
+    .say_long = say_long, .vector = vector, .await = await, .confirm = confirm, .ran = ran, .go_on = go_on,
+    .control = control, .operation = operation, .retired = retired, .explain = explain, .count_buffers = count_buffers,
     .close = close_groups,
 };
 

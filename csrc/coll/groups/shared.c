@@ -201,6 +201,17 @@ static void take_answer(pp_preduce_t *preduce)
                         shared->weighted ? shared->answer_weights + pp_desk_row(shared, shared->me) : NULL);
 }
 
+/* The machine knows it: no message is needed. */
+static void confirm(pp_preduce_t *preduce)
+{
+    const shared_t *shared = preduce->shared;
+    if (!lock(preduce))
+        return;
+    const uint64_t request = pp_groups_awaits(shared->machine, shared->me, preduce->time.awaited);
+    pp_node_unlock(shared->node);
+    pp_group_time_confirmed(preduce, request);
+}
+
 static bool poll(pp_preduce_t *preduce)
 {
     shared_t     *shared = preduce->shared;
@@ -218,7 +229,8 @@ static bool poll(pp_preduce_t *preduce)
     if (awaited != shared->awaited) {
         shared->awaited = awaited;
         pp_engine_hear_calls(preduce->handle.engine, pp_node_calls(shared->node));
-        pp_group_time_awaited(preduce);
+        confirm(preduce);
+        any = true;
     }
     if (differ)
         pp_preduce_differ(preduce, (int32_t)(differ >> 31 & INT32_MAX), (int32_t)(differ & INT32_MAX));
@@ -397,7 +409,7 @@ static void close_groups(pp_preduce_t *preduce)
 
 static const pp_grouping_t ops = {
     .untangles = true, .aim = aim, .ask = ask, .say = say, .say_elsewhere = say_elsewhere, .say_long = say_long,
-    .vector = vector, .await = await, .go_on = go_on, .control = control, .operation = operation,
+    .vector = vector, .await = await, .confirm = confirm, .go_on = go_on, .control = control, .operation = operation,
     .retired = retired, .explain = explain, .count_buffers = count_buffers, .close = close_groups, .poll = poll,
     .has_work = has_work, .begin_work = begin_work, .work = pp_jobs_work, .worked = worked, .has_begun = has_begun,
     .on_device = on_device,

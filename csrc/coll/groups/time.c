@@ -2,7 +2,9 @@
  * time.c - what time does to groups.  See preduce.h.
  *
  * A rank that waits long tells the ranks that its group waits for.  Such a rank starts its own clock; when its patience
- * is over, it leaves the handle by patience, until its next Start.  A rank that waits for long on a handle of another
+ * is over, it leaves the handle by patience, until its next Start.  The request that has told it may be over by then,
+ * or wait for others only: so this rank looks whether that one still waits for it, and else begins anew with another
+ * request, or forgets it.  A rank that waits for long on a handle of another
  * kind, or in another context, says so, and so does one that waits long for its group: the first gives way to the
  * second, for which it may wait.  Groups that the caller gives, or that stand in a table, know no patience: they wait as
  * any MPI does.
@@ -37,8 +39,8 @@ static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 void pp_group_time_returned(pp_preduce_t *preduce)
 {
     preduce->handle.aside = false;
-    preduce->time.awaited = false;
-    preduce->time.leave_ns = 0;
+    preduce->time.awaited = preduce->time.leave_ns = 0;
+    preduce->time.confirms = false;
     preduce->handle.engine->changed = true;
 }
 
@@ -79,14 +81,44 @@ static bool holds_up(const pp_preduce_t *preduce)
         && !pp_engine_has(preduce->handle.engine, PP_PLANT_NO_PATIENCE);
 }
 
-void pp_group_time_awaited(pp_preduce_t *preduce)
+static void confirm(pp_preduce_t *preduce)
 {
+    if (preduce->time.confirms)
+        return;
+    preduce->time.confirms = true;
+    preduce->ops->confirm(preduce);
+}
+
+static bool is_over(const pp_preduce_t *preduce, uint64_t now)
+{
+    return holds_up(preduce) && preduce->time.leave_ns > 0 && now >= preduce->time.leave_ns;
+}
+
+void pp_group_time_confirmed(pp_preduce_t *preduce, uint64_t request)
+{
+    pp_engine_t *engine = preduce->handle.engine;
+    preduce->time.confirms = false;
     if (pp_preduce_asks(preduce) || !has_patience(preduce))
         return;
-    if (!preduce->time.awaited)
+    if (request != preduce->time.awaited) {
+        preduce->time.awaited = request;
         preduce->time.leave_ns = 0;
-    preduce->time.awaited = true;
-    pp_engine_alarm(preduce->handle.engine, 0);
+        pp_engine_alarm(engine, 0);
+    } else if (is_over(preduce, pp_engine_now(engine))) {
+        preduce->time.awaited = 0;
+        pp_team_leave_by_patience(&preduce->handle, "a group", patience_ns(preduce));
+    }
+}
+
+/* While the clock runs for another request, that one may be over. */
+void pp_group_time_awaited(pp_preduce_t *preduce, uint64_t request)
+{
+    if (pp_preduce_asks(preduce) || !has_patience(preduce) || request == preduce->time.awaited)
+        return;
+    if (preduce->time.awaited)
+        confirm(preduce);
+    else
+        pp_group_time_confirmed(preduce, request);
 }
 
 void pp_group_time_update(pp_preduce_t *preduce, uint64_t waits)
@@ -134,13 +166,11 @@ static uint64_t tick_long(pp_preduce_t *preduce, uint64_t now)
 
 static uint64_t tick_awaited(pp_preduce_t *preduce, uint64_t now)
 {
-    const uint64_t patience = patience_ns(preduce);
     if (preduce->time.leave_ns == 0)
-        preduce->time.leave_ns = now + patience;
-    if (now < preduce->time.leave_ns)
+        preduce->time.leave_ns = now + patience_ns(preduce);
+    if (!is_over(preduce, now))
         return preduce->time.leave_ns;
-    preduce->time.awaited = false;
-    pp_team_leave_by_patience(&preduce->handle, "a group", patience);
+    confirm(preduce);
     return PP_NEVER_NS;
 }
 
