@@ -262,7 +262,8 @@ static void wake_all(shared_t *shared)
         return;
     bool asleep = pp_node_anybody_asleep(node);
     for (int32_t rank = 0; rank < shared->ranks; rank++) {
-        if (asleep && shared->wakes[rank] && rank != shared->me)
+        /* Also this rank: its progress thread may have done this while the application went to sleep. */
+        if (asleep && shared->wakes[rank])
             node->wake(node->owner, rank, false);
         shared->wakes[rank] = false;
     }
