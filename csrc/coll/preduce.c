@@ -186,7 +186,8 @@ static int32_t reason_of(const pp_preduce_t *preduce)
 static void say(pp_preduce_t *preduce)
 {
     const int32_t  reason = reason_of(preduce);
-    const bool     in_call = reason == PP_GROUPS_IN_CALL && pp_handle_left(&preduce->handle);
+    /* That it has left by patience is not over when the call is: no number is said. */
+    const bool     in_call = reason == PP_GROUPS_IN_CALL && !preduce->handle.aside;
     const uint64_t call = in_call ? preduce->handle.engine->calls + 1 : 0;
     if (preduce->ended)
         return;

@@ -450,6 +450,36 @@ def test_patience_begins_anew_with_a_later_request(way: tuple[int, ...]):
     assert asides == 0
 
 
+def test_a_rank_that_has_left_by_patience_is_not_back_when_a_call_is_over(way: tuple[int, ...]):
+    """Rank 1 leaves by patience, and is away for long; rank 0, which is back soon, asks again."""
+    waits: list[int] = []
+    world = World(2, memory=way, patience=80 * MS)
+
+    def program(rank: int) -> Program:
+        handle = yield ("groups_init", PreduceOptions("controller:2"))
+        if rank == 1:
+            yield ("at", 150 * MS)
+            yield ("away",)
+            yield ("at", 400 * MS)
+            yield ("back",)
+        else:
+            for at in (0, 200, 250):
+                yield ("at", at * MS)
+                group = yield from ask(handle)
+                assert group.members == (0,)
+                waits.append(world.now - at * MS)
+                if at == 0:
+                    yield ("at", 180 * MS)
+                    yield ("away",)
+                    yield ("back",)
+        yield ("flush", handle)
+        yield from end(handle)
+
+    run(world, program)
+    assert 80 * MS < waits[0] < 100 * MS
+    assert max(waits[1:]) < MS
+
+
 # ---- several handles -----------------------------------------------------------------------------
 
 
