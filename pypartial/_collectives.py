@@ -262,7 +262,7 @@ class Collectives:
         cache : int, optional
             Of ``backend="comm"``: how many groups keep their communicators, 0 to 4,096; others make
             and free them each time (Ripples, section 6.1). The communicators of `groups.Static` do
-            not count.
+            not count, but those of its groups that have shrunk do.
         device_path : {"auto", "staged", "ipc", "direct"}, optional
             How models on devices get from rank to rank, as in `Allreduce_init`. ``"ipc"`` also
             needs groups in memory that the ranks share (``backend="node"``, or ``"auto"``).

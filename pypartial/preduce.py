@@ -575,7 +575,6 @@ class Arguments:
             config.stream = streams_finder(vector.sources)() if settings.keeps_initial else 0
         config.device_path = DEVICE_PATH.constant(lib, path)
         config.no_path = no_path
-        config.splits = self.backend == "comm" and settings.splits
         plan = config.plan
         plan.generator = GENERATOR.constant(lib, generator.word)
         for name, value in generator.options().items():
@@ -583,6 +582,7 @@ class Arguments:
         plan.weights = missing if settings.weights == "dynamic" else weights
         plan.alpha = settings.alpha
         plan.cache = self.cache
+        plan.splits = self.backend == "comm" and settings.splits
         table = generator._table(native, ctx, ranks)
         if table is not None:
             config.table = table

@@ -89,10 +89,10 @@ static pp_status_t sign(pp_handle_t *handle, pp_signature_t *signature)
     const pp_preduce_config_t *config = &preduce->config;
     struct {
         uint64_t         count, table;
-        int32_t          type, backend, splits, buffers;
+        int32_t          type, backend, buffers, unused;
         pp_groups_plan_t plan;
     } key = {.count = preduce->count, .table = preduce->table_hash, .type = config->type, .backend = config->backend,
-             .splits = config->splits, .buffers = pp_team_buffers_key(config->device, config->device_path),
+             .buffers = pp_team_buffers_key(config->device, config->device_path),
              .plan = config->plan};
     _Static_assert(sizeof key <= PP_SIGNATURE_BYTES, "the signature must hold every argument");
     memcpy(signature->bytes, &key, sizeof key);

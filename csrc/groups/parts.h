@@ -166,7 +166,7 @@ bool    pp_ledger_may_complete(const pp_groups_t *g, int32_t rank);
 
 /* ---- numbers of lists of members (kept.c) ----------------------------------------------------------------- */
 
-/* The number of a list of several members, PP_NOBODY if it has none.  *fresh: 1: it gets the number now. */
+/* The number of a list of several members; PP_NOBODY: it has none, or needs none.  *fresh: 1: it gets the number now. */
 int32_t pp_kept_number(pp_groups_t *g, const int32_t *members, int32_t count, int32_t *fresh);
 
 /* ---- paces (pace.c) ------------------------------------------------------------------------------------- */

@@ -473,7 +473,8 @@ typedef struct pp_groups_plan {
     int32_t  cache;            /* how many groups get a number under which their members keep a communicator, 0..4096 */
     double   alpha;            /* of Eq. 9, in [0, 1) */
     int32_t  plant;            /* 0; simulations: pp_groups_plant_t */
-    int32_t  unused;
+    int32_t  splits;           /* TABLE: 1: its groups have communicators anyway (COMM: the caller makes them before,
+                                  with all ranks, by MPI_Comm_split), so only groups that have shrunk get a number */
 } pp_groups_plan_t;
 
 /* Why a rank has left.  The number of PP_GROUPS_LEAVE is the reason + PP_GROUPS_CALL * the number of the collective call
@@ -538,7 +539,6 @@ typedef struct pp_preduce_config {
     int32_t  type;             /* pp_type_t, of floating numbers */
     int32_t  backend;          /* pp_backend_t */
     int32_t  memory;           /* pp_memory_kind_t of the pieces' buffers */
-    int32_t  splits;           /* COMM: 1: the caller makes all communicators beforehand, with all ranks (MPI_Comm_split) */
     int32_t  device, device_path;    /* as in pp_allreduce_config_t, like the next one */
     const char *no_path;
     uint64_t stream;           /* with a device and PP_WEIGHTS_INITIAL: the initial model is there when what was queued

@@ -119,6 +119,8 @@ class Machine:
         So many lists of members get a number.
     table : sequence of sequence of int, optional
         Of ``table``: in each phase the next rank of each rank's group, as `circles` returns it.
+    splits : bool
+        Of ``table``: only groups that have shrunk get a number.
 
     Raises
     ------
@@ -137,12 +139,13 @@ class Machine:
         plant: str = "none",
         cache: int = 0,
         table: Sequence[Sequence[int]] | None = None,
+        splits: bool = False,
     ) -> None:
         described = ffi.new("pp_groups_plan_t *")
         describe_plan(plan, described)
         described.ranks, described.seed = ranks, seed
         described.weights, described.alpha = WEIGHTS[weights], alpha
-        described.plant, described.cache = PLANTS[plant], cache
+        described.plant, described.cache, described.splits = PLANTS[plant], cache, splits
         flat = [rank for phase in table or [] for rank in phase]
         described.phases = len(table or [])
         told = ffi.NULL if table is None else ffi.new("int32_t[]", flat)

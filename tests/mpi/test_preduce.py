@@ -151,6 +151,28 @@ def test_the_static_table(comm, ctx, nodes):
     request.Free()
 
 
+@pytest.mark.sizes(3, 4)
+def test_the_communicators_of_a_static_table_do_not_count(comm, ctx):
+    """A group that has shrunk keeps its communicator, although whole ones came before it."""
+    last, status = comm.size - 1, pp.Status()
+    static = pp.groups.Static(nodes=1, per_node=comm.size)
+    request = ctx.Preduce_init(np.zeros(2), static, backend="comm", cache=1)
+    for _ in range(3):
+        request.Start()
+        request.Wait(status)
+    if comm.rank != last:
+        comm.recv(source=last)  # it has left before the last phase, the whole node
+        request.Start()
+        request.Wait(status)
+        assert status.group == tuple(range(last))
+    with ctx.away():
+        for rank in range(last) if comm.rank == last else ():
+            comm.send(None, rank)
+        comm.Barrier()
+    assert len(request._by_comm._kept) == (comm.rank != last)
+    request.Free()
+
+
 @pytest.mark.parametrize(
     ("missing", "weights", "initial"),
     [("closest", (3 / 7, 3 / 7, 1 / 7), 0.0), ("initial", (2 / 7, 2 / 7, 1 / 7), 2 / 7)],

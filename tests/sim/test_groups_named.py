@@ -328,6 +328,28 @@ def test_lists_of_members_get_numbers(cache: int, numbers: list[int]) -> None:
     assert seen == numbers
 
 
+@pytest.mark.parametrize(("splits", "numbers"), [(False, [0, -1, -1]), (True, [-1, 0, -1])])
+def test_groups_of_a_table_that_have_communicators_get_no_number(
+    splits: bool, numbers: list[int]
+) -> None:
+    """Phases, and a member that has left: a whole group, one that has shrunk, a whole one again."""
+    table = [circles(4, [[0, 1, 2]]), circles(4, [[0, 1, 2, 3]]), circles(4, [[0, 2, 3]])]
+    machine = Machine(Plan("table"), 4, table=table, cache=1, splits=splits)
+    seen = []
+    for phase, members in enumerate(([0, 1, 2], [0, 1, 3], [0, 3])):
+        if phase == 1:
+            machine.leave(2)
+        actions = [action for rank in (0, 1, 3) for action in machine.start(rank)]
+        if phase == 0:
+            actions += machine.start(2)
+        (group,) = [action for action in actions if isinstance(action, Begin)]
+        assert group.members == members
+        seen.append(group.kept)
+        for rank in members:
+            machine.finish(rank, group.serial)
+    assert seen == numbers
+
+
 @pytest.mark.parametrize("cache", [-1, 4097])
 def test_caches_that_are_wrong(cache: int) -> None:
     with pytest.raises(CoreError, match=f"cache={cache} is not in 0..4096"):
