@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from ._group_elements import Share
+from ._group_elements import Share, record
 from .errors import Error
 from .groups import groups_of
 
@@ -42,6 +42,7 @@ class CommGroups:
         self._elements = elements
         self._by_iteration = settings.weights == "dynamic"
         self._kept: dict[int, MPI.Comm] = {}
+        self._single: dict[int, MPI.Comm] = {}  # of the last group that has one of its own
         self._splits: dict[tuple[int, ...], MPI.Comm] = {}
         self._comm = cast("MPI.Intracomm", context.comm.Dup())
         self._group = self._comm.Get_group()
@@ -71,18 +72,21 @@ class CommGroups:
 
         `kept` is the number under which the members keep the communicator, -1: none. It is the same
         at all members, and no other group has it, so they agree on whether there is one already.
+
+        Ctrl-C raises between any two instructions of Python, and the Wait is then repeated. Three
+        steps are made with the other members, once: the communicator, the sum, and the end of a
+        communicator that is not kept. None is lost, and none made again alone, because each is one
+        call that also notes it: `record`, and Free, which empties the object. The first two notes
+        have the number of the group, so they stay until the next one. All else is local, and can be
+        done again.
         """
-        if self._elements.averaged == group.round:  # Ctrl-C came between this and pp_preduce_ran()
-            return
         try:
-            comm = self._splits.get(group.group) or self._kept.get(kept)
+            comm = self._splits.get(group.group)
             if comm is None:
-                comm = self._create(group)
-                if kept >= 0:
-                    self._kept[kept] = comm
-            self._average(comm, group, self._by_iteration)
-            if kept < 0 and group.group not in self._splits:
-                comm.Free()
+                comm = self._comm_of(group, kept)
+            if self._elements.averaged != group.round:
+                self._average(comm, group, self._by_iteration)
+            self._end_single(group)
         except self._mpi.Exception as error:
             raise Error(f"MPI failed in group {group.round}, {group.group}: {error}") from error
 
@@ -92,9 +96,8 @@ class CommGroups:
             if len(group.group) == self._comm.size:
                 self._average(self._comm, group, False)
             else:
-                comm = self._create(group)
-                self._average(comm, group, False)
-                comm.Free()
+                self._average(self._comm_of(group, -1), group, False)
+                self._end_single(group)
         except self._mpi.Exception as error:
             raise Error(f"MPI failed in the flush of {group.group}: {error}") from error
         self.deliver()
@@ -109,12 +112,26 @@ class CommGroups:
             comm.Free()
         self._group.Free()
 
-    def _create(self, group: GroupResult) -> MPI.Comm:
+    def _comm_of(self, group: GroupResult, kept: int) -> MPI.Comm:
+        """Return the communicator of a group, which may be made now."""
+        made, number = (self._kept, kept) if kept >= 0 else (self._single, group.round)
+        if number not in made:
+            self._single.clear()  # the last one has ended
+            self._create(made, number, group)
+        return made[number]
+
+    def _create(self, made: dict[int, MPI.Comm], number: int, group: GroupResult) -> None:
         members = self._group.Incl(list(group.group))
         try:
-            return self._comm.Create_group(members, group.round % _TAGS)
+            record(made, number, self._comm.Create_group, members, group.round % _TAGS)
         finally:
             members.Free()
+
+    def _end_single(self, group: GroupResult) -> None:
+        """Free the communicator of a group if it is not kept, unless that is done."""
+        comm = self._single.get(group.round)
+        if comm:
+            comm.Free()
 
     def _average(self, comm: MPI.Comm, group: GroupResult, by_iteration: bool) -> None:
         """Average the model over a communicator; the group and its weights say how."""

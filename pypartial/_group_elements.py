@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mpi4py import MPI
 
     from ._buffer import Vector
     from ._core import CData
     from ._native import Native
     from .preduce import Settings
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,16 @@ class Share:
     weight: float = 1.0  # of its model
     initial: float = 0.0  # of its initial model
     divide_by: int = 1
+
+
+def record(made: dict[int, Made], number: int, call: Callable[..., Made], *arguments: Any) -> None:
+    """Make a call of MPI and enter what it returns, with nothing in between.
+
+    A signal handler may raise between any two instructions of Python. From the call until the entry
+    there are none here, only C: of mpi4py, `map`, `zip` and `update`. If the call raises, there is
+    no entry.
+    """
+    made.update(zip((number,), map(call, *((argument,) for argument in arguments)), strict=True))
 
 
 class Elements(Protocol):
@@ -38,7 +52,10 @@ class Elements(Protocol):
         ...
 
     def average(self, comm: MPI.Comm, group: int, share: Share) -> None:
-        """Average the model over a communicator. The model is as before if this fails."""
+        """Average the model over a communicator. The model is as before if this fails.
+
+        If Ctrl-C interrupts it, the same call goes on with it: MPI makes one sum for a group.
+        """
         ...
 
     def deliver(self) -> None:
@@ -143,6 +160,8 @@ class HostElements:
         self._dtype = np.dtype("f4") if settings.dtype.itemsize == 2 else settings.dtype
         self._own: np.ndarray[Any, Any] | None = None  # None: the buffers have it
         self._initial = buffers.read(self._dtype) if settings.keeps_initial else None
+        self._sum = np.empty(0, self._dtype)  # of the members of a group, while it is averaged
+        self._summed: dict[int, None] = {}  # has the number of the last group that MPI has added up
         self.averaged = 0
 
     def start(self) -> None:
@@ -152,13 +171,19 @@ class HostElements:
     def average(self, comm: MPI.Comm, group: int, share: Share) -> None:
         """Average the model over a communicator."""
         with _silent():
-            total = self._model() * share.weight
-            if share.initial and self._initial is not None:
-                total += self._initial * share.initial
-            comm.Allreduce(self._mpi.IN_PLACE, total, self._mpi.SUM)
-            if share.divide_by > 1:
-                total /= share.divide_by
-        self._own, self.averaged = total, group
+            own = self._model()
+            if group not in self._summed:
+                self._summed.clear()
+                total = own * share.weight
+                if share.initial and self._initial is not None:
+                    total += self._initial * share.initial
+                self._sum = total
+                mpi = self._mpi
+                record(self._summed, group, comm.Allreduce, mpi.IN_PLACE, total, mpi.SUM)
+            # The sum stays as it is until that is over, because Ctrl-C may have it done again.
+            np.divide(self._sum, share.divide_by, out=own)
+            self.averaged = group
+            self._sum = np.empty(0, self._dtype)
 
     def deliver(self) -> None:
         """Write the model to the buffers."""

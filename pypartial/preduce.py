@@ -85,10 +85,11 @@ class PreduceRequest(Request):
     **backend="comm"** is for comparisons, and survives less. A group runs inside `Wait`, in the
     application's thread, by MPI_Comm_create_group and MPI_Allreduce, which block until all
     members are in their `Wait`. Ctrl-C, `timeout` and stall warnings have no effect in the
-    meantime, and the death of a member may block the others for ever. `Test` raises. After a
-    `Start` call `Wait` before any collective call of the context, on any handle: the other members
-    wait inside MPI. `Context.Preduce_init` ends by duplicating the context's communicator, which
-    blocks until all ranks have come, whatever the `timeout`.
+    meantime; after Ctrl-C repeat the `Wait`, which goes on: the others have what this rank gave.
+    The death of a member may block the others for ever. `Test` raises. After a `Start` call `Wait`
+    before any collective call of the context, on any handle: the other members wait inside MPI.
+    `Context.Preduce_init` ends by duplicating the context's communicator, which blocks until all
+    ranks have come, whatever the `timeout`.
 
     References
     ----------

@@ -670,9 +670,9 @@ def test_which_communicators_are_kept(core: Core, alone: Any) -> None:
     made_now: dict[int, Any] = {}
     create = groups._create
 
-    def note(of: GroupResult) -> Any:
-        made_now[of.round] = create(of)
-        return made_now[of.round]
+    def note(made: dict[int, Any], number: int, of: GroupResult) -> None:
+        create(made, number, of)
+        made_now[of.round] = made[number]
 
     replaced: Any = groups
     replaced._create = note
