@@ -120,12 +120,12 @@ pp_status_t pp_preduce_ran(pp_handle_t *handle)
     return status;
 }
 
-/* Locks the context of a handle that the caller runs groups of, and whose buffers are on a device. */
-static pp_status_t enter_by_hand(pp_handle_t *handle, pp_ctx_t **ctx)
+/* Locks the context of a handle that the caller runs groups of, and whose buffers are on a device if that is needed. */
+static pp_status_t enter_by_hand(pp_handle_t *handle, bool on_device, pp_ctx_t **ctx)
 {
     pp_preduce_t *preduce = NULL;
     PP_TRY(enter_preduce(handle, ctx, &preduce));
-    if (handle->staging && preduce->config.backend == PP_BACKEND_COMM)
+    if ((handle->staging || !on_device) && preduce->config.backend == PP_BACKEND_COMM)
         return PP_OK;
     pp_unlock(*ctx);
     return pp_fail(PP_ERR_STATE, "the caller runs no groups of this handle, or its buffers are the host's");
@@ -135,21 +135,39 @@ pp_status_t pp_preduce_host(pp_handle_t *handle, void **elements)
 {
     pp_ctx_t *ctx;
     *elements = NULL;
-    PP_TRY(enter_by_hand(handle, &ctx));
+    PP_TRY(enter_by_hand(handle, true, &ctx));
     pp_status_t status = pp_staged_preduce_host(handle, elements);
     pp_unlock(ctx);
     return status;
 }
 
+/* A capture may have begun while the group ran. */
+static pp_status_t deliver_to_device(pp_ctx_t *ctx, pp_handle_t *handle)
+{
+    PP_TRY(handle->face->check(handle));
+    return pp_staged_preduce_deliver(ctx, handle);
+}
+
 pp_status_t pp_preduce_deliver(pp_handle_t *handle)
 {
     pp_ctx_t *ctx;
-    PP_TRY(enter_by_hand(handle, &ctx));
-    pp_status_t status = handle->face->check(handle);    /* a capture may have begun while the group ran */
+    PP_TRY(enter_by_hand(handle, false, &ctx));
+    pp_status_t status = handle->staging ? deliver_to_device(ctx, handle) : PP_OK;
     if (status >= 0)
-        status = pp_staged_preduce_deliver(ctx, handle);
+        pp_preduce_of(handle)->undelivered = false;
     pp_unlock(ctx);
     return status;
+}
+
+pp_status_t pp_preduce_outstanding(pp_handle_t *handle, int32_t *outstanding)
+{
+    pp_ctx_t     *ctx;
+    pp_preduce_t *preduce = NULL;
+    *outstanding = 0;
+    PP_TRY(enter_preduce(handle, &ctx, &preduce));
+    *outstanding = preduce->undelivered;
+    pp_unlock(ctx);
+    return PP_OK;
 }
 
 pp_status_t pp_preduce_average(pp_handle_t *handle, const void *comm, uint64_t round, double weight, double initial,
@@ -157,7 +175,7 @@ pp_status_t pp_preduce_average(pp_handle_t *handle, const void *comm, uint64_t r
 {
     const pp_group_share_t share = {.group = round, .weight = weight, .initial_weight = initial, .divide_by = divide_by};
     pp_ctx_t *ctx;
-    PP_TRY(enter_by_hand(handle, &ctx));
+    PP_TRY(enter_by_hand(handle, true, &ctx));
     pp_status_t status = pp_staged_preduce_average(ctx, handle, comm, &share);
     pp_unlock(ctx);
     return status;
@@ -167,7 +185,7 @@ pp_status_t pp_preduce_averaged(pp_handle_t *handle, uint64_t *round)
 {
     pp_ctx_t *ctx;
     *round = 0;
-    PP_TRY(enter_by_hand(handle, &ctx));
+    PP_TRY(enter_by_hand(handle, true, &ctx));
     *round = pp_staged_preduce_averaged(handle);
     pp_unlock(ctx);
     return PP_OK;

@@ -59,7 +59,7 @@ class Elements(Protocol):
         ...
 
     def deliver(self) -> None:
-        """Write the model to the buffers."""
+        """Write the model to the buffers. Can be repeated until the core knows of it."""
         ...
 
 
@@ -79,7 +79,7 @@ class Buffers(Protocol):
         ...
 
     def write(self, model: np.ndarray[Any, Any]) -> None:
-        """Replace it."""
+        """Replace it, and tell the core, for which the request is over then."""
         ...
 
 
@@ -88,7 +88,8 @@ class HostBuffers:
 
     at_start = True
 
-    def __init__(self, native: Native, vector: Vector) -> None:
+    def __init__(self, native: Native, handle: CData, vector: Vector) -> None:
+        self._native, self._handle = native, handle
         self._parts = [
             _array(native, native.ffi.cast("char *", piece.recv), piece.count, vector.dtype)
             for piece in vector.pieces
@@ -101,11 +102,12 @@ class HostBuffers:
         return np.concatenate(copies) if copies else np.empty(0, dtype)
 
     def write(self, model: np.ndarray[Any, Any]) -> None:
-        """Replace it."""
+        """Replace it, and tell the core."""
         at = 0
         for part in self._parts:
             part[...] = model[at : at + part.size]
             at += part.size
+        self._native.check(self._native.lib.pp_preduce_deliver(self._handle))
 
 
 class DeviceBuffers:

@@ -18,7 +18,7 @@ from ._group_elements import HostBuffers, HostElements
 from ._handle import Request, _check_status
 from ._ipc import check_path, choose_path, prepare
 from ._names import BACKEND, DEVICE_PATH, GENERATOR, MISSING, TYPE, WEIGHTS
-from ._native import CORE_ERRORS, SLICE_US, Native
+from ._native import SLICE_US, Native
 from .errors import ArgumentError, Error
 from .groups import Generator, Given, Static, members_of
 from .status import GroupResult, Status
@@ -110,7 +110,7 @@ class PreduceRequest(Request):
     0
     """
 
-    __slots__ = ("_asks", "_by_comm", "_described", "_is_given", "_settings")
+    __slots__ = ("_by_comm", "_described", "_is_given", "_settings")
 
     def __init__(
         self, context: Context, native: Native, handle: CData, arguments: Arguments
@@ -121,7 +121,6 @@ class PreduceRequest(Request):
         self._is_given = isinstance(self._settings.groups, Given)
         self._described = native.ffi.new("pp_group_result_t *")
         self._by_comm: CommGroups | None = None
-        self._asks = False  # with `_by_comm`: whether a Start was not collected
 
     def _use_communicators(self, vector: Vector) -> None:
         """Run the groups on communicators; collective."""
@@ -136,7 +135,7 @@ class PreduceRequest(Request):
 
     def _elements(self, vector: Vector) -> Elements:
         """Return what groups on communicators average."""
-        buffers = HostBuffers(self._native, vector)
+        buffers = HostBuffers(self._native, self._handle, vector)
         return HostElements(self._native, buffers, self._settings)
 
     # ---- the data path --------------------------------------------------------------------------
@@ -172,16 +171,13 @@ class PreduceRequest(Request):
         PeerFailedError
             If another rank has failed.
         """
-        if self._by_comm is not None and not self._asks:
+        if self._by_comm is not None:
             self._live()  # else the buffers may have ended
-            # Before the core asks: an interrupt in between must not leave an old copy behind.
-            self._by_comm.start()
-            self._asks = True
-            try:
-                self._start(iteration, group)
-            except CORE_ERRORS:
-                self._asks = False
-                raise
+            # Before the core asks. If Ctrl-C comes in between nothing was started, and the next
+            # Start copies anew. Of a request that is outstanding the copy stays: the core refuses.
+            if not self._is_outstanding():
+                self._by_comm.start()
+            self._start(iteration, group)
         elif iteration is None and group is None and not self._is_given:
             status = self._pp_start(self._handle)  # the shortest way
             if status:
@@ -239,9 +235,9 @@ class PreduceRequest(Request):
         their models. A rank that is alone, idle in a table for example, keeps its own model; it is
         again in the buffers as it was at `Start`.
 
-        Ctrl-C interrupts it and leaves the request outstanding. A wait longer than the context's
-        `stall_warning` seconds logs a warning (logger ``"pypartial"``) that names the ranks it
-        waits for.
+        Ctrl-C interrupts it and leaves the request outstanding. (Ctrl-C at the very moment of
+        completion may leave it collected.) A wait longer than the context's `stall_warning` seconds
+        logs a warning (logger ``"pypartial"``) that names the ranks it waits for.
 
         Parameters
         ----------
@@ -286,7 +282,11 @@ class PreduceRequest(Request):
         return True
 
     def _wait_and_run(self, by_comm: CommGroups, timeout: float | None) -> None:
-        """Wait, and run the groups of this rank on communicators, until the request is complete."""
+        """Wait, and run the groups of this rank on communicators, until the request is complete.
+
+        Where Ctrl-C interrupts it, a repeated Wait goes on. The core gives a group again until it
+        is told that it ran, and the result until it is told that the buffers have it.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -295,7 +295,6 @@ class PreduceRequest(Request):
                 break
             by_comm.run(group, self._described.kept)
             self._native.check(self._lib.pp_preduce_ran(self._handle))
-        self._asks = False
         by_comm.deliver()
 
     def Test(self, status: Status | None = None) -> bool:
@@ -375,8 +374,15 @@ class PreduceRequest(Request):
         """
         super().Flush(status, timeout)
 
+    def _is_outstanding(self) -> bool:
+        """Whether a Start on communicators was not collected: the core knows, also after Ctrl-C."""
+        outstanding = self._native.ffi.new("int32_t *")
+        self._native.check(self._lib.pp_preduce_outstanding(self._handle, outstanding))
+        return bool(outstanding[0])
+
     def _refuse_flush(self) -> None:
-        if self._asks:
+        # A Free that has timed out is repeated without a handle.
+        if self._by_comm is not None and self._gone is None and self._is_outstanding():
             raise Error(
                 f"{self._name()}: the request is outstanding; with backend='comm' call Wait before "
                 "Flush and Free, because the other members wait inside MPI"

@@ -237,7 +237,7 @@ static void drop_request(pp_handle_t *handle)
     pp_preduce_t *preduce = pp_preduce_of(handle);
     pp_group_time_returned(preduce);
     preduce->dropped = pp_handle_waits(handle);
-    preduce->runs = preduce->on_its_way = false;
+    preduce->runs = preduce->undelivered = preduce->on_its_way = false;
     pp_team_wait_ends(handle, false, PP_IDLE);
     handle->request.timed_out = false;
 }

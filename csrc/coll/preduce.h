@@ -102,6 +102,7 @@ struct pp_preduce {
     pp_group_result_t result;        /* of the newest complete request, or of the group that the caller is to run */
     bool         described;          /* there was one */
     bool         runs;               /* PP_BACKEND_COMM: the caller has been given a group, and has not run it */
+    bool         undelivered;        /* PP_BACKEND_COMM: a Start came, and the caller has not delivered its result */
     int32_t     *members;            /* what `result` points to: one entry a rank */
     double      *weights;
 

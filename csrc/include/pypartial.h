@@ -583,17 +583,18 @@ pp_status_t pp_preduce_result(pp_handle_t *handle, pp_group_result_t *result);
 pp_status_t pp_preduce_ran(pp_handle_t *handle);
 /* Local; PP_BACKEND_COMM with buffers on a device only.  The memory of the host that stands for the buffers: it has
    what Start or Flush has copied off the device, and with PP_WEIGHTS_INITIAL the initial model until the first Start.
-   It stays until pp_preduce_deliver(), or the next Start, Flush or Free.  PP_ERR_STATE: nothing has come off the
-   device. */
+   It stays until pp_preduce_deliver(), or the next Start, Flush or Free.  PP_ERR_STATE: nothing has come. */
 pp_status_t pp_preduce_host(pp_handle_t *handle, void **elements);
-/* Local; like pp_preduce_host(), after a result: queues the copy of that memory to the buffers on the device.  If the
-   device refuses it, the context has failed. */
+/* Local; PP_BACKEND_COMM only.  The caller has written a result to the buffers; to those on a device this queues a copy
+   of that memory, and if it fails, so does the context.  The request is over; before, pp_wait() gives the same again. */
 pp_status_t pp_preduce_deliver(pp_handle_t *handle);
+/* Local.  *outstanding: 1: PP_BACKEND_COMM, and a request was started that is not over. */
+pp_status_t pp_preduce_outstanding(pp_handle_t *handle, int32_t *outstanding);
 /* Blocking; PP_BACKEND_COMM with PP_DEVICE_DIRECT only, instead of pp_preduce_host(): the model stays on its device, and
    becomes the average of group `round`, by MPI_Allreduce on the members' communicator, whose address is `comm`.  A member
-   gives `weight` times its model plus `initial` times its initial model.  Their sum is divided by `divide_by`.  Returns
-   when all members are in it.  PP_ERR_MPI: MPI has failed, and the model is as before.  If the device fails, so does the
-   context.  PP_ERR_STATE: also as for pp_preduce_host(), or the handle has another path. */
+   gives `weight` times its model plus `initial` times its initial model.  Their sum is divided by `divide_by`.
+   PP_ERR_MPI: MPI has failed, and the model is as before.  If the device fails, so does the context.  PP_ERR_STATE: also
+   as for pp_preduce_host(), or the handle has another path. */
 pp_status_t pp_preduce_average(pp_handle_t *handle, const void *comm, uint64_t round, double weight, double initial,
                                uint64_t divide_by);
 /* Local.  *round: of which group pp_preduce_average() has made the average last; 0: of none. */

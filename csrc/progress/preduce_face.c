@@ -42,6 +42,7 @@ pp_status_t pp_preduce_fill(pp_ctx_t *ctx, pp_preduce_t *preduce)
 void pp_preduce_request(pp_preduce_t *preduce)
 {
     preduce->iteration = preduce->asked.iteration ? preduce->asked.iteration : preduce->iteration + 1;
+    preduce->undelivered = preduce->config.backend == PP_BACKEND_COMM;
     pp_team_wait_begins(&preduce->handle, false);
 }
 
@@ -63,6 +64,7 @@ static pp_status_t ask(pp_ctx_t *ctx, pp_preduce_t *preduce)
     pp_status_t status = pp_preduce_ask(ctx, preduce);
     if (status < 0 && !ctx->engine.error) {
         preduce->iteration = before;
+        preduce->undelivered = false;
         pp_team_wait_ends(&preduce->handle, false, PP_IDLE);
     }
     while (status >= 0 && preduce->ops->has_begun && preduce->ops->has_begun(preduce) && !ctx->engine.error
@@ -76,8 +78,9 @@ pp_status_t pp_preduce_check_start(const pp_preduce_t *preduce)
     if (preduce->handle.request.state != PP_IDLE)
         return pp_fail(PP_ERR_STATE, "Start on a request that was not collected: its Wait ended by a timeout, so wait for "
                        "it again; the models of two Starts cannot be averaged in one group");
-    if (preduce->runs)
-        return pp_fail(PP_ERR_STATE, "Start while the group of the last request runs: wait for it first");
+    if (preduce->undelivered)
+        return pp_fail(PP_ERR_STATE, "Start on a request that was not collected: its Wait did not return, so wait for "
+                       "it again");
     return pp_preduce_check_asked(preduce);
 }
 
@@ -96,11 +99,11 @@ static pp_status_t start(pp_ctx_t *ctx, pp_handle_t *handle)
     return status;
 }
 
-/* A request whose group runs beside the core (backend "comm") is not over when that is handed out: if it has failed, or was
-   interrupted, a Wait that is repeated has it run again. */
+/* With backend "comm" groups run, and results are delivered, beside the core.  So a request is not over when one of them
+   is handed out: if that has failed, or was interrupted, a Wait that is repeated is given the same again. */
 static pp_status_t give(pp_handle_t *handle)
 {
-    if (!pp_preduce_of(handle)->runs)
+    if (!pp_preduce_of(handle)->undelivered)
         return PP_PENDING;
     handle->request.state = PP_COMPLETE;
     return PP_OK;

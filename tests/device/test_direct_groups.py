@@ -405,25 +405,37 @@ def test_an_interrupt_beside_an_average(comm, ctx, array, monkeypatch, moment):
     request.Free()
 
 
-def test_an_interrupt_before_the_average_is_delivered(comm, ctx, array, monkeypatch):
-    """The request is over; the next one, or a flush, gives what the buffers hold then."""
+@pytest.mark.parametrize("path", ["direct", "staged"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_beside_the_delivery(comm, ctx, array, monkeypatch, moment, path):
+    """The average is delivered, or a repeated Wait delivers it; the next request has a new one."""
     model = array(4, "f8")
-    request = opened(ctx, model, whole(comm.size))
+    request = ctx.Preduce_init(model, whole(comm.size), backend="comm", device_path=path)
+    assert request.device_path == path
     elements = request._by_comm._elements
+    deliver = elements.deliver
 
     def cut_off():
+        if moment == "after":
+            deliver()
         raise KeyboardInterrupt
 
-    for again in (request.Flush, lambda: (request.Start(), request.Wait())):
-        model.put(comm.rank)
+    for step in range(3):
+        model.put(comm.rank + step)
         request.Start()
         with monkeypatch.context() as patch:
             patch.setattr(elements, "deliver", cut_off)
             with pytest.raises(KeyboardInterrupt):
                 request.Wait()
-        model.put(3 * comm.rank)
-        again()
-        assert model.get().tolist() == [1.5 * (comm.size - 1)] * 4
+        if moment == "before":
+            for call in (request.Start, request.Flush, request.Free):
+                with pytest.raises(pp.Error, match=r"not collected|outstanding"):
+                    call()
+            request.Wait()
+        else:
+            with pytest.raises(pp.Error, match="nothing was started"):
+                request.Wait()
+        assert model.get().tolist() == [step + (comm.size - 1) / 2] * 4
         model.settle()
     request.Free()
 

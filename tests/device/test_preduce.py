@@ -592,14 +592,15 @@ def test_what_only_the_caller_of_groups_may_do(comm, ctx, array):
     on_device = ctx.Preduce_init(array(4), whole(comm.size))
     on_host = ctx.Preduce_init(np.zeros(4), whole(comm.size), backend="comm")
     native, elements = ctx._native, ctx._native.ffi.new("void **")
+    for status in (
+        native.lib.pp_preduce_host(on_device._handle, elements),
+        native.lib.pp_preduce_host(on_host._handle, elements),
+        native.lib.pp_preduce_deliver(on_device._handle),
+    ):
+        assert status == native.lib.PP_ERR_STATE
+        with pytest.raises(pp.Error, match="the caller runs no groups of this handle"):
+            native.check(status)
     for request in (on_device, on_host):
-        for status in (
-            native.lib.pp_preduce_host(request._handle, elements),
-            native.lib.pp_preduce_deliver(request._handle),
-        ):
-            assert status == native.lib.PP_ERR_STATE
-            with pytest.raises(pp.Error, match="the caller runs no groups of this handle"):
-                native.check(status)
         request.Free()
 
 

@@ -287,6 +287,21 @@ def test_test_with_communicators(comm, ctx):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.sizes(2, 3)
+def test_a_flush_and_a_free_that_timed_out_on_communicators(comm, ctx):
+    """They are not refused when they are repeated, as for a request that is outstanding."""
+    model = np.full(2, float(comm.rank))
+    request = ctx.Preduce_init(model, whole(), backend="comm")
+    for call in (request.Flush, request.Free):
+        if comm.rank == 0:
+            with pytest.raises(pp.TimeoutError):
+                call(timeout=0)
+        comm.Barrier()
+        call()
+        assert model == pytest.approx([(comm.size - 1) / 2] * 2)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2, 3)
 def test_an_init_that_timed_out_goes_on_with_the_same_arguments(comm, ctx):
     model = np.full(2, float(comm.rank))
     if comm.rank == 0:

@@ -1,4 +1,4 @@
-"""Ctrl-C in a Wait whose groups MPI averages.
+"""Ctrl-C at every place in a Start and in a Wait whose groups MPI averages.
 
 What the other member has done with this rank happens once, and the call can be repeated.
 """
@@ -9,20 +9,80 @@ import os
 import signal
 import sys
 import threading
+from contextlib import contextmanager, nullcontext
+from dis import opname
 
 import numpy as np
 import pytest
 from support.on_device import soon
 
 import pypartial as pp
-from pypartial import _group_elements
+from pypartial import _group_comm, _group_elements, preduce
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sizes(2)]
 
-PAIR = [[0, 1]]
+FILES = {module.__file__ for module in (preduce, _group_comm, _group_elements)}
+PAIR, APART = [[0, 1]], []
+INITIAL = -1.0
+DYNAMIC = {"weights": "dynamic", "missing": "initial"}
 
-# Phases, and options.
-GROUPS = {"kept": ([PAIR], {}), "not kept": ([PAIR], {"cache": 0})}
+# Phases, and options; "anew": each request has a handle of its own, whose communicator is new.
+GROUPS = {
+    "kept": ([PAIR], {}),
+    "anew": ([PAIR], {}),
+    "not kept": ([PAIR], {"cache": 0}),
+    "dynamic": ([PAIR], DYNAMIC),
+    "alone": ([APART], {}),
+    "splits": (None, {}),
+}
+
+
+class Ctrl:
+    """Raises KeyboardInterrupt at a place in the library where Python may, counted from 0.
+
+    It does so where a function begins, and behind calls: before what they return is stored.
+    """
+
+    def __init__(self, at):
+        self.left, self.came = at, False
+        self.may = {}  # by frame: whether it may at the next instruction
+
+    def __call__(self, frame, event, _):
+        code = frame.f_code
+        if code.co_filename not in FILES:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            if self.may.get(frame, True):
+                self.came = self.left == 0
+                self.left -= 1
+            if self.came:
+                raise KeyboardInterrupt
+            self.may[frame] = opname[code.co_code[frame.f_lasti]].startswith("CALL")
+        return self
+
+    @contextmanager
+    def c(self):
+        """Do so in this block, which the interrupt ends."""
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            yield
+        except KeyboardInterrupt:
+            assert self.came
+        finally:
+            sys.settrace(before)
+
+
+def start_again(request, model):
+    """Start with another model, unless the interrupted one has started; return what it adds."""
+    model += 2
+    try:
+        request.Start()
+    except pp.Error as error:
+        assert "not collected" in str(error)
+        return 0
+    return 2
 
 
 def wait_again(request, model):
@@ -37,7 +97,51 @@ def wait_again(request, model):
 
 
 def opened(ctx, model, phases, options):
-    return ctx.Preduce_init(model, pp.groups.Table(phases), backend="comm", **options)
+    groups = pp.groups.Table(phases) if phases else pp.groups.Static(nodes=1, per_node=2)
+    return ctx.Preduce_init(model, groups, backend="comm", **options)
+
+
+def expected(status, models):
+    """Return what the models of ranks 0 and 1 have become on this rank."""
+    average = sum(models[rank] for rank in status.group) / len(status.group)
+    return [(1 - status.initial) * average + status.initial * INITIAL] * 2
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [("Start", "kept"), ("Start", "alone"), *(("Wait", name) for name in GROUPS)]
+)
+def test_ctrl_c_at_every_place(comm, ctx, call, name):
+    """The models are known at every step, so what ran twice, or never, is seen in all after it."""
+    model, status = np.full(2, INITIAL), pp.Status()
+    request, step, goes_on = opened(ctx, model, *GROUPS[name]), 0, True
+    while goes_on:
+        models = [step, step + 1]
+        model[:] = models[comm.rank]
+        interrupt = Ctrl(step if comm.rank == 0 else sys.maxsize)
+        with interrupt.c() if call == "Start" else nullcontext():
+            request.Start()
+        if interrupt.came:
+            models[0] += start_again(request, model)
+        model[:] = -1  # the copy counts
+        with interrupt.c() if call == "Wait" else nullcontext():
+            request.Wait(status)
+        if interrupt.came and call == "Wait":
+            wait_again(request, model)
+            request._fill(status)
+        models = comm.bcast(models)
+        assert model.tolist() == pytest.approx(expected(status, models))
+        # Of the phases of "splits" some have no group, and fewer places.
+        ends = not interrupt.came and (name != "splits" or len(status.group) == 2)
+        step, goes_on = step + 1, comm.bcast(not ends)
+        if name == "anew":
+            assert request.Free() == 0
+            model[:] = INITIAL
+            request = opened(ctx, model, *GROUPS[name])
+    assert step > 10  # it was interrupted
+    model[:] = comm.rank
+    request.Flush()
+    assert model.tolist() == [0.5, 0.5]
+    assert request.Free() == 0
 
 
 @pytest.mark.parametrize("name", ["kept", "not kept"])

@@ -237,6 +237,7 @@ class Core:
         self.result: dict[str, Any] | None = None
         self.said: list[Any] = []
         self.nodes: list[int] = []
+        self.outstanding = False
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("PP_"):
@@ -255,6 +256,7 @@ class Core:
 
     def pp_preduce_start(self, handle: Any, iteration: int, members: Any, count: int) -> int:
         self.said.append((iteration, members if count else []))
+        self.outstanding = True
         return 0
 
     def pp_wait(self, handle: Any, timeout_us: int, result: Any) -> int:
@@ -286,6 +288,14 @@ class Core:
 
     def pp_preduce_ran(self, handle: Any) -> int:
         self.said.append("ran")
+        return 0
+
+    def pp_preduce_outstanding(self, handle: Any, outstanding: Any) -> int:
+        outstanding[0] = self.outstanding
+        return 0
+
+    def pp_preduce_deliver(self, handle: Any) -> int:
+        self.outstanding = False
         return 0
 
     def pp_preduce_backend(self, handle: Any) -> int:
@@ -649,6 +659,27 @@ def test_start_reads_no_buffers_of_a_handle_that_has_ended(
     with pytest.raises(pp.Error, match="the context has ended"):
         request.Start(group=[0])
     assert not read_again
+
+
+def test_start_leaves_the_copy_of_a_request_that_is_outstanding(core: Core, alone: Any) -> None:
+    """The core refuses it, and knows of requests whose Wait or Start was interrupted, too."""
+    model = np.ones(2)
+    request = by_comm(core, alone, model)
+    request.Start(group=[0])
+    model[:] = 3
+    request.Start(group=[0])
+    core.answers = [ALONE]
+    request.Wait()
+    assert model.tolist() == [1, 1]
+    model[:] = 3
+    request.Start(group=[0])
+    core.outstanding = False  # what the core is asked after Ctrl-C came before it was
+    model[:] = 4
+    request.Start(group=[0])
+    core.answers = [ALONE]
+    request.Wait()
+    assert model.tolist() == [4, 4]
+    request.Free()
 
 
 def test_dynamic_weights_and_the_initial_model(core: Core, alone: Any) -> None:
