@@ -130,13 +130,15 @@ static void check_order(pp_ctx_t *ctx)
 
 pp_status_t pp_call_wait(pp_ctx_t *ctx, int64_t timeout_us)
 {
-    PP_TRY(pp_enter(ctx));
+    PP_TRY(pp_lock(ctx));
     const pp_call_kind_t kind = ctx->calls.kind;
-    if (kind == PP_CALL_NONE || kind == PP_CALL_AWAY || kind == PP_CALL_MAKING) {
-        pp_unlock(ctx);
-        return pp_fail(PP_ERR_STATE, "no collective call of this context is in progress: begin one first");
-    }
-    pp_status_t status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us, NULL);
+    if (pp_call_is_refused(&ctx->calls))
+        return collect_call(ctx);
+    pp_status_t status = pp_engine_check(&ctx->engine);
+    if (status == PP_OK && (kind == PP_CALL_NONE || kind == PP_CALL_AWAY || kind == PP_CALL_MAKING))
+        status = pp_fail(PP_ERR_STATE, "no collective call of this context is in progress: begin one first");
+    if (status == PP_OK)
+        status = pp_help_until(ctx, call_finished, &ctx->calls, timeout_us, NULL);
     if (status == PP_OK)
         return collect_call(ctx);
     if (status == PP_PENDING)

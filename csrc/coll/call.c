@@ -53,10 +53,15 @@ void pp_call_finish(pp_calls_t *calls, pp_status_t status)
     pp_engine_call_ended(calls->engine);
 }
 
+bool pp_call_is_refused(const pp_calls_t *calls)
+{
+    return (calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE) && calls->finished && calls->status < 0;
+}
+
 void pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind)
 {
     for (int32_t peer = 0; peer < calls->engine->size; peer++) {
-        pp_prefix_t message = {.kind = (uint16_t)kind};
+        pp_prefix_t message = {.kind = (uint16_t)kind, .round = calls->agree.round};
         if (peer != calls->engine->rank)
             pp_engine_control(calls->engine, peer, &message, sizeof message);
     }

@@ -22,6 +22,7 @@ static void update(pp_handle_t *handle)
         pp_flush_end_free(calls);
     else if (calls->agreed && calls->kind == PP_CALL_CTX_FREE)
         pp_agreement_end_ctx_free(calls);
+    pp_exit_look_again(calls);
 }
 
 static void operation(pp_handle_t *handle, int32_t peer, const pp_prefix_t *message, size_t bytes)
@@ -42,7 +43,7 @@ static void control(void *owner, int32_t peer, const pp_prefix_t *message)
     case PP_MSG_ASK:   pp_ask_answer(calls, peer, (const pp_tell_t *)message); break;
     case PP_MSG_TELL:  pp_ask_told(calls, peer, (const pp_tell_t *)message); break;
     case PP_MSG_CLOSE: calls->closed++; calls->engine->changed = true; break;
-    case PP_MSG_EXIT:  pp_exit_peer_exited(calls, peer); break;
+    case PP_MSG_EXIT:  pp_exit_peer_exited(calls, peer, message); break;
     case PP_MSG_GONE:  pp_exit_peer_gone(calls, peer, (const pp_gone_t *)message); break;
     }
 }

@@ -61,6 +61,9 @@ typedef struct pp_calls {
 
     /* Peers that have sent their last message, have ended their scripts, have given the context up. */
     int32_t        closed, exited, gone;
+    /* Why the first of these gave it up that had completed an agreement which this rank is in: told when it is over. */
+    pp_status_t    gone_status;      /* PP_OK: there is none */
+    char           gone_text[PP_ERROR_TEXT + 64];
     bool           closing;          /* this rank has sent its last message: not even an answer may follow it */
     bool           told_gone;
     uint64_t      *discarded_out;    /* a Free's result for its caller */
@@ -78,6 +81,9 @@ pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what);
 const char *pp_call_name(pp_call_kind_t kind);
 pp_status_t pp_call_begin(pp_calls_t *calls, pp_call_kind_t kind, pp_handle_t *handle);
 void        pp_call_finish(pp_calls_t *calls, pp_status_t status);
+/* The call has ended by an error that all ranks have agreed on, and is not collected.  The context may have failed
+   since, because a rank that was told so earlier has given it up: the error of the call comes first. */
+bool        pp_call_is_refused(const pp_calls_t *calls);
 void        pp_call_tell_all(pp_calls_t *calls, pp_message_kind_t kind);
 /* Releases what a handle has, and keeps itself until pp_calls_end(). */
 void        pp_call_keep_empty(pp_calls_t *calls, pp_handle_t *handle);
@@ -116,7 +122,9 @@ void        pp_exit_begin(pp_calls_t *calls);
 /* Tells the peers, once, that this rank no longer takes part. */
 void        pp_exit_tell_gone(pp_calls_t *calls);
 void        pp_exit_peer_gone(pp_calls_t *calls, int32_t peer, const pp_gone_t *message);
-void        pp_exit_peer_exited(pp_calls_t *calls, int32_t peer);
+void        pp_exit_peer_exited(pp_calls_t *calls, int32_t peer, const pp_prefix_t *message);
+/* An agreement may be over: fails if a peer has given the context up meanwhile. */
+void        pp_exit_look_again(pp_calls_t *calls);
 bool        pp_exit_is_over(const pp_calls_t *calls);
 
 /* ---- ask.c: "what are you doing?" ------------------------------------------------------------------------ */

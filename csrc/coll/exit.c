@@ -5,10 +5,19 @@
 
 bool pp_exit_is_over(const pp_calls_t *calls) { return calls->exited + calls->gone >= calls->engine->size - 1; }
 
-/* This rank may have voted, and cannot take that back: the others may agree, and then wait for it. */
-static bool agreement_interrupted(const pp_calls_t *calls)
+static bool in_agreement(const pp_calls_t *calls)
 {
-    return (calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE) && !calls->finished;
+    return calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE;
+}
+
+/* This rank may have voted, and cannot take that back: the others may agree, and then wait for it. */
+static bool agreement_interrupted(const pp_calls_t *calls) { return in_agreement(calls) && !calls->finished; }
+
+/* The peer has completed the agreement that this rank still waits for.  So all ranks have voted, the peer has sent all
+   that it had to send for it, and what is missing comes from others: the agreement will be over here, too. */
+static bool is_ahead(const pp_calls_t *calls, const pp_prefix_t *message)
+{
+    return in_agreement(calls) && !calls->agreed && message->round > calls->agree.round;
 }
 
 void pp_exit_begin(pp_calls_t *calls)
@@ -39,7 +48,7 @@ void pp_exit_tell_gone(pp_calls_t *calls)
 {
     pp_engine_t *engine = calls->engine;
     for (int32_t peer = 0; !calls->told_gone && !calls->closing && peer < engine->size; peer++) {
-        pp_gone_t message = {.prefix.kind = PP_MSG_GONE, .status = engine->error};
+        pp_gone_t message = {.prefix = {.kind = PP_MSG_GONE, .round = calls->agree.round}, .status = engine->error};
         memcpy(message.text, engine->error_text, sizeof message.text);
         if (peer != engine->rank)
             pp_engine_control(engine, peer, &message.prefix, sizeof message);
@@ -55,20 +64,33 @@ void pp_exit_peer_gone(pp_calls_t *calls, int32_t peer, const pp_gone_t *message
     if (calls->kind == PP_CALL_EXIT)
         return;
     /* An error that concerns all ranks is passed on as it is, so that all of them show the first cause. */
-    if (message->status == PP_ERR_MISMATCH || message->status == PP_ERR_PEER_FAILED)
-        pp_engine_fail(calls->engine, message->status, "%s", message->text);
+    const bool   of_all = message->status == PP_ERR_MISMATCH || message->status == PP_ERR_PEER_FAILED;
+    pp_status_t  status = of_all ? message->status : PP_ERR_PEER_FAILED;
+    char         text[sizeof calls->gone_text];
+    if (of_all)
+        snprintf(text, sizeof text, "%s", message->text);
     else
-        pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "rank %d gave the context up: %s", peer,
-                       message->text);
+        snprintf(text, sizeof text, "rank %d gave the context up: %s", peer, message->text);
+    if (!is_ahead(calls, &message->prefix)) {
+        pp_engine_fail(calls->engine, status, "%s", text);
+    } else if (calls->gone_status == PP_OK) {
+        calls->gone_status = status;
+        memcpy(calls->gone_text, text, sizeof text);
+    }
 }
 
-void pp_exit_peer_exited(pp_calls_t *calls, int32_t peer)
+void pp_exit_look_again(pp_calls_t *calls)
 {
-    bool agreeing = calls->kind == PP_CALL_INIT || calls->kind == PP_CALL_CTX_FREE;
+    if (calls->gone_status < 0 && (calls->agreed || !in_agreement(calls)))
+        pp_engine_fail(calls->engine, calls->gone_status, "%s", calls->gone_text);
+}
+
+void pp_exit_peer_exited(pp_calls_t *calls, int32_t peer, const pp_prefix_t *message)
+{
     calls->exited++;
     calls->team->serves = !pp_exit_is_over(calls);
     calls->engine->changed = true;
-    if (agreeing && !calls->agreed)
+    if (in_agreement(calls) && !calls->agreed && !is_ahead(calls, message))
         pp_engine_fail(calls->engine, PP_ERR_PEER_FAILED, "this collective call can never complete: rank %d has ended "
                        "its script without freeing the context", peer);
 }

@@ -21,6 +21,7 @@ typedef enum pp_message_kind {
     PP_MSG_ASK,          /* the sender says what it is doing, and asks what the receiver does with this handle */
     PP_MSG_TELL,         /* the answer */
     PP_MSG_CLOSE,        /* the sender's last message in this context */
+    /* prefix.round of these: the number of agreements (coll/calls.h) that the sender has completed. */
     PP_MSG_EXIT,         /* the sender's script has ended; it only serves from now on */
     PP_MSG_GONE          /* the sender gave the context up because of an exception or an error */
 } pp_message_kind_t;

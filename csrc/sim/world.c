@@ -143,6 +143,19 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
     return pp_simnet_kill(sim->net, rank, time_ns, detect_ns);
 }
 
+pp_status_t pp_sim_end_script(pp_sim_t *sim, int32_t rank)
+{
+    PP_TRY(check_rank(sim, rank));
+    if (sim->stage)
+        return pp_fail(PP_ERR_STATE, "the simulated ranks share memory: their scripts cannot end");
+    pp_ctx_t *ctx = sim->contexts[rank];
+    if (ctx->engine.error)
+        pp_exit_tell_gone(&ctx->calls);
+    else
+        pp_exit_begin(&ctx->calls);
+    return PP_OK;
+}
+
 /* ---- running -------------------------------------------------------------------------------- */
 
 static pp_status_t watch_for(pp_sim_t *sim, int32_t rank, pp_handle_t *handle)

@@ -55,7 +55,7 @@ class Requests:
     def begin(self, rank: int, request: tuple[Any, ...]) -> tuple[int, Poll]:
         """Begin a request; return its context and its poll."""
         kind, *arguments = request
-        if kind in ("ctx_free", "away", "back", "step_aside"):
+        if kind in ("ctx_free", "away", "back", "step_aside", "abandon", "end_script"):
             context = arguments[0] if arguments else 0
             return context, getattr(self, f"_{kind}")(rank, context)
         if kind == "init":
@@ -191,6 +191,15 @@ class Requests:
             call = {"kind": lib.PP_SIM_AWAY_END}
             return self._shared(rank, context, call, give=lambda _status: None)
         check(lib.pp_away_end(self.contexts[context][rank]))
+        return DONE
+
+    def _abandon(self, rank: int, context: int) -> Poll:
+        assert not self.memory
+        lib.pp_ctx_abandon(self.contexts[context][rank])
+        return DONE
+
+    def _end_script(self, rank: int, context: int) -> Poll:
+        check(lib.pp_sim_end_script(self.sims[context], rank))
         return DONE
 
     def _step_aside(self, rank: int, context: int) -> Poll:

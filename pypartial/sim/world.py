@@ -15,6 +15,9 @@ A *program* is a generator, one for each rank, that yields its next request:
   string takes part with bad arguments. A context other than 0 is named by a third element;
 - ``("ctx_free",)`` or ``("ctx_free", context)``: collective;
 - ``("away",)`` and ``("back",)``, or with a context: the program's own blocking calls go between;
+- ``("abandon",)``, or with a context: gives it up, as an exception does that leaves its block;
+- ``("end_script",)``, or with a context: nothing but the end of MPI follows. Not for ranks that
+  share memory, like the one before;
 - ``("step_aside",)``, or with a context: leaves all handles at once, as by patience;
 - ``("groups_init", options, context, model)``: collective; as ``("init", options)``, receives a
   :class:`PreduceHandle`, whose elements are those of the initial model; both may be left out;

@@ -1,0 +1,103 @@
+"""Ranks whose scripts end, or that give the context up, right after a collective call.
+
+What they say about that may come to a rank before the rest of the call does: ranks complete an
+agreement at different times. A call that every rank has voted in is completed all the same.
+"""
+
+import pytest
+from test_collective_calls import attempt
+
+from pypartial._core_sim import lib
+from pypartial.policy import Full, Quorum, Solo
+from pypartial.sim.handle import Options
+from pypartial.sim.world import World
+
+LATENCIES = (500, 200_000)  # messages of different ranks overtake each other by far
+SIZES = [2, 3, 4, 5, 8, 13]
+
+
+def run(size, seed, program):
+    """Run a program with the ranks' errors, the last of each, as its second argument."""
+    errors = {}
+    World(size, seed=seed, latency=LATENCIES).run([program(r, errors) for r in range(size)])
+    return errors
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("size", SIZES)
+def test_a_script_may_end_as_soon_as_its_init_is_over(size, seed):
+    rounds = {}
+
+    def program(rank, _errors):
+        handle = yield ("init", Options(policy=Solo()))
+        if rank % 3:
+            yield ("start", handle)
+            rounds[rank] = yield ("wait", handle)
+            yield ("flush", handle)
+            yield ("free", handle)
+        yield ("end_script",)
+
+    run(size, seed, program)
+    assert sorted(rounds) == [rank for rank in range(size) if rank % 3]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("size", SIZES)
+def test_a_script_that_ends_before_a_call_fails_it_on_every_rank(size, seed):
+    def program(rank, errors):
+        first = yield from attempt(errors, rank, ("init", Options(policy=Solo())))
+        if first and rank != seed % size:
+            yield from attempt(errors, rank, ("init", Options(policy=Full())))
+        yield ("end_script",)
+
+    errors = run(size, seed, program)
+    assert sorted(errors) == [rank for rank in range(size) if rank != seed % size]
+    assert {error.status for error in errors.values()} == {lib.PP_ERR_PEER_FAILED}
+    assert all("without freeing the context" in error.text for error in errors.values())
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("call", ["init", "ctx_free"])
+def test_an_error_of_all_is_told_to_all_although_they_end_by_it(size, seed, call):
+    def program(rank, errors):
+        first = yield ("init", Options(policy=Solo()))
+        culprit = rank == seed % size
+        if call == "init":
+            bad = Options(raw=(("policy_k", 99),), policy=Quorum(1))
+            request = ("init", bad if culprit else Options())
+        else:
+            yield ("free", first)
+            first = yield ("init", Options(policy=Solo()))
+            request = ("ctx_free",)
+        yield from attempt(errors, rank, request)
+        yield ("abandon",)
+        yield ("end_script",)
+
+    errors = run(size, seed, program)
+    assert sorted(errors) == list(range(size))
+    told = lib.PP_ERR_MISMATCH if call == "init" else lib.PP_ERR_STATE
+    for rank, error in errors.items():
+        own = call == "init" and rank == seed % size
+        assert error.status == (lib.PP_ERR_ARGUMENT if own else told), (rank, error)
+        assert ("k=99" if call == "init" else "1 live handle") in error.text, (rank, error)
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("size", SIZES)
+def test_a_rank_that_gives_up_after_an_init_is_told_of_when_that_is_over(size, seed):
+    def program(rank, errors):
+        if rank == seed % size:
+            yield ("init", Options(policy=Full()))
+            yield ("abandon",)
+            yield ("end_script",)
+        else:  # none of these tells another
+            handle = yield from attempt(errors, rank, ("init", Options(policy=Full())))
+            if handle is not None:
+                yield from attempt(errors, rank, ("start", handle))
+                yield from attempt(errors, rank, ("wait", handle))
+
+    errors = run(size, seed, program)
+    assert sorted(errors) == [rank for rank in range(size) if rank != seed % size]
+    assert {error.status for error in errors.values()} == {lib.PP_ERR_PEER_FAILED}
+    assert all(f"rank {seed % size} gave the context up" in e.text for e in errors.values())
