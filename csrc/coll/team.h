@@ -134,9 +134,10 @@ void        pp_team_publish_presence(const pp_team_t *team);
 
 /* ---- all handles -------------------------------------------------------------------------------------- */
 
-#define PP_FOR_EACH_HANDLE(engine, handle)                                             \
-    for (size_t pp_at_ = 1; pp_at_ < (engine)->handle_count; pp_at_++)                 \
-        for (pp_handle_t *handle = (engine)->handles[pp_at_]; handle; handle = NULL)
+/* But for the agreement's.  The body may free handles, and make some. */
+#define PP_FOR_EACH_HANDLE(engine, handle)                                                                       \
+    for (pp_walk_t pp_walk_ = pp_walk_begin(&(engine)->handles, 1); pp_walk_on(&(engine)->handles, &pp_walk_);) \
+        for (pp_handle_t *handle = pp_walk_.here; handle; handle = NULL)
 
 void pp_team_close(pp_team_t *team);
 

@@ -127,9 +127,9 @@ static void replay_kept(pp_engine_t *engine)
         dispatch(engine, stored->peer, prefix, stored->bytes);
         free(stored);
     }
-    for (size_t i = 0; i < engine->handle_count && !engine->error; i++)
-        if (engine->handles[i] && engine->handles[i]->kind->replay)
-            engine->handles[i]->kind->replay(engine->handles[i]);
+    for (pp_walk_t walk = pp_walk_begin(&engine->handles, 0); !engine->error && pp_walk_on(&engine->handles, &walk);)
+        if (walk.here->kind->replay)
+            walk.here->kind->replay(walk.here);
 }
 
 void pp_engine_control(pp_engine_t *engine, int32_t peer, pp_prefix_t *message, size_t bytes)
@@ -173,6 +173,13 @@ static void fire_all(pp_engine_t *engine)
     engine->queue_head = engine->queue_tail = 0;
 }
 
+static void update_all(pp_engine_t *engine)
+{
+    for (pp_walk_t walk = pp_walk_begin(&engine->handles, 0); !engine->error && pp_walk_on(&engine->handles, &walk);)
+        if (walk.here->kind->update)
+            walk.here->kind->update(walk.here);
+}
+
 void pp_engine_settle(pp_engine_t *engine)
 {
     if (engine->settling)
@@ -184,9 +191,7 @@ void pp_engine_settle(pp_engine_t *engine)
             replay_kept(engine);
         if (engine->changed && engine->queue_head == engine->queue_tail) {
             engine->changed = false;
-            for (size_t i = 0; i < engine->handle_count && !engine->error; i++)
-                if (engine->handles[i] && engine->handles[i]->kind->update)
-                    engine->handles[i]->kind->update(engine->handles[i]);
+            update_all(engine);
         }
     } while ((engine->queue_head != engine->queue_tail || engine->changed || engine->replay)
              && !engine->error);
@@ -211,9 +216,8 @@ void pp_engine_tick(pp_engine_t *engine)
     uint64_t now = pp_engine_now(engine), next = PP_NEVER_NS;
     engine->transport->alarm_ns = PP_NEVER_NS;
     engine->changed = true;   /* an update() that waits for a time sets its alarm again */
-    for (size_t i = 1; i < engine->handle_count && !engine->error; i++) {
-        pp_handle_t *handle = engine->handles[i];
-        uint64_t     at = handle && handle->kind->tick ? handle->kind->tick(handle, now) : PP_NEVER_NS;
+    for (pp_walk_t walk = pp_walk_begin(&engine->handles, 1); !engine->error && pp_walk_on(&engine->handles, &walk);) {
+        uint64_t at = walk.here->kind->tick ? walk.here->kind->tick(walk.here, now) : PP_NEVER_NS;
         next = at < next ? at : next;
     }
     if (next != PP_NEVER_NS)
@@ -241,14 +245,8 @@ int pp_engine_poll(pp_engine_t *engine)
 
 pp_status_t pp_engine_register(pp_engine_t *engine, pp_handle_t *handle, uint32_t id)
 {
-    size_t capacity = engine->handle_capacity;
-    if (!pp_grow((void **)&engine->handles, &engine->handle_capacity, (size_t)id + 1, sizeof(pp_handle_t *)))
+    if (!pp_handles_add(&engine->handles, id, handle))
         return pp_fail(PP_ERR_MEMORY, "no memory for another handle");
-    for (size_t i = capacity; i < engine->handle_capacity; i++)
-        engine->handles[i] = NULL;
-    if (engine->handle_count <= id)
-        engine->handle_count = (size_t)id + 1;
-    engine->handles[id] = handle;
     handle->engine = engine;
     handle->id = id;
     return PP_OK;
@@ -256,8 +254,7 @@ pp_status_t pp_engine_register(pp_engine_t *engine, pp_handle_t *handle, uint32_
 
 void pp_engine_forget(pp_engine_t *engine, pp_handle_t *handle)
 {
-    if (pp_engine_handle(engine, handle->id) == handle)
-        engine->handles[handle->id] = NULL;
+    pp_handles_remove(&engine->handles, handle);
 }
 
 pp_status_t pp_engine_init(pp_engine_t *engine, pp_transport_t *transport, uint64_t seed)
@@ -276,8 +273,6 @@ void pp_engine_release(pp_engine_t *engine)
     pp_stored_free_all(&engine->deferred);
     pp_bulks_release(&engine->bulks);
     free(engine->queue);
-    free(engine->handles);
     engine->queue = NULL;
-    engine->handles = NULL;
-    engine->handle_count = 0;
+    pp_handles_release(&engine->handles);
 }

@@ -14,7 +14,7 @@
 #include "../base/nodes.h"
 #include "../transport/transport.h"
 #include "bulk.h"
-#include "handle.h"
+#include "handles.h"
 #include "message.h"
 #include "pool.h"
 #include "stored.h"
@@ -37,8 +37,7 @@ struct pp_engine {
     int32_t         rank, size;
     uint64_t        seed;
 
-    pp_handle_t   **handles;        /* by id; NULL: freed.  Handle 0 is the agreement's */
-    size_t          handle_count, handle_capacity;
+    pp_handles_t    handles;        /* the live ones; handle 0, which is always there, is the agreement's */
 
     /* The collective calls that this rank has completed, and the most that any rank is known to have completed.  If
        that is more, this rank has not left any more, although its call has not ended. */
@@ -81,7 +80,7 @@ pp_status_t pp_engine_register(pp_engine_t *engine, pp_handle_t *handle, uint32_
 void        pp_engine_forget(pp_engine_t *engine, pp_handle_t *handle);
 static inline pp_handle_t *pp_engine_handle(const pp_engine_t *engine, uint32_t id)
 {
-    return id < engine->handle_count ? engine->handles[id] : NULL;
+    return pp_handles_get(&engine->handles, id);
 }
 
 /* Whether this defect is planted in the engine (pp_plant_t). */

@@ -108,6 +108,9 @@ pp_status_t pp_sim_kill(pp_sim_t *sim, int32_t rank, uint64_t time_ns, uint64_t 
    (pp_ctx_abandon()), tells them so.  PP_ERR_STATE: the ranks share memory. */
 pp_status_t pp_sim_end_script(pp_sim_t *sim, int32_t rank);
 
+/* The handles that a rank's engine looks at whenever something has changed there. */
+uint64_t    pp_sim_handles(const pp_sim_t *sim, int32_t rank);
+
 /* A call of a rank's program, for ranks that share memory: another rank may go on in the middle of it. */
 typedef enum pp_sim_call_kind {
     PP_SIM_START, PP_SIM_WAIT, PP_SIM_TEST, PP_SIM_INIT_BEGIN, PP_SIM_FLUSH_BEGIN, PP_SIM_DRAIN_BEGIN,

@@ -156,6 +156,8 @@ pp_status_t pp_sim_end_script(pp_sim_t *sim, int32_t rank)
     return PP_OK;
 }
 
+uint64_t pp_sim_handles(const pp_sim_t *sim, int32_t rank) { return sim->contexts[rank]->engine.handles.count; }
+
 /* ---- running -------------------------------------------------------------------------------- */
 
 static pp_status_t watch_for(pp_sim_t *sim, int32_t rank, pp_handle_t *handle)

@@ -237,6 +237,10 @@ class World:
         lib.pp_ctx_stats(self.contexts[context][rank], self._stats)
         return self._stats
 
+    def handles(self, rank: int, context: int = 0) -> int:
+        """Return how many handles a rank looks at whenever something has changed there."""
+        return int(lib.pp_sim_handles(self.sims[context], rank))
+
     def coverage(self) -> dict[str, int]:
         """Return how often each interleaving occurred that is hard to get right."""
         counts = ffi.new("pp_coverage_t *")

@@ -147,3 +147,24 @@ def test_ranks_in_different_calls_are_told(size=4):
         range(size), lib.PP_ERR_MISMATCH
     )
     assert "rank 2 in Free of handle 1: collective calls must be" in errors[0].text
+
+
+@pytest.mark.parametrize("memory", [(), (0, 0)], ids=["messages", "memory"])
+def test_handles_that_were_freed_cost_nothing(memory):
+    """What a rank looks at whenever something has changed are its live handles."""
+    world = World(2, memory=memory)
+    looked_at = []
+
+    def program(rank):
+        kept = yield ("init", SOLO3)
+        for _ in range(1000):
+            handle = yield ("init", SOLO3)
+            yield ("free", handle)
+        looked_at.append(world.handles(rank))
+        yield ("start", kept)
+        yield ("wait", kept)
+        yield ("free", kept)
+        yield ("ctx_free",)
+
+    world.run([program(rank) for rank in range(2)])
+    assert looked_at == [2, 2]  # the kept one, and what the ranks make handles by
