@@ -54,7 +54,7 @@ struct pp_team {
     struct pp_board **boards;        /* the boards of the live handles that have one */
     size_t      board_count, board_capacity;
     uint64_t    refused_bytes;       /* needed by the first handle for which the memory had no room; 0: none */
-    uint64_t    soon_ns;             /* a round there is ripe after this time, so a waiter does not sleep; 0: none */
+    uint64_t    soon_ns;             /* a round there is ripe after this time, so no thread sleeps longer; 0: none */
     uint64_t    shared_rounds;       /* completed there; and those that this rank ran */
     uint64_t    shared_led;
 

@@ -7,6 +7,7 @@
 enum {
     ALARM_LATE_NS = 10000,        /* a thread that sleeps until an alarm looks so much later at most: the time is rounded */
     EARLY_US = 150,               /* a waiter is awake so long before an alarm: a sleep often lasts so much longer */
+    AWAKE_US = 500,               /* for a round that is ripe sooner than this a waiter does not sleep */
     IN_USE_US = 1000000,          /* for this time after a call with bulk the progress thread looks by itself */
     FLEW_US = 10000,              /* the same after a call of an application that comes back at once from a Start */
     IDLE_US = 100000,             /* every peer can ring, so the timeout is only a safety net */
@@ -48,6 +49,18 @@ int64_t pp_until_alarm_us(const pp_ctx_t *ctx)
     return alarm <= now ? 0 : (int64_t)((alarm - now) / 1000) + 1;
 }
 
+/* How long a thread may sleep before a round is ripe that waits for its grace.  The progress thread sleeps until then:
+   if it were awake, it would keep the lock from the application, for which the round may wait. */
+static int64_t until_ripe_us(const pp_ctx_t *ctx, bool waits)
+{
+    const int64_t us = (int64_t)(ctx->team.soon_ns / 1000) + 1;
+    if (ctx->team.soon_ns == 0)
+        return INT64_MAX;
+    if (!waits)
+        return us;
+    return us > AWAKE_US ? us - EARLY_US : 0;
+}
+
 bool pp_doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t limit_us)
 {
     bool     waits = sleeper == PP_CALLER_ASLEEP;
@@ -61,17 +74,15 @@ bool pp_doze(pp_ctx_t *ctx, pp_sleeper_t sleeper, unsigned quiet_polls, int64_t 
     if (counted)
         pp_node_asleep(ctx->engine.node);
     /* Of a failure the other ranks are told before this thread sleeps. */
-    if (pp_look(ctx) > 0 || ctx->engine.error || (counted && (ctx->team.soon_ns > 0 || pp_find_work(ctx)))) {
+    if (pp_look(ctx) > 0 || ctx->engine.error || (counted && (until_ripe_us(ctx, true) == 0 || pp_find_work(ctx)))) {
         if (counted)
             pp_node_awake(ctx->engine.node);
         return false;
     }
     int64_t patience = pp_patience_us(ctx, quiet_polls);   /* after the poll: it may have left bulk */
-    /* The progress thread sleeps until a round is ripe.  If it were awake, it would keep the lock from the application,
-       for which the round may wait. */
-    int64_t soon_us = (int64_t)(ctx->team.soon_ns / 1000) + 1;
-    if (ctx->team.soon_ns > 0 && patience > soon_us)
-        patience = soon_us;
+    int64_t ripe_us = until_ripe_us(ctx, waits);
+    if (patience > ripe_us)
+        patience = ripe_us;
     int64_t alarm_us = pp_until_alarm_us(ctx) - (waits ? EARLY_US : 0);
     if (patience > alarm_us)
         patience = alarm_us > 0 ? alarm_us : 0;

@@ -261,6 +261,29 @@ def test_a_grace_period_lets_late_ranks_in(comm, ctx, gate, transport, name):
     request.Free()
 
 
+def test_a_long_grace_is_slept_through(comm, gate):
+    """Who waits for ranks that do not come uses no core, and sees them when they come."""
+    with pp.Context(comm, seed=SEED, progress="caller", patience=None) as ctx:
+        stats = ctx.stats()
+        if not stats.shares_memory or stats.neighbours < comm.size:
+            pytest.skip("by messages it lasts as long as it is said to")
+        request, out = make(ctx, pp.Solo(grace=NEVER_S))
+        if comm.rank == 0:
+            request.Start()
+            began = time.monotonic()
+            while ctx.stats().sleeps < stats.sleeps + 10:  # there is no other thread
+                assert time.monotonic() - began < 30
+                with pytest.raises(pp.TimeoutError):
+                    request.Wait(timeout=SOON_S)
+        gate.Barrier()
+        if comm.rank > 0:
+            request.Start()
+        request.Wait(timeout=60)
+        assert named(out) == tuple(range(comm.size))
+        request.Flush()
+        request.Free()
+
+
 def test_without_grace_nobody_is_waited_for(comm, ctx, gate):
     request, _ = make(ctx, pp.Solo(grace=0))
     status = pp.Status()
