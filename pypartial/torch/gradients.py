@@ -30,6 +30,11 @@ class Gradients:
     was there, as a captured CUDA graph does, writes to nothing. So `collect` refuses a view that
     was not written since `give` has put it in a tensor's place.
 
+    The program may give ``p.grad`` other memory and leave it the same tensor: ``p.grad.data = ...``
+    does, and so do ``model.double()`` and ``model.share_memory()``. So the tensors that it has are
+    not those of this object, and it is their addresses that say whether a gradient lies in the
+    vector.
+
     Parameters
     ----------
     layout : Layout
@@ -42,17 +47,21 @@ class Gradients:
     def __init__(self, layout: Layout, vector: Any, rank: int) -> None:
         self._layout = layout
         self._vector = vector
-        self._whole = layout.home.view(vector)
-        self._views = layout.views(self._whole)
+        self._look()
+        self._addresses = [view.data_ptr() for view in self._views]
         part = vector[layout.size : self.length(layout)]
         is_device = layout.home.is_device
         self._flags: Flags = DeviceFlags(part, rank) if is_device else HostFlags(part)
-        # What p.grad becomes: the view, or a tensor where gradients have another type.
-        self._own = [
-            view
-            if gradient_type(p) == view.dtype
-            else torch.empty_like(p, dtype=gradient_type(p), requires_grad=False)
+        # What p.grad becomes: a view of its own, or a tensor where gradients have another type.
+        self._is_view = [
+            gradient_type(p) == view.dtype
             for p, view in zip(layout.parameters, self._views, strict=True)
+        ]
+        self._own = [
+            view.detach()
+            if is_view
+            else torch.empty_like(p, dtype=gradient_type(p), requires_grad=False)
+            for p, view, is_view in zip(layout.parameters, self._views, self._is_view, strict=True)
         ]
         # Whether the program makes gradients there; it made the last one that was collected.
         self._is_in_use = [False] * len(self._own)
@@ -62,6 +71,19 @@ class Gradients:
     def length(layout: Layout) -> int:
         """Return how many elements the vector needs."""
         return layout.size + len(layout.places)
+
+    def _look(self) -> None:
+        """Make the views of the vector."""
+        self._whole = self._layout.home.view(self._vector)
+        self._views = self._layout.views(self._whole)
+
+    def _find(self) -> None:
+        """Make the views anew if they are not where the vector is.
+
+        ``share_memory_()`` of one tensor moves all that share its memory, and NumPy's array stays.
+        """
+        if any(map(_lies_elsewhere, self._views, self._addresses)):
+            self._look()
 
     @torch.no_grad()
     def collect(self, factor: float | None = None) -> None:
@@ -88,11 +110,13 @@ class Gradients:
                     "gradients are supported: make the layer with sparse=False"
                 )
         self._check_written(grads)
+        self._find()
         absent, to, of = [], [], []
-        for view, grad in zip(self._views, grads, strict=True):
+        given = zip(self._views, self._addresses, self._own, grads, strict=True)
+        for view, address, own, grad in given:
             if grad is None:
                 absent.append(view)
-            elif grad is not view:
+            elif grad is not own or _lies_elsewhere(own, address):
                 to.append(view)
                 of.append(grad)
         if absent:
@@ -166,13 +190,21 @@ class Gradients:
 
         A parameter for which no rank had a gradient gets None.
         """
-        given = zip(self._layout.parameters, self._views, self._own, flags, strict=True)
-        for p, view, own, flag in given:
+        self._find()
+        given = zip(self._layout.parameters, self._views, self._addresses, flags, strict=True)
+        for number, (p, view, address, flag) in enumerate(given):
             if not flag:
                 p.grad = None
                 continue
-            if own is not view:
+            own = self._own[number]
+            if not self._is_view[number]:
                 own.copy_(view)
                 self._layout.home.keep(own)  # the optimizer's step reads it, on the current stream
+            elif _lies_elsewhere(own, address):
+                own = self._own[number] = view.detach()
             if p.grad is not own:
                 p.grad = own
+
+
+def _lies_elsewhere(tensor: torch.Tensor, address: int) -> bool:
+    return tensor.data_ptr() != address

@@ -84,8 +84,7 @@ class Piece:
         self.gradients = Gradients(layout, self.vector, ctx.rank)
         self.status = Status()
         self._streams: list[Any] = []  # on which gradients have arrived
-        # Of each parameter: the gradient that was contributed, and how often torch had written it.
-        self._contributed: list[tuple[torch.Tensor | None, int]] = []
+        self._contributed: list[_AsItIs] = []  # of each parameter: the gradient that has left
         self.missing = self._all = frozenset(range(len(places)))
         self.request = ctx.Allreduce_init(
             None, self.vector, policy=policy, average="size", device_path=device_path
@@ -111,8 +110,8 @@ class Piece:
     def edited(self) -> str | None:
         """Return the name of a parameter whose gradient was changed since it was contributed."""
         for place, contributed in zip(self._places, self._contributed, strict=False):  # [] before
-            grad, version = _as_it_is(place.parameter)
-            if grad is not contributed[0] or version != contributed[1]:
+            now = _as_it_is(place.parameter)
+            if now[0] is not contributed[0] or now[1:] != contributed[1:]:
                 return place.name
         return None
 
@@ -359,10 +358,13 @@ class Pieces(Driver):
             raise Error(self._defect)
 
 
-def _as_it_is(parameter: torch.Tensor) -> tuple[torch.Tensor | None, int]:
-    """Return a parameter's gradient, and how often torch has written it."""
+_AsItIs = tuple[torch.Tensor | None, int, int]
+
+
+def _as_it_is(parameter: torch.Tensor) -> _AsItIs:
+    """Return a parameter's gradient, how often torch has written it, and where it lies."""
     grad = parameter.grad
-    return grad, 0 if grad is None else grad._version
+    return (None, 0, 0) if grad is None else (grad, grad._version, grad.data_ptr())
 
 
 def _cut(layout: Layout, count: int) -> list[list[tuple[str, torch.Tensor]]]:

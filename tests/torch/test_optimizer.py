@@ -68,6 +68,41 @@ class TestGradients:
             assert [p.grad for p in model.parameters()] == [None] * len(places)
             backward(model, comm.rank, 2)  # is dropped by the end
 
+    @pytest.mark.parametrize("overlap", [None, 2])
+    @pytest.mark.parametrize("set_to_none", [True, False])
+    @pytest.mark.parametrize(
+        "trip",
+        [lambda m: m.double().float(), nn.Module.share_memory],
+        ids=["types", "shared"],
+    )
+    def test_gradients_may_be_given_other_memory_behind_a_step(
+        self, comm, ctx, trip, set_to_none, overlap
+    ):
+        """They stay the same tensors, and lie in the vector no more."""
+        model, alone = net(dtype=torch.float32), net(dtype=torch.float32)
+        method = Synchronous()
+        with pp.torch.DistributedOptimizer(adamw(model), ctx, method, overlap=overlap) as opt:
+            for step in range(STEPS):
+                opt.zero_grad(set_to_none)
+                backward(model, comm.rank, step)
+                opt.step()
+                trip(model)
+        assert are_equal(comm, model)
+        train_alone(alone, adamw(alone), comm.size, STEPS)
+        torch.testing.assert_close(flat(model), flat(alone), rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_gradients_may_be_assigned_to_what_they_are(self, comm, ctx, dtype):
+        w = nn.Parameter(torch.zeros(2, dtype=dtype))
+        sgd = torch.optim.SGD([w], lr=1.0)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous()) as opt:
+            for _ in range(3):
+                opt.zero_grad(set_to_none=False)
+                (w * 2 * comm.rank).sum().backward()
+                w.grad.data = w.grad.data.clamp(-10, 10)
+                opt.step()
+        assert w.tolist() == [-3.0 * (comm.size - 1)] * 2
+
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
     def test_gradients_that_are_made_elsewhere_are_noticed(self, comm, ctx, dtype):
         """As by a CUDA graph, which writes to what p.grad was when it was captured."""

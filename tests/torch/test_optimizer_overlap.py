@@ -299,12 +299,16 @@ def replace(opt, model: nn.Module, rank: int) -> None:
     model[0].bias.grad = model[0].bias.grad.clone()
 
 
+def assign(opt, model: nn.Module, rank: int) -> None:
+    model[0].bias.grad.data = model[0].bias.grad.clamp(-1, 1)
+
+
 def add(opt, model: nn.Module, rank: int) -> None:
     with opt.no_sync():
         backward(model, rank, 7)
 
 
-@pytest.mark.parametrize("edit", [clip, drop, clear, replace, add])
+@pytest.mark.parametrize("edit", [clip, drop, clear, replace, assign, add])
 @pytest.mark.parametrize(
     ("dtype", "set_to_none"),
     [(torch.float64, True), (torch.float64, False), (torch.bfloat16, False)],
