@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import ArgumentError, Error, MismatchError, PeerFailedError, TimeoutError
 from ..policy import Full
 
 if TYPE_CHECKING:
@@ -76,6 +77,21 @@ class Meeting:
                 else:
                     self._comm.Reduce(part, None)
             self._copy(array)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Close it, if the block raises what ends it on all ranks; so their owner is not made."""
+        try:
+            yield
+        except (PeerFailedError, TimeoutError):
+            raise
+        except (ArgumentError, MismatchError):  # on all ranks
+            self.close()
+            raise
+        except (MemoryError, Error):  # the others have a MismatchError, and close it
+            with suppress(Error):  # of a context that has failed
+                self.close()
+            raise
 
     def close(self) -> None:
         """Free the communicator and the handle."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from .._arguments import as_argument_error, in_range
 from ..context import Context
-from ..errors import ArgumentError, Error, MismatchError, PeerFailedError, TimeoutError
+from ..errors import ArgumentError, Error, MismatchError
 from .base import Method, State, Update, Vector, Worker
 from .checkpoint import rounds_of, worker_state
 from .meeting import Meeting
@@ -70,19 +70,10 @@ class CommonWorker(Worker):
         self._has_finished = False
         self._defect: str | None = None  # why this rank's model has parted from the others'
         self._meeting = Meeting(ctx)
-        try:
+        with self._meeting.kept():
             self._agree(extra)
             self._meeting.copy(x)
             self._request = self._open()
-        except (PeerFailedError, TimeoutError):
-            raise
-        except (ArgumentError, MismatchError):  # on all ranks
-            self._meeting.close()
-            raise
-        except (MemoryError, Error):  # the others have a MismatchError, and close it
-            with suppress(Error):  # of a context that has failed
-                self._meeting.close()
-            raise
 
     # ---- what methods differ in ------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ class HookState:
             vector = layout.home.zeros(ctx, layout.size, layout.dtype)
         except Exception as error:
             complaint = as_argument_error(error)
-        try:
+        with self._meeting.kept():
             _agree(self._meeting.gather((str(complaint or ""), options, lines)), complaint)
             # None: each Start reads the receive buffer.
             self._request = ctx.Allreduce_init(
@@ -156,9 +156,6 @@ class HookState:
                 average=average,
                 device_path=device_path,
             )
-        except (ArgumentError, MismatchError):  # on every rank
-            self._meeting.close()
-            raise
         self.status = None
         self.device_path, self.device_path_reason = path_in_use([self._request])
         self._ctx, self._ddp, self._layout, self._optimizer = ctx, ddp, layout, optimizer

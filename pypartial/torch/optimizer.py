@@ -160,13 +160,10 @@ class DistributedOptimizer:
         self._ctx, self._method, self._clip_norm = ctx, method, clip_norm
         self._has_finished = False
         self._meeting = Meeting(ctx)
-        try:
+        with self._meeting.kept():
             self._agree(overlap, model, device_path)
             copy(self._meeting, self._tensors)
             self._driver = self._open(overlap, device_path)
-        except (ArgumentError, MismatchError):  # on all ranks
-            self._meeting.close()
-            raise
         self.device_path, self.device_path_reason = path_in_use(self._driver.requests)
         # After the worker is there, which may have moved them.
         held = {id(p) for p in self._driver.held}

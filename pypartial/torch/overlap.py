@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -186,7 +186,15 @@ class Pieces(Driver):
         self._ctx, self._method, self._parameters = ctx, method, layout.parameters
         self._is_lockstep = _is_lockstep(method)
         policy = method.policy if isinstance(method, EagerSGD) else Full()
-        self._pieces = [Piece(ctx, part, policy, device_path) for part in _cut(layout, count)]
+        self._pieces: list[Piece] = []
+        try:
+            for part in _cut(layout, count):
+                self._pieces.append(Piece(ctx, part, policy, device_path))
+        except (MemoryError, Error):  # on all ranks, at the same piece
+            with suppress(Error):  # of a context that has failed
+                for piece in self._pieces:
+                    piece.request.Free()
+            raise
         self._started = 0  # pieces, since the last step
         self._steps = 0  # since the last flush
         self._newest = -1  # round of the last flush

@@ -233,3 +233,25 @@ class Interrupted:
 
     def Wait(self, status):
         raise KeyboardInterrupt
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.sizes(2)
+@pytest.mark.parametrize("error", [MemoryError, pp.Error])
+def test_a_handle_for_which_a_rank_has_no_memory(gloo, comm, ctx, monkeypatch, error):
+    """All ranks raise, and close the meeting together."""
+    made, calls, is_odd = pp.Context.Allreduce_init, [], comm.rank == comm.size - 1
+
+    def refused(ctx, *rest, **options):
+        request = made(ctx, *rest, **options)
+        calls.append(request)
+        if len(calls) == 1:  # that of the meeting
+            return request
+        request.Free()  # all have been there
+        raise error("none is left") if is_odd else pp.MismatchError("a rank has none")
+
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    with monkeypatch.context() as patch, pytest.raises(error if is_odd else pp.MismatchError):
+        patch.setattr(pp.Context, "Allreduce_init", refused)
+        HookState(ctx, ddp)
+    assert not ctx._requests

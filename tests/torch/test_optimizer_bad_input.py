@@ -387,3 +387,24 @@ def test_parameters_without_a_model_have_numbers(ctx):
         embedding(torch.tensor([1])).sum().backward()
         with pytest.raises(pp.ArgumentError, match="gradient of parameter 0 of group 1 is sparse"):
             opt.step()
+
+
+@pytest.mark.parametrize("error", [MemoryError, pp.Error])
+@pytest.mark.parametrize("overlap", [None, 2])
+def test_a_handle_for_which_a_rank_has_no_memory(comm, ctx, monkeypatch, error, overlap):
+    """All ranks raise, and what was made before is freed; the context goes on."""
+    made, calls = pp.Context.Allreduce_init, []
+
+    def refused(ctx, *rest, **options):
+        request = made(ctx, *rest, **options)
+        calls.append(request)
+        if len(calls) < 3:  # those of meetings, and of the first piece
+            return request
+        request.Free()  # all have been there
+        raise error("none is left") if odd(ctx) else pp.MismatchError("a rank has none")
+
+    with monkeypatch.context() as patch, pytest.raises(error if odd(ctx) else pp.MismatchError):
+        patch.setattr(pp.Context, "Allreduce_init", refused)
+        pp.torch.DistributedOptimizer(sgd(net()), ctx, Synchronous(), overlap=overlap)
+    assert not ctx._requests
+    pp.torch.DistributedOptimizer(sgd(net()), ctx).finish()
