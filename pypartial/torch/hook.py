@@ -272,10 +272,13 @@ class HookState:
         """Leave all rounds for the time of a ``with`` block; collective.
 
         As `Context.away`, for blocking calls of the application's own. Use this one with
-        `sync_every`: it is a `flush` as well then, so that no rank is in a synchronisation.
+        `sync_every`: it is a `flush` as well then, so that no rank is in a synchronisation. Use it
+        without, too, if a rank may have made the synchronous backward passes only: other ranks wait
+        for it in their next forward pass.
         """
         if self._sync_every is not None and self._passes >= self._first_passes:
             self.flush()
+        self._settle_buckets()
         return self._ctx.away()
 
     def finish(self, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -318,11 +321,17 @@ class HookState:
                 f"this rank has made {self._passes} backward passes; every rank must make at least "
                 f"{self._first_passes}, because DDP's next forward pass is collective"
             )
-        if self._passes == self._first_passes:
-            # The next forward pass of the others is collective, and changes the buckets.
+        self._settle_buckets()
+        self._meet(purpose, optimizer)
+
+    def _settle_buckets(self) -> None:
+        """Do what the next forward pass of this rank would do, if others have made theirs.
+
+        It is collective, and changes the buckets.
+        """
+        if self._passes == self._first_passes and not self._finished:
             self._ddp.reducer._rebuild_buckets()
             self._buckets.arrange(self._ddp.reducer._get_zeros_like_grad_buckets())
-        self._meet(purpose, optimizer)
 
 
 def partial_allreduce_hook(

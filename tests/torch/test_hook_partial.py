@@ -220,6 +220,22 @@ def test_steps_may_be_so_few_that_ddp_has_not_cut_new_buckets(ctx, comm, gloo):
     np.testing.assert_allclose(model.counts(comm.size), comm.allgather(steps), atol=1e-9)
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize("sync_every", [None, 2])
+def test_a_rank_may_be_away_before_ddp_has_cut_new_buckets(ctx, comm, gloo, sync_every):
+    """The others wait for it in the forward pass of their second step."""
+    steps = 1 if comm.rank == comm.size - 1 else 3
+    model, ddp, optimizer, state = counters(ctx, sync_every=sync_every)
+    for _ in range(2):
+        for _ in range(steps):
+            step(ddp, optimizer, comm.rank)
+        with state.away():
+            assert comm.allreduce(1) == comm.size
+    state.finish()
+    made = comm.allgather(2 * steps)
+    np.testing.assert_allclose(model.counts(comm.size), made, atol=1e-9)
+
+
 class Product(nn.Module):
     """Its gradient is its input, whatever the weights."""
 
