@@ -307,6 +307,16 @@ class DistributedOptimizer:
         PeerFailedError
             If another rank has failed.
         """
+        try:
+            self._step(closure)
+        except BaseException:
+            # A GradScaler deletes them behind a step that returns. Its next step would multiply the
+            # scale by the one that is still here.
+            for name in ("grad_scale", "found_inf"):
+                self.__dict__.pop(name, None)
+            raise
+
+    def _step(self, closure: None) -> None:
         self._live("step")
         if closure is not None:
             raise ArgumentError("closure is not supported: a step of all ranks cannot be repeated")

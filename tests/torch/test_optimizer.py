@@ -426,6 +426,27 @@ class TestGradScaler:
         assert rates == [pytest.approx(0.02 * 0.9**5)]
         assert scale == self.SCALE / 2
 
+    @pytest.mark.parametrize("unscale", [False, True])
+    def test_a_step_that_raises_leaves_no_scale(self, comm, ctx, unscale):
+        """The next one would multiply it by the scaler's."""
+        w = nn.Parameter(torch.zeros(3))
+        sgd = torch.optim.SGD([w], lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=self.SCALE)
+        with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous()) as opt:
+            scaler.scale(w.sum()).backward()
+            w.requires_grad_(False)
+            with pytest.raises(pp.Error, match="was frozen"):
+                scaler.step(opt)
+            w.requires_grad_(True)
+            if unscale:
+                scaler.update()
+                opt.zero_grad()
+                scaler.scale(w.sum()).backward()
+                scaler.unscale_(opt)
+            scaler.step(opt)
+            scaler.update()
+        assert w.tolist() == [-1.0] * 3
+
 
 class TestGroups:
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
