@@ -58,9 +58,9 @@ class HookState:
 
     A backward pass gives the optimizer one gradient, so the hook cannot apply the rounds that a
     slow rank has missed one by one. With partial rounds the ranks apply different sums, and their
-    replicas drift apart, unless the optimizer is plain SGD. `sync_every` bounds the drift, and
-    `finish` ends it. `DistributedOptimizer` does not drift. It also serves a ``GradScaler``, whose
-    scales would differ between ranks here.
+    replicas drift apart, unless the optimizer is plain SGD with a constant rate. `sync_every`
+    bounds the drift, and `finish` ends it. `DistributedOptimizer` does not drift. It also serves a
+    ``GradScaler``, whose scales would differ between ranks here.
 
     Parameters
     ----------
@@ -451,8 +451,8 @@ def _warn(
     if drifts and sync_every is None and not isinstance(policy, Full):
         warnings.warn(
             f"with {policy!r} and deliver={deliver!r} the replicas drift apart until finish(), "
-            "unless the optimizer is plain SGD and deliver is 'sum'; pass optimizer= and "
-            "sync_every=, or use DistributedOptimizer, which does not drift",
+            "unless the optimizer is plain SGD, with a constant rate, and deliver is 'sum'; pass "
+            "optimizer= and sync_every=, or use DistributedOptimizer, which does not drift",
             UserWarning,
             stacklevel=3,
         )

@@ -97,7 +97,7 @@ class DistributedOptimizer:
     -----
     UserWarning
         On rank 0, without `sync_every`: with ``deliver="latest"``, and with ``"sum"`` unless the
-        optimizer is plain SGD, the ranks' models drift apart.
+        optimizer is plain SGD without `scheduler` and `clip_norm`, the ranks' models drift apart.
     RuntimeWarning
         On rank 0, the first time that a `device_path` is not possible.
 
@@ -276,13 +276,14 @@ class DistributedOptimizer:
         method = self._method
         if not isinstance(method, EagerSGD) or method.sync_every is not None:
             return
-        drifts = method.deliver == "latest" or not is_plain(self.optimizer)
+        is_plain_descent = is_plain(self.optimizer) and self._clip_norm is None
+        drifts = method.deliver == "latest" or not is_plain_descent
         if method.deliver != "each" and drifts and self._ctx.rank == 0:
             warnings.warn(
                 f"with deliver={method.deliver!r} the models of the ranks drift apart until "
                 "finish(): ranks apply different rounds by each step of "
-                f"{type(self.optimizer).__name__}. Use deliver='each', or average models and "
-                "states from time to time by sync_every",
+                f"{type(self.optimizer).__name__}, and of a scheduler. Use deliver='each', or "
+                "average models and states from time to time by sync_every",
                 stacklevel=3,
             )
 

@@ -72,9 +72,13 @@ def optimizer_tensors(
 
 
 def is_plain(optimizer: torch.optim.Optimizer | None) -> bool:
-    """Whether two gradients one after the other change the model as their sum does."""
+    """Whether two gradients one after the other change the model as their sum does.
+
+    Not so with a scheduler, which changes the rate between them: it leaves ``initial_lr``.
+    """
     return isinstance(optimizer, torch.optim.SGD) and not any(
-        group["momentum"] or group["weight_decay"] for group in optimizer.param_groups
+        group["momentum"] or group["weight_decay"] or "initial_lr" in group
+        for group in optimizer.param_groups
     )
 
 

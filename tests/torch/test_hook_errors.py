@@ -137,11 +137,12 @@ def test_buffers_are_accepted_without_broadcasts(ctx, comm, gloo):
     state.finish(plain(ddp))
 
 
-# Options of the state, whether the optimizer has momentum, and whether a warning is due.
+# Options of the state, what momentum the optimizer has, and whether a warning is due.
 DRIFT = [
     ({}, None, True),
     ({}, 0.0, False),
     ({}, 0.9, True),
+    ({}, "scheduled", True),
     ({"policy": pp.Full()}, None, False),
     ({"deliver": "latest"}, 0.0, True),
     ({"sync_every": 5}, 0.9, False),
@@ -153,8 +154,11 @@ DRIFT = [
 def test_drift_is_warned_of(ctx, comm, gloo, options, momentum, due):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     optimizer = plain(ddp)
-    if momentum is not None:
+    if momentum == "scheduled":
+        torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    elif momentum is not None:
         optimizer.param_groups[0]["momentum"] = momentum
+    if momentum is not None:
         options = {**options, "optimizer": optimizer}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any, NamedTuple
 
 import pytest
@@ -114,6 +115,24 @@ def test_sum_drifts(comm, ctx):
     totals = [sum(made.counts[rank] for made in rounds) for rank in range(comm.size)]
     assert totals == pytest.approx([STEPS] * comm.size)  # every rank has applied everything
     assert largest_difference(comm, rounds[-1].model) > 1e-4
+
+
+@pytest.mark.parametrize("of_the_step", ["scheduler", "clip_norm", None])
+def test_a_sum_drifts_under_what_changes_a_step(comm, ctx, of_the_step):
+    """Two plain steps, one after the other, are not their sum's then."""
+    model = net()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05)
+    options: dict[str, Any] = {}
+    if of_the_step == "scheduler":
+        options["scheduler"] = torch.optim.lr_scheduler.StepLR(sgd, 5)
+    elif of_the_step == "clip_norm":
+        options["clip_norm"] = 0.1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        opt = pp.torch.DistributedOptimizer(sgd, ctx, EagerSGD(pp.Solo(), "sum"), **options)
+    due = bool(options) and comm.rank == 0
+    assert ["drift apart" in str(one.message) for one in caught] == [True] * due
+    opt.finish()
 
 
 def test_sync_every_averages_models_and_states(comm, ctx):
