@@ -54,9 +54,10 @@ class DistributedOptimizer:
     method : pypartial.methods.Method, optional
         `Synchronous`, `EagerSGD`, `PartialReduce` or `Ripples`, of `pypartial.methods`.
     scheduler : torch.optim.lr_scheduler.LRScheduler, optional
-        Made on `optimizer`. The wrapper calls its ``step()`` after each step of `optimizer`; do not
-        call it yourself: ranks call the wrapper's ``step()`` different numbers of times, and their
-        learning rates would differ. For the same reason torch refuses a scheduler of the wrapper.
+        Made on `optimizer`; not a ``ReduceLROnPlateau``. The wrapper calls its ``step()`` after
+        each step of `optimizer`; do not call it yourself: ranks call the wrapper's ``step()``
+        different numbers of times, and their learning rates would differ. For the same reason torch
+        refuses a scheduler of the wrapper.
     clip_norm : float, optional
         Scales the gradient that is applied to at most this 2-norm, as
         ``torch.nn.utils.clip_grad_norm_`` does.
@@ -208,6 +209,12 @@ class DistributedOptimizer:
         inner = getattr(self.scheduler, "optimizer", None)
         if self.scheduler is not None and inner is not self.optimizer:
             raise ArgumentError("scheduler must be a scheduler that was made on this optimizer")
+        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ArgumentError(
+                "ReduceLROnPlateau needs a metric in each step, which a round does not have. Do "
+                "not pass it: call its step(metric) behind flush(), on all ranks with the same "
+                "metric"
+            )
         if self._clip_norm is not None:
             norm = real_number(self._clip_norm)
             if not norm > 0:

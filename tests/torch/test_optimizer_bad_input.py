@@ -74,6 +74,12 @@ class TestOfOneRank:
         with pytest.raises(error, match=message):
             make(ctx, wrong)
 
+    def test_a_scheduler_that_needs_a_metric(self, ctx):
+        inner = sgd(net())
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(inner)
+        with pytest.raises(pp.ArgumentError, match=r"its step\(metric\) behind flush\(\)"):
+            pp.torch.DistributedOptimizer(inner, ctx, scheduler=plateau)
+
     @pytest.mark.parametrize(
         ("optimizer", "message"),
         [
