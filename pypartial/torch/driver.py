@@ -211,6 +211,7 @@ class Whole(Driver):
     def close(self) -> None:
         """Free all."""
         self._worker.finish(self._update)
+        self._arrays.write_back()
         # The worker stays, for what it knows; its vectors may be as large as the model.
         self._worker.gradient = self._worker.x = np.empty(0)
         del self._gradients, self._flat
@@ -248,5 +249,6 @@ class Whole(Driver):
             self._flat.scatter()
 
     def _state(self) -> list[npt.NDArray[Any]]:
+        self._arrays.write_back()  # of the meeting before, if no round was between them
         tensors = self._averaged + common_state(self._optimizer, self._meeting)
         return self._arrays.of(tensors)

@@ -561,6 +561,24 @@ def forget_vectors(request) -> None:
         request.getfixturevalue("stand_in").arrays.clear()
 
 
+class TestMeetings:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_ranks_that_meet_twice_average_what_they_have(self, comm, ctx, dtype):
+        """Those in finish() meet rank 0 behind its step, and then again."""
+        w = nn.Parameter(torch.zeros(3, dtype=dtype))
+        sgd = torch.optim.SGD([w], lr=0.0)
+        opt = pp.torch.DistributedOptimizer(sgd, ctx, EagerSGD(pp.Full(), "sum", sync_every=1))
+        with torch.no_grad():
+            w.fill_(3 * comm.rank)
+        if comm.rank == 0:
+            w.sum().backward()
+            opt.step()
+            assert w.tolist() == [1.5 * (comm.size - 1)] * 3
+        opt.finish()
+        assert w.tolist() == [1.5 * (comm.size - 1)] * 3
+        assert not opt._driver._arrays._copies
+
+
 class TestBuffers:
     def test_are_settled_by_flush(self, comm, ctx):
         model = nn.Linear(2, 2)
