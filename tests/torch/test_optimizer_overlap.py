@@ -360,3 +360,26 @@ def test_a_gradient_that_was_applied_is_no_new_one(comm):
 def test_methods_that_it_does_not_fit(ctx, method, overlap, message):
     with pytest.raises(pp.ArgumentError, match=message):
         pp.torch.DistributedOptimizer(adamw(net()), ctx, method, overlap=overlap)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_flush_does_not_lose_what_no_sync_has_added_up(comm, ctx, set_to_none):
+    w = nn.Parameter(torch.zeros(3))
+    sgd = torch.optim.SGD([w], lr=1.0)
+    with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), overlap=1) as opt:
+        w.sum().backward()
+        opt.step()
+        opt.flush()
+        w.sum().backward()
+        opt.step()
+        opt.zero_grad(set_to_none)
+        opt.flush()
+        with opt.no_sync():
+            w.sum().backward()
+        with pytest.raises(pp.Error, match="a gradient waits for its step"):
+            opt.flush()
+        w.sum().backward()
+        opt.step()
+        assert w.tolist() == [-4.0] * 3
+        with opt.no_sync():
+            w.sum().backward()  # is dropped by the end
