@@ -93,6 +93,9 @@ class Driver(ABC):
     def away(self) -> AbstractContextManager[None]:
         """Leave all rounds for the time of a ``with`` block. Collective."""
 
+    def leave(self) -> None:  # noqa: B027  most have nothing there
+        """Leave the parameters to the program: the context was given up. Local."""
+
     @abstractmethod
     def close(self) -> None:
         """Free all, and keep no vector. Collective, blocking.

@@ -211,6 +211,9 @@ class HookState:
         """Meet the other ranks if the rounds of `sync_every` are over."""
         if self._in_meeting or self._finished or self.status is None or self._sync_every is None:
             return
+        if self._request._gone is not None:  # an exception has left the context's block
+            self._step_hook.remove()
+            return
         # What has crossed the bound on one rank does so on all, at their next steps at the latest.
         if self.status.round - self._newest >= self._sync_every:
             self._meet(Purpose.SYNC, optimizer)

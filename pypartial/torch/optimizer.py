@@ -448,15 +448,19 @@ class DistributedOptimizer:
             return
         block = "the with block of DistributedOptimizer"
         if error is not None:
-            self._ctx._abandon(error, block)
+            self._abandon(error, block)
             return
         try:
             self.finish()
         except CORE_ERRORS:  # the context says why
             raise
         except BaseException as interrupt:
-            self._ctx._abandon(interrupt, block)
+            self._abandon(interrupt, block)
             raise
+
+    def _abandon(self, error: BaseException, block: str) -> None:
+        self._driver.leave()
+        self._ctx._abandon(error, block)
 
     def _live(self, call: str) -> None:
         if self._has_finished:

@@ -341,13 +341,18 @@ class Pieces(Driver):
         """Leave all rounds for the time of a ``with`` block."""
         return self._ctx.away()
 
-    def close(self) -> None:
-        """Free all."""
+    def leave(self) -> None:
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
+        self._hooks = []
+
+    def close(self) -> None:
+        """Free all."""
+        self.leave()
         for piece in self._pieces:
             piece.request.Free()
-        self._hooks, self._pieces = [], []
+        self._pieces = []
 
     # ---- checkpoints -----------------------------------------------------------------------------
 

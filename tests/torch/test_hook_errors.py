@@ -220,6 +220,19 @@ def test_an_error_in_a_round_is_raised_by_backward(comm, gloo):
 
 
 @pytest.mark.mpi
+def test_an_optimizer_goes_on_behind_a_context_that_was_given_up(comm, gloo):
+    with pytest.raises(KeyError), pp.Context(comm) as ctx:
+        ddp, optimizer, _, run = made(ctx, policy=pp.Full(), sync_every=1)
+        run()
+        ddp(torch.ones(1, 2)).sum().backward()  # a round, behind which the ranks would meet
+        raise KeyError("mine")
+    for _ in range(3):
+        optimizer.step()
+    assert not optimizer._optimizer_step_post_hooks
+    comm.Barrier()
+
+
+@pytest.mark.mpi
 def test_an_interrupt_in_a_round_is_raised_by_backward(comm, gloo):
     with pytest.raises(KeyboardInterrupt), pp.Context(comm) as ctx:
         _, _, state, run = made(ctx)

@@ -383,3 +383,21 @@ def test_a_flush_does_not_lose_what_no_sync_has_added_up(comm, ctx, set_to_none)
         assert w.tolist() == [-4.0] * 3
         with opt.no_sync():
             w.sum().backward()  # is dropped by the end
+
+
+def test_a_block_left_by_an_exception_leaves_the_parameters_alone(comm):
+    """The program may go on without the library."""
+    w = nn.Parameter(torch.zeros(3))
+    sgd = torch.optim.SGD([w], lr=1.0)
+    with (
+        pytest.raises(Over),
+        pp.Context(comm) as ctx,
+        pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), overlap=1) as opt,
+    ):
+        w.sum().backward()
+        opt.step()
+        raise Over
+    w.grad = None
+    w.sum().backward()
+    assert w.grad.tolist() == [1.0] * 3
+    comm.Barrier()
