@@ -150,10 +150,12 @@ class Request:
         started since the last result, it delivers rounds that this rank was not given yet, if there
         are any.
 
-        Ctrl-C interrupts it and leaves the request outstanding, as `TimeoutError` does. (Ctrl-C at
-        the very moment of completion may leave it collected.) A wait longer than the context's
-        `stall_warning` seconds logs a warning (logger ``"pypartial"``) that names the ranks it
-        waits for.
+        Ctrl-C interrupts it, within 50 ms. If the request completes within that time, it is
+        collected, and `status` is not filled: with rounds shorter than that, this is the rule. Else
+        it stays outstanding, as after `TimeoutError`. A further call tells which: it raises
+        `Error`, or gives a later round, if the request was collected. The same holds for each
+        handler of a signal that raises. A wait longer than the context's `stall_warning` seconds
+        logs a warning (logger ``"pypartial"``) that names the ranks it waits for.
 
         Parameters
         ----------
@@ -211,6 +213,14 @@ class Request:
         code = self._pp_wait(self._handle, first_us, self._result)
         if code:
             self._wait_on(code, first_us, timeout)
+
+    def _collected(self) -> bytes:
+        """Return what tells the result that was collected last from all others.
+
+        A caller of `Wait` that was interrupted learns by it whether the request is outstanding.
+        """
+        data: bytes = self._result_bytes[:]
+        return data
 
     def _fill(self, status: Status) -> None:
         """Fill a status with what was collected last."""

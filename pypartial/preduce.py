@@ -235,9 +235,9 @@ class PreduceRequest(Request):
         their models. A rank that is alone, idle in a table for example, keeps its own model; it is
         again in the buffers as it was at `Start`.
 
-        Ctrl-C interrupts it and leaves the request outstanding. (Ctrl-C at the very moment of
-        completion may leave it collected.) A wait longer than the context's `stall_warning` seconds
-        logs a warning (logger ``"pypartial"``) that names the ranks it waits for.
+        Ctrl-C interrupts it, and leaves the request outstanding or, if it completes within 50 ms,
+        collected: see `Request.Wait`. A wait longer than the context's `stall_warning` seconds logs
+        a warning (logger ``"pypartial"``) that names the ranks it waits for.
 
         Parameters
         ----------

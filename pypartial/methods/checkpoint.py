@@ -72,12 +72,12 @@ def rounds_of(state: Any, method: Method, *, has_begun: bool) -> int:
     return in_range("rounds", state["rounds"], 0, INT64_MAX)
 
 
-def lacking(error: BaseException, round: int) -> str:
+def lacking(error: BaseException, round: int, what: str = "an update raised") -> str:
     """Return why nothing goes on behind an update that has raised.
 
-    Its round is over, and cannot be applied once more.
+    Its round is over, and cannot be applied once more. `what`: what else has ended it.
     """
     return (
-        f"an update raised {error!r}, so that the model of this rank lacks round {round}: end the "
+        f"{what} {error!r}, so that the model of this rank lacks round {round}: end the "
         "program, and go on from a checkpoint"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -126,6 +127,7 @@ class RoundsWorker(CommonWorker):
     ) -> None:
         self._eager = eager
         super().__init__(method, ctx, x, extra, state)
+        self._handled = self._request._collected()  # the last result, which has been applied
 
     def _memory(self, count: int) -> Vector:
         return self._ctx.alloc(count, self.x.dtype)
@@ -151,10 +153,43 @@ class RoundsWorker(CommonWorker):
     def _apply_round(self, update: Update, status: Status) -> int:
         self.status = status
         try:
-            return self._apply(update)
+            applied = self._apply(update)
         except BaseException as error:
             self._defect = lacking(error, status.round)
             raise
+        self._handled = self._request._collected()
+        return applied
+
+    def _advance(self, update: Update, is_given: bool) -> int:
+        try:
+            return self._make_step(update)
+        except BaseException as error:
+            self._note_loss(error)
+            raise
+
+    def _end_rounds(self) -> tuple[int, Status]:
+        update = self._known_update()
+        try:
+            return self._apply_rest(update)
+        except BaseException as error:
+            self._note_loss(error)
+            raise
+
+    def _note_loss(self, error: BaseException) -> None:
+        """Take it for a defect if a round was collected and not applied, as Ctrl-C leaves it."""
+        collected = self._request._collected()
+        if self._defect is None and collected != self._handled:
+            status = Status()
+            status._fill(collected)
+            self._defect = lacking(error, status.round, "a step was ended by")
+
+    @abstractmethod
+    def _make_step(self, update: Update) -> int:
+        """Contribute what is in `gradient`; return how often `update` was called."""
+
+    @abstractmethod
+    def _apply_rest(self, update: Update) -> tuple[int, Status]:
+        """Do as `_end_rounds`."""
 
 
 class EachWorker(RoundsWorker):
@@ -162,7 +197,7 @@ class EachWorker(RoundsWorker):
 
     drifts = False
 
-    def _advance(self, update: Update, is_given: bool) -> int:
+    def _make_step(self, update: Update) -> int:
         status = Status()
         self._request.Start()
         self._request.Wait(status)
@@ -176,18 +211,19 @@ class EachWorker(RoundsWorker):
             applied += self._apply_round(update, status)
         return applied
 
-    def _end_rounds(self) -> tuple[int, Status]:
-        applied, update = 0, self._known_update()
+    def _apply_rest(self, update: Update) -> tuple[int, Status]:
+        applied = 0
         for status in self._request.Drain():
             if status.contributions:  # not so if nothing was pending for the flush
                 applied += self._apply_round(update, status)
+        self._handled = self._request._collected()
         return applied, status
 
 
 class LumpWorker(RoundsWorker):
     """Applies what a request delivers by one update, and averages models from time to time."""
 
-    def _advance(self, update: Update, is_given: bool) -> int:
+    def _make_step(self, update: Update) -> int:
         status = Status()
         self._request.Start()
         self._request.Wait(status)
@@ -204,9 +240,10 @@ class LumpWorker(RoundsWorker):
             self.flush(update)
         return super().away()
 
-    def _end_rounds(self) -> tuple[int, Status]:
-        status, update = Status(), self._known_update()
+    def _apply_rest(self, update: Update) -> tuple[int, Status]:
+        status, applied = Status(), 0
         self._request.Flush(status)
         if status.contributions or status.first < status.round:
-            return self._apply_round(update, status), status
-        return 0, status
+            applied = self._apply_round(update, status)
+        self._handled = self._request._collected()
+        return applied, status

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import in_range
+from .._native import CORE_ERRORS
 from ..errors import ArgumentError, Error
 from ..methods import EagerSGD, Method, Synchronous
 from ..methods.checkpoint import lacking, rounds_of, worker_state
@@ -128,7 +129,13 @@ class Piece:
     def _start(self, is_flushing: int) -> None:
         self.vector[-1:] = is_flushing  # on a device without a wait, unlike [-1]
         self._home.keep(self.vector)
+        self._before = self.request._collected()
         self.request.Start()
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether the result of the last start has come, also if it was told to nobody."""
+        return self.request._collected() != self._before
 
     def wait(self) -> None:
         """Have the result in the vector, or on its way there."""
@@ -272,6 +279,17 @@ class Pieces(Driver):
 
     def _collect(self) -> Status:
         """Wait for all pieces, and apply what they bring; return the last one's status."""
+        try:
+            self._wait()
+        except CORE_ERRORS:
+            raise
+        except BaseException as error:  # such as Ctrl-C; without results a wait can be repeated
+            if any(piece.is_collected for piece in self._pieces):
+                self._defect = lacking(error, self._rounds, "a step was ended by")
+            raise
+        return self._end_round()
+
+    def _wait(self) -> None:
         for piece in self._pieces:
             piece.wait()
             status = piece.status
@@ -281,7 +299,6 @@ class Pieces(Driver):
                     "overlap and Full all ranks make the same number of steps before a collective "
                     "call"
                 )
-        return self._end_round()
 
     def _end_round(self) -> Status:
         """Apply what is in the vectors; return the last piece's status."""

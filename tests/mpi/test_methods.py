@@ -112,6 +112,10 @@ def test_nobody_makes_a_step(comm, ctx, make):
     assert training.applied == []
 
 
+def interrupt(*rest):
+    raise KeyboardInterrupt
+
+
 def fail(gradient):
     raise KeyError("mine")
 
@@ -147,6 +151,54 @@ def test_an_update_of_a_round_that_raises(comm, make, call):
         if call == "step":
             training.step(1)
         getattr(training.worker, call)()
+
+
+@pytest.mark.parametrize("call", ["step", "flush", "finish", "state_dict"])
+@pytest.mark.parametrize("where", ["Wait", "flush"])
+@pytest.mark.parametrize("make", ["synchronous", "solo-sum"], indirect=True)
+def test_an_interrupt_behind_a_round(comm, make, where, call, monkeypatch):
+    """As by Ctrl-C in the slice of a wait in which the round is collected."""
+    lacks = r"a step was ended by KeyboardInterrupt\(\), so that the model of this rank lacks round"
+    with pytest.raises(pp.Error, match=lacks), pp.Context(comm) as ctx:
+        training = Training(comm, ctx, make)
+        training.step(1)
+        request = training.worker._request
+        if where == "Wait":
+            wait = request._pp_wait
+            request._pp_wait = lambda *rest: interrupt() if wait(*rest) == 0 else 1
+            with pytest.raises(KeyboardInterrupt):
+                training.step(1)
+            request._pp_wait = wait
+        else:
+            flush = type(request)._collect_call
+            patch = lambda *rest: interrupt(flush(*rest))  # noqa: E731
+            monkeypatch.setattr(type(request), "_collect_call", patch)
+            with pytest.raises(KeyboardInterrupt):
+                training.worker.flush()
+            monkeypatch.undo()
+        with ctx.away():  # this rank gives up the context below
+            comm.Barrier()
+        if call == "step":
+            training.step(1)
+        getattr(training.worker, call)()
+
+
+@pytest.mark.parametrize("make", ["synchronous", "majority-each", "solo-sum"], indirect=True)
+def test_an_interrupt_before_a_round_loses_nothing(comm, ctx, make):
+    """The request is outstanding, and a flush applies its round."""
+    training = Training(comm, ctx, make)
+    training.step(1)
+    request = training.worker._request
+    wait = request._pp_wait
+    request._pp_wait = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        training.step(1)
+    request._pp_wait = wait
+    training.worker.flush()
+    training.step(1)
+    training.finish()
+    assert same(comm, training.x)
+    assert training.x[: comm.size].tolist() == pytest.approx([3.0] * comm.size)
 
 
 @pytest.mark.parametrize(

@@ -401,3 +401,53 @@ def test_a_block_left_by_an_exception_leaves_the_parameters_alone(comm):
     w.sum().backward()
     assert w.grad.tolist() == [1.0] * 3
     comm.Barrier()
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+def test_an_interrupt_behind_a_piece(comm, first):
+    """As by Ctrl-C in the slice of a wait in which the piece is collected."""
+    lacks = (
+        r"a step was ended by KeyboardInterrupt\(\), so that the model of this rank lacks round 1"
+    )
+    w, v = (nn.Parameter(torch.zeros(3)) for _ in range(2))
+    sgd = torch.optim.SGD([w, v], lr=1.0)
+    with pytest.raises(pp.Error, match=lacks), pp.Context(comm) as ctx:
+        opt = pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), overlap=2)
+        (w + v).sum().backward()
+        opt.step()
+        opt.zero_grad()
+        request = opt._driver.requests[0 if first else 1]
+        wait = request._pp_wait
+
+        def interrupted(*rest):
+            if wait(*rest) == 0:
+                raise KeyboardInterrupt
+            return 1
+
+        request._pp_wait = interrupted
+        (w + v).sum().backward()
+        with pytest.raises(KeyboardInterrupt):
+            opt.step()
+        request._pp_wait = wait
+        with ctx.away():  # this rank gives up the context below
+            comm.Barrier()
+        opt.step()
+
+
+def test_an_interrupt_before_the_pieces_loses_nothing(comm, ctx):
+    w = nn.Parameter(torch.zeros(3))
+    sgd = torch.optim.SGD([w], lr=1.0)
+    with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), overlap=1) as opt:
+        request = opt._driver.requests[0]
+        wait = request._pp_wait
+
+        def interrupted(*rest):
+            request._pp_wait = wait
+            raise KeyboardInterrupt
+
+        request._pp_wait = interrupted
+        w.sum().backward()
+        with pytest.raises(KeyboardInterrupt):
+            opt.step()
+        opt.step()
+        assert w.tolist() == [-1.0] * 3
