@@ -473,8 +473,7 @@ typedef struct pp_groups_plan {
     int32_t  cache;            /* how many groups get a number under which their members keep a communicator, 0..4096 */
     double   alpha;            /* of Eq. 9, in [0, 1) */
     int32_t  plant;            /* 0; simulations: pp_groups_plant_t */
-    int32_t  splits;           /* TABLE: 1: its groups have communicators anyway (COMM: the caller makes them before,
-                                  with all ranks, by MPI_Comm_split), so only groups that have shrunk get a number */
+    int32_t  splits;           /* TABLE: 1: its groups have communicators (COMM), only those that have shrunk a number */
 } pp_groups_plan_t;
 
 /* Why a rank has left.  The number of PP_GROUPS_LEAVE is the reason + PP_GROUPS_CALL * the number of the collective call
