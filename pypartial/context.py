@@ -560,8 +560,9 @@ def _check_numbers(element: np.dtype[Any]) -> None:
     try:
         type_name(element)
     except ArgumentError:
-        text = f"dtype {element} is not a type of numbers: use one such as float32"
-        raise ArgumentError(text) from None
+        raise ArgumentError(
+            f"dtype {element} is not a type of numbers: use one such as float32"
+        ) from None
 
 
 def _forked() -> None:
