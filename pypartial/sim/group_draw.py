@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from .._core_sim import lib
@@ -163,5 +164,5 @@ def _is_given(options: Any) -> bool:
 
 def _in_step(phase: Phase) -> Phase:
     """Return the phase for ranks that make their steps together: see `Scenario.names_vary`."""
-    then = tuple(action for action in phase.then if action != "apart")
-    return Phase(phase.steps if then else phase.steps[:1], then)
+    equal = phase.hold or set(phase.then) <= {"apart"}
+    return replace(phase, steps=phase.steps[:1] if equal else phase.steps)

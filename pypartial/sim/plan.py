@@ -245,8 +245,7 @@ class Scenario:
     def names_vary(self) -> bool:
         """Whether each step may name other groups of a handle with ``given`` groups."""
         apart = any(
-            p.hold or "apart" in p.then or (not p.then and len(set(p.steps)) > 1)
-            for p in self.phases
+            len(set(p.steps)) > 1 and (p.hold or set(p.then) <= {"apart"}) for p in self.phases
         )
         return not self.rounds and not apart
 

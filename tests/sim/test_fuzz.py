@@ -97,12 +97,16 @@ def test_given_groups_are_the_same_at_all_steps_where_ranks_may_be_a_step_apart(
     scenario = Scenario(ranks=3, seed=1, handles=(given, given), phases=(phase,), opened=2)
     assert scenario.names_vary()
     assert not dataclasses.replace(scenario, handles=(given, Options())).names_vary()
-    for apart in (
-        dataclasses.replace(phase, hold=True),
-        dataclasses.replace(phase, then=("apart", "flush 0")),
-        dataclasses.replace(phase, then=()),
+    for then, hold, unequal in (
+        (("flush 0",), True, False),
+        (("apart", "flush 0"), False, True),
+        (("apart",), False, False),
+        ((), False, False),
     ):
-        assert not dataclasses.replace(scenario, phases=(apart,)).names_vary()
+        apart = dataclasses.replace(phase, then=then, hold=hold)
+        assert dataclasses.replace(scenario, phases=(apart,)).names_vary() == unequal
+        equal = dataclasses.replace(apart, steps=(3,))
+        assert dataclasses.replace(scenario, phases=(equal,)).names_vary()
 
 
 def test_a_rank_polls_for_longer_than_any_patience():
