@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEVICES",
     "Reduction",
+    "apart",
     "as_list",
     "check",
     "counts_of",
@@ -139,6 +140,16 @@ def elements(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Te
     vector = plain.to("cpu", dtype or plain.dtype).contiguous()
     # One element is contiguous with any stride.
     return vector.as_strided((vector.numel(),), (1,))
+
+
+def apart(vector: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return a vector of `elements`, or a copy if it shares memory with another one.
+
+    MPI must not be given the same memory twice.
+    """
+    start, place = vector.data_ptr(), other.data_ptr()
+    is_apart = start + vector.nbytes <= place or place + other.nbytes <= start
+    return vector if is_apart else vector.clone()
 
 
 def put_back(vector: torch.Tensor, tensor: torch.Tensor) -> None:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from .elements import (
     Reduction,
+    apart,
     as_list,
     check,
     counts_of,
@@ -115,12 +116,21 @@ class ProcessGroup(GroupBase):
         spread(result, outputs)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        """Give every rank the tensors of all ranks, one behind the other."""
+        """Give every rank the tensors of all ranks, one behind the other.
+
+        The input may be a part of the output. MPI takes that in place, on all ranks or on none.
+        """
+        from mpi4py import MPI
+
         call = "all_gather_single"
         self._check_pair(call, output, input, output.numel(), input.numel() * self._size)
-        vector = elements(output)
+        vector, count = elements(output), input.numel()
+        own = vector[self._rank * count : (self._rank + 1) * count]
+        sent = elements(input)
+        if sent.data_ptr() != own.data_ptr():
+            own.copy_(apart(sent, vector))
         with self._call(call) as comm:
-            comm.Allgather(message(elements(input)), message(vector, input.numel()))
+            comm.Allgather(MPI.IN_PLACE, message(vector, count))
         put_back(vector, output)
         return done([output])
 
@@ -225,7 +235,8 @@ class ProcessGroup(GroupBase):
             )
         ]
         self._check_pair(call, output, input, counts[0][self._rank], counts[1][self._rank])
-        vector, sent = elements(output), elements(input)
+        vector = elements(output)
+        sent = apart(elements(input), vector)
         with self._call(call) as comm:
             comm.Alltoallv(message(sent, counts[1]), message(vector, counts[0]))
         put_back(vector, output)

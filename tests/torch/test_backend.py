@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import operator
+from contextlib import contextmanager
 from functools import reduce
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from mpi4py import MPI
 from torch.distributed import ReduceOp
 
 import pypartial as pp
@@ -247,6 +250,56 @@ def test_all_to_all(world, comm):
     dist.all_to_all(outputs, inputs)
     for of, output in enumerate(outputs):
         assert torch.equal(output, torch.full((of + 1, comm.rank), 10 * of + comm.rank))
+
+
+class Spied:
+    """A communicator that looks at what collective calls are given."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._comm = comm
+
+    def __getattr__(self, name: str):
+        call = getattr(self._comm, name)
+
+        def checked(sent, received, *rest):
+            if isinstance(sent, list) and isinstance(received, list):
+                assert not np.shares_memory(sent[0], received[0])
+            return call(sent, received, *rest)
+
+        return checked
+
+
+@pytest.fixture
+def spied(monkeypatch):
+    real = process_group.ProcessGroup._call
+
+    @contextmanager
+    def spying(group, call):
+        with real(group, call) as comm:
+            yield Spied(comm)
+
+    monkeypatch.setattr(process_group.ProcessGroup, "_call", spying)
+
+
+@pytest.mark.parametrize("place", ["own", "first", "between"])
+def test_tensors_that_are_parts_of_the_output(world, comm, spied, place):
+    """As FSDP gathers shards: MPI must not be given the same memory twice."""
+    size, rank = comm.size, comm.rank
+    whole = torch.full((4 * size,), -1.0)
+    start = {"own": 4 * rank, "first": 0, "between": min(2, 4 * size - 4)}[place]
+    part = whole[start : start + 4]
+    part.fill_(rank)
+    dist.all_gather_into_tensor(whole, part)
+    assert whole.view(size, 4).tolist() == [[float(one)] * 4 for one in range(size)]
+    whole = torch.arange(float(size)) + 10 * rank
+    dist.all_to_all_single(whole, whole)
+    assert whole.tolist() == [10.0 * one + rank for one in range(size)]
+    whole = torch.full((4 * size,), float(rank))
+    dist.reduce_scatter_tensor(whole[4 * rank : 4 * rank + 4], whole)
+    assert whole[4 * rank : 4 * rank + 4].tolist() == [float(sum(range(size)))] * 4
+    parts = list(torch.full((size, 4), float(rank)))
+    dist.all_gather(parts, parts[rank])
+    assert torch.stack(parts).tolist() == [[float(one)] * 4 for one in range(size)]
 
 
 def test_all_to_all_single(world, comm):
