@@ -55,6 +55,8 @@ SUPPORTED = {
     "float16, bfloat16": "reduced in float32",
     "tensors on a CUDA device": "through host memory, where the host waits for the device; a "
     "partial all_reduce by device_path, from the second call with a tensor on",
+    "init_process_group with several backends": "torch uses pypartial for all devices, and says "
+    "nothing; make a group of its own for the other backend",
     "new_group": "a communicator of its ranks, which alone make it",
     "split_group, monitored_barrier": "an error of torch, which has them for other backends only",
     "windows, coalescing of other calls": _REFUSED,
