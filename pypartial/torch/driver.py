@@ -189,6 +189,7 @@ class Whole(Driver):
             self._gradients.skip()
         else:
             self._gradients.collect(factor)
+            self._gradients.keep()  # a backward pass on another stream may have made them
         self._keep()
         self._worker.step(None if skip else self._worker.gradient, self._update)
         self._gradients.settle()

@@ -148,6 +148,12 @@ class Gradients:
                     "behind the first step, and then capture the graph"
                 )
 
+    def keep(self) -> None:
+        """Keep gradients that `give` drops until the current stream has read them."""
+        for p, own in zip(self._layout.parameters, self._own, strict=True):
+            if p.grad is not None and p.grad is not own:
+                self._layout.home.keep(p.grad)
+
     def settle(self) -> None:
         """Take the gradients as they are now for applied: an optimizer's step has read them."""
         self._applied = self._versions()

@@ -102,9 +102,7 @@ class Piece:
         self._streams.clear()
         self.gradients.collect()
         if has_others:
-            for parameter in self.parameters:  # memory of another stream's, which this one reads
-                if parameter.grad is not None:
-                    self._home.keep(parameter.grad)
+            self.gradients.keep()
         self._start(0)
         self._contributed = [_as_it_is(parameter) for parameter in self.parameters]
 

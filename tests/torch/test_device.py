@@ -89,8 +89,11 @@ def test_the_optimizer_has_the_bits_of_the_cpu(comm, ctx, stand_in, monkeypatch,
     before = used(ctx)
     model = train(path)
     assert paths_since(ctx, before) == {path} and stand_in.kept >= STEPS
-    # Gradients of the parameters' own type, beside the vector, which the optimizer has read.
-    assert (stand_in.kept_beside > 0) == (dtype == torch.bfloat16)
+    # What backward made, whose places views have taken. Pieces copy it on the stream of backward.
+    dropped = 0 if overlap else STEPS * len(list(model.parameters()))
+    # And gradients of the parameters' own type, beside the vector, which the optimizer has read.
+    assert stand_in.kept_beside >= dropped
+    assert (stand_in.kept_beside > dropped) == (dtype == torch.bfloat16)
     on_cpu(monkeypatch)
     before = used(ctx)
     assert torch.equal(flat(model), flat(train("auto")))
