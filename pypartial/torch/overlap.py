@@ -238,7 +238,8 @@ class Pieces(Driver):
                 raise Error(
                     "a second backward before step(): its gradients would be too late, because the "
                     "first one's were contributed already. To add up gradients, put all but the "
-                    "last backward into no_sync()"
+                    "last backward into no_sync(). If the first one failed, call step() behind it: "
+                    "what has left cannot be taken back"
                 )
             piece.arrive(number)
             self._start_ready()

@@ -451,3 +451,37 @@ def test_an_interrupt_before_the_pieces_loses_nothing(comm, ctx):
             opt.step()
         opt.step()
         assert w.tolist() == [-1.0] * 3
+
+
+class Failing(torch.autograd.Function):
+    """Has no gradient, as for lack of memory."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise torch.OutOfMemoryError("none is left")
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_a_backward_pass_that_fails_is_followed_by_its_step(comm, ctx, overlap):
+    """It cannot be dropped: pieces may have left. Its text says so."""
+    w, v = (nn.Parameter(torch.ones(3)) for _ in range(2))
+    sgd = torch.optim.SGD([w, v], lr=1.0)
+    with pp.torch.DistributedOptimizer(sgd, ctx, Synchronous(), overlap=overlap) as opt:
+        with pytest.raises(torch.OutOfMemoryError):
+            (v + Failing.apply(w)).sum().backward()
+        opt.step()
+        assert v.tolist() == [0.0] * 3 and w.tolist() == [1.0] * 3
+        opt.zero_grad()
+        (v + w).sum().backward()
+        opt.step()
+        assert v.tolist() == [-1.0] * 3 and w.tolist() == [0.0] * 3
+        opt.zero_grad()
+        with pytest.raises(torch.OutOfMemoryError):
+            (v + Failing.apply(w)).sum().backward()
+        with pytest.raises(pp.Error, match=r"failed, call step\(\) behind it"):
+            (v + w).sum().backward()
+        opt.step()
