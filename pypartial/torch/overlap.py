@@ -327,9 +327,9 @@ class Pieces(Driver):
         """Apply all that is on its way."""
         if not all(piece.is_untouched for piece in self._pieces):
             raise Error(BETWEEN)  # at the end, too: pieces have been contributed already
+        self._sound()
         if not is_end and any(piece.gradients.is_waiting for piece in self._pieces):
             raise Error(BETWEEN)  # added up in no_sync()
-        self._sound()
         newest = self._take_part() if self._is_lockstep else self._flush_handles()
         for piece in self._pieces:
             piece.gradients.forget()
