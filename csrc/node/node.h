@@ -1,7 +1,7 @@
 /*
  * node.h - what the ranks of a node share: memory, and which ranks are inside a collective call.
  *
- * A byte of the memory has an *offset*, the same for every rank of the node; the lowest free ones are given out.
+ * A byte of the memory has an *offset*, the same for every rank of the node; offsets are given out from the bottom up.
  * The first rank of the node reserves the region of a handle for all, before it votes in the agreement, so every rank
  * finds it when the agreement ends.  A rank maps the memory given out so far when it opens a handle.  A rank commits
  * memory before it first uses it.

@@ -45,7 +45,12 @@ def test_ranges_of_any_size_are_used_again(cases):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_range_is_where_it_first_fits(cases, seed):
+def test_a_loop_takes_no_more_and_more(cases, seed):
+    cases("loop", str(seed))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_range_is_found_where_enough_is_free(cases, seed):
     """Whichever rank has freed what is there: as on a map of all pages."""
     cases("random", str(seed))
 

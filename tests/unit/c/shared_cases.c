@@ -5,6 +5,7 @@
  *     shared_cases interrupted    a kernel that allocates nothing if a signal comes, under a timer's signals
  *     shared_cases full           a machine that has no memory left, and results that are committed already
  *     shared_cases sizes          ranges that come and go, each a little larger than the one before
+ *     shared_cases loop SEED      the same arrays and handles again and again
  *     shared_cases random SEED    ranges of random sizes, against a map of all pages
  *     shared_cases many           more free ranges than the table takes
  *     shared_cases pages          a kernel with pages of 64 KiB
@@ -209,15 +210,17 @@ static void set(map_t *map, uint64_t offset, int pages, int what)
         map->pages[page] = what;
 }
 
-/* The lowest offset at which so many free pages are; 0: nowhere. */
-static uint64_t lowest(const map_t *map, int pages)
+/* Whether so many free pages are side by side: from `offset` on, or (0) anywhere. */
+static bool has(const map_t *map, uint64_t offset, int pages)
 {
-    for (int page = 0, run = 0; page < PAGES; page++) {
+    for (int page = offset ? (int)((offset - map->first) / SMALL) : 0, run = 0; page < PAGES && run < pages; page++) {
         run = map->pages[page] == FREE ? run + 1 : 0;
         if (run == pages)
-            return map->first + (uint64_t)(page + 1 - pages) * SMALL;
+            return true;
+        if (offset && run == 0)
+            return false;
     }
-    return 0;
+    return false;
 }
 
 static int draw(uint64_t seed, uint64_t *drawn, int below) { return (int)(pp_mix(seed, (*drawn)++) % (uint64_t)below); }
@@ -237,7 +240,7 @@ static void take(ranks_t *ranks, map_t *map, range_t *range)
     for (int page = 0; page < PAGES; page++)
         if (map->pages[page] == LEFT + range->rank)
             map->pages[page] = FREE;
-    uint64_t expected = lowest(map, range->pages);
+    bool expected = has(map, 0, range->pages);
     if (range->keeper) {             /* less than whole pages */
         range->keeper = pp_keeper_alloc(node, (size_t)range->pages * SMALL - 1000, &array);
         CHECK(!range->keeper == !expected);
@@ -246,11 +249,12 @@ static void take(ranks_t *ranks, map_t *map, range_t *range)
         range->offset = pp_node_reserve(node, (uint64_t)range->pages * SMALL);
         CHECK(!range->offset || pp_node_commit(node, range->offset, (uint64_t)range->pages * SMALL));
     }
-    CHECK(range->offset == expected);
+    CHECK(!range->offset == !expected);
     if (!expected)
         return;
-    set(map, expected, range->pages, LEFT + 2);
-    range->bytes = pp_node_at(node, expected);
+    CHECK(has(map, range->offset, range->pages));
+    set(map, range->offset, range->pages, LEFT + 2);
+    range->bytes = pp_node_at(node, range->offset);
     for (int i = 0; i < range->pages * SMALL; i += APART)
         CHECK(range->bytes[i] == 0);
     /* Also what an array has beyond its elements: a neighbour may get it. */
@@ -311,6 +315,41 @@ static void random_sizes(uint64_t seed)
     close_ranks(&ranks);
 }
 
+/* A handle, an array of rank 0 and two of rank 1.  The next handle may be made before all ranks have left the one before, and the
+   arrays of one rank before the other frees its own: still they take no more than two handles and the arrays. */
+static void loop(uint64_t seed)
+{
+    enum { TIMES = 200, REGION = 40 * SMALL, BYTES = 3 * SMALL, ARRAYS = 3 };
+    ranks_t  ranks;
+    uint64_t drawn = 0, old = 0, common;
+    void    *array, *keeper[ARRAYS] = {NULL};
+    open_ranks(&ranks, (size_t)20 * MEGABYTE);
+    common = atomic_load(&ranks.node[0].commons->top);
+    for (int time = 0; time < TIMES; time++) {
+        const bool slow = old && draw(seed, &drawn, 2);
+        int        next = draw(seed, &drawn, ARRAYS), when = draw(seed, &drawn, ARRAYS + 1);
+        uint64_t   region = 0;
+        if (old && !slow)
+            pp_node_release(&ranks.node[draw(seed, &drawn, 2)], old, REGION);
+        for (int turn = 0; turn <= ARRAYS; turn++) {
+            if (turn == when) {
+                CHECK(region = pp_node_reserve(&ranks.node[0], REGION));
+                continue;
+            }
+            pp_unalloc(keeper[next]);
+            CHECK(keeper[next] = pp_keeper_alloc(&ranks.node[next > 0], BYTES, &array));
+            next = (next + 1) % ARRAYS;
+        }
+        if (slow)
+            pp_node_release(&ranks.node[1], old, REGION);
+        old = region;
+    }
+    CHECK(atomic_load(&ranks.node[0].commons->top) <= common + 2 * REGION + ARRAYS * BYTES);
+    for (int i = 0; i < ARRAYS; i++)
+        pp_unalloc(keeper[i]);
+    close_ranks(&ranks);
+}
+
 static void many(void)
 {
     pp_ranges_t *ranges = calloc(1, sizeof *ranges);
@@ -318,11 +357,14 @@ static void many(void)
     for (uint64_t i = PP_RANGES_MAX + 10; i > 0; i--)
         pp_ranges_give(ranges, 2 * i, 1);
     CHECK(ranges->count == PP_RANGES_MAX);
-    pp_ranges_give(ranges, 2 * PP_RANGES_MAX + 1, 1);            /* joins two: there is room for one more */
-    CHECK(ranges->count == PP_RANGES_MAX - 1 && pp_ranges_take(ranges, 3) == 2 * PP_RANGES_MAX);
-    for (uint64_t i = 11; i < PP_RANGES_MAX; i++)
+    CHECK(pp_ranges_take(ranges, 1) == 2 * 11);
+    pp_ranges_give(ranges, 2 * PP_RANGES_MAX + 1, 1);
+    CHECK(ranges->count == PP_RANGES_MAX);
+    pp_ranges_give(ranges, 2 * PP_RANGES_MAX + 3, 1);            /* those that touch make room for it */
+    CHECK(ranges->count < PP_RANGES_MAX && pp_ranges_take(ranges, 5) == 2 * PP_RANGES_MAX);
+    for (uint64_t i = 12; i < PP_RANGES_MAX; i++)
         CHECK(pp_ranges_take(ranges, 1) == 2 * i);
-    for (uint64_t i = PP_RANGES_MAX + 2; i <= PP_RANGES_MAX + 10; i++)
+    for (uint64_t i = PP_RANGES_MAX + 3; i <= PP_RANGES_MAX + 10; i++)
         CHECK(pp_ranges_take(ranges, 1) == 2 * i);
     CHECK(ranges->count == 0 && pp_ranges_take(ranges, 1) == 0);
     free(ranges);
@@ -354,6 +396,8 @@ int main(int argc, char **argv)
         full();
     else if (strcmp(what, "sizes") == 0)
         sizes();
+    else if (strcmp(what, "loop") == 0 && argc > 2)
+        loop(strtoull(argv[2], NULL, 10));
     else if (strcmp(what, "random") == 0 && argc > 2)
         random_sizes(strtoull(argv[2], NULL, 10));
     else if (strcmp(what, "many") == 0)
