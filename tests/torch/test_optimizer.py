@@ -76,9 +76,11 @@ class TestGradients:
         ids=["types", "shared"],
     )
     def test_gradients_may_be_given_other_memory_behind_a_step(
-        self, comm, ctx, trip, set_to_none, overlap
+        self, request, comm, ctx, trip, set_to_none, overlap
     ):
         """They stay the same tensors, and lie in the vector no more."""
+        if trip is nn.Module.share_memory and "stand_in" in request.fixturenames:
+            pytest.skip("memory of a device stays where it is")
         model, alone = net(dtype=torch.float32), net(dtype=torch.float32)
         method = Synchronous()
         with pp.torch.DistributedOptimizer(adamw(model), ctx, method, overlap=overlap) as opt:
