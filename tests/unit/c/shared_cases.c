@@ -315,8 +315,9 @@ static void random_sizes(uint64_t seed)
     close_ranks(&ranks);
 }
 
-/* A handle, an array of rank 0 and two of rank 1.  The next handle may be made before all ranks have left the one before, and the
-   arrays of one rank before the other frees its own: still they take no more than two handles and the arrays. */
+/* A handle, an array of rank 0 and two of rank 1.  The next handle may be made before all ranks have left the one
+   before, and the arrays of one rank before the other frees its own: still they take no more than two handles and the
+   arrays. */
 static void loop(uint64_t seed)
 {
     enum { TIMES = 200, REGION = 40 * SMALL, BYTES = 3 * SMALL, ARRAYS = 3 };
