@@ -475,6 +475,7 @@ def test_a_free_behind_its_own_operations(comm, ctx, array, stand_in):
     of_rounds, before = stand_in.fake_newest_stream(), stand_in.fake_calls(b"cuLaunchKernel")
     stand_in.fake_hold(of_rounds, comm.rank == 0)
     send.put(1)
+    comm.Barrier()  # else the round may be over before its kernels are counted
     if comm.rank == 1:
         request.Start()
         request.Wait()
