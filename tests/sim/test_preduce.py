@@ -412,7 +412,7 @@ def in_pairs(
     """Rank 0 asks at once, and `second` ms later; rank 1 after 20 ms; rank 2 after `slow` ms.
 
     Rank 0 says after 10 ms that it waits for the others, whose patience is 80 ms. Returns when its
-    requests were complete, and with whom; and how often a rank has left by patience.
+    requests were complete, and with which ranks; and how often a rank has left by patience.
     """
     given: list[tuple[int, tuple[int, ...]]] = []
     world = World(3, memory=way, patience=80 * MS)

@@ -1,4 +1,4 @@
-"""Whom a rank wakes that has done a group: tests/unit/c/jobs_cases.c."""
+"""Which ranks are woken by one that has done a group: tests/unit/c/jobs_cases.c."""
 
 import shutil
 import subprocess

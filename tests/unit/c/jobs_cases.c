@@ -1,7 +1,7 @@
 /*
- * jobs_cases.c - csrc/coll/groups/jobs.c where the last chunk of a group is done: whom it wakes.  All that it calls of
- * the library, but for node/job.c, is here.  Run by tests/unit/test_groups_jobs.py; exits with 1, and says which line
- * was wrong.
+ * jobs_cases.c - csrc/coll/groups/jobs.c where the last chunk of a group is done: which ranks it wakes.  All that it
+ * calls of the library, but for node/job.c, is here.  Run by tests/unit/test_groups_jobs.py; exits with 1, and says
+ * which line was wrong.
  */
 #include "coll/groups/shared.h"
 
