@@ -350,6 +350,8 @@ def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
         )
     if 0 in export.shape:
         return np.empty(export.shape, dtype), export.readonly
+    if not export.address:
+        raise failed_export(name, buffer, "it has elements, but its address is 0")
     strides = None
     if export.strides is not None:
         strides = tuple(stride * dtype.itemsize for stride in export.strides)
@@ -362,7 +364,11 @@ def from_dlpack(name: str, buffer: Any) -> tuple[npt.NDArray[Any], bool]:
         "data": (export.address, export.readonly),
         "strides": strides,
     }
-    return np.asarray(_Exported(capsule, interface)).view(dtype), export.readonly
+    try:
+        array = np.asarray(_Exported(capsule, interface))
+    except (TypeError, ValueError) as error:  # such as more dimensions than NumPy has
+        raise failed_export(name, buffer, error) from error
+    return array.view(dtype), export.readonly
 
 
 # ---- what must fit together ----------------------------------------------------------------------

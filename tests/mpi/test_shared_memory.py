@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +57,27 @@ def test_an_array_that_is_gone_gives_its_memory_back(comm, ctx):
     del array
     comm.barrier()
     assert committed_bytes() <= before
+
+
+@pytest.mark.parametrize("kind", ["allreduce", "groups"])
+@pytest.mark.sizes(1)
+def test_an_array_that_a_handle_uses_in_place_stays(comm, kind):
+    """Also if Python has nothing of it any more: other ranks may still reach for it."""
+    bytes_before = 0
+    with suppress(ZeroDivisionError), pp.Context(comm) as ctx:
+        if not ctx.stats().shares_memory:
+            pytest.skip("the ranks share no memory (PYPARTIAL_TRANSPORT)")
+        bytes_before = committed_bytes()
+        array = ctx.alloc(1 << 19)
+        if kind == "groups":
+            request = ctx.Preduce_init(array, pp.groups.Given())
+        else:
+            request = ctx.Allreduce_init(None, array, policy=pp.Full())
+        raise ZeroDivisionError
+    size = array.nbytes
+    del array, request, ctx
+    gc.collect()
+    assert committed_bytes() >= bytes_before + size
 
 
 def test_an_array_outlives_its_context(comm):

@@ -324,6 +324,29 @@ def test_a_copy_is_refused(element):
     refused("sendbuf is .*, which exports only a copy by DLPack", copy, array)
 
 
+def test_an_export_without_memory_is_refused():
+    class Nowhere(Capsule):
+        def __dlpack__(self, **options):
+            capsule = super().__dlpack__(**options)
+            tensor = self.kept[-1][0].tensor
+            tensor.data, tensor.byte_offset = None, 0
+            return capsule
+
+    text = "DLPack export failed: it has elements, but its address is 0"
+    refused(text, np.ones(6, "f4"), Nowhere(np.zeros(6, "f4"), dtype=(2, 32, 1)))
+
+
+def test_an_export_with_a_negative_length_is_refused():
+    class Negative(Capsule):
+        def __dlpack__(self, **options):
+            capsule = super().__dlpack__(**options)
+            self.kept[-1][0].tensor.shape[0] = -6
+            return capsule
+
+    text = "DLPack export failed: .*negative"
+    refused(text, np.ones(6, "f4"), Negative(np.zeros(6, "f4"), dtype=(2, 32, 1)))
+
+
 def test_a_capsule_of_an_unknown_version_is_refused():
     send, receive = np.ones(6, BFLOAT16), np.zeros(6, "u2")
     refused("whose DLPack export failed", send, Capsule(receive, major=2))

@@ -1,29 +1,16 @@
 """The doorbell between the ranks of a node, without ranks: tests/unit/c/bell_cases.c."""
 
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-CSRC = ROOT / "csrc"
+from support.c_cases import compiled
 
 
 @pytest.fixture(scope="module", params=["address,undefined", "thread"])
 def cases(request, tmp_path_factory):
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler, "these tests need a C compiler"
-    program = tmp_path_factory.mktemp("cases") / "bell_cases"
-    sources = [*sorted((CSRC / "base").glob("*.c")), CSRC / "transport" / "doorbell.c"]
-    subprocess.run(
-        [
-            *(compiler, "-std=gnu11", "-g", "-O1", "-pthread", f"-fsanitize={request.param}"),
-            *("-fno-sanitize-recover=all", f"-I{CSRC}", *map(str, sources)),
-            *(str(Path(__file__).parent / "c" / "bell_cases.c"), "-o", str(program)),
-        ],
-        check=True,
-    )
+    parts = ["base/*.c", "transport/doorbell.c"]
+    options = [f"-fsanitize={request.param}", "-fno-sanitize-recover=all"]
+    program = compiled(tmp_path_factory.mktemp("cases"), "bell_cases", parts, *options)
 
     def run(what):
         return subprocess.run(

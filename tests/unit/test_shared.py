@@ -1,34 +1,19 @@
 """The memory of a node, without ranks: tests/unit/c/shared_cases.c."""
 
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
+from support.c_cases import SANITIZED, compiled
 
-ROOT = Path(__file__).resolve().parents[2]
-CSRC = ROOT / "csrc"
 WRAPPED = ("posix_fallocate", "fopen", "sysconf", "mmap")
 NODE = ("board.c", "job.c", "keeper.c", "lock.c", "node.c", "ranges.c")
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler, "these tests need a C compiler"
-    program = tmp_path_factory.mktemp("cases") / "shared_cases"
-    subprocess.run(
-        [
-            *(compiler, "-std=gnu11", "-g", "-O1", "-pthread", "-fsanitize=address,undefined"),
-            *("-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}"),
-            *map(str, sorted((CSRC / "base").glob("*.c"))),
-            *(str(CSRC / "node" / name) for name in NODE),
-            str(Path(__file__).parent / "c" / "shared_cases.c"),
-            *(f"-Wl,--wrap={name}" for name in WRAPPED),
-            *("-o", str(program)),
-        ],
-        check=True,
-    )
+    parts = ["base/*.c", *(f"node/{name}" for name in NODE)]
+    options = [*SANITIZED, *(f"-Wl,--wrap={name}" for name in WRAPPED)]
+    program = compiled(tmp_path_factory.mktemp("cases"), "shared_cases", parts, *options)
     return lambda *words: subprocess.run([program, *words], check=True, timeout=60)
 
 

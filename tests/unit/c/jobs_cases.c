@@ -4,18 +4,11 @@
  * which line was wrong.
  */
 #include "coll/groups/shared.h"
+#include "check.h"
 
 #include <stdlib.h>
 
 enum { RANKS = 3, ME = 1, SERIAL = 7, NOW_NS = 5 };
-
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition);    \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
 
 static int  woken[RANKS];
 static bool asleep = true;

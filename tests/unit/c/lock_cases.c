@@ -1,6 +1,7 @@
 /* lock_cases.c - the node's lock after its owner has died: every rank is told, and none waits for ever.  Run by
    tests/unit/test_lock.py; exits with 1, and says which line was wrong. */
 #include "node/node.h"
+#include "check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,14 +10,6 @@
 #include <unistd.h>
 
 enum { RANKS = 4, TIMES = 3, LIMIT_S = 20 };
-
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition);    \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
 
 /* A process takes the lock and dies with it. */
 static void lose_lock(pp_node_t *node)

@@ -10,8 +10,9 @@
  *     shared_cases many           more free ranges than the table takes
  *     shared_cases pages          a kernel with pages of 64 KiB
  */
-#include "node/keeper.h"
 #include "node/board.h"
+#include "node/keeper.h"
+#include "check.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,14 +23,6 @@
 #include <unistd.h>
 
 enum { SMALL = 4096, LARGE = 64 << 10, MEGABYTE = 1 << 20 };
-
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition);    \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
 
 /* ---- the kernel --------------------------------------------------------------------------------------------- */
 

@@ -5,18 +5,11 @@
  */
 #include "progress/staging.h"
 #include "progress/wait_parts.h"
+#include "check.h"
 
 #include <stdlib.h>
 
 enum { PATIENCE_US = 100000 };
-
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition);    \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
 
 static pp_ctx_t ctx = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
