@@ -141,6 +141,8 @@ class Collectives:
         Error
             If the context was freed, or if another thread is inside a collective call of it; or if
             the driver of this rank's device has failed; the other ranks raise `MismatchError` then.
+        PeerFailedError
+            If another rank has died, given up, or ended without freeing the context.
 
         Warns
         -----
@@ -297,6 +299,8 @@ class Collectives:
         Error
             If the context was freed, or if another thread is inside a collective call of it; or if
             the driver of this rank's device has failed; the other ranks raise `MismatchError` then.
+        PeerFailedError
+            If another rank has died, given up, or ended without freeing the context.
 
         Warns
         -----

@@ -286,8 +286,9 @@ class Request:
 
         Collective, blocking. It returns when all ranks have called it. Nothing is pending anywhere
         then. The receive buffers hold the result of this round; with ``deliver="sum"`` it is
-        combined with all rounds that this rank was not given yet. A request that was outstanding is
-        complete and collected. The handle can be used again.
+        combined with all rounds that this rank was not given yet. If nothing was pending on any
+        rank, that is the identity of the operation: 0 for SUM, minus infinity for MAX. A request
+        that was outstanding is complete and collected. The handle can be used again.
 
         A rank inside this call has left the handle, and serves the rounds of ranks that have not
         come yet.

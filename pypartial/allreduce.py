@@ -113,6 +113,7 @@ class AllreduceRequest(Request):
         """
         _check_status(status)
         limit = None if timeout is None else seconds(timeout)
+        self._live()
         ffi = self._native.ffi
         elements, keeper = ffi.new("const void **"), ffi.new("void **")
 
@@ -352,8 +353,9 @@ class AllreduceRequest(Request):
         return str(self._settings)
 
     def _report_states(self, name: str, waited_s: float, states: list[RankState]) -> str:
-        if self.max_lag is None or isinstance(self.policy, Full):
-            # With Full, the core says "withholding" of any rank that is not ready.
+        waits_for_all = isinstance(self.policy, Full) and self.policy.deadline is None
+        if self.max_lag is None or waits_for_all:
+            # With Full(), the core says "withholding" of any rank that is not ready.
             states = [state._replace(withholding=False) for state in states]
         return report_wait(name, self._id, waited_s, states, self._context.rank, self.policy)
 
@@ -466,7 +468,7 @@ def _resolve_lag(native: Native, window: int, deliver: str, max_lag: int | str) 
     DELIVER.constant(native.lib, deliver)
     if isinstance(max_lag, str) and max_lag == "auto":
         return None if deliver == "latest" else window - 1
-    if isinstance(max_lag, str):
+    if isinstance(max_lag, str) or max_lag is None:
         raise ArgumentError(f"max_lag must be 'auto' or an integer, not {max_lag!r}")
     lag = whole_number("max_lag", max_lag)
     if not 0 <= lag < window:

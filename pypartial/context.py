@@ -460,6 +460,8 @@ class Context(Collectives):
         Error
             If handles are live on any rank (all ranks raise, and the context goes on), or if the
             context was freed already.
+        PeerFailedError
+            If another rank has died, given up, or ended without freeing the context.
         """
         limit = None if timeout is None else seconds(timeout)
         self._live()

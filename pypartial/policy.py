@@ -150,13 +150,15 @@ class Policy(ABC):
         Raises
         ------
         ArgumentError
-            If the text names no policy.
+            If the text names no policy, or is no string.
 
         Examples
         --------
         >>> pp.Policy.parse("quorum:4,deadline=5ms")  # doctest: +SKIP
         Quorum(4, deadline=0.005)
         """
+        if not isinstance(text, str):
+            raise ArgumentError(f"a policy's text must be a string, not {text!r}")
         head, *options = text.strip().lower().split(",")
         word, colon, number = head.strip().partition(":")
         kind = next((kind for kind in _kinds(Policy) if kind.word == word), None)
@@ -278,7 +280,8 @@ class Quorum(Policy):
 
     Every round whose cause is ``"policy"`` has at least `k` active ranks. A rank that is inside a
     collective call of the context, or whose patience is over, has left. If fewer than `k` ranks
-    have not left, the round waits for all of these only, and its cause is ``"departed"``.
+    have not left, the round waits for all of these only, and its cause is ``"departed"``. With `k`
+    the size of the context and no `deadline`, it is `Full`, whose waits no patience ends.
 
     Parameters
     ----------
@@ -308,7 +311,8 @@ class Full(Policy):
     """A round waits until all ranks are ready: the synchronous collective, ``Quorum(P)``.
 
     A rank inside a collective call of the context has left, as for `Quorum`. For any other slow
-    rank Full waits as MPI does: the slow rank's patience does not end the wait.
+    rank ``Full()`` waits as MPI does: the slow rank's patience does not end the wait. With a
+    deadline the first of the two ends it, the deadline or the slow rank's patience.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ pp_status_t pp_call_check_none(const pp_calls_t *calls, const char *what)
     if (calls->kind == PP_CALL_EXIT)
         return pp_fail(PP_ERR_STATE, "MPI is being finalised by another thread, and %s comes too late", what);
     return pp_fail(PP_ERR_STATE, "%s inside a collective call of this context that is still in progress: finish that "
-                   "call first", what);
+                   "call first, or if it was interrupted leave the context by its exception", what);
 }
 
 const char *pp_call_name(pp_call_kind_t kind)

@@ -451,7 +451,8 @@ def _warn(
             stacklevel=3,
         )
     drifts = deliver == "latest" or not is_plain(optimizer)
-    if drifts and sync_every is None and not isinstance(policy, Full):
+    is_lockstep = isinstance(policy, Full) and policy.deadline is None
+    if drifts and sync_every is None and not is_lockstep:
         warnings.warn(
             f"with {policy!r} and deliver={deliver!r} the replicas drift apart until finish(), "
             "unless the optimizer is plain SGD, with a constant rate, and deliver is 'sum'; pass "

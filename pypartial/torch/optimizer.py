@@ -408,7 +408,9 @@ class DistributedOptimizer:
         """End the training: `flush`, as often as ranks that still make steps need it.
 
         Collective, blocking. A rank that has no more batches calls it, and takes part in what the
-        other ranks do until all have called it. Afterwards the model is the same on all ranks.
+        other ranks do until all have called it. Afterwards the model is the same on all ranks. A
+        gradient that no `step` has taken is dropped; with `overlap` that raises `Error`, because
+        parts of it may have left.
         """
         self._live("finish")
         while not self._meet(is_end=True):

@@ -106,6 +106,7 @@ WRONG = {
     "negative max_lag": (None, {"max_lag": -1}, "max_lag.*-1"),
     "max_lag beyond the window": (None, {"max_lag": 4}, "max_lag.*4"),
     "max_lag a word": (None, {"max_lag": "none"}, "max_lag.*'none'"),
+    "max_lag no number": (None, {"max_lag": None}, "max_lag must be 'auto' or .*None"),
     "deliver": (None, {"deliver": "newest"}, "'newest'"),
     "algorithm": (None, {"algorithm": "magic"}, "'magic'"),
     "average": (None, {"average": "mean"}, "'mean'"),
@@ -462,8 +463,8 @@ def test_use_after_free(comm, ctx):
     drain = each.Drain()
     for freed in (request, each):
         freed.Free()
-        for call in (freed.Start, freed.Wait, freed.Test, freed.Free, freed.Flush, freed.Drain,
-                     freed.dump):  # fmt: skip
+        for call in (freed.Start, freed.Wait, freed.Test, freed.View, freed.Free, freed.Flush,
+                     freed.Drain, freed.dump):  # fmt: skip
             with pytest.raises(pp.Error, match=f"handle {freed.id} was freed"):
                 call()
         assert "was freed" in repr(freed)
@@ -549,8 +550,9 @@ def test_a_program_that_swallowed_an_exception_is_told_which(comm):
             comm.barrier()
             request.Start()
             raise ValueError("first")
-        with pytest.raises(pp.Error, match=r"handle \d+ \(ValueError: first\)$"):
-            other.Start()
+        for call in (other.Start, other.View):
+            with pytest.raises(pp.Error, match=r"handle \d+ \(ValueError: first\)$"):
+                call()
     comm.barrier()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 
@@ -231,6 +232,48 @@ def test_a_deadline_does_not_override_max_lag(comm, ctx, gate):
     request.Wait(status, timeout=60)
     request.Flush()
     request.Free()
+
+
+HELD_BACK = "its max_lag keeps it from joining the round"
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [(pp.Full(), "(computing"), (pp.Full(deadline=SOON_S), HELD_BACK)],
+    ids=str,
+)
+def test_a_stall_warning_says_what_holds_a_full_round_up(
+    comm, transport, gate, caplog, policy, words
+):
+    """Full() waits for a rank that computes; with a deadline it is that rank's max_lag."""
+    absent, texts = comm.size - 1, []
+    options = {"transport": transport, "patience": None, "stall_warning": 10 * SOON_S}
+    with pp.Context(comm, seed=SEED, **options) as ctx:
+        request, _ = make(ctx, policy, max_lag=0)
+        request.Start()
+        request.Wait()
+        request.Flush()
+        gate.Barrier()
+        if comm.rank != absent:
+            request.Start()
+            limit = time.monotonic() + 30
+            # The rank may not have answered the first warnings in time.
+            while not any(words in text for text in texts):
+                assert time.monotonic() < limit, texts
+                with (
+                    caplog.at_level(logging.WARNING, logger="pypartial"),
+                    pytest.raises(pp.TimeoutError),
+                ):
+                    request.Wait(timeout=25 * SOON_S)
+                texts = [record.getMessage() for record in caplog.records]
+            assert policy.deadline is not None or not any(HELD_BACK in text for text in texts)
+            gate.Barrier()
+        else:
+            gate.Barrier()
+            request.Start()
+        request.Wait(timeout=60)
+        request.Flush()
+        request.Free()
 
 
 @pytest.mark.sizes(3)

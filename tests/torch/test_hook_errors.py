@@ -144,6 +144,7 @@ DRIFT = [
     ({}, 0.9, True),
     ({}, "scheduled", True),
     ({"policy": pp.Full()}, None, False),
+    ({"policy": pp.Full(deadline=60)}, 0.9, True),
     ({"deliver": "latest"}, 0.0, True),
     ({"sync_every": 5}, 0.9, False),
 ]

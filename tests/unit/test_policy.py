@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -78,6 +79,12 @@ def test_options_are_read_in_any_order_and_case():
 def test_what_is_no_policy_is_refused_by_name(text):
     with pytest.raises(pp.ArgumentError, match=r"is not a policy: .*solo, majority, first:M"):
         pp.Policy.parse(text)
+
+
+@pytest.mark.parametrize("other", [pp.Majority(), None, 3, b"solo"])
+def test_only_texts_are_parsed(other):
+    with pytest.raises(pp.ArgumentError, match=re.escape(f"must be a string, not {other!r}")):
+        pp.Policy.parse(other)
 
 
 @pytest.mark.parametrize(
