@@ -220,14 +220,18 @@ static pp_status_t check(const pp_lane_t *lane, uint64_t stream)
     const pp_cuda_t      *cuda = lane->device.cuda;
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     CUcontext             context = lane->device.context;
-    CUresult result = is_default(stream) ? CUDA_SUCCESS : cuda->cuStreamGetCtx(stream_of(stream), &context);
-    if (result == CUDA_SUCCESS && context == lane->device.context)
-        result = cuda->cuStreamIsCapturing(stream_of(stream), &capture);
+    const char           *call = "cuStreamIsCapturing";
+    /* First: drivers before that of CUDA 12.5 do not tell the context of a stream that is being captured. */
+    CUresult result = cuda->cuStreamIsCapturing(stream_of(stream), &capture);
+    PP_TRY(refuse_capture("", stream, result, capture));
+    if (result == CUDA_SUCCESS && !is_default(stream)) {
+        call = "cuStreamGetCtx";
+        result = cuda->cuStreamGetCtx(stream_of(stream), &context);
+    }
     if (is_about_the_stream(result) || context != lane->device.context)
         return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx cannot be used: it was destroyed, or is no stream of the device of "
                        "the buffers", (unsigned long long)stream);
-    PP_TRY(refuse_capture("", stream, result, capture));
-    return pp_cuda_status(cuda, result, "cuStreamIsCapturing");
+    return pp_cuda_status(cuda, result, call);
 }
 
 static pp_status_t check_view(const pp_lane_t *lane, uint64_t stream)

@@ -35,6 +35,7 @@
 #include <unistd.h>
 
 enum { DEVICES = 8, DEPTH = 16, NAMES = 64, NAME_BYTES = 40, PIECES = 4, PAUSE_US = 200, ROOM = 1024 };
+enum { TELLS_CAPTURED = 12050 };                 /* older drivers do not say which context a captured stream is of */
 enum { ALL_DEVICES = (1 << DEVICES) - 1, LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 
 typedef struct event {
@@ -856,6 +857,10 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
     stream_t *stream = stream_of(handle);
     if (!stream)
         return end(CUDA_ERROR_INVALID_HANDLE);
+    if (stream->capturing && version < TELLS_CAPTURED) {
+        misuses++;
+        return end(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
     *context = &contexts[stream->device];
     return end(CUDA_SUCCESS);
 }
@@ -1851,6 +1856,14 @@ void fake_exclusive(bool value)
 {
     take_lock();
     exclusive = value;
+    give_lock();
+}
+
+void fake_version(int value)
+{
+    take_lock();
+    configure();
+    version = value;
     give_lock();
 }
 

@@ -5,7 +5,7 @@
  * The stand-in reads the environment at its first call:
  *
  *     FAKECUDA_DEVICES=2                   the number of devices: 0 to 8; 1 unless it is set
- *     FAKECUDA_VERSION=11040               what cuDriverGetVersion() says; 12080 unless it is set
+ *     FAKECUDA_VERSION=11040               fake_version(11040); fake_version(12080) unless it is set
  *     FAKECUDA_PEERS=0                     no device can access another one's memory
  *     FAKECUDA_SEED=7                      fake_seed(7)
  *     FAKECUDA_ROOM=100                    fake_room(100); fake_room(1024) unless it is set
@@ -63,6 +63,10 @@ void        fake_take_back(const char *kind);
 uint64_t    fake_misuses(void);
 /* Copies to or from host memory that is not pinned.  The call waits for them, as the driver's may. */
 uint64_t    fake_pageable_copies(void);
+
+/* What cuDriverGetVersion() says from now on.  Before 12050 cuStreamGetCtx() is an error about a stream that is captured,
+   and a misuse. */
+void        fake_version(int version);
 
 /* Before each operation, and inside copies, streams pause for up to 200 us, drawn from this seed; 0: they do not. */
 void        fake_seed(uint64_t seed);
