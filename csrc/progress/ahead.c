@@ -150,10 +150,13 @@ static pp_status_t queue_run(pp_ctx_t *ctx, pp_staging_t *staging, uint32_t firs
 }
 
 /* The thread attends, so it makes no call that may wait: it queues copies only behind its own.  Behind other work they would
-   not be early. */
+   not be early.  Another thread may have begun a capture that a question to the stream would end, and a copy would be a
+   part of. */
 static bool may_queue(const pp_staging_t *staging)
 {
     const pp_ahead_t *ahead = staging->ahead;
+    if (pp_lane_is_captured(&staging->lane, staging->stream))
+        return false;
     return (ahead->count > 0 && ahead->stream == staging->stream) || pp_lane_is_idle(&staging->lane, staging->stream);
 }
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support.device import Array, Pointer, Stream, device, driver
+from support.device import BLOCKING, Array, Pointer, Stream, device, driver, order
 from support.on_device import adds_in_place, contributes_once, has_bits_of_the_host, soon
 from support.pairwise import pairwise
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mpi
 
 STEPS = 30
 AWAY_EVERY = 10  # turns
-CAPTURE_IMPLICIT, NOT_READY = 906, 600
+NOT_READY = 600
 
 
 def policies(size):
@@ -663,18 +663,26 @@ def test_a_capture_with_an_old_driver(comm, ctx, array, stream, old_driver, call
     other.close()
 
 
-def test_the_default_stream_while_a_blocking_one_is_captured(comm, ctx, array, stand_in):
-    """The driver cannot say what a stream does for which one in capture would have to wait."""
-    send, out = array(comm.size, "i8"), array(comm.size, "i8")
+@pytest.mark.parametrize("call", ["Start", "Wait", "Test", "Flush"])
+def test_the_default_stream_while_a_blocking_one_is_captured(comm, ctx, array, stream, call):
+    """It would wait for that. The call has done nothing, and the capture goes on."""
+    send, out, blocking = array(comm.size, "i8"), array(comm.size, "i8"), Stream(BLOCKING)
     send.put(1)
     request = ctx.Allreduce_init(send, out, policy=pp.Full())
-    stand_in.fake_fail(b"cuStreamIsCapturing", 1, CAPTURE_IMPLICIT)
+    stream.wait()
+    if call != "Start":
+        request.Start()
+    blocking.capture(True)
     with pytest.raises(pp.ArgumentError, match="waits for the legacy default stream"):
-        request.Start(stream=1)
-    request.Start()
-    request.Wait()
+        getattr(request, call)(stream=1)
+    if call == "Start":
+        request.Start()  # on one that does not wait for it
+    blocking.capture(False)
+    request.Wait(stream=1)
+    order(1, stream.ptr)
     assert (out.get() == comm.size).all()
     request.Free()
+    blocking.close()
 
 
 def test_a_capture_that_begins_while_a_wait_waits(comm, ctx, array, stream, stand_in):

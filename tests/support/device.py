@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-NON_BLOCKING = 1
+NON_BLOCKING, BLOCKING = 1, 0
 Pointer = ctypes.c_void_p
 
 
@@ -88,9 +88,9 @@ def _check(result: int) -> None:
 class Stream:
     """A stream of the application; CuPy's have these attributes."""
 
-    def __init__(self) -> None:
+    def __init__(self, flags: int = NON_BLOCKING) -> None:
         made = Pointer()
-        _check(driver().cuStreamCreate(ctypes.byref(made), NON_BLOCKING))
+        _check(driver().cuStreamCreate(ctypes.byref(made), flags))
         assert made.value
         self.ptr: int = made.value
 

@@ -67,6 +67,7 @@ typedef struct stream {
     uint64_t       queued, done;                 /* operations, in all */
     uint64_t       number, draws;                /* of its pauses */
     bool           held, capturing, destroyed;
+    bool           blocks;                       /* by the manual it and the legacy default stream wait for each other */
 } stream_t;
 
 typedef struct memory {
@@ -284,18 +285,18 @@ typedef enum need { NOTHING, DRIVER, CONTEXT, NO_CAPTURE } need_t;
 
 static CUcontext current_context(void) { return current.depth > 0 ? current.of[current.depth - 1] : NULL; }
 
-/* In the global mode some calls are errors then, whichever thread captures. */
-static bool any_captured(void)
+static bool any_captured(bool blocks)
 {
     const stream_t *stream = streams;
-    while (stream && (!stream->capturing || stream->destroyed))
+    while (stream && (!stream->capturing || stream->destroyed || stream->blocks < blocks))
         stream = stream->next;
     return stream;
 }
 
+/* In the global mode some calls are errors then, whichever thread captures. */
 static CUresult check_capture(void)
 {
-    if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED || !any_captured())
+    if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED || !any_captured(false))
         return CUDA_SUCCESS;
     misuses++;                                   /* a device's capture is invalid then, also if nobody looks at the error */
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -391,6 +392,7 @@ static const struct {
     RESULT(CUDA_ERROR_NOT_SUPPORTED, "operation not supported"),
     RESULT(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination"),
     RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"),
+    RESULT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a blocking stream"),
     RESULT(CUDA_ERROR_UNKNOWN, "unknown error"),
 #undef RESULT
 };
@@ -673,13 +675,13 @@ static void *run_stream(void *argument)
 }
 
 /* With the lock.  NULL: there is no thread for it. */
-static stream_t *new_stream(bool is_default)
+static stream_t *new_stream(bool is_default, bool blocks)
 {
     pthread_t thread;
     stream_t *stream = malloc(sizeof *stream);
     *stream = (stream_t){.next = streams, .handle = is_default ? NULL : take_handle(&stream_handles),
                          .number = ++numbers, .device = current_context()->device, .users = 1,
-                         .held = holds_new && !is_default};
+                         .held = holds_new && !is_default, .blocks = blocks};
     stream->last = &stream->first;
     if (pthread_create(&thread, NULL, run_stream, stream) != 0) {
         if (!is_default)
@@ -698,7 +700,7 @@ static stream_t *stream_of(CUstream handle)
     if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
         stream_t **stream = &current_context()->defaults[handle == CU_STREAM_PER_THREAD];
         if (!*stream)
-            *stream = new_stream(true);
+            *stream = new_stream(true, handle == CU_STREAM_PER_THREAD);
         return *stream;
     }
     stream_t *stream = streams;
@@ -719,11 +721,29 @@ static stream_t *with_room(CUstream handle)
     return stream;
 }
 
+/* With the lock: what a call comes to that a capture of the stream, or of one for which it would have to wait, forbids. */
+static CUresult captured(const stream_t *stream)
+{
+    const bool is_legacy = !stream->handle && !stream->blocks;
+    return stream->capturing               ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+         : is_legacy && any_captured(true) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                                           : CUDA_SUCCESS;
+}
+
+/* The same of a call that ends the capture. */
+static CUresult disturbed(const stream_t *stream)
+{
+    const CUresult result = captured(stream);
+    misuses += result != CUDA_SUCCESS;
+    return result;
+}
+
 /* With the lock. */
 static CUresult queue(stream_t *stream, const operation_t *what)
 {
-    if (stream->capturing)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    const CUresult result = stream->capturing ? captured(stream) : disturbed(stream);
+    if (result != CUDA_SUCCESS)
+        return result;
     operation_t *operation = malloc(sizeof *operation);
     *operation = *what;
     operation->next = NULL;
@@ -775,7 +795,7 @@ CUresult cuStreamCreate(CUstream *out, unsigned int flags)
     if (flags > CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
     take_lock();
-    stream_t *stream = new_stream(false);
+    stream_t *stream = new_stream(false, !(flags & CU_STREAM_NON_BLOCKING));
     if (!stream)
         return end(CUDA_ERROR_OUT_OF_MEMORY);
     *out = stream->handle;
@@ -789,7 +809,7 @@ CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int prior
     if (flags > CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
     take_lock();
-    stream_t *stream = new_stream(false);
+    stream_t *stream = new_stream(false, !(flags & CU_STREAM_NON_BLOCKING));
     if (!stream)
         return end(CUDA_ERROR_OUT_OF_MEMORY);
     stream->priority = priority > LEAST_PRIORITY      ? LEAST_PRIORITY
@@ -813,7 +833,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     return end(CUDA_SUCCESS);
 }
 
-/* This and the next are errors about a stream that is captured, in every mode. */
+/* This and the next end a capture of the stream, in every mode. */
 CUresult cuStreamQuery(CUstream handle)
 {
     BEGIN(NO_CAPTURE);
@@ -821,8 +841,9 @@ CUresult cuStreamQuery(CUstream handle)
     stream_t *stream = stream_of(handle);
     if (!stream)
         return end(CUDA_ERROR_INVALID_HANDLE);
-    if (stream->capturing)
-        return end(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    const CUresult result = disturbed(stream);
+    if (result != CUDA_SUCCESS)
+        return end(result);
     return end(stream->first ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
 }
 
@@ -833,10 +854,10 @@ CUresult cuStreamSynchronize(CUstream handle)
     stream_t *stream = stream_of(handle);
     if (!stream)
         return end(CUDA_ERROR_INVALID_HANDLE);
-    if (stream->capturing)
-        return end(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    wait_for(stream);
-    return end(CUDA_SUCCESS);
+    const CUresult result = disturbed(stream);
+    if (result == CUDA_SUCCESS)
+        wait_for(stream);
+    return end(result);
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
@@ -846,6 +867,8 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
     stream_t *stream = stream_of(handle);
     if (!stream)
         return end(CUDA_ERROR_INVALID_HANDLE);
+    if (captured(stream) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return end(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return end(CUDA_SUCCESS);
 }

@@ -59,7 +59,7 @@ void        fake_take_back(const char *kind);
      - memory was freed while another process had it mapped;
      - a module was unloaded while a kernel of it was queued;
      - the last release of a context found something there: once for each kind of fake_live().  It is gone then;
-     - a call was refused because it may disturb a capture: fake_capture(). */
+     - a call was refused because it may disturb a capture, or ends it: fake_capture(). */
 uint64_t    fake_misuses(void);
 /* Copies to or from host memory that is not pinned.  The call waits for them, as the driver's may. */
 uint64_t    fake_pageable_copies(void);
@@ -91,8 +91,9 @@ void        fake_let_all_go(void);
 void        fake_room(uint64_t operations);
 /* The priority of a stream; 0 unless cuStreamCreateWithPriority() was given another. */
 int         fake_priority(CUstream stream);
-/* cuStreamIsCapturing() says so, and the stream takes no operations, queries nor synchronization.  Meanwhile these calls
-   are refused in threads whose mode is not the relaxed one, as it is not at first: those that make, register, open and give
+/* cuStreamIsCapturing() says so, and the stream takes no operations, queries nor synchronization; the last two end the
+   capture of a device.  If the stream is a blocking one, the legacy default stream takes none, either, and
+   cuStreamIsCapturing() returns CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for it.  Meanwhile these calls are refused in threads whose mode is not the relaxed one, as it is not at first: those that make, register, open and give
    back memory, load and unload modules, and query or synchronize events and streams.  NVIDIA's manual only names some
    calls that may be unsafe, cuMemAlloc and cuEventQuery among them; so here are more than a device may refuse. */
 void        fake_capture(CUstream stream, bool capturing);

@@ -292,6 +292,7 @@ def test_a_host_that_touches_memory_of_a_device_dies(cases: Cases, byte: int) ->
         "used_while_freed",
         "last_release",
         "unsafe_calls",
+        "blocking_capture",
         "priorities",
     ],
 )

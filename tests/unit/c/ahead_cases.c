@@ -548,6 +548,50 @@ static void behind_other_work(void)
     finish();
 }
 
+/* A capture that another thread begins goes on: the stream is not asked, and gets no copy, also behind its own. */
+static void while_it_is_captured(void)
+{
+    begin();
+    open_round(1, 0);
+    for (uint32_t index = 0; index < 2; index++) {
+        finish_chunk(index);
+        fake_capture(first, true);
+        copies();
+        CHECK(!go_on() && copies() == 0 && !ctx.engine.error);
+        fake_capture(first, false);
+        CHECK(go_on() && copies() == 1);
+    }
+    complete();
+    collect();
+    wait_for(first);
+    CHECK(holds(1, 0, BYTES));
+    finish();
+}
+
+/* The legacy default stream would wait for it. */
+static void while_a_blocking_stream_is_captured(void)
+{
+    CUstream blocking;
+    begin();
+    CHECK(cuStreamCreate(&blocking, 0) == CUDA_SUCCESS);
+    use(CU_STREAM_LEGACY);
+    open_round(1, 0);
+    for (uint32_t index = 0; index < 2; index++) {
+        finish_chunk(index);
+        fake_capture(blocking, true);
+        copies();
+        CHECK(!go_on() && copies() == 0 && !ctx.engine.error);
+        fake_capture(blocking, false);
+        CHECK(go_on() && copies() == 1);
+    }
+    complete();
+    collect();
+    wait_for(CU_STREAM_LEGACY);
+    CHECK(holds(1, 0, BYTES));
+    DONE(PP_CUDA(staging.lane.device.cuda, cuStreamDestroy, blocking));
+    finish();
+}
+
 /* An error of the driver ends the context. */
 static void failures(void)
 {
@@ -569,7 +613,8 @@ static const struct {
     {"overwritten", overwritten}, {"overwritten_in_time", overwritten_in_time},
     {"by_a_bounce_buffer", by_a_bounce_buffer}, {"several_buffers", several_buffers}, {"not_at_all", not_at_all},
     {"while_a_result_is_read", while_a_result_is_read}, {"not_pinned", not_pinned},
-    {"behind_other_work", behind_other_work}, {"failures", failures},
+    {"behind_other_work", behind_other_work}, {"while_it_is_captured", while_it_is_captured},
+    {"while_a_blocking_stream_is_captured", while_a_blocking_stream_is_captured}, {"failures", failures},
 };
 
 int main(int argc, char **argv)

@@ -912,7 +912,7 @@ static CUresult unsafe(int which, CUdeviceptr there, void *here, CUstream stream
    In the relaxed mode they are allowed, but for those about the stream itself. */
 static void unsafe_calls(void)
 {
-    enum { UNSAFE = 15 };
+    enum { UNSAFE = 15, ABOUT_IT = 2 };
     begin();
     const CUstream      stream = new_stream(), captured = new_stream();
     const CUevent       event = new_event();
@@ -943,6 +943,33 @@ static void unsafe_calls(void)
     DONE(PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &mode));
     DONE(PP_CUDA(cuda, cuEventQuery, event));    /* a stream that is gone is not captured */
     DONE(PP_CUDA(cuda, cuThreadExchangeStreamCaptureMode, &mode));
+    DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
+    DONE(PP_CUDA(cuda, cuEventDestroy, event));
+    finish_after(UNSAFE + ABOUT_IT);
+}
+
+/* While a blocking stream is captured, the legacy default stream can do nothing: it would wait for that. */
+static void blocking_capture(void)
+{
+    enum { UNSAFE = 3 };
+    begin();
+    CUstream              stream;
+    const CUevent         event = new_event();
+    CUstreamCaptureStatus status = 7;
+    CHECK(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+    fake_capture(stream, true);
+    CHECK(cuda->cuStreamIsCapturing(CU_STREAM_LEGACY, &status) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && status == 7);
+    CHECK(fake_misuses() == 0);
+    CHECK(cuda->cuStreamQuery(CU_STREAM_LEGACY) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    CHECK(cuda->cuStreamSynchronize(NULL) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    CHECK(cuda->cuEventRecord(event, CU_STREAM_LEGACY) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    DONE(PP_CUDA(cuda, cuStreamIsCapturing, CU_STREAM_PER_THREAD, &status));
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+    DONE(PP_CUDA(cuda, cuStreamQuery, CU_STREAM_PER_THREAD));
+    fake_capture(stream, false);
+    DONE(PP_CUDA(cuda, cuStreamIsCapturing, CU_STREAM_LEGACY, &status));
+    DONE(PP_CUDA(cuda, cuEventRecord, event, CU_STREAM_LEGACY));
+    DONE(PP_CUDA(cuda, cuStreamSynchronize, CU_STREAM_LEGACY));
     DONE(PP_CUDA(cuda, cuStreamDestroy, stream));
     DONE(PP_CUDA(cuda, cuEventDestroy, event));
     finish_after(UNSAFE);
@@ -1594,7 +1621,7 @@ static const struct {
     CASE(held_streams), CASE(destroyed_early), CASE(default_streams), CASE(capture), CASE(touch), CASE(pointers),
     CASE(registration), CASE(leaks), CASE(strictness), CASE(peers), CASE(two_processes), CASE(kernels),
     CASE(structures), CASE(freed_while_mapped), CASE(handles), CASE(room), CASE(held_calls), CASE(giving_back),
-    CASE(used_while_freed), CASE(last_release), CASE(unsafe_calls), CASE(priorities),
+    CASE(used_while_freed), CASE(last_release), CASE(unsafe_calls), CASE(blocking_capture), CASE(priorities),
 #undef CASE
 };
 
