@@ -112,10 +112,10 @@ pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream)
 {
     pp_ctx_t *ctx;
     PP_TRY(enter(handle, &ctx));
-    handle->face->use_stream(handle, stream);
+    pp_status_t status = handle->face->use_stream(handle, stream);
     /* A call that has begun is not refused any more when it gives its result; its repetition is. */
-    const bool  repeats = ctx->calls.kind != PP_CALL_NONE && ctx->calls.handle == handle;
-    pp_status_t status = repeats ? handle->face->check(handle) : PP_OK;
+    if (status >= 0 && ctx->calls.kind != PP_CALL_NONE && ctx->calls.handle == handle)
+        status = handle->face->check(handle);
     pp_unlock(ctx);
     return status;
 }

@@ -111,8 +111,8 @@ class DeviceAllreduceRequest(DeviceRequest, AllreduceRequest):
         Raises
         ------
         ArgumentError
-            If `stream` is none, is of another device, is being captured, or was destroyed (where
-            the driver notices it). Nothing was contributed.
+            If `stream` is none, is of another device or context, is being captured, or was
+            destroyed (where the driver notices it). Nothing was contributed.
         MemoryError
             If no more memory can be pinned. Nothing was contributed.
         Error, PeerFailedError
@@ -370,8 +370,9 @@ class DevicePreduceRequest(DeviceRequest, PreduceRequest):
         Raises
         ------
         ArgumentError
-            As `PreduceRequest.Start`; and if `stream` is none, is of another device, is being
-            captured, or was destroyed (where the driver notices it). Nothing was started.
+            As `PreduceRequest.Start`; and if `stream` is none, is of another device or
+            context, is being captured, or was destroyed (where the driver notices it). Nothing was
+            started.
         MemoryError
             If no more memory can be pinned. Nothing was started.
         MismatchError, Error, PeerFailedError

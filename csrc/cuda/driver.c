@@ -271,6 +271,20 @@ pp_status_t pp_cuda_enter(const pp_cuda_device_t *device)
     return PP_OK;
 }
 
+pp_status_t pp_cuda_is_elsewhere(const pp_cuda_device_t *device, bool *elsewhere)
+{
+    CUcontext current = NULL;
+    CUdevice  number = device->device;
+    *elsewhere = false;
+    PP_TRY(check_process());
+    PP_TRY(PP_CUDA(device->cuda, cuCtxGetCurrent, &current));
+    if (!current || current == device->context)
+        return PP_OK;
+    PP_TRY(PP_CUDA(device->cuda, cuCtxGetDevice, &number));
+    *elsewhere = number == device->device;
+    return PP_OK;
+}
+
 pp_status_t pp_cuda_leave(const pp_cuda_device_t *device, pp_status_t status)
 {
     if (--scopes.times[scopes.depth - 1] > 0)

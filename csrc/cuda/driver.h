@@ -140,6 +140,8 @@ enum { CU_DEVICE_INVALID = -2 };
     F(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                    \
     F(cuCtxPushCurrent, cuCtxPushCurrent_v2, (CUcontext context))                                                    \
     F(cuCtxPopCurrent, cuCtxPopCurrent_v2, (CUcontext *context))                                                     \
+    F(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext *context))                                                        \
+    F(cuCtxGetDevice, cuCtxGetDevice, (CUdevice *device))                                                            \
     F(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, (CUcontext peer, unsigned int flags))                            \
     F(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr *address, size_t bytes))                                               \
     F(cuMemFree, cuMemFree_v2, (CUdeviceptr address))                                                                \
@@ -237,6 +239,10 @@ void        pp_cuda_device_close(pp_cuda_device_t *device);
    nothing.  Inside, calls that another thread's capture of a graph would forbid are allowed: they are about none of its
    streams.  PP_ERR_STATE: this process is a forked child, or the driver refused; then the scope has not begun. */
 pp_status_t pp_cuda_enter(const pp_cuda_device_t *device);
+/* Outside of scopes.  *elsewhere: whether the application has made another context of the device current than its primary
+   one: of a green context, or of cuCtxCreate().  The default streams are then those of that context, and inside a scope
+   they would be those of the primary one. */
+pp_status_t pp_cuda_is_elsewhere(const pp_cuda_device_t *device, bool *elsewhere);
 /* Ends the scope.  Returns `status`, what the calls inside it came to.  If the driver does not make current again what was
    so before, the application's own calls may go wrong.  That is no failure of the calls inside, for which there may be
    another way: pp_cuda_check_left() tells it, at the end of a call of the application. */

@@ -193,8 +193,6 @@ bool pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, size_t b
 
 /* ---- copies --------------------------------------------------------------------------------------- */
 
-static bool is_default(uint64_t stream) { return stream <= 2; }
-
 /* Not every driver notices each of these. */
 static bool is_about_the_stream(CUresult result)
 {
@@ -224,7 +222,7 @@ static pp_status_t check(const pp_lane_t *lane, uint64_t stream)
     /* First: drivers before that of CUDA 12.5 do not tell the context of a stream that is being captured. */
     CUresult result = cuda->cuStreamIsCapturing(stream_of(stream), &capture);
     PP_TRY(refuse_capture("", stream, result, capture));
-    if (result == CUDA_SUCCESS && !is_default(stream)) {
+    if (result == CUDA_SUCCESS && !pp_lane_is_default(stream)) {
         call = "cuStreamGetCtx";
         result = cuda->cuStreamGetCtx(stream_of(stream), &context);
     }

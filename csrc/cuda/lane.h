@@ -66,6 +66,9 @@ bool        pp_lane_borrow(pp_lane_t *lane, pp_pinned_t *pinned, void *memory, s
 /* Whether it has: then it calls nothing that may wait. */
 bool        pp_lane_has_borrowed(const pp_lane_t *lane, const void *memory);
 
+/* Whether it is the legacy or the per-thread default stream. */
+static inline bool pp_lane_is_default(uint64_t stream) { return stream <= 2; }
+
 /* Whether the application may use the stream now.  PP_ERR_ARGUMENT: it is another device's; it was destroyed, if
    the driver notices; work is being captured on it, which is not run now. */
 pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream);

@@ -18,7 +18,8 @@
    device that ranks share: then it gives the address there, for work that is queued on the stream before the handle's
    next call.  A request of P-Reduce asks for its group when the copy is over.
    A stream is a CUstream as a number; 1 is the legacy default stream, 2 that of the calling thread.  One that was
-   destroyed, or is being captured, is PP_ERR_ARGUMENT, and the call has done nothing. */
+   destroyed, or is being captured, or is of another context than the device's primary one, is PP_ERR_ARGUMENT, and the
+   call has done nothing. */
 
 /* Local.  The version of CUDA that the driver is for, 1000 * major + 10 * minor, and the number of devices.  PP_ERR_STATE:
    there is no driver, or no device; the text says what to do about it. */
@@ -55,7 +56,8 @@ pp_status_t pp_device_self_test(int32_t device);
    ranks. */
 pp_status_t pp_device_path(pp_handle_t *handle, int32_t *path, char *why, size_t bytes);
 /* Local.  The stream that calls of this handle use from now on; before the first one.  2 means that of the thread which
-   makes the call: each thread says it again.  PP_ERR_ARGUMENT: a Flush or Drain of the handle that has timed out cannot
+   makes the call: each thread says it again.  1 and 2 are of the context that is current in this call: a thread that makes
+   another one current says them again.  PP_ERR_ARGUMENT: a Flush or Drain of the handle that has timed out cannot
    give its result there. */
 pp_status_t pp_use_stream(pp_handle_t *handle, uint64_t stream);
 /* Local, blocking: waits until the contributions of this rank are off the device, and with `results` also until its

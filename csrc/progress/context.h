@@ -65,7 +65,8 @@ typedef struct pp_face {
     /* Waits for the elements of its Starts to come off the device, and with `results` for its results to get there.
        `call`: its number, the same in each try; PP_ANY_CALL: the one that is about to begin, which has tried before. */
     pp_status_t (*land)(pp_ctx_t *, pp_handle_t *, uint64_t call, bool results, int64_t timeout_us);
-    void        (*use_stream)(pp_handle_t *, uint64_t stream);
+    /* The stream of the application's next calls; check() refuses one that cannot be used. */
+    pp_status_t (*use_stream)(pp_handle_t *, uint64_t stream);
     /* Links the oldest elements that have arrived; false: there is no room for them. */
     bool        (*link)(pp_ctx_t *, pp_handle_t *);
     /* A thread waits for the handle's result: has what is finished of it copied already.  False: that is nothing new. */

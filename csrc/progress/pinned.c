@@ -194,8 +194,13 @@ pp_status_t pp_staging_check_view(const pp_handle_t *handle)
 
 pp_status_t pp_staging_check(const pp_handle_t *handle)
 {
+    const pp_staging_t *staging = handle->staging;
     PP_TRY(pp_staging_check_view(handle));
-    return pp_lane_check(&handle->staging->lane, handle->staging->stream);
+    if (staging->elsewhere)
+        return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx is a default stream, and the current context of device %d is not its "
+                       "primary one, in which the library works: make the primary context current, or pass a stream of it",
+                       (unsigned long long)staging->stream, staging->lane.device.device);
+    return pp_lane_check(&staging->lane, staging->stream);
 }
 
 void pp_staging_refused(pp_handle_t *handle, const pp_pinned_t *pinned, pp_status_t status)
@@ -290,8 +295,13 @@ pp_status_t pp_staging_land_all(pp_ctx_t *ctx, uint64_t until, int64_t timeout_u
     return ctx->flights == 0 || ctx->engine.error ? PP_OK : await(ctx, all_have_landed, &landings, timeout_us);
 }
 
-void pp_staging_use_stream(pp_handle_t *handle, uint64_t stream)
+/* The default streams are those of the current context.  Asked here, once a call of the application, because inside of
+   scopes that is the primary one; and for default streams only. */
+pp_status_t pp_staging_use_stream(pp_handle_t *handle, uint64_t stream)
 {
-    handle->staging->stream = stream;
-    pp_ahead_in_another_call(handle->staging);
+    pp_staging_t *staging = handle->staging;
+    staging->stream = stream;
+    staging->elsewhere = false;
+    pp_ahead_in_another_call(staging);
+    return pp_lane_is_default(stream) ? pp_cuda_is_elsewhere(&staging->lane.device, &staging->elsewhere) : PP_OK;
 }

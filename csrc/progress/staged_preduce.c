@@ -301,7 +301,7 @@ pp_status_t pp_staged_preduce_open(pp_ctx_t *ctx, pp_handle_t *handle)
     stand_in(preduce, NULL);
     if (config->plan.weights != PP_WEIGHTS_INITIAL)
         return PP_OK;
-    handle->staging->stream = config->stream;
+    PP_TRY(pp_staging_use_stream(handle, config->stream));
     PP_TRY(pp_staging_check(handle));
     PP_TRY(fetch(ctx, preduce));
     pp_leave_flight(ctx, false);

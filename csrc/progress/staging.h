@@ -46,6 +46,7 @@ typedef struct pp_staging {
     bool         sends_array;        /* a buffer that sends is in an array of the library's (cuda/array.h) */
     size_t       page_bytes;         /* of the whole pages that a vector takes in the memory of the node */
     uint64_t     stream;             /* of the application's next calls */
+    bool         elsewhere;          /* it is a default stream of another context than the library's */
     pp_flight_t *flights, *last;     /* Starts whose elements are on their way, oldest first */
     bool         links;              /* a thread links the oldest one's elements, or has them copied, and may have released
                                         the lock: others leave all of them alone */
@@ -150,7 +151,8 @@ pp_status_t pp_staging_land(pp_ctx_t *ctx, pp_handle_t *handle, uint64_t call, b
 /* Those of this thread to all handles, and those of other threads with a smaller number than this (pp_flight_t); if the
    context has failed, none. */
 pp_status_t pp_staging_land_all(pp_ctx_t *ctx, uint64_t until, int64_t timeout_us);
-void        pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
+/* See pp_face_t.  In the application's thread, outside of scopes. */
+pp_status_t pp_staging_use_stream(pp_handle_t *handle, uint64_t stream);
 
 /* ---- results on their way (sent.c) ---- */
 

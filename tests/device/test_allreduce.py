@@ -6,12 +6,23 @@ import sys
 import threading
 import time
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support.device import BLOCKING, Array, Pointer, Stream, device, driver, order
+from support.device import (
+    BLOCKING,
+    Array,
+    Pointer,
+    Stream,
+    device,
+    driver,
+    no_context,
+    order,
+    other_context,
+)
 from support.on_device import adds_in_place, contributes_once, has_bits_of_the_host, soon
 from support.pairwise import pairwise
 
@@ -783,6 +794,70 @@ def test_a_stream_of_another_device(ctx, array, stream):
     assert (out.get() == ctx.size).all()
     request.Free()
     other.close()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("call", ["Start", "Wait", "Test", "Flush"])
+def test_a_default_stream_of_another_context(comm, ctx, array, stream, call, number):
+    """The library would take that of the primary one. The call has done nothing."""
+    send, out = array(comm.size, "i8"), array(comm.size, "i8")
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    stream.wait()
+    if call != "Start":
+        request.Start()
+    with other_context(), pytest.raises(pp.ArgumentError, match="device 0 is not its primary one"):
+        getattr(request, call)(stream=number)
+    if call == "Start":
+        request.Start(stream=number)
+    request.Wait(stream=number)
+    order(number, stream.ptr)
+    assert (out.get() == comm.size).all()
+    request.Free()
+
+
+@pytest.mark.parametrize("current", [no_context, partial(device, 0), partial(device, 1)])
+def test_default_streams_are_those_of_the_buffers_device(comm, ctx, array, stream, current):
+    """That is so if no context is current, or one of another device."""
+    send, out = array(comm.size, "i8"), array(comm.size, "i8")
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    stream.wait()
+    with current():
+        request.Start(stream=1)
+        request.Wait(stream=1)
+    order(1, stream.ptr)
+    assert (out.get() == comm.size).all()
+    request.Free()
+
+
+def test_the_current_context_is_asked_for_with_default_streams(ctx, array, stand_in, stream):
+    """Once a call."""
+    request = ctx.Allreduce_init(array(4), array(4), policy=pp.Full())
+    more = stand_in.fake_calls(b"cuCtxGetDevice")
+    for used, calls in ((stream, 0), (1, 1), (2, 1)):
+        for call in (request.Start, request.Wait):
+            before = stand_in.fake_calls(b"cuCtxGetCurrent")
+            call(stream=used)
+            assert stand_in.fake_calls(b"cuCtxGetCurrent") - before == calls
+    assert stand_in.fake_calls(b"cuCtxGetDevice") == more
+    order(1, stream.ptr)
+    order(2, stream.ptr)
+    request.Free()
+
+
+def test_a_driver_that_does_not_tell_its_context(comm, ctx, array, stand_in):
+    """The call has done nothing."""
+    send, out = array(4), array(4)
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    stand_in.fake_fail(b"cuCtxGetCurrent", 1, 999)
+    with pytest.raises(pp.Error, match="cuCtxGetCurrent failed"):
+        request.Start(stream=1)
+    request.Start()
+    request.Wait()
+    assert (out.get() == comm.size).all()
+    request.Free()
 
 
 def test_two_devices(comm, ctx, array, stream):

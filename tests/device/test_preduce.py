@@ -6,11 +6,12 @@ import ctypes
 import os
 import sys
 import time
+from contextlib import nullcontext
 from zlib import crc32
 
 import numpy as np
 import pytest
-from support.device import Array, Stream, device
+from support.device import Array, Stream, device, order, other_context
 from support.on_device import let_go_when_waiting
 from support.oracles import check_groups
 from support.pairwise import pairwise
@@ -729,6 +730,37 @@ def test_the_stream_of_the_initial_model(comm, ctx, array, stream):
         ctx.Preduce_init(model, whole(comm.size), **options)
     stream.capture(False)
     ctx.Preduce_init(model, whole(comm.size), **options).Free()
+
+
+@pytest.mark.parametrize("call", ["Start", "Wait", "Test", "Flush"])
+def test_a_default_stream_of_another_context(comm, ctx, array, stream, call):
+    """The library would take that of the primary one. The call has done nothing."""
+    model = array(4)
+    model.put(comm.rank)
+    request = ctx.Preduce_init(model, whole(comm.size))
+    stream.wait()
+    if call in ("Wait", "Test"):
+        request.Start()
+    with other_context(), pytest.raises(pp.ArgumentError, match="device 0 is not its primary one"):
+        getattr(request, call)(stream=1)
+    if call in ("Start", "Flush"):
+        request.Start(stream=1)
+    request.Wait(stream=1)
+    order(1, stream.ptr)
+    assert (model.get() == (comm.size - 1) / 2).all()
+    request.Free()
+
+
+def test_the_default_stream_of_the_initial_model(comm, ctx, array, stream):
+    """That of another context is a wrong argument, which all ranks hear of."""
+    model, bad = array(4), comm.rank == comm.size - 1
+    options = {"weights": "dynamic", "missing": "initial"}
+    ours, stream.ptr = stream.ptr, 1
+    refused = pytest.raises(pp.ArgumentError if bad else pp.MismatchError, match="not its primary")
+    with other_context() if bad else nullcontext(), refused:
+        ctx.Preduce_init(model, whole(comm.size), **options)
+    ctx.Preduce_init(model, whole(comm.size), **options).Free()
+    stream.ptr = ours
 
 
 def test_two_devices(comm, ctx, array, stream):

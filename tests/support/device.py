@@ -73,6 +73,29 @@ def device(number: int) -> Iterator[None]:
         _check(driver().cuDevicePrimaryCtxRelease_v2(number))
 
 
+@contextmanager
+def other_context() -> Iterator[None]:
+    """Make a context beside the first device's primary one this thread's current one."""
+    made = Pointer()
+    _check(driver().cuCtxCreate_v2(ctypes.byref(made), 0, 0))
+    try:
+        yield
+    finally:
+        _check(driver().cuCtxDestroy_v2(made))
+
+
+@contextmanager
+def no_context() -> Iterator[None]:
+    """Have this thread use no context."""
+    before = Pointer()
+    _check(driver().cuCtxGetCurrent(ctypes.byref(before)))
+    _check(driver().cuCtxSetCurrent(None))
+    try:
+        yield
+    finally:
+        _check(driver().cuCtxSetCurrent(before))
+
+
 def device_of(address: int) -> int:
     """Return the number of the device that has the memory."""
     number, which = ctypes.c_int(), ctypes.c_uint(9)  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL

@@ -34,14 +34,14 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { DEVICES = 8, DEPTH = 16, NAMES = 64, NAME_BYTES = 40, PIECES = 4, PAUSE_US = 200, ROOM = 1024 };
+enum { DEVICES = 8, CONTEXTS = 16, DEPTH = 16, NAMES = 64, NAME_BYTES = 40, PIECES = 4, PAUSE_US = 200, ROOM = 1024 };
 enum { TELLS_CAPTURED = 12050 };                 /* older drivers do not say which context a captured stream is of */
 enum { ALL_DEVICES = (1 << DEVICES) - 1, LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 
 typedef struct event {
     struct event *next;
     CUevent       handle;
-    int           device;
+    CUcontext     context;
     uint64_t      recorded, done;                /* records queued; the newest that a stream has come to */
     int           users;                         /* its owner, and operations */
 } event_t;
@@ -61,6 +61,7 @@ typedef struct operation {
 typedef struct stream {
     struct stream *next;
     CUstream       handle;                       /* NULL: a default stream */
+    CUcontext      context;
     int            device, priority;
     int            users;                        /* its thread, and calls that wait for it */
     operation_t   *first, **last;
@@ -77,7 +78,7 @@ typedef struct memory {
     char          *host;                         /* where the host reaches it */
     size_t         bytes, mapped;
     int            device, fd, opened;
-    int            context;                      /* the device of the one in which it was made or opened */
+    CUcontext      context;                      /* the one in which it was made or opened */
     bool           synchronous;                  /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
     uint64_t       nonce;
 } memory_t;
@@ -85,7 +86,7 @@ typedef struct memory {
 typedef struct module {
     struct module *next;
     CUmodule       handle;
-    int            device;
+    CUcontext      context;
     char          *image;                        /* NULL: it is a library */
     void          *library;
     int            fd;                           /* of the library: its number is a part of the name */
@@ -110,9 +111,8 @@ typedef struct launch {
     _Alignas(max_align_t) char values[FAKE_ARGUMENT_BYTES];
 } launch_t;
 
-/* Primary contexts; there are no others. */
 struct CUctx_st {
-    int       device, retained;
+    int       device, retained;                  /* one that an application has made is retained once */
     unsigned  peers;                             /* a bit for each device whose memory it may use */
     stream_t *defaults[2];                       /* legacy, per thread */
 };
@@ -160,7 +160,7 @@ static stream_t *streams;
 static event_t  *events;
 static module_t *modules;
 static kernel_t *kernels;
-static struct CUctx_st contexts[DEVICES];
+static struct CUctx_st contexts[CONTEXTS];       /* the primary ones by their device, and those that applications make */
 
 /* The calling thread's current contexts; the last one counts. */
 static _Thread_local struct {
@@ -285,10 +285,12 @@ typedef enum need { NOTHING, DRIVER, CONTEXT, NO_CAPTURE } need_t;
 
 static CUcontext current_context(void) { return current.depth > 0 ? current.of[current.depth - 1] : NULL; }
 
-static bool any_captured(bool blocks)
+/* `blocks`: a stream for which the legacy default stream of this context waits; NULL: any. */
+static bool any_captured(const struct CUctx_st *blocks)
 {
     const stream_t *stream = streams;
-    while (stream && (!stream->capturing || stream->destroyed || stream->blocks < blocks))
+    while (stream && (!stream->capturing || stream->destroyed
+                      || (blocks && !(stream->blocks && stream->context == blocks))))
         stream = stream->next;
     return stream;
 }
@@ -296,7 +298,7 @@ static bool any_captured(bool blocks)
 /* In the global mode some calls are errors then, whichever thread captures. */
 static CUresult check_capture(void)
 {
-    if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED || !any_captured(false))
+    if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED || !any_captured(NULL))
         return CUDA_SUCCESS;
     misuses++;                                   /* a device's capture is invalid then, also if nobody looks at the error */
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -552,6 +554,13 @@ CUresult cuCtxSetCurrent(CUcontext context)
     return CUDA_SUCCESS;
 }
 
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    BEGIN(CONTEXT);
+    *device = current_context()->device;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
     BEGIN(CONTEXT);
@@ -680,7 +689,7 @@ static stream_t *new_stream(bool is_default, bool blocks)
     pthread_t thread;
     stream_t *stream = malloc(sizeof *stream);
     *stream = (stream_t){.next = streams, .handle = is_default ? NULL : take_handle(&stream_handles),
-                         .number = ++numbers, .device = current_context()->device, .users = 1,
+                         .context = current_context(), .number = ++numbers, .device = current_context()->device, .users = 1,
                          .held = holds_new && !is_default, .blocks = blocks};
     stream->last = &stream->first;
     if (pthread_create(&thread, NULL, run_stream, stream) != 0) {
@@ -725,9 +734,8 @@ static stream_t *with_room(CUstream handle)
 static CUresult captured(const stream_t *stream)
 {
     const bool is_legacy = !stream->handle && !stream->blocks;
-    return stream->capturing               ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-         : is_legacy && any_captured(true) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-                                           : CUDA_SUCCESS;
+    return stream->capturing ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+         : is_legacy && any_captured(stream->context) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
 }
 
 /* The same of a call that ends the capture. */
@@ -884,7 +892,7 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
         misuses++;
         return end(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
-    *context = &contexts[stream->device];
+    *context = stream->context;
     return end(CUDA_SUCCESS);
 }
 
@@ -913,7 +921,7 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags)
     (void)flags;
     take_lock();
     event_t *event = malloc(sizeof *event);
-    *event = (event_t){.next = events, .handle = take_handle(&event_handles), .device = current_context()->device, .users = 1};
+    *event = (event_t){.next = events, .handle = take_handle(&event_handles), .context = current_context(), .users = 1};
     events = event;
     *out = event->handle;
     return end(CUDA_SUCCESS);
@@ -941,7 +949,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
     take_lock();
     stream_t *stream = with_room(stream_handle);
     event_t  *event = event_of(handle);
-    if (!event || !stream || event->device != stream->device)
+    if (!event || !stream || event->context != stream->context)
         return end(CUDA_ERROR_INVALID_HANDLE);
     const CUresult result = queue(stream, &(operation_t){.kind = RECORD, .event = event,
                                                          .record = event->recorded + 1});
@@ -1016,7 +1024,7 @@ static void keep(const memory_t *what)
     memory_t *memory = malloc(sizeof *memory);
     *memory = *what;
     memory->number = ++numbers;
-    memory->context = current_context()->device;
+    memory->context = current_context();
     memory->next = memories;
     memories = memory;
 }
@@ -1284,7 +1292,7 @@ static void answer(CUpointer_attribute attribute, const memory_t *memory, CUdevi
     void *const           for_host = is_managed || is_host ? (void *)(uintptr_t)address : NULL;
     const uint32_t        type = is_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)out = memory ? &contexts[m->device] : NULL; break;
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)out = memory ? m->context : NULL; break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(uint32_t *)out = memory ? type : 0; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)out = memory ? address : 0; break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: *(void **)out = for_host; break;
@@ -1492,7 +1500,7 @@ CUresult cuModuleLoadData(CUmodule *out, const void *image)
         module->image = strdup(image);
     take_lock();
     module->handle = new_handle();
-    module->device = current_context()->device;
+    module->context = current_context();
     if (is_library && (!module->library || !add_kernels(module))) {
         close_module(module);
         return end(CUDA_ERROR_INVALID_IMAGE);
@@ -1605,7 +1613,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
     const kernel_t *kernel = kernels;
     while (kernel && (CUfunction)kernel != function)
         kernel = kernel->next;
-    if (!stream || !kernel || stream->device != current_context()->device)
+    if (!stream || !kernel || stream->context != current_context())
         return end(CUDA_ERROR_INVALID_HANDLE);
     if (kernel->run && (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1))
         return end(CUDA_ERROR_NOT_SUPPORTED);
@@ -1619,12 +1627,12 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
 /* ---- the end of a context ------------------------------------------------------------------------- */
 
 /* With the lock, as what follows: each takes with the context what is of one kind, and says whether there was any. */
-static bool take_memory(int device, unsigned kinds)
+static bool take_memory(CUcontext context, unsigned kinds)
 {
     bool was_there = false;
     for (memory_t *next, *memory = memories; memory; memory = next) {
         next = memory->next;
-        if (memory->context == device && kinds >> memory->kind & 1) {
+        if (memory->context == context && kinds >> memory->kind & 1) {
             remove_memory(memory);
             was_there = true;
         }
@@ -1633,11 +1641,11 @@ static bool take_memory(int device, unsigned kinds)
 }
 
 /* The default streams are nobody's. */
-static bool take_streams(int device)
+static bool take_streams(CUcontext context)
 {
     bool was_there = false;
     for (stream_t *stream = streams; stream; stream = stream->next)
-        if (stream->device == device && !stream->destroyed) {
+        if (stream->context == context && !stream->destroyed) {
             stream->destroyed = true;
             if (stream->handle)
                 give_handle(&stream_handles, stream->handle);
@@ -1647,12 +1655,12 @@ static bool take_streams(int device)
     return was_there;
 }
 
-static bool take_events(int device)
+static bool take_events(CUcontext context)
 {
     bool was_there = false;
     for (event_t **link = &events; *link;) {
         event_t *event = *link;
-        if (event->device != device) {
+        if (event->context != context) {
             link = &event->next;
             continue;
         }
@@ -1664,12 +1672,12 @@ static bool take_events(int device)
     return was_there;
 }
 
-static bool take_modules(int device)
+static bool take_modules(CUcontext context)
 {
     bool was_there = false;
     for (module_t **link = &modules; *link;) {
         module_t *module = *link;
-        if (module->device != device) {
+        if (module->context != context) {
             link = &module->next;
             continue;
         }
@@ -1681,21 +1689,22 @@ static bool take_modules(int device)
     return was_there;
 }
 
+static bool is_primary(const struct CUctx_st *context) { return context < contexts + DEVICES; }
+
 /* One misuse for each kind of which something is left. */
 static void destroy(CUcontext context)
 {
-    const int device = context->device;
-    misuses += take_memory(device, 1 << DEVICE | 1 << MANAGED);
-    misuses += take_memory(device, 1 << HOST);
-    misuses += take_memory(device, 1 << REGISTERED);
-    misuses += take_memory(device, 1 << MAPPING);
-    misuses += take_streams(device);
-    misuses += take_events(device);
-    misuses += take_modules(device);
+    misuses += take_memory(context, 1 << DEVICE | 1 << MANAGED);
+    misuses += take_memory(context, 1 << HOST);
+    misuses += take_memory(context, 1 << REGISTERED);
+    misuses += take_memory(context, 1 << MAPPING);
+    misuses += take_streams(context);
+    misuses += take_events(context);
+    misuses += take_modules(context);
     context->defaults[0] = context->defaults[1] = NULL;
     context->peers = 0;
-    for (int i = 0; i < DEVICES; i++)
-        contexts[i].peers &= ~(1u << device);
+    for (int i = 0; i < CONTEXTS && is_primary(context); i++)
+        contexts[i].peers &= ~(1u << context->device);
 }
 
 /* The last release waits for what is queued, and destroys the context. */
@@ -1712,6 +1721,46 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
         return end(CUDA_ERROR_INVALID_CONTEXT);
     if (--context->retained == 0)
         destroy(context);
+    return end(CUDA_SUCCESS);
+}
+
+/* A context beside the primary one, with default streams of its own.  It becomes the calling thread's current one. */
+CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice device)
+{
+    BEGIN(DRIVER);
+    if (!is_device(device) || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    take_lock();
+    CUcontext context = contexts + DEVICES;
+    while (context < contexts + CONTEXTS && context->retained > 0)
+        context++;
+    if (context == contexts + CONTEXTS || current.depth == DEPTH)
+        return end(CUDA_ERROR_OUT_OF_MEMORY);
+    *context = (struct CUctx_st){.device = device, .retained = 1};
+    *out = current.of[current.depth++] = context;
+    return end(CUDA_SUCCESS);
+}
+
+static bool is_busy_in(const struct CUctx_st *context)
+{
+    const stream_t *stream = streams;
+    while (stream && (stream->context != context || !stream->first))
+        stream = stream->next;
+    return stream;
+}
+
+/* It is no longer current in the calling thread.  Waits for what is queued there. */
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    BEGIN(DRIVER);
+    take_lock();
+    if (!context || is_primary(context) || context->retained == 0)
+        return end(CUDA_ERROR_INVALID_CONTEXT);
+    while (is_busy_in(context))
+        wait_in_call();
+    current.depth -= current_context() == context;
+    context->retained = 0;
+    destroy(context);
     return end(CUDA_SUCCESS);
 }
 
@@ -1795,7 +1844,7 @@ static uint64_t live(size_t kind)
             found++;
         return found;
     default:
-        for (int i = 0; i < DEVICES; i++)
+        for (int i = 0; i < CONTEXTS; i++)
             found += (uint64_t)contexts[i].retained;
         return found;
     }
@@ -2009,7 +2058,7 @@ static bool may_use(const memory_t *memory)
 {
     const bool is_of_device = memory->kind == DEVICE || memory->kind == MAPPING;
     return !running || !is_of_device || memory->device == running->device
-        || contexts[running->device].peers >> memory->device & 1;
+        || running->context->peers >> memory->device & 1;
 }
 
 void *fake_reach(CUdeviceptr address, size_t bytes)

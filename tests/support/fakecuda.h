@@ -22,7 +22,8 @@
 #define FAKE_PROTOTYPE(name, symbol, parameters) CUresult symbol parameters;
 PP_CUDA_FUNCTIONS(FAKE_PROTOTYPE)
 #undef FAKE_PROTOTYPE
-CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
+CUresult cuCtxDestroy_v2(CUcontext context);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags);
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
@@ -47,7 +48,7 @@ const char *fake_failed(void);
 uint64_t    fake_calls(const char *name);
 
 /* How many there are of a kind: "memory" (of devices, managed), "host memory", "registrations", "mappings" (of other
-   processes' memory), "streams", "events", "modules", "contexts" (retained). */
+   processes' memory), "streams", "events", "modules", "contexts" (retained, or made by the application). */
 uint64_t    fake_live(const char *kind);
 /* All kinds of which there are some: "memory: 1, events: 2"; "" if there are none.  Valid until the next call. */
 const char *fake_leaks(void);
@@ -58,7 +59,7 @@ void        fake_take_back(const char *kind);
      - memory was unregistered, freed or closed while a copy or a kernel that uses it was queued;
      - memory was freed while another process had it mapped;
      - a module was unloaded while a kernel of it was queued;
-     - the last release of a context found something there: once for each kind of fake_live().  It is gone then;
+     - the last release of a context, or its end, found something there: once for each kind of fake_live().  It is gone then;
      - a call was refused because it may disturb a capture, or ends it: fake_capture(). */
 uint64_t    fake_misuses(void);
 /* Copies to or from host memory that is not pinned.  The call waits for them, as the driver's may. */

@@ -281,6 +281,7 @@ def test_a_host_that_touches_memory_of_a_device_dies(cases: Cases, byte: int) ->
         "held_streams",
         "destroyed_early",
         "default_streams",
+        "other_context",
         "capture",
         "pointers",
         "registration",

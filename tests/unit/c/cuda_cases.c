@@ -861,6 +861,49 @@ static void default_streams(void)
     finish();
 }
 
+/* Another context of the device has streams, events and default streams of its own.  No capture in one concerns the default
+   stream of the other. */
+static void other_context(void)
+{
+    begin();
+    CUcontext             other, found;
+    CUdevice              found_device = 7;
+    CUstream              stream;
+    CUstreamCaptureStatus status;
+    bool                  elsewhere = true;
+    const CUevent         event = new_event();
+    DONE(pp_cuda_is_elsewhere(&device, &elsewhere));
+    CHECK(!elsewhere);
+    CHECK(cuCtxCreate_v2(&other, 0, -1) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS && context_now() == other && other != device.context);
+    CHECK(cuCtxGetDevice(&found_device) == CUDA_SUCCESS && found_device == 0);
+    DONE(pp_cuda_is_elsewhere(&device, &elsewhere));
+    CHECK(elsewhere);
+    fake_hold(CU_STREAM_LEGACY, true);
+    CHECK(cuda->cuEventRecord(event, CU_STREAM_LEGACY) == CUDA_ERROR_INVALID_HANDLE);
+    const CUevent own = new_event();
+    DONE(PP_CUDA(cuda, cuEventRecord, own, CU_STREAM_LEGACY));
+    CHECK(PP_CUDA(cuda, cuStreamQuery, CU_STREAM_LEGACY) == PP_PENDING);
+    CHECK(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+    DONE(PP_CUDA(cuda, cuCtxPushCurrent, device.context));
+    DONE(PP_CUDA(cuda, cuStreamQuery, CU_STREAM_LEGACY));
+    DONE(PP_CUDA(cuda, cuStreamGetCtx, stream, &found));
+    CHECK(found == other);
+    fake_capture(stream, true);
+    DONE(PP_CUDA(cuda, cuStreamIsCapturing, CU_STREAM_LEGACY, &status));
+    fake_capture(stream, false);
+    DONE(PP_CUDA(cuda, cuCtxPopCurrent, &found));
+    fake_let_all_go();
+    SAME(fake_leaks(), "streams: 1, events: 2, contexts: 2");
+    DONE(PP_CUDA(cuda, cuEventDestroy, own));
+    CHECK(cuCtxDestroy_v2(other) == CUDA_SUCCESS && context_now() == device.context);
+    SAME(fake_leaks(), "events: 1, contexts: 1");
+    CHECK(cuCtxDestroy_v2(other) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuCtxDestroy_v2(device.context) == CUDA_ERROR_INVALID_CONTEXT);
+    DONE(PP_CUDA(cuda, cuEventDestroy, event));
+    finish_after(1);                             /* the stream that the context took with it */
+}
+
 /* A capturing stream says so, and takes no operation. */
 static void capture(void)
 {
@@ -1618,7 +1661,7 @@ static const struct {
 #define CASE(function) {#function, function}
     CASE(open_twice), CASE(threads), CASE(forked), CASE(forked_from_an_application), CASE(forked_before),
     CASE(no_such_device), CASE(statuses), CASE(failures), CASE(one_failure), CASE(contexts), CASE(copies),
-    CASE(held_streams), CASE(destroyed_early), CASE(default_streams), CASE(capture), CASE(touch), CASE(pointers),
+    CASE(held_streams), CASE(destroyed_early), CASE(default_streams), CASE(other_context), CASE(capture), CASE(touch), CASE(pointers),
     CASE(registration), CASE(leaks), CASE(strictness), CASE(peers), CASE(two_processes), CASE(kernels),
     CASE(structures), CASE(freed_while_mapped), CASE(handles), CASE(room), CASE(held_calls), CASE(giving_back),
     CASE(used_while_freed), CASE(last_release), CASE(unsafe_calls), CASE(blocking_capture), CASE(priorities),
