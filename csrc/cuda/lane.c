@@ -228,7 +228,8 @@ static pp_status_t check(const pp_lane_t *lane, uint64_t stream)
     }
     if (is_about_the_stream(result) || context != lane->device.context)
         return pp_fail(PP_ERR_ARGUMENT, "stream=%#llx cannot be used: it was destroyed, or is no stream of the device of "
-                       "the buffers", (unsigned long long)stream);
+                       "the buffers, or is of another context of that device than the primary one, such as a green "
+                       "context", (unsigned long long)stream);
     return pp_cuda_status(cuda, result, call);
 }
 

@@ -69,8 +69,9 @@ bool        pp_lane_has_borrowed(const pp_lane_t *lane, const void *memory);
 /* Whether it is the legacy or the per-thread default stream. */
 static inline bool pp_lane_is_default(uint64_t stream) { return stream <= 2; }
 
-/* Whether the application may use the stream now.  PP_ERR_ARGUMENT: it is another device's; it was destroyed, if
-   the driver notices; work is being captured on it, which is not run now. */
+/* Whether the application may use the stream now.  PP_ERR_ARGUMENT: it is another device's, or another
+   context's of the device than its primary one; it was destroyed, if the driver notices; work is being captured on it,
+   which is not run now. */
 pp_status_t pp_lane_check(const pp_lane_t *lane, uint64_t stream);
 /* Whether an event can be recorded behind what reads a view on the stream.  PP_ERR_ARGUMENT: it is being captured. */
 pp_status_t pp_lane_check_view(const pp_lane_t *lane, uint64_t stream);

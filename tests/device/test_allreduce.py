@@ -796,6 +796,24 @@ def test_a_stream_of_another_device(ctx, array, stream):
     other.close()
 
 
+def test_a_stream_of_another_context(ctx, array, stream):
+    """It is on the same device, and was not destroyed. The call has done nothing."""
+    send, out = array(4), array(4)
+    send.put(1)
+    request = ctx.Allreduce_init(send, out, policy=pp.Full())
+    with other_context():
+        other = Stream()
+        with pytest.raises(pp.ArgumentError, match="another context of that device than the prim"):
+            request.Start(stream=other)
+        request.Start()
+        with pytest.raises(pp.ArgumentError, match="such as a green context"):
+            request.Wait(stream=other)
+        other.close()
+    request.Wait()
+    assert (out.get() == ctx.size).all()
+    request.Free()
+
+
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("call", ["Start", "Wait", "Test", "Flush"])
 def test_a_default_stream_of_another_context(comm, ctx, array, stream, call, number):
