@@ -9,6 +9,7 @@ import re
 import sys
 import time
 import venv
+from contextlib import closing
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -16,8 +17,9 @@ from types import ModuleType
 
 import pytest
 from support import cuda_mpi, fakecuda, gpu_environment
+from support.gpu_holder import Holder
 from support.layer import run_tests
-from support.mpirun import Run, program
+from support.mpirun import SEGMENTS, Run, program
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 600
@@ -144,6 +146,18 @@ def test_an_mpi_is_told_of_devices_from_the_beginning(
     monkeypatch.setattr(os, "execv", lambda *_: begun.append(os.environ.get("I_MPI_OFFLOAD")))
     ci.first_half(argparse.Namespace(installed=True, mpi=mpi, out=tmp_path))
     assert begun == [told]
+
+
+def test_the_process_that_holds_the_device_leaves_no_file(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would if it loaded MPI: nobody gives it a folder of its own for that."""
+    for name, text in {**env, SEGMENTS: str(tmp_path), "PYTHONPATH": with_stand_in()}.items():
+        monkeypatch.setenv(name, text)
+    with closing(Holder()) as holder:
+        assert holder.free() == 0
+        assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_its_environment_has_a_pip(tmp_path: Path) -> None:

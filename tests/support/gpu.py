@@ -6,7 +6,6 @@ a test is the same for both. The driver may be the stand-in (`fakecuda.c`), and 
 
     python -m support.gpu cupy      # or torch
     python -m support.gpu direct    # why MPI cannot be given addresses of the device, or null
-    python -m support.gpu hold      # for gpu_holder.py
 
 prints as JSON what there is, for programs that start ranks and use neither MPI nor a device.
 """
@@ -137,13 +136,6 @@ def _without_cuda(library: str) -> str | None:
 def needed() -> set[str]:
     """Return the libraries that must be there."""
     return {name for name in os.environ.get(NEEDED, "").split(",") if name}
-
-
-def _free_bytes() -> int:
-    """Return how much memory of the current device is free."""
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    ok(driver().cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
-    return free.value
 
 
 def ok(result: int) -> None:
@@ -360,21 +352,9 @@ def what_there_is(library: str) -> dict[str, Any]:
     return {"problem": problem, "paths": paths(), "stand_in": stand_in}
 
 
-def hold() -> None:
-    """Use device 0 until the standard input ends; for each line, say how much memory is free."""
-    context = Pointer()
-    ok(driver().cuInit(0))
-    ok(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-    ok(driver().cuCtxPushCurrent_v2(context))
-    for _ in sys.stdin:
-        print(0 if is_stand_in() else _free_bytes(), flush=True)
-
-
 if __name__ == "__main__":
     (what,) = sys.argv[1:]
-    if what == "hold":
-        hold()
-    elif what == "direct":
+    if what == "direct":
         print(json.dumps(_direct.why_not(load(), 0, tries=True)))
     else:
         print(json.dumps(what_there_is(what)))
