@@ -41,11 +41,13 @@ _LAUNCHERS = (
     *("MPIEXEC_", "MPI_LOCAL", "I_MPI_HYDRA_", "I_MPI_MPIRUN", "MV2_COMM_WORLD_", "SLURM_"),
     *("PALS_", "ALPS_"),
 )
-# What is not about the job: parameters of Open MPI's parts that move data, and leave for root.
+# What is not about the job: parameters of Open MPI's parts that move data, and leave for root; and
+# MPICH's.
 _KEPT = (
     *(f"OMPI_MCA_{part}" for part in ("accelerator", "bml", "btl", "coll", "mpi_", "mtl", "osc")),
     *(f"OMPI_MCA_{part}" for part in ("opal_cuda", "pml", "rcache", "smsc", "common_")),
     "OMPI_ALLOW_RUN_AS_ROOT",
+    "MPIR_CVAR_",
 )
 
 

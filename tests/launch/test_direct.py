@@ -317,11 +317,13 @@ def test_the_child_is_alone(monkeypatch):
         "I_MPI_HYDRA_ENV": "x",
         "SLURM_PROCID": "1",
         "MV2_COMM_WORLD_RANK": "1",
+        "MPIR_LOCALRANK": "1",
     }
     kept = {
         "I_MPI_OFFLOAD": "1",
         "OMPI_MCA_pml": "ucx",
         "OMPI_MCA_btl": "^ofi",
+        "MPIR_CVAR_ENABLE_GPU": "1",
         "LD_LIBRARY_PATH": "/x",
         "LD_PRELOAD": "/y",
         "CUDA_VISIBLE_DEVICES": "0",
