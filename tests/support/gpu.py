@@ -48,7 +48,7 @@ Kernel = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p))
 # a clock that goes on while the device works for another process.
 SPIN = b"""
 .version 7.8
-.target sm_80
+.target sm_70
 .address_size 64
 .visible .entry spin_write(.param .u64 out, .param .u64 count, .param .u64 value, .param .u64 ns)
 {

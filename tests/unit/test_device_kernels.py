@@ -391,7 +391,7 @@ def find_ptxas() -> str | None:
     return shutil.which("ptxas") or shutil.which("ptxas", path=os.pathsep.join(folders))
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])
 def test_the_slow_kernel_of_the_tests_on_a_gpu_can_be_assembled(
     architecture: str, tmp_path: Path
 ) -> None:
