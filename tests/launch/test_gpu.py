@@ -96,6 +96,63 @@ def test_an_environment_sees_the_packages_of_the_one_that_made_it(
     assert any(Path(folder, "nvidia", "cuda_nvrtc").is_dir() for folder in folders)
 
 
+def test_cupy_s_compiler_is_the_one_of_the_extra() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for major, names in gpu_environment.CUPY.items():
+        (found,) = re.findall(rf"^cuda{major} = (\[.*?\])", project, re.MULTILINE)
+        assert json.loads(found) == names
+
+
+@pytest.mark.parametrize("driver", [12, 13, 14])
+@pytest.mark.parametrize(
+    ("cupy", "wheel", "wanted"),
+    [
+        (None, None, slice(None)),
+        ("raise RuntimeError('libnvrtc.so.12: cannot open')", None, slice(1, None)),
+        ("raise RuntimeError('libnvrtc.so.12: cannot open')", 12, slice(1, None)),
+        ("return 12, 9", 12, slice(0)),
+    ],
+    ids=["no CuPy", "no compiler", "no compiler, a wheel of CuPy's", "both"],
+)
+def test_a_compiler_is_installed_for_cupy(
+    driver: int,
+    cupy: str | None,
+    wheel: int | None,
+    wanted: slice,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of the extra: CuPy's wheels have none, and without one there are no kernels."""
+    (tmp_path / "cupy" / "cuda").mkdir(parents=True)
+    (tmp_path / "cupy" / "__init__.py").write_text("" if cupy else "raise ImportError('none')")
+    (tmp_path / "cupy" / "cuda" / "__init__.py").touch()
+    (tmp_path / "cupy" / "cuda" / "nvrtc.py").write_text(f"def getVersion():\n    {cupy}\n")
+    if wheel is not None:
+        made = tmp_path / f"cupy_cuda{wheel}x-14.0.dist-info"
+        made.mkdir()
+        (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cupy-cuda{wheel}x\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(gpu_environment, "NEEDED", {})
+    monkeypatch.setattr(gpu_environment, "cuda_major", lambda _: driver)
+    extra = gpu_environment.CUPY[wheel or min(driver, 13)]
+    assert gpu_environment.missing(sys.executable, object(), None) == extra[wanted]
+
+
+def test_what_is_installed_does_not_get_into_the_first_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, ours = tmp_path / "made", tmp_path / "ours"
+    venv.create(made, symlinks=True, system_site_packages=True)
+    (ours / "nvidia" / "cublas").mkdir(parents=True)
+    monkeypatch.setattr(gpu_environment.sysconfig, "get_path", lambda name: str(ours))
+    monkeypatch.setattr(sys, "base_prefix", "/another")
+    gpu_environment.see_packages(str(made / "bin" / "python"))
+    (packages,) = made.glob("lib/python*/site-packages")
+    assert (packages / "nvidia" / "cublas").is_dir()
+    (packages / "nvidia" / "cuda_nvrtc").mkdir()
+    assert [folder.name for folder in (ours / "nvidia").iterdir()] == ["cublas"]
+
+
 @pytest.mark.parametrize(
     ("found", "problem"),
     [

