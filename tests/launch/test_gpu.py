@@ -280,6 +280,22 @@ def test_an_answer_is_found_before_what_libraries_say_at_the_end(
         ci.told("cupy")
 
 
+def test_what_takes_little_time_comes_before_what_takes_much(
+    ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the steps that are the last ones: there may be too little time for all."""
+    began: list[str] = []
+    monkeypatch.setenv(ci.INSIDE, "0")
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(ci, "told", lambda library: {"stand_in": True, "problem": None})
+    monkeypatch.setattr(ci, "finish", lambda steps: 0)
+    monkeypatch.setattr(ci.Steps, "run", lambda steps, name, again, act: began.append(again))
+    options = {"out": tmp_path, "limit": 1.0, "without": None, "only": None, "ranks": None}
+    ci.all_steps(argparse.Namespace(**options), None)
+    assert began[-4:] == [f"--only {part}" for part in ("plants", "memcheck", "killed", "ends")]
+    assert len({again.split()[1] for again in began}) == len(ci.PARTS)
+
+
 def test_files_are_tried_by_themselves_only_once(
     ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
