@@ -270,6 +270,24 @@ def test_some_ranks_lend(comm, ctx, alloc, array, needs_ipc):
     request.Free()
 
 
+def test_two_handles_read_one_array(comm, ctx, alloc, array, stand_in, needs_ipc):
+    """The other ranks open it twice, at one place; when one handle is freed, it is still there."""
+    send, out, others = alloc(COUNT), array(COUNT, "i8"), comm.size - 1
+    opens = stand_in.fake_calls(b"cuIpcOpenMemHandle")
+    first, second = (opened(ctx, send, out, policy=pp.Full()) for _ in range(2))
+    assert stand_in.fake_calls(b"cuIpcOpenMemHandle") - opens == 4 * others
+    assert stand_in.fake_live(b"mappings") == 3 * others
+    bytes_before = ctx.stats().ipc_bytes
+    assert sums(comm, first, send, out) and sums(comm, second, send, out)
+    assert sums(comm, first, send, out)
+    first.Free()
+    soon(lambda: stand_in.fake_live(b"mappings") == 2 * others)
+    assert sums(comm, second, send, out)
+    assert ctx.stats().ipc_bytes - bytes_before == 4 * 5 * COUNT * 8  # of results
+    second.Free()
+    soon(lambda: stand_in.fake_live(b"mappings") == 0)
+
+
 @pytest.mark.parametrize("path", ["staged", "auto"])
 def test_elsewhere_it_is_a_buffer_as_any(comm, ctx, alloc, array, path):
     send, out = alloc(COUNT), alloc(COUNT)
