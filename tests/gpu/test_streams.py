@@ -182,6 +182,40 @@ def test_default_streams(comm, ctx, kit, path, arrays, number):
     request.Free()
 
 
+@pytest.mark.parametrize("number", [LEGACY, PER_THREAD])
+def test_default_streams_of_another_context(comm, ctx, kit, path, arrays, number):
+    """They are others than those of the primary one. The call has done nothing."""
+    send, out = arrays
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
+    kit.put(send, np.full(COUNT, comm.rank, "f4"))
+    kit.wait()
+    refused = pytest.raises(pp.ArgumentError, match="is not its primary one")
+    with gpu.other_context(), refused:
+        request.Start(stream=number)
+    request.Start(stream=number)
+    with gpu.other_context(), refused:
+        request.Wait(stream=number)
+    request.Wait(stream=number)
+    check(kit, comm, out, 0, number)
+    request.Free()
+
+
+def test_the_legacy_default_stream_while_a_blocking_one_is_captured(comm, ctx, kit, path, arrays):
+    """It would wait for that. The call has done nothing."""
+    send, out = arrays
+    request = gpu.made(ctx, path, send, out, policy=pp.Full())
+    kit.put(send, np.full(COUNT, comm.rank, "f4"))
+    kit.wait()
+    refused = pytest.raises(pp.ArgumentError, match="waits for the legacy default stream")
+    with gpu.blocking_stream() as blocking:
+        with gpu.captured(blocking), refused:
+            request.Start(stream=LEGACY)
+        request.Start(stream=LEGACY)
+    request.Wait(stream=LEGACY)
+    check(kit, comm, out, 0, LEGACY)
+    request.Free()
+
+
 def test_the_current_stream_is_that_of_the_library(comm, ctx, kit, path, arrays):
     """Without stream=, Start and Wait use the stream that is current when they are called."""
     send, out = arrays

@@ -343,6 +343,27 @@ def captured(number: int) -> Iterator[None]:
     ok(library.cuGraphDestroy(graph))
 
 
+@contextmanager
+def blocking_stream() -> Iterator[int]:
+    """Make a stream that waits for the legacy default one, as that one for it."""
+    stream = Pointer()
+    ok(driver().cuStreamCreate(ctypes.byref(stream), 0))
+    assert stream.value is not None
+    yield stream.value
+    ok(driver().cuStreamDestroy_v2(stream))
+
+
+@contextmanager
+def other_context() -> Iterator[None]:
+    """Make a context beside the primary one of device 0 this thread's current one."""
+    made = Pointer()
+    ok(driver().cuCtxCreate_v2(ctypes.byref(made), 0, 0))
+    try:
+        yield
+    finally:
+        ok(driver().cuCtxDestroy_v2(made))
+
+
 def what_there_is(library: str) -> dict[str, Any]:
     """Return why a library cannot be used (None: it can), the paths, whether this is a stand-in."""
     problem = why_not(library)
