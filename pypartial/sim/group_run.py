@@ -180,7 +180,8 @@ class _Run:
         self.result.iterations[rank] += 1
         self.result.elapsed_ns[rank] = now
         self.result.waited_ns[rank] += now - self.asked_ns[rank]
-        self.compute(rank, now)
+        if self.result.iterations[rank] < self.course.iterations:  # otherwise the simulation ends
+            self.compute(rank, now)
 
     def write(self, now: int, event: str, group: Begin) -> None:
         if self.log is None:

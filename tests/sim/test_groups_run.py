@@ -309,6 +309,17 @@ def test_an_arrival_model_without_a_slow_rank() -> None:
     assert "16 all" in ran.stdout
 
 
+def test_a_trace(tmp_path: Path) -> None:
+    """It needs a line for each iteration, and no more."""
+    trace, results = tmp_path / "trace", tmp_path / "results.json"
+    trace.write_text("1ms 2ms\n" * 5)
+    words = ("sim", "groups", "--generator", "controller:2", "--arrivals", f"trace:{trace}")
+    ran = command(*words, "--ranks", "2", "--iterations", "5", "--json", str(results))
+    assert ran.returncode == 0, ran.stderr
+    (row,) = json.loads(results.read_text())["rows"]
+    assert row["sides"][0]["iteration_ns"] == 2_000_000 and row["sizes"] == {"2": 5}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
