@@ -163,7 +163,14 @@ class BenchGroupsOptions:
         if not 0 <= self.seed < 1 << 64:
             return f"--seed {self.seed} is not in 0..2**64 - 1"
         try:
-            parse_arrivals(self.arrivals, ranks, self.iterations, self.seed, self.base_ns)
+            parse_arrivals(
+                self.arrivals,
+                ranks,
+                self.iterations,
+                self.seed,
+                self.base_ns,
+                steps_option="--iterations",
+            )
         except ValueError as error:
             return f"--arrivals: {error}"
         return None

@@ -258,6 +258,7 @@ class _Request:
     steps: int
     seed: int
     base_ns: int
+    steps_option: str
 
     def parts(self, usage: str) -> list[str]:
         """Return the parts between the colons, as many as the usage shows."""
@@ -288,7 +289,13 @@ class _Request:
 
 
 def parse_arrivals(
-    text: str, ranks: int, steps: int, seed: int, base_ns: int = BASE_NS
+    text: str,
+    ranks: int,
+    steps: int,
+    seed: int,
+    base_ns: int = BASE_NS,
+    *,
+    steps_option: str = "--steps",
 ) -> Arrivals:
     """Return the arrival model that a text such as ``linear:1ms`` or ``slow:3:20x`` stands for.
 
@@ -327,6 +334,8 @@ def parse_arrivals(
         0..2**64 - 1.
     base_ns : int
         Mean of the base computation, which is uniform within 5 % around it.
+    steps_option : str
+        The option with which the user says how many steps there are, for errors.
 
     Raises
     ------
@@ -344,7 +353,7 @@ def parse_arrivals(
             raise ValueError(f"{name}={value} is not in {least}..{most}")
     name, colon, rest = text.strip().partition(":")
     name = name.strip().lower()
-    request = _Request(text, rest.strip(), ranks, steps, seed, base_ns)
+    request = _Request(text, rest.strip(), ranks, steps, seed, base_ns, steps_option)
     if name in _WORKLOADS:
         if colon:
             raise ValueError(f"{text!r}: {name} takes no values; write {name}")
@@ -450,7 +459,7 @@ def _read_trace(request: _Request, usage: str) -> Arrivals:
     if lines < request.steps:
         raise ValueError(
             f"{path} has {lines} lines, one a step, but {request.steps} steps are asked for: "
-            f"use --steps {lines}, or a file with {request.steps} lines"
+            f"use {request.steps_option} {lines}, or a file with {request.steps} lines"
         )
     return _Trace(f"trace:{path}", request.ranks, request.seed, np.stack(rows))
 

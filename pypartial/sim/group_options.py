@@ -145,7 +145,12 @@ def arrivals_complaint(options: GroupsOptions) -> str | None:
     """Return what is wrong with an arrival model; None if nothing is."""
     try:
         parse_arrivals(
-            options.arrivals, options.ranks, options.iterations, options.seed, options.base_ns
+            options.arrivals,
+            options.ranks,
+            options.iterations,
+            options.seed,
+            options.base_ns,
+            steps_option="--iterations",
         )
     except ValueError as error:
         return f"--arrivals: {error}"

@@ -318,6 +318,8 @@ def test_a_trace(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     (row,) = json.loads(results.read_text())["rows"]
     assert row["sides"][0]["iteration_ns"] == 2_000_000 and row["sizes"] == {"2": 5}
+    ran = command(*words, "--ranks", "2", "--iterations", "6")
+    assert ran.returncode == 2 and "use --iterations 5" in " ".join(ran.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,16 @@ def test_one_rank_has_no_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert "start several, with mpirun -n 8 pypartial bench groups" in said
 
 
+def test_a_trace_that_is_too_short_names_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace"
+    trace.write_text("1ms 2ms\n" * 5)
+    assert read("--arrivals", f"trace:{trace}", "--size", "2", ranks=2) == 2
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "use --iterations 5" in said
+
+
 def test_sizes_of_groups() -> None:
     assert parse_group_size(" 12 ") == 12
     for text in ("", "0", "1", "-2", "2.0", "two", "1" * 5000):
