@@ -8,6 +8,12 @@
  * hold all would make them wait for a slow rank.  The head waits for a rank that has not left and is not queued, so it
  * does not wait for ever.
  *
+ * The head is kept back only if the ranks outside its component are enough for a group.  That leaves no halves apart.
+ * Say A and B are halves that no group has had a rank of both of, for longer than the history, and the head is in A.
+ * Its component is a part of A, so all of B is outside.  If B is enough for a group, the head is kept back.  If not,
+ * each group of a rank of B has a rank of A as well, and each rank that asks gets a group: the halves do not last.
+ * Otherwise a few ranks would wait for a slow one again and again, which goes with some of them anyway.
+ *
  * A forest over the ranks (union-find) says which component a rank is in.  New groups unite trees at once.  Groups that
  * drop out of the history are noticed only when the forest is built anew.  That starts with the newest group and ends
  * when all ranks are connected, say by group g: they stay connected until g drops out, and nothing is to be done before.
@@ -143,6 +149,13 @@ static int32_t first_of_another(const pp_groups_t *g)
 /* How many members a group has now. */
 static int32_t wanted_now(const pp_groups_t *g) { return g->here.count < g->plan.size ? g->here.count : g->plan.size; }
 
+/* Where the last groups leave the ranks unconnected, and all queued ranks are of one component: the head is kept back. */
+static bool keeps_head(const pp_groups_t *g)
+{
+    const int32_t inside = pp_groups_rank(g, root_of(g, g->queue_first))->present;
+    return g->here.count - inside >= wanted_now(g);
+}
+
 /* Takes the next group out of the queue; 0: none is due. */
 static int32_t take(pp_groups_t *g, int32_t *members)
 {
@@ -151,10 +164,12 @@ static int32_t take(pp_groups_t *g, int32_t *members)
     if (wanted == 0 || g->queued < wanted)
         return 0;
     if (wanted > 1 && is_frozen(g)) {
-        int32_t other = first_of_another(g);
-        if (other == PP_NOBODY && g->queued == wanted)
+        const int32_t other = first_of_another(g);
+        const bool    keeps = other == PP_NOBODY && keeps_head(g);
+        if (keeps && g->queued == wanted)
             return 0;
-        next = pp_groups_rank(g, next)->behind;          /* the head stays, or is the first member */
+        if (keeps || other != PP_NOBODY)
+            next = pp_groups_rank(g, next)->behind;      /* the head stays, or is the first member */
         if (other != PP_NOBODY) {
             members[count++] = g->queue_first;
             members[count++] = other;
@@ -233,7 +248,7 @@ bool pp_controller_may_complete(pp_groups_t *g, int32_t rank)
             others |= root_of(g, other) != head;
         }
     }
-    if (others || !is_frozen(g))
+    if (others || !is_frozen(g) || !keeps_head(g))
         return come >= wanted_now(g);
     return rank != g->queue_first && come > wanted_now(g);       /* the head is kept back */
 }

@@ -671,7 +671,7 @@ def test_the_controller_keeps_one_rank_back_and_lets_the_others_go_on() -> None:
 
 
 def test_a_component_whose_ranks_have_left_does_not_count() -> None:
-    machine = Machine(Plan("controller", 2, history=2), 3)
+    machine = Machine(Plan("controller", 2, history=3), 4)
 
     def pair() -> bool:
         machine.start(0)
@@ -684,15 +684,53 @@ def test_a_component_whose_ranks_have_left_does_not_count() -> None:
 
     assert pair()
     machine.leave(2)
+    machine.leave(3)
     assert pair() and pair() and pair()
     machine.back(2)
-    assert not pair()  # rank 2 is apart: rank 0 is kept back for it
+    assert pair()
+    machine.back(3)
+    assert not pair()  # ranks 2 and 3 are apart: rank 0 is kept back for them
     (bridge,) = machine.leave(2)
     assert isinstance(bridge, Begin) and bridge.members == [0, 1]
 
 
+def test_the_controller_keeps_no_rank_back_for_fewer_than_make_a_group() -> None:
+    """They go with others, whenever they ask."""
+    for slow, size in (([3], 2), ([3], 3), ([3, 4], 3)):
+        ranks = 3 + len(slow)
+        machine = Machine(Plan("controller", size), ranks)
+
+        def group(members: list[int], machine: Machine = machine) -> None:
+            for rank in members[:-1]:
+                assert machine.start(rank) == []
+            (begun,) = machine.start(members[-1])
+            assert isinstance(begun, Begin) and begun.members == sorted(members)
+            for rank in members:
+                machine.finish(rank, begun.serial)
+
+        for _ in range(20):
+            for first in range(3):
+                group([(first + i) % 3 for i in range(size)])
+        group([*slow, *range(size - len(slow))])
+
+
+def test_the_controller_keeps_a_rank_back_for_as_many_as_make_a_group() -> None:
+    """They need not have been in a group with each other: one day they may be."""
+    machine = Machine(Plan("controller", 2), 5)
+    assert machine.leave(4) == []
+    for _ in range(16):
+        machine.start(0)
+        (begun,) = machine.start(1)
+        assert isinstance(begun, Begin)
+        machine.finish(0, begun.serial)
+        machine.finish(1, begun.serial)
+    assert machine.start(0) == machine.start(1) == []
+    (bridge,) = machine.start(2)
+    assert isinstance(bridge, Begin) and bridge.members == [0, 2]
+
+
 def test_the_groups_of_a_rank_that_comes_back_connect_it_soon() -> None:
-    machine = Machine(Plan("controller", 2, history=8), 4)
+    machine = Machine(Plan("controller", 2, history=8), 5)
 
     def pair(one: int, other: int) -> None:
         assert machine.start(one) == []
@@ -701,19 +739,21 @@ def test_the_groups_of_a_rank_that_comes_back_connect_it_soon() -> None:
         machine.finish(one, group.serial)
         machine.finish(other, group.serial)
 
-    for one, other in (*[(0, 1)] * 4, (1, 2), (1, 3), (0, 1), (0, 1)):
+    for one, other in (*[(0, 1)] * 4, (2, 4), (1, 2), (1, 3), (0, 1)):
         pair(one, other)
     machine.leave(2)
+    machine.leave(4)
     pair(1, 3)  # the controller has looked back as far as the other ranks are connected
     machine.back(2)
-    assert machine.start(0) == []  # it is kept back for rank 2, ...
+    machine.back(4)
+    assert machine.start(0) == []  # it is kept back for ranks 2 and 4, ...
     for _ in range(2):
         assert machine.start(1) == []
         (group,) = machine.start(3)
         assert isinstance(group, Begin) and group.members == [1, 3]
         machine.finish(1, group.serial)
         machine.finish(3, group.serial)
-    (group,) = machine.start(1)  # ... until {1, 2} is found, which is one of the last 8 groups
+    (group,) = machine.start(1)  # ... until {2, 4} and {1, 2} are found, two of the last 8 groups
     assert isinstance(group, Begin) and group.members == [0, 1]
 
 

@@ -161,13 +161,14 @@ def test_ranks_in_phase_do_not_stay_apart(ranks: int, size: int, window: int) ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_rank_20_times_slower_costs_pairs_little(seed: int) -> None:
-    times = modelled("slow:0:20x", 8, 1500, seed)
+@pytest.mark.parametrize(("ranks", "size"), [(8, 2), (3, 2), (4, 3), (5, 2), (16, 3)])
+def test_a_rank_20_times_slower_costs_groups_little(ranks: int, size: int, seed: int) -> None:
+    times = modelled("slow:0:20x", ranks, 1500, seed)
     filtered, plain = (
-        run(generator, times, 8, 1500, seed=seed)
-        for generator in ("controller:2", "controller:2,no-unfreeze")
+        run(generator, times, ranks, 1500, seed=seed)
+        for generator in (f"controller:{size}", f"controller:{size},no-unfreeze")
     )
-    fast = range(1, 8)
+    fast = range(1, ranks)
     assert filtered.iteration_ns(fast) < 1.03 * plain.iteration_ns(fast)
 
 

@@ -207,38 +207,40 @@ def test_tables_give_way_last() -> None:
 
 
 def test_a_controller_that_keeps_its_head_back_may_be_part_of_a_circle() -> None:
-    one, other = Machine(Plan("controller", 2, history=2), 3), Machine(Plan("random", 2), 3, seed=2)
-    for _ in range(2):
+    one, other = Machine(Plan("controller", 2), 4), Machine(Plan("random", 3, reuse=True), 4)
+    for _ in range(12):
         one.start(0)
         (group,) = one.start(1)
         assert isinstance(group, Begin)
         one.finish(0, group.serial)
         one.finish(1, group.serial)
-    # Rank 0 is kept back for rank 2, which waits for rank 0.
-    assert one.start(0) == one.start(1) == other.leave(1) == other.start(2) == []
+    # Rank 0 is kept back for ranks 2 and 3, which wait for rank 0.
+    assert one.start(0) == one.start(1) == other.leave(1) == []
+    assert other.start(2) == other.start(3) == []
     nothing, (group,) = untangle([one, other])
-    assert nothing == [] and isinstance(group, Begin) and group.members == [2]
+    assert nothing == [] and isinstance(group, Begin) and group.members == [2, 3]
     other.finish(2, group.serial)
     (bridge,) = one.start(2)
     assert isinstance(bridge, Begin) and bridge.members == [0, 2]
 
 
 def test_ranks_behind_a_head_that_is_kept_back_go_on() -> None:
-    one, other = Machine(Plan("controller", 2, history=3), 4), Machine(Plan("random", 3), 4)
-    for first, second in ((0, 1), (1, 2), (0, 1)):
+    one, other = Machine(Plan("controller", 2), 5), Machine(Plan("random", 4, reuse=True), 5)
+    for first, second in ((0, 1), (1, 2)) * 8:
         one.start(first)
         (group,) = one.start(second)
         assert isinstance(group, Begin)
         one.finish(first, group.serial)
         one.finish(second, group.serial)
-    # Rank 1 is kept back for rank 3, which waits for ranks 0 and 1.  Rank 0 will go with rank 2.
-    assert one.start(1) == one.start(0) == other.leave(2) == other.start(3) == []
+    # Rank 1 is kept back for ranks 3 and 4, which wait for 0 and 1.  Rank 0 will go with rank 2.
+    assert one.start(1) == one.start(0) == other.leave(2) == []
+    assert other.start(3) == other.start(4) == []
     assert untangle([one, other]) == [[], []]
     (group,) = one.start(2)
     assert isinstance(group, Begin) and group.members == [0, 2]
     assert one.finish(0, group.serial) == [Complete(0, group.serial)]
     (group,) = other.start(0)  # rank 1 has given way
-    assert isinstance(group, Begin) and group.members == [0, 3]
+    assert isinstance(group, Begin) and group.members == [0, 3, 4]
 
 
 def test_the_pace_of_a_rank_that_gives_way_stays_as_it_was() -> None:
