@@ -50,9 +50,10 @@ class Method(ABC):
         state : callable, optional
             Returns the optimizer's state as arrays of float16, float32 or float64, the same number
             and shapes on all ranks. They are averaged in place wherever the models of all ranks are
-            averaged: in `Worker.flush` and `Worker.finish`, and by `EagerSGD.sync_every`; with
-            ``deliver="each"`` and `Synchronous` never, because ranks do not differ. A rank that has
-            made no update yet may return no arrays: the others average without it.
+            averaged, with the same weights: in `Worker.flush` and `Worker.finish`, and by
+            `EagerSGD.sync_every`; with ``deliver="each"`` and `Synchronous` never, because ranks do
+            not differ. A rank that has made no update yet may return no arrays: the others average
+            without it.
 
         Returns
         -------
@@ -95,6 +96,8 @@ class Worker(ABC):
     gradient: Vector
     status: Status | None
     rounds: int
+    # How much the model of each rank counted in the last flush; None: all the same.
+    _weights: Sequence[int] | None = None
 
     @abstractmethod
     def step(self, gradient: Vector | None, update: Update) -> int:
@@ -138,6 +141,11 @@ class Worker(ABC):
 
         Collective, blocking. All ranks have the same `x` then, bit for bit; save checkpoints here.
 
+        With `PartialReduce` and `Ripples` it becomes the average of the ranks' models, in which the
+        model of a rank counts by the steps that the rank has made since the last flush, those
+        without a gradient included. So that of a rank without steps does not count. If all ranks
+        have made as many, or none, all models count the same.
+
         Parameters
         ----------
         update : callable, optional
@@ -162,9 +170,14 @@ class Worker(ABC):
     def finish(self, update: Update | None = None) -> int:
         """End the training: `flush`, as often as ranks that still make steps need it.
 
-        Collective, blocking. A rank that has no more batches calls it; it takes part in the rounds
-        of the other ranks until all have called it. The worker cannot be used afterwards, except
-        for its attributes and `state_dict`.
+        Collective, blocking. A rank that has no more batches calls it; with `Synchronous` and
+        `EagerSGD` it takes part in the rounds of the other ranks until all have called it. With
+        `PartialReduce` and `Ripples` it is in no more groups, and what the others learn does not
+        reach its model before they come to a flush, or to their end. There its model counts by its
+        few steps; at later ones it does not count. A rank with far fewer batches than others can go
+        on by ``step(None, update)`` instead: its model then stays with those of the others, which
+        learn more slowly by it. The worker cannot be used afterwards, except for its attributes and
+        `state_dict`.
 
         Parameters
         ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,12 +10,12 @@ import numpy as np
 
 from .._arguments import INT32_MAX, in_range, real_number
 from .._names import WEIGHTS
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Error, PeerFailedError
 from ..groups import Controller, Generator, Given
 from ..preduce import PreduceRequest
 from ..status import Status
 from .base import Method, State, Update, Vector, Worker
-from .worker import CommonWorker
+from .worker import CommonWorker, Purpose
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -27,7 +28,7 @@ class PartialReduce(Method):
     """A step applies the rank's own gradient, and averages the models of the first ranks that ask.
 
     Ranks have different models until `Worker.flush` or `Worker.finish`, which average over all
-    ranks.
+    ranks, each model by the steps of its rank.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ class Ripples(Method):
     """A step applies the rank's own gradient, and averages models in a group of a generator.
 
     Ranks have different models until `Worker.flush` or `Worker.finish`, which average over all
-    ranks.
+    ranks, each model by the steps of its rank.
 
     Parameters
     ----------
@@ -116,9 +117,16 @@ class Ripples(Method):
 
 
 class GroupWorker(CommonWorker):
-    """A worker whose ranks average models in groups."""
+    """A worker whose ranks average models in groups.
+
+    A flush of the request gives the models of all ranks equal weights. That of a rank that has made
+    few steps since the last meeting would undo what the others have learned. So a model counts by
+    its rank's steps if these differ, and the average is made anew, of the ranks' own models.
+    """
 
     _request: PreduceRequest
+    _has_asked = False  # for a group, which may not be collected yet
+    _own: Any = None  # in a meeting: this rank's model, as it was before the flush
 
     def __init__(
         self,
@@ -142,12 +150,52 @@ class GroupWorker(CommonWorker):
     def _advance(self, update: Update, is_given: bool) -> int:
         status = Status()
         applied = self._apply(update) if is_given else 0
+        self._has_asked = True
         self._request.Start()
         self._request.Wait(status)
+        self._has_asked = False
         self.status = status
         return applied
 
+    def _end_step(self) -> None:
+        """Collect the request of a step that an exception has ended, as by Ctrl-C.
+
+        Until it is collected a group may write to the model.
+        """
+        try:
+            self._request.Wait()
+        except PeerFailedError:
+            raise
+        except Error:  # nothing was started, or it was collected
+            pass
+        self._has_asked = False
+
     def _end_rounds(self) -> tuple[int, Status]:
+        if self._has_asked:
+            self._end_step()
+        self._own = self._copy()
         status = self.status = Status()
         self._request.Flush(status)
         return 0, status
+
+    def _settle(self, purpose: Purpose, steps: int) -> Purpose:
+        try:
+            return super()._settle(purpose, steps)
+        finally:
+            self._own = None
+
+    def _share(self, steps: list[int]) -> list[int] | None:
+        """Return the ranks' steps, as FedAvg counts a model by the samples it has seen."""
+        if len(set(steps)) == 1:
+            return None
+        common = math.gcd(*steps)
+        return [made // common for made in steps]
+
+    def _average(self) -> None:
+        if self._weights is not None:
+            self.x[:] = self._own
+        super()._average()
+
+    def _copy(self) -> Any:
+        """Return a copy of the model, in host memory."""
+        return self.x.copy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -61,19 +61,29 @@ class Meeting:
         with self._together():
             return self._comm.allgather(value)
 
-    def average(self, array: npt.NDArray[Any], over: int | None = None) -> None:
+    def average(self, array: npt.NDArray[Any], weights: Sequence[int] | None = None) -> None:
         """Replace a contiguous float array by its mean over the ranks, the same bits everywhere.
 
-        `over`: what to divide the sum by, if some ranks have zeros only because they have no value.
+        Parameters
+        ----------
+        array : numpy.ndarray
+        weights : sequence of int, optional
+            How much each rank's array counts, the same on all ranks; not all are 0. What is in the
+            array of a rank that counts nothing does not matter. None: all count the same.
         """
         from mpi4py import MPI
 
+        share = 1 if weights is None else weights[self._comm.rank]
+        if share == 0:
+            array[...] = 0  # it may hold what times 0 is not 0
+        elif share != 1:
+            array *= share
         # An MPI may give ranks different bits in an allreduce; a broadcast has the bits of one.
         with self._together():
             for part in _parts(array.reshape(-1)):
                 if self._comm.rank == 0:
                     self._comm.Reduce(MPI.IN_PLACE, part)
-                    part /= over or self._comm.size
+                    part /= self._comm.size if weights is None else sum(weights)
                 else:
                     self._comm.Reduce(part, None)
             self._copy(array)

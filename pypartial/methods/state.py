@@ -38,7 +38,10 @@ def shapes(arrays: Sequence[Vector]) -> list[Shape]:
 
 
 def average_state(
-    meeting: Meeting, arrays: Sequence[Vector], by_rank: Sequence[Sequence[Shape]]
+    meeting: Meeting,
+    arrays: Sequence[Vector],
+    by_rank: Sequence[Sequence[Shape]],
+    weights: Sequence[int] | None = None,
 ) -> None:
     """Replace arrays by their means over the ranks that have any. Collective.
 
@@ -51,6 +54,9 @@ def average_state(
         This rank's.
     by_rank : sequence
         The `shapes` of all ranks.
+    weights : sequence of int, optional
+        How much each rank counts, as for `Meeting.average`. If those with arrays count nothing,
+        they count the same.
 
     Raises
     ------
@@ -63,6 +69,11 @@ def average_state(
     first = by_rank[holders[0]]
     for rank in holders:
         _compare(holders[0], first, rank, by_rank[rank])
+    shares = [0] * len(by_rank)
+    for rank in holders:
+        shares[rank] = 1 if weights is None else weights[rank]
+    if not any(shares):
+        shares = [int(rank in holders) for rank in range(len(by_rank))]
     for wide in (np.float32, np.float64):
         chosen = [number for number, shape in enumerate(first) if _wide(shape) is wide]
         if not chosen:
@@ -71,7 +82,7 @@ def average_state(
             vector = np.concatenate([arrays[number].reshape(-1) for number in chosen], dtype=wide)
         else:
             vector = np.zeros(sum(_count(first[number]) for number in chosen), wide)
-        meeting.average(vector, len(holders))
+        meeting.average(vector, shares)
         start = 0
         for number in chosen if arrays else []:
             end = start + arrays[number].size

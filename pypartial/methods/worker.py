@@ -99,6 +99,18 @@ class CommonWorker(Worker):
         Return how often `update` was called, and the status of the end.
         """
 
+    def _share(self, steps: list[int]) -> list[int] | None:
+        """Return how much each rank counts in the average of a meeting; None: all the same.
+
+        `steps`: how many steps each rank has made since the last meeting. Local; the same on all
+        ranks.
+        """
+        return None
+
+    def _average(self) -> None:
+        """Average the model over all ranks, by `_weights`; collective."""
+        self._meeting.average(self.x, self._weights)
+
     # ---- construction ----------------------------------------------------------------------------
 
     def _agree(self, extra: int) -> None:
@@ -183,12 +195,15 @@ class CommonWorker(Worker):
         while True:
             times, status = self._end_rounds()
             applied += times
-            self._newest, self._steps = status.round, 0
-            if self._settle(purpose) >= purpose:
+            steps, self._newest, self._steps = self._steps, status.round, 0
+            if self._settle(purpose, steps) >= purpose:
                 return applied
 
-    def _settle(self, purpose: Purpose) -> Purpose:
-        """Tell all ranks this one's purpose, and average what has drifted; return the least."""
+    def _settle(self, purpose: Purpose, steps: int) -> Purpose:
+        """Tell all ranks this one's purpose, and average what has drifted; return the least.
+
+        `steps`: how many this rank has made since the last meeting.
+        """
         arrays: list[Vector] = []
         complaint = None
         if self.drifts and self._state is not None:
@@ -196,17 +211,19 @@ class CommonWorker(Worker):
                 arrays = check_state(self._state())
             except Exception as error:  # the other ranks must learn of it
                 complaint = error
-        told: list[tuple[Purpose, list[Shape], str | None]]
-        told = self._meeting.gather((purpose, shapes(arrays), complaint and repr(complaint)))
+        told: list[tuple[Purpose, int, list[Shape], str | None]]
+        told = self._meeting.gather((purpose, steps, shapes(arrays), complaint and repr(complaint)))
         if complaint is not None:
             raise complaint
-        for rank, (_, _, problem) in enumerate(told):
+        for rank, (*_, problem) in enumerate(told):
             if problem is not None:
                 raise MismatchError(f"state() of rank {rank} raised {problem}")
+        self._weights = self._share([made for _, made, _, _ in told])
         if self.drifts:
-            average_state(self._meeting, arrays, [theirs for _, theirs, _ in told])
-            self._meeting.average(self.x)
-        return min(least for least, _, _ in told)
+            by_rank = [theirs for _, _, theirs, _ in told]
+            average_state(self._meeting, arrays, by_rank, self._weights)
+            self._average()
+        return min(least for least, *_ in told)
 
     def away(self, update: Update | None = None) -> AbstractContextManager[None]:
         """Leave all rounds for the time of a ``with`` block; collective."""

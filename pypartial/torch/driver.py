@@ -56,6 +56,11 @@ class Driver(ABC):
         return []
 
     @property
+    def weights(self) -> Sequence[int] | None:
+        """How much each rank counted in the last flush; None: all the same."""
+        return None
+
+    @property
     @abstractmethod
     def status(self) -> Status | None:
         """As a `pypartial.methods.Worker`'s."""
@@ -172,6 +177,11 @@ class Whole(Driver):
     def held(self) -> Sequence[torch.Tensor]:
         """Those of methods that average models, as far as they are views of the model's vector."""
         return [] if self._flat is None else self._flat.views
+
+    @property
+    def weights(self) -> Sequence[int] | None:
+        """The worker's."""
+        return self._worker._weights
 
     @property
     def status(self) -> Status | None:

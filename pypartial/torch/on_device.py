@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from ..errors import ArgumentError
 from ..groups import Controller
@@ -17,7 +18,7 @@ from ..methods import EagerSGD, Method, PartialReduce, Ripples, Synchronous
 from ..methods.base import State
 from ..methods.eager import EachWorker, LumpWorker
 from ..methods.groups import GroupWorker
-from ..methods.worker import CommonWorker, Purpose
+from ..methods.worker import CommonWorker
 from ..policy import Full
 from .accelerator import Home
 from .replicas import average
@@ -130,7 +131,13 @@ class _Group(_OnDevice, GroupWorker):
             self._model, self._generator, device_path=self._device_path, **self._options
         )
 
-    def _settle(self, purpose: Purpose) -> Purpose:
-        least = super()._settle(purpose)
-        average(self._meeting, self._home.view(self._model))
-        return least
+    def _copy(self) -> torch.Tensor:
+        return self._home.view(self._model).to("cpu", copy=True)
+
+    def _average(self) -> None:
+        model = self._home.view(self._model)
+        if self._weights is None:
+            average(self._meeting, model)
+        else:
+            self._meeting.average(self._own.numpy(), self._weights)
+            model.copy_(self._own)

@@ -126,8 +126,9 @@ class DistributedOptimizer:
     zeros, because the others may wait for it.
 
     **Ends.** A rank with fewer batches than others calls `finish`, or leaves the ``with`` block,
-    and serves the other ranks until all have done so. An exception that leaves the block
-    communicates nothing and gives up the context, as with `Request`.
+    and serves the other ranks until all have done so. With `PartialReduce` and `Ripples` its model
+    then counts by its few steps, as `pypartial.methods.Worker.finish` says. An exception that
+    leaves the block communicates nothing and gives up the context, as with `Request`.
 
     Examples
     --------
@@ -393,8 +394,9 @@ class DistributedOptimizer:
 
         All ranks have the same model afterwards: save checkpoints and evaluate here. Floating
         buffers that differ, such as running statistics, become the means over the ranks; other
-        buffers that differ become rank 0's. All gradients become None. A rank in `finish` takes
-        part.
+        buffers that differ become rank 0's. With `PartialReduce` and `Ripples` models, states and
+        buffers count by the steps of their ranks: see `pypartial.methods.Worker.flush`. All
+        gradients become None. A rank in `finish` takes part.
 
         Raises
         ------
@@ -422,7 +424,7 @@ class DistributedOptimizer:
     def _meet(self, is_end: bool) -> bool:
         """Make a flush together with all ranks, and return whether it is the end for all."""
         self._driver.flush(is_end)
-        settle(self._meeting, self._buffers)
+        settle(self._meeting, self._buffers, self._driver.weights)
         return all(self._meeting.gather(is_end))
 
     def away(self) -> AbstractContextManager[None]:

@@ -25,7 +25,9 @@ def average(meeting: Meeting, vector: torch.Tensor) -> None:
         vector.copy_(host)
 
 
-def unite(meeting: Meeting, tensors: Iterable[torch.Tensor]) -> None:
+def unite(
+    meeting: Meeting, tensors: Iterable[torch.Tensor], weights: Sequence[int] | None = None
+) -> None:
     """Give all ranks the same values: the mean of numbers with a fraction, else rank 0's.
 
     Collective, blocking. All ranks end with the same bits.
@@ -36,6 +38,8 @@ def unite(meeting: Meeting, tensors: Iterable[torch.Tensor]) -> None:
     tensors : iterable of torch.Tensor
         Written in place; the same number, shapes and types on all ranks. Half precision is averaged
         in float32.
+    weights : sequence of int, optional
+        How much each rank counts in a mean, as for `Meeting.average`.
     """
     by_type: dict[torch.dtype, list[torch.Tensor]] = {}
     for tensor in tensors:
@@ -44,7 +48,7 @@ def unite(meeting: Meeting, tensors: Iterable[torch.Tensor]) -> None:
         wide = _WIDE.get(dtype, torch.float32) if dtype.is_floating_point else dtype
         vector = torch.cat([tensor.reshape(-1).to("cpu", wide) for tensor in group])
         if dtype.is_floating_point:
-            meeting.average(vector.numpy())
+            meeting.average(vector.numpy(), weights)
         else:
             meeting.copy(vector.numpy())
         parts = vector.split_with_sizes([tensor.numel() for tensor in group])

@@ -26,14 +26,16 @@ def copy(meeting: Meeting, tensors: Iterable[torch.Tensor]) -> None:
             tensor.copy_(whole)
 
 
-def settle(meeting: Meeting, tensors: Sequence[torch.Tensor]) -> None:
+def settle(
+    meeting: Meeting, tensors: Sequence[torch.Tensor], weights: Sequence[int] | None = None
+) -> None:
     """Give all ranks the same values; tensors that are the same on all of them keep their bits.
 
-    Collective, blocking.
+    Collective, blocking. `weights` as for `unite`.
     """
     digests = meeting.gather([_digest(tensor) for tensor in tensors])
     by_tensor = zip(tensors, *digests, strict=True)
-    unite(meeting, [tensor for tensor, *theirs in by_tensor if len(set(theirs)) > 1])
+    unite(meeting, [tensor for tensor, *theirs in by_tensor if len(set(theirs)) > 1], weights)
 
 
 def _digest(tensor: torch.Tensor) -> bytes:

@@ -12,6 +12,7 @@ from support.methods import GROUPS, KINDS, METHODS, ROUNDS, Training, fits, same
 
 import pypartial as pp
 from pypartial.methods import EagerSGD, PartialReduce, Synchronous
+from pypartial.methods.meeting import Meeting
 
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2, 3, 4, 5)]
 
@@ -57,6 +58,7 @@ def test_a_training_of_ranks_that_differ(comm, ctx, make, request):
         else:
             training.step(draw.randint(1, 9), copy=draw.random() < 0.5)
         statuses.append(worker.status)
+    own = training.x.copy()
     training.finish()
 
     assert same(comm, training.x, worker.state_dict()["seed"])
@@ -66,8 +68,11 @@ def test_a_training_of_ranks_that_differ(comm, ctx, make, request):
     if name not in ROUNDS:
         assert all(comm.rank in status.group for status in statuses)
         assert len(training.applied) == training.steps
+        models, counts = np.array(comm.allgather(own)), np.array(comm.allgather(steps))
         if "dynamic" not in name:  # a group's average preserves the sum over the ranks
-            np.testing.assert_allclose(model, given, rtol=1e-12)
+            np.testing.assert_allclose(models.mean(0)[: comm.size], given, rtol=1e-12)
+        mean = counts @ models / counts.sum()
+        np.testing.assert_allclose(training.x, mean, rtol=1e-12)
     elif "latest" in name:
         assert (total[: comm.size] <= given).all()
         assert (model <= given).all()
@@ -389,6 +394,128 @@ def test_a_rank_without_a_state_is_left_out_of_the_average(comm, ctx):
     assert len(updates) == (comm.rank == 0)
     assert optimizer.velocity.tolist() == [float(comm.rank == 0)] * 2
     assert same(comm, x)
+
+
+# ---- models of groups, where all ranks meet ------------------------------------------------------
+
+
+@pytest.mark.sizes(2, 3, 5)
+@pytest.mark.parametrize("make", GROUPS, indirect=True)
+def test_a_model_counts_by_the_steps_of_its_rank(comm, ctx, make):
+    """Since the last meeting; so does the state. A rank without a step takes over the others'."""
+    draw = np.random.default_rng(comm.rank)
+    x = ctx.alloc(40, "f8")
+    optimizer = Momentum(x, 0.9)
+    worker = make.worker(ctx, x, state=optimizer.state)
+
+    def train(steps):
+        for step in range(steps):
+            gradient = draw.standard_normal(40) if step % 3 != 1 else None
+            worker.step(gradient, optimizer.update)
+        own = steps, x.copy(), optimizer.velocity.copy()
+        worker.flush()
+        return own
+
+    for period in range(4):
+        own = train(2 + 3 * ((comm.rank + period) % comm.size) if comm.rank != period else 0)
+        with ctx.away():
+            counts, *before = zip(*comm.allgather(own), strict=True)
+            assert same(comm, x, optimizer.velocity)
+        for after, theirs in zip((x, optimizer.velocity), before, strict=True):
+            expected = np.average(theirs, 0, weights=counts)
+            np.testing.assert_allclose(after, expected, rtol=1e-12, atol=1e-12)
+    # The last rank comes to its end, and counts nothing in what the others do.
+    if comm.rank != comm.size - 1:
+        for _ in range(2):
+            _, own, _ = train(1 + comm.rank)
+            assert comm.size != 2 or np.array_equal(x, own)
+    worker.finish()
+    assert same(comm, x, optimizer.velocity)
+    assert worker._own is None, "a copy of the model stays"
+
+
+@pytest.mark.sizes(2, 3, 5)
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_models_count_the_same_after_as_many_steps(comm, ctx, dtype, steps):
+    """The average has the bits of the request's flush."""
+    draw = np.random.default_rng(comm.rank)
+    x, y = ctx.alloc(40, dtype), np.empty(40, dtype)
+    worker = PartialReduce(2).worker(ctx, x)
+    for _ in range(steps):
+        worker.step(draw.standard_normal(40).astype(dtype), lambda g: np.add(x, g, out=x))
+    y[:] = x
+    worker.flush()
+    request, meeting = ctx.Preduce_init(y, pp.groups.Controller(2)), Meeting(ctx)
+    request.Flush()
+    meeting.average(y)
+    meeting.close()
+    request.Free()
+    assert np.array_equal(x, y)
+    worker.finish()
+
+
+@pytest.mark.sizes(2, 3, 4)
+@pytest.mark.parametrize(
+    ("make", "goes_on"),
+    [("partial-reduce", False), ("ripples-smart", False), ("partial-reduce", True)],
+    indirect=["make"],
+)
+def test_a_rank_with_few_batches_does_not_undo_what_others_learn(comm, ctx, make, goes_on):
+    draw = np.random.default_rng(comm.rank)
+    truth, x = np.arange(8.0), np.zeros(8)
+    worker = make.worker(ctx, x)
+
+    def update(gradient):
+        np.subtract(x, 0.1 * gradient, out=x)
+
+    few = comm.rank == comm.size - 1
+    for step in range(5 if few and not goes_on else 300):
+        data = draw.standard_normal((32, 8))
+        gradient = data.T @ (data @ (x - truth)) / 32
+        worker.step(None if few and step >= 5 else gradient, update)
+    worker.finish()
+    assert same(comm, x)
+    # It begins with an error of 7, and learns little.
+    assert abs(x - truth).max() < (1e-3 if goes_on else 7 * 5 / 300)
+
+
+@pytest.mark.sizes(2, 3, 4)
+@pytest.mark.parametrize("where", ["before", "behind"])
+def test_an_interrupt_of_a_step_of_groups(comm, where):
+    """A flush collects the group, if it is not collected. The step counts."""
+    with pp.Context(comm, seed=7, patience=None) as ctx:
+        training = Training(comm, ctx, PartialReduce(comm.size))
+        request = training.worker._request
+        wait = request._pp_wait_slice
+        if comm.rank == 0:
+            request._pp_wait_slice = lambda *rest: interrupt(where == "before" or wait(*rest))
+            with pytest.raises(KeyboardInterrupt):
+                training.step(1)
+            request._pp_wait_slice = wait
+        else:
+            training.step(1)
+        for _ in range(comm.rank):
+            training.step(1)  # alone, when the others are in their flush
+        own = training.x[: comm.size].copy()
+        training.worker.flush()
+        with ctx.away():
+            models = comm.allgather(own)
+        models[0] = np.ones(comm.size)  # of a group of all ranks
+        expected = np.average(models, 0, weights=range(1, 1 + comm.size))
+        np.testing.assert_allclose(training.x[: comm.size], expected, rtol=1e-12)
+        training.finish()
+        assert same(comm, training.x)
+
+
+def test_what_counts_nothing_does_not_matter(comm, ctx):
+    meeting = Meeting(ctx)
+    weights = [rank % 3 for rank in range(comm.size - 1)] + [2]
+    x = np.full(5, comm.rank if weights[comm.rank] else np.nan, "f4")
+    meeting.average(x, weights)
+    np.testing.assert_allclose(x, np.average(range(comm.size), weights=weights), rtol=1e-6)
+    assert same(comm, x)
+    meeting.close()
 
 
 # ---- ranks that wait -----------------------------------------------------------------------------

@@ -489,6 +489,48 @@ class TestGroups:
             len(set(comm.allgather(torch.cat([t.flatten() for t in state]).numpy().tobytes()))) == 1
         )
 
+    @pytest.mark.parametrize("method", GROUPS, ids=["partial-reduce", "ripples"])
+    def test_a_model_counts_by_the_steps_of_its_rank(self, comm, ctx, method):
+        """So do its buffers and the state. A rank that has finished counts nothing any more."""
+        model = net(norm=True)
+        inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+        def whole() -> torch.Tensor:
+            state = [inner.state[p]["momentum_buffer"].flatten() for p in model.parameters()]
+            return torch.cat([flat(model), *state])
+
+        def train(opt, steps: int) -> torch.Tensor:
+            for step in range(steps):
+                opt.zero_grad()
+                backward(model, comm.rank, step)
+                opt.step()
+            return whole()
+
+        def check(made: int, own: torch.Tensor) -> None:
+            counts, models = zip(*others(made, own), strict=True)
+            weights = torch.tensor(counts).double()
+            mean = weights @ torch.tensor(models, dtype=torch.float64) / weights.sum()
+            torch.testing.assert_close(whole(), mean, rtol=1e-12, atol=1e-12)
+
+        def others(made: int, own: torch.Tensor) -> list[tuple[int, list[float]]]:
+            with ctx.away():
+                return comm.allgather((made, own.tolist()))
+
+        with pp.torch.DistributedOptimizer(inner, ctx, method, model=model) as opt:
+            made = 2 + 5 * comm.rank
+            own = train(opt, made)
+            opt.flush()
+            check(made, own)
+            made = 3 if comm.rank == 1 else 0
+            own = train(opt, made)
+            opt.flush()
+            check(made, own)
+            if comm.rank == 1:
+                own = train(opt, 4)
+                opt.flush()
+                assert whole().equal(own)
+        assert are_equal(comm, model)
+
     def test_parameters_in_one_vector_are_saved_loaded_and_copied_as_before(self, comm, ctx):
         model, other = net(), net(seed=5)
         with pp.torch.DistributedOptimizer(adamw(model), ctx, GROUPS[0]) as opt:

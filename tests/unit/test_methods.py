@@ -141,9 +141,9 @@ class Twice:
     def __init__(self):
         self.called = []
 
-    def average(self, array, over):
-        self.called.append((array.dtype.name, array.size, over))
-        array += 1 if over == 2 else 0
+    def average(self, array, weights):
+        self.called.append((array.dtype.name, array.size, weights))
+        array += 1 if weights == [1, 1] else 0
 
 
 def test_states_are_averaged_as_one_vector_of_each_type():
@@ -158,7 +158,7 @@ def test_states_are_averaged_as_one_vector_of_each_type():
     ]
     meeting = Twice()
     average_state(meeting, check_state(iter(arrays)), [shapes(arrays)] * 2)
-    assert meeting.called == [("float32", 1 + 12 + 2, 2), ("float64", 2, 2)]
+    assert meeting.called == [("float32", 1 + 12 + 2, [1, 1]), ("float64", 2, [1, 1])]
     assert [array.max() for array in arrays[:4]] == [4, 1, 2, 6]
     assert matrix.sum() == 12
     assert [array.dtype.str[1:] for array in arrays] == ["f4", "f4", "f8", "f2", "f8"]
@@ -167,6 +167,23 @@ def test_states_are_averaged_as_one_vector_of_each_type():
 def test_ranks_without_a_state_give_zeros_and_keep_nothing():
     meeting = Twice()
     average_state(meeting, [], [[], [((2, 2), "float16"), ((), "float64")]])
-    assert meeting.called == [("float32", 4, 1), ("float64", 1, 1)]
+    assert meeting.called == [("float32", 4, [0, 1]), ("float64", 1, [0, 1])]
     average_state(meeting, [], [[], []])
     assert len(meeting.called) == 2
+
+
+@pytest.mark.parametrize(
+    ("weights", "have", "shares"),
+    [
+        ([3, 5], [True, True], [3, 5]),
+        ([3, 5], [True, False], [3, 0]),
+        ([0, 5], [True, True], [0, 5]),
+        ([0, 5], [True, False], [1, 0]),  # rank 1 has made no update
+        ([0, 0], [True, True], [1, 1]),
+    ],
+)
+def test_states_count_as_the_models_do(weights, have, shares):
+    meeting, arrays = Twice(), [np.ones(3)]
+    by_rank = [shapes(arrays) if has else [] for has in have]
+    average_state(meeting, arrays, by_rank, weights)
+    assert meeting.called == [("float64", 3, shares)]
