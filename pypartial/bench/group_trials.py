@@ -90,6 +90,7 @@ class _Checked:
     receive: Array
     stage: Stage
     failures: list[str] = field(default_factory=list)
+    _together: bool = False  # a status of the newest `_run` named a group with others
 
     @property
     def closed(self) -> list[int]:
@@ -103,7 +104,10 @@ class _Checked:
         return list(range(cast.members))
 
     def _run(self, where: str, act: Callable[[], object], tolerance: float) -> Array | None:
-        """Fill the buffer, act, and check that the mean over `closed` is kept; collective.
+        """Fill the buffer, act, and check what that did to the ranks of `closed`; collective.
+
+        Their mean must be kept. Unless each was alone, by all that `_look` has seen, their values
+        must have come closer to it: calls that do nothing keep the mean, too.
 
         Returns
         -------
@@ -112,19 +116,46 @@ class _Checked:
         """
         shares, cast = self.stage.shares, self.stage.cast
         self.receive[:] = shares.of(cast.rank)
+        self._together = False
         self.stage.play(act)
+        if cast.takes_part:
+            self._look()
         head = shares.head(self.receive, tolerance)
         if head is None:
             self._fail(where, "parts of the buffer were treated differently")
-        heads = self.stage.comm.allgather(head)
+        told = self.stage.comm.allgather((head, self._together))
         if not cast.takes_part:
             return None
-        given = [one for one in (heads[rank] for rank in self.closed) if one is not None]
+        members = [told[rank] for rank in self.closed]
+        given = [one for one, _ in members if one is not None]
         if len(given) == len(self.closed):
             mean, expected = np.mean(given, axis=0, dtype=float), shares.average(self.closed)
             if not np.allclose(mean, expected, rtol=tolerance, atol=0):
                 self._fail(where, f"the mean over ranks {self.closed} is {mean}, not {expected}")
+            elif any(together for _, together in members) and not shares.closer(given, self.closed):
+                self._fail(where, f"ranks {self.closed} differ as much as before the calls")
         return head
+
+    def _look(self) -> None:
+        """Note whether the newest call of this rank was in a group with others."""
+        status = self.contender.status()
+        self._together |= status is None or len(status.group) > 1
+
+    def _check_last(self, where: str, head: Array | None, tolerance: float, *, alone: bool) -> None:
+        """Check the result of the last call against its group.
+
+        `alone` says that nothing was averaged before. Otherwise the result is known only if all
+        ranks of `closed` were in the group. A group may lack ranks that were not back yet from
+        the end of the last block.
+        """
+        if head is None:
+            return
+        status = self.contender.status()
+        group = self.closed if status is None else list(status.group)
+        if not set(group) <= set(self.closed):
+            self._fail(where, f"group {group}, of ranks {self.closed}")
+        if alone or group == self.closed:
+            self._check_average(where, head, group, tolerance)
 
     def _check_average(
         self, where: str, head: Array, group: Sequence[int], tolerance: float
@@ -176,6 +207,7 @@ class GroupTrial(_Checked):
 
         def act() -> None:
             self.contender.repeat(1)
+            self._look()
             laps.append(timed(functools.partial(self.contender.repeat, calls)))
 
         where = f"after {1 + calls} calls"
@@ -192,22 +224,6 @@ class GroupTrial(_Checked):
         """Drop the samples taken so far, but keep the failures and the sizes of groups."""
         self.turn_ns, self.turn_cpu_ns, self.calls = [], [], 0
 
-    def _check_last(self, where: str, head: Array | None, tolerance: float, *, alone: bool) -> None:
-        """Check the result of the last call against its group.
-
-        `alone` says that nothing was averaged before. Otherwise the result is known only if all
-        ranks of `closed` were in the group. A group may lack ranks that were not back yet from
-        the end of the last block.
-        """
-        if head is None:
-            return
-        status = self.contender.status()
-        group = self.closed if status is None else list(status.group)
-        if not set(group) <= set(self.closed):
-            self._fail(where, f"group {group}, of ranks {self.closed}")
-        if alone or group == self.closed:
-            self._check_average(where, head, group, tolerance)
-
     def _count_groups(self, calls: int) -> None:
         """Note the groups of calls that follow each other, and check that ranks agree on them.
 
@@ -219,6 +235,7 @@ class GroupTrial(_Checked):
         def act() -> None:
             for _ in range(2 * calls):
                 self.contender.call()
+                self._look()
                 status = self.contender.status()
                 if status is not None:
                     seen.append((status.round, status.group))
@@ -271,7 +288,7 @@ class CourseTrial(_Checked):
     _steps: int = 0
 
     def turn(self) -> None:
-        """Do a run of iterations, and check that it keeps the mean over the ranks; collective."""
+        """Do a run of iterations, and check it as a block of calls; collective."""
         ends: list[int] = []
         begins: list[int] = []
 
@@ -284,8 +301,10 @@ class CourseTrial(_Checked):
                 time.sleep(max(0, now + sleep_ns - time.monotonic_ns()) * 1e-9)
                 self.contender.call()
                 ends.append(time.monotonic_ns())
+                self._look()
 
-        self._run("a run", act, _MANY_ROUNDINGS)
+        head = self._run("a run", act, _MANY_ROUNDINGS)
+        self._check_last("a run", head, _MANY_ROUNDINGS, alone=False)
         self.contender.flush()
         self.iteration_ns.append((ends[-1] - begins[0]) / len(ends))
         self._steps += len(ends)

@@ -121,11 +121,25 @@ class Shares:
         found: Array = self._heads[list(ranks)].sum(axis=0) / self._heads.dtype.type(len(ranks))
         return found
 
+    def closer(self, heads: Sequence[Array], ranks: Sequence[int]) -> bool:
+        """Return whether the beginnings of some ranks' buffers differ less than their shares.
+
+        By the sum of squared deviations from the mean, which each average over a group lessens.
+        """
+        now, before = (_deviation(values) for values in (heads, self._heads[list(ranks)]))
+        return now < before or before == 0
+
     def head(self, buffer: Array, tolerance: float) -> Array | None:
         """Return the beginning of a buffer; None unless all of it repeats this beginning."""
         later, sooner = buffer[self._period :], buffer[: -self._period]
         repeats = np.allclose(later, sooner, rtol=tolerance, atol=0)
         return buffer[: self._period].copy() if repeats else None
+
+
+def _deviation(values: Sequence[Array] | Array) -> float:
+    """Return the sum of squared deviations from the mean over the ranks."""
+    exact = np.asarray(values, dtype=float)
+    return float(((exact - exact.mean(axis=0)) ** 2).sum())
 
 
 # ---- the library's own --------------------------------------------------------------------------

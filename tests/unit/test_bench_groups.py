@@ -293,7 +293,7 @@ def trial_of(
     def said(mine: Any) -> list[Any]:
         if isinstance(mine, list):  # the groups that rank 1 was told of
             return [mine]
-        return [SHARES.head(result if other is None else other, 1e-5)]
+        return [(SHARES.head(result if other is None else other, 1e-5), len(group) > 1)]
 
     comm: Any = FakeComm(said)
     ctx: Any = FakeContext()
@@ -327,9 +327,35 @@ def test_a_loop_that_does_nothing_is_noticed() -> None:
     """The mean over the ranks is kept then, too."""
     trial = trial_of(result=SHARES.of(0), other=SHARES.of(1))
     trial.turn(5)
-    assert len(trial.failures) == 1
-    assert "after 6 calls" in trial.failures[0]
-    assert "is not the average over [0, 1]" in trial.failures[0]
+    assert len(trial.failures) == 2
+    assert "after 6 calls: ranks [0, 1] differ as much as before the calls" in trial.failures[0]
+    assert "is not the average over [0, 1]" in trial.failures[1]
+
+
+@pytest.mark.parametrize(
+    ("group", "together", "noticed"),
+    [((0, 1), True, True), ((0,), True, True), ((0,), False, False)],
+)
+def test_calls_that_do_nothing_are_noticed_if_a_rank_was_in_a_group_with_others(
+    group: tuple[int, ...], together: bool, noticed: bool
+) -> None:
+    """`together` says so of rank 1, `group` is that of rank 0's last call."""
+    trial = trial_of("random", SHARES.of(0), group)
+    comm: Any = trial.stage.comm
+    comm.others = lambda mine: [(SHARES.head(SHARES.of(1), 1e-5), together)]
+    trial.turn(5)
+    found = any("differ as much as before the calls" in text for text in trial.failures)
+    assert found == noticed
+
+
+def test_values_come_closer_with_each_average() -> None:
+    own = [SHARES.of(rank)[:13] for rank in range(4)]
+    assert not SHARES.closer(own, range(4))
+    pair = (own[1] + own[2]) / 2
+    assert SHARES.closer([own[0], pair, pair, own[3]], range(4))
+    assert not SHARES.closer(own[::-1], range(4))
+    assert not SHARES.closer([2 * each for each in own], range(4))
+    assert SHARES.closer([own[0]], [0])  # one rank cannot differ
 
 
 def test_a_part_that_is_left_out_is_noticed() -> None:
@@ -401,6 +427,30 @@ def test_a_course_sleeps_and_calls_until_its_time_is_over() -> None:
     assert all(time >= 0.95 * 10**6 for time in trial.iteration_ns)
     contender: Any = trial.contender
     assert contender.flushes == 2
+
+
+@pytest.mark.parametrize(
+    ("result", "other", "words"),
+    [
+        (SHARES.of(0), SHARES.of(1), "a run: ranks [0, 1] differ as much as before the calls"),
+        (PAIR + SHARES.of(2), PAIR - SHARES.of(2), "is not the average over [0, 1]"),
+    ],
+)
+def test_a_course_whose_calls_are_wrong_is_noticed(result: Any, other: Any, words: str) -> None:
+    """The mean over the ranks is kept by both."""
+    base = trial_of("smart:2", result, other=other)
+    course = Course(parse_arrivals("linear:1ms", 2, 10, seed=3), 5 * 10**6)
+    trial = CourseTrial(base.way, base.contender, base.receive, base.stage, course=course)
+    trial.turn()
+    assert any(words in text for text in trial.failures)
+
+
+def test_a_course_in_which_each_rank_was_alone_may_leave_the_models_as_they_were() -> None:
+    base = trial_of("smart:2", SHARES.of(0), (0,), other=SHARES.of(1))
+    course = Course(parse_arrivals("linear:1ms", 2, 10, seed=3), 5 * 10**6)
+    trial = CourseTrial(base.way, base.contender, base.receive, base.stage, course=course)
+    trial.turn()
+    assert trial.failures == []
 
 
 # ---- results -------------------------------------------------------------------------------------

@@ -699,6 +699,34 @@ def test_a_wrong_average_of_one_rank_is_reported(mpirun: list[str]) -> None:
     assert all("not verified: static, auto, 16 x float32, rank " in line for line in complaints)
 
 
+def test_groups_that_average_nothing_are_reported(mpirun: list[str], tmp_path: Path) -> None:
+    """What is averaged in groups is a copy: the mean over the ranks is kept, and each status."""
+    code = (
+        "import sys, pypartial.cli\n"
+        "from pypartial.bench import groups\n"
+        "preduce, full, group_way = groups.preduce, groups.full, groups.group_way\n"
+        "groups.preduce = lambda ctx, model, *rest: preduce(ctx, model.copy(), *rest)\n"
+        "groups.full = lambda ctx, model: full(ctx, model.copy())\n"
+        "groups.group_way = lambda way, ctx, comm, model, *rest: group_way(\n"
+        "    way, ctx, comm, model.copy(), *rest\n"
+        ")\n"
+        "pypartial.cli.main(sys.argv[1:])\n"
+    )
+    results = tmp_path / "groups.json"
+    words = words_of("""
+        bench groups --bytes 64 --size 2 --generator random,smart --blocks 2 --calls 5 --base 2ms
+        --iterations 10 --runs 1 --json
+    """)
+    four = [mpirun[0], "-n", "4", *mpirun[3:]]
+    done = run(*four, sys.executable, "-c", code, *words, str(results))
+    assert done.returncode == 1, done.stdout + done.stderr
+    report = json.loads(results.read_text())
+    assert {row["groups"] for row in report["rows"]} == {1, 2}
+    assert not any(row["verified"] for row in report["rows"])
+    assert [row["generator"] for row in report["iterations"]] == ["full", "random", "smart"]
+    assert not any(row["verified"] for row in report["iterations"])
+
+
 @pytest.mark.long
 def test_tune_from_start_to_end(mpirun: list[str], table: Path, tmp_path: Path) -> None:
     """On all ranks and on two; the table is merged, read by `info`, and left by a dry run."""
