@@ -266,10 +266,22 @@ class Course:
     arrivals : Arrivals
     run_ns : int
         No iteration begins so much later than the run.
+    lines : int or None
+        Of a trace, which each run begins anew, and so often as it comes to the end; None: the model
+        knows all steps, and the next run goes on where this one ends.
     """
 
     arrivals: Arrivals
     run_ns: int
+    lines: int | None = None
+
+    def sleep_ns(self, before: int, done: int, rank: int) -> int:
+        """Return how long a rank sleeps before its next Start.
+
+        `before` iterations it has made in earlier runs, `done` in this one.
+        """
+        step = before + done if self.lines is None else done % self.lines
+        return int(self.arrivals.times(step)[rank])
 
 
 @dataclass
@@ -296,8 +308,7 @@ class CourseTrial(_Checked):
             begins.append(time.monotonic_ns())
             until = begins[0] + self.course.run_ns
             while (now := time.monotonic_ns()) < until:
-                step = self._steps + len(ends)
-                sleep_ns = int(self.course.arrivals.times(step)[self.stage.cast.rank])
+                sleep_ns = self.course.sleep_ns(self._steps, len(ends), self.stage.cast.rank)
                 time.sleep(max(0, now + sleep_ns - time.monotonic_ns()) * 1e-9)
                 self.contender.call()
                 ends.append(time.monotonic_ns())

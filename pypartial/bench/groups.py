@@ -304,6 +304,8 @@ def _iterations(
     """Measure the iterations of all generators; the rows on rank 0, nothing elsewhere."""
     models = _models(options, stage.ctx.size)
     run_ns = options.iterations * options.base_ns
+    # Of a trace as many lines are read as iterations were asked for.
+    lines = options.iterations if models[0].text.startswith("trace:") else None
     model = _buffer(options, stage, options.buffers[0])
     model[:] = stage.shares.of(stage.cast.rank)
     made: list[tuple[str, int, Contender, list[CourseTrial]]] = []
@@ -316,7 +318,7 @@ def _iterations(
             contender = preduce(stage.ctx, model, groups, backend, stage.cast)
         way = GroupWay(f"{name}:{size}" if size else name, backend, options.buffers[0])
         trials = [
-            CourseTrial(way, contender, model, stage, course=Course(arrivals, run_ns))
+            CourseTrial(way, contender, model, stage, course=Course(arrivals, run_ns, lines))
             for arrivals in models
         ]
         made.append((name, size, contender, trials))

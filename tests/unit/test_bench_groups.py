@@ -445,6 +445,23 @@ def test_a_course_whose_calls_are_wrong_is_noticed(result: Any, other: Any, word
     assert any(words in text for text in trial.failures)
 
 
+def test_each_run_begins_a_trace_anew(tmp_path: Path) -> None:
+    """A run has as many iterations as fit into its time, which may be more than there are lines."""
+    (tmp_path / "times").write_text("0.001 0\n0.002 0\n0.003 0\n")
+    arrivals = parse_arrivals(f"trace:{tmp_path / 'times'}", 2, 2, seed=3, base_ns=10**6)
+    course = Course(arrivals, 40 * 10**6, lines=2)
+    assert [course.sleep_ns(100, done, 0) for done in range(4)] == [10**6, 2 * 10**6] * 2
+    base = trial_of()
+    trial = CourseTrial(base.way, base.contender, base.receive, base.stage, course=course)
+    trial.turn()
+    trial.turn()
+    assert trial.failures == []
+    assert len(trial.iteration_ns) == 2
+    other = parse_arrivals("slow:1:2x", 2, 2, seed=3, base_ns=10**6)
+    drawn = {Course(other, 1).sleep_ns(before, 0, 0) for before in range(9)}
+    assert len(drawn) == 9  # other models go on
+
+
 def test_a_course_in_which_each_rank_was_alone_may_leave_the_models_as_they_were() -> None:
     base = trial_of("smart:2", SHARES.of(0), (0,), other=SHARES.of(1))
     course = Course(parse_arrivals("linear:1ms", 2, 10, seed=3), 5 * 10**6)

@@ -727,6 +727,19 @@ def test_groups_that_average_nothing_are_reported(mpirun: list[str], tmp_path: P
     assert not any(row["verified"] for row in report["iterations"])
 
 
+def test_groups_with_the_arrivals_of_a_trace(mpirun: list[str], tmp_path: Path) -> None:
+    """Its two lines are needed again and again."""
+    trace = tmp_path / "times"
+    trace.write_text("1ms 1ms 2ms\n0 1ms 0\n")
+    words = words_of("""
+        bench groups --part iterations --bytes 64 --size 2 --generator random --base 5ms
+        --iterations 2 --runs 3 --arrivals
+    """)
+    done = run(*mpirun, sys.executable, "-m", "pypartial", *words, f"trace:{trace}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" yes ") == 2
+
+
 @pytest.mark.long
 def test_tune_from_start_to_end(mpirun: list[str], table: Path, tmp_path: Path) -> None:
     """On all ranks and on two; the table is merged, read by `info`, and left by a dry run."""
