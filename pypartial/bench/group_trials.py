@@ -265,7 +265,7 @@ class Course:
     ----------
     arrivals : Arrivals
     run_ns : int
-        No iteration begins so much later than the run.
+        No iteration but the first begins so much later than the run.
     lines : int or None
         Of a trace, which each run begins anew, and so often as it comes to the end; None: the model
         knows all steps, and the next run goes on where this one ends.
@@ -307,7 +307,7 @@ class CourseTrial(_Checked):
         def act() -> None:
             begins.append(time.monotonic_ns())
             until = begins[0] + self.course.run_ns
-            while (now := time.monotonic_ns()) < until:
+            while (now := time.monotonic_ns()) < until or not ends:
                 sleep_ns = self.course.sleep_ns(self._steps, len(ends), self.stage.cast.rank)
                 time.sleep(max(0, now + sleep_ns - time.monotonic_ns()) * 1e-9)
                 self.contender.call()

@@ -445,6 +445,17 @@ def test_a_course_whose_calls_are_wrong_is_noticed(result: Any, other: Any, word
     assert any(words in text for text in trial.failures)
 
 
+def test_a_course_has_an_iteration_in_any_time() -> None:
+    """The rank may be stopped between a look at the clock and the next one."""
+    base = trial_of()
+    arrivals = parse_arrivals("slow:1:2x", 2, 10, seed=3, base_ns=1000)
+    course = Course(arrivals, run_ns=0)
+    trial = CourseTrial(base.way, base.contender, base.receive, base.stage, course=course)
+    trial.turn()
+    assert len(trial.iteration_ns) == 1
+    assert trial.failures == []
+
+
 def test_each_run_begins_a_trace_anew(tmp_path: Path) -> None:
     """A run has as many iterations as fit into its time, which may be more than there are lines."""
     (tmp_path / "times").write_text("0.001 0\n0.002 0\n0.003 0\n")
