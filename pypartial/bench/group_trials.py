@@ -180,7 +180,7 @@ class GroupTrial(_Checked):
     turn_ns : list of float
         Mean time of a call in each block; 0 on ranks that sleep.
     turn_cpu_ns : list of int
-        CPU time in each block, of the calling thread inside the calls and of the library's thread.
+        CPU time in each block while its calls last, of the calling thread and of the library's.
     calls : int
         Calls in all blocks together.
     group_sizes : list of int
@@ -203,20 +203,21 @@ class GroupTrial(_Checked):
     def turn(self, calls: int) -> float:
         """Time a block of calls, after one that does not count; collective."""
         laps: list[Lap] = []
-        before = self.contender.cpu_ns()
+        elsewhere: list[int] = []  # CPU time of the library's thread within the lap
 
         def act() -> None:
             self.contender.repeat(1)
             self._look()
+            before = self.contender.cpu_ns()
             laps.append(timed(functools.partial(self.contender.repeat, calls)))
+            elsewhere.append(self.contender.cpu_ns() - before)
 
         where = f"after {1 + calls} calls"
         head = self._run(where, act, _MANY_ROUNDINGS)
         self._check_last(where, head, _MANY_ROUNDINGS, alone=False)
         ns = sum(lap.ns for lap in laps) / calls
         self.turn_ns.append(ns)
-        elsewhere = self.contender.cpu_ns() - before
-        self.turn_cpu_ns.append(sum(lap.cpu_ns for lap in laps) + elsewhere)
+        self.turn_cpu_ns.append(sum(lap.cpu_ns for lap in laps) + sum(elsewhere))
         self.calls += calls
         return ns
 

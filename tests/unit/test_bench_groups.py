@@ -314,6 +314,29 @@ def test_right_averages_are_accepted(name: str) -> None:
     assert trial.group_sizes
 
 
+def test_cpu_time_is_that_of_the_timed_calls() -> None:
+    """What the library's thread does in the call before, and until all ranks are done, is not."""
+    spent = [0]
+    trial = trial_of()
+    contender: Any = trial.contender
+    ctx: Any = trial.stage.ctx
+    repeat = contender.repeat
+
+    def work(calls: int) -> None:
+        spent[0] += 10**15 if calls == 1 else 7 * 10**12
+        repeat(calls)
+
+    @contextlib.contextmanager
+    def away() -> Iterator[None]:
+        spent[0] += 10**15
+        yield
+
+    contender.repeat, contender.cpu_ns = work, lambda: spent[0]
+    ctx.away = away
+    trial.turn(7)
+    assert 7 * 10**12 <= trial.turn_cpu_ns[0] < 8 * 10**12
+
+
 def test_an_average_over_other_ranks_is_noticed() -> None:
     wrong = (SHARES.of(0) + SHARES.of(2)) / 2
     trial = trial_of(result=wrong)
