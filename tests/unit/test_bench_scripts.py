@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pypartial.bench.contenders import Contender
+
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "bench" / "tables"
 SCRIPTS = sorted(path.stem for path in TABLES.glob("[!_]*.py"))
@@ -267,6 +269,28 @@ def test_a_fragment_takes_the_place_of_the_old_one(common, everything, tmp_path,
     assert page.read_text() == f"Before.\n\n{new}\nBetween.\n\n{other}\nAfter.\n"
     page.write_text("Nothing.\n")
     assert not everything.update("calls")
+
+
+class Once(Contender):
+    """Fills a buffer when it is called for the first time in a block, or each time."""
+
+    def __init__(self, receive: np.ndarray, block: int) -> None:
+        self.receive, self.block, self.calls = receive, block, 0
+
+    def call(self) -> None:
+        if self.calls % self.block == 0:
+            self.receive.fill(7)
+        self.calls += 1
+
+
+def test_timed_calls_on_a_device_that_do_not_write_are_noticed(common, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench" / "programs"))
+    program = importlib.import_module("on_device")
+    receive = np.zeros(4, "f4")
+    blocks = program.measured({"right": (Once(receive, 1), receive, 7)}, 3)
+    assert len(blocks["right"]) == program.BLOCKS
+    with pytest.raises(SystemExit, match="wrong: not verified"):
+        program.measured({"wrong": (Once(receive, 4), receive, 7)}, 3)
 
 
 # ---- launching and compiling --------------------------------------------------------------------
