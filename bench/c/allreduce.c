@@ -6,6 +6,7 @@
  * The ways take turns in blocks of calls.  Without skew a block counts with the mean of its slowest rank; with
  * skew every call is a round: the ranks meet, rank r sleeps r times the skew, then calls, and a block counts with
  * the mean over its calls and ranks.  Rank 0 writes medians over the blocks: `bench latency` and `bench skew` in C.
+ * Of a block the last sum is verified, with skew every sum; a call that does not write would be noticed.
  */
 #define _GNU_SOURCE 1
 #include <mpi.h>
@@ -79,6 +80,14 @@ static void call(bench_t *b, int way)
     }
 }
 
+/* No sum is negative. */
+static void spoil(const bench_t *b, int way)
+{
+    float *spoiled = way < FULL ? b->mpi_recv : b->recv;
+    for (int i = 0; i < b->count; i++)
+        spoiled[i] = -1;
+}
+
 /* Everybody's ones: in Full and MPI all ranks', else those of some. */
 static void verify(const bench_t *b, int way)
 {
@@ -93,6 +102,7 @@ static void verify(const bench_t *b, int way)
 static double balanced_block(bench_t *b, int way, int calls)
 {
     call(b, way);
+    spoil(b, way);
     MPI_Barrier(b->control);
     int64_t began = now_ns();
     for (int i = 0; i < calls; i++)
@@ -108,6 +118,7 @@ static double skewed_block(bench_t *b, int way, int calls, int64_t skew_ns)
     double sum = 0, all;
     for (int i = 0; i < calls; i++) {
         int64_t start = 0;
+        spoil(b, way);
         MPI_Barrier(b->control);
         if (b->rank == 0)
             start = now_ns() + 500000; /* all ranks share the clock of the node */
@@ -118,6 +129,7 @@ static double skewed_block(bench_t *b, int way, int calls, int64_t skew_ns)
         if (i > 0) /* the first takes what came late to the way's turn before */
             sum += (double)(now_ns() - began);
         sleep_until(start + b->ranks * skew_ns);
+        verify(b, way);
     }
     sum /= calls > 1 ? calls - 1 : 1;
     MPI_Allreduce(&sum, &all, 1, MPI_DOUBLE, MPI_SUM, b->control);

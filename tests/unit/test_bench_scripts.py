@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
@@ -382,6 +383,27 @@ def test_a_compiler_that_fails_is_a_problem(common, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(programs.Problem, match="exit code 4\nno licence"):
         programs.compile_c("allreduce")
+
+
+@pytest.mark.parametrize("skew_us", [0, 100], ids=["balanced", "skewed"])
+@pytest.mark.parametrize("wrong", [None, "full", "solo"])
+def test_calls_in_c_that_do_not_write_are_noticed(common, tmp_path, wrong, skew_us):
+    """The library's stand-in writes no result but the first of a block: that one does not count."""
+    mpicc = shutil.which("mpicc", path=os.path.dirname(sys.executable)) or shutil.which("mpicc")
+    sources = [ROOT / "bench" / "c" / "allreduce.c", ROOT / "tests/unit/c/allreduce_cases.c"]
+    program, results, calls = tmp_path / "allreduce", tmp_path / "results.json", 5
+    number = {"full": 0, "solo": 1, None: -1}[wrong]  # in the order in which handles are made
+    words = [mpicc, "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc' / 'include'}"]
+    words += [f"-DWRONG={number}", f"-DEVERY={1 + calls}", *map(str, sources), "-o", str(program)]
+    subprocess.run(words, check=True)
+    asked = ["64", "3", str(calls), str(skew_us), str(results)]
+    done = subprocess.run(
+        [str(program), *asked], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode == 0) == (wrong is None), done.stderr
+    assert results.exists() == (wrong is None)
+    if wrong is not None:
+        assert f"allreduce: {wrong}: element 0 is -1" in done.stderr
 
 
 # ---- figures ------------------------------------------------------------------------------------
