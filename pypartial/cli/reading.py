@@ -31,11 +31,20 @@ def files_complaint(json: Path | None, plot: Path | None) -> str | None:
             return f"{name} {path}: cannot be written: {refusal}"
     if plot is None:
         return None
+    if json is not None and _same(json, plot):
+        return "--json and --plot name the same file"
     if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
         return f"--plot {plot}: the name must end in .png, .pdf or .svg"
     if importlib.util.find_spec("matplotlib") is None:
         return f"--plot {plot}: needs matplotlib (pip install matplotlib)"
     return None
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Return whether two names are of one file, which may not exist yet."""
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def file_refusal(path: Path) -> str | None:

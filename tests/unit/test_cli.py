@@ -188,6 +188,24 @@ def test_usage_errors_of_both(words: str, message: str, capsys: pytest.CaptureFi
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["bench skew", "bench latency", "bench groups", "sim skew"])
+def test_one_file_for_results_and_plot_is_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under the same name, by a link, or by a hard link: the plot would overwrite the results."""
+    plot = tmp_path / "x.svg"
+    link, hard = tmp_path / "link", tmp_path / "hard"
+    link.symlink_to(plot)
+    for name in (plot, tmp_path / ".." / tmp_path.name / "x.svg", link):
+        assert app.parse([*command.split(), "--json", str(name), "--plot", str(plot)], 8) == 2
+        assert "--json and --plot name the same file" in capsys.readouterr().err
+        assert not plot.exists()
+    plot.touch()
+    hard.hardlink_to(plot)
+    assert app.parse([*command.split(), "--json", str(hard), "--plot", str(plot)], 8) == 2
+    assert "--json and --plot name the same file" in capsys.readouterr().err
+
+
 # ---- tune ----------------------------------------------------------------------------------------
 
 
