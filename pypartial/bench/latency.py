@@ -122,12 +122,13 @@ def measure(
                 for entry in entries:
                     rows += _rows(entry, control, options)
                     failures += control.allreduce(entry.trial.ledger.failures)
-                    late += control.allreduce(entry.trial.late)
-                    calls += entry.trial.calls * comm.size
+                    if isinstance(entry.trial, Rounds):  # others have no time to be late for
+                        late += control.allreduce(entry.trial.late)
+                        calls += entry.trial.calls * comm.size
     meta = LatencyMeta(
         **surroundings(options, comm, pace),
         first_round_s=first_round_s,
-        late_calls=late / calls,
+        late_calls=late / calls if calls else 0.0,
         lacking=[] if persistent else [_LACKING],
         device=with_path(devices.facts, asked_path(options), reasons),
     )

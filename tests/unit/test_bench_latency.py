@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pypartial.bench import contenders, latency, latency_table, trials
+from pypartial.bench import contenders, latency, latency_table, pace, trials
 from pypartial.bench.ledger import LoopLedger, Seen
 from pypartial.bench.options import (
     Buffers,
@@ -405,6 +405,15 @@ def test_a_run_on_one_rank(skew_ns: int) -> None:
     assert {policy for policy, _ in ways[2:]} >= {"mpi", "mpi-nonblocking", "memcpy"}
     assert all((row.blocks, row.calls, row.rounds) == (2, 3, 6) for row in rows)
     assert all(row.ratio_to_mpi > 0 and row.ratio_to_memcpy > 0 for row in rows)
+
+
+@pytest.mark.parametrize(("skew_ns", "share"), [(0, 0.0), (10**5, 1.0)], ids=["balanced", "skewed"])
+def test_the_share_of_late_calls_is_of_those_that_can_be_late(
+    skew_ns: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of a buffer is timed without skew."""
+    monkeypatch.setattr(pace.Pace, "approach", lambda _self, _begin: False)
+    assert measured(skew_ns=skew_ns).report.meta.late_calls == share
 
 
 def test_what_finds_the_number_of_calls_does_not_count() -> None:
