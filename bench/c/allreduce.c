@@ -237,8 +237,9 @@ int main(int argc, char **argv)
             if (measured(way, skew_ns > 0)) {
                 double *its = times + way * blocks;
                 qsort(its, (size_t)blocks, sizeof *its, ascending);
+                double median = (its[(blocks - 1) / 2] + its[blocks / 2]) / 2;
                 fprintf(file, "%s{\"policy\": \"%s\", \"bytes\": %zu, \"ranks\": %d, \"us\": %.4f}", between,
-                        names[way], bytes, b.ranks, its[blocks / 2] / 1000);
+                        names[way], bytes, b.ranks, median / 1000);
                 between = ", ";
             }
         fprintf(file, "]}\n");

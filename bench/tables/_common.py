@@ -81,6 +81,11 @@ def number(value: float) -> str:
     return f"{round(value, digits):,.{max(0, digits)}f}"
 
 
+def median(values: Sequence[float]) -> float:
+    """Return the median; of an even number of values the mean of the two in the middle."""
+    return float(np.median(values))
+
+
 def middle(values: Sequence[float]) -> str:
     """Return "median [95 % interval]", or the value if there is only one."""
     if len(values) < 2:
@@ -93,7 +98,7 @@ def extremes(values: Sequence[float]) -> str:
     """Return "median (least-most)", or the value if there is only one."""
     if len(values) < 2:
         return number(values[0]) if values else ""
-    return f"{number(float(np.median(values)))} ({number(min(values))}-{number(max(values))})"
+    return f"{number(median(values))} ({number(min(values))}-{number(max(values))})"
 
 
 def size_text(size: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _common import MPI_CALLS, Run, Table, find, main, middle, mpi_times, number, size_text
+from _common import MPI_CALLS, Run, Table, find, main, median, middle, mpi_times, number, size_text
 
 SECONDS = (240, 40)
 REPEATS = (3, 1)
@@ -51,8 +51,8 @@ def cells(launches: list, ranks: int, size: int) -> list[str]:
     return [
         str(ranks),
         size_text(size),
-        number(sorted(default)[len(default) // 2]),
-        f"{number(sorted(best)[len(best) // 2])} ({MPI_CALLS[fastest]})",
+        number(median(default)),
+        f"{number(median(best))} ({MPI_CALLS[fastest]})",
         over("full", default),
         over("full", best),
         over("solo", default),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _common import Run, Table, main, middle, number
+from _common import Run, Table, main, median, middle, number
 
 SECONDS = (60, 8)
 REPEATS = (5, 2)
@@ -26,7 +26,7 @@ def measure(run: Run) -> Table:
 
 def cells(rows: list) -> list[str]:
     return [
-        number(sorted(row["ns"]["median"] for row in rows)[len(rows) // 2]),
+        number(median([row["ns"]["median"] for row in rows])),
         *(
             middle([row[name] for row in rows if row[name] is not None])
             for name in ("ratio_to_mpi", "ratio_to_mpi_persistent")

@@ -5,7 +5,7 @@ torch's CPU wheel gets an environment of its own under build/bench. Its processe
 
 from __future__ import annotations
 
-from _common import PROGRAMS, Run, Table, find, main, middle, number, size_text
+from _common import PROGRAMS, Run, Table, find, main, median, middle, number, size_text
 from _programs import environment
 
 SECONDS = (240, 120)
@@ -47,7 +47,7 @@ def cells(theirs: list, ours: list, size: int) -> list[str]:
         times = [find(rows, policy=policy, bytes=size)["latency_us"]["p50"] for rows in ours]
         return middle([us / base for us, base in zip(gloo, times, strict=True)])
 
-    return [number(sorted(gloo)[len(gloo) // 2]), over("mpi"), over("full")]
+    return [number(median(gloo)), over("mpi"), over("full")]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ run of `pypartial bench groups`, while the other ranks sleep.
 
 from __future__ import annotations
 
-from _common import Run, Table, find, main, middle, number, size_text
+from _common import Run, Table, find, main, median, middle, number, size_text
 
 SECONDS = (300, 40)
 REPEATS = (3, 1)
@@ -46,8 +46,8 @@ def cells(launches: list, ranks: int, size: int) -> list[str]:
     def over(way: str) -> str:
         return middle([us / base for us, base in zip(times(way), full, strict=True)])
 
-    middle_us = sorted(full)[len(full) // 2]
-    return [str(ranks), size_text(size), number(middle_us), *map(over, (*GENERATORS, "mpi"))]
+    ratios = map(over, (*GENERATORS, "mpi"))
+    return [str(ranks), size_text(size), number(median(full)), *ratios]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ ranks sleep, or groups of all ranks at once.
 
 from __future__ import annotations
 
-from _common import Run, Table, find, main, middle, number, size_text
+from _common import Run, Table, find, main, median, middle, number, size_text
 
 SECONDS = (500, 45)
 REPEATS = (3, 1)
@@ -54,8 +54,7 @@ def cells(launches: list, groups: int, ranks: int, size: int) -> list[str]:
         return middle([row[name] for row in rows(way)])
 
     def us(way: str) -> str:
-        times = sorted(row["latency_us"]["p50"] for row in rows(way))
-        return number(times[len(times) // 2])
+        return number(median([row["latency_us"]["p50"] for row in rows(way)]))
 
     return [
         f"{groups} x {ranks}",

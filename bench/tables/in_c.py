@@ -6,7 +6,7 @@ differ. The program is bench/c/allreduce.c, compiled with the sources of csrc.
 
 from __future__ import annotations
 
-from _common import Run, Table, find, main, middle, number
+from _common import Run, Table, find, main, median, middle, number
 from _programs import compile_c
 
 SECONDS = (240, 60)
@@ -60,11 +60,11 @@ def from_python(run: Run, ranks: int, _program: str) -> dict[str, float]:
 
 
 def cells(launches: list[dict[str, float]], way: str) -> list[str]:
-    times = sorted(one[way] for one in launches)
+    times = [one[way] for one in launches]
     ratios = [one[way] / one["mpi"] for one in launches]
     small = max(ratios) < 0.01  # solo, where others are late
     text = f"1 / {middle([1 / ratio for ratio in ratios])}" if small else middle(ratios)
-    return [number(times[len(times) // 2]), text]
+    return [number(median(times)), text]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from _common import Run, Table, cores, find, main, middle, mpi_times, number, size_text
+from _common import Run, Table, cores, find, main, median, middle, mpi_times, number, size_text
 from _programs import NEEDS, build_for, environment
 
 SECONDS = (700, 120)
@@ -69,8 +69,8 @@ def cells(here: list, intel: list, size: int) -> list[str]:
         return middle([us / base for us, base in zip(times, least, strict=True)])
 
     return [
-        number(sorted(best)[len(best) // 2]),
-        number(sorted(theirs)[len(theirs) // 2]),
+        number(median(best)),
+        number(median(theirs)),
         middle([other / one for one, other in zip(best, theirs, strict=True)]),
         over(here, "full", "library"),
         over(here, "full", "numpy"),

@@ -6,7 +6,7 @@ on a machine whose speed changes.
 
 from __future__ import annotations
 
-from _common import MPI_CALLS, Run, Table, find, main, middle, mpi_times, number, size_text
+from _common import MPI_CALLS, Run, Table, find, main, median, middle, mpi_times, number, size_text
 
 SECONDS = (900, 60)
 REPEATS = (3, 1)
@@ -70,8 +70,8 @@ def cells(launches: list, ranks: int, size: int) -> list[str]:
     return [
         str(ranks),
         size_text(size),
-        number(sorted(one["mpi"] for one in times)[len(times) // 2]),
-        f"{number(sorted(best)[len(best) // 2])} ({MPI_CALLS[fastest]})",
+        number(median([one["mpi"] for one in times])),
+        f"{number(median(best))} ({MPI_CALLS[fastest]})",
         *(middle(over(way, best)) for way in WAYS),
         middle(over(WAYS[0], [one["mpi"] for one in times])),
         middle([row["ratio_to_memcpy"] for row in ours[WAYS[0]]]),

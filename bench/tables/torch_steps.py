@@ -5,7 +5,7 @@ All ways take turns in one run of `pypartial bench torch`, which trains the same
 
 from __future__ import annotations
 
-from _common import NotHere, Run, Table, find, main, middle, number
+from _common import NotHere, Run, Table, find, main, median, middle, number
 from support.pytorch import has_torch
 
 SECONDS = (600, 90)
@@ -56,11 +56,11 @@ def cells(launches: list, ranks: int, part: str, size: int) -> list[str]:
         case = {"part": part, "bytes": size, "way": way, "policy": policy}
         return [find(launch, **case)[name]["median"] for launch in launches]
 
-    gloo = sorted(values("gloo", None, "step_us"))
+    gloo = values("gloo", None, "step_us")
     return [
         str(ranks),
         f"{size / 1e6:.1f} MB" + (", a rank late" if part == "late" else ""),
-        number(gloo[len(gloo) // 2] / 1e3),
+        number(median(gloo) / 1e3),
         *(middle(values(way, policy, "ratio_to_gloo")) for way, policy in WAYS),
     ]
 

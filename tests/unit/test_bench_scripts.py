@@ -442,6 +442,79 @@ def test_one_value_has_no_interval(common):
     assert common.extremes([3.6, 12.0, 5.2]) == "5.20 (3.60-12.0)"
 
 
+LAUNCHES = (1000.0, 3000.0)  # of what a table's first figure is made
+
+
+def latencies(*ways: str, **fields: object) -> list[list[dict[str, object]]]:
+    """Return the rows of each launch, in which each way takes the same time."""
+    return [
+        [
+            {"policy": way, "way": way, "bytes": 8, "latency_us": {"p50": us}, **fields}
+            for way in ways
+        ]
+        for us in LAUNCHES
+    ]
+
+
+def figures_of(name: str) -> tuple[list[str], slice]:
+    """Return the cells that a script makes of two launches, and which of them are medians."""
+    table = importlib.import_module(name)
+    ways = ("mpi", "full", "solo")
+    ratios = dict.fromkeys(("ratio_to_mpi", "ratio_to_mpi_persistent", "ratio_to_memcpy"), 1.0)
+    ratios["ratio_to_create_group"] = 1.0
+    group = {"groups": 1, "size": 2, **ratios}
+    if name == "calls":
+        rows = [{"ns": {"median": ns}, **ratios} for ns in LAUNCHES]
+        return table.cells(rows), slice(0, 1)
+    if name in ("balanced_messages", "shared_memory"):
+        both = [
+            [row | {"buffers": kind} for kind in ("library", "numpy") for row in rows]
+            for rows in latencies(*ways, **ratios)
+        ]
+        return table.cells(both, 2, 8), slice(2, 4)
+    if name == "gloo":
+        return table.cells([[{"bytes": 8, "us": us}] for us in LAUNCHES], latencies(*ways), 8), (
+            slice(0, 1)
+        )
+    if name == "intel_mpi":
+        both = [
+            [row | {"buffers": kind} for kind in ("library", "numpy") for row in rows]
+            for rows in latencies(*ways)
+        ]
+        return table.cells(both, both, 8), slice(0, 2)
+    if name == "group_messages":
+        rows = latencies("mpi", "full", *table.GENERATORS, **group)
+        return table.cells(rows, 2, 8), slice(2, 3)
+    if name == "groups":
+        rows = latencies("mpi", "mpi-create-group", *table.GENERATORS, **group)
+        return table.cells(rows, 1, 2, 8), slice(2, 4)
+    if name == "in_c":
+        return table.cells([{"mpi": us, "full": us} for us in LAUNCHES], "full"), slice(0, 1)
+    assert name == "torch_steps"
+    ways_of = [("gloo", None), *table.WAYS]
+    steps = [
+        [
+            {"part": "late", "bytes": 8, "way": way, "policy": policy, "step_us": {"median": us}}
+            | {"ratio_to_gloo": {"median": 1.0}}
+            for way, policy in ways_of
+        ]
+        for us in (1e3 * us for us in LAUNCHES)
+    ]
+    return table.cells(steps, 2, "late", 8), slice(2, 3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("balanced_messages", "calls", "gloo", "group_messages", "groups", "in_c", "intel_mpi"),
+        *("shared_memory", "torch_steps"),
+    ],
+)
+def test_the_median_of_two_launches_lies_between_them(common, name):
+    cells, medians = figures_of(name)
+    assert [cell.partition(" (")[0] for cell in cells[medians]] == (["2,000"] * len(cells[medians]))
+
+
 def test_an_interval_is_always_the_same(common):
     values = np.random.default_rng(5).normal(1.5, 0.1, 15)
     found = common.interval(values)
